@@ -1,0 +1,1 @@
+//! Workloads, verification, timing and records.

@@ -1,0 +1,2 @@
+//! The `msdeform` command line.
+fn main() {}

@@ -1,0 +1,149 @@
+//! The number formats a tensor may be stored in.
+
+use std::fmt;
+use std::str::FromStr;
+
+use half::{bf16, f16};
+
+use crate::Error;
+
+/// Storage format of a tensor. Arithmetic is `f32` or better whatever the storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DType {
+    /// IEEE 754 single precision.
+    F32,
+    /// IEEE 754 half precision.
+    F16,
+    /// The upper half of an `f32`: eight exponent bits, seven mantissa bits.
+    Bf16,
+    /// IEEE 754 double precision; only the reference computes in it.
+    F64,
+}
+
+impl DType {
+    /// Every format, in the order tables list them.
+    pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::Bf16, Self::F64];
+
+    /// The formats that fast backends compute.
+    pub const FAST: [Self; 3] = [Self::F32, Self::F16, Self::Bf16];
+
+    /// Bytes one element takes.
+    #[must_use]
+    pub const fn size_bytes(self) -> usize {
+        match self {
+            Self::F16 | Self::Bf16 => 2,
+            Self::F32 => 4,
+            Self::F64 => 8,
+        }
+    }
+
+    /// The name used on the command line, in files and in records.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::F64 => "f64",
+        }
+    }
+
+    /// The accuracy contract: the largest relative L2 error against the `f64` reference on the same
+    /// stored inputs that an output or a gradient of this format may have.
+    #[must_use]
+    pub const fn rel_l2_bound(self) -> f64 {
+        match self {
+            Self::F32 => 1e-5,
+            Self::F16 => 5e-4,
+            Self::Bf16 => 4e-3,
+            Self::F64 => 1e-12,
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for DType {
+    type Err = Error;
+
+    /// Accepts our names and the ones torch, NumPy and safetensors print.
+    fn from_str(name: &str) -> Result<Self, Error> {
+        match name.to_ascii_lowercase().as_str() {
+            "f32" | "fp32" | "float32" | "float" => Ok(Self::F32),
+            "f16" | "fp16" | "float16" | "half" => Ok(Self::F16),
+            "bf16" | "bfloat16" => Ok(Self::Bf16),
+            "f64" | "fp64" | "float64" | "double" => Ok(Self::F64),
+            _ => Err(Error::UnknownDtype { name: name.to_owned() }),
+        }
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for f64 {}
+    impl Sealed for half::f16 {}
+    impl Sealed for half::bf16 {}
+}
+
+/// A Rust type that stores one element of a tensor.
+pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + fmt::Debug + 'static {
+    /// The format this type stores.
+    const DTYPE: DType;
+    /// The value, exactly.
+    fn to_f64(self) -> f64;
+    /// The value; exact except from `f64`.
+    fn to_f32(self) -> f32;
+    /// The nearest representable value.
+    fn from_f64(value: f64) -> Self;
+    /// The nearest representable value.
+    fn from_f32(value: f32) -> Self;
+}
+
+macro_rules! element {
+    ($type:ty, $dtype:expr, $to_f64:expr, $to_f32:expr, $from_f64:expr, $from_f32:expr) => {
+        impl Element for $type {
+            const DTYPE: DType = $dtype;
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                $to_f64(self)
+            }
+            #[inline(always)]
+            fn to_f32(self) -> f32 {
+                $to_f32(self)
+            }
+            #[inline(always)]
+            fn from_f64(value: f64) -> Self {
+                $from_f64(value)
+            }
+            #[inline(always)]
+            fn from_f32(value: f32) -> Self {
+                $from_f32(value)
+            }
+        }
+    };
+}
+
+element!(f32, DType::F32, f64::from, |x| x, |x: f64| x as f32, |x| x);
+element!(f64, DType::F64, |x| x, |x: f64| x as f32, |x| x, f64::from);
+element!(f16, DType::F16, f16::to_f64, f16::to_f32, f16::from_f64, f16::from_f32);
+element!(bf16, DType::Bf16, bf16::to_f64, bf16::to_f32, bf16::from_f64, bf16::from_f32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip_and_unknown_names_are_refused() {
+        for dtype in DType::ALL {
+            assert_eq!(dtype.name().parse::<DType>().unwrap(), dtype);
+        }
+        assert_eq!("BFloat16".parse::<DType>().unwrap(), DType::Bf16);
+        let error = "int8".parse::<DType>().unwrap_err().to_string();
+        assert!(error.contains("int8") && error.contains("bf16"), "{error}");
+    }
+}

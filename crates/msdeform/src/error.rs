@@ -1,0 +1,176 @@
+//! What can be wrong with a call, and what to do about it.
+
+use crate::{DType, ValueLayout};
+
+/// Everything that can go wrong before or during a call. Nothing in this crate panics on bad input.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A list that goes with the levels has another length than the list of levels.
+    #[error("`{list}` has {found} entries for {levels} levels; give one per level")]
+    LevelCount {
+        /// The list that does not fit.
+        list: &'static str,
+        /// Number of levels.
+        levels: usize,
+        /// Entries found.
+        found: usize,
+    },
+    /// A level without pixels, or of negative size.
+    #[error("level {level} is {height} x {width}; height and width must be at least 1")]
+    LevelSize {
+        /// Index of the level.
+        level: usize,
+        /// Height as given.
+        height: i128,
+        /// Width as given.
+        width: i128,
+    },
+    /// A size, count or offset below zero.
+    #[error("`{name}` is {value}; it must not be negative")]
+    Negative {
+        /// What is negative.
+        name: String,
+        /// The number as given.
+        value: i128,
+    },
+    /// Two levels claim the same pixels.
+    #[error(
+        "levels {first} and {second} overlap: level {first} takes pixels {first_start}..{first_end}, \
+         level {second} starts at {second_start}; check `level_start_index`"
+    )]
+    LevelOverlap {
+        /// The level that starts earlier.
+        first: usize,
+        /// Its first pixel.
+        first_start: usize,
+        /// One past its last pixel.
+        first_end: usize,
+        /// The level that starts inside the first.
+        second: usize,
+        /// Its first pixel.
+        second_start: usize,
+    },
+    /// A level reaches past the end of the value tensor.
+    #[error(
+        "level {level} ends at pixel {end}, but `value` has only {spatial} pixels; check \
+         `spatial_shapes` and `level_start_index` (layout {layout})"
+    )]
+    LevelPastEnd {
+        /// Index of the level.
+        level: usize,
+        /// One past its last pixel.
+        end: usize,
+        /// Pixels of the value tensor.
+        spatial: usize,
+        /// The layout, since a border changes how many pixels a level takes.
+        layout: ValueLayout,
+    },
+    /// A tensor whose element or byte count does not fit the address space.
+    #[error("`{tensor}` would have more elements than this machine can address")]
+    TooLarge {
+        /// The tensor.
+        tensor: &'static str,
+    },
+    /// A dtype name nobody knows.
+    #[error("unknown dtype `{name}`; known: f32, f16, bf16 and, in the reference, f64")]
+    UnknownDtype {
+        /// The name as given.
+        name: String,
+    },
+    /// A layout name nobody knows.
+    #[error("unknown layout `{name}`; known: interleaved, head_major, head_major_padded")]
+    UnknownLayout {
+        /// The name as given.
+        name: String,
+    },
+    /// A tensor of another dtype than the problem says.
+    #[error("`{tensor}` is {found}, the problem says {expected}; convert it or change the problem")]
+    DtypeMismatch {
+        /// The tensor.
+        tensor: &'static str,
+        /// What the problem says.
+        expected: DType,
+        /// What was given.
+        found: DType,
+    },
+    /// A flat slice of the wrong length.
+    #[error("`{tensor}` has {found} elements, expected {expected} ({shape})")]
+    LengthMismatch {
+        /// The tensor.
+        tensor: &'static str,
+        /// Elements the problem implies.
+        expected: usize,
+        /// Elements given.
+        found: usize,
+        /// The expected shape in words.
+        shape: String,
+    },
+    /// A shaped tensor of the wrong shape.
+    #[error("`{tensor}` has shape {found:?}, expected {expected:?}")]
+    ShapeMismatch {
+        /// The tensor.
+        tensor: &'static str,
+        /// The shape the problem implies.
+        expected: Vec<usize>,
+        /// The shape given.
+        found: Vec<usize>,
+    },
+    /// A view whose elements do not follow each other.
+    #[error(
+        "`{tensor}` is not contiguous (shape {shape:?}, strides {strides:?}); copy it into a \
+         contiguous buffer first"
+    )]
+    NotContiguous {
+        /// The tensor.
+        tensor: &'static str,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// Its strides in elements.
+        strides: Vec<isize>,
+    },
+    /// A view that reaches outside of the slice it was made from.
+    #[error(
+        "a view of shape {shape:?} and strides {strides:?} reaches outside of its {len} elements"
+    )]
+    ViewOutOfBounds {
+        /// The shape asked for.
+        shape: Vec<usize>,
+        /// The strides asked for, in elements.
+        strides: Vec<isize>,
+        /// Elements behind the view.
+        len: usize,
+    },
+    /// A buffer to be written that cannot hold the result.
+    #[error("`{tensor}` holds {found} elements, the result needs {required}; give a larger buffer")]
+    OutputTooSmall {
+        /// The buffer.
+        tensor: &'static str,
+        /// Elements the result has.
+        required: usize,
+        /// Elements the buffer has.
+        found: usize,
+    },
+    /// A variant that cannot compute this problem, or not on this machine.
+    #[error("variant `{variant}` cannot do this: {reason}")]
+    Unsupported {
+        /// Its id in the registry.
+        variant: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// A variant id nobody registered.
+    #[error("unknown variant `{id}`; `msdeform variants` lists them")]
+    UnknownVariant {
+        /// The id as given.
+        id: String,
+    },
+    /// The worker threads could not be started.
+    #[error("cannot start {threads} worker threads: {reason}; ask for fewer")]
+    Threads {
+        /// Threads asked for.
+        threads: usize,
+        /// What the system said.
+        reason: String,
+    },
+}

@@ -1,0 +1,636 @@
+//! One validated description of a call.
+
+use std::fmt;
+
+use crate::{DType, Error, ValueLayout};
+
+/// One level of the feature pyramid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Level {
+    /// Rows of pixels, without a border.
+    pub height: usize,
+    /// Columns of pixels, without a border.
+    pub width: usize,
+    /// Offset of the level's first pixel (of its border, if it has one) in the value tensor.
+    pub start: usize,
+}
+
+impl Level {
+    /// Pixels from one row to the next in memory.
+    #[must_use]
+    pub const fn row_pitch(&self, layout: ValueLayout) -> usize {
+        self.width + 2 * layout.border()
+    }
+
+    /// Pixels the level takes in memory, border included.
+    #[must_use]
+    pub const fn footprint(&self, layout: ValueLayout) -> usize {
+        (self.height + 2 * layout.border()) * self.row_pitch(layout)
+    }
+
+    /// Offset of the pixel at row 0, column 0 in the value tensor.
+    #[must_use]
+    pub const fn origin(&self, layout: ValueLayout) -> usize {
+        self.start + layout.border() * (self.row_pitch(layout) + 1)
+    }
+}
+
+/// A validated description of one call of the operator: what [`crate::forward`],
+/// [`crate::backward`] and every plan are built from.
+///
+/// ```
+/// use msdeform::{DType, Problem};
+///
+/// let problem = Problem::builder()
+///     .heads(8)
+///     .channels(32)
+///     .queries(300)
+///     .levels([(100, 167), (50, 84), (25, 42), (13, 21)])
+///     .points(4)
+///     .dtype(DType::F32)
+///     .build()?;
+/// assert_eq!(problem.spatial(), 22_223);
+/// assert_eq!(problem.output_shape(), [1, 300, 256]);
+/// # Ok::<(), msdeform::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Problem {
+    batch: usize,
+    heads: usize,
+    channels: usize,
+    queries: usize,
+    levels: Vec<Level>,
+    /// Points of each level.
+    points: Vec<usize>,
+    /// Prefix sums of `points`: samples of level `l` are `offsets[l]..offsets[l + 1]`.
+    point_offsets: Vec<usize>,
+    spatial: usize,
+    layout: ValueLayout,
+    dtype: DType,
+    sampling_dtype: DType,
+}
+
+impl Problem {
+    /// Starts a description: one batch, one head, one channel, no queries, no levels, `f32`.
+    #[must_use]
+    pub fn builder() -> ProblemBuilder {
+        ProblemBuilder::default()
+    }
+
+    /// Starts a description with everything that this one says, to change a part of it.
+    #[must_use]
+    pub fn to_builder(&self) -> ProblemBuilder {
+        ProblemBuilder {
+            batch: self.batch,
+            heads: self.heads,
+            channels: self.channels,
+            queries: self.queries,
+            levels: self.levels.iter().map(|l| (l.height as i128, l.width as i128)).collect(),
+            starts: Some(self.levels.iter().map(|l| l.start as i128).collect()),
+            spatial: Some(self.spatial),
+            points: Points::PerLevel(self.points.clone()),
+            layout: self.layout,
+            dtype: self.dtype,
+            sampling_dtype: Some(self.sampling_dtype),
+        }
+    }
+
+    /// Images, `N`.
+    #[must_use]
+    pub const fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// Attention heads, `M`.
+    #[must_use]
+    pub const fn heads(&self) -> usize {
+        self.heads
+    }
+
+    /// Channels of one head, `D`.
+    #[must_use]
+    pub const fn channels(&self) -> usize {
+        self.channels
+    }
+
+    /// Queries of one image, `Lq`.
+    #[must_use]
+    pub const fn queries(&self) -> usize {
+        self.queries
+    }
+
+    /// The levels of the pyramid, in the order of the sampling locations.
+    #[must_use]
+    pub fn levels(&self) -> &[Level] {
+        &self.levels
+    }
+
+    /// Points of each level, `P`.
+    #[must_use]
+    pub fn points(&self) -> &[usize] {
+        &self.points
+    }
+
+    /// The samples of level `level` within the [`Problem::samples`] of a query and head.
+    #[must_use]
+    pub fn level_samples(&self, level: usize) -> std::ops::Range<usize> {
+        self.point_offsets[level]..self.point_offsets[level + 1]
+    }
+
+    /// Samples that one query takes in one head: the points of all levels.
+    #[must_use]
+    pub fn samples(&self) -> usize {
+        self.point_offsets.last().copied().unwrap_or(0)
+    }
+
+    /// The common number of points, if all levels have the same.
+    #[must_use]
+    pub fn uniform_points(&self) -> Option<usize> {
+        let first = self.points.first().copied()?;
+        self.points.iter().all(|&points| points == first).then_some(first)
+    }
+
+    /// Pixels of the value tensor, `S`, borders and gaps between levels included.
+    #[must_use]
+    pub const fn spatial(&self) -> usize {
+        self.spatial
+    }
+
+    /// Memory order of the value tensor.
+    #[must_use]
+    pub const fn layout(&self) -> ValueLayout {
+        self.layout
+    }
+
+    /// Storage of value, output and their gradients.
+    #[must_use]
+    pub const fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Storage of locations, weights and their gradients. Autocast produces `f32` here beside a
+    /// half precision value.
+    #[must_use]
+    pub const fn sampling_dtype(&self) -> DType {
+        self.sampling_dtype
+    }
+
+    /// Shape of the value tensor in its layout.
+    #[must_use]
+    pub const fn value_shape(&self) -> [usize; 4] {
+        if self.layout.is_head_major() {
+            [self.batch, self.heads, self.spatial, self.channels]
+        } else {
+            [self.batch, self.spatial, self.heads, self.channels]
+        }
+    }
+
+    /// Shape of the sampling locations: `[N, Lq, M, samples, 2]`, `samples` being `[L, P]` flattened.
+    #[must_use]
+    pub fn locations_shape(&self) -> [usize; 5] {
+        [self.batch, self.queries, self.heads, self.samples(), 2]
+    }
+
+    /// Shape of the attention weights: `[N, Lq, M, samples]`.
+    #[must_use]
+    pub fn weights_shape(&self) -> [usize; 4] {
+        [self.batch, self.queries, self.heads, self.samples()]
+    }
+
+    /// Shape of the output: `[N, Lq, M * D]`.
+    #[must_use]
+    pub const fn output_shape(&self) -> [usize; 3] {
+        [self.batch, self.queries, self.heads * self.channels]
+    }
+
+    /// Elements of the value tensor.
+    #[must_use]
+    pub fn value_len(&self) -> usize {
+        self.value_shape().iter().product()
+    }
+
+    /// Elements of the sampling locations.
+    #[must_use]
+    pub fn locations_len(&self) -> usize {
+        self.locations_shape().iter().product()
+    }
+
+    /// Elements of the attention weights: the samples of the whole call.
+    #[must_use]
+    pub fn weights_len(&self) -> usize {
+        self.weights_shape().iter().product()
+    }
+
+    /// Elements of the output.
+    #[must_use]
+    pub fn output_len(&self) -> usize {
+        self.output_shape().iter().product()
+    }
+
+    /// Elements from one pixel of a head to the next in the value tensor.
+    #[must_use]
+    pub const fn pixel_stride(&self) -> usize {
+        if self.layout.is_head_major() { self.channels } else { self.heads * self.channels }
+    }
+
+    /// Offset of pixel 0 of a head in the value tensor.
+    #[must_use]
+    pub const fn head_offset(&self, batch: usize, head: usize) -> usize {
+        if self.layout.is_head_major() {
+            (batch * self.heads + head) * self.spatial * self.channels
+        } else {
+            (batch * self.spatial * self.heads + head) * self.channels
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    /// One line for tables and messages: `N=2 M=8 D=32 Lq=300 (100x167 50x84) P=4 f16 interleaved`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { batch, heads, channels, queries, layout, dtype, sampling_dtype, .. } = self;
+        write!(f, "N={batch} M={heads} D={channels} Lq={queries} (")?;
+        for (index, level) in self.levels.iter().enumerate() {
+            let space = if index == 0 { "" } else { " " };
+            write!(f, "{space}{}x{}", level.height, level.width)?;
+        }
+        match self.uniform_points() {
+            Some(points) => write!(f, ") P={points} {dtype}")?,
+            None => write!(f, ") P={:?} {dtype}", self.points)?,
+        }
+        if sampling_dtype != dtype {
+            write!(f, "+{sampling_dtype}")?;
+        }
+        write!(f, " {layout}")
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Points {
+    Same(usize),
+    PerLevel(Vec<usize>),
+}
+
+/// Collects the parts of a [`Problem`]; [`ProblemBuilder::build`] checks them together.
+#[derive(Clone, Debug)]
+pub struct ProblemBuilder {
+    batch: usize,
+    heads: usize,
+    channels: usize,
+    queries: usize,
+    levels: Vec<(i128, i128)>,
+    starts: Option<Vec<i128>>,
+    spatial: Option<usize>,
+    points: Points,
+    layout: ValueLayout,
+    dtype: DType,
+    sampling_dtype: Option<DType>,
+}
+
+impl Default for ProblemBuilder {
+    fn default() -> Self {
+        Self {
+            batch: 1,
+            heads: 1,
+            channels: 1,
+            queries: 0,
+            levels: Vec::new(),
+            starts: None,
+            spatial: None,
+            points: Points::Same(1),
+            layout: ValueLayout::Interleaved,
+            dtype: DType::F32,
+            sampling_dtype: None,
+        }
+    }
+}
+
+impl ProblemBuilder {
+    /// Images, `N`.
+    #[must_use]
+    pub fn batch(mut self, batch: usize) -> Self {
+        self.batch = batch;
+        self
+    }
+
+    /// Attention heads, `M`.
+    #[must_use]
+    pub fn heads(mut self, heads: usize) -> Self {
+        self.heads = heads;
+        self
+    }
+
+    /// Channels of one head, `D`.
+    #[must_use]
+    pub fn channels(mut self, channels: usize) -> Self {
+        self.channels = channels;
+        self
+    }
+
+    /// Queries of one image, `Lq`.
+    #[must_use]
+    pub fn queries(mut self, queries: usize) -> Self {
+        self.queries = queries;
+        self
+    }
+
+    /// Height and width of every level. Any integer type, so that the `i64` tensors of PyTorch can
+    /// be passed on as they are; negative sizes are refused when building.
+    #[must_use]
+    pub fn levels<T: Into<i128>>(mut self, sizes: impl IntoIterator<Item = (T, T)>) -> Self {
+        self.levels = sizes.into_iter().map(|(h, w)| (h.into(), w.into())).collect();
+        self
+    }
+
+    /// First pixel of every level (`level_start_index`). Without it the levels follow each other.
+    #[must_use]
+    pub fn level_starts<T: Into<i128>>(mut self, starts: impl IntoIterator<Item = T>) -> Self {
+        self.starts = Some(starts.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Lets the levels follow each other again, whatever [`ProblemBuilder::level_starts`] and
+    /// [`ProblemBuilder::spatial`] said: what a change of layout or of levels needs.
+    #[must_use]
+    pub fn packed(mut self) -> Self {
+        self.starts = None;
+        self.spatial = None;
+        self
+    }
+
+    /// Pixels of the value tensor, `S`. Without it the last level ends the tensor.
+    #[must_use]
+    pub fn spatial(mut self, spatial: usize) -> Self {
+        self.spatial = Some(spatial);
+        self
+    }
+
+    /// The same number of points on every level.
+    #[must_use]
+    pub fn points(mut self, points: usize) -> Self {
+        self.points = Points::Same(points);
+        self
+    }
+
+    /// A number of points for each level.
+    #[must_use]
+    pub fn points_per_level(mut self, points: impl Into<Vec<usize>>) -> Self {
+        self.points = Points::PerLevel(points.into());
+        self
+    }
+
+    /// Memory order of the value tensor.
+    #[must_use]
+    pub fn layout(mut self, layout: ValueLayout) -> Self {
+        self.layout = layout;
+        self
+    }
+
+    /// Storage of value, output and their gradients.
+    #[must_use]
+    pub fn dtype(mut self, dtype: DType) -> Self {
+        self.dtype = dtype;
+        self
+    }
+
+    /// Storage of locations and weights; the same as [`ProblemBuilder::dtype`] unless said.
+    #[must_use]
+    pub fn sampling_dtype(mut self, dtype: DType) -> Self {
+        self.sampling_dtype = Some(dtype);
+        self
+    }
+
+    /// Checks everything and returns the description.
+    ///
+    /// # Errors
+    /// Lists of different lengths, levels without pixels, that overlap or pass the end of the value
+    /// tensor, negative numbers, and tensors too large to address.
+    pub fn build(self) -> Result<Problem, Error> {
+        let points = match self.points {
+            Points::Same(points) => vec![points; self.levels.len()],
+            Points::PerLevel(points) => points,
+        };
+        check_level_count("points", self.levels.len(), points.len())?;
+        let levels = place_levels(&self.levels, self.starts.as_deref(), self.layout)?;
+        let end = check_overlap(&levels, self.layout)?;
+        let spatial = self.spatial.unwrap_or(end);
+        for (index, level) in levels.iter().enumerate() {
+            let end = level.start + level.footprint(self.layout);
+            if end > spatial {
+                return Err(Error::LevelPastEnd {
+                    level: index,
+                    end,
+                    spatial,
+                    layout: self.layout,
+                });
+            }
+        }
+        let mut point_offsets = vec![0usize; points.len() + 1];
+        for (index, &count) in points.iter().enumerate() {
+            point_offsets[index + 1] = point_offsets[index]
+                .checked_add(count)
+                .ok_or(Error::TooLarge { tensor: "sampling_locations" })?;
+        }
+        let problem = Problem {
+            batch: self.batch,
+            heads: self.heads,
+            channels: self.channels,
+            queries: self.queries,
+            levels,
+            points,
+            point_offsets,
+            spatial,
+            layout: self.layout,
+            dtype: self.dtype,
+            sampling_dtype: self.sampling_dtype.unwrap_or(self.dtype),
+        };
+        check_addressable(&problem)?;
+        Ok(problem)
+    }
+}
+
+fn check_level_count(list: &'static str, levels: usize, found: usize) -> Result<(), Error> {
+    if levels == found { Ok(()) } else { Err(Error::LevelCount { list, levels, found }) }
+}
+
+/// Turns sizes and optional starts into levels, following each other where no start was given.
+fn place_levels(
+    sizes: &[(i128, i128)],
+    starts: Option<&[i128]>,
+    layout: ValueLayout,
+) -> Result<Vec<Level>, Error> {
+    const TOO_LARGE: Error = Error::TooLarge { tensor: "value" };
+    if let Some(starts) = starts {
+        check_level_count("level_start_index", sizes.len(), starts.len())?;
+    }
+    let mut next_start = 0usize;
+    let mut levels = Vec::with_capacity(sizes.len());
+    for (index, &(height, width)) in sizes.iter().enumerate() {
+        if height < 1 || width < 1 {
+            return Err(Error::LevelSize { level: index, height, width });
+        }
+        let start = match starts {
+            None => next_start,
+            Some(starts) if starts[index] < 0 => {
+                return Err(Error::Negative {
+                    name: format!("level_start_index[{index}]"),
+                    value: starts[index],
+                });
+            }
+            Some(starts) => usize::try_from(starts[index]).map_err(|_| TOO_LARGE)?,
+        };
+        let with_border = |size: i128| {
+            let size = usize::try_from(size).ok()?;
+            size.checked_add(2 * layout.border()).map(|padded| (size, padded))
+        };
+        let (height, padded_height) = with_border(height).ok_or(TOO_LARGE)?;
+        let (width, padded_width) = with_border(width).ok_or(TOO_LARGE)?;
+        let footprint = padded_height.checked_mul(padded_width).ok_or(TOO_LARGE)?;
+        next_start = start.checked_add(footprint).ok_or(TOO_LARGE)?;
+        levels.push(Level { height, width, start });
+    }
+    Ok(levels)
+}
+
+/// Refuses levels that share pixels; returns one past the last pixel of any level.
+fn check_overlap(levels: &[Level], layout: ValueLayout) -> Result<usize, Error> {
+    let mut order: Vec<usize> = (0..levels.len()).collect();
+    order.sort_by_key(|&index| levels[index].start);
+    for pair in order.windows(2) {
+        let (first, second) = (levels[pair[0]], levels[pair[1]]);
+        let first_end = first.start + first.footprint(layout);
+        if second.start < first_end {
+            return Err(Error::LevelOverlap {
+                first: pair[0],
+                first_start: first.start,
+                first_end,
+                second: pair[1],
+                second_start: second.start,
+            });
+        }
+    }
+    Ok(levels.iter().map(|level| level.start + level.footprint(layout)).max().unwrap_or(0))
+}
+
+/// Every tensor, counted in bytes of its widest format (`f64`), must fit the address space: all
+/// later index arithmetic relies on it and need not check again.
+fn check_addressable(problem: &Problem) -> Result<(), Error> {
+    let limit = isize::MAX.unsigned_abs() / DType::F64.size_bytes();
+    // Zero sizes are skipped: an intermediate product must fit even where the whole is empty.
+    let fits = |tensor: &'static str, sizes: &[usize]| {
+        sizes
+            .iter()
+            .filter(|&&size| size > 0)
+            .try_fold(1usize, |product, &size| product.checked_mul(size))
+            .filter(|&product| product <= limit)
+            .map(|_| ())
+            .ok_or(Error::TooLarge { tensor })
+    };
+    fits("value", &problem.value_shape())?;
+    fits("sampling_locations", &problem.locations_shape())?;
+    fits("output", &[problem.batch, problem.queries, problem.heads, problem.channels])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn four_levels() -> ProblemBuilder {
+        Problem::builder().heads(8).channels(32).levels([(92, 160), (46, 80), (23, 40), (12, 20)])
+    }
+
+    #[test]
+    fn the_seed_pyramid_has_the_documented_sizes_with_and_without_a_border() {
+        let plain = four_levels().layout(ValueLayout::HeadMajor).build().unwrap();
+        assert_eq!(plain.spatial(), 19_560);
+        let padded = four_levels().layout(ValueLayout::HeadMajorPadded).build().unwrap();
+        assert_eq!(padded.spatial(), 20_522);
+        assert_eq!(padded.levels()[1].start, 94 * 162);
+        assert_eq!(padded.levels()[0].origin(padded.layout()), 163);
+    }
+
+    #[test]
+    fn sizes_from_zero_up_are_valid() {
+        for builder in [
+            four_levels().batch(0),
+            four_levels().queries(0),
+            four_levels().heads(0).queries(3),
+            four_levels().channels(0).queries(3),
+            four_levels().points(0).queries(3),
+            Problem::builder().queries(5),
+            Problem::builder().levels([(1, 1)]).channels(33),
+        ] {
+            builder.build().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_changed_description_keeps_the_rest() {
+        let problem = four_levels().queries(7).points_per_level([1, 2, 3, 4]).build().unwrap();
+        assert_eq!(problem.to_builder().build().unwrap(), problem);
+        let padded = problem.to_builder().layout(ValueLayout::HeadMajorPadded).packed().build();
+        assert_eq!(padded.unwrap().spatial(), 20_522);
+    }
+
+    #[test]
+    fn every_bad_description_has_its_own_error() {
+        use Error::*;
+        let cases: Vec<(ProblemBuilder, fn(&Error) -> bool)> = vec![
+            (four_levels().points_per_level([4, 4]), |e| {
+                matches!(e, LevelCount { list: "points", levels: 4, found: 2 })
+            }),
+            (four_levels().level_starts([0, 14720]), |e| {
+                matches!(e, LevelCount { list: "level_start_index", levels: 4, found: 2 })
+            }),
+            (Problem::builder().levels([(4, 4), (0, 4)]), |e| {
+                matches!(e, LevelSize { level: 1, height: 0, width: 4 })
+            }),
+            (Problem::builder().levels([(4i64, -4i64)]), |e| {
+                matches!(e, LevelSize { level: 0, width: -4, .. })
+            }),
+            (Problem::builder().levels([(2, 2)]).level_starts([-1]), |e| {
+                matches!(e, Negative { value: -1, .. })
+            }),
+            (Problem::builder().levels([(4, 4), (2, 2)]).level_starts([2, 0]), |e| {
+                matches!(e, LevelOverlap { first: 1, second: 0, first_end: 4, .. })
+            }),
+            (Problem::builder().levels([(4, 4)]).spatial(15), |e| {
+                matches!(e, LevelPastEnd { level: 0, end: 16, spatial: 15, .. })
+            }),
+            (Problem::builder().levels([(1i64 << 40, 1i64 << 40)]), |e| {
+                matches!(e, TooLarge { tensor: "value" })
+            }),
+            (four_levels().batch(usize::MAX), |e| matches!(e, TooLarge { tensor: "value" })),
+            (four_levels().queries(usize::MAX / 4), |e| {
+                matches!(e, TooLarge { tensor: "sampling_locations" })
+            }),
+            (four_levels().queries(usize::MAX / 8).points(0), |e| matches!(e, TooLarge { .. })),
+            (four_levels().points(usize::MAX / 2), |e| matches!(e, TooLarge { .. })),
+        ];
+        for (builder, expected) in cases {
+            let error = builder.clone().build().unwrap_err();
+            assert!(expected(&error), "{builder:?} gave {error:?}");
+        }
+    }
+
+    #[test]
+    fn levels_may_come_in_any_order_and_leave_gaps() {
+        let problem = Problem::builder()
+            .levels([(2, 2), (4, 4)])
+            .level_starts([20, 1])
+            .spatial(30)
+            .build()
+            .unwrap();
+        assert_eq!(problem.spatial(), 30);
+        assert_eq!(problem.value_len(), 30);
+    }
+
+    #[test]
+    fn one_line_says_it_all() {
+        let problem =
+            four_levels().queries(3).points(8).dtype(DType::F16).sampling_dtype(DType::F32);
+        assert_eq!(
+            problem.build().unwrap().to_string(),
+            "N=1 M=8 D=32 Lq=3 (92x160 46x80 23x40 12x20) P=8 f16+f32 interleaved"
+        );
+    }
+}

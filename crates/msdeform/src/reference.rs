@@ -1,0 +1,190 @@
+//! The operator in plain `f64`: the oracle that everything else is compared with.
+//!
+//! Written to be read beside the definition, one sample at a time, and to share nothing with the
+//! fast paths: it takes the sizes out of the [`Problem`] and does its own index arithmetic.
+//!
+//! Definition, for image `n`, query `q`, head `m`, level `l` of `H x W` pixels and point `p`:
+//!
+//! ```text
+//! x = location.x * W - 0.5          y = location.y * H - 0.5
+//! the sample counts iff -1 < x < W and -1 < y < H (a NaN or infinite location never does)
+//! output[n, q, m, :] += weight * (bilinear interpolation of value at (x, y), zero outside)
+//! ```
+//!
+//! # Gradients on cell borders
+//! The interpolation is only piecewise smooth in the location. At an integer coordinate the
+//! derivative of the cell to the right and below is used (the cell is `floor(x)`), and a sample that
+//! does not count has zero gradients, its attention weight's included.
+
+use crate::{Problem, ValueLayout};
+
+/// The three gradients of a backward pass.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Gradients {
+    /// In the layout of the value tensor; zero in borders and gaps.
+    pub value: Vec<f64>,
+    /// `[N, Lq, M, samples, 2]`.
+    pub locations: Vec<f64>,
+    /// `[N, Lq, M, samples]`.
+    pub weights: Vec<f64>,
+}
+
+/// The output, `[N, Lq, M * D]`, for tensors whose lengths are those of `problem`.
+///
+/// # Panics
+/// If a slice is shorter than the problem says; [`crate::forward`] checks that and never panics.
+#[must_use]
+pub fn forward(problem: &Problem, value: &[f64], locations: &[f64], weights: &[f64]) -> Vec<f64> {
+    let channels = problem.channels();
+    let mut output = vec![0.0; problem.output_len()];
+    for_each_sample(problem, locations, |sample| {
+        let weight = weights[sample.index];
+        let row = &mut output[sample.row * channels..][..channels];
+        for corner in sample.corners.iter().flatten() {
+            for (c, sum) in row.iter_mut().enumerate() {
+                *sum += weight * corner.share * value[corner.offset + c];
+            }
+        }
+    });
+    output
+}
+
+/// The gradients of `sum(output * grad_output)` with respect to value, locations and weights.
+///
+/// # Panics
+/// If a slice is shorter than the problem says; [`crate::backward`] checks that and never panics.
+#[must_use]
+pub fn backward(
+    problem: &Problem,
+    value: &[f64],
+    locations: &[f64],
+    weights: &[f64],
+    grad_output: &[f64],
+) -> Gradients {
+    let channels = problem.channels();
+    let mut grads = Gradients {
+        value: vec![0.0; problem.value_len()],
+        locations: vec![0.0; problem.locations_len()],
+        weights: vec![0.0; problem.weights_len()],
+    };
+    for_each_sample(problem, locations, |sample| {
+        let weight = weights[sample.index];
+        let row = &grad_output[sample.row * channels..][..channels];
+        for corner in sample.corners.iter().flatten() {
+            let mut dot = 0.0;
+            for (c, upstream) in row.iter().enumerate() {
+                dot += upstream * value[corner.offset + c];
+                grads.value[corner.offset + c] += weight * corner.share * upstream;
+            }
+            grads.weights[sample.index] += corner.share * dot;
+            // location -> pixel scales by the level's size.
+            grads.locations[2 * sample.index] += weight * dot * corner.share_dx * sample.width;
+            grads.locations[2 * sample.index + 1] += weight * dot * corner.share_dy * sample.height;
+        }
+    });
+    grads
+}
+
+/// One of the four pixels around a sample.
+struct Corner {
+    /// Offset of its first channel in the value tensor.
+    offset: usize,
+    /// Its bilinear weight, and that weight's derivatives by the pixel coordinates.
+    share: f64,
+    share_dx: f64,
+    share_dy: f64,
+}
+
+/// A sample that counts.
+struct Sample {
+    /// Position in the weights; its location is at twice that.
+    index: usize,
+    /// Row of `D` channels of the output: `(n * Lq + q) * M + m`.
+    row: usize,
+    height: f64,
+    width: f64,
+    /// `None` for corners outside of the level.
+    corners: [Option<Corner>; 4],
+}
+
+fn for_each_sample(problem: &Problem, locations: &[f64], mut visit: impl FnMut(&Sample)) {
+    let (heads, samples) = (problem.heads(), problem.samples());
+    for n in 0..problem.batch() {
+        for q in 0..problem.queries() {
+            for m in 0..heads {
+                let row = (n * problem.queries() + q) * heads + m;
+                for l in 0..problem.levels().len() {
+                    for s in problem.level_samples(l) {
+                        let index = row * samples + s;
+                        let location = (locations[2 * index], locations[2 * index + 1]);
+                        if let Some(sample) = sample_at(problem, n, m, l, location, index, row) {
+                            visit(&sample);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn sample_at(
+    problem: &Problem,
+    n: usize,
+    m: usize,
+    l: usize,
+    (location_x, location_y): (f64, f64),
+    index: usize,
+    row: usize,
+) -> Option<Sample> {
+    let level = problem.levels()[l];
+    let (height, width) = (level.height as f64, level.width as f64);
+    let x = location_x * width - 0.5;
+    let y = location_y * height - 0.5;
+    // Written so that NaN fails.
+    if !(x > -1.0 && x < width && y > -1.0 && y < height) {
+        return None;
+    }
+    let (left, top) = (x.floor(), y.floor());
+    let (fx, fy) = (x - left, y - top);
+    let corner = |dx: f64, dy: f64| {
+        let (column, line) = (left + dx, top + dy);
+        let inside = column >= 0.0 && column < width && line >= 0.0 && line < height;
+        let (share_x, slope_x) = if dx == 0.0 { (1.0 - fx, -1.0) } else { (fx, 1.0) };
+        let (share_y, slope_y) = if dy == 0.0 { (1.0 - fy, -1.0) } else { (fy, 1.0) };
+        inside.then(|| Corner {
+            offset: pixel_offset(problem, n, m, l, line as usize, column as usize),
+            share: share_x * share_y,
+            share_dx: slope_x * share_y,
+            share_dy: share_x * slope_y,
+        })
+    };
+    let corners = [corner(0.0, 0.0), corner(1.0, 0.0), corner(0.0, 1.0), corner(1.0, 1.0)];
+    Some(Sample { index, row, height, width, corners })
+}
+
+/// Offset of channel 0 of a pixel in the value tensor, spelled out for each layout.
+fn pixel_offset(
+    problem: &Problem,
+    n: usize,
+    m: usize,
+    l: usize,
+    line: usize,
+    column: usize,
+) -> usize {
+    let level = problem.levels()[l];
+    let (heads, channels, spatial) = (problem.heads(), problem.channels(), problem.spatial());
+    match problem.layout() {
+        ValueLayout::Interleaved => {
+            let pixel = level.start + line * level.width + column;
+            ((n * spatial + pixel) * heads + m) * channels
+        }
+        ValueLayout::HeadMajor => {
+            let pixel = level.start + line * level.width + column;
+            ((n * heads + m) * spatial + pixel) * channels
+        }
+        ValueLayout::HeadMajorPadded => {
+            let pixel = level.start + (line + 1) * (level.width + 2) + (column + 1);
+            ((n * heads + m) * spatial + pixel) * channels
+        }
+    }
+}
