@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use half::{bf16, f16};
 use msdeform::{DType, Element};
-use msdeform_bench::Buffer;
+use msdeform_bench::{Buffer, HostTensors};
 
 use super::formats::{Tensor, Tensors, names};
 use super::sizes::{self, Described, SizeArgs};
@@ -12,10 +12,8 @@ use super::sizes::{self, Described, SizeArgs};
 #[derive(Debug)]
 pub struct Call {
     pub described: Described,
-    pub value: Buffer,
-    pub locations: Buffer,
-    pub weights: Buffer,
-    pub grad_output: Option<Buffer>,
+    /// `grad_output` is empty where no backward was asked for.
+    pub inputs: HostTensors,
 }
 
 impl Call {
@@ -41,11 +39,11 @@ impl Call {
         let grad_output = if backward {
             let tensor = tensors.get(names::GRAD_OUTPUT)?;
             sizes::check_grad_output(tensor, problem)?;
-            Some(floats(tensor, dtype, dtype, problem.output_len())?)
+            floats(tensor, dtype, dtype, problem.output_len())?
         } else {
-            None
+            Buffer::poisoned(dtype, 0)
         };
-        Ok(Self { described, value, locations, weights, grad_output })
+        Ok(Self { described, inputs: HostTensors { value, locations, weights, grad_output } })
     }
 }
 
