@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use half::{bf16, f16};
 use msdeform::{DType, Direction, Problem, VariantSpec, reference};
-use msdeform_bench::device::{self, Device, DeviceId, DeviceOptions, Outputs};
+use msdeform_bench::device::{Device, Outputs};
 use msdeform_bench::verify::{Oracle, TensorCheck};
 use msdeform_bench::{Buffer, HostTensors};
 
@@ -19,8 +19,6 @@ pub const REFERENCE: &str = "reference";
 /// What is wanted.
 #[derive(Debug)]
 pub struct Request<'a> {
-    pub device: DeviceId,
-    pub threads: Option<usize>,
     pub variants: &'a [String],
     pub backward: bool,
     pub check: bool,
@@ -51,7 +49,7 @@ impl Computation {
     pub const fn tensor_names(backward: bool) -> &'static [&'static str] {
         const NAMES: [&str; 4] =
             ["output", "grad_value", "grad_sampling_locations", "grad_attention_weights"];
-        if backward { &NAMES } else { NAMES.first_chunk::<1>().unwrap_or(&["output"]) }
+        if backward { &NAMES } else { &["output"] }
     }
 
     /// The comparisons with the reference.
@@ -93,27 +91,28 @@ impl Computation {
 }
 
 /// Computes what is wanted of a call.
-pub fn compute(call: &Call, request: &Request<'_>) -> Result<Computation> {
+pub fn compute(device: &dyn Device, call: &Call, request: &Request<'_>) -> Result<Computation> {
     let problem = &call.described.problem;
-    let device = device::open(request.device, DeviceOptions { threads: request.threads })?;
     let directions = if request.backward { &Direction::ALL[..] } else { &[Direction::Forward] };
-    let choices = choose(device.as_ref(), problem, directions, request.variants)?;
+    let choices = choose(device, problem, directions, request.variants)?;
+    let by_reference = choices.iter().any(|choice| matches!(choice, Choice::Reference));
+    ensure!(
+        !(request.check && by_reference),
+        "--check compares with the reference, and the reference is what computes here{}",
+        if problem.dtype() == DType::F64 { " (nothing else computes f64)" } else { "" }
+    );
 
     let mut passes = Vec::new();
     for (&direction, choice) in directions.iter().zip(choices) {
         let (outputs, time_us) = match choice {
-            Choice::Variant(spec) => run_variant(device.as_ref(), spec, problem, &call.inputs)?,
+            Choice::Variant(spec) => run_variant(device, spec, problem, &call.inputs)?,
             Choice::Reference => run_reference(problem, &call.inputs, direction),
         };
-        let checks = match (request.check, choice) {
-            (false, _) => Vec::new(),
-            (true, Choice::Variant(spec)) => {
+        let checks = match choice {
+            Choice::Variant(spec) if request.check => {
                 Oracle::new(problem, &call.inputs, &[spec]).check(&outputs, spec, problem)
             }
-            (true, Choice::Reference) => anyhow::bail!(
-                "--check compares with the reference, and the reference is what computes here{}",
-                if problem.dtype() == DType::F64 { " (nothing else computes f64)" } else { "" }
-            ),
+            _ => Vec::new(),
         };
         passes.push(Pass { direction, variant: choice.id(), time_us, outputs, checks });
     }
@@ -183,11 +182,7 @@ fn run_variant(
     Ok((prepared.read()?, time_us))
 }
 
-fn run_reference(
-    problem: &Problem,
-    inputs: &HostTensors,
-    direction: Direction,
-) -> (Outputs, f64) {
+fn run_reference(problem: &Problem, inputs: &HostTensors, direction: Direction) -> (Outputs, f64) {
     let HostTensors { value, locations, weights, grad_output } = inputs;
     let (dtype, sampling) = (problem.dtype(), problem.sampling_dtype());
     let (value, locations, weights) = (value.to_f64(), locations.to_f64(), weights.to_f64());

@@ -10,13 +10,10 @@ mod report;
 mod sizes;
 mod write;
 
-use std::io::Write;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use msdeform_bench::device::DeviceId;
 
 use compute::{Computation, Request};
 use decode::Call;
@@ -25,13 +22,16 @@ use report::Report;
 use sizes::SizeArgs;
 use write::Target;
 
-/// Runs the operator on tensors from files.
+use crate::args::DeviceArgs;
+use crate::exit::CheckFailed;
+use crate::output::{print, print_json};
+
+/// Run the operator on your own tensors
 ///
 /// INPUT is a .safetensors file, or a folder with one .npy or raw .bin file per tensor: value,
 /// spatial_shapes, sampling_locations, attention_weights; level_start_index if the levels do not
 /// follow each other; grad_output for --backward. Results are written in the same kind of file.
-/// Exit code 0: done; 1: --check failed or an error.
-#[derive(Args, Clone, Debug)]
+#[derive(Debug, Args)]
 pub struct RunArgs {
     /// A .safetensors file, or a folder of .npy or .bin files
     pub input: PathBuf,
@@ -48,12 +48,9 @@ pub struct RunArgs {
     /// Compare with the f64 reference before writing; a failed check writes nothing
     #[arg(long)]
     pub check: bool,
-    /// Where to compute: cpu, cuda, cuda:1
-    #[arg(long, default_value = "cpu")]
-    pub device: DeviceId,
-    /// Worker threads of the processor [default: all cores]
-    #[arg(long, value_name = "N")]
-    pub threads: Option<usize>,
+    /// Where to compute.
+    #[command(flatten)]
+    pub device: DeviceArgs,
     /// Which variant computes; once per direction, `reference` for the f64 reference
     /// [default: the best]
     #[arg(long, value_name = "ID")]
@@ -66,8 +63,8 @@ pub struct RunArgs {
     pub sizes: SizeArgs,
 }
 
-/// Runs the command. A check that fails is exit code 1, as is an error.
-pub fn run(args: &RunArgs) -> Result<ExitCode> {
+/// Runs the command.
+pub fn run(args: &RunArgs) -> Result<()> {
     let input = Input::read(&args.input)?;
     let target = Target::new(&input, args.output.as_deref(), args.force)?;
     target.ensure_free(Computation::tensor_names(args.backward))?;
@@ -75,20 +72,23 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let call = Call::load(&tensors, &args.sizes, args.backward)?;
     let idle_gradient = !args.backward && tensors.find(names::GRAD_OUTPUT).is_some();
 
-    let request = Request {
-        device: args.device,
-        threads: args.threads,
-        variants: &args.variant,
-        backward: args.backward,
-        check: args.check,
-    };
-    let computation = compute::compute(&call, &request)?;
+    let device = args.device.open()?;
+    let request = Request { variants: &args.variant, backward: args.backward, check: args.check };
+    let computation = compute::compute(device.as_ref(), &call, &request)?;
     let passed = computation.checks().all(|check| check.pass);
     let report = Report::new(&call.described.problem, &computation, &target, passed, idle_gradient);
     if passed {
         target.write(&computation.into_products(&call.described))?;
     }
-    let text = if args.json { report.json()? } else { report.text() };
-    writeln!(std::io::stdout(), "{text}")?;
-    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print(&report.to_string())?;
+    }
+    if passed {
+        Ok(())
+    } else {
+        let input = args.input.display();
+        Err(CheckFailed(format!("{input}: the check failed; nothing was written")).into())
+    }
 }

@@ -1,8 +1,7 @@
 //! What a run says about itself.
 
-use std::fmt::Write;
+use std::fmt;
 
-use anyhow::Result;
 use msdeform::Problem;
 use msdeform_bench::verify::TensorCheck;
 use serde::Serialize;
@@ -67,22 +66,10 @@ impl Report {
             idle_gradient,
         }
     }
+}
 
-    /// For scripts.
-    pub fn json(&self) -> Result<String> {
-        Ok(serde_json::to_string_pretty(self)?)
-    }
-
-    /// For people.
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        // Writing into a String cannot fail.
-        let _ = self.write_text(&mut text);
-        text.truncate(text.trim_end().len());
-        text
-    }
-
-    fn write_text(&self, to: &mut String) -> std::fmt::Result {
+impl fmt::Display for Report {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(to, "problem   {}", self.problem)?;
         let threads = self.threads.map(|n| format!(", {n} threads")).unwrap_or_default();
         writeln!(to, "device    {}{threads}", self.device)?;
@@ -103,15 +90,14 @@ impl Report {
                 }
             }
         }
-        for Written { tensor, file } in &self.written {
-            writeln!(to, "wrote     {tensor} to {file}")?;
-        }
-        if !self.passed {
-            writeln!(to, "the check failed: nothing was written")?;
-        }
+        let mut lines = self
+            .written
+            .iter()
+            .map(|Written { tensor, file }| format!("wrote     {tensor} to {file}"))
+            .collect::<Vec<_>>();
         if self.idle_gradient {
-            writeln!(to, "grad_output is there; --backward computes the gradients")?;
+            lines.push("grad_output is there too: --backward computes the gradients".to_owned());
         }
-        Ok(())
+        write!(to, "{}", lines.join("\n"))
     }
 }

@@ -294,7 +294,7 @@ fn raw(
     let points = pyramid.points(args, samples, locations)?;
 
     let layout = args.layout.unwrap_or(ValueLayout::Interleaved);
-    let end = pyramid.end(layout)?;
+    let end = pyramid.end(layout).with_context(|| value.label())?;
     let pixel = product(&[heads, channels, value_dtype.size_bytes()])?;
     let image = product(&[end, pixel])?;
     let batch = match args.batch {
