@@ -29,3 +29,6 @@ pub use session::{SessionError, bench_case};
 pub use statistics::Statistics;
 pub use work::{Throughput, Work};
 pub use workload::{Locations, Workload, WorkloadError};
+
+#[cfg(test)]
+mod laboratory_tests;

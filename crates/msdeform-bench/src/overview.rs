@@ -35,7 +35,7 @@ pub fn overview(figures: &[Figure]) -> Vec<Row> {
     for figure in figures.iter().filter(|figure| is_exact(figure)) {
         // Formats within a row, the rest sorted as the workloads are listed, forward first.
         let key = (
-            table_position(&figure.workload),
+            workload::table_position(&figure.workload),
             figure.workload.clone(),
             figure.locations.clone(),
             figure.layout.clone(),
@@ -58,11 +58,6 @@ pub fn overview(figures: &[Figure]) -> Vec<Row> {
         }
     }
     rows.into_values().collect()
-}
-
-fn table_position(name: &str) -> usize {
-    let all = workload::all();
-    all.iter().position(|workload| workload.name == name).unwrap_or(all.len())
 }
 
 fn is_exact(figure: &Figure) -> bool {

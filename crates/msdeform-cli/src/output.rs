@@ -75,8 +75,9 @@ fn cell(text: &str, align: Align) -> Cell {
 impl std::fmt::Display for Columns {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let text = self.table.to_string();
-        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
-        f.write_str(&lines.join("\n"))
+        // The blank is the padding of the first column.
+        let lines = text.lines().map(|line| line.strip_prefix(' ').unwrap_or(line).trim_end());
+        f.write_str(&lines.collect::<Vec<_>>().join("\n"))
     }
 }
 

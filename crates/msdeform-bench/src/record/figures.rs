@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use msdeform::{DType, Direction};
 use serde::{Deserialize, Serialize};
 
 use super::Record;
 use crate::device::Timing;
-use crate::number;
+use crate::{number, workload};
 
 /// One line of `msdeform records`. The field names are an interface: scripts read them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,10 +38,17 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Everything that makes two figures comparable; a newer one with the same key replaces.
+    /// Everything that makes two figures comparable; a newer one with the same key replaces. Sorts
+    /// as tables do: workloads and formats as they are listed, forward before backward.
     fn key(&self) -> impl Ord + use<> {
-        let text = [
-            &self.device,
+        let order = (
+            self.device.clone(),
+            self.threads,
+            workload::table_position(&self.workload),
+            self.direction != Direction::Forward.name(),
+            DType::ALL.iter().position(|dtype| dtype.name() == self.dtype),
+        );
+        let rest = [
             &self.workload,
             &self.locations,
             &self.layout,
@@ -50,7 +58,7 @@ impl Figure {
             &self.variant,
         ]
         .map(Clone::clone);
-        (text, self.timing, self.threads, self.batch, self.queries)
+        (order, rest, self.timing, self.batch, self.queries)
     }
 }
 

@@ -7,7 +7,7 @@ use msdeform_bench::work::{BYTES_FORMULA, OPERATIONS_FORMULA};
 use msdeform_bench::{Breadth, Budget, Case, Measurement, Record, bench_case, record};
 
 use crate::args::{DeviceArgs, GridArgs, RecordDirArgs, standard_workloads};
-use crate::commands::verify::print_failures;
+use crate::commands::verify::{print_failures, skip_reasons};
 use crate::exit::{CheckFailed, Usage};
 use crate::output::{Align, Columns, error_figure, print, print_json, progress};
 
@@ -88,7 +88,9 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     if args.json {
         print_json(&record)?;
     } else {
-        print_skips(&record.verification)?;
+        for reason in skip_reasons(&record.verification) {
+            print(&format!("skipped {reason}"))?;
+        }
         print_failures(&record.verification)?;
     }
     if args.record || args.record_dir.record_dir.is_some() {
@@ -139,25 +141,10 @@ fn print_case(case: &Case<'_>, timed: &[Measurement]) -> anyhow::Result<()> {
             three_digits(m.throughput.samples_per_s * 1e-6),
             three_digits(m.throughput.gathered_gb_per_s),
             three_digits(m.throughput.compulsory_gb_per_s),
-            format!("{:.3}", m.throughput.tflop_per_s),
+            format!("{:.4}", m.throughput.tflop_per_s),
             m.speedup.map_or_else(|| "-".to_owned(), |speedup| format!("{speedup:.2}x")),
             if m.rel_l2.is_nan() { "-".to_owned() } else { error_figure(m.rel_l2) },
         ]);
     }
     print(&format!("{columns}\n"))
-}
-
-/// Names what was left out, once per variant and reason.
-fn print_skips(report: &Report) -> anyhow::Result<()> {
-    let mut lines: Vec<String> = report
-        .skipped
-        .iter()
-        .map(|skip| format!("skipped {}: {}", skip.label.variant, skip.reason))
-        .collect();
-    lines.sort();
-    lines.dedup();
-    for line in lines {
-        print(&line)?;
-    }
-    Ok(())
 }

@@ -13,7 +13,7 @@ use msdeform_bench::{
 use serde::Serialize;
 
 use crate::args::{DeviceArgs, RecordDirArgs};
-use crate::commands::verify::{fail_unless_passed, print_failures};
+use crate::commands::verify::{fail_unless_passed, print_failures, skip_reasons};
 use crate::output::{Align, Columns, error_figure, grouped, print, print_json, progress};
 
 /// Options of the main job.
@@ -21,6 +21,9 @@ use crate::output::{Align, Columns, error_figure, grouped, print, print_json, pr
 pub struct MainArgs {
     #[command(flatten)]
     device: DeviceArgs,
+    /// Only these workloads [default: times the standard ones, verifies the edge ones]
+    #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
+    workload: Vec<String>,
     /// Seconds of samples for each time in the table
     #[arg(long, value_name = "SECONDS", default_value_t = 0.25)]
     seconds: f64,
@@ -44,13 +47,20 @@ struct Document<'a> {
 
 /// Verifies, times, prints the table, writes the record.
 pub fn run(args: &MainArgs) -> anyhow::Result<()> {
+    let named =
+        args.workload.iter().map(|name| Workload::named(name)).collect::<Result<Vec<_>, _>>()?;
+    let (timed, verified) = if named.is_empty() {
+        (by_tag(Tag::Standard).cloned().collect(), by_tag(Tag::Edge).cloned().collect())
+    } else {
+        (named, Vec::new())
+    };
     let device = args.device.open()?;
     let bandwidth = device.probe_bandwidth()?;
     if !args.json {
         print(&heading(device.as_ref(), &bandwidth))?;
     }
-    let mut report = verify_edges(device.as_ref())?;
-    let (measurements, checked) = time_standard(device.as_ref(), args.seconds)?;
+    let mut report = verify_all(device.as_ref(), verified)?;
+    let (measurements, checked) = time_chosen(device.as_ref(), &timed, args.seconds)?;
     report.extend(checked);
     let record = Record::new(device.as_ref(), Some(bandwidth), measurements, report);
     let folder = if args.no_record {
@@ -91,10 +101,10 @@ fn heading(device: &dyn Device, bandwidth: &Bandwidth) -> String {
     )
 }
 
-/// Every variant on every edge workload, in every layout and format.
-fn verify_edges(device: &dyn Device) -> anyhow::Result<Report> {
+/// Every variant on every given workload, in every layout and format.
+fn verify_all(device: &dyn Device, workloads: Vec<Workload>) -> anyhow::Result<Report> {
     let selection = Selection {
-        workloads: by_tag(Tag::Edge).cloned().collect(),
+        workloads,
         locations: Vec::new(),
         layouts: Vec::new(),
         breadth: Breadth::All,
@@ -174,7 +184,7 @@ fn table(record: &Record) -> String {
         ("f32 vs scalar", Align::Right),
         ("Msamp/s", Align::Right),
         ("gather GB/s", Align::Right),
-        ("rel L2", Align::Right),
+        ("f32 rel L2", Align::Right),
     ];
     let mut columns = Columns::new(&headings);
     for row in overview(&record::newest(std::slice::from_ref(record))) {
@@ -195,7 +205,6 @@ fn line(record: &Record, row: &Row) -> Vec<String> {
         };
         record.measurements.iter().find(same).map(|m| m.throughput)
     });
-    let worst = row.best.values().map(|best| best.rel_l2).fold(0.0, f64::max);
     vec![
         row.workload.clone(),
         row.batch.to_string(),
@@ -207,21 +216,22 @@ fn line(record: &Record, row: &Row) -> Vec<String> {
         f32_best.and_then(|best| best.speedup).map_or_else(missing, |s| format!("{s:.1}x")),
         throughput.map_or_else(missing, |t| three_digits(t.samples_per_s * 1e-6)),
         throughput.map_or_else(missing, |t| three_digits(t.gathered_gb_per_s)),
-        error_figure(worst),
+        f32_best.map_or_else(missing, |best| error_figure(best.rel_l2)),
     ]
 }
 
 fn verdict(report: &Report) -> String {
     let elements: usize = report.checked.iter().map(|check| check.elements()).sum();
     let failed = report.failures().count();
-    let skipped = match report.skipped.len() {
-        0 => String::new(),
-        count => format!(", {count} skipped (`msdeform verify` names them)"),
-    };
-    format!(
-        "\nMedian times, local locations; throughput of f32, error the worst of the row.\n\
-         Verified against the f64 reference: {} checks of {} elements, {failed} failed{skipped}.",
+    let mut text = format!(
+        "\nMedian times; speed-up, throughput and error are those of f32.\n\
+         Verified against the f64 reference: {} checks of {} elements, {failed} failed, {} skipped.",
         report.checked.len(),
-        grouped(elements)
-    )
+        grouped(elements),
+        report.skipped.len()
+    );
+    for reason in skip_reasons(report) {
+        text.push_str(&format!("\n  skipped {reason}"));
+    }
+    text
 }

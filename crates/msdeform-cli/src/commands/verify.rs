@@ -241,7 +241,8 @@ pub fn print_failures(report: &Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn skip_reasons(report: &Report) -> Vec<String> {
+/// What was skipped and why, once per variant and reason.
+pub fn skip_reasons(report: &Report) -> Vec<String> {
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for skip in &report.skipped {
         *counts.entry((&skip.label.variant, &skip.reason)).or_default() += 1;
