@@ -202,8 +202,9 @@ fn run_once(
     prepared.read()
 }
 
-/// What the reference says, for the directions that are asked for.
-struct Oracle {
+/// What the reference says about given inputs, for the directions that are asked for.
+#[derive(Clone, Debug)]
+pub struct Oracle {
     output: Option<Vec<f64>>,
     gradients: Option<reference::Gradients>,
     /// Per sample, whether the gradient of its location is compared.
@@ -211,23 +212,32 @@ struct Oracle {
 }
 
 impl Oracle {
-    fn new(problem: &Problem, inputs: &HostTensors, variants: &[&VariantSpec]) -> Self {
+    /// Computes the reference for every direction that one of the variants runs.
+    #[must_use]
+    pub fn new(problem: &Problem, inputs: &HostTensors, variants: &[&VariantSpec]) -> Self {
         let wanted = |direction| variants.iter().any(|variant| variant.direction == direction);
         let value = inputs.value.to_f64();
         let locations = inputs.locations.to_f64();
         let weights = inputs.weights.to_f64();
-        Self {
-            output: wanted(Direction::Forward)
-                .then(|| reference::forward(problem, &value, &locations, &weights)),
-            gradients: wanted(Direction::Backward).then(|| {
-                let grad_output = inputs.grad_output.to_f64();
-                reference::backward(problem, &value, &locations, &weights, &grad_output)
-            }),
-            compared: away_from_borders(problem, &locations),
-        }
+        // The two directions are the reference's only parallelism: it stays plain.
+        let (output, gradients) = rayon::join(
+            || {
+                wanted(Direction::Forward)
+                    .then(|| reference::forward(problem, &value, &locations, &weights))
+            },
+            || {
+                wanted(Direction::Backward).then(|| {
+                    let grad_output = inputs.grad_output.to_f64();
+                    reference::backward(problem, &value, &locations, &weights, &grad_output)
+                })
+            },
+        );
+        Self { output, gradients, compared: away_from_borders(problem, &locations) }
     }
 
-    fn check(
+    /// Compares what a variant wrote, tensor by tensor, with the bounds of that variant.
+    #[must_use]
+    pub fn check(
         &self,
         outputs: &Outputs,
         variant: &VariantSpec,

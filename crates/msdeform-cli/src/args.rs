@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use msdeform::{DType, Direction, ValueLayout};
+use msdeform_bench::device::Bandwidth;
+use msdeform_bench::overview::three_digits;
 use msdeform_bench::workload::{self, Sizes, Tag};
-use msdeform_bench::{Breadth, DeviceId, Locations, STANDARD_SEED, Selection, Workload};
+use msdeform_bench::{Breadth, Device, DeviceId, Locations, STANDARD_SEED, Selection, Workload};
 
 use crate::commands::{bench, main_job, records, variants, verify, workloads};
 use crate::exit::EXIT_CODES;
@@ -59,7 +61,7 @@ pub struct DeviceArgs {
 
 impl DeviceArgs {
     /// Opens the device.
-    pub fn open(&self) -> anyhow::Result<Box<dyn msdeform_bench::Device>> {
+    pub fn open(&self) -> anyhow::Result<Box<dyn Device>> {
         let options = msdeform_bench::device::DeviceOptions { threads: self.threads };
         Ok(msdeform_bench::device::open(self.device, options)?)
     }
@@ -132,6 +134,32 @@ impl GridArgs {
 /// The workloads that are timed unless others are named.
 pub fn standard_workloads() -> impl Iterator<Item = &'static Workload> {
     workload::by_tag(Tag::Standard)
+}
+
+/// Whether to measure the yardstick.
+#[derive(Debug, Args)]
+pub struct ProbeArgs {
+    /// Do not measure what the device's memory can do (about a second)
+    #[arg(long)]
+    pub no_probe: bool,
+}
+
+impl ProbeArgs {
+    /// Measures it, unless told not to.
+    pub fn probe(&self, device: &dyn Device) -> anyhow::Result<Option<Bandwidth>> {
+        Ok(if self.no_probe { None } else { Some(device.probe_bandwidth()?) })
+    }
+}
+
+/// One line that names the device and what its memory can do.
+pub fn heading(device: &dyn Device, bandwidth: Option<&Bandwidth>) -> String {
+    let threads = device.threads().map_or_else(String::new, |threads| {
+        format!(", {threads} thread{}", if threads == 1 { "" } else { "s" })
+    });
+    let memory = bandwidth.map_or_else(String::new, |bandwidth| {
+        format!("; memory copy {} GB/s", three_digits(bandwidth.copy_gb_per_s))
+    });
+    format!("msdeform {} on {}{threads}{memory}\n", env!("CARGO_PKG_VERSION"), device.name())
 }
 
 /// Where records go.

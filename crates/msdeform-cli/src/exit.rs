@@ -60,7 +60,12 @@ fn is_usage(_: &WorkloadError) -> bool {
 }
 
 fn is_usage_of_device(error: &DeviceError) -> bool {
-    matches!(error, DeviceError::UnknownVariant { .. } | DeviceError::Unknown { .. })
+    matches!(
+        error,
+        DeviceError::UnknownVariant { .. }
+            | DeviceError::Unknown { .. }
+            | DeviceError::Threads { threads: 0, .. }
+    )
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use msdeform_bench::verify::{Limits, Report};
 use msdeform_bench::work::{BYTES_FORMULA, OPERATIONS_FORMULA};
 use msdeform_bench::{Breadth, Budget, Case, Measurement, Record, bench_case, record};
 
-use crate::args::{DeviceArgs, GridArgs, RecordDirArgs, standard_workloads};
+use crate::args::{DeviceArgs, GridArgs, ProbeArgs, RecordDirArgs, heading, standard_workloads};
 use crate::commands::verify::{print_failures, skip_reasons};
 use crate::exit::{CheckFailed, Usage};
 use crate::output::{Align, Columns, error_figure, print, print_json, progress};
@@ -35,6 +35,8 @@ pub struct BenchArgs {
     #[arg(long)]
     record: bool,
     #[command(flatten)]
+    probe: ProbeArgs,
+    #[command(flatten)]
     record_dir: RecordDirArgs,
     /// Print the record, with every raw sample, as JSON
     #[arg(long)]
@@ -60,13 +62,9 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let max_samples = args.samples.max(1);
     let budget = Budget { seconds: args.seconds, min_samples: max_samples.min(5), max_samples };
     let limits = (!args.no_verify).then(Limits::default);
-    let bandwidth = device.probe_bandwidth()?;
+    let bandwidth = args.probe.probe(device.as_ref())?;
     if !args.json {
-        print(&format!(
-            "{}: memory copy {} GB/s\n",
-            device.name(),
-            three_digits(bandwidth.copy_gb_per_s)
-        ))?;
+        print(&heading(device.as_ref(), bandwidth.as_ref()))?;
     }
 
     let cases = selection.cases();
@@ -84,7 +82,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     }
     bar.finish_and_clear();
     let nothing_timed = measurements.is_empty();
-    let record = Record::new(device.as_ref(), Some(bandwidth), measurements, report);
+    let record = Record::new(device.as_ref(), bandwidth, measurements, report);
     if args.json {
         print_json(&record)?;
     } else {

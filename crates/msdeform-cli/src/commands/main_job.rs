@@ -2,7 +2,6 @@
 
 use clap::Args;
 use msdeform::{DType, Direction, VariantSpec};
-use msdeform_bench::device::Bandwidth;
 use msdeform_bench::overview::{Row, overview, three_digits, time};
 use msdeform_bench::verify::{Limits, Report, verify_case};
 use msdeform_bench::workload::{Sizes, Tag, by_tag};
@@ -12,7 +11,7 @@ use msdeform_bench::{
 };
 use serde::Serialize;
 
-use crate::args::{DeviceArgs, RecordDirArgs};
+use crate::args::{DeviceArgs, ProbeArgs, RecordDirArgs, heading};
 use crate::commands::verify::{fail_unless_passed, print_failures, skip_reasons};
 use crate::output::{Align, Columns, error_figure, grouped, print, print_json, progress};
 
@@ -27,6 +26,8 @@ pub struct MainArgs {
     /// Seconds of samples for each time in the table
     #[arg(long, value_name = "SECONDS", default_value_t = 0.25)]
     seconds: f64,
+    #[command(flatten)]
+    probe: ProbeArgs,
     #[command(flatten)]
     record_dir: RecordDirArgs,
     /// Write no record
@@ -55,14 +56,14 @@ pub fn run(args: &MainArgs) -> anyhow::Result<()> {
         (named, Vec::new())
     };
     let device = args.device.open()?;
-    let bandwidth = device.probe_bandwidth()?;
+    let bandwidth = args.probe.probe(device.as_ref())?;
     if !args.json {
-        print(&heading(device.as_ref(), &bandwidth))?;
+        print(&heading(device.as_ref(), bandwidth.as_ref()))?;
     }
     let mut report = verify_all(device.as_ref(), verified)?;
     let (measurements, checked) = time_chosen(device.as_ref(), &timed, args.seconds)?;
     report.extend(checked);
-    let record = Record::new(device.as_ref(), Some(bandwidth), measurements, report);
+    let record = Record::new(device.as_ref(), bandwidth, measurements, report);
     let folder = if args.no_record {
         None
     } else {
@@ -87,18 +88,6 @@ pub fn run(args: &MainArgs) -> anyhow::Result<()> {
 fn shown(path: &std::path::Path) -> String {
     let current = std::env::current_dir().unwrap_or_default();
     path.strip_prefix(&current).unwrap_or(path).display().to_string()
-}
-
-fn heading(device: &dyn Device, bandwidth: &Bandwidth) -> String {
-    let threads = device.threads().map_or_else(String::new, |threads| {
-        format!(", {threads} thread{}", if threads == 1 { "" } else { "s" })
-    });
-    format!(
-        "msdeform {} on {}{threads}; memory copy {} GB/s\n",
-        env!("CARGO_PKG_VERSION"),
-        device.name(),
-        three_digits(bandwidth.copy_gb_per_s)
-    )
 }
 
 /// Every variant on every given workload, in every layout and format.
