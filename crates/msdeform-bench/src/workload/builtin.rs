@@ -52,6 +52,12 @@ pub fn find(name: &str) -> Option<&'static Workload> {
     all().iter().find(|workload| workload.name == name)
 }
 
+/// Where tables show a workload: built-in ones in their order, others after them.
+#[must_use]
+pub fn table_position(name: &str) -> usize {
+    all().iter().position(|workload| workload.name == name).unwrap_or(all().len())
+}
+
 /// The built-in workloads that carry a tag.
 pub fn by_tag(tag: Tag) -> impl Iterator<Item = &'static Workload> {
     all().iter().filter(move |workload| workload.has(tag))

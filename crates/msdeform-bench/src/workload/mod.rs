@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use msdeform::{DType, Problem, ValueLayout};
 use serde::{Deserialize, Serialize};
 
-pub use builtin::{all, by_tag, find};
+pub use builtin::{all, by_tag, find, table_position};
 pub use locations::Locations;
 
 /// What is wrong with a workload, by name or by file.
