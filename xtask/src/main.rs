@@ -2,9 +2,11 @@
 
 mod checks;
 mod process;
+mod readme;
 mod setup;
 mod steps;
 mod test;
+mod torch;
 mod tree;
 
 use std::process::ExitCode;
@@ -23,6 +25,10 @@ struct Cli {
 enum Command {
     /// Set up what is missing, then run every lint, test and check of the tree; CI runs exactly this
     Test(test::TestArgs),
+    /// Write the tables of README.md from the committed records
+    Readme(readme::ReadmeArgs),
+    /// Time PyTorch's grid_sample path and ours in one run and record both
+    CompareTorch(torch::CompareArgs),
 }
 
 fn main() -> ExitCode {
@@ -39,5 +45,7 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Test(args) => test::run_all(args),
+        Command::Readme(args) => readme::run(args),
+        Command::CompareTorch(args) => torch::run(args),
     }
 }

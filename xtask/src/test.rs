@@ -7,9 +7,9 @@ use clap::Args;
 
 use crate::checks;
 use crate::process::{Finished, cargo, on_path, run, run_ok};
-use crate::setup;
 use crate::steps::{Count, Report, Steps};
 use crate::tree;
+use crate::{readme, setup};
 
 /// Options of `test`.
 #[derive(Args)]
@@ -27,6 +27,7 @@ pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
     steps.run("format", || succeed(&mut cargo(["fmt", "--all", "--check"])));
     steps.run("links", checks::links::check);
     steps.run("paths", checks::paths::check);
+    steps.run("readme", readme::check);
     steps.run("clippy", || {
         let lint = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
         succeed(&mut cargo(lint))

@@ -13,10 +13,14 @@ pub fn root() -> PathBuf {
     manifest.parent().unwrap_or(manifest).to_path_buf()
 }
 
+/// Where cargo builds.
+pub fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or(root().join("target"), PathBuf::from)
+}
+
 /// Where developer commands keep what they can make again.
 pub fn cache() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root().join("target"), PathBuf::from);
-    target.join("xtask")
+    target().join("xtask")
 }
 
 /// Every file that is, or would be, under version control, relative to the root.

@@ -1,7 +1,7 @@
 //! What comes out, for every kind of file, format and layout.
 
 use predicates::prelude::*;
-use safetensors::Dtype::{self, BF16, F16, F32, F64};
+use safetensors::Dtype::{BF16, F16, F32, F64};
 use serde_json::Value;
 
 use crate::files::{
@@ -236,5 +236,5 @@ fn a_call_without_queries_gives_an_empty_output() {
     let place = Place::new();
     run(&place.write_safetensors(&tensors), &["--check"]).assert().success();
     let (shape, dtype, values) = read_safetensors(&place.path("call.output.safetensors"), "output");
-    assert_eq!((shape, dtype, values), (vec![1, 0, 2], Dtype::F32, vec![]));
+    assert_eq!((shape, dtype, values), (vec![1, 0, 2], F32, vec![]));
 }
