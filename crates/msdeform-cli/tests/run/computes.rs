@@ -238,3 +238,14 @@ fn a_call_without_queries_gives_an_empty_output() {
     let (shape, dtype, values) = read_safetensors(&place.path("call.output.safetensors"), "output");
     assert_eq!((shape, dtype, values), (vec![1, 0, 2], F32, vec![]));
 }
+
+#[test]
+fn the_example_of_the_readme_passes_its_check() {
+    let place = Place::new();
+    let example =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/examples/tiny_decoder.safetensors");
+    let output = place.path("tiny.safetensors");
+    let options = ["--backward", "--check", "--output", output.to_str().unwrap()];
+    run(std::path::Path::new(example), &options).assert().success();
+    assert_eq!(read_safetensors(&output, "output").0, [1, 3, 8]);
+}
