@@ -6,6 +6,8 @@
 mod compute;
 mod decode;
 mod formats;
+#[cfg(test)]
+mod fuzz;
 mod report;
 mod sizes;
 mod write;

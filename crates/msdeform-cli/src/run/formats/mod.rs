@@ -184,6 +184,15 @@ impl Input {
         Ok(Self { kind, path, files })
     }
 
+    /// Files that are nowhere on disk.
+    #[cfg(test)]
+    pub fn in_memory(kind: Kind, files: Vec<(&'static str, Vec<u8>)>) -> Self {
+        let path = PathBuf::from("memory");
+        let files =
+            files.into_iter().map(|(name, bytes)| (name, file_in(&path, name, kind), bytes));
+        Self { kind, files: files.collect(), path }
+    }
+
     /// The tensors in the files.
     pub fn tensors(&self) -> Result<Tensors<'_>> {
         let mut tensors = Vec::new();
