@@ -247,7 +247,7 @@ fn place_value(
     }
     // Gaps behind the levels are only believed of those who say where their levels start.
     match fits.first() {
-        Some(&found) if pyramid.has_starts => {
+        Some(&found) if pyramid.has_starts && found.1 > pyramid.end(found.0)? => {
             ensure_channels(args, value, found.2)?;
             Ok(found)
         }

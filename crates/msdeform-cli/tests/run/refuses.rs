@@ -70,7 +70,7 @@ fn wrong_shapes_are_named_with_what_was_expected() {
         ),
         (Tensor::integers("level_start_index", &[2], &[0, 4]), "2 entries for 1 levels"),
         (Tensor::integers("level_start_index", &[1], &[-1]), "must not be negative"),
-        (Tensor::integers("level_start_index", &[1], &[1]), "`value` has only 4 pixels"),
+        (Tensor::integers("level_start_index", &[1], &[1]), "expected [1, 5, 1, D] (interleaved)"),
         (Tensor::integers("spatial_shapes", &[1, 2], &[2, 0]), "level 0 is 2 x 0"),
         (Tensor::integers("spatial_shapes", &[1, 2], &[i64::MAX, i64::MAX]), "more elements"),
     ];
