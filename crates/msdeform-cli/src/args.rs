@@ -45,7 +45,6 @@ pub enum Command {
     Bench(bench::BenchArgs),
     /// Show the newest committed figure of every measured combination
     Records(records::RecordsArgs),
-    /// Run the operator on your own tensors
     Run(RunArgs),
     /// List the built-in workloads and why they are there
     Workloads(workloads::WorkloadsArgs),
