@@ -100,10 +100,8 @@ pub fn backward<'v, 'l, 'w, 'g>(
             let locations = widen(locations.into(), &shapes.locations("sampling_locations"))?;
             let weights = widen(weights.into(), &shapes.weights("attention_weights"))?;
             let grad_output = widen(grad_output.into(), &shapes.output("grad_output"))?;
-            let write_value = gradients
-                .value
-                .map(|to| narrowing(to, &shapes.value("grad_value")))
-                .transpose()?;
+            let write_value =
+                gradients.value.map(|to| narrowing(to, &shapes.value("grad_value"))).transpose()?;
             let write_locations = gradients
                 .locations
                 .map(|to| narrowing(to, &shapes.locations("grad_sampling_locations")))

@@ -162,14 +162,7 @@ impl CpuPlan {
         weights: impl Into<TensorView<'w>>,
         output: impl Into<TensorViewMut<'o>>,
     ) -> Result<(), Error> {
-        let (value, locations) = (value.into(), locations.into());
-        let (weights, output) = (weights.into(), output.into());
-        match self.problem.dtype() {
-            DType::F32 => self.forward_in::<f32>(value, locations, weights, output),
-            DType::F16 => self.forward_in::<f16>(value, locations, weights, output),
-            DType::Bf16 => self.forward_in::<bf16>(value, locations, weights, output),
-            DType::F64 => Err(self.no_f64()),
-        }
+        self.forward_views(value.into(), locations.into(), weights.into(), output.into())
     }
 
     /// Computes the gradients asked for. Every element of them is written; the same bits whatever
@@ -186,7 +179,33 @@ impl CpuPlan {
         gradients: GradientsMut<'_>,
     ) -> Result<(), Error> {
         let (value, locations) = (value.into(), locations.into());
-        let (weights, grad) = (weights.into(), grad_output.into());
+        self.backward_views(value, locations, weights.into(), grad_output.into(), gradients)
+    }
+
+    // Not generic, so that the kernels are compiled here and not in every crate that calls.
+    fn forward_views(
+        &mut self,
+        value: TensorView<'_>,
+        locations: TensorView<'_>,
+        weights: TensorView<'_>,
+        output: TensorViewMut<'_>,
+    ) -> Result<(), Error> {
+        match self.problem.dtype() {
+            DType::F32 => self.forward_in::<f32>(value, locations, weights, output),
+            DType::F16 => self.forward_in::<f16>(value, locations, weights, output),
+            DType::Bf16 => self.forward_in::<bf16>(value, locations, weights, output),
+            DType::F64 => Err(self.no_f64()),
+        }
+    }
+
+    fn backward_views(
+        &mut self,
+        value: TensorView<'_>,
+        locations: TensorView<'_>,
+        weights: TensorView<'_>,
+        grad: TensorView<'_>,
+        gradients: GradientsMut<'_>,
+    ) -> Result<(), Error> {
         match self.problem.dtype() {
             DType::F32 => self.backward_in::<f32>(value, locations, weights, grad, gradients),
             DType::F16 => self.backward_in::<f16>(value, locations, weights, grad, gradients),
@@ -247,10 +266,8 @@ impl CpuPlan {
         let locations = span(locations, &shapes.locations("sampling_locations"))?;
         let weights = span(weights, &shapes.weights("attention_weights"))?;
         let grad_output = grad_output.elements::<T>(&shapes.output("grad_output"))?;
-        let grad_value = gradients
-            .value
-            .map(|to| to.elements::<T>(&shapes.value("grad_value")))
-            .transpose()?;
+        let grad_value =
+            gradients.value.map(|to| to.elements::<T>(&shapes.value("grad_value"))).transpose()?;
         let grad_locations = gradients
             .locations
             .map(|to| span_mut(to, &shapes.locations("grad_sampling_locations")))
