@@ -168,7 +168,7 @@ fn a_corner_outside_is_never_multiplied() {
     for queries in [1, 40] {
         let problem = Problem::builder().queries(queries).levels([(1, 2)]).build().unwrap();
         let mut output = vec![f32::NAN; queries];
-        let locations = [0.0, 0.5].repeat(queries);
+        let locations = [0f32, 0.5].repeat(queries);
         let value = vec![f32::INFINITY, 1.0];
         plan(&problem, 1).forward(&value, &locations, &vec![1f32; queries], &mut output).unwrap();
         assert!(output.iter().all(|&x| x == f32::INFINITY), "{output:?}");
