@@ -1,5 +1,7 @@
 //! One thread really is one. Alone in its binary, so that no other test starts threads meanwhile.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails is a failed test")]
+
 mod cpu_support;
 
 use cpu_support::Case;

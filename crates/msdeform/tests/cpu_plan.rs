@@ -1,5 +1,7 @@
 //! What a plan promises beyond the numbers: determinism, threads, subsets, errors.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails is a failed test")]
+
 mod cpu_support;
 
 use cpu_support::{Case, Results, Tensor};

@@ -1,5 +1,7 @@
 //! Random small problems: whatever the sizes, the fast paths agree with the reference.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails is a failed test")]
+
 mod cpu_support;
 
 use cpu_support::Case;

@@ -423,7 +423,7 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
                     T::load::<S>(upstream.add(v * S::LANES))
                 };
             }
-            for lane in 0..step.lanes.min(CHUNK) {
+            for (lane, dots) in dots.iter_mut().enumerate().take(step.lanes) {
                 let (placed, slab) = (&step.placed, &step.slab);
                 if VALUE {
                     for corner in 0..CORNERS {
@@ -458,7 +458,7 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
                         *product = S::mul_add(grad, values, *product);
                     }
                 }
-                for (dot, sum) in dots[lane].iter_mut().zip(S::sum_each(products)) {
+                for (dot, sum) in dots.iter_mut().zip(S::sum_each(products)) {
                     *dot += sum;
                 }
             }

@@ -351,13 +351,12 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
                         let row = if corner < 2 { top } else { bottom };
                         let row = row.wrapping_add((corner % 2) * source.stride);
                         let weight = S::splat(*placed.weight[corner].get_unchecked(lane));
-                        for v in 0..NV {
+                        for (v, sum) in sums[corner % sets].iter_mut().enumerate() {
                             let values = if partial && !STAGED {
                                 V::load_first::<S>(row, last)
                             } else {
                                 V::load::<S>(row.add(v * S::LANES))
                             };
-                            let sum = &mut sums[corner % sets][v];
                             *sum = S::mul_add(weight, values, *sum);
                         }
                     }
