@@ -171,14 +171,14 @@ inline void count_votes(const emu::WarpMeeting& meeting) {
     }
 }
 
-MSDA_DEVICE unsigned ballot(bool vote, Site site = Site::here()) {
+MSDA_DEVICE unsigned ballot_lanes(bool vote, Site site = Site::here()) {
     VotePart part{vote, 0};
-    emu::meet_warp("ballot", ALL_LANES, &part, count_votes, site);
+    emu::meet_warp("ballot_lanes", ALL_LANES, &part, count_votes, site);
     return part.ballot;
 }
-MSDA_DEVICE bool any_lane(bool vote, Site site = Site::here()) { return ballot(vote, site) != 0; }
+MSDA_DEVICE bool any_lane(bool vote, Site site = Site::here()) { return ballot_lanes(vote, site) != 0; }
 MSDA_DEVICE bool all_lanes(bool vote, Site site = Site::here()) {
-    return ballot(vote, site) == ALL_LANES;
+    return ballot_lanes(vote, site) == ALL_LANES;
 }
 MSDA_DEVICE void sync_warp(unsigned mask = ALL_LANES, Site site = Site::here()) {
     __syncwarp(mask, site);
