@@ -24,10 +24,12 @@
 mod error;
 mod kernel;
 mod launch;
+mod tensor_map;
 mod toolchain;
 mod wire;
 
 pub use error::EmulatorError;
 pub use kernel::{EmulatedKernel, Specialisation};
 pub use launch::{Buffer, Launch, Order, placeholder_address};
+pub use tensor_map::{TENSOR_MAP_BYTES, TensorMap};
 pub use toolchain::compiler_version;

@@ -84,7 +84,11 @@ impl Toolchain {
     }
 
     /// Where a product with this fingerprint lives; the folder exists afterwards.
-    pub(crate) fn product(&self, name: &str, hash: &blake3::Hash) -> Result<PathBuf, EmulatorError> {
+    pub(crate) fn product(
+        &self,
+        name: &str,
+        hash: &blake3::Hash,
+    ) -> Result<PathBuf, EmulatorError> {
         std::fs::create_dir_all(&self.cache)
             .map_err(|source| io("cannot create", &self.cache, source))?;
         Ok(self.cache.join(format!("{name}-{}", &hash.to_hex()[..24])))
@@ -194,9 +198,7 @@ pub(crate) fn io(what: &'static str, path: &Path, source: std::io::Error) -> Emu
 }
 
 fn cache_folder() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"),
-        PathBuf::from,
-    );
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), PathBuf::from);
     target.join("emulator")
 }
