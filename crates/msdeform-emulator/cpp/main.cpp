@@ -129,8 +129,9 @@ void run_launch(const Kernel& kernel) {
     if (order > static_cast<uint32_t>(Order::shuffled)) refuse("there is no order %u", order);
     shape.order = static_cast<Order>(order);
 
+    // Like the driver: the kernel gets the front of what was given, as much as it declares.
     const auto params_bytes = read_number<uint64_t>();
-    if (params_bytes != kernel.params_bytes) {
+    if (params_bytes < kernel.params_bytes) {
         refuse("%llu bytes of parameters given, the kernel takes %zu",
                static_cast<unsigned long long>(params_bytes), kernel.params_bytes);
     }

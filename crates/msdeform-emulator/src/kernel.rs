@@ -21,8 +21,8 @@ pub struct Specialisation {
     pub headers: PathBuf,
     /// Its entry function, which takes one structure.
     pub entry: String,
-    /// Names and values, as after `-D`.
-    pub macros: Vec<(String, String)>,
+    /// `-DNAME=VALUE` each, as the device compiler gets them.
+    pub defines: Vec<String>,
 }
 
 /// A kernel that runs on the host.
@@ -41,14 +41,14 @@ impl EmulatedKernel {
     /// # Errors
     /// No compiler, a kernel it refuses, or trouble with files.
     pub fn compile(specialisation: &Specialisation) -> Result<Self, EmulatorError> {
-        let Specialisation { source, headers, entry, macros } = specialisation;
+        let Specialisation { source, headers, entry, defines } = specialisation;
         let toolchain = Toolchain::get()?;
         let mut hasher = toolchain.hasher();
         hash_file(&mut hasher, source)?;
         hash_files(&mut hasher, headers, &["cuh"])?;
         hasher.update(entry.as_bytes());
-        for (name, value) in macros {
-            hasher.update(format!("\0{name}={value}").as_bytes());
+        for define in defines {
+            hasher.update(b"\0").update(define.as_bytes());
         }
         let runner = toolchain.runner()?;
         let library = toolchain.product(entry, &hasher.finalize())?;
@@ -56,9 +56,9 @@ impl EmulatedKernel {
         if !library.exists() {
             let mut command = toolchain.compile();
             command
-                .args(Toolchain::kernel_warnings())
+                .args(Toolchain::kernel_flags())
                 .args(["-shared", "-DMSDA_EMULATED"])
-                .args(macros.iter().map(|(name, value)| format!("-D{name}={value}")))
+                .args(defines)
                 .arg(format!("-DMSDA_EMULATED_SOURCE=\"{}\"", source.display()))
                 .arg(format!("-DMSDA_EMULATED_ENTRY={entry}"))
                 .arg("-include")

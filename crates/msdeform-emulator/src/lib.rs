@@ -8,7 +8,7 @@
 //!     source: "crates/msdeform-cuda/kernels/fwd_general.cu".into(),
 //!     headers: "crates/msdeform-cuda/kernels".into(),
 //!     entry: "fwd_general".into(),
-//!     macros: vec![("MSDA_LEVELS".into(), "4".into())],
+//!     defines: vec!["-DMSDA_LEVELS=4".into()],
 //! })?;
 //! // Pointers inside the parameters are placeholders; the launch puts the real addresses there.
 //! let mut params = vec![0u8; 8];

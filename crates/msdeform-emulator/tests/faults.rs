@@ -146,7 +146,7 @@ fn a_kernel_that_does_not_compile_shows_the_compilers_words() {
             .join("test_kernels/matrix_product.cu"),
         headers: kernels_folder(),
         entry: "matrix_product".to_owned(),
-        macros: vec![("MSDA_TEST_BFLOAT".to_owned(), "NO_SUCH_NAME".to_owned())],
+        defines: vec!["-DMSDA_TEST_BFLOAT=NO_SUCH_NAME".to_owned()],
     })
     .unwrap_err();
     assert!(matches!(error, EmulatorError::Compile { .. }), "{error}");

@@ -144,8 +144,10 @@ fn matrix_products_and_their_fragments() {
     let a: Vec<f32> = (0..256).map(|i| (i * 7 % 23) as f32 * 0.25 - 2.0).collect();
     let b: Vec<f32> = (0..128).map(|i| (i * 5 % 19) as f32 * 0.5 - 4.0).collect();
     for bfloat in [false, true] {
-        let kernel =
-            test_kernel("matrix_product", &[("MSDA_TEST_BFLOAT", if bfloat { "1" } else { "0" })]);
+        let kernel = test_kernel(
+            "matrix_product",
+            &[if bfloat { "-DMSDA_TEST_BFLOAT=1" } else { "-DMSDA_TEST_BFLOAT=0" }],
+        );
         let input = a.iter().chain(&b).flat_map(|&x| {
             if bfloat { bf16::from_f32(x).to_le_bytes() } else { f16::from_f32(x).to_le_bytes() }
         });

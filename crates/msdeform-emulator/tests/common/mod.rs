@@ -11,13 +11,13 @@ pub fn kernels_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../msdeform-cuda/kernels")
 }
 
-pub fn test_kernel(name: &str, macros: &[(&str, &str)]) -> EmulatedKernel {
+pub fn test_kernel(name: &str, defines: &[&str]) -> EmulatedKernel {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("test_kernels");
     let specialisation = Specialisation {
         source: folder.join(name).with_extension("cu"),
         headers: kernels_folder(),
         entry: name.to_owned(),
-        macros: macros.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect(),
+        defines: defines.iter().map(|&define| define.to_owned()).collect(),
     };
     EmulatedKernel::compile(&specialisation).unwrap_or_else(|error| panic!("{error}"))
 }
