@@ -53,7 +53,7 @@ impl EmulatedKernel {
         let runner = toolchain.runner()?;
         let library = toolchain.product(entry, &hasher.finalize())?;
         let file_name = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if !library.exists() {
+        toolchain.build_once(&library, || {
             let mut command = toolchain.compile();
             command
                 .args(Toolchain::kernel_flags())
@@ -68,8 +68,8 @@ impl EmulatedKernel {
                 .arg("-I")
                 .arg(headers)
                 .arg(cpp_folder().join("entry.cpp"));
-            toolchain.install(command, &file_name, &library)?;
-        }
+            toolchain.install(command, &file_name, &library)
+        })?;
         Ok(Self { name: entry.clone(), runner, library, time_limit: Duration::from_secs(60) })
     }
 
@@ -77,17 +77,6 @@ impl EmulatedKernel {
     pub fn compile_all(
         specialisations: &[Specialisation],
     ) -> Vec<Result<EmulatedKernel, EmulatorError>> {
-        // One thread builds the runner; the others would build it again.
-        if let Err(error) = Toolchain::get().and_then(Toolchain::runner) {
-            let mut first = Some(error);
-            return specialisations
-                .iter()
-                .map(|specialisation| match first.take() {
-                    Some(error) => Err(error),
-                    None => Self::compile(specialisation),
-                })
-                .collect();
-        }
         specialisations.par_iter().map(Self::compile).collect()
     }
 

@@ -1,11 +1,10 @@
 //! The host's C++ compiler, and what is built with it once and kept under `target/`.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
-
-use rayon::prelude::*;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::EmulatorError;
 
@@ -104,23 +103,33 @@ impl Toolchain {
     /// The program that loads and runs compiled kernels, built on first use.
     pub(crate) fn runner(&self) -> Result<PathBuf, EmulatorError> {
         let runner = self.product("runner", &self.fingerprint)?;
-        if runner.exists() {
-            return Ok(runner);
-        }
+        self.build_once(&runner, || self.build_runner(&runner))?;
+        Ok(runner)
+    }
+
+    fn build_runner(&self, runner: &Path) -> Result<(), EmulatorError> {
         let folder = tempfile::tempdir_in(&self.cache)
             .map_err(|source| io("cannot create a folder in", &self.cache, source))?;
-        let objects = RUNTIME_SOURCES.par_iter().map(|source| {
-            let object = folder.path().join(source).with_extension("o");
-            let mut command = self.compile();
-            command.args(RUNTIME_FLAGS).arg("-c").arg(cpp_folder().join(source));
-            self.run(command.arg("-o").arg(&object), source).map(|()| object)
-        });
-        let objects = objects.collect::<Result<Vec<_>, _>>()?;
+        // Plain threads: a rayon worker that waits may pick up a kernel, which needs this runner.
+        let objects = std::thread::scope(|scope| {
+            let compile = |source: &'static str| {
+                let object = folder.path().join(source).with_extension("o");
+                let mut command = self.compile();
+                command.args(RUNTIME_FLAGS).arg("-c").arg(cpp_folder().join(source));
+                self.run(command.arg("-o").arg(&object), source).map(|()| object)
+            };
+            let threads = RUNTIME_SOURCES.map(|source| scope.spawn(move || compile(source)));
+            threads
+                .into_iter()
+                .map(|thread| {
+                    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+                .collect::<Result<Vec<_>, _>>()
+        })?;
         // Kernels resolve the runtime's functions from the program that loads them.
         let mut command = self.compile();
         command.args(objects).args(["-rdynamic", "-ldl"]);
-        self.install(command, "the runner", &runner)?;
-        Ok(runner)
+        self.install(command, "the runner", runner)
     }
 
     /// The compiler with the flags that everything is built with.
@@ -133,6 +142,22 @@ impl Toolchain {
     /// What a kernel is compiled with on top of that.
     pub(crate) fn kernel_flags() -> &'static [&'static str] {
         &KERNEL_FLAGS
+    }
+
+    /// Calls `build` unless the product is there. Threads that want the same product wait for the one
+    /// that builds it.
+    pub(crate) fn build_once(
+        &self,
+        product: &Path,
+        build: impl FnOnce() -> Result<(), EmulatorError>,
+    ) -> Result<(), EmulatorError> {
+        static LOCKS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
+        // A lock guards no data, so one that a panicking thread held is as good as any.
+        let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = Arc::clone(locks.entry(product.to_owned()).or_default());
+        drop(locks);
+        let _building = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if product.exists() { Ok(()) } else { build() }
     }
 
     /// Runs a compiler command and puts its product in place at once: two processes that build the
