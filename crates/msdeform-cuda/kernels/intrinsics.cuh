@@ -98,6 +98,38 @@ MSDA_DEVICE unsigned fma_bfloat2(unsigned a, unsigned b, unsigned c) {
     return result;
 }
 
+MSDA_DEVICE unsigned multiply_half2(unsigned a, unsigned b) {
+    unsigned result;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
+}
+
+// One half of a pair in both places. Costs nothing: packed arithmetic selects halves of its operands.
+MSDA_DEVICE unsigned duplicate_low(unsigned pair) {
+    unsigned result;
+    asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low};}"
+        : "=r"(result)
+        : "r"(pair));
+    return result;
+}
+
+MSDA_DEVICE unsigned duplicate_high(unsigned pair) {
+    unsigned result;
+    asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high};}"
+        : "=r"(result)
+        : "r"(pair));
+    return result;
+}
+
+// floor(value) where |value| < 2^22, in two full-rate additions instead of one slow conversion. Larger
+// values stay beyond 2^21 on their side, NaN stays NaN.
+MSDA_DEVICE float floor_near(float value) {
+    constexpr float THREE_22 = 12582912.0f;
+    float shifted;
+    asm("add.rm.f32 %0, %1, %2;" : "=f"(shifted) : "f"(value), "f"(THREE_22));
+    return shifted - THREE_22;
+}
+
 // ---- global memory -----------------------------------------------------------------------------
 // load_readonly: data that no thread writes during the kernel and that others will read again soon.
 // load_streaming: data read once; does not push anything out of L1.

@@ -58,6 +58,11 @@ MSDA_DEVICE unsigned fma_bfloat2(unsigned a, unsigned b, unsigned c) {
     };
     return one(0) | one(16);
 }
+// The product rounded once: adding -0 changes nothing.
+MSDA_DEVICE unsigned multiply_half2(unsigned a, unsigned b) { return fma_half2(a, b, 0x80008000u); }
+MSDA_DEVICE unsigned duplicate_low(unsigned pair) { return (pair & 0xffffu) * 0x10001u; }
+MSDA_DEVICE unsigned duplicate_high(unsigned pair) { return (pair >> 16) * 0x10001u; }
+MSDA_DEVICE float floor_near(float value) { return floorf(value); }
 
 // ---- global memory ------------------------------------------------------------------------------
 
