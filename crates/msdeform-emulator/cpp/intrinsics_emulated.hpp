@@ -238,6 +238,10 @@ MSDA_DEVICE void prefetch_l2(const void*) {}
 
 // ---- asynchronous copies of a thread -----------------------------------------------------------
 
+MSDA_DEVICE unsigned shared_address(const void* shared, Site site = Site::here()) {
+    return emu::shared_address(shared, site);
+}
+
 template <int BYTES>
 MSDA_DEVICE void copy_async(void* shared, const void* global, Site site = Site::here()) {
     emu::cp_async(shared, global, BYTES, BYTES, site);

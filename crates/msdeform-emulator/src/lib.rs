@@ -24,6 +24,7 @@
 mod error;
 mod kernel;
 mod launch;
+pub mod nvrtc_wheel;
 mod tensor_map;
 mod toolchain;
 mod wire;

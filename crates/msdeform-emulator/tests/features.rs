@@ -13,7 +13,7 @@ fn ramp(count: usize) -> Vec<f32> {
 #[test]
 fn shuffles_and_votes() {
     let kernel = test_kernel("warp_exchange", &[]);
-    let launch = test_launch(1, 64, 0, vec![], Buffer::output(64 * 10 * 4), 0, 0);
+    let launch = test_launch(1, 64, 64 * 4, vec![], Buffer::output(64 * 11 * 4), 0, 0);
     let words = u32_of_bytes(&launch_in_every_order(&kernel, &launch));
     for thread in 0..64u32 {
         let (lane, warp) = (thread % 32, thread / 32 * 32);
@@ -29,8 +29,9 @@ fn shuffles_and_votes() {
             1,
             word(7),
             word(lane ^ 16),
+            word(if lane < 16 { lane ^ 15 } else { lane }),
         ];
-        assert_eq!(words[thread as usize * 10..][..10], expected, "thread {thread}");
+        assert_eq!(words[thread as usize * 11..][..11], expected, "thread {thread}");
     }
 }
 

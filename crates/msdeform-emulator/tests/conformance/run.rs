@@ -12,7 +12,7 @@ use msdeform_emulator::{
 };
 use rayon::prelude::*;
 
-use super::cover::{Cell, cells};
+use super::cover::{Cell, Cover, cover};
 use super::inputs::{Inputs, load_all, relative_l2};
 use super::report::Outcome;
 use super::scenes::{SCENES, Scene};
@@ -41,12 +41,16 @@ pub fn run_variant(variant: &'static dyn Variant, full: bool) -> Outcome {
         outcome.failures.push("this suite knows no backward kernels: teach it".to_owned());
         return outcome;
     }
-    let chosen = cells(variant, full, |cell| plan(variant, cell, &SCENES[0], 0).is_ok());
-    outcome.cells = chosen.len();
+    let Cover { cells, refused } =
+        cover(variant, full, |cell| plan(variant, cell, &SCENES[0], 0).map(|_| ()));
+    outcome.cells = cells.len();
+    for reason in refused {
+        *outcome.skipped.entry(reason).or_default() += 1;
+    }
 
     // Cases by the macros they are compiled with: one kernel and one process each.
     let mut groups: BTreeMap<Vec<String>, Vec<Case>> = BTreeMap::new();
-    for (index, cell) in chosen.iter().enumerate() {
+    for (index, cell) in cells.iter().enumerate() {
         for (turn, scene) in SCENES.iter().enumerate() {
             match plan(variant, cell, scene, index + turn) {
                 Ok(case) => {
@@ -98,6 +102,9 @@ fn plan(
     let chosen = cell.knob.map(|(name, value)| (name.to_owned(), value));
     let knobs = KnobChoices::new(variant, chosen.as_slice()).map_err(|error| error.to_string())?;
     let configuration = variant.configure(&call, &knobs)?;
+    if configuration.geometry.cluster > 1 {
+        return Err("a launch with clusters, which the emulator does not have".to_owned());
+    }
     let order = Order::ALL[turn % Order::ALL.len()];
     Ok(Case { cell: *cell, scene, problem, strides, configuration, order })
 }
@@ -208,12 +215,11 @@ fn level_table_bytes(problem: &Problem) -> Vec<u8> {
 }
 
 fn params_bytes(params: &ForwardParams) -> Vec<u8> {
-    let bytes = std::mem::size_of::<ForwardParams>();
+    let bytes = size_of::<ForwardParams>();
     // SAFETY: `repr(C)` of integers whose sizes leave no padding (asserted by its layout test), so all
     // bytes are initialised.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(params).cast::<u8>(), bytes) }.to_vec()
 }
 
 /// Kept beside the code that relies on it: no byte of the parameters is padding.
-const _: () =
-    assert!(std::mem::size_of::<ForwardParams>() == 4 * 8 + 3 * 8 + 8 * 4 + 8 + INLINE_LEVELS * 24);
+const _: () = assert!(size_of::<ForwardParams>() == 4 * 8 + 3 * 8 + 8 * 4 + 8 + INLINE_LEVELS * 24);
