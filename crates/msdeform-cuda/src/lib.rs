@@ -66,6 +66,7 @@ pub mod driver;
 mod engine;
 mod error;
 pub mod jit;
+pub mod ledger;
 
 pub mod nvrtc;
 mod params;

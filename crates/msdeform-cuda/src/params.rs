@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// The device's own view of the struct, compiled: a static_assert per field. Holds for the host
+    /// The device's own view of the struct, compiled: a `static_assert` per field. Holds for the host
     /// compiler and NVRTC alike, since both follow the C layout rules of the 64-bit ABI.
     #[test]
     fn the_device_header_has_the_same_layout() {

@@ -97,6 +97,31 @@ impl<T: Element> DeviceBuffer<T> {
         Self::from_plain(stream, source)
     }
 
+    /// Copies host memory over a part of the buffer, after what is queued in the stream. Done when
+    /// this returns.
+    ///
+    /// # Errors
+    /// [`Error::BufferTooSmall`] if the part ends outside of the buffer, or what the driver says.
+    pub fn copy_from(&mut self, stream: &Stream, offset: usize, source: &[T]) -> Result<()> {
+        let end = offset.saturating_add(source.len());
+        if end > self.len {
+            return Err(Error::BufferTooSmall {
+                tensor: "device buffer",
+                required: end.saturating_mul(size_of::<T>()),
+                found: self.bytes(),
+            });
+        }
+        if !source.is_empty() {
+            let _entered = self.context.enter()?;
+            let to = self.address + (offset * size_of::<T>()) as u64;
+            let (from, bytes) = (source.as_ptr().cast(), size_of_val(source));
+            // SAFETY: the part lies inside of the allocation; `source` is borrowed until the stream
+            // is done below.
+            unsafe { driver!(cuMemcpyHtoDAsync_v2(to, from, bytes, stream.raw())) }?;
+        }
+        stream.synchronize()
+    }
+
     /// A copy of the buffer in host memory, after what is queued in the stream.
     ///
     /// # Errors

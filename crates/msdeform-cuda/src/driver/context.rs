@@ -43,7 +43,7 @@ unsafe impl Send for Primary {}
 unsafe impl Sync for Primary {}
 
 impl Context {
-    /// Opens device `ordinal` (as CUDA_VISIBLE_DEVICES numbers them).
+    /// Opens device `ordinal` (as `CUDA_VISIBLE_DEVICES` numbers them).
     ///
     /// # Errors
     /// No driver, an old driver, no such device, or a GPU older than compute capability 8.0.

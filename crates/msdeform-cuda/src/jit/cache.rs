@@ -50,6 +50,12 @@ impl DiskCache {
         Self { folder: Some(folder.into()), limit_bytes: LIMIT_BYTES }
     }
 
+    /// No cache: everything is compiled once per process.
+    #[must_use]
+    pub const fn nowhere() -> Self {
+        Self { folder: None, limit_bytes: LIMIT_BYTES }
+    }
+
     /// Where entries are kept, if anywhere.
     #[must_use]
     pub fn folder(&self) -> Option<&Path> {
@@ -68,12 +74,11 @@ impl DiskCache {
         let path = self.path(key)?;
         let bytes = fs::read(&path).ok()?;
         let entry = decode(&bytes);
-        match &entry {
+        if entry.is_none() {
+            self.remove(key);
+        } else if let Ok(file) = fs::File::open(&path) {
             // Its age is that of its last use; where that cannot be noted, of its making.
-            Some(_) => {
-                drop(fs::File::open(&path).and_then(|file| file.set_modified(SystemTime::now())))
-            }
-            None => self.remove(key),
+            drop(file.set_modified(SystemTime::now()));
         }
         entry
     }

@@ -11,7 +11,7 @@ pub use cache::DiskCache;
 
 /// Options that every kernel is compiled with. `-v` puts registers and spills into the log, which is
 /// kept with the cubin.
-const COMMON_OPTIONS: &[&str] = &["--std=c++17", "--ptxas-options=-v"];
+pub(crate) const COMMON_OPTIONS: &[&str] = &["--std=c++17", "--ptxas-options=-v"];
 
 /// Everything that determines a cubin.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -97,28 +97,25 @@ impl Nvrtc {
         // SAFETY: the file is a shared library by its name; NVRTC has no initialisers with
         // requirements, and what is not NVRTC is found out below before anything is called.
         let library = unsafe { Library::new(path) }.map_err(|error| bad(error.to_string()))?;
-        macro_rules! symbol {
-            ($name:literal) => {{
-                // SAFETY: the types in `Api` and below are those of nvrtc.h.
-                let symbol =
-                    unsafe { library.get($name) }.map_err(|error| bad(error.to_string()))?;
-                *symbol
-            }};
-        }
-        let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status =
-            symbol!("nvrtcVersion");
-        let count: unsafe extern "C" fn(*mut c_int) -> Status =
-            symbol!("nvrtcGetNumSupportedArchs");
-        let list: unsafe extern "C" fn(*mut c_int) -> Status = symbol!("nvrtcGetSupportedArchs");
-        let api = Api {
-            get_error_string: symbol!("nvrtcGetErrorString"),
-            create_program: symbol!("nvrtcCreateProgram"),
-            destroy_program: symbol!("nvrtcDestroyProgram"),
-            compile_program: symbol!("nvrtcCompileProgram"),
-            get_log_size: symbol!("nvrtcGetProgramLogSize"),
-            get_log: symbol!("nvrtcGetProgramLog"),
-            get_cubin_size: symbol!("nvrtcGetCUBINSize"),
-            get_cubin: symbol!("nvrtcGetCUBIN"),
+        let version = symbol::<unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status>;
+        let one_int = symbol::<unsafe extern "C" fn(*mut c_int) -> Status>;
+        // SAFETY: these types and those of `Api` are the ones of nvrtc.h.
+        let (version, count, list, api) = unsafe {
+            (
+                version(&library, "nvrtcVersion").map_err(bad)?,
+                one_int(&library, "nvrtcGetNumSupportedArchs").map_err(bad)?,
+                one_int(&library, "nvrtcGetSupportedArchs").map_err(bad)?,
+                Api {
+                    get_error_string: symbol(&library, "nvrtcGetErrorString").map_err(bad)?,
+                    create_program: symbol(&library, "nvrtcCreateProgram").map_err(bad)?,
+                    destroy_program: symbol(&library, "nvrtcDestroyProgram").map_err(bad)?,
+                    compile_program: symbol(&library, "nvrtcCompileProgram").map_err(bad)?,
+                    get_log_size: symbol(&library, "nvrtcGetProgramLogSize").map_err(bad)?,
+                    get_log: symbol(&library, "nvrtcGetProgramLog").map_err(bad)?,
+                    get_cubin_size: symbol(&library, "nvrtcGetCUBINSize").map_err(bad)?,
+                    get_cubin: symbol(&library, "nvrtcGetCUBIN").map_err(bad)?,
+                },
+            )
         };
         let (mut major, mut minor, mut arch_count) = (0, 0, 0);
         // SAFETY: both places are writable.
@@ -243,6 +240,15 @@ impl std::fmt::Debug for Nvrtc {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "NVRTC {} ({})", self.version, self.path.display())
     }
+}
+
+/// A function of a library.
+///
+/// # Safety
+/// `T` is the function's type.
+unsafe fn symbol<T: Copy>(library: &Library, name: &str) -> std::result::Result<T, String> {
+    // SAFETY: the caller knows the type.
+    unsafe { library.get::<T>(name) }.map(|symbol| *symbol).map_err(|error| error.to_string())
 }
 
 fn count(length: usize) -> c_int {

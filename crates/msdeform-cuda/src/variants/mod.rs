@@ -189,7 +189,7 @@ pub trait Variant: Send + Sync {
     fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String>;
 }
 
-impl dyn Variant {
+impl dyn Variant + '_ {
     /// Refuses, by name, what the variant cannot do.
     ///
     /// # Errors
@@ -206,7 +206,7 @@ impl dyn Variant {
     }
 }
 
-impl std::fmt::Debug for dyn Variant {
+impl std::fmt::Debug for dyn Variant + '_ {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.spec().id)
     }
