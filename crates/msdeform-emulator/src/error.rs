@@ -39,7 +39,7 @@ pub enum EmulatorError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// AddressSanitizer or UndefinedBehaviorSanitizer stopped the kernel.
+    /// `AddressSanitizer` or `UndefinedBehaviorSanitizer` stopped the kernel.
     #[error("`{kernel}` was stopped by a sanitizer:\n{report}")]
     Sanitizer {
         /// The kernel.

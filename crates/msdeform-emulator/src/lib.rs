@@ -1,5 +1,5 @@
 //! Runs CUDA kernels on the host: the very same sources, compiled by the host's C++ compiler under
-//! AddressSanitizer and UndefinedBehaviorSanitizer, every thread of a block a fiber.
+//! `AddressSanitizer` and `UndefinedBehaviorSanitizer`, every thread of a block a fiber.
 //!
 //! ```no_run
 //! use msdeform_emulator::{Buffer, EmulatedKernel, Launch, Specialisation, placeholder_address};

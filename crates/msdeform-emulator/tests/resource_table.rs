@@ -1,4 +1,9 @@
 //! The comparison behind `tests/resources`: what counts as worse.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, also in its shared functions"
+)]
 
 #[path = "resources/table.rs"]
 mod table;

@@ -1,4 +1,9 @@
 //! Every wrapper of `kernels/intrinsics.cuh` has its twin, so that whatever a kernel uses also runs here.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, also in its shared functions"
+)]
 
 mod common;
 
@@ -9,7 +14,10 @@ use std::collections::BTreeSet;
 fn functions(text: &str) -> BTreeSet<String> {
     let word_before = |text: &str| {
         let head = text.split('(').next().unwrap_or_default();
-        head.rsplit(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap_or_default().to_owned()
+        head.rsplit(|c: char| !(c.is_alphanumeric() || c == '_'))
+            .next()
+            .unwrap_or_default()
+            .to_owned()
     };
     let mut names = BTreeSet::new();
     for line in text.lines().map(str::trim_start) {
@@ -22,7 +30,8 @@ fn functions(text: &str) -> BTreeSet<String> {
     }
     // Macro parameters and the types that some macros are given.
     names.retain(|name| {
-        name.starts_with(char::is_lowercase) && !["unsigned", "int", "float", "long long"].contains(&&**name)
+        name.starts_with(char::is_lowercase)
+            && !["unsigned", "int", "float", "long long"].contains(&&**name)
     });
     names
 }
@@ -36,7 +45,9 @@ fn every_wrapper_has_a_twin() {
     let (device, host) = (functions(&device), functions(&host));
     assert!(device.len() > 50, "only {} wrappers found: {device:?}", device.len());
     // The host spells out what the device header generates: mma_f16 there is mma_f16_16x8x16 here.
-    let has_twin = |name: &&String| host.iter().any(|twin| twin == *name || twin.starts_with(&format!("{name}_16x8")));
+    let has_twin = |name: &&String| {
+        host.iter().any(|twin| twin == *name || twin.starts_with(&format!("{name}_16x8")))
+    };
     let missing: Vec<&String> = device.iter().filter(|name| !has_twin(name)).collect();
     assert!(missing.is_empty(), "no twin in intrinsics_emulated.hpp: {missing:?}");
 }

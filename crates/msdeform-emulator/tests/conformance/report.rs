@@ -50,7 +50,7 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn add(&mut self, outcome: Outcome) {
+    pub fn add(&mut self, outcome: &Outcome) {
         self.variants += 1;
         self.launches += outcome.launches;
         self.skipped += outcome.skipped.values().sum::<usize>();

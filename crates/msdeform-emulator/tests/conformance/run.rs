@@ -62,9 +62,9 @@ pub fn run_variant(variant: &'static dyn Variant, full: bool) -> Outcome {
     }
     outcome.kernels = groups.len();
     let groups: Vec<_> = groups.into_iter().collect();
-    let results: Vec<(Vec<(DType, f64)>, Vec<String>)> =
+    let results: Vec<GroupResult> =
         groups.par_iter().map(|(defines, cases)| run_group(variant, defines, cases)).collect();
-    for (errors, failures) in results {
+    for GroupResult { errors, failures } in results {
         outcome.launches += errors.len();
         outcome.failures.extend(failures);
         for (dtype, error) in errors {
@@ -109,12 +109,16 @@ fn plan(
     Ok(Case { cell: *cell, scene, problem, strides, configuration, order })
 }
 
-/// Runs cases that share a kernel; returns the error of each that ran, and what failed.
-fn run_group(
-    variant: &dyn Variant,
-    defines: &[String],
-    cases: &[Case],
-) -> (Vec<(DType, f64)>, Vec<String>) {
+/// What came of the cases that share a kernel.
+#[derive(Default)]
+struct GroupResult {
+    /// Relative error of every launch that ran.
+    errors: Vec<(DType, f64)>,
+    failures: Vec<String>,
+}
+
+/// Runs the cases that share a kernel.
+fn run_group(variant: &dyn Variant, defines: &[String], cases: &[Case]) -> GroupResult {
     let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../msdeform-cuda/kernels");
     let compiled = EmulatedKernel::compile(&Specialisation {
         source: kernels.join(variant.source().name),
@@ -124,7 +128,10 @@ fn run_group(
     });
     let kernel = match compiled {
         Ok(kernel) => kernel,
-        Err(error) => return (Vec::new(), vec![format!("{}: {error}", cases[0].name())]),
+        Err(error) => {
+            let failures = vec![format!("{}: {error}", cases[0].name())];
+            return GroupResult { failures, ..GroupResult::default() };
+        }
     };
     let prepared: Vec<(Launch, Inputs)> = cases.iter().map(prepare).collect();
     let launches: Vec<Launch> = prepared.iter().map(|(launch, _)| launch.clone()).collect();
@@ -136,27 +143,27 @@ fn run_group(
             .map(|launch| kernel.launch(launch).map(|mut written| written.remove(0)))
             .collect(),
     };
-    let mut errors = Vec::new();
-    let mut failures = Vec::new();
+    let mut result = GroupResult::default();
     for ((case, (_, inputs)), output) in cases.iter().zip(&prepared).zip(outputs) {
         match output {
             Ok(bytes) => {
                 let dtype = case.problem.dtype();
                 let error = relative_l2(&load_all(&bytes, dtype), &inputs.expected);
                 let bound = variant.spec().rel_l2_bound(dtype);
-                // Written so that NaN fails.
-                if !(error <= bound) {
-                    failures.push(format!(
+                // NaN is not within any bound.
+                let within = error <= bound;
+                if !within {
+                    result.failures.push(format!(
                         "{}: relative error {error:.2e}, bound {bound:.0e}",
                         case.name()
                     ));
                 }
-                errors.push((dtype, error));
+                result.errors.push((dtype, error));
             }
-            Err(error) => failures.push(format!("{}: {error}", case.name())),
+            Err(error) => result.failures.push(format!("{}: {error}", case.name())),
         }
     }
-    (errors, failures)
+    result
 }
 
 fn prepare(case: &Case) -> (Launch, Inputs) {
