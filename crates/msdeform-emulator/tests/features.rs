@@ -63,6 +63,19 @@ fn block_barriers_named_barriers_and_atomics() {
 }
 
 #[test]
+fn every_way_to_load_store_and_add() {
+    let kernel = test_kernel("memory_wrappers", &[]);
+    let threads = 64;
+    let input = ramp(threads * 4);
+    let output = [vec![0xFF; 5 * threads * 16], vec![0; threads * 16]].concat();
+    let launch = test_launch(1, 64, 4, bytes_of_f32(&input), Buffer::in_out(output), 0, 0);
+    let rows = f32_of_bytes(&launch_in_every_order(&kernel, &launch));
+    for (row, found) in rows.chunks(threads * 4).enumerate() {
+        assert_eq!(found, input, "row {row}");
+    }
+}
+
+#[test]
 fn asynchronous_copies_in_groups() {
     let kernel = test_kernel("copy_pipeline", &[]);
     for count in [512, 1024, 1536 + 4 * 3] {

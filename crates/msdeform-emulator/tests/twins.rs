@@ -9,6 +9,9 @@ mod common;
 
 use std::collections::BTreeSet;
 
+use msdeform_cuda::nvrtc::Nvrtc;
+use msdeform_cuda::sources::{HEADERS, SourceFile};
+
 /// The functions a header defines: the word before the first parenthesis of a definition, and the first
 /// argument of a macro that defines some.
 fn functions(text: &str) -> BTreeSet<String> {
@@ -50,4 +53,33 @@ fn every_wrapper_has_a_twin() {
     };
     let missing: Vec<&String> = device.iter().filter(|name| !has_twin(name)).collect();
     assert!(missing.is_empty(), "no twin in intrinsics_emulated.hpp: {missing:?}");
+}
+
+/// What the emulator runs is also what the device compiler accepts, wrapper by wrapper.
+#[test]
+fn the_test_kernels_compile_for_gpus() {
+    let Some(nvrtc) = Nvrtc::for_tests() else { return };
+    macro_rules! kernels {
+        ($($name:literal)*) => {
+            [$(SourceFile { name: $name, text: include_str!(concat!("../test_kernels/", $name)) }),*]
+        };
+    }
+    let everywhere = kernels!["warp_exchange.cu" "block_sum.cu" "memory_wrappers.cu"
+        "copy_pipeline.cu" "matrix_product.cu" "number_formats.cu"];
+    let since_hopper = kernels!["specialised_warps.cu" "tensor_tile.cu" "faults.cu"];
+    let mut headers = HEADERS.to_vec();
+    headers.extend(kernels!["test_params.inc"]);
+    let mut compiled = 0;
+    for arch in ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"] {
+        let hopper = if arch.starts_with("sm_8") { &[][..] } else { &since_hopper };
+        for kernel in everywhere.iter().chain(hopper) {
+            let options =
+                ["--std=c++17", "-DMSDA_TEST_BFLOAT=1", &format!("--gpu-architecture={arch}")];
+            let options = options.map(str::to_owned);
+            let result = nvrtc.compile(kernel.name, kernel.text, &headers, &options);
+            assert!(result.is_ok(), "{}", result.unwrap_err());
+            compiled += 1;
+        }
+    }
+    assert_eq!(compiled, 5 * 6 + 3 * 3);
 }

@@ -66,13 +66,14 @@ fn check(nvrtc: &Nvrtc, bless: bool) -> Result<(), String> {
     }
     let found = Table::new(nvrtc.version().to_string(), compiled);
     println!(
-        "{} kernels compiled by NVRTC {}, {} failed; refused by their variants:",
+        "{} kernels compiled by NVRTC {}, {} failed, {} skipped",
         found.len(),
         nvrtc.version(),
         failures.len(),
+        refused.values().sum::<usize>(),
     );
     for (reason, count) in refused {
-        println!("  {count} x {reason}");
+        println!("  {count} skipped: {reason}");
     }
     if bless && failures.is_empty() {
         std::fs::write(&path, found.to_string()).map_err(|error| error.to_string())?;
