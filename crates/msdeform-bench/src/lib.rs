@@ -1,1 +1,34 @@
-//! Workloads, verification, timing and records.
+//! The laboratory of msdeform: workloads, seeded inputs, verification against the `f64` reference,
+//! timing, statistics and records. The command line and the README's tables are made from it.
+
+mod buffer;
+pub mod case;
+pub mod compare;
+pub mod device;
+pub mod generate;
+pub mod grid;
+mod measure;
+mod number;
+pub mod overview;
+pub mod readme;
+pub mod record;
+mod session;
+mod statistics;
+pub mod verify;
+pub mod work;
+pub mod workload;
+
+pub use buffer::Buffer;
+pub use case::Case;
+pub use device::{Device, DeviceError, DeviceId};
+pub use generate::{Draw, HostTensors, STANDARD_SEED};
+pub use grid::{Breadth, Selection};
+pub use measure::{Budget, Measurement, measure};
+pub use record::{Record, RecordError};
+pub use session::{SessionError, bench_case};
+pub use statistics::Statistics;
+pub use work::{Throughput, Work};
+pub use workload::{Locations, Workload, WorkloadError};
+
+#[cfg(test)]
+mod laboratory_tests;

@@ -1,2 +1,29 @@
-//! The `msdeform` command line.
-fn main() {}
+//! The `msdeform` command line: glue between arguments, the laboratory and the terminal.
+
+mod args;
+mod commands;
+mod exit;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+use commands::{bench, main_job, records, variants, verify, workloads};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match &cli.command {
+        None => main_job::run(&cli.main),
+        Some(Command::Variants(args)) => variants::run(args),
+        Some(Command::Verify(args)) => verify::run(args),
+        Some(Command::Bench(args)) => bench::run(args),
+        Some(Command::Records(args)) => records::run(args),
+        Some(Command::Workloads(args)) => workloads::run(args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit::report(&error),
+    }
+}

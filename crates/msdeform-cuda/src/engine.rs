@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use msdeform::Problem;
 
@@ -24,7 +24,9 @@ struct Inner {
     cache: DiskCache,
     /// Looked for when the first kernel is needed, so that an engine can be opened without.
     nvrtc: OnceLock<Result<Nvrtc>>,
-    loaded: Mutex<HashMap<Key, Kernel>>,
+    /// By variant and macros: all else that determines a kernel is the same for one engine, and hashing
+    /// the sources for every plan would cost more than the rest of making it.
+    loaded: Mutex<HashMap<(&'static str, Vec<String>), Kernel>>,
     compiled: AtomicU64,
     read_from_disk: AtomicU64,
 }
@@ -109,13 +111,14 @@ impl Engine {
         configuration: &Configuration,
         problem: &Problem,
     ) -> Result<Kernel> {
-        let nvrtc = self.nvrtc()?;
-        let target = nvrtc.target_for(&self.inner.context.props().arch())?;
-        let recipe = Recipe::new(variant, &target, &configuration.defines(problem));
-        let key = recipe.key(nvrtc.version());
-        if let Some(kernel) = self.lock_loaded().get(&key) {
+        let name = (variant.spec().id, configuration.defines(problem));
+        if let Some(kernel) = self.lock_loaded().get(&name) {
             return Ok(kernel.clone());
         }
+        let nvrtc = self.nvrtc()?;
+        let target = nvrtc.target_for(&self.inner.context.props().arch())?;
+        let recipe = Recipe::new(variant, &target, &name.1);
+        let key = recipe.key(nvrtc.version());
         // Not under the lock: compiling takes long, and doing it twice is harmless.
         let kernel = match self.inner.cache.load(&key).map(|found| self.load(variant, &found)) {
             Some(Ok(kernel)) => {
@@ -129,7 +132,7 @@ impl Engine {
             }
             None => self.compile(variant, &recipe, &key)?,
         };
-        Ok(self.lock_loaded().entry(key).or_insert(kernel).clone())
+        Ok(self.lock_loaded().entry(name).or_insert(kernel).clone())
     }
 
     fn compile(&self, variant: &'static dyn Variant, recipe: &Recipe, key: &Key) -> Result<Kernel> {
@@ -154,7 +157,7 @@ impl Engine {
         Ok(Kernel { function, resources })
     }
 
-    fn lock_loaded(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Kernel>> {
+    fn lock_loaded(&self) -> MutexGuard<'_, HashMap<(&'static str, Vec<String>), Kernel>> {
         // A thread that panicked elsewhere left the map whole.
         self.inner.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -244,3 +244,70 @@ pub enum Error {
 
 /// The result of anything that may touch the GPU.
 pub type Result<T> = std::result::Result<T, Error>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a user sees must say what is wrong and what to do about it.
+    #[test]
+    fn every_message_names_the_cause_and_the_remedy() {
+        let refused = DriverError {
+            call: "cuLaunchKernel",
+            code: 700,
+            name: "CUDA_ERROR_ILLEGAL_ADDRESS".to_owned(),
+            description: "an illegal memory access was encountered".to_owned(),
+        };
+        let version = |major, minor| CudaVersion { major, minor };
+        let cases: Vec<(Error, &[&str])> = vec![
+            (Error::MissingDriver, &["no CUDA driver", "install the NVIDIA driver", "CPU backend"]),
+            (
+                Error::OldDriver { found: version(11, 8), required: version(12, 0) },
+                &["11.8", "12.0", "update the NVIDIA driver"],
+            ),
+            (Error::NoDevice { ordinal: 3, count: 2 }, &["device 3", "sees 2", "nvidia-smi"]),
+            (
+                Error::OldGpu { name: "Tesla V100".to_owned(), major: 7, minor: 0 },
+                &["Tesla V100", "7.0", "8.0", "CPU backend"],
+            ),
+            (
+                Error::MissingNvrtc { searched: "here; there".to_owned() },
+                &["pip install nvidia-cuda-nvrtc", "MSDEFORM_NVRTC", "here; there"],
+            ),
+            (
+                Error::UnknownArch { compiler: version(12, 0), arch: "sm_120a".to_owned() },
+                &["12.0", "sm_120a", "pip install -U"],
+            ),
+            (
+                Error::Load {
+                    variant: "fwd_general",
+                    driver: version(12, 4),
+                    compiler: version(13, 0),
+                    source: refused.clone(),
+                },
+                &["fwd_general", "12.4", "13.0", "update the driver", "MSDEFORM_NVRTC"],
+            ),
+            (
+                Error::Launch { variant: "fwd_general", source: refused },
+                &["fwd_general", "cuLaunchKernel", "CUDA_ERROR_ILLEGAL_ADDRESS", "illegal memory"],
+            ),
+            (Error::OutOfMemory { bytes: 123 }, &["123", "smaller batch"]),
+            (Error::NullPointer { tensor: "value" }, &["value", "null"]),
+            (Error::HostPointer { tensor: "value", address: 0xabc0 }, &["value", "0xabc0", "copy"]),
+            (
+                Error::WrongDevice { what: "output", expected: 0, found: 1 },
+                &["output", "device 1", "device 0"],
+            ),
+            (
+                Error::BufferTooSmall { tensor: "output", required: 8, found: 4 },
+                &["output", "8", "4", "larger buffer"],
+            ),
+        ];
+        for (error, words) in cases {
+            let message = error.to_string();
+            for word in words {
+                assert!(message.contains(word), "`{word}` is not in: {message}");
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Owned tensors of any storage format.
+
+use half::{bf16, f16};
+use msdeform::{DType, Element, TensorView, TensorViewMut};
+
+/// The elements of one tensor.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "one variant per DType, named like it")]
+pub enum Buffer {
+    F32(Vec<f32>),
+    F16(Vec<f16>),
+    Bf16(Vec<bf16>),
+    F64(Vec<f64>),
+}
+
+/// Runs the same expression for whichever vector a buffer holds.
+macro_rules! each {
+    ($buffer:expr, $elements:ident => $body:expr) => {
+        match $buffer {
+            Buffer::F32($elements) => $body,
+            Buffer::F16($elements) => $body,
+            Buffer::Bf16($elements) => $body,
+            Buffer::F64($elements) => $body,
+        }
+    };
+}
+
+impl Buffer {
+    /// A buffer of `len` NaNs: what a kernel does not write must not pass for a result.
+    #[must_use]
+    pub fn poisoned(dtype: DType, len: usize) -> Self {
+        match dtype {
+            DType::F32 => Self::F32(vec![f32::NAN; len]),
+            DType::F16 => Self::F16(vec![f16::NAN; len]),
+            DType::Bf16 => Self::Bf16(vec![bf16::NAN; len]),
+            DType::F64 => Self::F64(vec![f64::NAN; len]),
+        }
+    }
+
+    /// Fills the buffer with NaN.
+    pub fn poison(&mut self) {
+        fn fill<T: Element>(elements: &mut [T]) {
+            elements.fill(T::from_f32(f32::NAN));
+        }
+        each!(self, elements => fill(elements));
+    }
+
+    /// Storage format.
+    #[must_use]
+    pub const fn dtype(&self) -> DType {
+        match self {
+            Self::F32(_) => DType::F32,
+            Self::F16(_) => DType::F16,
+            Self::Bf16(_) => DType::Bf16,
+            Self::F64(_) => DType::F64,
+        }
+    }
+
+    /// Number of elements.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        each!(self, elements => elements.len())
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements to read.
+    #[must_use]
+    pub fn view(&self) -> TensorView<'_> {
+        each!(self, elements => TensorView::from(elements))
+    }
+
+    /// The elements to write.
+    pub fn view_mut(&mut self) -> TensorViewMut<'_> {
+        each!(self, elements => TensorViewMut::from(elements))
+    }
+
+    /// Every element, exactly.
+    #[must_use]
+    pub fn to_f64(&self) -> Vec<f64> {
+        each!(self, elements => elements.iter().map(|x| x.to_f64()).collect())
+    }
+
+    /// The elements as little-endian bytes, as files and hashes want them.
+    #[must_use]
+    pub fn to_le_bytes(&self) -> Vec<u8> {
+        each!(self, elements => elements.iter().flat_map(|x| x.to_le_bytes()).collect())
+    }
+}

@@ -1,0 +1,84 @@
+//! One point of the grid that is verified and timed: a workload with everything chosen.
+
+use msdeform::{DType, Direction, Problem, ValueLayout, VariantSpec};
+use serde::{Deserialize, Serialize};
+
+use crate::workload::{Sizes, Workload, WorkloadError};
+use crate::{Draw, HostTensors, Locations};
+
+/// A workload, with layout, format, locations and sizes.
+#[derive(Clone, Debug)]
+pub struct Case<'a> {
+    /// The shape.
+    pub workload: &'a Workload,
+    /// How locations are drawn.
+    pub locations: Locations,
+    /// Order of the values.
+    pub layout: ValueLayout,
+    /// Storage of everything.
+    pub dtype: DType,
+    /// Batch and queries, where not the workload's own.
+    pub sizes: Sizes,
+    /// Seed of the inputs.
+    pub seed: u64,
+}
+
+/// What identifies a case and a variant in tables and records.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Label {
+    /// Name of the workload.
+    pub workload: String,
+    /// `local` or `uniform`; edge workloads have more.
+    pub locations: String,
+    /// `interleaved`, `head_major` or `head_major_padded`.
+    pub layout: String,
+    /// `f32`, `f16` or `bf16`.
+    pub dtype: String,
+    /// `forward` or `backward`.
+    pub direction: String,
+    /// Id in the registry.
+    pub variant: String,
+    /// Images.
+    pub batch: usize,
+    /// Queries of an image.
+    pub queries: usize,
+}
+
+impl Case<'_> {
+    /// The call in full size.
+    ///
+    /// # Errors
+    /// [`WorkloadError::Problem`].
+    pub fn problem(&self) -> Result<Problem, WorkloadError> {
+        self.workload.problem(self.dtype, self.layout, self.sizes)
+    }
+
+    /// The inputs of a problem of this case, which may have fewer images and queries than the case.
+    #[must_use]
+    pub fn inputs(&self, problem: &Problem) -> HostTensors {
+        let total_queries = self.sizes.queries.unwrap_or_else(|| self.workload.standard_queries());
+        let draw = Draw { locations: self.locations, seed: self.seed, total_queries };
+        HostTensors::generate(self.workload, problem, &draw)
+    }
+
+    /// Names of everything chosen, with the sizes of `problem`.
+    #[must_use]
+    pub fn label(&self, variant: &VariantSpec, problem: &Problem) -> Label {
+        Label {
+            workload: self.workload.name.clone(),
+            locations: self.locations.name().to_owned(),
+            layout: self.layout.name().to_owned(),
+            dtype: self.dtype.name().to_owned(),
+            direction: variant.direction.name().to_owned(),
+            variant: variant.id.to_owned(),
+            batch: problem.batch(),
+            queries: problem.queries(),
+        }
+    }
+}
+
+/// Which directions are wanted: both unless one is named.
+#[must_use]
+pub fn directions(wanted: Option<Direction>) -> Vec<Direction> {
+    wanted.map_or_else(|| Direction::ALL.to_vec(), |direction| vec![direction])
+}

@@ -1,0 +1,168 @@
+//! Comparisons that NaN fails.
+
+use msdeform::Problem;
+use serde::{Deserialize, Serialize};
+
+use crate::number;
+
+/// How far results are from what they should be. Any value that is not finite where the reference
+/// is makes every figure NaN, and NaN is within no bound.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// Elements compared.
+    pub elements: usize,
+    /// Elements left out, since the reference itself jumps there.
+    pub left_out: usize,
+    /// Largest absolute difference.
+    #[serde(with = "number::or_null")]
+    pub max_abs: f64,
+    /// Largest difference relative to the element or, where that is larger, to the root mean square
+    /// of all of them: an element near zero must not decide.
+    #[serde(with = "number::or_null")]
+    pub max_rel: f64,
+    /// Euclidean norm of the differences relative to that of the reference.
+    #[serde(with = "number::or_null")]
+    pub rel_l2: f64,
+}
+
+impl Comparison {
+    /// Compares all elements.
+    #[must_use]
+    pub fn of(found: &[f64], expected: &[f64]) -> Self {
+        Self::filtered(found, expected, |_| true)
+    }
+
+    /// Compares the elements at the positions that `keep` accepts. Different lengths are as bad as
+    /// a NaN.
+    #[must_use]
+    pub fn filtered(found: &[f64], expected: &[f64], keep: impl Fn(usize) -> bool) -> Self {
+        let kept = || (0..expected.len()).filter(|&index| keep(index));
+        let elements = kept().count();
+        let left_out = expected.len() - elements;
+        let square_sum: f64 = kept().map(|index| expected[index].powi(2)).sum();
+        let rms = (square_sum / elements.max(1) as f64).sqrt();
+        let (mut max_abs, mut max_rel, mut error_sum) = (0.0f64, 0.0f64, 0.0f64);
+        let mut broken = found.len() != expected.len();
+        for index in kept() {
+            let Some(&result) = found.get(index) else { break };
+            let wanted = expected[index];
+            let difference = (result - wanted).abs();
+            broken |= !difference.is_finite();
+            max_abs = max_abs.max(difference);
+            if difference > 0.0 {
+                max_rel = max_rel.max(difference / wanted.abs().max(rms));
+            }
+            error_sum += difference * difference;
+        }
+        if broken {
+            let nan = f64::NAN;
+            return Self { elements, left_out, max_abs: nan, max_rel: nan, rel_l2: nan };
+        }
+        // Where all should be zero, anything else is infinitely wrong.
+        let rel_l2 = if error_sum == 0.0 { 0.0 } else { (error_sum / square_sum).sqrt() };
+        Self { elements, left_out, max_abs, max_rel, rel_l2 }
+    }
+
+    /// Whether the relative L2 error is at most `bound`; NaN is not.
+    #[must_use]
+    pub fn is_within(&self, bound: f64) -> bool {
+        self.rel_l2 <= bound
+    }
+}
+
+/// Distance from a cell border below which gradients of locations are not compared: they jump
+/// there, and `f32` coordinates may fall on the other side. In pixels.
+pub const BORDER_DISTANCE: f64 = 0.01;
+
+/// For each sample, whether both coordinates keep [`BORDER_DISTANCE`] from every cell border.
+/// Samples far outside of their level and locations that are not finite do: their gradient is zero.
+#[must_use]
+pub fn away_from_borders(problem: &Problem, locations: &[f64]) -> Vec<bool> {
+    let samples = problem.samples();
+    let mut level_of_sample = Vec::with_capacity(samples);
+    for (index, level) in problem.levels().iter().enumerate() {
+        level_of_sample.extend(problem.level_samples(index).map(|_| *level));
+    }
+    let keeps_distance = |location: f64, size: usize| {
+        let size = size as f64;
+        let pixel = location * size - 0.5;
+        let to_border = (pixel - pixel.round()).abs();
+        !pixel.is_finite()
+            || pixel < -1.0 - BORDER_DISTANCE
+            || pixel > size + BORDER_DISTANCE
+            || to_border > BORDER_DISTANCE
+    };
+    locations
+        .chunks_exact(2)
+        .enumerate()
+        .map(|(index, location)| {
+            let level = level_of_sample[index % samples];
+            keeps_distance(location[0], level.width) && keeps_distance(location[1], level.height)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_is_zero_and_known_errors_have_known_sizes() {
+        let expected = [3.0, -4.0, 0.0];
+        let same = Comparison::of(&expected, &expected);
+        assert_eq!((same.max_abs, same.max_rel, same.rel_l2, same.elements), (0.0, 0.0, 0.0, 3));
+        let off = Comparison::of(&[3.0, -4.5, 0.0], &expected);
+        assert_eq!((off.max_abs, off.max_rel, off.rel_l2), (0.5, 0.125, 0.1));
+        assert!(off.is_within(0.1) && !off.is_within(0.09));
+    }
+
+    #[test]
+    fn whatever_is_not_a_number_fails() {
+        for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            for place in 0..3 {
+                let mut found = [1.0, 2.0, 3.0];
+                found[place] = bad;
+                let comparison = Comparison::of(&found, &[1.0, 2.0, 3.0]);
+                assert!(comparison.rel_l2.is_nan() && comparison.max_abs.is_nan());
+                assert!(!comparison.is_within(f64::INFINITY));
+            }
+        }
+    }
+
+    #[test]
+    fn missing_and_surplus_elements_fail() {
+        assert!(!Comparison::of(&[1.0], &[1.0, 2.0]).is_within(1.0));
+        assert!(!Comparison::of(&[1.0, 2.0], &[1.0]).is_within(1.0));
+        assert!(Comparison::of(&[], &[]).is_within(0.0));
+    }
+
+    #[test]
+    fn where_all_is_zero_anything_else_fails() {
+        assert!(Comparison::of(&[0.0, 0.0], &[0.0, 0.0]).is_within(0.0));
+        assert!(!Comparison::of(&[0.0, 1e-30], &[0.0, 0.0]).is_within(1.0));
+    }
+
+    #[test]
+    fn left_out_elements_are_counted_and_may_be_anything() {
+        let comparison = Comparison::filtered(&[f64::NAN, 1.0], &[0.0, 1.0], |index| index == 1);
+        assert_eq!((comparison.elements, comparison.left_out), (1, 1));
+        assert!(comparison.is_within(0.0));
+    }
+
+    #[test]
+    fn samples_on_cell_borders_are_found() {
+        let problem = Problem::builder().levels([(4, 8)]).points(1).queries(6).build().unwrap();
+        let x = |pixel: f64| (pixel + 0.5) / 8.0;
+        let y = |pixel: f64| (pixel + 0.5) / 4.0;
+        let locations = [
+            [x(2.5), y(1.5)],
+            [x(2.005), y(1.5)],
+            [x(2.5), y(0.995)],
+            [x(8.005), y(1.5)],
+            [x(9.0), y(1.5)],
+            [f64::NAN, y(1.5)],
+        ];
+        let kept = away_from_borders(&problem, &locations.concat());
+        assert_eq!(kept, [true, false, false, false, true, true]);
+    }
+}

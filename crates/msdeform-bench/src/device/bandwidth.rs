@@ -1,0 +1,78 @@
+//! What memory can do: the yardstick beside every bytes-per-second figure.
+
+use std::time::Instant;
+
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::DeviceError;
+
+/// Achieved by a large copy.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bandwidth {
+    /// Bytes read plus bytes written, per nanosecond; the best of several passes.
+    pub copy_gb_per_s: f64,
+    /// Bytes of the source.
+    pub buffer_bytes: u64,
+    /// Threads that copied.
+    pub threads: usize,
+    /// Whether the buffers fit the last-level cache, so that the figure is the cache's.
+    pub in_cache: bool,
+}
+
+const PASSES: usize = 4;
+const SMALLEST: u64 = 64 << 20;
+const LARGEST: u64 = 512 << 20;
+
+impl Bandwidth {
+    /// Copies a buffer twice as large as the last-level cache (between 64 and 512 MiB, and at most
+    /// an eighth of the free memory) on the given number of threads.
+    pub(super) fn probe_memory(threads: usize, cache_bytes: u64) -> Result<Self, DeviceError> {
+        let system = sysinfo::System::new_with_specifics(
+            sysinfo::RefreshKind::nothing()
+                .with_memory(sysinfo::MemoryRefreshKind::nothing().with_ram()),
+        );
+        let affordable = system.map_or(0, |system| system.available_memory() / 8).max(SMALLEST / 8);
+        let bytes = (2 * cache_bytes).clamp(SMALLEST, LARGEST).min(affordable);
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .map_err(|error| DeviceError::Threads { threads, reason: error.to_string() })?;
+        let words = (bytes / 8) as usize;
+        let part = words.div_ceil(threads).max(1);
+        // Ones, not zeros: pages of zeros may all be the same page.
+        let source = vec![1u64; words];
+        let mut target = vec![2u64; words];
+        let mut best_seconds = f64::INFINITY;
+        for _ in 0..PASSES {
+            let start = Instant::now();
+            pool.install(|| {
+                target
+                    .par_chunks_mut(part)
+                    .zip(source.par_chunks(part))
+                    .for_each(|(to, from)| to.copy_from_slice(from));
+            });
+            best_seconds = best_seconds.min(start.elapsed().as_secs_f64());
+            std::hint::black_box(&target);
+        }
+        let moved = (2 * 8 * words) as f64;
+        Ok(Self {
+            copy_gb_per_s: moved / best_seconds * 1e-9,
+            buffer_bytes: 8 * words as u64,
+            threads,
+            in_cache: 2 * bytes <= cache_bytes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_takes_time_and_moves_bytes() {
+        let bandwidth = Bandwidth::probe_memory(2, 0).unwrap();
+        assert!(bandwidth.copy_gb_per_s > 0.1 && bandwidth.copy_gb_per_s < 1e5, "{bandwidth:?}");
+        assert!(bandwidth.buffer_bytes > 0 && !bandwidth.in_cache);
+    }
+}

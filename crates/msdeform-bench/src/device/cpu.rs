@@ -1,0 +1,207 @@
+//! The processor as a device.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use msdeform::cpu::{CpuOptions, CpuPlan, CpuVariant, GradientsMut, Isa, variants};
+use msdeform::{Direction, Problem, VariantSpec};
+
+use super::processor::Processor;
+use super::{Bandwidth, Device, DeviceError, DeviceId, DeviceOptions, Outputs, Prepared, Timing};
+use crate::HostTensors;
+
+/// This machine's processor, with a number of threads.
+#[derive(Debug)]
+pub struct CpuDevice {
+    processor: Processor,
+    slug: String,
+    name: String,
+    threads: usize,
+}
+
+pub(super) fn registered() -> impl Iterator<Item = &'static VariantSpec> {
+    variants().iter().map(|variant| &variant.spec)
+}
+
+fn find(spec: &VariantSpec) -> Result<&'static CpuVariant, DeviceError> {
+    variants().iter().find(|variant| variant.spec.id == spec.id).ok_or_else(|| {
+        DeviceError::UnknownVariant {
+            device: DeviceId::Cpu,
+            variant: spec.id.to_owned(),
+            known: registered().map(|spec| spec.id).collect(),
+        }
+    })
+}
+
+impl CpuDevice {
+    /// Finds out what the processor is.
+    ///
+    /// # Errors
+    /// [`DeviceError::Threads`] for zero threads.
+    pub fn new(options: DeviceOptions) -> Result<Self, DeviceError> {
+        let processor = Processor::detect();
+        let threads = options.threads.unwrap_or(processor.logical_cores);
+        if threads == 0 {
+            return Err(DeviceError::Threads { threads, reason: "at least one is needed".into() });
+        }
+        let (slug, name) = (processor.slug(), processor.name());
+        Ok(Self { processor, slug, name, threads })
+    }
+
+    /// The variant of an instruction set.
+    fn variant(direction: Direction, isa: Isa) -> Option<&'static VariantSpec> {
+        variants()
+            .iter()
+            .find(|variant| variant.spec.direction == direction && variant.isa == isa)
+            .map(|variant| &variant.spec)
+    }
+}
+
+impl Device for CpuDevice {
+    fn id(&self) -> DeviceId {
+        DeviceId::Cpu
+    }
+
+    fn slug(&self) -> &str {
+        &self.slug
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn facts(&self) -> BTreeMap<String, String> {
+        let mut facts = self.processor.facts();
+        let sets: Vec<&str> =
+            Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(Isa::name).collect();
+        facts.insert("instruction_sets".into(), sets.join(" "));
+        facts
+    }
+
+    fn threads(&self) -> Option<usize> {
+        Some(self.threads)
+    }
+
+    fn variants(&self) -> Vec<&'static VariantSpec> {
+        registered().collect()
+    }
+
+    fn baseline(&self, direction: Direction) -> Option<&'static VariantSpec> {
+        Self::variant(direction, Isa::Scalar)
+    }
+
+    fn dispatch(
+        &self,
+        problem: &Problem,
+        direction: Direction,
+    ) -> Result<&'static VariantSpec, DeviceError> {
+        let best = Self::variant(direction, Isa::best()).ok_or(DeviceError::Unsupported {
+            variant: Isa::best().name(),
+            reason: format!("no {direction} is registered for it"),
+        })?;
+        self.supports(best, problem)?;
+        Ok(best)
+    }
+
+    fn supports(&self, spec: &VariantSpec, problem: &Problem) -> Result<(), DeviceError> {
+        let variant = find(spec)?;
+        let refuse = |reason| Err(DeviceError::Unsupported { variant: variant.spec.id, reason });
+        if !variant.isa.is_available() {
+            return refuse(format!("this processor has no {}", variant.isa));
+        }
+        match variant.spec.check_lists(problem) {
+            Ok(()) => Ok(()),
+            Err(msdeform::Error::Unsupported { reason, .. }) => refuse(reason),
+            Err(other) => refuse(other.to_string()),
+        }
+    }
+
+    fn prepare<'a>(
+        &self,
+        spec: &VariantSpec,
+        problem: &Problem,
+        inputs: &'a HostTensors,
+    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
+        let CpuVariant { spec, isa } = find(spec)?;
+        self.supports(spec, problem)?;
+        let options = CpuOptions { threads: Some(self.threads), isa: Some(*isa) };
+        let plan = CpuPlan::new(problem, &options)
+            .map_err(|source| DeviceError::Run { variant: spec.id, source })?;
+        let outputs = Outputs::poisoned(problem, spec.direction);
+        Ok(Box::new(PreparedCpu { spec, plan, inputs, outputs }))
+    }
+
+    fn probe_bandwidth(&self) -> Result<Bandwidth, DeviceError> {
+        Bandwidth::probe_memory(self.threads, self.processor.last_level_cache_bytes())
+    }
+}
+
+struct PreparedCpu<'a> {
+    spec: &'static VariantSpec,
+    plan: CpuPlan,
+    inputs: &'a HostTensors,
+    outputs: Outputs,
+}
+
+impl Prepared for PreparedCpu<'_> {
+    fn poison(&mut self) -> Result<(), DeviceError> {
+        self.outputs.poison();
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<(), DeviceError> {
+        let HostTensors { value, locations, weights, grad_output } = self.inputs;
+        let (value, locations, weights) = (value.view(), locations.view(), weights.view());
+        match &mut self.outputs {
+            Outputs::Forward { output } => {
+                self.plan.forward(value, locations, weights, output.view_mut())
+            }
+            Outputs::Backward {
+                value: grad_value,
+                locations: grad_locations,
+                weights: grad_weights,
+            } => self.plan.backward(
+                value,
+                locations,
+                weights,
+                grad_output.view(),
+                GradientsMut {
+                    value: Some(grad_value.view_mut()),
+                    locations: Some(grad_locations.view_mut()),
+                    weights: Some(grad_weights.view_mut()),
+                },
+            ),
+        }
+        .map_err(|source| DeviceError::Run { variant: self.spec.id, source })
+    }
+
+    fn read(&mut self) -> Result<Outputs, DeviceError> {
+        Ok(self.outputs.clone())
+    }
+
+    fn time(&mut self, count: usize) -> Result<Vec<f64>, DeviceError> {
+        (0..count)
+            .map(|_| {
+                let start = Instant::now();
+                self.run()?;
+                Ok(start.elapsed().as_secs_f64() * 1e6)
+            })
+            .collect()
+    }
+
+    fn timing(&self) -> Timing {
+        Timing::Cpu
+    }
+
+    fn mode(&self) -> &'static str {
+        // The processor's backward has no other mode: the same bits for any number of threads.
+        match self.spec.direction {
+            Direction::Forward => "default",
+            Direction::Backward => "deterministic",
+        }
+    }
+
+    fn workspace_bytes(&self) -> usize {
+        self.plan.workspace_bytes()
+    }
+}

@@ -1,0 +1,338 @@
+//! What a machine can run variants on. Commands know only these traits, so that another kind of
+//! device is one more implementation and one more arm in [`open`].
+
+mod bandwidth;
+mod cpu;
+mod processor;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use msdeform::{DeviceKind, Direction, Problem, VariantSpec};
+use serde::{Deserialize, Serialize};
+
+pub use bandwidth::Bandwidth;
+pub use cpu::CpuDevice;
+
+use crate::{Buffer, HostTensors};
+
+/// What can go wrong between a command and a device.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// A device name nobody knows.
+    #[error("unknown device `{name}`; known: cpu, cuda, cuda:0, cuda:1, ...")]
+    Unknown {
+        /// The name as given.
+        name: String,
+    },
+    /// A device that is known but not there.
+    #[error("device {device} is not available: {missing}")]
+    Unavailable {
+        /// The device asked for.
+        device: DeviceId,
+        /// What is missing and what to do about it.
+        missing: String,
+    },
+    /// A variant that is not registered for the device.
+    #[error("device {device} has no variant `{variant}`; it has: {}", known.join(", "))]
+    UnknownVariant {
+        /// The device.
+        device: DeviceId,
+        /// The id as given.
+        variant: String,
+        /// The ids it has.
+        known: Vec<&'static str>,
+    },
+    /// A variant that cannot do this problem on this device.
+    #[error("variant `{variant}` cannot do this: {reason}")]
+    Unsupported {
+        /// The variant.
+        variant: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// The variant ran, or tried to, and failed.
+    #[error("variant `{variant}` failed: {source}")]
+    Run {
+        /// The variant.
+        variant: &'static str,
+        /// What it said.
+        source: msdeform::Error,
+    },
+    /// Worker threads could not be started.
+    #[error("cannot start {threads} threads: {reason}")]
+    Threads {
+        /// Threads asked for.
+        threads: usize,
+        /// What the system said.
+        reason: String,
+    },
+}
+
+/// A device by name: `cpu`, `cuda:0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceId {
+    /// The processor.
+    Cpu,
+    /// An NVIDIA GPU by ordinal.
+    Cuda(usize),
+}
+
+impl DeviceId {
+    /// What kind of device it is.
+    #[must_use]
+    pub const fn kind(self) -> DeviceKind {
+        match self {
+            Self::Cpu => DeviceKind::Cpu,
+            Self::Cuda(_) => DeviceKind::Cuda,
+        }
+    }
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+impl FromStr for DeviceId {
+    type Err = DeviceError;
+
+    fn from_str(name: &str) -> Result<Self, DeviceError> {
+        let unknown = || DeviceError::Unknown { name: name.to_owned() };
+        match name {
+            "cpu" => Ok(Self::Cpu),
+            "cuda" => Ok(Self::Cuda(0)),
+            _ => {
+                let ordinal = name.strip_prefix("cuda:").ok_or_else(unknown)?;
+                Ok(Self::Cuda(ordinal.parse().map_err(|_| unknown())?))
+            }
+        }
+    }
+}
+
+/// What clock took the samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Timing {
+    /// The wall clock around one call.
+    Cpu,
+    /// CUDA events around one launch.
+    Events,
+    /// Replay of a CUDA graph, divided by its launches.
+    Graph,
+}
+
+impl Timing {
+    /// The name used in records.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Events => "events",
+            Self::Graph => "graph",
+        }
+    }
+}
+
+/// Results of a run, brought to the host.
+#[derive(Clone, Debug)]
+pub enum Outputs {
+    /// Of a forward run.
+    Forward {
+        /// `[N, Lq, M * D]`.
+        output: Buffer,
+    },
+    /// Of a backward run.
+    Backward {
+        /// Gradient of the values, in their layout.
+        value: Buffer,
+        /// Gradient of the sampling locations.
+        locations: Buffer,
+        /// Gradient of the attention weights.
+        weights: Buffer,
+    },
+}
+
+impl Outputs {
+    /// Buffers of NaN for the results of a problem.
+    #[must_use]
+    pub fn poisoned(problem: &Problem, direction: Direction) -> Self {
+        let (dtype, sampling) = (problem.dtype(), problem.sampling_dtype());
+        match direction {
+            Direction::Forward => {
+                Self::Forward { output: Buffer::poisoned(dtype, problem.output_len()) }
+            }
+            Direction::Backward => Self::Backward {
+                value: Buffer::poisoned(dtype, problem.value_len()),
+                locations: Buffer::poisoned(sampling, problem.locations_len()),
+                weights: Buffer::poisoned(sampling, problem.weights_len()),
+            },
+        }
+    }
+
+    /// Fills all of them with NaN.
+    pub fn poison(&mut self) {
+        match self {
+            Self::Forward { output } => output.poison(),
+            Self::Backward { value, locations, weights } => {
+                value.poison();
+                locations.poison();
+                weights.poison();
+            }
+        }
+    }
+}
+
+/// A device that is there and ready.
+pub trait Device: Send + Sync {
+    /// Which one it is.
+    fn id(&self) -> DeviceId;
+
+    /// Folder of its records, such as `xeon-emerald-rapids-2c` or `h200`.
+    fn slug(&self) -> &str;
+
+    /// One line for people.
+    fn name(&self) -> &str;
+
+    /// Everything about the hardware and its drivers that explains a timing.
+    fn facts(&self) -> BTreeMap<String, String>;
+
+    /// Worker threads, where that means something.
+    fn threads(&self) -> Option<usize>;
+
+    /// What is registered for this kind of device, whether or not this one can run it.
+    fn variants(&self) -> Vec<&'static VariantSpec>;
+
+    /// The variant that speed-ups are relative to.
+    fn baseline(&self, direction: Direction) -> Option<&'static VariantSpec>;
+
+    /// The variant that a user gets without asking.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] if none can do the problem.
+    fn dispatch(
+        &self,
+        problem: &Problem,
+        direction: Direction,
+    ) -> Result<&'static VariantSpec, DeviceError>;
+
+    /// Refuses, with the reason, what a variant cannot do on this device.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`].
+    fn supports(&self, variant: &VariantSpec, problem: &Problem) -> Result<(), DeviceError>;
+
+    /// Everything a variant needs to run again and again: inputs in place, outputs allocated.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn prepare<'a>(
+        &self,
+        variant: &VariantSpec,
+        problem: &Problem,
+        inputs: &'a HostTensors,
+    ) -> Result<Box<dyn Prepared + 'a>, DeviceError>;
+
+    /// What the device's memory can do, measured by a large copy.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn probe_bandwidth(&self) -> Result<Bandwidth, DeviceError>;
+}
+
+/// A variant ready to run on given inputs.
+pub trait Prepared {
+    /// Fills all outputs with NaN, so that what is not written cannot pass.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn poison(&mut self) -> Result<(), DeviceError>;
+
+    /// Runs once and waits for the end.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn run(&mut self) -> Result<(), DeviceError>;
+
+    /// The outputs of the last run.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn read(&mut self) -> Result<Outputs, DeviceError>;
+
+    /// Runs `count` times and returns the microseconds of each.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn time(&mut self, count: usize) -> Result<Vec<f64>, DeviceError>;
+
+    /// What clock [`Prepared::time`] uses.
+    fn timing(&self) -> Timing;
+
+    /// How the variant was run, where it can be run in more than one way; part of a record's key.
+    fn mode(&self) -> &'static str;
+
+    /// Bytes allocated beside inputs and outputs.
+    fn workspace_bytes(&self) -> usize;
+}
+
+/// What a caller wants of a device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeviceOptions {
+    /// Worker threads of the processor; all cores unless said.
+    pub threads: Option<usize>,
+}
+
+/// Opens a device.
+///
+/// # Errors
+/// [`DeviceError::Unavailable`] saying what is missing.
+pub fn open(id: DeviceId, options: DeviceOptions) -> Result<Box<dyn Device>, DeviceError> {
+    match id {
+        DeviceId::Cpu => Ok(Box::new(CpuDevice::new(options)?)),
+        DeviceId::Cuda(_) => Err(DeviceError::Unavailable {
+            device: id,
+            missing: "this build has no CUDA backend; use --device cpu".to_owned(),
+        }),
+    }
+}
+
+/// Every registered variant of every kind of device, whether this machine can run it or not.
+#[must_use]
+pub fn registry() -> Vec<&'static VariantSpec> {
+    cpu::registered().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_names_round_trip_and_typos_list_what_is_known() {
+        for (name, id) in
+            [("cpu", DeviceId::Cpu), ("cuda", DeviceId::Cuda(0)), ("cuda:3", DeviceId::Cuda(3))]
+        {
+            assert_eq!(name.parse::<DeviceId>().unwrap(), id);
+        }
+        for name in ["gpu", "cuda:", "cuda:x", "cuda:-1", ""] {
+            let message = name.parse::<DeviceId>().unwrap_err().to_string();
+            assert!(message.contains("cuda:0") && message.contains("cpu"), "{message}");
+        }
+    }
+
+    #[test]
+    fn registered_ids_are_unique() {
+        let mut ids: Vec<&str> = registry().iter().map(|spec| spec.id).collect();
+        let count = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), count);
+        assert!(count > 0);
+    }
+}

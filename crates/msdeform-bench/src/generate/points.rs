@@ -1,0 +1,169 @@
+//! Reference points of the queries and the sampling locations around them.
+
+use msdeform::{Level, Problem};
+
+use super::counter::Stream;
+use super::{Draw, math, stream};
+use crate::workload::{Locations, ReferencePoints, Workload};
+
+/// Draws the sampling locations of one query and head at a time.
+pub(super) struct SampleDrawer<'a> {
+    problem: &'a Problem,
+    kind: Locations,
+    stream: Stream,
+    reference: Reference,
+    /// Direction of every head: `2 pi m / M`, as (x, y).
+    directions: Vec<(f64, f64)>,
+}
+
+enum Reference {
+    /// Centre of every query's own pixel.
+    Pixels(Vec<(f64, f64)>),
+    Raster {
+        columns: usize,
+        lines: usize,
+    },
+    Uniform {
+        stream: Stream,
+        queries: usize,
+    },
+}
+
+impl Reference {
+    fn of(workload: &Workload, problem: &Problem, draw: &Draw) -> Self {
+        let queries = draw.total_queries.max(problem.queries());
+        let raster = |columns: usize| {
+            let columns = columns.max(1);
+            Self::Raster { columns, lines: queries.div_ceil(columns).max(1) }
+        };
+        match workload.reference_points {
+            ReferencePoints::Uniform => {
+                Self::Uniform { stream: Stream::new(draw.seed, stream::REFERENCE_POINTS), queries }
+            }
+            ReferencePoints::Pixels if queries == workload.pixels() => {
+                Self::Pixels(problem.levels().iter().flat_map(pixel_centres).collect())
+            }
+            ReferencePoints::RasterWidth(columns) => raster(columns),
+            // Where a caller asked for another number of queries they are no longer the pixels.
+            ReferencePoints::Pixels | ReferencePoints::Raster => {
+                let (height, width) = workload.levels.first().copied().unwrap_or((1, 1));
+                let aspect = f64::from(width) / f64::from(height);
+                raster((queries as f64 * aspect).sqrt().ceil() as usize)
+            }
+        }
+    }
+
+    fn point(&self, batch: usize, query: usize) -> (f64, f64) {
+        match self {
+            Self::Pixels(centres) => centres[query],
+            Self::Raster { columns, lines } => {
+                let (column, line) = (query % columns, query / columns);
+                ((column as f64 + 0.5) / *columns as f64, (line as f64 + 0.5) / *lines as f64)
+            }
+            Self::Uniform { stream, queries } => {
+                stream.uniform_pair((batch * queries + query) as u64)
+            }
+        }
+    }
+}
+
+fn pixel_centres(level: &Level) -> impl Iterator<Item = (f64, f64)> {
+    let (height, width) = (level.height, level.width);
+    (0..height * width).map(move |pixel| {
+        let (x, y) = (pixel % width, pixel / width);
+        ((x as f64 + 0.5) / width as f64, (y as f64 + 0.5) / height as f64)
+    })
+}
+
+impl<'a> SampleDrawer<'a> {
+    pub(super) fn new(workload: &Workload, problem: &'a Problem, draw: &Draw) -> Self {
+        let heads = problem.heads();
+        let directions = (0..heads)
+            .map(|head| {
+                let (sin, cos) = math::sin_cos_turn(head as f64 / heads as f64);
+                (cos, sin)
+            })
+            .collect();
+        Self {
+            problem,
+            kind: draw.locations,
+            stream: Stream::new(draw.seed, stream::LOCATIONS),
+            reference: Reference::of(workload, problem, draw),
+            directions,
+        }
+    }
+
+    /// The locations of all samples of a place; `row` is its position in the whole workload.
+    pub(super) fn draw_row(
+        &self,
+        (batch, query, head): (usize, usize, usize),
+        row: usize,
+        out: &mut [f64],
+    ) {
+        let reference = self.reference.point(batch, query);
+        let direction = self.directions[head];
+        let samples = self.problem.samples();
+        for (index, level) in self.problem.levels().iter().enumerate() {
+            for (point, sample) in self.problem.level_samples(index).enumerate() {
+                let position = (row * samples + sample) as u64;
+                let (x, y) = match self.kind {
+                    Locations::Uniform => self.stream.uniform_pair(position),
+                    Locations::Local => self.local(reference, direction, level, point, position),
+                    Locations::Outside => self.outside(position),
+                    Locations::Hostile => self.hostile(level, position),
+                };
+                out[2 * sample] = x;
+                out[2 * sample + 1] = y;
+            }
+        }
+    }
+
+    fn local(
+        &self,
+        reference: (f64, f64),
+        direction: (f64, f64),
+        level: &Level,
+        point: usize,
+        position: u64,
+    ) -> (f64, f64) {
+        let reach = 0.75 * (point as f64 + 1.0);
+        let (noise_x, noise_y) = self.stream.normal_pair(position);
+        (
+            reference.0 + (reach * direction.0 + noise_x) / level.width as f64,
+            reference.1 + (reach * direction.1 + noise_y) / level.height as f64,
+        )
+    }
+
+    /// At least one coordinate a whole level away, whatever the level's size.
+    fn outside(&self, position: u64) -> (f64, f64) {
+        let (u, v) = self.stream.uniform_pair(position);
+        match position % 4 {
+            0 => (u - 2.0, v),
+            1 => (u + 2.0, v),
+            2 => (u, v - 2.0),
+            _ => (u - 2.0, v + 2.0),
+        }
+    }
+
+    fn hostile(&self, level: &Level, position: u64) -> (f64, f64) {
+        let (u, v) = self.stream.uniform_pair(position);
+        let (width, height) = (level.width as f64, level.height as f64);
+        // Pixel coordinate -> location.
+        let (at_x, at_y) = (|x: f64| (x + 0.5) / width, |y: f64| (y + 0.5) / height);
+        match position % 16 {
+            0 => (f64::NAN, v),
+            1 => (u, f64::NAN),
+            2 => (f64::INFINITY, v),
+            3 => (u, f64::NEG_INFINITY),
+            4 => (1e30, -1e30),
+            5 => (at_x(-1.0), v),
+            6 => (u, at_y(height)),
+            7 => (at_x(width), at_y(height)),
+            8 => (at_x(0.0), at_y(0.0)),
+            9 => (at_x(width - 1.0), at_y(height - 1.0)),
+            10 => (at_x(-0.5), v),
+            11 => (u, at_y(height - 0.5)),
+            _ => (u * 1.4 - 0.2, v * 1.4 - 0.2),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Which cases and variants a command looks at.
+
+use msdeform::{DType, Direction, ValueLayout, VariantSpec};
+
+use crate::device::{Device, DeviceError};
+use crate::workload::{Sizes, Workload};
+use crate::{Case, Locations};
+
+/// How much of what a workload lists is taken where the caller does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Breadth {
+    /// Only the first of each list: the usual layout, the most telling locations.
+    First,
+    /// Everything listed.
+    All,
+}
+
+/// A part of the grid of workloads, locations, layouts, formats and variants.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    /// Shapes.
+    pub workloads: Vec<Workload>,
+    /// Kinds of locations; empty for what the workload lists.
+    pub locations: Vec<Locations>,
+    /// Layouts; empty for what the workload lists.
+    pub layouts: Vec<ValueLayout>,
+    /// What empty lists mean.
+    pub breadth: Breadth,
+    /// Formats.
+    pub dtypes: Vec<DType>,
+    /// Directions.
+    pub directions: Vec<Direction>,
+    /// Ids of variants; empty for all of the device.
+    pub variants: Vec<String>,
+    /// Other sizes than the workload's.
+    pub sizes: Sizes,
+    /// Seed of the inputs.
+    pub seed: u64,
+}
+
+impl Selection {
+    /// Every case, in table order.
+    #[must_use]
+    pub fn cases(&self) -> Vec<Case<'_>> {
+        fn choose<'a, T>(wanted: &'a [T], listed: &'a [T], breadth: Breadth) -> &'a [T] {
+            match (wanted.is_empty(), breadth) {
+                (false, _) => wanted,
+                (true, Breadth::All) => listed,
+                (true, Breadth::First) => &listed[..listed.len().min(1)],
+            }
+        }
+        let mut cases = Vec::new();
+        for workload in &self.workloads {
+            for &locations in choose(&self.locations, &workload.locations, self.breadth) {
+                for &layout in choose(&self.layouts, &workload.layouts, self.breadth) {
+                    for &dtype in &self.dtypes {
+                        let (sizes, seed) = (self.sizes, self.seed);
+                        cases.push(Case { workload, locations, layout, dtype, sizes, seed });
+                    }
+                }
+            }
+        }
+        cases
+    }
+
+    /// The variants of a device that were asked for, in the order of its registry.
+    ///
+    /// # Errors
+    /// [`DeviceError::UnknownVariant`] naming what the device has.
+    pub fn variants_of(
+        &self,
+        device: &dyn Device,
+    ) -> Result<Vec<&'static VariantSpec>, DeviceError> {
+        let registered = device.variants();
+        if let Some(unknown) =
+            self.variants.iter().find(|id| registered.iter().all(|spec| spec.id != id.as_str()))
+        {
+            return Err(DeviceError::UnknownVariant {
+                device: device.id(),
+                variant: unknown.clone(),
+                known: registered.iter().map(|spec| spec.id).collect(),
+            });
+        }
+        Ok(registered
+            .into_iter()
+            .filter(|spec| self.directions.contains(&spec.direction))
+            .filter(|spec| self.variants.is_empty() || self.variants.iter().any(|id| id == spec.id))
+            .collect())
+    }
+}

@@ -1,0 +1,312 @@
+//! Verification and timing, shown on a device that fails in every way a device can.
+
+use std::collections::BTreeMap;
+
+use msdeform::{
+    DType, DeviceKind, Direction, Numerics, Problem, ValueLayout, VariantSpec, reference,
+};
+
+use crate::device::{Bandwidth, Device, DeviceError, DeviceId, Outputs, Prepared, Timing};
+use crate::verify::{Limits, verify_case};
+use crate::workload::{self, Sizes};
+use crate::{
+    Breadth, Budget, Buffer, Case, HostTensors, Locations, STANDARD_SEED, Selection, bench_case,
+};
+
+/// What a variant of the test device does wrong.
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    None,
+    /// Every result is a little too large.
+    Scaled(f64),
+    /// One element is never written.
+    Unwritten,
+    /// Nothing is written on the second run.
+    OnlyOnce,
+    /// The run returns an error.
+    Refuses,
+}
+
+const fn spec(id: &'static str, direction: Direction) -> VariantSpec {
+    VariantSpec {
+        id,
+        direction,
+        device: DeviceKind::Cpu,
+        dtypes: &DType::FAST,
+        layouts: &[ValueLayout::Interleaved],
+        source: "test",
+        idea: "the reference itself",
+        why: "to test the tests",
+        numerics: Numerics::Contract,
+    }
+}
+
+static VARIANTS: [(VariantSpec, Fault); 7] = [
+    (spec("fwd_exact", Direction::Forward), Fault::None),
+    (spec("fwd_scaled", Direction::Forward), Fault::Scaled(1.0 + 1e-4)),
+    (spec("fwd_unwritten", Direction::Forward), Fault::Unwritten),
+    (spec("fwd_once", Direction::Forward), Fault::OnlyOnce),
+    (spec("fwd_refuses", Direction::Forward), Fault::Refuses),
+    (spec("bwd_exact", Direction::Backward), Fault::None),
+    (spec("bwd_scaled", Direction::Backward), Fault::Scaled(1.0 + 1e-4)),
+];
+
+struct TestDevice;
+
+impl Device for TestDevice {
+    fn id(&self) -> DeviceId {
+        DeviceId::Cpu
+    }
+    fn slug(&self) -> &str {
+        "test"
+    }
+    fn name(&self) -> &str {
+        "test device"
+    }
+    fn facts(&self) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+    fn threads(&self) -> Option<usize> {
+        Some(1)
+    }
+    fn variants(&self) -> Vec<&'static VariantSpec> {
+        VARIANTS.iter().map(|(spec, _)| spec).collect()
+    }
+    fn baseline(&self, direction: Direction) -> Option<&'static VariantSpec> {
+        self.variants().into_iter().find(|spec| spec.direction == direction)
+    }
+    fn dispatch(
+        &self,
+        _: &Problem,
+        direction: Direction,
+    ) -> Result<&'static VariantSpec, DeviceError> {
+        Ok(self.baseline(direction).unwrap())
+    }
+    fn supports(&self, variant: &VariantSpec, problem: &Problem) -> Result<(), DeviceError> {
+        variant.check_lists(problem).map_err(|error| DeviceError::Unsupported {
+            variant: variant.id,
+            reason: error.to_string(),
+        })
+    }
+    fn prepare<'a>(
+        &self,
+        variant: &VariantSpec,
+        problem: &Problem,
+        inputs: &'a HostTensors,
+    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
+        let (spec, fault) = VARIANTS.iter().find(|(spec, _)| spec.id == variant.id).unwrap();
+        let outputs = Outputs::poisoned(problem, spec.direction);
+        Ok(Box::new(Run {
+            spec,
+            fault: *fault,
+            problem: problem.clone(),
+            inputs,
+            outputs,
+            runs: 0,
+        }))
+    }
+    fn probe_bandwidth(&self) -> Result<Bandwidth, DeviceError> {
+        Ok(Bandwidth { copy_gb_per_s: 1.0, buffer_bytes: 1, threads: 1, in_cache: false })
+    }
+}
+
+struct Run<'a> {
+    spec: &'static VariantSpec,
+    fault: Fault,
+    problem: Problem,
+    inputs: &'a HostTensors,
+    outputs: Outputs,
+    runs: usize,
+}
+
+impl Run<'_> {
+    fn store(&self, exact: Vec<f64>) -> Buffer {
+        let scale = if let Fault::Scaled(scale) = self.fault { scale } else { 1.0 };
+        let mut elements: Vec<f32> = exact.iter().map(|x| (x * scale) as f32).collect();
+        if self.fault == Fault::Unwritten {
+            elements[17] = f32::NAN;
+        }
+        Buffer::F32(elements)
+    }
+}
+
+impl Prepared for Run<'_> {
+    fn poison(&mut self) -> Result<(), DeviceError> {
+        self.outputs.poison();
+        Ok(())
+    }
+    fn run(&mut self) -> Result<(), DeviceError> {
+        self.runs += 1;
+        if self.fault == Fault::Refuses {
+            let source = msdeform::Error::UnknownVariant { id: "broken".into() };
+            return Err(DeviceError::Run { variant: self.spec.id, source });
+        }
+        if self.fault == Fault::OnlyOnce && self.runs > 1 {
+            return Ok(());
+        }
+        let inputs = self.inputs;
+        let (value, locations, weights) =
+            (inputs.value.to_f64(), inputs.locations.to_f64(), inputs.weights.to_f64());
+        self.outputs = match self.spec.direction {
+            Direction::Forward => {
+                let exact = reference::forward(&self.problem, &value, &locations, &weights);
+                Outputs::Forward { output: self.store(exact) }
+            }
+            Direction::Backward => {
+                let grad_output = inputs.grad_output.to_f64();
+                let exact =
+                    reference::backward(&self.problem, &value, &locations, &weights, &grad_output);
+                Outputs::Backward {
+                    value: self.store(exact.value),
+                    locations: self.store(exact.locations),
+                    weights: self.store(exact.weights),
+                }
+            }
+        };
+        Ok(())
+    }
+    fn read(&mut self) -> Result<Outputs, DeviceError> {
+        Ok(self.outputs.clone())
+    }
+    fn time(&mut self, count: usize) -> Result<Vec<f64>, DeviceError> {
+        // A clock that a test can predict: the scaled variants take half the time.
+        let time_us = if self.fault == Fault::None { 10.0 } else { 5.0 };
+        Ok(vec![time_us; count])
+    }
+    fn timing(&self) -> Timing {
+        Timing::Cpu
+    }
+    fn mode(&self) -> &'static str {
+        "default"
+    }
+    fn workspace_bytes(&self) -> usize {
+        0
+    }
+}
+
+fn case(name: &str, layout: ValueLayout) -> Case<'static> {
+    Case {
+        workload: workload::find(name).unwrap(),
+        locations: Locations::Uniform,
+        layout,
+        dtype: DType::F32,
+        sizes: Sizes::default(),
+        seed: STANDARD_SEED,
+    }
+}
+
+#[test]
+fn exact_variants_pass_and_every_fault_is_found() {
+    let report = verify_case(
+        &TestDevice,
+        &case("edge_point_lists", ValueLayout::Interleaved),
+        &TestDevice.variants(),
+        Limits::default(),
+    )
+    .unwrap();
+    let passed: Vec<&str> = report
+        .checked
+        .iter()
+        .filter(|check| check.pass)
+        .map(|check| check.label.variant.as_str())
+        .collect();
+    assert_eq!(passed, ["fwd_exact", "bwd_exact"]);
+    assert_eq!(report.checked.len(), VARIANTS.len());
+    assert!(!report.passed());
+    let of = |id: &str| report.checked.iter().find(|check| check.label.variant == id).unwrap();
+    assert!((of("fwd_scaled").worst_rel_l2() - 1e-4).abs() < 1e-6);
+    assert!(of("fwd_unwritten").worst_rel_l2().is_nan());
+    assert!(of("fwd_once").worst_rel_l2().is_nan());
+    assert!(of("fwd_refuses").error.as_ref().unwrap().contains("broken"));
+    assert_eq!(of("bwd_scaled").tensors.len(), 3);
+    assert!(of("bwd_scaled").tensors.iter().all(|tensor| !tensor.pass));
+}
+
+#[test]
+fn what_a_variant_cannot_do_is_skipped_by_name_and_with_the_reason() {
+    let case = case("edge_one_point", ValueLayout::HeadMajor);
+    let report =
+        verify_case(&TestDevice, &case, &TestDevice.variants(), Limits::default()).unwrap();
+    assert!(report.checked.is_empty());
+    assert_eq!(report.skipped.len(), VARIANTS.len());
+    let skip = &report.skipped[0];
+    assert_eq!(
+        (skip.label.variant.as_str(), skip.label.layout.as_str()),
+        ("fwd_exact", "head_major")
+    );
+    assert!(skip.reason.contains("head_major"), "{}", skip.reason);
+}
+
+#[test]
+fn large_workloads_are_thinned_out_and_small_ones_are_not() {
+    let limits = Limits::default();
+    let large = limits.shrink(&case("ddetr_enc", ValueLayout::Interleaved)).unwrap();
+    assert_eq!(large.batch(), 1);
+    assert!(large.queries() >= 16 && large.queries() < 1000, "{large}");
+    assert_eq!(large.levels().len(), 4);
+    let small = case("edge_point_lists", ValueLayout::Interleaved);
+    assert_eq!(limits.shrink(&small).unwrap(), small.problem().unwrap());
+    let full = case("rtdetr_dec", ValueLayout::Interleaved);
+    assert_eq!(Limits::NONE.shrink(&full).unwrap(), full.problem().unwrap());
+}
+
+#[test]
+fn times_come_with_their_error_and_their_speedup() {
+    let variants: Vec<_> =
+        TestDevice.variants().into_iter().filter(|spec| spec.id != "fwd_refuses").collect();
+    let budget = Budget { seconds: 0.0, min_samples: 3, max_samples: 3 };
+    let (measurements, report) = bench_case(
+        &TestDevice,
+        &case("edge_one_point", ValueLayout::Interleaved),
+        &variants,
+        budget,
+        Some(Limits::default()),
+    )
+    .unwrap();
+    assert_eq!(measurements.len(), variants.len());
+    assert_eq!(report.checked.len(), variants.len());
+    let of = |id: &str| measurements.iter().find(|m| m.label.variant == id).unwrap();
+    assert_eq!(of("fwd_exact").samples_us, [10.0; 3]);
+    assert_eq!(of("fwd_exact").speedup, Some(1.0));
+    assert_eq!(of("fwd_scaled").speedup, Some(2.0));
+    assert_eq!(of("bwd_scaled").speedup, Some(2.0));
+    assert!(of("fwd_exact").rel_l2 < 1e-6);
+    assert!(of("fwd_unwritten").rel_l2.is_nan());
+    let expected = of("fwd_exact").work.samples as f64 / 10e-6;
+    assert!((of("fwd_exact").throughput.samples_per_s / expected - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn a_variant_that_fails_while_timed_is_an_error_with_its_name() {
+    let variants: Vec<_> =
+        TestDevice.variants().into_iter().filter(|spec| spec.id == "fwd_refuses").collect();
+    let case = case("edge_one_point", ValueLayout::Interleaved);
+    let error = bench_case(&TestDevice, &case, &variants, Budget::default(), None).unwrap_err();
+    assert!(error.to_string().contains("fwd_refuses"), "{error}");
+}
+
+#[test]
+fn selections_take_what_workloads_list_unless_told() {
+    let mut selection = Selection {
+        workloads: vec![workload::find("edge_one_pixel").unwrap().clone()],
+        locations: Vec::new(),
+        layouts: Vec::new(),
+        breadth: Breadth::All,
+        dtypes: vec![DType::F32, DType::F16],
+        directions: vec![Direction::Forward],
+        variants: Vec::new(),
+        sizes: Sizes::default(),
+        seed: 0,
+    };
+    assert_eq!(selection.cases().len(), 2 * 3 * 2);
+    assert_eq!(selection.variants_of(&TestDevice).unwrap().len(), 5);
+    selection.breadth = Breadth::First;
+    assert_eq!(selection.cases().len(), 2);
+    selection.layouts = vec![ValueLayout::HeadMajor];
+    assert!(selection.cases().iter().all(|case| case.layout == ValueLayout::HeadMajor));
+    selection.variants = vec!["fwd_exact".into(), "bwd_exact".into()];
+    assert_eq!(selection.variants_of(&TestDevice).unwrap().len(), 1);
+    selection.variants = vec!["fwd_exactly".into()];
+    let message = selection.variants_of(&TestDevice).unwrap_err().to_string();
+    assert!(message.contains("fwd_exactly") && message.contains("bwd_exact"), "{message}");
+}

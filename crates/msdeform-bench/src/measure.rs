@@ -1,0 +1,110 @@
+//! Timing a variant on a case.
+
+use std::time::Instant;
+
+use msdeform::VariantSpec;
+use serde::{Deserialize, Serialize};
+
+use crate::device::{Device, DeviceError, Timing};
+use crate::{Case, HostTensors, Statistics, Throughput, Work, case::Label, number};
+
+/// How long to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Seconds of samples, after the warm-up.
+    pub seconds: f64,
+    /// At least this many samples, even past the time.
+    pub min_samples: usize,
+    /// At most this many.
+    pub max_samples: usize,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { seconds: 1.0, min_samples: 5, max_samples: 2000 }
+    }
+}
+
+/// One variant, timed on one case.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Measurement {
+    /// What was run.
+    #[serde(flatten)]
+    pub label: Label,
+    /// In which mode, where the variant has several.
+    pub mode: String,
+    /// What clock took the samples.
+    pub timing: Timing,
+    /// Worker threads, where that means something.
+    pub threads: Option<usize>,
+    /// Order statistics of the samples.
+    #[serde(flatten)]
+    pub statistics: Statistics,
+    /// What a call has to do.
+    #[serde(flatten)]
+    pub work: Work,
+    /// Work per time at the median.
+    #[serde(flatten)]
+    pub throughput: Throughput,
+    /// Bytes allocated beside inputs and outputs.
+    pub workspace_bytes: usize,
+    /// Worst relative L2 error against the reference on the same case, where it was verified.
+    #[serde(default, with = "number::or_null")]
+    pub rel_l2: f64,
+    /// Time of the baseline variant over this one's, where it was timed too.
+    #[serde(default)]
+    pub speedup: Option<f64>,
+    /// Every sample, in the order taken.
+    pub samples_us: Vec<f64>,
+}
+
+/// Warm-up ends after this many runs or this share of the time, whichever is first.
+const WARM_UP_RUNS: usize = 3;
+const WARM_UP_SHARE: f64 = 0.25;
+
+/// Times a variant on inputs that were made for the case in full size.
+///
+/// # Errors
+/// Whatever the device says, typed.
+pub fn measure(
+    device: &dyn Device,
+    case: &Case<'_>,
+    problem: &msdeform::Problem,
+    inputs: &HostTensors,
+    variant: &'static VariantSpec,
+    budget: Budget,
+) -> Result<Measurement, DeviceError> {
+    let mut prepared = device.prepare(variant, problem, inputs)?;
+    let start = Instant::now();
+    for _ in 0..WARM_UP_RUNS {
+        prepared.run()?;
+        if start.elapsed().as_secs_f64() > budget.seconds * WARM_UP_SHARE {
+            break;
+        }
+    }
+    let start = Instant::now();
+    let mut samples_us = Vec::new();
+    while samples_us.len() < budget.min_samples.max(1)
+        || (samples_us.len() < budget.max_samples && start.elapsed().as_secs_f64() < budget.seconds)
+    {
+        samples_us.extend(prepared.time(1)?);
+    }
+    let statistics = Statistics::of(&samples_us).ok_or(DeviceError::Unsupported {
+        variant: variant.id,
+        reason: "the device's clock returned no usable time".to_owned(),
+    })?;
+    let work = Work::of(problem, variant.direction);
+    Ok(Measurement {
+        label: case.label(variant, problem),
+        mode: prepared.mode().to_owned(),
+        timing: prepared.timing(),
+        threads: device.threads(),
+        statistics,
+        work,
+        throughput: work.throughput(statistics.median_us),
+        workspace_bytes: prepared.workspace_bytes(),
+        rel_l2: f64::NAN,
+        speedup: None,
+        samples_us,
+    })
+}

@@ -1,0 +1,120 @@
+//! The README's tables, made from records.
+
+use std::fmt::Write;
+
+use msdeform::DeviceKind;
+
+use crate::overview::{markdown, most_threads, overview};
+use crate::record::{Record, newest};
+
+/// What is wrong with the markers in a README.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpliceError {
+    /// A table that begins and does not end, or the other way round.
+    #[error("the README needs `{begin}` followed by `{end}`, each once")]
+    Markers {
+        /// The opening marker.
+        begin: String,
+        /// The closing marker.
+        end: String,
+    },
+}
+
+/// Replaces what stands between `<!-- records:cpu:begin -->` and `<!-- records:cpu:end -->` (and
+/// likewise for `cuda`) by the newest figures of the given records, which come oldest first. A
+/// README without a kind's markers gets no table of it; all other text stays as it is.
+///
+/// # Errors
+/// [`SpliceError::Markers`] if a marker is missing its partner or comes twice.
+pub fn splice(readme: &str, records: &[Record]) -> Result<String, SpliceError> {
+    let mut text = readme.to_owned();
+    for kind in [DeviceKind::Cpu, DeviceKind::Cuda] {
+        let begin = format!("<!-- records:{kind}:begin -->");
+        let end = format!("<!-- records:{kind}:end -->");
+        let (begins, ends) = (text.matches(&begin).count(), text.matches(&end).count());
+        if begins == 0 && ends == 0 {
+            continue;
+        }
+        let place = text.find(&begin).map(|at| at + begin.len()).zip(text.find(&end));
+        match place {
+            Some((from, to)) if begins == 1 && ends == 1 && from <= to => {
+                text.replace_range(from..to, &tables(kind, records));
+            }
+            _ => return Err(SpliceError::Markers { begin, end }),
+        }
+    }
+    Ok(text)
+}
+
+/// One table per device of a kind, the device measured last first.
+fn tables(kind: DeviceKind, records: &[Record]) -> String {
+    let of_kind: Vec<Record> =
+        records.iter().filter(|record| record.device.kind == kind.name()).cloned().collect();
+    if of_kind.is_empty() {
+        return "\nNothing has been measured yet.\n".to_owned();
+    }
+    let figures = newest(&of_kind);
+    let mut seen: Vec<&str> = Vec::new();
+    let mut out = String::from("\n");
+    for record in of_kind.iter().rev().filter(|record| !record.measurements.is_empty()) {
+        let slug = record.device.slug.as_str();
+        if seen.contains(&slug) {
+            continue;
+        }
+        seen.push(slug);
+        let figures = most_threads(&figures, slug);
+        let threads = figures
+            .first()
+            .and_then(|figure| figure.threads)
+            .map_or_else(String::new, |threads| format!(", {threads} threads"));
+        // Writing to a String cannot fail.
+        let _ =
+            writeln!(out, "{}{threads}; median times from `records/{slug}`.\n", record.device.name);
+        out.push_str(&markdown(&overview(&figures)));
+        out.push('\n');
+    }
+    out.truncate(out.trim_end().len());
+    out.push('\n');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::record_of;
+
+    const README: &str = "# x\n<!-- records:cpu:begin -->\nold\n<!-- records:cpu:end -->\nrest\n";
+
+    #[test]
+    fn the_table_is_replaced_and_the_rest_stays() {
+        let spliced = splice(README, &[record_of("2026-01-01T00:00:00Z", 1500.0)]).unwrap();
+        assert!(spliced.starts_with("# x\n<!-- records:cpu:begin -->\n"), "{spliced}");
+        assert!(spliced.ends_with("\n<!-- records:cpu:end -->\nrest\n"), "{spliced}");
+        assert!(!spliced.contains("old") && spliced.contains("1.50 ms"), "{spliced}");
+        let records = [record_of("2026-01-01T00:00:00Z", 1500.0)];
+        assert_eq!(splice(&spliced, &records).unwrap(), spliced, "splicing again changes nothing");
+    }
+
+    #[test]
+    fn the_newest_figure_wins() {
+        let records =
+            [record_of("2026-01-01T00:00:00Z", 1500.0), record_of("2026-01-02T00:00:00Z", 900.0)];
+        let spliced = splice(README, &records).unwrap();
+        assert!(spliced.contains("900 us") && !spliced.contains("1.50 ms"), "{spliced}");
+    }
+
+    #[test]
+    fn no_records_and_no_markers_are_fine_and_half_a_marker_is_not() {
+        assert!(splice(README, &[]).unwrap().contains("Nothing has been measured yet"));
+        assert_eq!(splice("plain", &[]).unwrap(), "plain");
+        for broken in [
+            "<!-- records:cpu:begin -->",
+            "<!-- records:cpu:end -->",
+            "<!-- records:cpu:end --><!-- records:cpu:begin -->",
+            "<!-- records:cuda:begin --><!-- records:cuda:end --><!-- records:cuda:end -->",
+        ] {
+            assert!(splice(broken, &[]).is_err(), "{broken}");
+        }
+    }
+}

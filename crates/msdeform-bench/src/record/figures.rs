@@ -1,0 +1,97 @@
+//! The newest figure for every measured combination.
+
+use std::collections::BTreeMap;
+
+use msdeform::{DType, Direction};
+use serde::{Deserialize, Serialize};
+
+use super::Record;
+use crate::device::Timing;
+use crate::{number, workload};
+
+/// One line of `msdeform records`. The field names are an interface: scripts read them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "named as the record's own fields, which say what they are")]
+pub struct Figure {
+    pub device: String,
+    pub workload: String,
+    pub locations: String,
+    pub layout: String,
+    pub dtype: String,
+    pub direction: String,
+    pub mode: String,
+    pub variant: String,
+    pub timing: Timing,
+    pub threads: Option<usize>,
+    pub median_us: f64,
+    pub mad_us: f64,
+    #[serde(with = "number::or_null")]
+    pub rel_l2: f64,
+    pub commit: String,
+    /// Whether the sources differed from `commit`.
+    pub dirty: bool,
+    pub batch: usize,
+    pub queries: usize,
+    /// Time of the baseline variant over this one's, where both were timed together.
+    pub speedup: Option<f64>,
+    pub date: String,
+}
+
+impl Figure {
+    /// Everything that makes two figures comparable; a newer one with the same key replaces. Sorts
+    /// as tables do: workloads and formats as they are listed, forward before backward.
+    fn key(&self) -> impl Ord + use<> {
+        let order = (
+            self.device.clone(),
+            self.threads,
+            workload::table_position(&self.workload),
+            self.direction != Direction::Forward.name(),
+            DType::ALL.iter().position(|dtype| dtype.name() == self.dtype),
+        );
+        let rest = [
+            &self.workload,
+            &self.locations,
+            &self.layout,
+            &self.direction,
+            &self.dtype,
+            &self.mode,
+            &self.variant,
+        ]
+        .map(Clone::clone);
+        (order, rest, self.timing, self.batch, self.queries)
+    }
+}
+
+/// The figures of records that come oldest first, newest per combination, sorted by combination.
+#[must_use]
+pub fn newest(records: &[Record]) -> Vec<Figure> {
+    let mut figures = BTreeMap::new();
+    for record in records {
+        for measurement in &record.measurements {
+            let label = &measurement.label;
+            let figure = Figure {
+                device: record.device.slug.clone(),
+                workload: label.workload.clone(),
+                locations: label.locations.clone(),
+                layout: label.layout.clone(),
+                dtype: label.dtype.clone(),
+                direction: label.direction.clone(),
+                mode: measurement.mode.clone(),
+                variant: label.variant.clone(),
+                timing: measurement.timing,
+                threads: measurement.threads,
+                median_us: measurement.statistics.median_us,
+                mad_us: measurement.statistics.mad_us,
+                rel_l2: measurement.rel_l2,
+                commit: record.provenance.commit.clone(),
+                dirty: record.provenance.dirty,
+                batch: label.batch,
+                queries: label.queries,
+                speedup: measurement.speedup,
+                date: record.date.clone(),
+            };
+            figures.insert(figure.key(), figure);
+        }
+    }
+    figures.into_values().collect()
+}

@@ -1,0 +1,202 @@
+//! Records on disk: `records/<device>/<date>-<revision>/{record.json, summary.md}`.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Record, RecordError, SCHEMA, summary};
+
+const FILE: &str = "record.json";
+const MOST_PER_DAY: u32 = 1000;
+
+fn failed<'a>(
+    action: &'static str,
+    path: &'a Path,
+) -> impl Fn(std::io::Error) -> RecordError + use<'a> {
+    move |source| RecordError::Io { action, path: path.to_owned(), source }
+}
+
+/// The checkout of this project around a folder, if there is one.
+#[must_use]
+pub fn find_checkout(from: &Path) -> Option<PathBuf> {
+    from.ancestors()
+        .find(|folder| {
+            folder.join("crates/msdeform-bench").is_dir() && folder.join("workloads").is_dir()
+        })
+        .map(Path::to_owned)
+}
+
+/// Where records go without being told: `records/` of the checkout around the current folder, or
+/// `msdeform-records` in the current folder.
+#[must_use]
+pub fn default_folder() -> PathBuf {
+    std::env::current_dir()
+        .ok()
+        .and_then(|current| find_checkout(&current))
+        .map_or_else(|| PathBuf::from("msdeform-records"), |checkout| checkout.join("records"))
+}
+
+/// Writes a record into a folder of its own and returns that. The folder appears complete or not
+/// at all, and never replaces another: further records of a commit and day get a number.
+///
+/// # Errors
+/// [`RecordError::Io`] naming the file or folder.
+pub fn write(record: &Record, root: &Path) -> Result<PathBuf, RecordError> {
+    let device_folder = root.join(&record.device.slug);
+    fs::create_dir_all(&device_folder).map_err(failed("create", &device_folder))?;
+    let pending = tempfile::Builder::new()
+        .prefix(".pending-")
+        .tempdir_in(&device_folder)
+        .map_err(failed("create a folder in", &device_folder))?;
+    let json = serde_json::to_string_pretty(record).map_err(RecordError::Serialise)?;
+    write_synced(&pending.path().join(FILE), &compact_samples(&json))?;
+    write_synced(&pending.path().join("summary.md"), &summary(record))?;
+    make_readable(pending.path())?;
+
+    let date = record.date.get(..10).unwrap_or(&record.date);
+    let name = format!("{date}-{}", record.provenance.revision());
+    for number in 1..MOST_PER_DAY {
+        let suffix = if number == 1 { String::new() } else { format!("-{number}") };
+        let target = device_folder.join(format!("{name}{suffix}"));
+        // Renaming onto an empty folder succeeds on Unix: look first.
+        if target.exists() {
+            continue;
+        }
+        match fs::rename(pending.path(), &target) {
+            Ok(()) => {
+                // It is no longer where the guard would remove it.
+                let _gone = pending.keep();
+                return Ok(target);
+            }
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty
+                ) => {}
+            Err(error) => return Err(failed("create", &target)(error)),
+        }
+    }
+    Err(RecordError::NoFreeName { path: device_folder })
+}
+
+fn write_synced(path: &Path, text: &str) -> Result<(), RecordError> {
+    let mut file = fs::File::create(path).map_err(failed("create", path))?;
+    file.write_all(text.as_bytes()).map_err(failed("write", path))?;
+    file.sync_all().map_err(failed("write", path))
+}
+
+/// Temporary folders are private; records are not.
+fn make_readable(folder: &Path) -> Result<(), RecordError> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755))
+            .map_err(failed("change the permissions of", folder))?;
+    }
+    let _ = folder;
+    Ok(())
+}
+
+/// Puts every list of numbers on one line: a record is read by people and compared by diff.
+fn compact_samples(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    let mut in_list = false;
+    for line in json.lines() {
+        let text = line.trim();
+        if in_list {
+            in_list = !text.starts_with(']');
+            out.push_str(text);
+            out.push_str(if text.ends_with(',') && in_list { " " } else { "" });
+        } else {
+            out.push_str(line);
+            in_list = text.ends_with("\"samples_us\": [");
+        }
+        if !in_list {
+            out.push('\n');
+        }
+    }
+    out
+}
+
+/// Every record under a folder, oldest first.
+///
+/// # Errors
+/// [`RecordError`] naming the file: a broken record is not passed over.
+pub fn load_all(root: &Path) -> Result<Vec<Record>, RecordError> {
+    load(record_files(root)?)
+}
+
+/// Every record under a folder that is checked in there, oldest first; all of them where there is
+/// no repository to ask.
+///
+/// # Errors
+/// As [`load_all`].
+pub fn load_committed(root: &Path) -> Result<Vec<Record>, RecordError> {
+    let mut files = record_files(root)?;
+    if let Some(tracked) = tracked_files(root) {
+        files.retain(|file| tracked.iter().any(|tracked| file.ends_with(tracked)));
+    }
+    load(files)
+}
+
+/// Paths relative to `root` that git tracks.
+fn tracked_files(root: &Path) -> Option<Vec<PathBuf>> {
+    let output = Command::new("git")
+        .arg("-C")
+        .arg(root)
+        .args(["ls-files", "-z", "--", "."])
+        .output()
+        .ok()?;
+    output.status.success().then(|| {
+        String::from_utf8_lossy(&output.stdout)
+            .split('\0')
+            .filter(|path| !path.is_empty())
+            .map(PathBuf::from)
+            .collect()
+    })
+}
+
+/// `<root>/<device>/<run>/record.json`, leaving out folders whose name starts with a dot.
+fn record_files(root: &Path) -> Result<Vec<PathBuf>, RecordError> {
+    let folders = |path: &Path| -> Result<Vec<PathBuf>, RecordError> {
+        let mut folders = Vec::new();
+        for entry in fs::read_dir(path).map_err(failed("read", path))? {
+            let entry = entry.map_err(failed("read", path))?;
+            let hidden = entry.file_name().to_string_lossy().starts_with('.');
+            if !hidden && entry.path().is_dir() {
+                folders.push(entry.path());
+            }
+        }
+        folders.sort();
+        Ok(folders)
+    };
+    let mut files = Vec::new();
+    for device in folders(root)? {
+        for run in folders(&device)? {
+            let file = run.join(FILE);
+            if file.is_file() {
+                files.push(file);
+            }
+        }
+    }
+    Ok(files)
+}
+
+fn load(files: Vec<PathBuf>) -> Result<Vec<Record>, RecordError> {
+    let mut records = Vec::with_capacity(files.len());
+    for path in files {
+        let text = fs::read_to_string(&path).map_err(failed("read", &path))?;
+        let parse = |source| RecordError::Parse { path: path.clone(), source };
+        // The version first: another format need not parse as this one.
+        let raw: serde_json::Value = serde_json::from_str(&text).map_err(parse)?;
+        let found = raw.get("schema").and_then(serde_json::Value::as_u64).unwrap_or(0);
+        if found != u64::from(SCHEMA) {
+            let found = u32::try_from(found).unwrap_or(u32::MAX);
+            return Err(RecordError::Schema { path, found });
+        }
+        records.push(serde_json::from_value::<Record>(raw).map_err(parse)?);
+    }
+    records.sort_by(|a, b| a.date.cmp(&b.date));
+    Ok(records)
+}

@@ -1,0 +1,134 @@
+//! Evidence: raw samples with everything needed to judge them, and the figures drawn from it.
+
+mod environment;
+mod figures;
+mod folder;
+mod provenance;
+mod summary;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+pub use environment::Environment;
+pub use figures::{Figure, newest};
+pub use folder::{default_folder, find_checkout, load_all, load_committed, write};
+pub use provenance::Provenance;
+pub use summary::summary;
+
+use crate::device::{Bandwidth, Device};
+use crate::verify::Report;
+use crate::{Measurement, STANDARD_SEED};
+
+/// Version of the file format; readers refuse what they do not know.
+pub const SCHEMA: u32 = 1;
+
+/// What can go wrong with records.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// A file or folder that cannot be read or written.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file that is not a record.
+    #[error("{} is not a record: {source}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// A record of another version of this tool.
+    #[error("{} has format {found}, this tool reads {SCHEMA}; use the tool that wrote it", path.display())]
+    Schema {
+        /// The file.
+        path: PathBuf,
+        /// The version it has.
+        found: u32,
+    },
+    /// Too many records of one commit on one day.
+    #[error("{} has no free name left for a record of this commit", path.display())]
+    NoFreeName {
+        /// The folder of the device.
+        path: PathBuf,
+    },
+    /// A record that cannot be put into JSON.
+    #[error("cannot serialise the record: {0}")]
+    Serialise(serde_json::Error),
+}
+
+/// The device as a record names it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceRecord {
+    /// Folder under `records/`.
+    pub slug: String,
+    /// `cpu` or `cuda`.
+    pub kind: String,
+    /// One line for people.
+    pub name: String,
+    /// Hardware, clocks, drivers.
+    pub facts: BTreeMap<String, String>,
+    /// What its memory can do.
+    pub bandwidth: Option<Bandwidth>,
+}
+
+/// One run of the laboratory.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// When it was made, in UTC, RFC 3339.
+    pub date: String,
+    /// Which sources and which command.
+    #[serde(flatten)]
+    pub provenance: Provenance,
+    /// What it ran on.
+    pub device: DeviceRecord,
+    /// The software around it.
+    pub environment: Environment,
+    /// Seed of the inputs.
+    pub seed: u64,
+    /// Timings with raw samples.
+    pub measurements: Vec<Measurement>,
+    /// Accuracy.
+    pub verification: Report,
+}
+
+impl Record {
+    /// A record of now.
+    #[must_use]
+    pub fn new(
+        device: &dyn Device,
+        bandwidth: Option<Bandwidth>,
+        measurements: Vec<Measurement>,
+        verification: Report,
+    ) -> Self {
+        Self {
+            schema: SCHEMA,
+            date: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            provenance: Provenance::now(),
+            device: DeviceRecord {
+                slug: device.slug().to_owned(),
+                kind: device.id().kind().name().to_owned(),
+                name: device.name().to_owned(),
+                facts: device.facts(),
+                bandwidth,
+            },
+            environment: Environment::now(),
+            seed: STANDARD_SEED,
+            measurements,
+            verification,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,274 @@
+//! Every variant that fits against the `f64` reference, on small but representative problems.
+
+use msdeform::{Direction, Problem, VariantSpec, reference};
+use serde::{Deserialize, Serialize};
+
+use crate::compare::{Comparison, away_from_borders};
+use crate::device::{Device, DeviceError, Outputs};
+use crate::workload::WorkloadError;
+use crate::{Case, HostTensors, case::Label};
+
+/// How large a verified problem may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Samples times channels that the reference computes; queries are thinned out to stay below.
+    pub sample_channels: usize,
+    /// Elements of the value tensor; the batch is reduced to one image to stay below.
+    pub value_elements: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { sample_channels: 1 << 20, value_elements: 4 << 20 }
+    }
+}
+
+impl Limits {
+    /// No limits: the workload as it is, however long the reference takes.
+    pub const NONE: Self = Self { sample_channels: usize::MAX, value_elements: usize::MAX };
+
+    /// The problem to verify for a case: at most two images (one where those are large) and an even
+    /// choice of the queries.
+    ///
+    /// # Errors
+    /// [`WorkloadError::Problem`].
+    pub fn shrink(&self, case: &Case<'_>) -> Result<Problem, WorkloadError> {
+        let whole = case.problem()?;
+        if self.sample_channels == usize::MAX {
+            return Ok(whole);
+        }
+        let image_elements = whole.value_len() / whole.batch().max(1);
+        let affordable = self.value_elements / image_elements.max(1);
+        let batch = whole.batch().min(affordable.clamp(1, 2));
+        let per_query = batch * whole.heads() * whole.samples() * whole.channels();
+        let queries = whole.queries().min((self.sample_channels / per_query.max(1)).max(16));
+        whole
+            .to_builder()
+            .batch(batch)
+            .queries(queries)
+            .build()
+            .map_err(|source| WorkloadError::Problem { name: case.workload.name.clone(), source })
+    }
+}
+
+/// One tensor of a verified run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TensorCheck {
+    /// `output`, `grad_value`, `grad_locations` or `grad_weights`.
+    pub tensor: String,
+    /// How far it is from the reference.
+    #[serde(flatten)]
+    pub comparison: Comparison,
+    /// The largest relative L2 error allowed.
+    pub bound: f64,
+    /// Whether it is within the bound.
+    pub pass: bool,
+}
+
+/// One variant on one case.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Verification {
+    /// What was run.
+    #[serde(flatten)]
+    pub label: Label,
+    /// Every tensor it wrote; empty if it failed to run.
+    pub tensors: Vec<TensorCheck>,
+    /// Whether all of them are within their bounds.
+    pub pass: bool,
+    /// Why it failed to run, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl Verification {
+    /// The worst relative L2 error of its tensors; NaN if one is NaN or nothing ran.
+    #[must_use]
+    pub fn worst_rel_l2(&self) -> f64 {
+        let errors = || self.tensors.iter().map(|check| check.comparison.rel_l2);
+        if self.tensors.is_empty() || errors().any(f64::is_nan) {
+            return f64::NAN;
+        }
+        errors().fold(0.0, f64::max)
+    }
+
+    /// Elements compared in all tensors.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        self.tensors.iter().map(|check| check.comparison.elements).sum()
+    }
+}
+
+/// A combination that was not run, and why.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Skip {
+    /// What was not run.
+    #[serde(flatten)]
+    pub label: Label,
+    /// Why not.
+    pub reason: String,
+}
+
+/// Everything found out about one case.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// What was run.
+    pub checked: Vec<Verification>,
+    /// What was not.
+    pub skipped: Vec<Skip>,
+}
+
+impl Report {
+    /// Whether nothing failed. True for an empty report: callers that need evidence count.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.checked.iter().all(|check| check.pass)
+    }
+
+    /// Takes over the rows of another report.
+    pub fn extend(&mut self, other: Self) {
+        self.checked.extend(other.checked);
+        self.skipped.extend(other.skipped);
+    }
+
+    /// Every check that failed.
+    pub fn failures(&self) -> impl Iterator<Item = &Verification> {
+        self.checked.iter().filter(|check| !check.pass)
+    }
+}
+
+/// Runs the given variants on a case and compares them with the reference.
+///
+/// # Errors
+/// [`WorkloadError::Problem`]; what a device says is part of the report.
+pub fn verify_case(
+    device: &dyn Device,
+    case: &Case<'_>,
+    variants: &[&'static VariantSpec],
+    limits: Limits,
+) -> Result<Report, WorkloadError> {
+    let problem = limits.shrink(case)?;
+    let mut report = Report::default();
+    let mut fitting = Vec::new();
+    for &variant in variants {
+        match device.supports(variant, &problem) {
+            Ok(()) => fitting.push(variant),
+            Err(error) => report
+                .skipped
+                .push(Skip { label: case.label(variant, &problem), reason: reason(error) }),
+        }
+    }
+    if fitting.is_empty() {
+        return Ok(report);
+    }
+    let inputs = case.inputs(&problem);
+    let oracle = Oracle::new(&problem, &inputs, &fitting);
+    for variant in fitting {
+        let label = case.label(variant, &problem);
+        report.checked.push(match run_once(device, variant, &problem, &inputs) {
+            Ok(outputs) => {
+                let tensors = oracle.check(&outputs, variant, &problem);
+                let pass = tensors.iter().all(|check| check.pass);
+                Verification { label, tensors, pass, error: None }
+            }
+            Err(error) => {
+                let error = Some(error.to_string());
+                Verification { label, tensors: Vec::new(), pass: false, error }
+            }
+        });
+    }
+    Ok(report)
+}
+
+/// The reason of a refusal without the variant's name, which its row already says.
+fn reason(error: DeviceError) -> String {
+    match error {
+        DeviceError::Unsupported { reason, .. } => reason,
+        other => other.to_string(),
+    }
+}
+
+fn run_once(
+    device: &dyn Device,
+    variant: &VariantSpec,
+    problem: &Problem,
+    inputs: &HostTensors,
+) -> Result<Outputs, DeviceError> {
+    let mut prepared = device.prepare(variant, problem, inputs)?;
+    // Twice: what a first run leaves behind (workspace, zeroing) must not reach into the second.
+    for _ in 0..2 {
+        prepared.poison()?;
+        prepared.run()?;
+    }
+    prepared.read()
+}
+
+/// What the reference says about given inputs, for the directions that are asked for.
+#[derive(Clone, Debug)]
+pub struct Oracle {
+    output: Option<Vec<f64>>,
+    gradients: Option<reference::Gradients>,
+    /// Per sample, whether the gradient of its location is compared.
+    compared: Vec<bool>,
+}
+
+impl Oracle {
+    /// Computes the reference for every direction that one of the variants runs.
+    #[must_use]
+    pub fn new(problem: &Problem, inputs: &HostTensors, variants: &[&VariantSpec]) -> Self {
+        let wanted = |direction| variants.iter().any(|variant| variant.direction == direction);
+        let value = inputs.value.to_f64();
+        let locations = inputs.locations.to_f64();
+        let weights = inputs.weights.to_f64();
+        // The two directions are the reference's only parallelism: it stays plain.
+        let (output, gradients) = rayon::join(
+            || {
+                wanted(Direction::Forward)
+                    .then(|| reference::forward(problem, &value, &locations, &weights))
+            },
+            || {
+                wanted(Direction::Backward).then(|| {
+                    let grad_output = inputs.grad_output.to_f64();
+                    reference::backward(problem, &value, &locations, &weights, &grad_output)
+                })
+            },
+        );
+        Self { output, gradients, compared: away_from_borders(problem, &locations) }
+    }
+
+    /// Compares what a variant wrote, tensor by tensor, with the bounds of that variant.
+    #[must_use]
+    pub fn check(
+        &self,
+        outputs: &Outputs,
+        variant: &VariantSpec,
+        problem: &Problem,
+    ) -> Vec<TensorCheck> {
+        let check = |tensor: &str, comparison: Comparison, dtype| {
+            let bound = variant.rel_l2_bound(dtype);
+            let pass = comparison.is_within(bound);
+            TensorCheck { tensor: tensor.to_owned(), comparison, bound, pass }
+        };
+        let (dtype, sampling) = (problem.dtype(), problem.sampling_dtype());
+        match (outputs, &self.output, &self.gradients) {
+            (Outputs::Forward { output }, Some(expected), _) => {
+                vec![check("output", Comparison::of(&output.to_f64(), expected), dtype)]
+            }
+            (Outputs::Backward { value, locations, weights }, _, Some(expected)) => {
+                let of_value = Comparison::of(&value.to_f64(), &expected.value);
+                let of_locations =
+                    Comparison::filtered(&locations.to_f64(), &expected.locations, |index| {
+                        self.compared[index / 2]
+                    });
+                let of_weights = Comparison::of(&weights.to_f64(), &expected.weights);
+                vec![
+                    check("grad_value", of_value, dtype),
+                    check("grad_locations", of_locations, sampling),
+                    check("grad_weights", of_weights, sampling),
+                ]
+            }
+            // The oracle holds every direction of the variants it was made for, and a device returns
+            // outputs of the variant's direction; anything else compares nothing and must not pass.
+            _ => vec![check("output", Comparison::of(&[], &[f64::NAN]), dtype)],
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The shapes people run: one TOML file each, built into the binary or loaded from a path.
+
+mod builtin;
+mod locations;
+
+use std::path::{Path, PathBuf};
+
+use msdeform::{DType, Problem, ValueLayout};
+use serde::{Deserialize, Serialize};
+
+pub use builtin::{all, by_tag, find, table_position};
+pub use locations::Locations;
+
+/// What is wrong with a workload, by name or by file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkloadError {
+    /// A name nobody built in, and no such file either.
+    #[error(
+        "unknown workload `{name}`{}; built in: {}. A path to a .toml file works too",
+        did_you_mean(suggestion.as_deref()),
+        known.join(", ")
+    )]
+    Unknown {
+        /// The name as given.
+        name: String,
+        /// The closest built-in name, if one is close.
+        suggestion: Option<&'static str>,
+        /// Everything built in.
+        known: Vec<&'static str>,
+    },
+    /// A file that cannot be read.
+    #[error("cannot read workload file {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file that is not a workload.
+    #[error("workload file {}: {message}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with line and column where known.
+        message: String,
+    },
+    /// Sizes that do not make a problem.
+    #[error("workload `{name}`: {source}")]
+    Problem {
+        /// The workload.
+        name: String,
+        /// What is wrong with its sizes.
+        source: msdeform::Error,
+    },
+}
+
+fn did_you_mean(suggestion: Option<&str>) -> String {
+    suggestion.map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"))
+}
+
+/// How many queries an image has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Queries {
+    /// As many as written.
+    Count(usize),
+    /// One per pixel of the pyramid: encoders.
+    Pixels(PixelsTag),
+}
+
+/// The word `pixels` in a workload file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PixelsTag {
+    /// One for every pixel.
+    Pixels,
+}
+
+/// Points of every level.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Points {
+    /// The same number everywhere.
+    Same(usize),
+    /// One number for each level.
+    PerLevel(Vec<usize>),
+}
+
+/// Where the reference point of a query lies, around which `local` locations are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReferencePoints {
+    /// The centre of the query's own pixel; the number of queries is that of the pixels.
+    Pixels,
+    /// Queries lie on a raster over the image, in the aspect ratio of the first level.
+    Raster,
+    /// Queries lie on a raster of this many columns.
+    RasterWidth(usize),
+    /// Drawn anew for every query: object queries of a decoder.
+    Uniform,
+}
+
+/// What a workload is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tag {
+    /// Measured by the main job and compared with other implementations.
+    Standard,
+    /// Small and awkward; verified, not timed.
+    Edge,
+    /// Every pixel (or nearly) is a query.
+    Encoder,
+    /// A few hundred object queries.
+    Decoder,
+}
+
+/// A named shape with the reason why it is worth measuring.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// The name in tables, on the command line and in records.
+    pub name: String,
+    /// Why it is here.
+    pub why: String,
+    /// What it is for.
+    pub tags: Vec<Tag>,
+    /// The standard batch, as published comparisons use it.
+    pub batch: usize,
+    /// The batch that the main job times on a processor, so that it ends within a minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_cpu: Option<usize>,
+    /// Attention heads.
+    pub heads: usize,
+    /// Channels of a head.
+    pub channels: usize,
+    /// Height and width of every level.
+    pub levels: Vec<(u32, u32)>,
+    /// Points of a level.
+    pub points: Points,
+    /// Queries of an image.
+    pub queries: Queries,
+    /// Where `local` locations are centred.
+    pub reference_points: ReferencePoints,
+    /// Kinds of locations it is run with, the most telling first.
+    pub locations: Vec<Locations>,
+    /// Layouts it is run in, the usual one first.
+    #[serde(with = "layout_names")]
+    pub layouts: Vec<ValueLayout>,
+}
+
+/// What a caller changes about a workload.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sizes {
+    /// Images, instead of the standard batch.
+    pub batch: Option<usize>,
+    /// Queries, instead of the workload's.
+    pub queries: Option<usize>,
+}
+
+impl Workload {
+    /// A workload from the text of its file; `path` is for messages.
+    ///
+    /// # Errors
+    /// [`WorkloadError::Parse`] and [`WorkloadError::Problem`].
+    pub fn parse(text: &str, path: &Path) -> Result<Self, WorkloadError> {
+        let parse_error = |message| WorkloadError::Parse { path: path.to_owned(), message };
+        let workload: Self = toml::from_str(text)
+            .map_err(|error| parse_error(format!("not a workload: {error}")))?;
+        if workload.locations.is_empty() || workload.layouts.is_empty() {
+            return Err(parse_error("`locations` and `layouts` need at least one entry".into()));
+        }
+        let layout = workload.layouts[0];
+        let problem = workload.problem(DType::F32, layout, Sizes::default())?;
+        if workload.reference_points == ReferencePoints::Pixels
+            && problem.queries() != workload.pixels()
+        {
+            return Err(parse_error(format!(
+                "reference_points = \"pixels\" needs as many queries as pixels ({}), found {}",
+                workload.pixels(),
+                problem.queries()
+            )));
+        }
+        if workload.reference_points == ReferencePoints::RasterWidth(0) {
+            return Err(parse_error("`raster_width` must be at least 1".into()));
+        }
+        Ok(workload)
+    }
+
+    /// A workload from a file.
+    ///
+    /// # Errors
+    /// [`WorkloadError::Read`], and those of [`Workload::parse`].
+    pub fn load(path: &Path) -> Result<Self, WorkloadError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| WorkloadError::Read { path: path.to_owned(), source })?;
+        Self::parse(&text, path)
+    }
+
+    /// A built-in workload by name, or one from a file if `name` looks like a path.
+    ///
+    /// # Errors
+    /// [`WorkloadError::Unknown`] naming all that is known, and those of [`Workload::load`].
+    pub fn named(name: &str) -> Result<Self, WorkloadError> {
+        if let Some(workload) = find(name) {
+            return Ok(workload.clone());
+        }
+        let path = Path::new(name);
+        if path.extension().is_some_and(|extension| extension == "toml")
+            || path.components().count() > 1
+        {
+            return Self::load(path);
+        }
+        Err(builtin::unknown(name))
+    }
+
+    /// Whether it carries a tag.
+    #[must_use]
+    pub fn has(&self, tag: Tag) -> bool {
+        self.tags.contains(&tag)
+    }
+
+    /// Pixels of one image, borders not counted.
+    #[must_use]
+    pub fn pixels(&self) -> usize {
+        self.levels.iter().map(|&(height, width)| height as usize * width as usize).sum()
+    }
+
+    /// Queries of one image unless a caller changes them.
+    #[must_use]
+    pub fn standard_queries(&self) -> usize {
+        match self.queries {
+            Queries::Count(count) => count,
+            Queries::Pixels(_) => self.pixels(),
+        }
+    }
+
+    /// The batch the main job times on a processor.
+    #[must_use]
+    pub fn processor_batch(&self) -> usize {
+        self.batch_cpu.unwrap_or(self.batch)
+    }
+
+    /// The description of a call of this workload.
+    ///
+    /// # Errors
+    /// [`WorkloadError::Problem`] if the sizes do not fit together or memory.
+    pub fn problem(
+        &self,
+        dtype: DType,
+        layout: ValueLayout,
+        sizes: Sizes,
+    ) -> Result<Problem, WorkloadError> {
+        let points = match &self.points {
+            Points::Same(points) => vec![*points; self.levels.len()],
+            Points::PerLevel(points) => points.clone(),
+        };
+        Problem::builder()
+            .batch(sizes.batch.unwrap_or(self.batch))
+            .heads(self.heads)
+            .channels(self.channels)
+            .levels(self.levels.iter().copied())
+            .points_per_level(points)
+            .queries(sizes.queries.unwrap_or_else(|| self.standard_queries()))
+            .layout(layout)
+            .dtype(dtype)
+            .build()
+            .map_err(|source| WorkloadError::Problem { name: self.name.clone(), source })
+    }
+}
+
+/// Layouts by the names the library gives them.
+mod layout_names {
+    use msdeform::ValueLayout;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(
+        layouts: &[ValueLayout],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(layouts.iter().map(|layout| layout.name()))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<ValueLayout>, D::Error> {
+        Vec::<String>::deserialize(deserializer)?
+            .iter()
+            .map(|name| name.parse().map_err(D::Error::custom))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

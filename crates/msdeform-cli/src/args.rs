@@ -1,0 +1,179 @@
+//! What the command line takes. Words for people live here; `--help` is a golden test.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use msdeform::{DType, Direction, ValueLayout};
+use msdeform_bench::device::Bandwidth;
+use msdeform_bench::overview::three_digits;
+use msdeform_bench::workload::{self, Sizes, Tag};
+use msdeform_bench::{Breadth, Device, DeviceId, Locations, STANDARD_SEED, Selection, Workload};
+
+use crate::commands::{bench, main_job, records, variants, verify, workloads};
+use crate::exit::EXIT_CODES;
+
+/// Multi-scale deformable attention: verify it, time it, run it.
+///
+/// Without a command: finds what this machine has, verifies and times the built-in workloads, prints
+/// one table and writes a record.
+#[derive(Debug, Parser)]
+#[command(
+    name = "msdeform",
+    version,
+    after_help = EXIT_CODES,
+    args_conflicts_with_subcommands = true,
+    max_term_width = 100
+)]
+pub struct Cli {
+    /// What to do; the main job without one.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Options of the main job.
+    #[command(flatten)]
+    pub main: main_job::MainArgs,
+}
+
+/// Everything the tool does besides the main job.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// List every registered variant
+    Variants(variants::VariantsArgs),
+    /// Compare variants with the f64 reference
+    Verify(verify::VerifyArgs),
+    /// Time variants on workloads
+    Bench(bench::BenchArgs),
+    /// Show the newest committed figure of every measured combination
+    Records(records::RecordsArgs),
+    /// List the built-in workloads and why they are there
+    Workloads(workloads::WorkloadsArgs),
+}
+
+/// Where to run.
+#[derive(Debug, Args)]
+pub struct DeviceArgs {
+    /// Where to run: cpu, cuda or cuda:N
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub device: DeviceId,
+    /// Worker threads of the processor [default: all cores]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+}
+
+impl DeviceArgs {
+    /// Opens the device.
+    pub fn open(&self) -> anyhow::Result<Box<dyn Device>> {
+        let options = msdeform_bench::device::DeviceOptions { threads: self.threads };
+        Ok(msdeform_bench::device::open(self.device, options)?)
+    }
+}
+
+/// Which part of the grid to look at.
+#[derive(Debug, Args)]
+pub struct GridArgs {
+    /// Built-in workloads by name, or paths of workload files
+    #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
+    pub workload: Vec<String>,
+    /// Variants by id [default: every one that fits]
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    pub variant: Vec<String>,
+    /// Only forward or only backward
+    #[arg(long, value_name = "DIRECTION")]
+    pub direction: Option<Direction>,
+    /// Storage formats: f32, f16, bf16
+    #[arg(long, value_name = "DTYPE", value_delimiter = ',', default_value = "f32,f16,bf16", value_parser = fast_dtype)]
+    pub dtype: Vec<DType>,
+    /// Layouts: interleaved, head_major, head_major_padded
+    #[arg(long, value_name = "LAYOUT", value_delimiter = ',')]
+    pub layout: Vec<ValueLayout>,
+    /// Sampling locations: local (as trained models do), uniform, outside, hostile
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    pub locations: Vec<Locations>,
+    /// Images, instead of the workload's
+    #[arg(long, value_name = "N")]
+    pub batch: Option<usize>,
+    /// Queries of an image, instead of the workload's
+    #[arg(long, value_name = "LQ")]
+    pub queries: Option<usize>,
+}
+
+/// A format that devices compute; the reference's `f64` is none.
+fn fast_dtype(name: &str) -> Result<DType, String> {
+    match name.parse::<DType>() {
+        Ok(dtype) if DType::FAST.contains(&dtype) => Ok(dtype),
+        Ok(dtype) => Err(format!("no device computes {dtype}; known: f32, f16, bf16")),
+        Err(_) => Err(format!("unknown dtype `{name}`; known: f32, f16, bf16")),
+    }
+}
+
+impl GridArgs {
+    /// The part of the grid that is meant; `defaults` where no workload is named.
+    pub fn selection(
+        &self,
+        defaults: impl Iterator<Item = &'static Workload>,
+        breadth: Breadth,
+    ) -> anyhow::Result<Selection> {
+        let workloads = if self.workload.is_empty() {
+            defaults.cloned().collect()
+        } else {
+            self.workload.iter().map(|name| Workload::named(name)).collect::<Result<_, _>>()?
+        };
+        Ok(Selection {
+            workloads,
+            locations: self.locations.clone(),
+            layouts: self.layout.clone(),
+            breadth,
+            dtypes: self.dtype.clone(),
+            directions: msdeform_bench::case::directions(self.direction),
+            variants: self.variant.clone(),
+            sizes: Sizes { batch: self.batch, queries: self.queries },
+            seed: STANDARD_SEED,
+        })
+    }
+}
+
+/// The workloads that are timed unless others are named.
+pub fn standard_workloads() -> impl Iterator<Item = &'static Workload> {
+    workload::by_tag(Tag::Standard)
+}
+
+/// Whether to measure the yardstick.
+#[derive(Debug, Args)]
+pub struct ProbeArgs {
+    /// Do not measure what the device's memory can do (about a second)
+    #[arg(long)]
+    pub no_probe: bool,
+}
+
+impl ProbeArgs {
+    /// Measures it, unless told not to.
+    pub fn probe(&self, device: &dyn Device) -> anyhow::Result<Option<Bandwidth>> {
+        Ok(if self.no_probe { None } else { Some(device.probe_bandwidth()?) })
+    }
+}
+
+/// One line that names the device and what its memory can do.
+pub fn heading(device: &dyn Device, bandwidth: Option<&Bandwidth>) -> String {
+    let threads = device.threads().map_or_else(String::new, |threads| {
+        format!(", {threads} thread{}", if threads == 1 { "" } else { "s" })
+    });
+    let memory = bandwidth.map_or_else(String::new, |bandwidth| {
+        format!("; memory copy {} GB/s", three_digits(bandwidth.copy_gb_per_s))
+    });
+    format!("msdeform {} on {}{threads}{memory}\n", env!("CARGO_PKG_VERSION"), device.name())
+}
+
+/// Where records go.
+#[derive(Debug, Args)]
+pub struct RecordDirArgs {
+    /// Folder for the record [default: records/ of the checkout around the current folder, or else
+    /// ./msdeform-records]
+    #[arg(long, value_name = "DIR")]
+    pub record_dir: Option<PathBuf>,
+}
+
+impl RecordDirArgs {
+    /// The folder that is meant.
+    pub fn folder(&self) -> PathBuf {
+        self.record_dir.clone().unwrap_or_else(msdeform_bench::record::default_folder)
+    }
+}

@@ -1,0 +1,148 @@
+//! `msdeform bench`
+
+use clap::Args;
+use msdeform_bench::overview::{three_digits, time};
+use msdeform_bench::verify::{Limits, Report};
+use msdeform_bench::work::{BYTES_FORMULA, OPERATIONS_FORMULA};
+use msdeform_bench::{Breadth, Budget, Case, Measurement, Record, bench_case, record};
+
+use crate::args::{DeviceArgs, GridArgs, ProbeArgs, RecordDirArgs, heading, standard_workloads};
+use crate::commands::verify::{print_failures, skip_reasons};
+use crate::exit::{CheckFailed, Usage};
+use crate::output::{Align, Columns, error_figure, print, print_json, progress};
+
+/// Times variants on workloads, each checked against the f64 reference first.
+///
+/// Times are medians with the median absolute deviation (MAD) beside them. Without --workload the
+/// standard ones are timed, in their usual layout and with their most telling locations.
+#[derive(Debug, Args)]
+#[command(after_help = after_help())]
+pub struct BenchArgs {
+    #[command(flatten)]
+    device: DeviceArgs,
+    #[command(flatten)]
+    grid: GridArgs,
+    /// Seconds of samples for each variant, after the warm-up
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    seconds: f64,
+    /// At most this many samples for each variant
+    #[arg(long, value_name = "COUNT", default_value_t = 2000)]
+    samples: usize,
+    /// Do not compare with the reference; the error stays unknown
+    #[arg(long)]
+    no_verify: bool,
+    /// Write a record
+    #[arg(long)]
+    record: bool,
+    #[command(flatten)]
+    probe: ProbeArgs,
+    #[command(flatten)]
+    record_dir: RecordDirArgs,
+    /// Print the record, with every raw sample, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn after_help() -> String {
+    format!(
+        "{OPERATIONS_FORMULA}\n\n{BYTES_FORMULA}\n\nThe speed-up is against the baseline of the \
+         device: the scalar variant on a processor.\n\nRecords name the commit of the checkout \
+         around the current folder. Where there is none, set MSDEFORM_COMMIT."
+    )
+}
+
+/// Times and prints.
+pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
+    if !(args.seconds.is_finite() && args.seconds >= 0.0) {
+        return Err(Usage(format!("--seconds {} is no duration", args.seconds)).into());
+    }
+    let device = args.device.open()?;
+    let selection = args.grid.selection(standard_workloads(), Breadth::First)?;
+    let variants = selection.variants_of(device.as_ref())?;
+    let max_samples = args.samples.max(1);
+    let budget = Budget { seconds: args.seconds, min_samples: max_samples.min(5), max_samples };
+    let limits = (!args.no_verify).then(Limits::default);
+    let bandwidth = args.probe.probe(device.as_ref())?;
+    if !args.json {
+        print(&heading(device.as_ref(), bandwidth.as_ref()))?;
+    }
+
+    let cases = selection.cases();
+    let bar = progress(cases.len(), "timing");
+    let (mut measurements, mut report) = (Vec::new(), Report::default());
+    for case in &cases {
+        bar.set_message(format!("{} {}", case.workload.name, case.dtype));
+        let (timed, checked) = bench_case(device.as_ref(), case, &variants, budget, limits)?;
+        if !args.json {
+            bar.suspend(|| print_case(case, &timed))?;
+        }
+        measurements.extend(timed);
+        report.extend(checked);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let nothing_timed = measurements.is_empty();
+    let record = Record::new(device.as_ref(), bandwidth, measurements, report);
+    if args.json {
+        print_json(&record)?;
+    } else {
+        for reason in skip_reasons(&record.verification) {
+            print(&format!("skipped {reason}"))?;
+        }
+        print_failures(&record.verification)?;
+    }
+    if args.record || args.record_dir.record_dir.is_some() {
+        let folder = record::write(&record, &args.record_dir.folder())?;
+        eprintln!("record: {}", folder.display());
+    }
+    if nothing_timed {
+        return Err(Usage("nothing to time: no variant fits the chosen cases".into()).into());
+    }
+    match record.verification.failures().count() {
+        0 => Ok(()),
+        failed => Err(CheckFailed(format!("{failed} checks failed")).into()),
+    }
+}
+
+fn print_case(case: &Case<'_>, timed: &[Measurement]) -> anyhow::Result<()> {
+    if timed.is_empty() {
+        return Ok(());
+    }
+    let threads = timed[0].threads.map_or_else(String::new, |threads| match threads {
+        1 => ", 1 thread".to_owned(),
+        _ => format!(", {threads} threads"),
+    });
+    print(&format!("{}: {}, {}{threads}", case.workload.name, case.problem()?, case.locations))?;
+    let headings = [
+        ("variant", Align::Left),
+        ("median", Align::Right),
+        ("MAD", Align::Right),
+        ("p10", Align::Right),
+        ("p90", Align::Right),
+        ("runs", Align::Right),
+        ("Msamp/s", Align::Right),
+        ("gather GB/s", Align::Right),
+        ("compul GB/s", Align::Right),
+        ("TFLOP/s", Align::Right),
+        ("speed-up", Align::Right),
+        ("rel L2", Align::Right),
+    ];
+    let mut columns = Columns::new(&headings);
+    for m in timed {
+        columns.row(&[
+            m.label.variant.clone(),
+            time(m.statistics.median_us),
+            time(m.statistics.mad_us),
+            time(m.statistics.p10_us),
+            time(m.statistics.p90_us),
+            m.statistics.runs.to_string(),
+            three_digits(m.throughput.samples_per_s * 1e-6),
+            three_digits(m.throughput.gathered_gb_per_s),
+            three_digits(m.throughput.compulsory_gb_per_s),
+            format!("{:.4}", m.throughput.tflop_per_s),
+            m.speedup.map_or_else(|| "-".to_owned(), |speedup| format!("{speedup:.2}x")),
+            if m.rel_l2.is_nan() { "-".to_owned() } else { error_figure(m.rel_l2) },
+        ]);
+    }
+    print(&format!("{columns}\n"))
+}

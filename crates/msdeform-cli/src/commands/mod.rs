@@ -1,0 +1,8 @@
+//! One file per command.
+
+pub mod bench;
+pub mod main_job;
+pub mod records;
+pub mod variants;
+pub mod verify;
+pub mod workloads;

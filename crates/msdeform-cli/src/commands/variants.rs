@@ -1,0 +1,114 @@
+//! `msdeform variants`
+
+use clap::Args;
+use msdeform::{DType, DeviceKind, Direction, Numerics, Problem, ValueLayout, VariantSpec};
+use msdeform_bench::Device;
+use msdeform_bench::device::{CpuDevice, DeviceOptions, registry};
+use serde::Serialize;
+
+use crate::output::{Align, Columns, print, print_json};
+
+/// Lists the registry: everything that computes the operator, what it takes and why it exists.
+#[derive(Debug, Args)]
+pub struct VariantsArgs {
+    /// Only those of one kind of device: cpu or cuda
+    #[arg(long, value_name = "KIND", value_parser = ["cpu", "cuda"])]
+    device: Option<String>,
+    /// Only forward or only backward
+    #[arg(long, value_name = "DIRECTION")]
+    direction: Option<Direction>,
+    /// Only those that take this format
+    #[arg(long, value_name = "DTYPE")]
+    dtype: Option<DType>,
+    /// Print a JSON list of objects
+    #[arg(long)]
+    json: bool,
+}
+
+/// One variant for scripts.
+#[derive(Serialize)]
+struct Row {
+    id: &'static str,
+    direction: &'static str,
+    device: &'static str,
+    dtypes: Vec<&'static str>,
+    layouts: Vec<&'static str>,
+    source: &'static str,
+    idea: &'static str,
+    why: &'static str,
+    /// The looser bound of a variant outside of the accuracy contract.
+    loose_rel_l2: Option<f64>,
+    /// Whether this machine can run it.
+    available: bool,
+}
+
+/// Prints the list.
+pub fn run(args: &VariantsArgs) -> anyhow::Result<()> {
+    let cpu = CpuDevice::new(DeviceOptions::default())?;
+    let rows: Vec<Row> = registry()
+        .into_iter()
+        .filter(|spec| args.device.as_ref().is_none_or(|kind| spec.device.name() == kind))
+        .filter(|spec| args.direction.is_none_or(|direction| spec.direction == direction))
+        .filter(|spec| args.dtype.is_none_or(|dtype| spec.dtypes.contains(&dtype)))
+        .map(|spec| row(spec, &cpu))
+        .collect();
+    if args.json {
+        return print_json(&rows);
+    }
+    let headings = [
+        ("id", Align::Left),
+        ("device", Align::Left),
+        ("here", Align::Left),
+        ("dtypes", Align::Left),
+        ("layouts", Align::Left),
+        ("source", Align::Left),
+        ("idea", Align::Left),
+    ];
+    let mut columns = Columns::new(&headings).wrapping();
+    for row in &rows {
+        let all_layouts = row.layouts.len() == ValueLayout::ALL.len();
+        columns.row(&[
+            row.id.to_owned(),
+            row.device.to_owned(),
+            if row.available { "yes" } else { "no" }.to_owned(),
+            row.dtypes.join(" "),
+            if all_layouts { "all".to_owned() } else { row.layouts.join(" ") },
+            row.source.to_owned(),
+            row.idea.to_owned(),
+        ]);
+    }
+    print(&columns.to_string())?;
+    let here = rows.iter().filter(|row| row.available).count();
+    print(&format!("\n{} variants, {here} of them run on this machine", rows.len()))
+}
+
+fn row(spec: &'static VariantSpec, cpu: &CpuDevice) -> Row {
+    Row {
+        id: spec.id,
+        direction: spec.direction.name(),
+        device: spec.device.name(),
+        dtypes: spec.dtypes.iter().map(|dtype| dtype.name()).collect(),
+        layouts: spec.layouts.iter().map(|layout| layout.name()).collect(),
+        source: spec.source,
+        idea: spec.idea,
+        why: spec.why,
+        loose_rel_l2: match spec.numerics {
+            Numerics::Contract => None,
+            Numerics::Loose { rel_l2 } => Some(rel_l2),
+        },
+        available: spec.device == DeviceKind::Cpu && runs_here(spec, cpu),
+    }
+}
+
+/// Whether the processor takes the smallest problem the variant's lists allow.
+fn runs_here(spec: &VariantSpec, cpu: &CpuDevice) -> bool {
+    let (Some(&dtype), Some(&layout)) = (spec.dtypes.first(), spec.layouts.first()) else {
+        return false;
+    };
+    Problem::builder()
+        .levels([(1, 1)])
+        .dtype(dtype)
+        .layout(layout)
+        .build()
+        .is_ok_and(|problem| cpu.supports(spec, &problem).is_ok())
+}

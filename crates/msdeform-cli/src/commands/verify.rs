@@ -1,0 +1,285 @@
+//! `msdeform verify`
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use msdeform_bench::verify::{Limits, Report, Verification, verify_case};
+use msdeform_bench::{Breadth, compare, workload};
+use serde::Serialize;
+
+use crate::args::{DeviceArgs, GridArgs};
+use crate::exit::CheckFailed;
+use crate::output::{Align, Columns, error_figure, grouped, print, print_json, progress};
+
+/// Runs every variant that fits on every workload and compares output and gradients with the f64
+/// reference on the same stored inputs.
+///
+/// Outputs are filled with NaN before a run, and NaN fails. Queries of large workloads are thinned
+/// out evenly so that the reference stays quick; the table says how many elements were compared.
+/// "max rel" relates a difference to its element or, where larger, to the root mean square of the
+/// tensor. Gradients of locations jump at cell borders and are compared away from them by 0.01
+/// pixel.
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    #[command(flatten)]
+    device: DeviceArgs,
+    #[command(flatten)]
+    grid: GridArgs,
+    /// Seed of the inputs: a number, or `random` for a fresh one, which is printed
+    #[arg(long, value_name = "SEED", default_value = "standard", value_parser = parse_seed)]
+    seed: u64,
+    /// Do not thin out queries and images: the reference may take minutes
+    #[arg(long)]
+    full: bool,
+    /// One line per case instead of the worst of each variant and format
+    #[arg(long, short)]
+    verbose: bool,
+    /// Print a JSON object: seed, passed, checked, skipped
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_seed(text: &str) -> Result<u64, String> {
+    match text {
+        "standard" => Ok(msdeform_bench::STANDARD_SEED),
+        "random" => {
+            use std::hash::{BuildHasher, RandomState};
+            Ok(RandomState::new().hash_one(std::process::id()))
+        }
+        _ => text.parse().map_err(|_| {
+            format!("`{text}` is no seed; give a whole number, `random` or `standard`")
+        }),
+    }
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    seed: u64,
+    passed: bool,
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
+/// Verifies and prints; an error if anything fails or nothing ran.
+pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
+    let device = args.device.open()?;
+    let mut selection = args.grid.selection(workload::all().iter(), Breadth::All)?;
+    selection.seed = args.seed;
+    let variants = selection.variants_of(device.as_ref())?;
+    let limits = if args.full { Limits::NONE } else { Limits::default() };
+    let cases = selection.cases();
+    let bar = progress(cases.len(), "verifying");
+    let mut report = Report::default();
+    for case in &cases {
+        bar.set_message(format!("{} {} {}", case.workload.name, case.dtype, case.layout));
+        report.extend(verify_case(device.as_ref(), case, &variants, limits)?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let passed = report.passed() && !report.checked.is_empty();
+    if args.json {
+        print_json(&Document { seed: args.seed, passed, report: &report })?;
+    } else {
+        let table = if args.verbose {
+            every_case(&report.checked)
+        } else {
+            worst_by_variant(&report.checked)
+        };
+        print(&table.to_string())?;
+        print_failures(&report)?;
+        print(&conclusion(&report, args.seed))?;
+    }
+    fail_unless_passed(&report)
+}
+
+/// The error that makes the exit code 1, if there is reason for it.
+pub fn fail_unless_passed(report: &Report) -> anyhow::Result<()> {
+    let failed = report.failures().count();
+    if failed > 0 {
+        return Err(CheckFailed(format!("{failed} checks failed")).into());
+    }
+    if report.checked.is_empty() {
+        let reasons = skip_reasons(report).join("; ");
+        return Err(CheckFailed(format!("nothing was checked: {reasons}")).into());
+    }
+    Ok(())
+}
+
+const HEADINGS: [(&str, Align); 6] = [
+    ("elements", Align::Right),
+    ("max abs", Align::Right),
+    ("max rel", Align::Right),
+    ("rel L2", Align::Right),
+    ("bound", Align::Right),
+    ("verdict", Align::Left),
+];
+
+fn verdict(pass: bool) -> String {
+    if pass { "pass" } else { "FAIL" }.to_owned()
+}
+
+/// The largest, where NaN is larger than everything.
+fn worst(a: f64, b: f64) -> f64 {
+    if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }
+}
+
+struct Worst {
+    cases: usize,
+    elements: usize,
+    max_abs: f64,
+    max_rel: f64,
+    rel_l2: f64,
+    bound: f64,
+    pass: bool,
+}
+
+/// One line per variant, format and tensor, with the worst figures of all cases.
+fn worst_by_variant(checked: &[Verification]) -> Columns {
+    let mut order: Vec<(String, String, String)> = Vec::new();
+    let mut lines: BTreeMap<(String, String, String), Worst> = BTreeMap::new();
+    for check in checked {
+        for tensor in &check.tensors {
+            let key =
+                (check.label.variant.clone(), check.label.dtype.clone(), tensor.tensor.clone());
+            let line = lines.entry(key.clone()).or_insert_with(|| {
+                order.push(key);
+                Worst {
+                    cases: 0,
+                    elements: 0,
+                    max_abs: 0.0,
+                    max_rel: 0.0,
+                    rel_l2: 0.0,
+                    bound: tensor.bound,
+                    pass: true,
+                }
+            });
+            line.cases += 1;
+            line.elements += tensor.comparison.elements;
+            line.max_abs = worst(line.max_abs, tensor.comparison.max_abs);
+            line.max_rel = worst(line.max_rel, tensor.comparison.max_rel);
+            line.rel_l2 = worst(line.rel_l2, tensor.comparison.rel_l2);
+            line.pass &= tensor.pass;
+        }
+    }
+    order.sort_by_key(|(variant, ..)| {
+        checked.iter().position(|check| check.label.variant == *variant)
+    });
+    let mut headings = vec![
+        ("variant", Align::Left),
+        ("dtype", Align::Left),
+        ("tensor", Align::Left),
+        ("cases", Align::Right),
+    ];
+    headings.extend(HEADINGS);
+    let mut columns = Columns::new(&headings);
+    for key in &order {
+        let Some(line) = lines.get(key) else { continue };
+        columns.row(&[
+            key.0.clone(),
+            key.1.clone(),
+            key.2.clone(),
+            line.cases.to_string(),
+            grouped(line.elements),
+            error_figure(line.max_abs),
+            error_figure(line.max_rel),
+            error_figure(line.rel_l2),
+            error_figure(line.bound),
+            verdict(line.pass),
+        ]);
+    }
+    columns
+}
+
+fn every_case(checked: &[Verification]) -> Columns {
+    let mut headings =
+        vec![("case", Align::Left), ("variant", Align::Left), ("tensor", Align::Left)];
+    headings.extend(HEADINGS);
+    let mut columns = Columns::new(&headings);
+    for check in checked {
+        for tensor in &check.tensors {
+            columns.row(&[
+                case_name(check),
+                check.label.variant.clone(),
+                tensor.tensor.clone(),
+                grouped(tensor.comparison.elements),
+                error_figure(tensor.comparison.max_abs),
+                error_figure(tensor.comparison.max_rel),
+                error_figure(tensor.comparison.rel_l2),
+                error_figure(tensor.bound),
+                verdict(tensor.pass),
+            ]);
+        }
+    }
+    columns
+}
+
+fn case_name(check: &Verification) -> String {
+    let label = &check.label;
+    format!("{} {} {} {}", label.workload, label.locations, label.layout, label.dtype)
+}
+
+/// Every failure by name, whatever the table shows.
+pub fn print_failures(report: &Report) -> anyhow::Result<()> {
+    for check in report.failures() {
+        let what = match &check.error {
+            Some(error) => error.clone(),
+            None => check
+                .tensors
+                .iter()
+                .filter(|tensor| !tensor.pass)
+                .map(|tensor| {
+                    let (rel_l2, bound) = (tensor.comparison.rel_l2, tensor.bound);
+                    format!("{}: rel L2 {}, bound {bound:.0e}", tensor.tensor, error_figure(rel_l2))
+                })
+                .collect::<Vec<_>>()
+                .join(", "),
+        };
+        let (batch, queries) = (check.label.batch, check.label.queries);
+        let (case, variant) = (case_name(check), &check.label.variant);
+        print(&format!("FAIL {variant} on {case} (N={batch} Lq={queries}): {what}"))?;
+    }
+    Ok(())
+}
+
+/// What was skipped and why, once per variant and reason.
+pub fn skip_reasons(report: &Report) -> Vec<String> {
+    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for skip in &report.skipped {
+        *counts.entry((&skip.label.variant, &skip.reason)).or_default() += 1;
+    }
+    counts
+        .into_iter()
+        .map(|((variant, reason), count)| format!("{variant}: {reason} ({count} cases)"))
+        .collect()
+}
+
+/// What was checked, what was not and why, in a few lines.
+pub fn conclusion(report: &Report, seed: u64) -> String {
+    let elements: usize = report.checked.iter().map(Verification::elements).sum();
+    let left_out: usize = report
+        .checked
+        .iter()
+        .flat_map(|check| &check.tensors)
+        .map(|tensor| tensor.comparison.left_out)
+        .sum();
+    let failed = report.failures().count();
+    let mut text = format!(
+        "\n{} checks, {failed} failed, {} elements compared (seed {seed})",
+        report.checked.len(),
+        grouped(elements)
+    );
+    if left_out > 0 {
+        text.push_str(&format!(
+            "\n{} location gradients within {} pixel of a cell border left out",
+            grouped(left_out),
+            compare::BORDER_DISTANCE
+        ));
+    }
+    if !report.skipped.is_empty() {
+        text.push_str(&format!("\n{} skipped:", report.skipped.len()));
+        for reason in skip_reasons(report) {
+            text.push_str(&format!("\n  {reason}"));
+        }
+    }
+    text
+}

@@ -1,0 +1,44 @@
+//! `msdeform workloads`
+
+use clap::Args;
+use msdeform_bench::workload;
+
+use crate::output::{Align, Columns, print, print_json};
+
+/// Lists the workloads built into this binary. A file like those in workloads/ works wherever a name
+/// does.
+#[derive(Debug, Args)]
+pub struct WorkloadsArgs {
+    /// Print a JSON list with everything their files say
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the list.
+pub fn run(args: &WorkloadsArgs) -> anyhow::Result<()> {
+    if args.json {
+        return print_json(&workload::all());
+    }
+    let headings = [
+        ("workload", Align::Left),
+        ("N", Align::Right),
+        ("Lq", Align::Right),
+        ("M", Align::Right),
+        ("D", Align::Right),
+        ("levels", Align::Right),
+        ("why", Align::Left),
+    ];
+    let mut columns = Columns::new(&headings).wrapping();
+    for workload in workload::all() {
+        columns.row(&[
+            workload.name.clone(),
+            workload.batch.to_string(),
+            workload.standard_queries().to_string(),
+            workload.heads.to_string(),
+            workload.channels.to_string(),
+            workload.levels.len().to_string(),
+            workload.why.clone(),
+        ]);
+    }
+    print(&columns.to_string())
+}

@@ -1,0 +1,90 @@
+//! Exit codes that scripts can trust.
+
+use std::process::ExitCode;
+
+use msdeform_bench::{DeviceError, SessionError, WorkloadError};
+
+/// The codes, in the words of `--help`.
+pub const EXIT_CODES: &str = "Exit codes:
+  0  done, and everything that was checked is within its bound
+  1  a check failed: a variant is not within its bound of the f64 reference
+  2  usage: unknown option, workload, variant or file format
+  3  the device, the system or the data failed at run time";
+
+/// A check that ran and failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct CheckFailed(pub String);
+
+/// A command line that parses but makes no sense.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);
+
+/// Whoever read our output has seen enough.
+#[derive(Debug, thiserror::Error)]
+#[error("standard output was closed")]
+pub struct OutputClosed;
+
+/// Reports an error on standard error and turns it into its code.
+pub fn report(error: &anyhow::Error) -> ExitCode {
+    if error.is::<OutputClosed>() {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("error: {error:#}");
+    ExitCode::from(code(error))
+}
+
+fn code(error: &anyhow::Error) -> u8 {
+    for cause in error.chain() {
+        if cause.is::<CheckFailed>() {
+            return 1;
+        }
+        if cause.is::<Usage>() || cause.downcast_ref().is_some_and(is_usage) {
+            return 2;
+        }
+        match cause.downcast_ref::<SessionError>() {
+            Some(SessionError::Workload(_)) => return 2,
+            Some(SessionError::Device(error)) if is_usage_of_device(error) => return 2,
+            _ => {}
+        }
+        if cause.downcast_ref().is_some_and(is_usage_of_device) {
+            return 2;
+        }
+    }
+    3
+}
+
+fn is_usage(_: &WorkloadError) -> bool {
+    true
+}
+
+fn is_usage_of_device(error: &DeviceError) -> bool {
+    matches!(
+        error,
+        DeviceError::UnknownVariant { .. }
+            | DeviceError::Unknown { .. }
+            | DeviceError::Threads { threads: 0, .. }
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::{Context, anyhow};
+
+    #[test]
+    fn causes_decide_about_the_code_however_deep_they_lie() {
+        let check = Err::<(), _>(CheckFailed("x".into())).context("outer").unwrap_err();
+        assert_eq!(code(&check), 1);
+        assert_eq!(code(&anyhow!(Usage("x".into()))), 2);
+        let workload = WorkloadError::Parse { path: "x".into(), message: "y".into() };
+        assert_eq!(code(&anyhow!(SessionError::Workload(workload)).context("z")), 2);
+        let missing = DeviceError::Unavailable {
+            device: msdeform_bench::DeviceId::Cuda(0),
+            missing: "no driver".into(),
+        };
+        assert_eq!(code(&anyhow!(missing)), 3);
+        assert_eq!(code(&anyhow!("anything")), 3);
+    }
+}

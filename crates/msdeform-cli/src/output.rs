@@ -1,0 +1,138 @@
+//! Standard output, tables and progress.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::Context;
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::exit::OutputClosed;
+
+/// Prints text and a line end.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(OutputClosed.into()),
+        result => result.context("cannot write to standard output"),
+    }
+}
+
+/// Prints a value as JSON.
+pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    print(&serde_json::to_string_pretty(value).context("cannot write JSON")?)
+}
+
+/// How a column stands.
+#[derive(Clone, Copy)]
+pub enum Align {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// A plain table: no frame, two spaces between columns, the same on a terminal and in a pipe.
+pub struct Columns {
+    table: Table,
+    align: Vec<Align>,
+}
+
+/// Tables that wrap do so here, wherever they are shown.
+const WIDTH: u16 = 112;
+
+impl Columns {
+    /// A table with these headings.
+    pub fn new(headings: &[(&str, Align)]) -> Self {
+        let mut table = Table::new();
+        table.load_style(comfy_table::presets::NOTHING);
+        let align: Vec<Align> = headings.iter().map(|(_, align)| *align).collect();
+        table.set_header(headings.iter().map(|(name, align)| cell(name, *align)));
+        Self { table, align }
+    }
+
+    /// Lets long texts wrap.
+    pub fn wrapping(mut self) -> Self {
+        self.table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
+        self
+    }
+
+    /// Adds a line.
+    pub fn row(&mut self, cells: &[String]) {
+        let cells = cells.iter().zip(&self.align).map(|(text, align)| cell(text, *align));
+        self.table.add_row(cells);
+    }
+}
+
+fn cell(text: &str, align: Align) -> Cell {
+    Cell::new(text).set_alignment(match align {
+        Align::Left => CellAlignment::Left,
+        Align::Right => CellAlignment::Right,
+    })
+}
+
+impl std::fmt::Display for Columns {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = self.table.to_string();
+        // The blank is the padding of the first column.
+        let lines = text.lines().map(|line| line.strip_prefix(' ').unwrap_or(line).trim_end());
+        f.write_str(&lines.collect::<Vec<_>>().join("\n"))
+    }
+}
+
+/// A bar on standard error; nothing where that is no terminal.
+pub fn progress(steps: usize, what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new(steps as u64);
+    if let Ok(style) =
+        ProgressStyle::with_template("{prefix:>9} {bar:30} {pos}/{len}  {elapsed}  {wide_msg}")
+    {
+        bar.set_style(style);
+    }
+    bar.set_prefix(what);
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+/// An error such as `3.1e-7`; `NaN` stays visible.
+pub fn error_figure(error: f64) -> String {
+    if error == 0.0 { "0".to_owned() } else { format!("{error:.1e}") }
+}
+
+/// A whole number with thin groups of three digits.
+pub fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push('_');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_and_errors_are_short() {
+        assert_eq!(grouped(7), "7");
+        assert_eq!(grouped(1_234_567), "1_234_567");
+        assert_eq!(grouped(100), "100");
+        assert_eq!(error_figure(0.000_000_31), "3.1e-7");
+        assert_eq!(error_figure(0.0), "0");
+        assert_eq!(error_figure(f64::NAN), "NaN");
+    }
+
+    #[test]
+    fn tables_align_and_leave_no_blanks_at_line_ends() {
+        let mut columns = Columns::new(&[("name", Align::Left), ("us", Align::Right)]);
+        columns.row(&["a".into(), "1.5".into()]);
+        columns.row(&["longer".into(), "12.5".into()]);
+        let text = columns.to_string();
+        assert!(text.lines().all(|line| line == line.trim_end()), "{text:?}");
+        assert!(text.lines().count() == 3, "{text}");
+    }
+}

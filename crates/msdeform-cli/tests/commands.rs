@@ -1,0 +1,337 @@
+//! The real binary, as scripts and people use it.
+
+use std::path::Path;
+
+use assert_cmd::Command;
+use predicates::prelude::*;
+use serde_json::Value;
+
+/// The binary in an empty folder, outside of any checkout, with nothing of this environment that
+/// would show in its output.
+fn msdeform(folder: &Path) -> Command {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("msdeform"));
+    command.current_dir(folder).env("MSDEFORM_COMMIT", "0123456789abcdef").env_remove("COLUMNS");
+    command
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// Standard output as JSON, and nothing on standard error: no progress bar in a pipe.
+fn json(arguments: &[&str]) -> Value {
+    let folder = folder();
+    let output = msdeform(folder.path()).args(arguments).assert().success().stderr("");
+    serde_json::from_slice(&output.get_output().stdout).unwrap()
+}
+
+#[test]
+fn help_is_as_reviewed() {
+    let folder = folder();
+    let commands: [&[&str]; 6] =
+        [&[], &["variants"], &["verify"], &["bench"], &["records"], &["workloads"]];
+    for command in commands {
+        let output = msdeform(folder.path()).args(command).arg("--help").assert().success();
+        let text = String::from_utf8(output.get_output().stdout.clone()).unwrap();
+        let name = command.first().copied().unwrap_or("main");
+        insta::assert_snapshot!(format!("help_{name}"), text);
+    }
+}
+
+#[test]
+fn variants_are_listed_for_scripts_with_the_promised_fields() {
+    let list = json(&["variants", "--json"]);
+    let list = list.as_array().unwrap();
+    assert!(!list.is_empty());
+    for variant in list {
+        for field in ["id", "direction", "device", "dtypes", "layouts", "source", "idea"] {
+            assert!(!variant[field].is_null(), "{field} is missing in {variant}");
+        }
+    }
+    let available = |direction: &str| {
+        list.iter().any(|v| v["direction"] == direction && v["available"] == true)
+    };
+    assert!(available("forward") && available("backward"));
+    let forward = json(&["variants", "--json", "--direction", "forward"]);
+    assert!(forward.as_array().unwrap().iter().all(|v| v["direction"] == "forward"));
+}
+
+#[test]
+fn workloads_are_listed_with_their_reason() {
+    let list = json(&["workloads", "--json"]);
+    let names: Vec<&str> =
+        list.as_array().unwrap().iter().map(|w| w["name"].as_str().unwrap()).collect();
+    for name in ["ddetr_enc", "ddetr_dec", "bevformer_sca", "seed", "seed_6x8", "edge_hostile"] {
+        assert!(names.contains(&name), "{name} is missing");
+    }
+    let folder = folder();
+    msdeform(folder.path())
+        .arg("workloads")
+        .assert()
+        .success()
+        .stdout(predicate::str::contains("one pixel, one row and one column"));
+}
+
+#[test]
+fn verify_compares_every_tensor_and_counts_what_it_skips() {
+    let report = json(&["verify", "--workload", "edge_one_pixel,edge_no_queries", "--json"]);
+    assert_eq!(report["passed"], true);
+    let checked = report["checked"].as_array().unwrap();
+    assert!(checked.iter().all(|check| check["pass"] == true));
+    let backward = checked.iter().find(|check| check["direction"] == "backward").unwrap();
+    let tensors: Vec<&str> = backward["tensors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tensor| tensor["tensor"].as_str().unwrap())
+        .collect();
+    assert_eq!(tensors, ["grad_value", "grad_locations", "grad_weights"]);
+    for field in ["elements", "max_abs", "max_rel", "rel_l2", "bound"] {
+        assert!(backward["tensors"][0][field].is_number(), "{field}");
+    }
+    // Whatever the processor, it lacks one of the instruction sets.
+    assert!(!report["skipped"].as_array().unwrap().is_empty());
+    assert!(report["skipped"][0]["reason"].as_str().unwrap().contains("processor"));
+}
+
+#[test]
+fn verify_takes_a_fresh_seed_and_says_which() {
+    let first = json(&["verify", "--workload", "edge_one_point", "--seed", "random", "--json"]);
+    let second = json(&["verify", "--workload", "edge_one_point", "--seed", "random", "--json"]);
+    assert_ne!(first["seed"], second["seed"]);
+    let folder = folder();
+    msdeform(folder.path())
+        .args(["verify", "--workload", "edge_one_point", "--dtype", "f32", "--seed", "7", "-v"])
+        .assert()
+        .success()
+        .stdout(predicate::str::contains("seed 7").and(predicate::str::contains("pass")));
+}
+
+#[test]
+fn bench_gives_raw_samples_throughput_and_the_error() {
+    let record = json(&[
+        "bench",
+        "--workload",
+        "edge_channels_33",
+        "--dtype",
+        "f16",
+        "--seconds",
+        "0.01",
+        "--threads",
+        "1",
+        "--batch",
+        "1",
+        "--queries",
+        "50",
+        "--json",
+    ]);
+    let measurements = record["measurements"].as_array().unwrap();
+    assert!(measurements.len() >= 2, "at least forward and backward");
+    for m in measurements {
+        assert_eq!((&m["batch"], &m["queries"], &m["threads"]), (&1.into(), &50.into(), &1.into()));
+        assert!(m["samples_us"].as_array().unwrap().len() >= 5);
+        assert!(m["rel_l2"].as_f64().unwrap() <= 5e-4);
+        for field in ["median_us", "mad_us", "samples_per_s", "gathered_gb_per_s", "tflop_per_s"] {
+            assert!(m[field].as_f64().unwrap() >= 0.0, "{field}");
+        }
+        assert!(m["speedup"].is_number());
+    }
+    assert!(record["device"]["bandwidth"]["copy_gb_per_s"].as_f64().unwrap() > 0.0);
+    assert_eq!(record["commit"], "0123456789abcdef");
+}
+
+#[test]
+fn the_main_job_prints_one_table_and_says_where_its_record_went() {
+    let folder = folder();
+    let output = msdeform(folder.path())
+        .args(["--workload", "edge_one_point", "--seconds", "0.01", "--no-probe"])
+        .assert()
+        .success()
+        .stderr("");
+    let text = String::from_utf8(output.get_output().stdout.clone()).unwrap();
+    assert!(text.contains("edge_one_point") && text.contains("backward"), "{text}");
+    assert!(text.contains(" 0 failed"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
+    let place = text.lines().find_map(|line| line.strip_prefix("Record: ")).unwrap();
+    assert!(place.starts_with("msdeform-records"), "{place}");
+    assert!(folder.path().join(place).join("record.json").is_file());
+    assert!(folder.path().join(place).join("summary.md").is_file());
+
+    let output = msdeform(folder.path()).args(["records", "--json"]).assert().success();
+    let figures: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    let figure = &figures[0];
+    for field in [
+        "device",
+        "workload",
+        "locations",
+        "layout",
+        "dtype",
+        "direction",
+        "mode",
+        "variant",
+        "timing",
+        "threads",
+        "median_us",
+        "mad_us",
+        "rel_l2",
+        "commit",
+    ] {
+        assert!(!figure[field].is_null(), "{field} is missing in {figure}");
+    }
+    msdeform(folder.path())
+        .args(["records", "--workload", "edge_one_point", "--dtype", "bf16"])
+        .assert()
+        .success()
+        .stdout(predicate::str::contains("bf16").and(predicate::str::contains("f32 ").not()));
+}
+
+#[test]
+fn the_main_job_writes_where_told_or_not_at_all() {
+    let folder = folder();
+    let arguments = ["--workload", "edge_one_point", "--seconds", "0", "--no-probe", "--json"];
+    let output = msdeform(folder.path())
+        .args(arguments)
+        .args(["--record-dir", "evidence"])
+        .assert()
+        .success();
+    let document: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    let place = document["record_folder"].as_str().unwrap();
+    assert!(place.starts_with("evidence"), "{place}");
+    assert!(folder.path().join(place).is_dir());
+
+    let empty = tempfile::tempdir().unwrap();
+    msdeform(empty.path()).args(arguments).arg("--no-record").assert().success();
+    assert_eq!(std::fs::read_dir(empty.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn records_that_are_not_checked_in_are_shown_only_when_asked_for() {
+    let folder = folder();
+    let git = |arguments: &[&str]| {
+        let identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"];
+        Command::new("git")
+            .current_dir(folder.path())
+            .args(identity)
+            .args(arguments)
+            .assert()
+            .success();
+    };
+    git(&["init", "-q"]);
+    msdeform(folder.path())
+        .args(["--workload", "edge_one_point", "--seconds", "0", "--no-probe"])
+        .assert()
+        .success();
+    let count = |arguments: &[&str]| {
+        let output =
+            msdeform(folder.path()).args(["records", "--json"]).args(arguments).assert().success();
+        let figures: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+        figures.as_array().unwrap().len()
+    };
+    assert_eq!(count(&[]), 0);
+    assert!(count(&["--local"]) > 0);
+    msdeform(folder.path())
+        .arg("records")
+        .assert()
+        .success()
+        .stderr(predicate::str::contains("--local adds them"));
+    git(&["add", "."]);
+    assert!(count(&[]) > 0);
+}
+
+#[test]
+fn a_workload_of_ones_own_is_a_file() {
+    let folder = folder();
+    let text = "name = \"mine\"\nwhy = \"my shape\"\ntags = []\nbatch = 1\nheads = 2\nchannels = 8\n\
+                levels = [[6, 5]]\npoints = 2\nqueries = 9\nreference_points = \"uniform\"\n\
+                locations = [\"uniform\"]\nlayouts = [\"interleaved\"]\n";
+    std::fs::write(folder.path().join("mine.toml"), text).unwrap();
+    msdeform(folder.path())
+        .args([
+            "bench",
+            "--workload",
+            "mine.toml",
+            "--seconds",
+            "0",
+            "--no-probe",
+            "--dtype",
+            "f32",
+        ])
+        .assert()
+        .success()
+        .stdout(predicate::str::contains("mine: N=1 M=2 D=8 Lq=9 (6x5) P=2 f32 interleaved"));
+}
+
+#[test]
+fn mistakes_have_their_exit_code_and_say_what_is_known() {
+    let folder = folder();
+    let broken = folder.path().join("broken.toml");
+    std::fs::write(&broken, "name = 3").unwrap();
+    let cases: [(&[&str], i32, &str); 12] = [
+        (&["bench", "--workload", "ddetr_encs"], 2, "did you mean `ddetr_enc`?"),
+        (&["bench", "--workload", "broken.toml"], 2, "broken.toml"),
+        (&["bench", "--workload", "absent.toml"], 2, "absent.toml"),
+        (&["bench", "--variant", "fwd_magic"], 2, "fwd_cpu_scalar"),
+        (&["bench", "--dtype", "int8"], 2, "f32, f16, bf16"),
+        (&["bench", "--dtype", "f64"], 2, "no device computes f64"),
+        (&["bench", "--layout", "planar"], 2, "head_major_padded"),
+        (&["bench", "--locations", "near"], 2, "local, uniform"),
+        (&["bench", "--device", "tpu"], 2, "cuda:0"),
+        (&["bench", "--seconds", "-1"], 2, "--seconds"),
+        (&["nonsense"], 2, "nonsense"),
+        (&["records", "--dir", "nowhere"], 3, "nowhere"),
+    ];
+    for (arguments, code, message) in cases {
+        msdeform(folder.path())
+            .args(arguments)
+            .assert()
+            .code(code)
+            .stdout("")
+            .stderr(predicate::str::contains(message));
+    }
+}
+
+#[test]
+fn records_that_cannot_be_read_or_written_name_their_path() {
+    let folder = folder();
+    std::fs::write(folder.path().join("file"), "").unwrap();
+    msdeform(folder.path())
+        .args([
+            "--workload",
+            "edge_one_point",
+            "--seconds",
+            "0",
+            "--no-probe",
+            "--record-dir",
+            "file",
+        ])
+        .assert()
+        .code(3)
+        .stderr(predicate::str::contains("file"));
+    let run = folder.path().join("records/chip/2026-01-01-0");
+    std::fs::create_dir_all(&run).unwrap();
+    std::fs::write(run.join("record.json"), "{").unwrap();
+    msdeform(folder.path())
+        .args(["records", "--dir", "records"])
+        .assert()
+        .code(3)
+        .stderr(predicate::str::contains("record.json"));
+}
+
+#[test]
+fn one_thread_and_no_threads() {
+    let folder = folder();
+    let arguments =
+        ["bench", "--workload", "edge_one_point", "--seconds", "0", "--no-probe", "--dtype", "f32"];
+    msdeform(folder.path())
+        .args(arguments)
+        .args(["--threads", "1"])
+        .assert()
+        .success()
+        .stdout(predicate::str::contains(", 1 thread\n"));
+    msdeform(folder.path())
+        .args(arguments)
+        .args(["--threads", "0"])
+        .assert()
+        .code(2)
+        .stderr(predicate::str::contains("at least one"));
+}

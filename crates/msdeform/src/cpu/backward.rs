@@ -1,0 +1,563 @@
+//! The backward pass.
+//!
+//! A task is one image, one head and some of its levels. It owns everything that it writes: the
+//! levels' part of the value gradient, and the gradients of the locations and weights of their
+//! samples. So there are no atomics, every sum is taken in the order of the queries, and neither
+//! the number of threads nor the number of levels in a task can change a bit.
+//!
+//! One pass over the samples does all three gradients. For each of the four rows around a sample it
+//! takes the dot product with the output's gradient, from which the gradients of location and
+//! weight follow, and adds the weighted output gradient to the same row of an `f32` slab. The slab
+//! is one head, compact and framed by a border that takes what falls outside; it is written out
+//! once, in the layout and format of the value tensor.
+//!
+//! Decoders touch few rows. There the rows added to are marked, and only those are read from the
+//! slab and cleared; the others are written as zeros. The value gradient then crosses the memory
+//! bus exactly once, which is all that such a call costs.
+
+use std::ops::Range;
+
+use super::geometry::{CHUNK, Geometry, LevelGeometry, LevelGroup};
+use super::isa::Kernel;
+use super::placement::{
+    ALL_INSIDE, CORNERS, Located, Placed, Rows, Span, SpanMut, convert, prefetch,
+};
+use super::simd::{Simd, Storage};
+use super::staging::stage_level;
+use super::workspace::Workspace;
+use crate::Element;
+
+/// Queries between asking for locations, weights and gradients, and using them.
+const AHEAD: usize = 8;
+
+/// Bytes of a value gradient from which it is written past the caches: nobody finds so much there
+/// anyway, and a line that is written whole need not be read first.
+const STREAMED_BYTES: usize = 4 << 20;
+
+/// A backward call: checked tensors as pointers, shared by all workers.
+pub(crate) struct Backward<'a, T> {
+    pub geometry: &'a Geometry,
+    /// How the levels are shared out to tasks.
+    pub groups: &'a [LevelGroup],
+    pub value: *const T,
+    pub locations: Span,
+    pub weights: Span,
+    pub grad_output: *const T,
+    pub grad_value: Option<*mut T>,
+    pub grad_locations: Option<SpanMut>,
+    pub grad_weights: Option<SpanMut>,
+}
+
+// SAFETY: inputs are only read, and tasks write disjoint parts of the gradients.
+unsafe impl<T: Sync> Sync for Backward<'_, T> {}
+
+impl<T> Backward<'_, T> {
+    /// One per image, head and group of levels, and one per image and head for the gaps.
+    pub(crate) fn tasks(&self) -> usize {
+        let gaps = usize::from(!self.geometry.gaps.is_empty());
+        self.geometry.batch * self.geometry.heads * (self.groups.len() + gaps)
+    }
+}
+
+/// One task of a backward call.
+pub(crate) struct BackwardTask<'a, T> {
+    pub call: &'a Backward<'a, T>,
+    pub index: usize,
+    pub workspace: &'a mut Workspace,
+}
+
+impl<T: Storage> Kernel for BackwardTask<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn call<S: Simd>(self) {
+        let Self { call, index, workspace } = self;
+        let geometry = call.geometry;
+        let all_heads = geometry.batch * geometry.heads;
+        // All heads of the first levels first: those are usually the larger ones.
+        let (group, head) = (index / all_heads, index % all_heads);
+        let (n, m) = (head / geometry.heads, head % geometry.heads);
+        let Some(group) = call.groups.get(group) else {
+            // SAFETY: n and m are below their counts.
+            unsafe { clear_gaps(call, n, m) };
+            return;
+        };
+        let floats = geometry.slab_rows * geometry.slab_stride;
+        let sampling = call.grad_locations.is_some() || call.grad_weights.is_some();
+        if call.grad_value.is_some() && workspace.marks.len() < geometry.slab_rows {
+            workspace.marks = vec![0; geometry.slab_rows];
+        }
+        // SAFETY: n and m are below their counts, the slabs hold a head each.
+        unsafe {
+            let values = call.value.add(geometry.head_offset(n, m));
+            let task = HeadTask::<S, T> {
+                call,
+                group,
+                n,
+                m,
+                sums: if call.grad_value.is_some() {
+                    workspace.grad_slab.reserve(floats)
+                } else {
+                    std::ptr::null_mut()
+                },
+                marks: workspace.marks.as_mut_ptr(),
+                marker: std::marker::PhantomData,
+            };
+            if geometry.staged && sampling {
+                let slab = workspace.value_slab.reserve(floats);
+                for level in &geometry.levels[group.levels.clone()] {
+                    stage_level::<S, T>(geometry, level, values, slab);
+                }
+                match call.grad_value {
+                    Some(_) => task.run::<f32, true, true, true>(slab),
+                    None => task.run::<f32, true, false, true>(slab),
+                }
+            } else {
+                match (call.grad_value, sampling) {
+                    (Some(_), true) => task.run::<T, false, true, true>(values),
+                    (None, true) => task.run::<T, false, false, true>(values),
+                    (Some(_), false) => task.run::<T, false, true, false>(values),
+                    (None, false) => {}
+                }
+            }
+            if let Some(grad_value) = call.grad_value {
+                let head = grad_value.add(geometry.head_offset(n, m));
+                for level in &geometry.levels[group.levels.clone()] {
+                    task.write_out(level, head);
+                }
+                S::stream_end();
+            }
+        }
+    }
+}
+
+/// Zeroes the pixels that belong to no level.
+///
+/// # Safety
+/// `n` and `m` are below their counts.
+unsafe fn clear_gaps<T: Storage>(call: &Backward<'_, T>, n: usize, m: usize) {
+    let geometry = call.geometry;
+    let Some(grad_value) = call.grad_value else { return };
+    for pixel in geometry.gaps.iter().flat_map(|&(start, end)| start..end) {
+        let offset = geometry.head_offset(n, m) + pixel * geometry.pixel_stride;
+        // SAFETY: gaps lie inside of the tensor, and belong to this task alone.
+        unsafe { clear(grad_value.add(offset), geometry.channels) };
+    }
+}
+
+/// # Safety
+/// `row` is valid for `count` elements.
+#[inline(always)]
+unsafe fn clear<T: Element>(row: *mut T, count: usize) {
+    // SAFETY: all bits zero is 0.0 in every format.
+    unsafe { std::ptr::write_bytes(row, 0, count) }
+}
+
+/// One image, one head and some of its levels.
+struct HeadTask<'a, S, T> {
+    call: &'a Backward<'a, T>,
+    group: &'a LevelGroup,
+    n: usize,
+    m: usize,
+    /// Sums of the value gradient, one slab row per pixel and border pixel.
+    sums: *mut f32,
+    /// One byte per slab row: whether it has been added to. Only kept where nothing is staged.
+    marks: *mut u8,
+    marker: std::marker::PhantomData<S>,
+}
+
+/// Up to sixteen samples of one query, placed.
+struct Step {
+    /// Row of the output.
+    row: usize,
+    /// Position of the first sample in the attention weights.
+    first: usize,
+    lanes: usize,
+    located: Located,
+    placed: Placed,
+    /// In the slab, in the value tensor, and as row numbers of the slab.
+    slab: Rows,
+    source: Rows,
+    marks: Rows,
+}
+
+impl Step {
+    const fn new() -> Self {
+        Self {
+            row: 0,
+            first: 0,
+            lanes: 0,
+            located: Located::new(),
+            placed: Placed::new(),
+            slab: Rows::new(),
+            source: Rows::new(),
+            marks: Rows::new(),
+        }
+    }
+}
+
+impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
+    /// Visits all samples of the task. `VALUE` and `SAMPLING` say which gradients are wanted.
+    ///
+    /// # Safety
+    /// `values` is the head's slab if `STAGED`, else its pixel 0 in the value tensor. The machine
+    /// has `S`.
+    #[inline(always)]
+    unsafe fn run<V: Storage, const STAGED: bool, const VALUE: bool, const SAMPLING: bool>(
+        &self,
+        values: *const V,
+    ) {
+        let queries = self.call.geometry.queries;
+        let chunks = self.group.tables.len();
+        let (mut step, mut next) = (&mut Step::new(), &mut Step::new());
+        // SAFETY: queries and chunks are below their counts.
+        unsafe {
+            if STAGED {
+                for query in 0..queries {
+                    self.prefetch_query(query + AHEAD);
+                    for chunk in 0..chunks {
+                        self.place::<STAGED, VALUE>(step, query, chunk);
+                        self.sum::<V, STAGED, VALUE, SAMPLING>(step, values);
+                    }
+                }
+                return;
+            }
+            // Hardly a row is in a cache: place the next step and ask for its rows first.
+            let steps = queries * chunks;
+            if steps > 0 {
+                self.place::<STAGED, VALUE>(step, 0, 0);
+            }
+            for index in 1..=steps {
+                if index < steps {
+                    self.prefetch_query(index / chunks + AHEAD);
+                    self.place::<STAGED, VALUE>(next, index / chunks, index % chunks);
+                    self.prefetch_rows::<V, VALUE, SAMPLING>(next, values);
+                }
+                self.sum::<V, STAGED, VALUE, SAMPLING>(step, values);
+                std::mem::swap(&mut step, &mut next);
+            }
+        }
+    }
+
+    /// Asks for what a query reads and writes in turn with the other heads.
+    #[inline(always)]
+    fn prefetch_query(&self, query: usize) {
+        let (call, geometry) = (self.call, self.call.geometry);
+        let row = (self.n * geometry.queries + query) * geometry.heads + self.m;
+        let first = row * geometry.samples + self.group.samples.start;
+        let samples = self.group.samples.len();
+        call.locations.prefetch::<S>(2 * first, 2 * samples);
+        call.weights.prefetch::<S>(first, samples);
+        let upstream = call.grad_output.wrapping_add(row * geometry.channels);
+        prefetch::<S, T>(upstream, geometry.channels);
+        if let Some(to) = call.grad_locations {
+            to.prefetch::<S>(2 * first, 2 * samples);
+        }
+        if let Some(to) = call.grad_weights {
+            to.prefetch::<S>(first, samples);
+        }
+    }
+
+    /// Asks for the rows of a placed step, in the value tensor and in the slab.
+    #[inline(always)]
+    fn prefetch_rows<V, const VALUE: bool, const SAMPLING: bool>(
+        &self,
+        step: &Step,
+        values: *const V,
+    ) {
+        let geometry = self.call.geometry;
+        for lane in 0..step.lanes.min(CHUNK) {
+            for (slab, source) in [
+                (step.slab.top[lane], step.source.top[lane]),
+                (step.slab.bottom[lane], step.source.bottom[lane]),
+            ] {
+                if SAMPLING {
+                    let row = values.wrapping_offset(source as isize);
+                    prefetch::<S, V>(row, geometry.channels);
+                    prefetch::<S, V>(row.wrapping_add(geometry.pixel_stride), geometry.channels);
+                }
+                if VALUE {
+                    // Neighbours in the slab: both rows at once.
+                    let row = self.sums.wrapping_offset(slab as isize);
+                    prefetch::<S, f32>(row, 2 * geometry.slab_stride);
+                }
+            }
+        }
+    }
+
+    /// Places up to sixteen samples of a query.
+    ///
+    /// # Safety
+    /// Query and chunk are below their counts. The machine has `S`.
+    #[inline(always)]
+    unsafe fn place<const STAGED: bool, const VALUE: bool>(
+        &self,
+        step: &mut Step,
+        query: usize,
+        chunk: usize,
+    ) {
+        let geometry = self.call.geometry;
+        let samples: Range<usize> = self.group.samples.clone();
+        let start = samples.start + chunk * CHUNK;
+        step.row = (self.n * geometry.queries + query) * geometry.heads + self.m;
+        step.first = step.row * geometry.samples + start;
+        step.lanes = (samples.end - start).min(CHUNK);
+        let located = &mut step.located;
+        // SAFETY: the samples belong to this query and head, and are at most sixteen.
+        unsafe {
+            let xy = located.xy.as_mut_ptr();
+            self.call.locations.read::<S>(2 * step.first, xy, 2 * step.lanes);
+            let weight = located.weight.as_mut_ptr();
+            self.call.weights.read::<S>(step.first, weight, step.lanes);
+        }
+        let table = &self.group.tables[chunk];
+        step.placed.place::<S>(&step.located, table);
+        step.slab = step.placed.rows(&table.slab);
+        if !STAGED {
+            step.source = step.placed.rows(&table.source);
+            if VALUE {
+                step.marks = step.placed.rows(&table.marks);
+            }
+        }
+    }
+
+    /// Adds a placed step to the gradients.
+    ///
+    /// # Safety
+    /// As for [`HeadTask::run`].
+    #[inline(always)]
+    unsafe fn sum<V: Storage, const STAGED: bool, const VALUE: bool, const SAMPLING: bool>(
+        &self,
+        step: &Step,
+        values: *const V,
+    ) {
+        let channels = self.call.geometry.channels;
+        let full = channels / S::LANES;
+        let mut dots = [[0.0; CORNERS]; CHUNK];
+        let mut vector = 0;
+        // SAFETY: vectors of channels below their count; the rest is the caller's promise.
+        unsafe {
+            if VALUE && !STAGED {
+                for lane in 0..step.lanes.min(CHUNK) {
+                    for row in [step.marks.top[lane], step.marks.bottom[lane]] {
+                        // Two neighbours in one store: right is left's successor.
+                        self.marks.add(row as usize).cast::<u16>().write_unaligned(0x0101);
+                    }
+                }
+            }
+            while full - vector >= 4 {
+                self.rows::<V, STAGED, VALUE, SAMPLING, 4>(
+                    step, &mut dots, values, vector, S::LANES,
+                );
+                vector += 4;
+            }
+            if full - vector >= 2 {
+                self.rows::<V, STAGED, VALUE, SAMPLING, 2>(
+                    step, &mut dots, values, vector, S::LANES,
+                );
+                vector += 2;
+            }
+            if full > vector {
+                self.rows::<V, STAGED, VALUE, SAMPLING, 1>(
+                    step, &mut dots, values, vector, S::LANES,
+                );
+                vector += 1;
+            }
+            let last = channels % S::LANES;
+            if last > 0 {
+                self.rows::<V, STAGED, VALUE, SAMPLING, 1>(step, &mut dots, values, vector, last);
+            }
+            if SAMPLING {
+                self.write_sampling(step, &dots);
+            }
+        }
+    }
+
+    /// `NV` vectors of channels of a step. `last` is the number of channels in the last of them:
+    /// fewer than a vector only where `NV` is 1.
+    ///
+    /// # Safety
+    /// As for [`HeadTask::run`]; `vector` counts vectors of channels.
+    #[inline(always)]
+    unsafe fn rows<
+        V: Storage,
+        const STAGED: bool,
+        const VALUE: bool,
+        const SAMPLING: bool,
+        const NV: usize,
+    >(
+        &self,
+        step: &Step,
+        dots: &mut [[f32; CORNERS]; CHUNK],
+        values: *const V,
+        vector: usize,
+        last: usize,
+    ) {
+        let geometry = self.call.geometry;
+        let slab_stride = geometry.slab_stride;
+        let stride = if STAGED { slab_stride } else { geometry.pixel_stride };
+        let channel = vector * S::LANES;
+        let partial = last < S::LANES;
+        let values = values.wrapping_add(channel);
+        // SAFETY: rows of inside corners lie in the tensor, all rows in the slabs, channels below
+        // their count; slab rows are whole vectors.
+        unsafe {
+            let upstream = self.call.grad_output.add(step.row * geometry.channels + channel);
+            let mut grad = [S::splat(0.0); NV];
+            for (v, grad) in grad.iter_mut().enumerate() {
+                *grad = if partial {
+                    T::load_first::<S>(upstream, last)
+                } else {
+                    T::load::<S>(upstream.add(v * S::LANES))
+                };
+            }
+            for lane in 0..step.lanes.min(CHUNK) {
+                let (placed, slab) = (&step.placed, &step.slab);
+                if VALUE {
+                    for corner in 0..CORNERS {
+                        let row = if corner < 2 { slab.top[lane] } else { slab.bottom[lane] };
+                        let row = row as usize + (corner % 2) * slab_stride + channel;
+                        let weight = S::splat(placed.weight[corner][lane]);
+                        for (v, &grad) in grad.iter().enumerate() {
+                            let to = self.sums.add(row + v * S::LANES);
+                            S::store_f32(to, S::mul_add(weight, grad, S::load_f32(to)));
+                        }
+                    }
+                }
+                if !SAMPLING {
+                    continue;
+                }
+                let inside = if STAGED { ALL_INSIDE } else { placed.inside[lane] };
+                let rows = if STAGED { slab } else { &step.source };
+                let mut products = [S::splat(0.0); CORNERS];
+                for (corner, product) in products.iter_mut().enumerate() {
+                    if inside != ALL_INSIDE && inside & (1 << corner) == 0 {
+                        continue;
+                    }
+                    let row = if corner < 2 { rows.top[lane] } else { rows.bottom[lane] };
+                    let row = values.wrapping_offset(row as isize);
+                    let row = row.wrapping_add((corner % 2) * stride);
+                    for (v, &grad) in grad.iter().enumerate() {
+                        let values = if partial && !STAGED {
+                            V::load_first::<S>(row, last)
+                        } else {
+                            V::load::<S>(row.add(v * S::LANES))
+                        };
+                        *product = S::mul_add(grad, values, *product);
+                    }
+                }
+                for (dot, sum) in dots[lane].iter_mut().zip(S::sum_each(products)) {
+                    *dot += sum;
+                }
+            }
+        }
+    }
+
+    /// Turns the dot products of a step into the gradients of its locations and weights.
+    ///
+    /// # Safety
+    /// The step's samples belong to this task. The machine has `S`.
+    #[inline(always)]
+    unsafe fn write_sampling(&self, step: &Step, dots: &[[f32; CORNERS]; CHUNK]) {
+        let table = &self.group.tables[(step.first % self.call.geometry.samples
+            - self.group.samples.start)
+            / CHUNK];
+        let mut grad_xy = [0.0; 2 * CHUNK];
+        let mut grad_weight = [0.0; CHUNK];
+        for lane in 0..CHUNK {
+            let inside = step.placed.inside[lane];
+            // Chosen, not multiplied by 0: the row of an outside corner may be anything.
+            let dot =
+                |corner: usize| if inside & (1 << corner) != 0 { dots[lane][corner] } else { 0.0 };
+            let (fx, fy) = (step.placed.fraction_x[lane], step.placed.fraction_y[lane]);
+            let (top_left, top_right, bottom_left, bottom_right) = (dot(0), dot(1), dot(2), dot(3));
+            let top = top_left * (1.0 - fx) + top_right * fx;
+            let bottom = bottom_left * (1.0 - fx) + bottom_right * fx;
+            let slope_x = (top_right - top_left) * (1.0 - fy) + (bottom_right - bottom_left) * fy;
+            let slope_y = bottom - top;
+            // A sample that does not count has no gradient, even if its weight is not finite.
+            let weight = if inside == 0 { 0.0 } else { step.located.weight[lane] };
+            grad_weight[lane] = top * (1.0 - fy) + bottom * fy;
+            grad_xy[2 * lane] = weight * slope_x * table.width[lane];
+            grad_xy[2 * lane + 1] = weight * slope_y * table.height[lane];
+        }
+        // SAFETY: the samples are this task's own, and at most sixteen.
+        unsafe {
+            if let Some(to) = self.call.grad_locations {
+                to.write::<S>(2 * step.first, grad_xy.as_ptr(), 2 * step.lanes);
+            }
+            if let Some(to) = self.call.grad_weights {
+                to.write::<S>(step.first, grad_weight.as_ptr(), step.lanes);
+            }
+        }
+    }
+
+    /// Moves the sums of a level to the value gradient, leaving zeros in the slab, and writes zeros
+    /// to the border that the layout has.
+    ///
+    /// # Safety
+    /// `head` is pixel 0 of this task's head in the value gradient. The machine has `S`.
+    #[inline(always)]
+    unsafe fn write_out(&self, level: &LevelGeometry, head: *mut T) {
+        let geometry = self.call.geometry;
+        let (channels, stride) = (geometry.channels, geometry.slab_stride);
+        let (border, pitch) = (level.source_border, level.source_pitch);
+        let vector_bytes = S::LANES * size_of::<T>();
+        let tensor_bytes = geometry.batch * geometry.heads * geometry.spatial * channels * size_of::<T>();
+        let streamed = tensor_bytes >= STREAMED_BYTES
+            && channels.is_multiple_of(S::LANES)
+            && head.addr().is_multiple_of(vector_bytes);
+        for slab_line in 0..level.height + 2 {
+            for slab_column in 0..level.slab_pitch {
+                let row = level.slab_start + slab_line * level.slab_pitch + slab_column;
+                let inside = (1..=level.height).contains(&slab_line)
+                    && (1..=level.width).contains(&slab_column);
+                // SAFETY: pixels of the level and of its border, in tensor and slab.
+                unsafe {
+                    // The slab always has a border, the layout may have one.
+                    if inside || border > 0 {
+                        let pixel = level.source_origin + slab_line * pitch + slab_column;
+                        let to = head.add((pixel - pitch - 1) * geometry.pixel_stride);
+                        let from = self.sums.add(row * stride);
+                        let marked = geometry.staged || *self.marks.add(row) != 0;
+                        if inside && streamed {
+                            for channel in (0..channels).step_by(S::LANES) {
+                                let sums = if marked {
+                                    S::load_f32(from.add(channel))
+                                } else {
+                                    S::splat(0.0)
+                                };
+                                T::stream::<S>(to.add(channel), sums);
+                            }
+                        } else if inside && marked {
+                            convert::<S, f32, T>(from, to, channels);
+                        } else {
+                            clear(to, channels);
+                        }
+                    }
+                    self.forget(row);
+                }
+            }
+        }
+    }
+
+    /// Clears a row of the slab and its mark, if it may hold anything.
+    ///
+    /// # Safety
+    /// The row lies in the slab.
+    #[inline(always)]
+    unsafe fn forget(&self, row: usize) {
+        let geometry = self.call.geometry;
+        // SAFETY: row and mark lie in slab and marks.
+        unsafe {
+            let mark = self.marks.add(row);
+            if geometry.staged || *mark != 0 {
+                let sums = self.sums.add(row * geometry.slab_stride);
+                for channel in (0..geometry.slab_stride).step_by(S::LANES) {
+                    S::store_f32(sums.add(channel), S::splat(0.0));
+                }
+                *mark = 0;
+            }
+        }
+    }
+}

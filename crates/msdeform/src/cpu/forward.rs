@@ -1,0 +1,383 @@
+//! The forward pass.
+//!
+//! A unit of work is one query and head: its samples are placed sixteen at a time, then the four
+//! rows of each are summed in registers. Two ways to get at the rows:
+//!
+//! - *staged* (encoders): the worker copies one head into its slab and takes all queries from
+//!   there. No corner needs a test, because the slab has a border; rows of neighbouring pixels
+//!   compete for no cache set; half precision is converted once and not 64 times.
+//! - *direct* (decoders): rows are read where they lie, all heads of a query together, and corners
+//!   outside of the level are left out one by one. Hardly a row is in a cache, so the next unit is
+//!   placed and its rows are asked for before the current one is summed.
+//!
+//! Workers own contiguous ranges of units, so that each stages as few heads as possible.
+//!
+//! Visiting an encoder's queries in two-dimensional tiles was tried and gained nothing: the lines
+//! around a query fit the second-level cache either way.
+
+use super::geometry::{CHUNK, Geometry};
+use super::isa::Kernel;
+use super::placement::{ALL_INSIDE, CORNERS, Located, Placed, Rows, Span, prefetch};
+use super::simd::{Simd, Storage};
+use super::staging::stage_level;
+use super::workspace::Workspace;
+
+/// Chunks placed before their rows are summed: 64 samples. Queries with more go piece by piece.
+const PIECE: usize = 4;
+
+/// Queries between asking for locations, weights and output, and using them. All three are spread
+/// over the heads, which the hardware's prefetchers follow badly: without this a pass takes twice
+/// as long. Anything from 4 to 24 does equally well.
+const AHEAD: usize = 8;
+
+/// A forward call: checked tensors as pointers, shared by all workers.
+pub(crate) struct Forward<'a, T> {
+    pub geometry: &'a Geometry,
+    pub value: *const T,
+    pub locations: Span,
+    pub weights: Span,
+    pub output: *mut T,
+}
+
+// SAFETY: inputs are only read, and workers write disjoint rows of the output.
+unsafe impl<T: Sync> Sync for Forward<'_, T> {}
+
+impl<T> Forward<'_, T> {
+    /// How many units there are to be shared out.
+    pub(crate) const fn units(&self) -> usize {
+        let geometry = self.geometry;
+        let rows = geometry.batch * geometry.queries;
+        if geometry.staged { rows * geometry.heads } else { rows }
+    }
+}
+
+/// One worker's part of a forward call.
+pub(crate) struct ForwardPart<'a, T> {
+    pub call: &'a Forward<'a, T>,
+    pub units: std::ops::Range<usize>,
+    pub workspace: &'a mut Workspace,
+}
+
+impl<T: Storage> Kernel for ForwardPart<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn call<S: Simd>(self) {
+        let Self { call, units, workspace } = self;
+        let geometry = call.geometry;
+        let sums = workspace.sums.reserve(geometry.slab_stride);
+        let unit = Unit::<S, T> { call, sums, marker: std::marker::PhantomData };
+        // SAFETY: the units are below their count.
+        unsafe {
+            if geometry.staged {
+                let slab = workspace.value_slab.reserve(geometry.slab_rows * geometry.slab_stride);
+                unit.staged(units, slab);
+            } else {
+                unit.direct(units);
+            }
+        }
+    }
+}
+
+/// What computes one query and head.
+struct Unit<'a, S, T> {
+    call: &'a Forward<'a, T>,
+    /// Running sums between pieces.
+    sums: *mut f32,
+    marker: std::marker::PhantomData<S>,
+}
+
+/// Placed samples of one query and head.
+struct Piece {
+    placed: [Placed; PIECE],
+    rows: [Rows; PIECE],
+}
+
+impl Piece {
+    const fn new() -> Self {
+        Self {
+            placed: [const { Placed::new() }; PIECE],
+            rows: [const { Rows::new() }; PIECE],
+        }
+    }
+}
+
+/// Where a gather reads, and what it does with the sums.
+struct Source<V> {
+    rows: *const V,
+    /// Elements from row to row.
+    stride: usize,
+    samples: usize,
+    first_piece: bool,
+    last_piece: bool,
+}
+
+impl<S: Simd, T: Storage> Unit<'_, S, T> {
+    /// Units are `(image, head, query)`, in this order.
+    ///
+    /// # Safety
+    /// They are below their count, the slab holds a head, the machine has `S`.
+    #[inline(always)]
+    unsafe fn staged(&self, units: std::ops::Range<usize>, slab: *mut f32) {
+        let call = self.call;
+        let geometry = call.geometry;
+        let (samples, channels) = (geometry.samples, geometry.channels);
+        let mut piece = Piece::new();
+        let mut staged_head = usize::MAX;
+        for index in units {
+            let (head, query) = (index / geometry.queries, index % geometry.queries);
+            let (n, m) = (head / geometry.heads, head % geometry.heads);
+            let row = (n * geometry.queries + query) * geometry.heads + m;
+            // SAFETY: image, head and query are below their counts; the slab has been staged.
+            unsafe {
+                if head != staged_head {
+                    let from = call.value.add(geometry.head_offset(n, m));
+                    for level in &geometry.levels {
+                        stage_level::<S, T>(geometry, level, from, slab);
+                    }
+                    staged_head = head;
+                }
+                let ahead = row + AHEAD * geometry.heads;
+                call.locations.prefetch::<S>(2 * ahead * samples, 2 * samples);
+                call.weights.prefetch::<S>(ahead * samples, samples);
+                prefetch::<S, T>(call.output.wrapping_add(ahead * channels), channels);
+                self.whole::<f32, true>(&mut piece, row, slab);
+            }
+        }
+    }
+
+    /// Units are `(image, query)`; all heads of each are computed.
+    ///
+    /// # Safety
+    /// They are below their count, the machine has `S`.
+    #[inline(always)]
+    unsafe fn direct(&self, units: std::ops::Range<usize>) {
+        let geometry = self.call.geometry;
+        let (heads, samples) = (geometry.heads, geometry.samples);
+        // SAFETY: the row is below the number of rows, hence image and head below theirs.
+        let head_of = |row: usize| unsafe {
+            let (n, m) = (row / heads / geometry.queries, row % heads);
+            self.call.value.add(geometry.head_offset(n, m))
+        };
+        let rows = units.start * heads..units.end * heads;
+        let (mut piece, mut next) = (&mut Piece::new(), &mut Piece::new());
+        // SAFETY: rows are below their count.
+        unsafe {
+            if samples > PIECE * CHUNK {
+                for row in rows {
+                    self.whole::<T, false>(piece, row, head_of(row));
+                }
+                return;
+            }
+            if !rows.is_empty() {
+                self.place::<false>(piece, rows.start * samples, 0, samples);
+            }
+            for row in rows.clone() {
+                if row + 1 < rows.end {
+                    self.place::<false>(next, (row + 1) * samples, 0, samples);
+                    self.prefetch_rows(next, head_of(row + 1));
+                }
+                let source = Source {
+                    rows: head_of(row),
+                    stride: geometry.pixel_stride,
+                    samples,
+                    first_piece: true,
+                    last_piece: true,
+                };
+                self.channels::<T, false>(piece, &source, row);
+                std::mem::swap(&mut piece, &mut next);
+            }
+        }
+    }
+
+    /// Asks for the rows of a placed query and head.
+    #[inline(always)]
+    fn prefetch_rows(&self, piece: &Piece, head: *const T) {
+        let (channels, stride) = (self.call.geometry.channels, self.call.geometry.pixel_stride);
+        for sample in 0..self.call.geometry.samples {
+            let rows = &piece.rows[sample / CHUNK];
+            for row in [rows.top[sample % CHUNK], rows.bottom[sample % CHUNK]] {
+                let row = head.wrapping_offset(row as isize);
+                prefetch::<S, T>(row, channels);
+                prefetch::<S, T>(row.wrapping_add(stride), channels);
+            }
+        }
+    }
+
+    /// Places and sums all samples of an output row, from the rows of `V` at `base`.
+    ///
+    /// # Safety
+    /// `row` is below the number of output rows; `base` is the slab of its head if `STAGED`, else
+    /// the head's pixel 0 in the value tensor. The machine has `S`.
+    #[inline(always)]
+    unsafe fn whole<V: Storage, const STAGED: bool>(
+        &self,
+        piece: &mut Piece,
+        row: usize,
+        base: *const V,
+    ) {
+        let geometry = self.call.geometry;
+        let samples = geometry.samples;
+        let pieces = samples.div_ceil(PIECE * CHUNK).max(1);
+        for index in 0..pieces {
+            let first = index * PIECE * CHUNK;
+            let count = (samples - first).min(PIECE * CHUNK);
+            let source = Source {
+                rows: base,
+                stride: if STAGED { geometry.slab_stride } else { geometry.pixel_stride },
+                samples: count,
+                first_piece: index == 0,
+                last_piece: index + 1 == pieces,
+            };
+            // SAFETY: the samples belong to the row; the rest is the caller's promise.
+            unsafe {
+                self.place::<STAGED>(piece, row * samples, first, count);
+                self.channels::<V, STAGED>(piece, &source, row);
+            }
+        }
+    }
+
+    /// Places the samples `first..first + count` of a query and head.
+    ///
+    /// # Safety
+    /// They belong to it, and `offset` is the position of its first sample. The machine has `S`.
+    #[inline(always)]
+    unsafe fn place<const STAGED: bool>(
+        &self,
+        piece: &mut Piece,
+        offset: usize,
+        first: usize,
+        count: usize,
+    ) {
+        let call = self.call;
+        let mut located = Located::new();
+        for (chunk, start) in (first..first + count).step_by(CHUNK).enumerate() {
+            let lanes = (first + count - start).min(CHUNK);
+            let sample = offset + start;
+            // SAFETY: `lanes` samples from `sample` on belong to this query and head.
+            unsafe {
+                call.locations.read::<S>(2 * sample, located.xy.as_mut_ptr(), 2 * lanes);
+                call.weights.read::<S>(sample, located.weight.as_mut_ptr(), lanes);
+            }
+            let table = &call.geometry.all_levels.tables[start / CHUNK];
+            let placed = &mut piece.placed[chunk];
+            placed.place::<S>(&located, table);
+            piece.rows[chunk] = placed.rows(if STAGED { &table.slab } else { &table.source });
+        }
+    }
+
+    /// Sums all channels of an output row over the placed samples, as many vectors at a time as
+    /// registers allow.
+    ///
+    /// # Safety
+    /// As for [`Unit::whole`].
+    #[inline(always)]
+    unsafe fn channels<V: Storage, const STAGED: bool>(
+        &self,
+        piece: &Piece,
+        source: &Source<V>,
+        row: usize,
+    ) {
+        let channels = self.call.geometry.channels;
+        let full = channels / S::LANES;
+        let mut vector = 0;
+        // SAFETY: row and channels are below their counts; the rest is the caller's promise.
+        unsafe {
+            let output = self.call.output.add(row * channels);
+            while full - vector >= 8 {
+                self.gather::<V, STAGED, 8>(piece, source, vector, output, S::LANES);
+                vector += 8;
+            }
+            if full - vector >= 4 {
+                self.gather::<V, STAGED, 4>(piece, source, vector, output, S::LANES);
+                vector += 4;
+            }
+            if full - vector >= 2 {
+                self.gather::<V, STAGED, 2>(piece, source, vector, output, S::LANES);
+                vector += 2;
+            }
+            if full > vector {
+                self.gather::<V, STAGED, 1>(piece, source, vector, output, S::LANES);
+                vector += 1;
+            }
+            if !channels.is_multiple_of(S::LANES) {
+                self.gather::<V, STAGED, 1>(piece, source, vector, output, channels % S::LANES);
+            }
+        }
+    }
+
+    /// Sums `NV` vectors of channels over all placed samples. `last` is the number of channels in
+    /// the last of them: fewer than a vector only where `NV` is 1.
+    ///
+    /// # Safety
+    /// As for [`Unit::whole`]; `vector` counts vectors of channels.
+    #[inline(always)]
+    unsafe fn gather<V: Storage, const STAGED: bool, const NV: usize>(
+        &self,
+        piece: &Piece,
+        source: &Source<V>,
+        vector: usize,
+        output: *mut T,
+        last: usize,
+    ) {
+        // Enough independent sums to hide the latency of a multiply-add (4 cycles, 2 a cycle).
+        let sets = if NV >= 8 { 1 } else if NV == 4 { 2 } else { CORNERS };
+        let first_channel = vector * S::LANES;
+        let partial = last < S::LANES;
+        // SAFETY: rows of inside corners lie in the tensor, all rows in the slab, channels below
+        // their count; the slab and the sums have whole vectors.
+        unsafe {
+            let base = source.rows.wrapping_add(first_channel);
+            let mut sums = [[S::splat(0.0); NV]; CORNERS];
+            if !source.first_piece {
+                for (v, sum) in sums[0].iter_mut().enumerate() {
+                    *sum = S::load_f32(self.sums.add(first_channel + v * S::LANES));
+                }
+            }
+            let mut rest = source.samples;
+            for (placed, rows) in piece.placed.iter().zip(&piece.rows) {
+                for lane in 0..rest.min(CHUNK) {
+                    let top = base.wrapping_offset(*rows.top.get_unchecked(lane) as isize);
+                    let bottom = base.wrapping_offset(*rows.bottom.get_unchecked(lane) as isize);
+                    let inside =
+                        if STAGED { ALL_INSIDE } else { *placed.inside.get_unchecked(lane) };
+                    for corner in 0..CORNERS {
+                        if inside != ALL_INSIDE && inside & (1 << corner) == 0 {
+                            continue;
+                        }
+                        let row = if corner < 2 { top } else { bottom };
+                        let row = row.wrapping_add((corner % 2) * source.stride);
+                        let weight = S::splat(*placed.weight[corner].get_unchecked(lane));
+                        for v in 0..NV {
+                            let values = if partial && !STAGED {
+                                V::load_first::<S>(row, last)
+                            } else {
+                                V::load::<S>(row.add(v * S::LANES))
+                            };
+                            let sum = &mut sums[corner % sets][v];
+                            *sum = S::mul_add(weight, values, *sum);
+                        }
+                    }
+                }
+                if rest <= CHUNK {
+                    break;
+                }
+                rest -= CHUNK;
+            }
+            for v in 0..NV {
+                let mut sum = sums[0][v];
+                for set in &sums[1..sets] {
+                    sum = S::add(sum, set[v]);
+                }
+                let channel = first_channel + v * S::LANES;
+                if !source.last_piece {
+                    S::store_f32(self.sums.add(channel), sum);
+                } else if partial {
+                    T::store_first::<S>(output.add(channel), sum, last);
+                } else {
+                    T::store::<S>(output.add(channel), sum);
+                }
+            }
+        }
+    }
+}

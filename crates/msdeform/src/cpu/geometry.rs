@@ -1,0 +1,212 @@
+//! Everything about a problem that the kernels look up: computed once per plan.
+
+use std::ops::Range;
+
+use crate::Problem;
+
+/// Samples placed together: one AVX-512 vector of coordinates, two of AVX2.
+pub(crate) const CHUNK: usize = 16;
+
+/// The largest height or width whose pixel numbers are exact in `f32`, and the most elements of one
+/// image that 32-bit offsets reach. Problems beyond these go to the reference.
+const MAX_SIDE: usize = 1 << 24;
+const MAX_OFFSET: usize = i32::MAX as usize;
+
+/// Reuse from which copying a head's values pays: how often the average pixel is read.
+///
+/// A copy is compact (an interleaved head uses one eighth of the cache's sets), `f32`, and framed
+/// by zeros, so the gather loop has neither conversions nor branches. A decoder reads most pixels
+/// less than once and would only pay for the copy.
+const STAGING_REUSE: usize = 6;
+
+/// What the placement of a sample needs to know of its level, for sixteen samples.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct LaneTable {
+    pub width: [f32; CHUNK],
+    pub height: [f32; CHUNK],
+    /// Where the level lies in the slab.
+    pub slab: Offsets,
+    /// Where it lies in the value tensor as the caller stores it, seen from the head's pixel 0.
+    pub source: Offsets,
+    /// The number of the slab's row.
+    pub marks: Offsets,
+}
+
+/// Pixel (line, column) is at element `origin + line * line_step + column * column_step`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct Offsets {
+    pub origin: [i32; CHUNK],
+    pub line_step: [i32; CHUNK],
+    pub column_step: i32,
+}
+
+impl Offsets {
+    /// `origin` and `pitch` in pixels, `stride` in elements per pixel. All products fit: they are
+    /// offsets in a slab or an image of at most `MAX_OFFSET` elements.
+    fn set(&mut self, lane: usize, origin: usize, pitch: usize, stride: usize) {
+        self.origin[lane] = (origin * stride) as i32;
+        self.line_step[lane] = (pitch * stride) as i32;
+        self.column_step = stride as i32;
+    }
+}
+
+/// One level, as the kernels see it.
+#[derive(Clone, Debug)]
+pub(crate) struct LevelGeometry {
+    pub height: usize,
+    pub width: usize,
+    /// Its samples within those of a query.
+    pub samples: Range<usize>,
+    /// First row (of the border) in the slab of all levels.
+    pub slab_start: usize,
+    /// Rows from line to line of the slab: the width and a border on either side.
+    pub slab_pitch: usize,
+    pub slab_rows: usize,
+    /// Pixel (0, 0), line pitch and border of the caller's tensor.
+    pub source_origin: usize,
+    pub source_pitch: usize,
+    pub source_border: usize,
+}
+
+/// Some levels that follow each other, and how to place their samples.
+#[derive(Clone, Debug)]
+pub(crate) struct LevelGroup {
+    pub levels: Range<usize>,
+    pub samples: Range<usize>,
+    pub tables: Vec<LaneTable>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Geometry {
+    pub batch: usize,
+    pub heads: usize,
+    pub channels: usize,
+    pub queries: usize,
+    pub samples: usize,
+    pub spatial: usize,
+    /// Elements from one pixel of a head to the next in the caller's tensor.
+    pub pixel_stride: usize,
+    pub head_major: bool,
+    /// Floats of one slab row: the channels, rounded up to whole vectors.
+    pub slab_stride: usize,
+    pub slab_rows: usize,
+    pub levels: Vec<LevelGeometry>,
+    pub all_levels: LevelGroup,
+    /// Pixel ranges that belong to no level.
+    pub gaps: Vec<(usize, usize)>,
+    /// Whether a head's values are copied before they are gathered from.
+    pub staged: bool,
+}
+
+impl Geometry {
+    /// `None` where the problem needs more than 32-bit offsets or `f32` pixel numbers.
+    pub(crate) fn new(problem: &Problem, lanes: usize) -> Option<Self> {
+        let layout = problem.layout();
+        let channels = problem.channels();
+        let slab_stride = channels.checked_next_multiple_of(lanes)?;
+        let mut slab_rows = 0usize;
+        let mut levels = Vec::with_capacity(problem.levels().len());
+        for (index, level) in problem.levels().iter().enumerate() {
+            let (height, width) = (level.height, level.width);
+            if height > MAX_SIDE || width > MAX_SIDE {
+                return None;
+            }
+            let slab_pitch = width + 2;
+            let rows = slab_pitch.checked_mul(height + 2)?;
+            levels.push(LevelGeometry {
+                height,
+                width,
+                samples: problem.level_samples(index),
+                slab_start: slab_rows,
+                slab_pitch,
+                slab_rows: rows,
+                source_origin: level.origin(layout),
+                source_pitch: level.row_pitch(layout),
+                source_border: layout.border(),
+            });
+            slab_rows = slab_rows.checked_add(rows)?;
+        }
+        if slab_rows.checked_mul(slab_stride)? > MAX_OFFSET
+            || problem.spatial().checked_mul(problem.pixel_stride())? > MAX_OFFSET
+        {
+            return None;
+        }
+        let pixels: usize = levels.iter().map(|level| level.height * level.width).sum();
+        let reads = problem.queries().saturating_mul(problem.samples()).saturating_mul(4);
+        let mut geometry = Self {
+            batch: problem.batch(),
+            heads: problem.heads(),
+            channels,
+            queries: problem.queries(),
+            samples: problem.samples(),
+            spatial: problem.spatial(),
+            pixel_stride: problem.pixel_stride(),
+            head_major: layout.is_head_major(),
+            slab_stride,
+            slab_rows,
+            all_levels: LevelGroup { levels: 0..0, samples: 0..0, tables: Vec::new() },
+            levels,
+            gaps: gaps(problem),
+            staged: reads >= STAGING_REUSE.saturating_mul(pixels),
+        };
+        geometry.all_levels = geometry.group(0..geometry.levels.len());
+        Some(geometry)
+    }
+
+    /// The placement tables of some levels, side by side. What lies in the lanes past the last
+    /// sample is never used.
+    pub(crate) fn group(&self, levels: Range<usize>) -> LevelGroup {
+        let chosen = &self.levels[levels.clone()];
+        let samples = match (chosen.first(), chosen.last()) {
+            (Some(first), Some(last)) => first.samples.start..last.samples.end,
+            _ => 0..0,
+        };
+        let mut tables = vec![LaneTable::default(); samples.len().div_ceil(CHUNK)];
+        for level in chosen {
+            for sample in level.samples.clone() {
+                let lane = sample - samples.start;
+                let (table, lane) = (&mut tables[lane / CHUNK], lane % CHUNK);
+                table.width[lane] = level.width as f32;
+                table.height[lane] = level.height as f32;
+                let pixel_stride = self.pixel_stride;
+                table.source.set(lane, level.source_origin, level.source_pitch, pixel_stride);
+                let slab_origin = level.slab_start + level.slab_pitch + 1;
+                table.slab.set(lane, slab_origin, level.slab_pitch, self.slab_stride);
+                table.marks.set(lane, slab_origin, level.slab_pitch, 1);
+            }
+        }
+        LevelGroup { levels, samples, tables }
+    }
+
+    /// Offset of a head's pixel 0 in the caller's value tensor.
+    pub(crate) const fn head_offset(&self, batch: usize, head: usize) -> usize {
+        if self.head_major {
+            (batch * self.heads + head) * self.spatial * self.channels
+        } else {
+            (batch * self.spatial * self.heads + head) * self.channels
+        }
+    }
+}
+
+/// Pixel ranges of the value tensor that no level covers.
+fn gaps(problem: &Problem) -> Vec<(usize, usize)> {
+    let layout = problem.layout();
+    let mut covered: Vec<(usize, usize)> = problem
+        .levels()
+        .iter()
+        .map(|level| (level.start, level.start + level.footprint(layout)))
+        .collect();
+    covered.sort_unstable();
+    covered.push((problem.spatial(), problem.spatial()));
+    let mut next = 0;
+    let mut gaps = Vec::new();
+    for (start, end) in covered {
+        if start > next {
+            gaps.push((next, start));
+        }
+        next = end;
+    }
+    gaps
+}

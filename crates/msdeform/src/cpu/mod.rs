@@ -1,0 +1,149 @@
+//! The CPU backend: forward and backward for `f32`, `f16` and `bf16`, in `f32` arithmetic.
+//!
+//! The algorithm is written once (`forward`, `backward`) over a small vector trait (`simd`) and
+//! compiled for every instruction set ([`Isa`]), of which the best one is chosen at run time.
+
+mod backward;
+mod forward;
+mod geometry;
+mod isa;
+mod placement;
+mod plan;
+mod simd;
+mod staging;
+mod workspace;
+
+pub use isa::Isa;
+pub use plan::{CpuPlan, GradientsMut};
+
+use crate::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
+
+/// How a [`CpuPlan`] runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuOptions {
+    /// Threads to use. `None`: those of the ambient rayon pool, which is one per core. `Some(1)`:
+    /// the calling thread alone. Otherwise the plan starts its own.
+    pub threads: Option<usize>,
+    /// Instructions to use. `None`: the best that this machine has.
+    pub isa: Option<Isa>,
+}
+
+/// One registered CPU implementation.
+#[derive(Clone, Debug)]
+pub struct CpuVariant {
+    /// What it says about itself.
+    pub spec: VariantSpec,
+    /// The instructions it is compiled for.
+    pub isa: Isa,
+}
+
+impl CpuVariant {
+    /// Whether this machine can run it.
+    #[must_use]
+    pub fn is_available(&self) -> bool {
+        self.isa.is_available()
+    }
+}
+
+/// Every CPU implementation; the scalar ones come first and are the baseline.
+#[must_use]
+pub fn variants() -> &'static [CpuVariant] {
+    &VARIANTS
+}
+
+const fn register(
+    id: &'static str,
+    direction: Direction,
+    isa: Isa,
+    idea: &'static str,
+    why: &'static str,
+) -> CpuVariant {
+    CpuVariant {
+        spec: VariantSpec {
+            id,
+            direction,
+            device: DeviceKind::Cpu,
+            dtypes: &DType::FAST,
+            layouts: &ValueLayout::ALL,
+            source: "ours",
+            idea,
+            why,
+            numerics: Numerics::Contract,
+        },
+        isa,
+    }
+}
+
+static VARIANTS: [CpuVariant; 8] = [
+    register(
+        "fwd_cpu_scalar",
+        Direction::Forward,
+        Isa::Scalar,
+        "place sixteen samples at once, then sum their rows; plain Rust",
+        "runs everywhere; the baseline",
+    ),
+    register(
+        "fwd_cpu_avx2",
+        Direction::Forward,
+        Isa::Avx2,
+        "the same with 8 lanes, fused multiply-add and F16C conversion",
+        "every x86-64 machine of the last decade",
+    ),
+    register(
+        "fwd_cpu_avx512",
+        Direction::Forward,
+        Isa::Avx512,
+        "the same with 16 lanes and masked tails",
+        "a 32-channel row is two registers: half the instructions of AVX2",
+    ),
+    register(
+        "fwd_cpu_neon",
+        Direction::Forward,
+        Isa::Neon,
+        "the same with the 4 lanes of 64-bit ARM",
+        "Graviton, Grace and Apple machines",
+    ),
+    register(
+        "bwd_cpu_scalar",
+        Direction::Backward,
+        Isa::Scalar,
+        "a task owns one head of one level: all three gradients in one pass, no atomics; plain Rust",
+        "runs everywhere, same bits for any number of threads; the baseline",
+    ),
+    register(
+        "bwd_cpu_avx2",
+        Direction::Backward,
+        Isa::Avx2,
+        "the same with 8 lanes, fused multiply-add and F16C conversion",
+        "every x86-64 machine of the last decade",
+    ),
+    register(
+        "bwd_cpu_avx512",
+        Direction::Backward,
+        Isa::Avx512,
+        "the same with 16 lanes and masked tails",
+        "a 32-channel row is two registers: half the instructions of AVX2",
+    ),
+    register(
+        "bwd_cpu_neon",
+        Direction::Backward,
+        Isa::Neon,
+        "the same with the 4 lanes of 64-bit ARM",
+        "Graviton, Grace and Apple machines",
+    ),
+];
+
+/// The variant of a direction and instruction set: the table above has them in this order.
+const fn variant(direction: Direction, isa: Isa) -> &'static CpuVariant {
+    let first = match direction {
+        Direction::Forward => 0,
+        Direction::Backward => 4,
+    };
+    let index = match isa {
+        Isa::Scalar => 0,
+        Isa::Avx2 => 1,
+        Isa::Avx512 => 2,
+        Isa::Neon => 3,
+    };
+    &VARIANTS[first + index]
+}

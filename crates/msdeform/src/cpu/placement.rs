@@ -1,0 +1,263 @@
+//! From locations to rows and weights, sixteen samples at a time.
+
+use half::{bf16, f16};
+
+use super::geometry::{CHUNK, LaneTable, Offsets};
+use super::simd::{Simd, Storage};
+
+/// Bits of [`Placed::inside`], one per corner: left or right, top or bottom.
+pub(crate) const CORNERS: usize = 4;
+pub(crate) const ALL_INSIDE: i32 = 0b1111;
+
+/// A tensor of locations or weights in its storage format.
+#[derive(Clone, Copy)]
+pub(crate) enum Span {
+    F32(*const f32),
+    F16(*const f16),
+    Bf16(*const bf16),
+}
+
+impl Span {
+    /// Asks for `count` elements from `offset` on.
+    #[inline(always)]
+    pub(crate) fn prefetch<S: Simd>(self, offset: usize, count: usize) {
+        match self {
+            Self::F32(from) => prefetch::<S, f32>(from.wrapping_add(offset), count),
+            Self::F16(from) => prefetch::<S, f16>(from.wrapping_add(offset), count),
+            Self::Bf16(from) => prefetch::<S, bf16>(from.wrapping_add(offset), count),
+        }
+    }
+
+    /// Converts `count` elements from `offset` on.
+    ///
+    /// # Safety
+    /// They lie inside of the tensor, `to` holds `count` floats, and the machine has `S`.
+    #[inline(always)]
+    pub(crate) unsafe fn read<S: Simd>(self, offset: usize, to: *mut f32, count: usize) {
+        // SAFETY: passed on.
+        unsafe {
+            match self {
+                Self::F32(from) => convert::<S, f32, f32>(from.add(offset), to, count),
+                Self::F16(from) => convert::<S, f16, f32>(from.add(offset), to, count),
+                Self::Bf16(from) => convert::<S, bf16, f32>(from.add(offset), to, count),
+            }
+        }
+    }
+}
+
+/// Asks for the cache lines of `count` elements that will be read soon.
+#[inline(always)]
+pub(crate) fn prefetch<S: Simd, T>(from: *const T, count: usize) {
+    for line in 0..(count * size_of::<T>()).div_ceil(64) {
+        S::prefetch(from.wrapping_byte_add(64 * line));
+    }
+}
+
+/// A tensor of gradients of locations or weights in its storage format.
+#[derive(Clone, Copy)]
+pub(crate) enum SpanMut {
+    F32(*mut f32),
+    F16(*mut f16),
+    Bf16(*mut bf16),
+}
+
+impl SpanMut {
+    /// Asks for `count` elements from `offset` on.
+    #[inline(always)]
+    pub(crate) fn prefetch<S: Simd>(self, offset: usize, count: usize) {
+        match self {
+            Self::F32(to) => Span::F32(to).prefetch::<S>(offset, count),
+            Self::F16(to) => Span::F16(to).prefetch::<S>(offset, count),
+            Self::Bf16(to) => Span::Bf16(to).prefetch::<S>(offset, count),
+        }
+    }
+
+    /// Stores `count` elements from `offset` on.
+    ///
+    /// # Safety
+    /// They lie inside of the tensor, nobody else uses them, `from` holds `count` floats, and the
+    /// machine has `S`.
+    #[inline(always)]
+    pub(crate) unsafe fn write<S: Simd>(self, offset: usize, from: *const f32, count: usize) {
+        // SAFETY: passed on.
+        unsafe {
+            match self {
+                Self::F32(to) => convert::<S, f32, f32>(from, to.add(offset), count),
+                Self::F16(to) => convert::<S, f32, f16>(from, to.add(offset), count),
+                Self::Bf16(to) => convert::<S, f32, bf16>(from, to.add(offset), count),
+            }
+        }
+    }
+}
+
+/// Copies `count` elements, converting by way of `f32`.
+///
+/// # Safety
+/// `from` and `to` are valid for `count` elements and do not overlap; the machine has `S`.
+#[inline(always)]
+pub(crate) unsafe fn convert<S: Simd, F: Storage, T: Storage>(
+    from: *const F,
+    to: *mut T,
+    count: usize,
+) {
+    let mut done = 0;
+    // SAFETY: every access lies below `count`.
+    unsafe {
+        // The common counts as straight code: a loop that copies floats becomes a call of memcpy.
+        if count == 32 {
+            return convert_exactly::<S, F, T, 32>(from, to);
+        } else if count == 16 {
+            return convert_exactly::<S, F, T, 16>(from, to);
+        }
+        while done + S::LANES <= count {
+            T::store::<S>(to.add(done), F::load::<S>(from.add(done)));
+            done += S::LANES;
+        }
+        if done < count {
+            let rest = count - done;
+            T::store_first::<S>(to.add(done), F::load_first::<S>(from.add(done), rest), rest);
+        }
+    }
+}
+
+/// [`convert`] for a count known to the compiler, a multiple of sixteen.
+#[inline(always)]
+unsafe fn convert_exactly<S: Simd, F: Storage, T: Storage, const COUNT: usize>(
+    from: *const F,
+    to: *mut T,
+) {
+    // SAFETY: as for `convert`. All loads come before the stores, in registers.
+    unsafe {
+        let mut vectors = [S::splat(0.0); COUNT];
+        for (v, vector) in vectors[..COUNT / S::LANES].iter_mut().enumerate() {
+            *vector = F::load::<S>(from.add(v * S::LANES));
+        }
+        for (v, &vector) in vectors[..COUNT / S::LANES].iter().enumerate() {
+            T::store::<S>(to.add(v * S::LANES), vector);
+        }
+    }
+}
+
+/// Locations and weights of sixteen samples, as `f32`.
+#[repr(align(64))]
+pub(crate) struct Located {
+    /// x and y alternating.
+    pub xy: [f32; 2 * CHUNK],
+    pub weight: [f32; CHUNK],
+}
+
+impl Located {
+    pub(crate) const fn new() -> Self {
+        Self { xy: [0.0; 2 * CHUNK], weight: [0.0; CHUNK] }
+    }
+}
+
+/// Sixteen placed samples.
+#[repr(align(64))]
+pub(crate) struct Placed {
+    /// Attention weight times bilinear share of each corner (top left, top right, bottom left,
+    /// bottom right); 0 for a corner outside of the level, whatever the attention weight.
+    pub weight: [[f32; CHUNK]; CORNERS],
+    /// Cell of the sample; (-1, -1), a corner of the border, if the sample does not count.
+    column: [i32; CHUNK],
+    line: [i32; CHUNK],
+    /// One bit per corner that lies inside.
+    pub inside: [i32; CHUNK],
+    /// Position within the cell.
+    pub fraction_x: [f32; CHUNK],
+    pub fraction_y: [f32; CHUNK],
+}
+
+impl Placed {
+    pub(crate) const fn new() -> Self {
+        Self {
+            weight: [[0.0; CHUNK]; CORNERS],
+            column: [0; CHUNK],
+            line: [0; CHUNK],
+            inside: [0; CHUNK],
+            fraction_x: [0.0; CHUNK],
+            fraction_y: [0.0; CHUNK],
+        }
+    }
+
+    /// Places sixteen samples. Branch-free, so that the compiler turns it into vectors.
+    #[inline(always)]
+    pub(crate) fn place<S: Simd>(&mut self, located: &Located, table: &LaneTable) {
+        for lane in 0..CHUNK {
+            let (width, height) = (table.width[lane], table.height[lane]);
+            let pixel = |location: f32, size: f32| {
+                if S::FUSED { location.mul_add(size, -0.5) } else { location * size - 0.5 }
+            };
+            let x = pixel(located.xy[2 * lane], width);
+            let y = pixel(located.xy[2 * lane + 1], height);
+            // False for NaN. A sample that does not count moves to the border's corner.
+            let counts = (x > -1.0) & (x < width) & (y > -1.0) & (y < height);
+            let x = if counts { x } else { -1.0 };
+            let y = if counts { y } else { -1.0 };
+            let (column, line) = (floor(x), floor(y));
+            let (left, top) = (column as f32, line as f32);
+            let (fx, fy) = (x - left, y - top);
+            let left_in = column >= 0;
+            let top_in = line >= 0;
+            // A sample that does not count has its right bottom corner at (0, 0): not inside.
+            let right_in = counts & (left + 1.0 < width);
+            let bottom_in = counts & (top + 1.0 < height);
+            let weight = located.weight[lane];
+            let (upper, lower) = (weight * (1.0 - fy), weight * fy);
+            // Chosen, not multiplied by 0: an infinite weight must not turn into NaN.
+            let keep = |inside: bool, weight: f32| if inside { weight } else { 0.0 };
+            self.weight[0][lane] = keep(left_in & top_in, upper * (1.0 - fx));
+            self.weight[1][lane] = keep(right_in & top_in, upper * fx);
+            self.weight[2][lane] = keep(left_in & bottom_in, lower * (1.0 - fx));
+            self.weight[3][lane] = keep(right_in & bottom_in, lower * fx);
+            self.inside[lane] = i32::from(left_in & top_in)
+                | i32::from(right_in & top_in) << 1
+                | i32::from(left_in & bottom_in) << 2
+                | i32::from(right_in & bottom_in) << 3;
+            self.column[lane] = column;
+            self.line[lane] = line;
+            self.fraction_x[lane] = fx;
+            self.fraction_y[lane] = fy;
+        }
+    }
+
+    /// The rows of the left corners. The right ones follow at the next column.
+    #[inline(always)]
+    pub(crate) fn rows(&self, offsets: &Offsets) -> Rows {
+        let mut rows = Rows { top: [0; CHUNK], bottom: [0; CHUNK] };
+        for lane in 0..CHUNK {
+            let step = offsets.line_step[lane];
+            // Wrapping: lanes past the last sample, and corners outside of the source, may hold
+            // anything; they are not used.
+            let top = offsets.origin[lane]
+                .wrapping_add(self.line[lane].wrapping_mul(step))
+                .wrapping_add(self.column[lane].wrapping_mul(offsets.column_step));
+            rows.top[lane] = top;
+            rows.bottom[lane] = top.wrapping_add(step);
+        }
+        rows
+    }
+}
+
+/// Element offsets of the rows of sixteen samples: of the top left and bottom left corners.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub(crate) struct Rows {
+    pub top: [i32; CHUNK],
+    pub bottom: [i32; CHUNK],
+}
+
+impl Rows {
+    pub(crate) const fn new() -> Self {
+        Self { top: [0; CHUNK], bottom: [0; CHUNK] }
+    }
+}
+
+/// `floor`, in instructions that every vector unit has. `x` is finite and fits `i32`.
+#[inline(always)]
+fn floor(x: f32) -> i32 {
+    debug_assert!((-1.0..=16_777_216.0).contains(&x));
+    // SAFETY: placement has clamped x to at least -1, and a level's side is at most 2^24.
+    let truncated = unsafe { x.to_int_unchecked::<i32>() };
+    truncated - i32::from((truncated as f32) > x)
+}

@@ -1,0 +1,210 @@
+//! AVX2 with FMA and F16C: eight lanes.
+
+use std::arch::x86_64::*;
+
+use half::{bf16, f16};
+
+use super::Simd;
+use crate::cpu::isa::Kernel;
+
+/// AVX2, FMA and F16C: x86-64 since Haswell and Zen.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2;
+
+pub(crate) fn is_available() -> bool {
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
+}
+
+/// # Safety
+/// [`is_available`] holds.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: the caller vouches for the instruction set.
+    unsafe { kernel.call::<Avx2>() }
+}
+
+/// All ones in the first `count < 8` lanes.
+#[inline(always)]
+unsafe fn first(count: usize) -> __m256i {
+    // SAFETY: register arithmetic; the caller vouches for the instruction set.
+    unsafe {
+        let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        _mm256_cmpgt_epi32(_mm256_set1_epi32(count as i32), lanes)
+    }
+}
+
+/// The first `count < 8` halves; AVX2 has no masked 16-bit load, so they go through a register's
+/// worth of stack.
+#[inline(always)]
+unsafe fn load_halves<T>(from: *const T, count: usize) -> __m128i {
+    let mut halves = [0u16; 8];
+    // SAFETY: the caller vouches for `count < 8` elements of two bytes.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from.cast::<u16>(), halves.as_mut_ptr(), count);
+        _mm_loadu_si128(halves.as_ptr().cast())
+    }
+}
+
+#[inline(always)]
+unsafe fn store_halves<T>(to: *mut T, vector: __m128i, count: usize) {
+    let mut halves = [0u16; 8];
+    // SAFETY: the caller vouches for `count < 8` elements of two bytes.
+    unsafe {
+        _mm_storeu_si128(halves.as_mut_ptr().cast(), vector);
+        std::ptr::copy_nonoverlapping(halves.as_ptr(), to.cast::<u16>(), count);
+    }
+}
+
+impl Simd for Avx2 {
+    type Vector = __m256;
+
+    const LANES: usize = 8;
+    const FUSED: bool = true;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m256 {
+        // SAFETY: register arithmetic; the caller vouches for the instruction set.
+        unsafe { _mm256_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: register arithmetic; the caller vouches for the instruction set.
+        unsafe { _mm256_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: register arithmetic; the caller vouches for the instruction set.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn sum_each([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
+        // SAFETY: register arithmetic; the caller vouches for the instruction set.
+        unsafe {
+            let abcd = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+            let sums = _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps::<1>(abcd));
+            std::mem::transmute::<__m128, [f32; 4]>(sums)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f32(from: *const f32) -> __m256 {
+        // SAFETY: the caller vouches for eight elements.
+        unsafe { _mm256_loadu_ps(from) }
+    }
+    #[inline(always)]
+    unsafe fn load_f32_first(from: *const f32, count: usize) -> __m256 {
+        // SAFETY: masked lanes are not read; the caller vouches for the others.
+        unsafe { _mm256_maskload_ps(from, first(count)) }
+    }
+    #[inline(always)]
+    unsafe fn store_f32(to: *mut f32, vector: __m256) {
+        // SAFETY: the caller vouches for eight elements.
+        unsafe { _mm256_storeu_ps(to, vector) }
+    }
+    #[inline(always)]
+    unsafe fn store_f32_first(to: *mut f32, vector: __m256, count: usize) {
+        // SAFETY: masked lanes are not written; the caller vouches for the others.
+        unsafe { _mm256_maskstore_ps(to, first(count), vector) }
+    }
+    #[inline(always)]
+    unsafe fn stream_f32(to: *mut f32, vector: __m256) {
+        // SAFETY: the caller vouches for eight elements and their alignment.
+        unsafe { _mm256_stream_ps(to, vector) }
+    }
+    #[inline(always)]
+    unsafe fn stream_f16(to: *mut f16, vector: __m256) {
+        // SAFETY: the caller vouches for eight elements and their alignment.
+        unsafe { _mm_stream_si128(to.cast(), to_f16(vector)) }
+    }
+    #[inline(always)]
+    unsafe fn stream_bf16(to: *mut bf16, vector: __m256) {
+        // SAFETY: the caller vouches for eight elements and their alignment.
+        unsafe { _mm_stream_si128(to.cast(), to_bf16(vector)) }
+    }
+    #[inline(always)]
+    unsafe fn stream_end() {
+        // SAFETY: a fence has no precondition beyond SSE.
+        unsafe { _mm_sfence() }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const f16) -> __m256 {
+        // SAFETY: the caller vouches for eight elements.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16_first(from: *const f16, count: usize) -> __m256 {
+        // SAFETY: the caller vouches for the first `count` elements.
+        unsafe { _mm256_cvtph_ps(load_halves(from, count)) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(to: *mut f16, vector: __m256) {
+        // SAFETY: the caller vouches for eight elements.
+        unsafe { _mm_storeu_si128(to.cast(), to_f16(vector)) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16_first(to: *mut f16, vector: __m256, count: usize) {
+        // SAFETY: the caller vouches for the first `count` elements.
+        unsafe { store_halves(to, to_f16(vector), count) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> __m256 {
+        // SAFETY: the caller vouches for eight elements.
+        unsafe { from_bf16(_mm_loadu_si128(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_first(from: *const bf16, count: usize) -> __m256 {
+        // SAFETY: the caller vouches for the first `count` elements.
+        unsafe { from_bf16(load_halves(from, count)) }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(to: *mut bf16, vector: __m256) {
+        // SAFETY: the caller vouches for eight elements.
+        unsafe { _mm_storeu_si128(to.cast(), to_bf16(vector)) }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16_first(to: *mut bf16, vector: __m256, count: usize) {
+        // SAFETY: the caller vouches for the first `count` elements.
+        unsafe { store_halves(to, to_bf16(vector), count) }
+    }
+
+    #[inline(always)]
+    fn prefetch<T>(address: *const T) {
+        // SAFETY: a prefetch never faults, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+}
+
+#[inline(always)]
+unsafe fn to_f16(vector: __m256) -> __m128i {
+    // SAFETY: register arithmetic; the caller vouches for the instruction set.
+    unsafe { _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(vector) }
+}
+
+#[inline(always)]
+unsafe fn from_bf16(bits: __m128i) -> __m256 {
+    // SAFETY: register arithmetic; the caller vouches for the instruction set.
+    unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bits))) }
+}
+
+/// Nearest even, NaN stays NaN.
+#[inline(always)]
+unsafe fn to_bf16(vector: __m256) -> __m128i {
+    // SAFETY: register arithmetic; the caller vouches for the instruction set.
+    unsafe {
+        let bits = _mm256_castps_si256(vector);
+        let upper = _mm256_srli_epi32::<16>(bits);
+        let odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+        let bias = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+        let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, bias));
+        let quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+        let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(vector, vector));
+        let chosen = _mm256_blendv_epi8(rounded, quiet, nan);
+        // Packing works within 128-bit halves; the permutation puts them side by side.
+        let packed = _mm256_packus_epi32(chosen, chosen);
+        _mm256_castsi256_si128(_mm256_permute4x64_epi64::<0b10_00_10_00>(packed))
+    }
+}

@@ -1,0 +1,190 @@
+//! AVX-512: sixteen lanes; tails by mask, so that no lane outside of a tensor is ever touched.
+
+use std::arch::x86_64::*;
+
+use half::{bf16, f16};
+
+use super::Simd;
+use crate::cpu::isa::Kernel;
+
+/// AVX-512 F, BW, DQ and VL: every AVX-512 server and every client since Ice Lake.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512;
+
+pub(crate) fn is_available() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("fma")
+}
+
+/// # Safety
+/// [`is_available`] holds.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+pub(crate) unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: the caller vouches for the instruction set.
+    unsafe { kernel.call::<Avx512>() }
+}
+
+/// The mask of the first `count < 16` lanes.
+#[inline(always)]
+const fn first(count: usize) -> __mmask16 {
+    ((1u32 << count) - 1) as __mmask16
+}
+
+impl Simd for Avx512 {
+    type Vector = __m512;
+
+    const LANES: usize = 16;
+    const FUSED: bool = true;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m512 {
+        // SAFETY: register arithmetic; the caller vouches for the instruction set.
+        unsafe { _mm512_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: register arithmetic; the caller vouches for the instruction set.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul_add(a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: register arithmetic; the caller vouches for the instruction set.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn sum_each([a, b, c, d]: [__m512; 4]) -> [f32; 4] {
+        // SAFETY: register arithmetic; the caller vouches for the instruction set.
+        unsafe {
+            // Each step halves the width of a sum and doubles the sums in a vector.
+            let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+            let cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+            let low = _mm512_shuffle_ps::<0b01_00_01_00>(ab, cd);
+            let high = _mm512_shuffle_ps::<0b11_10_11_10>(ab, cd);
+            let abcd = _mm512_add_ps(low, high);
+            let half = _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps::<1>(abcd));
+            let sums = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half));
+            std::mem::transmute::<__m128, [f32; 4]>(sums)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f32(from: *const f32) -> __m512 {
+        // SAFETY: the caller vouches for sixteen elements.
+        unsafe { _mm512_loadu_ps(from) }
+    }
+    #[inline(always)]
+    unsafe fn load_f32_first(from: *const f32, count: usize) -> __m512 {
+        // SAFETY: masked lanes are not read; the caller vouches for the others.
+        unsafe { _mm512_maskz_loadu_ps(first(count), from) }
+    }
+    #[inline(always)]
+    unsafe fn store_f32(to: *mut f32, vector: __m512) {
+        // SAFETY: the caller vouches for sixteen elements.
+        unsafe { _mm512_storeu_ps(to, vector) }
+    }
+    #[inline(always)]
+    unsafe fn store_f32_first(to: *mut f32, vector: __m512, count: usize) {
+        // SAFETY: masked lanes are not written; the caller vouches for the others.
+        unsafe { _mm512_mask_storeu_ps(to, first(count), vector) }
+    }
+    #[inline(always)]
+    unsafe fn stream_f32(to: *mut f32, vector: __m512) {
+        // SAFETY: the caller vouches for sixteen elements and their alignment.
+        unsafe { _mm512_stream_ps(to, vector) }
+    }
+    #[inline(always)]
+    unsafe fn stream_f16(to: *mut f16, vector: __m512) {
+        // SAFETY: the caller vouches for sixteen elements and their alignment.
+        unsafe { _mm256_stream_si256(to.cast(), to_f16(vector)) }
+    }
+    #[inline(always)]
+    unsafe fn stream_bf16(to: *mut bf16, vector: __m512) {
+        // SAFETY: the caller vouches for sixteen elements and their alignment.
+        unsafe { _mm256_stream_si256(to.cast(), to_bf16(vector)) }
+    }
+    #[inline(always)]
+    unsafe fn stream_end() {
+        // SAFETY: a fence has no precondition beyond SSE.
+        unsafe { _mm_sfence() }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const f16) -> __m512 {
+        // SAFETY: the caller vouches for sixteen elements.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16_first(from: *const f16, count: usize) -> __m512 {
+        // SAFETY: masked lanes are not read; the caller vouches for the others.
+        unsafe { _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(count), from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(to: *mut f16, vector: __m512) {
+        // SAFETY: the caller vouches for sixteen elements.
+        unsafe { _mm256_storeu_si256(to.cast(), to_f16(vector)) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16_first(to: *mut f16, vector: __m512, count: usize) {
+        // SAFETY: masked lanes are not written; the caller vouches for the others.
+        unsafe { _mm256_mask_storeu_epi16(to.cast(), first(count), to_f16(vector)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> __m512 {
+        // SAFETY: the caller vouches for sixteen elements.
+        unsafe { from_bf16(_mm256_loadu_si256(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_first(from: *const bf16, count: usize) -> __m512 {
+        // SAFETY: masked lanes are not read; the caller vouches for the others.
+        unsafe { from_bf16(_mm256_maskz_loadu_epi16(first(count), from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(to: *mut bf16, vector: __m512) {
+        // SAFETY: the caller vouches for sixteen elements.
+        unsafe { _mm256_storeu_si256(to.cast(), to_bf16(vector)) }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16_first(to: *mut bf16, vector: __m512, count: usize) {
+        // SAFETY: masked lanes are not written; the caller vouches for the others.
+        unsafe { _mm256_mask_storeu_epi16(to.cast(), first(count), to_bf16(vector)) }
+    }
+
+    #[inline(always)]
+    fn prefetch<T>(address: *const T) {
+        // SAFETY: a prefetch never faults, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+}
+
+#[inline(always)]
+unsafe fn to_f16(vector: __m512) -> __m256i {
+    // SAFETY: register arithmetic; the caller vouches for the instruction set.
+    unsafe { _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(vector) }
+}
+
+#[inline(always)]
+unsafe fn from_bf16(bits: __m256i) -> __m512 {
+    // SAFETY: register arithmetic; the caller vouches for the instruction set.
+    unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits))) }
+}
+
+/// Nearest even in integers: the AVX-512 BF16 instruction would flush subnormals, and many machines
+/// lack it.
+#[inline(always)]
+unsafe fn to_bf16(vector: __m512) -> __m256i {
+    // SAFETY: register arithmetic; the caller vouches for the instruction set.
+    unsafe {
+        let bits = _mm512_castps_si512(vector);
+        let upper = _mm512_srli_epi32::<16>(bits);
+        let odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+        let bias = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+        let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, bias));
+        let quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
+        let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(vector, vector);
+        _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(nan, rounded, quiet))
+    }
+}
