@@ -261,6 +261,16 @@ MSDA_DEVICE void store_release(unsigned* flag, unsigned value) {
     asm volatile("st.release.gpu.b32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
 }
 
+// The same within a block: cheaper, enough for flags in shared memory.
+MSDA_DEVICE unsigned load_acquire_block(const unsigned* flag) {
+    unsigned value;
+    asm volatile("ld.acquire.cta.b32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+    return value;
+}
+MSDA_DEVICE void store_release_block(unsigned* flag, unsigned value) {
+    asm volatile("st.release.cta.b32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+}
+
 // Adds in global memory, without an answer. Pairs and quadruples are one request from sm_90 on.
 MSDA_DEVICE void reduce_add(float* address, float value) {
     asm volatile("red.global.add.f32 [%0], %1;" ::"l"(address), "f"(value) : "memory");
@@ -487,6 +497,10 @@ MSDA_DEVICE void copy_bulk(void* shared, const void* global, int bytes, Mbarrier
         "l"(global), "r"(bytes), "r"(shared_address(barrier))
         : "memory");
 }
+// Orders this thread's own accesses to shared memory before copies that are issued after it.
+MSDA_DEVICE void fence_before_copy() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 MSDA_DEVICE void prefetch_tensor_map(const TensorMap* map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
@@ -514,6 +528,17 @@ MSDA_DEVICE void copy_tensor_4d(void* shared, const TensorMap* map, int x, int y
         "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(shared_address(shared)),
         "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(barrier))
         : "memory");
+}
+
+// Gives registers of this warp group (four warps, all of them call it) back or takes more: producers
+// need few, consumers many. A multiple of 8 from 24 to 256.
+template <int REGISTERS>
+MSDA_DEVICE void lower_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+template <int REGISTERS>
+MSDA_DEVICE void raise_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
 #endif  // __CUDA_ARCH__ >= 900

@@ -205,6 +205,10 @@ MSDA_DEVICE unsigned load_acquire(const unsigned* flag, Site site = Site::here()
     return *flag;
 }
 MSDA_DEVICE void store_release(unsigned* flag, unsigned value) { *flag = value; }
+MSDA_DEVICE unsigned load_acquire_block(const unsigned* flag, Site site = Site::here()) {
+    return load_acquire(flag, site);
+}
+MSDA_DEVICE void store_release_block(unsigned* flag, unsigned value) { *flag = value; }
 MSDA_DEVICE void reduce_add(float* address, float value) { *address += value; }
 MSDA_DEVICE void reduce_add(float* address, const float (&values)[2], Site site = Site::here()) {
     emu::require_aligned("red.v2", address, 8, site);
@@ -242,6 +246,10 @@ MSDA_DEVICE void prefetch_l1(const void*) {}
 MSDA_DEVICE void prefetch_l2(const void*) {}
 
 // ---- asynchronous copies of a thread -----------------------------------------------------------
+
+MSDA_DEVICE unsigned shared_address(const void* shared, Site site = Site::here()) {
+    return emu::shared_address(shared, site);
+}
 
 template <int BYTES>
 MSDA_DEVICE void copy_async(void* shared, const void* global, Site site = Site::here()) {
@@ -298,6 +306,7 @@ MSDA_DEVICE void copy_bulk(void* shared, const void* global, int bytes, Mbarrier
                            Site site = Site::here()) {
     emu::bulk_load(shared, global, static_cast<unsigned>(bytes), barrier, site);
 }
+MSDA_DEVICE void fence_before_copy() {}
 MSDA_DEVICE void prefetch_tensor_map(const TensorMap*) {}
 MSDA_DEVICE void copy_tensor_2d(void* shared, const TensorMap* map, int x, int y, Mbarrier* barrier,
                                 Site site = Site::here()) {
@@ -313,6 +322,17 @@ MSDA_DEVICE void copy_tensor_4d(void* shared, const TensorMap* map, int x, int y
                                 Mbarrier* barrier, Site site = Site::here()) {
     const int origin[] = {x, y, z, w};
     emu::tensor_load(shared, map, origin, 4, barrier, site);
+}
+
+// The warp meets here; that its whole group does is not modelled.
+template <int REGISTERS>
+MSDA_DEVICE void lower_registers(Site site = Site::here()) {
+    static_assert(REGISTERS >= 24 && REGISTERS <= 256 && REGISTERS % 8 == 0, "setmaxnreg");
+    __syncwarp(ALL_LANES, site);
+}
+template <int REGISTERS>
+MSDA_DEVICE void raise_registers(Site site = Site::here()) {
+    lower_registers<REGISTERS>(site);
 }
 
 // ---- tensor cores -------------------------------------------------------------------------------

@@ -32,9 +32,24 @@ struct Barrier {
     std::vector<Thread*> waiting;
 };
 
+// Lanes that wait in one warp-wide instruction.
+struct OpenMeeting {
+    WarpMeeting meeting;
+    const char* instruction;
+    Exchange exchange;
+    unsigned arrived;  // lanes
+};
+
+struct Warp {
+    unsigned lanes = 0;   // that exist
+    unsigned exited = 0;
+    std::vector<OpenMeeting> open;  // rarely more than one: subsets of the lanes meet separately
+};
+
 struct Block {
     std::vector<std::unique_ptr<Thread>> pool;  // stacks are reused from block to block
     std::vector<Thread*> threads;
+    std::vector<Warp> warps;
     Barrier barriers[named_barriers];
     unsigned char* shared = nullptr;
     size_t shared_bytes = 0;
@@ -114,9 +129,19 @@ std::vector<unsigned> threads_with(Activity activity) {
     return found;
 }
 
+Warp& warp_of(const Thread& thread) { return block.warps[thread.linear / warp_lanes]; }
+
 Thread* warp_lane(const Thread& of, unsigned lane) {
     const unsigned linear = of.linear - of.lane + lane;
     return linear < block.threads.size() ? block.threads[linear] : nullptr;
+}
+
+std::string lane_ranges(unsigned mask) {
+    std::vector<unsigned> lanes;
+    for (unsigned lane = 0; lane < warp_lanes; ++lane) {
+        if ((mask >> lane & 1u) != 0) lanes.push_back(lane);
+    }
+    return ranges(lanes);
 }
 
 void release(Barrier& barrier) {
@@ -161,6 +186,15 @@ void thread_body(void* argument) {
     self->activity = Activity::exited;
     block.exited += 1;
     block.moved = true;
+    Warp& warp = warp_of(*self);
+    warp.exited |= 1u << self->lane;
+    for (const OpenMeeting& other : warp.open) {
+        if ((other.meeting.mask >> self->lane & 1u) != 0) {
+            fail(Fault::divergence, other.meeting.site,
+                 "lane %u exited while lane %s wait for it in %s with mask 0x%08x", self->lane,
+                 lane_ranges(other.arrived).c_str(), other.instruction, other.meeting.mask);
+        }
+    }
     // The hardware forgives a thread that leaves while others wait in __syncthreads; the rule here is
     // that every thread a barrier counts reaches it the same number of times.
     const Barrier& barrier = block.barriers[0];
@@ -188,6 +222,8 @@ void begin_block(const LaunchShape& shape, std::vector<Thread*>& order, std::mt1
         thread.fiber.start(thread_body, &thread);
         block.threads.push_back(&thread);
     }
+    block.warps.assign((count + warp_lanes - 1) / warp_lanes, Warp{});
+    for (const Thread* thread : block.threads) warp_of(*thread).lanes |= 1u << thread->lane;
     for (Barrier& barrier : block.barriers) barrier = Barrier{};
     block.exited = 0;
     memset(block.shared, 0xFF, shape.shared_bytes);
@@ -248,6 +284,45 @@ void run_block(const std::vector<Thread*>& order) {
     require_copies_done();
 }
 
+// The parts of meet_warp that are not on every lane's path. Apart, because what they keep on the stack
+// would be poisoned and cleaned by the sanitizer on every call.
+
+[[noreturn, gnu::noinline]] void refuse_mask(const Thread& self, const Warp& warp,
+                                             const char* instruction, unsigned mask, Site site) {
+    if ((mask >> self.lane & 1u) == 0) {
+        fail(Fault::misuse, site, "%s: lane %u calls it but is not in its mask 0x%08x", instruction,
+             self.lane, mask);
+    }
+    const unsigned missing = mask & (warp.exited | ~warp.lanes);
+    fail(Fault::divergence, site, "%s with mask 0x%08x: lane %s %s", instruction, mask,
+         lane_ranges(missing).c_str(),
+         (missing & warp.exited) != 0 ? "has exited" : "does not exist in this block");
+}
+
+// Each waits for the other in another instruction: neither can ever complete.
+[[noreturn, gnu::noinline]] void refuse_mixture(const Thread& self, const OpenMeeting& other,
+                                                const char* instruction, unsigned mask, Site site) {
+    fail(Fault::divergence, site,
+         "lane %u is in %s with mask 0x%08x, lane %s in %s with mask 0x%08x at %s:%d", self.lane,
+         instruction, mask, lane_ranges(other.arrived).c_str(), other.instruction, other.meeting.mask,
+         base_name(other.meeting.site.file), other.meeting.site.line);
+}
+
+[[gnu::noinline]] OpenMeeting* open_meeting(Warp& warp, const char* instruction, unsigned mask,
+                                            Exchange exchange, Site site) {
+    warp.open.push_back(OpenMeeting{WarpMeeting{mask, {}, site}, instruction, exchange, 0});
+    return &warp.open.back();
+}
+
+[[gnu::noinline]] void close_meeting(const Thread& self, Warp& warp, OpenMeeting& complete) {
+    complete.exchange(complete.meeting);
+    for (unsigned lane = 0; lane < warp_lanes; ++lane) {
+        if ((complete.arrived >> lane & 1u) != 0) warp_lane(self, lane)->activity = Activity::ready;
+    }
+    warp.open.erase(warp.open.begin() + (&complete - warp.open.data()));
+    block.moved = true;
+}
+
 }  // namespace
 
 Thread& this_thread() { return *static_cast<Thread*>(current); }
@@ -266,54 +341,28 @@ void wait_as(Activity activity, const char* instruction, Site site) {
 
 void meet_warp(const char* instruction, unsigned mask, void* brought, Exchange exchange, Site site) {
     Thread& self = this_thread();
-    if ((mask >> self.lane & 1u) == 0) {
-        fail(Fault::misuse, site, "%s: lane %u calls it but is not in its mask 0x%08x", instruction,
-             self.lane, mask);
+    Warp& warp = warp_of(self);
+    const unsigned self_bit = 1u << self.lane;
+    if ((mask & self_bit) == 0 || (mask & (warp.exited | ~warp.lanes)) != 0) {
+        refuse_mask(self, warp, instruction, mask, site);
     }
-    self.mask = mask;
-    self.exchange = exchange;
-    self.brought = brought;
-    self.instruction = instruction;
-    self.site = site;
-    WarpMeeting meeting{mask, {}, site};
-    bool complete = true;
-    for (unsigned lane = 0; lane < warp_lanes; ++lane) {
-        if ((mask >> lane & 1u) == 0) continue;
-        const Thread* other = warp_lane(self, lane);
-        if (other == nullptr || other->activity == Activity::exited) {
-            fail(Fault::divergence, site, "%s with mask 0x%08x: lane %u (thread %u) %s", instruction,
-                 mask, lane, self.linear - self.lane + lane,
-                 other == nullptr ? "does not exist in this block" : "has exited");
-        }
-        if (other == &self) {
-            meeting.lane[lane] = brought;
-            continue;
-        }
-        if (other->activity != Activity::in_warp_meeting) {
-            complete = false;
-            continue;
-        }
-        if (other->mask == mask && other->exchange == exchange) {
-            meeting.lane[lane] = other->brought;
-        } else if ((other->mask >> self.lane & 1u) != 0) {
-            // Each waits for the other in another instruction: neither can ever complete.
-            fail(Fault::divergence, site,
-                 "lane %u is in %s with mask 0x%08x, lane %u in %s with mask 0x%08x at %s:%d",
-                 self.lane, instruction, mask, lane, other->instruction, other->mask,
-                 base_name(other->site.file), other->site.line);
-        } else {
-            complete = false;
+    OpenMeeting* joined = nullptr;
+    for (OpenMeeting& other : warp.open) {
+        if (other.meeting.mask == mask && other.exchange == exchange) {
+            joined = &other;
+        } else if ((other.meeting.mask & self_bit) != 0 && (other.arrived & mask) != 0) {
+            refuse_mixture(self, other, instruction, mask, site);
         }
     }
-    if (!complete) {
+    if (joined == nullptr) joined = open_meeting(warp, instruction, mask, exchange, site);
+    joined->meeting.lane[self.lane] = brought;
+    joined->arrived |= self_bit;
+    if (joined->arrived == mask) {
+        close_meeting(self, warp, *joined);
+    } else {
+        self.mask = mask;
         wait_as(Activity::in_warp_meeting, instruction, site);
-        return;
     }
-    exchange(meeting);
-    for (unsigned lane = 0; lane < warp_lanes; ++lane) {
-        if ((mask >> lane & 1u) != 0) warp_lane(self, lane)->activity = Activity::ready;
-    }
-    block.moved = true;
 }
 
 void sync_block(Site site) {

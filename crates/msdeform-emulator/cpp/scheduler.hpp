@@ -34,8 +34,6 @@ struct Thread : ThreadView {
     const char* instruction = "";
     Site site{"", 0};
     unsigned mask = 0;           // of the warp meeting
-    Exchange exchange = nullptr;
-    void* brought = nullptr;
     unsigned barrier = 0;        // number of the named barrier
     void* mbarrier = nullptr;
     unsigned parity = 0;

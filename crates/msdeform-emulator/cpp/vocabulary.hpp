@@ -70,6 +70,22 @@ inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
 inline long long min(long long a, long long b) { return a < b ? a : b; }
 inline long long max(long long a, long long b) { return a > b ? a : b; }
 
+inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __saturatef(float value) { return value > 0.0f ? (value < 1.0f ? value : 1.0f) : 0.0f; }
+
+// Byte i of the result is the byte of {high, low} that nibble i of the selector names.
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+    const uint64_t bytes = static_cast<uint64_t>(high) << 32 | low;
+    unsigned result = 0;
+    for (unsigned i = 0; i < 4; ++i) {
+        const unsigned chosen = selector >> (4 * i) & 7u;
+        result |= static_cast<unsigned>(bytes >> (8 * chosen) & 0xffu) << (8 * i);
+    }
+    return result;
+}
+
 inline int __popc(unsigned word) { return __builtin_popcount(word); }
 inline int __ffs(int word) { return __builtin_ffs(word); }
 inline int __clz(int word) { return word == 0 ? 32 : __builtin_clz(static_cast<unsigned>(word)); }

@@ -21,6 +21,14 @@ pub enum EmulatorError {
         /// What the compiler said.
         log: String,
     },
+    /// The device compiler could not be installed.
+    #[error("cannot install the device compiler: {command} failed:\n{log}")]
+    Provision {
+        /// The command that failed.
+        command: String,
+        /// What it said.
+        log: String,
+    },
     /// A file could not be read or written, or a process not started.
     #[error("{what} `{path}`: {source}")]
     Io {
@@ -31,7 +39,7 @@ pub enum EmulatorError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// AddressSanitizer or UndefinedBehaviorSanitizer stopped the kernel.
+    /// `AddressSanitizer` or `UndefinedBehaviorSanitizer` stopped the kernel.
     #[error("`{kernel}` was stopped by a sanitizer:\n{report}")]
     Sanitizer {
         /// The kernel.

@@ -1,5 +1,5 @@
 //! Runs CUDA kernels on the host: the very same sources, compiled by the host's C++ compiler under
-//! AddressSanitizer and UndefinedBehaviorSanitizer, every thread of a block a fiber.
+//! `AddressSanitizer` and `UndefinedBehaviorSanitizer`, every thread of a block a fiber.
 //!
 //! ```no_run
 //! use msdeform_emulator::{Buffer, EmulatedKernel, Launch, Specialisation, placeholder_address};
@@ -24,6 +24,7 @@
 mod error;
 mod kernel;
 mod launch;
+pub mod nvrtc_wheel;
 mod tensor_map;
 mod toolchain;
 mod wire;

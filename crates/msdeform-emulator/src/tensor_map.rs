@@ -39,9 +39,11 @@ impl TensorMap {
             Some("one box size per dimension and one stride per outer dimension")
         } else if !matches!(self.element_bytes, 1 | 2 | 4 | 8) {
             Some("an element has 1, 2, 4 or 8 bytes")
-        } else if self.base % 16 != 0 || self.stride_bytes.iter().any(|stride| stride % 16 != 0) {
+        } else if !self.base.is_multiple_of(16)
+            || !self.stride_bytes.iter().all(|stride| stride.is_multiple_of(16))
+        {
             Some("the base address and all strides are multiples of 16")
-        } else if row_bytes % 16 != 0 {
+        } else if !row_bytes.is_multiple_of(16) {
             Some("the innermost rows of a box have a multiple of 16 bytes")
         } else if self.size.contains(&0)
             || self.box_size.iter().any(|size| !(1..=256).contains(size))

@@ -1,4 +1,9 @@
 //! Every mechanism that kernels may use does what the hardware does, in any order of turns.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, also in its shared functions"
+)]
 
 mod common;
 
@@ -13,7 +18,7 @@ fn ramp(count: usize) -> Vec<f32> {
 #[test]
 fn shuffles_and_votes() {
     let kernel = test_kernel("warp_exchange", &[]);
-    let launch = test_launch(1, 64, 0, vec![], Buffer::output(64 * 10 * 4), 0, 0);
+    let launch = test_launch(1, 64, 64 * 4, vec![], Buffer::output(64 * 11 * 4), 0, 0);
     let words = u32_of_bytes(&launch_in_every_order(&kernel, &launch));
     for thread in 0..64u32 {
         let (lane, warp) = (thread % 32, thread / 32 * 32);
@@ -29,8 +34,9 @@ fn shuffles_and_votes() {
             1,
             word(7),
             word(lane ^ 16),
+            word(if lane < 16 { lane ^ 15 } else { lane }),
         ];
-        assert_eq!(words[thread as usize * 10..][..10], expected, "thread {thread}");
+        assert_eq!(words[thread as usize * 11..][..11], expected, "thread {thread}");
     }
 }
 
@@ -54,6 +60,19 @@ fn block_barriers_named_barriers_and_atomics() {
     launch.block = [1025, 1, 1];
     let error = failure(&kernel, &launch).to_string();
     assert!(error.contains("no GPU takes this launch"), "{error}");
+}
+
+#[test]
+fn every_way_to_load_store_and_add() {
+    let kernel = test_kernel("memory_wrappers", &[]);
+    let threads = 64;
+    let input = ramp(threads * 4);
+    let output = [vec![0xFF; 5 * threads * 16], vec![0; threads * 16]].concat();
+    let launch = test_launch(1, 64, 4, bytes_of_f32(&input), Buffer::in_out(output), 0, 0);
+    let rows = f32_of_bytes(&launch_in_every_order(&kernel, &launch));
+    for (row, found) in rows.chunks(threads * 4).enumerate() {
+        assert_eq!(found, input, "row {row}");
+    }
 }
 
 #[test]
@@ -205,7 +224,7 @@ fn is_rounded_fma(
         .all(|neighbour| match distance.total_cmp(&(neighbour - sum).abs()) {
             std::cmp::Ordering::Less => true,
             std::cmp::Ordering::Greater => false,
-            std::cmp::Ordering::Equal if lost == 0.0 => found % 2 == 0,
+            std::cmp::Ordering::Equal if lost == 0.0 => found.is_multiple_of(2),
             std::cmp::Ordering::Equal => (value(found) > sum) == (lost > 0.0),
         })
 }

@@ -27,71 +27,99 @@ impl std::fmt::Display for Cell {
     }
 }
 
-/// The cells to run: of `supported` ones, a cover or all.
-pub fn cells(variant: &dyn Variant, full: bool, supported: impl Fn(&Cell) -> bool) -> Vec<Cell> {
+impl Cell {
+    fn with_f32_sampling(&self) -> Self {
+        Self { sampling_dtype: DType::F32, ..*self }
+    }
+}
+
+/// What is run, and why the rest is not.
+#[derive(Default)]
+pub struct Cover {
+    pub cells: Vec<Cell>,
+    pub refused: Vec<String>,
+}
+
+impl Cover {
+    /// Takes the first supported candidate; if there is none, the first one's refusal.
+    fn add(
+        &mut self,
+        candidates: impl IntoIterator<Item = Cell>,
+        supported: &impl Fn(&Cell) -> Result<(), String>,
+    ) {
+        let mut refusal = None;
+        for cell in candidates {
+            match supported(&cell) {
+                Ok(()) => return self.cells.push(cell),
+                Err(reason) => {
+                    refusal.get_or_insert(reason);
+                }
+            }
+        }
+        self.refused.extend(refusal);
+    }
+}
+
+/// The cells of a variant: a cover, or all.
+pub fn cover(
+    variant: &dyn Variant,
+    full: bool,
+    supported: impl Fn(&Cell) -> Result<(), String>,
+) -> Cover {
     let spec = variant.spec();
-    let formats = spec.dtypes.iter().flat_map(|&dtype| {
-        spec.layouts.iter().map(move |&layout| Cell {
-            dtype,
-            sampling_dtype: dtype,
-            layout,
-            model: &MODELS[0],
-            knob: None,
-        })
-    });
-    let formats: Vec<Cell> = formats.collect();
-    let knobs: Vec<(&'static str, i64)> = variant
-        .knobs()
-        .iter()
-        .flat_map(|knob| knob.values.iter().map(|&value| (knob.name, value)))
-        .collect();
-    let mixed = |cell: &Cell| Cell { sampling_dtype: DType::F32, ..*cell };
-    if full {
-        return formats
-            .iter()
-            .flat_map(
-                |cell| {
-                    if cell.dtype == DType::F32 { vec![*cell] } else { vec![*cell, mixed(cell)] }
-                },
-            )
-            .flat_map(|cell| MODELS.iter().map(move |model| Cell { model, ..cell }))
-            .flat_map(|cell| {
-                let chosen = knobs.iter().map(move |&knob| Cell { knob: Some(knob), ..cell });
-                std::iter::once(cell).chain(chosen)
-            })
-            .filter(|cell| supported(cell))
-            .collect();
-    }
-    let mut cover: Vec<Cell> = formats
-        .iter()
-        .filter_map(|cell| {
-            // A variant that does not do the first model is given the next one it does.
-            MODELS.iter().map(|model| Cell { model, ..*cell }).find(|cell| supported(cell))
-        })
-        .collect();
-    // Everything else starts its search in another format and layout.
-    let mut turn = 0;
-    let mut add = |choose: &dyn Fn(&Cell) -> Cell, among: &[Cell]| {
-        turn += 1;
-        let rotated = (0..among.len()).map(|i| choose(&among[(i + turn) % among.len()]));
-        cover.extend(rotated.into_iter().find(|cell| supported(cell)));
-    };
-    for model in &MODELS[1..] {
-        add(&|cell| Cell { model, ..*cell }, &formats);
-    }
-    for dtype in spec.dtypes.iter().filter(|&&dtype| dtype != DType::F32) {
-        let same: Vec<Cell> = formats.iter().filter(|cell| cell.dtype == *dtype).copied().collect();
-        let fits = |model| same.iter().any(|cell| supported(&Cell { model, ..mixed(cell) }));
-        if let Some(model) = MODELS.iter().find(|model| fits(model)) {
-            add(&|cell| Cell { model, ..mixed(cell) }, &same);
+    let mut formats = Vec::new();
+    for &dtype in spec.dtypes {
+        for &layout in spec.layouts {
+            let (sampling_dtype, model) = (dtype, &MODELS[0]);
+            formats.push(Cell { dtype, sampling_dtype, layout, model, knob: None });
         }
     }
-    for &knob in &knobs {
-        let all: Vec<Cell> = MODELS
-            .iter()
-            .flat_map(|model| formats.iter().map(move |cell| Cell { model, ..*cell }))
-            .collect();
-        add(&|cell| Cell { knob: Some(knob), ..*cell }, &all);
+    let halves = |cell: &&Cell| cell.dtype != DType::F32;
+    let in_every_model =
+        |cell: &Cell| MODELS.iter().map(|model| Cell { model, ..*cell }).collect::<Vec<_>>();
+    let knobs = variant.knobs().iter().flat_map(|knob| knob.values.iter().map(|&v| (knob.name, v)));
+    let knobs: Vec<(&'static str, i64)> = knobs.collect();
+    let mut cover = Cover::default();
+
+    if full {
+        let mixed = formats.iter().filter(halves).map(Cell::with_f32_sampling);
+        let all = formats.iter().copied().chain(mixed).collect::<Vec<_>>();
+        for cell in all.iter().flat_map(in_every_model) {
+            cover.add([cell], &supported);
+            for &knob in &knobs {
+                cover.add([Cell { knob: Some(knob), ..cell }], &supported);
+            }
+        }
+        return cover;
+    }
+
+    for cell in &formats {
+        // A variant that does not do the first model is given the next one it does.
+        cover.add(in_every_model(cell), &supported);
+    }
+    // Everything else starts its search in another format and layout.
+    let rotated = |cells: &[Cell], turn: usize| {
+        let mut cells = cells.to_vec();
+        if !cells.is_empty() {
+            let by = turn % cells.len();
+            cells.rotate_left(by);
+        }
+        cells
+    };
+    for (turn, model) in MODELS.iter().enumerate().skip(1) {
+        let candidates = rotated(&formats, turn).into_iter().map(|cell| Cell { model, ..cell });
+        cover.add(candidates, &supported);
+    }
+    for (turn, &dtype) in spec.dtypes.iter().enumerate() {
+        let same: Vec<Cell> =
+            formats.iter().filter(|cell| cell.dtype == dtype).filter(halves).copied().collect();
+        let mixed = rotated(&same, turn).iter().map(Cell::with_f32_sampling).collect::<Vec<_>>();
+        cover.add(mixed.iter().flat_map(in_every_model), &supported);
+    }
+    for (turn, &knob) in knobs.iter().enumerate() {
+        let candidates = rotated(&formats, turn);
+        let candidates = candidates.iter().flat_map(in_every_model);
+        cover.add(candidates.map(|cell| Cell { knob: Some(knob), ..cell }), &supported);
     }
     cover
 }

@@ -116,7 +116,7 @@ fn location(kind: Locations, size: f64, turn: usize, random: &mut Random) -> f64
         Locations::Around => random.between(-1.2 / size, 1.0 + 1.2 / size),
         Locations::Outside => {
             let far = random.between(3.0, 50.0);
-            if turn % 2 == 0 { far } else { -far }
+            if turn.is_multiple_of(2) { far } else { -far }
         }
         Locations::Special => {
             // The pixel coordinate is location * size - 0.5.

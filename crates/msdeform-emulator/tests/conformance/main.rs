@@ -4,6 +4,11 @@
 //! knobs and over the models and scenes of `scenes.rs`. A program of its own and not a list of
 //! `#[test]`s, so that what ran and what was skipped is always shown. Arguments that are no flags select
 //! variants by a part of their id; `MSDEFORM_EMULATOR_FULL=1` runs every combination instead of a cover.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, also in its shared functions"
+)]
 
 mod cover;
 mod inputs;
@@ -20,7 +25,7 @@ fn main() -> ExitCode {
         std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
     match msdeform_emulator::compiler_version() {
         Ok(version) => {
-            println!("emulated kernels against the f64 reference, compiled by {version}")
+            println!("emulated kernels against the f64 reference, compiled by {version}");
         }
         // Not a skip: without it no kernel of a change has run at all.
         Err(error) => {
@@ -35,7 +40,7 @@ fn main() -> ExitCode {
         if wanted.is_empty() || wanted.iter().any(|part| id.contains(part.as_str())) {
             let outcome = run::run_variant(variant, full);
             println!("{outcome}");
-            report.add(outcome);
+            report.add(&outcome);
         }
     }
     println!("{report}");

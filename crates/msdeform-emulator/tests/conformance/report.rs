@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+/// Failures of a variant shown in full: one mistake tends to fail everywhere, at length.
+const FAILURES_SHOWN: usize = 4;
+
 /// The outcome of one variant.
 #[derive(Default)]
 pub struct Outcome {
@@ -32,10 +35,13 @@ impl fmt::Display for Outcome {
         for (reason, count) in &self.skipped {
             write!(f, "\n       {count} skipped: {reason}")?;
         }
-        for failure in &self.failures {
+        for failure in self.failures.iter().take(FAILURES_SHOWN) {
             write!(f, "\n       FAILED {failure}")?;
         }
-        Ok(())
+        match self.failures.len().checked_sub(FAILURES_SHOWN) {
+            Some(more) if more > 0 => write!(f, "\n       FAILED and {more} more"),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -50,7 +56,7 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn add(&mut self, outcome: Outcome) {
+    pub fn add(&mut self, outcome: &Outcome) {
         self.variants += 1;
         self.launches += outcome.launches;
         self.skipped += outcome.skipped.values().sum::<usize>();

@@ -12,7 +12,7 @@ use msdeform_emulator::{
 };
 use rayon::prelude::*;
 
-use super::cover::{Cell, cells};
+use super::cover::{Cell, Cover, cover};
 use super::inputs::{Inputs, load_all, relative_l2};
 use super::report::Outcome;
 use super::scenes::{SCENES, Scene};
@@ -41,12 +41,16 @@ pub fn run_variant(variant: &'static dyn Variant, full: bool) -> Outcome {
         outcome.failures.push("this suite knows no backward kernels: teach it".to_owned());
         return outcome;
     }
-    let chosen = cells(variant, full, |cell| plan(variant, cell, &SCENES[0], 0).is_ok());
-    outcome.cells = chosen.len();
+    let Cover { cells, refused } =
+        cover(variant, full, |cell| plan(variant, cell, &SCENES[0], 0).map(|_| ()));
+    outcome.cells = cells.len();
+    for reason in refused {
+        *outcome.skipped.entry(reason).or_default() += 1;
+    }
 
     // Cases by the macros they are compiled with: one kernel and one process each.
     let mut groups: BTreeMap<Vec<String>, Vec<Case>> = BTreeMap::new();
-    for (index, cell) in chosen.iter().enumerate() {
+    for (index, cell) in cells.iter().enumerate() {
         for (turn, scene) in SCENES.iter().enumerate() {
             match plan(variant, cell, scene, index + turn) {
                 Ok(case) => {
@@ -58,9 +62,9 @@ pub fn run_variant(variant: &'static dyn Variant, full: bool) -> Outcome {
     }
     outcome.kernels = groups.len();
     let groups: Vec<_> = groups.into_iter().collect();
-    let results: Vec<(Vec<(DType, f64)>, Vec<String>)> =
+    let results: Vec<GroupResult> =
         groups.par_iter().map(|(defines, cases)| run_group(variant, defines, cases)).collect();
-    for (errors, failures) in results {
+    for GroupResult { errors, failures } in results {
         outcome.launches += errors.len();
         outcome.failures.extend(failures);
         for (dtype, error) in errors {
@@ -98,16 +102,23 @@ fn plan(
     let chosen = cell.knob.map(|(name, value)| (name.to_owned(), value));
     let knobs = KnobChoices::new(variant, chosen.as_slice()).map_err(|error| error.to_string())?;
     let configuration = variant.configure(&call, &knobs)?;
+    if configuration.geometry.cluster > 1 {
+        return Err("a launch with clusters, which the emulator does not have".to_owned());
+    }
     let order = Order::ALL[turn % Order::ALL.len()];
     Ok(Case { cell: *cell, scene, problem, strides, configuration, order })
 }
 
-/// Runs cases that share a kernel; returns the error of each that ran, and what failed.
-fn run_group(
-    variant: &dyn Variant,
-    defines: &[String],
-    cases: &[Case],
-) -> (Vec<(DType, f64)>, Vec<String>) {
+/// What came of the cases that share a kernel.
+#[derive(Default)]
+struct GroupResult {
+    /// Relative error of every launch that ran.
+    errors: Vec<(DType, f64)>,
+    failures: Vec<String>,
+}
+
+/// Runs the cases that share a kernel.
+fn run_group(variant: &dyn Variant, defines: &[String], cases: &[Case]) -> GroupResult {
     let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../msdeform-cuda/kernels");
     let compiled = EmulatedKernel::compile(&Specialisation {
         source: kernels.join(variant.source().name),
@@ -117,7 +128,10 @@ fn run_group(
     });
     let kernel = match compiled {
         Ok(kernel) => kernel,
-        Err(error) => return (Vec::new(), vec![format!("{}: {error}", cases[0].name())]),
+        Err(error) => {
+            let failures = vec![format!("{}: {error}", cases[0].name())];
+            return GroupResult { failures, ..GroupResult::default() };
+        }
     };
     let prepared: Vec<(Launch, Inputs)> = cases.iter().map(prepare).collect();
     let launches: Vec<Launch> = prepared.iter().map(|(launch, _)| launch.clone()).collect();
@@ -129,27 +143,27 @@ fn run_group(
             .map(|launch| kernel.launch(launch).map(|mut written| written.remove(0)))
             .collect(),
     };
-    let mut errors = Vec::new();
-    let mut failures = Vec::new();
+    let mut result = GroupResult::default();
     for ((case, (_, inputs)), output) in cases.iter().zip(&prepared).zip(outputs) {
         match output {
             Ok(bytes) => {
                 let dtype = case.problem.dtype();
                 let error = relative_l2(&load_all(&bytes, dtype), &inputs.expected);
                 let bound = variant.spec().rel_l2_bound(dtype);
-                // Written so that NaN fails.
-                if !(error <= bound) {
-                    failures.push(format!(
+                // NaN is not within any bound.
+                let within = error <= bound;
+                if !within {
+                    result.failures.push(format!(
                         "{}: relative error {error:.2e}, bound {bound:.0e}",
                         case.name()
                     ));
                 }
-                errors.push((dtype, error));
+                result.errors.push((dtype, error));
             }
-            Err(error) => failures.push(format!("{}: {error}", case.name())),
+            Err(error) => result.failures.push(format!("{}: {error}", case.name())),
         }
     }
-    (errors, failures)
+    result
 }
 
 fn prepare(case: &Case) -> (Launch, Inputs) {
@@ -208,12 +222,11 @@ fn level_table_bytes(problem: &Problem) -> Vec<u8> {
 }
 
 fn params_bytes(params: &ForwardParams) -> Vec<u8> {
-    let bytes = std::mem::size_of::<ForwardParams>();
+    let bytes = size_of::<ForwardParams>();
     // SAFETY: `repr(C)` of integers whose sizes leave no padding (asserted by its layout test), so all
     // bytes are initialised.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(params).cast::<u8>(), bytes) }.to_vec()
 }
 
 /// Kept beside the code that relies on it: no byte of the parameters is padding.
-const _: () =
-    assert!(std::mem::size_of::<ForwardParams>() == 4 * 8 + 3 * 8 + 8 * 4 + 8 + INLINE_LEVELS * 24);
+const _: () = assert!(size_of::<ForwardParams>() == 4 * 8 + 3 * 8 + 8 * 4 + 8 + INLINE_LEVELS * 24);
