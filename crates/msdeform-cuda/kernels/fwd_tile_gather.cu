@@ -15,7 +15,7 @@
 // A warp works in stages: its lanes first compute the metadata of four samples each (where the 2x2 cell
 // starts, four weights that already contain the attention weight) into the warp's own shared memory,
 // then every group gathers its samples two at a time. Half-precision corners are blended in packed
-// half, four products deep, and added up in fp32.
+// half, four products deep (two in bfloat16), and added up in fp32.
 //
 // Why that is fast. The wall is the L1 data path: four corners of 64 bytes cost half a wavefront each,
 // whatever else happens. Metadata adds 1.5 wavefronts per sample and warp, issue slots stay below 60 %,
@@ -286,7 +286,13 @@ MSDA_DEVICE void gather_pair(const ForwardParams& params, const unsigned char* p
                 for (int w = 0; w < 4; ++w) {
                     unsigned blend = multiply_pair(w00, corner[0].word[w]);
                     blend = fma_pair(w01, corner[1].word[w], blend);
-                    blend = fma_pair(w10, corner[2].word[w], blend);
+                    if constexpr (VALUE_DTYPE == BF16) {
+                        // Eight bits of mantissa cannot carry four products within the contract.
+                        add_pair(blend, sums[2 * w], sums[2 * w + 1]);
+                        blend = multiply_pair(w10, corner[2].word[w]);
+                    } else {
+                        blend = fma_pair(w10, corner[2].word[w], blend);
+                    }
                     blend = fma_pair(w11, corner[3].word[w], blend);
                     add_pair(blend, sums[2 * w], sums[2 * w + 1]);
                 }

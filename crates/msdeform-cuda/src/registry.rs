@@ -1,9 +1,13 @@
 //! Every CUDA variant, once. Listings, verification, benchmarks and documentation come from here.
 
-use crate::variants::{Variant, fwd_general::FwdGeneral, fwd_original::FwdOriginal};
+use crate::variants::{
+    Variant, fwd_general::FwdGeneral, fwd_original::FwdOriginal, fwd_split_gather::FwdSplitGather,
+    fwd_tile_gather::FwdTileGather,
+};
 
 /// Every variant, in the order tables list them: the ladder first, then what the dispatcher uses.
-pub static REGISTRY: &[&dyn Variant] = &[&FwdOriginal, &FwdGeneral];
+pub static REGISTRY: &[&dyn Variant] =
+    &[&FwdOriginal, &FwdGeneral, &FwdTileGather, &FwdSplitGather];
 
 /// The variant with an id.
 ///

@@ -18,7 +18,7 @@ macro_rules! embedded {
 
 /// Every device header.
 pub const HEADERS: &[SourceFile] =
-    embedded!["config.cuh", "intrinsics.cuh", "numeric.cuh", "params.cuh"];
+    embedded!["chunked_sample.cuh", "config.cuh", "intrinsics.cuh", "numeric.cuh", "params.cuh"];
 
 /// Embeds the kernel of a variant: `kernel_source!("fwd_general.cu")`.
 macro_rules! kernel_source {

@@ -3,8 +3,11 @@
 //! Everything here is arithmetic on a [`Call`] and can be done, and tested, without a GPU. The engine
 //! compiles and launches what comes out; the emulator runs the same configuration on the host.
 
+mod chunked_sample;
 pub mod fwd_general;
 pub mod fwd_original;
+pub mod fwd_split_gather;
+pub mod fwd_tile_gather;
 
 use msdeform::{DType, Problem, ValueLayout, VariantSpec};
 
