@@ -1,0 +1,156 @@
+// Few queries: a whole warp for one (query, head), its samples spread over the lanes.
+//
+// Who owns what. LANES neighbouring lanes read one pixel as 16-byte chunks; the warp has SPLITS such
+// groups, and group g takes samples g, g + SPLITS, ... . Each lane computes the metadata of its group's
+// sample itself: the same numbers LANES times, but nothing to exchange and nothing to wait for. At the
+// end the groups' sums are added by a shuffle tree that halves the channels a lane still holds at every
+// step, so that the last step leaves each lane with its own piece of the output row.
+//
+// Why that is fast. A decoder asks 300 queries x 8 heads: one group of lanes for each would leave the
+// GPU empty and every sample waiting for the one before. Here 16 samples are two rounds of loads, all in
+// flight at once; what remains is two trips to memory (locations, pixels), the tree, and the launch.
+//
+// When it loses: with many queries the redundant metadata and the tree cost more than the parallelism
+// gains (fwd_tile_gather).
+//
+// Requires: what chunked_sample.cuh does.
+#include "chunked_sample.cuh"
+
+using namespace msda;
+
+namespace {
+
+constexpr int WARPS = MSDA_KNOB_WARPS;  // of a block; each has its own row
+constexpr int SPLITS = 32 / LANES;
+constexpr int ROUNDS = (SAMPLES + SPLITS - 1) / SPLITS;
+constexpr int ROUNDS_IN_FLIGHT = at_most(ROUNDS, MSDA_KNOB_ROUNDS);
+constexpr bool WHOLE_ROUNDS = SAMPLES % (ROUNDS_IN_FLIGHT * SPLITS) == 0;
+
+// Adds the sums of lanes that differ in bit MASK or above. Of COUNT sums a lane keeps half per step, the
+// upper half where its bit is set, until one is left; then both lanes keep it.
+template <int MASK, int COUNT>
+struct Tree {
+    static constexpr int KEPT = COUNT > 1 ? COUNT / 2 : 1;
+    using Next = Tree<MASK / 2, KEPT>;
+
+    template <int N>
+    MSDA_DEVICE static int reduce(float (&sums)[N], int lane) {
+        const bool upper = (lane & MASK) != 0;
+        int first = 0;
+        if constexpr (COUNT > 1) {
+#pragma unroll
+            for (int i = 0; i < KEPT; ++i) {
+                const float sent = upper ? sums[i] : sums[i + KEPT];
+                const float kept = upper ? sums[i + KEPT] : sums[i];
+                sums[i] = kept + shuffle_xor(sent, MASK);
+            }
+            first = upper ? KEPT : 0;
+        } else {
+            sums[0] += shuffle_xor(sums[0], MASK);
+        }
+        if constexpr (MASK / 2 >= LANES) first += Next::reduce(sums, lane);
+        return first;
+    }
+
+    // Sums that a lane has left, and the lanes that have the same.
+    MSDA_DEVICE static constexpr int left() {
+        if constexpr (MASK / 2 >= LANES) return Next::left();
+        return KEPT;
+    }
+    MSDA_DEVICE static constexpr int copies() {
+        int same = COUNT > 1 ? 0 : MASK;
+        if constexpr (MASK / 2 >= LANES) same |= Next::copies();
+        return same;
+    }
+};
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    fwd_split_gather(const __grid_constant__ ForwardParams params) {
+    const int lane = threadIdx.x % 32;
+    const int group = lane / LANES;
+    const int chunk = at_most(lane % LANES, CHUNKS - 1);
+    const long long rows = static_cast<long long>(params.batch) * params.queries * HEADS;
+
+    for (long long row = static_cast<long long>(blockIdx.x) * WARPS + threadIdx.x / 32; row < rows;
+         row += static_cast<long long>(gridDim.x) * WARPS) {
+        const int head = static_cast<int>(row % HEADS);
+        const int batch = static_cast<int>(row / HEADS / params.queries);
+        const unsigned char* pixels =
+            element_address<ValueStorage>(params.value, batch * params.value_batch_stride +
+                                                            head * params.value_head_stride) +
+            chunk * 16;
+
+        float sums[CHUNK_ELEMENTS];
+#pragma unroll
+        for (int w = 0; w < CHUNK_ELEMENTS; ++w) sums[w] = 0.0f;
+#pragma unroll 1
+        for (int round = 0; round < ROUNDS; round += ROUNDS_IN_FLIGHT) {
+            Packet16 corner[ROUNDS_IN_FLIGHT][4];
+            float weight[ROUNDS_IN_FLIGHT][4];
+#pragma unroll
+            for (int r = 0; r < ROUNDS_IN_FLIGHT; ++r) {
+                const int s = (round + r) * SPLITS + group;
+                const bool exists = WHOLE_ROUNDS || s < SAMPLES;
+                const long long index = row * SAMPLES + (exists ? s : 0);
+                const float x = load_element<SamplingStorage>(params.locations, 2 * index);
+                const float y = load_element<SamplingStorage>(params.locations, 2 * index + 1);
+                const float attention = load_element<SamplingStorage>(params.weights, index);
+                const LevelGeometry& level = params.level[level_of_sample(exists ? s : 0)];
+                const Sample sample = place_sample(level, x, y, exists ? attention : 0.0f);
+#pragma unroll
+                for (int c = 0; c < 4; ++c) weight[r][c] = sample.weight[c / 2][c % 2];
+                const unsigned char* top =
+                    pixels + static_cast<unsigned long long>(sample.offset) * 16u;
+                const unsigned char* bottom =
+                    top + static_cast<long long>(level.row_pitch) * PIXEL_BYTES;
+                load_readonly(corner[r][0], top);
+                load_readonly(corner[r][1], top + PIXEL_BYTES);
+                load_readonly(corner[r][2], bottom);
+                load_readonly(corner[r][3], bottom + PIXEL_BYTES);
+            }
+#pragma unroll
+            for (int r = 0; r < ROUNDS_IN_FLIGHT; ++r) {
+#pragma unroll
+                for (int c = 0; c < 4; ++c) {
+                    float values[CHUNK_ELEMENTS];
+                    unpack<ValueStorage, CHUNK_ELEMENTS>(corner[r][c], values);
+#pragma unroll
+                    for (int w = 0; w < CHUNK_ELEMENTS; ++w) {
+                        sums[w] = fmaf(weight[r][c], values[w], sums[w]);
+                    }
+                }
+            }
+        }
+
+        float zero = 0.0f;  // NaN if any sum is not finite
+#pragma unroll
+        for (int w = 0; w < CHUNK_ELEMENTS; ++w) zero = fmaf(sums[w], 0.0f, zero);
+        unsigned char* output = element_address<ValueStorage>(params.output, row * CHANNELS);
+        const bool owns_chunk = LANES == CHUNKS || lane % LANES < CHUNKS;
+        if (any_lane(!(zero == 0.0f))) {
+            if (group == 0 && owns_chunk) {
+                recompute_exactly(params, pixels, row, sums);
+                Packet16 packet;
+                pack<ValueStorage, CHUNK_ELEMENTS>(sums, packet);
+                store(output + chunk * 16, packet);
+            }
+            continue;
+        }
+        int first = 0;
+        constexpr bool SPLIT = SPLITS > 1;
+        using Sum = Tree<SPLIT ? 16 : LANES, CHUNK_ELEMENTS>;
+        constexpr int LEFT = SPLIT ? Sum::left() : CHUNK_ELEMENTS;
+        constexpr int COPIES = SPLIT ? Sum::copies() : 0;
+        if constexpr (SPLIT) first = Sum::reduce(sums, lane);
+        if (owns_chunk && (lane & COPIES) == 0) {
+            float own[LEFT];
+#pragma unroll
+            for (int i = 0; i < LEFT; ++i) own[i] = sums[i];
+            Packet<LEFT * ValueStorage::BYTES> packet;
+            pack<ValueStorage, LEFT>(own, packet);
+            store(output + chunk * 16 + first * ValueStorage::BYTES, packet);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+// What a launch is given. Mirrored by src/params.rs (`#[repr(C)]`); a test there compiles this header
+// and compares every offset.
+//
+// Strides count elements and are 64-bit: a tensor may have more than 2^31 elements. The kernel's one
+// parameter is a __grid_constant__, so reading a field is a constant-bank access, also with a
+// run-time index into `level`.
+#pragma once
+
+#include "config.cuh"
+
+namespace msda {
+
+struct LevelGeometry {
+    int height;
+    int width;
+    int row_pitch;     // pixels from one row to the next (width, plus 2 with a border)
+    int first_sample;  // samples of this level start here; they end where the next level starts
+    long long origin;  // pixel (0, 0), in pixels from the start of the (batch, head)
+};
+
+struct ForwardParams {
+    const void* value;
+    const void* locations;  // [batch, queries, heads, samples, 2], contiguous
+    const void* weights;    // [batch, queries, heads, samples], contiguous
+    void* output;           // [batch, queries, heads, channels], contiguous
+
+    long long value_batch_stride;
+    long long value_head_stride;
+    long long value_pixel_stride;
+
+    int batch;
+    int heads;
+    int queries;
+    int channels;
+    int levels;
+    int samples;
+
+    // Scheduling only; no result depends on them.
+    int query_raster_width;  // queries are a raster of this width, 0 if nothing is known
+    int grid_aux;            // meaning belongs to the variant
+
+    // In device memory, for kernels that take any number of levels; null when `level` holds them all.
+    const LevelGeometry* level_table;
+    LevelGeometry level[LEVELS];
+};
+
+}  // namespace msda

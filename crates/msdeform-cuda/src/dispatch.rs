@@ -1,0 +1,103 @@
+//! Which variant computes a call: a table, first match wins.
+//!
+//! A row names a variant, when it is the best one, and the evidence. A row whose variant refuses the
+//! call is passed over. The last row accepts everything, so that choosing never fails.
+
+use crate::variants::{
+    Call, Variant, fwd_general::FwdGeneral, fwd_split_gather::FwdSplitGather,
+    fwd_tile_gather::FwdTileGather,
+};
+
+/// One line of the table.
+pub struct Rule {
+    /// The variant to use.
+    pub variant: &'static dyn Variant,
+    /// Where it is the best.
+    pub applies: fn(&Call<'_>) -> bool,
+    /// In words, with the record that shows it.
+    pub evidence: &'static str,
+}
+
+/// Forward, best first.
+pub static FORWARD: &[Rule] = &[
+    Rule {
+        variant: &FwdSplitGather,
+        applies: |call| call.rows() <= 64 * u64::from(call.device.multiprocessors),
+        evidence: "ddetr_dec N=2 (36 rows per SM): 4.1 us against 4.5 for tiles; \
+                   dino_dec (109 rows per SM): 8.5 against 7.4 (H200, graph replay)",
+    },
+    Rule {
+        variant: &FwdTileGather,
+        applies: |_| true,
+        evidence: "the fastest on every standard encoder and on dino_dec and rtdetr_dec",
+    },
+    Rule {
+        variant: LAST_RESORT,
+        applies: |_| true,
+        evidence: "accepts everything; the only choice where nothing above fits",
+    },
+];
+
+/// What computes a call that everything else refuses, and a call with misaligned pointers.
+pub(crate) static LAST_RESORT: &dyn Variant = &FwdGeneral;
+
+/// The best variant for a forward call.
+#[must_use]
+pub fn forward(call: &Call<'_>) -> &'static dyn Variant {
+    let fits = |rule: &&Rule| (rule.applies)(call) && rule.variant.check(call).is_ok();
+    FORWARD.iter().find(fits).map_or(LAST_RESORT, |rule| rule.variant)
+}
+
+#[cfg(test)]
+mod tests {
+    use msdeform::{DType, Problem, ValueLayout};
+
+    use super::*;
+    use crate::driver::DeviceProps;
+    use crate::registry::REGISTRY;
+    use crate::variants::KnobChoices;
+
+    #[test]
+    fn every_row_is_registered_and_the_last_takes_everything() {
+        for rule in FORWARD {
+            assert!(REGISTRY.iter().any(|variant| variant.spec().id == rule.variant.spec().id));
+            assert!(!rule.evidence.is_empty());
+        }
+    }
+
+    #[test]
+    fn no_valid_problem_is_without_a_variant() {
+        let device = DeviceProps::h200();
+        let levels: Vec<(i64, i64)> = (1..40).map(|size| (size, 2 * size)).collect();
+        for dtype in DType::FAST {
+            for layout in ValueLayout::ALL {
+                for (batch, heads, channels, queries, level_count, points) in [
+                    (2, 8, 32, 300, 4, 4),
+                    (1, 1, 1, 1, 1, 1),
+                    (1, 3, 33, 7, 39, 5),
+                    (0, 8, 32, 300, 4, 4),
+                    (2, 8, 32, 0, 4, 4),
+                    (2, 8, 32, 5, 4, 0),
+                    (2, 8, 32, 5, 0, 4),
+                    (64, 16, 256, 1 << 18, 3, 8),
+                ] {
+                    let problem = Problem::builder()
+                        .batch(batch)
+                        .heads(heads)
+                        .channels(channels)
+                        .queries(queries)
+                        .levels(levels[..level_count].iter().copied())
+                        .points(points)
+                        .layout(layout)
+                        .dtype(dtype)
+                        .build()
+                        .unwrap();
+                    let call = Call::new(&problem, &device);
+                    let variant = forward(&call);
+                    variant.check(&call).unwrap();
+                    variant.configure(&call, &KnobChoices::default()).unwrap();
+                }
+            }
+        }
+    }
+}

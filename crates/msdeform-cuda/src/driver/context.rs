@@ -1,0 +1,159 @@
+//! A device's primary context: the one the CUDA runtime, PyTorch and cudarc use too, so that their
+//! pointers and streams are valid in it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cudarc::driver::sys;
+
+use super::{DeviceProps, driver, driver_version};
+use crate::error::{CudaVersion, Error, Result};
+
+/// How many CUDA devices the driver sees.
+///
+/// # Errors
+/// No driver, or one that is too old.
+pub fn device_count() -> Result<usize> {
+    match driver_version() {
+        Err(Error::NoDevice { .. }) => return Ok(0),
+        other => other?,
+    };
+    let mut count = 0;
+    // SAFETY: the driver is initialised, `count` is writable.
+    unsafe { driver!(cuDeviceGetCount(&raw mut count)) }?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+/// The primary context of one device, kept alive. Cloning is cheap.
+#[derive(Clone)]
+pub struct Context {
+    inner: Arc<Primary>,
+}
+
+struct Primary {
+    device: sys::CUdevice,
+    raw: sys::CUcontext,
+    driver: CudaVersion,
+    props: DeviceProps,
+}
+
+// SAFETY: a context handle may be used from any thread; the driver locks inside.
+unsafe impl Send for Primary {}
+// SAFETY: as above; nothing here changes after construction.
+unsafe impl Sync for Primary {}
+
+impl Context {
+    /// Opens device `ordinal` (as `CUDA_VISIBLE_DEVICES` numbers them).
+    ///
+    /// # Errors
+    /// No driver, an old driver, no such device, or a GPU older than compute capability 8.0.
+    pub fn new(ordinal: usize) -> Result<Self> {
+        let driver = driver_version().map_err(|error| match error {
+            Error::NoDevice { count, .. } => Error::NoDevice { ordinal, count },
+            other => other,
+        })?;
+        let count = device_count()?;
+        let index = i32::try_from(ordinal).ok().filter(|_| ordinal < count);
+        let Some(index) = index else { return Err(Error::NoDevice { ordinal, count }) };
+        let mut device = 0;
+        // SAFETY: the driver is initialised, `device` is writable.
+        unsafe { driver!(cuDeviceGet(&raw mut device, index)) }?;
+        let props = DeviceProps::query(device, ordinal)?;
+        if props.compute_capability < (8, 0) {
+            let (major, minor) = props.compute_capability;
+            return Err(Error::OldGpu { name: props.name, major, minor });
+        }
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: `device` comes from cuDeviceGet; the reference taken here is given back in Drop.
+        unsafe { driver!(cuDevicePrimaryCtxRetain(&raw mut raw, device)) }?;
+        Ok(Self { inner: Arc::new(Primary { device, raw, driver, props }) })
+    }
+
+    /// What the device is and has.
+    #[must_use]
+    pub fn props(&self) -> &DeviceProps {
+        &self.inner.props
+    }
+
+    /// The device's number.
+    #[must_use]
+    pub fn ordinal(&self) -> usize {
+        self.inner.props.ordinal
+    }
+
+    /// What the driver supports.
+    #[must_use]
+    pub fn driver(&self) -> CudaVersion {
+        self.inner.driver
+    }
+
+    /// Waits for everything on the device and reports faults of earlier launches.
+    ///
+    /// # Errors
+    /// What the driver says, such as an illegal address in an earlier kernel.
+    pub fn synchronize(&self) -> Result<()> {
+        let _entered = self.enter()?;
+        // SAFETY: the context is current.
+        Ok(unsafe { driver!(cuCtxSynchronize()) }?)
+    }
+
+    /// Free and total bytes of the device's memory.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn memory_bytes(&self) -> Result<(usize, usize)> {
+        let _entered = self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the context is current, both places are writable.
+        unsafe { driver!(cuMemGetInfo_v2(&raw mut free, &raw mut total)) }?;
+        Ok((free, total))
+    }
+
+    /// Makes this context the thread's current one until the guard is dropped. Costs one query where
+    /// it already is, as in a process that uses one GPU.
+    pub(crate) fn enter(&self) -> Result<Entered> {
+        let mut current = std::ptr::null_mut();
+        // SAFETY: the driver is initialised, `current` is writable.
+        unsafe { driver!(cuCtxGetCurrent(&raw mut current)) }?;
+        if current == self.inner.raw {
+            return Ok(Entered { pushed: false });
+        }
+        // SAFETY: the context is alive as long as `self`; the guard pops it.
+        unsafe { driver!(cuCtxPushCurrent_v2(self.inner.raw)) }?;
+        Ok(Entered { pushed: true })
+    }
+
+    pub(crate) fn raw(&self) -> sys::CUcontext {
+        self.inner.raw
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Context(cuda:{} {})", self.ordinal(), self.inner.props.name)
+    }
+}
+
+impl Drop for Primary {
+    fn drop(&mut self) {
+        // A failure here (the driver shutting down at exit) leaves nothing to do.
+        // SAFETY: gives back the one reference taken in `Context::new`.
+        let _ = unsafe { driver!(cuDevicePrimaryCtxRelease_v2(self.device)) };
+    }
+}
+
+/// Restores the thread's context when dropped.
+#[must_use]
+pub(crate) struct Entered {
+    pushed: bool,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if self.pushed {
+            let mut popped = std::ptr::null_mut();
+            // SAFETY: pops what `Context::enter` pushed on this thread.
+            let _ = unsafe { driver!(cuCtxPopCurrent_v2(&raw mut popped)) };
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Loaded code and how it is launched.
+
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+
+use cudarc::driver::sys::{self, CUfunction_attribute_enum as FunctionAttribute};
+
+use super::{Context, DeviceProps, Stream, check, driver};
+use crate::error::DriverError;
+
+/// Grid, block and dynamic shared memory of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LaunchGeometry {
+    /// Blocks along x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block along x, y, z.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory of a block.
+    pub shared_bytes: u32,
+    /// Blocks of a cluster along x; 1 launches without clusters (they need compute capability 9.0).
+    pub cluster: u32,
+}
+
+impl LaunchGeometry {
+    /// A one-dimensional launch without shared memory.
+    #[must_use]
+    pub const fn linear(blocks: u32, threads: u32) -> Self {
+        Self { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0, cluster: 1 }
+    }
+}
+
+/// Code loaded into a context.
+#[derive(Debug)]
+pub struct Module {
+    context: Context,
+    raw: sys::CUmodule,
+}
+
+// SAFETY: a module handle may be used from any thread; the driver locks inside.
+unsafe impl Send for Module {}
+// SAFETY: as above; nothing here changes after construction.
+unsafe impl Sync for Module {}
+
+/// More dynamic shared memory than this must be asked for.
+const SHARED_BYTES_WITHOUT_ASKING: u32 = 48 << 10;
+
+impl Module {
+    /// Loads a cubin.
+    ///
+    /// # Errors
+    /// What the driver says, such as code for another architecture.
+    pub(crate) fn load(context: &Context, cubin: &[u8]) -> crate::Result<Arc<Self>> {
+        let _entered = context.enter()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the context is current; the image is whole (the compiler made it, or the cache checked
+        // its hash) and carries its own size.
+        unsafe { driver!(cuModuleLoadData(&raw mut raw, cubin.as_ptr().cast::<c_void>())) }?;
+        Ok(Arc::new(Self { context: context.clone(), raw }))
+    }
+
+    /// An entry kernel by name.
+    ///
+    /// # Errors
+    /// What the driver says if there is no such kernel.
+    pub fn function(self: &Arc<Self>, name: &str) -> crate::Result<Function> {
+        let _entered = self.context.enter()?;
+        let mut raw = std::ptr::null_mut();
+        let name = CString::new(name).unwrap_or_default();
+        // SAFETY: the module is alive, the name ends with a zero, `raw` is writable.
+        unsafe { driver!(cuModuleGetFunction(&raw mut raw, self.raw, name.as_ptr())) }?;
+        Ok(Function { module: Arc::clone(self), raw })
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        if let Ok(_entered) = self.context.enter() {
+            // SAFETY: loaded in `load`, unloaded once, and no function outlives it (they hold an Arc).
+            let _ = unsafe { driver!(cuModuleUnload(self.raw)) };
+        }
+    }
+}
+
+/// An entry kernel. Keeps its module loaded.
+#[derive(Clone, Debug)]
+pub struct Function {
+    module: Arc<Module>,
+    raw: sys::CUfunction,
+}
+
+// SAFETY: a function handle may be used from any thread; the driver locks inside.
+unsafe impl Send for Function {}
+// SAFETY: as above; nothing here changes after construction.
+unsafe impl Sync for Function {}
+
+impl Function {
+    /// Registers of a thread.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn registers(&self) -> crate::Result<u32> {
+        self.attribute(FunctionAttribute::CU_FUNC_ATTRIBUTE_NUM_REGS)
+    }
+
+    /// Bytes of local memory (spills, stack) of a thread.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn local_bytes(&self) -> crate::Result<u32> {
+        self.attribute(FunctionAttribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)
+    }
+
+    fn attribute(&self, attribute: FunctionAttribute) -> crate::Result<u32> {
+        let mut value = 0;
+        // SAFETY: the function is alive, `value` is writable.
+        unsafe { driver!(cuFuncGetAttribute(&raw mut value, attribute, self.raw)) }?;
+        Ok(u32::try_from(value).unwrap_or(0))
+    }
+
+    /// Blocks of this kernel that fit on a multiprocessor at once.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn blocks_per_multiprocessor(&self, geometry: &LaunchGeometry) -> crate::Result<u32> {
+        let _entered = self.module.context.enter()?;
+        let threads = i32::try_from(geometry.block.iter().product::<u32>()).unwrap_or(i32::MAX);
+        let shared = geometry.shared_bytes as usize;
+        let mut blocks = 0;
+        // SAFETY: the function is alive, `blocks` is writable.
+        unsafe {
+            driver!(cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &raw mut blocks,
+                self.raw,
+                threads,
+                shared
+            ))
+        }?;
+        Ok(u32::try_from(blocks).unwrap_or(0))
+    }
+
+    /// Asks for what a launch with this geometry needs. Once per function, before launching.
+    ///
+    /// # Errors
+    /// What the driver says, such as more shared memory than the GPU has.
+    pub(crate) fn prepare(
+        &self,
+        geometry: &LaunchGeometry,
+        device: &DeviceProps,
+    ) -> Result<(), DriverError> {
+        if geometry.shared_bytes > SHARED_BYTES_WITHOUT_ASKING {
+            // The limit belongs to the function, which plans share: all that there is, not what this
+            // plan needs, or the next plan would take it away from this one.
+            let limit = geometry.shared_bytes.max(device.shared_bytes_per_block as u32);
+            let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+            let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is alive.
+            unsafe { driver!(cuFuncSetAttribute(self.raw, attribute, limit)) }?;
+        }
+        Ok(())
+    }
+
+    /// Queues the kernel with its one parameter. The context must be current.
+    ///
+    /// # Safety
+    /// `P` is what the kernel declares (or begins with it), and what it points to is valid on the
+    /// device for as long as the kernel runs.
+    pub(crate) unsafe fn launch<P>(
+        &self,
+        stream: &Stream,
+        geometry: &LaunchGeometry,
+        params: &P,
+    ) -> Result<(), DriverError> {
+        let [grid_x, grid_y, grid_z] = geometry.grid;
+        let [block_x, block_y, block_z] = geometry.block;
+        let mut arguments = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
+        if geometry.cluster > 1 {
+            let mut attribute: sys::CUlaunchAttribute =
+                // SAFETY: a C struct of integers, padding and a union of plain data.
+                unsafe { std::mem::zeroed() };
+            attribute.id = sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+            attribute.value.clusterDim.x = geometry.cluster;
+            attribute.value.clusterDim.y = 1;
+            attribute.value.clusterDim.z = 1;
+            let config = sys::CUlaunchConfig {
+                gridDimX: grid_x,
+                gridDimY: grid_y,
+                gridDimZ: grid_z,
+                blockDimX: block_x,
+                blockDimY: block_y,
+                blockDimZ: block_z,
+                sharedMemBytes: geometry.shared_bytes,
+                hStream: stream.raw(),
+                attrs: &raw mut attribute,
+                numAttrs: 1,
+            };
+            let (arguments, extra) = (arguments.as_mut_ptr(), std::ptr::null_mut());
+            // SAFETY: as below; `config` and its one attribute live through the call.
+            let result =
+                unsafe { sys::cuLaunchKernelEx(&raw const config, self.raw, arguments, extra) };
+            return check("cuLaunchKernelEx", result);
+        }
+        // SAFETY: function and stream are alive; the driver copies the parameter, of the size that the
+        // kernel declares, before it returns; the caller answers for what it holds.
+        unsafe {
+            driver!(cuLaunchKernel(
+                self.raw,
+                grid_x,
+                grid_y,
+                grid_z,
+                block_x,
+                block_y,
+                block_z,
+                geometry.shared_bytes,
+                stream.raw(),
+                arguments.as_mut_ptr(),
+                std::ptr::null_mut()
+            ))
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! From a variant and a configuration to machine code: compile, or take it from the cache.
+
+mod cache;
+
+use crate::error::Result;
+use crate::nvrtc::{Compiled, Nvrtc};
+use crate::sources::{HEADERS, SourceFile};
+use crate::variants::Variant;
+
+pub use cache::DiskCache;
+
+/// Options that every kernel is compiled with. `-v` puts registers and spills into the log, which is
+/// kept with the cubin.
+pub(crate) const COMMON_OPTIONS: &[&str] = &["--std=c++17", "--ptxas-options=-v"];
+
+/// Everything that determines a cubin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    /// The kernel.
+    pub source: SourceFile,
+    /// The headers it includes, directly or through others.
+    pub headers: Vec<SourceFile>,
+    /// Compiler options, architecture and macros included.
+    pub options: Vec<String>,
+}
+
+/// Names the result of a recipe with one compiler.
+pub type Key = blake3::Hash;
+
+impl Recipe {
+    /// How to compile a variant for an architecture (such as `sm_90a`) with these macros.
+    #[must_use]
+    pub fn new(variant: &dyn Variant, arch: &str, defines: &[String]) -> Self {
+        let source = variant.source();
+        let mut options = vec![format!("--gpu-architecture={arch}")];
+        options.extend(COMMON_OPTIONS.iter().map(|&option| option.to_owned()));
+        options.extend_from_slice(defines);
+        Self { source, headers: included_headers(source), options }
+    }
+
+    /// The key of the cubin this makes with a compiler of this version.
+    #[must_use]
+    pub fn key(&self, compiler: crate::CudaVersion) -> Key {
+        let mut hasher = blake3::Hasher::new();
+        // Every part is preceded by its length, so that no two recipes read the same.
+        let mut part = |text: &str| {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        };
+        part(&compiler.to_string());
+        for file in std::iter::once(&self.source).chain(&self.headers) {
+            part(file.name);
+            part(file.text);
+        }
+        self.options.iter().for_each(|option| part(option));
+        hasher.finalize()
+    }
+
+    /// Compiles it.
+    ///
+    /// # Errors
+    /// [`crate::Error::Compile`] with the log.
+    pub fn compile(&self, nvrtc: &Nvrtc) -> Result<Compiled> {
+        nvrtc.compile(self.source.name, self.source.text, &self.headers, &self.options)
+    }
+}
+
+/// The embedded headers that a file includes, transitively, in the order of [`HEADERS`]: a change to a
+/// header concerns the kernels that include it and no others.
+#[must_use]
+pub fn included_headers(source: SourceFile) -> Vec<SourceFile> {
+    let mut included = vec![false; HEADERS.len()];
+    let mut pending = vec![source];
+    while let Some(file) = pending.pop() {
+        for name in file.text.lines().filter_map(included_name) {
+            let position = HEADERS.iter().position(|header| header.name == name);
+            if let Some(position) = position.filter(|&position| !included[position]) {
+                included[position] = true;
+                pending.push(HEADERS[position]);
+            }
+        }
+    }
+    HEADERS.iter().zip(included).filter_map(|(header, is)| is.then_some(*header)).collect()
+}
+
+fn included_name(line: &str) -> Option<&str> {
+    line.trim_start().strip_prefix("#include \"")?.split('"').next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CudaVersion;
+    use crate::registry::REGISTRY;
+
+    const COMPILER: CudaVersion = CudaVersion { major: 13, minor: 0 };
+
+    #[test]
+    fn headers_are_followed_transitively_and_only_where_included() {
+        let names = |text| {
+            let headers = included_headers(SourceFile { name: "x.cu", text });
+            headers.into_iter().map(|header| header.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names("int x;"), Vec::<&str>::new());
+        assert_eq!(names("  #include \"params.cuh\"\n"), ["config.cuh", "params.cuh"]);
+    }
+
+    #[test]
+    fn the_key_depends_on_every_part_of_the_recipe() {
+        let recipe = Recipe::new(REGISTRY[0], "sm_90a", &["-DA=1".to_owned(), "-DB=2".to_owned()]);
+        let key = recipe.key(COMPILER);
+        assert_eq!(key, recipe.clone().key(COMPILER));
+        let mut changed = vec![recipe.key(CudaVersion { major: 13, minor: 1 })];
+        let mut change = |edit: &dyn Fn(&mut Recipe)| {
+            let mut other = recipe.clone();
+            edit(&mut other);
+            changed.push(other.key(COMPILER));
+        };
+        change(&|other| other.options.swap(3, 4));
+        change(&|other| other.options[0] = "--gpu-architecture=sm_80".to_owned());
+        change(&|other| other.source.text = "");
+        change(&|other| other.headers[0].text = "");
+        change(&|other| other.headers.truncate(1));
+        change(&|other| {
+            // The same characters, cut elsewhere.
+            other.options[3] = "-DA=1-".to_owned();
+            other.options[4] = "DB=2".to_owned();
+        });
+        for other in &changed {
+            assert_ne!(*other, key);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Where NVRTC may be: the loader path, a CUDA toolkit, the wheels `nvidia-cuda-nvrtc*`, torch.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// The names the dynamic loader may know it by, newest first.
+#[cfg(not(windows))]
+const LOADER_NAMES: &[&str] = &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
+#[cfg(windows)]
+const LOADER_NAMES: &[&str] = &["nvrtc64_130_0.dll", "nvrtc64_120_0.dll"];
+
+/// Where a toolkit keeps libraries, below its root.
+const TOOLKIT_FOLDERS: &[&str] =
+    &["lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib", "bin", "bin/x64"];
+
+/// Where wheels keep libraries, below site-packages: CUDA 13's one tree, CUDA 12's tree per library,
+/// and the copy inside torch.
+const WHEEL_FOLDERS: &[&str] = &[
+    "nvidia/cu13/lib",
+    "nvidia/cuda_nvrtc/lib",
+    "nvidia/cu13/bin/x86_64",
+    "nvidia/cuda_nvrtc/bin",
+    "torch/lib",
+];
+
+/// What the search depends on, taken out of the process so that tests can make their own.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Environment {
+    variables: HashMap<&'static str, OsString>,
+    /// Toolkit roots and Python roots that no variable names.
+    usual_roots: Vec<PathBuf>,
+    use_loader: bool,
+}
+
+/// Every variable looked at.
+const VARIABLES: &[&str] = &[
+    "MSDEFORM_NVRTC",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "PYTHONPATH",
+    "HOME",
+];
+
+impl Environment {
+    pub fn of_process() -> Self {
+        let variables = VARIABLES
+            .iter()
+            .filter_map(|&name| std::env::var_os(name).map(|value| (name, value)))
+            .collect();
+        let usual_roots = ["/usr/local", "/usr", "/opt"].map(PathBuf::from).to_vec();
+        Self { variables, usual_roots, use_loader: true }
+    }
+
+    /// A machine with nothing but one folder.
+    #[cfg(test)]
+    pub fn only(root: &Path) -> Self {
+        Self { usual_roots: vec![root.to_owned()], ..Self::default() }
+    }
+
+    #[cfg(test)]
+    fn with(mut self, name: &'static str, value: &Path) -> Self {
+        self.variables.insert(name, value.into());
+        self
+    }
+
+    /// The one the user names: a file, or a folder that holds it.
+    pub fn explicit(&self) -> Option<PathBuf> {
+        let named = PathBuf::from(self.variables.get("MSDEFORM_NVRTC")?);
+        if named.as_os_str().is_empty() {
+            return None;
+        }
+        Some(libraries_in(&named).into_iter().next().unwrap_or(named))
+    }
+
+    /// Every file worth trying, and the bare names for the loader, newest major version first. Among
+    /// equals the order is: what the loader knows, toolkits named by variables, the active Python
+    /// environment, toolkits and Pythons in the usual places.
+    pub fn candidates(&self) -> Vec<PathBuf> {
+        let mut found: Vec<PathBuf> = Vec::new();
+        if self.use_loader {
+            found.extend(LOADER_NAMES.iter().map(PathBuf::from));
+        }
+        for folder in self.folders() {
+            found.extend(libraries_in(&folder));
+        }
+        // Stable: keeps the order of places among equals.
+        found.sort_by_key(|path| std::cmp::Reverse(major_version(path)));
+        found
+    }
+
+    /// The places searched, in words.
+    pub fn describe(&self) -> String {
+        let mut places = Vec::new();
+        if self.use_loader {
+            places.push(format!("the loader path ({})", LOADER_NAMES.join(", ")));
+        }
+        places.push("CUDA_HOME and CUDA_PATH".to_owned());
+        places.push(
+            "the Python packages of VIRTUAL_ENV, CONDA_PREFIX, PYTHONPATH and HOME".to_owned(),
+        );
+        let roots: Vec<_> =
+            self.usual_roots.iter().map(|root| root.display().to_string()).collect();
+        places.push(format!("toolkits and Pythons below {}", roots.join(", ")));
+        places.join("; ")
+    }
+
+    fn folders(&self) -> Vec<PathBuf> {
+        let variable = |name| self.variables.get(name).map(PathBuf::from);
+        let mut toolkits: Vec<PathBuf> =
+            ["CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX"].into_iter().filter_map(variable).collect();
+        let mut site_packages: Vec<PathBuf> = Vec::new();
+        if let Some(paths) = self.variables.get("PYTHONPATH") {
+            site_packages.extend(std::env::split_paths(paths));
+        }
+        for root in ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable) {
+            site_packages.extend(python_packages(&root));
+        }
+        if let Some(home) = variable("HOME") {
+            site_packages.extend(python_packages(&home.join(".local")));
+        }
+        for root in &self.usual_roots {
+            toolkits.extend(children_named(root, "cuda"));
+            site_packages.extend(python_packages(root));
+        }
+        let below = |roots: Vec<PathBuf>, folders: &'static [&'static str]| {
+            roots.into_iter().flat_map(|root| folders.iter().map(move |folder| root.join(folder)))
+        };
+        below(toolkits, TOOLKIT_FOLDERS).chain(below(site_packages, WHEEL_FOLDERS)).collect()
+    }
+}
+
+/// `lib/python3.*/site-packages` and Debian's `dist-packages`, newest Python last found first.
+fn python_packages(root: &Path) -> Vec<PathBuf> {
+    let mut found = vec![root.join("Lib/site-packages")];
+    for library in ["lib", "lib64"] {
+        for python in children_named(&root.join(library), "python3") {
+            found.push(python.join("site-packages"));
+            found.push(python.join("dist-packages"));
+        }
+    }
+    found
+}
+
+/// Entries of a folder whose name starts with `prefix`, newest name first; none if it is not there.
+fn children_named(folder: &Path, prefix: &str) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut found: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(prefix)))
+        .collect();
+    found.sort_by(|a, b| b.cmp(a));
+    found
+}
+
+/// The NVRTC libraries in a folder, without NVRTC's own builtins, which it loads itself.
+fn libraries_in(folder: &Path) -> Vec<PathBuf> {
+    let prefix = if cfg!(windows) { "nvrtc64_" } else { "libnvrtc" };
+    let mut found = children_named(folder, prefix);
+    found.retain(|path| {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        name.is_some_and(|name| {
+            !name.contains("builtins")
+                && !name.contains(".alt.")
+                && (name.contains(".so") || name.ends_with(".dll"))
+        })
+    });
+    found
+}
+
+/// The major version in `libnvrtc.so.13`, `libnvrtc-1a2b.so.12.0` or `nvrtc64_130_0.dll`; 0 unknown.
+fn major_version(path: &Path) -> u32 {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let after = if let Some((_, rest)) = name.split_once(".so.") {
+        rest.split('.').next().map(str::to_owned)
+    } else {
+        name.strip_prefix("nvrtc64_").and_then(|rest| rest.get(..2)).map(str::to_owned)
+    };
+    after.and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn touch(path: &Path) -> PathBuf {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, b"").unwrap();
+        path.to_owned()
+    }
+
+    #[test]
+    fn toolkits_wheels_and_torch_are_found_and_builtins_are_not() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let toolkit = touch(&root.join("cuda-12.8/lib64/libnvrtc.so.12"));
+        touch(&root.join("cuda-12.8/lib64/libnvrtc-builtins.so.12.8"));
+        let packages = root.join("venv/lib/python3.11/site-packages");
+        let wheel = touch(&packages.join("nvidia/cu13/lib/libnvrtc.so.13"));
+        let old_wheel = touch(&packages.join("nvidia/cuda_nvrtc/lib/libnvrtc.so.12"));
+        let torch = touch(&packages.join("torch/lib/libnvrtc-672ee683.so.11.2"));
+        let environment = Environment::only(root).with("VIRTUAL_ENV", &root.join("venv"));
+        assert_eq!(environment.candidates(), [wheel, toolkit, old_wheel, torch]);
+    }
+
+    #[test]
+    fn the_explicit_choice_may_be_a_file_or_a_folder() {
+        let root = tempfile::tempdir().unwrap();
+        let file = touch(&root.path().join("libnvrtc.so.13"));
+        let explicit = |path: &Path| Environment::default().with("MSDEFORM_NVRTC", path).explicit();
+        assert_eq!(explicit(&file), Some(file.clone()));
+        assert_eq!(explicit(root.path()), Some(file));
+        assert_eq!(explicit(Path::new("/nowhere/x.so")), Some(PathBuf::from("/nowhere/x.so")));
+        assert_eq!(explicit(Path::new("")), None);
+    }
+
+    #[test]
+    fn versions_are_read_from_every_kind_of_name() {
+        let version = |name: &str| major_version(Path::new(name));
+        assert_eq!(version("/x/libnvrtc.so.13"), 13);
+        assert_eq!(version("libnvrtc-672ee683.so.11.2"), 11);
+        assert_eq!(version("nvrtc64_130_0.dll"), 13);
+        assert_eq!(version("libnvrtc.so"), 0);
+    }
+}

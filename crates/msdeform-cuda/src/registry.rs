@@ -1,0 +1,62 @@
+//! Every CUDA variant, once. Listings, verification, benchmarks and documentation come from here.
+
+use crate::variants::{
+    Variant, fwd_general::FwdGeneral, fwd_original::FwdOriginal, fwd_split_gather::FwdSplitGather,
+    fwd_tile_gather::FwdTileGather,
+};
+
+/// Every variant, in the order tables list them: the ladder first, then what the dispatcher uses.
+pub static REGISTRY: &[&dyn Variant] =
+    &[&FwdOriginal, &FwdGeneral, &FwdTileGather, &FwdSplitGather];
+
+/// The variant with an id.
+///
+/// # Errors
+/// [`msdeform::Error::UnknownVariant`].
+pub fn find(id: &str) -> Result<&'static dyn Variant, msdeform::Error> {
+    let found = REGISTRY.iter().copied().find(|variant| variant.spec().id == id);
+    found.ok_or_else(|| msdeform::Error::UnknownVariant { id: id.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn every_kernel_is_registered_once_under_its_own_name() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
+        let on_disk: BTreeSet<String> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter_map(|name| name.strip_suffix(".cu").map(str::to_owned))
+            .collect();
+        let registered: BTreeSet<String> =
+            REGISTRY.iter().map(|variant| variant.spec().id.to_owned()).collect();
+        assert_eq!(registered.len(), REGISTRY.len(), "an id is used twice");
+        assert_eq!(on_disk, registered);
+        for variant in REGISTRY {
+            let (id, source) = (variant.spec().id, variant.source());
+            assert_eq!(source.name, format!("{id}.cu"));
+            assert!(source.text.contains(&format!(" {id}(const __grid_constant__ ")), "{id}");
+        }
+    }
+
+    #[test]
+    fn every_variant_has_its_page() {
+        let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/kernels");
+        for variant in REGISTRY {
+            let page = pages.join(format!("{}.md", variant.spec().id));
+            let text = std::fs::read_to_string(&page).unwrap_or_default();
+            assert!(text.contains(variant.spec().id), "{} is missing or empty", page.display());
+        }
+    }
+
+    #[test]
+    fn unknown_ids_are_refused_by_name() {
+        assert_eq!(find("fwd_general").unwrap().spec().id, "fwd_general");
+        assert!(find("fwd_fastest").unwrap_err().to_string().contains("fwd_fastest"));
+    }
+}

@@ -1,0 +1,112 @@
+//! Where the values of an image, a head and a pixel lie.
+
+use msdeform::Problem;
+
+/// Strides of the value tensor in elements. Channels always follow each other; a slice of a larger
+/// tensor needs no copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ValueStrides {
+    /// From one image to the next.
+    pub batch: i64,
+    /// From one head to the next.
+    pub head: i64,
+    /// From one pixel of a head to the next.
+    pub pixel: i64,
+}
+
+impl ValueStrides {
+    /// Those of a contiguous tensor in the problem's layout.
+    #[must_use]
+    pub fn packed(problem: &Problem) -> Self {
+        // All below isize::MAX: Problem checked the element count. Offsets of single coordinates may
+        // not exist (no batch, no head), so the products are spelled out.
+        let (heads, channels) = (problem.heads() as i64, problem.channels() as i64);
+        let spatial = problem.spatial() as i64;
+        let batch = heads * spatial * channels;
+        if problem.layout().is_head_major() {
+            Self { batch, head: spatial * channels, pixel: channels }
+        } else {
+            Self { batch, head: channels, pixel: heads * channels }
+        }
+    }
+
+    /// Whether every stride is a multiple of `count` elements.
+    #[must_use]
+    pub const fn all_multiples_of(self, count: usize) -> bool {
+        let count = count as i64;
+        self.batch % count == 0 && self.head % count == 0 && self.pixel % count == 0
+    }
+
+    /// Elements from the first to one past the last, 0 for an empty tensor. Saturates.
+    #[must_use]
+    pub fn extent(self, problem: &Problem) -> usize {
+        if problem.value_len() == 0 {
+            return 0;
+        }
+        let reach = |stride: i64, count: usize| {
+            let stride = usize::try_from(stride).unwrap_or(usize::MAX);
+            stride.saturating_mul(count - 1)
+        };
+        problem
+            .channels()
+            .saturating_add(reach(self.batch, problem.batch()))
+            .saturating_add(reach(self.head, problem.heads()))
+            .saturating_add(reach(self.pixel, problem.spatial()))
+    }
+
+    /// Refuses negative strides and tensors that no address space holds.
+    pub(crate) fn check(self, problem: &Problem) -> Result<(), msdeform::Error> {
+        for (name, stride) in
+            [("batch stride", self.batch), ("head stride", self.head), ("pixel stride", self.pixel)]
+        {
+            if stride < 0 {
+                let name = format!("value {name}");
+                return Err(msdeform::Error::Negative { name, value: i128::from(stride) });
+            }
+        }
+        let limit = isize::MAX.unsigned_abs() / msdeform::DType::F64.size_bytes();
+        if self.extent(problem) > limit {
+            return Err(msdeform::Error::TooLarge { tensor: "value" });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use msdeform::ValueLayout;
+
+    use super::*;
+
+    #[test]
+    fn packed_strides_reach_every_element_in_every_layout() {
+        for layout in ValueLayout::ALL {
+            let problem = Problem::builder()
+                .batch(2)
+                .heads(3)
+                .channels(5)
+                .queries(1)
+                .levels([(4, 6), (2, 3)])
+                .layout(layout)
+                .build()
+                .unwrap();
+            let strides = ValueStrides::packed(&problem);
+            assert_eq!(strides.extent(&problem), problem.value_len(), "{layout}");
+            let offset = strides.batch + 2 * strides.head;
+            assert_eq!(offset as usize, problem.head_offset(1, 2), "{layout}");
+            assert_eq!(strides.pixel as usize, problem.pixel_stride(), "{layout}");
+        }
+    }
+
+    #[test]
+    fn strides_that_make_no_sense_are_refused() {
+        let problem = Problem::builder().batch(3).channels(8).levels([(4, 4)]).build().unwrap();
+        let packed = ValueStrides::packed(&problem);
+        assert!(packed.check(&problem).is_ok());
+        assert!(ValueStrides { batch: 0, ..packed }.check(&problem).is_ok(), "an expanded batch");
+        let negative = ValueStrides { pixel: -8, ..packed }.check(&problem).unwrap_err();
+        assert!(negative.to_string().contains("value pixel stride"), "{negative}");
+        let huge = ValueStrides { batch: i64::MAX / 2, ..packed }.check(&problem).unwrap_err();
+        assert!(matches!(huge, msdeform::Error::TooLarge { tensor: "value" }));
+    }
+}

@@ -1,0 +1,66 @@
+//! Few queries: a warp for each (query, head), its samples spread over the lanes.
+
+use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
+
+use super::chunked_sample::lanes_per_pixel;
+use super::{Call, Configuration, Knob, KnobChoices, Specialise, Variant};
+use crate::driver::LaunchGeometry;
+use crate::sources::{SourceFile, kernel_source};
+
+/// See `kernels/fwd_split_gather.cu`.
+pub struct FwdSplitGather;
+
+static SPEC: VariantSpec = VariantSpec {
+    id: "fwd_split_gather",
+    direction: Direction::Forward,
+    device: DeviceKind::Cuda,
+    dtypes: &DType::FAST,
+    layouts: &ValueLayout::ALL,
+    source: "ours",
+    idea: "a warp per (query, head): all samples in flight at once, a halving shuffle tree adds them",
+    why: "300 queries still fill every SM, and the latency is two trips to memory",
+    numerics: Numerics::Contract,
+};
+
+impl Variant for FwdSplitGather {
+    fn spec(&self) -> &'static VariantSpec {
+        &SPEC
+    }
+
+    fn source(&self) -> SourceFile {
+        kernel_source!("fwd_split_gather.cu")
+    }
+
+    fn knobs(&self) -> &'static [Knob] {
+        &[
+            Knob { name: "WARPS", values: &[1, 2, 4, 8], meaning: "warps of a block" },
+            Knob {
+                name: "ROUNDS",
+                values: &[1, 2, 4],
+                meaning: "samples a lane has in flight at once",
+            },
+        ]
+    }
+
+    fn supports(&self, call: &Call<'_>) -> Result<(), String> {
+        lanes_per_pixel(call).map(|_| ())
+    }
+
+    fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
+        lanes_per_pixel(call)?;
+        let rounds_default = if call.problem.dtype() == DType::F32 { 4 } else { 2 };
+        let warps = knobs.get("WARPS").unwrap_or(4);
+        let rounds = knobs.get("ROUNDS").unwrap_or(rounds_default);
+        // The kernel strides over what a grid cannot hold.
+        let blocks = call.rows().div_ceil(warps as u64).min(i32::MAX as u64);
+        Ok(Configuration {
+            specialise: Specialise::ModelAndHeads,
+            knobs: vec![("WARPS", warps), ("ROUNDS", rounds)],
+            geometry: LaunchGeometry::linear(blocks as u32, 32 * warps as u32),
+            value_alignment: 16,
+            sampling_alignment: call.problem.sampling_dtype().size_bytes(),
+            query_raster_width: 0,
+            grid_aux: 0,
+        })
+    }
+}

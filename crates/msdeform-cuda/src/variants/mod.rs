@@ -1,0 +1,320 @@
+//! What a variant is: a kernel, what it says about itself, and how it wants to be launched.
+//!
+//! Everything here is arithmetic on a [`Call`] and can be done, and tested, without a GPU. The engine
+//! compiles and launches what comes out; the emulator runs the same configuration on the host.
+
+mod chunked_sample;
+pub mod fwd_general;
+pub mod fwd_original;
+pub mod fwd_split_gather;
+pub mod fwd_tile_gather;
+
+use msdeform::{DType, Problem, ValueLayout, VariantSpec};
+
+use crate::ValueStrides;
+use crate::driver::{DeviceProps, LaunchGeometry};
+use crate::error::Error;
+use crate::params::{ForwardParams, INLINE_LEVELS};
+use crate::sources::SourceFile;
+
+/// What a variant is asked to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// The operator's sizes.
+    pub problem: &'a Problem,
+    /// Strides of the value tensor.
+    pub strides: ValueStrides,
+    /// The GPU.
+    pub device: &'a DeviceProps,
+    /// Width of the raster that the queries form, 0 if nothing is known.
+    pub query_raster_width: u32,
+}
+
+impl<'a> Call<'a> {
+    /// A call with packed values and no knowledge about the queries.
+    #[must_use]
+    pub fn new(problem: &'a Problem, device: &'a DeviceProps) -> Self {
+        Self { problem, strides: ValueStrides::packed(problem), device, query_raster_width: 0 }
+    }
+
+    /// Output rows: one per image, query and head.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        // Fits: Problem checked the output's element count.
+        (self.problem.batch() * self.problem.queries() * self.problem.heads()) as u64
+    }
+}
+
+/// Something about a kernel that may be tuned: the macro `MSDA_KNOB_<name>`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Knob {
+    /// Its name, in capitals.
+    pub name: &'static str,
+    /// The values it takes.
+    pub values: &'static [i64],
+    /// What it changes.
+    pub meaning: &'static str,
+}
+
+/// Which sizes are compiled in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Specialise {
+    /// Only the number formats; everything else is read from the parameters.
+    Formats,
+    /// Formats, layout, channels, levels and points.
+    Model,
+    /// As [`Specialise::Model`], and the number of heads.
+    ModelAndHeads,
+}
+
+/// How a variant wants to be compiled and launched for one call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    /// Which sizes are compiled in.
+    pub specialise: Specialise,
+    /// The value of every knob of the variant.
+    pub knobs: Vec<(&'static str, i64)>,
+    /// Grid, block and shared memory.
+    pub geometry: LaunchGeometry,
+    /// Bytes that the pointers of value and output must be multiples of.
+    pub value_alignment: usize,
+    /// Bytes that the pointers of locations and weights must be multiples of.
+    pub sampling_alignment: usize,
+    /// [`ForwardParams::query_raster_width`].
+    pub query_raster_width: i32,
+    /// [`ForwardParams::grid_aux`].
+    pub grid_aux: i32,
+}
+
+impl Configuration {
+    /// The macros of this configuration, as compiler options. Never holds an image's size, a batch or
+    /// a number of queries: they change from call to call and must not compile again.
+    #[must_use]
+    pub fn defines(&self, problem: &Problem) -> Vec<String> {
+        let mut macros = vec![
+            ("MSDA_VALUE_DTYPE".to_owned(), dtype_code(problem.dtype()).to_string()),
+            ("MSDA_SAMPLING_DTYPE".to_owned(), dtype_code(problem.sampling_dtype()).to_string()),
+        ];
+        let mut define = |name: &str, value: String| macros.push((name.to_owned(), value));
+        match self.specialise {
+            Specialise::Formats => define("MSDA_LEVELS", INLINE_LEVELS.to_string()),
+            Specialise::Model | Specialise::ModelAndHeads => {
+                let levels = problem.levels().len();
+                let mut offsets = vec!["0".to_owned()];
+                offsets.extend((0..levels).map(|l| problem.level_samples(l).end.to_string()));
+                define("MSDA_LEVELS", levels.to_string());
+                define("MSDA_CHANNELS", problem.channels().to_string());
+                define("MSDA_SAMPLES", problem.samples().to_string());
+                define("MSDA_POINT_OFFSETS", offsets.join(","));
+                define("MSDA_LAYOUT", layout_code(problem.layout()).to_string());
+            }
+        }
+        if self.specialise == Specialise::ModelAndHeads {
+            define("MSDA_HEADS", problem.heads().to_string());
+        }
+        for (name, value) in &self.knobs {
+            define(&format!("MSDA_KNOB_{name}"), value.to_string());
+        }
+        macros.into_iter().map(|(name, value)| format!("-D{name}={value}")).collect()
+    }
+
+    /// The kernel's parameter, complete but for the pointers.
+    ///
+    /// # Errors
+    /// [`msdeform::Error::TooLarge`] where an axis does not fit 31 bits.
+    pub fn params(&self, call: &Call<'_>) -> Result<ForwardParams, msdeform::Error> {
+        let params = ForwardParams::of(call.problem, call.strides)?;
+        let Self { query_raster_width, grid_aux, .. } = *self;
+        Ok(ForwardParams { query_raster_width, grid_aux, ..params })
+    }
+}
+
+/// Knobs that the caller sets; the variant chooses the others.
+#[derive(Clone, Debug, Default)]
+pub struct KnobChoices {
+    chosen: Vec<(String, i64)>,
+}
+
+impl KnobChoices {
+    /// Checks names and values against what the variant takes.
+    ///
+    /// # Errors
+    /// [`Error::Knob`] naming what it takes.
+    pub fn new(variant: &dyn Variant, chosen: &[(String, i64)]) -> Result<Self, Error> {
+        for (name, value) in chosen {
+            let fits = |knob: &&Knob| knob.name == name && knob.values.contains(value);
+            if !variant.knobs().iter().any(|knob| fits(&knob)) {
+                let known = variant.knobs().iter().map(|k| format!("{} in {:?}", k.name, k.values));
+                let known = known.collect::<Vec<_>>().join(", ");
+                return Err(Error::Knob {
+                    variant: variant.spec().id,
+                    name: name.clone(),
+                    value: *value,
+                    known: if known.is_empty() { "no knobs".to_owned() } else { known },
+                });
+            }
+        }
+        Ok(Self { chosen: chosen.to_vec() })
+    }
+
+    /// What the caller chose, if anything.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<i64> {
+        self.chosen.iter().rev().find(|(chosen, _)| chosen == name).map(|(_, value)| *value)
+    }
+}
+
+/// One kernel and how to launch it. Implemented by one unit struct per file of this folder.
+pub trait Variant: Send + Sync {
+    /// What tables and documentation say about it. Its id is the kernel's name.
+    fn spec(&self) -> &'static VariantSpec;
+
+    /// The kernel.
+    fn source(&self) -> SourceFile;
+
+    /// What may be tuned.
+    fn knobs(&self) -> &'static [Knob] {
+        &[]
+    }
+
+    /// Whether it can do this, beyond the formats and layouts of its spec.
+    ///
+    /// # Errors
+    /// The reason, in words that complete "variant x cannot do this: ...".
+    fn supports(&self, call: &Call<'_>) -> Result<(), String>;
+
+    /// How to compile and launch it. Only asked where it supports the call and the output is not
+    /// empty. A knob that the caller chose is respected; where it makes the call impossible, the
+    /// reason is returned.
+    ///
+    /// # Errors
+    /// The reason, as for [`Variant::supports`].
+    fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String>;
+}
+
+impl dyn Variant + '_ {
+    /// Refuses, by name, what the variant cannot do.
+    ///
+    /// # Errors
+    /// [`msdeform::Error::Unsupported`] with the reason, [`msdeform::Error::TooLarge`] for an axis
+    /// that does not fit 31 bits.
+    pub fn check(&self, call: &Call<'_>) -> Result<(), msdeform::Error> {
+        self.spec().check_lists(call.problem)?;
+        ForwardParams::of(call.problem, call.strides)?;
+        self.supports(call).map_err(|reason| self.refusal(reason))
+    }
+
+    pub(crate) fn refusal(&self, reason: String) -> msdeform::Error {
+        msdeform::Error::Unsupported { variant: self.spec().id, reason }
+    }
+}
+
+impl std::fmt::Debug for dyn Variant + '_ {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.spec().id)
+    }
+}
+
+/// The number that stands for a format in the JIT macros. The formats kernels do not store (f64) are
+/// refused before this is asked, by the lists in their specs.
+fn dtype_code(dtype: DType) -> i32 {
+    match dtype {
+        DType::F32 | DType::F64 => 0,
+        DType::F16 => 1,
+        DType::Bf16 => 2,
+    }
+}
+
+fn layout_code(layout: ValueLayout) -> i32 {
+    match layout {
+        ValueLayout::Interleaved => 0,
+        ValueLayout::HeadMajor => 1,
+        ValueLayout::HeadMajorPadded => 2,
+    }
+}
+
+/// Refuses more levels than travel inside the parameter.
+pub(crate) fn check_inline_levels(problem: &Problem) -> Result<(), String> {
+    let levels = problem.levels().len();
+    if levels > INLINE_LEVELS {
+        return Err(format!("{levels} levels, at most {INLINE_LEVELS}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::REGISTRY;
+
+    fn problem(batch: usize, queries: usize, size: usize) -> Problem {
+        Problem::builder()
+            .batch(batch)
+            .heads(8)
+            .channels(32)
+            .queries(queries)
+            .levels([(size as i64, size as i64 + 3), (size as i64 / 2, size as i64 / 2)])
+            .points(4)
+            .dtype(DType::F16)
+            .build()
+            .unwrap()
+    }
+
+    #[test]
+    fn image_sizes_batches_and_queries_never_compile_again() {
+        let device = DeviceProps::h200();
+        for variant in REGISTRY {
+            let options = |problem: &Problem| {
+                let call = Call::new(problem, &device);
+                variant.check(&call).ok()?;
+                let configuration = variant.configure(&call, &KnobChoices::default()).ok()?;
+                Some(configuration.defines(problem))
+            };
+            let large = options(&problem(2, 4096, 64));
+            assert!(large.is_some(), "{variant:?} refuses an ordinary problem");
+            assert_eq!(large, options(&problem(2, 5000, 72)), "{variant:?}");
+            assert_eq!(large, options(&problem(3, 4096, 64)), "{variant:?}");
+        }
+    }
+
+    #[test]
+    fn a_fixed_configuration_names_everything_stable() {
+        let problem = Problem::builder()
+            .heads(8)
+            .channels(32)
+            .queries(9)
+            .levels([(4, 4), (2, 2)])
+            .points_per_level([3, 5])
+            .layout(ValueLayout::HeadMajor)
+            .dtype(DType::Bf16)
+            .sampling_dtype(DType::F32)
+            .build()
+            .unwrap();
+        let configuration = Configuration {
+            specialise: Specialise::ModelAndHeads,
+            knobs: vec![("TILE", 16)],
+            geometry: LaunchGeometry::linear(1, 32),
+            value_alignment: 16,
+            sampling_alignment: 4,
+            query_raster_width: 0,
+            grid_aux: 0,
+        };
+        assert_eq!(
+            configuration.defines(&problem).join(" "),
+            "-DMSDA_VALUE_DTYPE=2 -DMSDA_SAMPLING_DTYPE=0 -DMSDA_LEVELS=2 -DMSDA_CHANNELS=32 \
+             -DMSDA_SAMPLES=8 -DMSDA_POINT_OFFSETS=0,3,8 -DMSDA_LAYOUT=1 -DMSDA_HEADS=8 \
+             -DMSDA_KNOB_TILE=16"
+        );
+    }
+
+    #[test]
+    fn knobs_are_checked_by_name_and_value() {
+        let general: &dyn Variant = &fwd_general::FwdGeneral;
+        let choose = |name: &str, value| KnobChoices::new(general, &[(name.to_owned(), value)]);
+        assert_eq!(choose("VECTOR", 4).unwrap().get("VECTOR"), Some(4));
+        for (name, value) in [("VECTOR", 3), ("SPEED", 4)] {
+            let error = choose(name, value).unwrap_err().to_string();
+            assert!(error.contains("fwd_general") && error.contains("VECTOR in"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Bad input, and what the caller is told.
+
+use libtest_mimic::Trial;
+use msdeform::{DType, Problem};
+use msdeform_cuda::{
+    DeviceBuffer, DevicePointers, Engine, Error, ForwardPlan, PlanOptions, PointerChecks, Stream,
+};
+
+use crate::{Outcome, engine, ensure};
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        Trial::test("fault::bad_pointers_are_named", bad_pointers),
+        Trial::test("fault::buffers_of_the_wrong_size_or_format_are_named", wrong_buffers),
+        Trial::test("fault::no_memory_says_how_much", no_memory),
+        Trial::test("fault::no_such_device", no_such_device),
+        Trial::test("fault::variants_and_knobs_are_refused_by_name", refused_variants),
+        Trial::test("fault::a_launch_the_driver_refuses_names_the_variant", refused_launch),
+    ]
+}
+
+pub fn trials_on_two_devices() -> Vec<Trial> {
+    vec![Trial::test("fault::tensors_and_streams_of_another_device", other_device)]
+}
+
+/// Fails unless an error is the expected one.
+macro_rules! expect_error {
+    ($result:expr, $pattern:pat) => {
+        match $result {
+            Err($pattern) => {}
+            other => return Err(format!("expected {}, got {other:?}", stringify!($pattern)).into()),
+        }
+    };
+}
+
+fn problem() -> Problem {
+    let builder = Problem::builder().heads(2).channels(32).queries(20).points(4);
+    builder.levels([(8, 8)]).dtype(DType::F32).build().unwrap()
+}
+
+/// The four tensors of [`problem`], all zero.
+fn tensors(stream: &Stream, problem: &Problem) -> msdeform_cuda::Result<[DeviceBuffer<f32>; 4]> {
+    Ok([
+        DeviceBuffer::filled(stream, problem.value_len(), 0)?,
+        DeviceBuffer::filled(stream, problem.locations_len(), 0)?,
+        DeviceBuffer::filled(stream, problem.weights_len(), 0)?,
+        DeviceBuffer::filled(stream, problem.output_len(), 0)?,
+    ])
+}
+
+fn pointers_to(buffers: &[DeviceBuffer<f32>; 4]) -> DevicePointers {
+    let [value, locations, weights, output] = buffers.each_ref().map(DeviceBuffer::address);
+    DevicePointers { value, locations, weights, output }
+}
+
+fn bad_pointers() -> Outcome {
+    let engine = engine()?;
+    let stream = Stream::new(engine.context())?;
+    let problem = problem();
+    let buffers = tensors(&stream, &problem)?;
+    let good = pointers_to(&buffers);
+    let options = PlanOptions { pointer_checks: PointerChecks::Every, ..Default::default() };
+    let plan = ForwardPlan::new(&engine, &problem, &options)?;
+    // SAFETY: either all pointers are good, or the plan refuses before it launches.
+    let launch = |pointers| unsafe { plan.launch(&stream, pointers) };
+    launch(good)?;
+    expect_error!(
+        launch(DevicePointers { weights: 0, ..good }),
+        Error::NullPointer { tensor: "attention_weights" }
+    );
+    expect_error!(
+        launch(DevicePointers { output: good.output + 1, ..good }),
+        Error::MisalignedElement { tensor: "output", element_bytes: 4, .. }
+    );
+    let host = vec![0f32; problem.value_len()];
+    expect_error!(
+        launch(DevicePointers { value: host.as_ptr() as u64, ..good }),
+        Error::HostPointer { tensor: "value", .. }
+    );
+    let small = DeviceBuffer::<f32>::filled(&stream, problem.locations_len() / 2, 0)?;
+    expect_error!(
+        launch(DevicePointers { locations: small.address(), ..good }),
+        Error::BufferTooSmall { tensor: "sampling_locations", .. }
+    );
+    stream.synchronize()?;
+    // The first launch of a plan looks the pointers up without being asked to.
+    let plan = engine.forward_plan(&problem)?;
+    // SAFETY: refused before the launch.
+    let refused =
+        unsafe { plan.launch(&stream, DevicePointers { value: host.as_ptr() as u64, ..good }) };
+    expect_error!(refused, Error::HostPointer { tensor: "value", .. });
+    Ok(())
+}
+
+fn wrong_buffers() -> Outcome {
+    let engine = engine()?;
+    let stream = Stream::new(engine.context())?;
+    let problem = problem();
+    let [value, locations, weights, mut output] = tensors(&stream, &problem)?;
+    let plan = engine.forward_plan(&problem)?;
+    let mut short = DeviceBuffer::<f32>::filled(&stream, problem.output_len() - 1, 0)?;
+    expect_error!(
+        plan.run(&stream, &value, &locations, &weights, &mut short),
+        Error::BufferTooSmall { tensor: "output", .. }
+    );
+    let half = DeviceBuffer::<half::f16>::filled(&stream, problem.locations_len(), 0)?;
+    expect_error!(
+        plan.run(&stream, &value, &half, &half, &mut output),
+        Error::Problem(msdeform::Error::DtypeMismatch { tensor: "sampling_locations", .. })
+    );
+    plan.run(&stream, &value, &locations, &weights, &mut output)?;
+    Ok(stream.synchronize()?)
+}
+
+fn no_memory() -> Outcome {
+    let engine = engine()?;
+    let stream = Stream::new(engine.context())?;
+    expect_error!(
+        DeviceBuffer::<f32>::filled(&stream, 1 << 46, 0),
+        Error::OutOfMemory { bytes: 0x1_0000_0000_0000 }
+    );
+    expect_error!(
+        DeviceBuffer::<f32>::filled(&stream, usize::MAX, 0),
+        Error::OutOfMemory { bytes: usize::MAX }
+    );
+    // The engine is as good as before.
+    let [value, locations, weights, mut output] = tensors(&stream, &problem())?;
+    let plan = engine.forward_plan(&problem())?;
+    plan.run(&stream, &value, &locations, &weights, &mut output)?;
+    Ok(stream.synchronize()?)
+}
+
+fn no_such_device() -> Outcome {
+    expect_error!(Engine::new(4096), Error::NoDevice { ordinal: 4096, .. });
+    Ok(())
+}
+
+fn refused_variants() -> Outcome {
+    let engine = engine()?;
+    let plan = |problem: &Problem, variant: &str, knobs: &[(&str, i64)]| {
+        let knobs = knobs.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
+        let options =
+            PlanOptions { variant: Some(variant.to_owned()), knobs, ..Default::default() };
+        ForwardPlan::new(&engine, problem, &options)
+    };
+    expect_error!(
+        plan(&problem(), "fwd_nothing", &[]),
+        Error::Problem(msdeform::Error::UnknownVariant { .. })
+    );
+    let many = problem().to_builder().levels([(2i64, 2i64); 20]).packed().points(1).build()?;
+    expect_error!(
+        plan(&many, "fwd_original", &[]),
+        Error::Problem(msdeform::Error::Unsupported { variant: "fwd_original", .. })
+    );
+    expect_error!(
+        plan(&problem(), "fwd_general", &[("VECTOR", 3)]),
+        Error::Knob { variant: "fwd_general", .. }
+    );
+    let wide = problem().to_builder().dtype(DType::F64).sampling_dtype(DType::F64).build()?;
+    let refused = engine.forward_plan(&wide);
+    expect_error!(refused, Error::Problem(msdeform::Error::Unsupported { .. }));
+    Ok(())
+}
+
+/// A stream that is recording in global mode refuses what cannot be recorded; here the driver refuses
+/// a launch into a stream whose capture was broken.
+fn refused_launch() -> Outcome {
+    let engine = engine()?;
+    let stream = Stream::new(engine.context())?;
+    let problem = problem();
+    let [value, locations, weights, mut output] = tensors(&stream, &problem)?;
+    let plan = engine.forward_plan(&problem)?;
+    plan.run(&stream, &value, &locations, &weights, &mut output)?;
+    let mut launched = Ok(());
+    let captured = msdeform_cuda::Graph::capture(&stream, |stream| {
+        // Breaks the capture; every launch after it is refused.
+        drop(stream.synchronize());
+        launched = plan.run(stream, &value, &locations, &weights, &mut output);
+        Ok(())
+    });
+    ensure!(captured.is_err(), "a broken capture must not become a graph");
+    let Err(error) = launched else { return Err("the launch was not refused".into()) };
+    ensure!(matches!(error, Error::Launch { .. }), "{error:?}");
+    let words = error.to_string();
+    ensure!(words.contains(plan.variant().id) && words.contains("CUDA_ERROR"), "{words}");
+    Ok(())
+}
+
+fn other_device() -> Outcome {
+    let (first, second) = (engine()?, Engine::new(1)?);
+    let streams = [Stream::new(first.context())?, Stream::new(second.context())?];
+    let problem = problem();
+    let good = tensors(&streams[0], &problem)?;
+    let foreign = tensors(&streams[1], &problem)?;
+    let plan = first.forward_plan(&problem)?;
+    // SAFETY: refused before the launch.
+    let launch = |stream, pointers| unsafe { plan.launch(stream, pointers) };
+    expect_error!(
+        launch(&streams[1], pointers_to(&good)),
+        Error::WrongDevice { what: "stream", expected: 0, found: 1 }
+    );
+    expect_error!(
+        launch(&streams[0], pointers_to(&foreign)),
+        Error::WrongDevice { what: "value", expected: 0, found: 1 }
+    );
+    // SAFETY: the stream outlives the call.
+    let borrowed = unsafe { Stream::borrow(first.context(), streams[1].raw_handle()) };
+    expect_error!(borrowed, Error::WrongContext { device: 0 });
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! What is compiled, when, and what the cache on disk survives.
+
+use std::fs;
+use std::path::PathBuf;
+
+use libtest_mimic::{Failed, Trial};
+use msdeform::{DType, Problem};
+use msdeform_cuda::jit::Key;
+use msdeform_cuda::nvrtc::Compiled;
+use msdeform_cuda::{DeviceBuffer, DiskCache, Engine, JitCounts, Stream};
+
+use crate::cases::{Tensors, compare};
+use crate::{Outcome, engine, ensure};
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        Trial::test("jit::other_sizes_compile_nothing", other_sizes),
+        Trial::test("jit::a_second_process_compiles_nothing", second_process),
+        Trial::test("jit::a_damaged_cache_is_rebuilt", damaged_cache),
+        Trial::test("jit::resources_come_with_cached_kernels", resources),
+    ]
+}
+
+fn problem(batch: usize, queries: usize, size: i64) -> Problem {
+    let builder = Problem::builder().batch(batch).heads(4).channels(32).queries(queries).points(4);
+    let levels = [(size, size + 3), (size / 2, size / 2 + 1)];
+    builder.levels(levels).dtype(DType::F16).build().unwrap()
+}
+
+/// Runs a problem and checks the result.
+fn run(engine: &Engine, problem: &Problem) -> Outcome {
+    let stream = Stream::new(engine.context())?;
+    let tensors = Tensors::<half::f16, half::f16>::new(problem, 21);
+    let value = DeviceBuffer::from_host(&stream, &tensors.value)?;
+    let locations = DeviceBuffer::from_host(&stream, &tensors.locations)?;
+    let weights = DeviceBuffer::from_host(&stream, &tensors.weights)?;
+    let mut output = DeviceBuffer::filled(&stream, problem.output_len(), 0xff)?;
+    let plan = engine.forward_plan(problem)?;
+    plan.run(&stream, &value, &locations, &weights, &mut output)?;
+    compare(&output.to_host(&stream)?, &tensors.expected)
+}
+
+fn other_sizes() -> Outcome {
+    let engine = engine()?;
+    run(&engine, &problem(1, 50, 16))?;
+    let counts = engine.jit_counts();
+    ensure!(counts.compiled > 0, "{counts:?}");
+    for (batch, queries, size) in [(1, 51, 16), (3, 50, 16), (1, 50, 22), (2, 999, 31)] {
+        run(&engine, &problem(batch, queries, size))?;
+    }
+    ensure!(engine.jit_counts() == counts, "compiled again: {:?}", engine.jit_counts());
+    Ok(())
+}
+
+/// A folder that goes away with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let unique = format!("msdeform-{name}-{}", std::process::id());
+        Self(std::env::temp_dir().join(unique))
+    }
+
+    fn engine(&self) -> Result<Engine, Failed> {
+        Ok(Engine::with_cache(0, DiskCache::in_folder(&self.0))?)
+    }
+
+    fn entries(&self) -> Result<Vec<PathBuf>, Failed> {
+        fs::read_dir(&self.0)?.map(|entry| Ok(entry?.path())).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+fn second_process() -> Outcome {
+    let folder = Folder::new("second");
+    run(&folder.engine()?, &problem(1, 50, 16))?;
+    let entries = folder.entries()?.len() as u64;
+    let engine = folder.engine()?;
+    run(&engine, &problem(2, 60, 20))?;
+    let expected = JitCounts { compiled: 0, read_from_disk: entries };
+    ensure!(engine.jit_counts() == expected, "{:?}", engine.jit_counts());
+    Ok(())
+}
+
+fn damaged_cache() -> Outcome {
+    let folder = Folder::new("damaged");
+    run(&folder.engine()?, &problem(1, 50, 16))?;
+    let cut = |entry: &PathBuf| -> Outcome { Ok(fs::write(entry, &fs::read(entry)?[..100])?) };
+    let empty = |entry: &PathBuf| -> Outcome { Ok(fs::write(entry, b"")?) };
+    // Whole as far as the cache can tell, but nothing that a driver loads.
+    let foreign = |entry: &PathBuf| -> Outcome {
+        let name = entry.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+        let garbage = Compiled { cubin: b"not machine code\0".to_vec(), log: String::new() };
+        DiskCache::in_folder(&folder.0).store(&Key::from_hex(name)?, &garbage);
+        Ok(())
+    };
+    let damages: [&dyn Fn(&PathBuf) -> Outcome; 3] = [&cut, &empty, &foreign];
+    for damage in damages {
+        let entries = folder.entries()?;
+        ensure!(!entries.is_empty(), "nothing was kept");
+        entries.iter().try_for_each(damage)?;
+        let engine = folder.engine()?;
+        run(&engine, &problem(1, 50, 16))?;
+        let expected = JitCounts { compiled: entries.len() as u64, read_from_disk: 0 };
+        ensure!(engine.jit_counts() == expected, "{:?}", engine.jit_counts());
+        let engine = folder.engine()?;
+        run(&engine, &problem(1, 50, 16))?;
+        ensure!(engine.jit_counts().compiled == 0, "was not repaired");
+    }
+    Ok(())
+}
+
+fn resources() -> Outcome {
+    let folder = Folder::new("resources");
+    let fresh = folder.engine()?.forward_plan(&problem(1, 50, 16))?.resources();
+    let cached = folder.engine()?.forward_plan(&problem(1, 50, 16))?.resources();
+    ensure!(fresh == cached, "{fresh:?} and {cached:?}");
+    ensure!(fresh.is_some_and(|resources| resources.registers > 0), "{fresh:?}");
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! Everything that needs a GPU. Without one each test is listed as ignored, with the reason on top;
+//! `MSDEFORM_REQUIRE_GPU=1` makes that a failure instead. The binary needs no files of the repository,
+//! so it can be carried to a machine with a GPU and run there.
+
+#![allow(clippy::unwrap_used, reason = "a test binary; its harness catches panics")]
+
+mod cases;
+mod conformance;
+mod faults;
+mod jit;
+mod launches;
+mod without_cuda;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use msdeform_cuda::{DiskCache, Engine, device_count};
+
+/// What a test body returns: any error fails it.
+type Outcome = Result<(), Failed>;
+
+/// Fails a test unless something holds.
+macro_rules! ensure {
+    ($holds:expr, $($words:tt)+) => {
+        if !$holds {
+            return Err(format!($($words)+).into());
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// An engine that keeps nothing on disk.
+fn engine() -> Result<Engine, Failed> {
+    Ok(Engine::with_cache(0, DiskCache::nowhere())?)
+}
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let devices = device_count();
+    let required = std::env::var_os("MSDEFORM_REQUIRE_GPU").is_some_and(|value| value == "1");
+    if let Err(error) = &devices {
+        eprintln!("tests that need a GPU are ignored: {error}");
+    }
+    let count = devices.as_ref().copied().unwrap_or(0);
+
+    let mut trials = Vec::new();
+    let needs = |devices_needed: usize| {
+        move |trial: Trial| trial.with_ignored_flag(count < devices_needed && !required)
+    };
+    trials.extend(conformance::trials().into_iter().map(needs(1)));
+    trials.extend(launches::trials().into_iter().map(needs(1)));
+    trials.extend(faults::trials().into_iter().map(needs(1)));
+    trials.extend(jit::trials().into_iter().map(needs(1)));
+    // A machine with one GPU is an ordinary machine: never a failure.
+    let on_two = faults::trials_on_two_devices().into_iter();
+    trials.extend(on_two.map(|trial| trial.with_ignored_flag(count < 2)));
+    let without = without_cuda::trials().into_iter();
+    trials.extend(without.map(|trial| trial.with_ignored_flag(devices.is_ok())));
+    libtest_mimic::run(&arguments, trials).exit();
+}

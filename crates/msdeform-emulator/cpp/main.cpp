@@ -1,0 +1,195 @@
+// The runner: `runner KERNEL.so` loads one compiled kernel, reads launches from standard input, runs
+// them and writes the buffers they filled to standard output. The format is that of src/wire.rs; all
+// numbers are little endian.
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <memory>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+#include "scheduler.hpp"
+
+namespace msda_emulator {
+namespace {
+
+constexpr uint64_t request_magic = 0x314c554d4541444dull;  // "MDAEMUL1"
+// Like the allocations of the CUDA driver.
+constexpr size_t allocation_alignment = 256;
+
+// What a compiled kernel exports (entry.cpp).
+struct Kernel {
+    size_t params_bytes;
+    void (*run_thread)(const void* params);
+};
+
+template <typename... Arguments>
+[[noreturn]] void refuse(const char* format, Arguments... arguments) {
+    fail(Fault::protocol, Site::here(), format, arguments...);
+}
+
+void read_exactly(void* target, size_t bytes) {
+    if (fread(target, 1, bytes, stdin) != bytes) refuse("%s", "the request ends early");
+}
+
+template <typename T>
+T read_number() {
+    T number;
+    read_exactly(&number, sizeof number);
+    return number;
+}
+
+Index3 read_index() {
+    Index3 index;
+    index.x = read_number<uint32_t>();
+    index.y = read_number<uint32_t>();
+    index.z = read_number<uint32_t>();
+    return index;
+}
+
+// A device allocation: of exactly the size asked for, so that the first byte past it is an error.
+class Buffer {
+public:
+    Buffer() {
+        bytes_ = read_number<uint64_t>();
+        const size_t offset = read_number<uint32_t>();
+        written_ = read_number<uint32_t>() != 0;
+        const size_t total = bytes_ + offset > 0 ? bytes_ + offset : 8;
+        if (posix_memalign(&allocation_, allocation_alignment, total) != 0) refuse("no memory for %zu bytes", total);
+        data_ = static_cast<unsigned char*>(allocation_) + offset;
+        read_exactly(data_, bytes_);
+        if (!written_) original_.assign(data_, data_ + bytes_);
+#if defined(__SANITIZE_ADDRESS__)
+        if (offset > 0) __asan_poison_memory_region(allocation_, offset);
+        if (bytes_ + offset == 0) __asan_poison_memory_region(allocation_, total);
+#endif
+    }
+    ~Buffer() {
+#if defined(__SANITIZE_ADDRESS__)
+        __asan_unpoison_memory_region(allocation_, static_cast<size_t>(data_ - static_cast<unsigned char*>(allocation_)) + (bytes_ > 0 ? bytes_ : 8));
+#endif
+        free(allocation_);
+    }
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+
+    unsigned char* data() const { return data_; }
+
+    void finish(size_t index) const {
+        if (written_) {
+            if (fwrite(data_, 1, bytes_, stdout) != bytes_) refuse("%s", "cannot write the answer");
+        } else if (bytes_ > 0 && memcmp(original_.data(), data_, bytes_) != 0) {
+            fail(Fault::misuse, Site::here(), "the kernel wrote into buffer %zu, an input", index);
+        }
+    }
+
+private:
+    size_t bytes_;
+    bool written_;
+    void* allocation_ = nullptr;
+    unsigned char* data_ = nullptr;
+    std::vector<unsigned char> original_;
+};
+
+void check_geometry(const LaunchShape& shape) {
+    const uint64_t threads = uint64_t{shape.block.x} * shape.block.y * shape.block.z;
+    const bool fits = threads >= 1 && threads <= 1024 && shape.block.z <= 64 && shape.grid.x >= 1 &&
+                      shape.grid.x <= 0x7fffffffu && shape.grid.y >= 1 && shape.grid.y <= 65535 &&
+                      shape.grid.z >= 1 && shape.grid.z <= 65535 && shape.shared_bytes <= 227 * 1024;
+    if (!fits) {
+        fail(Fault::misuse, Site::here(),
+             "no GPU takes this launch: grid %u x %u x %u, block %u x %u x %u, %zu shared bytes",
+             shape.grid.x, shape.grid.y, shape.grid.z, shape.block.x, shape.block.y, shape.block.z,
+             shape.shared_bytes);
+    }
+}
+
+Kernel load_kernel(const char* path) {
+    void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) refuse("%s", dlerror());
+    const auto* bytes = static_cast<const size_t*>(dlsym(library, "msda_params_bytes"));
+    void* run = dlsym(library, "msda_run_thread");
+    if (bytes == nullptr || run == nullptr) refuse("%s is not a compiled kernel", path);
+    return Kernel{*bytes, reinterpret_cast<void (*)(const void*)>(run)};
+}
+
+void run_launch(const Kernel& kernel) {
+    LaunchShape shape;
+    shape.grid = read_index();
+    shape.block = read_index();
+    shape.shared_bytes = read_number<uint64_t>();
+    const auto order = read_number<uint32_t>();
+    if (order > static_cast<uint32_t>(Order::shuffled)) refuse("there is no order %u", order);
+    shape.order = static_cast<Order>(order);
+
+    // Like the driver: the kernel gets the front of what was given, as much as it declares.
+    const auto params_bytes = read_number<uint64_t>();
+    if (params_bytes < kernel.params_bytes) {
+        refuse("%llu bytes of parameters given, the kernel takes %zu",
+               static_cast<unsigned long long>(params_bytes), kernel.params_bytes);
+    }
+    // Tensor maps inside need 64.
+    void* params = aligned_alloc(64, (params_bytes + 63) / 64 * 64);
+    if (params == nullptr) refuse("%s", "no memory for the parameters");
+    read_exactly(params, params_bytes);
+
+    std::vector<std::unique_ptr<Buffer>> buffers(read_number<uint32_t>());
+    for (auto& buffer : buffers) buffer = std::make_unique<Buffer>();
+    for (auto pointers = read_number<uint32_t>(); pointers > 0; --pointers) {
+        const auto at = read_number<uint64_t>();
+        const auto buffer = read_number<uint32_t>();
+        const auto offset = read_number<uint64_t>();
+        if (at + sizeof(void*) > params_bytes || buffer >= buffers.size()) refuse("%s", "a pointer outside of the parameters");
+        const void* address = buffers[buffer]->data() + offset;
+        memcpy(static_cast<unsigned char*>(params) + at, &address, sizeof address);
+    }
+
+    check_geometry(shape);
+    run_grid(shape, kernel.run_thread, params);
+    for (size_t i = 0; i < buffers.size(); ++i) buffers[i]->finish(i);
+    free(params);
+}
+
+void name_position() {
+    char text[128];
+    describe_position(text, sizeof text);
+    fprintf(stderr, "msda-emulator:%s: stopped by the sanitizer\n", text);
+}
+
+void on_alarm(int) {
+    char position[128], text[192];
+    describe_position(position, sizeof position);
+    const int length = snprintf(text, sizeof text, "msda-emulator:%s: out of time\n", position);
+    if (length > 0 && write(STDERR_FILENO, text, static_cast<size_t>(length)) < 0) {
+        // Nothing is left to say it with; the exit code does.
+    }
+    _exit(static_cast<int>(Fault::timeout));
+}
+
+}  // namespace
+}  // namespace msda_emulator
+
+int main(int count, char** arguments) {
+    using namespace msda_emulator;
+    if (count != 2) refuse("%s", "usage: runner KERNEL.so < REQUEST > ANSWER");
+    const Kernel kernel = load_kernel(arguments[1]);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_set_death_callback(name_position);
+#endif
+    if (read_number<uint64_t>() != request_magic) refuse("%s", "not a request");
+    const auto limit_ms = read_number<uint32_t>();
+    signal(SIGALRM, on_alarm);
+    itimerval timer{};
+    timer.it_value.tv_sec = limit_ms / 1000;
+    timer.it_value.tv_usec = static_cast<suseconds_t>(limit_ms % 1000) * 1000;
+    setitimer(ITIMER_REAL, &timer, nullptr);
+    for (auto launches = read_number<uint32_t>(); launches > 0; --launches) run_launch(kernel);
+    return fflush(stdout) == 0 ? 0 : static_cast<int>(Fault::protocol);
+}

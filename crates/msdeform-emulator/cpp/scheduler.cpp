@@ -1,0 +1,479 @@
+#include "scheduler.hpp"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+
+namespace msda_emulator {
+
+ThreadView* current = nullptr;
+Index3 block_index, block_size, grid_size;
+
+namespace {
+
+constexpr unsigned named_barriers = 16;
+// Turns that end in a spin, with nothing else happening in the block, before it counts as stuck.
+constexpr unsigned long spin_budget = 2'000'000;
+// A try_wait gives up only when nobody else can run. This often in a row, and it is a deadlock.
+constexpr unsigned long most_idle_polls = 64;
+// Every address a kernel holds is an offset from here, so that 0 stays invalid.
+constexpr uint32_t shared_window = 0x400;
+
+struct Barrier {
+    unsigned expected = 0;  // threads; 0 while nobody has arrived
+    unsigned arrived = 0;
+    std::vector<Thread*> waiting;
+};
+
+// Lanes that wait in one warp-wide instruction.
+struct OpenMeeting {
+    WarpMeeting meeting;
+    const char* instruction;
+    Exchange exchange;
+    unsigned arrived;  // lanes
+};
+
+struct Warp {
+    unsigned lanes = 0;   // that exist
+    unsigned exited = 0;
+    std::vector<OpenMeeting> open;  // rarely more than one: subsets of the lanes meet separately
+};
+
+struct Block {
+    std::vector<std::unique_ptr<Thread>> pool;  // stacks are reused from block to block
+    std::vector<Thread*> threads;
+    std::vector<Warp> warps;
+    Barrier barriers[named_barriers];
+    unsigned char* shared = nullptr;
+    size_t shared_bytes = 0;
+    unsigned exited = 0;
+    bool moved = false;  // something other than a spin happened since it was last cleared
+    void (*kernel)(const void*) = nullptr;
+    const void* arguments = nullptr;
+} block;
+
+// "0-3, 7" of a set of thread numbers in ascending order.
+std::string ranges(const std::vector<unsigned>& numbers) {
+    std::string text;
+    for (size_t i = 0; i < numbers.size();) {
+        size_t end = i;
+        while (end + 1 < numbers.size() && numbers[end + 1] == numbers[end] + 1) ++end;
+        if (!text.empty()) text += ", ";
+        text += std::to_string(numbers[i]);
+        if (end > i) text += "-" + std::to_string(numbers[end]);
+        i = end + 1;
+    }
+    return text;
+}
+
+const char* base_name(const char* path) {
+    const char* slash = strrchr(path, '/');
+    return slash != nullptr ? slash + 1 : path;
+}
+
+std::string describe_wait(const Thread& thread) {
+    char text[256];
+    switch (thread.activity) {
+        case Activity::exited:
+            return "exited";
+        case Activity::ready:
+            return "can run";
+        case Activity::in_warp_meeting:
+            snprintf(text, sizeof text, "wait in %s with mask 0x%08x at %s:%d", thread.instruction,
+                     thread.mask, base_name(thread.site.file), thread.site.line);
+            return text;
+        case Activity::at_barrier:
+            snprintf(text, sizeof text, "wait in %s on barrier %u at %s:%d", thread.instruction,
+                     thread.barrier, base_name(thread.site.file), thread.site.line);
+            return text;
+        case Activity::on_mbarrier:
+            snprintf(text, sizeof text, "wait in %s on shared+%zu for parity %u at %s:%d",
+                     thread.instruction,
+                     static_cast<size_t>(static_cast<unsigned char*>(thread.mbarrier) -
+                                         block.shared),
+                     thread.parity, base_name(thread.site.file), thread.site.line);
+            return text;
+        case Activity::spinning:
+            snprintf(text, sizeof text, "spin on %s at %s:%d", thread.instruction,
+                     base_name(thread.site.file), thread.site.line);
+            return text;
+    }
+    return "";
+}
+
+// One line per thing waited for, with the threads that wait for it.
+std::string describe_block() {
+    std::map<std::string, std::vector<unsigned>> groups;
+    for (const Thread* thread : block.threads) {
+        groups[describe_wait(*thread)].push_back(thread->linear);
+    }
+    std::string text;
+    for (const auto& [wait, threads] : groups) {
+        text += "\n  threads " + ranges(threads) + ": " + wait;
+    }
+    return text;
+}
+
+std::vector<unsigned> threads_with(Activity activity) {
+    std::vector<unsigned> found;
+    for (const Thread* thread : block.threads) {
+        if (thread->activity == activity) found.push_back(thread->linear);
+    }
+    return found;
+}
+
+Warp& warp_of(const Thread& thread) { return block.warps[thread.linear / warp_lanes]; }
+
+Thread* warp_lane(const Thread& of, unsigned lane) {
+    const unsigned linear = of.linear - of.lane + lane;
+    return linear < block.threads.size() ? block.threads[linear] : nullptr;
+}
+
+std::string lane_ranges(unsigned mask) {
+    std::vector<unsigned> lanes;
+    for (unsigned lane = 0; lane < warp_lanes; ++lane) {
+        if ((mask >> lane & 1u) != 0) lanes.push_back(lane);
+    }
+    return ranges(lanes);
+}
+
+void release(Barrier& barrier) {
+    for (Thread* thread : barrier.waiting) thread->activity = Activity::ready;
+    barrier = Barrier{};
+    block.moved = true;
+}
+
+void join_barrier(unsigned id, unsigned threads, bool waits, const char* instruction, Site site) {
+    if (id >= named_barriers) fail(Fault::misuse, site, "%s: there is no barrier %u", instruction, id);
+    Barrier& barrier = block.barriers[id];
+    if (barrier.expected == 0) {
+        barrier.expected = threads;
+    } else if (barrier.expected != threads) {
+        fail(Fault::divergence, site, "%s %u: %u threads expected here, %u by those that wait%s",
+             instruction, id, threads, barrier.expected, describe_block().c_str());
+    }
+    barrier.arrived += 1;
+    if (barrier.arrived == barrier.expected) {
+        release(barrier);
+        return;
+    }
+    if (waits) {
+        Thread& self = this_thread();
+        self.barrier = id;
+        barrier.waiting.push_back(&self);
+        wait_as(Activity::at_barrier, instruction, site);
+    }
+}
+
+void check_named(const char* instruction, unsigned id, unsigned threads, Site site) {
+    if (threads == 0 || threads % warp_lanes != 0 || threads > block.threads.size()) {
+        fail(Fault::misuse, site,
+             "%s %u: %u threads; must be a multiple of the warp size, at most the block's %zu",
+             instruction, id, threads, block.threads.size());
+    }
+}
+
+void thread_body(void* argument) {
+    auto* self = static_cast<Thread*>(argument);
+    block.kernel(block.arguments);
+    self->activity = Activity::exited;
+    block.exited += 1;
+    block.moved = true;
+    Warp& warp = warp_of(*self);
+    warp.exited |= 1u << self->lane;
+    for (const OpenMeeting& other : warp.open) {
+        if ((other.meeting.mask >> self->lane & 1u) != 0) {
+            fail(Fault::divergence, other.meeting.site,
+                 "lane %u exited while lane %s wait for it in %s with mask 0x%08x", self->lane,
+                 lane_ranges(other.arrived).c_str(), other.instruction, other.meeting.mask);
+        }
+    }
+    // The hardware forgives a thread that leaves while others wait in __syncthreads; the rule here is
+    // that every thread a barrier counts reaches it the same number of times.
+    const Barrier& barrier = block.barriers[0];
+    if (barrier.expected == block.threads.size() && !barrier.waiting.empty()) {
+        fail(Fault::divergence, barrier.waiting.front()->site,
+             "thread %u exited while others wait in __syncthreads%s", self->linear,
+             describe_block().c_str());
+    }
+}
+
+void begin_block(const LaunchShape& shape, std::vector<Thread*>& order, std::mt19937& random) {
+    const size_t count =
+        static_cast<size_t>(shape.block.x) * shape.block.y * shape.block.z;
+    while (block.pool.size() < count) block.pool.push_back(std::make_unique<Thread>());
+    block.threads.clear();
+    for (size_t i = 0; i < count; ++i) {
+        Thread& thread = *block.pool[i];
+        const auto linear = static_cast<unsigned>(i);
+        thread.index = {linear % shape.block.x, linear / shape.block.x % shape.block.y,
+                        linear / shape.block.x / shape.block.y};
+        thread.linear = linear;
+        thread.lane = linear % warp_lanes;
+        thread.activity = Activity::ready;
+        thread.copy_groups.assign(1, {});
+        thread.fiber.start(thread_body, &thread);
+        block.threads.push_back(&thread);
+    }
+    block.warps.assign((count + warp_lanes - 1) / warp_lanes, Warp{});
+    for (const Thread* thread : block.threads) warp_of(*thread).lanes |= 1u << thread->lane;
+    for (Barrier& barrier : block.barriers) barrier = Barrier{};
+    block.exited = 0;
+    memset(block.shared, 0xFF, shape.shared_bytes);
+    reset_async_copies();
+    order = block.threads;
+    if (shape.order == Order::descending) std::reverse(order.begin(), order.end());
+    if (shape.order == Order::shuffled) std::shuffle(order.begin(), order.end(), random);
+}
+
+// One turn; whether it got anywhere, as opposed to polling once more in vain.
+bool run_turn(Thread& thread) {
+    const bool spun = thread.activity == Activity::spinning;
+    thread.activity = Activity::ready;
+    current = &thread;
+    thread.fiber.resume();
+    current = nullptr;
+    const bool polled = thread.polls && thread.activity == Activity::on_mbarrier;
+    thread.polls = false;
+    return !polled && !(spun && thread.activity == Activity::spinning);
+}
+
+// Lets every try_wait return false once, as the hardware's time limit would.
+bool wake_mbarrier_polls() {
+    bool any = false;
+    for (Thread* thread : block.threads) {
+        if (thread->activity != Activity::on_mbarrier) continue;
+        thread->activity = Activity::ready;
+        thread->polls = any = true;
+    }
+    return any;
+}
+
+void run_block(const std::vector<Thread*>& order) {
+    unsigned long vain_turns = 0;
+    unsigned long idle_polls = 0;
+    while (block.exited < block.threads.size()) {
+        bool ran = false;
+        block.moved = false;
+        for (Thread* thread : order) {
+            if (thread->activity != Activity::ready && thread->activity != Activity::spinning) {
+                continue;
+            }
+            ran = true;
+            if (run_turn(*thread)) block.moved = true;
+            vain_turns += 1;
+        }
+        if (block.moved || deliver_async_copies()) {
+            vain_turns = 0;
+            idle_polls = 0;
+            continue;
+        }
+        const bool polls = idle_polls++ < most_idle_polls && wake_mbarrier_polls();
+        if ((!ran && !polls) || vain_turns > spin_budget) {
+            fail(Fault::deadlock, Site::here(), "no thread of the block can go on%s",
+                 describe_block().c_str());
+        }
+    }
+    require_copies_done();
+}
+
+// The parts of meet_warp that are not on every lane's path. Apart, because what they keep on the stack
+// would be poisoned and cleaned by the sanitizer on every call.
+
+[[noreturn, gnu::noinline]] void refuse_mask(const Thread& self, const Warp& warp,
+                                             const char* instruction, unsigned mask, Site site) {
+    if ((mask >> self.lane & 1u) == 0) {
+        fail(Fault::misuse, site, "%s: lane %u calls it but is not in its mask 0x%08x", instruction,
+             self.lane, mask);
+    }
+    const unsigned missing = mask & (warp.exited | ~warp.lanes);
+    fail(Fault::divergence, site, "%s with mask 0x%08x: lane %s %s", instruction, mask,
+         lane_ranges(missing).c_str(),
+         (missing & warp.exited) != 0 ? "has exited" : "does not exist in this block");
+}
+
+// Each waits for the other in another instruction: neither can ever complete.
+[[noreturn, gnu::noinline]] void refuse_mixture(const Thread& self, const OpenMeeting& other,
+                                                const char* instruction, unsigned mask, Site site) {
+    fail(Fault::divergence, site,
+         "lane %u is in %s with mask 0x%08x, lane %s in %s with mask 0x%08x at %s:%d", self.lane,
+         instruction, mask, lane_ranges(other.arrived).c_str(), other.instruction, other.meeting.mask,
+         base_name(other.meeting.site.file), other.meeting.site.line);
+}
+
+[[gnu::noinline]] OpenMeeting* open_meeting(Warp& warp, const char* instruction, unsigned mask,
+                                            Exchange exchange, Site site) {
+    warp.open.push_back(OpenMeeting{WarpMeeting{mask, {}, site}, instruction, exchange, 0});
+    return &warp.open.back();
+}
+
+[[gnu::noinline]] void close_meeting(const Thread& self, Warp& warp, OpenMeeting& complete) {
+    complete.exchange(complete.meeting);
+    for (unsigned lane = 0; lane < warp_lanes; ++lane) {
+        if ((complete.arrived >> lane & 1u) != 0) warp_lane(self, lane)->activity = Activity::ready;
+    }
+    warp.open.erase(warp.open.begin() + (&complete - warp.open.data()));
+    block.moved = true;
+}
+
+}  // namespace
+
+Thread& this_thread() { return *static_cast<Thread*>(current); }
+
+std::vector<Thread*>& block_threads() { return block.threads; }
+
+void note_progress() { block.moved = true; }
+
+void wait_as(Activity activity, const char* instruction, Site site) {
+    Thread& self = this_thread();
+    self.activity = activity;
+    self.instruction = instruction;
+    self.site = site;
+    self.fiber.suspend();
+}
+
+void meet_warp(const char* instruction, unsigned mask, void* brought, Exchange exchange, Site site) {
+    Thread& self = this_thread();
+    Warp& warp = warp_of(self);
+    const unsigned self_bit = 1u << self.lane;
+    if ((mask & self_bit) == 0 || (mask & (warp.exited | ~warp.lanes)) != 0) {
+        refuse_mask(self, warp, instruction, mask, site);
+    }
+    OpenMeeting* joined = nullptr;
+    for (OpenMeeting& other : warp.open) {
+        if (other.meeting.mask == mask && other.exchange == exchange) {
+            joined = &other;
+        } else if ((other.meeting.mask & self_bit) != 0 && (other.arrived & mask) != 0) {
+            refuse_mixture(self, other, instruction, mask, site);
+        }
+    }
+    if (joined == nullptr) joined = open_meeting(warp, instruction, mask, exchange, site);
+    joined->meeting.lane[self.lane] = brought;
+    joined->arrived |= self_bit;
+    if (joined->arrived == mask) {
+        close_meeting(self, warp, *joined);
+    } else {
+        self.mask = mask;
+        wait_as(Activity::in_warp_meeting, instruction, site);
+    }
+}
+
+void sync_block(Site site) {
+    if (block.exited != 0) {
+        fail(Fault::divergence, site, "__syncthreads, but threads %s have exited",
+             ranges(threads_with(Activity::exited)).c_str());
+    }
+    // A warp must execute one and the same barrier instruction (bar.sync is `.aligned`).
+    Thread& self = this_thread();
+    for (unsigned lane = 0; lane < warp_lanes; ++lane) {
+        const Thread* other = warp_lane(self, lane);
+        if (other == nullptr || other->activity != Activity::at_barrier || other->barrier != 0) continue;
+        if (other->site.line != site.line || strcmp(other->site.file, site.file) != 0) {
+            fail(Fault::divergence, site,
+                 "thread %u is in this __syncthreads, thread %u of the same warp in the one at %s:%d",
+                 self.linear, other->linear, base_name(other->site.file), other->site.line);
+        }
+    }
+    join_barrier(0, static_cast<unsigned>(block.threads.size()), true, "__syncthreads", site);
+}
+
+void sync_named(unsigned id, unsigned threads, Site site) {
+    check_named("bar.sync", id, threads, site);
+    join_barrier(id, threads, true, "bar.sync", site);
+}
+
+void arrive_named(unsigned id, unsigned threads, Site site) {
+    check_named("bar.arrive", id, threads, site);
+    join_barrier(id, threads, false, "bar.arrive", site);
+}
+
+void spin(const char* what, Site site) { wait_as(Activity::spinning, what, site); }
+
+unsigned char* shared_base() { return block.shared; }
+size_t shared_bytes() { return block.shared_bytes; }
+
+void require_shared(const char* instruction, const void* pointer, size_t bytes, Site site) {
+    const auto begin = reinterpret_cast<uintptr_t>(block.shared);
+    const auto address = reinterpret_cast<uintptr_t>(pointer);
+    if (address < begin || address + bytes > begin + block.shared_bytes) {
+        fail(Fault::misuse, site, "%s: %p (%zu bytes) is not in the block's %zu bytes of shared memory",
+             instruction, pointer, bytes, block.shared_bytes);
+    }
+}
+
+uint32_t shared_address(const void* pointer, Site site) {
+    require_shared("a shared address", pointer, 0, site);
+    return shared_window +
+           static_cast<uint32_t>(static_cast<const unsigned char*>(pointer) - block.shared);
+}
+
+void* shared_pointer(uint32_t address, size_t bytes, Site site) {
+    if (address < shared_window || address - shared_window + bytes > block.shared_bytes) {
+        fail(Fault::misuse, site, "shared address 0x%x (%zu bytes) is not in the block's %zu bytes",
+             address, bytes, block.shared_bytes);
+    }
+    return block.shared + (address - shared_window);
+}
+
+void misaligned(const char* instruction, const void* pointer, size_t alignment, Site site) {
+    fail(Fault::misaligned, site, "%s: address %p is not a multiple of %zu", instruction, pointer,
+         alignment);
+}
+
+void describe_position(char* text, size_t size) {
+    if (current == nullptr) {
+        text[0] = '\0';
+        return;
+    }
+    snprintf(text, size, " in block (%u, %u, %u) thread (%u, %u, %u)", block_index.x, block_index.y,
+             block_index.z, current->index.x, current->index.y, current->index.z);
+}
+
+void fail(Fault fault, Site site, const char* format, ...) {
+    char position[128];
+    describe_position(position, sizeof position);
+    fprintf(stderr, "msda-emulator:%s %s:%d: ", position, base_name(site.file), site.line);
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+    fflush(stderr);
+    _exit(static_cast<int>(fault));
+}
+
+void run_grid(const LaunchShape& shape, void (*kernel)(const void*), const void* arguments) {
+    block.kernel = kernel;
+    block.arguments = arguments;
+    block.shared_bytes = shape.shared_bytes;
+    // An allocation of its own and of the exact size: AddressSanitizer guards both ends.
+    void* shared = nullptr;
+    if (posix_memalign(&shared, 1024, shape.shared_bytes) != 0) {
+        fail(Fault::protocol, Site::here(), "no memory for %zu shared bytes", shape.shared_bytes);
+    }
+    block.shared = static_cast<unsigned char*>(shared);
+    block_size = shape.block;
+    grid_size = shape.grid;
+    std::mt19937 random(1);
+    std::vector<Thread*> order;
+    for (unsigned z = 0; z < shape.grid.z; ++z) {
+        for (unsigned y = 0; y < shape.grid.y; ++y) {
+            for (unsigned x = 0; x < shape.grid.x; ++x) {
+                block_index = {x, y, z};
+                begin_block(shape, order, random);
+                run_block(order);
+            }
+        }
+    }
+    free(shared);
+    block.shared = nullptr;
+}
+
+}  // namespace msda_emulator

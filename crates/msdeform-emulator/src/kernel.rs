@@ -1,0 +1,133 @@
+//! Kernels compiled for the host, and their launches.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rayon::prelude::*;
+
+use crate::error::SANITIZER_EXIT;
+use crate::launch::Launch;
+use crate::toolchain::{Toolchain, cpp_folder, hash_file, hash_files, io};
+use crate::{EmulatorError, wire};
+
+/// A kernel and the macros it is compiled with.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Specialisation {
+    /// The `.cu` file.
+    pub source: PathBuf,
+    /// The folder of its headers (`*.cuh`).
+    pub headers: PathBuf,
+    /// Its entry function, which takes one structure.
+    pub entry: String,
+    /// `-DNAME=VALUE` each, as the device compiler gets them.
+    pub defines: Vec<String>,
+}
+
+/// A kernel that runs on the host.
+#[derive(Clone, Debug)]
+pub struct EmulatedKernel {
+    name: String,
+    runner: PathBuf,
+    library: PathBuf,
+    time_limit: Duration,
+}
+
+impl EmulatedKernel {
+    /// Compiles a kernel, or finds it among those compiled before: the key is a hash of every source,
+    /// the macros, the flags and the compiler.
+    ///
+    /// # Errors
+    /// No compiler, a kernel it refuses, or trouble with files.
+    pub fn compile(specialisation: &Specialisation) -> Result<Self, EmulatorError> {
+        let Specialisation { source, headers, entry, defines } = specialisation;
+        let toolchain = Toolchain::get()?;
+        let mut hasher = toolchain.hasher();
+        hash_file(&mut hasher, source)?;
+        hash_files(&mut hasher, headers, &["cuh"])?;
+        hasher.update(entry.as_bytes());
+        for define in defines {
+            hasher.update(b"\0").update(define.as_bytes());
+        }
+        let runner = toolchain.runner()?;
+        let library = toolchain.product(entry, &hasher.finalize())?;
+        let file_name = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        toolchain.build_once(&library, || {
+            let mut command = toolchain.compile();
+            command
+                .args(Toolchain::kernel_flags())
+                .args(["-shared", "-DMSDA_EMULATED"])
+                .args(defines)
+                .arg(format!("-DMSDA_EMULATED_SOURCE=\"{}\"", source.display()))
+                .arg(format!("-DMSDA_EMULATED_ENTRY={entry}"))
+                .arg("-include")
+                .arg(cpp_folder().join("vocabulary.hpp"))
+                .arg("-I")
+                .arg(cpp_folder())
+                .arg("-I")
+                .arg(headers)
+                .arg(cpp_folder().join("entry.cpp"));
+            toolchain.install(command, &file_name, &library)
+        })?;
+        Ok(Self { name: entry.clone(), runner, library, time_limit: Duration::from_secs(60) })
+    }
+
+    /// Compiles several kernels at once, on all cores.
+    pub fn compile_all(
+        specialisations: &[Specialisation],
+    ) -> Vec<Result<EmulatedKernel, EmulatorError>> {
+        specialisations.par_iter().map(Self::compile).collect()
+    }
+
+    /// Changes how long one call of [`EmulatedKernel::launch_all`] may take (60 seconds).
+    #[must_use]
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = limit;
+        self
+    }
+
+    /// Runs one launch; returns the buffers that are [`crate::Buffer::written`], in order.
+    ///
+    /// # Errors
+    /// Whatever the emulator or a sanitizer found wrong with the kernel.
+    pub fn launch(&self, launch: &Launch) -> Result<Vec<Vec<u8>>, EmulatorError> {
+        let outputs = self.launch_all(std::slice::from_ref(launch))?;
+        Ok(outputs.into_iter().next().unwrap_or_default())
+    }
+
+    /// Runs several launches, with separate memory, in one process.
+    ///
+    /// # Errors
+    /// The first launch that fails ends the call.
+    pub fn launch_all(&self, launches: &[Launch]) -> Result<Vec<Vec<Vec<u8>>>, EmulatorError> {
+        let request = wire::request(launches, self.time_limit);
+        let mut process = Command::new(&self.runner)
+            .arg(&self.library)
+            // Leaks do not matter in a process that ends here, and looking for them takes time.
+            .env("ASAN_OPTIONS", format!("exitcode={SANITIZER_EXIT}:detect_leaks=0"))
+            .env("UBSAN_OPTIONS", format!("exitcode={SANITIZER_EXIT}:print_stacktrace=1"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|source| io("cannot start", &self.runner, source))?;
+        // The answers of early launches may fill the pipe before all requests are read, so writing and
+        // reading happen side by side. A kernel that fails ends the process and breaks the pipe: its
+        // exit status tells the story, not the write error.
+        let stdin = process.stdin.take();
+        let output = std::thread::scope(|scope| {
+            scope.spawn(|| stdin.map(|mut pipe| pipe.write_all(&request)));
+            process.wait_with_output()
+        })
+        .map_err(|source| io("cannot read the answer of", &self.runner, source))?;
+        let report = String::from_utf8_lossy(&output.stderr).into_owned();
+        if !output.status.success() {
+            return Err(EmulatorError::from_exit(&self.name, output.status, report));
+        }
+        wire::split_answer(launches, &output.stdout).ok_or_else(|| EmulatorError::Request {
+            kernel: self.name.clone(),
+            report: format!("{} bytes of answer do not fit the buffers", output.stdout.len()),
+        })
+    }
+}

@@ -1,0 +1,229 @@
+//! The host's C++ compiler, and what is built with it once and kept under `target/`.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::EmulatorError;
+
+/// No contraction: kernels write `fmaf` where they mean it, and get the same bits on every host.
+const FLAGS: [&str; 7] = [
+    "-std=c++17",
+    "-g1",
+    "-ffp-contract=off",
+    "-fno-omit-frame-pointer",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    "-fPIC",
+];
+
+/// The runtime is compiled once, runs all the time and must be spotless.
+const RUNTIME_FLAGS: [&str; 4] = ["-O2", "-Wall", "-Wextra", "-Werror"];
+/// Hundreds of kernels are compiled to run a few milliseconds each: `-Og` takes two thirds of the time
+/// of `-O1`. They have pragmas of another compiler.
+const KERNEL_FLAGS: [&str; 4] = ["-Og", "-Wall", "-Wno-unknown-pragmas", "-Wno-unused-function"];
+
+const RUNTIME_SOURCES: [&str; 4] = ["fiber.cpp", "scheduler.cpp", "async_copy.cpp", "main.cpp"];
+
+/// A compiler that was found and asked for its version.
+pub(crate) struct Toolchain {
+    compiler: OsString,
+    version: String,
+    /// Hash of the version, the flags and the runtime's sources: everything but the kernel.
+    fingerprint: blake3::Hash,
+    cache: PathBuf,
+}
+
+/// The first line that the C++ compiler prints about itself.
+///
+/// # Errors
+/// [`EmulatorError::CompilerMissing`].
+pub fn compiler_version() -> Result<&'static str, EmulatorError> {
+    Toolchain::get().map(|toolchain| toolchain.version.as_str())
+}
+
+/// The folder with the C++ half of this crate.
+pub(crate) fn cpp_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("cpp")
+}
+
+impl Toolchain {
+    /// Found once per process.
+    pub(crate) fn get() -> Result<&'static Self, EmulatorError> {
+        static FOUND: OnceLock<Option<Toolchain>> = OnceLock::new();
+        let candidates: Vec<OsString> = match std::env::var_os("CXX") {
+            Some(chosen) => vec![chosen],
+            None => vec!["g++".into(), "clang++".into(), "c++".into()],
+        };
+        let found = FOUND.get_or_init(|| candidates.iter().find_map(Self::probe));
+        found.as_ref().ok_or_else(|| {
+            let tried = candidates.iter().map(|name| name.to_string_lossy()).collect::<Vec<_>>();
+            EmulatorError::CompilerMissing { tried: tried.join(", ") }
+        })
+    }
+
+    fn probe(compiler: &OsString) -> Option<Self> {
+        let output = Command::new(compiler).arg("--version").output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let version = output.status.success().then(|| text.lines().next())??.to_owned();
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(version.as_bytes());
+        for flag in FLAGS.iter().chain(&RUNTIME_FLAGS).chain(&KERNEL_FLAGS) {
+            hasher.update(flag.as_bytes()).update(b"\0");
+        }
+        hash_files(&mut hasher, &cpp_folder(), &["cpp", "hpp"]).ok()?;
+        Some(Self {
+            compiler: compiler.clone(),
+            version,
+            fingerprint: hasher.finalize(),
+            cache: cache_folder(),
+        })
+    }
+
+    /// Where a product with this fingerprint lives; the folder exists afterwards.
+    pub(crate) fn product(
+        &self,
+        name: &str,
+        hash: &blake3::Hash,
+    ) -> Result<PathBuf, EmulatorError> {
+        std::fs::create_dir_all(&self.cache)
+            .map_err(|source| io("cannot create", &self.cache, source))?;
+        Ok(self.cache.join(format!("{name}-{}", &hash.to_hex()[..24])))
+    }
+
+    /// A hash that starts from everything that all products depend on.
+    pub(crate) fn hasher(&self) -> blake3::Hasher {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(self.fingerprint.as_bytes());
+        hasher
+    }
+
+    /// The program that loads and runs compiled kernels, built on first use.
+    pub(crate) fn runner(&self) -> Result<PathBuf, EmulatorError> {
+        let runner = self.product("runner", &self.fingerprint)?;
+        self.build_once(&runner, || self.build_runner(&runner))?;
+        Ok(runner)
+    }
+
+    fn build_runner(&self, runner: &Path) -> Result<(), EmulatorError> {
+        let folder = tempfile::tempdir_in(&self.cache)
+            .map_err(|source| io("cannot create a folder in", &self.cache, source))?;
+        // Plain threads: a rayon worker that waits may pick up a kernel, which needs this runner.
+        let objects = std::thread::scope(|scope| {
+            let compile = |source: &'static str| {
+                let object = folder.path().join(source).with_extension("o");
+                let mut command = self.compile();
+                command.args(RUNTIME_FLAGS).arg("-c").arg(cpp_folder().join(source));
+                self.run(command.arg("-o").arg(&object), source).map(|()| object)
+            };
+            let threads = RUNTIME_SOURCES.map(|source| scope.spawn(move || compile(source)));
+            threads
+                .into_iter()
+                .map(|thread| {
+                    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+                .collect::<Result<Vec<_>, _>>()
+        })?;
+        // Kernels resolve the runtime's functions from the program that loads them.
+        let mut command = self.compile();
+        command.args(objects).args(["-rdynamic", "-ldl"]);
+        self.install(command, "the runner", runner)
+    }
+
+    /// The compiler with the flags that everything is built with.
+    pub(crate) fn compile(&self) -> Command {
+        let mut command = Command::new(&self.compiler);
+        command.args(FLAGS);
+        command
+    }
+
+    /// What a kernel is compiled with on top of that.
+    pub(crate) fn kernel_flags() -> &'static [&'static str] {
+        &KERNEL_FLAGS
+    }
+
+    /// Calls `build` unless the product is there. Threads that want the same product wait for the one
+    /// that builds it.
+    pub(crate) fn build_once(
+        &self,
+        product: &Path,
+        build: impl FnOnce() -> Result<(), EmulatorError>,
+    ) -> Result<(), EmulatorError> {
+        static LOCKS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
+        // A lock guards no data, so one that a panicking thread held is as good as any.
+        let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = Arc::clone(locks.entry(product.to_owned()).or_default());
+        drop(locks);
+        let _building = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if product.exists() { Ok(()) } else { build() }
+    }
+
+    /// Runs a compiler command and puts its product in place at once: two processes that build the
+    /// same thing never see each other's half-written file.
+    pub(crate) fn install(
+        &self,
+        mut command: Command,
+        what: &str,
+        product: &Path,
+    ) -> Result<(), EmulatorError> {
+        let unfinished = tempfile::Builder::new()
+            .prefix("unfinished-")
+            .tempfile_in(&self.cache)
+            .map_err(|source| io("cannot create a file in", &self.cache, source))?
+            .into_temp_path();
+        self.run(command.arg("-o").arg(&unfinished), what)?;
+        std::fs::rename(&unfinished, product)
+            .map_err(|source| io("cannot move into place", product, source))
+    }
+
+    fn run(&self, command: &mut Command, what: &str) -> Result<(), EmulatorError> {
+        let output = command
+            .output()
+            .map_err(|source| io("cannot run", Path::new(&self.compiler), source))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        Err(EmulatorError::Compile { kernel: what.to_owned(), log })
+    }
+}
+
+/// Mixes the names and contents of a folder's files with these extensions into a hash, in order.
+pub(crate) fn hash_files(
+    hasher: &mut blake3::Hasher,
+    folder: &Path,
+    extensions: &[&str],
+) -> Result<(), EmulatorError> {
+    let listed = std::fs::read_dir(folder).map_err(|source| io("cannot list", folder, source))?;
+    let mut files: Vec<PathBuf> = listed
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| {
+            path.extension().is_some_and(|found| extensions.iter().any(|&wanted| found == wanted))
+        })
+        .collect();
+    files.sort();
+    for file in files {
+        hash_file(hasher, &file)?;
+    }
+    Ok(())
+}
+
+/// Mixes a file's name and contents into a hash.
+pub(crate) fn hash_file(hasher: &mut blake3::Hasher, file: &Path) -> Result<(), EmulatorError> {
+    let contents = std::fs::read(file).map_err(|source| io("cannot read", file, source))?;
+    hasher.update(file.file_name().unwrap_or_default().as_encoded_bytes());
+    hasher.update(&(contents.len() as u64).to_le_bytes()).update(&contents);
+    Ok(())
+}
+
+pub(crate) fn io(what: &'static str, path: &Path, source: std::io::Error) -> EmulatorError {
+    EmulatorError::Io { what, path: path.to_owned(), source }
+}
+
+fn cache_folder() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), PathBuf::from);
+    target.join("emulator")
+}

@@ -1,0 +1,125 @@
+//! Which combinations of format, layout, model and knob a variant is compiled for.
+//!
+//! Every combination would be hundreds of compilations per variant. The cover has the first model in
+//! every format and layout, and every other model, mixed formats and every value of every knob at least
+//! once, each in another format and layout.
+
+use msdeform::{DType, ValueLayout};
+use msdeform_cuda::variants::Variant;
+
+use super::scenes::{MODELS, Model};
+
+/// One combination.
+#[derive(Clone, Copy)]
+pub struct Cell {
+    pub dtype: DType,
+    pub sampling_dtype: DType,
+    pub layout: ValueLayout,
+    pub model: &'static Model,
+    /// A knob set by hand; the variant chooses the others.
+    pub knob: Option<(&'static str, i64)>,
+}
+
+impl std::fmt::Display for Cell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}+{} {} {}", self.dtype, self.sampling_dtype, self.layout, self.model.name)?;
+        self.knob.map_or(Ok(()), |(name, value)| write!(f, " {name}={value}"))
+    }
+}
+
+impl Cell {
+    fn with_f32_sampling(&self) -> Self {
+        Self { sampling_dtype: DType::F32, ..*self }
+    }
+}
+
+/// What is run, and why the rest is not.
+#[derive(Default)]
+pub struct Cover {
+    pub cells: Vec<Cell>,
+    pub refused: Vec<String>,
+}
+
+impl Cover {
+    /// Takes the first supported candidate; if there is none, the first one's refusal.
+    fn add(
+        &mut self,
+        candidates: impl IntoIterator<Item = Cell>,
+        supported: &impl Fn(&Cell) -> Result<(), String>,
+    ) {
+        let mut refusal = None;
+        for cell in candidates {
+            match supported(&cell) {
+                Ok(()) => return self.cells.push(cell),
+                Err(reason) => {
+                    refusal.get_or_insert(reason);
+                }
+            }
+        }
+        self.refused.extend(refusal);
+    }
+}
+
+/// The cells of a variant: a cover, or all.
+pub fn cover(
+    variant: &dyn Variant,
+    full: bool,
+    supported: impl Fn(&Cell) -> Result<(), String>,
+) -> Cover {
+    let spec = variant.spec();
+    let mut formats = Vec::new();
+    for &dtype in spec.dtypes {
+        for &layout in spec.layouts {
+            let (sampling_dtype, model) = (dtype, &MODELS[0]);
+            formats.push(Cell { dtype, sampling_dtype, layout, model, knob: None });
+        }
+    }
+    let halves = |cell: &&Cell| cell.dtype != DType::F32;
+    let in_every_model =
+        |cell: &Cell| MODELS.iter().map(|model| Cell { model, ..*cell }).collect::<Vec<_>>();
+    let knobs = variant.knobs().iter().flat_map(|knob| knob.values.iter().map(|&v| (knob.name, v)));
+    let knobs: Vec<(&'static str, i64)> = knobs.collect();
+    let mut cover = Cover::default();
+
+    if full {
+        let mixed = formats.iter().filter(halves).map(Cell::with_f32_sampling);
+        let all = formats.iter().copied().chain(mixed).collect::<Vec<_>>();
+        for cell in all.iter().flat_map(in_every_model) {
+            cover.add([cell], &supported);
+            for &knob in &knobs {
+                cover.add([Cell { knob: Some(knob), ..cell }], &supported);
+            }
+        }
+        return cover;
+    }
+
+    for cell in &formats {
+        // A variant that does not do the first model is given the next one it does.
+        cover.add(in_every_model(cell), &supported);
+    }
+    // Everything else starts its search in another format and layout.
+    let rotated = |cells: &[Cell], turn: usize| {
+        let mut cells = cells.to_vec();
+        if !cells.is_empty() {
+            let by = turn % cells.len();
+            cells.rotate_left(by);
+        }
+        cells
+    };
+    for (turn, model) in MODELS.iter().enumerate().skip(1) {
+        let candidates = rotated(&formats, turn).into_iter().map(|cell| Cell { model, ..cell });
+        cover.add(candidates, &supported);
+    }
+    for (turn, &dtype) in spec.dtypes.iter().enumerate() {
+        let same: Vec<Cell> =
+            formats.iter().filter(|cell| cell.dtype == dtype).filter(halves).copied().collect();
+        let mixed = rotated(&same, turn).iter().map(Cell::with_f32_sampling).collect::<Vec<_>>();
+        cover.add(mixed.iter().flat_map(in_every_model), &supported);
+    }
+    for (turn, &knob) in knobs.iter().enumerate() {
+        let candidates = rotated(&formats, turn);
+        let candidates = candidates.iter().flat_map(in_every_model);
+        cover.add(candidates.map(|cell| Cell { knob: Some(knob), ..cell }), &supported);
+    }
+    cover
+}

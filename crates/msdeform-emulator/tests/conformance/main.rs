@@ -1,0 +1,48 @@
+//! Runs every registered kernel on the host and compares it with the `f64` reference.
+//!
+//! Nothing here names a variant: what is in the registry is covered, over its formats, layouts and
+//! knobs and over the models and scenes of `scenes.rs`. A program of its own and not a list of
+//! `#[test]`s, so that what ran and what was skipped is always shown. Arguments that are no flags select
+//! variants by a part of their id; `MSDEFORM_EMULATOR_FULL=1` runs every combination instead of a cover.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, also in its shared functions"
+)]
+
+mod cover;
+mod inputs;
+mod report;
+mod run;
+mod scenes;
+
+use std::process::ExitCode;
+
+use msdeform_cuda::REGISTRY;
+
+fn main() -> ExitCode {
+    let wanted: Vec<String> =
+        std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    match msdeform_emulator::compiler_version() {
+        Ok(version) => {
+            println!("emulated kernels against the f64 reference, compiled by {version}");
+        }
+        // Not a skip: without it no kernel of a change has run at all.
+        Err(error) => {
+            println!("{error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    let full = std::env::var_os("MSDEFORM_EMULATOR_FULL").is_some_and(|value| value == "1");
+    let mut report = report::Report::default();
+    for variant in REGISTRY.iter().copied() {
+        let id = variant.spec().id;
+        if wanted.is_empty() || wanted.iter().any(|part| id.contains(part.as_str())) {
+            let outcome = run::run_variant(variant, full);
+            println!("{outcome}");
+            report.add(&outcome);
+        }
+    }
+    println!("{report}");
+    if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,87 @@
+//! What ran, what was skipped and why, what failed.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Failures of a variant shown in full: one mistake tends to fail everywhere, at length.
+const FAILURES_SHOWN: usize = 4;
+
+/// The outcome of one variant.
+#[derive(Default)]
+pub struct Outcome {
+    pub id: &'static str,
+    pub cells: usize,
+    pub kernels: usize,
+    pub launches: usize,
+    /// Largest relative L2 error by format, and the bound it is held to.
+    pub errors: BTreeMap<&'static str, (f64, f64)>,
+    pub skipped: BTreeMap<String, usize>,
+    pub failures: Vec<String>,
+    pub seconds: f64,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.failures.is_empty() { "ok    " } else { "FAILED" };
+        let Self { id, cells, kernels, launches, seconds, .. } = self;
+        write!(
+            f,
+            "{verdict} {id}: {launches} launches of {kernels} kernels in {cells} combinations, \
+             {seconds:.1} s; largest relative error"
+        )?;
+        for (dtype, (error, bound)) in &self.errors {
+            write!(f, " {dtype} {error:.1e} (bound {bound:.0e})")?;
+        }
+        for (reason, count) in &self.skipped {
+            write!(f, "\n       {count} skipped: {reason}")?;
+        }
+        for failure in self.failures.iter().take(FAILURES_SHOWN) {
+            write!(f, "\n       FAILED {failure}")?;
+        }
+        match self.failures.len().checked_sub(FAILURES_SHOWN) {
+            Some(more) if more > 0 => write!(f, "\n       FAILED and {more} more"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// All of them.
+#[derive(Default)]
+pub struct Report {
+    variants: usize,
+    launches: usize,
+    skipped: usize,
+    failures: usize,
+    idle: Vec<&'static str>,
+}
+
+impl Report {
+    pub fn add(&mut self, outcome: &Outcome) {
+        self.variants += 1;
+        self.launches += outcome.launches;
+        self.skipped += outcome.skipped.values().sum::<usize>();
+        self.failures += outcome.failures.len();
+        if outcome.launches == 0 {
+            self.idle.push(outcome.id);
+        }
+    }
+
+    /// A variant that never ran is not a pass.
+    pub fn passed(&self) -> bool {
+        self.failures == 0 && self.idle.is_empty() && self.variants > 0
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { variants, launches, skipped, failures, idle } = self;
+        write!(
+            f,
+            "{variants} variants, {launches} launches compared, {skipped} skipped, {failures} failed"
+        )?;
+        if !idle.is_empty() {
+            write!(f, "; never ran: {}", idle.join(", "))?;
+        }
+        Ok(())
+    }
+}

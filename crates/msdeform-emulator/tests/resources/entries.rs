@@ -1,0 +1,88 @@
+//! Which kernels are compiled: every variant in representative specialisations for every architecture.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use msdeform::{DType, Error, Problem};
+use msdeform_cuda::jit::Recipe;
+use msdeform_cuda::variants::{Call, KnobChoices, Variant};
+use msdeform_cuda::{DeviceProps, REGISTRY};
+
+use super::table::Key;
+
+/// One compilation.
+pub struct Entry {
+    pub key: Key,
+    pub recipe: Recipe,
+}
+
+/// The architectures, with what a block may ask of shared memory on each.
+const ARCHITECTURES: [((u32, u32), usize); 5] =
+    [((8, 0), 163), ((8, 9), 99), ((9, 0), 227), ((10, 0), 227), ((12, 0), 99)];
+
+/// Every entry once, and how many were refused by their variants for which reason.
+pub fn entries() -> (Vec<Entry>, BTreeMap<String, usize>) {
+    let mut seen = BTreeSet::new();
+    let mut found = Vec::new();
+    let mut refused = BTreeMap::new();
+    for variant in REGISTRY.iter().copied() {
+        for (compute_capability, shared_kib) in ARCHITECTURES {
+            let device = DeviceProps {
+                compute_capability,
+                shared_bytes_per_block: shared_kib << 10,
+                ..DeviceProps::h200()
+            };
+            for problem in problems(variant).into_iter().flatten() {
+                match entry(variant, &device, &problem) {
+                    Ok(entry) if seen.insert(entry.key.clone()) => found.push(entry),
+                    Ok(_) => {}
+                    Err(reason) => *refused.entry(reason).or_default() += 1,
+                }
+            }
+        }
+    }
+    (found, refused)
+}
+
+fn entry(
+    variant: &'static dyn Variant,
+    device: &DeviceProps,
+    problem: &Problem,
+) -> Result<Entry, String> {
+    let call = Call::new(problem, device);
+    variant.check(&call).map_err(|error| error.to_string())?;
+    let configuration = variant.configure(&call, &KnobChoices::default())?;
+    let defines = configuration.defines(problem);
+    let arch = device.arch();
+    let recipe = Recipe::new(variant, &arch, &defines);
+    Ok(Entry { key: Key::new(variant.spec().id, &arch, &defines), recipe })
+}
+
+/// An encoder and a decoder with four levels of 32 channels: four points in every format and layout,
+/// eight points and mixed formats in the first layout.
+fn problems(variant: &dyn Variant) -> Vec<Result<Problem, Error>> {
+    let spec = variant.spec();
+    let mut problems = Vec::new();
+    for &dtype in spec.dtypes {
+        for (index, &layout) in spec.layouts.iter().enumerate() {
+            for queries in [22_223, 300] {
+                let builder = Problem::builder()
+                    .batch(2)
+                    .heads(8)
+                    .channels(32)
+                    .queries(queries)
+                    .levels([(100, 167), (50, 84), (25, 42), (13, 21)])
+                    .points(4)
+                    .layout(layout)
+                    .dtype(dtype);
+                problems.push(builder.clone().build());
+                if index == 0 {
+                    problems.push(builder.clone().points(8).build());
+                }
+                if index == 0 && dtype != DType::F32 {
+                    problems.push(builder.sampling_dtype(DType::F32).build());
+                }
+            }
+        }
+    }
+    problems
+}
