@@ -100,10 +100,8 @@ pub fn backward<'v, 'l, 'w, 'g>(
             let locations = widen(locations.into(), &shapes.locations("sampling_locations"))?;
             let weights = widen(weights.into(), &shapes.weights("attention_weights"))?;
             let grad_output = widen(grad_output.into(), &shapes.output("grad_output"))?;
-            let write_value = gradients
-                .value
-                .map(|to| narrowing(to, &shapes.value("grad_value")))
-                .transpose()?;
+            let write_value =
+                gradients.value.map(|to| narrowing(to, &shapes.value("grad_value"))).transpose()?;
             let write_locations = gradients
                 .locations
                 .map(|to| narrowing(to, &shapes.locations("grad_sampling_locations")))
@@ -141,15 +139,15 @@ fn widen(view: TensorView<'_>, expected: &Expected<'_>) -> Result<Vec<f64>, Erro
     }
 }
 
+/// Writes a result, in `f64`, to where it was asked for.
+type Write<'a> = Box<dyn FnOnce(&[f64]) + 'a>;
+
 /// Checks a tensor to be written and returns what writes it.
-fn narrowing<'a>(
-    view: TensorViewMut<'a>,
-    expected: &Expected<'_>,
-) -> Result<Box<dyn FnOnce(&[f64]) + 'a>, Error> {
+fn narrowing<'a>(view: TensorViewMut<'a>, expected: &Expected<'_>) -> Result<Write<'a>, Error> {
     fn from_f64<'a, T: Typed>(
         view: TensorViewMut<'a>,
         expected: &Expected<'_>,
-    ) -> Result<Box<dyn FnOnce(&[f64]) + 'a>, Error> {
+    ) -> Result<Write<'a>, Error> {
         let to = view.elements::<T>(expected)?;
         Ok(Box::new(move |from| {
             for (to, &from) in to.iter_mut().zip(from) {

@@ -1,5 +1,33 @@
 //! Multi-scale deformable attention: the sampling operator inside Deformable-DETR, DINO, RT-DETR,
 //! Mask2Former, Grounding DINO and BEVFormer, forward and backward, exact and fast.
+//!
+//! ```
+//! use msdeform::{GradientsMut, Problem};
+//!
+//! // One image, 8 heads of 32 channels, 300 queries, 4 points on each of two levels.
+//! let problem = Problem::builder()
+//!     .heads(8).channels(32).queries(300).points(4).levels([(32, 32), (16, 16)]).build()?;
+//! let value = vec![1f32; problem.value_len()]; //         [1, 1280, 8, 32]
+//! let locations = vec![0.5f32; problem.locations_len()]; // [1, 300, 8, 2, 4, 2], (x, y) in [0, 1]
+//! let weights = vec![0.125f32; problem.weights_len()]; //  [1, 300, 8, 2, 4]
+//! let mut output = vec![0f32; problem.output_len()]; //    [1, 300, 256]
+//! msdeform::forward(&problem, &value, &locations, &weights, &mut output)?;
+//! assert!(output.iter().all(|&x| (x - 1.0).abs() < 1e-6));
+//!
+//! let mut grad_value = vec![0f32; problem.value_len()];
+//! let gradients = GradientsMut::new().value(&mut grad_value);
+//! msdeform::backward(&problem, &value, &locations, &weights, &output, gradients)?;
+//! # Ok::<(), msdeform::Error>(())
+//! ```
+//!
+//! - [`Problem`] describes a call: sizes, levels, points per level, layout, formats. It is checked
+//!   once, when it is built.
+//! - [`forward`] and [`backward`] are the whole job in one call. A [`CpuPlan`] keeps threads, tables
+//!   and scratch memory for calls that repeat, and takes a thread count and an instruction set.
+//! - Tensors are plain slices or shaped [`TensorView`]s of `f32`, `f16` or `bf16` (the types of the
+//!   crate `half`). Arithmetic is `f32` whatever the storage; [`DType::rel_l2_bound`] is the error
+//!   that is allowed, and tested, against the `f64` [`reference`](crate::reference).
+//! - Nothing panics on bad input: [`Error`] says which tensor, what was expected and what was found.
 
 mod call;
 pub mod cpu;

@@ -128,11 +128,8 @@ impl Dims {
 
     /// Checked against a slice of `len` elements, the view's first element being at 0.
     fn checked(shape: &[usize], strides: &[isize], len: usize) -> Result<Self, Error> {
-        let outside = || Error::ViewOutOfBounds {
-            shape: shape.to_vec(),
-            strides: strides.to_vec(),
-            len,
-        };
+        let outside =
+            || Error::ViewOutOfBounds { shape: shape.to_vec(), strides: strides.to_vec(), len };
         if shape.len() != strides.len() {
             return Err(outside());
         }

@@ -1,6 +1,8 @@
 //! One suite for every CPU variant: the same problems in every format and layout, held to the
 //! accuracy contract against the `f64` reference.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails is a failed test")]
+
 mod cpu_support;
 
 use cpu_support::Case;

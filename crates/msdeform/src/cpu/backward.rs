@@ -347,19 +347,31 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
             }
             while full - vector >= 4 {
                 self.rows::<V, STAGED, VALUE, SAMPLING, 4>(
-                    step, &mut dots, values, vector, S::LANES,
+                    step,
+                    &mut dots,
+                    values,
+                    vector,
+                    S::LANES,
                 );
                 vector += 4;
             }
             if full - vector >= 2 {
                 self.rows::<V, STAGED, VALUE, SAMPLING, 2>(
-                    step, &mut dots, values, vector, S::LANES,
+                    step,
+                    &mut dots,
+                    values,
+                    vector,
+                    S::LANES,
                 );
                 vector += 2;
             }
             if full > vector {
                 self.rows::<V, STAGED, VALUE, SAMPLING, 1>(
-                    step, &mut dots, values, vector, S::LANES,
+                    step,
+                    &mut dots,
+                    values,
+                    vector,
+                    S::LANES,
                 );
                 vector += 1;
             }
@@ -411,7 +423,7 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
                     T::load::<S>(upstream.add(v * S::LANES))
                 };
             }
-            for lane in 0..step.lanes.min(CHUNK) {
+            for (lane, dots) in dots.iter_mut().enumerate().take(step.lanes) {
                 let (placed, slab) = (&step.placed, &step.slab);
                 if VALUE {
                     for corner in 0..CORNERS {
@@ -446,7 +458,7 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
                         *product = S::mul_add(grad, values, *product);
                     }
                 }
-                for (dot, sum) in dots[lane].iter_mut().zip(S::sum_each(products)) {
+                for (dot, sum) in dots.iter_mut().zip(S::sum_each(products)) {
                     *dot += sum;
                 }
             }
@@ -459,9 +471,8 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
     /// The step's samples belong to this task. The machine has `S`.
     #[inline(always)]
     unsafe fn write_sampling(&self, step: &Step, dots: &[[f32; CORNERS]; CHUNK]) {
-        let table = &self.group.tables[(step.first % self.call.geometry.samples
-            - self.group.samples.start)
-            / CHUNK];
+        let table = &self.group.tables
+            [(step.first % self.call.geometry.samples - self.group.samples.start) / CHUNK];
         let mut grad_xy = [0.0; 2 * CHUNK];
         let mut grad_weight = [0.0; CHUNK];
         for lane in 0..CHUNK {
@@ -503,7 +514,8 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
         let (channels, stride) = (geometry.channels, geometry.slab_stride);
         let (border, pitch) = (level.source_border, level.source_pitch);
         let vector_bytes = S::LANES * size_of::<T>();
-        let tensor_bytes = geometry.batch * geometry.heads * geometry.spatial * channels * size_of::<T>();
+        let tensor_bytes =
+            geometry.batch * geometry.heads * geometry.spatial * channels * size_of::<T>();
         let streamed = tensor_bytes >= STREAMED_BYTES
             && channels.is_multiple_of(S::LANES)
             && head.addr().is_multiple_of(vector_bytes);

@@ -95,10 +95,7 @@ struct Piece {
 
 impl Piece {
     const fn new() -> Self {
-        Self {
-            placed: [const { Placed::new() }; PIECE],
-            rows: [const { Rows::new() }; PIECE],
-        }
+        Self { placed: [const { Placed::new() }; PIECE], rows: [const { Rows::new() }; PIECE] }
     }
 }
 
@@ -321,7 +318,13 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
         last: usize,
     ) {
         // Enough independent sums to hide the latency of a multiply-add (4 cycles, 2 a cycle).
-        let sets = if NV >= 8 { 1 } else if NV == 4 { 2 } else { CORNERS };
+        let sets = if NV >= 8 {
+            1
+        } else if NV == 4 {
+            2
+        } else {
+            CORNERS
+        };
         let first_channel = vector * S::LANES;
         let partial = last < S::LANES;
         // SAFETY: rows of inside corners lie in the tensor, all rows in the slab, channels below
@@ -348,13 +351,12 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
                         let row = if corner < 2 { top } else { bottom };
                         let row = row.wrapping_add((corner % 2) * source.stride);
                         let weight = S::splat(*placed.weight[corner].get_unchecked(lane));
-                        for v in 0..NV {
+                        for (v, sum) in sums[corner % sets].iter_mut().enumerate() {
                             let values = if partial && !STAGED {
                                 V::load_first::<S>(row, last)
                             } else {
                                 V::load::<S>(row.add(v * S::LANES))
                             };
-                            let sum = &mut sums[corner % sets][v];
                             *sum = S::mul_add(weight, values, *sum);
                         }
                     }

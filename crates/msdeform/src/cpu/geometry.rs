@@ -63,7 +63,6 @@ pub(crate) struct LevelGeometry {
     pub slab_start: usize,
     /// Rows from line to line of the slab: the width and a border on either side.
     pub slab_pitch: usize,
-    pub slab_rows: usize,
     /// Pixel (0, 0), line pitch and border of the caller's tensor.
     pub source_origin: usize,
     pub source_pitch: usize,
@@ -121,7 +120,6 @@ impl Geometry {
                 samples: problem.level_samples(index),
                 slab_start: slab_rows,
                 slab_pitch,
-                slab_rows: rows,
                 source_origin: level.origin(layout),
                 source_pitch: level.row_pitch(layout),
                 source_border: layout.border(),

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-#[cfg(target_arch = "x86_64")]
-use super::simd::{avx2, avx512};
 #[cfg(target_arch = "aarch64")]
 use super::simd::neon;
 use super::simd::{Simd, scalar};
+#[cfg(target_arch = "x86_64")]
+use super::simd::{avx2, avx512};
 
 /// An instruction set that the kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -158,7 +158,7 @@ pub(crate) struct Placed {
     /// Attention weight times bilinear share of each corner (top left, top right, bottom left,
     /// bottom right); 0 for a corner outside of the level, whatever the attention weight.
     pub weight: [[f32; CHUNK]; CORNERS],
-    /// Cell of the sample; (-1, -1), a corner of the border, if the sample does not count.
+    /// Cell of the sample.
     column: [i32; CHUNK],
     line: [i32; CHUNK],
     /// One bit per corner that lies inside.
@@ -190,18 +190,22 @@ impl Placed {
             };
             let x = pixel(located.xy[2 * lane], width);
             let y = pixel(located.xy[2 * lane + 1], height);
-            // False for NaN. A sample that does not count moves to the border's corner.
+            // False for NaN.
             let counts = (x > -1.0) & (x < width) & (y > -1.0) & (y < height);
             let x = if counts { x } else { -1.0 };
             let y = if counts { y } else { -1.0 };
             let (column, line) = (floor(x), floor(y));
             let (left, top) = (column as f32, line as f32);
             let (fx, fy) = (x - left, y - top);
-            let left_in = column >= 0;
+            let left_in = counts & (column >= 0);
             let top_in = line >= 0;
-            // A sample that does not count has its right bottom corner at (0, 0): not inside.
             let right_in = counts & (left + 1.0 < width);
-            let bottom_in = counts & (top + 1.0 < height);
+            let bottom_in = top + 1.0 < height;
+            // A sample that does not count goes to the end of the upper border: from there the next
+            // row and the next line are border as well, so that it touches no pixel at all.
+            // SAFETY: a level's side is at most 2^24.
+            let beyond = unsafe { width.to_int_unchecked::<i32>() };
+            let column = if counts { column } else { beyond };
             let weight = located.weight[lane];
             let (upper, lower) = (weight * (1.0 - fy), weight * fy);
             // Chosen, not multiplied by 0: an infinite weight must not turn into NaN.

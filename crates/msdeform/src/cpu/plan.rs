@@ -165,22 +165,6 @@ impl CpuPlan {
         self.forward_views(value.into(), locations.into(), weights.into(), output.into())
     }
 
-    /// Not generic, so that the kernels are compiled once, here, and not in every crate that calls.
-    fn forward_views(
-        &mut self,
-        value: TensorView<'_>,
-        locations: TensorView<'_>,
-        weights: TensorView<'_>,
-        output: TensorViewMut<'_>,
-    ) -> Result<(), Error> {
-        match self.problem.dtype() {
-            DType::F32 => self.forward_in::<f32>(value, locations, weights, output),
-            DType::F16 => self.forward_in::<f16>(value, locations, weights, output),
-            DType::Bf16 => self.forward_in::<bf16>(value, locations, weights, output),
-            DType::F64 => Err(self.no_f64()),
-        }
-    }
-
     /// Computes the gradients asked for. Every element of them is written; the same bits whatever
     /// the number of threads.
     ///
@@ -198,7 +182,22 @@ impl CpuPlan {
         self.backward_views(value, locations, weights.into(), grad_output.into(), gradients)
     }
 
-    /// Not generic, for the same reason as [`CpuPlan::forward_views`].
+    // Not generic, so that the kernels are compiled here and not in every crate that calls.
+    fn forward_views(
+        &mut self,
+        value: TensorView<'_>,
+        locations: TensorView<'_>,
+        weights: TensorView<'_>,
+        output: TensorViewMut<'_>,
+    ) -> Result<(), Error> {
+        match self.problem.dtype() {
+            DType::F32 => self.forward_in::<f32>(value, locations, weights, output),
+            DType::F16 => self.forward_in::<f16>(value, locations, weights, output),
+            DType::Bf16 => self.forward_in::<bf16>(value, locations, weights, output),
+            DType::F64 => Err(self.no_f64()),
+        }
+    }
+
     fn backward_views(
         &mut self,
         value: TensorView<'_>,
@@ -267,10 +266,8 @@ impl CpuPlan {
         let locations = span(locations, &shapes.locations("sampling_locations"))?;
         let weights = span(weights, &shapes.weights("attention_weights"))?;
         let grad_output = grad_output.elements::<T>(&shapes.output("grad_output"))?;
-        let grad_value = gradients
-            .value
-            .map(|to| to.elements::<T>(&shapes.value("grad_value")))
-            .transpose()?;
+        let grad_value =
+            gradients.value.map(|to| to.elements::<T>(&shapes.value("grad_value"))).transpose()?;
         let grad_locations = gradients
             .locations
             .map(|to| span_mut(to, &shapes.locations("grad_sampling_locations")))

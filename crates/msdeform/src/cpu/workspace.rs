@@ -3,7 +3,9 @@
 /// Sixteen floats on their own cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Line([f32; 16]);
+struct Line(
+    #[allow(dead_code, reason = "only reached through the pointer to the first line")] [f32; 16],
+);
 
 /// Floats aligned to a cache line, which is also the widest vector.
 #[derive(Debug, Default)]

@@ -4,7 +4,9 @@
 
 use half::{bf16, f16};
 use msdeform::cpu::CpuPlan;
-use msdeform::{DType, Element, Error, GradientsMut, Problem, Typed, reference};
+use msdeform::{
+    DType, Element, Error, GradientsMut, Problem, TensorView, TensorViewMut, Typed, reference,
+};
 
 /// A small, fast, well mixed generator (SplitMix64): the same numbers on every machine.
 #[derive(Clone)]
@@ -34,19 +36,6 @@ pub enum Tensor {
     F64(Vec<f64>),
 }
 
-/// Runs an expression with the typed vector of a tensor.
-#[macro_export]
-macro_rules! with_typed {
-    ($tensor:expr, $name:ident => $body:expr) => {
-        match $tensor {
-            $crate::cpu_support::Tensor::F32($name) => $body,
-            $crate::cpu_support::Tensor::F16($name) => $body,
-            $crate::cpu_support::Tensor::Bf16($name) => $body,
-            $crate::cpu_support::Tensor::F64($name) => $body,
-        }
-    };
-}
-
 impl Tensor {
     pub fn new(dtype: DType, data: &[f64]) -> Self {
         fn typed<T: Typed>(data: &[f64]) -> Vec<T> {
@@ -65,8 +54,31 @@ impl Tensor {
         Self::new(dtype, &vec![f64::NAN; len])
     }
 
+    pub fn view(&self) -> TensorView<'_> {
+        match self {
+            Self::F32(data) => data.into(),
+            Self::F16(data) => data.into(),
+            Self::Bf16(data) => data.into(),
+            Self::F64(data) => data.into(),
+        }
+    }
+
+    pub fn view_mut(&mut self) -> TensorViewMut<'_> {
+        match self {
+            Self::F32(data) => data.into(),
+            Self::F16(data) => data.into(),
+            Self::Bf16(data) => data.into(),
+            Self::F64(data) => data.into(),
+        }
+    }
+
     pub fn to_f64(&self) -> Vec<f64> {
-        with_typed!(self, data => data.iter().map(|x| x.to_f64()).collect())
+        match self {
+            Self::F32(data) => data.iter().map(|x| x.to_f64()).collect(),
+            Self::F16(data) => data.iter().map(|x| x.to_f64()).collect(),
+            Self::Bf16(data) => data.iter().map(|x| x.to_f64()).collect(),
+            Self::F64(data) => data.clone(),
+        }
     }
 
     /// The exact bits, to compare runs that must not differ at all.
@@ -142,24 +154,23 @@ impl Case {
             grad_weights: Tensor::poisoned(problem.sampling_dtype(), problem.weights_len()),
         };
         self.forward(plan, &mut results.output).unwrap();
-        let Results { grad_value, grad_locations, grad_weights, .. } = &mut results;
-        let gradients = with_typed!(grad_value, to => GradientsMut::new().value(to));
-        let gradients = with_typed!(grad_locations, to => gradients.locations(to));
-        let gradients = with_typed!(grad_weights, to => gradients.weights(to));
+        let gradients = GradientsMut::new()
+            .value(results.grad_value.view_mut())
+            .locations(results.grad_locations.view_mut())
+            .weights(results.grad_weights.view_mut());
         self.backward(plan, gradients).unwrap();
         results
     }
 
     pub fn forward(&self, plan: &mut CpuPlan, output: &mut Tensor) -> Result<(), Error> {
-        with_typed!(&self.value, value => with_typed!(&self.locations, locations =>
-            with_typed!(&self.weights, weights => with_typed!(output, output =>
-                plan.forward(value, locations, weights, output)))))
+        let (value, locations) = (self.value.view(), self.locations.view());
+        plan.forward(value, locations, self.weights.view(), output.view_mut())
     }
 
     pub fn backward(&self, plan: &mut CpuPlan, gradients: GradientsMut<'_>) -> Result<(), Error> {
-        with_typed!(&self.value, value => with_typed!(&self.locations, locations =>
-            with_typed!(&self.weights, weights => with_typed!(&self.grad_output, grad =>
-                plan.backward(value, locations, weights, grad, gradients)))))
+        let (value, locations) = (self.value.view(), self.locations.view());
+        let (weights, grad_output) = (self.weights.view(), self.grad_output.view());
+        plan.backward(value, locations, weights, grad_output, gradients)
     }
 
     /// Compares a run with the reference on the same stored inputs, within the contract.

@@ -64,7 +64,8 @@ impl Simd for Avx512 {
             let low = _mm512_shuffle_ps::<0b01_00_01_00>(ab, cd);
             let high = _mm512_shuffle_ps::<0b11_10_11_10>(ab, cd);
             let abcd = _mm512_add_ps(low, high);
-            let half = _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps::<1>(abcd));
+            let half =
+                _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps::<1>(abcd));
             let sums = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half));
             std::mem::transmute::<__m128, [f32; 4]>(sums)
         }

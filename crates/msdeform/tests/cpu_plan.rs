@@ -1,0 +1,351 @@
+//! What a plan promises beyond the numbers: determinism, threads, subsets, errors.
+
+#![allow(clippy::unwrap_used, reason = "a step that fails is a failed test")]
+
+mod cpu_support;
+
+use cpu_support::{Case, Results, Tensor};
+use half::f16;
+use msdeform::cpu::{self, CpuOptions, CpuPlan, Isa};
+use msdeform::{
+    DType, Direction, Error, GradientsMut, Problem, ProblemBuilder, TensorView, TensorViewMut,
+    ValueLayout, reference,
+};
+
+/// An encoder (values read often, hence staged) and a decoder (hence not).
+fn encoder() -> ProblemBuilder {
+    let pixels = 17 * 13 + 9 * 7 + 5 * 4;
+    Problem::builder().batch(2).heads(3).channels(24).queries(pixels).points(4).levels([
+        (17, 13),
+        (9, 7),
+        (5, 4),
+    ])
+}
+
+fn decoder() -> ProblemBuilder {
+    Problem::builder().batch(2).heads(4).channels(32).queries(20).points(3).levels([
+        (40, 50),
+        (20, 25),
+        (10, 13),
+    ])
+}
+
+fn plan(problem: &Problem, threads: usize) -> CpuPlan {
+    CpuPlan::new(problem, &CpuOptions { threads: Some(threads), isa: None }).unwrap()
+}
+
+#[test]
+fn the_same_bits_come_out_for_any_number_of_threads() {
+    for (dtype, isa) in
+        DType::FAST.into_iter().flat_map(|dtype| Isa::ALL.into_iter().map(move |isa| (dtype, isa)))
+    {
+        if !isa.is_available() {
+            println!("skipped: {isa} is not available here");
+            continue;
+        }
+        for builder in [encoder(), decoder()] {
+            let case = Case::random(builder.dtype(dtype).build().unwrap(), 3);
+            let bits = |threads| {
+                let options = CpuOptions { threads: Some(threads), isa: Some(isa) };
+                let mut plan = CpuPlan::new(&case.problem, &options).unwrap();
+                assert_eq!(plan.threads(), threads);
+                let Results { output, grad_value, grad_locations, grad_weights } =
+                    case.run(&mut plan);
+                [output, grad_value, grad_locations, grad_weights].map(|tensor| tensor.bits())
+            };
+            let alone = bits(1);
+            for threads in [2, 7] {
+                assert_eq!(alone, bits(threads), "{threads} threads, {isa}, {}", case.problem);
+            }
+        }
+    }
+}
+
+#[test]
+fn any_subset_of_the_gradients_has_the_bits_of_all_of_them() {
+    for builder in [encoder(), decoder()] {
+        let case = Case::random(builder.dtype(DType::F16).build().unwrap(), 11);
+        let problem = &case.problem;
+        let mut plan = plan(problem, 2);
+        let all = case.run(&mut plan);
+        for subset in 0..8 {
+            let mut value = Tensor::poisoned(DType::F16, problem.value_len());
+            let mut locations = Tensor::poisoned(DType::F16, problem.locations_len());
+            let mut weights = Tensor::poisoned(DType::F16, problem.weights_len());
+            let mut gradients = GradientsMut::new();
+            if subset & 1 != 0 {
+                gradients = gradients.value(value.view_mut());
+            }
+            if subset & 2 != 0 {
+                gradients = gradients.locations(locations.view_mut());
+            }
+            if subset & 4 != 0 {
+                gradients = gradients.weights(weights.view_mut());
+            }
+            case.backward(&mut plan, gradients).unwrap();
+            for (bit, name, found, wanted) in [
+                (1, "value", &value, &all.grad_value),
+                (2, "locations", &locations, &all.grad_locations),
+                (4, "weights", &weights, &all.grad_weights),
+            ] {
+                if subset & bit != 0 {
+                    assert_eq!(found.bits(), wanted.bits(), "{name} of subset {subset:03b}");
+                } else {
+                    assert!(found.to_f64().iter().all(|x| x.is_nan()), "{name} was not asked for");
+                }
+            }
+        }
+    }
+}
+
+/// One level of 4 x 4 pixels with value `10 * line + column`, one sample of weight 2.
+fn sample_at(column: f32, line: f32) -> (Vec<f32>, Vec<f32>) {
+    let problem = Problem::builder().queries(1).levels([(4, 4)]).build().unwrap();
+    let value: Vec<f32> = (0..16u8).map(|i| f32::from(10 * (i / 4) + i % 4)).collect();
+    // Exact in f32: a level of four pixels only shifts the binary point.
+    let location = vec![(column + 0.5) / 4.0, (line + 0.5) / 4.0];
+    let mut output = vec![f32::NAN];
+    let mut grad_location = vec![f32::NAN; 2];
+    let mut plan = plan(&problem, 1);
+    plan.forward(&value, &location, &vec![2f32], &mut output).unwrap();
+    let gradients = GradientsMut::new().locations(&mut grad_location);
+    plan.backward(&value, &location, &vec![2f32], &vec![1f32], gradients).unwrap();
+    (output, grad_location)
+}
+
+#[test]
+fn on_a_cell_border_the_cell_to_the_right_and_below_gives_the_slope() {
+    // Inside, on a pixel: slopes 1 and 10 a pixel, times weight 2 and size 4.
+    assert_eq!(sample_at(1.0, 2.0), (vec![42.0], vec![8.0, 80.0]));
+    // On the last pixel the next one to the right and below is the outside, 0.
+    assert_eq!(sample_at(3.0, 3.0), (vec![66.0], vec![-33.0 * 8.0, -33.0 * 8.0]));
+    // On the first pixel both neighbours lie inside.
+    assert_eq!(sample_at(0.0, 0.0), (vec![0.0], vec![8.0, 80.0]));
+    // Half a pixel outside to the left: half of the first column, rising towards the inside.
+    assert_eq!(sample_at(-0.5, 1.0), (vec![10.0], vec![80.0, 40.0]));
+    // At -1 and at the size the sample no longer counts.
+    for (column, line) in [(-1.0, 1.0), (1.0, -1.0), (4.0, 1.0), (1.0, 4.0)] {
+        assert_eq!(sample_at(column, line), (vec![0.0], vec![0.0, 0.0]), "{column}, {line}");
+    }
+}
+
+#[test]
+fn what_does_not_count_contributes_nothing_whatever_its_weight_and_neighbours() {
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        for queries in [1, 40] {
+            // 40 queries of 9 pixels are staged, one is not.
+            let base = Problem::builder().queries(queries).channels(3).levels([(3, 3)]);
+            let problem = base.points(2).build().unwrap();
+            assert_eq!(problem.samples(), 2);
+            let options = CpuOptions { threads: Some(1), isa: Some(isa) };
+            let mut plan = CpuPlan::new(&problem, &options).unwrap();
+            let value = vec![f32::INFINITY; problem.value_len()];
+            for far in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -3.0, 1e30] {
+                let locations: Vec<f32> =
+                    (0..4 * queries).map(|i| if i % 2 == 0 { far } else { 0.5 }).collect();
+                let weights = vec![f32::INFINITY; 2 * queries];
+                let mut output = vec![f32::NAN; problem.output_len()];
+                plan.forward(&value, &locations, &weights, &mut output).unwrap();
+                assert!(output.iter().all(|&x| x == 0.0), "{isa} {far}: {output:?}");
+                let grad = vec![f32::INFINITY; problem.output_len()];
+                let mut value_grad = vec![f32::NAN; problem.value_len()];
+                let mut locations_grad = vec![f32::NAN; problem.locations_len()];
+                let mut weights_grad = vec![f32::NAN; problem.weights_len()];
+                let gradients = GradientsMut::new()
+                    .value(&mut value_grad)
+                    .locations(&mut locations_grad)
+                    .weights(&mut weights_grad);
+                plan.backward(&value, &locations, &weights, &grad, gradients).unwrap();
+                for grads in [&value_grad, &locations_grad, &weights_grad] {
+                    assert!(grads.iter().all(|&x| x == 0.0), "{isa} {far}: {grads:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_corner_outside_is_never_multiplied() {
+    // The sample lies half a pixel left of an infinite pixel: infinite, not NaN.
+    for queries in [1, 40] {
+        let problem = Problem::builder().queries(queries).levels([(1, 2)]).build().unwrap();
+        let mut output = vec![f32::NAN; queries];
+        let locations = [0f32, 0.5].repeat(queries);
+        let value = vec![f32::INFINITY, 1.0];
+        plan(&problem, 1).forward(&value, &locations, &vec![1f32; queries], &mut output).unwrap();
+        assert!(output.iter().all(|&x| x == f32::INFINITY), "{output:?}");
+    }
+}
+
+#[test]
+fn wrong_tensors_are_refused_by_name() {
+    let problem = decoder().build().unwrap();
+    let case = Case::random(problem.clone(), 1);
+    let mut plan = plan(&problem, 1);
+    let (Tensor::F32(value), Tensor::F32(locations)) = (&case.value, &case.locations) else {
+        unreachable!("the problem is f32");
+    };
+    let (Tensor::F32(weights), Tensor::F32(grad)) = (&case.weights, &case.grad_output) else {
+        unreachable!("the problem is f32");
+    };
+    let mut output = vec![0f32; problem.output_len()];
+
+    let half = vec![f16::ZERO; problem.value_len()];
+    let error = plan.forward(&half, locations, weights, &mut output).unwrap_err();
+    let Error::DtypeMismatch { tensor: "value", expected: DType::F32, .. } = error else {
+        panic!("{error}");
+    };
+    let error = plan.forward(&value[1..], locations, weights, &mut output).unwrap_err();
+    assert!(matches!(error, Error::LengthMismatch { tensor: "value", .. }), "{error}");
+    let error = plan.forward(value, locations, &weights[1..], &mut output).unwrap_err();
+    assert!(matches!(error, Error::LengthMismatch { tensor: "attention_weights", .. }), "{error}");
+    let error = plan.forward(value, locations, weights, &mut output[1..]).unwrap_err();
+    assert!(matches!(error, Error::OutputTooSmall { tensor: "output", .. }), "{error}");
+
+    let [batch, queries, heads, samples, _] = problem.locations_shape();
+    let shape = [queries, batch, heads, samples, 2];
+    let swapped = TensorView::new(locations.as_slice(), &shape).unwrap();
+    let error = plan.forward(value, swapped, weights, &mut output).unwrap_err();
+    assert!(matches!(error, Error::ShapeMismatch { tensor: "sampling_locations", .. }), "{error}");
+    let rows = batch * queries * heads;
+    let strides = [1, rows as isize];
+    let transposed = TensorView::strided(weights.as_slice(), &[rows, samples], &strides).unwrap();
+    let error = plan.forward(value, locations, transposed, &mut output).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::NotContiguous { tensor: "attention_weights", .. }
+                | Error::ShapeMismatch { tensor: "attention_weights", .. }
+        ),
+        "{error}"
+    );
+
+    let mut short = vec![0f32; problem.value_len() - 1];
+    let gradients = GradientsMut::new().value(&mut short);
+    let error = plan.backward(value, locations, weights, grad, gradients).unwrap_err();
+    assert!(matches!(error, Error::OutputTooSmall { tensor: "grad_value", .. }), "{error}");
+    let mut half = vec![f16::ZERO; problem.weights_len()];
+    let gradients = GradientsMut::new().weights(&mut half);
+    let error = plan.backward(value, locations, weights, grad, gradients).unwrap_err();
+    let Error::DtypeMismatch { tensor: "grad_attention_weights", .. } = error else {
+        panic!("{error}");
+    };
+}
+
+#[test]
+fn a_larger_buffer_is_written_in_front_only() {
+    let problem = decoder().build().unwrap();
+    let case = Case::random(problem.clone(), 1);
+    let mut output = Tensor::poisoned(DType::F32, problem.output_len() + 3);
+    case.forward(&mut plan(&problem, 2), &mut output).unwrap();
+    let output = output.to_f64();
+    let (front, back) = output.split_at(problem.output_len());
+    assert!(front.iter().all(|x| !x.is_nan()) && back.iter().all(|x| x.is_nan()));
+}
+
+#[test]
+fn what_a_plan_cannot_do_it_refuses() {
+    let refused = |problem: ProblemBuilder, options: CpuOptions| {
+        CpuPlan::new(&problem.build().unwrap(), &options).unwrap_err()
+    };
+    let default = CpuOptions::default();
+    let error = refused(decoder().dtype(DType::F64), default);
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    let error = refused(decoder().dtype(DType::F16).sampling_dtype(DType::Bf16), default);
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    let error = refused(decoder().levels([(1, (1i64 << 24) + 1)]), default);
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    let error = refused(decoder(), CpuOptions { threads: Some(0), ..default });
+    assert!(matches!(error, Error::Threads { threads: 0, .. }), "{error}");
+    for isa in Isa::ALL.into_iter().filter(|isa| !isa.is_available()) {
+        let error = refused(decoder(), CpuOptions { isa: Some(isa), ..default });
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    }
+}
+
+#[test]
+fn one_shot_calls_take_f64_and_everything_else() {
+    for (dtype, sampling) in [
+        (DType::F64, DType::F64),
+        (DType::F32, DType::F64),
+        (DType::Bf16, DType::F16),
+        (DType::F32, DType::F32),
+        (DType::F16, DType::F32),
+    ] {
+        for layout in ValueLayout::ALL {
+            let builder = decoder().dtype(dtype).sampling_dtype(sampling).layout(layout);
+            let case = Case::random(builder.build().unwrap(), 8);
+            let problem = &case.problem;
+            let mut output = Tensor::poisoned(dtype, problem.output_len());
+            let mut grad_value = Tensor::poisoned(dtype, problem.value_len());
+            let mut grad_locations = Tensor::poisoned(sampling, problem.locations_len());
+            let mut grad_weights = Tensor::poisoned(sampling, problem.weights_len());
+            let (value, locations) = (case.value.view(), case.locations.view());
+            let (weights, grad) = (case.weights.view(), case.grad_output.view());
+            let inputs = (value.clone(), locations.clone(), weights.clone());
+            msdeform::forward(problem, inputs.0, inputs.1, inputs.2, output.view_mut()).unwrap();
+            let gradients = GradientsMut::new()
+                .value(grad_value.view_mut())
+                .locations(grad_locations.view_mut())
+                .weights(grad_weights.view_mut());
+            msdeform::backward(problem, value, locations, weights, grad, gradients).unwrap();
+            case.check(&Results { output, grad_value, grad_locations, grad_weights }).unwrap();
+        }
+    }
+}
+
+#[test]
+fn one_shot_calls_check_before_they_compute() {
+    let problem = decoder().dtype(DType::F64).build().unwrap();
+    let value = vec![0f64; problem.value_len()];
+    let locations = vec![0f64; problem.locations_len()];
+    let weights = vec![0f64; problem.weights_len()];
+    let mut short = vec![0f64; problem.output_len() - 1];
+    let view = TensorViewMut::from(&mut short);
+    let error = msdeform::forward(&problem, &value, &locations, &weights, view).unwrap_err();
+    assert!(matches!(error, Error::OutputTooSmall { tensor: "output", .. }), "{error}");
+    let error = msdeform::forward(&problem, &value, &weights, &weights, &mut short).unwrap_err();
+    assert!(matches!(error, Error::LengthMismatch { tensor: "sampling_locations", .. }), "{error}");
+}
+
+#[test]
+fn scratch_memory_does_not_grow_after_the_first_calls() {
+    let case = Case::random(encoder().build().unwrap(), 2);
+    let mut plan = plan(&case.problem, 2);
+    assert_eq!(plan.workspace_bytes(), 0);
+    case.run(&mut plan);
+    let bytes = plan.workspace_bytes();
+    assert!(bytes > 0);
+    case.run(&mut plan);
+    assert!(plan.workspace_bytes() <= 2 * bytes, "another worker may have come to its first task");
+    assert_eq!(plan.problem(), &case.problem);
+    assert_eq!(plan.isa(), Isa::best());
+}
+
+#[test]
+fn the_registry_names_every_variant_once_and_the_baselines_first() {
+    let variants = cpu::variants();
+    let mut ids: Vec<_> = variants.iter().map(|variant| variant.spec.id).collect();
+    assert_eq!(ids[0], "fwd_cpu_scalar");
+    for variant in variants {
+        let prefix = match variant.spec.direction {
+            Direction::Forward => "fwd",
+            Direction::Backward => "bwd",
+        };
+        assert_eq!(variant.spec.id, format!("{prefix}_cpu_{}", variant.isa.name()));
+        assert_eq!(variant.is_available(), variant.isa.is_available());
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 2 * Isa::ALL.len());
+}
+
+#[test]
+fn the_reference_agrees_on_the_test_problems_having_something_to_compare() {
+    for builder in [encoder(), decoder()] {
+        let case = Case::random(builder.build().unwrap(), 3);
+        let (value, locations) = (case.value.to_f64(), case.locations.to_f64());
+        let output = reference::forward(&case.problem, &value, &locations, &case.weights.to_f64());
+        assert!(output.iter().filter(|&&x| x != 0.0).count() > output.len() / 2);
+    }
+}
