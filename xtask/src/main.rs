@@ -1,2 +1,51 @@
-//! Developer commands.
-fn main() {}
+//! Developer commands: `cargo xtask <command>`.
+
+mod checks;
+mod process;
+mod readme;
+mod setup;
+mod steps;
+mod test;
+mod torch;
+mod tree;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Developer commands of msdeform")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Set up what is missing, then run every lint, test and check of the tree; CI runs exactly this
+    Test(test::TestArgs),
+    /// Write the tables of README.md from the committed records
+    Readme(readme::ReadmeArgs),
+    /// Time PyTorch's grid_sample path and ours in one run and record both
+    CompareTorch(torch::CompareArgs),
+}
+
+fn main() -> ExitCode {
+    let command = Cli::parse().command;
+    match run(&command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<ExitCode> {
+    match command {
+        Command::Test(args) => test::run_all(args),
+        Command::Readme(args) => readme::run(args),
+        Command::CompareTorch(args) => torch::run(args),
+    }
+}

@@ -11,6 +11,7 @@ use msdeform_bench::{Breadth, Device, DeviceId, Locations, STANDARD_SEED, Select
 
 use crate::commands::{bench, main_job, records, variants, verify, workloads};
 use crate::exit::EXIT_CODES;
+use crate::run::RunArgs;
 
 /// Multi-scale deformable attention: verify it, time it, run it.
 ///
@@ -44,6 +45,7 @@ pub enum Command {
     Bench(bench::BenchArgs),
     /// Show the newest committed figure of every measured combination
     Records(records::RecordsArgs),
+    Run(RunArgs),
     /// List the built-in workloads and why they are there
     Workloads(workloads::WorkloadsArgs),
 }

@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod exit;
 mod output;
+mod run;
 
 use std::process::ExitCode;
 
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
         Some(Command::Verify(args)) => verify::run(args),
         Some(Command::Bench(args)) => bench::run(args),
         Some(Command::Records(args)) => records::run(args),
+        Some(Command::Run(args)) => run::run(args),
         Some(Command::Workloads(args)) => workloads::run(args),
     };
     match result {

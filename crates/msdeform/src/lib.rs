@@ -47,3 +47,12 @@ pub use layout::ValueLayout;
 pub use problem::{Level, Problem, ProblemBuilder};
 pub use variant::{DeviceKind, Direction, Numerics, VariantSpec};
 pub use view::{Slice, SliceMut, TensorView, TensorViewMut, Typed};
+
+/// The code in the READMEs is compiled and run like every other example.
+#[cfg(doctest)]
+mod readme {
+    #[doc = include_str!("../README.md")]
+    struct OfTheCrate;
+    #[doc = include_str!("../../../README.md")]
+    struct OfTheRepository;
+}

@@ -1,0 +1,216 @@
+//! The computation: the chosen variants on the chosen device, or the reference.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use half::{bf16, f16};
+use msdeform::{DType, Direction, Problem, VariantSpec, reference};
+use msdeform_bench::device::{Device, Outputs};
+use msdeform_bench::verify::{Oracle, TensorCheck};
+use msdeform_bench::{Buffer, HostTensors};
+
+use super::decode::Call;
+use super::sizes::Described;
+use super::write::Product;
+
+/// The id under which the `f64` reference can be asked for. It computes what no variant does: `f64`.
+pub const REFERENCE: &str = "reference";
+
+/// What is wanted.
+#[derive(Debug)]
+pub struct Request<'a> {
+    pub variants: &'a [String],
+    pub backward: bool,
+    pub check: bool,
+}
+
+/// One direction, done.
+#[derive(Debug)]
+pub struct Pass {
+    pub direction: Direction,
+    pub variant: &'static str,
+    pub time_us: f64,
+    pub outputs: Outputs,
+    /// Empty unless asked for.
+    pub checks: Vec<TensorCheck>,
+}
+
+/// Everything that was computed.
+#[derive(Debug)]
+pub struct Computation {
+    /// The device in words.
+    pub device: String,
+    pub threads: Option<usize>,
+    pub passes: Vec<Pass>,
+}
+
+impl Computation {
+    /// The tensors that a run writes.
+    pub const fn tensor_names(backward: bool) -> &'static [&'static str] {
+        const NAMES: [&str; 4] =
+            ["output", "grad_value", "grad_sampling_locations", "grad_attention_weights"];
+        if backward { &NAMES } else { &["output"] }
+    }
+
+    /// The comparisons with the reference.
+    pub fn checks(&self) -> impl Iterator<Item = &TensorCheck> {
+        self.passes.iter().flat_map(|pass| &pass.checks)
+    }
+
+    /// The tensors to write, with the shapes of those they belong to.
+    pub fn into_products(self, described: &Described) -> Vec<Product> {
+        let mut products = Vec::new();
+        for pass in self.passes {
+            match pass.outputs {
+                Outputs::Forward { output } => products.push(Product {
+                    name: "output",
+                    shape: described.problem.output_shape().to_vec(),
+                    data: output,
+                }),
+                Outputs::Backward { value, locations, weights } => products.extend([
+                    Product {
+                        name: "grad_value",
+                        shape: described.value_shape.clone(),
+                        data: value,
+                    },
+                    Product {
+                        name: "grad_sampling_locations",
+                        shape: described.locations_shape.clone(),
+                        data: locations,
+                    },
+                    Product {
+                        name: "grad_attention_weights",
+                        shape: described.weights_shape.clone(),
+                        data: weights,
+                    },
+                ]),
+            }
+        }
+        products
+    }
+}
+
+/// Computes what is wanted of a call.
+pub fn compute(device: &dyn Device, call: &Call, request: &Request<'_>) -> Result<Computation> {
+    let problem = &call.described.problem;
+    let directions = if request.backward { &Direction::ALL[..] } else { &[Direction::Forward] };
+    let choices = choose(device, problem, directions, request.variants)?;
+    let by_reference = choices.iter().any(|choice| matches!(choice, Choice::Reference));
+    ensure!(
+        !(request.check && by_reference),
+        "--check compares with the reference, and the reference is what computes here{}",
+        if problem.dtype() == DType::F64 { " (nothing else computes f64)" } else { "" }
+    );
+
+    let mut passes = Vec::new();
+    for (&direction, choice) in directions.iter().zip(choices) {
+        let (outputs, time_us) = match choice {
+            Choice::Variant(spec) => run_variant(device, spec, problem, &call.inputs)?,
+            Choice::Reference => run_reference(problem, &call.inputs, direction),
+        };
+        let checks = match choice {
+            Choice::Variant(spec) if request.check => {
+                Oracle::new(problem, &call.inputs, &[spec]).check(&outputs, spec, problem)
+            }
+            _ => Vec::new(),
+        };
+        passes.push(Pass { direction, variant: choice.id(), time_us, outputs, checks });
+    }
+    Ok(Computation { device: device.name().to_owned(), threads: device.threads(), passes })
+}
+
+#[derive(Clone, Copy)]
+enum Choice {
+    Variant(&'static VariantSpec),
+    Reference,
+}
+
+impl Choice {
+    const fn id(self) -> &'static str {
+        match self {
+            Self::Variant(spec) => spec.id,
+            Self::Reference => REFERENCE,
+        }
+    }
+}
+
+/// For each direction the variant asked for, or the device's own choice.
+fn choose(
+    device: &dyn Device,
+    problem: &Problem,
+    directions: &[Direction],
+    asked: &[String],
+) -> Result<Vec<Choice>> {
+    let known = device.variants();
+    let mut chosen = vec![None; directions.len()];
+    for id in asked.iter().filter(|id| *id != REFERENCE) {
+        let spec = known.iter().copied().find(|spec| spec.id == id).with_context(|| {
+            let ids: Vec<&str> = known.iter().map(|spec| spec.id).chain([REFERENCE]).collect();
+            format!("device {} has no variant `{id}`; it has: {}", device.id(), ids.join(", "))
+        })?;
+        let slot = directions.iter().position(|&direction| direction == spec.direction);
+        let slot = slot.with_context(|| {
+            format!("variant `{id}` computes the {}; ask for it with --backward", spec.direction)
+        })?;
+        ensure!(chosen[slot].is_none(), "two variants for the {}", spec.direction);
+        device.supports(spec, problem)?;
+        chosen[slot] = Some(Choice::Variant(spec));
+    }
+    let reference = asked.iter().any(|id| id == REFERENCE) || problem.dtype() == DType::F64;
+    directions
+        .iter()
+        .zip(chosen)
+        .map(|(&direction, chosen)| match chosen {
+            Some(choice) => Ok(choice),
+            None if reference => Ok(Choice::Reference),
+            None => Ok(Choice::Variant(device.dispatch(problem, direction)?)),
+        })
+        .collect()
+}
+
+fn run_variant(
+    device: &dyn Device,
+    spec: &VariantSpec,
+    problem: &Problem,
+    inputs: &HostTensors,
+) -> Result<(Outputs, f64)> {
+    let mut prepared = device.prepare(spec, problem, inputs)?;
+    prepared.poison()?;
+    let start = Instant::now();
+    prepared.run()?;
+    let time_us = start.elapsed().as_secs_f64() * 1e6;
+    Ok((prepared.read()?, time_us))
+}
+
+fn run_reference(problem: &Problem, inputs: &HostTensors, direction: Direction) -> (Outputs, f64) {
+    let HostTensors { value, locations, weights, grad_output } = inputs;
+    let (dtype, sampling) = (problem.dtype(), problem.sampling_dtype());
+    let (value, locations, weights) = (value.to_f64(), locations.to_f64(), weights.to_f64());
+    let start = Instant::now();
+    let outputs = match direction {
+        Direction::Forward => {
+            let output = reference::forward(problem, &value, &locations, &weights);
+            Outputs::Forward { output: rounded(output, dtype) }
+        }
+        Direction::Backward => {
+            let upstream = grad_output.to_f64();
+            let grads = reference::backward(problem, &value, &locations, &weights, &upstream);
+            Outputs::Backward {
+                value: rounded(grads.value, dtype),
+                locations: rounded(grads.locations, sampling),
+                weights: rounded(grads.weights, sampling),
+            }
+        }
+    };
+    (outputs, start.elapsed().as_secs_f64() * 1e6)
+}
+
+/// The nearest values of a format.
+fn rounded(exact: Vec<f64>, dtype: DType) -> Buffer {
+    match dtype {
+        DType::F64 => Buffer::F64(exact),
+        DType::F32 => Buffer::F32(exact.into_iter().map(|x| x as f32).collect()),
+        DType::F16 => Buffer::F16(exact.into_iter().map(f16::from_f64).collect()),
+        DType::Bf16 => Buffer::Bf16(exact.into_iter().map(bf16::from_f64).collect()),
+    }
+}

@@ -1,0 +1,95 @@
+//! Whatever files and options say, a call is loaded with tensors of the right sizes or refused.
+
+use msdeform::{DType, ValueLayout};
+use proptest::collection::vec;
+use proptest::option::of;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::decode::Call;
+use super::formats::{Input, Kind, Stored, names, npy};
+use super::sizes::SizeArgs;
+
+/// Mostly small, sometimes past all memory.
+fn size() -> impl Strategy<Value = usize> {
+    prop_oneof![8 => 0usize..4, 1 => select(vec![usize::MAX, usize::MAX / 2, 1 << 33])]
+}
+
+fn options() -> impl Strategy<Value = SizeArgs> {
+    let level = (prop_oneof![9 => 1i64..4, 1 => any::<i64>()], 1i64..4);
+    let sizes = (of(size()), of(size()), of(size()), of(size()), vec(size(), 0..3));
+    let types = (
+        of(select(DType::ALL.to_vec())),
+        of(select(DType::ALL.to_vec())),
+        of(select(ValueLayout::ALL.to_vec())),
+    );
+    (sizes, vec(level, 0..3), types).prop_map(
+        |((batch, heads, channels, queries, points), levels, (dtype, sampling_dtype, layout))| {
+            SizeArgs {
+                batch,
+                heads,
+                channels,
+                queries,
+                points,
+                levels,
+                dtype,
+                sampling_dtype,
+                layout,
+            }
+        },
+    )
+}
+
+/// A `.npy` file of some type and a small shape, with as many bytes as it says.
+fn array() -> impl Strategy<Value = Vec<u8>> {
+    (select(Stored::ALL.to_vec()), vec(0usize..4, 0..7), any::<u8>()).prop_map(
+        |(stored, shape, byte)| {
+            let bytes = stored.size_bytes() * shape.iter().product::<usize>();
+            [npy::header(stored, &shape), vec![byte; bytes]].concat()
+        },
+    )
+}
+
+fn integers() -> impl Strategy<Value = Vec<u8>> {
+    vec(prop_oneof![9 => 0i64..5, 1 => any::<i64>()], 0..5)
+        .prop_map(|numbers| numbers.into_iter().flat_map(i64::to_le_bytes).collect())
+}
+
+/// Loads a call from files in the order of [`names::ALL`]; what is loaded has the right sizes.
+fn load(kind: Kind, files: Vec<Vec<u8>>, args: &SizeArgs, backward: bool) {
+    let input = Input::in_memory(kind, names::ALL.into_iter().zip(files).collect());
+    let Ok(tensors) = input.tensors() else { return };
+    if let Ok(Call { described, inputs }) = Call::load(&tensors, args, backward) {
+        assert_eq!(inputs.value.len(), described.problem.value_len());
+        assert_eq!(inputs.locations.len(), described.problem.locations_len());
+        assert_eq!(inputs.weights.len(), described.problem.weights_len());
+        assert_eq!(described.value_shape.iter().product::<usize>(), inputs.value.len());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn raw_files_of_any_length_are_loaded_or_refused(
+        lengths in vec(0usize..200, 6),
+        shapes in integers(),
+        starts in integers(),
+        args in options(),
+        backward in any::<bool>(),
+    ) {
+        let mut files: Vec<Vec<u8>> = lengths.into_iter().map(|length| vec![1; length]).collect();
+        files[1] = shapes;
+        files[2] = starts;
+        load(Kind::Bin, files, &args, backward);
+    }
+
+    #[test]
+    fn arrays_of_any_type_and_shape_are_loaded_or_refused(
+        files in vec(array(), 6),
+        args in options(),
+        backward in any::<bool>(),
+    ) {
+        load(Kind::Npy, files, &args, backward);
+    }
+}

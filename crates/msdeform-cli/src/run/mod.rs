@@ -1,0 +1,96 @@
+//! `msdeform run`: the operator on the user's own tensors.
+//!
+//! Read everything, describe the call, compute, check, write: in this order, so that whatever can
+//! be refused is refused before the work, and nothing is written that failed its check.
+
+mod compute;
+mod decode;
+mod formats;
+#[cfg(test)]
+mod fuzz;
+mod report;
+mod sizes;
+mod write;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+
+use compute::{Computation, Request};
+use decode::Call;
+use formats::{Input, names};
+use report::Report;
+use sizes::SizeArgs;
+use write::Target;
+
+use crate::args::DeviceArgs;
+use crate::exit::CheckFailed;
+use crate::output::{print, print_json};
+
+/// Run the operator on your own tensors
+///
+/// INPUT is a .safetensors file, or a folder with one .npy or raw .bin file per tensor: value,
+/// spatial_shapes, sampling_locations, attention_weights; level_start_index if the levels do not
+/// follow each other; grad_output for --backward. Results are written in the same kind of file.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// A .safetensors file, or a folder of .npy or .bin files
+    pub input: PathBuf,
+    /// Where results go: a .safetensors file or a folder, like the input [default: beside it]
+    #[arg(long, short, value_name = "PATH")]
+    pub output: Option<PathBuf>,
+    /// Replace results that exist
+    #[arg(long)]
+    pub force: bool,
+    /// Also compute the gradients for grad_output: grad_value, grad_sampling_locations,
+    /// grad_attention_weights
+    #[arg(long)]
+    pub backward: bool,
+    /// Compare with the f64 reference before writing; a failed check writes nothing
+    #[arg(long)]
+    pub check: bool,
+    /// Where to compute.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Which variant computes; once per direction, `reference` for the f64 reference
+    /// [default: the best]
+    #[arg(long, value_name = "ID")]
+    pub variant: Vec<String>,
+    /// Say what was done as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Sizes that the files do not state.
+    #[command(flatten)]
+    pub sizes: SizeArgs,
+}
+
+/// Runs the command.
+pub fn run(args: &RunArgs) -> Result<()> {
+    let input = Input::read(&args.input)?;
+    let target = Target::new(&input, args.output.as_deref(), args.force)?;
+    target.ensure_free(Computation::tensor_names(args.backward))?;
+    let tensors = input.tensors()?;
+    let call = Call::load(&tensors, &args.sizes, args.backward)?;
+    let idle_gradient = !args.backward && tensors.find(names::GRAD_OUTPUT).is_some();
+
+    let device = args.device.open()?;
+    let request = Request { variants: &args.variant, backward: args.backward, check: args.check };
+    let computation = compute::compute(device.as_ref(), &call, &request)?;
+    let passed = computation.checks().all(|check| check.pass);
+    let report = Report::new(&call.described.problem, &computation, &target, passed, idle_gradient);
+    if passed {
+        target.write(&computation.into_products(&call.described))?;
+    }
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print(&report.to_string())?;
+    }
+    if passed {
+        Ok(())
+    } else {
+        let input = args.input.display();
+        Err(CheckFailed(format!("{input}: the check failed; nothing was written")).into())
+    }
+}

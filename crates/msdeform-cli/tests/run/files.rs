@@ -1,0 +1,177 @@
+//! Tensors of a call that can be checked by hand, written in every kind of file.
+
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+use half::{bf16, f16};
+use safetensors::{Dtype, SafeTensors};
+use tempfile::TempDir;
+
+/// One tensor: name, type, shape and little-endian elements.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    pub name: &'static str,
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    pub bytes: Vec<u8>,
+}
+
+impl Tensor {
+    pub fn floats(name: &'static str, dtype: Dtype, shape: &[usize], values: &[f64]) -> Self {
+        assert_eq!(shape.iter().product::<usize>(), values.len(), "{name}");
+        let bytes = values.iter().flat_map(|&x| encode(dtype, x)).collect();
+        Self { name, dtype, shape: shape.to_vec(), bytes }
+    }
+
+    pub fn integers(name: &'static str, shape: &[usize], values: &[i64]) -> Self {
+        let bytes = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        Self { name, dtype: Dtype::I64, shape: shape.to_vec(), bytes }
+    }
+
+    pub fn narrow_integers(name: &'static str, shape: &[usize], values: &[i32]) -> Self {
+        let bytes = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        Self { name, dtype: Dtype::I32, shape: shape.to_vec(), bytes }
+    }
+}
+
+fn encode(dtype: Dtype, x: f64) -> Vec<u8> {
+    match dtype {
+        Dtype::F64 => x.to_le_bytes().to_vec(),
+        Dtype::F32 => (x as f32).to_le_bytes().to_vec(),
+        Dtype::F16 => f16::from_f64(x).to_le_bytes().to_vec(),
+        Dtype::BF16 => bf16::from_f64(x).to_le_bytes().to_vec(),
+        other => panic!("no floats of {other:?}"),
+    }
+}
+
+pub fn decode(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
+    match dtype {
+        Dtype::F64 => bytes.as_chunks().0.iter().map(|&x| f64::from_le_bytes(x)).collect(),
+        Dtype::F32 => bytes.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x).into()).collect(),
+        Dtype::F16 => bytes.as_chunks().0.iter().map(|&x| f16::from_le_bytes(x).into()).collect(),
+        Dtype::BF16 => bytes.as_chunks().0.iter().map(|&x| bf16::from_le_bytes(x).into()).collect(),
+        other => panic!("no floats of {other:?}"),
+    }
+}
+
+/// A level of 2 x 2 pixels with two channels, 1 2 / 3 4 and ten times that; one query with two
+/// points: on the first pixel with weight 1/4, in the middle of all four with weight 3/4.
+///
+/// Output: 1/4 * 1 + 3/4 * 2.5 = 2.125, and 21.25. All of it is exact in every format.
+pub fn by_hand(value: Dtype, sampling: Dtype) -> Vec<Tensor> {
+    vec![
+        Tensor::floats("value", value, &[1, 4, 1, 2], &[1., 10., 2., 20., 3., 30., 4., 40.]),
+        Tensor::integers("spatial_shapes", &[1, 2], &[2, 2]),
+        Tensor::integers("level_start_index", &[1], &[0]),
+        Tensor::floats(
+            "sampling_locations",
+            sampling,
+            &[1, 1, 1, 1, 2, 2],
+            &[0.25, 0.25, 0.5, 0.5],
+        ),
+        Tensor::floats("attention_weights", sampling, &[1, 1, 1, 1, 2], &[0.25, 0.75]),
+        Tensor::floats("grad_output", value, &[1, 1, 2], &[2.0, 1.0]),
+    ]
+}
+
+pub const OUTPUT: [f64; 2] = [2.125, 21.25];
+
+/// Replaces the tensor of the same name.
+pub fn with(mut tensors: Vec<Tensor>, tensor: Tensor) -> Vec<Tensor> {
+    let at = tensors.iter().position(|other| other.name == tensor.name).expect("a known tensor");
+    tensors[at] = tensor;
+    tensors
+}
+
+/// Without the tensor of this name.
+pub fn without(tensors: Vec<Tensor>, name: &str) -> Vec<Tensor> {
+    tensors.into_iter().filter(|tensor| tensor.name != name).collect()
+}
+
+/// A folder of its own for every test.
+pub struct Place(TempDir);
+
+impl Place {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Names of all files, sorted.
+    pub fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.0.path()).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    pub fn write_safetensors(&self, tensors: &[Tensor]) -> PathBuf {
+        let views = tensors.iter().map(|tensor| {
+            let Tensor { name, dtype, shape, bytes } = tensor;
+            let view = safetensors::tensor::TensorView::new(*dtype, shape.clone(), bytes).unwrap();
+            (*name, view)
+        });
+        let path = self.path("call.safetensors");
+        std::fs::write(&path, safetensors::serialize(views, None).unwrap()).unwrap();
+        path
+    }
+
+    /// One `.npy` file per tensor, its header written as NumPy writes it.
+    pub fn write_npy(&self, tensors: &[Tensor]) -> PathBuf {
+        for tensor in tensors {
+            let descr = match tensor.dtype {
+                Dtype::F64 => "<f8",
+                Dtype::F32 => "<f4",
+                Dtype::F16 => "<f2",
+                Dtype::BF16 => "|V2",
+                Dtype::I64 => "<i8",
+                Dtype::I32 => "<i4",
+                other => panic!("no .npy of {other:?}"),
+            };
+            let sizes: Vec<String> = tensor.shape.iter().map(ToString::to_string).collect();
+            let header = format!(
+                "{{'descr': '{descr}', 'fortran_order': False, 'shape': ({},), }}\n",
+                sizes.join(", ")
+            );
+            let length = u16::try_from(header.len()).unwrap().to_le_bytes();
+            let bytes =
+                [b"\x93NUMPY\x01\x00", &length[..], header.as_bytes(), &tensor.bytes].concat();
+            std::fs::write(self.path(tensor.name).with_extension("npy"), bytes).unwrap();
+        }
+        self.0.path().to_path_buf()
+    }
+
+    pub fn write_bin(&self, tensors: &[Tensor]) -> PathBuf {
+        for tensor in tensors {
+            std::fs::write(self.path(tensor.name).with_extension("bin"), &tensor.bytes).unwrap();
+        }
+        self.0.path().to_path_buf()
+    }
+}
+
+/// `msdeform run INPUT OPTIONS...`
+pub fn run(input: &Path, options: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_msdeform"));
+    command.arg("run").arg(input).args(options);
+    command
+}
+
+/// A tensor of a safetensors file: shape, type and values.
+pub fn read_safetensors(path: &Path, name: &str) -> (Vec<usize>, Dtype, Vec<f64>) {
+    let bytes = std::fs::read(path).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let tensor = file.tensor(name).unwrap();
+    (tensor.shape().to_vec(), tensor.dtype(), decode(tensor.dtype(), tensor.data()))
+}
+
+/// A tensor of a `.npy` file by another reader than the one under test: shape, type, bytes.
+pub fn read_npy(path: &Path) -> (Vec<u64>, String, Vec<u8>) {
+    let bytes = std::fs::read(path).unwrap();
+    let mut rest = bytes.as_slice();
+    let header = npyz::NpyHeader::from_reader(&mut rest).unwrap();
+    (header.shape().to_vec(), header.dtype().descr(), rest.to_vec())
+}

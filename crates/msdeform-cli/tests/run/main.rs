@@ -1,0 +1,8 @@
+//! `msdeform run` on the real binary: tensors in files, results in files, words and exit codes.
+
+#[cfg(test)]
+mod computes;
+#[cfg(test)]
+mod files;
+#[cfg(test)]
+mod refuses;

@@ -1,0 +1,213 @@
+//! What is refused, in words that name the file, the tensor, what was expected and what was found;
+//! and that nothing is written then.
+
+use predicates::prelude::*;
+use safetensors::Dtype::{BF16, F16, F32, F64};
+
+use crate::files::{Place, Tensor, by_hand, run, with, without};
+
+/// Runs, expects a refusal with all of these words, and that no file appeared.
+#[track_caller]
+fn refused(place: &Place, input: &std::path::Path, options: &[&str], words: &[&str]) {
+    let before = place.names();
+    let mut assert = run(input, options).assert().failure();
+    for word in words {
+        assert = assert.stderr(predicate::str::contains(*word));
+    }
+    assert.stderr(predicate::str::contains("panicked").not());
+    assert_eq!(place.names(), before);
+}
+
+#[track_caller]
+fn refused_safetensors(tensors: &[Tensor], options: &[&str], words: &[&str]) {
+    let place = Place::new();
+    let input = place.write_safetensors(tensors);
+    refused(&place, &input, options, &[words, &["call.safetensors"]].concat());
+}
+
+#[test]
+fn missing_inputs_are_named() {
+    let place = Place::new();
+    refused(&place, &place.path("nowhere"), &[], &["nowhere", "no such file or folder"]);
+    refused(&place, &place.path(""), &[], &["neither value.npy nor value.bin"]);
+    std::fs::write(place.path("x.pt"), b"PK").unwrap();
+    refused(&place, &place.path("x.pt"), &[], &["x.pt", "expected a .safetensors file"]);
+    for name in ["value", "sampling_locations", "attention_weights", "spatial_shapes"] {
+        let tensors = without(by_hand(F32, F32), name);
+        refused_safetensors(&tensors, &[], &[&format!("no tensor `{name}`")]);
+    }
+    let tensors = without(by_hand(F32, F32), "grad_output");
+    refused_safetensors(&tensors, &["--backward"], &["no tensor `grad_output`"]);
+    let place = Place::new();
+    let input = place.write_npy(&without(by_hand(F32, F32), "attention_weights"));
+    refused(&place, &input, &[], &["no file attention_weights.npy"]);
+    place.write_bin(&by_hand(F32, F32));
+    refused(&place, &input, &[], &["both value.npy and value.bin"]);
+}
+
+#[test]
+fn wrong_shapes_are_named_with_what_was_expected() {
+    let cases = [
+        (
+            Tensor::floats("value", F32, &[1, 3, 1, 2], &[0.0; 6]),
+            "`value`: shape [1, 3, 1, 2], expected [1, 4, 1, D] (interleaved)",
+        ),
+        (
+            Tensor::floats("value", F32, &[2, 4, 1, 2], &[0.0; 16]),
+            "`value`: shape [2, 4, 1, 2], expected [1, 4, 1, D]",
+        ),
+        (
+            Tensor::floats("sampling_locations", F32, &[1, 1, 1, 2, 2, 2], &[0.0; 8]),
+            "`sampling_locations`: shape [1, 1, 1, 2, 2, 2], expected [N, Lq, M, L, P, 2] with L = 1",
+        ),
+        (
+            Tensor::floats("attention_weights", F32, &[1, 1, 1, 1, 3], &[0.0; 3]),
+            "`attention_weights`: shape [1, 1, 1, 1, 3], expected [1, 1, 1, 1, 2]",
+        ),
+        (
+            Tensor::integers("spatial_shapes", &[2], &[2, 2]),
+            "`spatial_shapes`: shape [2], expected [L, 2]",
+        ),
+        (Tensor::integers("level_start_index", &[2], &[0, 4]), "2 entries for 1 levels"),
+        (Tensor::integers("level_start_index", &[1], &[-1]), "must not be negative"),
+        (Tensor::integers("level_start_index", &[1], &[1]), "expected [1, 5, 1, D] (interleaved)"),
+        (Tensor::integers("spatial_shapes", &[1, 2], &[2, 0]), "level 0 is 2 x 0"),
+        (Tensor::integers("spatial_shapes", &[1, 2], &[i64::MAX, i64::MAX]), "more elements"),
+    ];
+    for (tensor, words) in cases {
+        refused_safetensors(&with(by_hand(F32, F32), tensor), &[], &[words]);
+    }
+    let gradient = Tensor::floats("grad_output", F32, &[1, 2, 1], &[0.0; 2]);
+    let words = "`grad_output`: shape [1, 2, 1], expected [1, 1, 2]";
+    refused_safetensors(&with(by_hand(F32, F32), gradient), &["--backward"], &[words]);
+}
+
+#[test]
+fn wrong_types_are_named() {
+    let cases = [
+        (Tensor::integers("value", &[1, 4, 1, 2], &[0; 8]), "`value`: is i64, expected f32"),
+        (Tensor::floats("spatial_shapes", F32, &[1, 2], &[2.0; 2]), "is f32, expected i64 or i32"),
+        (
+            Tensor::floats("attention_weights", F64, &[1, 1, 1, 1, 2], &[0.5; 2]),
+            "`attention_weights`: is f64 beside f32 values",
+        ),
+    ];
+    for (tensor, words) in cases {
+        refused_safetensors(&with(by_hand(F32, F32), tensor), &[], &[words]);
+    }
+    let gradient = Tensor::floats("grad_output", F16, &[1, 1, 2], &[0.0; 2]);
+    let words = "`grad_output`: is f16";
+    refused_safetensors(&with(by_hand(F32, F32), gradient), &["--backward"], &[words]);
+    refused_safetensors(
+        &by_hand(F32, F32),
+        &["--dtype", "f16"],
+        &["is f32, the command line says f16"],
+    );
+    let place = Place::new();
+    let input = place.write_npy(&by_hand(BF16, BF16));
+    refused(&place, &input, &[], &["value.npy", "two raw bytes", "--dtype bf16"]);
+}
+
+#[test]
+fn sizes_that_contradict_the_files_are_refused() {
+    for (options, words) in [
+        (["--heads", "2"], "--heads says 2"),
+        (["--batch", "3"], "--batch says 3"),
+        (["--queries", "9"], "--queries says 9"),
+        (["--channels", "4"], "--channels says 4"),
+        (["--points", "3"], "--points adds up to 3"),
+        (["--points", "1,1"], "--points has 2 entries for 1 levels"),
+        (["--levels", "2x3"], "--levels says [(2, 3)]"),
+        (["--layout", "head_major_padded"], "expected [1, 1, 16, D] (head_major_padded)"),
+        (["--variant", "fwd_nobody"], "no variant `fwd_nobody`"),
+        (["--variant", "bwd_cpu_scalar"], "--backward"),
+        (["--device", "cuda:99"], "cuda:99"),
+        (["--threads", "0"], "at least one is needed"),
+    ] {
+        let place = Place::new();
+        let input = place.write_safetensors(&by_hand(F32, F32));
+        refused(&place, &input, &options, &[words]);
+    }
+}
+
+#[test]
+fn raw_files_without_sizes_say_which_are_missing() {
+    let place = Place::new();
+    let input = place.write_bin(&by_hand(F16, F16));
+    refused(&place, &input, &[], &["value.bin", "--heads, --channels, --points, --dtype"]);
+    let sizes = ["--heads", "1", "--channels", "2", "--points", "2", "--dtype", "f16"];
+    let with_sizes = |more: &[&'static str]| [&sizes[..], more].concat();
+    refused(&place, &input, &sizes, &["attention_weights.bin", "--queries or --sampling-dtype"]);
+    let words = ["sampling_locations.bin", "8 bytes, expected 24 (12 elements of f16)"];
+    refused(&place, &input, &with_sizes(&["--queries", "3"]), &words);
+    let words = ["value.bin", "16 bytes are no whole number of images of 48 bytes", "--layout"];
+    let odd =
+        ["--heads", "1", "--channels", "6", "--points", "2", "--dtype", "f16", "--queries", "1"];
+    refused(&place, &input, &odd, &words);
+    std::fs::write(place.path("spatial_shapes.bin"), [1, 2, 3]).unwrap();
+    refused(&place, &input, &sizes, &["spatial_shapes.bin", "3 bytes are no pairs"]);
+}
+
+#[test]
+fn truncated_files_are_refused_by_name() {
+    for tensor in by_hand(F32, F32) {
+        let place = Place::new();
+        let input = place.write_npy(&by_hand(F32, F32));
+        let file = place.path(tensor.name).with_extension("npy");
+        let bytes = std::fs::read(&file).unwrap();
+        for cut in [0, 7, 30, bytes.len() - 1] {
+            std::fs::write(&file, &bytes[..cut]).unwrap();
+            refused(&place, &input, &["--backward"], &[&format!("{}.npy", tensor.name)]);
+        }
+    }
+    let place = Place::new();
+    let input = place.write_safetensors(&by_hand(F32, F32));
+    let bytes = std::fs::read(&input).unwrap();
+    for cut in [0, 7, 100, bytes.len() - 1] {
+        std::fs::write(&input, &bytes[..cut]).unwrap();
+        refused(&place, &input, &[], &["call.safetensors", "not a readable safetensors file"]);
+    }
+}
+
+#[test]
+fn results_are_not_replaced_unasked_and_the_input_never() {
+    let place = Place::new();
+    let input = place.write_safetensors(&by_hand(F32, F32));
+    std::fs::write(place.path("call.output.safetensors"), b"mine").unwrap();
+    refused(&place, &input, &[], &["call.output.safetensors", "exists", "--force"]);
+    assert_eq!(std::fs::read(place.path("call.output.safetensors")).unwrap(), b"mine");
+    let same = input.to_str().unwrap();
+    refused(&place, &input, &["--output", same, "--force"], &["is the input"]);
+    run(&input, &["--force"]).assert().success();
+
+    let place = Place::new();
+    let input = place.write_npy(&by_hand(F32, F32));
+    std::fs::write(place.path("grad_value.npy"), b"mine").unwrap();
+    refused(&place, &input, &["--backward"], &["grad_value.npy", "exists"]);
+    let elsewhere = place.path("deep/results");
+    let options = ["--backward", "--output", elsewhere.to_str().unwrap()];
+    run(&input, &options).assert().success();
+    assert!(elsewhere.join("grad_value.npy").is_file());
+    assert_eq!(std::fs::read(place.path("grad_value.npy")).unwrap(), b"mine");
+}
+
+#[test]
+fn a_failed_check_is_exit_code_1_and_writes_nothing() {
+    // A NaN that is sampled cannot be within any bound.
+    let value = [f64::NAN, 10., 2., 20., 3., 30., 4., 40.];
+    let tensors = with(by_hand(F32, F32), Tensor::floats("value", F32, &[1, 4, 1, 2], &value));
+    let place = Place::new();
+    let input = place.write_safetensors(&tensors);
+    let failed = predicate::str::contains("FAIL    output");
+    run(&input, &["--check"]).assert().code(1).stdout(failed);
+    assert_eq!(place.names(), ["call.safetensors"]);
+    run(&input, &[]).assert().success();
+}
+
+#[test]
+fn checking_the_reference_with_itself_is_refused() {
+    let words = "compares with the reference, and the reference is what computes here";
+    let place = Place::new();
+    let input = place.write_safetensors(&by_hand(F64, F64));
+    refused(&place, &input, &["--check"], &[words, "nothing else computes f64"]);
+}

@@ -1,0 +1,201 @@
+//! Test tensors: pixels written to memory by the definition of each layout, samples aimed at pixels.
+
+use msdeform::{Level, Problem, ValueLayout};
+use proptest::prelude::*;
+
+/// Row-major offset of `index` in a tensor of `shape`.
+fn ravel<const RANK: usize>(shape: [usize; RANK], index: [usize; RANK]) -> usize {
+    shape.iter().zip(index).fold(0, |offset, (size, i)| {
+        assert!(i < *size, "{index:?} is outside of {shape:?}");
+        offset * size + i
+    })
+}
+
+/// Where one channel of one pixel lies in the value tensor.
+pub fn value_offset(
+    problem: &Problem,
+    (n, m, l): (usize, usize, usize),
+    (row, column): (usize, usize),
+    channel: usize,
+) -> usize {
+    let Level { height, width, start } = problem.levels()[l];
+    let (images, heads) = (problem.batch(), problem.heads());
+    let (pixels, channels) = (problem.spatial(), problem.channels());
+    let packed = start + ravel([height, width], [row, column]);
+    match problem.layout() {
+        ValueLayout::Interleaved => {
+            ravel([images, pixels, heads, channels], [n, packed, m, channel])
+        }
+        ValueLayout::HeadMajor => ravel([images, heads, pixels, channels], [n, m, packed, channel]),
+        ValueLayout::HeadMajorPadded => {
+            let bordered = start + ravel([height + 2, width + 2], [row + 1, column + 1]);
+            ravel([images, heads, pixels, channels], [n, m, bordered, channel])
+        }
+    }
+}
+
+/// The location whose pixel coordinate is `pixel`: `location * size - 0.5 = pixel`. Exact where
+/// `size` is a power of two, which is why the tests by hand use such levels.
+pub fn location(pixel: f64, size: usize) -> f64 {
+    (pixel + 0.5) / size as f64
+}
+
+/// A call with every tensor in memory.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub problem: Problem,
+    pub value: Vec<f64>,
+    pub locations: Vec<f64>,
+    pub weights: Vec<f64>,
+}
+
+impl Call {
+    /// All pixels from `pixel(n, m, l, row, column, channel)`; NaN in borders and gaps, which no
+    /// sample may see; weights of one; every sample far outside.
+    pub fn new(problem: Problem, pixel: impl Fn([usize; 6]) -> f64) -> Self {
+        let mut value = vec![f64::NAN; problem.value_len()];
+        for_each_pixel(&problem, |index, offset| value[offset] = pixel(index));
+        Self {
+            value,
+            locations: vec![-9.0; problem.locations_len()],
+            weights: vec![1.0; problem.weights_len()],
+            problem,
+        }
+    }
+
+    /// Position of a sample in the weights.
+    pub fn sample(&self, n: usize, q: usize, m: usize, s: usize) -> usize {
+        ravel(self.problem.weights_shape(), [n, q, m, s])
+    }
+
+    /// Aims a sample at pixel coordinates `(x, y)` of its level.
+    pub fn aim(&mut self, sample: usize, level: usize, (x, y): (f64, f64)) {
+        let Level { height, width, .. } = self.problem.levels()[level];
+        self.locations[2 * sample] = location(x, width);
+        self.locations[2 * sample + 1] = location(y, height);
+    }
+
+    pub fn forward(&self) -> Vec<f64> {
+        msdeform::reference::forward(&self.problem, &self.value, &self.locations, &self.weights)
+    }
+
+    pub fn backward(&self, grad_output: &[f64]) -> msdeform::reference::Gradients {
+        let Self { problem, value, locations, weights } = self;
+        msdeform::reference::backward(problem, value, locations, weights, grad_output)
+    }
+}
+
+/// Visits `[n, m, l, row, column, channel]` and its offset in the value tensor.
+pub fn for_each_pixel(problem: &Problem, mut visit: impl FnMut([usize; 6], usize)) {
+    for n in 0..problem.batch() {
+        for m in 0..problem.heads() {
+            for (l, level) in problem.levels().iter().enumerate() {
+                for row in 0..level.height {
+                    for column in 0..level.width {
+                        for c in 0..problem.channels() {
+                            let offset = value_offset(problem, (n, m, l), (row, column), c);
+                            visit([n, m, l, row, column, c], offset);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One channel, one head, one query, one sample: the whole call in six numbers.
+pub fn one_sample(
+    (height, width): (usize, usize),
+    values: &[f64],
+    (x, y): (f64, f64),
+    weight: f64,
+) -> Call {
+    let problem = Problem::builder()
+        .queries(1)
+        .levels([(height as i64, width as i64)])
+        .build()
+        .expect("a single level is a valid problem");
+    let locations = vec![location(x, width), location(y, height)];
+    Call { problem, value: values.to_vec(), locations, weights: vec![weight] }
+}
+
+/// Random small problems over every layout, with gaps between levels, levels in any order in
+/// memory and differing points per level; samples inside, across every border and outside.
+pub fn random_call() -> impl Strategy<Value = Call> {
+    let level = (1i64..=5, 1i64..=6, 0usize..=3, 0usize..=4);
+    let sizes = (0usize..=2, 1usize..=3, 1usize..=4, 0usize..=3);
+    let order = (proptest::sample::select(ValueLayout::ALL.to_vec()), any::<bool>(), any::<u64>());
+    (proptest::collection::vec(level, 1..=3), sizes, order).prop_map(
+        |(levels, (batch, heads, channels, queries), (layout, reversed, seed))| {
+            let border = 2 * layout.border() as i64;
+            let mut starts = vec![0; levels.len()];
+            let mut next = 0;
+            let mut place = |index: usize| {
+                let (height, width, gap, _) = levels[index];
+                starts[index] = next + gap as i64;
+                next = starts[index] + (height + border) * (width + border);
+            };
+            if reversed {
+                (0..levels.len()).rev().for_each(&mut place);
+            } else {
+                (0..levels.len()).for_each(&mut place);
+            }
+            let problem = Problem::builder()
+                .batch(batch)
+                .heads(heads)
+                .channels(channels)
+                .queries(queries)
+                .levels(levels.iter().map(|&(height, width, ..)| (height, width)))
+                .level_starts(starts)
+                .spatial(next as usize + 2)
+                .points_per_level(levels.iter().map(|level| level.3).collect::<Vec<_>>())
+                .layout(layout)
+                .build()
+                .expect("the levels were placed one after the other");
+            random_tensors(problem, seed)
+        },
+    )
+}
+
+fn random_tensors(problem: Problem, seed: u64) -> Call {
+    let mut random = Random(seed);
+    let mut call = Call::new(problem, |_| 0.0);
+    let problem = call.problem.clone();
+    for_each_pixel(&problem, |_, offset| call.value[offset] = random.between(-2.0, 2.0));
+    for weight in &mut call.weights {
+        *weight = random.between(-1.0, 1.0);
+    }
+    for row in 0..problem.batch() * problem.queries() * problem.heads() {
+        for (l, level) in problem.levels().iter().enumerate() {
+            for s in problem.level_samples(l) {
+                let x = random.between_cell_borders(level.width);
+                let y = random.between_cell_borders(level.height);
+                call.aim(row * problem.samples() + s, l, (x, y));
+            }
+        }
+    }
+    call
+}
+
+/// `SplitMix64`.
+pub struct Random(pub u64);
+
+impl Random {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    pub fn between(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A pixel coordinate from two outside on one side to two outside on the other, at least a
+    /// fiftieth of a pixel away from every integer: the operator is smooth there.
+    fn between_cell_borders(&mut self, size: usize) -> f64 {
+        self.between(-2.0, size as f64 + 2.0).floor() + self.between(0.02, 0.98)
+    }
+}

@@ -1,0 +1,5 @@
+//! Checks of the tree that no compiler makes.
+
+pub mod links;
+pub mod paths;
+pub mod variant_pages;

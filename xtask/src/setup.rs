@@ -1,0 +1,76 @@
+//! What the tests need besides cargo, installed where that is possible.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process::{capture, on_path, run_ok};
+use crate::tree;
+
+/// A C++ compiler: the kernels are also compiled for the host, to run without a GPU.
+pub fn cxx_compiler() -> Result<String> {
+    if let Ok(chosen) = std::env::var("CXX") {
+        return Ok(chosen);
+    }
+    let names = ["c++", "g++", "clang++"];
+    if on_path(&names).is_none() {
+        apt_install(&["g++"]).context("no C++ compiler (c++, g++ or clang++)")?;
+    }
+    let found = on_path(&names).context("no C++ compiler, even after installing g++")?;
+    let version = capture(Command::new(&found).arg("--version"))?;
+    Ok(version.lines().next().unwrap_or_default().to_owned())
+}
+
+/// A Python environment with these packages, kept under the target folder and made again when the
+/// list changes. Returns its folder.
+pub fn python_environment(name: &str, packages: &[&str]) -> Result<PathBuf> {
+    let folder = tree::cache().join(format!("python-{name}"));
+    let stamp = folder.join("msdeform-packages.txt");
+    let wanted = packages.join("\n");
+    if std::fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
+        return Ok(folder);
+    }
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)
+            .with_context(|| format!("{}: cannot be removed", folder.display()))?;
+    }
+    if on_path(&["python3"]).is_none() {
+        apt_install(&["python3", "python3-venv"]).context("no python3")?;
+    }
+    let create = || run_ok(Command::new("python3").args(["-m", "venv"]).arg(&folder));
+    if create().is_err() {
+        // Debian splits the module off.
+        apt_install(&["python3-venv"]).context("python3 has no venv module")?;
+        create()?;
+    }
+    run_ok(
+        Command::new(python_in(&folder))
+            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+            .args(packages),
+    )?;
+    std::fs::write(&stamp, wanted)?;
+    Ok(folder)
+}
+
+/// The interpreter of an environment.
+pub fn python_in(environment: &Path) -> PathBuf {
+    environment.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" })
+}
+
+/// Installs Debian packages if that is ours to do.
+fn apt_install(packages: &[&str]) -> Result<()> {
+    let names = packages.join(" ");
+    let is_root = capture(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
+    if !is_root || on_path(&["apt-get"]).is_none() {
+        bail!("install it first (on Debian: `apt-get install {names}`)");
+    }
+    let apt = || {
+        let mut command = Command::new("apt-get");
+        command.env("DEBIAN_FRONTEND", "noninteractive");
+        command
+    };
+    run_ok(apt().args(["update", "-qq"]))?;
+    run_ok(apt().args(["install", "-y", "-qq", "--no-install-recommends"]).args(packages))?;
+    Ok(())
+}

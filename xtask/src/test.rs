@@ -1,0 +1,160 @@
+//! `cargo xtask test`: everything that must hold before a change lands.
+
+use std::process::{Command, ExitCode};
+
+use anyhow::{Result, ensure};
+use clap::Args;
+
+use crate::checks;
+use crate::process::{Finished, cargo, on_path, run, run_ok};
+use crate::steps::{Count, Report, Steps};
+use crate::tree;
+use crate::{readme, setup};
+
+/// Options of `test`.
+#[derive(Args)]
+pub struct TestArgs {
+    /// Leave out what compiles everything once more: doctests and the documentation
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Runs all steps; the exit code says whether all of them passed.
+pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
+    let mut steps = Steps::default();
+    let mut environment = Vec::new();
+    steps.run("setup", || set_up(&mut environment));
+    steps.run("format", || succeed(&mut cargo(["fmt", "--all", "--check"])));
+    steps.run("links", checks::links::check);
+    steps.run("paths", checks::paths::check);
+    steps.run("readme", readme::check);
+    steps.run("clippy", || {
+        let lint = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
+        succeed(&mut cargo(lint))
+    });
+    steps.run("tests", || tests(&environment));
+    if !args.quick {
+        steps.run("doctests", || {
+            let mut doctests =
+                cargo(["test", "--workspace", "--locked", "--doc", "--no-fail-fast"]);
+            harness_report(&run(&mut doctests)?)
+        });
+        steps.run("documentation", || {
+            let mut docs = cargo(["doc", "--workspace", "--locked", "--no-deps"]);
+            succeed(docs.env("RUSTDOCFLAGS", "-D warnings"))
+        });
+    }
+    steps.run("variant pages", checks::variant_pages::check);
+    Ok(if steps.finish() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The compiler of the CUDA kernels, as a wheel: no GPU and no toolkit is needed to compile.
+const NVRTC_PACKAGES: [&str; 1] = ["nvidia-cuda-nvrtc>=13,<14"];
+
+/// Installs what is missing; collects what the tests must know about it.
+fn set_up(environment: &mut Vec<(&'static str, String)>) -> Result<Report> {
+    let compiler = setup::cxx_compiler()?;
+    println!("C++ compiler: {compiler}");
+    if tree::root().join("crates/msdeform-cuda/kernels").is_dir() {
+        let nvrtc = setup::python_environment("nvrtc", &NVRTC_PACKAGES)?;
+        println!("NVRTC: {}", NVRTC_PACKAGES.join(" "));
+        environment.push(("VIRTUAL_ENV", nvrtc.display().to_string()));
+        // It was just installed: not finding it is a failure, not a reason to skip.
+        environment.push(("MSDEFORM_REQUIRE_NVRTC", "1".to_owned()));
+    }
+    Ok(Report { note: compiler, ..Report::default() })
+}
+
+fn succeed(command: &mut Command) -> Result<Report> {
+    run_ok(command)?;
+    Ok(Report::check(""))
+}
+
+/// Unit and integration tests, by nextest where it is installed.
+fn tests(environment: &[(&'static str, String)]) -> Result<Report> {
+    let nextest = on_path(&["cargo-nextest"]).is_some();
+    let mut command = if nextest {
+        cargo([
+            "nextest",
+            "run",
+            "--workspace",
+            "--locked",
+            "--no-fail-fast",
+            "--status-level=slow",
+        ])
+    } else {
+        cargo(["test", "--workspace", "--locked", "--no-fail-fast", "--all-targets"])
+    };
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
+    let finished = run(&mut command)?;
+    let mut report = if nextest { nextest_report(&finished) } else { harness_report(&finished) }?;
+    let Count { passed, failed, skipped } = report.count;
+    report.note = format!("{passed} passed, {failed} failed, {skipped} skipped");
+    Ok(report)
+}
+
+/// The number in front of `word`, as in `22 passed, 1 failed`.
+fn number_before(line: &str, word: &str) -> usize {
+    let words: Vec<&str> =
+        line.split([' ', ',', ';', '(', ')']).filter(|w| !w.is_empty()).collect();
+    let position = words.iter().position(|found| *found == word);
+    position.and_then(|at| words.get(at.checked_sub(1)?)?.parse().ok()).unwrap_or(0)
+}
+
+fn nextest_report(finished: &Finished) -> Result<Report> {
+    let summary = finished.output.lines().rev().find(|line| line.contains(" run: "));
+    let line = summary.unwrap_or_default();
+    let failed = ["failed", "timed", "exec"].iter().map(|word| number_before(line, word)).sum();
+    let skipped = number_before(line, "skipped");
+    let count = Count { passed: number_before(line, "passed"), failed, skipped };
+    counted(finished, count)
+}
+
+/// Reads the totals that the standard test harness prints for each binary.
+fn harness_report(finished: &Finished) -> Result<Report> {
+    let mut count = Count::default();
+    for line in finished.output.lines().filter(|line| line.starts_with("test result: ")) {
+        count.passed += number_before(line, "passed");
+        count.failed += number_before(line, "failed");
+        count.skipped += number_before(line, "ignored");
+    }
+    let mut report = counted(finished, count)?;
+    report.note = format!("{} passed", count.passed);
+    Ok(report)
+}
+
+fn counted(finished: &Finished, count: Count) -> Result<Report> {
+    ensure!(finished.success || count.failed > 0, "the tests did not run to their end");
+    Ok(Report { count, note: String::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finished(success: bool, output: &str) -> Finished {
+        Finished { success, output: output.to_owned() }
+    }
+
+    #[test]
+    fn nextest_summaries_are_counted() {
+        let output = "PASS x\n     Summary [   1.2s] 25 tests run: 22 passed (2 slow), 1 failed, \
+                      2 timed out, 3 skipped\n        FAIL y\n";
+        let report = nextest_report(&finished(false, output)).unwrap();
+        assert_eq!(report.count, Count { passed: 22, failed: 3, skipped: 3 });
+    }
+
+    #[test]
+    fn harness_totals_of_all_binaries_are_added_up() {
+        let output = "test result: ok. 10 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n\
+                      test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured\n";
+        let report = harness_report(&finished(false, output)).unwrap();
+        assert_eq!(report.count, Count { passed: 12, failed: 1, skipped: 1 });
+    }
+
+    #[test]
+    fn a_run_that_broke_off_is_no_success() {
+        assert!(nextest_report(&finished(false, "error: could not compile")).is_err());
+        assert!(harness_report(&finished(false, "")).is_err());
+    }
+}

@@ -1,0 +1,36 @@
+//! The files of the repository.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::process;
+
+/// The root of the repository.
+pub fn root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_path_buf()
+}
+
+/// Where cargo builds.
+pub fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or(root().join("target"), PathBuf::from)
+}
+
+/// Where developer commands keep what they can make again.
+pub fn cache() -> PathBuf {
+    target().join("xtask")
+}
+
+/// Every file that is, or would be, under version control, relative to the root.
+pub fn files() -> Result<Vec<PathBuf>> {
+    let listed = process::capture(
+        Command::new("git")
+            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+            .current_dir(root()),
+    )?;
+    let files = listed.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from);
+    // A file deleted but not yet committed is still listed.
+    Ok(files.filter(|file| root().join(file).is_file()).collect())
+}
