@@ -3,6 +3,7 @@
 
 mod bandwidth;
 mod cpu;
+mod cuda;
 mod processor;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub use bandwidth::Bandwidth;
 pub use cpu::CpuDevice;
+pub use cuda::CudaDevice;
 
 use crate::{Buffer, HostTensors};
 
@@ -60,6 +62,14 @@ pub enum DeviceError {
         variant: &'static str,
         /// What it said.
         source: msdeform::Error,
+    },
+    /// A GPU, its driver or its compiler said no.
+    #[error("variant `{variant}` failed on the GPU: {source}")]
+    Cuda {
+        /// The variant.
+        variant: &'static str,
+        /// What went wrong, and what to do about it.
+        source: Box<msdeform_cuda::Error>,
     },
     /// Worker threads could not be started.
     #[error("cannot start {threads} threads: {reason}")]
@@ -287,6 +297,10 @@ pub trait Prepared {
 pub struct DeviceOptions {
     /// Worker threads of the processor; all cores unless said.
     pub threads: Option<usize>,
+    /// The clock of a GPU: [`Timing::Events`] or [`Timing::Graph`]; by the problem's size unless said.
+    pub timing: Option<Timing>,
+    /// Flush the GPU's L2 before every timed run (single launches only).
+    pub cold_l2: bool,
 }
 
 /// Opens a device.
@@ -296,17 +310,14 @@ pub struct DeviceOptions {
 pub fn open(id: DeviceId, options: DeviceOptions) -> Result<Box<dyn Device>, DeviceError> {
     match id {
         DeviceId::Cpu => Ok(Box::new(CpuDevice::new(options)?)),
-        DeviceId::Cuda(_) => Err(DeviceError::Unavailable {
-            device: id,
-            missing: "this build has no CUDA backend; use --device cpu".to_owned(),
-        }),
+        DeviceId::Cuda(ordinal) => Ok(Box::new(CudaDevice::new(ordinal, options)?)),
     }
 }
 
 /// Every registered variant of every kind of device, whether this machine can run it or not.
 #[must_use]
 pub fn registry() -> Vec<&'static VariantSpec> {
-    cpu::registered().collect()
+    cpu::registered().chain(cuda::registered()).collect()
 }
 
 #[cfg(test)]
