@@ -6,8 +6,8 @@ use msdeform_bench::overview::{Row, overview, three_digits, time};
 use msdeform_bench::verify::{Limits, Report, verify_case};
 use msdeform_bench::workload::{Sizes, Tag, by_tag};
 use msdeform_bench::{
-    Breadth, Budget, Case, Device, Measurement, Record, STANDARD_SEED, Selection, bench_case,
-    record,
+    Breadth, Budget, Case, Device, Measurement, Record, STANDARD_SEED, Selection, Workload,
+    bench_case, record,
 };
 use serde::Serialize;
 
@@ -116,10 +116,12 @@ fn verify_all(device: &dyn Device, workloads: Vec<Workload>) -> anyhow::Result<R
     Ok(report)
 }
 
-/// The variants a user gets, on every standard workload and in every format, and in `f32` the
-/// baseline beside them.
-fn time_standard(device: &dyn Device, seconds: f64) -> anyhow::Result<(Vec<Measurement>, Report)> {
-    let workloads: Vec<_> = by_tag(Tag::Standard).collect();
+/// The variants a user gets, in every format, and in `f32` the baseline beside them.
+fn time_chosen(
+    device: &dyn Device,
+    workloads: &[Workload],
+    seconds: f64,
+) -> anyhow::Result<(Vec<Measurement>, Report)> {
     let budget = Budget { seconds, min_samples: 3, max_samples: 500 };
     let bar = progress(workloads.len() * DType::FAST.len(), "timing");
     let (mut measurements, mut report) = (Vec::new(), Report::default());

@@ -162,8 +162,17 @@ impl CpuPlan {
         weights: impl Into<TensorView<'w>>,
         output: impl Into<TensorViewMut<'o>>,
     ) -> Result<(), Error> {
-        let (value, locations) = (value.into(), locations.into());
-        let (weights, output) = (weights.into(), output.into());
+        self.forward_views(value.into(), locations.into(), weights.into(), output.into())
+    }
+
+    /// Not generic, so that the kernels are compiled once, here, and not in every crate that calls.
+    fn forward_views(
+        &mut self,
+        value: TensorView<'_>,
+        locations: TensorView<'_>,
+        weights: TensorView<'_>,
+        output: TensorViewMut<'_>,
+    ) -> Result<(), Error> {
         match self.problem.dtype() {
             DType::F32 => self.forward_in::<f32>(value, locations, weights, output),
             DType::F16 => self.forward_in::<f16>(value, locations, weights, output),
@@ -186,7 +195,18 @@ impl CpuPlan {
         gradients: GradientsMut<'_>,
     ) -> Result<(), Error> {
         let (value, locations) = (value.into(), locations.into());
-        let (weights, grad) = (weights.into(), grad_output.into());
+        self.backward_views(value, locations, weights.into(), grad_output.into(), gradients)
+    }
+
+    /// Not generic, for the same reason as [`CpuPlan::forward_views`].
+    fn backward_views(
+        &mut self,
+        value: TensorView<'_>,
+        locations: TensorView<'_>,
+        weights: TensorView<'_>,
+        grad: TensorView<'_>,
+        gradients: GradientsMut<'_>,
+    ) -> Result<(), Error> {
         match self.problem.dtype() {
             DType::F32 => self.backward_in::<f32>(value, locations, weights, grad, gradients),
             DType::F16 => self.backward_in::<f16>(value, locations, weights, grad, gradients),
