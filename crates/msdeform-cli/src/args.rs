@@ -62,10 +62,8 @@ pub struct DeviceArgs {
 impl DeviceArgs {
     /// Opens the device.
     pub fn open(&self) -> anyhow::Result<Box<dyn Device>> {
-        let options = msdeform_bench::device::DeviceOptions {
-            threads: self.threads,
-            ..Default::default()
-        };
+        let options =
+            msdeform_bench::device::DeviceOptions { threads: self.threads, ..Default::default() };
         Ok(msdeform_bench::device::open(self.device, options)?)
     }
 }
