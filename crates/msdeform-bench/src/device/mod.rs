@@ -101,6 +101,17 @@ impl DeviceId {
     }
 }
 
+impl DeviceId {
+    /// What a command uses unless told: the first GPU where there is one, else the processor.
+    #[must_use]
+    pub fn preferred() -> Self {
+        match msdeform_cuda::device_count() {
+            Ok(count) if count > 0 => Self::Cuda(0),
+            _ => Self::Cpu,
+        }
+    }
+}
+
 impl fmt::Display for DeviceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -147,6 +158,17 @@ impl Timing {
             Self::Events => "events",
             Self::Graph => "graph",
         }
+    }
+}
+
+impl FromStr for Timing {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        [Self::Cpu, Self::Events, Self::Graph]
+            .into_iter()
+            .find(|timing| timing.name() == name)
+            .ok_or_else(|| format!("unknown clock `{name}`; known: cpu, events, graph"))
     }
 }
 
