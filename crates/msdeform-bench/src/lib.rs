@@ -7,6 +7,7 @@ pub mod compare;
 pub mod device;
 pub mod generate;
 pub mod grid;
+pub mod ledger;
 mod measure;
 mod number;
 pub mod overview;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use msdeform::{DType, Direction, ValueLayout};
-use msdeform_bench::device::Bandwidth;
+use msdeform_bench::device::{Bandwidth, DeviceOptions};
 use msdeform_bench::overview::three_digits;
 use msdeform_bench::workload::{self, Sizes, Tag};
 use msdeform_bench::{Breadth, Device, DeviceId, Locations, STANDARD_SEED, Selection, Workload};
@@ -53,9 +53,9 @@ pub enum Command {
 /// Where to run.
 #[derive(Debug, Args)]
 pub struct DeviceArgs {
-    /// Where to run: cpu, cuda or cuda:N
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    pub device: DeviceId,
+    /// Where to run: cpu, cuda or cuda:N [default: cuda:0 where there is a GPU, else cpu]
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<DeviceId>,
     /// Worker threads of the processor [default: all cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
@@ -64,8 +64,14 @@ pub struct DeviceArgs {
 impl DeviceArgs {
     /// Opens the device.
     pub fn open(&self) -> anyhow::Result<Box<dyn Device>> {
-        let options = msdeform_bench::device::DeviceOptions { threads: self.threads };
-        Ok(msdeform_bench::device::open(self.device, options)?)
+        self.open_with(DeviceOptions::default())
+    }
+
+    /// Opens the device with options beyond the number of threads.
+    pub fn open_with(&self, options: DeviceOptions) -> anyhow::Result<Box<dyn Device>> {
+        let id = self.device.unwrap_or_else(DeviceId::preferred);
+        let options = DeviceOptions { threads: self.threads, ..options };
+        Ok(msdeform_bench::device::open(id, options)?)
     }
 }
 

@@ -40,8 +40,8 @@ pub struct Verification {
     pub nvrtc: String,
     /// Problems compared with the reference.
     pub cases: usize,
-    /// The largest relative L2 error of any of them. Infinite, if something was NaN.
-    pub worst_rel_l2: f64,
+    /// The largest relative L2 error of any of them; nothing if one was not a number or did not run.
+    pub worst_rel_l2: Option<f64>,
     /// The bound it was held to.
     pub bound: f64,
     /// Whether every case was within the bound.
@@ -256,7 +256,7 @@ mod tests {
             driver: "13.0".to_owned(),
             nvrtc: "13.0".to_owned(),
             cases: 12,
-            worst_rel_l2: 2.5e-4,
+            worst_rel_l2: Some(2.5e-4),
             bound: 5e-4,
             passed: true,
         }

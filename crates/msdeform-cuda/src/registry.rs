@@ -1,5 +1,7 @@
 //! Every CUDA variant, once. Listings, verification, benchmarks and documentation come from here.
 
+use msdeform::Direction;
+
 use crate::variants::{
     Variant, fwd_general::FwdGeneral, fwd_original::FwdOriginal, fwd_split_gather::FwdSplitGather,
     fwd_tile_gather::FwdTileGather,
@@ -16,6 +18,12 @@ pub static REGISTRY: &[&dyn Variant] =
 pub fn find(id: &str) -> Result<&'static dyn Variant, msdeform::Error> {
     let found = REGISTRY.iter().copied().find(|variant| variant.spec().id == id);
     found.ok_or_else(|| msdeform::Error::UnknownVariant { id: id.to_owned() })
+}
+
+/// What speed-ups are relative to: the first rung of a direction's ladder, if it has one.
+#[must_use]
+pub fn baseline(direction: Direction) -> Option<&'static dyn Variant> {
+    REGISTRY.iter().copied().find(|variant| variant.spec().direction == direction)
 }
 
 #[cfg(test)]
@@ -55,8 +63,9 @@ mod tests {
     }
 
     #[test]
-    fn unknown_ids_are_refused_by_name() {
+    fn ids_are_found_and_unknown_ones_refused_by_name() {
         assert_eq!(find("fwd_general").unwrap().spec().id, "fwd_general");
+        assert_eq!(baseline(Direction::Forward).unwrap().spec().id, "fwd_original");
         assert!(find("fwd_fastest").unwrap_err().to_string().contains("fwd_fastest"));
     }
 }

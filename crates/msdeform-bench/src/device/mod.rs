@@ -3,6 +3,7 @@
 
 mod bandwidth;
 mod cpu;
+mod cuda;
 mod processor;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub use bandwidth::Bandwidth;
 pub use cpu::CpuDevice;
+pub use cuda::CudaDevice;
 
 use crate::{Buffer, HostTensors};
 
@@ -61,6 +63,14 @@ pub enum DeviceError {
         /// What it said.
         source: msdeform::Error,
     },
+    /// A GPU, its driver or its compiler said no.
+    #[error("variant `{variant}` failed on the GPU: {source}")]
+    Cuda {
+        /// The variant.
+        variant: &'static str,
+        /// What went wrong, and what to do about it.
+        source: Box<msdeform_cuda::Error>,
+    },
     /// Worker threads could not be started.
     #[error("cannot start {threads} threads: {reason}")]
     Threads {
@@ -87,6 +97,17 @@ impl DeviceId {
         match self {
             Self::Cpu => DeviceKind::Cpu,
             Self::Cuda(_) => DeviceKind::Cuda,
+        }
+    }
+}
+
+impl DeviceId {
+    /// What a command uses unless told: the first GPU where there is one, else the processor.
+    #[must_use]
+    pub fn preferred() -> Self {
+        match msdeform_cuda::device_count() {
+            Ok(count) if count > 0 => Self::Cuda(0),
+            _ => Self::Cpu,
         }
     }
 }
@@ -137,6 +158,17 @@ impl Timing {
             Self::Events => "events",
             Self::Graph => "graph",
         }
+    }
+}
+
+impl FromStr for Timing {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        [Self::Cpu, Self::Events, Self::Graph]
+            .into_iter()
+            .find(|timing| timing.name() == name)
+            .ok_or_else(|| format!("unknown clock `{name}`; known: cpu, events, graph"))
     }
 }
 
@@ -287,6 +319,10 @@ pub trait Prepared {
 pub struct DeviceOptions {
     /// Worker threads of the processor; all cores unless said.
     pub threads: Option<usize>,
+    /// The clock of a GPU: [`Timing::Events`] or [`Timing::Graph`]; by the problem's size unless said.
+    pub timing: Option<Timing>,
+    /// Flush the GPU's L2 before every timed run (single launches only).
+    pub cold_l2: bool,
 }
 
 /// Opens a device.
@@ -296,17 +332,14 @@ pub struct DeviceOptions {
 pub fn open(id: DeviceId, options: DeviceOptions) -> Result<Box<dyn Device>, DeviceError> {
     match id {
         DeviceId::Cpu => Ok(Box::new(CpuDevice::new(options)?)),
-        DeviceId::Cuda(_) => Err(DeviceError::Unavailable {
-            device: id,
-            missing: "this build has no CUDA backend; use --device cpu".to_owned(),
-        }),
+        DeviceId::Cuda(ordinal) => Ok(Box::new(CudaDevice::new(ordinal, options)?)),
     }
 }
 
 /// Every registered variant of every kind of device, whether this machine can run it or not.
 #[must_use]
 pub fn registry() -> Vec<&'static VariantSpec> {
-    cpu::registered().collect()
+    cpu::registered().chain(cuda::registered()).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `msdeform bench`
 
 use clap::Args;
+use msdeform_bench::device::{DeviceOptions, Timing};
 use msdeform_bench::overview::{three_digits, time};
 use msdeform_bench::verify::{Limits, Report};
 use msdeform_bench::work::{BYTES_FORMULA, OPERATIONS_FORMULA};
@@ -28,6 +29,12 @@ pub struct BenchArgs {
     /// At most this many samples for each variant
     #[arg(long, value_name = "COUNT", default_value_t = 2000)]
     samples: usize,
+    /// Clock of a GPU: events (one launch) or graph (many, divided) [default: graph for tiny calls]
+    #[arg(long, value_name = "CLOCK", value_parser = gpu_clock)]
+    timing: Option<Timing>,
+    /// Flush the GPU's L2 before every timed launch; records then say `cold_l2`
+    #[arg(long, conflicts_with = "timing")]
+    cold_l2: bool,
     /// Do not compare with the reference; the error stays unknown
     #[arg(long)]
     no_verify: bool,
@@ -43,10 +50,18 @@ pub struct BenchArgs {
     json: bool,
 }
 
+/// The processor has one clock, which nobody chooses.
+fn gpu_clock(name: &str) -> Result<Timing, String> {
+    match name.parse()? {
+        Timing::Cpu => Err("a GPU is timed by events or graph".to_owned()),
+        timing => Ok(timing),
+    }
+}
+
 fn after_help() -> String {
     format!(
         "{OPERATIONS_FORMULA}\n\n{BYTES_FORMULA}\n\nThe speed-up is against the baseline of the \
-         device: the scalar variant on a processor.\n\nRecords name the commit of the checkout \
+         device: the scalar variant on a processor, one thread per output element on a GPU.\n\nRecords name the commit of the checkout \
          around the current folder. Where there is none, set MSDEFORM_COMMIT."
     )
 }
@@ -56,7 +71,9 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     if !(args.seconds.is_finite() && args.seconds >= 0.0) {
         return Err(Usage(format!("--seconds {} is no duration", args.seconds)).into());
     }
-    let device = args.device.open()?;
+    let options =
+        DeviceOptions { timing: args.timing, cold_l2: args.cold_l2, ..Default::default() };
+    let device = args.device.open_with(options)?;
     let selection = args.grid.selection(standard_workloads(), Breadth::First)?;
     let variants = selection.variants_of(device.as_ref())?;
     let max_samples = args.samples.max(1);

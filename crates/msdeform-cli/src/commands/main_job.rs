@@ -6,8 +6,8 @@ use msdeform_bench::overview::{Row, overview, three_digits, time};
 use msdeform_bench::verify::{Limits, Report, verify_case};
 use msdeform_bench::workload::{Sizes, Tag, by_tag};
 use msdeform_bench::{
-    Breadth, Budget, Case, Device, Measurement, Record, STANDARD_SEED, Selection, Workload,
-    bench_case, record,
+    Breadth, Budget, Case, Device, DeviceId, Measurement, Record, STANDARD_SEED, Selection,
+    Workload, bench_case, record,
 };
 use serde::Serialize;
 
@@ -133,7 +133,10 @@ fn time_chosen(
                 locations: workload.locations[0],
                 layout: workload.layouts[0],
                 dtype,
-                sizes: Sizes { batch: Some(workload.processor_batch()), queries: None },
+                sizes: Sizes {
+                    batch: (device.id() == DeviceId::Cpu).then(|| workload.processor_batch()),
+                    queries: None,
+                },
                 seed: STANDARD_SEED,
             };
             let variants = chosen_variants(device, &case)?;
@@ -154,7 +157,11 @@ fn chosen_variants(
 ) -> anyhow::Result<Vec<&'static VariantSpec>> {
     let problem = case.problem()?;
     let mut variants: Vec<&'static VariantSpec> = Vec::new();
+    let registered = device.variants();
     for direction in Direction::ALL {
+        if !registered.iter().any(|variant| variant.direction == direction) {
+            continue;
+        }
         let best = device.dispatch(&problem, direction)?;
         variants.push(best);
         let baseline = device.baseline(direction).filter(|_| case.dtype == DType::F32);
@@ -172,7 +179,7 @@ fn table(record: &Record) -> String {
         ("f32", Align::Right),
         ("f16", Align::Right),
         ("bf16", Align::Right),
-        ("f32 vs scalar", Align::Right),
+        ("f32 vs baseline", Align::Right),
         ("Msamp/s", Align::Right),
         ("gather GB/s", Align::Right),
         ("f32 rel L2", Align::Right),

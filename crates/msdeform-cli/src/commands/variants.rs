@@ -1,9 +1,9 @@
 //! `msdeform variants`
 
 use clap::Args;
-use msdeform::{DType, DeviceKind, Direction, Numerics, Problem, ValueLayout, VariantSpec};
-use msdeform_bench::Device;
-use msdeform_bench::device::{CpuDevice, DeviceOptions, registry};
+use msdeform::{DType, Direction, Numerics, Problem, ValueLayout, VariantSpec};
+use msdeform_bench::device::{DeviceOptions, open, registry};
+use msdeform_bench::{Device, DeviceId};
 use serde::Serialize;
 
 use crate::output::{Align, Columns, print, print_json};
@@ -44,13 +44,15 @@ struct Row {
 
 /// Prints the list.
 pub fn run(args: &VariantsArgs) -> anyhow::Result<()> {
-    let cpu = CpuDevice::new(DeviceOptions::default())?;
+    let ids = [DeviceId::Cpu, DeviceId::Cuda(0)];
+    let devices: Vec<Box<dyn Device>> =
+        ids.into_iter().filter_map(|id| open(id, DeviceOptions::default()).ok()).collect();
     let rows: Vec<Row> = registry()
         .into_iter()
         .filter(|spec| args.device.as_ref().is_none_or(|kind| spec.device.name() == kind))
         .filter(|spec| args.direction.is_none_or(|direction| spec.direction == direction))
         .filter(|spec| args.dtype.is_none_or(|dtype| spec.dtypes.contains(&dtype)))
-        .map(|spec| row(spec, &cpu))
+        .map(|spec| row(spec, &devices))
         .collect();
     if args.json {
         return print_json(&rows);
@@ -82,7 +84,7 @@ pub fn run(args: &VariantsArgs) -> anyhow::Result<()> {
     print(&format!("\n{} variants, {here} of them run on this machine", rows.len()))
 }
 
-fn row(spec: &'static VariantSpec, cpu: &CpuDevice) -> Row {
+fn row(spec: &'static VariantSpec, devices: &[Box<dyn Device>]) -> Row {
     Row {
         id: spec.id,
         direction: spec.direction.name(),
@@ -96,12 +98,14 @@ fn row(spec: &'static VariantSpec, cpu: &CpuDevice) -> Row {
             Numerics::Contract => None,
             Numerics::Loose { rel_l2 } => Some(rel_l2),
         },
-        available: spec.device == DeviceKind::Cpu && runs_here(spec, cpu),
+        available: devices
+            .iter()
+            .any(|device| device.id().kind() == spec.device && runs_on(device.as_ref(), spec)),
     }
 }
 
-/// Whether the processor takes the smallest problem the variant's lists allow.
-fn runs_here(spec: &VariantSpec, cpu: &CpuDevice) -> bool {
+/// Whether a device takes the smallest problem the variant's lists allow.
+fn runs_on(device: &dyn Device, spec: &VariantSpec) -> bool {
     let (Some(&dtype), Some(&layout)) = (spec.dtypes.first(), spec.layouts.first()) else {
         return false;
     };
@@ -110,5 +114,5 @@ fn runs_here(spec: &VariantSpec, cpu: &CpuDevice) -> bool {
         .dtype(dtype)
         .layout(layout)
         .build()
-        .is_ok_and(|problem| cpu.supports(spec, &problem).is_ok())
+        .is_ok_and(|problem| device.supports(spec, &problem).is_ok())
 }

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
+use msdeform::DeviceKind;
 use msdeform_bench::verify::{Limits, Report, Verification, verify_case};
-use msdeform_bench::{Breadth, compare, workload};
+use msdeform_bench::{Breadth, compare, ledger, workload};
 use serde::Serialize;
 
-use crate::args::{DeviceArgs, GridArgs};
-use crate::exit::CheckFailed;
+use crate::args::{DeviceArgs, GridArgs, RecordDirArgs};
+use crate::exit::{CheckFailed, Usage};
 use crate::output::{Align, Columns, error_figure, grouped, print, print_json, progress};
 
 /// Runs every variant that fits on every workload and compares output and gradients with the f64
@@ -34,6 +35,11 @@ pub struct VerifyArgs {
     /// One line per case instead of the worst of each variant and format
     #[arg(long, short)]
     verbose: bool,
+    /// Note what was verified in the GPU's ledger, which a test compares with the kernels' sources
+    #[arg(long, conflicts_with_all = ["workload", "layout", "locations", "batch", "queries"])]
+    ledger: bool,
+    #[command(flatten)]
+    record_dir: RecordDirArgs,
     /// Print a JSON object: seed, passed, checked, skipped
     #[arg(long)]
     json: bool,
@@ -63,6 +69,9 @@ struct Document<'a> {
 /// Verifies and prints; an error if anything fails or nothing ran.
 pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     let device = args.device.open()?;
+    if args.ledger && device.id().kind() != DeviceKind::Cuda {
+        return Err(Usage("--ledger is about GPUs; give --device cuda:N".into()).into());
+    }
     let mut selection = args.grid.selection(workload::all().iter(), Breadth::All)?;
     selection.seed = args.seed;
     let variants = selection.variants_of(device.as_ref())?;
@@ -77,6 +86,11 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     }
     bar.finish_and_clear();
     let passed = report.passed() && !report.checked.is_empty();
+    if args.ledger {
+        let path = ledger::path(&args.record_dir.folder(), device.as_ref());
+        let entries = ledger::update(&path, device.as_ref(), &report)?;
+        eprintln!("ledger: {entries} entries in {}", path.display());
+    }
     if args.json {
         print_json(&Document { seed: args.seed, passed, report: &report })?;
     } else {

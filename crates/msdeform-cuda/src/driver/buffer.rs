@@ -44,6 +44,27 @@ impl<T: Copy + Send + Sync + 'static> DeviceBuffer<T> {
         Ok(Self { context: context.clone(), address, len, element })
     }
 
+    /// Copies another buffer of the same device over the front of this one.
+    ///
+    /// # Errors
+    /// [`Error::BufferTooSmall`] if the other one is longer, or what the driver says.
+    pub fn copy_from_device(&mut self, stream: &Stream, source: &Self) -> Result<()> {
+        if source.len > self.len {
+            return Err(Error::BufferTooSmall {
+                tensor: "device buffer",
+                required: source.bytes(),
+                found: self.bytes(),
+            });
+        }
+        if source.len == 0 {
+            return Ok(());
+        }
+        let _entered = self.context.enter()?;
+        let (to, from, bytes) = (self.address, source.address, source.bytes());
+        // SAFETY: both ranges are allocations of their own with at least as many bytes.
+        Ok(unsafe { driver!(cuMemcpyDtoDAsync_v2(to, from, bytes, stream.raw())) }?)
+    }
+
     /// Sets every byte.
     ///
     /// # Errors
