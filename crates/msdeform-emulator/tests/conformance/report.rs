@@ -15,9 +15,26 @@ pub struct Outcome {
     pub launches: usize,
     /// Largest relative L2 error by format, and the bound it is held to.
     pub errors: BTreeMap<&'static str, (f64, f64)>,
-    pub skipped: BTreeMap<String, usize>,
+    pub skipped: Skips,
     pub failures: Vec<String>,
     pub seconds: f64,
+}
+
+/// What was not run. Reasons that differ only in their numbers are counted together.
+#[derive(Default)]
+pub struct Skips {
+    by_kind: BTreeMap<String, (String, usize)>,
+}
+
+impl Skips {
+    pub fn add(&mut self, reason: String) {
+        let kind = reason.chars().filter(|c| !c.is_ascii_digit()).collect();
+        self.by_kind.entry(kind).or_insert((reason, 0)).1 += 1;
+    }
+
+    fn count(&self) -> usize {
+        self.by_kind.values().map(|(_, count)| count).sum()
+    }
 }
 
 impl fmt::Display for Outcome {
@@ -32,7 +49,7 @@ impl fmt::Display for Outcome {
         for (dtype, (error, bound)) in &self.errors {
             write!(f, " {dtype} {error:.1e} (bound {bound:.0e})")?;
         }
-        for (reason, count) in &self.skipped {
+        for (reason, count) in self.skipped.by_kind.values() {
             write!(f, "\n       {count} skipped: {reason}")?;
         }
         for failure in self.failures.iter().take(FAILURES_SHOWN) {
@@ -59,7 +76,7 @@ impl Report {
     pub fn add(&mut self, outcome: &Outcome) {
         self.variants += 1;
         self.launches += outcome.launches;
-        self.skipped += outcome.skipped.values().sum::<usize>();
+        self.skipped += outcome.skipped.count();
         self.failures += outcome.failures.len();
         if outcome.launches == 0 {
             self.idle.push(outcome.id);

@@ -45,7 +45,7 @@ pub fn run_variant(variant: &'static dyn Variant, full: bool) -> Outcome {
         cover(variant, full, |cell| plan(variant, cell, &SCENES[0], 0).map(|_| ()));
     outcome.cells = cells.len();
     for reason in refused {
-        *outcome.skipped.entry(reason).or_default() += 1;
+        outcome.skipped.add(reason);
     }
 
     // Cases by the macros they are compiled with: one kernel and one process each.
@@ -56,7 +56,7 @@ pub fn run_variant(variant: &'static dyn Variant, full: bool) -> Outcome {
                 Ok(case) => {
                     groups.entry(case.configuration.defines(&case.problem)).or_default().push(case);
                 }
-                Err(reason) => *outcome.skipped.entry(reason).or_default() += 1,
+                Err(reason) => outcome.skipped.add(reason),
             }
         }
     }
