@@ -95,6 +95,8 @@ impl<T: Storage> Kernel for BackwardTask<'_, T> {
                 group,
                 n,
                 m,
+                value: call.grad_value.is_some(),
+                sampling,
                 sums: if call.grad_value.is_some() {
                     workspace.grad_slab.reserve(floats)
                 } else {
@@ -108,17 +110,9 @@ impl<T: Storage> Kernel for BackwardTask<'_, T> {
                 for level in &geometry.levels[group.levels.clone()] {
                     stage_level::<S, T>(geometry, level, values, slab);
                 }
-                match call.grad_value {
-                    Some(_) => task.run::<f32, true, true, true>(slab),
-                    None => task.run::<f32, true, false, true>(slab),
-                }
-            } else {
-                match (call.grad_value, sampling) {
-                    (Some(_), true) => task.run::<T, false, true, true>(values),
-                    (None, true) => task.run::<T, false, false, true>(values),
-                    (Some(_), false) => task.run::<T, false, true, false>(values),
-                    (None, false) => {}
-                }
+                task.run::<f32, true>(slab);
+            } else if sampling || call.grad_value.is_some() {
+                task.run::<T, false>(values);
             }
             if let Some(grad_value) = call.grad_value {
                 let head = grad_value.add(geometry.head_offset(n, m));
@@ -159,6 +153,10 @@ struct HeadTask<'a, S, T> {
     group: &'a LevelGroup,
     n: usize,
     m: usize,
+    /// Which gradients are wanted: that of the value, any of the others. Tested at run time: the
+    /// branches are free, a copy of the kernel for each case is not.
+    value: bool,
+    sampling: bool,
     /// Sums of the value gradient, one slab row per pixel and border pixel.
     sums: *mut f32,
     /// One byte per slab row: whether it has been added to. Only kept where nothing is staged.
@@ -197,16 +195,13 @@ impl Step {
 }
 
 impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
-    /// Visits all samples of the task. `VALUE` and `SAMPLING` say which gradients are wanted.
+    /// Visits all samples of the task.
     ///
     /// # Safety
     /// `values` is the head's slab if `STAGED`, else its pixel 0 in the value tensor. The machine
     /// has `S`.
     #[inline(always)]
-    unsafe fn run<V: Storage, const STAGED: bool, const VALUE: bool, const SAMPLING: bool>(
-        &self,
-        values: *const V,
-    ) {
+    unsafe fn run<V: Storage, const STAGED: bool>(&self, values: *const V) {
         let queries = self.call.geometry.queries;
         let chunks = self.group.tables.len();
         let (mut step, mut next) = (&mut Step::new(), &mut Step::new());
@@ -216,8 +211,8 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
                 for query in 0..queries {
                     self.prefetch_query(query + AHEAD);
                     for chunk in 0..chunks {
-                        self.place::<STAGED, VALUE>(step, query, chunk);
-                        self.sum::<V, STAGED, VALUE, SAMPLING>(step, values);
+                        self.place::<STAGED>(step, query, chunk);
+                        self.sum::<V, STAGED>(step, values);
                     }
                 }
                 return;
@@ -225,15 +220,15 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
             // Hardly a row is in a cache: place the next step and ask for its rows first.
             let steps = queries * chunks;
             if steps > 0 {
-                self.place::<STAGED, VALUE>(step, 0, 0);
+                self.place::<STAGED>(step, 0, 0);
             }
             for index in 1..=steps {
                 if index < steps {
                     self.prefetch_query(index / chunks + AHEAD);
-                    self.place::<STAGED, VALUE>(next, index / chunks, index % chunks);
-                    self.prefetch_rows::<V, VALUE, SAMPLING>(next, values);
+                    self.place::<STAGED>(next, index / chunks, index % chunks);
+                    self.prefetch_rows::<V>(next, values);
                 }
-                self.sum::<V, STAGED, VALUE, SAMPLING>(step, values);
+                self.sum::<V, STAGED>(step, values);
                 std::mem::swap(&mut step, &mut next);
             }
         }
@@ -260,23 +255,19 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
 
     /// Asks for the rows of a placed step, in the value tensor and in the slab.
     #[inline(always)]
-    fn prefetch_rows<V, const VALUE: bool, const SAMPLING: bool>(
-        &self,
-        step: &Step,
-        values: *const V,
-    ) {
+    fn prefetch_rows<V>(&self, step: &Step, values: *const V) {
         let geometry = self.call.geometry;
         for lane in 0..step.lanes.min(CHUNK) {
             for (slab, source) in [
                 (step.slab.top[lane], step.source.top[lane]),
                 (step.slab.bottom[lane], step.source.bottom[lane]),
             ] {
-                if SAMPLING {
+                if self.sampling {
                     let row = values.wrapping_offset(source as isize);
                     prefetch::<S, V>(row, geometry.channels);
                     prefetch::<S, V>(row.wrapping_add(geometry.pixel_stride), geometry.channels);
                 }
-                if VALUE {
+                if self.value {
                     // Neighbours in the slab: both rows at once.
                     let row = self.sums.wrapping_offset(slab as isize);
                     prefetch::<S, f32>(row, 2 * geometry.slab_stride);
@@ -290,12 +281,7 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
     /// # Safety
     /// Query and chunk are below their counts. The machine has `S`.
     #[inline(always)]
-    unsafe fn place<const STAGED: bool, const VALUE: bool>(
-        &self,
-        step: &mut Step,
-        query: usize,
-        chunk: usize,
-    ) {
+    unsafe fn place<const STAGED: bool>(&self, step: &mut Step, query: usize, chunk: usize) {
         let geometry = self.call.geometry;
         let samples: Range<usize> = self.group.samples.clone();
         let start = samples.start + chunk * CHUNK;
@@ -315,7 +301,7 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
         step.slab = step.placed.rows(&table.slab);
         if !STAGED {
             step.source = step.placed.rows(&table.source);
-            if VALUE {
+            if self.value {
                 step.marks = step.placed.rows(&table.marks);
             }
         }
@@ -326,18 +312,14 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
     /// # Safety
     /// As for [`HeadTask::run`].
     #[inline(always)]
-    unsafe fn sum<V: Storage, const STAGED: bool, const VALUE: bool, const SAMPLING: bool>(
-        &self,
-        step: &Step,
-        values: *const V,
-    ) {
+    unsafe fn sum<V: Storage, const STAGED: bool>(&self, step: &Step, values: *const V) {
         let channels = self.call.geometry.channels;
         let full = channels / S::LANES;
         let mut dots = [[0.0; CORNERS]; CHUNK];
         let mut vector = 0;
         // SAFETY: vectors of channels below their count; the rest is the caller's promise.
         unsafe {
-            if VALUE && !STAGED {
+            if self.value && !STAGED {
                 for lane in 0..step.lanes.min(CHUNK) {
                     for row in [step.marks.top[lane], step.marks.bottom[lane]] {
                         // Two neighbours in one store: right is left's successor.
@@ -346,40 +328,22 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
                 }
             }
             while full - vector >= 4 {
-                self.rows::<V, STAGED, VALUE, SAMPLING, 4>(
-                    step,
-                    &mut dots,
-                    values,
-                    vector,
-                    S::LANES,
-                );
+                self.rows::<V, STAGED, 4>(step, &mut dots, values, vector, S::LANES);
                 vector += 4;
             }
             if full - vector >= 2 {
-                self.rows::<V, STAGED, VALUE, SAMPLING, 2>(
-                    step,
-                    &mut dots,
-                    values,
-                    vector,
-                    S::LANES,
-                );
+                self.rows::<V, STAGED, 2>(step, &mut dots, values, vector, S::LANES);
                 vector += 2;
             }
             if full > vector {
-                self.rows::<V, STAGED, VALUE, SAMPLING, 1>(
-                    step,
-                    &mut dots,
-                    values,
-                    vector,
-                    S::LANES,
-                );
+                self.rows::<V, STAGED, 1>(step, &mut dots, values, vector, S::LANES);
                 vector += 1;
             }
             let last = channels % S::LANES;
             if last > 0 {
-                self.rows::<V, STAGED, VALUE, SAMPLING, 1>(step, &mut dots, values, vector, last);
+                self.rows::<V, STAGED, 1>(step, &mut dots, values, vector, last);
             }
-            if SAMPLING {
+            if self.sampling {
                 self.write_sampling(step, &dots);
             }
         }
@@ -391,13 +355,7 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
     /// # Safety
     /// As for [`HeadTask::run`]; `vector` counts vectors of channels.
     #[inline(always)]
-    unsafe fn rows<
-        V: Storage,
-        const STAGED: bool,
-        const VALUE: bool,
-        const SAMPLING: bool,
-        const NV: usize,
-    >(
+    unsafe fn rows<V: Storage, const STAGED: bool, const NV: usize>(
         &self,
         step: &Step,
         dots: &mut [[f32; CORNERS]; CHUNK],
@@ -425,7 +383,7 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
             }
             for (lane, dots) in dots.iter_mut().enumerate().take(step.lanes) {
                 let (placed, slab) = (&step.placed, &step.slab);
-                if VALUE {
+                if self.value {
                     for corner in 0..CORNERS {
                         let row = if corner < 2 { slab.top[lane] } else { slab.bottom[lane] };
                         let row = row as usize + (corner % 2) * slab_stride + channel;
@@ -436,7 +394,7 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
                         }
                     }
                 }
-                if !SAMPLING {
+                if !self.sampling {
                     continue;
                 }
                 let inside = if STAGED { ALL_INSIDE } else { placed.inside[lane] };

@@ -87,26 +87,26 @@ struct Unit<'a, S, T> {
     marker: std::marker::PhantomData<S>,
 }
 
-/// Placed samples of one query and head.
+/// Placed samples of one query and head: all of them, or up to 64.
 struct Piece {
     placed: [Placed; PIECE],
     rows: [Rows; PIECE],
+    samples: usize,
+    /// Whether it is the first of its row, and the last: sums of others are carried over.
+    first: bool,
+    last: bool,
 }
 
 impl Piece {
     const fn new() -> Self {
-        Self { placed: [const { Placed::new() }; PIECE], rows: [const { Rows::new() }; PIECE] }
+        Self {
+            placed: [const { Placed::new() }; PIECE],
+            rows: [const { Rows::new() }; PIECE],
+            samples: 0,
+            first: true,
+            last: true,
+        }
     }
-}
-
-/// Where a gather reads, and what it does with the sums.
-struct Source<V> {
-    rows: *const V,
-    /// Elements from row to row.
-    stride: usize,
-    samples: usize,
-    first_piece: bool,
-    last_piece: bool,
 }
 
 impl<S: Simd, T: Storage> Unit<'_, S, T> {
@@ -138,7 +138,10 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
                 call.locations.prefetch::<S>(2 * ahead * samples, 2 * samples);
                 call.weights.prefetch::<S>(ahead * samples, samples);
                 prefetch::<S, T>(call.output.wrapping_add(ahead * channels), channels);
-                self.whole::<f32, true>(&mut piece, row, slab);
+                for index in 0..self.pieces() {
+                    self.place::<true>(&mut piece, row, index);
+                    self.channels::<f32, true>(&piece, slab, row);
+                }
             }
         }
     }
@@ -150,48 +153,45 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
     #[inline(always)]
     unsafe fn direct(&self, units: std::ops::Range<usize>) {
         let geometry = self.call.geometry;
-        let (heads, samples) = (geometry.heads, geometry.samples);
+        let heads = geometry.heads;
         // SAFETY: the row is below the number of rows, hence image and head below theirs.
         let head_of = |row: usize| unsafe {
             let (n, m) = (row / heads / geometry.queries, row % heads);
             self.call.value.add(geometry.head_offset(n, m))
         };
-        let rows = units.start * heads..units.end * heads;
+        let pieces = self.pieces();
+        let steps = units.start * heads * pieces..units.end * heads * pieces;
         let (mut piece, mut next) = (&mut Piece::new(), &mut Piece::new());
-        // SAFETY: rows are below their count.
+        // SAFETY: rows and pieces are below their counts.
         unsafe {
-            if samples > PIECE * CHUNK {
-                for row in rows {
-                    self.whole::<T, false>(piece, row, head_of(row));
-                }
-                return;
+            if !steps.is_empty() {
+                self.place::<false>(piece, steps.start / pieces, 0);
             }
-            if !rows.is_empty() {
-                self.place::<false>(piece, rows.start * samples, 0, samples);
-            }
-            for row in rows.clone() {
-                if row + 1 < rows.end {
-                    self.place::<false>(next, (row + 1) * samples, 0, samples);
-                    self.prefetch_rows(next, head_of(row + 1));
+            for step in steps.clone() {
+                let row = step / pieces;
+                if step + 1 < steps.end {
+                    let ahead = (step + 1) / pieces;
+                    self.place::<false>(next, ahead, (step + 1) % pieces);
+                    self.prefetch_rows(next, head_of(ahead));
                 }
-                let source = Source {
-                    rows: head_of(row),
-                    stride: geometry.pixel_stride,
-                    samples,
-                    first_piece: true,
-                    last_piece: true,
-                };
-                self.channels::<T, false>(piece, &source, row);
+                self.channels::<T, false>(piece, head_of(row), row);
                 std::mem::swap(&mut piece, &mut next);
             }
         }
+    }
+
+    /// Pieces that the samples of a query and head are cut into; one even if there are none, so
+    /// that the output is written.
+    const fn pieces(&self) -> usize {
+        let pieces = self.call.geometry.samples.div_ceil(PIECE * CHUNK);
+        if pieces == 0 { 1 } else { pieces }
     }
 
     /// Asks for the rows of a placed query and head.
     #[inline(always)]
     fn prefetch_rows(&self, piece: &Piece, head: *const T) {
         let (channels, stride) = (self.call.geometry.channels, self.call.geometry.pixel_stride);
-        for sample in 0..self.call.geometry.samples {
+        for sample in 0..piece.samples {
             let rows = &piece.rows[sample / CHUNK];
             for row in [rows.top[sample % CHUNK], rows.bottom[sample % CHUNK]] {
                 let row = head.wrapping_offset(row as isize);
@@ -201,51 +201,18 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
         }
     }
 
-    /// Places and sums all samples of an output row, from the rows of `V` at `base`.
+    /// Places one piece of the samples of an output row.
     ///
     /// # Safety
-    /// `row` is below the number of output rows; `base` is the slab of its head if `STAGED`, else
-    /// the head's pixel 0 in the value tensor. The machine has `S`.
+    /// Row and piece are below their counts. The machine has `S`.
     #[inline(always)]
-    unsafe fn whole<V: Storage, const STAGED: bool>(
-        &self,
-        piece: &mut Piece,
-        row: usize,
-        base: *const V,
-    ) {
-        let geometry = self.call.geometry;
-        let samples = geometry.samples;
-        let pieces = samples.div_ceil(PIECE * CHUNK).max(1);
-        for index in 0..pieces {
-            let first = index * PIECE * CHUNK;
-            let count = (samples - first).min(PIECE * CHUNK);
-            let source = Source {
-                rows: base,
-                stride: if STAGED { geometry.slab_stride } else { geometry.pixel_stride },
-                samples: count,
-                first_piece: index == 0,
-                last_piece: index + 1 == pieces,
-            };
-            // SAFETY: the samples belong to the row; the rest is the caller's promise.
-            unsafe {
-                self.place::<STAGED>(piece, row * samples, first, count);
-                self.channels::<V, STAGED>(piece, &source, row);
-            }
-        }
-    }
-
-    /// Places the samples `first..first + count` of a query and head.
-    ///
-    /// # Safety
-    /// They belong to it, and `offset` is the position of its first sample. The machine has `S`.
-    #[inline(always)]
-    unsafe fn place<const STAGED: bool>(
-        &self,
-        piece: &mut Piece,
-        offset: usize,
-        first: usize,
-        count: usize,
-    ) {
+    unsafe fn place<const STAGED: bool>(&self, piece: &mut Piece, row: usize, index: usize) {
+        let samples = self.call.geometry.samples;
+        let (first, offset) = (index * PIECE * CHUNK, row * samples);
+        let count = (samples - first).min(PIECE * CHUNK);
+        piece.samples = count;
+        piece.first = index == 0;
+        piece.last = first + count == samples;
         let call = self.call;
         let mut located = Located::new();
         for (chunk, start) in (first..first + count).step_by(CHUNK).enumerate() {
@@ -263,16 +230,17 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
         }
     }
 
-    /// Sums all channels of an output row over the placed samples, as many vectors at a time as
+    /// Sums all channels of an output row over a placed piece, as many vectors at a time as
     /// registers allow.
     ///
     /// # Safety
-    /// As for [`Unit::whole`].
+    /// `row` is below the number of output rows; `base` is the slab of its head if `STAGED`, else
+    /// the head's pixel 0 in the value tensor. The machine has `S`.
     #[inline(always)]
     unsafe fn channels<V: Storage, const STAGED: bool>(
         &self,
         piece: &Piece,
-        source: &Source<V>,
+        base: *const V,
         row: usize,
     ) {
         let channels = self.call.geometry.channels;
@@ -282,23 +250,23 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
         unsafe {
             let output = self.call.output.add(row * channels);
             while full - vector >= 8 {
-                self.gather::<V, STAGED, 8>(piece, source, vector, output, S::LANES);
+                self.gather::<V, STAGED, 8>(piece, base, vector, output, S::LANES);
                 vector += 8;
             }
             if full - vector >= 4 {
-                self.gather::<V, STAGED, 4>(piece, source, vector, output, S::LANES);
+                self.gather::<V, STAGED, 4>(piece, base, vector, output, S::LANES);
                 vector += 4;
             }
             if full - vector >= 2 {
-                self.gather::<V, STAGED, 2>(piece, source, vector, output, S::LANES);
+                self.gather::<V, STAGED, 2>(piece, base, vector, output, S::LANES);
                 vector += 2;
             }
             if full > vector {
-                self.gather::<V, STAGED, 1>(piece, source, vector, output, S::LANES);
+                self.gather::<V, STAGED, 1>(piece, base, vector, output, S::LANES);
                 vector += 1;
             }
             if !channels.is_multiple_of(S::LANES) {
-                self.gather::<V, STAGED, 1>(piece, source, vector, output, channels % S::LANES);
+                self.gather::<V, STAGED, 1>(piece, base, vector, output, channels % S::LANES);
             }
         }
     }
@@ -307,12 +275,12 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
     /// the last of them: fewer than a vector only where `NV` is 1.
     ///
     /// # Safety
-    /// As for [`Unit::whole`]; `vector` counts vectors of channels.
+    /// As for [`Unit::channels`]; `vector` counts vectors of channels.
     #[inline(always)]
     unsafe fn gather<V: Storage, const STAGED: bool, const NV: usize>(
         &self,
         piece: &Piece,
-        source: &Source<V>,
+        base: *const V,
         vector: usize,
         output: *mut T,
         last: usize,
@@ -330,14 +298,19 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
         // SAFETY: rows of inside corners lie in the tensor, all rows in the slab, channels below
         // their count; the slab and the sums have whole vectors.
         unsafe {
-            let base = source.rows.wrapping_add(first_channel);
+            let stride = if STAGED {
+                self.call.geometry.slab_stride
+            } else {
+                self.call.geometry.pixel_stride
+            };
+            let base = base.wrapping_add(first_channel);
             let mut sums = [[S::splat(0.0); NV]; CORNERS];
-            if !source.first_piece {
+            if !piece.first {
                 for (v, sum) in sums[0].iter_mut().enumerate() {
                     *sum = S::load_f32(self.sums.add(first_channel + v * S::LANES));
                 }
             }
-            let mut rest = source.samples;
+            let mut rest = piece.samples;
             for (placed, rows) in piece.placed.iter().zip(&piece.rows) {
                 for lane in 0..rest.min(CHUNK) {
                     let top = base.wrapping_offset(*rows.top.get_unchecked(lane) as isize);
@@ -349,7 +322,7 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
                             continue;
                         }
                         let row = if corner < 2 { top } else { bottom };
-                        let row = row.wrapping_add((corner % 2) * source.stride);
+                        let row = row.wrapping_add((corner % 2) * stride);
                         let weight = S::splat(*placed.weight[corner].get_unchecked(lane));
                         for (v, sum) in sums[corner % sets].iter_mut().enumerate() {
                             let values = if partial && !STAGED {
@@ -372,7 +345,7 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
                     sum = S::add(sum, set[v]);
                 }
                 let channel = first_channel + v * S::LANES;
-                if !source.last_piece {
+                if !piece.last {
                     S::store_f32(self.sums.add(channel), sum);
                 } else if partial {
                     T::store_first::<S>(output.add(channel), sum, last);
