@@ -204,32 +204,15 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
     unsafe fn run<V: Storage, const STAGED: bool>(&self, values: *const V) {
         let queries = self.call.geometry.queries;
         let chunks = self.group.tables.len();
-        let (mut step, mut next) = (&mut Step::new(), &mut Step::new());
-        // SAFETY: queries and chunks are below their counts.
-        unsafe {
-            if STAGED {
-                for query in 0..queries {
-                    self.prefetch_query(query + AHEAD);
-                    for chunk in 0..chunks {
-                        self.place::<STAGED>(step, query, chunk);
-                        self.sum::<V, STAGED>(step, values);
-                    }
+        let mut step = Step::new();
+        for query in 0..queries {
+            self.prefetch_query(query + AHEAD);
+            for chunk in 0..chunks {
+                // SAFETY: query and chunk are below their counts.
+                unsafe {
+                    self.place::<STAGED>(&mut step, query, chunk);
+                    self.sum::<V, STAGED>(&step, values);
                 }
-                return;
-            }
-            // Hardly a row is in a cache: place the next step and ask for its rows first.
-            let steps = queries * chunks;
-            if steps > 0 {
-                self.place::<STAGED>(step, 0, 0);
-            }
-            for index in 1..=steps {
-                if index < steps {
-                    self.prefetch_query(index / chunks + AHEAD);
-                    self.place::<STAGED>(next, index / chunks, index % chunks);
-                    self.prefetch_rows::<V>(next, values);
-                }
-                self.sum::<V, STAGED>(step, values);
-                std::mem::swap(&mut step, &mut next);
             }
         }
     }
@@ -250,29 +233,6 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
         }
         if let Some(to) = call.grad_weights {
             to.prefetch::<S>(first, samples);
-        }
-    }
-
-    /// Asks for the rows of a placed step, in the value tensor and in the slab.
-    #[inline(always)]
-    fn prefetch_rows<V>(&self, step: &Step, values: *const V) {
-        let geometry = self.call.geometry;
-        for lane in 0..step.lanes.min(CHUNK) {
-            for (slab, source) in [
-                (step.slab.top[lane], step.source.top[lane]),
-                (step.slab.bottom[lane], step.source.bottom[lane]),
-            ] {
-                if self.sampling {
-                    let row = values.wrapping_offset(source as isize);
-                    prefetch::<S, V>(row, geometry.channels);
-                    prefetch::<S, V>(row.wrapping_add(geometry.pixel_stride), geometry.channels);
-                }
-                if self.value {
-                    // Neighbours in the slab: both rows at once.
-                    let row = self.sums.wrapping_offset(slab as isize);
-                    prefetch::<S, f32>(row, 2 * geometry.slab_stride);
-                }
-            }
         }
     }
 

@@ -7,8 +7,9 @@
 //!   there. No corner needs a test, because the slab has a border; rows of neighbouring pixels
 //!   compete for no cache set; half precision is converted once and not 64 times.
 //! - *direct* (decoders): rows are read where they lie, all heads of a query together, and corners
-//!   outside of the level are left out one by one. Hardly a row is in a cache, so the next unit is
-//!   placed and its rows are asked for before the current one is summed.
+//!   outside of the level are left out one by one. Hardly a row is in a cache. Asking for the next
+//!   unit's rows ahead of time was tried and cost half as much again: the processor
+//!   looks far enough ahead by itself, and the requests only compete with it.
 //!
 //! Workers own contiguous ranges of units, so that each stages as few heads as possible.
 //!
@@ -159,23 +160,14 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
             let (n, m) = (row / heads / geometry.queries, row % heads);
             self.call.value.add(geometry.head_offset(n, m))
         };
-        let pieces = self.pieces();
-        let steps = units.start * heads * pieces..units.end * heads * pieces;
-        let (mut piece, mut next) = (&mut Piece::new(), &mut Piece::new());
-        // SAFETY: rows and pieces are below their counts.
-        unsafe {
-            if !steps.is_empty() {
-                self.place::<false>(piece, steps.start / pieces, 0);
-            }
-            for step in steps.clone() {
-                let row = step / pieces;
-                if step + 1 < steps.end {
-                    let ahead = (step + 1) / pieces;
-                    self.place::<false>(next, ahead, (step + 1) % pieces);
-                    self.prefetch_rows(next, head_of(ahead));
+        let mut piece = Piece::new();
+        for row in units.start * heads..units.end * heads {
+            for index in 0..self.pieces() {
+                // SAFETY: row and piece are below their counts.
+                unsafe {
+                    self.place::<false>(&mut piece, row, index);
+                    self.channels::<T, false>(&piece, head_of(row), row);
                 }
-                self.channels::<T, false>(piece, head_of(row), row);
-                std::mem::swap(&mut piece, &mut next);
             }
         }
     }
@@ -185,20 +177,6 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
     const fn pieces(&self) -> usize {
         let pieces = self.call.geometry.samples.div_ceil(PIECE * CHUNK);
         if pieces == 0 { 1 } else { pieces }
-    }
-
-    /// Asks for the rows of a placed query and head.
-    #[inline(always)]
-    fn prefetch_rows(&self, piece: &Piece, head: *const T) {
-        let (channels, stride) = (self.call.geometry.channels, self.call.geometry.pixel_stride);
-        for sample in 0..piece.samples {
-            let rows = &piece.rows[sample / CHUNK];
-            for row in [rows.top[sample % CHUNK], rows.bottom[sample % CHUNK]] {
-                let row = head.wrapping_offset(row as isize);
-                prefetch::<S, T>(row, channels);
-                prefetch::<S, T>(row.wrapping_add(stride), channels);
-            }
-        }
     }
 
     /// Places one piece of the samples of an output row.
