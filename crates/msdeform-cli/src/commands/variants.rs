@@ -110,7 +110,9 @@ fn runs_on(device: &dyn Device, spec: &VariantSpec) -> bool {
         return false;
     };
     Problem::builder()
-        .levels([(1, 1)])
+        .heads(8)
+        .channels(32)
+        .levels([(8, 8)])
         .dtype(dtype)
         .layout(layout)
         .build()

@@ -70,7 +70,7 @@ impl WarpShape {
     }
 }
 
-/// Tile and block for a call; chosen by measurement (docs/kernels/fwd_tile_gather.md).
+/// Tile and block for a call, chosen by measurement (see `docs/kernels/fwd_tile_gather.md`).
 struct Tiling {
     warps: usize,
     min_blocks: usize,
