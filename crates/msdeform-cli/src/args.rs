@@ -37,16 +37,11 @@ pub struct Cli {
 /// Everything the tool does besides the main job.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// List every registered variant
     Variants(variants::VariantsArgs),
-    /// Compare variants with the f64 reference
     Verify(verify::VerifyArgs),
-    /// Time variants on workloads
     Bench(bench::BenchArgs),
-    /// Show the newest committed figure of every measured combination
     Records(records::RecordsArgs),
     Run(RunArgs),
-    /// List the built-in workloads and why they are there
     Workloads(workloads::WorkloadsArgs),
 }
 
