@@ -1,5 +1,7 @@
 //! The real binary, as scripts and people use it.
 
+#![allow(clippy::unwrap_used, reason = "tests may fail, and helpers of tests too")]
+
 use std::path::Path;
 
 use assert_cmd::Command;
