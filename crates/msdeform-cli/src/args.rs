@@ -1,5 +1,7 @@
 //! What the command line takes. Words for people live here; `--help` is a golden test.
 
+#![allow(clippy::doc_markdown, reason = "these comments are help texts, which know no Markdown")]
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
