@@ -120,7 +120,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn store(&self, exact: Vec<f64>) -> Buffer {
+    fn store(&self, exact: &[f64]) -> Buffer {
         let scale = if let Fault::Scaled(scale) = self.fault { scale } else { 1.0 };
         let mut elements: Vec<f32> = exact.iter().map(|x| (x * scale) as f32).collect();
         if self.fault == Fault::Unwritten {
@@ -150,16 +150,16 @@ impl Prepared for Run<'_> {
         self.outputs = match self.spec.direction {
             Direction::Forward => {
                 let exact = reference::forward(&self.problem, &value, &locations, &weights);
-                Outputs::Forward { output: self.store(exact) }
+                Outputs::Forward { output: self.store(&exact) }
             }
             Direction::Backward => {
                 let grad_output = inputs.grad_output.to_f64();
                 let exact =
                     reference::backward(&self.problem, &value, &locations, &weights, &grad_output);
                 Outputs::Backward {
-                    value: self.store(exact.value),
-                    locations: self.store(exact.locations),
-                    weights: self.store(exact.weights),
+                    value: self.store(&exact.value),
+                    locations: self.store(&exact.locations),
+                    weights: self.store(&exact.weights),
                 }
             }
         };

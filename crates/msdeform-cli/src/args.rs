@@ -1,5 +1,7 @@
 //! What the command line takes. Words for people live here; `--help` is a golden test.
 
+#![allow(clippy::doc_markdown, reason = "these comments are help texts, which know no Markdown")]
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -37,16 +39,11 @@ pub struct Cli {
 /// Everything the tool does besides the main job.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// List every registered variant
     Variants(variants::VariantsArgs),
-    /// Compare variants with the f64 reference
     Verify(verify::VerifyArgs),
-    /// Time variants on workloads
     Bench(bench::BenchArgs),
-    /// Show the newest committed figure of every measured combination
     Records(records::RecordsArgs),
     Run(RunArgs),
-    /// List the built-in workloads and why they are there
     Workloads(workloads::WorkloadsArgs),
 }
 

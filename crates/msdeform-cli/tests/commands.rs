@@ -1,5 +1,7 @@
 //! The real binary, as scripts and people use it.
 
+#![allow(clippy::unwrap_used, reason = "tests may fail, and helpers of tests too")]
+
 use std::path::Path;
 
 use assert_cmd::Command;
@@ -276,7 +278,7 @@ fn mistakes_have_their_exit_code_and_say_what_is_known() {
         (&["bench", "--layout", "planar"], 2, "head_major_padded"),
         (&["bench", "--locations", "near"], 2, "local, uniform"),
         (&["bench", "--device", "tpu"], 2, "cuda:0"),
-        (&["bench", "--seconds", "-1"], 2, "--seconds"),
+        (&["bench", "--seconds=-1"], 2, "--seconds"),
         (&["nonsense"], 2, "nonsense"),
         (&["records", "--dir", "nowhere"], 3, "nowhere"),
     ];

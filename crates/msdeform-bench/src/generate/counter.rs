@@ -2,7 +2,7 @@
 //!
 //! The `i`-th number of a stream is a function of `(seed, stream, i)` alone, so tensors are filled in
 //! parallel, in parts, or in another memory layout, and come out the same. The function is the
-//! output mix of SplitMix64 over a Weyl sequence: integer arithmetic, hence the same everywhere.
+//! output mix of `SplitMix64` over a Weyl sequence: integer arithmetic, hence the same everywhere.
 
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 

@@ -12,9 +12,9 @@ use crate::commands::verify::{print_failures, skip_reasons};
 use crate::exit::{CheckFailed, Usage};
 use crate::output::{Align, Columns, error_figure, print, print_json, progress};
 
-/// Times variants on workloads, each checked against the f64 reference first.
+/// Time variants on workloads
 ///
-/// Times are medians with the median absolute deviation (MAD) beside them. Without --workload the
+/// Each is checked against the f64 reference first. Times are medians with the median absolute deviation (MAD) beside them. Without --workload the
 /// standard ones are timed, in their usual layout and with their most telling locations.
 #[derive(Debug, Args)]
 #[command(after_help = after_help())]

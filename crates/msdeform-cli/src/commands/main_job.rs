@@ -3,7 +3,7 @@
 use clap::Args;
 use msdeform::{DType, Direction, VariantSpec};
 use msdeform_bench::overview::{Row, overview, three_digits, time};
-use msdeform_bench::verify::{Limits, Report, verify_case};
+use msdeform_bench::verify::{Limits, Report, Verification, verify_case};
 use msdeform_bench::workload::{Sizes, Tag, by_tag};
 use msdeform_bench::{
     Breadth, Budget, Case, Device, DeviceId, Measurement, Record, STANDARD_SEED, Selection,
@@ -219,7 +219,7 @@ fn line(record: &Record, row: &Row) -> Vec<String> {
 }
 
 fn verdict(report: &Report) -> String {
-    let elements: usize = report.checked.iter().map(|check| check.elements()).sum();
+    let elements: usize = report.checked.iter().map(Verification::elements).sum();
     let failed = report.failures().count();
     let mut text = format!(
         "\nMedian times; speed-up, throughput and error are those of f32.\n\

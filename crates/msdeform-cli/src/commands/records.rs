@@ -10,7 +10,9 @@ use msdeform_bench::record::{self, Figure};
 
 use crate::output::{Align, Columns, error_figure, print, print_json};
 
-/// Shows the newest committed figure of every measured combination, to set another machine beside.
+/// Show the newest committed figure of every measured combination
+///
+/// Figures come from the records of a checkout, so that another machine can be set beside them.
 #[derive(Debug, Args)]
 pub struct RecordsArgs {
     /// Folder of the records [default: records/ of the checkout around the current folder, or else

@@ -8,6 +8,8 @@ use serde::Serialize;
 
 use crate::output::{Align, Columns, print, print_json};
 
+/// List every registered variant
+///
 /// Lists the registry: everything that computes the operator, what it takes and why it exists.
 #[derive(Debug, Args)]
 pub struct VariantsArgs {

@@ -12,6 +12,8 @@ use crate::args::{DeviceArgs, GridArgs, RecordDirArgs};
 use crate::exit::{CheckFailed, Usage};
 use crate::output::{Align, Columns, error_figure, grouped, print, print_json, progress};
 
+/// Compare variants with the f64 reference
+///
 /// Runs every variant that fits on every workload and compares output and gradients with the f64
 /// reference on the same stored inputs.
 ///

@@ -5,7 +5,9 @@ use msdeform_bench::workload;
 
 use crate::output::{Align, Columns, print, print_json};
 
-/// Lists the workloads built into this binary. A file like those in workloads/ works wherever a name
+/// List the built-in workloads and why they are there
+///
+/// A file like those in workloads/ works wherever a name
 /// does.
 #[derive(Debug, Args)]
 pub struct WorkloadsArgs {
