@@ -47,3 +47,8 @@ pub use layout::ValueLayout;
 pub use problem::{Level, Problem, ProblemBuilder};
 pub use variant::{DeviceKind, Direction, Numerics, VariantSpec};
 pub use view::{Slice, SliceMut, TensorView, TensorViewMut, Typed};
+
+/// The README's examples compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;
