@@ -3,6 +3,8 @@
 //! Read everything, describe the call, compute, check, write: in this order, so that whatever can
 //! be refused is refused before the work, and nothing is written that failed its check.
 
+#![allow(clippy::doc_markdown, reason = "these comments are help texts, which know no Markdown")]
+
 mod compute;
 mod decode;
 mod formats;

@@ -5,8 +5,11 @@ use safetensors::{Dtype, SafeTensors};
 
 use super::{Stored, names};
 
-/// The tensors of a call that the file holds: name, type, shape and bytes.
-pub fn parse(file: &[u8]) -> Result<Vec<(&'static str, Stored, Vec<usize>, &[u8])>> {
+/// Name, type, shape and bytes.
+type Entry<'a> = (&'static str, Stored, Vec<usize>, &'a [u8]);
+
+/// The tensors of a call that the file holds.
+pub fn parse(file: &[u8]) -> Result<Vec<Entry<'_>>> {
     let file = SafeTensors::deserialize(file).context("not a readable safetensors file")?;
     let mut found = Vec::new();
     for name in names::ALL {
