@@ -1,5 +1,7 @@
 //! Developer commands: `cargo xtask <command>`.
 
+#![allow(clippy::doc_markdown, reason = "comments on commands are help texts, which know no Markdown")]
+
 mod checks;
 mod process;
 mod readme;
@@ -27,6 +29,8 @@ enum Command {
     Test(test::TestArgs),
     /// Write the tables of README.md from the committed records
     Readme(readme::ReadmeArgs),
+    /// Write crates/msdeform-cuda/resources.csv anew, after a kernel changed on purpose
+    Resources,
     /// Time PyTorch's grid_sample path and ours in one run and record both
     CompareTorch(torch::CompareArgs),
 }
@@ -45,6 +49,7 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Test(args) => test::run_all(args),
+        Command::Resources => test::bless_resources(),
         Command::Readme(args) => readme::run(args),
         Command::CompareTorch(args) => torch::run(args),
     }

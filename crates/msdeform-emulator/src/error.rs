@@ -21,14 +21,6 @@ pub enum EmulatorError {
         /// What the compiler said.
         log: String,
     },
-    /// The device compiler could not be installed.
-    #[error("cannot install the device compiler: {command} failed:\n{log}")]
-    Provision {
-        /// The command that failed.
-        command: String,
-        /// What it said.
-        log: String,
-    },
     /// A file could not be read or written, or a process not started.
     #[error("{what} `{path}`: {source}")]
     Io {

@@ -24,7 +24,6 @@
 mod error;
 mod kernel;
 mod launch;
-pub mod nvrtc_wheel;
 mod tensor_map;
 mod toolchain;
 mod wire;
