@@ -1,6 +1,9 @@
 //! Developer commands: `cargo xtask <command>`.
 
-#![allow(clippy::doc_markdown, reason = "comments on commands are help texts, which know no Markdown")]
+#![allow(
+    clippy::doc_markdown,
+    reason = "comments on commands are help texts, which know no Markdown"
+)]
 
 mod checks;
 mod process;

@@ -31,7 +31,11 @@ static KNOBS: &[Knob] = &[
         values: &[1, 2, 4, 5, 8, 16, 32],
         meaning: "blocks that must fit an SM: caps the registers",
     },
-    Knob { name: "TILE_WIDTH", values: &[4, 8, 16, 32, 64], meaning: "queries of a tile along x" },
+    Knob {
+        name: "TILE_WIDTH",
+        values: &[4, 8, 16, 32, 64, 128],
+        meaning: "queries of a tile along x",
+    },
     Knob { name: "TILE_HEIGHT", values: &[1, 2, 4, 8, 16], meaning: "queries of a tile along y" },
     Knob { name: "UNROLL", values: &[1, 2, 4, 8], meaning: "pairs of samples per loop iteration" },
 ];
@@ -87,10 +91,12 @@ impl Tiling {
         let unroll = if call.problem.dtype() == DType::F32 || shape.pairs_pixels { 4 } else { 2 };
         if !queries_are_pixels(call) && warps_in_all < 64 * multiprocessors {
             // Too few to fill the GPU twice: small blocks start and end without waiting for each other,
-            // and unordered queries need no second dimension.
-            let tile_width = item.max(8);
-            let warps = (tile_width / item).max(1);
-            return Self { warps, min_blocks: 32 / warps, tile_width, tile_height: 1, unroll: 2 };
+            // and unordered queries need no second dimension. Where not even 16 warps per SM exist,
+            // registers for more loads in flight cost nothing.
+            let scarce = warps_in_all <= 16 * multiprocessors;
+            let (warps, min_blocks) = if scarce { (4, 4) } else { (2, 16) };
+            let tile_width = warps * item;
+            return Self { warps, min_blocks, tile_width, tile_height: 1, unroll: 2 };
         }
         let tile_width = item.max(8);
         Self { warps: 8, min_blocks: 4, tile_width, tile_height: 8 * item / tile_width, unroll }
@@ -229,8 +235,8 @@ mod tests {
         assert_eq!(configuration.geometry.grid, [20 * 25, 24, 1]);
         let decoder = configured(encoder().queries(900)).unwrap();
         assert_eq!(decoder.query_raster_width, 900);
-        assert_eq!(decoder.geometry.grid, [113, 8, 1]);
-        assert_eq!(decoder.geometry.block, [64, 1, 1]);
+        assert_eq!(decoder.geometry.grid, [57, 8, 1], "tiles of 16 queries in a row");
+        assert_eq!(decoder.geometry.block, [128, 1, 1]);
     }
 
     #[test]
