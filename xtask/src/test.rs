@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 
 use crate::checks;
-use crate::process::{Finished, cargo, on_path, run, run_ok};
+use crate::process::{Finished, cargo, run, run_ok};
 use crate::steps::{Count, Report, Steps};
 use crate::tree;
 use crate::{readme, setup};
@@ -81,24 +81,12 @@ fn succeed(command: &mut Command) -> Result<Report> {
     Ok(Report::check(""))
 }
 
-/// Unit and integration tests, by nextest where it is installed.
+/// Unit and integration tests. Not by nextest: the emulator's suites are one process each, so that kernels are
+/// compiled once and in parallel, and do not speak its protocol.
 fn tests(environment: &[(&'static str, String)]) -> Result<Report> {
-    let nextest = on_path(&["cargo-nextest"]).is_some();
-    let mut command = if nextest {
-        cargo([
-            "nextest",
-            "run",
-            "--workspace",
-            "--locked",
-            "--no-fail-fast",
-            "--status-level=slow",
-        ])
-    } else {
-        cargo(["test", "--workspace", "--locked", "--no-fail-fast", "--all-targets"])
-    };
+    let mut command = cargo(["test", "--workspace", "--locked", "--no-fail-fast", "--all-targets"]);
     command.envs(environment.iter().map(|(name, value)| (name, value)));
-    let finished = run(&mut command)?;
-    let mut report = if nextest { nextest_report(&finished) } else { harness_report(&finished) }?;
+    let mut report = harness_report(&run(&mut command)?)?;
     let Count { passed, failed, skipped } = report.count;
     report.note = format!("{passed} passed, {failed} failed, {skipped} skipped");
     Ok(report)
@@ -110,15 +98,6 @@ fn number_before(line: &str, word: &str) -> usize {
         line.split([' ', ',', ';', '(', ')']).filter(|w| !w.is_empty()).collect();
     let position = words.iter().position(|found| *found == word);
     position.and_then(|at| words.get(at.checked_sub(1)?)?.parse().ok()).unwrap_or(0)
-}
-
-fn nextest_report(finished: &Finished) -> Result<Report> {
-    let summary = finished.output.lines().rev().find(|line| line.contains(" run: "));
-    let line = summary.unwrap_or_default();
-    let failed = ["failed", "timed", "exec"].iter().map(|word| number_before(line, word)).sum();
-    let skipped = number_before(line, "skipped");
-    let count = Count { passed: number_before(line, "passed"), failed, skipped };
-    counted(finished, count)
 }
 
 /// Reads the totals that the standard test harness prints for each binary.
@@ -148,14 +127,6 @@ mod tests {
     }
 
     #[test]
-    fn nextest_summaries_are_counted() {
-        let output = "PASS x\n     Summary [   1.2s] 25 tests run: 22 passed (2 slow), 1 failed, \
-                      2 timed out, 3 skipped\n        FAIL y\n";
-        let report = nextest_report(&finished(false, output)).unwrap();
-        assert_eq!(report.count, Count { passed: 22, failed: 3, skipped: 3 });
-    }
-
-    #[test]
     fn harness_totals_of_all_binaries_are_added_up() {
         let output = "test result: ok. 10 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n\
                       test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured\n";
@@ -165,7 +136,6 @@ mod tests {
 
     #[test]
     fn a_run_that_broke_off_is_no_success() {
-        assert!(nextest_report(&finished(false, "error: could not compile")).is_err());
         assert!(harness_report(&finished(false, "")).is_err());
     }
 }

@@ -574,7 +574,8 @@ mod tests {
     #[test]
     fn every_bad_description_has_its_own_error() {
         use Error::*;
-        let cases: Vec<(ProblemBuilder, fn(&Error) -> bool)> = vec![
+        type Case = (ProblemBuilder, fn(&Error) -> bool);
+        let cases: Vec<Case> = vec![
             (four_levels().points_per_level([4, 4]), |e| {
                 matches!(e, LevelCount { list: "points", levels: 4, found: 2 })
             }),

@@ -35,7 +35,7 @@ pub struct SizeArgs {
     /// Element type of sampling_locations and attention_weights, if not that of value
     #[arg(long, value_name = "TYPE")]
     pub sampling_dtype: Option<DType>,
-    /// Memory order of value: interleaved [N,S,M,D], head_major [N,M,S,D], head_major_padded
+    /// Memory order of value: interleaved (N,S,M,D), head_major (N,M,S,D), head_major_padded
     #[arg(long, value_name = "LAYOUT")]
     pub layout: Option<ValueLayout>,
 }
