@@ -14,8 +14,9 @@
 //
 // A warp works in stages: its lanes first compute the metadata of four samples each (where the 2x2 cell
 // starts, four weights that already contain the attention weight) into the warp's own shared memory,
-// then every group gathers its samples two at a time. Half-precision corners are blended in packed
-// half, four products deep (two in bfloat16), and added up in fp32.
+// then every group gathers its samples two at a time. f16 corners are blended in packed half, four
+// products deep, and added up in fp32; bf16 and f32 corners are multiplied and added in fp32. The weights
+// of both half formats travel as f16: they are at most 1, where it has three more bits than bf16.
 //
 // Why that is fast. The wall is the L1 data path: four corners of 64 bytes cost half a wavefront each,
 // whatever else happens. Metadata adds 1.5 wavefronts per sample and warp, issue slots stay below 60 %,
@@ -77,19 +78,20 @@ MSDA_DEVICE int column(int group, int quad) {
     return (group ^ (GROUPS >= 8 ? quad * (GROUPS / 4) : quad * GROUPS / 8)) % GROUPS;
 }
 
-MSDA_DEVICE unsigned fma_pair(unsigned a, unsigned b, unsigned c) {
-    return VALUE_DTYPE == F16 ? fma_half2(a, b, c) : fma_bfloat2(a, b, c);
+// Adds weight * pixel, exactly converted, to this lane's channels.
+MSDA_DEVICE void add_weighted(const Packet16& pixel, float weight, float (&sums)[CHUNK_ELEMENTS]) {
+    float values[CHUNK_ELEMENTS];
+    unpack<ValueStorage, CHUNK_ELEMENTS>(pixel, values);
+#pragma unroll
+    for (int w = 0; w < CHUNK_ELEMENTS; ++w) sums[w] = fmaf(weight, values[w], sums[w]);
 }
-MSDA_DEVICE unsigned multiply_pair(unsigned a, unsigned b) {
-    // sm_80 cannot multiply bfloat pairs; adding -0 changes nothing.
-    return VALUE_DTYPE == F16 ? multiply_half2(a, b) : fma_bfloat2(a, b, 0x80008000u);
+MSDA_DEVICE void add_half2(unsigned pair, float& low, float& high) {
+    low += half_to_float(static_cast<unsigned short>(pair));
+    high += half_to_float(static_cast<unsigned short>(pair >> 16));
 }
-MSDA_DEVICE unsigned pair_from_floats(float low, float high) {
-    return VALUE_DTYPE == F16 ? floats_to_half2(low, high) : floats_to_bfloat2(low, high);
-}
-MSDA_DEVICE void add_pair(unsigned pair, float& low, float& high) {
-    low += Storage<VALUE_DTYPE == F16 ? F16 : BF16>::to_float(static_cast<unsigned short>(pair));
-    high += Storage<VALUE_DTYPE == F16 ? F16 : BF16>::to_float(static_cast<unsigned short>(pair >> 16));
+MSDA_DEVICE float low_weight(unsigned pair) { return half_to_float(static_cast<unsigned short>(pair)); }
+MSDA_DEVICE float high_weight(unsigned pair) {
+    return half_to_float(static_cast<unsigned short>(pair >> 16));
 }
 
 // ---- queries -----------------------------------------------------------------------------------
@@ -206,14 +208,14 @@ MSDA_DEVICE void write_quad(const ForwardParams& params, const Quad& quad, int f
             }
         } else if constexpr (X_PAIR) {
             // One packet per side, (top, bottom) of each sample.
-            weights[0].word[i] = pair_from_floats(sample.weight[0][0], sample.weight[1][0]);
-            weights[1].word[i] = pair_from_floats(sample.weight[0][1], sample.weight[1][1]);
+            weights[0].word[i] = floats_to_half2(sample.weight[0][0], sample.weight[1][0]);
+            weights[1].word[i] = floats_to_half2(sample.weight[0][1], sample.weight[1][1]);
         } else {
             // One packet per two samples, (left, right) of the top and of the bottom row.
             weights[i / 2].word[i % 2 * 2] =
-                pair_from_floats(sample.weight[0][0], sample.weight[0][1]);
+                floats_to_half2(sample.weight[0][0], sample.weight[0][1]);
             weights[i / 2].word[i % 2 * 2 + 1] =
-                pair_from_floats(sample.weight[1][0], sample.weight[1][1]);
+                floats_to_half2(sample.weight[1][0], sample.weight[1][1]);
         }
     }
     packets[0] = offsets;
@@ -263,13 +265,17 @@ MSDA_DEVICE void gather_pair(const ForwardParams& params, const unsigned char* p
             Packet16 upper, lower;
             load_readonly(upper, top);
             load_readonly(lower, bottom);
-            const unsigned upper_weight = duplicate_low(weight.word[0]);
-            const unsigned lower_weight = duplicate_high(weight.word[0]);
+            const unsigned both = weight.word[0];
+            if constexpr (VALUE_DTYPE == F16) {
 #pragma unroll
-            for (int w = 0; w < 4; ++w) {
-                const unsigned blend = fma_pair(lower_weight, lower.word[w],
-                                                multiply_pair(upper_weight, upper.word[w]));
-                add_pair(blend, sums[2 * w], sums[2 * w + 1]);
+                for (int w = 0; w < 4; ++w) {
+                    unsigned blend = multiply_half2(duplicate_low(both), upper.word[w]);
+                    blend = fma_half2(duplicate_high(both), lower.word[w], blend);
+                    add_half2(blend, sums[2 * w], sums[2 * w + 1]);
+                }
+            } else {
+                add_weighted(upper, low_weight(both), sums);
+                add_weighted(lower, high_weight(both), sums);
             }
         } else {
             Packet16 corner[4];
@@ -277,33 +283,26 @@ MSDA_DEVICE void gather_pair(const ForwardParams& params, const unsigned char* p
             load_readonly(corner[1], top + PIXEL_BYTES);
             load_readonly(corner[2], bottom);
             load_readonly(corner[3], bottom + PIXEL_BYTES);
-            if constexpr (PACKED) {
-                const unsigned w00 = duplicate_low(weight.word[0]);
-                const unsigned w01 = duplicate_high(weight.word[0]);
-                const unsigned w10 = duplicate_low(weight.word[1]);
-                const unsigned w11 = duplicate_high(weight.word[1]);
+            if constexpr (VALUE_DTYPE == F16) {
+                const unsigned upper = weight.word[0], lower = weight.word[1];
 #pragma unroll
                 for (int w = 0; w < 4; ++w) {
-                    unsigned blend = multiply_pair(w00, corner[0].word[w]);
-                    blend = fma_pair(w01, corner[1].word[w], blend);
-                    if constexpr (VALUE_DTYPE == BF16) {
-                        // Eight bits of mantissa cannot carry four products within the contract.
-                        add_pair(blend, sums[2 * w], sums[2 * w + 1]);
-                        blend = multiply_pair(w10, corner[2].word[w]);
-                    } else {
-                        blend = fma_pair(w10, corner[2].word[w], blend);
-                    }
-                    blend = fma_pair(w11, corner[3].word[w], blend);
-                    add_pair(blend, sums[2 * w], sums[2 * w + 1]);
+                    unsigned blend = multiply_half2(duplicate_low(upper), corner[0].word[w]);
+                    blend = fma_half2(duplicate_high(upper), corner[1].word[w], blend);
+                    blend = fma_half2(duplicate_low(lower), corner[2].word[w], blend);
+                    blend = fma_half2(duplicate_high(lower), corner[3].word[w], blend);
+                    add_half2(blend, sums[2 * w], sums[2 * w + 1]);
                 }
+            } else if constexpr (VALUE_DTYPE == BF16) {
+                // Eight bits of mantissa cannot carry a blend within the contract.
+                add_weighted(corner[0], low_weight(weight.word[0]), sums);
+                add_weighted(corner[1], high_weight(weight.word[0]), sums);
+                add_weighted(corner[2], low_weight(weight.word[1]), sums);
+                add_weighted(corner[3], high_weight(weight.word[1]), sums);
             } else {
 #pragma unroll
                 for (int c = 0; c < 4; ++c) {
-#pragma unroll
-                    for (int w = 0; w < CHUNK_ELEMENTS; ++w) {
-                        sums[w] = fmaf(bits_to_float(weight.word[c]),
-                                       bits_to_float(corner[c].word[w]), sums[w]);
-                    }
+                    add_weighted(corner[c], bits_to_float(weight.word[c]), sums);
                 }
             }
         }
