@@ -1,6 +1,7 @@
 //! The laboratory of msdeform: workloads, seeded inputs, verification against the `f64` reference,
 //! timing, statistics and records. The command line and the README's tables are made from it.
 
+mod bench_case;
 mod buffer;
 pub mod case;
 pub mod compare;
@@ -13,12 +14,12 @@ mod number;
 pub mod overview;
 pub mod readme;
 pub mod record;
-mod session;
 mod statistics;
 pub mod verify;
 pub mod work;
 pub mod workload;
 
+pub use bench_case::{BenchError, bench_case};
 pub use buffer::Buffer;
 pub use case::Case;
 pub use device::{Device, DeviceError, DeviceId};
@@ -26,7 +27,6 @@ pub use generate::{Draw, HostTensors, STANDARD_SEED};
 pub use grid::{Breadth, Selection};
 pub use measure::{Budget, Measurement, measure};
 pub use record::{Record, RecordError};
-pub use session::{SessionError, bench_case};
 pub use statistics::Statistics;
 pub use work::{Throughput, Work};
 pub use workload::{Locations, Workload, WorkloadError};

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use msdeform_bench::{DeviceError, SessionError, WorkloadError};
+use msdeform_bench::{BenchError, DeviceError, WorkloadError};
 
 /// The codes, in the words of `--help`.
 pub const EXIT_CODES: &str = "Exit codes:
@@ -43,9 +43,9 @@ fn code(error: &anyhow::Error) -> u8 {
         if cause.is::<Usage>() || cause.downcast_ref().is_some_and(is_usage) {
             return 2;
         }
-        match cause.downcast_ref::<SessionError>() {
-            Some(SessionError::Workload(_)) => return 2,
-            Some(SessionError::Device(error)) if is_usage_of_device(error) => return 2,
+        match cause.downcast_ref::<BenchError>() {
+            Some(BenchError::Workload(_)) => return 2,
+            Some(BenchError::Device(error)) if is_usage_of_device(error) => return 2,
             _ => {}
         }
         if cause.downcast_ref().is_some_and(is_usage_of_device) {
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(code(&check), 1);
         assert_eq!(code(&anyhow!(Usage("x".into()))), 2);
         let workload = WorkloadError::Parse { path: "x".into(), message: "y".into() };
-        assert_eq!(code(&anyhow!(SessionError::Workload(workload)).context("z")), 2);
+        assert_eq!(code(&anyhow!(BenchError::Workload(workload)).context("z")), 2);
         let missing = DeviceError::Unavailable {
             device: msdeform_bench::DeviceId::Cuda(0),
             missing: "no driver".into(),

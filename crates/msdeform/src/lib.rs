@@ -26,7 +26,7 @@
 //!   and scratch memory for calls that repeat, and takes a thread count and an instruction set.
 //! - Tensors are plain slices or shaped [`TensorView`]s of `f32`, `f16` or `bf16` (the types of the
 //!   crate `half`). Arithmetic is `f32` whatever the storage; [`DType::rel_l2_bound`] is the error
-//!   that is allowed, and tested, against the `f64` [`reference`].
+//!   that is allowed, and tested, against the `f64` [`reference`](mod@reference).
 //! - Nothing panics on bad input: [`Error`] says which tensor, what was expected and what was found.
 
 mod call;

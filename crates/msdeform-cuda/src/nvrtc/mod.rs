@@ -185,8 +185,12 @@ impl Nvrtc {
         let header_texts = header_texts.collect::<Result<Vec<_>>>()?;
         let header_names = headers.iter().map(|header| zero_ended(header.name));
         let header_names = header_names.collect::<Result<Vec<_>>>()?;
-        let options =
+        let mut options =
             options.iter().map(|option| zero_ended(option)).collect::<Result<Vec<_>>>()?;
+        if self.version.major >= 13 {
+            // NVRTC's own cache returns a cubin without ptxas' log, and we have a cache of our own.
+            options.push(zero_ended("--no-cache")?);
+        }
         let (source, name) = (zero_ended(source)?, zero_ended(name)?);
         let pointers =
             |texts: &[CString]| texts.iter().map(|text| text.as_ptr()).collect::<Vec<_>>();

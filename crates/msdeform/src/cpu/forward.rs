@@ -8,13 +8,11 @@
 //!   compete for no cache set; half precision is converted once and not 64 times.
 //! - *direct* (decoders): rows are read where they lie, all heads of a query together, and corners
 //!   outside of the level are left out one by one. Hardly a row is in a cache. Asking for the next
-//!   unit's rows ahead of time was tried and cost half as much again: the processor
-//!   looks far enough ahead by itself, and the requests only compete with it.
+//!   unit's rows ahead of time was tried on one two-core machine and lost (1.0 ms against 0.7).
 //!
 //! Workers own contiguous ranges of units, so that each stages as few heads as possible.
 //!
-//! Visiting an encoder's queries in two-dimensional tiles was tried and gained nothing: the lines
-//! around a query fit the second-level cache either way.
+//! Visiting an encoder's queries in two-dimensional tiles was tried there too, without a clear gain.
 
 use super::geometry::{CHUNK, Geometry};
 use super::isa::Kernel;
@@ -27,8 +25,8 @@ use super::workspace::Workspace;
 const PIECE: usize = 4;
 
 /// Queries between asking for locations, weights and output, and using them. All three are spread
-/// over the heads, which the hardware's prefetchers follow badly: without this a pass takes twice
-/// as long. Anything from 4 to 24 does equally well.
+/// over the heads, which the hardware's prefetchers follow badly: without this a pass took 46 ms
+/// instead of 26 (`ddetr_enc`, one thread).
 const AHEAD: usize = 8;
 
 /// A forward call: checked tensors as pointers, shared by all workers.

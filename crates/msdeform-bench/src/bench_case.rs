@@ -10,7 +10,7 @@ use crate::{Budget, Case, Measurement, measure};
 /// What can go wrong with a case.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum SessionError {
+pub enum BenchError {
     /// The workload does not make a problem.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
@@ -24,14 +24,14 @@ pub enum SessionError {
 /// same, its error standing beside its time.
 ///
 /// # Errors
-/// [`SessionError::Workload`], and [`SessionError::Device`] if a variant that fits fails to run.
+/// [`BenchError::Workload`], and [`BenchError::Device`] if a variant that fits fails to run.
 pub fn bench_case(
     device: &dyn Device,
     case: &Case<'_>,
     variants: &[&'static VariantSpec],
     budget: Budget,
     limits: Option<Limits>,
-) -> Result<(Vec<Measurement>, Report), SessionError> {
+) -> Result<(Vec<Measurement>, Report), BenchError> {
     let problem = case.problem()?;
     let mut report = Report::default();
     let mut fitting = Vec::new();
