@@ -69,8 +69,11 @@ fn tables(kind: DeviceKind, records: &[Record]) -> String {
             .and_then(|figure| figure.threads)
             .map_or_else(String::new, |threads| format!(", {threads} threads"));
         // Writing to a String cannot fail.
-        let _ =
-            writeln!(out, "{}{threads}; median times from `records/{slug}`.\n", record.device.name);
+        let _ = writeln!(
+            out,
+            "{}{threads}; median times of the fastest variant, from `records/{slug}`.\n",
+            record.device.name
+        );
         out.push_str(&markdown(&overview(&figures)));
         out.push('\n');
     }
