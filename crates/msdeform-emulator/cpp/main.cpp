@@ -1,6 +1,6 @@
-// The runner: `runner KERNEL.so` loads one compiled kernel, reads launches from standard input, runs
-// them and writes the buffers they filled to standard output. The format is that of src/wire.rs; all
-// numbers are little endian.
+// The runner: `runner KERNELS.so` loads the compiled kernels of one file, reads launches from standard
+// input, runs their steps and writes the buffers they filled to standard output. The format is that of
+// src/wire.rs; all numbers are little endian.
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <memory>
+#include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -20,14 +21,25 @@
 namespace msda_emulator {
 namespace {
 
-constexpr uint64_t request_magic = 0x314c554d4541444dull;  // "MDAEMUL1"
+constexpr uint64_t request_magic = 0x324c554d4541444dull;  // "MDAEMUL2"
 // Like the allocations of the CUDA driver.
 constexpr size_t allocation_alignment = 256;
 
-// What a compiled kernel exports (entry.cpp).
-struct Kernel {
-    size_t params_bytes;
-    void (*run_thread)(const void* params);
+// A step of a launch.
+struct Step {
+    enum class Kind : uint32_t { launch = 0, zero = 1 } kind;
+    // A launch of this kernel.
+    uint32_t kernel;
+    LaunchShape shape;
+    // Zeroing of a part of a buffer.
+    uint32_t buffer;
+    uint64_t offset, bytes;
+};
+
+// The entry functions of a compiled file.
+struct Library {
+    const Kernel* kernels;
+    size_t count;
 };
 
 template <typename... Arguments>
@@ -82,6 +94,14 @@ public:
 
     unsigned char* data() const { return data_; }
 
+    void zero(uint64_t offset, uint64_t bytes) const {
+        if (!written_ || offset > bytes_ || bytes > bytes_ - offset) {
+            refuse("zeroing %llu bytes at %llu of a buffer of %zu",
+                   static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(offset), bytes_);
+        }
+        memset(data_ + offset, 0, bytes);
+    }
+
     void finish(size_t index) const {
         if (written_) {
             if (fwrite(data_, 1, bytes_, stdout) != bytes_) refuse("%s", "cannot write the answer");
@@ -111,29 +131,58 @@ void check_geometry(const LaunchShape& shape) {
     }
 }
 
-Kernel load_kernel(const char* path) {
+Library load_library(const char* path) {
     void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) refuse("%s", dlerror());
-    const auto* bytes = static_cast<const size_t*>(dlsym(library, "msda_params_bytes"));
-    void* run = dlsym(library, "msda_run_thread");
-    if (bytes == nullptr || run == nullptr) refuse("%s is not a compiled kernel", path);
-    return Kernel{*bytes, reinterpret_cast<void (*)(const void*)>(run)};
+    const auto* count = static_cast<const size_t*>(dlsym(library, "msda_kernel_count"));
+    const auto* kernels = static_cast<const Kernel* const*>(dlsym(library, "msda_kernels"));
+    if (count == nullptr || kernels == nullptr) refuse("%s is not a compiled kernel", path);
+    return Library{*kernels, *count};
 }
 
-void run_launch(const Kernel& kernel) {
-    LaunchShape shape;
-    shape.grid = read_index();
-    shape.block = read_index();
-    shape.shared_bytes = read_number<uint64_t>();
+Order read_order() {
     const auto order = read_number<uint32_t>();
     if (order > static_cast<uint32_t>(Order::shuffled)) refuse("there is no order %u", order);
-    shape.order = static_cast<Order>(order);
+    return static_cast<Order>(order);
+}
 
-    // Like the driver: the kernel gets the front of what was given, as much as it declares.
+Step read_step(const Library& library) {
+    Step step{};
+    const auto kind = read_number<uint32_t>();
+    if (kind > static_cast<uint32_t>(Step::Kind::zero)) refuse("there is no step %u", kind);
+    step.kind = static_cast<Step::Kind>(kind);
+    if (step.kind == Step::Kind::zero) {
+        step.buffer = read_number<uint32_t>();
+        step.offset = read_number<uint64_t>();
+        step.bytes = read_number<uint64_t>();
+        return step;
+    }
+    step.kernel = read_number<uint32_t>();
+    if (step.kernel >= library.count) refuse("there is no kernel %u", step.kernel);
+    step.shape.grid = read_index();
+    step.shape.block = read_index();
+    step.shape.shared_bytes = read_number<uint64_t>();
+    return step;
+}
+
+void run_launch(const Library& library) {
+    const Order order = read_order();
+    const Order block_order = read_order();
+    std::vector<Step> steps(read_number<uint32_t>());
+    for (Step& step : steps) {
+        step = read_step(library);
+        step.shape.order = order;
+        step.shape.block_order = block_order;
+    }
+
+    // Like the driver: a kernel gets the front of what was given, as much as it declares.
     const auto params_bytes = read_number<uint64_t>();
-    if (params_bytes < kernel.params_bytes) {
-        refuse("%llu bytes of parameters given, the kernel takes %zu",
-               static_cast<unsigned long long>(params_bytes), kernel.params_bytes);
+    for (const Step& step : steps) {
+        const size_t declared = library.kernels[step.kernel].params_bytes;
+        if (step.kind == Step::Kind::launch && params_bytes < declared) {
+            refuse("%llu bytes of parameters given, the kernel takes %zu",
+                   static_cast<unsigned long long>(params_bytes), declared);
+        }
     }
     // Tensor maps inside need 64.
     void* params = aligned_alloc(64, (params_bytes + 63) / 64 * 64);
@@ -151,8 +200,15 @@ void run_launch(const Kernel& kernel) {
         memcpy(static_cast<unsigned char*>(params) + at, &address, sizeof address);
     }
 
-    check_geometry(shape);
-    run_grid(shape, kernel.run_thread, params);
+    for (const Step& step : steps) {
+        if (step.kind == Step::Kind::zero) {
+            if (step.buffer >= buffers.size()) refuse("there is no buffer %u", step.buffer);
+            buffers[step.buffer]->zero(step.offset, step.bytes);
+            continue;
+        }
+        check_geometry(step.shape);
+        run_grid(step.shape, library.kernels[step.kernel].run_thread, params);
+    }
     for (size_t i = 0; i < buffers.size(); ++i) buffers[i]->finish(i);
     free(params);
 }
@@ -178,8 +234,8 @@ void on_alarm(int) {
 
 int main(int count, char** arguments) {
     using namespace msda_emulator;
-    if (count != 2) refuse("%s", "usage: runner KERNEL.so < REQUEST > ANSWER");
-    const Kernel kernel = load_kernel(arguments[1]);
+    if (count != 2) refuse("%s", "usage: runner KERNELS.so < REQUEST > ANSWER");
+    const Library library = load_library(arguments[1]);
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_set_death_callback(name_position);
 #endif
@@ -190,6 +246,6 @@ int main(int count, char** arguments) {
     timer.it_value.tv_sec = limit_ms / 1000;
     timer.it_value.tv_usec = static_cast<suseconds_t>(limit_ms % 1000) * 1000;
     setitimer(ITIMER_REAL, &timer, nullptr);
-    for (auto launches = read_number<uint32_t>(); launches > 0; --launches) run_launch(kernel);
+    for (auto launches = read_number<uint32_t>(); launches > 0; --launches) run_launch(library);
     return fflush(stdout) == 0 ? 0 : static_cast<int>(Fault::protocol);
 }

@@ -22,6 +22,12 @@ struct Index3 {
     unsigned x, y, z;
 };
 
+// What a compiled library says about an entry function (entry.cpp).
+struct Kernel {
+    size_t params_bytes;
+    void (*run_thread)(const void* params);
+};
+
 // The part of a thread that kernels can see.
 struct ThreadView {
     Index3 index;      // threadIdx

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 
@@ -205,6 +206,13 @@ void thread_body(void* argument) {
     }
 }
 
+// Brings what is in ascending order into another one.
+template <typename T>
+void arrange(std::vector<T>& ascending, Order order, std::mt19937& random) {
+    if (order == Order::descending) std::reverse(ascending.begin(), ascending.end());
+    if (order == Order::shuffled) std::shuffle(ascending.begin(), ascending.end(), random);
+}
+
 void begin_block(const LaunchShape& shape, std::vector<Thread*>& order, std::mt19937& random) {
     const size_t count =
         static_cast<size_t>(shape.block.x) * shape.block.y * shape.block.z;
@@ -229,8 +237,7 @@ void begin_block(const LaunchShape& shape, std::vector<Thread*>& order, std::mt1
     memset(block.shared, 0xFF, shape.shared_bytes);
     reset_async_copies();
     order = block.threads;
-    if (shape.order == Order::descending) std::reverse(order.begin(), order.end());
-    if (shape.order == Order::shuffled) std::shuffle(order.begin(), order.end(), random);
+    arrange(order, shape.order, random);
 }
 
 // One turn; whether it got anywhere, as opposed to polling once more in vain.
@@ -462,15 +469,16 @@ void run_grid(const LaunchShape& shape, void (*kernel)(const void*), const void*
     block_size = shape.block;
     grid_size = shape.grid;
     std::mt19937 random(1);
+    std::vector<uint64_t> blocks(uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z);
+    std::iota(blocks.begin(), blocks.end(), uint64_t{0});
+    arrange(blocks, shape.block_order, random);
     std::vector<Thread*> order;
-    for (unsigned z = 0; z < shape.grid.z; ++z) {
-        for (unsigned y = 0; y < shape.grid.y; ++y) {
-            for (unsigned x = 0; x < shape.grid.x; ++x) {
-                block_index = {x, y, z};
-                begin_block(shape, order, random);
-                run_block(order);
-            }
-        }
+    for (const uint64_t index : blocks) {
+        block_index = {static_cast<unsigned>(index % shape.grid.x),
+                       static_cast<unsigned>(index / shape.grid.x % shape.grid.y),
+                       static_cast<unsigned>(index / shape.grid.x / shape.grid.y)};
+        begin_block(shape, order, random);
+        run_block(order);
     }
     free(shared);
     block.shared = nullptr;

@@ -8,14 +8,16 @@
 
 namespace msda_emulator {
 
-// In which order the threads of a block get their turns. A kernel that is right does not care; one
-// that misses a barrier usually gives another answer in at least one of them.
+// In which order the threads of a block get their turns, or the blocks of a grid theirs. A kernel that
+// is right does not care; one that misses a barrier, or adds up in the order of arrival, usually gives
+// another answer in at least one of them.
 enum class Order : uint32_t { ascending = 0, descending = 1, shuffled = 2 };
 
 struct LaunchShape {
     Index3 grid, block;
     size_t shared_bytes;
-    Order order;
+    Order order;        // of the threads of a block
+    Order block_order;  // of the blocks
 };
 
 // What a thread is doing when it does not run.

@@ -12,20 +12,20 @@ use crate::launch::Launch;
 use crate::toolchain::{Toolchain, cpp_folder, hash_file, hash_files, io};
 use crate::{EmulatorError, wire};
 
-/// A kernel and the macros it is compiled with.
+/// The kernels of a file and the macros they are compiled with.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Specialisation {
     /// The `.cu` file.
     pub source: PathBuf,
     /// The folder of its headers (`*.cuh`).
     pub headers: PathBuf,
-    /// Its entry function, which takes one structure.
-    pub entry: String,
+    /// Its entry functions, each of which takes one structure. A launch names them by their position.
+    pub entries: Vec<String>,
     /// `-DNAME=VALUE` each, as the device compiler gets them.
     pub defines: Vec<String>,
 }
 
-/// A kernel that runs on the host.
+/// Kernels of one file that run on the host.
 #[derive(Clone, Debug)]
 pub struct EmulatedKernel {
     name: String,
@@ -41,18 +41,20 @@ impl EmulatedKernel {
     /// # Errors
     /// No compiler, a kernel it refuses, or trouble with files.
     pub fn compile(specialisation: &Specialisation) -> Result<Self, EmulatorError> {
-        let Specialisation { source, headers, entry, defines } = specialisation;
+        let Specialisation { source, headers, entries, defines } = specialisation;
+        let entries = entries.join(",");
         let toolchain = Toolchain::get()?;
         let mut hasher = toolchain.hasher();
         hash_file(&mut hasher, source)?;
         hash_files(&mut hasher, headers, &["cuh"])?;
-        hasher.update(entry.as_bytes());
+        hasher.update(entries.as_bytes());
         for define in defines {
             hasher.update(b"\0").update(define.as_bytes());
         }
         let runner = toolchain.runner()?;
-        let library = toolchain.product(entry, &hasher.finalize())?;
         let file_name = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = file_name.trim_end_matches(".cu").to_owned();
+        let library = toolchain.product(&name, &hasher.finalize())?;
         toolchain.build_once(&library, || {
             let mut command = toolchain.compile();
             command
@@ -60,7 +62,7 @@ impl EmulatedKernel {
                 .args(["-shared", "-DMSDA_EMULATED"])
                 .args(defines)
                 .arg(format!("-DMSDA_EMULATED_SOURCE=\"{}\"", source.display()))
-                .arg(format!("-DMSDA_EMULATED_ENTRY={entry}"))
+                .arg(format!("-DMSDA_EMULATED_ENTRIES={entries}"))
                 .arg("-include")
                 .arg(cpp_folder().join("vocabulary.hpp"))
                 .arg("-I")
@@ -70,7 +72,7 @@ impl EmulatedKernel {
                 .arg(cpp_folder().join("entry.cpp"));
             toolchain.install(command, &file_name, &library)
         })?;
-        Ok(Self { name: entry.clone(), runner, library, time_limit: Duration::from_secs(60) })
+        Ok(Self { name, runner, library, time_limit: Duration::from_secs(60) })
     }
 
     /// Compiles several kernels at once, on all cores.

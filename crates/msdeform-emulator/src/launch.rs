@@ -1,15 +1,15 @@
-//! One launch: geometry, parameters, device memory.
+//! One launch: steps, parameters, device memory.
 
-/// In which order the threads of a block get their turns. The result of a kernel that synchronises
-/// properly depends on none of them.
+/// In which order the threads of a block, or the blocks of a grid, get their turns. The result of a
+/// kernel that synchronises properly and adds up in a fixed order depends on none of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// Thread 0 first.
+    /// Number 0 first.
     #[default]
     Ascending,
-    /// Thread 0 last: consumers tend to run before their producers.
+    /// Number 0 last: consumers tend to run before their producers.
     Descending,
-    /// Another random but reproducible order in every block.
+    /// Another random but reproducible order every time.
     Shuffled,
 }
 
@@ -69,17 +69,40 @@ pub const fn placeholder_address(buffer: u8) -> u64 {
     PLACEHOLDER | (buffer as u64) << INDEX_SHIFT
 }
 
-/// A launch of a kernel that takes one structure of parameters.
+/// One thing that a launch does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaunchStep {
+    /// Runs a kernel.
+    Kernel {
+        /// Its position among [`crate::Specialisation::entries`].
+        entry: usize,
+        /// Blocks along x, y, z.
+        grid: [u32; 3],
+        /// Threads of a block along x, y, z.
+        block: [u32; 3],
+        /// Dynamic shared memory of a block.
+        shared_bytes: usize,
+    },
+    /// Sets a part of a written buffer to zero.
+    Zero {
+        /// The buffer's position.
+        buffer: u8,
+        /// First byte.
+        offset: usize,
+        /// How many.
+        bytes: usize,
+    },
+}
+
+/// Kernels, one after the other, that take the same structure of parameters.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// Blocks along x, y, z.
-    pub grid: [u32; 3],
-    /// Threads of a block along x, y, z.
-    pub block: [u32; 3],
-    /// Dynamic shared memory of a block.
-    pub shared_bytes: usize,
+    /// What is done, in order.
+    pub steps: Vec<LaunchStep>,
     /// Order of the threads' turns.
     pub order: Order,
+    /// Order of the blocks' turns.
+    pub block_order: Order,
     /// The bytes of the parameters, with a [`placeholder_address`] at each pointer into a buffer.
     pub params: Vec<u8>,
     /// Device memory.
@@ -87,10 +110,18 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// A launch without buffers, in ascending order.
+    /// A launch of the first kernel without buffers, in ascending order.
     #[must_use]
     pub fn new(grid: [u32; 3], block: [u32; 3], shared_bytes: usize, params: Vec<u8>) -> Self {
-        Self { grid, block, shared_bytes, order: Order::Ascending, params, buffers: Vec::new() }
+        let steps = vec![LaunchStep::Kernel { entry: 0, grid, block, shared_bytes }];
+        Self { params, ..Self::of_steps(steps) }
+    }
+
+    /// Steps without parameters and buffers, in ascending order.
+    #[must_use]
+    pub fn of_steps(steps: Vec<LaunchStep>) -> Self {
+        let (params, buffers) = (Vec::new(), Vec::new());
+        Self { steps, order: Order::Ascending, block_order: Order::Ascending, params, buffers }
     }
 
     /// Where in the parameters there are placeholders: (position, buffer, offset into its bytes).

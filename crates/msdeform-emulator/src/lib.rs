@@ -7,7 +7,7 @@
 //! let kernel = EmulatedKernel::compile(&Specialisation {
 //!     source: "crates/msdeform-cuda/kernels/fwd_general.cu".into(),
 //!     headers: "crates/msdeform-cuda/kernels".into(),
-//!     entry: "fwd_general".into(),
+//!     entries: vec!["fwd_general".into()],
 //!     defines: vec!["-DMSDA_LEVELS=4".into()],
 //! })?;
 //! // Pointers inside the parameters are placeholders; the launch puts the real addresses there.
@@ -30,6 +30,6 @@ mod wire;
 
 pub use error::EmulatorError;
 pub use kernel::{EmulatedKernel, Specialisation};
-pub use launch::{Buffer, Launch, Order, placeholder_address};
+pub use launch::{Buffer, Launch, LaunchStep, Order, placeholder_address};
 pub use tensor_map::{TENSOR_MAP_BYTES, TensorMap};
 pub use toolchain::compiler_version;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::launch::{Launch, Order};
+use crate::launch::{Launch, LaunchStep, Order};
 
-const REQUEST_MAGIC: u64 = u64::from_le_bytes(*b"MDAEMUL1");
+const REQUEST_MAGIC: u64 = u64::from_le_bytes(*b"MDAEMUL2");
 
 /// Every launch, one after the other.
 pub(crate) fn request(launches: &[Launch], time_limit: Duration) -> Vec<u8> {
@@ -19,18 +19,12 @@ pub(crate) fn request(launches: &[Launch], time_limit: Duration) -> Vec<u8> {
 }
 
 fn put_launch(bytes: &mut Vec<u8>, launch: &Launch) {
-    for size in launch.grid.iter().chain(&launch.block) {
-        put_u32(bytes, *size);
+    put_order(bytes, launch.order);
+    put_order(bytes, launch.block_order);
+    put_count(bytes, launch.steps.len());
+    for step in &launch.steps {
+        put_step(bytes, step);
     }
-    put_u64(bytes, launch.shared_bytes as u64);
-    put_u32(
-        bytes,
-        match launch.order {
-            Order::Ascending => 0,
-            Order::Descending => 1,
-            Order::Shuffled => 2,
-        },
-    );
     put_u64(bytes, launch.params.len() as u64);
     bytes.extend_from_slice(&launch.params);
     put_count(bytes, launch.buffers.len());
@@ -47,6 +41,36 @@ fn put_launch(bytes: &mut Vec<u8>, launch: &Launch) {
         put_count(bytes, pointer.buffer);
         put_u64(bytes, pointer.offset);
     }
+}
+
+fn put_step(bytes: &mut Vec<u8>, step: &LaunchStep) {
+    match step {
+        LaunchStep::Kernel { entry, grid, block, shared_bytes } => {
+            put_u32(bytes, 0);
+            put_count(bytes, *entry);
+            for size in grid.iter().chain(block) {
+                put_u32(bytes, *size);
+            }
+            put_u64(bytes, *shared_bytes as u64);
+        }
+        LaunchStep::Zero { buffer, offset, bytes: count } => {
+            put_u32(bytes, 1);
+            put_u32(bytes, u32::from(*buffer));
+            put_u64(bytes, *offset as u64);
+            put_u64(bytes, *count as u64);
+        }
+    }
+}
+
+fn put_order(bytes: &mut Vec<u8>, order: Order) {
+    put_u32(
+        bytes,
+        match order {
+            Order::Ascending => 0,
+            Order::Descending => 1,
+            Order::Shuffled => 2,
+        },
+    );
 }
 
 /// Splits the answer into the written buffers of every launch; `None` if its length is wrong.

@@ -150,7 +150,7 @@ fn a_kernel_that_does_not_compile_shows_the_compilers_words() {
         source: std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("test_kernels/matrix_product.cu"),
         headers: kernels_folder(),
-        entry: "matrix_product".to_owned(),
+        entries: vec!["matrix_product".to_owned()],
         defines: vec!["-DMSDA_TEST_BFLOAT=NO_SUCH_NAME".to_owned()],
     })
     .unwrap_err();

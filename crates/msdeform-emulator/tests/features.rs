@@ -9,7 +9,9 @@ mod common;
 
 use common::*;
 use half::{bf16, f16};
-use msdeform_emulator::{Buffer, Launch, TENSOR_MAP_BYTES, TensorMap, placeholder_address};
+use msdeform_emulator::{
+    Buffer, Launch, LaunchStep, TENSOR_MAP_BYTES, TensorMap, placeholder_address,
+};
 
 fn ramp(count: usize) -> Vec<f32> {
     (0..count).map(|i| (i % 251) as f32 - 100.0).collect()
@@ -57,7 +59,9 @@ fn block_barriers_named_barriers_and_atomics() {
     assert_eq!(u32_of_bytes(&bytes)[blocks], 384);
     assert_eq!(output[blocks + 1], 192.0);
     // The same by threads in three dimensions is refused by no rule; by 1025 threads it is.
-    launch.block = [1025, 1, 1];
+    if let LaunchStep::Kernel { block, .. } = &mut launch.steps[0] {
+        *block = [1025, 1, 1];
+    }
     let error = failure(&kernel, &launch).to_string();
     assert!(error.contains("no GPU takes this launch"), "{error}");
 }

@@ -16,7 +16,7 @@ pub fn test_kernel(name: &str, defines: &[&str]) -> EmulatedKernel {
     let specialisation = Specialisation {
         source: folder.join(name).with_extension("cu"),
         headers: kernels_folder(),
-        entry: name.to_owned(),
+        entries: vec![name.to_owned()],
         defines: defines.iter().map(|&define| define.to_owned()).collect(),
     };
     EmulatedKernel::compile(&specialisation).unwrap_or_else(|error| panic!("{error}"))

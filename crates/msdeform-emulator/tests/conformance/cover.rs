@@ -1,10 +1,11 @@
 //! Which combinations of format, layout, model and knob a variant is compiled for.
 //!
 //! Every combination would be hundreds of compilations per variant. The cover has the first model in
-//! every format and layout, and every other model, mixed formats and every value of every knob at least
-//! once, each in another format and layout.
+//! every format and layout, and every other model, mixed formats, every subset of the gradients and
+//! every value of every knob at least once, each in another format and layout.
 
-use msdeform::{DType, ValueLayout};
+use msdeform::{DType, Direction, ValueLayout};
+use msdeform_cuda::Gradients;
 use msdeform_cuda::variants::Variant;
 
 use super::scenes::{MODELS, Model};
@@ -16,6 +17,8 @@ pub struct Cell {
     pub sampling_dtype: DType,
     pub layout: ValueLayout,
     pub model: &'static Model,
+    /// What a backward variant computes.
+    pub gradients: Gradients,
     /// A knob set by hand; the variant chooses the others.
     pub knob: Option<(&'static str, i64)>,
 }
@@ -23,6 +26,9 @@ pub struct Cell {
 impl std::fmt::Display for Cell {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}+{} {} {}", self.dtype, self.sampling_dtype, self.layout, self.model.name)?;
+        if self.gradients != Gradients::ALL {
+            write!(f, " only {}", self.gradients)?;
+        }
         self.knob.map_or(Ok(()), |(name, value)| write!(f, " {name}={value}"))
     }
 }
@@ -71,7 +77,8 @@ pub fn cover(
     for &dtype in spec.dtypes {
         for &layout in spec.layouts {
             let (sampling_dtype, model) = (dtype, &MODELS[0]);
-            formats.push(Cell { dtype, sampling_dtype, layout, model, knob: None });
+            let gradients = Gradients::ALL;
+            formats.push(Cell { dtype, sampling_dtype, layout, model, gradients, knob: None });
         }
     }
     let halves = |cell: &&Cell| cell.dtype != DType::F32;
@@ -79,6 +86,10 @@ pub fn cover(
         |cell: &Cell| MODELS.iter().map(|model| Cell { model, ..*cell }).collect::<Vec<_>>();
     let knobs = variant.knobs().iter().flat_map(|knob| knob.values.iter().map(|&v| (knob.name, v)));
     let knobs: Vec<(&'static str, i64)> = knobs.collect();
+    let subsets: &[Gradients] = match spec.direction {
+        Direction::Forward => &[],
+        Direction::Backward => &Gradients::subsets()[1..],
+    };
     let mut cover = Cover::default();
 
     if full {
@@ -88,6 +99,9 @@ pub fn cover(
             cover.add([cell], &supported);
             for &knob in &knobs {
                 cover.add([Cell { knob: Some(knob), ..cell }], &supported);
+            }
+            for &gradients in subsets {
+                cover.add([Cell { gradients, ..cell }], &supported);
             }
         }
         return cover;
@@ -115,6 +129,11 @@ pub fn cover(
             formats.iter().filter(|cell| cell.dtype == dtype).filter(halves).copied().collect();
         let mixed = rotated(&same, turn).iter().map(Cell::with_f32_sampling).collect::<Vec<_>>();
         cover.add(mixed.iter().flat_map(in_every_model), &supported);
+    }
+    for (turn, &gradients) in subsets.iter().enumerate() {
+        let candidates = rotated(&formats, turn);
+        let candidates = candidates.iter().flat_map(in_every_model);
+        cover.add(candidates.map(|cell| Cell { gradients, ..cell }), &supported);
     }
     for (turn, &knob) in knobs.iter().enumerate() {
         let candidates = rotated(&formats, turn);

@@ -2,17 +2,30 @@
 
 use half::{bf16, f16};
 use msdeform::{DType, Problem, reference};
-use msdeform_cuda::ValueStrides;
+use msdeform_cuda::variants::Call;
+use msdeform_cuda::{OutputStrides, ValueStrides};
 
-use super::scenes::{Locations, Scene};
+use super::scenes::{Locations, Scene, Upstream};
 
 /// Everything one launch reads, and what must come out.
 pub struct Inputs {
     pub value: Vec<u8>,
     pub locations: Vec<u8>,
     pub weights: Vec<u8>,
-    /// The reference's output for the numbers as stored.
-    pub expected: Vec<f64>,
+    /// Only a backward call's.
+    pub grad_output: Vec<u8>,
+    /// What must come out, in the order that the call's outputs have.
+    pub expected: Vec<Expected>,
+}
+
+/// One tensor that a call writes.
+pub struct Expected {
+    pub tensor: &'static str,
+    pub dtype: DType,
+    /// The reference's numbers for the inputs as stored.
+    pub numbers: Vec<f64>,
+    /// Which of them are compared; all if empty.
+    pub compared: Vec<bool>,
 }
 
 /// The same numbers on every machine.
@@ -34,15 +47,105 @@ impl Random {
 }
 
 impl Inputs {
-    pub fn new(scene: &Scene, problem: &Problem, strides: ValueStrides) -> Self {
+    pub fn new(scene: &Scene, call: &Call<'_>) -> Self {
+        let problem = call.problem;
         let mut random = Random(scene.name.len() as u64 * 1000 + problem.samples() as u64);
-        let (value, value_bytes) = values(problem, strides, &mut random);
+        let (value, value_bytes) = values(problem, call.strides, &mut random);
         let (locations, weights) = samples(scene, problem, &mut random);
         let (locations, locations_bytes) = store_all(&locations, problem.sampling_dtype());
         let (weights, weights_bytes) = store_all(&weights, problem.sampling_dtype());
-        let expected = reference::forward(problem, &value, &locations, &weights);
-        Self { value: value_bytes, locations: locations_bytes, weights: weights_bytes, expected }
+        let mut inputs = Self {
+            value: value_bytes,
+            locations: locations_bytes,
+            weights: weights_bytes,
+            grad_output: Vec::new(),
+            expected: Vec::new(),
+        };
+        let (dtype, sampling) = (problem.dtype(), problem.sampling_dtype());
+        let mut expect = |tensor, dtype, numbers, compared| {
+            inputs.expected.push(Expected { tensor, dtype, numbers, compared });
+        };
+        let Some(backward) = call.backward else {
+            let output = reference::forward(problem, &value, &locations, &weights);
+            expect("output", dtype, output, Vec::new());
+            return inputs;
+        };
+        let (upstream, upstream_bytes) =
+            upstream(scene, problem, backward.grad_output, &mut random);
+        let found = reference::backward(problem, &value, &locations, &weights, &upstream);
+        if backward.gradients.value {
+            expect("grad_value", dtype, found.value, Vec::new());
+        }
+        if backward.gradients.locations {
+            let compared = same_cell(problem, &locations);
+            expect("grad_locations", sampling, found.locations, compared);
+        }
+        if backward.gradients.weights {
+            expect("grad_weights", sampling, found.weights, Vec::new());
+        }
+        inputs.grad_output = upstream_bytes;
+        inputs
     }
+}
+
+/// Packed numbers for the reference and strided bytes for the kernel; what belongs to nobody is NaN.
+fn upstream(
+    scene: &Scene,
+    problem: &Problem,
+    strides: OutputStrides,
+    random: &mut Random,
+) -> (Vec<f64>, Vec<u8>) {
+    let size = problem.dtype().size_bytes();
+    let mut numbers: Vec<Option<f64>> = vec![None; strides.extent(problem)];
+    let mut bytes = vec![0xFF; numbers.len() * size];
+    let mut packed = Vec::with_capacity(problem.output_len());
+    for n in 0..problem.batch() {
+        for q in 0..problem.queries() {
+            let is_nan = scene.upstream == Upstream::OneNan && q == 1;
+            for m in 0..problem.heads() {
+                for c in 0..problem.channels() {
+                    let offset = n as i64 * strides.batch
+                        + q as i64 * strides.query
+                        + m as i64 * strides.head
+                        + c as i64 * strides.channel;
+                    let at = offset as usize;
+                    packed.push(*numbers[at].get_or_insert_with(|| {
+                        let number = if is_nan { f64::NAN } else { random.between(-1.0, 1.0) };
+                        let (stored, storage) = store(number, problem.dtype());
+                        bytes[at * size..][..size].copy_from_slice(&storage[..size]);
+                        stored
+                    }));
+                }
+            }
+        }
+    }
+    (packed, bytes)
+}
+
+/// For each coordinate of a location, whether both coordinates of its sample fall into the same cell in
+/// `f32` and in `f64`, so that the derivatives are of the same cell: they are exact, or away from
+/// borders.
+fn same_cell(problem: &Problem, locations: &[f64]) -> Vec<bool> {
+    const DISTANCE: f64 = 0.01;
+    let mut sizes = Vec::new();
+    for (index, level) in problem.levels().iter().enumerate() {
+        sizes.extend(
+            problem.level_samples(index).map(|_| (level.width as f64, level.height as f64)),
+        );
+    }
+    let agrees = |location: f64, size: f64| {
+        let pixel = location * size - 0.5;
+        let is_exact = f64::from(pixel as f32) == pixel;
+        is_exact || !pixel.is_finite() || (pixel - pixel.round()).abs() > DISTANCE
+    };
+    let pairs = locations.chunks_exact(2).enumerate();
+    pairs
+        .flat_map(|(index, at)| {
+            let (width, height) = sizes[index % sizes.len()];
+            let both = agrees(at[0], width) && agrees(at[1], height);
+            [both, both]
+        })
+        .collect()
 }
 
 /// Packed numbers for the reference and strided bytes for the kernel. What belongs to no pixel is NaN,
@@ -103,7 +206,11 @@ fn samples(scene: &Scene, problem: &Problem, random: &mut Random) -> (Vec<f64>, 
                 locations.extend([x, y]);
                 // A location that is not finite contributes nothing, whatever its weight.
                 let counts_never = !(x.is_finite() && y.is_finite());
-                weights.push(if counts_never { f64::NAN } else { random.between(-0.2, 1.0) });
+                weights.push(match (counts_never, scene.zero_weights) {
+                    (true, _) => f64::NAN,
+                    (false, true) => 0.0,
+                    (false, false) => random.between(-0.2, 1.0),
+                });
             }
         }
     }
@@ -118,6 +225,7 @@ fn location(kind: Locations, size: f64, turn: usize, random: &mut Random) -> f64
             let far = random.between(3.0, 50.0);
             if turn.is_multiple_of(2) { far } else { -far }
         }
+        Locations::OnePlace => 0.3125,
         Locations::Special => {
             // The pixel coordinate is location * size - 0.5.
             let special = [
@@ -183,7 +291,7 @@ fn store(number: f64, dtype: DType) -> (f64, [u8; 8]) {
 }
 
 /// The numbers in the bytes of an output.
-pub fn load_all(bytes: &[u8], dtype: DType) -> Vec<f64> {
+fn load_all(bytes: &[u8], dtype: DType) -> Vec<f64> {
     let chunks = bytes.chunks_exact(dtype.size_bytes());
     match dtype {
         DType::F16 => chunks.map(|b| f16::from_le_bytes([b[0], b[1]]).to_f64()).collect(),
@@ -195,11 +303,20 @@ pub fn load_all(bytes: &[u8], dtype: DType) -> Vec<f64> {
     }
 }
 
-/// Relative L2 error; NaN wherever the output holds one, and infinite where zero was expected and
-/// something else found.
-pub fn relative_l2(found: &[f64], expected: &[f64]) -> f64 {
-    assert_eq!(found.len(), expected.len());
-    let error: f64 = found.iter().zip(expected).map(|(f, e)| (f - e) * (f - e)).sum();
-    let norm: f64 = expected.iter().map(|e| e * e).sum();
-    if error == 0.0 { 0.0 } else { (error / norm).sqrt() }
+impl Expected {
+    /// Relative L2 error. NaN unless the tensor has a NaN exactly where the reference has one, and
+    /// infinite where zero was expected and something else found.
+    pub fn relative_l2(&self, bytes: &[u8]) -> f64 {
+        let found = load_all(bytes, self.dtype);
+        assert_eq!(found.len(), self.numbers.len());
+        let (mut error, mut norm) = (0.0, 0.0);
+        for (index, (f, e)) in found.iter().zip(&self.numbers).enumerate() {
+            let is_compared = self.compared.get(index).is_none_or(|&compared| compared);
+            if is_compared && !(f.is_nan() && e.is_nan()) {
+                error += (f - e) * (f - e);
+                norm += e * e;
+            }
+        }
+        if error == 0.0 { 0.0 } else { (error / norm).sqrt() }
+    }
 }

@@ -12,6 +12,7 @@
 
 mod cover;
 mod inputs;
+mod launch;
 mod report;
 mod run;
 mod scenes;

@@ -13,6 +13,8 @@ pub struct Outcome {
     pub cells: usize,
     pub kernels: usize,
     pub launches: usize,
+    /// Launches done once more, for another GPU and in other orders, whose bits were compared.
+    pub repeated: usize,
     /// Largest relative L2 error by format, and the bound it is held to.
     pub errors: BTreeMap<&'static str, (f64, f64)>,
     pub skipped: Skips,
@@ -40,7 +42,7 @@ impl Skips {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = if self.failures.is_empty() { "ok    " } else { "FAILED" };
-        let Self { id, cells, kernels, launches, seconds, .. } = self;
+        let Self { id, cells, kernels, launches, repeated, seconds, .. } = self;
         write!(
             f,
             "{verdict} {id}: {launches} launches of {kernels} kernels in {cells} combinations, \
@@ -48,6 +50,9 @@ impl fmt::Display for Outcome {
         )?;
         for (dtype, (error, bound)) in &self.errors {
             write!(f, " {dtype} {error:.1e} (bound {bound:.0e})")?;
+        }
+        if *repeated > 0 {
+            write!(f, "; {repeated} repeated for the same bits")?;
         }
         for (reason, count) in self.skipped.by_kind.values() {
             write!(f, "\n       {count} skipped: {reason}")?;

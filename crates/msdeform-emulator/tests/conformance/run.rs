@@ -1,46 +1,70 @@
 //! Compiles a variant's cells, runs all scenes of each, compares.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Instant;
 
-use msdeform::{DType, Direction, Problem};
-use msdeform_cuda::variants::{Call, Configuration, KnobChoices, Variant};
-use msdeform_cuda::{DeviceProps, ForwardParams, INLINE_LEVELS, ValueStrides, level_geometry};
-use msdeform_emulator::{
-    Buffer, EmulatedKernel, EmulatorError, Launch, Order, Specialisation, placeholder_address,
-};
+use msdeform::{DType, Direction, Mode, Problem};
+use msdeform_cuda::variants::{BackwardCall, Call, Configuration, KnobChoices, Variant};
+use msdeform_cuda::{DeviceProps, ValueStrides, entry_name};
+use msdeform_emulator::{EmulatedKernel, EmulatorError, Launch, Order, Specialisation};
 use rayon::prelude::*;
 
 use super::cover::{Cell, Cover, cover};
-use super::inputs::{Inputs, load_all, relative_l2};
+use super::inputs::{Expected, Inputs};
+use super::launch::prepare;
 use super::report::Outcome;
-use super::scenes::{SCENES, Scene};
+use super::scenes::{SCENES, Scene, scenes};
 
 /// A scene of a cell that can be launched.
-struct Case {
+pub struct Case {
     cell: Cell,
-    scene: &'static Scene,
+    pub scene: &'static Scene,
     problem: Problem,
     strides: ValueStrides,
-    configuration: Configuration,
-    order: Order,
+    device: DeviceProps,
+    backward: Option<BackwardCall>,
+    pub configuration: Configuration,
+    pub order: Order,
+    pub block_order: Order,
 }
 
 impl Case {
     fn name(&self) -> String {
-        format!("{}, {} ({:?} order): {}", self.cell, self.scene.name, self.order, self.problem)
+        let mode =
+            self.backward.map_or_else(String::new, |backward| format!("{}, ", backward.mode));
+        format!(
+            "{}, {} ({mode}{:?} threads, {:?} blocks): {}",
+            self.cell, self.scene.name, self.order, self.block_order, self.problem
+        )
+    }
+
+    pub fn call(&self) -> Call<'_> {
+        Call {
+            problem: &self.problem,
+            strides: self.strides,
+            device: &self.device,
+            query_raster_width: self.scene.raster_width,
+            backward: self.backward,
+        }
+    }
+
+    fn defines(&self) -> Vec<String> {
+        self.configuration.defines(&self.call())
+    }
+
+    fn promises_the_same_bits(&self) -> bool {
+        self.backward.is_some_and(|backward| backward.mode == Mode::Deterministic)
     }
 }
+
+/// Multiprocessors that a launch is planned for once more, to see that its bits do not depend on it.
+const OTHER_MULTIPROCESSORS: u32 = 3;
 
 pub fn run_variant(variant: &'static dyn Variant, full: bool) -> Outcome {
     let started = Instant::now();
     let spec = variant.spec();
     let mut outcome = Outcome { id: spec.id, ..Outcome::default() };
-    if spec.direction != Direction::Forward {
-        outcome.failures.push("this suite knows no backward kernels: teach it".to_owned());
-        return outcome;
-    }
     let Cover { cells, refused } =
         cover(variant, full, |cell| plan(variant, cell, &SCENES[0], 0).map(|_| ()));
     outcome.cells = cells.len();
@@ -48,14 +72,12 @@ pub fn run_variant(variant: &'static dyn Variant, full: bool) -> Outcome {
         outcome.skipped.add(reason);
     }
 
-    // Cases by the macros they are compiled with: one kernel and one process each.
+    // Cases by the macros they are compiled with: one library and one process each.
     let mut groups: BTreeMap<Vec<String>, Vec<Case>> = BTreeMap::new();
     for (index, cell) in cells.iter().enumerate() {
-        for (turn, scene) in SCENES.iter().enumerate() {
+        for (turn, scene) in scenes(spec.direction).enumerate() {
             match plan(variant, cell, scene, index + turn) {
-                Ok(case) => {
-                    groups.entry(case.configuration.defines(&case.problem)).or_default().push(case);
-                }
+                Ok(case) => groups.entry(case.defines()).or_default().push(case),
                 Err(reason) => outcome.skipped.add(reason),
             }
         }
@@ -64,8 +86,9 @@ pub fn run_variant(variant: &'static dyn Variant, full: bool) -> Outcome {
     let groups: Vec<_> = groups.into_iter().collect();
     let results: Vec<GroupResult> =
         groups.par_iter().map(|(defines, cases)| run_group(variant, defines, cases)).collect();
-    for GroupResult { errors, failures } in results {
-        outcome.launches += errors.len();
+    for GroupResult { launches, repeated, errors, failures } in results {
+        outcome.launches += launches;
+        outcome.repeated += repeated;
         outcome.failures.extend(failures);
         for (dtype, error) in errors {
             let bound = spec.rel_l2_bound(dtype);
@@ -84,46 +107,90 @@ fn plan(
     scene: &'static Scene,
     turn: usize,
 ) -> Result<Case, String> {
+    // Two of three in the mode that promises more.
+    let mode = match turn % 3 {
+        0 => Mode::Fast,
+        _ if !variant.is_deterministic() => Mode::Fast,
+        _ => Mode::Deterministic,
+    };
+    let (order, block_order) = (Order::ALL[turn % 3], Order::ALL[turn / 3 % 3]);
+    plan_on(variant, cell, scene, mode, scene.multiprocessors, (order, block_order))
+}
+
+fn plan_on(
+    variant: &'static dyn Variant,
+    cell: &Cell,
+    scene: &'static Scene,
+    mode: Mode,
+    multiprocessors: u32,
+    (order, block_order): (Order, Order),
+) -> Result<Case, String> {
     let problem = scene
         .problem(cell.model, cell.dtype, cell.sampling_dtype, cell.layout)
         .map_err(|error| error.to_string())?;
-    if problem.output_len() == 0 {
-        return Err("an empty output: nothing is launched".to_owned());
-    }
+    let backward = (variant.spec().direction == Direction::Backward).then(|| BackwardCall {
+        gradients: cell.gradients,
+        mode,
+        grad_output: scene.upstream_strides(&problem),
+    });
     let strides = scene.strides(&problem);
-    let device = DeviceProps { multiprocessors: scene.multiprocessors, ..DeviceProps::h200() };
+    let device = DeviceProps { multiprocessors, ..DeviceProps::h200() };
     let call = Call {
         problem: &problem,
         strides,
         device: &device,
         query_raster_width: scene.raster_width,
+        backward,
     };
+    if call.is_empty() {
+        return Err("nothing to compute: no kernel is launched".to_owned());
+    }
     variant.check(&call).map_err(|error| error.to_string())?;
     let chosen = cell.knob.map(|(name, value)| (name.to_owned(), value));
     let knobs = KnobChoices::new(variant, chosen.as_slice()).map_err(|error| error.to_string())?;
     let configuration = variant.configure(&call, &knobs)?;
-    if configuration.geometry.cluster > 1 {
+    if configuration.pipeline.launches().any(|(_, geometry)| geometry.cluster > 1) {
         return Err("a launch with clusters, which the emulator does not have".to_owned());
     }
-    let order = Order::ALL[turn % Order::ALL.len()];
-    Ok(Case { cell: *cell, scene, problem, strides, configuration, order })
+    let cell = *cell;
+    Ok(Case { cell, scene, problem, strides, device, backward, configuration, order, block_order })
 }
 
-/// What came of the cases that share a kernel.
+/// The same case launched for another GPU, in other orders: a deterministic variant gives the same bits.
+fn repetition(variant: &'static dyn Variant, case: &Case) -> Option<Case> {
+    let backward = case.backward.filter(|_| case.promises_the_same_bits())?;
+    let turned = |order: Order| Order::ALL[(order as usize + 1) % 3];
+    let orders = (turned(case.order), turned(case.block_order));
+    let on = |multiprocessors| {
+        plan_on(variant, &case.cell, case.scene, backward.mode, multiprocessors, orders).ok()
+    };
+    // A configuration that compiles other code for another GPU is a kernel of its own.
+    let elsewhere = on(OTHER_MULTIPROCESSORS).filter(|other| other.defines() == case.defines());
+    elsewhere.or_else(|| on(case.device.multiprocessors))
+}
+
+/// What came of the cases that share their kernels.
 #[derive(Default)]
 struct GroupResult {
-    /// Relative error of every launch that ran.
+    launches: usize,
+    /// Launches compared bit by bit with another one of the same case.
+    repeated: usize,
+    /// Relative error of every tensor of every launch that ran.
     errors: Vec<(DType, f64)>,
     failures: Vec<String>,
 }
 
-/// Runs the cases that share a kernel.
-fn run_group(variant: &dyn Variant, defines: &[String], cases: &[Case]) -> GroupResult {
+/// Runs the cases that share their kernels.
+fn run_group(variant: &'static dyn Variant, defines: &[String], cases: &[Case]) -> GroupResult {
+    let id = variant.spec().id;
+    let steps = cases.iter().flat_map(|case| case.configuration.pipeline.launches());
+    let entries: BTreeSet<String> = steps.map(|(step, _)| entry_name(id, step)).collect();
+    let entries: Vec<String> = entries.into_iter().collect();
     let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../msdeform-cuda/kernels");
     let compiled = EmulatedKernel::compile(&Specialisation {
         source: kernels.join(variant.source().name),
         headers: kernels,
-        entry: variant.spec().id.to_owned(),
+        entries: entries.clone(),
         defines: defines.to_vec(),
     });
     let kernel = match compiled {
@@ -133,32 +200,29 @@ fn run_group(variant: &dyn Variant, defines: &[String], cases: &[Case]) -> Group
             return GroupResult { failures, ..GroupResult::default() };
         }
     };
-    let prepared: Vec<(Launch, Inputs)> = cases.iter().map(prepare).collect();
-    let launches: Vec<Launch> = prepared.iter().map(|(launch, _)| launch.clone()).collect();
-    // One process for all; only if it fails one for each, to tell which case it was.
-    let outputs: Vec<Result<Vec<u8>, EmulatorError>> = match kernel.launch_all(&launches) {
-        Ok(outputs) => outputs.into_iter().map(|mut written| Ok(written.remove(0))).collect(),
-        Err(_) => launches
-            .par_iter()
-            .map(|launch| kernel.launch(launch).map(|mut written| written.remove(0)))
-            .collect(),
-    };
+
+    let inputs: Vec<Inputs> =
+        cases.iter().map(|case| Inputs::new(case.scene, &case.call())).collect();
+    let repetitions: Vec<Option<Case>> =
+        cases.iter().map(|case| repetition(variant, case)).collect();
+    let mut launches = Vec::new();
+    for ((case, inputs), again) in cases.iter().zip(&inputs).zip(&repetitions) {
+        launches.push(prepare(id, &entries, case, inputs));
+        launches.extend(again.as_ref().map(|again| prepare(id, &entries, again, inputs)));
+    }
+    let mut outputs = run_all(&kernel, &launches).into_iter();
+
     let mut result = GroupResult::default();
-    for ((case, (_, inputs)), output) in cases.iter().zip(&prepared).zip(outputs) {
+    for ((case, inputs), again) in cases.iter().zip(&inputs).zip(&repetitions) {
+        let Some(output) = outputs.next() else { break };
+        let repeated = again.as_ref().and_then(|again| Some((again, outputs.next()?)));
         match output {
-            Ok(bytes) => {
-                let dtype = case.problem.dtype();
-                let error = relative_l2(&load_all(&bytes, dtype), &inputs.expected);
-                let bound = variant.spec().rel_l2_bound(dtype);
-                // NaN is not within any bound.
-                let within = error <= bound;
-                if !within {
-                    result.failures.push(format!(
-                        "{}: relative error {error:.2e}, bound {bound:.0e}",
-                        case.name()
-                    ));
+            Ok(tensors) => {
+                result.launches += 1;
+                result.compare(variant, case, &tensors, &inputs.expected);
+                if let Some((again, repeated)) = repeated {
+                    result.compare_bits(again, &tensors, repeated, &inputs.expected);
                 }
-                result.errors.push((dtype, error));
             }
             Err(error) => result.failures.push(format!("{}: {error}", case.name())),
         }
@@ -166,67 +230,62 @@ fn run_group(variant: &dyn Variant, defines: &[String], cases: &[Case]) -> Group
     result
 }
 
-fn prepare(case: &Case) -> (Launch, Inputs) {
-    let Case { scene, problem, strides, configuration, order, .. } = case;
-    let inputs = Inputs::new(scene, problem, *strides);
-    let offset = |alignment: usize| if scene.least_aligned { alignment as u32 } else { 0 };
-    let value_offset = offset(configuration.value_alignment);
-    let sampling_offset = offset(configuration.sampling_alignment);
-    let device = DeviceProps { multiprocessors: scene.multiprocessors, ..DeviceProps::h200() };
-    let call = Call {
-        problem,
-        strides: *strides,
-        device: &device,
-        query_raster_width: scene.raster_width,
-    };
-    let mut params = configuration.params(&call).unwrap();
-    let address = |buffer: u8, offset: u32| placeholder_address(buffer) + u64::from(offset);
-    params.value = address(0, value_offset);
-    params.locations = address(1, sampling_offset);
-    params.weights = address(2, sampling_offset);
-    params.output = address(3, value_offset);
-    let output_bytes = problem.output_len() * problem.dtype().size_bytes();
-    let mut buffers = vec![
-        Buffer::input(inputs.value.clone()).misaligned_by(value_offset),
-        Buffer::input(inputs.locations.clone()).misaligned_by(sampling_offset),
-        Buffer::input(inputs.weights.clone()).misaligned_by(sampling_offset),
-        Buffer::output(output_bytes).misaligned_by(value_offset),
-    ];
-    if problem.levels().len() > INLINE_LEVELS {
-        params.level_table = address(4, 0);
-        buffers.push(Buffer::input(level_table_bytes(problem)));
+/// One process for all; only if it fails one for each, to tell which case it was.
+fn run_all(
+    kernel: &EmulatedKernel,
+    launches: &[Launch],
+) -> Vec<Result<Vec<Vec<u8>>, EmulatorError>> {
+    match kernel.launch_all(launches) {
+        Ok(outputs) => outputs.into_iter().map(Ok).collect(),
+        Err(_) => launches.par_iter().map(|launch| kernel.launch(launch)).collect(),
     }
-    let geometry = configuration.geometry;
-    let mut launch = Launch::new(
-        geometry.grid,
-        geometry.block,
-        geometry.shared_bytes as usize,
-        params_bytes(&params),
-    );
-    launch.buffers = buffers;
-    launch.order = *order;
-    (launch, inputs)
 }
 
-fn level_table_bytes(problem: &Problem) -> Vec<u8> {
-    let levels = level_geometry(problem).unwrap();
-    levels
-        .iter()
-        .flat_map(|level| {
-            let numbers = [level.height, level.width, level.row_pitch, level.first_sample];
-            let mut bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
-            bytes.extend(level.origin.to_le_bytes());
-            bytes
-        })
-        .collect()
-}
+impl GroupResult {
+    fn compare(
+        &mut self,
+        variant: &dyn Variant,
+        case: &Case,
+        tensors: &[Vec<u8>],
+        expected: &[Expected],
+    ) {
+        for (expected, bytes) in expected.iter().zip(tensors) {
+            let error = expected.relative_l2(bytes);
+            let bound = variant.spec().rel_l2_bound(expected.dtype);
+            // NaN is not within any bound.
+            let within = error <= bound;
+            if !within {
+                self.failures.push(format!(
+                    "{}: relative error of {} {error:.2e}, bound {bound:.0e}",
+                    case.name(),
+                    expected.tensor
+                ));
+            }
+            self.errors.push((expected.dtype, error));
+        }
+    }
 
-fn params_bytes(params: &ForwardParams) -> Vec<u8> {
-    let bytes = size_of::<ForwardParams>();
-    // SAFETY: `repr(C)` of integers whose sizes leave no padding (asserted by its layout test), so all
-    // bytes are initialised.
-    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(params).cast::<u8>(), bytes) }.to_vec()
+    fn compare_bits(
+        &mut self,
+        again: &Case,
+        tensors: &[Vec<u8>],
+        repeated: Result<Vec<Vec<u8>>, EmulatorError>,
+        expected: &[Expected],
+    ) {
+        self.repeated += 1;
+        match repeated {
+            Ok(repeated) => {
+                for ((expected, first), second) in expected.iter().zip(tensors).zip(&repeated) {
+                    if first != second {
+                        self.failures.push(format!(
+                            "{}: {} has other bits than before",
+                            again.name(),
+                            expected.tensor
+                        ));
+                    }
+                }
+            }
+            Err(error) => self.failures.push(format!("{}: {error}", again.name())),
+        }
+    }
 }
-
-/// Kept beside the code that relies on it: no byte of the parameters is padding.
-const _: () = assert!(size_of::<ForwardParams>() == 4 * 8 + 3 * 8 + 8 * 4 + 8 + INLINE_LEVELS * 24);

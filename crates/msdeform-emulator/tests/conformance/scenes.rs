@@ -4,8 +4,8 @@
 //! changes from call to call: image sizes, queries, locations, where the memory lies, how many
 //! multiprocessors there are. All scenes of a model run through one compiled kernel.
 
-use msdeform::{DType, Error, Problem, ValueLayout};
-use msdeform_cuda::ValueStrides;
+use msdeform::{DType, Direction, Error, Problem, ValueLayout};
+use msdeform_cuda::{OutputStrides, ValueStrides};
 
 /// What is stable in a model.
 pub struct Model {
@@ -39,6 +39,20 @@ pub enum Locations {
     Special,
     /// Nowhere near the level: the output is exactly zero.
     Outside,
+    /// All between the same four pixels.
+    OnePlace,
+}
+
+/// The gradient of the output in a backward scene.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upstream {
+    Packed,
+    /// One query's is NaN.
+    OneNan,
+    /// One number seen from everywhere, as of a sum: every stride is zero.
+    Expanded,
+    /// Channels apart from each other, NaN in between.
+    Strided,
 }
 
 /// What changes from call to call.
@@ -49,6 +63,9 @@ pub struct Scene {
     /// Height and width of level `l` are those of entry `l % len`.
     sizes: &'static [(i64, i64)],
     pub locations: Locations,
+    /// All attention weights are zero.
+    pub zero_weights: bool,
+    pub upstream: Upstream,
     /// Pixels between the levels that belong to nobody and hold NaN; the last level comes first.
     gaps: bool,
     /// Elements between pixels, heads and images that belong to nobody and hold NaN.
@@ -70,6 +87,8 @@ const ORDINARY: Scene = Scene {
     queries: 11,
     sizes: PYRAMID,
     locations: Locations::Around,
+    zero_weights: false,
+    upstream: Upstream::Packed,
     gaps: false,
     padding: 0,
     least_aligned: false,
@@ -77,7 +96,16 @@ const ORDINARY: Scene = Scene {
     multiprocessors: 132,
 };
 
-/// Every scene.
+/// Every scene of a direction.
+pub fn scenes(direction: Direction) -> impl Iterator<Item = &'static Scene> {
+    let only_backward = match direction {
+        Direction::Forward => &[][..],
+        Direction::Backward => BACKWARD_SCENES,
+    };
+    SCENES.iter().chain(only_backward)
+}
+
+/// What both directions run.
 pub const SCENES: &[Scene] = &[
     ORDINARY,
     Scene { name: "one query", batch: 3, queries: 1, multiprocessors: 1, ..ORDINARY },
@@ -93,6 +121,23 @@ pub const SCENES: &[Scene] = &[
     Scene { name: "least alignment", queries: 13, least_aligned: true, ..ORDINARY },
     Scene { name: "no queries", queries: 0, ..ORDINARY },
     Scene { name: "no images", batch: 0, ..ORDINARY },
+];
+
+/// Sizes that make every coordinate exact in every format, borders of cells included.
+const POWERS_OF_TWO: &[(i64, i64)] = &[(8, 4), (4, 2), (2, 8), (1, 4)];
+
+const BACKWARD_SCENES: &[Scene] = &[
+    Scene {
+        name: "exact borders",
+        sizes: POWERS_OF_TWO,
+        locations: Locations::Special,
+        ..ORDINARY
+    },
+    Scene { name: "all in one place", queries: 40, locations: Locations::OnePlace, ..ORDINARY },
+    Scene { name: "zero weights", queries: 3, zero_weights: true, ..ORDINARY },
+    Scene { name: "one query is NaN", queries: 5, upstream: Upstream::OneNan, ..ORDINARY },
+    Scene { name: "an expanded gradient", upstream: Upstream::Expanded, ..ORDINARY },
+    Scene { name: "a strided gradient", queries: 6, upstream: Upstream::Strided, ..ORDINARY },
 ];
 
 impl Scene {
@@ -147,5 +192,19 @@ impl Scene {
             spatial * pixel
         };
         ValueStrides { batch: image + self.padding, head, pixel }
+    }
+
+    /// The strides of the gradient of the output.
+    pub fn upstream_strides(&self, problem: &Problem) -> OutputStrides {
+        match self.upstream {
+            Upstream::Packed | Upstream::OneNan => OutputStrides::packed(problem),
+            Upstream::Expanded => OutputStrides { batch: 0, query: 0, head: 0, channel: 0 },
+            Upstream::Strided => {
+                let head = 2 * problem.channels() as i64 + 1;
+                let query = head * problem.heads() as i64 + 3;
+                let batch = query * problem.queries() as i64 + 5;
+                OutputStrides { batch, query, head, channel: 2 }
+            }
+        }
     }
 }

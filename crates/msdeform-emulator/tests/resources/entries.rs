@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use msdeform::{DType, Error, Problem};
 use msdeform_cuda::jit::Recipe;
 use msdeform_cuda::variants::{Call, KnobChoices, Variant};
-use msdeform_cuda::{DeviceProps, REGISTRY};
+use msdeform_cuda::{DeviceProps, REGISTRY, entry_name};
 
 use super::table::Key;
 
-/// One compilation.
+/// One compilation, with every kernel that comes out of it.
 pub struct Entry {
-    pub key: Key,
+    pub keys: Vec<Key>,
     pub recipe: Recipe,
 }
 
@@ -33,7 +33,7 @@ pub fn entries() -> (Vec<Entry>, BTreeMap<String, usize>) {
             };
             for problem in problems(variant).into_iter().flatten() {
                 match entry(variant, &device, &problem) {
-                    Ok(entry) if seen.insert(entry.key.clone()) => found.push(entry),
+                    Ok(entry) if seen.insert(entry.keys.clone()) => found.push(entry),
                     Ok(_) => {}
                     Err(reason) => *refused.entry(reason).or_default() += 1,
                 }
@@ -48,13 +48,15 @@ fn entry(
     device: &DeviceProps,
     problem: &Problem,
 ) -> Result<Entry, String> {
-    let call = Call::new(problem, device);
+    let call = Call::in_direction(variant.spec().direction, problem, device);
     variant.check(&call).map_err(|error| error.to_string())?;
     let configuration = variant.configure(&call, &KnobChoices::default())?;
-    let defines = configuration.defines(problem);
+    let defines = configuration.defines(&call);
     let arch = device.arch();
     let recipe = Recipe::new(variant, &arch, &defines);
-    Ok(Entry { key: Key::new(variant.spec().id, &arch, &defines), recipe })
+    let launches = configuration.pipeline.launches();
+    let entries = launches.map(|(step, _)| entry_name(variant.spec().id, step));
+    Ok(Entry { keys: entries.map(|entry| Key::new(&entry, &arch, &defines)).collect(), recipe })
 }
 
 /// An encoder and a decoder with four levels of 32 channels: four points in every format and layout,

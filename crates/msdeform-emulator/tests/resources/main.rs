@@ -15,7 +15,7 @@ use msdeform_cuda::nvrtc::{KernelResources, Nvrtc};
 use rayon::prelude::*;
 
 use entries::{Entry, entries};
-use table::{Table, Verdict};
+use table::{Key, Table, Verdict};
 
 fn main() -> ExitCode {
     let bless = std::env::var_os("BLESS").is_some_and(|value| value == "1");
@@ -49,18 +49,13 @@ fn check(nvrtc: &Nvrtc, bless: bool) -> Result<(), String> {
     let cache = DiskCache::in_folder(target.join("emulator/cubins"));
 
     let (entries, refused) = entries();
-    let results: Vec<Result<(Entry, KernelResources), String>> = entries
-        .into_par_iter()
-        .map(|entry| {
-            let resources = measure(nvrtc, &cache, &entry)?;
-            Ok((entry, resources))
-        })
-        .collect();
+    let results: Vec<Result<Vec<(Key, KernelResources)>, String>> =
+        entries.into_par_iter().map(|entry| measure(nvrtc, &cache, entry)).collect();
     let mut compiled = Vec::new();
     let mut failures = Vec::new();
     for result in results {
         match result {
-            Ok((entry, resources)) => compiled.push((entry.key, resources)),
+            Ok(kernels) => compiled.extend(kernels),
             Err(error) => failures.push(error),
         }
     }
@@ -103,16 +98,25 @@ fn check(nvrtc: &Nvrtc, bless: bool) -> Result<(), String> {
     Err(failures.join("\n"))
 }
 
-fn measure(nvrtc: &Nvrtc, cache: &DiskCache, entry: &Entry) -> Result<KernelResources, String> {
-    let key = entry.recipe.key(nvrtc.version());
-    let compiled = match cache.load(&key) {
+/// What every kernel of a compilation takes.
+fn measure(
+    nvrtc: &Nvrtc,
+    cache: &DiskCache,
+    entry: Entry,
+) -> Result<Vec<(Key, KernelResources)>, String> {
+    let name = entry.recipe.key(nvrtc.version());
+    let compiled = match cache.load(&name) {
         Some(compiled) => compiled,
         None => {
             let compiled = entry.recipe.compile(nvrtc).map_err(|error| error.to_string())?;
-            cache.store(&key, &compiled);
+            cache.store(&name, &compiled);
             compiled
         }
     };
-    KernelResources::parse(&compiled.log, &entry.key.variant)
-        .ok_or_else(|| format!("no resources of {} in the log:\n{}", entry.key, compiled.log))
+    let of_kernel = |key: Key| {
+        let found = KernelResources::parse(&compiled.log, &key.kernel);
+        let missing = || format!("no resources of {key} in the log:\n{}", compiled.log);
+        found.ok_or_else(missing).map(|found| (key.clone(), found))
+    };
+    entry.keys.into_iter().map(of_kernel).collect()
 }

@@ -8,24 +8,25 @@ use msdeform_cuda::nvrtc::KernelResources;
 /// What a line is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
-    pub variant: String,
+    /// The entry: a variant's id, or its id and a step.
+    pub kernel: String,
     arch: String,
     /// The macros without their common prefix, such as `VALUE_DTYPE=1 LEVELS=4`.
     defines: String,
 }
 
 impl Key {
-    pub fn new(variant: &str, arch: &str, defines: &[String]) -> Self {
+    pub fn new(kernel: &str, arch: &str, defines: &[String]) -> Self {
         let short = defines.iter().map(|define| define.trim_start_matches("-DMSDA_"));
         // Commas separate columns.
         let defines = short.collect::<Vec<_>>().join(" ").replace(',', ":");
-        Self { variant: variant.to_owned(), arch: arch.to_owned(), defines }
+        Self { kernel: kernel.to_owned(), arch: arch.to_owned(), defines }
     }
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} for {} ({})", self.variant, self.arch, self.defines)
+        write!(f, "{} for {} ({})", self.kernel, self.arch, self.defines)
     }
 }
 
@@ -47,7 +48,7 @@ pub enum Verdict {
 }
 
 const COLUMNS: &str =
-    "variant,arch,defines,registers,stack_bytes,spill_store_bytes,spill_load_bytes,shared_bytes";
+    "kernel,arch,defines,registers,stack_bytes,spill_store_bytes,spill_load_bytes,shared_bytes";
 const COMPILER: &str = "# NVRTC ";
 
 impl Table {
@@ -123,7 +124,7 @@ fn grown(found: &KernelResources, recorded: &KernelResources) -> String {
 }
 
 fn parse_line(line: &str) -> Option<(Key, KernelResources)> {
-    let [variant, arch, defines, numbers @ ..] = &line.split(',').collect::<Vec<_>>()[..] else {
+    let [kernel, arch, defines, numbers @ ..] = &line.split(',').collect::<Vec<_>>()[..] else {
         return None;
     };
     let numbers = numbers.iter().map(|number| number.parse().ok()).collect::<Option<Vec<u32>>>()?;
@@ -132,7 +133,7 @@ fn parse_line(line: &str) -> Option<(Key, KernelResources)> {
         return None;
     };
     let key = Key {
-        variant: (*variant).to_owned(),
+        kernel: (*kernel).to_owned(),
         arch: (*arch).to_owned(),
         defines: (*defines).to_owned(),
     };
@@ -154,8 +155,8 @@ impl fmt::Display for Table {
         )?;
         writeln!(f, "{COMPILER}{}", self.compiler)?;
         writeln!(f, "{COLUMNS}")?;
-        for (Key { variant, arch, defines }, resources) in &self.lines {
-            write!(f, "{variant},{arch},{defines}")?;
+        for (Key { kernel, arch, defines }, resources) in &self.lines {
+            write!(f, "{kernel},{arch},{defines}")?;
             for (_, number) in numbers(resources) {
                 write!(f, ",{number}")?;
             }

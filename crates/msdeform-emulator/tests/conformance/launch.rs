@@ -1,0 +1,146 @@
+//! A case as the emulator runs it: steps, parameters, device memory.
+
+use msdeform::Problem;
+use msdeform_cuda::{
+    BackwardParams, CallShape, ForwardParams, INLINE_LEVELS, LevelGeometry, Region, Step,
+    entry_name, level_geometry,
+};
+use msdeform_emulator::{Buffer, Launch, LaunchStep, placeholder_address};
+
+use super::inputs::Inputs;
+use super::run::Case;
+
+/// Device memory in the making.
+#[derive(Default)]
+struct Memory {
+    buffers: Vec<Buffer>,
+}
+
+impl Memory {
+    /// Adds a buffer; returns the address that stands for it.
+    fn add(&mut self, buffer: Buffer, offset: u32) -> u64 {
+        let index = u8::try_from(self.buffers.len()).unwrap();
+        self.buffers.push(buffer.misaligned_by(offset));
+        placeholder_address(index) + u64::from(offset)
+    }
+}
+
+/// The launch; the buffers it writes are the expected tensors in their order, then the workspace.
+pub fn prepare(id: &str, entries: &[String], case: &Case, inputs: &Inputs) -> Launch {
+    let (call, configuration) = (case.call(), &case.configuration);
+    let problem = call.problem;
+    let offset = |alignment: usize| if case.scene.least_aligned { alignment as u32 } else { 0 };
+    let of_value = offset(configuration.value_alignment);
+    let of_sampling = offset(configuration.sampling_alignment);
+    let mut memory = Memory::default();
+    let mut input = |bytes: &[u8], offset| memory.add(Buffer::input(bytes.to_vec()), offset);
+    let value = input(&inputs.value, of_value);
+    let locations = input(&inputs.locations, of_sampling);
+    let weights = input(&inputs.weights, of_sampling);
+    let level_table = if problem.levels().len() > INLINE_LEVELS {
+        input(&level_table_bytes(problem), 0)
+    } else {
+        0
+    };
+    let value_bytes = problem.dtype().size_bytes();
+    let sampling_bytes = problem.sampling_dtype().size_bytes();
+
+    let Some(backward) = call.backward else {
+        let mut params = configuration.forward_params(&call).unwrap();
+        (params.value, params.locations, params.weights) = (value, locations, weights);
+        let output_bytes = problem.output_len() * value_bytes;
+        params.output = memory.add(Buffer::output(output_bytes), of_value);
+        params.shape.level_table = level_table;
+        return launch(id, entries, case, memory, bytes_of_forward(&params), None);
+    };
+
+    let mut params = configuration.backward_params(&call).unwrap();
+    (params.value, params.locations, params.weights) = (value, locations, weights);
+    params.grad_output = memory.add(Buffer::input(inputs.grad_output.clone()), of_value);
+    params.shape.level_table = level_table;
+    let grad_value = memory.buffers.len();
+    let mut gradient = |asked: bool, bytes: usize, offset| {
+        if asked { memory.add(Buffer::output(bytes), offset) } else { 0 }
+    };
+    let gradients = backward.gradients;
+    params.grad_value = gradient(gradients.value, problem.value_len() * value_bytes, of_value);
+    params.grad_locations =
+        gradient(gradients.locations, problem.locations_len() * sampling_bytes, of_sampling);
+    params.grad_weights =
+        gradient(gradients.weights, problem.weights_len() * sampling_bytes, of_sampling);
+    // Poisoned like an output: what a step does not write first, it must not read.
+    if configuration.pipeline.workspace_bytes > 0 {
+        params.workspace = memory.add(Buffer::output(configuration.pipeline.workspace_bytes), 0);
+    }
+    launch(id, entries, case, memory, bytes_of_backward(&params), Some(grad_value))
+}
+
+fn launch(
+    id: &str,
+    entries: &[String],
+    case: &Case,
+    memory: Memory,
+    params: Vec<u8>,
+    grad_value: Option<usize>,
+) -> Launch {
+    let workspace = memory.buffers.len() - 1;
+    let step = |step: &Step| match *step {
+        Step::Launch { name, geometry } => LaunchStep::Kernel {
+            entry: entries.iter().position(|entry| *entry == entry_name(id, name)).unwrap(),
+            grid: geometry.grid,
+            block: geometry.block,
+            shared_bytes: geometry.shared_bytes as usize,
+        },
+        Step::Zero(Region::GradValue) => {
+            let index = grad_value.unwrap();
+            let bytes = memory.buffers[index].bytes.len();
+            LaunchStep::Zero { buffer: index as u8, offset: 0, bytes }
+        }
+        Step::Zero(Region::Workspace { offset, bytes }) => {
+            LaunchStep::Zero { buffer: workspace as u8, offset, bytes }
+        }
+    };
+    let mut launch = Launch::of_steps(case.configuration.pipeline.steps.iter().map(step).collect());
+    (launch.order, launch.block_order) = (case.order, case.block_order);
+    (launch.params, launch.buffers) = (params, memory.buffers);
+    launch
+}
+
+fn level_table_bytes(problem: &Problem) -> Vec<u8> {
+    let levels = level_geometry(problem).unwrap();
+    levels
+        .iter()
+        .flat_map(|level| {
+            let numbers = [level.height, level.width, level.row_pitch, level.first_sample];
+            let mut bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
+            bytes.extend(level.origin.to_le_bytes());
+            bytes
+        })
+        .collect()
+}
+
+fn bytes_of_forward(params: &ForwardParams) -> Vec<u8> {
+    // SAFETY: no byte of it is padding, see below.
+    unsafe { bytes_of(params) }
+}
+
+fn bytes_of_backward(params: &BackwardParams) -> Vec<u8> {
+    // SAFETY: no byte of it is padding, see below.
+    unsafe { bytes_of(params) }
+}
+
+/// # Safety
+/// Every byte of a `T` is initialised: there is no padding.
+unsafe fn bytes_of<T>(params: &T) -> Vec<u8> {
+    // SAFETY: as the caller says; the slice is as long as the structure.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(params).cast::<u8>(), size_of::<T>()) }
+        .to_vec()
+}
+
+/// Kept beside the code that relies on it: no byte of the parameters is padding.
+const _: () = {
+    assert!(size_of::<LevelGeometry>() == 24);
+    assert!(size_of::<CallShape>() == 3 * 8 + 8 * 4 + 8 + INLINE_LEVELS * 24);
+    assert!(size_of::<ForwardParams>() == 4 * 8 + size_of::<CallShape>());
+    assert!(size_of::<BackwardParams>() == 15 * 8 + size_of::<CallShape>());
+};
