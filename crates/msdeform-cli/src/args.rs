@@ -11,7 +11,7 @@ use msdeform_bench::overview::three_digits;
 use msdeform_bench::workload::{self, Sizes, Tag};
 use msdeform_bench::{Breadth, Device, DeviceId, Locations, STANDARD_SEED, Selection, Workload};
 
-use crate::commands::{bench, main_job, records, variants, verify, workloads};
+use crate::commands::{bench, main_job, probe, records, variants, verify, workloads};
 use crate::exit::EXIT_CODES;
 use crate::run::RunArgs;
 
@@ -42,6 +42,7 @@ pub enum Command {
     Variants(variants::VariantsArgs),
     Verify(verify::VerifyArgs),
     Bench(bench::BenchArgs),
+    Probe(probe::ProbeCommandArgs),
     Records(records::RecordsArgs),
     Run(RunArgs),
     Workloads(workloads::WorkloadsArgs),

@@ -30,14 +30,28 @@ fn json(arguments: &[&str]) -> Value {
 #[test]
 fn help_is_as_reviewed() {
     let folder = folder();
-    let commands: [&[&str]; 6] =
-        [&[], &["variants"], &["verify"], &["bench"], &["records"], &["workloads"]];
+    let commands: [&[&str]; 7] =
+        [&[], &["variants"], &["verify"], &["bench"], &["probe"], &["records"], &["workloads"]];
     for command in commands {
         let output = msdeform(folder.path()).args(command).arg("--help").assert().success();
         let text = String::from_utf8(output.get_output().stdout.clone()).unwrap();
         let name = command.first().copied().unwrap_or("main");
         insta::assert_snapshot!(format!("help_{name}"), text);
     }
+}
+
+#[test]
+fn a_probe_becomes_the_profile_of_its_device() {
+    let folder = folder();
+    let records = folder.path().join("records");
+    let arguments = ["probe", "--device", "cpu", "--threads", "1", "--json", "--record-dir"];
+    let output = msdeform(folder.path()).args(arguments).arg(&records).assert().success();
+    let printed: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    let device = records.join(printed["device"]["slug"].as_str().unwrap());
+    let written = std::fs::read_to_string(device.join("profile.json")).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&written).unwrap(), printed);
+    let ceilings = printed["ceilings"].as_array().unwrap();
+    assert!(ceilings.iter().any(|c| c["name"] == "dram_copy" && c["value"].as_f64() > Some(0.1)));
 }
 
 #[test]

@@ -71,6 +71,7 @@ pub mod ledger;
 pub mod nvrtc;
 mod params;
 mod plan;
+pub mod probe;
 pub mod registry;
 pub mod sources;
 mod strides;

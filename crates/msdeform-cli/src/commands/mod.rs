@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod main_job;
+pub mod probe;
 pub mod records;
 pub mod variants;
 pub mod verify;
