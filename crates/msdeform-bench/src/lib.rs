@@ -1,6 +1,7 @@
 //! The laboratory of msdeform: workloads, seeded inputs, verification against the `f64` reference,
 //! timing, statistics and records. The command line and the README's tables are made from it.
 
+pub mod analyze;
 mod bench_case;
 mod buffer;
 pub mod case;
@@ -20,6 +21,7 @@ pub mod verify;
 pub mod work;
 pub mod workload;
 
+pub use analyze::Analysis;
 pub use bench_case::{BenchError, bench_case};
 pub use buffer::Buffer;
 pub use case::Case;

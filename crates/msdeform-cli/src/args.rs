@@ -11,7 +11,7 @@ use msdeform_bench::overview::three_digits;
 use msdeform_bench::workload::{self, Sizes, Tag};
 use msdeform_bench::{Breadth, Device, DeviceId, Locations, STANDARD_SEED, Selection, Workload};
 
-use crate::commands::{bench, main_job, probe, records, variants, verify, workloads};
+use crate::commands::{analyze, bench, main_job, probe, records, variants, verify, workloads};
 use crate::exit::EXIT_CODES;
 use crate::run::RunArgs;
 
@@ -43,6 +43,7 @@ pub enum Command {
     Verify(verify::VerifyArgs),
     Bench(bench::BenchArgs),
     Probe(probe::ProbeCommandArgs),
+    Analyze(analyze::AnalyzeArgs),
     Records(records::RecordsArgs),
     Run(RunArgs),
     Workloads(workloads::WorkloadsArgs),

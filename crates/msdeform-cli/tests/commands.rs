@@ -30,12 +30,12 @@ fn json(arguments: &[&str]) -> Value {
 #[test]
 fn help_is_as_reviewed() {
     let folder = folder();
-    let commands: [&[&str]; 7] =
-        [&[], &["variants"], &["verify"], &["bench"], &["probe"], &["records"], &["workloads"]];
+    let commands = ["", "variants", "verify", "bench", "probe", "analyze", "records", "workloads"];
     for command in commands {
-        let output = msdeform(folder.path()).args(command).arg("--help").assert().success();
+        let words = command.split_whitespace();
+        let output = msdeform(folder.path()).args(words).arg("--help").assert().success();
         let text = String::from_utf8(output.get_output().stdout.clone()).unwrap();
-        let name = command.first().copied().unwrap_or("main");
+        let name = if command.is_empty() { "main" } else { command };
         insta::assert_snapshot!(format!("help_{name}"), text);
     }
 }
@@ -52,6 +52,25 @@ fn a_probe_becomes_the_profile_of_its_device() {
     assert_eq!(serde_json::from_str::<Value>(&written).unwrap(), printed);
     let ceilings = printed["ceilings"].as_array().unwrap();
     assert!(ceilings.iter().any(|c| c["name"] == "dram_copy" && c["value"].as_f64() > Some(0.1)));
+
+    let picture = folder.path().join("roofline.svg");
+    let output = msdeform(folder.path())
+        .args(["analyze", "--workload", "rtdetr_dec", "--dtype", "f16", "--json", "--record-dir"])
+        .args([&records, Path::new("--svg"), &picture])
+        .assert()
+        .success();
+    let analyses: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    assert_eq!(analyses[0]["workload"], "rtdetr_dec");
+    assert!(analyses[0]["predicted_us"].as_f64() > Some(0.0));
+    assert!(std::fs::read_to_string(picture).unwrap().starts_with("<svg "));
+}
+
+#[test]
+fn an_analysis_without_a_profile_says_how_to_make_one() {
+    let folder = folder();
+    let output = msdeform(folder.path()).args(["analyze"]).assert().failure();
+    let message = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
+    assert!(message.contains("msdeform probe --record"), "{message}");
 }
 
 #[test]

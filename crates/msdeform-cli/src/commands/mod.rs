@@ -1,5 +1,6 @@
 //! One file per command.
 
+pub mod analyze;
 pub mod bench;
 pub mod main_job;
 pub mod probe;
