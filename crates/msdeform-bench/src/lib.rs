@@ -16,6 +16,7 @@ pub mod overview;
 pub mod profile;
 pub mod readme;
 pub mod record;
+pub mod report;
 mod statistics;
 pub mod verify;
 pub mod work;

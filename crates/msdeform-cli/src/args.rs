@@ -11,7 +11,9 @@ use msdeform_bench::overview::three_digits;
 use msdeform_bench::workload::{self, Sizes, Tag};
 use msdeform_bench::{Breadth, Device, DeviceId, Locations, STANDARD_SEED, Selection, Workload};
 
-use crate::commands::{analyze, bench, main_job, probe, records, variants, verify, workloads};
+use crate::commands::{
+    analyze, bench, main_job, probe, records, report, variants, verify, workloads,
+};
 use crate::exit::EXIT_CODES;
 use crate::run::RunArgs;
 
@@ -45,6 +47,7 @@ pub enum Command {
     Probe(probe::ProbeCommandArgs),
     Analyze(analyze::AnalyzeArgs),
     Records(records::RecordsArgs),
+    Report(report::ReportArgs),
     Run(RunArgs),
     Workloads(workloads::WorkloadsArgs),
 }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Cli, Command};
-use commands::{analyze, bench, main_job, probe, records, variants, verify, workloads};
+use commands::{analyze, bench, main_job, probe, records, report, variants, verify, workloads};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -23,6 +23,7 @@ fn main() -> ExitCode {
         Some(Command::Probe(args)) => probe::run(args),
         Some(Command::Analyze(args)) => analyze::run(args),
         Some(Command::Records(args)) => records::run(args),
+        Some(Command::Report(args)) => report::run(args),
         Some(Command::Run(args)) => run::run(args),
         Some(Command::Workloads(args)) => workloads::run(args),
     };

@@ -30,7 +30,8 @@ fn json(arguments: &[&str]) -> Value {
 #[test]
 fn help_is_as_reviewed() {
     let folder = folder();
-    let commands = ["", "variants", "verify", "bench", "probe", "analyze", "records", "workloads"];
+    let commands =
+        ["", "variants", "verify", "bench", "probe", "analyze", "records", "report", "workloads"];
     for command in commands {
         let words = command.split_whitespace();
         let output = msdeform(folder.path()).args(words).arg("--help").assert().success();

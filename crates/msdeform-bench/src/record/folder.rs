@@ -129,6 +129,14 @@ pub fn load_all(root: &Path) -> Result<Vec<Record>, RecordError> {
     load(&record_files(root)?)
 }
 
+/// One record: its folder, or the file in it.
+///
+/// # Errors
+/// [`RecordError`] naming the file.
+pub fn load_one(path: &Path) -> Result<Record, RecordError> {
+    read_file(&if path.is_dir() { path.join(FILE) } else { path.to_owned() })
+}
+
 /// Every record under a folder that is checked in there, oldest first; all of them where there is
 /// no repository to ask.
 ///

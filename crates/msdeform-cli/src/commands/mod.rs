@@ -5,6 +5,7 @@ pub mod bench;
 pub mod main_job;
 pub mod probe;
 pub mod records;
+pub mod report;
 pub mod variants;
 pub mod verify;
 pub mod workloads;
