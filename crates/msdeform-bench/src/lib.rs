@@ -6,6 +6,7 @@ mod bench_case;
 mod buffer;
 pub mod case;
 pub mod compare;
+pub mod counters;
 pub mod device;
 pub mod generate;
 pub mod grid;

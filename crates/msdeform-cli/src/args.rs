@@ -12,7 +12,7 @@ use msdeform_bench::workload::{self, Sizes, Tag};
 use msdeform_bench::{Breadth, Device, DeviceId, Locations, STANDARD_SEED, Selection, Workload};
 
 use crate::commands::{
-    analyze, bench, main_job, probe, records, report, variants, verify, workloads,
+    analyze, bench, main_job, probe, profile, records, report, variants, verify, workloads,
 };
 use crate::exit::EXIT_CODES;
 use crate::run::RunArgs;
@@ -46,6 +46,7 @@ pub enum Command {
     Bench(bench::BenchArgs),
     Probe(probe::ProbeCommandArgs),
     Analyze(analyze::AnalyzeArgs),
+    Profile(profile::ProfileArgs),
     Records(records::RecordsArgs),
     Report(report::ReportArgs),
     Run(RunArgs),

@@ -11,7 +11,9 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Cli, Command};
-use commands::{analyze, bench, main_job, probe, records, report, variants, verify, workloads};
+use commands::{
+    analyze, bench, main_job, probe, profile, records, report, variants, verify, workloads,
+};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -22,6 +24,7 @@ fn main() -> ExitCode {
         Some(Command::Bench(args)) => bench::run(args),
         Some(Command::Probe(args)) => probe::run(args),
         Some(Command::Analyze(args)) => analyze::run(args),
+        Some(Command::Profile(args)) => profile::run(args),
         Some(Command::Records(args)) => records::run(args),
         Some(Command::Report(args)) => report::run(args),
         Some(Command::Run(args)) => run::run(args),

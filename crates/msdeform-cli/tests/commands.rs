@@ -30,8 +30,18 @@ fn json(arguments: &[&str]) -> Value {
 #[test]
 fn help_is_as_reviewed() {
     let folder = folder();
-    let commands =
-        ["", "variants", "verify", "bench", "probe", "analyze", "records", "report", "workloads"];
+    let commands = [
+        "",
+        "variants",
+        "verify",
+        "bench",
+        "probe",
+        "analyze",
+        "profile",
+        "records",
+        "report",
+        "workloads",
+    ];
     for command in commands {
         let words = command.split_whitespace();
         let output = msdeform(folder.path()).args(words).arg("--help").assert().success();
@@ -72,6 +82,29 @@ fn an_analysis_without_a_profile_says_how_to_make_one() {
     let output = msdeform(folder.path()).args(["analyze"]).assert().failure();
     let message = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
     assert!(message.contains("msdeform probe --record"), "{message}");
+}
+
+#[test]
+fn counters_are_read_from_a_table_and_a_missing_profiler_is_named() {
+    let folder = folder();
+    let table = folder.path().join("ncu.csv");
+    let text = "\"ID\",\"Kernel Name\",\"l1tex__t_sector_hit_rate.pct\"\n\"\",\"\",\"%\"\n\
+                \"0\",\"fwd_x\",\"81.5\"\n";
+    std::fs::write(&table, text).unwrap();
+    let read = msdeform(folder.path()).args(["profile", "--json", "--csv"]).arg(&table).assert();
+    let kernels: Value = serde_json::from_slice(&read.success().get_output().stdout).unwrap();
+    assert_eq!(kernels[0]["readings"][0]["name"], "l1_hit_percent");
+    assert_eq!(kernels[0]["readings"][0]["value"], 81.5);
+    std::fs::write(&table, "no table").unwrap();
+    let broken = msdeform(folder.path()).args(["profile", "--csv"]).arg(&table).assert().failure();
+    assert!(String::from_utf8_lossy(&broken.get_output().stderr).contains("--page raw"));
+    let missing = msdeform(folder.path())
+        .args(["profile", "--workload", "ddetr_dec"])
+        .env("PATH", "")
+        .env_remove("MSDEFORM_NCU")
+        .assert()
+        .failure();
+    assert!(String::from_utf8_lossy(&missing.get_output().stderr).contains("ncu"));
 }
 
 #[test]

@@ -4,6 +4,7 @@ pub mod analyze;
 pub mod bench;
 pub mod main_job;
 pub mod probe;
+pub mod profile;
 pub mod records;
 pub mod report;
 pub mod variants;
