@@ -1,11 +1,11 @@
 //! Verifying and timing variants on one case together, so that every time has its error beside it.
 
-use msdeform::VariantSpec;
+use msdeform::{Direction, VariantSpec};
 
 use crate::device::{Device, DeviceError, Timing};
 use crate::verify::{Limits, Report, Skip, verify_case};
 use crate::workload::WorkloadError;
-use crate::{Budget, Case, Measurement, measure};
+use crate::{Budget, Case, Measurement, measure, measure_step};
 
 /// What can go wrong with a case.
 #[derive(Debug, thiserror::Error)]
@@ -63,10 +63,41 @@ pub fn bench_case(
     Ok((measurements, report))
 }
 
+/// Times a training step on a case: the forward and the backward among `variants`, or what the device
+/// would choose, as one. Both are checked against the reference first unless `limits` is `None`.
+///
+/// # Errors
+/// [`BenchError::Workload`], and [`BenchError::Device`] if a variant refuses the case or fails to run.
+pub fn bench_step(
+    device: &dyn Device,
+    case: &Case<'_>,
+    variants: &[&'static VariantSpec],
+    budget: Budget,
+    limits: Option<Limits>,
+) -> Result<(Vec<Measurement>, Report), BenchError> {
+    let problem = case.problem()?;
+    let choose = |direction| match variants.iter().find(|spec| spec.direction == direction) {
+        Some(&named) => device.supports(named, &problem).map(|()| named),
+        None => device.dispatch(&problem, direction),
+    };
+    let (forward, backward) = (choose(Direction::Forward)?, choose(Direction::Backward)?);
+    let report = match limits {
+        Some(limits) => verify_case(device, case, &[forward, backward], limits)?,
+        None => Report::default(),
+    };
+    let inputs = case.inputs(&problem);
+    let mut timed = measure_step(device, case, &problem, &inputs, forward, backward, budget)?;
+    let errors = || report.checked.iter().map(crate::verify::Verification::worst_rel_l2);
+    if !report.checked.is_empty() && !errors().any(f64::is_nan) {
+        timed.iter_mut().for_each(|step| step.rel_l2 = errors().fold(0.0, f64::max));
+    }
+    Ok((timed, report))
+}
+
 /// Relates every time to that of the baseline of its direction by the same clock, where that was timed
 /// too.
 fn fill_speedups(device: &dyn Device, measurements: &mut [Measurement]) {
-    for direction in msdeform::Direction::ALL {
+    for direction in Direction::ALL {
         let Some(baseline) = device.baseline(direction) else { continue };
         let baselines: Vec<(Timing, f64)> = measurements
             .iter()

@@ -34,15 +34,18 @@ pub struct Label {
     pub layout: String,
     /// `f32`, `f16` or `bf16`.
     pub dtype: String,
-    /// `forward` or `backward`.
+    /// `forward`, `backward` or, both as one, [`TRAINING`].
     pub direction: String,
-    /// Id in the registry.
+    /// Id in the registry; a training step has two, joined by `+`.
     pub variant: String,
     /// Images.
     pub batch: usize,
     /// Queries of an image.
     pub queries: usize,
 }
+
+/// The direction of a training step in tables and records: a forward and a backward, timed as one.
+pub const TRAINING: &str = "training";
 
 impl Case<'_> {
     /// The call in full size.
@@ -74,6 +77,15 @@ impl Case<'_> {
             batch: problem.batch(),
             queries: problem.queries(),
         }
+    }
+}
+
+impl Label {
+    /// Names a training step by the label of its backward.
+    #[must_use]
+    pub fn of_step(backward: Self, forward: &VariantSpec) -> Self {
+        let variant = format!("{}+{}", forward.id, backward.variant);
+        Self { direction: TRAINING.to_owned(), variant, ..backward }
     }
 }
 

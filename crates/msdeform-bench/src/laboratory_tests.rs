@@ -11,7 +11,7 @@ use crate::verify::{Limits, verify_case};
 use crate::workload::{self, Sizes};
 use crate::{
     Breadth, Budget, Buffer, Case, Ceiling, HostTensors, Locations, STANDARD_SEED, Selection,
-    bench_case,
+    bench_case, bench_step,
 };
 
 /// What a variant of the test device does wrong.
@@ -24,6 +24,8 @@ enum Fault {
     Unwritten,
     /// Nothing is written on the second run.
     OnlyOnce,
+    /// The last bits differ from run to run, against the promise.
+    Unsteady,
     /// The run returns an error.
     Refuses,
 }
@@ -42,7 +44,7 @@ const fn spec(id: &'static str, direction: Direction) -> VariantSpec {
     }
 }
 
-static VARIANTS: [(VariantSpec, Fault); 7] = [
+static VARIANTS: [(VariantSpec, Fault); 8] = [
     (spec("fwd_exact", Direction::Forward), Fault::None),
     (spec("fwd_scaled", Direction::Forward), Fault::Scaled(1.0 + 1e-4)),
     (spec("fwd_unwritten", Direction::Forward), Fault::Unwritten),
@@ -50,6 +52,7 @@ static VARIANTS: [(VariantSpec, Fault); 7] = [
     (spec("fwd_refuses", Direction::Forward), Fault::Refuses),
     (spec("bwd_exact", Direction::Backward), Fault::None),
     (spec("bwd_scaled", Direction::Backward), Fault::Scaled(1.0 + 1e-4)),
+    (spec("bwd_unsteady", Direction::Backward), Fault::Unsteady),
 ];
 
 struct TestDevice;
@@ -125,7 +128,11 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn store(&self, exact: &[f64]) -> Buffer {
-        let scale = if let Fault::Scaled(scale) = self.fault { scale } else { 1.0 };
+        let scale = match self.fault {
+            Fault::Scaled(scale) => scale,
+            Fault::Unsteady => 1.0 + 1e-7 * self.runs as f64,
+            _ => 1.0,
+        };
         let mut elements: Vec<f32> = exact.iter().map(|x| (x * scale) as f32).collect();
         if self.fault == Fault::Unwritten {
             elements[17] = f32::NAN;
@@ -180,6 +187,9 @@ impl Prepared for Run<'_> {
     fn clocks(&self) -> Vec<Timing> {
         vec![Timing::Cpu]
     }
+    fn promises_same_bits(&self) -> bool {
+        self.fault != Fault::OnlyOnce
+    }
     fn mode(&self) -> &'static str {
         "default"
     }
@@ -224,6 +234,7 @@ fn exact_variants_pass_and_every_fault_is_found() {
     assert!(of("fwd_refuses").error.as_ref().unwrap().contains("broken"));
     assert_eq!(of("bwd_scaled").tensors.len(), 3);
     assert!(of("bwd_scaled").tensors.iter().all(|tensor| !tensor.pass));
+    assert!(of("bwd_unsteady").error.as_ref().unwrap().contains("other bits"));
 }
 
 #[test]
@@ -278,6 +289,35 @@ fn times_come_with_their_error_and_their_speedup() {
     assert!(of("fwd_unwritten").rel_l2.is_nan());
     let expected = of("fwd_exact").work.samples as f64 / 10e-6;
     assert!((of("fwd_exact").throughput.samples_per_s / expected - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn a_training_step_is_a_forward_and_a_backward_timed_as_one() {
+    let case = case("edge_one_point", ValueLayout::Interleaved);
+    let budget = Budget { seconds: 0.0, min_samples: 3, max_samples: 3 };
+    let limits = Some(Limits::default());
+    let (chosen, report) = bench_step(&TestDevice, &case, &[], budget, limits).unwrap();
+    assert_eq!((chosen.len(), report.checked.len()), (1, 2));
+    let step = &chosen[0];
+    assert_eq!(
+        (step.label.variant.as_str(), step.label.direction.as_str()),
+        ("fwd_exact+bwd_exact", "training")
+    );
+    assert_eq!(step.samples_us, [20.0; 3]);
+    assert!(step.rel_l2 < 1e-6);
+    let problem = case.problem().unwrap();
+    let (forward, backward) = (
+        crate::Work::of(&problem, Direction::Forward),
+        crate::Work::of(&problem, Direction::Backward),
+    );
+    assert_eq!(step.work.operations, forward.operations + backward.operations);
+    assert_eq!(step.work.samples, forward.samples);
+
+    let scaled: Vec<_> =
+        TestDevice.variants().into_iter().filter(|spec| spec.id.ends_with("scaled")).collect();
+    let (named, _) = bench_step(&TestDevice, &case, &scaled, budget, None).unwrap();
+    assert_eq!(named[0].label.variant, "fwd_scaled+bwd_scaled");
+    assert!(named[0].rel_l2.is_nan(), "not verified");
 }
 
 #[test]

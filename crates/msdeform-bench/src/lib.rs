@@ -24,13 +24,13 @@ pub mod work;
 pub mod workload;
 
 pub use analyze::Analysis;
-pub use bench_case::{BenchError, bench_case};
+pub use bench_case::{BenchError, bench_case, bench_step};
 pub use buffer::Buffer;
 pub use case::Case;
 pub use device::{Device, DeviceError, DeviceId};
 pub use generate::{Draw, HostTensors, STANDARD_SEED};
 pub use grid::{Breadth, Selection};
-pub use measure::{Budget, Measurement, measure};
+pub use measure::{Budget, Measurement, measure, measure_step};
 pub use profile::{Ceiling, Floors, Profile};
 pub use record::{Record, RecordError};
 pub use statistics::Statistics;

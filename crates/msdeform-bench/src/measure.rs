@@ -79,6 +79,42 @@ pub fn measure(
     budget: Budget,
 ) -> Result<Vec<Measurement>, DeviceError> {
     let mut prepared = device.prepare(variant, problem, inputs)?;
+    let chosen = device.dispatch(problem, variant.direction);
+    let dispatched = chosen.is_ok_and(|chosen| chosen.id == variant.id);
+    let label = case.label(variant, problem);
+    let work = Work::of(problem, variant.direction);
+    let mut timed = time_prepared(device, prepared.as_mut(), variant, &label, work, budget)?;
+    timed.iter_mut().for_each(|measurement| measurement.dispatched = dispatched);
+    Ok(timed)
+}
+
+/// Times a training step, a forward and a backward as one, like [`measure`].
+///
+/// # Errors
+/// Whatever the device says, typed.
+pub fn measure_step(
+    device: &dyn Device,
+    case: &Case<'_>,
+    problem: &msdeform::Problem,
+    inputs: &HostTensors,
+    forward: &'static VariantSpec,
+    backward: &'static VariantSpec,
+    budget: Budget,
+) -> Result<Vec<Measurement>, DeviceError> {
+    let mut prepared = device.prepare_step(forward, backward, problem, inputs)?;
+    let label = Label::of_step(case.label(backward, problem), forward);
+    let work = Work::of(problem, forward.direction).and(Work::of(problem, backward.direction));
+    time_prepared(device, prepared.as_mut(), backward, &label, work, budget)
+}
+
+fn time_prepared(
+    device: &dyn Device,
+    prepared: &mut dyn Prepared,
+    variant: &'static VariantSpec,
+    label: &Label,
+    work: Work,
+    budget: Budget,
+) -> Result<Vec<Measurement>, DeviceError> {
     let start = Instant::now();
     for _ in 0..WARM_UP_RUNS {
         prepared.run()?;
@@ -86,18 +122,15 @@ pub fn measure(
             break;
         }
     }
-    let chosen = device.dispatch(problem, variant.direction);
-    let dispatched = chosen.is_ok_and(|chosen| chosen.id == variant.id);
     let clocks = prepared.clocks();
     let timed = clocks.into_iter().map(|clock| {
-        let samples_us = take_samples(prepared.as_mut(), clock, budget)?;
+        let samples_us = take_samples(prepared, clock, budget)?;
         let statistics = Statistics::of(&samples_us).ok_or(DeviceError::Unsupported {
             variant: variant.id,
             reason: "the device's clock returned no usable time".to_owned(),
         })?;
-        let work = Work::of(problem, variant.direction);
         Ok(Measurement {
-            label: case.label(variant, problem),
+            label: label.clone(),
             mode: prepared.mode().to_owned(),
             timing: clock,
             threads: device.threads(),
@@ -107,7 +140,7 @@ pub fn measure(
             workspace_bytes: prepared.workspace_bytes(),
             rel_l2: f64::NAN,
             speedup: None,
-            dispatched,
+            dispatched: false,
             samples_us,
         })
     });

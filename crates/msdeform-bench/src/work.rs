@@ -67,6 +67,17 @@ impl Work {
         }
     }
 
+    /// This and another call together. Samples are those of one: both look at the same.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            samples: self.samples,
+            operations: self.operations + other.operations,
+            gathered_bytes: self.gathered_bytes + other.gathered_bytes,
+            compulsory_bytes: self.compulsory_bytes + other.compulsory_bytes,
+        }
+    }
+
     /// Work per time of one call.
     #[must_use]
     pub fn throughput(&self, time_us: f64) -> Throughput {

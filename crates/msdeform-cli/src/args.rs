@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use msdeform::{DType, Direction, ValueLayout};
+use msdeform::{DType, Direction, Mode, ValueLayout};
 use msdeform_bench::device::{Bandwidth, DeviceOptions};
 use msdeform_bench::overview::three_digits;
 use msdeform_bench::workload::{self, Sizes, Tag};
@@ -75,6 +75,21 @@ impl DeviceArgs {
         let id = self.device.unwrap_or_else(DeviceId::preferred);
         let options = DeviceOptions { threads: self.threads, ..options };
         Ok(msdeform_bench::device::open(id, options)?)
+    }
+}
+
+/// What gradients promise.
+#[derive(Debug, Args)]
+pub struct ModeArgs {
+    /// Gradients on a GPU: fast, or deterministic (the same bits on every run; elsewhere they always are)
+    #[arg(long, value_name = "MODE", default_value_t = Mode::Fast)]
+    pub mode: Mode,
+}
+
+impl ModeArgs {
+    /// The options of a device in this mode.
+    pub fn options(&self) -> DeviceOptions {
+        DeviceOptions { mode: self.mode, ..Default::default() }
     }
 }
 

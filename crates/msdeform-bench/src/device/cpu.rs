@@ -217,6 +217,10 @@ impl Prepared for PreparedCpu<'_> {
         vec![Timing::Cpu]
     }
 
+    fn promises_same_bits(&self) -> bool {
+        true
+    }
+
     fn mode(&self) -> &'static str {
         // The processor's backward has no other mode: the same bits for any number of threads.
         match self.spec.direction {

@@ -11,11 +11,11 @@
 use std::collections::BTreeMap;
 
 use half::{bf16, f16};
-use msdeform::{Direction, Problem, VariantSpec};
+use msdeform::{Direction, Mode, Problem, VariantSpec};
 use msdeform_cuda::variants::{Call, Variant};
 use msdeform_cuda::{
-    DeviceBuffer, DevicePointers, Engine, Error, Event, ForwardPlan, Graph, PlanOptions, REGISTRY,
-    Stream, dispatch, registry,
+    BackwardOptions, BackwardPlan, BackwardPointers, DeviceBuffer, DevicePointers, Engine, Error,
+    Event, ForwardPlan, Graph, PlanOptions, REGISTRY, Stream, dispatch, registry,
 };
 
 use super::{Bandwidth, Device, DeviceError, DeviceId, DeviceOptions, Outputs, Prepared, Timing};
@@ -60,6 +60,15 @@ impl CudaDevice {
         })?;
         let name = engine.context().props().name.clone();
         Ok(Self { engine, options, slug: slug(&name), name })
+    }
+
+    /// The call of a problem, in the mode that was asked for.
+    fn call<'a>(&'a self, direction: Direction, problem: &'a Problem) -> Call<'a> {
+        let mut call = Call::in_direction(direction, problem, self.engine.context().props());
+        if let Some(backward) = &mut call.backward {
+            backward.mode = self.options.mode;
+        }
+        call
     }
 
     fn find(&self, spec: &VariantSpec) -> Result<&'static dyn Variant, DeviceError> {
@@ -129,24 +138,19 @@ impl Device for CudaDevice {
         problem: &Problem,
         direction: Direction,
     ) -> Result<&'static VariantSpec, DeviceError> {
-        match direction {
-            Direction::Forward => {
-                let call = Call::new(problem, self.engine.context().props());
-                let chosen = dispatch::forward(&call).spec();
-                self.supports(chosen, problem)?;
-                Ok(chosen)
-            }
-            Direction::Backward => Err(DeviceError::Unsupported {
-                variant: "backward",
-                reason: "no backward is registered for CUDA".to_owned(),
-            }),
-        }
+        let call = self.call(direction, problem);
+        let chosen = match direction {
+            Direction::Forward => dispatch::forward(&call),
+            Direction::Backward => dispatch::backward(&call),
+        };
+        self.supports(chosen.spec(), problem)?;
+        Ok(chosen.spec())
     }
 
     fn supports(&self, spec: &VariantSpec, problem: &Problem) -> Result<(), DeviceError> {
         let variant = self.find(spec)?;
         let refuse = |reason| Err(DeviceError::Unsupported { variant: variant.spec().id, reason });
-        match variant.check(&Call::new(problem, self.engine.context().props())) {
+        match variant.check(&self.call(variant.spec().direction, problem)) {
             Ok(()) => Ok(()),
             Err(msdeform::Error::Unsupported { reason, .. }) => refuse(reason),
             Err(other) => refuse(other.to_string()),
@@ -160,8 +164,20 @@ impl Device for CudaDevice {
         inputs: &'a HostTensors,
     ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
         let spec = self.find(spec)?.spec();
-        let prepared = PreparedForward::new(&self.engine, spec, problem, inputs, self.options);
+        let prepared = PreparedCuda::new(&self.engine, &[spec], problem, inputs, self.options);
         Ok(Box::new(prepared.map_err(|source| failed(spec, source))?))
+    }
+
+    fn prepare_step<'a>(
+        &self,
+        forward: &VariantSpec,
+        backward: &VariantSpec,
+        problem: &Problem,
+        inputs: &'a HostTensors,
+    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
+        let specs = [self.find(forward)?.spec(), self.find(backward)?.spec()];
+        let prepared = PreparedCuda::new(&self.engine, &specs, problem, inputs, self.options);
+        Ok(Box::new(prepared.map_err(|source| failed(specs[0], source))?))
     }
 
     fn probe_bandwidth(&self) -> Result<Bandwidth, DeviceError> {
@@ -262,14 +278,79 @@ impl DeviceTensor {
     }
 }
 
-struct PreparedForward {
+/// What is launched, in order: one direction, or a forward and a backward as one training step.
+enum Work {
+    Forward {
+        plan: Box<ForwardPlan>,
+        output: DeviceTensor,
+    },
+    Backward {
+        plan: Box<BackwardPlan>,
+        grad_output: DeviceTensor,
+        grad_value: DeviceTensor,
+        grad_locations: DeviceTensor,
+        grad_weights: DeviceTensor,
+        mode: Mode,
+    },
+}
+
+impl Work {
+    fn new(
+        engine: &Engine,
+        spec: &'static VariantSpec,
+        problem: &Problem,
+        mode: Mode,
+        grad_output: &Buffer,
+        upload: &impl Fn(&Buffer) -> Result<DeviceTensor, Error>,
+    ) -> Result<Self, Error> {
+        let named = PlanOptions { variant: Some(spec.id.to_owned()), ..Default::default() };
+        Ok(match Outputs::poisoned(problem, spec.direction) {
+            Outputs::Forward { output } => Self::Forward {
+                plan: Box::new(ForwardPlan::new(engine, problem, &named)?),
+                output: upload(&output)?,
+            },
+            Outputs::Backward { value, locations, weights } => {
+                let options = BackwardOptions { plan: named, mode, ..Default::default() };
+                Self::Backward {
+                    plan: Box::new(BackwardPlan::new(engine, problem, &options)?),
+                    grad_output: upload(grad_output)?,
+                    grad_value: upload(&value)?,
+                    grad_locations: upload(&locations)?,
+                    grad_weights: upload(&weights)?,
+                    mode,
+                }
+            }
+        })
+    }
+
+    fn outputs(&mut self) -> Vec<&mut DeviceTensor> {
+        match self {
+            Self::Forward { output, .. } => vec![output],
+            Self::Backward { grad_value, grad_locations, grad_weights, .. } => {
+                vec![grad_value, grad_locations, grad_weights]
+            }
+        }
+    }
+
+    fn download(&self, stream: &Stream) -> Result<Outputs, Error> {
+        Ok(match self {
+            Self::Forward { output, .. } => Outputs::Forward { output: output.download(stream)? },
+            Self::Backward { grad_value, grad_locations, grad_weights, .. } => Outputs::Backward {
+                value: grad_value.download(stream)?,
+                locations: grad_locations.download(stream)?,
+                weights: grad_weights.download(stream)?,
+            },
+        })
+    }
+}
+
+struct PreparedCuda {
     // Dropped in this order: the graph before what it uses.
     graph: Option<Graph>,
-    plan: ForwardPlan,
+    work: Vec<Work>,
     value: DeviceTensor,
     locations: DeviceTensor,
     weights: DeviceTensor,
-    output: DeviceTensor,
     /// Written before every timed run where L2 should be cold.
     flush: Option<DeviceBuffer<f32>>,
     start: Event,
@@ -279,23 +360,24 @@ struct PreparedForward {
     spec: &'static VariantSpec,
 }
 
-impl PreparedForward {
+impl PreparedCuda {
+    /// The given variants, launched one after the other.
     fn new(
         engine: &Engine,
-        spec: &'static VariantSpec,
+        specs: &[&'static VariantSpec],
         problem: &Problem,
         inputs: &HostTensors,
         options: DeviceOptions,
     ) -> Result<Self, Error> {
         let context = engine.context();
         let stream = Stream::new(context)?;
+        let spec = specs[specs.len() - 1];
         let upload = |host: &Buffer| {
             DeviceTensor::upload(&stream, host)?.ok_or_else(|| {
                 let reason = "tensors are f64, which only the reference computes".to_owned();
                 Error::from(msdeform::Error::Unsupported { variant: spec.id, reason })
             })
         };
-        let named = PlanOptions { variant: Some(spec.id.to_owned()), ..Default::default() };
         let samples = problem.batch() * problem.queries() * problem.heads() * problem.samples();
         let clocks = match options.timing {
             // A graph's launches follow each other: nothing can flush between them.
@@ -306,13 +388,15 @@ impl PreparedForward {
         };
         let flush_elements = 2 * context.props().l2_bytes / size_of::<f32>();
         let flush = options.cold_l2.then(|| DeviceBuffer::filled(&stream, flush_elements, 0));
+        let work = specs.iter().map(|&spec| {
+            Work::new(engine, spec, problem, options.mode, &inputs.grad_output, &upload)
+        });
         Ok(Self {
             graph: None,
-            plan: ForwardPlan::new(engine, problem, &named)?,
+            work: work.collect::<Result<_, _>>()?,
             value: upload(&inputs.value)?,
             locations: upload(&inputs.locations)?,
             weights: upload(&inputs.weights)?,
-            output: upload(&Buffer::poisoned(problem.dtype(), problem.output_len()))?,
             flush: flush.transpose()?,
             start: Event::new(context)?,
             end: Event::new(context)?,
@@ -322,17 +406,50 @@ impl PreparedForward {
         })
     }
 
+    /// Every tensor and workspace is this value's own, of the problem that the plans were made for, and
+    /// outlives what is queued: freeing memory waits for the kernels that use it. One stream orders all
+    /// launches, and nothing else touches the outputs.
     fn launch(&self, stream: &Stream) -> Result<(), Error> {
-        let pointers = DevicePointers {
-            value: self.value.address(),
-            locations: self.locations.address(),
-            weights: self.weights.address(),
-            output: self.output.address(),
-        };
-        // SAFETY: the tensors are this value's own, of the problem that the plan was made for, and
-        // outlive what is queued: freeing memory waits for the kernels that use it. One stream
-        // orders all launches, and nothing else touches the output.
-        unsafe { self.plan.launch(stream, pointers) }
+        let (value, locations) = (self.value.address(), self.locations.address());
+        let weights = self.weights.address();
+        for work in &self.work {
+            match work {
+                Work::Forward { plan, output } => {
+                    let output = output.address();
+                    let pointers = DevicePointers { value, locations, weights, output };
+                    // SAFETY: see above.
+                    unsafe { plan.launch(stream, pointers) }?;
+                }
+                Work::Backward {
+                    plan,
+                    grad_output,
+                    grad_value,
+                    grad_locations,
+                    grad_weights,
+                    ..
+                } => {
+                    let pointers = BackwardPointers {
+                        value,
+                        locations,
+                        weights,
+                        grad_output: grad_output.address(),
+                        grad_value: grad_value.address(),
+                        grad_locations: grad_locations.address(),
+                        grad_weights: grad_weights.address(),
+                        workspace: 0,
+                    };
+                    // SAFETY: see above.
+                    unsafe { plan.launch(stream, pointers) }?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_deterministic_backward(&self) -> bool {
+        let deterministic =
+            |work: &Work| matches!(work, Work::Backward { mode: Mode::Deterministic, .. });
+        self.work.iter().any(deterministic)
     }
 
     fn time_launch(&mut self) -> Result<f64, Error> {
@@ -367,9 +484,12 @@ impl PreparedForward {
     }
 }
 
-impl Prepared for PreparedForward {
+impl Prepared for PreparedCuda {
     fn poison(&mut self) -> Result<(), DeviceError> {
-        self.output.poison(&self.stream).map_err(|source| failed(self.spec, source))
+        let mut outputs = self.work.iter_mut().flat_map(Work::outputs);
+        outputs
+            .try_for_each(|output| output.poison(&self.stream))
+            .map_err(|source| failed(self.spec, source))
     }
 
     fn run(&mut self) -> Result<(), DeviceError> {
@@ -379,8 +499,12 @@ impl Prepared for PreparedForward {
     }
 
     fn read(&mut self) -> Result<Outputs, DeviceError> {
-        let output = self.output.download(&self.stream);
-        Ok(Outputs::Forward { output: output.map_err(|source| failed(self.spec, source))? })
+        let last = &self.work[self.work.len() - 1];
+        last.download(&self.stream).map_err(|source| failed(self.spec, source))
+    }
+
+    fn promises_same_bits(&self) -> bool {
+        self.is_deterministic_backward()
     }
 
     fn time(&mut self, clock: Timing, count: usize) -> Result<Vec<f64>, DeviceError> {
@@ -396,11 +520,20 @@ impl Prepared for PreparedForward {
     }
 
     fn mode(&self) -> &'static str {
-        if self.flush.is_some() { "cold_l2" } else { "warm_l2" }
+        match (self.flush.is_some(), self.is_deterministic_backward()) {
+            (false, false) => "warm_l2",
+            (true, false) => "cold_l2",
+            (false, true) => "deterministic_warm_l2",
+            (true, true) => "deterministic_cold_l2",
+        }
     }
 
     fn workspace_bytes(&self) -> usize {
-        0
+        let bytes = |work: &Work| match work {
+            Work::Forward { .. } => 0,
+            Work::Backward { plan, .. } => plan.workspace_bytes(),
+        };
+        self.work.iter().map(bytes).sum()
     }
 }
 

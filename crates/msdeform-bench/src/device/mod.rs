@@ -5,12 +5,13 @@ mod bandwidth;
 mod cpu;
 mod cuda;
 mod processor;
+mod step;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use msdeform::{DeviceKind, Direction, Problem, VariantSpec};
+use msdeform::{DeviceKind, Direction, Mode, Problem, VariantSpec};
 use serde::{Deserialize, Serialize};
 
 pub use bandwidth::Bandwidth;
@@ -78,6 +79,12 @@ pub enum DeviceError {
         device: DeviceId,
         /// What went wrong, and what to do about it.
         source: Box<msdeform_cuda::Error>,
+    },
+    /// A variant that promises the same bits on every run, and broke the promise.
+    #[error("variant `{variant}` gave other bits on a second run, in deterministic mode")]
+    OtherBits {
+        /// The variant.
+        variant: String,
     },
     /// Worker threads could not be started.
     #[error("cannot start {threads} threads: {reason}")]
@@ -216,6 +223,18 @@ impl Outputs {
         }
     }
 
+    /// Whether every bit of every tensor is the same.
+    #[must_use]
+    pub fn has_same_bits(&self, other: &Self) -> bool {
+        let bits = |outputs: &Self| match outputs {
+            Self::Forward { output } => vec![output.to_le_bytes()],
+            Self::Backward { value, locations, weights } => {
+                [value, locations, weights].map(Buffer::to_le_bytes).to_vec()
+            }
+        };
+        bits(self) == bits(other)
+    }
+
     /// Fills all of them with NaN.
     pub fn poison(&mut self) {
         match self {
@@ -279,6 +298,24 @@ pub trait Device: Send + Sync {
         inputs: &'a HostTensors,
     ) -> Result<Box<dyn Prepared + 'a>, DeviceError>;
 
+    /// As [`Device::prepare`], for one training step: a forward and then a backward, timed as one. Its
+    /// outputs are the backward's.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn prepare_step<'a>(
+        &self,
+        forward: &VariantSpec,
+        backward: &VariantSpec,
+        problem: &Problem,
+        inputs: &'a HostTensors,
+    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
+        Ok(Box::new(step::PreparedStep {
+            forward: self.prepare(forward, problem, inputs)?,
+            backward: self.prepare(backward, problem, inputs)?,
+        }))
+    }
+
     /// What the device's memory can do, measured by a large copy.
     ///
     /// # Errors
@@ -322,6 +359,9 @@ pub trait Prepared {
     /// The clocks that show something about this problem, at least one.
     fn clocks(&self) -> Vec<Timing>;
 
+    /// Whether every run must give the same bits.
+    fn promises_same_bits(&self) -> bool;
+
     /// How the variant was run, where it can be run in more than one way; part of a record's key.
     fn mode(&self) -> &'static str;
 
@@ -334,6 +374,8 @@ pub trait Prepared {
 pub struct DeviceOptions {
     /// Worker threads of the processor; all cores unless said.
     pub threads: Option<usize>,
+    /// What a GPU's backward promises about its last bits. A processor's are always the same.
+    pub mode: Mode,
     /// The clock of a GPU: [`Timing::Events`] or [`Timing::Graph`]. Unless said, events, and for tiny
     /// problems both.
     pub timing: Option<Timing>,

@@ -5,9 +5,11 @@ use msdeform_bench::device::{DeviceOptions, Timing};
 use msdeform_bench::overview::{three_digits, time};
 use msdeform_bench::verify::{Limits, Report};
 use msdeform_bench::work::{BYTES_FORMULA, OPERATIONS_FORMULA};
-use msdeform_bench::{Breadth, Budget, Case, Measurement, Record, bench_case, record};
+use msdeform_bench::{Breadth, Budget, Case, Measurement, Record, bench_case, bench_step, record};
 
-use crate::args::{DeviceArgs, GridArgs, ProbeArgs, RecordDirArgs, heading, standard_workloads};
+use crate::args::{
+    DeviceArgs, GridArgs, ModeArgs, ProbeArgs, RecordDirArgs, heading, standard_workloads,
+};
 use crate::commands::verify::{print_failures, skip_reasons};
 use crate::exit::{CheckFailed, Usage};
 use crate::output::{Align, Columns, error_figure, print, print_json, progress};
@@ -22,6 +24,8 @@ pub struct BenchArgs {
     #[command(flatten)]
     device: DeviceArgs,
     #[command(flatten)]
+    mode: ModeArgs,
+    #[command(flatten)]
     grid: GridArgs,
     /// Seconds of samples for each variant, after the warm-up
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
@@ -35,6 +39,10 @@ pub struct BenchArgs {
     /// Flush the GPU's L2 before every timed launch; records then say `cold_l2`
     #[arg(long, conflicts_with = "timing")]
     cold_l2: bool,
+    /// Time training steps instead: one forward and one backward together, those the device would choose
+    /// or the ones named by --variant
+    #[arg(long, conflicts_with = "direction")]
+    training: bool,
     /// Do not compare with the reference; the error stays unknown
     #[arg(long)]
     no_verify: bool,
@@ -72,7 +80,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         return Err(Usage(format!("--seconds {} is no duration", args.seconds)).into());
     }
     let options =
-        DeviceOptions { timing: args.timing, cold_l2: args.cold_l2, ..Default::default() };
+        DeviceOptions { timing: args.timing, cold_l2: args.cold_l2, ..args.mode.options() };
     let device = args.device.open_with(options)?;
     let selection = args.grid.selection(standard_workloads(), Breadth::First)?;
     let variants = selection.variants_of(device.as_ref())?;
@@ -89,7 +97,13 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let (mut measurements, mut report) = (Vec::new(), Report::default());
     for case in &cases {
         bar.set_message(format!("{} {}", case.workload.name, case.dtype));
-        let (timed, checked) = bench_case(device.as_ref(), case, &variants, budget, limits)?;
+        let (timed, checked) = if args.training {
+            // Named variants only: all that are registered is no choice.
+            let named = if args.grid.variant.is_empty() { &[][..] } else { &variants };
+            bench_step(device.as_ref(), case, named, budget, limits)?
+        } else {
+            bench_case(device.as_ref(), case, &variants, budget, limits)?
+        };
         if !args.json {
             bar.suspend(|| print_case(case, &timed))?;
         }

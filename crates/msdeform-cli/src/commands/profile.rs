@@ -11,7 +11,7 @@ use msdeform_bench::device::DeviceError;
 use msdeform_bench::overview::three_digits;
 use msdeform_bench::{Breadth, Case, DeviceId};
 
-use crate::args::{DeviceArgs, GridArgs};
+use crate::args::{DeviceArgs, GridArgs, ModeArgs};
 use crate::exit::Usage;
 use crate::output::{Align, Columns, print, print_json, progress};
 
@@ -23,6 +23,8 @@ use crate::output::{Align, Columns, print, print_json, progress};
 pub struct ProfileArgs {
     #[command(flatten)]
     device: DeviceArgs,
+    #[command(flatten)]
+    mode: ModeArgs,
     #[command(flatten)]
     grid: GridArgs,
     /// Read this table instead of running the profiler: what `ncu --csv --page raw` printed
@@ -49,7 +51,7 @@ pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
         return if args.json { print_json(&kernels) } else { print(&table(&kernels)) };
     }
     let ncu = counters::find_ncu()?;
-    let device = args.device.open()?;
+    let device = args.device.open_with(args.mode.options())?;
     let DeviceId::Cuda(_) = device.id() else {
         return Err(Usage("counters are read on a GPU; use --device cuda:0".into()).into());
     };

@@ -8,7 +8,7 @@ use msdeform_bench::verify::{Limits, Report, Verification, verify_case};
 use msdeform_bench::{Breadth, compare, ledger, workload};
 use serde::Serialize;
 
-use crate::args::{DeviceArgs, GridArgs, RecordDirArgs};
+use crate::args::{DeviceArgs, GridArgs, ModeArgs, RecordDirArgs};
 use crate::exit::{CheckFailed, Usage};
 use crate::output::{Align, Columns, error_figure, grouped, print, print_json, progress};
 
@@ -26,6 +26,8 @@ use crate::output::{Align, Columns, error_figure, grouped, print, print_json, pr
 pub struct VerifyArgs {
     #[command(flatten)]
     device: DeviceArgs,
+    #[command(flatten)]
+    mode: ModeArgs,
     #[command(flatten)]
     grid: GridArgs,
     /// Seed of the inputs: a number, or `random` for a fresh one, which is printed
@@ -70,7 +72,7 @@ struct Document<'a> {
 
 /// Verifies and prints; an error if anything fails or nothing ran.
 pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
-    let device = args.device.open()?;
+    let device = args.device.open_with(args.mode.options())?;
     if args.ledger && device.id().kind() != DeviceKind::Cuda {
         return Err(Usage("--ledger is about GPUs; give --device cuda:N".into()).into());
     }

@@ -26,7 +26,7 @@ use report::Report;
 use sizes::SizeArgs;
 use write::Target;
 
-use crate::args::DeviceArgs;
+use crate::args::{DeviceArgs, ModeArgs};
 use crate::exit::CheckFailed;
 use crate::output::{print, print_json};
 
@@ -55,6 +55,9 @@ pub struct RunArgs {
     /// Where to compute.
     #[command(flatten)]
     pub device: DeviceArgs,
+    /// What gradients promise.
+    #[command(flatten)]
+    pub mode: ModeArgs,
     /// Which variant computes; once per direction, `reference` for the f64 reference
     /// [default: the best]
     #[arg(long, value_name = "ID")]
@@ -76,7 +79,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let call = Call::load(&tensors, &args.sizes, args.backward)?;
     let idle_gradient = !args.backward && tensors.find(names::GRAD_OUTPUT).is_some();
 
-    let device = args.device.open()?;
+    let device = args.device.open_with(args.mode.options())?;
     let request = Request { variants: &args.variant, backward: args.backward, check: args.check };
     let computation = compute::compute(device.as_ref(), &call, &request)?;
     let passed = computation.checks().all(|check| check.pass);

@@ -1,0 +1,51 @@
+//! A forward and a backward as one training step.
+
+use super::{DeviceError, Outputs, Prepared, Timing};
+
+/// One after the other; the time of a step is the sum of theirs. For devices that have nothing better:
+/// a GPU queues both in one go.
+pub(super) struct PreparedStep<'a> {
+    pub forward: Box<dyn Prepared + 'a>,
+    pub backward: Box<dyn Prepared + 'a>,
+}
+
+impl Prepared for PreparedStep<'_> {
+    fn poison(&mut self) -> Result<(), DeviceError> {
+        self.forward.poison()?;
+        self.backward.poison()
+    }
+
+    fn run(&mut self) -> Result<(), DeviceError> {
+        self.forward.run()?;
+        self.backward.run()
+    }
+
+    fn read(&mut self) -> Result<Outputs, DeviceError> {
+        self.backward.read()
+    }
+
+    fn time(&mut self, clock: Timing, count: usize) -> Result<Vec<f64>, DeviceError> {
+        let once = |_| {
+            let forward: f64 = self.forward.time(clock, 1)?.iter().sum();
+            let backward: f64 = self.backward.time(clock, 1)?.iter().sum();
+            Ok(forward + backward)
+        };
+        (0..count).map(once).collect()
+    }
+
+    fn clocks(&self) -> Vec<Timing> {
+        self.backward.clocks()
+    }
+
+    fn promises_same_bits(&self) -> bool {
+        self.backward.promises_same_bits()
+    }
+
+    fn mode(&self) -> &'static str {
+        self.backward.mode()
+    }
+
+    fn workspace_bytes(&self) -> usize {
+        self.forward.workspace_bytes() + self.backward.workspace_bytes()
+    }
+}
