@@ -68,7 +68,7 @@ fn run<V: Element, S: Element>(problem: &Problem, options: &PlanOptions) -> Outc
 }
 
 /// One engine for the whole matrix, or every test would compile again.
-fn shared_engine() -> Result<msdeform_cuda::Engine, libtest_mimic::Failed> {
+pub fn shared_engine() -> Result<msdeform_cuda::Engine, libtest_mimic::Failed> {
     static ENGINE: std::sync::OnceLock<msdeform_cuda::Engine> = std::sync::OnceLock::new();
     if let Some(engine) = ENGINE.get() {
         return Ok(engine.clone());

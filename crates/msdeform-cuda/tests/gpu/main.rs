@@ -4,9 +4,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test binary; its harness catches panics")]
 
+mod backward;
 mod cases;
 mod conformance;
 mod faults;
+mod gradients;
 mod jit;
 mod launches;
 mod without_cuda;
@@ -46,6 +48,7 @@ fn main() {
         move |trial: Trial| trial.with_ignored_flag(count < devices_needed && !required)
     };
     trials.extend(conformance::trials().into_iter().map(needs(1)));
+    trials.extend(backward::trials().into_iter().map(needs(1)));
     trials.extend(launches::trials().into_iter().map(needs(1)));
     trials.extend(faults::trials().into_iter().map(needs(1)));
     trials.extend(jit::trials().into_iter().map(needs(1)));
