@@ -54,6 +54,48 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Gradients
+//! A [`BackwardPlan`] computes the gradients that are asked for and writes every element of them. Two
+//! modes: fast, and [deterministic](msdeform::Mode), the same bits on every run.
+//!
+//! ```no_run
+//! # use msdeform::Problem;
+//! # let problem = Problem::builder().channels(32).queries(9).levels([(8, 8)]).build()?;
+//! use msdeform::Mode;
+//! use msdeform_cuda::{
+//!     BackwardInputs, BackwardOptions, BackwardPlan, DeviceBuffer, Engine, GradientBuffers,
+//!     Gradients, Stream,
+//! };
+//!
+//! let engine = Engine::new(0)?;
+//! let stream = Stream::new(engine.context())?;
+//! # let value = DeviceBuffer::<f32>::filled(&stream, problem.value_len(), 0)?;
+//! # let locations = DeviceBuffer::<f32>::filled(&stream, problem.locations_len(), 0)?;
+//! # let weights = DeviceBuffer::<f32>::filled(&stream, problem.weights_len(), 0)?;
+//! # let grad_output = DeviceBuffer::<f32>::filled(&stream, problem.output_len(), 0)?;
+//! let options = BackwardOptions {
+//!     mode: Mode::Deterministic,
+//!     gradients: Gradients { locations: false, ..Gradients::ALL },
+//!     ..Default::default()
+//! };
+//! let mut plan = BackwardPlan::new(&engine, &problem, &options)?;
+//! let mut grad_value = DeviceBuffer::<f32>::filled(&stream, problem.value_len(), 0)?;
+//! let mut grad_weights = DeviceBuffer::<f32>::filled(&stream, problem.weights_len(), 0)?;
+//! let inputs = BackwardInputs {
+//!     value: &value,
+//!     locations: &locations,
+//!     weights: &weights,
+//!     grad_output: &grad_output,
+//! };
+//! let gradients = GradientBuffers {
+//!     value: Some(&mut grad_value),
+//!     locations: None,
+//!     weights: Some(&mut grad_weights),
+//! };
+//! plan.run(&stream, inputs, gradients)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Environment
 //! | variable | meaning |
 //! |---|---|

@@ -10,7 +10,7 @@ mod common;
 use common::*;
 use half::{bf16, f16};
 use msdeform_emulator::{
-    Buffer, Launch, LaunchStep, TENSOR_MAP_BYTES, TensorMap, placeholder_address,
+    Buffer, Launch, LaunchStep, Order, TENSOR_MAP_BYTES, TensorMap, placeholder_address,
 };
 
 fn ramp(count: usize) -> Vec<f32> {
@@ -64,6 +64,41 @@ fn block_barriers_named_barriers_and_atomics() {
     }
     let error = failure(&kernel, &launch).to_string();
     assert!(error.contains("no GPU takes this launch"), "{error}");
+}
+
+#[test]
+fn steps_share_memory_and_blocks_take_turns_in_any_order() {
+    let kernel = test_kernels("two_steps", &["two_steps_draw", "two_steps_double"], &[]);
+    let (blocks, grid) = (12, [2, 3, 2]);
+    let output = Buffer::output((2 * blocks + 1) * 4);
+    let mut launch = test_launch(1, 1, 0, vec![], output, blocks, 0);
+    let kernel_step =
+        |entry, grid| LaunchStep::Kernel { entry, grid, block: [32, 1, 1], shared_bytes: 0 };
+    launch.steps = vec![
+        // The counter alone: what is not zeroed stays poisoned until it is written.
+        LaunchStep::Zero { buffer: 1, offset: blocks * 4, bytes: 4 },
+        kernel_step(0, grid),
+        kernel_step(1, [1, 1, 1]),
+    ];
+    let drawn_in = |block_order| {
+        let launch = Launch { block_order, ..launch.clone() };
+        let words = u32_of_bytes(&kernel.launch(&launch).unwrap()[0]);
+        assert_eq!(words[blocks], blocks as u32, "every block ran once");
+        let doubled: Vec<u32> = words[..blocks].iter().map(|ticket| 2 * ticket).collect();
+        assert_eq!(words[blocks + 1..], doubled, "the second kernel saw the first one's work");
+        words[..blocks].to_vec()
+    };
+    let ascending: Vec<u32> = (0..blocks as u32).collect();
+    assert_eq!(drawn_in(Order::Ascending), ascending);
+    assert_eq!(drawn_in(Order::Descending), ascending.iter().rev().copied().collect::<Vec<_>>());
+    let mut shuffled = drawn_in(Order::Shuffled);
+    assert_ne!(shuffled, ascending);
+    shuffled.sort_unstable();
+    assert_eq!(shuffled, ascending);
+
+    launch.steps[0] = LaunchStep::Zero { buffer: 1, offset: (2 * blocks + 1) * 4, bytes: 1 };
+    let error = failure(&kernel, &launch).to_string();
+    assert!(error.contains("zeroing 1 bytes"), "{error}");
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn the_test_kernels_compile_for_gpus() {
         };
     }
     let everywhere = kernels!["warp_exchange.cu" "block_sum.cu" "memory_wrappers.cu"
-        "copy_pipeline.cu" "matrix_product.cu" "number_formats.cu"];
+        "copy_pipeline.cu" "matrix_product.cu" "number_formats.cu" "two_steps.cu"];
     let since_hopper = kernels!["specialised_warps.cu" "tensor_tile.cu" "faults.cu"];
     let mut headers = HEADERS.to_vec();
     headers.extend(kernels!["test_params.inc"]);
@@ -81,5 +81,5 @@ fn the_test_kernels_compile_for_gpus() {
             compiled += 1;
         }
     }
-    assert_eq!(compiled, 5 * 6 + 3 * 3);
+    assert_eq!(compiled, 5 * 7 + 3 * 3);
 }

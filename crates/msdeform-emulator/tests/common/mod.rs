@@ -12,11 +12,16 @@ pub fn kernels_folder() -> PathBuf {
 }
 
 pub fn test_kernel(name: &str, defines: &[&str]) -> EmulatedKernel {
+    test_kernels(name, &[name], defines)
+}
+
+/// Several entries of one file.
+pub fn test_kernels(name: &str, entries: &[&str], defines: &[&str]) -> EmulatedKernel {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("test_kernels");
     let specialisation = Specialisation {
         source: folder.join(name).with_extension("cu"),
         headers: kernels_folder(),
-        entries: vec![name.to_owned()],
+        entries: entries.iter().map(|&entry| entry.to_owned()).collect(),
         defines: defines.iter().map(|&define| define.to_owned()).collect(),
     };
     EmulatedKernel::compile(&specialisation).unwrap_or_else(|error| panic!("{error}"))
