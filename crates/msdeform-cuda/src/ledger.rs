@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
-use msdeform::{DType, Problem};
+use msdeform::{DType, Mode, Problem};
 use serde::{Deserialize, Serialize};
 
 use crate::driver::DeviceProps;
+use crate::gradients::Gradients;
 use crate::jit::{COMMON_OPTIONS, included_headers};
 use crate::registry::REGISTRY;
-use crate::variants::{Call, KnobChoices, Variant};
+use crate::variants::{BackwardCall, Call, KnobChoices, Variant};
 
 /// What was verified: one variant with one value format.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -196,17 +197,39 @@ pub fn fingerprint(variant: &dyn Variant, dtype: DType) -> String {
     part(&format!("{:?}", variant.spec().numerics));
     let device = DeviceProps::h200();
     for problem in sample_problems(variant, dtype) {
-        let call = Call::in_direction(variant.spec().direction, &problem, &device);
-        let asked = match variant.check(&call).map_err(|error| error.to_string()) {
-            Ok(()) => variant.configure(&call, &KnobChoices::default()),
-            Err(refused) => Err(refused),
-        };
-        match asked {
-            Ok(asked) => part(&format!("{asked:?} {:?}", asked.defines(&call))),
-            Err(_) => part("refused"),
+        for call in sample_calls(variant, &problem, &device) {
+            let asked = match variant.check(&call).map_err(|error| error.to_string()) {
+                Ok(()) => variant.configure(&call, &KnobChoices::default()),
+                Err(refused) => Err(refused),
+            };
+            match asked {
+                Ok(asked) => part(&format!("{asked:?} {:?}", asked.defines(&call))),
+                Err(_) => part("refused"),
+            }
         }
     }
     hasher.finalize().to_hex().to_string()
+}
+
+/// The ways in which a variant may be asked to do a problem: forward in one, backward in both modes and
+/// for gradients that take different steps.
+fn sample_calls<'a>(
+    variant: &dyn Variant,
+    problem: &'a Problem,
+    device: &'a DeviceProps,
+) -> Vec<Call<'a>> {
+    let call = Call::in_direction(variant.spec().direction, problem, device);
+    let Some(ordinary) = call.backward else { return vec![call] };
+    let of_value = Gradients { value: true, locations: false, weights: false };
+    let of_samples = Gradients { value: false, ..Gradients::ALL };
+    let mut calls = Vec::new();
+    for mode in Mode::ALL {
+        for gradients in [Gradients::ALL, of_value, of_samples] {
+            let backward = Some(BackwardCall { gradients, mode, ..ordinary });
+            calls.push(Call { backward, ..call });
+        }
+    }
+    calls
 }
 
 /// Problems that show how a variant launches: few and many queries, common and odd channel counts.
