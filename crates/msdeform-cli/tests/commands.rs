@@ -210,6 +210,23 @@ fn bench_gives_raw_samples_throughput_and_the_error() {
 }
 
 #[test]
+fn bench_times_a_forward_and_a_backward_as_one_training_step() {
+    let step = ["bench", "--training", "--device", "cpu", "--workload", "edge_one_point"];
+    let quick = ["--dtype", "f32", "--seconds", "0", "--no-probe", "--json"];
+    let record = json(&[&step[..], &quick[..]].concat());
+    let measurements = record["measurements"].as_array().unwrap();
+    assert_eq!(measurements.len(), 1, "one step, not every variant");
+    assert_eq!(measurements[0]["direction"], "training");
+    let variant = measurements[0]["variant"].as_str().unwrap();
+    assert!(variant.starts_with("fwd_cpu_") && variant.contains("+bwd_cpu_"), "{variant}");
+    assert!(measurements[0]["rel_l2"].as_f64().unwrap() <= 1e-5, "both halves were verified");
+
+    let named = ["--variant", "fwd_cpu_scalar,bwd_cpu_scalar"];
+    let record = json(&[&step[..], &named[..], &quick[..]].concat());
+    assert_eq!(record["measurements"][0]["variant"], "fwd_cpu_scalar+bwd_cpu_scalar");
+}
+
+#[test]
 fn the_main_job_prints_one_table_and_says_where_its_record_went() {
     let folder = folder();
     let output = msdeform(folder.path())
@@ -335,7 +352,7 @@ fn mistakes_have_their_exit_code_and_say_what_is_known() {
     let folder = folder();
     let broken = folder.path().join("broken.toml");
     std::fs::write(&broken, "name = 3").unwrap();
-    let cases: [(&[&str], i32, &str); 12] = [
+    let cases: [(&[&str], i32, &str); 14] = [
         (&["bench", "--workload", "ddetr_encs"], 2, "did you mean `ddetr_enc`?"),
         (&["bench", "--workload", "broken.toml"], 2, "broken.toml"),
         (&["bench", "--workload", "absent.toml"], 2, "absent.toml"),
@@ -346,6 +363,8 @@ fn mistakes_have_their_exit_code_and_say_what_is_known() {
         (&["bench", "--locations", "near"], 2, "local, uniform"),
         (&["bench", "--device", "tpu"], 2, "cuda:0"),
         (&["bench", "--seconds=-1"], 2, "--seconds"),
+        (&["bench", "--mode", "exact"], 2, "fast, deterministic"),
+        (&["bench", "--training", "--direction", "forward"], 2, "--direction"),
         (&["nonsense"], 2, "nonsense"),
         (&["records", "--dir", "nowhere"], 3, "nowhere"),
     ];

@@ -122,6 +122,8 @@ fn bench_arguments(
         case.layout.name(),
         "--locations",
         case.locations.name(),
+        "--mode",
+        args.mode.mode.name(),
         "--timing",
         "events",
         "--seconds",
