@@ -44,6 +44,25 @@ impl CounterFile {
         if path.is_file() { record::read_file(&path).map(Some) } else { Ok(None) }
     }
 
+    /// Everything read on a device, by the folder of all records; a newer reading replaces an older one.
+    ///
+    /// # Errors
+    /// [`RecordError`] naming the file.
+    pub fn of_device(records: &Path, slug: &str) -> Result<Vec<Profiled>, RecordError> {
+        let mut files = record::run_files(&records.join(slug), FILE)?
+            .iter()
+            .map(|path| record::read_file::<Self>(path))
+            .collect::<Result<Vec<_>, _>>()?;
+        files.sort_by(|a, b| a.date.cmp(&b.date));
+        let mut newest: Vec<Profiled> = Vec::new();
+        for profiled in files.into_iter().flat_map(|file| file.profiled) {
+            newest.retain(|old| old.label != profiled.label);
+            newest.push(profiled);
+        }
+        newest.sort_by(|a, b| a.label.cmp(&b.label));
+        Ok(newest)
+    }
+
     /// Adds readings to a record's folder; the same case and variant replaces what was there.
     ///
     /// # Errors
@@ -92,5 +111,13 @@ mod tests {
         let values: Vec<_> =
             file.profiled.iter().map(|p| p.kernels[0].get("registers").unwrap()).collect();
         assert_eq!(values, [2.0, 3.0]);
+        let root = tempfile::tempdir().unwrap();
+        assert!(CounterFile::of_device(root.path(), "h200").unwrap().is_empty());
+        for (run, value) in [("a", 4.0), ("b", 5.0)] {
+            CounterFile::join(&root.path().join("h200").join(run), &[profiled(&label, value)])
+                .unwrap();
+        }
+        let found = CounterFile::of_device(root.path(), "h200").unwrap();
+        assert_eq!(found.len(), 1, "one reading for each label");
     }
 }

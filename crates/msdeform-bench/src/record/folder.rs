@@ -185,9 +185,8 @@ fn folders(path: &Path) -> Result<Vec<PathBuf>, RecordError> {
 fn record_files(root: &Path) -> Result<Vec<PathBuf>, RecordError> {
     let mut files = Vec::new();
     for device in folders(root)? {
-        files.extend(folders(&device)?.into_iter().map(|run| run.join(FILE)));
+        files.extend(device_files(&device, FILE)?);
     }
-    files.retain(|file| file.is_file());
     Ok(files)
 }
 
@@ -196,6 +195,14 @@ pub(crate) fn device_files(root: &Path, name: &str) -> Result<Vec<PathBuf>, Reco
     let mut files: Vec<PathBuf> = folders(root)?.iter().map(|device| device.join(name)).collect();
     files.retain(|file| file.is_file());
     Ok(files)
+}
+
+/// `<device folder>/<run>/<name>` of every run that has it; none without the folder.
+pub(crate) fn run_files(device: &Path, name: &str) -> Result<Vec<PathBuf>, RecordError> {
+    if !device.is_dir() {
+        return Ok(Vec::new());
+    }
+    device_files(device, name)
 }
 
 /// Writes a file in place of an older one, whole or not at all.

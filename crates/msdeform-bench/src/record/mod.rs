@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub use environment::Environment;
 pub use figures::{Figure, newest};
 pub use folder::{default_folder, find_checkout, load_all, load_committed, load_one, write};
-pub(crate) use folder::{device_files, read_file, replace_file};
+pub(crate) use folder::{device_files, read_file, replace_file, run_files};
 pub use provenance::Provenance;
 pub use summary::summary;
 

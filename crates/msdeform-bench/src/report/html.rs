@@ -34,6 +34,11 @@ fn write_page(page: &Page, out: &mut String) -> std::fmt::Result {
         section("floors", "What the chip leaves", what, out)?;
         table(&page.floors, out)?;
     }
+    if !page.counters.rows.is_empty() {
+        let what = "Read by Nsight Compute in runs of their own, with clocks and caches as in a timed run.";
+        section("counters", "Counters", what, out)?;
+        table(&page.counters, out)?;
+    }
     let what =
         "Slowest first; the line is the time that the L1 gather alone takes. Hover for the spread.";
     section("ladder", "Every variant", what, out)?;

@@ -30,6 +30,9 @@ fn write_markdown(page: &Page, out: &mut String) -> std::fmt::Result {
     if !page.floors.rows.is_empty() {
         writeln!(out, "## Floors\n\n{}", table(&page.floors))?;
     }
+    if !page.counters.rows.is_empty() {
+        writeln!(out, "## Counters\n\n{}", table(&page.counters))?;
+    }
     writeln!(out, "## Errors\n\n{}", table(&page.errors))?;
     writeln!(out, "## By workload\n")?;
     for group in &page.groups {

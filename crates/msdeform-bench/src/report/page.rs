@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::overview::{overview, time};
+use crate::counters::Profiled;
+use crate::overview::{overview, three_digits, time};
 use crate::record::{Figure, Record, newest};
 use crate::workload::{self, Sizes};
 use crate::{Floors, Profile};
@@ -79,6 +80,8 @@ pub struct Page {
     pub times: Table,
     /// Times beside what the device's ceilings leave.
     pub floors: Table,
+    /// Hardware counters, where they were read.
+    pub counters: Table,
     /// Every variant's error.
     pub errors: Table,
     /// Every case with all its variants.
@@ -88,7 +91,11 @@ pub struct Page {
 impl Page {
     /// What records of one device say, oldest first. `None` if they hold no measurement.
     #[must_use]
-    pub fn of(records: &[Record], profile: Option<&Profile>) -> Option<Self> {
+    pub fn of(
+        records: &[Record],
+        profile: Option<&Profile>,
+        profiled: &[Profiled],
+    ) -> Option<Self> {
         let last = records.iter().rev().find(|record| !record.measurements.is_empty())?;
         let figures = newest(records);
         let rows = overview(&figures);
@@ -104,6 +111,7 @@ impl Page {
             environment,
             times: times(&rows),
             floors: profile.map_or_else(Table::default, |profile| floors(&rows, profile)),
+            counters: counters(profiled),
             errors: errors(&figures),
             groups: groups(&figures, profile),
         })
@@ -181,6 +189,40 @@ fn floors(rows: &[crate::overview::Row], profile: &Profile) -> Table {
         ])
     });
     Table { headings, rows: lines.collect() }
+}
+
+/// What is shown of each kernel: name of the counter, heading, how many of the unit make one.
+const SHOWN_COUNTERS: &[(&str, &str, f64)] = &[
+    ("l1_wavefronts", "L1 wavefronts, M", 1e6),
+    ("l1_percent", "of L1's peak, %", 1.0),
+    ("bank_conflicts", "bank conflicts, M", 1e6),
+    ("l1_hit_percent", "L1 hits, %", 1.0),
+    ("l2_hit_percent", "L2 hits, %", 1.0),
+    ("dram_bytes", "DRAM, MB", 1e6),
+    ("issue_percent", "issue slots, %", 1.0),
+    ("occupancy_percent", "warps, %", 1.0),
+    ("registers", "registers", 1.0),
+];
+
+fn counters(profiled: &[Profiled]) -> Table {
+    let mut headings =
+        vec![("workload", false), ("locations", false), ("dtype", false), ("kernel", false)];
+    headings.extend(SHOWN_COUNTERS.iter().map(|(_, heading, _)| (*heading, true)));
+    let kernels = profiled.iter().flat_map(|p| p.kernels.iter().map(move |kernel| (p, kernel)));
+    let rows = kernels.map(|(Profiled { label, .. }, kernel)| {
+        let mut row = vec![
+            Cell::word(&label.workload),
+            Cell::word(&label.locations),
+            Cell::word(&label.dtype),
+            Cell::word(&kernel.kernel),
+        ];
+        row.extend(SHOWN_COUNTERS.iter().map(|(name, _, one)| {
+            let value = kernel.get(name).map(|value| value / one);
+            value.map_or_else(|| Cell::word("-"), |v| Cell::number(three_digits(v), v))
+        }));
+        row
+    });
+    Table { headings, rows: rows.collect() }
 }
 
 fn errors(figures: &[Figure]) -> Table {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
+use msdeform_bench::counters::CounterFile;
 use msdeform_bench::overview::time;
 use msdeform_bench::report::{self, Comparison, Page, Verdict, name_of};
 use msdeform_bench::{Profile, Record, record};
@@ -60,7 +61,8 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     records.retain(|record| record.device.slug == slug);
     let profiles = if root.is_dir() { Profile::load_all(&root)? } else { Vec::new() };
     let profile = profiles.iter().find(|profile| profile.device.slug == slug);
-    let page = Page::of(&records, profile)
+    let profiled = CounterFile::of_device(&root, &slug)?;
+    let page = Page::of(&records, profile, &profiled)
         .ok_or_else(|| Usage(format!("the records of {slug} hold no measurement")))?;
     write(&args.output, &report::html(&page))?;
     if let Some(path) = &args.markdown {
