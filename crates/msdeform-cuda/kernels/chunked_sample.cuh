@@ -69,8 +69,8 @@ MSDA_DEVICE Tent tent(float position, int size) {
     // NaN becomes 0 here, and its weights below.
     tent.cell = fminf(fmaxf(floor_near(position), 0.0f), static_cast<float>(size - 2));
     const float u = position - tent.cell;
-    tent.near = fmaxf(1.0f - fabsf(u), 0.0f);
-    tent.far = fmaxf(1.0f - fabsf(1.0f - u), 0.0f);
+    tent.near = add_saturating(1.0f, -fabsf(u));
+    tent.far = add_saturating(1.0f, -fabsf(1.0f - u));
     return tent;
 }
 
@@ -93,6 +93,12 @@ MSDA_DEVICE Sample place_sample(const LevelGeometry& level, float x, float y, fl
     sample.weight[1][0] = bottom * column.near;
     sample.weight[1][1] = bottom * column.far;
     return sample;
+}
+
+// A lane's chunk of a pixel, from its chunk of the head's first pixel: one multiply-add. The pixel to the right
+// is a displacement away.
+MSDA_DEVICE const unsigned char* chunk_at(const unsigned char* pixels, unsigned offset) {
+    return opaque_address(pixels + static_cast<unsigned long long>(offset) * 16u);
 }
 
 // The definition, one corner at a time, for a (query, head) whose output is not finite.

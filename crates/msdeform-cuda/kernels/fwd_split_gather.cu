@@ -77,10 +77,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
          row += static_cast<long long>(gridDim.x) * WARPS) {
         const int head = static_cast<int>(row % HEADS);
         const int batch = static_cast<int>(row / HEADS / params.queries);
-        const unsigned char* pixels =
+        const unsigned char* pixels = opaque_address(
             element_address<ValueStorage>(params.value, batch * params.value_batch_stride +
                                                             head * params.value_head_stride) +
-            chunk * 16;
+            chunk * 16);
 
         float sums[CHUNK_ELEMENTS];
 #pragma unroll
@@ -101,10 +101,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
                 const Sample sample = place_sample(level, x, y, exists ? attention : 0.0f);
 #pragma unroll
                 for (int c = 0; c < 4; ++c) weight[r][c] = sample.weight[c / 2][c % 2];
-                const unsigned char* top =
-                    pixels + static_cast<unsigned long long>(sample.offset) * 16u;
-                const unsigned char* bottom =
-                    top + static_cast<long long>(level.row_pitch) * PIXEL_BYTES;
+                const unsigned below = static_cast<unsigned>(level.row_pitch) * (PIXEL_BYTES / 16);
+                const unsigned char* top = chunk_at(pixels, sample.offset);
+                const unsigned char* bottom = chunk_at(pixels, sample.offset + below);
                 load_readonly(corner[r][0], top);
                 load_readonly(corner[r][1], top + PIXEL_BYTES);
                 load_readonly(corner[r][2], bottom);

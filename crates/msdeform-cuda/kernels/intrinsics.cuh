@@ -130,6 +130,21 @@ MSDA_DEVICE float floor_near(float value) {
     return shifted - THREE_22;
 }
 
+// a + b within [0, 1]; NaN becomes 0. One instruction.
+MSDA_DEVICE float add_saturating(float a, float b) {
+    float sum;
+    asm("add.sat.f32 %0, %1, %2;" : "=f"(sum) : "f"(a), "f"(b));
+    return sum;
+}
+
+// The same address, with its origin hidden from the compiler. Left to itself it spreads the terms of an
+// address over several sums and computes 64-bit pairs for each; behind this, neighbours are reached
+// through the displacement that a load has anyway.
+MSDA_DEVICE const unsigned char* opaque_address(const unsigned char* address) {
+    asm("" : "+l"(address));
+    return address;
+}
+
 // ---- global memory -----------------------------------------------------------------------------
 // load_readonly: data that no thread writes during the kernel and that others will read again soon.
 // load_streaming: data read once; does not push anything out of L1.

@@ -23,8 +23,9 @@ pub static FORWARD: &[Rule] = &[
     Rule {
         variant: &FwdSplitGather,
         applies: |call| call.rows() <= 64 * u64::from(call.device.multiprocessors),
-        evidence: "ddetr_dec N=2 (36 rows per SM): 3.95 us against 4.48 for tiles; \
-                   dino_dec (109 rows per SM): 8.32 against 7.15 (f16, local, records/h200)",
+        evidence: "ddetr_dec N=2 (36 rows per SM): 3.9 us against 4.9 for tiles; \
+                   dino_dec (109 rows per SM): 8.0 against 6.9 (f16, local, graph replay; \
+                   docs/kernels/fwd_split_gather.md)",
     },
     Rule {
         variant: &FwdTileGather,

@@ -63,6 +63,11 @@ MSDA_DEVICE unsigned multiply_half2(unsigned a, unsigned b) { return fma_half2(a
 MSDA_DEVICE unsigned duplicate_low(unsigned pair) { return (pair & 0xffffu) * 0x10001u; }
 MSDA_DEVICE unsigned duplicate_high(unsigned pair) { return (pair >> 16) * 0x10001u; }
 MSDA_DEVICE float floor_near(float value) { return floorf(value); }
+MSDA_DEVICE float add_saturating(float a, float b) {
+    const float sum = a + b;
+    return sum > 0.0f ? (sum < 1.0f ? sum : 1.0f) : 0.0f;
+}
+MSDA_DEVICE const unsigned char* opaque_address(const unsigned char* address) { return address; }
 
 // ---- global memory ------------------------------------------------------------------------------
 

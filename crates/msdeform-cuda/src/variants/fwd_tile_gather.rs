@@ -19,25 +19,29 @@ static SPEC: VariantSpec = VariantSpec {
     dtypes: &DType::FAST,
     layouts: &ValueLayout::ALL,
     source: "ours",
-    idea: "2-D tiles of queries; two heads (or two pixels) fill every 128-byte wavefront of L1",
+    idea: "strips of neighbouring queries; two heads (or two pixels) fill every 128-byte wavefront of L1",
     why: "the L1 data path is the wall: no bank conflicts, neighbours share lines, little metadata",
     numerics: Numerics::Contract,
 };
 
 static KNOBS: &[Knob] = &[
-    Knob { name: "WARPS", values: &[1, 2, 4, 8, 16, 32], meaning: "warps of a block" },
+    Knob {
+        name: "WARPS",
+        values: &[1, 2, 4, 8, 12, 16, 20, 32],
+        meaning: "warps of a block, at most",
+    },
     Knob {
         name: "MIN_BLOCKS",
-        values: &[1, 2, 4, 5, 8, 16, 32],
-        meaning: "blocks that must fit an SM: caps the registers",
+        values: &[1, 2, 3, 4, 5, 8, 16],
+        meaning: "blocks of that size that must fit an SM: caps the registers",
     },
     Knob {
-        name: "TILE_WIDTH",
-        values: &[4, 8, 16, 32, 64, 128],
-        meaning: "queries of a tile along x",
+        name: "STRIP_ITEMS",
+        values: &[1, 2, 4, 8],
+        meaning: "items (neighbouring queries of one warp) side by side in a strip",
     },
-    Knob { name: "TILE_HEIGHT", values: &[1, 2, 4, 8, 16], meaning: "queries of a tile along y" },
-    Knob { name: "UNROLL", values: &[1, 2, 4, 8], meaning: "pairs of samples per loop iteration" },
+    Knob { name: "ROUNDS", values: &[1, 2, 4, 8], meaning: "items per warp of a long block" },
+    Knob { name: "UNROLL", values: &[1, 2, 4], meaning: "quads of samples per loop iteration" },
 ];
 
 /// How the kernel divides a warp; the same arithmetic as at its top.
@@ -68,38 +72,93 @@ impl WarpShape {
         self.runs * self.groups / self.heads
     }
 
+    /// Images x head groups.
+    fn slabs(&self, call: &Call<'_>) -> usize {
+        call.problem.batch() * (call.problem.heads() / self.heads)
+    }
+
     fn shared_bytes_per_warp(&self, dtype: DType) -> usize {
         let packets = if dtype == DType::F32 { 5 } else { 3 };
         self.runs * self.stage_quads * self.groups * packets * 16
     }
 }
 
-/// Tile and block for a call, chosen by measurement (see `docs/kernels/fwd_tile_gather.md`).
+/// Rounds of every SM that are left to short blocks, so that all SMs end together.
+const SHORT_ROUNDS: usize = 2;
+/// Most warps of a block where one block per SM is all there is: 96 registers each, more loads in flight.
+const FEW_WARPS: usize = 20;
+
+/// Block and order for a call, chosen by measurement (see `docs/kernels/fwd_tile_gather.md`).
 struct Tiling {
+    /// Compiled in.
     warps: usize,
     min_blocks: usize,
-    tile_width: usize,
-    tile_height: usize,
+    strip_items: usize,
+    rounds: usize,
     unroll: usize,
+    /// Warps that a block is launched with.
+    launched: usize,
+    /// The queries have no order worth knowing.
+    one_row: bool,
 }
 
 impl Tiling {
     fn choose(call: &Call<'_>, shape: &WarpShape) -> Self {
-        let item = shape.item_queries();
-        let warps_in_all = (call.rows() as usize).div_ceil(shape.runs * shape.groups);
         let multiprocessors = call.device.multiprocessors as usize;
-        let unroll = if call.problem.dtype() == DType::F32 || shape.pairs_pixels { 4 } else { 2 };
-        if !queries_are_pixels(call) && warps_in_all < 64 * multiprocessors {
-            // Too few to fill the GPU twice: small blocks start and end without waiting for each other,
-            // and unordered queries need no second dimension. Where not even 16 warps per SM exist,
-            // registers for more loads in flight cost nothing.
-            let scarce = warps_in_all <= 16 * multiprocessors;
-            let (warps, min_blocks) = if scarce { (4, 4) } else { (2, 16) };
-            let tile_width = warps * item;
-            return Self { warps, min_blocks, tile_width, tile_height: 1, unroll: 2 };
+        let item = shape.item_queries();
+        let slab_items = call.problem.queries().div_ceil(item);
+        let slabs = shape.slabs(call);
+        let items = slab_items * slabs;
+        let fills_twice = items >= 64 * multiprocessors;
+        let one_row = !fills_twice && !queries_are_pixels(call);
+        let one_block_per_sm =
+            |&warps: &usize| slabs * slab_items.div_ceil(warps) <= multiprocessors;
+        if one_row && let Some(launched) = (1..=FEW_WARPS).find(one_block_per_sm) {
+            // A block is one slab's alone, so its coarse levels meet in L1.
+            let (warps, min_blocks) = (FEW_WARPS, 1);
+            return Self {
+                warps,
+                min_blocks,
+                strip_items: 1,
+                rounds: 1,
+                unroll: 1,
+                launched,
+                one_row,
+            };
         }
-        let tile_width = item.max(8);
-        Self { warps: 8, min_blocks: 4, tile_width, tile_height: 8 * item / tile_width, unroll }
+        let (warps, min_blocks, unroll) = match call.problem.dtype() {
+            // Metadata of f32 is large: 24 warps leave L1 32 KiB more than 32 do, and more registers to
+            // each. Not where the streams weigh as much as the gather (four samples).
+            DType::F32 if shape.runs <= 2 => (12, 2, 4),
+            // bf16 spends its time on arithmetic: blocks that start and end at different times gain more
+            // than what a larger block finds in L1.
+            DType::Bf16 if !shape.pairs_pixels => (8, 4, 1),
+            DType::F32 => (16, 2, 2),
+            _ => (16, 2, if shape.pairs_pixels { 2 } else { 1 }),
+        };
+        let strip_items = if item >= 16 { 1 } else { 2 };
+        let launched = if fills_twice { warps } else { (items / multiprocessors).clamp(1, 4) };
+        Self { warps, min_blocks, strip_items, rounds: 4, unroll, launched, one_row }
+    }
+
+    fn with(self, knobs: &KnobChoices) -> Result<Self, String> {
+        let knob = |name, default: usize| {
+            knobs.get(name).and_then(|value| usize::try_from(value).ok()).unwrap_or(default)
+        };
+        let warps = knob("WARPS", self.warps);
+        let min_blocks = knob("MIN_BLOCKS", self.min_blocks);
+        if warps * min_blocks > 64 {
+            return Err(format!("{min_blocks} blocks of {warps} warps; an SM holds 64 warps"));
+        }
+        Ok(Self {
+            warps,
+            min_blocks,
+            strip_items: knob("STRIP_ITEMS", self.strip_items),
+            rounds: knob("ROUNDS", self.rounds),
+            unroll: knob("UNROLL", self.unroll),
+            launched: if knobs.get("WARPS").is_some() { warps } else { self.launched },
+            one_row: self.one_row,
+        })
     }
 }
 
@@ -117,81 +176,89 @@ impl Variant for FwdTileGather {
     }
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
-        WarpShape::of(call).map(|_| ())
+        WarpShape::of(call)?;
+        if call.problem.queries() > MAX_QUERIES {
+            return Err(format!("{} queries, at most {MAX_QUERIES}", call.problem.queries()));
+        }
+        Ok(())
     }
 
     fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
         let shape = WarpShape::of(call)?;
-        let chosen = Tiling::choose(call, &shape);
-        let knob = |name, default: usize| {
-            knobs.get(name).and_then(|value| usize::try_from(value).ok()).unwrap_or(default)
-        };
-        let warps = knob("WARPS", chosen.warps);
-        let min_blocks = knob("MIN_BLOCKS", chosen.min_blocks);
-        let tile_width = knob("TILE_WIDTH", chosen.tile_width);
-        let tile_height = knob("TILE_HEIGHT", chosen.tile_height);
-        let unroll = knob("UNROLL", chosen.unroll);
-        if !tile_width.is_multiple_of(shape.item_queries()) {
-            let item = shape.item_queries();
-            return Err(format!("TILE_WIDTH={tile_width}; here it must be a multiple of {item}"));
-        }
-        if warps * min_blocks > 64 {
-            return Err(format!("{min_blocks} blocks of {warps} warps; an SM holds 64 warps"));
-        }
-
+        let tiling = Tiling::choose(call, &shape).with(knobs)?;
+        let Tiling { warps, min_blocks, strip_items, rounds, unroll, launched, one_row } = tiling;
         let problem = call.problem;
-        let pixels = queries_are_pixels(call);
-        let raster_width = raster_width(call, tile_width, tile_height);
-        let tiles = if pixels {
-            let of_level = |level: &msdeform::Level| {
-                level.width.div_ceil(tile_width) * level.height.div_ceil(tile_height)
-            };
-            problem.levels().iter().map(of_level).sum()
-        } else {
-            let height = problem.queries().div_ceil(raster_width);
-            raster_width.div_ceil(tile_width) * height.div_ceil(tile_height)
+        let strip_width = strip_items * shape.item_queries();
+        let raster_width = raster_width(call, strip_width, one_row);
+        let items_of = |width: usize, height: usize| {
+            if height == 1 && raster_width > 0 {
+                width.div_ceil(shape.item_queries())
+            } else {
+                width.div_ceil(strip_width) * strip_items * height
+            }
         };
-        let grid_x = u32::try_from(tiles).ok().filter(|&tiles| tiles < 1 << 31);
-        let slabs = problem.batch() * (problem.heads() / shape.heads);
+        let slab_items: usize = if raster_width == 0 {
+            problem.levels().iter().map(|level| items_of(level.width, level.height)).sum()
+        } else {
+            items_of(raster_width, problem.queries().div_ceil(raster_width))
+        };
+
+        let slabs = shape.slabs(call);
+        let blocks = slab_items.div_ceil(rounds * launched);
+        let slots = call.device.multiprocessors as usize * min_blocks * warps / launched;
+        let short_slabs = (SHORT_ROUNDS * slots).div_ceil(blocks * rounds).min(slabs);
+        let long_slabs = if rounds == 1 { 0 } else { slabs - short_slabs };
+        // A row of the grid for a long slab, a row per round for a short one.
+        let rows = long_slabs + (slabs - long_slabs) * rounds;
+        let grid_x = i32::try_from(blocks * rounds * launched).ok().and(u32::try_from(blocks).ok());
+        let grid_x = grid_x.ok_or_else(|| format!("{slab_items} items of an image; too many"))?;
+        let too_many = || format!("{slabs} images x heads; too many");
+        i32::try_from(rows).map_err(|_| too_many())?;
+        let planes = rows.div_ceil(MAX_GRID_ROWS);
         Ok(Configuration {
             specialise: Specialise::ModelAndHeads,
             knobs: vec![
                 ("WARPS", warps as i64),
                 ("MIN_BLOCKS", min_blocks as i64),
-                ("TILE_WIDTH", tile_width as i64),
-                ("TILE_HEIGHT", tile_height as i64),
+                ("STRIP_ITEMS", strip_items as i64),
+                ("ROUNDS", rounds as i64),
                 ("UNROLL", unroll as i64),
             ],
             pipeline: LaunchGeometry {
-                // Blocks beyond the grid's height are walked by a loop.
-                grid: [grid_x.ok_or("more tiles than a grid holds")?, slabs.min(65_535) as u32, 1],
-                block: [32 * warps as u32, 1, 1],
-                shared_bytes: (warps * shape.shared_bytes_per_warp(problem.dtype())) as u32,
+                grid: [grid_x, rows.min(MAX_GRID_ROWS) as u32, planes as u32],
+                block: [32 * launched as u32, 1, 1],
+                shared_bytes: (launched * shape.shared_bytes_per_warp(problem.dtype())) as u32,
                 cluster: 1,
             }
             .into(),
             value_alignment: 16,
             sampling_alignment: sampling_alignment(call),
             query_raster_width: raster_width as i32,
-            grid_aux: i32::from(pixels),
+            grid_aux: long_slabs as i32,
         })
     }
 }
 
-/// Width of the raster that the queries are taken to form. A guess that is wrong costs some cache hits,
-/// never a result: tiles of a skewed raster still hold neighbours.
-fn raster_width(call: &Call<'_>, tile_width: usize, tile_height: usize) -> usize {
+/// The kernel numbers queries in 31 bits and may number some past the last.
+const MAX_QUERIES: usize = (1 << 31) - (1 << 20);
+/// Of a launch, along y; the rest goes to z.
+const MAX_GRID_ROWS: usize = 65_535;
+
+/// Width of the raster that the queries are taken to form; 0 where they are the pixels of the levels. A guess
+/// that is wrong costs some cache hits, never a result: strips of a skewed raster still hold neighbours.
+fn raster_width(call: &Call<'_>, strip_width: usize, one_row: bool) -> usize {
     let queries = call.problem.queries();
-    if tile_height == 1 {
-        return queries;
+    if queries_are_pixels(call) {
+        return 0;
     }
     let guess = match (call.query_raster_width as usize, call.problem.levels().first()) {
+        _ if one_row => return queries,
         (known, _) if known > 0 => return known.min(queries),
         (_, Some(level)) => (queries as f64 * level.width as f64 / level.height as f64).sqrt(),
         (_, None) => (queries as f64).sqrt(),
     };
-    // Whole tiles: the last column of a raster would otherwise be mostly empty.
-    ((guess / tile_width as f64).round() as usize).max(1) * tile_width
+    // Whole strips: the last one of a raster would otherwise be mostly empty.
+    ((guess / strip_width as f64).round() as usize).max(1) * strip_width
 }
 
 #[cfg(test)]
@@ -220,35 +287,53 @@ mod tests {
     }
 
     #[test]
-    fn an_encoder_is_walked_in_tiles_of_its_levels() {
+    fn an_encoder_is_walked_in_strips_of_its_levels() {
         let configuration = configured(encoder()).unwrap();
-        let tiles = 21 * 25 + 11 * 13 + 6 * 7 + 3 * 4;
-        assert_eq!(
-            configuration.geometry().unwrap().grid,
-            [tiles, 8, 1],
-            "tiles x (2 images x 4 head pairs)"
-        );
-        assert_eq!(configuration.geometry().unwrap().shared_bytes, 8 * 1536);
-        assert_eq!(configuration.grid_aux, 1);
+        let items = 2 * (21 * 100 + 11 * 50 + 6 * 25 + 3 * 13);
+        let blocks = u32::div_ceil(items, 4 * 16);
+        let geometry = configuration.geometry().unwrap();
+        // 2 images x 4 head pairs, of which the last two are left to blocks of one round.
+        assert_eq!(configuration.grid_aux, 6);
+        assert_eq!(geometry.grid, [blocks, 6 + 2 * 4, 1]);
+        assert_eq!((geometry.block, geometry.shared_bytes), ([16 * 32, 1, 1], 16 * 1536));
+        assert_eq!(configuration.query_raster_width, 0, "the queries are pixels");
     }
 
     #[test]
-    fn other_queries_are_walked_as_a_raster_of_whole_tiles() {
+    fn other_queries_are_walked_as_a_raster_of_whole_strips() {
         let seed = encoder().batch(6).queries(15_422).points(8).levels([(92, 160), (46, 80)]);
         let configuration = configured(seed).unwrap();
         assert_eq!(configuration.query_raster_width, 160);
-        assert_eq!(configuration.geometry().unwrap().grid, [20 * 25, 24, 1]);
-        let decoder = configured(encoder().queries(900)).unwrap();
-        assert_eq!(decoder.query_raster_width, 900);
-        assert_eq!(decoder.geometry().unwrap().grid, [57, 8, 1], "tiles of 16 queries in a row");
-        assert_eq!(decoder.geometry().unwrap().block, [128, 1, 1]);
+        assert_eq!(configuration.geometry().unwrap().grid[0], u32::div_ceil(20 * 2 * 97, 4 * 16));
+    }
+
+    #[test]
+    fn few_queries_get_one_block_per_multiprocessor() {
+        let dino = configured(encoder().queries(900)).unwrap();
+        assert_eq!(dino.query_raster_width, 900, "one row");
+        let shape = |configuration: &Configuration| {
+            let geometry = configuration.geometry().unwrap();
+            (geometry.grid, geometry.block)
+        };
+        assert_eq!(shape(&dino), ([15, 8, 1], [15 * 32, 1, 1]));
+        let one = configured(encoder().batch(1).queries(1)).unwrap();
+        assert_eq!(shape(&one), ([1, 4, 1], [32, 1, 1]));
+        assert_eq!(dino.knobs, one.knobs, "compiled once");
+    }
+
+    #[test]
+    fn more_images_than_a_grid_has_rows_go_to_its_planes() {
+        let many = configured(encoder().batch(100_000).queries(5)).unwrap();
+        let [_, rows, planes] = many.geometry().unwrap().grid.map(u64::from);
+        assert_eq!(rows, 65_535);
+        assert!(rows * planes >= 400_000, "{planes} planes");
     }
 
     #[test]
     fn few_samples_share_a_stage_and_all_formats_fill_their_lanes() {
         let one_level = encoder().queries(40_000).levels([(200, 200)]);
         let configuration = configured(one_level).unwrap();
-        assert!(configuration.knobs.contains(&("TILE_WIDTH", 16)), "four runs of four queries");
+        assert!(configuration.knobs.contains(&("STRIP_ITEMS", 1)), "four runs of four queries");
         for (channels, dtype) in
             [(16, DType::F16), (64, DType::Bf16), (64, DType::F32), (24, DType::F16)]
         {
