@@ -104,7 +104,13 @@ pub fn measure_step(
     let mut prepared = device.prepare_step(forward, backward, problem, inputs)?;
     let label = Label::of_step(case.label(backward, problem), forward);
     let work = Work::of(problem, forward.direction).and(Work::of(problem, backward.direction));
-    time_prepared(device, prepared.as_mut(), backward, &label, work, budget)
+    let is_dispatched = |variant: &VariantSpec| {
+        device.dispatch(problem, variant.direction).is_ok_and(|chosen| chosen.id == variant.id)
+    };
+    let dispatched = is_dispatched(forward) && is_dispatched(backward);
+    let mut timed = time_prepared(device, prepared.as_mut(), backward, &label, work, budget)?;
+    timed.iter_mut().for_each(|measurement| measurement.dispatched = dispatched);
+    Ok(timed)
 }
 
 fn time_prepared(

@@ -6,6 +6,7 @@ use std::fmt::Write;
 
 use msdeform::{DType, Direction};
 
+use crate::case::TRAINING;
 use crate::device::Timing;
 use crate::record::{Figure, Record, newest};
 use crate::workload::{self, Sizes};
@@ -35,14 +36,14 @@ pub struct Row {
 #[must_use]
 pub fn overview(figures: &[Figure]) -> Vec<Row> {
     let mut rows: BTreeMap<_, Row> = BTreeMap::new();
-    for figure in figures.iter().filter(|figure| is_exact(figure)) {
+    for figure in figures.iter().filter(|figure| is_exact(figure) && is_in_default_mode(figure)) {
         // Formats within a row, the rest sorted as the workloads are listed, forward first.
         let key = (
             workload::table_position(&figure.workload),
             figure.workload.clone(),
             figure.locations.clone(),
             figure.layout.clone(),
-            figure.direction != "forward",
+            direction_position(&figure.direction),
             figure.batch,
             figure.queries,
         );
@@ -61,6 +62,17 @@ pub fn overview(figures: &[Figure]) -> Vec<Row> {
         }
     }
     rows.into_values().collect()
+}
+
+/// Forward, backward, training; whatever a later record may bring comes last.
+fn direction_position(direction: &str) -> usize {
+    let known = Direction::ALL.map(Direction::name).into_iter().chain([TRAINING]);
+    known.take_while(|name| *name != direction).count()
+}
+
+/// A GPU's deterministic mode is asked for; its times do not stand beside those of the default.
+fn is_in_default_mode(figure: &Figure) -> bool {
+    !figure.mode.starts_with("deterministic_")
 }
 
 /// A table shows what a user gets: the variant that was dispatched, by the newest record that says so.
@@ -248,6 +260,24 @@ mod tests {
         assert_eq!(losses.len(), 1);
         assert_eq!(losses[0].fastest.variant, "fwd_other");
         assert!((losses[0].ratio() - 1.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_training_step_has_its_own_row_and_the_deterministic_mode_none() {
+        let mut record = record_of("2026-01-01T00:00:00Z", 900.0);
+        for (direction, mode) in
+            [(TRAINING, "warm_l2"), ("backward", "warm_l2"), ("backward", "deterministic_warm_l2")]
+        {
+            let mut other = record.measurements[0].clone();
+            other.label.direction = direction.to_owned();
+            mode.clone_into(&mut other.mode);
+            other.statistics.median_us = if mode == "warm_l2" { 2000.0 } else { 1.0 };
+            record.measurements.push(other);
+        }
+        let rows = overview(&newest(std::slice::from_ref(&record)));
+        let directions: Vec<&str> = rows.iter().map(|row| row.direction.as_str()).collect();
+        assert_eq!(directions, ["forward", "backward", TRAINING]);
+        assert!((rows[1].best["f32"].median_us - 2000.0).abs() < 1e-12);
     }
 
     #[test]
