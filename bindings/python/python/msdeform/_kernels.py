@@ -40,9 +40,7 @@ def _output_for(value: Tensor, locations: Tensor) -> Tensor:
             "[batch, queries, heads, levels, points, 2]"
         )
     batch, _, heads, channels = value.shape
-    return torch.empty(
-        (batch, locations.shape[1], heads * channels), dtype=value.dtype, device=value.device
-    )
+    return value.new_empty((batch, locations.shape[1], heads * channels))
 
 
 def _gradients_for(
@@ -50,7 +48,7 @@ def _gradients_for(
 ) -> tuple[Tensor, Tensor, Tensor]:
     def empty(tensor: Tensor, is_wanted: bool) -> Tensor:
         # Contiguous, whatever the strides of the input.
-        return torch.empty(tensor.shape if is_wanted else (0,), dtype=tensor.dtype, device=tensor.device)
+        return tensor.new_empty(tensor.shape if is_wanted else (0,))
 
     return empty(value, wanted[0]), empty(locations, wanted[1]), empty(weights, wanted[2])
 

@@ -54,8 +54,7 @@ def attend(
         if starts is not None and not isinstance(starts, (list, tuple)):
             starts = plain_starts(starts)
     levels = flatten(shapes, starts, shared_points(locations.shape, points))
-    result = operator.FORWARD.default(value, locations, weights, levels, deterministic)
-    return result
+    return operator.call(value, locations, weights, levels, deterministic)
 
 
 def _refuse_other_types(value: Any, locations: Any, weights: Any) -> None:

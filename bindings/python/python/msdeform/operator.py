@@ -182,6 +182,9 @@ class _Gradients(torch.autograd.Function):
         )
 
 
+_OVERLOADS = (_forward, _backward)
+
+
 def _differentiable(*overloads: Any) -> Any:
     forward = overloads[0]
 
@@ -198,6 +201,26 @@ def _differentiable(*overloads: Any) -> Any:
         return result
 
     return kernel
+
+
+def call(value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool) -> Tensor:
+    """The operator, past the autograd key where nothing above it is waiting: that key's kernel decides
+    nothing that is not decided here, and getting there and back takes about 4 us."""
+    result: Tensor
+    if (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch.is_autocast_enabled(value.device.type)
+    ):
+        result = _forward(value, locations, weights, levels, deterministic)
+    elif torch.is_grad_enabled() and (
+        value.requires_grad or locations.requires_grad or weights.requires_grad
+    ):
+        result = _Attend.apply(_OVERLOADS, value, locations, weights, levels, deterministic)
+    else:
+        with torch._C._AutoDispatchBelowAutograd():
+            result = _forward(value, locations, weights, levels, deterministic)
+    return result
 
 
 def _differentiable_once(overload: Any) -> Any:
@@ -291,7 +314,7 @@ def _register() -> None:
     implement(_backward, _kernels.backward_cuda, "CUDA")
     implement(_forward_read, _forward_reading, "CPU", "CUDA")
     implement(_backward_read, _backward_reading, "CPU", "CUDA")
-    implement(_forward, _differentiable(_forward, _backward), "Autograd")
+    implement(_forward, _differentiable(*_OVERLOADS), "Autograd")
     implement(_forward_read, _differentiable(_forward_read, _backward_read), "Autograd")
     implement(_backward, _differentiable_once(_backward), "Autograd")
     implement(_backward_read, _differentiable_once(_backward_read), "Autograd")
