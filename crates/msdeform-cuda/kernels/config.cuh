@@ -1,7 +1,7 @@
 // The JIT macros, read once into typed constants. Nothing below this header looks at a macro.
 //
 // What is stable in a model is compiled in; what changes with an image (H, W, N, Lq) never is and
-// comes in ForwardParams. A kernel that takes a size at run time is compiled with 0 for it.
+// comes in the parameters. A kernel that takes a size at run time is compiled with 0 for it.
 #pragma once
 
 #if !defined(MSDA_VALUE_DTYPE) || !defined(MSDA_SAMPLING_DTYPE)
@@ -9,7 +9,7 @@
 #endif
 
 #ifndef MSDA_LEVELS
-#error "MSDA_LEVELS is required: the entries of ForwardParams::level"
+#error "MSDA_LEVELS is required: the entries of CallShape::level"
 #endif
 
 #ifndef MSDA_CHANNELS
@@ -23,6 +23,9 @@
 #endif
 #ifndef MSDA_LAYOUT
 #define MSDA_LAYOUT -1
+#endif
+#ifndef MSDA_GRADIENTS
+#define MSDA_GRADIENTS 0
 #endif
 
 namespace msda {
@@ -38,9 +41,15 @@ constexpr int SAMPLES = MSDA_SAMPLES;                // points of all levels; 0:
 constexpr int LAYOUT = MSDA_LAYOUT;                  // -1: only the strides in params say
 constexpr int LEVELS = MSDA_LEVELS;                  // entries of params.level
 
+// Which gradients a backward kernel computes; none in a forward kernel.
+constexpr bool WANTS_GRAD_VALUE = (MSDA_GRADIENTS & 1) != 0;
+constexpr bool WANTS_GRAD_LOCATIONS = (MSDA_GRADIENTS & 2) != 0;
+constexpr bool WANTS_GRAD_WEIGHTS = (MSDA_GRADIENTS & 4) != 0;
+
 static_assert(VALUE_DTYPE >= F32 && VALUE_DTYPE <= BF16, "unknown value dtype");
 static_assert(SAMPLING_DTYPE >= F32 && SAMPLING_DTYPE <= BF16, "unknown sampling dtype");
-static_assert(LEVELS >= 1, "ForwardParams needs room for at least one level");
+static_assert(LEVELS >= 1, "CallShape needs room for at least one level");
+static_assert(MSDA_GRADIENTS >= 0 && MSDA_GRADIENTS <= 7, "1 value, 2 locations, 4 weights");
 static_assert(CHANNELS >= 0 && HEADS >= 0 && SAMPLES >= 0, "sizes are never negative");
 static_assert(LAYOUT >= RUNTIME_LAYOUT && LAYOUT <= HEAD_MAJOR_PADDED, "unknown layout");
 

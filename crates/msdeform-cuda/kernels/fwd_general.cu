@@ -33,10 +33,6 @@ struct Sample {
     int inside;  // bit 0 top left, 1 top right, 2 bottom left, 3 bottom right
 };
 
-MSDA_DEVICE LevelGeometry level_geometry(const ForwardParams& params, int l) {
-    return params.level_table == nullptr ? params.level[l] : params.level_table[l];
-}
-
 // `l` walks up with `s`, which only grows.
 MSDA_DEVICE Sample describe(const ForwardParams& params, long long row, int s, int& l) {
     while (l + 1 < params.levels && s >= level_geometry(params, l + 1).first_sample) ++l;

@@ -18,12 +18,9 @@ struct LevelGeometry {
     long long origin;  // pixel (0, 0), in pixels from the start of the (batch, head)
 };
 
-struct ForwardParams {
-    const void* value;
-    const void* locations;  // [batch, queries, heads, samples, 2], contiguous
-    const void* weights;    // [batch, queries, heads, samples], contiguous
-    void* output;           // [batch, queries, heads, channels], contiguous
-
+// What both directions are told about the call. Ends in an array whose length is compiled in, so it is
+// the last base of both parameters.
+struct CallShape {
     long long value_batch_stride;
     long long value_head_stride;
     long long value_pixel_stride;
@@ -43,5 +40,46 @@ struct ForwardParams {
     const LevelGeometry* level_table;
     LevelGeometry level[LEVELS];
 };
+
+// Level `l`, wherever it is kept.
+__device__ __forceinline__ LevelGeometry level_geometry(const CallShape& shape, int l) {
+    return shape.level_table == nullptr ? shape.level[l] : shape.level_table[l];
+}
+
+struct ForwardTensors {
+    const void* value;
+    const void* locations;  // [batch, queries, heads, samples, 2], contiguous
+    const void* weights;    // [batch, queries, heads, samples], contiguous
+    void* output;           // [batch, queries, heads, channels], contiguous
+};
+
+struct ForwardParams : ForwardTensors, CallShape {};
+
+struct BackwardTensors {
+    const void* value;
+    const void* locations;    // [batch, queries, heads, samples, 2], contiguous
+    const void* weights;      // [batch, queries, heads, samples], contiguous
+    const void* grad_output;  // [batch, queries, heads, channels], any strides, zeros too
+
+    // Null where not asked for (GRADIENTS says so at compile time). Every element must be written.
+    void* grad_value;      // packed in the layout of the values; zero in borders and gaps
+    void* grad_locations;  // like locations
+    void* grad_weights;    // like weights
+
+    // As many bytes as the pipeline asked for, a multiple of 256; anything in it unless a step of the
+    // pipeline zeroed it. Carries data from one step to the next, never from launch to launch.
+    void* workspace;
+
+    long long grad_value_batch_stride;
+    long long grad_value_head_stride;
+    long long grad_value_pixel_stride;
+
+    long long grad_output_batch_stride;
+    long long grad_output_query_stride;
+    long long grad_output_head_stride;
+    long long grad_output_channel_stride;
+};
+
+struct BackwardParams : BackwardTensors, CallShape {};
 
 }  // namespace msda

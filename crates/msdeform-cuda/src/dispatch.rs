@@ -4,8 +4,8 @@
 //! call is passed over. The last row accepts everything, so that choosing never fails.
 
 use crate::variants::{
-    Call, Variant, fwd_general::FwdGeneral, fwd_split_gather::FwdSplitGather,
-    fwd_tile_gather::FwdTileGather,
+    Call, Variant, bwd_general::BwdGeneral, bwd_original::BwdOriginal, fwd_general::FwdGeneral,
+    fwd_split_gather::FwdSplitGather, fwd_tile_gather::FwdTileGather,
 };
 
 /// One line of the table.
@@ -38,28 +38,56 @@ pub static FORWARD: &[Rule] = &[
     },
 ];
 
-/// What computes a call that everything else refuses, and a call with misaligned pointers.
+/// Backward, best first. In deterministic mode variants that cannot keep the promise refuse the call and
+/// are passed over like any other that does not fit.
+pub static BACKWARD: &[Rule] = &[
+    Rule {
+        variant: &BwdOriginal,
+        applies: |_| true,
+        evidence: "the structure that every public implementation has; not yet timed against the next",
+    },
+    Rule {
+        variant: LAST_RESORT_BACKWARD,
+        applies: |_| true,
+        evidence: "accepts everything, deterministic; the only choice where nothing above fits",
+    },
+];
+
+/// What computes a forward call that everything else refuses, or whose pointers are misaligned.
 pub(crate) static LAST_RESORT: &dyn Variant = &FwdGeneral;
+
+/// The same for a backward call, in either mode.
+pub(crate) static LAST_RESORT_BACKWARD: &dyn Variant = &BwdGeneral;
 
 /// The best variant for a forward call.
 #[must_use]
 pub fn forward(call: &Call<'_>) -> &'static dyn Variant {
+    first_fitting(FORWARD, call).unwrap_or(LAST_RESORT)
+}
+
+/// The best variant for a backward call.
+#[must_use]
+pub fn backward(call: &Call<'_>) -> &'static dyn Variant {
+    first_fitting(BACKWARD, call).unwrap_or(LAST_RESORT_BACKWARD)
+}
+
+fn first_fitting(table: &[Rule], call: &Call<'_>) -> Option<&'static dyn Variant> {
     let fits = |rule: &&Rule| (rule.applies)(call) && rule.variant.check(call).is_ok();
-    FORWARD.iter().find(fits).map_or(LAST_RESORT, |rule| rule.variant)
+    table.iter().find(fits).map(|rule| rule.variant)
 }
 
 #[cfg(test)]
 mod tests {
-    use msdeform::{DType, Problem, ValueLayout};
+    use msdeform::{DType, Mode, Problem, ValueLayout};
 
     use super::*;
     use crate::driver::DeviceProps;
     use crate::registry::REGISTRY;
-    use crate::variants::KnobChoices;
+    use crate::variants::{BackwardCall, KnobChoices};
 
     #[test]
     fn every_row_is_registered_and_the_last_takes_everything() {
-        for rule in FORWARD {
+        for rule in FORWARD.iter().chain(BACKWARD) {
             assert!(REGISTRY.iter().any(|variant| variant.spec().id == rule.variant.spec().id));
             assert!(!rule.evidence.is_empty());
         }
@@ -96,6 +124,15 @@ mod tests {
                     let variant = forward(&call);
                     variant.check(&call).unwrap();
                     variant.configure(&call, &KnobChoices::default()).unwrap();
+                    for mode in Mode::ALL {
+                        let backward = BackwardCall { mode, ..BackwardCall::new(&problem) };
+                        let call = Call { backward: Some(backward), ..call };
+                        let variant = super::backward(&call);
+                        variant.check(&call).unwrap();
+                        assert!(mode == Mode::Fast || variant.is_deterministic());
+                        variant.configure(&call, &KnobChoices::default()).unwrap();
+                        LAST_RESORT_BACKWARD.check(&call).unwrap();
+                    }
                 }
             }
         }

@@ -10,8 +10,9 @@ use crate::driver::{Context, Function, Module};
 use crate::error::{Error, Result};
 use crate::jit::{DiskCache, Key, Recipe};
 use crate::nvrtc::{Compiled, KernelResources, Nvrtc};
-use crate::plan::{ForwardPlan, PlanOptions};
-use crate::variants::{Configuration, Variant};
+use crate::pipeline::entry_name;
+use crate::plan::{BackwardOptions, BackwardPlan, ForwardPlan, PlanOptions};
+use crate::variants::{Call, Configuration, Variant};
 
 /// One GPU, ready to make plans. Cloning is cheap and shares everything; use one per device.
 #[derive(Clone, Debug)]
@@ -24,11 +25,20 @@ struct Inner {
     cache: DiskCache,
     /// Looked for when the first kernel is needed, so that an engine can be opened without.
     nvrtc: OnceLock<Result<Nvrtc>>,
-    /// By variant and macros: all else that determines a kernel is the same for one engine, and hashing
+    /// By variant and macros: all else that determines the code is the same for one engine, and hashing
     /// the sources for every plan would cost more than the rest of making it.
-    loaded: Mutex<HashMap<(&'static str, Vec<String>), Kernel>>,
+    loaded: Mutex<HashMap<(&'static str, Vec<String>), Code>>,
     compiled: AtomicU64,
     read_from_disk: AtomicU64,
+}
+
+/// The kernels of a variant, loaded.
+#[derive(Clone, Debug)]
+pub(crate) struct Code {
+    variant: &'static str,
+    module: Arc<Module>,
+    /// The compiler's, for what each kernel takes.
+    log: Arc<str>,
 }
 
 /// A loaded kernel and what it takes.
@@ -36,6 +46,16 @@ struct Inner {
 pub(crate) struct Kernel {
     pub function: Function,
     pub resources: KernelResources,
+}
+
+impl Code {
+    /// The kernel of a step of the variant's pipeline, with its name.
+    pub(crate) fn kernel(&self, step: &str) -> Result<(String, Kernel)> {
+        let entry = entry_name(self.variant, step);
+        let function = self.module.function(&entry)?;
+        let resources = KernelResources::parse(&self.log, &entry).unwrap_or_default();
+        Ok((entry, Kernel { function, resources }))
+    }
 }
 
 /// Where the kernels of an engine came from so far.
@@ -104,26 +124,35 @@ impl Engine {
         ForwardPlan::new(self, problem, &PlanOptions::default())
     }
 
-    /// The kernel of a configuration: from this process, from disk, or compiled.
-    pub(crate) fn kernel(
+    /// A plan for all three gradients of one problem, with a workspace of its own; the dispatcher
+    /// chooses the variant.
+    ///
+    /// # Errors
+    /// As [`BackwardPlan::new`].
+    pub fn backward_plan(&self, problem: &Problem) -> Result<BackwardPlan> {
+        BackwardPlan::new(self, problem, &BackwardOptions::default())
+    }
+
+    /// The code of a configuration: from this process, from disk, or compiled.
+    pub(crate) fn code(
         &self,
         variant: &'static dyn Variant,
         configuration: &Configuration,
-        problem: &Problem,
-    ) -> Result<Kernel> {
-        let name = (variant.spec().id, configuration.defines(problem));
-        if let Some(kernel) = self.lock_loaded().get(&name) {
-            return Ok(kernel.clone());
+        call: &Call<'_>,
+    ) -> Result<Code> {
+        let name = (variant.spec().id, configuration.defines(call));
+        if let Some(code) = self.lock_loaded().get(&name) {
+            return Ok(code.clone());
         }
         let nvrtc = self.nvrtc()?;
         let target = nvrtc.target_for(&self.inner.context.props().arch())?;
         let recipe = Recipe::new(variant, &target, &name.1);
         let key = recipe.key(nvrtc.version());
         // Not under the lock: compiling takes long, and doing it twice is harmless.
-        let kernel = match self.inner.cache.load(&key).map(|found| self.load(variant, &found)) {
-            Some(Ok(kernel)) => {
+        let code = match self.inner.cache.load(&key).map(|found| self.load(variant, &found)) {
+            Some(Ok(code)) => {
                 self.inner.read_from_disk.fetch_add(1, Ordering::Relaxed);
-                kernel
+                code
             }
             // Whole, but the driver refuses it: made by something else, or for another driver.
             Some(Err(_)) => {
@@ -132,32 +161,31 @@ impl Engine {
             }
             None => self.compile(variant, &recipe, &key)?,
         };
-        Ok(self.lock_loaded().entry(name).or_insert(kernel).clone())
+        Ok(self.lock_loaded().entry(name).or_insert(code).clone())
     }
 
-    fn compile(&self, variant: &'static dyn Variant, recipe: &Recipe, key: &Key) -> Result<Kernel> {
+    fn compile(&self, variant: &'static dyn Variant, recipe: &Recipe, key: &Key) -> Result<Code> {
         let compiled = recipe.compile(self.nvrtc()?)?;
         self.inner.compiled.fetch_add(1, Ordering::Relaxed);
-        let kernel = self.load(variant, &compiled)?;
+        let code = self.load(variant, &compiled)?;
         self.inner.cache.store(key, &compiled);
-        Ok(kernel)
+        Ok(code)
     }
 
-    fn load(&self, variant: &'static dyn Variant, compiled: &Compiled) -> Result<Kernel> {
-        let id = variant.spec().id;
+    fn load(&self, variant: &'static dyn Variant, compiled: &Compiled) -> Result<Code> {
+        let variant = variant.spec().id;
         let compiler = self.nvrtc()?.version();
-        let load = || Module::load(&self.inner.context, &compiled.cubin)?.function(id);
-        let function = load().map_err(|error| match error {
+        let load = Module::load(&self.inner.context, &compiled.cubin);
+        let module = load.map_err(|error| match error {
             Error::Driver(source) => {
-                Error::Load { variant: id, driver: self.inner.context.driver(), compiler, source }
+                Error::Load { variant, driver: self.inner.context.driver(), compiler, source }
             }
             other => other,
         })?;
-        let resources = KernelResources::parse(&compiled.log, id).unwrap_or_default();
-        Ok(Kernel { function, resources })
+        Ok(Code { variant, module, log: compiled.log.as_str().into() })
     }
 
-    fn lock_loaded(&self) -> MutexGuard<'_, HashMap<(&'static str, Vec<String>), Kernel>> {
+    fn lock_loaded(&self) -> MutexGuard<'_, HashMap<(&'static str, Vec<String>), Code>> {
         // A thread that panicked elsewhere left the map whole.
         self.inner.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -212,6 +212,17 @@ pub enum Error {
         /// The element size.
         element_bytes: usize,
     },
+    /// A workspace whose parts would not be aligned.
+    #[error(
+        "the workspace is at {address:#x}, not a multiple of {alignment}; allocate it on its own, or \
+         let the plan own it"
+    )]
+    MisalignedWorkspace {
+        /// The pointer.
+        address: u64,
+        /// What it must be a multiple of.
+        alignment: usize,
+    },
     /// An allocation that ends before the tensor does.
     #[error("`{tensor}` needs {required} bytes, its allocation has {found}; give a larger buffer")]
     BufferTooSmall {
@@ -297,6 +308,10 @@ mod tests {
             (
                 Error::WrongDevice { what: "output", expected: 0, found: 1 },
                 &["output", "device 1", "device 0"],
+            ),
+            (
+                Error::MisalignedWorkspace { address: 0xabc1, alignment: 256 },
+                &["0xabc1", "256", "let the plan own it"],
             ),
             (
                 Error::BufferTooSmall { tensor: "output", required: 8, found: 4 },

@@ -196,13 +196,13 @@ pub fn fingerprint(variant: &dyn Variant, dtype: DType) -> String {
     part(&format!("{:?}", variant.spec().numerics));
     let device = DeviceProps::h200();
     for problem in sample_problems(variant, dtype) {
-        let call = Call::new(&problem, &device);
+        let call = Call::in_direction(variant.spec().direction, &problem, &device);
         let asked = match variant.check(&call).map_err(|error| error.to_string()) {
             Ok(()) => variant.configure(&call, &KnobChoices::default()),
             Err(refused) => Err(refused),
         };
         match asked {
-            Ok(asked) => part(&format!("{asked:?} {:?}", asked.defines(&problem))),
+            Ok(asked) => part(&format!("{asked:?} {:?}", asked.defines(&call))),
             Err(_) => part("refused"),
         }
     }

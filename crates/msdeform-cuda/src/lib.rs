@@ -59,17 +59,19 @@
 //! |---|---|
 //! | `MSDEFORM_NVRTC` | the NVRTC to use: libnvrtc.so or its folder |
 //! | `MSDEFORM_CACHE_DIR` | where compiled kernels are kept; empty keeps none |
-//! | `MSDEFORM_VARIANT` | the variant for every plan that names none |
+//! | `MSDEFORM_VARIANT` | the variant for every plan of its direction that names none |
 
 pub mod dispatch;
 pub mod driver;
 mod engine;
 mod error;
+mod gradients;
 pub mod jit;
 pub mod ledger;
 
 pub mod nvrtc;
 mod params;
+mod pipeline;
 mod plan;
 pub mod registry;
 pub mod sources;
@@ -82,8 +84,15 @@ pub use driver::{
 };
 pub use engine::{Engine, JitCounts};
 pub use error::{CudaVersion, DriverError, Error, Result};
+pub use gradients::Gradients;
 pub use jit::DiskCache;
-pub use params::{ForwardParams, INLINE_LEVELS, LevelGeometry, level_geometry};
-pub use plan::{DevicePointers, ForwardPlan, PlanOptions, PointerChecks, VARIANT_VARIABLE};
+pub use params::{
+    BackwardParams, CallShape, ForwardParams, INLINE_LEVELS, LevelGeometry, level_geometry,
+};
+pub use pipeline::{Pipeline, Region, Step, WORKSPACE_ALIGNMENT, entry_name};
+pub use plan::{
+    BackwardInputs, BackwardOptions, BackwardPlan, BackwardPointers, DevicePointers, ForwardPlan,
+    GradientBuffers, PlanOptions, PlannedKernel, PointerChecks, VARIANT_VARIABLE, Workspace,
+};
 pub use registry::REGISTRY;
-pub use strides::ValueStrides;
+pub use strides::{OutputStrides, ValueStrides};

@@ -2,10 +2,10 @@
 
 use msdeform::Problem;
 
-use crate::ValueStrides;
+use crate::strides::{OutputStrides, ValueStrides};
 
 /// Levels that travel inside the parameter. A model has 1 to 5; more than this go through a table in
-/// device memory, which only `fwd_general` reads.
+/// device memory, which only the general kernels read.
 pub const INLINE_LEVELS: usize = 16;
 
 /// One level as kernels see it.
@@ -24,19 +24,11 @@ pub struct LevelGeometry {
     pub origin: i64,
 }
 
-/// The parameter of every forward kernel. The kernel declares only as many levels as it was compiled
-/// for; the driver copies the part it declares.
+/// What both directions are told about the call; the last part of either parameter. A kernel declares
+/// only as many levels as it was compiled for, and the driver copies the part it declares.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ForwardParams {
-    /// Device pointer.
-    pub value: u64,
-    /// Device pointer.
-    pub locations: u64,
-    /// Device pointer.
-    pub weights: u64,
-    /// Device pointer.
-    pub output: u64,
+pub struct CallShape {
     /// Elements from one image to the next.
     pub value_batch_stride: i64,
     /// Elements from one head to the next.
@@ -65,6 +57,60 @@ pub struct ForwardParams {
     pub level: [LevelGeometry; INLINE_LEVELS],
 }
 
+/// The parameter of every forward kernel.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ForwardParams {
+    /// Device pointer.
+    pub value: u64,
+    /// Device pointer.
+    pub locations: u64,
+    /// Device pointer.
+    pub weights: u64,
+    /// Device pointer.
+    pub output: u64,
+    /// Sizes, strides, levels.
+    pub shape: CallShape,
+}
+
+/// The parameter of every step of a backward pipeline.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackwardParams {
+    /// Device pointer.
+    pub value: u64,
+    /// Device pointer.
+    pub locations: u64,
+    /// Device pointer.
+    pub weights: u64,
+    /// Device pointer.
+    pub grad_output: u64,
+    /// Device pointer; null where not asked for.
+    pub grad_value: u64,
+    /// Device pointer; null where not asked for.
+    pub grad_locations: u64,
+    /// Device pointer; null where not asked for.
+    pub grad_weights: u64,
+    /// Device pointer; null where the pipeline needs none.
+    pub workspace: u64,
+    /// Elements from one image of the gradient of the values to the next.
+    pub grad_value_batch_stride: i64,
+    /// Elements from one head to the next.
+    pub grad_value_head_stride: i64,
+    /// Elements from one pixel of a head to the next.
+    pub grad_value_pixel_stride: i64,
+    /// Elements from one image of the gradient of the output to the next.
+    pub grad_output_batch_stride: i64,
+    /// Elements from one query to the next.
+    pub grad_output_query_stride: i64,
+    /// Elements from one head to the next.
+    pub grad_output_head_stride: i64,
+    /// Elements from one channel to the next.
+    pub grad_output_channel_stride: i64,
+    /// Sizes, strides of the values, levels.
+    pub shape: CallShape,
+}
+
 /// Every level of a problem, as kernels see it.
 ///
 /// # Errors
@@ -89,15 +135,14 @@ pub fn level_geometry(problem: &Problem) -> Result<Vec<LevelGeometry>, msdeform:
         .collect()
 }
 
-impl ForwardParams {
-    /// Everything but the pointers and the variant's own fields. Levels beyond [`INLINE_LEVELS`] are
-    /// left out.
+impl CallShape {
+    /// Everything but the variant's own fields. Levels beyond [`INLINE_LEVELS`] are left out.
     ///
     /// # Errors
     /// [`msdeform::Error::TooLarge`] where a size does not fit the 32 bits that kernels count an axis
     /// in.
     pub fn of(problem: &Problem, strides: ValueStrides) -> Result<Self, msdeform::Error> {
-        let mut params = Self {
+        let mut shape = Self {
             value_batch_stride: strides.batch,
             value_head_stride: strides.head,
             value_pixel_stride: strides.pixel,
@@ -109,10 +154,30 @@ impl ForwardParams {
             samples: narrow(problem.samples(), "sampling_locations")?,
             ..Self::default()
         };
-        for (slot, level) in params.level.iter_mut().zip(level_geometry(problem)?) {
+        for (slot, level) in shape.level.iter_mut().zip(level_geometry(problem)?) {
             *slot = level;
         }
-        Ok(params)
+        Ok(shape)
+    }
+}
+
+impl BackwardParams {
+    /// Everything but the pointers: gradients of the values are packed, those of the output lie as
+    /// `grad_output` says.
+    #[must_use]
+    pub fn of(problem: &Problem, grad_output: OutputStrides, shape: CallShape) -> Self {
+        let packed = ValueStrides::packed(problem);
+        Self {
+            grad_value_batch_stride: packed.batch,
+            grad_value_head_stride: packed.head,
+            grad_value_pixel_stride: packed.pixel,
+            grad_output_batch_stride: grad_output.batch,
+            grad_output_query_stride: grad_output.query,
+            grad_output_head_stride: grad_output.head,
+            grad_output_channel_stride: grad_output.channel,
+            shape,
+            ..Self::default()
+        }
     }
 }
 
@@ -134,22 +199,45 @@ mod tests {
     fn the_device_header_has_the_same_layout() {
         let Some(nvrtc) = crate::nvrtc::Nvrtc::for_tests() else { return };
         let mut source = String::from("#include \"params.cuh\"\nusing namespace msda;\n");
+        let mut assert_offset = |name: &str, field: &str, offset: usize| {
+            source += &format!(
+                "static_assert(__builtin_offsetof({name}, {field}) == {offset}, \"{name}.{field}\");\n"
+            );
+        };
         macro_rules! same_offset {
             ($struct:ident: $($field:ident)*) => {$(
-                source += &format!(
-                    "static_assert(__builtin_offsetof({0}, {1}) == {2}, \"{0}.{1}\");\n",
+                assert_offset(
                     stringify!($struct), stringify!($field), offset_of!($struct, $field),
                 );
             )*};
         }
+        // A base of the parameter on the device, a field here.
+        macro_rules! same_shape {
+            ($struct:ident: $($field:ident)*) => {$(
+                assert_offset(
+                    stringify!($struct), stringify!($field), offset_of!($struct, shape.$field),
+                );
+            )*};
+        }
         same_offset!(LevelGeometry: height width row_pitch first_sample origin);
-        same_offset!(ForwardParams: value locations weights output value_batch_stride
-            value_head_stride value_pixel_stride batch heads queries channels levels samples
-            query_raster_width grid_aux level_table level);
-        source +=
-            &format!("static_assert(sizeof(LevelGeometry) == {});\n", size_of::<LevelGeometry>());
-        source +=
-            &format!("static_assert(sizeof(ForwardParams) == {});\n", size_of::<ForwardParams>());
+        same_offset!(ForwardParams: value locations weights output);
+        same_offset!(BackwardParams: value locations weights grad_output grad_value grad_locations
+            grad_weights workspace grad_value_batch_stride grad_value_head_stride
+            grad_value_pixel_stride grad_output_batch_stride grad_output_query_stride
+            grad_output_head_stride grad_output_channel_stride);
+        same_shape!(ForwardParams: value_batch_stride value_head_stride value_pixel_stride batch
+            heads queries channels levels samples query_raster_width grid_aux level_table level);
+        same_shape!(BackwardParams: value_batch_stride value_head_stride value_pixel_stride batch
+            heads queries channels levels samples query_raster_width grid_aux level_table level);
+        macro_rules! same_size {
+            ($($struct:ident)*) => {$(
+                source += &format!(
+                    "static_assert(sizeof({0}) == {1}, \"{0}\");\n",
+                    stringify!($struct), size_of::<$struct>(),
+                );
+            )*};
+        }
+        same_size!(LevelGeometry CallShape ForwardParams BackwardParams);
         source += "extern \"C\" __global__ void layout() {}\n";
         let options = [
             "--gpu-architecture=sm_80",
@@ -176,11 +264,10 @@ mod tests {
             .build()
             .unwrap();
         let strides = ValueStrides { batch: 101, head: 103, pixel: 107 };
-        let params = ForwardParams::of(&problem, strides).unwrap();
-        let ForwardParams { batch, heads, queries, channels, levels, samples, .. } = params;
+        let shape = CallShape::of(&problem, strides).unwrap();
+        let CallShape { batch, heads, queries, channels, levels, samples, .. } = shape;
         assert_eq!((batch, heads, queries, channels, levels, samples), (2, 3, 7, 5, 2, 6));
-        let strides =
-            (params.value_batch_stride, params.value_head_stride, params.value_pixel_stride);
+        let strides = (shape.value_batch_stride, shape.value_head_stride, shape.value_pixel_stride);
         assert_eq!(strides, (101, 103, 107));
         let second = LevelGeometry {
             height: 17,
@@ -189,15 +276,33 @@ mod tests {
             first_sample: 2,
             origin: 13 * 15 + 22,
         };
-        assert_eq!(params.level[1], second);
-        assert_eq!(params.level[2], LevelGeometry::default());
+        assert_eq!(shape.level[1], second);
+        assert_eq!(shape.level[2], LevelGeometry::default());
+
+        let grad_output = OutputStrides { batch: 109, query: 113, head: 0, channel: 127 };
+        let params = BackwardParams::of(&problem, grad_output, shape);
+        assert_eq!(params.shape, shape);
+        let of_output = (
+            params.grad_output_batch_stride,
+            params.grad_output_query_stride,
+            params.grad_output_head_stride,
+            params.grad_output_channel_stride,
+        );
+        assert_eq!(of_output, (109, 113, 0, 127));
+        let spatial = problem.spatial() as i64;
+        let of_value = (
+            params.grad_value_batch_stride,
+            params.grad_value_head_stride,
+            params.grad_value_pixel_stride,
+        );
+        assert_eq!(of_value, (3 * spatial * 5, spatial * 5, 5), "packed, whatever the values are");
     }
 
     #[test]
     fn an_axis_past_31_bits_is_refused_and_not_truncated() {
         let problem = Problem::builder().queries(1 << 31).points(0).build().unwrap();
         let strides = ValueStrides::packed(&problem);
-        let error = ForwardParams::of(&problem, strides).unwrap_err();
+        let error = CallShape::of(&problem, strides).unwrap_err();
         assert!(matches!(error, msdeform::Error::TooLarge { tensor: "output" }));
     }
 }

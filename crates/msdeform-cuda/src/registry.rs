@@ -3,13 +3,14 @@
 use msdeform::Direction;
 
 use crate::variants::{
-    Variant, fwd_general::FwdGeneral, fwd_original::FwdOriginal, fwd_split_gather::FwdSplitGather,
-    fwd_tile_gather::FwdTileGather,
+    Variant, bwd_general::BwdGeneral, bwd_original::BwdOriginal, fwd_general::FwdGeneral,
+    fwd_original::FwdOriginal, fwd_split_gather::FwdSplitGather, fwd_tile_gather::FwdTileGather,
 };
 
-/// Every variant, in the order tables list them: the ladder first, then what the dispatcher uses.
+/// Every variant, in the order tables list them: forward before backward, the ladder first, then what
+/// the dispatcher uses.
 pub static REGISTRY: &[&dyn Variant] =
-    &[&FwdOriginal, &FwdGeneral, &FwdTileGather, &FwdSplitGather];
+    &[&FwdOriginal, &FwdGeneral, &FwdTileGather, &FwdSplitGather, &BwdOriginal, &BwdGeneral];
 
 /// The variant with an id.
 ///
@@ -31,7 +32,13 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
+    use msdeform::Problem;
+
     use super::*;
+    use crate::driver::DeviceProps;
+    use crate::gradients::Gradients;
+    use crate::pipeline::entry_name;
+    use crate::variants::{BackwardCall, Call, KnobChoices};
 
     #[test]
     fn every_kernel_is_registered_once_under_its_own_name() {
@@ -48,7 +55,40 @@ mod tests {
         for variant in REGISTRY {
             let (id, source) = (variant.spec().id, variant.source());
             assert_eq!(source.name, format!("{id}.cu"));
-            assert!(source.text.contains(&format!(" {id}(const __grid_constant__ ")), "{id}");
+        }
+    }
+
+    /// A step without a kernel, or a kernel without a step, would only show on a GPU.
+    #[test]
+    fn every_step_has_its_entry_and_every_entry_belongs_to_a_step() {
+        let device = DeviceProps::h200();
+        for &variant in REGISTRY {
+            let (spec, text) = (variant.spec(), variant.source().text);
+            let mut entries = BTreeSet::new();
+            for &dtype in spec.dtypes {
+                for gradients in Gradients::subsets() {
+                    let problem = Problem::builder()
+                        .heads(8)
+                        .channels(32)
+                        .queries(64)
+                        .levels([(8, 8), (4, 4)])
+                        .points(4)
+                        .dtype(dtype)
+                        .build()
+                        .unwrap();
+                    let mut call = Call::in_direction(spec.direction, &problem, &device);
+                    call.backward = call.backward.map(|b| BackwardCall { gradients, ..b });
+                    let configured = variant.configure(&call, &KnobChoices::default()).unwrap();
+                    let launches = configured.pipeline.launches();
+                    entries.extend(launches.map(|(step, _)| entry_name(spec.id, step)));
+                }
+            }
+            for entry in &entries {
+                let declared = format!(" {entry}(const __grid_constant__ ");
+                assert!(text.contains(&declared), "{entry} is not in {}.cu", spec.id);
+            }
+            let declared = text.matches("extern \"C\" __global__").count();
+            assert_eq!(declared, entries.len(), "{}: {entries:?}", spec.id);
         }
     }
 
@@ -66,6 +106,7 @@ mod tests {
     fn ids_are_found_and_unknown_ones_refused_by_name() {
         assert_eq!(find("fwd_general").unwrap().spec().id, "fwd_general");
         assert_eq!(baseline(Direction::Forward).unwrap().spec().id, "fwd_original");
+        assert_eq!(baseline(Direction::Backward).unwrap().spec().id, "bwd_original");
         assert!(find("fwd_fastest").unwrap_err().to_string().contains("fwd_fastest"));
     }
 }

@@ -1,4 +1,4 @@
-//! Where the values of an image, a head and a pixel lie.
+//! Where the values of a pixel and the channels of a query's output lie.
 
 use msdeform::Problem;
 
@@ -43,10 +43,6 @@ impl ValueStrides {
         if problem.value_len() == 0 {
             return 0;
         }
-        let reach = |stride: i64, count: usize| {
-            let stride = usize::try_from(stride).unwrap_or(usize::MAX);
-            stride.saturating_mul(count - 1)
-        };
         problem
             .channels()
             .saturating_add(reach(self.batch, problem.batch()))
@@ -56,20 +52,81 @@ impl ValueStrides {
 
     /// Refuses negative strides and tensors that no address space holds.
     pub(crate) fn check(self, problem: &Problem) -> Result<(), msdeform::Error> {
-        for (name, stride) in
-            [("batch stride", self.batch), ("head stride", self.head), ("pixel stride", self.pixel)]
-        {
-            if stride < 0 {
-                let name = format!("value {name}");
-                return Err(msdeform::Error::Negative { name, value: i128::from(stride) });
-            }
-        }
-        let limit = isize::MAX.unsigned_abs() / msdeform::DType::F64.size_bytes();
-        if self.extent(problem) > limit {
-            return Err(msdeform::Error::TooLarge { tensor: "value" });
-        }
-        Ok(())
+        let strides = [("batch", self.batch), ("head", self.head), ("pixel", self.pixel)];
+        check("value", &strides, self.extent(problem))
     }
+}
+
+/// Strides of the gradient of the output, `[N, Lq, M, D]`, in elements. Zeros are legal: the gradient
+/// of a sum is one number, seen from everywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OutputStrides {
+    /// From one image to the next.
+    pub batch: i64,
+    /// From one query to the next.
+    pub query: i64,
+    /// From one head to the next.
+    pub head: i64,
+    /// From one channel to the next.
+    pub channel: i64,
+}
+
+impl OutputStrides {
+    /// Those of a contiguous tensor.
+    #[must_use]
+    pub fn packed(problem: &Problem) -> Self {
+        // All below isize::MAX: Problem checked the element count.
+        let (heads, channels) = (problem.heads() as i64, problem.channels() as i64);
+        let query = heads * channels;
+        Self { batch: problem.queries() as i64 * query, query, head: channels, channel: 1 }
+    }
+
+    /// Elements from the first to one past the last, 0 for an empty tensor. Saturates.
+    #[must_use]
+    pub fn extent(self, problem: &Problem) -> usize {
+        if problem.output_len() == 0 {
+            return 0;
+        }
+        1usize
+            .saturating_add(reach(self.batch, problem.batch()))
+            .saturating_add(reach(self.query, problem.queries()))
+            .saturating_add(reach(self.head, problem.heads()))
+            .saturating_add(reach(self.channel, problem.channels()))
+    }
+
+    /// Refuses negative strides and tensors that no address space holds.
+    pub(crate) fn check(self, problem: &Problem) -> Result<(), msdeform::Error> {
+        let strides = [
+            ("batch", self.batch),
+            ("query", self.query),
+            ("head", self.head),
+            ("channel", self.channel),
+        ];
+        check("grad_output", &strides, self.extent(problem))
+    }
+}
+
+/// Elements from the first to the last of an axis that is not empty.
+fn reach(stride: i64, count: usize) -> usize {
+    usize::try_from(stride).unwrap_or(usize::MAX).saturating_mul(count - 1)
+}
+
+fn check(
+    tensor: &'static str,
+    strides: &[(&str, i64)],
+    extent: usize,
+) -> Result<(), msdeform::Error> {
+    for &(axis, stride) in strides {
+        if stride < 0 {
+            let name = format!("{tensor} {axis} stride");
+            return Err(msdeform::Error::Negative { name, value: i128::from(stride) });
+        }
+    }
+    let limit = isize::MAX.unsigned_abs() / msdeform::DType::F64.size_bytes();
+    if extent > limit {
+        return Err(msdeform::Error::TooLarge { tensor });
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -108,5 +165,25 @@ mod tests {
         assert!(negative.to_string().contains("value pixel stride"), "{negative}");
         let huge = ValueStrides { batch: i64::MAX / 2, ..packed }.check(&problem).unwrap_err();
         assert!(matches!(huge, msdeform::Error::TooLarge { tensor: "value" }));
+    }
+
+    #[test]
+    fn an_output_gradient_may_be_one_number_seen_from_everywhere() {
+        let problem = Problem::builder()
+            .batch(2)
+            .heads(3)
+            .channels(5)
+            .queries(7)
+            .levels([(4, 4)])
+            .build()
+            .unwrap();
+        let packed = OutputStrides::packed(&problem);
+        assert_eq!(packed, OutputStrides { batch: 105, query: 15, head: 5, channel: 1 });
+        assert_eq!(packed.extent(&problem), problem.output_len());
+        let expanded = OutputStrides { batch: 0, query: 0, head: 0, channel: 0 };
+        assert_eq!(expanded.extent(&problem), 1);
+        assert!(expanded.check(&problem).is_ok());
+        let negative = OutputStrides { query: -1, ..packed }.check(&problem).unwrap_err();
+        assert!(negative.to_string().contains("grad_output query stride"), "{negative}");
     }
 }

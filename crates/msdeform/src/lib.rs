@@ -45,7 +45,7 @@ pub use dtype::{DType, Element};
 pub use error::Error;
 pub use layout::ValueLayout;
 pub use problem::{Level, Problem, ProblemBuilder};
-pub use variant::{DeviceKind, Direction, Numerics, VariantSpec};
+pub use variant::{DeviceKind, Direction, Mode, Numerics, VariantSpec};
 pub use view::{Slice, SliceMut, TensorView, TensorViewMut, Typed};
 
 /// The code in the READMEs is compiled and run like every other example.

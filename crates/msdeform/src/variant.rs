@@ -46,6 +46,45 @@ impl FromStr for Direction {
     }
 }
 
+/// What a backward pass promises about its last bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Mode {
+    /// Whatever is quickest within the accuracy contract.
+    #[default]
+    Fast,
+    /// The same bits on every run.
+    Deterministic,
+}
+
+impl Mode {
+    /// Both, in the order tables list them.
+    pub const ALL: [Self; 2] = [Self::Fast, Self::Deterministic];
+
+    /// The name used on the command line and in records.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fast => "fast",
+            Self::Deterministic => "deterministic",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|mode| mode.name() == name);
+        found.ok_or_else(|| format!("unknown mode `{name}`; known: fast, deterministic"))
+    }
+}
+
 /// What kind of machine a variant runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DeviceKind {

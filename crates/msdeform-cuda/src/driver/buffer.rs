@@ -4,7 +4,23 @@ use cudarc::driver::sys::CUresult;
 use msdeform::Element;
 
 use super::{Context, Stream, check, driver};
-use crate::error::{Error, Result};
+use crate::error::{DriverError, Error, Result};
+
+/// Queues zeroing. The context must be current.
+///
+/// # Safety
+/// The bytes are device memory of the stream's context, writable until the stream is done.
+pub(crate) unsafe fn zero_bytes(
+    stream: &Stream,
+    address: u64,
+    bytes: usize,
+) -> std::result::Result<(), DriverError> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    // SAFETY: as the caller promises.
+    unsafe { driver!(cuMemsetD8Async(address, 0, bytes, stream.raw())) }
+}
 
 /// Plain device memory of `len` elements.
 #[derive(Debug)]
@@ -28,7 +44,8 @@ impl<T: Copy + Send + Sync + 'static> DeviceBuffer<T> {
         Ok(buffer)
     }
 
-    fn uninitialised(context: &Context, len: usize) -> Result<Self> {
+    /// Memory that holds anything.
+    pub(crate) fn uninitialised(context: &Context, len: usize) -> Result<Self> {
         let bytes =
             len.checked_mul(size_of::<T>()).ok_or(Error::OutOfMemory { bytes: usize::MAX })?;
         let mut address = 0;

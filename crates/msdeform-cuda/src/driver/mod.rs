@@ -20,6 +20,7 @@ use std::sync::OnceLock;
 use cudarc::driver::sys::{self, CUresult};
 
 pub use buffer::DeviceBuffer;
+pub(crate) use buffer::zero_bytes;
 pub use context::{Context, device_count};
 pub use device::DeviceProps;
 pub use event::Event;

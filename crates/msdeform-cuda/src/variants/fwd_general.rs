@@ -71,7 +71,7 @@ impl Variant for FwdGeneral {
         Ok(Configuration {
             specialise: Specialise::Formats,
             knobs: vec![("VECTOR", vector as i64)],
-            geometry: LaunchGeometry::linear(blocks as u32, THREADS),
+            pipeline: LaunchGeometry::linear(blocks as u32, THREADS).into(),
             value_alignment: vector * bytes,
             sampling_alignment: call.problem.sampling_dtype().size_bytes(),
             query_raster_width: 0,
@@ -110,7 +110,7 @@ mod tests {
             assert_eq!(configuration.knobs, [("VECTOR", vector)], "{dtype} {channels}");
             assert_eq!(configuration.grid_aux, lanes, "{dtype} {channels}");
             let rows_per_block = 128 / lanes as u32;
-            assert_eq!(configuration.geometry.grid[0], 20u32.div_ceil(rows_per_block));
+            assert_eq!(configuration.geometry().unwrap().grid[0], 20u32.div_ceil(rows_per_block));
         }
         let odd = ValueStrides { batch: 0, head: 32, pixel: 70 };
         let configuration = configured(base.dtype(DType::F16).channels(32), Some(odd));

@@ -54,7 +54,7 @@ impl Variant for FwdOriginal {
         Ok(Configuration {
             specialise: Specialise::Formats,
             knobs: Vec::new(),
-            geometry: LaunchGeometry::linear(blocks, THREADS),
+            pipeline: LaunchGeometry::linear(blocks, THREADS).into(),
             value_alignment: call.problem.dtype().size_bytes(),
             sampling_alignment: call.problem.sampling_dtype().size_bytes(),
             query_raster_width: 0,

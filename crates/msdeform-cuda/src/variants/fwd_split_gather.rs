@@ -56,7 +56,7 @@ impl Variant for FwdSplitGather {
         Ok(Configuration {
             specialise: Specialise::ModelAndHeads,
             knobs: vec![("WARPS", warps), ("ROUNDS", rounds)],
-            geometry: LaunchGeometry::linear(blocks as u32, 32 * warps as u32),
+            pipeline: LaunchGeometry::linear(blocks as u32, 32 * warps as u32).into(),
             value_alignment: 16,
             sampling_alignment: call.problem.sampling_dtype().size_bytes(),
             query_raster_width: 0,

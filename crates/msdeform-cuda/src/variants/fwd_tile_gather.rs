@@ -162,13 +162,14 @@ impl Variant for FwdTileGather {
                 ("TILE_HEIGHT", tile_height as i64),
                 ("UNROLL", unroll as i64),
             ],
-            geometry: LaunchGeometry {
+            pipeline: LaunchGeometry {
                 // Blocks beyond the grid's height are walked by a loop.
                 grid: [grid_x.ok_or("more tiles than a grid holds")?, slabs.min(65_535) as u32, 1],
                 block: [32 * warps as u32, 1, 1],
                 shared_bytes: (warps * shape.shared_bytes_per_warp(problem.dtype())) as u32,
                 cluster: 1,
-            },
+            }
+            .into(),
             value_alignment: 16,
             sampling_alignment: sampling_alignment(call),
             query_raster_width: raster_width as i32,
@@ -222,8 +223,12 @@ mod tests {
     fn an_encoder_is_walked_in_tiles_of_its_levels() {
         let configuration = configured(encoder()).unwrap();
         let tiles = 21 * 25 + 11 * 13 + 6 * 7 + 3 * 4;
-        assert_eq!(configuration.geometry.grid, [tiles, 8, 1], "tiles x (2 images x 4 head pairs)");
-        assert_eq!(configuration.geometry.shared_bytes, 8 * 1536);
+        assert_eq!(
+            configuration.geometry().unwrap().grid,
+            [tiles, 8, 1],
+            "tiles x (2 images x 4 head pairs)"
+        );
+        assert_eq!(configuration.geometry().unwrap().shared_bytes, 8 * 1536);
         assert_eq!(configuration.grid_aux, 1);
     }
 
@@ -232,11 +237,11 @@ mod tests {
         let seed = encoder().batch(6).queries(15_422).points(8).levels([(92, 160), (46, 80)]);
         let configuration = configured(seed).unwrap();
         assert_eq!(configuration.query_raster_width, 160);
-        assert_eq!(configuration.geometry.grid, [20 * 25, 24, 1]);
+        assert_eq!(configuration.geometry().unwrap().grid, [20 * 25, 24, 1]);
         let decoder = configured(encoder().queries(900)).unwrap();
         assert_eq!(decoder.query_raster_width, 900);
-        assert_eq!(decoder.geometry.grid, [57, 8, 1], "tiles of 16 queries in a row");
-        assert_eq!(decoder.geometry.block, [128, 1, 1]);
+        assert_eq!(decoder.geometry().unwrap().grid, [57, 8, 1], "tiles of 16 queries in a row");
+        assert_eq!(decoder.geometry().unwrap().block, [128, 1, 1]);
     }
 
     #[test]

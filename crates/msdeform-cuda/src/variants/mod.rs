@@ -1,21 +1,25 @@
-//! What a variant is: a kernel, what it says about itself, and how it wants to be launched.
+//! What a variant is: a kernel file, what it says about itself, and how it wants to be launched.
 //!
 //! Everything here is arithmetic on a [`Call`] and can be done, and tested, without a GPU. The engine
 //! compiles and launches what comes out; the emulator runs the same configuration on the host.
 
+pub mod bwd_general;
+pub mod bwd_original;
 mod chunked_sample;
 pub mod fwd_general;
 pub mod fwd_original;
 pub mod fwd_split_gather;
 pub mod fwd_tile_gather;
 
-use msdeform::{DType, Problem, ValueLayout, VariantSpec};
+use msdeform::{DType, Direction, Mode, Problem, ValueLayout, VariantSpec};
 
-use crate::ValueStrides;
 use crate::driver::{DeviceProps, LaunchGeometry};
 use crate::error::Error;
-use crate::params::{ForwardParams, INLINE_LEVELS};
+use crate::gradients::Gradients;
+use crate::params::{BackwardParams, CallShape, ForwardParams, INLINE_LEVELS};
+use crate::pipeline::Pipeline;
 use crate::sources::SourceFile;
+use crate::strides::{OutputStrides, ValueStrides};
 
 /// What a variant is asked to do.
 #[derive(Clone, Copy, Debug)]
@@ -28,13 +32,82 @@ pub struct Call<'a> {
     pub device: &'a DeviceProps,
     /// Width of the raster that the queries form, 0 if nothing is known.
     pub query_raster_width: u32,
+    /// What only a backward call has; `None` makes it a forward call.
+    pub backward: Option<BackwardCall>,
+}
+
+/// What only a backward call has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackwardCall {
+    /// Which gradients are computed.
+    pub gradients: Gradients,
+    /// What is promised about their last bits.
+    pub mode: Mode,
+    /// Strides of the gradient of the output.
+    pub grad_output: OutputStrides,
+}
+
+impl BackwardCall {
+    /// All gradients, fast, of a contiguous gradient of the output.
+    #[must_use]
+    pub fn new(problem: &Problem) -> Self {
+        Self {
+            gradients: Gradients::ALL,
+            mode: Mode::Fast,
+            grad_output: OutputStrides::packed(problem),
+        }
+    }
 }
 
 impl<'a> Call<'a> {
-    /// A call with packed values and no knowledge about the queries.
+    /// A forward call with packed values and no knowledge about the queries.
     #[must_use]
     pub fn new(problem: &'a Problem, device: &'a DeviceProps) -> Self {
-        Self { problem, strides: ValueStrides::packed(problem), device, query_raster_width: 0 }
+        let strides = ValueStrides::packed(problem);
+        Self { problem, strides, device, query_raster_width: 0, backward: None }
+    }
+
+    /// An ordinary call in a direction: everything packed, all gradients, fast.
+    #[must_use]
+    pub fn in_direction(
+        direction: Direction,
+        problem: &'a Problem,
+        device: &'a DeviceProps,
+    ) -> Self {
+        let backward = match direction {
+            Direction::Forward => None,
+            Direction::Backward => Some(BackwardCall::new(problem)),
+        };
+        Self { backward, ..Self::new(problem, device) }
+    }
+
+    /// Which way it runs.
+    #[must_use]
+    pub const fn direction(&self) -> Direction {
+        match self.backward {
+            None => Direction::Forward,
+            Some(_) => Direction::Backward,
+        }
+    }
+
+    /// Which gradients are asked for; none by a forward call.
+    #[must_use]
+    pub fn gradients(&self) -> Gradients {
+        const NONE: Gradients = Gradients { value: false, locations: false, weights: false };
+        self.backward.map_or(NONE, |backward| backward.gradients)
+    }
+
+    /// Whether there is nothing for a kernel to do: no output, or no sample that could contribute to a
+    /// gradient, which are then all zero. Variants are not configured for such calls.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let Self { problem, .. } = self;
+        match self.direction() {
+            Direction::Forward => problem.output_len() == 0,
+            Direction::Backward => {
+                problem.output_len() == 0 || problem.weights_len() == 0 || problem.value_len() == 0
+            }
+        }
     }
 
     /// Output rows: one per image, query and head.
@@ -74,15 +147,15 @@ pub struct Configuration {
     pub specialise: Specialise,
     /// The value of every knob of the variant.
     pub knobs: Vec<(&'static str, i64)>,
-    /// Grid, block and shared memory.
-    pub geometry: LaunchGeometry,
-    /// Bytes that the pointers of value and output must be multiples of.
+    /// What is queued: for most a single launch, `geometry.into()`.
+    pub pipeline: Pipeline,
+    /// Bytes that the pointers of value, output and their gradients must be multiples of.
     pub value_alignment: usize,
-    /// Bytes that the pointers of locations and weights must be multiples of.
+    /// Bytes that the pointers of locations, weights and their gradients must be multiples of.
     pub sampling_alignment: usize,
-    /// [`ForwardParams::query_raster_width`].
+    /// [`CallShape::query_raster_width`].
     pub query_raster_width: i32,
-    /// [`ForwardParams::grid_aux`].
+    /// [`CallShape::grid_aux`].
     pub grid_aux: i32,
 }
 
@@ -90,7 +163,8 @@ impl Configuration {
     /// The macros of this configuration, as compiler options. Never holds an image's size, a batch or
     /// a number of queries: they change from call to call and must not compile again.
     #[must_use]
-    pub fn defines(&self, problem: &Problem) -> Vec<String> {
+    pub fn defines(&self, call: &Call<'_>) -> Vec<String> {
+        let problem = call.problem;
         let mut macros = vec![
             ("MSDA_VALUE_DTYPE".to_owned(), dtype_code(problem.dtype()).to_string()),
             ("MSDA_SAMPLING_DTYPE".to_owned(), dtype_code(problem.sampling_dtype()).to_string()),
@@ -112,20 +186,45 @@ impl Configuration {
         if self.specialise == Specialise::ModelAndHeads {
             define("MSDA_HEADS", problem.heads().to_string());
         }
+        if let Some(backward) = &call.backward {
+            define("MSDA_GRADIENTS", backward.gradients.mask().to_string());
+        }
         for (name, value) in &self.knobs {
             define(&format!("MSDA_KNOB_{name}"), value.to_string());
         }
         macros.into_iter().map(|(name, value)| format!("-D{name}={value}")).collect()
     }
 
-    /// The kernel's parameter, complete but for the pointers.
+    /// The parameter of a forward kernel, complete but for the pointers.
     ///
     /// # Errors
     /// [`msdeform::Error::TooLarge`] where an axis does not fit 31 bits.
-    pub fn params(&self, call: &Call<'_>) -> Result<ForwardParams, msdeform::Error> {
-        let params = ForwardParams::of(call.problem, call.strides)?;
+    pub fn forward_params(&self, call: &Call<'_>) -> Result<ForwardParams, msdeform::Error> {
+        Ok(ForwardParams { shape: self.shape(call)?, ..ForwardParams::default() })
+    }
+
+    /// The parameter of a backward kernel, complete but for the pointers.
+    ///
+    /// # Errors
+    /// [`msdeform::Error::TooLarge`] where an axis does not fit 31 bits.
+    pub fn backward_params(&self, call: &Call<'_>) -> Result<BackwardParams, msdeform::Error> {
+        let packed = || OutputStrides::packed(call.problem);
+        let grad_output = call.backward.map_or_else(packed, |backward| backward.grad_output);
+        Ok(BackwardParams::of(call.problem, grad_output, self.shape(call)?))
+    }
+
+    fn shape(&self, call: &Call<'_>) -> Result<CallShape, msdeform::Error> {
+        let shape = CallShape::of(call.problem, call.strides)?;
         let Self { query_raster_width, grid_aux, .. } = *self;
-        Ok(ForwardParams { query_raster_width, grid_aux, ..params })
+        Ok(CallShape { query_raster_width, grid_aux, ..shape })
+    }
+
+    /// The launch of a variant that has one.
+    #[must_use]
+    pub fn geometry(&self) -> Option<LaunchGeometry> {
+        let mut launches = self.pipeline.launches();
+        let only = launches.next().map(|(_, geometry)| geometry);
+        only.filter(|_| launches.next().is_none())
     }
 }
 
@@ -164,13 +263,20 @@ impl KnobChoices {
     }
 }
 
-/// One kernel and how to launch it. Implemented by one unit struct per file of this folder.
+/// One kernel file and how to launch it. Implemented by one unit struct per file of this folder.
 pub trait Variant: Send + Sync {
-    /// What tables and documentation say about it. Its id is the kernel's name.
+    /// What tables and documentation say about it. Its id is the name of the kernel, and what the
+    /// names of several start with.
     fn spec(&self) -> &'static VariantSpec;
 
     /// The kernel.
     fn source(&self) -> SourceFile;
+
+    /// Whether a call in [`Mode::Deterministic`] gives the same bits on every run, whatever the launch
+    /// geometry. Sums in an order that depends on who comes first (atomics) do not.
+    fn is_deterministic(&self) -> bool {
+        true
+    }
 
     /// What may be tuned.
     fn knobs(&self) -> &'static [Knob] {
@@ -183,8 +289,8 @@ pub trait Variant: Send + Sync {
     /// The reason, in words that complete "variant x cannot do this: ...".
     fn supports(&self, call: &Call<'_>) -> Result<(), String>;
 
-    /// How to compile and launch it. Only asked where it supports the call and the output is not
-    /// empty. A knob that the caller chose is respected; where it makes the call impossible, the
+    /// How to compile and launch it. Only asked where it supports the call and the call is not
+    /// [empty](Call::is_empty). A knob that the caller chose is respected; where it makes the call impossible, the
     /// reason is returned.
     ///
     /// # Errors
@@ -200,7 +306,15 @@ impl dyn Variant + '_ {
     /// that does not fit 31 bits.
     pub fn check(&self, call: &Call<'_>) -> Result<(), msdeform::Error> {
         self.spec().check_lists(call.problem)?;
-        ForwardParams::of(call.problem, call.strides)?;
+        CallShape::of(call.problem, call.strides)?;
+        if self.spec().direction != call.direction() {
+            return Err(self.refusal(format!("it computes the {}", self.spec().direction)));
+        }
+        if !self.is_deterministic()
+            && call.backward.is_some_and(|backward| backward.mode == Mode::Deterministic)
+        {
+            return Err(self.refusal("its last bits differ from run to run".to_owned()));
+        }
         self.supports(call).map_err(|reason| self.refusal(reason))
     }
 
@@ -265,10 +379,10 @@ mod tests {
         let device = DeviceProps::h200();
         for variant in REGISTRY {
             let options = |problem: &Problem| {
-                let call = Call::new(problem, &device);
+                let call = Call::in_direction(variant.spec().direction, problem, &device);
                 variant.check(&call).ok()?;
                 let configuration = variant.configure(&call, &KnobChoices::default()).ok()?;
-                Some(configuration.defines(problem))
+                Some(configuration.defines(&call))
             };
             let large = options(&problem(2, 4096, 64));
             assert!(large.is_some(), "{variant:?} refuses an ordinary problem");
@@ -293,18 +407,41 @@ mod tests {
         let configuration = Configuration {
             specialise: Specialise::ModelAndHeads,
             knobs: vec![("TILE", 16)],
-            geometry: LaunchGeometry::linear(1, 32),
+            pipeline: LaunchGeometry::linear(1, 32).into(),
             value_alignment: 16,
             sampling_alignment: 4,
             query_raster_width: 0,
             grid_aux: 0,
         };
+        let device = DeviceProps::h200();
+        let mut call = Call::new(&problem, &device);
         assert_eq!(
-            configuration.defines(&problem).join(" "),
+            configuration.defines(&call).join(" "),
             "-DMSDA_VALUE_DTYPE=2 -DMSDA_SAMPLING_DTYPE=0 -DMSDA_LEVELS=2 -DMSDA_CHANNELS=32 \
              -DMSDA_SAMPLES=8 -DMSDA_POINT_OFFSETS=0,3,8 -DMSDA_LAYOUT=1 -DMSDA_HEADS=8 \
              -DMSDA_KNOB_TILE=16"
         );
+        let gradients = Gradients { locations: false, ..Gradients::ALL };
+        call.backward = Some(BackwardCall { gradients, ..BackwardCall::new(&problem) });
+        let defines = configuration.defines(&call).join(" ");
+        assert!(defines.contains("-DMSDA_HEADS=8 -DMSDA_GRADIENTS=5 -DMSDA_KNOB"), "{defines}");
+    }
+
+    #[test]
+    fn a_variant_refuses_the_other_direction_and_a_promise_it_cannot_keep() {
+        let (problem, device) = (problem(1, 16, 8), DeviceProps::h200());
+        for variant in REGISTRY {
+            for direction in Direction::ALL {
+                let mut call = Call::in_direction(direction, &problem, &device);
+                let fits = direction == variant.spec().direction;
+                assert_eq!(variant.check(&call).is_ok(), fits, "{variant:?} {direction}");
+                if let Some(backward) = &mut call.backward {
+                    backward.mode = Mode::Deterministic;
+                    let keeps = fits && variant.is_deterministic();
+                    assert_eq!(variant.check(&call).is_ok(), keeps, "{variant:?} deterministic");
+                }
+            }
+        }
     }
 
     #[test]

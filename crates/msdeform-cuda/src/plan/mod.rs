@@ -1,0 +1,324 @@
+//! Plans: everything about a call that does not change from launch to launch, worked out once.
+
+mod backward;
+mod forward;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use msdeform::{DType, Direction, Problem, VariantSpec};
+
+use crate::dispatch;
+use crate::driver::{Context, DeviceBuffer, LaunchGeometry, Stream, check_pointer, zero_bytes};
+use crate::engine::{Engine, Kernel};
+use crate::error::{DriverError, Error, Result};
+use crate::nvrtc::KernelResources;
+use crate::params::{INLINE_LEVELS, LevelGeometry, level_geometry};
+use crate::pipeline::{Region, Step};
+use crate::registry;
+use crate::strides::ValueStrides;
+use crate::variants::{BackwardCall, Call, Configuration, KnobChoices, Variant};
+
+pub use backward::{
+    BackwardInputs, BackwardOptions, BackwardPlan, BackwardPointers, GradientBuffers, Workspace,
+};
+pub use forward::{DevicePointers, ForwardPlan};
+
+/// Names a variant for every plan of its direction that does not name one itself.
+pub const VARIANT_VARIABLE: &str = "MSDEFORM_VARIANT";
+
+/// When a plan asks the driver what the pointers it is given point to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PointerChecks {
+    /// On every launch: about a microsecond each.
+    Every,
+    /// On the first launch.
+    #[default]
+    First,
+    /// Never; null and misaligned pointers are found all the same.
+    Never,
+}
+
+/// What a caller may decide about a plan.
+#[derive(Clone, Debug, Default)]
+pub struct PlanOptions {
+    /// The variant, instead of what `MSDEFORM_VARIANT` or the dispatcher says.
+    pub variant: Option<String>,
+    /// Knobs of that variant, instead of its own choice.
+    pub knobs: Vec<(String, i64)>,
+    /// Strides of the value tensor, if it is not contiguous.
+    pub strides: Option<ValueStrides>,
+    /// Width of the raster that the queries form, if they do (a hint for scheduling).
+    pub query_raster_width: u32,
+    /// When pointers are looked up.
+    pub pointer_checks: PointerChecks,
+}
+
+impl PlanOptions {
+    /// The call that these options make of a problem.
+    fn call<'a>(
+        &self,
+        context: &'a Context,
+        problem: &'a Problem,
+        backward: Option<BackwardCall>,
+    ) -> Result<Call<'a>> {
+        let strides = self.strides.unwrap_or_else(|| ValueStrides::packed(problem));
+        strides.check(problem)?;
+        let (device, query_raster_width) = (context.props(), self.query_raster_width);
+        Ok(Call { problem, strides, device, query_raster_width, backward })
+    }
+
+    /// The caller's choice, the environment's, or the dispatcher's. Whoever names a variant gets that
+    /// one or an error: a silent substitute would be measured or trusted as something it is not. The
+    /// environment speaks to both directions at once, so there a name of the other one is no choice.
+    fn choose(&self, call: &Call<'_>) -> Result<&'static dyn Variant> {
+        let variant = match &self.variant {
+            Some(id) => Some(registry::find(id)?),
+            None => match std::env::var(VARIANT_VARIABLE) {
+                Ok(id) if !id.is_empty() => Some(registry::find(&id)?)
+                    .filter(|variant| variant.spec().direction == call.direction()),
+                _ => None,
+            },
+        };
+        let variant = variant.unwrap_or_else(|| match call.direction() {
+            Direction::Forward => dispatch::forward(call),
+            Direction::Backward => dispatch::backward(call),
+        });
+        variant.check(call)?;
+        Ok(variant)
+    }
+}
+
+/// A tensor of a call in device memory.
+#[derive(Clone, Copy)]
+struct Tensor {
+    name: &'static str,
+    address: u64,
+    bytes: usize,
+    element_bytes: usize,
+    /// Which of a configuration's alignments it must have.
+    role: Role,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// Values, outputs and their gradients.
+    Value,
+    /// Locations, weights and their gradients.
+    Sampling,
+}
+
+/// Looks at what a launch is given before anything is queued.
+#[derive(Debug)]
+struct Gate {
+    context: Context,
+    checks: PointerChecks,
+    checked: AtomicBool,
+}
+
+impl Gate {
+    fn new(context: &Context, checks: PointerChecks) -> Self {
+        Self { context: context.clone(), checks, checked: AtomicBool::new(false) }
+    }
+
+    fn check_stream(&self, stream: &Stream) -> Result<()> {
+        if stream.context().raw() == self.context.raw() {
+            return Ok(());
+        }
+        let (expected, found) = (self.context.ordinal(), stream.context().ordinal());
+        Err(Error::WrongDevice { what: "stream", expected, found })
+    }
+
+    fn check_tensors(&self, tensors: &[Tensor]) -> Result<()> {
+        // An empty tensor is never touched: its pointer may be anything.
+        let tensors = tensors.iter().filter(|tensor| tensor.bytes > 0);
+        for &Tensor { name: tensor, address, element_bytes, .. } in tensors.clone() {
+            if address == 0 {
+                return Err(Error::NullPointer { tensor });
+            }
+            if !address.is_multiple_of(element_bytes as u64) {
+                return Err(Error::MisalignedElement { tensor, address, element_bytes });
+            }
+        }
+        let ask = match self.checks {
+            PointerChecks::Every => true,
+            PointerChecks::First => !self.checked.load(Ordering::Relaxed),
+            PointerChecks::Never => false,
+        };
+        if ask {
+            for tensor in tensors {
+                check_pointer(&self.context, tensor.name, tensor.address, tensor.bytes)?;
+            }
+            self.checked.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Refuses buffers that are too small or on another GPU.
+    fn check_buffers<const N: usize>(&self, buffers: [BufferCheck<'_>; N]) -> Result<()> {
+        for BufferCheck { tensor, required, found, context } in buffers {
+            if found < required {
+                return Err(Error::BufferTooSmall { tensor, required, found });
+            }
+            if context.raw() != self.context.raw() {
+                let (expected, found) = (self.context.ordinal(), context.ordinal());
+                return Err(Error::WrongDevice { what: tensor, expected, found });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A buffer of this crate, for a tensor of so many bytes.
+struct BufferCheck<'a> {
+    tensor: &'static str,
+    required: usize,
+    found: usize,
+    context: &'a Context,
+}
+
+impl<'a> BufferCheck<'a> {
+    fn new<T: msdeform::Element>(
+        tensor: &'static str,
+        required: usize,
+        buffer: &'a DeviceBuffer<T>,
+    ) -> Self {
+        Self { tensor, required, found: buffer.bytes(), context: buffer.context() }
+    }
+}
+
+/// A variant, compiled, with everything but the pointers.
+#[derive(Debug)]
+struct Prepared<P> {
+    spec: &'static VariantSpec,
+    configuration: Configuration,
+    queue: Vec<Queued>,
+    params: P,
+}
+
+/// A step with what it needs.
+#[derive(Debug)]
+enum Queued {
+    Launch { entry: String, kernel: Kernel, geometry: LaunchGeometry },
+    Zero(Region),
+}
+
+/// A kernel of a plan: what it is called, how it is launched, what it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlannedKernel<'a> {
+    /// The entry in the variant's file.
+    pub entry: &'a str,
+    /// Grid, block and shared memory.
+    pub geometry: LaunchGeometry,
+    /// Registers and memory.
+    pub resources: KernelResources,
+}
+
+impl<P> Prepared<P> {
+    fn new(
+        engine: &Engine,
+        variant: &'static dyn Variant,
+        call: &Call<'_>,
+        knobs: &KnobChoices,
+        params: impl FnOnce(&Configuration) -> Result<P>,
+    ) -> Result<Self> {
+        let spec = variant.spec();
+        let configuration =
+            variant.configure(call, knobs).map_err(|reason| variant.refusal(reason))?;
+        let code = engine.code(variant, &configuration, call)?;
+        let params = params(&configuration)?;
+        let mut queue = Vec::with_capacity(configuration.pipeline.steps.len());
+        for step in &configuration.pipeline.steps {
+            queue.push(match *step {
+                Step::Zero(region) => Queued::Zero(region),
+                Step::Launch { name, geometry } => {
+                    let (entry, kernel) = code.kernel(name)?;
+                    kernel
+                        .function
+                        .prepare(&geometry, call.device)
+                        .map_err(|source| Error::Launch { variant: spec.id, source })?;
+                    Queued::Launch { entry, kernel, geometry }
+                }
+            });
+        }
+        Ok(Self { spec, configuration, queue, params })
+    }
+
+    fn is_aligned(&self, tensors: &[Tensor]) -> bool {
+        tensors.iter().all(|tensor| {
+            let alignment = match tensor.role {
+                Role::Value => self.configuration.value_alignment,
+                Role::Sampling => self.configuration.sampling_alignment,
+            };
+            tensor.bytes == 0 || tensor.address.is_multiple_of(alignment as u64)
+        })
+    }
+
+    /// Whether some pointers are aligned for their elements and not for this.
+    fn needs_fallback(&self, problem: &Problem) -> bool {
+        let (value_bytes, sampling_bytes) = element_bytes(problem);
+        self.configuration.value_alignment > value_bytes
+            || self.configuration.sampling_alignment > sampling_bytes
+    }
+
+    /// Queues every step. The context must be current.
+    ///
+    /// # Safety
+    /// `params` holds what the kernels take, valid until the stream is done, and `region` returns the
+    /// address and size of memory that may be zeroed.
+    unsafe fn queue(
+        &self,
+        stream: &Stream,
+        params: &P,
+        region: impl Fn(Region) -> (u64, usize),
+    ) -> Result<()> {
+        let refused = |source: DriverError| Error::Launch { variant: self.spec.id, source };
+        for step in &self.queue {
+            match step {
+                // SAFETY: the parameter begins with what the kernel declares (a layout test holds
+                // that); the caller answers for what it points to.
+                Queued::Launch { kernel, geometry, .. } => unsafe {
+                    kernel.function.launch(stream, geometry, params)
+                },
+                Queued::Zero(target) => {
+                    let (address, bytes) = region(*target);
+                    // SAFETY: the caller answers for the region.
+                    unsafe { zero_bytes(stream, address, bytes) }
+                }
+            }
+            .map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    fn kernels(&self) -> impl Iterator<Item = PlannedKernel<'_>> {
+        self.queue.iter().filter_map(|step| match step {
+            Queued::Launch { entry, kernel, geometry } => {
+                Some(PlannedKernel { entry, geometry: *geometry, resources: kernel.resources })
+            }
+            Queued::Zero(_) => None,
+        })
+    }
+}
+
+/// Levels that do not fit the parameter, in device memory.
+fn level_table(
+    context: &Context,
+    problem: &Problem,
+) -> Result<Option<DeviceBuffer<LevelGeometry>>> {
+    if problem.levels().len() <= INLINE_LEVELS {
+        return Ok(None);
+    }
+    let stream = Stream::new(context)?;
+    Ok(Some(DeviceBuffer::from_plain(&stream, &level_geometry(problem)?)?))
+}
+
+fn element_bytes(problem: &Problem) -> (usize, usize) {
+    (problem.dtype().size_bytes(), problem.sampling_dtype().size_bytes())
+}
+
+fn check_dtype(tensor: &'static str, expected: DType, found: DType) -> Result<()> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(msdeform::Error::DtypeMismatch { tensor, expected, found }.into())
+}

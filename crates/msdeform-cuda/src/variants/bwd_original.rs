@@ -1,0 +1,151 @@
+//! The kernel that others are measured against.
+
+use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
+
+use super::{Call, Configuration, KnobChoices, Specialise, Variant, check_inline_levels};
+use crate::driver::LaunchGeometry;
+use crate::pipeline::{Pipeline, Region};
+use crate::sources::{SourceFile, kernel_source};
+use crate::strides::OutputStrides;
+
+/// See `kernels/bwd_original.cu`.
+pub struct BwdOriginal;
+
+static SPEC: VariantSpec = VariantSpec {
+    id: "bwd_original",
+    direction: Direction::Backward,
+    device: DeviceKind::Cuda,
+    dtypes: &DType::FAST,
+    layouts: &ValueLayout::ALL,
+    source: "guide (002): original",
+    idea: "one thread per channel of a row, float atomics to grad_value, a block-wide sum per sample",
+    why: "the kernel of 2018-2020 that every public implementation copies: the baseline",
+    numerics: Numerics::Contract,
+};
+
+const CONVERT_THREADS: u32 = 256;
+
+/// Floats that a thread brings to the sum of its block.
+const FLOATS_PER_THREAD: u32 = 3;
+
+impl Variant for BwdOriginal {
+    fn spec(&self) -> &'static VariantSpec {
+        &SPEC
+    }
+
+    fn source(&self) -> SourceFile {
+        kernel_source!("bwd_original.cu")
+    }
+
+    fn is_deterministic(&self) -> bool {
+        false
+    }
+
+    fn supports(&self, call: &Call<'_>) -> Result<(), String> {
+        let problem = call.problem;
+        check_inline_levels(problem)?;
+        let packed = || OutputStrides::packed(problem);
+        let grad_output = call.backward.map_or_else(packed, |backward| backward.grad_output);
+        let counts = [
+            ("value", call.strides.extent(problem)),
+            ("grad_value", problem.value_len()),
+            ("sampling_locations", problem.locations_len()),
+            ("output", problem.output_len()),
+            ("grad_output", grad_output.extent(problem)),
+        ];
+        for (tensor, elements) in counts {
+            if i32::try_from(elements).is_err() {
+                return Err(format!("`{tensor}` has {elements} elements and indices are 32-bit"));
+            }
+        }
+        Ok(())
+    }
+
+    fn configure(&self, call: &Call<'_>, _: &KnobChoices) -> Result<Configuration, String> {
+        let problem = call.problem;
+        let gradients = call.gradients();
+        let mut pipeline = Pipeline::default();
+        let sums_in_place = problem.dtype() == DType::F32;
+        if gradients.value {
+            let sums = if sums_in_place {
+                Region::GradValue
+            } else {
+                let bytes = problem.value_len() * size_of::<f32>();
+                Region::Workspace { offset: pipeline.reserve(bytes), bytes }
+            };
+            pipeline.zero(sums);
+        }
+        let threads = problem.channels().next_power_of_two().clamp(32, 1024) as u32;
+        pipeline.launch(
+            "",
+            LaunchGeometry {
+                shared_bytes: threads * FLOATS_PER_THREAD * size_of::<f32>() as u32,
+                // Below 2^31: `supports` has looked at the output.
+                ..LaunchGeometry::linear(call.rows() as u32, threads)
+            },
+        );
+        if gradients.value && !sums_in_place {
+            let blocks = problem.value_len().div_ceil(CONVERT_THREADS as usize);
+            pipeline.launch("convert", LaunchGeometry::linear(blocks as u32, CONVERT_THREADS));
+        }
+        Ok(Configuration {
+            specialise: Specialise::Formats,
+            knobs: Vec::new(),
+            pipeline,
+            value_alignment: problem.dtype().size_bytes(),
+            sampling_alignment: problem.sampling_dtype().size_bytes(),
+            query_raster_width: 0,
+            grid_aux: 0,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use msdeform::Problem;
+
+    use super::*;
+    use crate::driver::DeviceProps;
+    use crate::gradients::Gradients;
+    use crate::pipeline::Step;
+    use crate::variants::BackwardCall;
+
+    fn pipeline(dtype: DType, gradients: Gradients) -> Pipeline {
+        let problem = Problem::builder()
+            .batch(2)
+            .heads(3)
+            .channels(5)
+            .queries(7)
+            .levels([(4, 6)])
+            .points(2)
+            .dtype(dtype)
+            .build()
+            .unwrap();
+        let device = DeviceProps::h200();
+        let backward = Some(BackwardCall { gradients, ..BackwardCall::new(&problem) });
+        let call = Call { backward, ..Call::new(&problem, &device) };
+        BwdOriginal.configure(&call, &KnobChoices::default()).unwrap().pipeline
+    }
+
+    #[test]
+    fn half_precision_sums_in_a_workspace_of_one_float_per_value() {
+        let in_place = pipeline(DType::F32, Gradients::ALL);
+        assert_eq!(in_place.workspace_bytes, 0);
+        assert_eq!(in_place.steps[0], Step::Zero(Region::GradValue));
+        let names = |pipeline: &Pipeline| pipeline.launches().map(|(n, _)| n).collect::<Vec<_>>();
+        assert_eq!(names(&in_place), [""]);
+
+        let half = pipeline(DType::F16, Gradients::ALL);
+        let bytes = 2 * 3 * 5 * 24 * 4;
+        assert_eq!(half.steps[0], Step::Zero(Region::Workspace { offset: 0, bytes }));
+        assert_eq!(half.workspace_bytes, bytes.next_multiple_of(256));
+        assert_eq!(names(&half), ["", "convert"]);
+    }
+
+    #[test]
+    fn without_the_gradient_of_the_values_there_is_nothing_to_zero() {
+        let of_samples = Gradients { value: false, ..Gradients::ALL };
+        let pipeline = pipeline(DType::F16, of_samples);
+        assert_eq!((pipeline.steps.len(), pipeline.workspace_bytes), (1, 0));
+    }
+}
