@@ -4,7 +4,6 @@
 //! checked when its plan was made, so a repeated call compares numbers and checks nothing again.
 
 use msdeform::{DType, Problem};
-use msdeform_cuda::ValueStrides;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
@@ -16,16 +15,33 @@ pub struct Operand<'py>(pub usize, i64, Bound<'py, PyTuple>);
 
 /// The numbers that identify a call.
 ///
-/// `[place, value dtype, locations dtype, weights dtype, three value strides, three ranks, shapes of
-/// value, locations and weights, levels]`; the place is a thread count or the number of a GPU, a level
-/// is height, width, start and points.
+/// A [`Head`]; formats and ranks of value, locations and weights; their shapes; the levels, each as
+/// height, width, start and points.
 #[derive(Debug, Default)]
-pub struct Key(Vec<i64>);
+pub struct Key {
+    head: Head,
+    numbers: Vec<i64>,
+}
 
-const DTYPES_AT: usize = 1;
-const STRIDES_AT: usize = 4;
-const RANKS_AT: usize = 7;
-const SHAPES_AT: usize = 10;
+/// What a plan depends on beside tensors and levels. The processor's plans take contiguous tensors and
+/// any gradients: only the place counts there.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Head {
+    /// Threads, or the number of a GPU.
+    pub place: i64,
+    /// The gradients that are wanted: 1 value, 2 locations, 4 weights; 0 in a forward call.
+    pub gradients: i64,
+    /// Whether they must have the same bits in every run.
+    pub deterministic: bool,
+    /// Strides of images, heads and pixels in the value tensor.
+    pub value_strides: (i64, i64, i64),
+    /// Strides of images, queries and channels in the gradient of the output.
+    pub grad_strides: (i64, i64, i64),
+}
+
+const DTYPES_AT: usize = 9;
+const RANKS_AT: usize = 12;
+const SHAPES_AT: usize = 15;
 
 /// Numbers of one level in a key.
 const LEVEL_NUMBERS: usize = 4;
@@ -34,31 +50,31 @@ impl Key {
     /// Writes the key of a call over the last one, keeping its memory.
     pub fn encode(
         &mut self,
-        place: i64,
-        strides: ValueStrides,
+        head: Head,
         operands: [&Operand<'_>; 3],
         levels: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        self.0.clear();
-        self.0.push(place);
-        self.0.extend(operands.iter().map(|operand| operand.1));
-        self.0.extend([strides.batch, strides.head, strides.pixel]);
-        for operand in operands {
-            self.0.push(operand.2.len() as i64);
-        }
+        self.head = head;
+        let (value, grad) = (head.value_strides, head.grad_strides);
+        let numbers = &mut self.numbers;
+        numbers.clear();
+        numbers.extend([head.place, head.gradients, i64::from(head.deterministic)]);
+        numbers.extend([value.0, value.1, value.2, grad.0, grad.1, grad.2]);
+        numbers.extend(operands.iter().map(|operand| operand.1));
+        numbers.extend(operands.iter().map(|operand| operand.2.len() as i64));
         for operand in operands {
             for size in operand.2.iter_borrowed() {
-                self.0.push(size.extract()?);
+                numbers.push(size.extract()?);
             }
         }
         // Lists come from PyTorch's dispatcher, tuples from the NumPy path; both without an iterator.
         if let Ok(list) = levels.cast::<PyList>() {
             for number in list.iter() {
-                self.0.push(number.extract()?);
+                numbers.push(number.extract()?);
             }
         } else {
             for number in levels.cast::<PyTuple>()?.iter_borrowed() {
-                self.0.push(number.extract()?);
+                numbers.push(number.extract()?);
             }
         }
         Ok(())
@@ -66,24 +82,18 @@ impl Key {
 
     /// The numbers, to look a plan up.
     pub fn numbers(&self) -> &[i64] {
-        &self.0
+        &self.numbers
     }
 
-    /// Threads, or the number of the GPU.
-    pub fn place(&self) -> i64 {
-        self.0[0]
-    }
-
-    /// Strides of the value tensor.
-    pub fn strides(&self) -> ValueStrides {
-        let strides = &self.0[STRIDES_AT..RANKS_AT];
-        ValueStrides { batch: strides[0], head: strides[1], pixel: strides[2] }
+    /// What is not about tensors and levels.
+    pub const fn head(&self) -> &Head {
+        &self.head
     }
 
     /// Checks what the numbers say and makes the problem of it.
     pub fn problem(&self) -> Result<Problem, CallError> {
-        let ranks = &self.0[RANKS_AT..SHAPES_AT];
-        let mut rest = &self.0[SHAPES_AT..];
+        let ranks = &self.numbers[RANKS_AT..SHAPES_AT];
+        let mut rest = &self.numbers[SHAPES_AT..];
         let mut next = |rank: i64| {
             let (shape, after) = rest.split_at(usize::try_from(rank).unwrap_or(0).min(rest.len()));
             rest = after;
@@ -106,7 +116,7 @@ impl Key {
             let found = weights.to_vec();
             return Err(CallError::Shape { tensor: "attention_weights", found, expected });
         }
-        let dtypes = &self.0[DTYPES_AT..STRIDES_AT];
+        let dtypes = &self.numbers[DTYPES_AT..RANKS_AT];
         let (dtype, locations, weights) = (dtype(dtypes[0])?, dtype(dtypes[1])?, dtype(dtypes[2])?);
         if locations != weights {
             return Err(CallError::SamplingDtypes { locations, weights });

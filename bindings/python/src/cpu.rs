@@ -218,7 +218,7 @@ fn with_prepared<T>(
         };
         // Usually the last one already.
         processor.plans[at..].rotate_left(1);
-        let wanted = usize::try_from(key.place()).unwrap_or(1);
+        let wanted = usize::try_from(key.head().place).unwrap_or(1);
         let Processor { plans, pool } = processor;
         let Some((_, prepared)) = plans.last_mut() else { unreachable!("it was just found") };
         let workers = match prepared {
@@ -236,7 +236,7 @@ impl Processor {
     fn add(&mut self, key: &Key) -> Result<usize, CallError> {
         let problem = key.problem()?;
         let products = problem.weights_len().saturating_mul(problem.channels());
-        let threads = usize::try_from(key.place()).unwrap_or(1);
+        let threads = usize::try_from(key.head().place).unwrap_or(1);
         let plan = if threads <= 1 || products < ONE_THREAD_BELOW {
             CpuPlan::new(&problem, &CpuOptions { threads: Some(1), isa: None })
         } else {

@@ -7,9 +7,11 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use msdeform::Problem;
+use msdeform::{Mode, Problem};
 use msdeform_cuda::{
-    DevicePointers, Engine, ForwardPlan, INLINE_LEVELS, PlanOptions, PointerChecks, Stream,
+    BackwardOptions, BackwardPlan, BackwardPointers, DevicePointers, Engine, ForwardPlan,
+    Gradients, INLINE_LEVELS, OutputStrides, PlanOptions, PointerChecks, Stream, ValueStrides,
+    Workspace,
 };
 use rustc_hash::FxHashMap;
 
@@ -21,6 +23,7 @@ const PLANS: usize = 4096;
 
 thread_local! {
     static FORWARD: RefCell<Plans<ForwardPlan>> = RefCell::default();
+    static BACKWARD: RefCell<Plans<BackwardPlan>> = RefCell::default();
 }
 
 /// Plans of one direction, with the engine whose code they launch.
@@ -70,7 +73,7 @@ impl<P> Plans<P> {
             return run(engine, kept.plan());
         }
         let problem = key.problem()?;
-        let engine = engine(usize::try_from(key.place()).unwrap_or(usize::MAX))?;
+        let engine = engine(usize::try_from(key.head().place).unwrap_or(usize::MAX))?;
         let kept = Kept::new(make(&engine, &problem)?, problem.levels().len());
         if self.by_key.len() >= PLANS {
             self.by_key.clear();
@@ -96,10 +99,30 @@ pub fn engine(ordinal: usize) -> Result<Engine, CallError> {
 
 /// PyTorch has checked what its pointers lead to. What a null pointer means is still found and said.
 fn options(key: &Key) -> PlanOptions {
+    let (batch, head, pixel) = key.head().value_strides;
     PlanOptions {
-        strides: Some(key.strides()),
+        strides: Some(ValueStrides { batch, head, pixel }),
         pointer_checks: PointerChecks::Never,
         ..PlanOptions::default()
+    }
+}
+
+fn backward_options(key: &Key, problem: &Problem) -> BackwardOptions {
+    let head = key.head();
+    let (batch, query, channel) = head.grad_strides;
+    let wanted = |bit: i64| head.gradients & bit != 0;
+    BackwardOptions {
+        plan: options(key),
+        gradients: Gradients { value: wanted(1), locations: wanted(2), weights: wanted(4) },
+        mode: if head.deterministic { Mode::Deterministic } else { Mode::Fast },
+        grad_output_strides: Some(OutputStrides {
+            batch,
+            query,
+            head: channel.saturating_mul(problem.channels() as i64),
+            channel,
+        }),
+        // PyTorch's allocator has it, in stream order and inside of graphs.
+        workspace: Workspace::OfCaller,
     }
 }
 
@@ -119,6 +142,41 @@ pub unsafe fn forward(key: &Key, stream: usize, pointers: DevicePointers) -> Res
             // SAFETY: passed on from the caller.
             Ok(unsafe { plan.launch(&stream, pointers) }?)
         })
+    })
+}
+
+fn with_backward<T>(
+    key: &Key,
+    run: impl FnOnce(&Engine, &BackwardPlan) -> Result<T, CallError>,
+) -> Result<T, CallError> {
+    BACKWARD.with_borrow_mut(|plans| {
+        let make = |engine: &Engine, problem: &Problem| {
+            Ok(BackwardPlan::new(engine, problem, &backward_options(key, problem))?)
+        };
+        plans.with(key, make, run)
+    })
+}
+
+/// Bytes of memory that [`backward`] needs beside its tensors.
+pub fn workspace_bytes(key: &Key) -> Result<usize, CallError> {
+    with_backward(key, |_, plan| Ok(plan.workspace_bytes()))
+}
+
+/// Queues the gradients on a stream.
+///
+/// # Safety
+/// As of [`BackwardPlan::launch`], for the problem that `key` describes and a workspace of
+/// [`workspace_bytes`]; `stream` is a stream of the GPU that `key` names.
+pub unsafe fn backward(
+    key: &Key,
+    stream: usize,
+    pointers: BackwardPointers,
+) -> Result<(), CallError> {
+    with_backward(key, |engine, plan| {
+        // SAFETY: the caller says that it is a stream.
+        let stream = unsafe { Stream::borrow(engine.context(), stream_pointer(stream))? };
+        // SAFETY: passed on from the caller.
+        Ok(unsafe { plan.launch(&stream, pointers) }?)
     })
 }
 

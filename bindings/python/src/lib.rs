@@ -15,10 +15,10 @@ mod memory;
 use std::cell::RefCell;
 use std::path::PathBuf;
 
-use msdeform_cuda::{DevicePointers, ValueStrides};
+use msdeform_cuda::{BackwardPointers, DevicePointers};
 use pyo3::prelude::*;
 
-use call::{Key, Operand};
+use call::{Head, Key, Operand};
 
 thread_local! {
     /// The key of the call in progress, written over by the next one: a repeated call allocates nothing.
@@ -27,20 +27,20 @@ thread_local! {
 
 /// Encodes a call and runs something with its key.
 fn with_key<T>(
-    place: i64,
-    strides: ValueStrides,
+    head: Head,
     operands: [&Operand<'_>; 3],
     levels: &Bound<'_, PyAny>,
     run: impl FnOnce(&Key) -> PyResult<T>,
 ) -> PyResult<T> {
     KEY.with_borrow_mut(|key| {
-        key.encode(place, strides, operands, levels)?;
+        key.encode(head, operands, levels)?;
         run(key)
     })
 }
 
-/// The processor's plans take contiguous tensors only: strides are no part of their keys.
-const CONTIGUOUS: ValueStrides = ValueStrides { batch: 0, head: 0, pixel: 0 };
+fn on_threads(place: i64) -> Head {
+    Head { place, ..Head::default() }
+}
 
 /// `output` from contiguous tensors in host memory, with at most `threads` threads.
 #[pyfunction]
@@ -54,7 +54,7 @@ fn cpu_forward(
     output: usize,
 ) -> PyResult<()> {
     let inputs = cpu::Inputs { value: value.0, locations: locations.0, weights: weights.0 };
-    with_key(threads, CONTIGUOUS, [&value, &locations, &weights], levels, |key| {
+    with_key(on_threads(threads), [&value, &locations, &weights], levels, |key| {
         // SAFETY: the Python half allocates the output for exactly this call, holds all tensors until it
         // returns, and passes addresses and shapes of the same contiguous tensors.
         py.detach(|| unsafe { cpu::forward(key, inputs, output) }).map_err(PyErr::from)
@@ -81,7 +81,7 @@ fn cpu_backward(
     let (grad_value, grad_locations, grad_weights) = gradients;
     let gradients =
         cpu::Gradients { value: grad_value, locations: grad_locations, weights: grad_weights };
-    with_key(threads, CONTIGUOUS, [&value, &locations, &weights], levels, |key| {
+    with_key(on_threads(threads), [&value, &locations, &weights], levels, |key| {
         // SAFETY: as in `cpu_forward`; the gradients are allocated for exactly this call.
         py.detach(|| unsafe { cpu::backward(key, inputs, grad_output, gradients) })
             .map_err(PyErr::from)
@@ -93,6 +93,7 @@ fn cpu_backward(
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "the tensors of a call; Python passes them in order")]
 fn cuda_forward(
+    py: Python<'_>,
     levels: &Bound<'_, PyAny>,
     device: i64,
     stream: usize,
@@ -102,33 +103,81 @@ fn cuda_forward(
     weights: Operand<'_>,
     output: u64,
 ) -> PyResult<()> {
-    let (batch, head, pixel) = strides;
-    let strides = ValueStrides { batch, head, pixel };
+    let head = Head { place: device, value_strides: strides, ..Head::default() };
     let pointers = DevicePointers {
         value: value.0 as u64,
         locations: locations.0 as u64,
         weights: weights.0 as u64,
         output,
     };
-    with_key(device, strides, [&value, &locations, &weights], levels, |key| {
+    with_key(head, [&value, &locations, &weights], levels, |key| {
         // SAFETY: PyTorch's allocator frees memory in stream order and the tensors are held until the
         // launch is queued; addresses, shapes and strides are of the same tensors; the stream is
         // PyTorch's current one on that device.
-        Ok(unsafe { cuda::forward(key, stream, pointers) }?)
+        py.detach(|| unsafe { cuda::forward(key, stream, pointers) }).map_err(PyErr::from)
     })
 }
 
-/// Checks the description of a call as a computation would, without tensors' contents.
+/// What a backward call on a GPU is, beside its tensors: `(device, wanted gradients (1 value, 2 locations,
+/// 4 weights), deterministic, value strides, strides of grad_output)`.
+#[derive(FromPyObject)]
+struct Request(i64, i64, bool, (i64, i64, i64), (i64, i64, i64));
+
+impl Request {
+    const fn head(&self) -> Head {
+        Head {
+            place: self.0,
+            gradients: self.1,
+            deterministic: self.2,
+            value_strides: self.3,
+            grad_strides: self.4,
+        }
+    }
+}
+
+/// Bytes of workspace that the same call of `cuda_backward` needs.
 #[pyfunction]
-fn check_call(
+fn cuda_backward_workspace(
+    py: Python<'_>,
     levels: &Bound<'_, PyAny>,
+    request: Request,
     value: Operand<'_>,
     locations: Operand<'_>,
     weights: Operand<'_>,
+) -> PyResult<usize> {
+    with_key(request.head(), [&value, &locations, &weights], levels, |key| {
+        py.detach(|| cuda::workspace_bytes(key)).map_err(PyErr::from)
+    })
+}
+
+/// Queues the gradients that are wanted on `stream` of a GPU; `addresses` are those of `grad_output`,
+/// the three gradients and the workspace.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "the tensors of a call; Python passes them in order")]
+fn cuda_backward(
+    py: Python<'_>,
+    levels: &Bound<'_, PyAny>,
+    request: Request,
+    stream: usize,
+    value: Operand<'_>,
+    locations: Operand<'_>,
+    weights: Operand<'_>,
+    addresses: (u64, u64, u64, u64, u64),
 ) -> PyResult<()> {
-    with_key(0, CONTIGUOUS, [&value, &locations, &weights], levels, |key| {
-        key.problem()?;
-        Ok(())
+    let (grad_output, grad_value, grad_locations, grad_weights, workspace) = addresses;
+    let pointers = BackwardPointers {
+        value: value.0 as u64,
+        locations: locations.0 as u64,
+        weights: weights.0 as u64,
+        grad_output,
+        grad_value,
+        grad_locations,
+        grad_weights,
+        workspace,
+    };
+    with_key(request.head(), [&value, &locations, &weights], levels, |key| {
+        // SAFETY: as in `cuda_forward`; gradients and workspace are allocated for exactly this call.
+        py.detach(|| unsafe { cuda::backward(key, stream, pointers) }).map_err(PyErr::from)
     })
 }
 
@@ -147,7 +196,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(cpu_forward, module)?)?;
     module.add_function(wrap_pyfunction!(cpu_backward, module)?)?;
     module.add_function(wrap_pyfunction!(cuda_forward, module)?)?;
-    module.add_function(wrap_pyfunction!(check_call, module)?)?;
+    module.add_function(wrap_pyfunction!(cuda_backward_workspace, module)?)?;
+    module.add_function(wrap_pyfunction!(cuda_backward, module)?)?;
     module.add_function(wrap_pyfunction!(search_packages, module)?)?;
     module.add_function(wrap_pyfunction!(facts::variants_json, module)?)?;
     module.add_function(wrap_pyfunction!(facts::device_info_json, module)?)?;

@@ -69,6 +69,7 @@ def _check_grad_output(grad_output: Tensor, value: Tensor, locations: Tensor) ->
 def forward_cpu(
     value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool = False
 ) -> Tensor:
+    """The output on the processor."""
     output = _output_for(value, locations)
     value, locations, weights = value.contiguous(), locations.contiguous(), weights.contiguous()
     _native.cpu_forward(
@@ -91,6 +92,7 @@ def backward_cpu(
     wanted: list[bool],
     deterministic: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients on the processor; always the same bits."""
     _check_grad_output(grad_output, value, locations)
     gradients = _gradients_for(value, locations, weights, wanted)
     grad_output, value = grad_output.contiguous(), value.contiguous()
@@ -139,6 +141,7 @@ def _value_strides(value: Tensor) -> tuple[int, int, int]:
 def forward_cuda(
     value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool = False
 ) -> Tensor:
+    """The output on a GPU, queued on the current stream."""
     if not value.device == locations.device == weights.device:
         _check_devices(value=value, sampling_locations=locations, attention_weights=weights)
     if value.dtype is torch.float64 or locations.dtype is torch.float64:
@@ -179,4 +182,46 @@ def backward_cuda(
     wanted: list[bool],
     deterministic: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    raise NotImplementedError("no CUDA backward yet")
+    """The gradients on a GPU, queued on the current stream."""
+    _check_devices(
+        grad_output=grad_output, value=value, sampling_locations=locations, attention_weights=weights
+    )
+    _check_grad_output(grad_output, value, locations)
+    if value.dtype is torch.float64 or locations.dtype is torch.float64:
+        host = _on_host(grad_output, value, locations, weights)
+        grad_value, grad_locations, grad_weights = backward_cpu(*host, levels, wanted)
+        device = value.device
+        return grad_value.to(device), grad_locations.to(device), grad_weights.to(device)
+    gradients = _gradients_for(value, locations, weights, wanted)
+    value = _with_unit_channels(value)
+    locations, weights = locations.contiguous(), weights.contiguous()
+    operands = (
+        _operand("value", value),
+        _operand("sampling_locations", locations),
+        _operand("attention_weights", weights),
+    )
+    index = value.device.index
+    request = (
+        index,
+        wanted[0] + 2 * wanted[1] + 4 * wanted[2],
+        deterministic or torch.are_deterministic_algorithms_enabled(),
+        _value_strides(value),
+        grad_output.stride(),
+    )
+    workspace_bytes = _native.cuda_backward_workspace(levels, request, *operands)
+    # From PyTorch's allocator: freed in stream order, and part of a graph that is being captured.
+    workspace = value.new_empty((workspace_bytes,), dtype=torch.uint8)
+    _native.cuda_backward(
+        levels,
+        request,
+        _current_stream(index),
+        *operands,
+        (
+            grad_output.data_ptr(),
+            gradients[0].data_ptr(),
+            gradients[1].data_ptr(),
+            gradients[2].data_ptr(),
+            workspace.data_ptr(),
+        ),
+    )
+    return gradients

@@ -25,25 +25,23 @@ def flatten(
                 numbers += (height, width, start, points)
                 start += height * width
             return numbers
-        level_count = len(spatial_shapes)
-        starts = level_start_index
-        if starts is None:
-            starts = []
-            for height, width in spatial_shapes:
-                starts.append(start)
-                start += height * width
-        counts = points if isinstance(points, (list, tuple)) else [points] * level_count
-        for name, given in (("level_start_index", starts), ("points", counts)):
-            if len(given) != level_count:
-                raise ValueError(
-                    f"`{name}` has {len(given)} entries for {level_count} levels; give one per level"
-                )
-        for (height, width), first, count in zip(spatial_shapes, starts, counts, strict=True):
-            numbers += (height, width, first, count)
-    except TypeError as error:
-        raise TypeError(
-            f"`spatial_shapes` must be one (height, width) per level, found {spatial_shapes!r}"
+        pairs = [(height, width) for height, width in spatial_shapes]
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            f"`spatial_shapes` must hold one (height, width) per level, found {spatial_shapes!r}"
         ) from error
+    starts = level_start_index
+    if starts is None:
+        starts = []
+        for height, width in pairs:
+            starts.append(start)
+            start += height * width
+    counts = points if isinstance(points, (list, tuple)) else [points] * len(pairs)
+    for name, given in (("level_start_index", starts), ("points", counts)):
+        if len(given) != len(pairs):
+            raise ValueError(f"`{name}` has {len(given)} entries for {len(pairs)} levels; give one per level")
+    for (height, width), first, count in zip(pairs, starts, counts, strict=True):
+        numbers += (height, width, first, count)
     return numbers
 
 

@@ -35,8 +35,26 @@ def cuda_forward(
     weights: _Operand,
     output: int,
 ) -> None: ...
-def check_call(
-    levels: list[int] | tuple[int, ...], value: _Operand, locations: _Operand, weights: _Operand
+
+# Device, wanted gradients (1 value, 2 locations, 4 weights), deterministic, strides of the value's images, heads and
+# pixels, strides of grad_output's images, queries and channels.
+_Request = tuple[int, int, bool, tuple[int, int, int], tuple[int, int, int]]
+
+def cuda_backward_workspace(
+    levels: list[int] | tuple[int, ...],
+    request: _Request,
+    value: _Operand,
+    locations: _Operand,
+    weights: _Operand,
+) -> int: ...
+def cuda_backward(
+    levels: list[int] | tuple[int, ...],
+    request: _Request,
+    stream: int,
+    value: _Operand,
+    locations: _Operand,
+    weights: _Operand,
+    addresses: tuple[int, int, int, int, int],
 ) -> None: ...
 def search_packages(folders: Sequence[str]) -> None: ...
 def variants_json() -> str: ...

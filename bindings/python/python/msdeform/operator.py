@@ -210,7 +210,7 @@ def call(value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], d
     if (
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()
-        or torch.is_autocast_enabled(value.device.type)
+        or torch.is_autocast_enabled("cuda" if value.is_cuda else "cpu")
     ):
         result = _forward(value, locations, weights, levels, deterministic)
     elif torch.is_grad_enabled() and (
@@ -277,7 +277,7 @@ def sampling_tensors(value: Tensor, locations: Tensor, weights: Tensor) -> tuple
 
 def _mapped(info: Any, in_dims: Any, value: Tensor, locations: Tensor, weights: Tensor, *rest: Any) -> Any:
     """One more batch axis is the batch itself, longer."""
-    if any(dim is not None for dim in in_dims[3:]):
+    if any(dim is not None for dim in torch.utils._pytree.tree_leaves(in_dims[3:])):
         raise NotImplementedError(
             "vmap over `spatial_shapes` or `level_start_index` has no meaning: one call has one list of levels"
         )
