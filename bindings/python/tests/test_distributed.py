@@ -33,9 +33,7 @@ def run(what: str, world: int) -> None:
         }
         command = [sys.executable, str(worker), what]
         processes.append(
-            subprocess.Popen(
-                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         )
     said = []
     try:

@@ -25,11 +25,19 @@ def arguments() -> dict[str, Any]:
 GOOD = arguments()
 
 BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "rank of value": ({"value": torch.zeros(2, 141, 32)}, ValueError, "`value` has shape [2, 141, 32], expected"),
+    "rank of value": (
+        {"value": torch.zeros(2, 141, 32)},
+        ValueError,
+        "`value` has shape [2, 141, 32], expected",
+    ),
     "pixels": ({"value": torch.zeros(2, 140, 4, 8)}, ValueError, "140 pixels"),
     "batch": ({"value": torch.zeros(3, 141, 4, 8)}, ValueError, "`sampling_locations` has shape"),
     "heads": ({"value": torch.zeros(2, 141, 5, 8)}, ValueError, "expected [2, queries, 5, 3, 3, 2]"),
-    "integer values": ({"value": torch.zeros(2, 141, 4, 8, dtype=torch.int64)}, TypeError, "`value` is torch.int64"),
+    "integer values": (
+        {"value": torch.zeros(2, 141, 4, 8, dtype=torch.int64)},
+        TypeError,
+        "`value` is torch.int64",
+    ),
     "integer weights": (
         {"attention_weights": torch.ones(2, 11, 4, 3, 3, dtype=torch.int32)},
         TypeError,
@@ -45,10 +53,22 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "points=",
     ),
-    "pairs": ({"sampling_locations": torch.zeros(2, 11, 4, 3, 3, 3)}, ValueError, "`sampling_locations` has shape"),
+    "pairs": (
+        {"sampling_locations": torch.zeros(2, 11, 4, 3, 3, 3)},
+        ValueError,
+        "`sampling_locations` has shape",
+    ),
     "queries": ({"attention_weights": torch.zeros(2, 12, 4, 3, 3)}, ValueError, "11 queries"),
-    "points": ({"attention_weights": torch.zeros(2, 11, 4, 3, 4)}, ValueError, "`attention_weights` has shape"),
-    "missing locations": ({"sampling_locations": None}, TypeError, "`sampling_locations` must be a torch.Tensor"),
+    "points": (
+        {"attention_weights": torch.zeros(2, 11, 4, 3, 4)},
+        ValueError,
+        "`attention_weights` has shape",
+    ),
+    "missing locations": (
+        {"sampling_locations": None},
+        TypeError,
+        "`sampling_locations` must be a torch.Tensor",
+    ),
     "array beside tensors": (
         {"attention_weights": np.zeros((2, 11, 4, 3, 3), dtype=np.float32)},
         TypeError,
@@ -60,7 +80,11 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         TypeError,
         "`spatial_shapes` is torch.float32; expected integers",
     ),
-    "form of shapes": ({"spatial_shapes": torch.ones(3, 3, dtype=torch.int64)}, ValueError, "expected [levels, 2]"),
+    "form of shapes": (
+        {"spatial_shapes": torch.ones(3, 3, dtype=torch.int64)},
+        ValueError,
+        "expected [levels, 2]",
+    ),
     "flat shapes": ({"spatial_shapes": [9, 12, 5, 6]}, TypeError, "`spatial_shapes`"),
     "triples": ({"spatial_shapes": [(9, 12, 1), (5, 6, 1), (1, 3, 1)]}, ValueError, "`spatial_shapes`"),
     "level without pixels": ({"spatial_shapes": [(9, 12), (5, 6), (0, 3)]}, ValueError, "level 2 is 0 x 3"),
@@ -68,7 +92,11 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "overlap": ({"level_start_index": [0, 100, 138]}, ValueError, "overlap"),
     "past the end": ({"level_start_index": [0, 108, 139]}, ValueError, "141 pixels"),
     "starts": ({"level_start_index": [0, 108]}, ValueError, "2 entries for 3 levels"),
-    "negative start": ({"level_start_index": torch.tensor([-1, 108, 138])}, ValueError, "must not be negative"),
+    "negative start": (
+        {"level_start_index": torch.tensor([-1, 108, 138])},
+        ValueError,
+        "must not be negative",
+    ),
     "points per level": (
         {
             "points": [3, 3],
@@ -123,6 +151,4 @@ def test_a_gradient_of_the_wrong_shape_is_refused() -> None:
     case = make_case()
     levels = [9, 12, 0, 3, 5, 6, 108, 3, 1, 3, 138, 3]
     with pytest.raises(ValueError, match="`grad_output` has shape"):
-        torch.ops.msdeform.ms_deform_attn_backward(
-            torch.zeros(2, 11, 31), *case.tensors, levels, [True, True, True]
-        )
+        torch.ops.msdeform.ms_deform_attn_backward(torch.zeros(2, 11, 31), *case.tensors, levels, [True, True, True])

@@ -43,7 +43,8 @@ def test_workloads_come_with_a_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"workload": "nothing"}, {"dtype": "f8"}, {"device": "tpu"}, {"variant": "x"}, {"seconds": -1.0}]
+    "change",
+    [{"workload": "nothing"}, {"dtype": "f8"}, {"device": "tpu"}, {"variant": "x"}, {"seconds": -1.0}],
 )
 def test_bench_refuses_what_it_does_not_know(change: dict[str, object]) -> None:
     arguments = {"workload": "edge_one_point", "device": "cpu", "seconds": 0.0, **change}

@@ -22,7 +22,14 @@ CASES = {
     "plain": {},
     "one image": {"batch": 1},
     "odd channels": {"channels": 33, "heads": 3},
-    "one of everything": {"batch": 1, "shapes": ((1, 1),), "heads": 1, "channels": 1, "queries": 1, "points": 1},
+    "one of everything": {
+        "batch": 1,
+        "shapes": ((1, 1),),
+        "heads": 1,
+        "channels": 1,
+        "queries": 1,
+        "points": 1,
+    },
     "points per level": {"points": [4, 1, 2]},
     "a level without points": {"points": [3, 0, 2]},
     "many queries": {"queries": 700, "channels": 32},
@@ -50,9 +57,7 @@ def test_output_and_gradients_are_within_the_bound(name: str, dtype: torch.dtype
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_values_with_float_locations_need_no_cast(dtype: torch.dtype) -> None:
     case = make_case().requires_grad()
-    output = msdeform.ms_deform_attn(
-        case.value.detach().to(dtype), case.shapes, None, case.locations, case.weights
-    )
+    output = msdeform.ms_deform_attn(case.value.detach().to(dtype), case.shapes, None, case.locations, case.weights)
     exact = Case(case.value.detach().to(dtype), case.shapes, case.locations, case.weights)
     assert output.dtype == dtype
     assert_close(output, reference(exact), BOUNDS[dtype])
@@ -70,9 +75,7 @@ def test_half_values_with_float_locations_need_no_cast(dtype: torch.dtype) -> No
         (torch.float64, torch.float32, torch.float32),
     ],
 )
-def test_other_mixtures_are_widened(
-    value: torch.dtype, locations: torch.dtype, weights: torch.dtype
-) -> None:
+def test_other_mixtures_are_widened(value: torch.dtype, locations: torch.dtype, weights: torch.dtype) -> None:
     case = make_case()
     mixed = Case(
         case.value.to(value).requires_grad_(),
@@ -94,8 +97,7 @@ def test_only_the_gradients_asked_for_are_computed_and_all_subsets_agree() -> No
     everything = reference_gradients(case, grad_output)
     for mask in range(1, 8):
         tensors = [
-            tensor.detach().clone().requires_grad_(bool(mask >> index & 1))
-            for index, tensor in enumerate(case.tensors)
+            tensor.detach().clone().requires_grad_(bool(mask >> index & 1)) for index, tensor in enumerate(case.tensors)
         ]
         output = attend(Case(tensors[0], case.shapes, tensors[1], tensors[2]))
         output.backward(grad_output)
@@ -110,9 +112,7 @@ def test_only_the_gradients_asked_for_are_computed_and_all_subsets_agree() -> No
 def test_gradient_check_in_float64() -> None:
     case = make_case(batch=1, shapes=((3, 4), (2, 2)), heads=2, channels=2, queries=2, points=2)
     exact = case.to(torch.float64).requires_grad()
-    assert torch.autograd.gradcheck(
-        lambda v, x, w: msdeform.ms_deform_attn(v, case.shapes, None, x, w), exact.tensors
-    )
+    assert torch.autograd.gradcheck(lambda v, x, w: msdeform.ms_deform_attn(v, case.shapes, None, x, w), exact.tensors)
 
 
 def test_stride_zero_gradients_and_views_are_read_right() -> None:
@@ -174,9 +174,7 @@ def test_levels_may_lie_in_another_order_and_leave_gaps() -> None:
     assert torch.equal(found, attend(case))
 
 
-@pytest.mark.parametrize(
-    "sizes", [{"batch": 0}, {"queries": 0}, {"heads": 0}, {"channels": 0}, {"points": 0}], ids=str
-)
+@pytest.mark.parametrize("sizes", [{"batch": 0}, {"queries": 0}, {"heads": 0}, {"channels": 0}, {"points": 0}], ids=str)
 def test_empty_tensors_are_ordinary(sizes: dict[str, int]) -> None:
     case = make_case(**sizes).requires_grad()
     output = attend(case)

@@ -136,7 +136,11 @@ def test_inference_and_training_may_share_what_is_cached() -> None:
 
 @pytest.mark.parametrize(
     ("keywords", "says"),
-    [({"d_model": 30, "n_heads": 4}, "multiple"), ({"n_points": [4, 4]}, "n_points"), ({"n_heads": 0}, "n_heads")],
+    [
+        ({"d_model": 30, "n_heads": 4}, "multiple"),
+        ({"n_points": [4, 4]}, "n_points"),
+        ({"n_heads": 0}, "n_heads"),
+    ],
 )
 def test_bad_sizes_are_refused(keywords: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):

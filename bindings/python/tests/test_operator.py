@@ -43,9 +43,7 @@ def test_opcheck_in_full(points: Any, needs_grad: bool) -> None:
     case = case.requires_grad() if needs_grad else case
     torch.library.opcheck(FORWARD.default, (*case.tensors, levels_of(case)))
     shapes, starts = torch.tensor(case.shapes), torch.tensor(levels_of(case)[2::4])
-    torch.library.opcheck(
-        FORWARD.tensor_levels, (*case.tensors, shapes, starts, case.points), {"deterministic": True}
-    )
+    torch.library.opcheck(FORWARD.tensor_levels, (*case.tensors, shapes, starts, case.points), {"deterministic": True})
 
 
 @pytest.mark.parametrize("wanted", [[True, True, True], [True, False, True], [False, True, False]], ids=str)
@@ -131,9 +129,7 @@ def test_exports(as_tensor: bool) -> None:
 
     arguments = (case.value, torch.tensor(case.shapes), case.locations, case.weights)
     queries = torch.export.Dim("queries", min=2, max=4096)
-    program = torch.export.export(
-        Layer(), arguments, dynamic_shapes=({}, {}, {1: queries}, {1: queries})
-    )
+    program = torch.export.export(Layer(), arguments, dynamic_shapes=({}, {}, {1: queries}, {1: queries}))
     names = [str(node.target) for node in program.graph.nodes]
     assert any("msdeform.ms_deform_attn" in name for name in names), names
     longer = make_case(queries=29)

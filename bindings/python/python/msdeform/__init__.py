@@ -56,9 +56,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise ModuleNotFoundError(
-            f"`msdeform.{name}` needs PyTorch; `pip install torch`", name="torch"
-        ) from error
+        raise ModuleNotFoundError(f"`msdeform.{name}` needs PyTorch; `pip install torch`", name="torch") from error
     globals()[name] = found
     return found
 

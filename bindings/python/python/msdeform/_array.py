@@ -45,9 +45,7 @@ def tensors_of_a_gpu(*given: Any) -> tuple[Any, ...] | None:
 def _array(name: str, given: Any) -> NDArray[Any]:
     array = given if isinstance(given, np.ndarray) else np.from_dlpack(given)
     if array.dtype.name not in _CODES:
-        raise TypeError(
-            f"`{name}` is {array.dtype.name}; expected float32, float16, bfloat16 or float64"
-        )
+        raise TypeError(f"`{name}` is {array.dtype.name}; expected float32, float16, bfloat16 or float64")
     return array
 
 

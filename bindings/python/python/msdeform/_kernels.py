@@ -25,9 +25,7 @@ _CODES: dict[torch.dtype, int] = {
 def _operand(name: str, tensor: Tensor) -> tuple[int, int, tuple[int, ...]]:
     code = _CODES.get(tensor.dtype)
     if code is None:
-        raise TypeError(
-            f"`{name}` is {tensor.dtype}; expected torch.float32, float16, bfloat16 or float64"
-        )
+        raise TypeError(f"`{name}` is {tensor.dtype}; expected torch.float32, float16, bfloat16 or float64")
     return tensor.data_ptr(), code, tensor.shape
 
 
@@ -145,8 +143,8 @@ def forward_cuda(
     if not value.device == locations.device == weights.device:
         _check_devices(value=value, sampling_locations=locations, attention_weights=weights)
     if value.dtype is torch.float64 or locations.dtype is torch.float64:
-        host = _on_host(value, locations, weights)
-        return forward_cpu(*host, levels).to(value.device)
+        on_host = _on_host(value, locations, weights)
+        return forward_cpu(on_host[0], on_host[1], on_host[2], levels).to(value.device)
     output = _output_for(value, locations)
     value = _with_unit_channels(value)
     locations, weights = locations.contiguous(), weights.contiguous()
@@ -183,14 +181,11 @@ def backward_cuda(
     deterministic: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients on a GPU, queued on the current stream."""
-    _check_devices(
-        grad_output=grad_output, value=value, sampling_locations=locations, attention_weights=weights
-    )
+    _check_devices(grad_output=grad_output, value=value, sampling_locations=locations, attention_weights=weights)
     _check_grad_output(grad_output, value, locations)
     if value.dtype is torch.float64 or locations.dtype is torch.float64:
-        host = _on_host(grad_output, value, locations, weights)
-        grad_value, grad_locations, grad_weights = backward_cpu(*host, levels, wanted)
-        device = value.device
+        host, device = _on_host(grad_output, value, locations, weights), value.device
+        grad_value, grad_locations, grad_weights = backward_cpu(host[0], host[1], host[2], host[3], levels, wanted)
         return grad_value.to(device), grad_locations.to(device), grad_weights.to(device)
     gradients = _gradients_for(value, locations, weights, wanted)
     value = _with_unit_channels(value)

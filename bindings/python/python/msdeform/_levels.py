@@ -79,6 +79,4 @@ def plain_starts(level_start_index: Any) -> list[int] | None:
     try:
         return [operator.index(start) for start in level_start_index]
     except TypeError as error:
-        raise TypeError(
-            f"`level_start_index` must hold one integer per level, found {level_start_index!r}"
-        ) from error
+        raise TypeError(f"`level_start_index` must hold one integer per level, found {level_start_index!r}") from error

@@ -88,9 +88,9 @@ _read: dict[int, tuple[weakref.ref[Any], int, Any]] = {}
 def _remembered(name: str, tensor: Tensor) -> Any:
     if tensor.is_inference():
         return operator.read_integers(name, tensor)  # Without a version nobody can know whether it changed.
-    identity = id(tensor)
+    identity, version = id(tensor), tensor._version
     entry = _read.get(identity)
-    if entry is not None and entry[0]() is tensor and entry[1] == tensor._version:
+    if entry is not None and entry[0]() is tensor and entry[1] == version:
         return entry[2]
     _check_shape_tensor(name, tensor)
     numbers = operator.read_integers(name, tensor)
@@ -98,5 +98,5 @@ def _remembered(name: str, tensor: Tensor) -> Any:
     def forget(_: Any) -> None:
         _read.pop(identity, None)
 
-    _read[identity] = (weakref.ref(tensor, forget), tensor._version, numbers)
+    _read[identity] = (weakref.ref(tensor, forget), version, numbers)
     return numbers

@@ -139,7 +139,9 @@ class MSDeformAttn(nn.Module):
         """Repeats the third axis, levels, for the points of each."""
         if isinstance(self.n_points, int):
             return by_level.repeat_interleave(self.n_points, dim=2)
-        pieces = [by_level[:, :, level : level + 1].expand(-1, -1, count, -1) for level, count in enumerate(self._points)]
+        pieces = [
+            by_level[:, :, level : level + 1].expand(-1, -1, count, -1) for level, count in enumerate(self._points)
+        ]
         return torch.cat(pieces, dim=2)
 
     def _sizes(self, spatial_shapes: Any, like: Tensor) -> Tensor:
@@ -161,7 +163,9 @@ class MSDeformAttn(nn.Module):
         return found
 
     def _sizes_of(self, shapes: Sequence[tuple[int, int]], like: Tensor) -> Tensor:
-        pairs = [(width, height) for (height, width), count in zip(shapes, self._points, strict=True) for _ in range(count)]
+        pairs = [
+            (width, height) for (height, width), count in zip(shapes, self._points, strict=True) for _ in range(count)
+        ]
         return torch.tensor(pairs, dtype=like.dtype, device=like.device).view(-1, 2)
 
     def _shares(self, like: Tensor) -> Tensor:
@@ -176,9 +180,7 @@ class MSDeformAttn(nn.Module):
 
     def extra_repr(self) -> str:
         """The arguments, for `print(model)`."""
-        text = (
-            f"d_model={self.d_model}, n_levels={self.n_levels}, n_heads={self.n_heads}, n_points={self.n_points}"
-        )
+        text = f"d_model={self.d_model}, n_levels={self.n_levels}, n_heads={self.n_heads}, n_points={self.n_points}"
         return text + ", deterministic=True" if self.deterministic else text
 
     def __getstate__(self) -> dict[str, Any]:

@@ -20,11 +20,14 @@ from ._levels import flatten
 
 __all__ = ["BACKWARD", "FORWARD", "read_integers"]
 
-_LIBRARY = torch.library.Library("msdeform", "DEF")  # noqa: TOR901 (lives as long as the process)
+_LIBRARY = torch.library.Library("msdeform", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 # Reading a tensor on the GPU waits for it, which a captured graph cannot. Newer versions of the compiler
 # split the graph there when told.
-_READING_TAGS = (*_TAGS, *(getattr(torch.Tag, name) for name in ("cudagraph_unsafe",) if hasattr(torch.Tag, name)))
+_READING_TAGS = (
+    *_TAGS,
+    *(getattr(torch.Tag, name) for name in ("cudagraph_unsafe",) if hasattr(torch.Tag, name)),
+)
 
 _TENSORS = "Tensor value, Tensor sampling_locations, Tensor attention_weights"
 _NUMBERS = "SymInt[] levels"
@@ -138,9 +141,7 @@ class _Attend(torch.autograd.Function):
     """Forward and backward by the operators above; further arguments are passed on to both."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, overloads: Any, value: Tensor, locations: Tensor, weights: Tensor, *rest: Any
-    ) -> Tensor:
+    def forward(ctx: Any, overloads: Any, value: Tensor, locations: Tensor, weights: Tensor, *rest: Any) -> Tensor:
         ctx.overloads = overloads
         ctx.rest = [None if isinstance(item, Tensor) else item for item in rest]
         ctx.save_for_backward(value, locations, weights, *(t for t in rest if isinstance(t, Tensor)))
@@ -150,18 +151,13 @@ class _Attend(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
         value, locations, weights, *tensors = ctx.saved_tensors
         saved = iter(tensors)
-        rest = [
-            next(saved) if is_tensor else item
-            for item, is_tensor in zip(ctx.rest, ctx.is_tensor, strict=True)
-        ]
+        rest = [next(saved) if is_tensor else item for item, is_tensor in zip(ctx.rest, ctx.is_tensor, strict=True)]
         wanted = list(ctx.needs_input_grad[1:4])
         *levels, deterministic = rest
-        gradients = ctx.overloads[1](
-            grad_output, value, locations, weights, *levels, wanted, deterministic
-        )
+        gradients = ctx.overloads[1](grad_output, value, locations, weights, *levels, wanted, deterministic)
         found = (gradient if is_wanted else None for gradient, is_wanted in zip(gradients, wanted, strict=True))
         return None, *found, *(None for _ in rest)
 
@@ -170,7 +166,7 @@ class _Gradients(torch.autograd.Function):
     """The gradient, whose own gradient does not exist."""
 
     @staticmethod
-    def forward(ctx: Any, overload: Any, *arguments: Any) -> Any:  # type: ignore[override]
+    def forward(ctx: Any, overload: Any, *arguments: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
             return overload(*arguments)
 
@@ -189,9 +185,7 @@ def _differentiable(*overloads: Any) -> Any:
     forward = overloads[0]
 
     def kernel(value: Tensor, locations: Tensor, weights: Tensor, *rest: Any) -> Tensor:
-        if torch.is_grad_enabled() and (
-            value.requires_grad or locations.requires_grad or weights.requires_grad
-        ):
+        if torch.is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad):
             # The dispatcher drops a last argument that has its default value.
             rest = rest if isinstance(rest[-1], bool) else (*rest, False)
             result: Tensor = _Attend.apply(overloads, value, locations, weights, *rest)
@@ -213,9 +207,7 @@ def call(value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], d
         or torch.is_autocast_enabled("cuda" if value.is_cuda else "cpu")
     ):
         result = _forward(value, locations, weights, levels, deterministic)
-    elif torch.is_grad_enabled() and (
-        value.requires_grad or locations.requires_grad or weights.requires_grad
-    ):
+    elif torch.is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad):
         result = _Attend.apply(_OVERLOADS, value, locations, weights, levels, deterministic)
     else:
         with torch._C._AutoDispatchBelowAutograd():
@@ -225,9 +217,7 @@ def call(value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], d
 
 def _differentiable_once(overload: Any) -> Any:
     def kernel(*arguments: Any) -> Any:
-        if torch.is_grad_enabled() and any(
-            isinstance(item, Tensor) and item.requires_grad for item in arguments
-        ):
+        if torch.is_grad_enabled() and any(isinstance(item, Tensor) and item.requires_grad for item in arguments):
             return _Gradients.apply(overload, *arguments)
         with torch._C._AutoDispatchBelowAutograd():
             return overload(*arguments)
@@ -289,9 +279,7 @@ def _mapped(info: Any, in_dims: Any, value: Tensor, locations: Tensor, weights: 
             tensor = tensor.movedim(dim, 0)
         return tensor.reshape(info.batch_size * tensor.shape[1], *tensor.shape[2:])
 
-    folded = [
-        fold(tensor, dim) for tensor, dim in zip((value, locations, weights), in_dims[:3], strict=True)
-    ]
+    folded = [fold(tensor, dim) for tensor, dim in zip((value, locations, weights), in_dims[:3], strict=True)]
     overload = _forward if isinstance(rest[0], (list, tuple)) else _forward_read
     output = overload(*folded, *rest)
     return output.unflatten(0, (info.batch_size, -1)), 0

@@ -83,12 +83,8 @@ def _point_list_function(original: Callable[..., Tensor]) -> Callable[..., Tenso
         method: str = "default",
     ) -> Tensor:
         if method != "default":  # Nearest pixels instead of interpolation: another operator.
-            return original(
-                value, value_spatial_shapes, sampling_locations, attention_weights, num_points_list, method
-            )
-        return attend(
-            value, value_spatial_shapes, None, sampling_locations, attention_weights, num_points_list, False
-        )
+            return original(value, value_spatial_shapes, sampling_locations, attention_weights, num_points_list, method)
+        return attend(value, value_spatial_shapes, None, sampling_locations, attention_weights, num_points_list, False)
 
     return multi_scale_deformable_attention_v2
 
@@ -102,7 +98,13 @@ def _apply(
     im2col_step: int = 64,
 ) -> Tensor:
     return attend(
-        value, value_spatial_shapes, value_level_start_index, sampling_locations, attention_weights, None, False
+        value,
+        value_spatial_shapes,
+        value_level_start_index,
+        sampling_locations,
+        attention_weights,
+        None,
+        False,
     )
 
 
@@ -215,7 +217,7 @@ def _patch_transformers() -> int:
         layer = own.get("MultiScaleDeformableAttention")
         if inspect.isclass(layer) and layer.__module__ == module.__name__:
             name = f"{module.__name__}.MultiScaleDeformableAttention.forward"
-            if _is_known(name, layer.forward, _FORWARD_PARAMETERS):
+            if _is_known(name, getattr(layer, "forward", None), _FORWARD_PARAMETERS):
                 count += _replace(layer, "forward", _transformers_forward, name)
         for attribute, known, make in (
             ("multi_scale_deformable_attention", _PLAIN_PARAMETERS, lambda _: _plain_function),
@@ -239,7 +241,7 @@ def _patch_functions(prefix: str) -> int:
                 continue
             name = f"{found.__module__}.{attribute}.apply"
             if found.__module__ == module.__name__ and _is_known(
-                name, found.forward, ("ctx", *_FUNCTION_PARAMETERS)
+                name, getattr(found, "forward", None), ("ctx", *_FUNCTION_PARAMETERS)
             ):
                 count += _replace(found, "apply", staticmethod(_apply), name)
         for attribute in ("multi_scale_deformable_attn_pytorch", "ms_deform_attn_core_pytorch"):
