@@ -1,7 +1,7 @@
 """Share one call out over several processes with DTensor: by images, by queries or by heads.
 
-    pip install msdeform torch
-    torchrun --nproc-per-node 2 distributed.py
+pip install msdeform torch
+torchrun --nproc-per-node 2 distributed.py
 """
 
 import os

@@ -1,7 +1,7 @@
 """Export a layer to a program that runs without its Python source, for any number of queries.
 
-    pip install msdeform torch
-    python export_layer.py
+pip install msdeform torch
+python export_layer.py
 """
 
 import tempfile

@@ -1,7 +1,7 @@
 """Swap the operator into a transformers model at run time, and compare before and after.
 
-    pip install msdeform torch transformers
-    python swap_into_transformers.py
+pip install msdeform torch transformers
+python swap_into_transformers.py
 """
 
 import time
