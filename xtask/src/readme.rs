@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use msdeform_bench::{readme, record};
+use msdeform_bench::{Profile, readme, record};
 
 use crate::steps::Report;
 use crate::tree;
@@ -44,6 +44,7 @@ pub fn check() -> Result<Report> {
 fn tables() -> Result<(String, String, usize)> {
     let found = std::fs::read_to_string(tree::root().join("README.md")).context("README.md")?;
     let records = record::load_committed(&tree::root().join("records"))?;
-    let spliced = readme::splice(&found, &records)?;
+    let profiles = Profile::load_all(&tree::root().join("records"))?;
+    let spliced = readme::splice(&found, &records, &profiles)?;
     Ok((found, spliced, records.len()))
 }

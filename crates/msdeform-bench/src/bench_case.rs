@@ -2,7 +2,7 @@
 
 use msdeform::VariantSpec;
 
-use crate::device::{Device, DeviceError};
+use crate::device::{Device, DeviceError, Timing};
 use crate::verify::{Limits, Report, Skip, verify_case};
 use crate::workload::WorkloadError;
 use crate::{Budget, Case, Measurement, measure};
@@ -53,31 +53,29 @@ pub fn bench_case(
     let inputs = case.inputs(&problem);
     let mut measurements = Vec::with_capacity(fitting.len());
     for variant in fitting {
-        let mut measurement = measure(device, case, &problem, &inputs, variant, budget)?;
+        let mut timed = measure(device, case, &problem, &inputs, variant, budget)?;
         if let Some(check) = report.checked.iter().find(|check| check.label.variant == variant.id) {
-            measurement.rel_l2 = check.worst_rel_l2();
+            timed.iter_mut().for_each(|measurement| measurement.rel_l2 = check.worst_rel_l2());
         }
-        measurements.push(measurement);
+        measurements.extend(timed);
     }
     fill_speedups(device, &mut measurements);
     Ok((measurements, report))
 }
 
-/// Relates every time to that of the baseline of its direction, where that was timed too.
+/// Relates every time to that of the baseline of its direction by the same clock, where that was timed
+/// too.
 fn fill_speedups(device: &dyn Device, measurements: &mut [Measurement]) {
     for direction in msdeform::Direction::ALL {
         let Some(baseline) = device.baseline(direction) else { continue };
-        let Some(baseline_us) = measurements
+        let baselines: Vec<(Timing, f64)> = measurements
             .iter()
-            .find(|m| m.label.variant == baseline.id)
-            .map(|m| m.statistics.median_us)
-        else {
-            continue;
-        };
-        for measurement in measurements.iter_mut() {
-            if measurement.label.direction == direction.name() {
-                measurement.speedup = Some(baseline_us / measurement.statistics.median_us);
-            }
+            .filter(|m| m.label.variant == baseline.id)
+            .map(|m| (m.timing, m.statistics.median_us))
+            .collect();
+        for m in measurements.iter_mut().filter(|m| m.label.direction == direction.name()) {
+            let same_clock = baselines.iter().find(|(clock, _)| *clock == m.timing);
+            m.speedup = same_clock.map(|(_, baseline_us)| baseline_us / m.statistics.median_us);
         }
     }
 }

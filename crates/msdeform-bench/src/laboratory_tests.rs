@@ -10,7 +10,8 @@ use crate::device::{Bandwidth, Device, DeviceError, DeviceId, Outputs, Prepared,
 use crate::verify::{Limits, verify_case};
 use crate::workload::{self, Sizes};
 use crate::{
-    Breadth, Budget, Buffer, Case, HostTensors, Locations, STANDARD_SEED, Selection, bench_case,
+    Breadth, Budget, Buffer, Case, Ceiling, HostTensors, Locations, STANDARD_SEED, Selection,
+    bench_case,
 };
 
 /// What a variant of the test device does wrong.
@@ -108,6 +109,9 @@ impl Device for TestDevice {
     fn probe_bandwidth(&self) -> Result<Bandwidth, DeviceError> {
         Ok(Bandwidth { copy_gb_per_s: 1.0, buffer_bytes: 1, threads: 1, in_cache: false })
     }
+    fn ceilings(&self, _before: &mut dyn FnMut(&str)) -> Result<Vec<Ceiling>, DeviceError> {
+        Ok(Vec::new())
+    }
 }
 
 struct Run<'a> {
@@ -168,13 +172,13 @@ impl Prepared for Run<'_> {
     fn read(&mut self) -> Result<Outputs, DeviceError> {
         Ok(self.outputs.clone())
     }
-    fn time(&mut self, count: usize) -> Result<Vec<f64>, DeviceError> {
+    fn time(&mut self, _clock: Timing, count: usize) -> Result<Vec<f64>, DeviceError> {
         // A clock that a test can predict: the scaled variants take half the time.
         let time_us = if self.fault == Fault::None { 10.0 } else { 5.0 };
         Ok(vec![time_us; count])
     }
-    fn timing(&self) -> Timing {
-        Timing::Cpu
+    fn clocks(&self) -> Vec<Timing> {
+        vec![Timing::Cpu]
     }
     fn mode(&self) -> &'static str {
         "default"
@@ -309,4 +313,33 @@ fn selections_take_what_workloads_list_unless_told() {
     selection.variants = vec!["fwd_exactly".into()];
     let message = selection.variants_of(&TestDevice).unwrap_err().to_string();
     assert!(message.contains("fwd_exactly") && message.contains("bwd_exact"), "{message}");
+}
+
+#[test]
+fn the_dispatcher_is_within_five_percent_of_the_best_variant_in_the_newest_record_of_a_gpu() {
+    let records = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records");
+    let records = crate::record::load_all(&records).unwrap();
+    let newest = records.iter().rev().find(|record| {
+        let timed = |m: &crate::Measurement| m.dispatched && m.timing != Timing::Cpu;
+        record.measurements.iter().any(timed)
+    });
+    let Some(record) = newest else {
+        eprintln!("SKIPPED: no record of a GPU says what was dispatched");
+        return;
+    };
+    for loss in crate::overview::dispatch_losses(record) {
+        let (chosen, fastest) = (&loss.chosen, &loss.fastest);
+        assert!(
+            loss.ratio() <= 1.05,
+            "{} {} {} {}: {} takes {} us, {} {} us",
+            chosen.workload,
+            chosen.locations,
+            chosen.dtype,
+            chosen.direction,
+            chosen.variant,
+            chosen.median_us,
+            fastest.variant,
+            fastest.median_us
+        );
+    }
 }

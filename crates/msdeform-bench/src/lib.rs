@@ -1,10 +1,12 @@
 //! The laboratory of msdeform: workloads, seeded inputs, verification against the `f64` reference,
 //! timing, statistics and records. The command line and the README's tables are made from it.
 
+pub mod analyze;
 mod bench_case;
 mod buffer;
 pub mod case;
 pub mod compare;
+pub mod counters;
 pub mod device;
 pub mod generate;
 pub mod grid;
@@ -12,13 +14,16 @@ pub mod ledger;
 mod measure;
 mod number;
 pub mod overview;
+pub mod profile;
 pub mod readme;
 pub mod record;
+pub mod report;
 mod statistics;
 pub mod verify;
 pub mod work;
 pub mod workload;
 
+pub use analyze::Analysis;
 pub use bench_case::{BenchError, bench_case};
 pub use buffer::Buffer;
 pub use case::Case;
@@ -26,6 +31,7 @@ pub use device::{Device, DeviceError, DeviceId};
 pub use generate::{Draw, HostTensors, STANDARD_SEED};
 pub use grid::{Breadth, Selection};
 pub use measure::{Budget, Measurement, measure};
+pub use profile::{Ceiling, Floors, Profile};
 pub use record::{Record, RecordError};
 pub use statistics::Statistics;
 pub use work::{Throughput, Work};

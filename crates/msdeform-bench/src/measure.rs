@@ -5,7 +5,7 @@ use std::time::Instant;
 use msdeform::VariantSpec;
 use serde::{Deserialize, Serialize};
 
-use crate::device::{Device, DeviceError, Timing};
+use crate::device::{Device, DeviceError, Prepared, Timing};
 use crate::{Case, HostTensors, Statistics, Throughput, Work, case::Label, number};
 
 /// How long to measure.
@@ -54,6 +54,9 @@ pub struct Measurement {
     /// Time of the baseline variant over this one's, where it was timed too.
     #[serde(default)]
     pub speedup: Option<f64>,
+    /// Whether this is what a user gets without naming a variant.
+    #[serde(default)]
+    pub dispatched: bool,
     /// Every sample, in the order taken.
     pub samples_us: Vec<f64>,
 }
@@ -62,7 +65,8 @@ pub struct Measurement {
 const WARM_UP_RUNS: usize = 3;
 const WARM_UP_SHARE: f64 = 0.25;
 
-/// Times a variant on inputs that were made for the case in full size.
+/// Times a variant on inputs that were made for the case in full size, by each clock that shows
+/// something about it.
 ///
 /// # Errors
 /// Whatever the device says, typed.
@@ -73,7 +77,7 @@ pub fn measure(
     inputs: &HostTensors,
     variant: &'static VariantSpec,
     budget: Budget,
-) -> Result<Measurement, DeviceError> {
+) -> Result<Vec<Measurement>, DeviceError> {
     let mut prepared = device.prepare(variant, problem, inputs)?;
     let start = Instant::now();
     for _ in 0..WARM_UP_RUNS {
@@ -82,29 +86,45 @@ pub fn measure(
             break;
         }
     }
+    let chosen = device.dispatch(problem, variant.direction);
+    let dispatched = chosen.is_ok_and(|chosen| chosen.id == variant.id);
+    let clocks = prepared.clocks();
+    let timed = clocks.into_iter().map(|clock| {
+        let samples_us = take_samples(prepared.as_mut(), clock, budget)?;
+        let statistics = Statistics::of(&samples_us).ok_or(DeviceError::Unsupported {
+            variant: variant.id,
+            reason: "the device's clock returned no usable time".to_owned(),
+        })?;
+        let work = Work::of(problem, variant.direction);
+        Ok(Measurement {
+            label: case.label(variant, problem),
+            mode: prepared.mode().to_owned(),
+            timing: clock,
+            threads: device.threads(),
+            statistics,
+            work,
+            throughput: work.throughput(statistics.median_us),
+            workspace_bytes: prepared.workspace_bytes(),
+            rel_l2: f64::NAN,
+            speedup: None,
+            dispatched,
+            samples_us,
+        })
+    });
+    timed.collect()
+}
+
+fn take_samples(
+    prepared: &mut dyn Prepared,
+    clock: Timing,
+    budget: Budget,
+) -> Result<Vec<f64>, DeviceError> {
     let start = Instant::now();
     let mut samples_us = Vec::new();
     while samples_us.len() < budget.min_samples.max(1)
         || (samples_us.len() < budget.max_samples && start.elapsed().as_secs_f64() < budget.seconds)
     {
-        samples_us.extend(prepared.time(1)?);
+        samples_us.extend(prepared.time(clock, 1)?);
     }
-    let statistics = Statistics::of(&samples_us).ok_or(DeviceError::Unsupported {
-        variant: variant.id,
-        reason: "the device's clock returned no usable time".to_owned(),
-    })?;
-    let work = Work::of(problem, variant.direction);
-    Ok(Measurement {
-        label: case.label(variant, problem),
-        mode: prepared.mode().to_owned(),
-        timing: prepared.timing(),
-        threads: device.threads(),
-        statistics,
-        work,
-        throughput: work.throughput(statistics.median_us),
-        workspace_bytes: prepared.workspace_bytes(),
-        rel_l2: f64::NAN,
-        speedup: None,
-        samples_us,
-    })
+    Ok(samples_us)
 }

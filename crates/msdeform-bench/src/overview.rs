@@ -1,12 +1,15 @@
 //! The short table: one row per workload and direction, the best exact figure of each format.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use msdeform::DType;
+use msdeform::{DType, Direction};
 
-use crate::record::Figure;
-use crate::workload;
+use crate::device::Timing;
+use crate::record::{Figure, Record, newest};
+use crate::workload::{self, Sizes};
+use crate::{Floors, Profile};
 
 /// One line of the short table.
 #[derive(Clone, Debug)]
@@ -53,11 +56,65 @@ pub fn overview(figures: &[Figure]) -> Vec<Row> {
             best: BTreeMap::new(),
         });
         let best = row.best.entry(figure.dtype.clone()).or_insert_with(|| figure.clone());
-        if figure.median_us < best.median_us {
+        if stands_before(figure, best) {
             *best = figure.clone();
         }
     }
     rows.into_values().collect()
+}
+
+/// A table shows what a user gets: the variant that was dispatched, by the newest record that says so.
+/// Records from before they said so show the fastest.
+fn stands_before(figure: &Figure, other: &Figure) -> bool {
+    let rank = |figure: &Figure| figure.dispatched.then(|| figure.date.clone());
+    match rank(figure).cmp(&rank(other)) {
+        Ordering::Equal => figure.median_us < other.median_us,
+        order => order == Ordering::Greater,
+    }
+}
+
+/// Where the dispatcher's choice was slower than the fastest exact variant of the same case.
+#[derive(Clone, Debug)]
+pub struct DispatchLoss {
+    /// What the dispatcher chose.
+    pub chosen: Figure,
+    /// The fastest.
+    pub fastest: Figure,
+}
+
+impl DispatchLoss {
+    /// Time of the choice over the fastest time.
+    #[must_use]
+    pub fn ratio(&self) -> f64 {
+        self.chosen.median_us / self.fastest.median_us
+    }
+}
+
+/// Every dispatched figure beside the fastest exact variant that the same record timed on the same case
+/// by the same clock. Tiny calls are judged by graph replay, where they have one.
+#[must_use]
+pub fn dispatch_losses(record: &Record) -> Vec<DispatchLoss> {
+    let figures = newest(std::slice::from_ref(record));
+    let same_case = |a: &Figure, b: &Figure| {
+        let key = |f: &Figure| {
+            let names = [&f.workload, &f.locations, &f.layout, &f.dtype, &f.direction, &f.mode];
+            (names.map(Clone::clone), f.batch, f.queries, f.threads)
+        };
+        key(a) == key(b)
+    };
+    let chosen = figures.iter().filter(|figure| figure.dispatched && is_exact(figure));
+    let losses = chosen.filter_map(|chosen| {
+        let rivals = || figures.iter().filter(|other| same_case(chosen, other));
+        let by_graph = rivals().any(|other| other.timing == Timing::Graph);
+        if by_graph && chosen.timing != Timing::Graph {
+            return None;
+        }
+        let fastest = rivals()
+            .filter(|other| other.timing == chosen.timing && is_exact(other))
+            .min_by(|a, b| a.median_us.total_cmp(&b.median_us))?;
+        Some(DispatchLoss { chosen: chosen.clone(), fastest: fastest.clone() })
+    });
+    losses.collect()
 }
 
 fn is_exact(figure: &Figure) -> bool {
@@ -127,9 +184,84 @@ pub fn markdown(rows: &[Row]) -> String {
     out
 }
 
+/// The forward rows again, each best half-precision time beside what the device's ceilings leave for it;
+/// empty if the profile has no such ceilings.
+#[must_use]
+pub fn floors_markdown(rows: &[Row], profile: &Profile) -> String {
+    let mut lines = String::new();
+    for row in rows.iter().filter(|row| row.direction == Direction::Forward.name()) {
+        let Some(best) = row.best.get(DType::F16.name()) else { continue };
+        let Some(floors) = floors_of(row, profile) else { continue };
+        let share = 100.0 * floors.l1_us / best.median_us;
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            lines,
+            "| {} | {} | {} | {} | {} | {} | {share:.0} % |",
+            row.workload,
+            row.locations,
+            time(best.median_us),
+            time(floors.l1_us),
+            time(floors.without_l1_us),
+            time(floors.dram_us),
+        );
+    }
+    if lines.is_empty() {
+        return lines;
+    }
+    format!(
+        "How far `f16` is from what the chip can do (`msdeform probe`): the gather alone if every byte \
+         comes from L1, if none does, and the tensors once through DRAM (warm runs of small calls find \
+         them in L2).\n\n\
+         | workload | locations | f16 | all from L1 | none from L1 | DRAM once | L1 floor / time |\n\
+         |---|---|--:|--:|--:|--:|--:|\n{lines}\n"
+    )
+}
+
+fn floors_of(row: &Row, profile: &Profile) -> Option<Floors> {
+    let sizes = Sizes { batch: Some(row.batch), queries: Some(row.queries) };
+    let layout = row.layout.parse().ok()?;
+    let problem = workload::find(&row.workload)?.problem(DType::F16, layout, sizes).ok()?;
+    Floors::of(&problem, profile)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::tests::profile_of;
+    use crate::record::tests::record_of;
+
+    #[test]
+    fn a_table_shows_what_is_dispatched_and_a_loss_is_found() {
+        let mut record = record_of("2026-01-01T00:00:00Z", 900.0);
+        let mut faster = record.measurements[0].clone();
+        faster.label.variant = "fwd_other".to_owned();
+        faster.dispatched = false;
+        faster.statistics.median_us = 600.0;
+        let mut inexact = faster.clone();
+        inexact.label.variant = "fwd_wrong".to_owned();
+        inexact.statistics.median_us = 1.0;
+        inexact.rel_l2 = f64::NAN;
+        record.measurements.extend([faster, inexact]);
+        let rows = overview(&newest(std::slice::from_ref(&record)));
+        assert_eq!(rows[0].best["f32"].variant, "fwd_test");
+        let losses = dispatch_losses(&record);
+        assert_eq!(losses.len(), 1);
+        assert_eq!(losses[0].fastest.variant, "fwd_other");
+        assert!((losses[0].ratio() - 1.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn floors_stand_beside_the_forward_in_half_precision() {
+        let mut record = record_of("2026-01-01T00:00:00Z", 100.0);
+        record.measurements[0].label.dtype = "f16".to_owned();
+        let rows = overview(&newest(std::slice::from_ref(&record)));
+        let table = floors_markdown(&rows, &profile_of("test-chip-2c"));
+        // 22223 x 8 x 16 samples of 4 x 64 bytes at 32.4 TB/s.
+        assert!(table.contains("| ddetr_enc | local | 100 us | 22.5 us |"), "{table}");
+        record.measurements[0].label.direction = "backward".to_owned();
+        let rows = overview(&newest(std::slice::from_ref(&record)));
+        assert_eq!(floors_markdown(&rows, &profile_of("test-chip-2c")), "");
+    }
 
     #[test]
     fn times_have_three_digits_and_a_unit() {

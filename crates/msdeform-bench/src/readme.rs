@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use msdeform::DeviceKind;
 
-use crate::overview::{markdown, most_threads, overview};
+use crate::Profile;
+use crate::overview::{floors_markdown, markdown, most_threads, overview};
 use crate::record::{Record, newest};
 
 /// What is wrong with the markers in a README.
@@ -22,12 +23,16 @@ pub enum SpliceError {
 }
 
 /// Replaces what stands between `<!-- records:cpu:begin -->` and `<!-- records:cpu:end -->` (and
-/// likewise for `cuda`) by the newest figures of the given records, which come oldest first. A
-/// README without a kind's markers gets no table of it; all other text stays as it is.
+/// likewise for `cuda`) by the newest figures of the given records, which come oldest first, and the
+/// floors that the profiles imply. A README without a kind's markers gets no table of it; all other text stays as it is.
 ///
 /// # Errors
 /// [`SpliceError::Markers`] if a marker is missing its partner or comes twice.
-pub fn splice(readme: &str, records: &[Record]) -> Result<String, SpliceError> {
+pub fn splice(
+    readme: &str,
+    records: &[Record],
+    profiles: &[Profile],
+) -> Result<String, SpliceError> {
     let mut text = readme.to_owned();
     for kind in [DeviceKind::Cpu, DeviceKind::Cuda] {
         let begin = format!("<!-- records:{kind}:begin -->");
@@ -39,7 +44,7 @@ pub fn splice(readme: &str, records: &[Record]) -> Result<String, SpliceError> {
         let place = text.find(&begin).map(|at| at + begin.len()).zip(text.find(&end));
         match place {
             Some((from, to)) if begins == 1 && ends == 1 && from <= to => {
-                text.replace_range(from..to, &tables(kind, records));
+                text.replace_range(from..to, &tables(kind, records, profiles));
             }
             _ => return Err(SpliceError::Markers { begin, end }),
         }
@@ -48,7 +53,7 @@ pub fn splice(readme: &str, records: &[Record]) -> Result<String, SpliceError> {
 }
 
 /// One table per device of a kind, the device measured last first.
-fn tables(kind: DeviceKind, records: &[Record]) -> String {
+fn tables(kind: DeviceKind, records: &[Record], profiles: &[Profile]) -> String {
     let of_kind: Vec<Record> =
         records.iter().filter(|record| record.device.kind == kind.name()).cloned().collect();
     if of_kind.is_empty() {
@@ -68,14 +73,20 @@ fn tables(kind: DeviceKind, records: &[Record]) -> String {
             .first()
             .and_then(|figure| figure.threads)
             .map_or_else(String::new, |threads| format!(", {threads} threads"));
+        let rows = overview(&figures);
+        let dispatched = rows.iter().flat_map(|row| row.best.values()).all(|best| best.dispatched);
+        let variant = if dispatched { "variant a call gets" } else { "fastest variant" };
         // Writing to a String cannot fail.
         let _ = writeln!(
             out,
-            "{}{threads}; median times of the fastest variant, from `records/{slug}`.\n",
+            "{}{threads}; median times of the {variant}, from `records/{slug}`.\n",
             record.device.name
         );
-        out.push_str(&markdown(&overview(&figures)));
+        out.push_str(&markdown(&rows));
         out.push('\n');
+        if let Some(profile) = profiles.iter().find(|profile| profile.device.slug == slug) {
+            out.push_str(&floors_markdown(&rows, profile));
+        }
     }
     out.truncate(out.trim_end().len());
     out.push('\n');
@@ -91,33 +102,37 @@ mod tests {
 
     #[test]
     fn the_table_is_replaced_and_the_rest_stays() {
-        let spliced = splice(README, &[record_of("2026-01-01T00:00:00Z", 1500.0)]).unwrap();
+        let spliced = splice(README, &[record_of("2026-01-01T00:00:00Z", 1500.0)], &[]).unwrap();
         assert!(spliced.starts_with("# x\n<!-- records:cpu:begin -->\n"), "{spliced}");
         assert!(spliced.ends_with("\n<!-- records:cpu:end -->\nrest\n"), "{spliced}");
         assert!(!spliced.contains("old") && spliced.contains("1.50 ms"), "{spliced}");
         let records = [record_of("2026-01-01T00:00:00Z", 1500.0)];
-        assert_eq!(splice(&spliced, &records).unwrap(), spliced, "splicing again changes nothing");
+        assert_eq!(
+            splice(&spliced, &records, &[]).unwrap(),
+            spliced,
+            "splicing again changes nothing"
+        );
     }
 
     #[test]
     fn the_newest_figure_wins() {
         let records =
             [record_of("2026-01-01T00:00:00Z", 1500.0), record_of("2026-01-02T00:00:00Z", 900.0)];
-        let spliced = splice(README, &records).unwrap();
+        let spliced = splice(README, &records, &[]).unwrap();
         assert!(spliced.contains("900 us") && !spliced.contains("1.50 ms"), "{spliced}");
     }
 
     #[test]
     fn no_records_and_no_markers_are_fine_and_half_a_marker_is_not() {
-        assert!(splice(README, &[]).unwrap().contains("Nothing has been measured yet"));
-        assert_eq!(splice("plain", &[]).unwrap(), "plain");
+        assert!(splice(README, &[], &[]).unwrap().contains("Nothing has been measured yet"));
+        assert_eq!(splice("plain", &[], &[]).unwrap(), "plain");
         for broken in [
             "<!-- records:cpu:begin -->",
             "<!-- records:cpu:end -->",
             "<!-- records:cpu:end --><!-- records:cpu:begin -->",
             "<!-- records:cuda:begin --><!-- records:cuda:end --><!-- records:cuda:end -->",
         ] {
-            assert!(splice(broken, &[]).is_err(), "{broken}");
+            assert!(splice(broken, &[], &[]).is_err(), "{broken}");
         }
     }
 }

@@ -11,7 +11,9 @@ use msdeform_bench::overview::three_digits;
 use msdeform_bench::workload::{self, Sizes, Tag};
 use msdeform_bench::{Breadth, Device, DeviceId, Locations, STANDARD_SEED, Selection, Workload};
 
-use crate::commands::{bench, main_job, records, variants, verify, workloads};
+use crate::commands::{
+    analyze, bench, main_job, probe, profile, records, report, variants, verify, workloads,
+};
 use crate::exit::EXIT_CODES;
 use crate::run::RunArgs;
 
@@ -42,7 +44,11 @@ pub enum Command {
     Variants(variants::VariantsArgs),
     Verify(verify::VerifyArgs),
     Bench(bench::BenchArgs),
+    Probe(probe::ProbeCommandArgs),
+    Analyze(analyze::AnalyzeArgs),
+    Profile(profile::ProfileArgs),
     Records(records::RecordsArgs),
+    Report(report::ReportArgs),
     Run(RunArgs),
     Workloads(workloads::WorkloadsArgs),
 }

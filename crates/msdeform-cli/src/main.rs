@@ -11,7 +11,9 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Cli, Command};
-use commands::{bench, main_job, records, variants, verify, workloads};
+use commands::{
+    analyze, bench, main_job, probe, profile, records, report, variants, verify, workloads,
+};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -20,7 +22,11 @@ fn main() -> ExitCode {
         Some(Command::Variants(args)) => variants::run(args),
         Some(Command::Verify(args)) => verify::run(args),
         Some(Command::Bench(args)) => bench::run(args),
+        Some(Command::Probe(args)) => probe::run(args),
+        Some(Command::Analyze(args)) => analyze::run(args),
+        Some(Command::Profile(args)) => profile::run(args),
         Some(Command::Records(args)) => records::run(args),
+        Some(Command::Report(args)) => report::run(args),
         Some(Command::Run(args)) => run::run(args),
         Some(Command::Workloads(args)) => workloads::run(args),
     };

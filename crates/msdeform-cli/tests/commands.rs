@@ -30,14 +30,81 @@ fn json(arguments: &[&str]) -> Value {
 #[test]
 fn help_is_as_reviewed() {
     let folder = folder();
-    let commands: [&[&str]; 6] =
-        [&[], &["variants"], &["verify"], &["bench"], &["records"], &["workloads"]];
+    let commands = [
+        "",
+        "variants",
+        "verify",
+        "bench",
+        "probe",
+        "analyze",
+        "profile",
+        "records",
+        "report",
+        "workloads",
+    ];
     for command in commands {
-        let output = msdeform(folder.path()).args(command).arg("--help").assert().success();
+        let words = command.split_whitespace();
+        let output = msdeform(folder.path()).args(words).arg("--help").assert().success();
         let text = String::from_utf8(output.get_output().stdout.clone()).unwrap();
-        let name = command.first().copied().unwrap_or("main");
+        let name = if command.is_empty() { "main" } else { command };
         insta::assert_snapshot!(format!("help_{name}"), text);
     }
+}
+
+#[test]
+fn a_probe_becomes_the_profile_of_its_device() {
+    let folder = folder();
+    let records = folder.path().join("records");
+    let arguments = ["probe", "--device", "cpu", "--threads", "1", "--json", "--record-dir"];
+    let output = msdeform(folder.path()).args(arguments).arg(&records).assert().success();
+    let printed: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    let device = records.join(printed["device"]["slug"].as_str().unwrap());
+    let written = std::fs::read_to_string(device.join("profile.json")).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&written).unwrap(), printed);
+    let ceilings = printed["ceilings"].as_array().unwrap();
+    assert!(ceilings.iter().any(|c| c["name"] == "dram_copy" && c["value"].as_f64() > Some(0.1)));
+
+    let picture = folder.path().join("roofline.svg");
+    let output = msdeform(folder.path())
+        .args(["analyze", "--workload", "rtdetr_dec", "--dtype", "f16", "--json", "--record-dir"])
+        .args([&records, Path::new("--svg"), &picture])
+        .assert()
+        .success();
+    let analyses: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    assert_eq!(analyses[0]["workload"], "rtdetr_dec");
+    assert!(analyses[0]["predicted_us"].as_f64() > Some(0.0));
+    assert!(std::fs::read_to_string(picture).unwrap().starts_with("<svg "));
+}
+
+#[test]
+fn an_analysis_without_a_profile_says_how_to_make_one() {
+    let folder = folder();
+    let output = msdeform(folder.path()).args(["analyze"]).assert().failure();
+    let message = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
+    assert!(message.contains("msdeform probe --record"), "{message}");
+}
+
+#[test]
+fn counters_are_read_from_a_table_and_a_missing_profiler_is_named() {
+    let folder = folder();
+    let table = folder.path().join("ncu.csv");
+    let text = "\"ID\",\"Kernel Name\",\"l1tex__t_sector_hit_rate.pct\"\n\"\",\"\",\"%\"\n\
+                \"0\",\"fwd_x\",\"81.5\"\n";
+    std::fs::write(&table, text).unwrap();
+    let read = msdeform(folder.path()).args(["profile", "--json", "--csv"]).arg(&table).assert();
+    let kernels: Value = serde_json::from_slice(&read.success().get_output().stdout).unwrap();
+    assert_eq!(kernels[0]["readings"][0]["name"], "l1_hit_percent");
+    assert_eq!(kernels[0]["readings"][0]["value"], 81.5);
+    std::fs::write(&table, "no table").unwrap();
+    let broken = msdeform(folder.path()).args(["profile", "--csv"]).arg(&table).assert().failure();
+    assert!(String::from_utf8_lossy(&broken.get_output().stderr).contains("--page raw"));
+    let missing = msdeform(folder.path())
+        .args(["profile", "--workload", "ddetr_dec"])
+        .env("PATH", "")
+        .env_remove("MSDEFORM_NCU")
+        .assert()
+        .failure();
+    assert!(String::from_utf8_lossy(&missing.get_output().stderr).contains("ncu"));
 }
 
 #[test]

@@ -73,6 +73,7 @@ pub mod nvrtc;
 mod params;
 mod pipeline;
 mod plan;
+pub mod probe;
 pub mod registry;
 pub mod sources;
 mod strides;

@@ -65,6 +65,36 @@ impl Bandwidth {
     }
 }
 
+/// Bytes read plus written per nanosecond by threads that each copy `bytes` of their own again and
+/// again, small enough to stay in a cache; the best of several passes.
+pub(super) fn copy_in_cache(threads: usize, bytes: u64) -> Result<f64, DeviceError> {
+    /// Every thread moves this much in a pass.
+    const MOVED: u64 = 1 << 30;
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()
+        .map_err(|error| DeviceError::Threads { threads, reason: error.to_string() })?;
+    let words = (bytes / 8).max(1) as usize;
+    let repeats = (MOVED / (16 * words as u64)).max(1);
+    let seconds = pool.broadcast(|_| {
+        let source = vec![1u64; words];
+        let mut target = vec![2u64; words];
+        let mut best = f64::INFINITY;
+        for _ in 0..PASSES {
+            let start = Instant::now();
+            for _ in 0..repeats {
+                target.copy_from_slice(std::hint::black_box(&source));
+                std::hint::black_box(&mut target);
+            }
+            best = best.min(start.elapsed().as_secs_f64());
+        }
+        best
+    });
+    // Threads share the outer caches: each one's own time counts, not the sum of the best.
+    let slowest = seconds.into_iter().fold(0.0, f64::max);
+    Ok((threads as u64 * repeats * 16 * words as u64) as f64 / slowest * 1e-9)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,5 +104,7 @@ mod tests {
         let bandwidth = Bandwidth::probe_memory(2, 0).unwrap();
         assert!(bandwidth.copy_gb_per_s > 0.1 && bandwidth.copy_gb_per_s < 1e5, "{bandwidth:?}");
         assert!(bandwidth.buffer_bytes > 0 && !bandwidth.in_cache);
+        let in_cache = copy_in_cache(2, 16 << 10).unwrap();
+        assert!(in_cache > 0.1 && in_cache < 1e6, "{in_cache}");
     }
 }

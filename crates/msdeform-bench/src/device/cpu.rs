@@ -6,9 +6,10 @@ use std::time::Instant;
 use msdeform::cpu::{CpuOptions, CpuPlan, CpuVariant, GradientsMut, Isa, variants};
 use msdeform::{Direction, Problem, VariantSpec};
 
+use super::bandwidth;
 use super::processor::Processor;
 use super::{Bandwidth, Device, DeviceError, DeviceId, DeviceOptions, Outputs, Prepared, Timing};
-use crate::HostTensors;
+use crate::{Ceiling, HostTensors};
 
 /// This machine's processor, with a number of threads.
 #[derive(Debug)]
@@ -134,6 +135,29 @@ impl Device for CpuDevice {
     fn probe_bandwidth(&self) -> Result<Bandwidth, DeviceError> {
         Bandwidth::probe_memory(self.threads, self.processor.last_level_cache_bytes())
     }
+
+    fn ceilings(&self, before: &mut dyn FnMut(&str)) -> Result<Vec<Ceiling>, DeviceError> {
+        let ceiling = |name: String, value: f64, what: String| Ceiling {
+            name,
+            value,
+            unit: "GB/s".to_owned(),
+            what: format!("{what}, {} threads, bytes read plus bytes written", self.threads),
+        };
+        before("dram_copy");
+        let memory = self.probe_bandwidth()?;
+        let what = format!("copy of {} MiB", memory.buffer_bytes >> 20);
+        let mut found = vec![ceiling("dram_copy".to_owned(), memory.copy_gb_per_s, what)];
+        for cache in self.processor.caches.iter().filter(|cache| !cache.name.ends_with('i')) {
+            let name = format!("{}_copy", cache.name.to_lowercase());
+            before(&name);
+            // Source and target fill half of the cache together.
+            let bytes = cache.bytes / 4;
+            let copied = bandwidth::copy_in_cache(self.threads, bytes)?;
+            let what = format!("copy of {} KiB of each thread's own", bytes >> 10);
+            found.push(ceiling(name, copied, what));
+        }
+        Ok(found)
+    }
 }
 
 struct PreparedCpu<'a> {
@@ -179,7 +203,7 @@ impl Prepared for PreparedCpu<'_> {
         Ok(self.outputs.clone())
     }
 
-    fn time(&mut self, count: usize) -> Result<Vec<f64>, DeviceError> {
+    fn time(&mut self, _clock: Timing, count: usize) -> Result<Vec<f64>, DeviceError> {
         (0..count)
             .map(|_| {
                 let start = Instant::now();
@@ -189,8 +213,8 @@ impl Prepared for PreparedCpu<'_> {
             .collect()
     }
 
-    fn timing(&self) -> Timing {
-        Timing::Cpu
+    fn clocks(&self) -> Vec<Timing> {
+        vec![Timing::Cpu]
     }
 
     fn mode(&self) -> &'static str {

@@ -2,8 +2,8 @@
 //!
 //! Two clocks. Events around a single launch show what a large call takes; the launches before it are
 //! not timed and keep the GPU busy while the processor queues the timed one, so that no queueing is
-//! measured. A call of a few microseconds is shorter than that takes: a graph of many launches is
-//! replayed and the time divided. [`GRAPH_BELOW_SAMPLES`] decides, unless the caller does.
+//! measured. A call of a few microseconds is not much longer than the events themselves: there a graph of
+//! many launches is replayed too and the time divided ([`GRAPH_BELOW_SAMPLES`]), both beside each other.
 //!
 //! L2 is warm (the inputs of the timed run are those of the run before) unless the caller asks for cold;
 //! the mode of a record says which.
@@ -19,10 +19,10 @@ use msdeform_cuda::{
 };
 
 use super::{Bandwidth, Device, DeviceError, DeviceId, DeviceOptions, Outputs, Prepared, Timing};
-use crate::{Buffer, HostTensors};
+use crate::{Buffer, Ceiling, HostTensors};
 
-/// Problems with fewer samples (over all images, queries and heads) are timed by graph replay: the
-/// decoders, 10 us and less, are below, the encoders above.
+/// Problems with fewer samples (over all images, queries and heads) are timed by graph replay as well: the
+/// decoders, some 10 us and less, are below, the encoders above.
 const GRAPH_BELOW_SAMPLES: usize = 500_000;
 
 /// Launches of a graph: enough to divide the cost of starting it away.
@@ -170,6 +170,19 @@ impl Device for CudaDevice {
             missing: source.to_string(),
         })
     }
+
+    fn ceilings(&self, before: &mut dyn FnMut(&str)) -> Result<Vec<Ceiling>, DeviceError> {
+        let failed =
+            |source: Error| DeviceError::Probe { device: self.id(), source: Box::new(source) };
+        let found = msdeform_cuda::probe::ceilings(&self.engine, before).map_err(failed)?;
+        let owned = |ceiling: msdeform_cuda::probe::Ceiling| Ceiling {
+            name: ceiling.name.to_owned(),
+            value: ceiling.value,
+            unit: ceiling.unit.to_owned(),
+            what: ceiling.what.to_owned(),
+        };
+        Ok(found.into_iter().map(owned).collect())
+    }
 }
 
 fn failed(spec: &VariantSpec, source: Error) -> DeviceError {
@@ -262,7 +275,7 @@ struct PreparedForward {
     start: Event,
     end: Event,
     stream: Stream,
-    timing: Timing,
+    clocks: Vec<Timing>,
     spec: &'static VariantSpec,
 }
 
@@ -284,10 +297,13 @@ impl PreparedForward {
         };
         let named = PlanOptions { variant: Some(spec.id.to_owned()), ..Default::default() };
         let samples = problem.batch() * problem.queries() * problem.heads() * problem.samples();
-        let by_size = if samples < GRAPH_BELOW_SAMPLES { Timing::Graph } else { Timing::Events };
-        // A graph's launches follow each other: nothing can flush between them.
-        let timing =
-            if options.cold_l2 { Timing::Events } else { options.timing.unwrap_or(by_size) };
+        let clocks = match options.timing {
+            // A graph's launches follow each other: nothing can flush between them.
+            _ if options.cold_l2 => vec![Timing::Events],
+            Some(clock) => vec![clock],
+            None if samples < GRAPH_BELOW_SAMPLES => vec![Timing::Graph, Timing::Events],
+            None => vec![Timing::Events],
+        };
         let flush_elements = 2 * context.props().l2_bytes / size_of::<f32>();
         let flush = options.cold_l2.then(|| DeviceBuffer::filled(&stream, flush_elements, 0));
         Ok(Self {
@@ -301,7 +317,7 @@ impl PreparedForward {
             start: Event::new(context)?,
             end: Event::new(context)?,
             stream,
-            timing,
+            clocks,
             spec,
         })
     }
@@ -319,10 +335,7 @@ impl PreparedForward {
         unsafe { self.plan.launch(stream, pointers) }
     }
 
-    fn time_once(&mut self) -> Result<f64, Error> {
-        if self.timing == Timing::Graph {
-            return self.time_graph();
-        }
+    fn time_launch(&mut self) -> Result<f64, Error> {
         for _ in 0..HEAD_START_LAUNCHES {
             self.launch(&self.stream)?;
         }
@@ -370,12 +383,16 @@ impl Prepared for PreparedForward {
         Ok(Outputs::Forward { output: output.map_err(|source| failed(self.spec, source))? })
     }
 
-    fn time(&mut self, count: usize) -> Result<Vec<f64>, DeviceError> {
-        (0..count).map(|_| self.time_once().map_err(|source| failed(self.spec, source))).collect()
+    fn time(&mut self, clock: Timing, count: usize) -> Result<Vec<f64>, DeviceError> {
+        let once = |_| match clock {
+            Timing::Graph => self.time_graph(),
+            _ => self.time_launch(),
+        };
+        (0..count).map(once).collect::<Result<_, _>>().map_err(|source| failed(self.spec, source))
     }
 
-    fn timing(&self) -> Timing {
-        self.timing
+    fn clocks(&self) -> Vec<Timing> {
+        self.clocks.clone()
     }
 
     fn mode(&self) -> &'static str {

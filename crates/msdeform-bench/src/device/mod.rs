@@ -17,7 +17,7 @@ pub use bandwidth::Bandwidth;
 pub use cpu::CpuDevice;
 pub use cuda::CudaDevice;
 
-use crate::{Buffer, HostTensors};
+use crate::{Buffer, Ceiling, HostTensors};
 
 /// What can go wrong between a command and a device.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +68,14 @@ pub enum DeviceError {
     Cuda {
         /// The variant.
         variant: &'static str,
+        /// What went wrong, and what to do about it.
+        source: Box<msdeform_cuda::Error>,
+    },
+    /// A probe of a GPU failed.
+    #[error("probing {device} failed: {source}")]
+    Probe {
+        /// The device.
+        device: DeviceId,
         /// What went wrong, and what to do about it.
         source: Box<msdeform_cuda::Error>,
     },
@@ -276,6 +284,13 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// Whatever the device says, typed.
     fn probe_bandwidth(&self) -> Result<Bandwidth, DeviceError>;
+
+    /// What the device can do at best, each ceiling by a probe of its own. `before` is told each one's
+    /// name as it starts.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn ceilings(&self, before: &mut dyn FnMut(&str)) -> Result<Vec<Ceiling>, DeviceError>;
 }
 
 /// A variant ready to run on given inputs.
@@ -298,14 +313,14 @@ pub trait Prepared {
     /// Whatever the device says, typed.
     fn read(&mut self) -> Result<Outputs, DeviceError>;
 
-    /// Runs `count` times and returns the microseconds of each.
+    /// Runs `count` times and returns the microseconds of each, by one of [`Prepared::clocks`].
     ///
     /// # Errors
     /// Whatever the device says, typed.
-    fn time(&mut self, count: usize) -> Result<Vec<f64>, DeviceError>;
+    fn time(&mut self, clock: Timing, count: usize) -> Result<Vec<f64>, DeviceError>;
 
-    /// What clock [`Prepared::time`] uses.
-    fn timing(&self) -> Timing;
+    /// The clocks that show something about this problem, at least one.
+    fn clocks(&self) -> Vec<Timing>;
 
     /// How the variant was run, where it can be run in more than one way; part of a record's key.
     fn mode(&self) -> &'static str;
@@ -319,7 +334,8 @@ pub trait Prepared {
 pub struct DeviceOptions {
     /// Worker threads of the processor; all cores unless said.
     pub threads: Option<usize>,
-    /// The clock of a GPU: [`Timing::Events`] or [`Timing::Graph`]; by the problem's size unless said.
+    /// The clock of a GPU: [`Timing::Events`] or [`Timing::Graph`]. Unless said, events, and for tiny
+    /// problems both.
     pub timing: Option<Timing>,
     /// Flush the GPU's L2 before every timed run (single launches only).
     pub cold_l2: bool,

@@ -34,6 +34,8 @@ pub struct Figure {
     pub queries: usize,
     /// Time of the baseline variant over this one's, where both were timed together.
     pub speedup: Option<f64>,
+    /// Whether this is what a user gets without naming a variant.
+    pub dispatched: bool,
     pub date: String,
 }
 
@@ -88,6 +90,7 @@ pub fn newest(records: &[Record]) -> Vec<Figure> {
                 batch: label.batch,
                 queries: label.queries,
                 speedup: measurement.speedup,
+                dispatched: measurement.dispatched,
                 date: record.date.clone(),
             };
             figures.insert(figure.key(), figure);

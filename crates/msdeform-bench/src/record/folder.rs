@@ -5,6 +5,8 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde::de::DeserializeOwned;
+
 use super::{Record, RecordError, SCHEMA, summary};
 
 const FILE: &str = "record.json";
@@ -52,7 +54,7 @@ pub fn write(record: &Record, root: &Path) -> Result<PathBuf, RecordError> {
     let json = serde_json::to_string_pretty(record).map_err(RecordError::Serialise)?;
     write_synced(&pending.path().join(FILE), &compact_samples(&json))?;
     write_synced(&pending.path().join("summary.md"), &summary(record))?;
-    make_readable(pending.path())?;
+    make_readable(pending.path(), 0o755)?;
 
     let date = record.date.get(..10).unwrap_or(&record.date);
     let name = format!("{date}-{}", record.provenance.revision());
@@ -86,15 +88,15 @@ fn write_synced(path: &Path, text: &str) -> Result<(), RecordError> {
     file.sync_all().map_err(failed("write", path))
 }
 
-/// Temporary folders are private; records are not.
-fn make_readable(folder: &Path) -> Result<(), RecordError> {
+/// Temporary files and folders are private; records are not.
+fn make_readable(path: &Path, mode: u32) -> Result<(), RecordError> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        fs::set_permissions(folder, fs::Permissions::from_mode(0o755))
-            .map_err(failed("change the permissions of", folder))?;
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))
+            .map_err(failed("change the permissions of", path))?;
     }
-    let _ = folder;
+    let _ = (path, mode);
     Ok(())
 }
 
@@ -124,7 +126,15 @@ fn compact_samples(json: &str) -> String {
 /// # Errors
 /// [`RecordError`] naming the file: a broken record is not passed over.
 pub fn load_all(root: &Path) -> Result<Vec<Record>, RecordError> {
-    load(record_files(root)?)
+    load(&record_files(root)?)
+}
+
+/// One record: its folder, or the file in it.
+///
+/// # Errors
+/// [`RecordError`] naming the file.
+pub fn load_one(path: &Path) -> Result<Record, RecordError> {
+    read_file(&if path.is_dir() { path.join(FILE) } else { path.to_owned() })
 }
 
 /// Every record under a folder that is checked in there, oldest first; all of them where there is
@@ -137,7 +147,7 @@ pub fn load_committed(root: &Path) -> Result<Vec<Record>, RecordError> {
     if let Some(tracked) = tracked_files(root) {
         files.retain(|file| tracked.iter().any(|tracked| file.ends_with(tracked)));
     }
-    load(files)
+    load(&files)
 }
 
 /// Paths relative to `root` that git tracks.
@@ -157,46 +167,73 @@ fn tracked_files(root: &Path) -> Option<Vec<PathBuf>> {
     })
 }
 
-/// `<root>/<device>/<run>/record.json`, leaving out folders whose name starts with a dot.
-fn record_files(root: &Path) -> Result<Vec<PathBuf>, RecordError> {
-    let folders = |path: &Path| -> Result<Vec<PathBuf>, RecordError> {
-        let mut folders = Vec::new();
-        for entry in fs::read_dir(path).map_err(failed("read", path))? {
-            let entry = entry.map_err(failed("read", path))?;
-            let hidden = entry.file_name().to_string_lossy().starts_with('.');
-            if !hidden && entry.path().is_dir() {
-                folders.push(entry.path());
-            }
+/// Folders in a folder, sorted, leaving out those whose name starts with a dot.
+fn folders(path: &Path) -> Result<Vec<PathBuf>, RecordError> {
+    let mut folders = Vec::new();
+    for entry in fs::read_dir(path).map_err(failed("read", path))? {
+        let entry = entry.map_err(failed("read", path))?;
+        let hidden = entry.file_name().to_string_lossy().starts_with('.');
+        if !hidden && entry.path().is_dir() {
+            folders.push(entry.path());
         }
-        folders.sort();
-        Ok(folders)
-    };
+    }
+    folders.sort();
+    Ok(folders)
+}
+
+/// `<root>/<device>/<run>/record.json`.
+fn record_files(root: &Path) -> Result<Vec<PathBuf>, RecordError> {
     let mut files = Vec::new();
     for device in folders(root)? {
-        for run in folders(&device)? {
-            let file = run.join(FILE);
-            if file.is_file() {
-                files.push(file);
-            }
-        }
+        files.extend(device_files(&device, FILE)?);
     }
     Ok(files)
 }
 
-fn load(files: Vec<PathBuf>) -> Result<Vec<Record>, RecordError> {
-    let mut records = Vec::with_capacity(files.len());
-    for path in files {
-        let text = fs::read_to_string(&path).map_err(failed("read", &path))?;
-        let parse = |source| RecordError::Parse { path: path.clone(), source };
-        // The version first: another format need not parse as this one.
-        let raw: serde_json::Value = serde_json::from_str(&text).map_err(parse)?;
-        let found = raw.get("schema").and_then(serde_json::Value::as_u64).unwrap_or(0);
-        if found != u64::from(SCHEMA) {
-            let found = u32::try_from(found).unwrap_or(u32::MAX);
-            return Err(RecordError::Schema { path, found });
-        }
-        records.push(serde_json::from_value::<Record>(raw).map_err(parse)?);
+/// `<root>/<device>/<name>` of every device that has it.
+pub(crate) fn device_files(root: &Path, name: &str) -> Result<Vec<PathBuf>, RecordError> {
+    let mut files: Vec<PathBuf> = folders(root)?.iter().map(|device| device.join(name)).collect();
+    files.retain(|file| file.is_file());
+    Ok(files)
+}
+
+/// `<device folder>/<run>/<name>` of every run that has it; none without the folder.
+pub(crate) fn run_files(device: &Path, name: &str) -> Result<Vec<PathBuf>, RecordError> {
+    if !device.is_dir() {
+        return Ok(Vec::new());
     }
+    device_files(device, name)
+}
+
+/// Writes a file in place of an older one, whole or not at all.
+pub(crate) fn replace_file(path: &Path, text: &str) -> Result<(), RecordError> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder).map_err(failed("create", folder))?;
+    let mut pending =
+        tempfile::NamedTempFile::new_in(folder).map_err(failed("create a file in", folder))?;
+    pending.write_all(text.as_bytes()).map_err(failed("write", path))?;
+    pending.as_file().sync_all().map_err(failed("write", path))?;
+    make_readable(pending.path(), 0o644)?;
+    pending.persist(path).map(drop).map_err(|error| failed("write", path)(error.error))
+}
+
+/// Reads a file of this version.
+pub(crate) fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
+    let text = fs::read_to_string(path).map_err(failed("read", path))?;
+    let parse = |source| RecordError::Parse { path: path.to_owned(), source };
+    // The version first: another format need not parse as this one.
+    let raw: serde_json::Value = serde_json::from_str(&text).map_err(parse)?;
+    let found = raw.get("schema").and_then(serde_json::Value::as_u64).unwrap_or(0);
+    if found != u64::from(SCHEMA) {
+        let found = u32::try_from(found).unwrap_or(u32::MAX);
+        return Err(RecordError::Schema { path: path.to_owned(), found });
+    }
+    serde_json::from_value(raw).map_err(parse)
+}
+
+fn load(files: &[PathBuf]) -> Result<Vec<Record>, RecordError> {
+    let records: Result<Vec<Record>, _> = files.iter().map(|path| read_file(path)).collect();
+    let mut records = records?;
     records.sort_by(|a, b| a.date.cmp(&b.date));
     Ok(records)
 }

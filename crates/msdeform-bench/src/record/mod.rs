@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 
 pub use environment::Environment;
 pub use figures::{Figure, newest};
-pub use folder::{default_folder, find_checkout, load_all, load_committed, write};
+pub use folder::{default_folder, find_checkout, load_all, load_committed, load_one, write};
+pub(crate) use folder::{device_files, read_file, replace_file, run_files};
 pub use provenance::Provenance;
 pub use summary::summary;
 
@@ -102,6 +103,23 @@ pub struct Record {
     pub verification: Report,
 }
 
+impl DeviceRecord {
+    pub(crate) fn of(device: &dyn Device, bandwidth: Option<Bandwidth>) -> Self {
+        Self {
+            slug: device.slug().to_owned(),
+            kind: device.id().kind().name().to_owned(),
+            name: device.name().to_owned(),
+            facts: device.facts(),
+            bandwidth,
+        }
+    }
+}
+
+/// Now, as records write it.
+pub(crate) fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
 impl Record {
     /// A record of now.
     #[must_use]
@@ -113,15 +131,9 @@ impl Record {
     ) -> Self {
         Self {
             schema: SCHEMA,
-            date: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            date: now(),
             provenance: Provenance::now(),
-            device: DeviceRecord {
-                slug: device.slug().to_owned(),
-                kind: device.id().kind().name().to_owned(),
-                name: device.name().to_owned(),
-                facts: device.facts(),
-                bandwidth,
-            },
+            device: DeviceRecord::of(device, bandwidth),
             environment: Environment::now(),
             seed: STANDARD_SEED,
             measurements,

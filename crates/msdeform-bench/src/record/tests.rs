@@ -51,6 +51,7 @@ pub(crate) fn record_of(date: &str, median_us: f64) -> Record {
             workspace_bytes: 0,
             rel_l2: 1e-6,
             speedup: Some(2.0),
+            dispatched: true,
             samples_us,
         }],
         verification: Report::default(),

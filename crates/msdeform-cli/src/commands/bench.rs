@@ -29,7 +29,7 @@ pub struct BenchArgs {
     /// At most this many samples for each variant
     #[arg(long, value_name = "COUNT", default_value_t = 2000)]
     samples: usize,
-    /// Clock of a GPU: events (one launch) or graph (many, divided) [default: graph for tiny calls]
+    /// Clock of a GPU: events (one launch) or graph (many, divided) [default: events; tiny calls by both]
     #[arg(long, value_name = "CLOCK", value_parser = gpu_clock)]
     timing: Option<Timing>,
     /// Flush the GPU's L2 before every timed launch; records then say `cold_l2`
@@ -132,6 +132,7 @@ fn print_case(case: &Case<'_>, timed: &[Measurement]) -> anyhow::Result<()> {
     print(&format!("{}: {}, {}{threads}", case.workload.name, case.problem()?, case.locations))?;
     let headings = [
         ("variant", Align::Left),
+        ("clock", Align::Left),
         ("median", Align::Right),
         ("MAD", Align::Right),
         ("p10", Align::Right),
@@ -148,6 +149,7 @@ fn print_case(case: &Case<'_>, timed: &[Measurement]) -> anyhow::Result<()> {
     for m in timed {
         columns.row(&[
             m.label.variant.clone(),
+            m.timing.name().to_owned(),
             time(m.statistics.median_us),
             time(m.statistics.mad_us),
             time(m.statistics.p10_us),

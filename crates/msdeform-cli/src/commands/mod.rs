@@ -1,8 +1,12 @@
 //! One file per command.
 
+pub mod analyze;
 pub mod bench;
 pub mod main_job;
+pub mod probe;
+pub mod profile;
 pub mod records;
+pub mod report;
 pub mod variants;
 pub mod verify;
 pub mod workloads;

@@ -31,7 +31,11 @@ impl Recipe {
     /// How to compile a variant for an architecture (such as `sm_90a`) with these macros.
     #[must_use]
     pub fn new(variant: &dyn Variant, arch: &str, defines: &[String]) -> Self {
-        let source = variant.source();
+        Self::of_source(variant.source(), arch, defines)
+    }
+
+    /// How to compile a kernel that is no variant.
+    pub(crate) fn of_source(source: SourceFile, arch: &str, defines: &[String]) -> Self {
         let mut options = vec![format!("--gpu-architecture={arch}")];
         options.extend(COMMON_OPTIONS.iter().map(|&option| option.to_owned()));
         options.extend_from_slice(defines);

@@ -45,6 +45,7 @@ pub struct Nvrtc {
     archs: Vec<i32>,
     /// Last: the functions above point into it.
     _library: Library,
+    _builtins: Option<Library>,
 }
 
 /// What a compilation produced.
@@ -127,7 +128,15 @@ impl Nvrtc {
         // SAFETY: the list is as long as NVRTC said.
         api.check(unsafe { list(archs.as_mut_ptr()) }).map_err(bad)?;
         let version = CudaVersion { major: major.unsigned_abs(), minor: minor.unsigned_abs() };
-        Ok(Self { api, path: path.to_owned(), version, archs, _library: library })
+        let builtins = load_builtins(path, version);
+        Ok(Self {
+            api,
+            path: path.to_owned(),
+            version,
+            archs,
+            _library: library,
+            _builtins: builtins,
+        })
     }
 
     /// The file it was loaded from, or the name the loader knew it by.
@@ -239,6 +248,17 @@ impl Nvrtc {
             }
         }
     }
+}
+
+/// NVRTC opens its second half by name when it compiles, and that of some wheels (13.0) does not look in
+/// its own folder. Loaded here from there, it is found by that name. Nothing to load is fine: the loader
+/// may find it, and if not, compiling says so.
+fn load_builtins(nvrtc: &Path, version: CudaVersion) -> Option<Library> {
+    let CudaVersion { major, minor } = version;
+    let file = nvrtc.parent()?.join(format!("libnvrtc-builtins.so.{major}.{minor}"));
+    // SAFETY: a part of NVRTC by its name and folder, which NVRTC itself would load; no initialisers with
+    // requirements.
+    file.is_file().then(|| unsafe { Library::new(&file) }.ok()).flatten()
 }
 
 impl std::fmt::Debug for Nvrtc {

@@ -1,0 +1,301 @@
+//! What the actual locations touch, and how much of it again and again.
+
+use msdeform::Problem;
+use serde::{Deserialize, Serialize};
+
+use crate::HostTensors;
+use crate::workload::{ReferencePoints, Workload};
+
+/// Bytes that a cache fetches and counts at a time.
+const SECTOR_BYTES: usize = 32;
+
+/// Reuse within groups of queries that run together, of one image.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Footprint {
+    /// Which queries form a group.
+    pub grouping: String,
+    /// Queries of a group, at most.
+    pub queries: usize,
+    /// Sectors read by the corners of all samples.
+    pub accesses: u64,
+    /// Sectors that are different within their group and head, summed over groups and heads.
+    pub distinct: u64,
+    /// Share of the accesses that a cache serves which holds one group of one head and starts empty.
+    pub hit_rate: f64,
+    /// Bytes that such a cache holds at the end of a group, on average.
+    pub group_bytes: f64,
+}
+
+/// The groupings that make sense for a workload: as the queries come, in tiles where they form an image,
+/// and ordered by where they look.
+#[must_use]
+pub fn footprints(workload: &Workload, problem: &Problem, inputs: &HostTensors) -> Vec<Footprint> {
+    let touched = Touched::new(problem, inputs);
+    let in_order: Vec<usize> = (0..problem.queries()).collect();
+    let mut found = vec![touched.footprint("32 in a row", 32, &cut(&in_order, 32))];
+    let rasters = rasters(workload, problem);
+    if !rasters.is_empty() {
+        for (width, height) in [(8, 4), (16, 8)] {
+            let tiles: Vec<Vec<usize>> =
+                rasters.iter().flat_map(|raster| raster.tiles(width, height)).collect();
+            let name = format!("tiles of {width} x {height}");
+            found.push(touched.footprint(&name, width * height, &tiles));
+        }
+    }
+    let sorted = touched.by_place();
+    found.push(touched.footprint("32 along a Morton curve", 32, &cut(&sorted, 32)));
+    found
+}
+
+fn cut(queries: &[usize], size: usize) -> Vec<Vec<usize>> {
+    queries.chunks(size).map(<[usize]>::to_vec).collect()
+}
+
+/// Queries that form an image, row by row.
+struct Raster {
+    first: usize,
+    width: usize,
+    queries: usize,
+}
+
+impl Raster {
+    fn tiles(&self, width: usize, height: usize) -> Vec<Vec<usize>> {
+        let rows = self.queries.div_ceil(self.width);
+        let corners = (0..rows)
+            .step_by(height)
+            .flat_map(|y| (0..self.width).step_by(width).map(move |x| (x, y)));
+        corners
+            .map(|(x0, y0)| {
+                let inside = (y0..rows.min(y0 + height)).flat_map(|y| {
+                    (x0..self.width.min(x0 + width)).map(move |x| y * self.width + x)
+                });
+                inside
+                    .filter(|&query| query < self.queries)
+                    .map(|query| self.first + query)
+                    .collect()
+            })
+            .collect()
+    }
+}
+
+fn rasters(workload: &Workload, problem: &Problem) -> Vec<Raster> {
+    let queries = problem.queries();
+    let one =
+        |width: usize| vec![Raster { first: 0, width: width.clamp(1, queries.max(1)), queries }];
+    match workload.reference_points {
+        ReferencePoints::Uniform => Vec::new(),
+        ReferencePoints::RasterWidth(width) => one(width),
+        ReferencePoints::Raster => problem.levels().first().map_or_else(Vec::new, |level| {
+            let aspect = level.width as f64 / level.height.max(1) as f64;
+            one((queries as f64 * aspect).sqrt().round() as usize)
+        }),
+        ReferencePoints::Pixels => {
+            let mut first = 0;
+            let rasters = problem.levels().iter().map(|level| {
+                let raster =
+                    Raster { first, width: level.width, queries: level.width * level.height };
+                first += raster.queries;
+                raster
+            });
+            rasters.filter(|raster| raster.width > 0).collect()
+        }
+    }
+}
+
+/// The corners of every sample of the first image, as offsets of pixel rows.
+struct Touched<'a> {
+    problem: &'a Problem,
+    /// In pixels, `(x, y)` of every sample of the first image.
+    places: Vec<(f64, f64)>,
+    row_bytes: usize,
+}
+
+impl<'a> Touched<'a> {
+    fn new(problem: &'a Problem, inputs: &HostTensors) -> Self {
+        let locations = inputs.locations.to_f64();
+        let per_image = problem.queries() * problem.heads() * problem.samples();
+        let mut level_of_sample = Vec::with_capacity(problem.samples());
+        for (index, level) in problem.levels().iter().enumerate() {
+            level_of_sample.extend(problem.level_samples(index).map(|_| *level));
+        }
+        let places = (0..per_image.min(locations.len() / 2)).map(|sample| {
+            let level = level_of_sample[sample % problem.samples()];
+            let place = |axis: usize, size: usize| locations[2 * sample + axis] * size as f64 - 0.5;
+            (place(0, level.width), place(1, level.height))
+        });
+        let row_bytes = problem.channels() * problem.dtype().size_bytes();
+        Self { problem, places: places.collect(), row_bytes }
+    }
+
+    fn samples_of(&self, query: usize, head: usize) -> &[(f64, f64)] {
+        let count = self.problem.samples();
+        let first = (query * self.problem.heads() + head) * count;
+        self.places.get(first..first + count).unwrap_or(&[])
+    }
+
+    /// Queries ordered along a Morton curve of their mean place on the first level.
+    fn by_place(&self) -> Vec<usize> {
+        let problem = self.problem;
+        let points = if problem.levels().is_empty() { 0..0 } else { problem.level_samples(0) };
+        let mut keyed: Vec<(u64, usize)> = (0..problem.queries())
+            .map(|query| {
+                let mut mean = (0.0, 0.0);
+                let seen = (0..problem.heads()).flat_map(|head| {
+                    self.samples_of(query, head).get(points.clone()).unwrap_or(&[])
+                });
+                let mut count = 0.0f64;
+                for (x, y) in seen.filter(|(x, y)| x.is_finite() && y.is_finite()) {
+                    mean = (mean.0 + x, mean.1 + y);
+                    count += 1.0;
+                }
+                // Half pixels; `as` saturates what lies outside.
+                let cell = |sum: f64| (2.0 * sum / count.max(1.0)).max(0.0) as u32;
+                (interleave(cell(mean.0), cell(mean.1)), query)
+            })
+            .collect();
+        keyed.sort_unstable();
+        keyed.into_iter().map(|(_, query)| query).collect()
+    }
+
+    fn footprint(&self, grouping: &str, queries: usize, groups: &[Vec<usize>]) -> Footprint {
+        let problem = self.problem;
+        let image_bytes =
+            problem.value_len() / problem.batch().max(1) * problem.dtype().size_bytes();
+        // The group that touched a sector last: no list needs clearing between groups.
+        let mut last_group = vec![u32::MAX; image_bytes.div_ceil(SECTOR_BYTES) + 1];
+        let (mut accesses, mut distinct, mut stamp) = (0u64, 0u64, 0u32);
+        for head in 0..problem.heads() {
+            for group in groups {
+                for &query in group {
+                    self.each_sector(query, head, |sector| {
+                        accesses += 1;
+                        if last_group[sector] != stamp {
+                            last_group[sector] = stamp;
+                            distinct += 1;
+                        }
+                    });
+                }
+                stamp += 1;
+            }
+        }
+        let groups = (problem.heads() * groups.len()).max(1) as f64;
+        Footprint {
+            grouping: grouping.to_owned(),
+            queries,
+            accesses,
+            distinct,
+            hit_rate: if accesses == 0 { 0.0 } else { 1.0 - distinct as f64 / accesses as f64 },
+            group_bytes: distinct as f64 * SECTOR_BYTES as f64 / groups,
+        }
+    }
+
+    fn each_sector(&self, query: usize, head: usize, mut visit: impl FnMut(usize)) {
+        let problem = self.problem;
+        let bytes = problem.dtype().size_bytes();
+        let head_base = problem.head_offset(0, head) * bytes;
+        let pixel_bytes = problem.pixel_stride() * bytes;
+        let samples = self.samples_of(query, head);
+        for (index, level) in problem.levels().iter().enumerate() {
+            let origin = level.origin(problem.layout());
+            let pitch = level.row_pitch(problem.layout());
+            for &(x, y) in samples.get(problem.level_samples(index)).unwrap_or(&[]) {
+                let counts =
+                    x > -1.0 && x < level.width as f64 && y > -1.0 && y < level.height as f64;
+                if !counts {
+                    continue;
+                }
+                let (left, top) = (x.floor() as i64, y.floor() as i64);
+                for (dx, dy) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
+                    let (Ok(column), Ok(row)) =
+                        (usize::try_from(left + dx), usize::try_from(top + dy))
+                    else {
+                        continue;
+                    };
+                    if column >= level.width || row >= level.height {
+                        continue;
+                    }
+                    let first = head_base + (origin + row * pitch + column) * pixel_bytes;
+                    let last = first + self.row_bytes.max(1) - 1;
+                    (first / SECTOR_BYTES..=last / SECTOR_BYTES).for_each(&mut visit);
+                }
+            }
+        }
+    }
+}
+
+/// Bits of `x` and `y` in turn.
+fn interleave(x: u32, y: u32) -> u64 {
+    let spread =
+        |word: u32| (0..32).fold(0u64, |out, bit| out | (u64::from(word >> bit & 1) << (2 * bit)));
+    spread(x) | spread(y) << 1
+}
+
+#[cfg(test)]
+mod tests {
+    use msdeform::{DType, ValueLayout};
+
+    use super::*;
+    use crate::workload::{self, Sizes};
+    use crate::{Draw, Locations};
+
+    fn footprints_of(name: &str, locations: Locations, queries: Option<usize>) -> Vec<Footprint> {
+        let workload = workload::find(name).unwrap();
+        let sizes = Sizes { batch: Some(1), queries };
+        let problem = workload.problem(DType::F16, workload.layouts[0], sizes).unwrap();
+        let inputs =
+            HostTensors::generate(workload, &problem, &Draw::standard(&problem, locations));
+        footprints(workload, &problem, &inputs)
+    }
+
+    #[test]
+    fn neighbours_share_and_strangers_do_not() {
+        let local = footprints_of("ddetr_enc", Locations::Local, None);
+        let uniform = footprints_of("ddetr_enc", Locations::Uniform, None);
+        let rate = |list: &[Footprint], name: &str| {
+            list.iter().find(|f| f.grouping == name).unwrap().hit_rate
+        };
+        assert!(rate(&local, "tiles of 16 x 8") > rate(&local, "tiles of 8 x 4"));
+        assert!(rate(&local, "tiles of 8 x 4") > rate(&local, "32 in a row"));
+        assert!(rate(&uniform, "tiles of 8 x 4") < 0.5 * rate(&local, "tiles of 8 x 4"));
+    }
+
+    #[test]
+    fn one_query_on_one_pixel_touches_its_own_bytes() {
+        let problem = Problem::builder()
+            .channels(32)
+            .queries(1)
+            .levels([(4, 4)])
+            .points(1)
+            .dtype(DType::F16)
+            .layout(ValueLayout::Interleaved)
+            .build()
+            .unwrap();
+        let inputs = HostTensors {
+            value: crate::Buffer::poisoned(DType::F16, problem.value_len()),
+            // x = 1.5 and y = -0.5 pixels: two corners of the upper row do not count.
+            locations: crate::Buffer::F32(vec![0.5, 0.0]),
+            weights: crate::Buffer::F32(vec![1.0]),
+            grad_output: crate::Buffer::F32(Vec::new()),
+        };
+        let touched = Touched::new(&problem, &inputs);
+        let footprint = touched.footprint("one", 1, &[vec![0]]);
+        // Two pixels of 64 bytes.
+        assert_eq!((footprint.accesses, footprint.distinct), (4, 4));
+        assert!(footprint.hit_rate.abs() < 1e-12);
+        assert!((footprint.group_bytes - 128.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn tiles_hold_every_query_once() {
+        let raster = Raster { first: 5, width: 10, queries: 33 };
+        let mut all: Vec<usize> = raster.tiles(4, 2).into_iter().flatten().collect();
+        all.sort_unstable();
+        assert_eq!(all, (5..38).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_curve_interleaves_bits() {
+        assert_eq!(interleave(0b11, 0b01), 0b0111);
+        assert_eq!(interleave(u32::MAX, 0), 0x5555_5555_5555_5555);
+    }
+}

@@ -1,0 +1,185 @@
+//! The roofline as a picture.
+
+use std::fmt::Write;
+
+use super::Analysis;
+use crate::Profile;
+use crate::overview::three_digits;
+
+const WIDTH: f64 = 860.0;
+const HEIGHT: f64 = 520.0;
+const LEFT: f64 = 78.0;
+const RIGHT: f64 = 30.0;
+const TOP: f64 = 60.0;
+const BOTTOM: f64 = 64.0;
+
+/// Ranges of both axes, in powers of ten.
+struct Axes {
+    x: (f64, f64),
+    y: (f64, f64),
+}
+
+impl Axes {
+    fn x(&self, flop_per_byte: f64) -> f64 {
+        let share = (flop_per_byte.log10() - self.x.0) / (self.x.1 - self.x.0);
+        LEFT + share * (WIDTH - LEFT - RIGHT)
+    }
+
+    fn y(&self, tflop_per_s: f64) -> f64 {
+        let share = (tflop_per_s.log10() - self.y.0) / (self.y.1 - self.y.0);
+        HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
+    }
+}
+
+/// A log-log roofline: what memory and arithmetic allow, and where the call stands. Light and dark.
+#[must_use]
+pub fn roofline_svg(analysis: &Analysis, profile: &Profile) -> String {
+    let axes = Axes { x: (-1.0, 3.0), y: (-1.0, 3.0) };
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = draw(analysis, profile, &axes, &mut out);
+    out
+}
+
+fn draw(analysis: &Analysis, profile: &Profile, axes: &Axes, out: &mut String) -> std::fmt::Result {
+    writeln!(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+         font-family=\"system-ui, sans-serif\" font-size=\"13\">\n<style>\n\
+         svg {{ --ink: #1c2733; --faint: #d7dde3; --paper: #ffffff; --roof: #2563a8; --mark: #b4451f }}\n\
+         @media (prefers-color-scheme: dark) {{ svg {{ --ink: #dfe6ec; --faint: #36414c; --paper: #14191f; \
+         --roof: #7db4f0; --mark: #f0955f }} }}\n\
+         text {{ fill: var(--ink) }} .grid {{ stroke: var(--faint) }} .roof {{ stroke: var(--roof); \
+         stroke-width: 2; fill: none }} .mark {{ fill: var(--mark) }} .name {{ fill: var(--roof) }}\n\
+         </style>\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"var(--paper)\"/>"
+    )?;
+    writeln!(
+        out,
+        "<text x=\"{LEFT}\" y=\"24\" font-size=\"16\" font-weight=\"600\">{} {} {}, {}</text>\n\
+         <text x=\"{LEFT}\" y=\"44\">{}</text>",
+        escaped(&analysis.workload),
+        analysis.dtype,
+        analysis.locations,
+        escaped(&analysis.device),
+        escaped(&analysis.problem)
+    )?;
+    grid(axes, out)?;
+    for (ceiling, label) in
+        [("dram_copy", "DRAM"), ("l2_gather_line", "L2 gather"), ("l1_gather_line", "L1 gather")]
+    {
+        if let Some(gb_per_s) = profile.ceiling(ceiling) {
+            slope(axes, gb_per_s, label, profile.ceiling("fma_f32"), out)?;
+        }
+    }
+    if let Some(peak) = profile.ceiling("fma_f32") {
+        let y = axes.y(peak);
+        writeln!(
+            out,
+            "<line class=\"roof\" x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"/>\n\
+             <text class=\"name\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">FMA f32, {} TFLOP/s</text>",
+            axes.x(peak * 1e3 / profile.ceiling("l1_gather_line").unwrap_or(peak * 1e3)),
+            WIDTH - RIGHT,
+            WIDTH - RIGHT,
+            y - 8.0,
+            three_digits(peak)
+        )?;
+    }
+    if let Some(measured) = &analysis.measured {
+        let reached = analysis.flop / measured.median_us * 1e-6;
+        for (intensity, label, below) in [
+            (analysis.flop_per_gathered_byte, "against gathered bytes", true),
+            (analysis.flop_per_compulsory_byte, "against compulsory bytes", false),
+        ] {
+            let (x, y) = (axes.x(intensity), axes.y(reached));
+            writeln!(
+                out,
+                "<circle class=\"mark\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"6\"><title>{}: {} us</title></circle>\n\
+                 <text x=\"{:.1}\" y=\"{:.1}\">{} TFLOP/s {label}</text>",
+                escaped(&measured.variant),
+                three_digits(measured.median_us),
+                x + 10.0,
+                y + if below { 20.0 } else { -10.0 },
+                three_digits(reached)
+            )?;
+        }
+    }
+    out.push_str("</svg>\n");
+    Ok(())
+}
+
+fn grid(axes: &Axes, out: &mut String) -> std::fmt::Result {
+    let decades = |range: (f64, f64)| (range.0 as i32..=range.1 as i32).map(|e| 10f64.powi(e));
+    for value in decades(axes.x) {
+        let x = axes.x(value);
+        writeln!(
+            out,
+            "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{:.1}\"/>\
+             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{value}</text>",
+            HEIGHT - BOTTOM,
+            HEIGHT - BOTTOM + 20.0
+        )?;
+    }
+    for value in decades(axes.y) {
+        let y = axes.y(value);
+        writeln!(
+            out,
+            "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{value}</text>",
+            WIDTH - RIGHT,
+            LEFT - 8.0,
+            y + 4.0
+        )?;
+    }
+    writeln!(
+        out,
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">FLOP per byte</text>\n\
+         <text transform=\"translate(22 {:.1}) rotate(-90)\" text-anchor=\"middle\">TFLOP/s</text>",
+        (LEFT + WIDTH - RIGHT) / 2.0,
+        HEIGHT - 18.0,
+        (TOP + HEIGHT - BOTTOM) / 2.0
+    )
+}
+
+/// A memory's line, from the left edge up to the arithmetic peak or the top.
+fn slope(
+    axes: &Axes,
+    gb_per_s: f64,
+    label: &str,
+    peak: Option<f64>,
+    out: &mut String,
+) -> std::fmt::Result {
+    let tb_per_s = gb_per_s * 1e-3;
+    let top = peak.unwrap_or(10f64.powf(axes.y.1));
+    let start = (10f64.powf(axes.x.0)).max(10f64.powf(axes.y.0) / tb_per_s);
+    let end = (top / tb_per_s).min(10f64.powf(axes.x.1));
+    let (x1, y1) = (axes.x(start), axes.y(start * tb_per_s));
+    let (x2, y2) = (axes.x(end), axes.y(end * tb_per_s));
+    let angle = (y2 - y1).atan2(x2 - x1).to_degrees();
+    let (tx, ty) = (x1 + 0.25 * (x2 - x1), y1 + 0.25 * (y2 - y1) - 7.0);
+    writeln!(
+        out,
+        "<line class=\"roof\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>\n\
+         <text class=\"name\" transform=\"translate({tx:.1} {ty:.1}) rotate({angle:.1})\">\
+         {label}, {} TB/s</text>",
+        three_digits(tb_per_s)
+    )
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_are_logarithmic_and_text_cannot_break_the_picture() {
+        let axes = Axes { x: (-1.0, 3.0), y: (-1.0, 3.0) };
+        assert!((axes.x(0.1) - LEFT).abs() < 1e-9);
+        assert!((axes.x(1000.0) - (WIDTH - RIGHT)).abs() < 1e-9);
+        assert!((axes.x(10.0) - (axes.x(1.0) + axes.x(100.0)) / 2.0).abs() < 1e-9);
+        assert!(axes.y(1000.0) < axes.y(1.0));
+        assert_eq!(escaped("a<b>&c"), "a&lt;b&gt;&amp;c");
+    }
+}

@@ -1,0 +1,173 @@
+//! What each technique of the seed documents could gain on a workload, with the number behind it.
+
+use msdeform::{DType, Problem};
+use serde::{Deserialize, Serialize};
+
+use super::Analysis;
+use crate::Profile;
+use crate::overview::{three_digits, time};
+
+/// One technique.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Its name.
+    pub technique: String,
+    /// `helps`, `little` or `no`.
+    pub verdict: String,
+    /// The number behind it, in a sentence.
+    pub why: String,
+}
+
+/// Bytes of metadata that travel through shared memory for a sample: an offset and four half weights.
+const METADATA_BYTES: f64 = 12.0;
+
+/// Shared memory that one block can have on Hopper.
+const SHARED_BYTES: usize = 227 << 10;
+
+/// Bits of a texture unit's filter weights.
+const TEXTURE_WEIGHT_BITS: i32 = 8;
+
+/// The verdict on every technique.
+#[must_use]
+pub fn verdicts(analysis: &Analysis, problem: &Problem, profile: &Profile) -> Vec<Verdict> {
+    let verdict = |technique: &str, (verdict, why): (&str, String)| Verdict {
+        technique: technique.to_owned(),
+        verdict: verdict.to_owned(),
+        why,
+    };
+    vec![
+        verdict("tensor cores", tensor_cores(analysis)),
+        verdict("warp specialisation", warp_specialisation(analysis)),
+        verdict("shared-memory caching", shared_memory(analysis, problem)),
+        verdict("TMA tiles", tma_tiles(analysis, problem, profile)),
+        verdict("texture unit", texture(problem)),
+        verdict("spatial ordering", spatial_ordering(analysis)),
+        verdict("mixed precision", mixed_precision(analysis, problem)),
+    ]
+}
+
+fn wall_us(analysis: &Analysis) -> f64 {
+    analysis.floors.first().map_or(f64::NAN, |floor| floor.us)
+}
+
+fn tensor_cores(analysis: &Analysis) -> (&'static str, String) {
+    let wall = wall_us(analysis);
+    let Some(arithmetic) = analysis.floor_us("fma_f32") else {
+        return ("little", format!("arithmetic was not probed; the wall is {}", time(wall)));
+    };
+    let share = 100.0 * arithmetic / wall;
+    let why = format!(
+        "the multiply-adds take {} of an FMA pipe that is free for {} anyway ({share:.0} % of the wall); \
+         tensor cores move them, the gather stays",
+        time(arithmetic),
+        time(wall)
+    );
+    (if share > 100.0 { "helps" } else { "little" }, why)
+}
+
+fn warp_specialisation(analysis: &Analysis) -> (&'static str, String) {
+    let share =
+        100.0 * METADATA_BYTES * analysis.work.samples as f64 / analysis.work.gathered_bytes as f64;
+    let why = format!(
+        "it overlaps metadata with the gather, but both use the same data path: records of \
+         {METADATA_BYTES} bytes, written once and read once, are {:.1} % of the gathered bytes",
+        2.0 * share
+    );
+    (if share > 15.0 { "helps" } else { "little" }, why)
+}
+
+fn shared_memory(analysis: &Analysis, problem: &Problem) -> (&'static str, String) {
+    let row_bytes = problem.channels() * problem.dtype().size_bytes();
+    let fitting: Vec<usize> = (0..problem.levels().len())
+        .filter(|&l| {
+            let level = problem.levels()[l];
+            level.width * level.height * row_bytes <= SHARED_BYTES
+        })
+        .collect();
+    let samples: usize = fitting.iter().map(|&l| problem.level_samples(l).len()).sum();
+    let share = 100.0 * samples as f64 / problem.samples().max(1) as f64;
+    let hit_rate = analysis.tiled().map_or(0.0, |tiled| tiled.hit_rate);
+    let why = format!(
+        "{} of {} levels fit {} KB for one head ({share:.0} % of the samples); shared memory has the same \
+         128 bytes a cycle as L1, which serves {:.0} % within a tile of queries already",
+        fitting.len(),
+        problem.levels().len(),
+        SHARED_BYTES >> 10,
+        100.0 * hit_rate
+    );
+    (if hit_rate < 0.5 && share > 50.0 { "helps" } else { "little" }, why)
+}
+
+fn tma_tiles(analysis: &Analysis, problem: &Problem, profile: &Profile) -> (&'static str, String) {
+    let tile_bytes = 4 * problem.channels() * problem.dtype().size_bytes();
+    let tiles = analysis.work.samples as f64;
+    match profile.ceiling("tma_tile_copy") {
+        Some(gb_per_s) => {
+            let us = tiles * tile_bytes as f64 / gb_per_s * 1e-3;
+            let wall = wall_us(analysis);
+            let why = format!(
+                "{:.1} M tiles of {tile_bytes} bytes take {} by TMA; the wall is {}",
+                tiles * 1e-6,
+                time(us),
+                time(wall)
+            );
+            (if us < wall { "helps" } else { "no" }, why)
+        }
+        None => (
+            "little",
+            format!(
+                "{:.1} M tiles of {tile_bytes} bytes, one copy instruction each, and every byte still \
+                 crosses the shared-memory data path twice; not probed on this device",
+                tiles * 1e-6
+            ),
+        ),
+    }
+}
+
+fn texture(problem: &Problem) -> (&'static str, String) {
+    // A weight rounded to 8 bits is off by up to half a step, evenly: a step / sqrt(12) on average.
+    let error = 0.5f64.powi(TEXTURE_WEIGHT_BITS) / 12f64.sqrt();
+    let bound = problem.dtype().rel_l2_bound();
+    let why = format!(
+        "{TEXTURE_WEIGHT_BITS}-bit filter weights are off by {error:.1e} on average before anything else; \
+         the contract of {} is {bound:.0e}",
+        problem.dtype()
+    );
+    (if error < bound / 2.0 { "little" } else { "no" }, why)
+}
+
+fn spatial_ordering(analysis: &Analysis) -> (&'static str, String) {
+    let rate = |name: &str| {
+        let found = analysis.footprints.iter().find(|f| f.grouping.starts_with(name));
+        found.map(|f| 100.0 * f.hit_rate)
+    };
+    let as_is = rate("32 in a row").unwrap_or(0.0);
+    let sorted = rate("32 along").unwrap_or(0.0);
+    let tiles = rate("tiles of 8 x 4").map_or_else(String::new, |rate| {
+        format!(", {rate:.0} % in tiles of 8 x 4, which cost no sort")
+    });
+    let best_free = rate("tiles of 8 x 4").unwrap_or(as_is);
+    let why = format!(
+        "32 queries find {as_is:.0} % of their sectors in L1 as they come{tiles}, {sorted:.0} % sorted along \
+         a Morton curve"
+    );
+    (if sorted > best_free + 5.0 { "helps" } else { "little" }, why)
+}
+
+fn mixed_precision(analysis: &Analysis, problem: &Problem) -> (&'static str, String) {
+    let gathered = analysis.work.gathered_bytes as f64 * 1e-9;
+    if problem.dtype() == DType::F32 {
+        let halved = three_digits(gathered / 2.0);
+        let why = format!(
+            "half-precision values would gather {halved} GB instead of {}; every floor but the launch halves",
+            three_digits(gathered)
+        );
+        return ("helps", why);
+    }
+    let bytes = problem.sampling_dtype().size_bytes();
+    let why = format!(
+        "values are 2 bytes already ({} GB gathered, half of f32); locations and weights have {bytes} bytes",
+        three_digits(gathered)
+    );
+    ("helps", why)
+}

@@ -1,0 +1,123 @@
+//! Counters beside the record whose times they explain: `records/<device>/<run>/counters.json`.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::KernelCounters;
+use crate::case::Label;
+use crate::record::{self, Provenance, RecordError, SCHEMA};
+
+/// What was read of one variant on one case.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Profiled {
+    /// The case and the variant.
+    #[serde(flatten)]
+    pub label: Label,
+    /// Its kernels, in the order they ran.
+    pub kernels: Vec<KernelCounters>,
+}
+
+/// The counters of one record.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CounterFile {
+    /// Version of the format.
+    pub schema: u32,
+    /// When it was last written, in UTC, RFC 3339.
+    pub date: String,
+    /// Which sources and which command, of the last time.
+    #[serde(flatten)]
+    pub provenance: Provenance,
+    /// What was read.
+    pub profiled: Vec<Profiled>,
+}
+
+const FILE: &str = "counters.json";
+
+impl CounterFile {
+    /// The counters in a record's folder; none if there are none.
+    ///
+    /// # Errors
+    /// [`RecordError`] naming the file.
+    pub fn read(folder: &Path) -> Result<Option<Self>, RecordError> {
+        let path = folder.join(FILE);
+        if path.is_file() { record::read_file(&path).map(Some) } else { Ok(None) }
+    }
+
+    /// Everything read on a device, by the folder of all records; a newer reading replaces an older one.
+    ///
+    /// # Errors
+    /// [`RecordError`] naming the file.
+    pub fn of_device(records: &Path, slug: &str) -> Result<Vec<Profiled>, RecordError> {
+        let mut files = record::run_files(&records.join(slug), FILE)?
+            .iter()
+            .map(|path| record::read_file::<Self>(path))
+            .collect::<Result<Vec<_>, _>>()?;
+        files.sort_by(|a, b| a.date.cmp(&b.date));
+        let mut newest: Vec<Profiled> = Vec::new();
+        for profiled in files.into_iter().flat_map(|file| file.profiled) {
+            newest.retain(|old| old.label != profiled.label);
+            newest.push(profiled);
+        }
+        newest.sort_by(|a, b| a.label.cmp(&b.label));
+        Ok(newest)
+    }
+
+    /// Adds readings to a record's folder; the same case and variant replaces what was there.
+    ///
+    /// # Errors
+    /// [`RecordError`] naming the file.
+    pub fn join(folder: &Path, profiled: &[Profiled]) -> Result<PathBuf, RecordError> {
+        let before = Self::read(folder)?.map_or_else(Vec::new, |file| file.profiled);
+        let kept =
+            before.into_iter().filter(|old| profiled.iter().all(|new| new.label != old.label));
+        let file = Self {
+            schema: SCHEMA,
+            date: record::now(),
+            provenance: Provenance::now(),
+            profiled: kept.chain(profiled.iter().cloned()).collect(),
+        };
+        let path = folder.join(FILE);
+        let json = serde_json::to_string_pretty(&file).map_err(RecordError::Serialise)?;
+        record::replace_file(&path, &(json + "\n"))?;
+        Ok(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::Reading;
+    use crate::record::tests::record_of;
+
+    #[test]
+    fn readings_join_what_is_there_and_replace_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(CounterFile::read(folder.path()).unwrap().is_none());
+        let mut label = record_of("2026-01-01T00:00:00Z", 1.0).measurements[0].label.clone();
+        let profiled = |label: &Label, value| Profiled {
+            label: label.clone(),
+            kernels: vec![KernelCounters {
+                kernel: "k".to_owned(),
+                launches: 1,
+                readings: vec![Reading { name: "registers".to_owned(), value }],
+            }],
+        };
+        CounterFile::join(folder.path(), &[profiled(&label, 1.0)]).unwrap();
+        CounterFile::join(folder.path(), &[profiled(&label, 2.0)]).unwrap();
+        label.variant = "other".to_owned();
+        CounterFile::join(folder.path(), &[profiled(&label, 3.0)]).unwrap();
+        let file = CounterFile::read(folder.path()).unwrap().unwrap();
+        let values: Vec<_> =
+            file.profiled.iter().map(|p| p.kernels[0].get("registers").unwrap()).collect();
+        assert_eq!(values, [2.0, 3.0]);
+        let root = tempfile::tempdir().unwrap();
+        assert!(CounterFile::of_device(root.path(), "h200").unwrap().is_empty());
+        for (run, value) in [("a", 4.0), ("b", 5.0)] {
+            CounterFile::join(&root.path().join("h200").join(run), &[profiled(&label, value)])
+                .unwrap();
+        }
+        let found = CounterFile::of_device(root.path(), "h200").unwrap();
+        assert_eq!(found.len(), 1, "one reading for each label");
+    }
+}

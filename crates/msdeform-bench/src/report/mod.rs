@@ -1,0 +1,63 @@
+//! Records as a page for people: one HTML file that needs nothing else, or Markdown.
+
+mod compare;
+mod html;
+mod page;
+
+pub use compare::{Change, Comparison, Verdict, name_of};
+pub use html::html;
+pub use page::{Bar, Group, Page};
+
+use std::fmt::Write;
+
+use crate::overview::time;
+
+/// The page as Markdown: the same sections, without pictures.
+#[must_use]
+pub fn markdown(page: &Page) -> String {
+    let mut out = format!("# {}\n\n", page.title);
+    // Writing to a String cannot fail.
+    let _ = write_markdown(page, &mut out);
+    out
+}
+
+fn write_markdown(page: &Page, out: &mut String) -> std::fmt::Result {
+    writeln!(out, "## Environment\n")?;
+    for (name, fact) in &page.environment {
+        writeln!(out, "- {name}: {fact}")?;
+    }
+    writeln!(out, "\n## Times\n\n{}", table(&page.times))?;
+    if !page.floors.rows.is_empty() {
+        writeln!(out, "## Floors\n\n{}", table(&page.floors))?;
+    }
+    if !page.counters.rows.is_empty() {
+        writeln!(out, "## Counters\n\n{}", table(&page.counters))?;
+    }
+    writeln!(out, "## Errors\n\n{}", table(&page.errors))?;
+    writeln!(out, "## By workload\n")?;
+    for group in &page.groups {
+        writeln!(out, "### {}\n", group.title)?;
+        for bar in &group.bars {
+            let chosen = if bar.dispatched { " (what a call gets)" } else { "" };
+            writeln!(out, "- {}: {}{chosen}", bar.name, time(bar.us))?;
+        }
+        out.push('\n');
+    }
+    Ok(())
+}
+
+fn table(table: &page::Table) -> String {
+    let line = |cells: &mut dyn Iterator<Item = String>| {
+        format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
+    };
+    let mut out = line(&mut table.headings.iter().map(|(name, _)| (*name).to_owned()));
+    let rule = |numeric: &bool| if *numeric { "--:" } else { "---" }.to_owned();
+    out.push_str(&line(&mut table.headings.iter().map(|(_, numeric)| rule(numeric))));
+    for row in &table.rows {
+        out.push_str(&line(&mut row.iter().map(|cell| cell.text.clone())));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

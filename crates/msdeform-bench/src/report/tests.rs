@@ -1,0 +1,60 @@
+use super::*;
+use crate::counters::{KernelCounters, Profiled, Reading};
+use crate::profile::tests::profile_of;
+use crate::record::tests::record_of;
+
+fn page() -> Page {
+    let record = record_of("2026-01-01T00:00:00Z", 812.0);
+    let profiled = Profiled {
+        label: record.measurements[0].label.clone(),
+        kernels: vec![KernelCounters {
+            kernel: "fwd_test_step".to_owned(),
+            launches: 3,
+            readings: vec![Reading { name: "l1_hit_percent".to_owned(), value: 81.25 }],
+        }],
+    };
+    Page::of(&[record], Some(&profile_of("test-chip-2c")), &[profiled]).unwrap()
+}
+
+#[test]
+fn the_page_has_the_numbers_of_the_record_and_needs_nothing_else() {
+    let html = html(&page());
+    for text in
+        ["Test Chip", "812 us", "fwd_test", "1.0e-6", "ddetr_enc", "2.0x", "fwd_test_step", "81.2"]
+    {
+        assert!(html.contains(text), "{text} is missing");
+    }
+    for outside in ["http://", "https://", "src=", "@import"] {
+        assert!(!html.contains(outside), "{outside}");
+    }
+    assert!(html.contains("data-key=\"812\""), "numbers sort as numbers");
+    assert!(html.contains("L1 floor"));
+}
+
+#[test]
+fn markdown_has_the_same_numbers() {
+    let markdown = markdown(&page());
+    assert!(markdown.contains(
+        "| ddetr_enc | 1 | 22223 | local | interleaved | forward | 812 us | - | - | 2.0x |"
+    ));
+    assert!(
+        markdown.contains("- fwd_test (cpu, default): 812 us (what a call gets)"),
+        "{markdown}"
+    );
+}
+
+#[test]
+fn text_of_a_record_cannot_become_markup() {
+    let mut record = record_of("2026-01-01T00:00:00Z", 1.0);
+    record.device.name = "<script>alert(1)</script>".to_owned();
+    let page = Page::of(&[record], None, &[]).unwrap();
+    assert!(!html(&page).contains("<script>alert"));
+    assert!(page.floors.rows.is_empty());
+}
+
+#[test]
+fn records_without_measurements_make_no_page() {
+    let mut record = record_of("2026-01-01T00:00:00Z", 1.0);
+    record.measurements.clear();
+    assert!(Page::of(&[record], None, &[]).is_none());
+}

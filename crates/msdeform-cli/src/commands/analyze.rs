@@ -1,0 +1,144 @@
+//! `msdeform analyze`
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use msdeform_bench::analyze::roofline_svg;
+use msdeform_bench::overview::{three_digits, time};
+use msdeform_bench::record;
+use msdeform_bench::{Analysis, Breadth, Profile};
+
+use crate::args::{GridArgs, RecordDirArgs, standard_workloads};
+use crate::exit::Usage;
+use crate::output::{Align, Columns, print, print_json};
+
+/// Say what a workload asks of a device, and what each technique could gain
+///
+/// Work, bytes, the time that each measured ceiling leaves, how often the actual locations touch the same memory, and a prediction beside what a record says.
+/// Needs the device's profile (`msdeform probe --record`), not the device.
+#[derive(Debug, Args)]
+pub struct AnalyzeArgs {
+    /// Device whose profile is used, by its folder under records/ [default: a GPU's, if there is one]
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
+    #[command(flatten)]
+    grid: GridArgs,
+    #[command(flatten)]
+    record_dir: RecordDirArgs,
+    /// Draw the roofline of the first case into this file
+    #[arg(long, value_name = "FILE.svg")]
+    svg: Option<PathBuf>,
+    /// Print a JSON list
+    #[arg(long)]
+    json: bool,
+}
+
+/// Analyses and prints.
+pub fn run(args: &AnalyzeArgs) -> anyhow::Result<()> {
+    let folder = args.record_dir.folder();
+    let profiles = if folder.is_dir() { Profile::load_all(&folder)? } else { Vec::new() };
+    let profile = choose(&profiles, args.profile.as_deref())?;
+    let figures = record::newest(&record::load_all(&folder).context("cannot read the records")?);
+    let selection = args.grid.selection(standard_workloads(), Breadth::First)?;
+    let mut analyses = Vec::new();
+    for case in &selection.cases() {
+        let analysis = Analysis::of(case, profile, &figures)?;
+        if !args.json {
+            print(&text(&analysis))?;
+        }
+        analyses.push(analysis);
+    }
+    if let (Some(path), Some(first)) = (&args.svg, analyses.first()) {
+        std::fs::write(path, roofline_svg(first, profile))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        eprintln!("roofline: {}", path.display());
+    }
+    if args.json {
+        print_json(&analyses)?;
+    }
+    Ok(())
+}
+
+fn choose<'a>(profiles: &'a [Profile], name: Option<&str>) -> anyhow::Result<&'a Profile> {
+    let known: Vec<&str> = profiles.iter().map(|p| p.device.slug.as_str()).collect();
+    let found = match name {
+        Some(name) => profiles.iter().find(|profile| profile.device.slug == name),
+        None => {
+            let gpu = profiles.iter().find(|profile| profile.device.kind == "cuda");
+            gpu.or_else(|| profiles.first())
+        }
+    };
+    found.ok_or_else(|| {
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        let what = name.map_or_else(|| "a profile".to_owned(), |name| format!("profile `{name}`"));
+        Usage(format!("no {what}; known: {known}. `msdeform probe --record` makes one")).into()
+    })
+}
+
+fn text(analysis: &Analysis) -> String {
+    let Analysis { work, .. } = analysis;
+    let mut out = format!(
+        "{}: {}, {} on {}\n\
+         {:.1} M samples, {:.2} GFLOP, {} GB gathered, {} MB compulsory; {:.2} FLOP per gathered byte, {:.1} per \
+         compulsory byte\n\n",
+        analysis.workload,
+        analysis.problem,
+        analysis.locations,
+        analysis.device,
+        work.samples as f64 * 1e-6,
+        analysis.flop * 1e-9,
+        three_digits(work.gathered_bytes as f64 * 1e-9),
+        three_digits(work.compulsory_bytes as f64 * 1e-6),
+        analysis.flop_per_gathered_byte,
+        analysis.flop_per_compulsory_byte,
+    );
+    out.push_str(&format!("{}\n\n", floors(analysis)));
+    out.push_str(&format!("{}\n\n", footprints(analysis)));
+    out.push_str(&format!("predicted {}", time(analysis.predicted_us)));
+    if let Some(measured) = &analysis.measured {
+        out.push_str(&format!(
+            ", measured {} ({}), {:.2}x",
+            time(measured.median_us),
+            measured.variant,
+            measured.median_us / analysis.predicted_us
+        ));
+    }
+    out.push_str(&format!("\n\n{}\n", verdicts(analysis)));
+    out
+}
+
+fn floors(analysis: &Analysis) -> Columns {
+    let headings = [("ceiling", Align::Left), ("floor", Align::Right), ("what", Align::Left)];
+    let mut columns = Columns::new(&headings);
+    for floor in &analysis.floors {
+        columns.row(&[floor.ceiling.clone(), time(floor.us), floor.what.clone()]);
+    }
+    columns
+}
+
+fn footprints(analysis: &Analysis) -> Columns {
+    let headings = [
+        ("queries together", Align::Left),
+        ("found again in L1", Align::Right),
+        ("KB of a head", Align::Right),
+    ];
+    let mut columns = Columns::new(&headings);
+    for footprint in &analysis.footprints {
+        columns.row(&[
+            footprint.grouping.clone(),
+            format!("{:.1} %", 100.0 * footprint.hit_rate),
+            three_digits(footprint.group_bytes / 1024.0),
+        ]);
+    }
+    columns
+}
+
+fn verdicts(analysis: &Analysis) -> Columns {
+    let headings = [("technique", Align::Left), ("gain", Align::Left), ("because", Align::Left)];
+    let mut columns = Columns::new(&headings).wrapping();
+    for verdict in &analysis.verdicts {
+        columns.row(&[verdict.technique.clone(), verdict.verdict.clone(), verdict.why.clone()]);
+    }
+    columns
+}

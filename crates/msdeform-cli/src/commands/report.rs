@@ -1,0 +1,154 @@
+//! `msdeform report`
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+use msdeform_bench::counters::CounterFile;
+use msdeform_bench::overview::time;
+use msdeform_bench::report::{self, Comparison, Page, Verdict, name_of};
+use msdeform_bench::{Profile, Record, record};
+
+use crate::args::RecordDirArgs;
+use crate::exit::{CheckFailed, Usage};
+use crate::output::{Align, Columns, print, print_json};
+
+/// Make a page of records, or compare two
+///
+/// One HTML file that needs no network: times, floors, every variant, errors, environment. Without names all records of one device are shown, the newest
+/// figure of each combination. --compare says what changed between two records and fails on a regression.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// Folders of records [default: all of the device]
+    #[arg(value_name = "RECORD")]
+    records: Vec<PathBuf>,
+    /// Device whose records are shown, by its folder [default: a GPU, if there is one]
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// The page
+    #[arg(long, short, value_name = "FILE", default_value = "msdeform-report.html")]
+    output: PathBuf,
+    /// Also as Markdown
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Compare two records instead, by their folders
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = ["records", "markdown"])]
+    compare: Vec<PathBuf>,
+    /// Percent of change that a comparison passes over, beside noise
+    #[arg(long, value_name = "PERCENT", default_value_t = 3.0)]
+    threshold: f64,
+    /// Print a comparison as JSON
+    #[arg(long, requires = "compare")]
+    json: bool,
+    #[command(flatten)]
+    record_dir: RecordDirArgs,
+}
+
+/// Writes the page, or compares.
+pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
+    if let [before, after] = args.compare.as_slice() {
+        return compare(args, &load_one(before)?, &load_one(after)?);
+    }
+    let root = args.record_dir.folder();
+    let named = !args.records.is_empty();
+    let mut records = if named {
+        args.records.iter().map(|path| load_one(path)).collect::<anyhow::Result<Vec<_>>>()?
+    } else {
+        record::load_all(&root).context("cannot read the records")?
+    };
+    records.sort_by(|a, b| a.date.cmp(&b.date));
+    let slug = device(&records, args.device.as_deref())?;
+    records.retain(|record| record.device.slug == slug);
+    let profiles = if root.is_dir() { Profile::load_all(&root)? } else { Vec::new() };
+    let profile = profiles.iter().find(|profile| profile.device.slug == slug);
+    let profiled = CounterFile::of_device(&root, &slug)?;
+    let page = Page::of(&records, profile, &profiled)
+        .ok_or_else(|| Usage(format!("the records of {slug} hold no measurement")))?;
+    write(&args.output, &report::html(&page))?;
+    if let Some(path) = &args.markdown {
+        write(path, &report::markdown(&page))?;
+    }
+    Ok(())
+}
+
+fn load_one(path: &Path) -> anyhow::Result<Record> {
+    record::load_one(path).with_context(|| format!("{} is no record", path.display()))
+}
+
+fn device(records: &[Record], named: Option<&str>) -> anyhow::Result<String> {
+    let found = match named {
+        Some(name) => records.iter().rev().find(|record| record.device.slug == name),
+        None => {
+            let gpu = records.iter().rev().find(|record| record.device.kind == "cuda");
+            gpu.or_else(|| records.last())
+        }
+    };
+    found.map(|record| record.device.slug.clone()).ok_or_else(|| {
+        let mut known: Vec<&str> = records.iter().map(|r| r.device.slug.as_str()).collect();
+        known.sort_unstable();
+        known.dedup();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        Usage(format!("no records of that device; known: {known}")).into()
+    })
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    eprintln!("wrote {}", path.display());
+    Ok(())
+}
+
+fn compare(args: &ReportArgs, before: &Record, after: &Record) -> anyhow::Result<()> {
+    if !(args.threshold.is_finite() && args.threshold >= 0.0) {
+        return Err(Usage(format!("--threshold {} is no percentage", args.threshold)).into());
+    }
+    let comparison = Comparison::of(before, after, args.threshold / 100.0);
+    if args.json {
+        print_json(&comparison)?;
+    } else {
+        print(&text(&comparison))?;
+    }
+    if comparison.changes.is_empty() {
+        return Err(Usage("the records measured nothing in common".into()).into());
+    }
+    match comparison.regressions().count() {
+        0 => Ok(()),
+        slower => Err(CheckFailed(format!("{slower} combinations became slower")).into()),
+    }
+}
+
+fn text(comparison: &Comparison) -> String {
+    let headings = [
+        ("combination", Align::Left),
+        ("before", Align::Right),
+        ("after", Align::Right),
+        ("change", Align::Right),
+        ("noise", Align::Right),
+        ("", Align::Left),
+    ];
+    let mut columns = Columns::new(&headings);
+    for change in &comparison.changes {
+        let verdict = match change.verdict {
+            Verdict::Faster => "faster",
+            Verdict::Same => "",
+            Verdict::Slower => "SLOWER",
+        };
+        columns.row(&[
+            name_of(&change.after),
+            time(change.before.median_us),
+            time(change.after.median_us),
+            format!("{:+.1} %", 100.0 * (change.ratio - 1.0)),
+            format!("{:.1} %", 100.0 * change.noise),
+            verdict.to_owned(),
+        ]);
+    }
+    format!(
+        "{columns}\n\n{} compared: {} faster, {} slower beyond {:.1} % and noise; {} only before, {} only after",
+        comparison.changes.len(),
+        comparison.improvements().count(),
+        comparison.regressions().count(),
+        100.0 * comparison.threshold,
+        comparison.only_before,
+        comparison.only_after
+    )
+}
