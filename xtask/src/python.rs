@@ -41,6 +41,8 @@ fn build_wheel() -> Result<PathBuf> {
     maturin.args(["build", "--release", "--locked", "--out"]).arg(&folder).current_dir(package());
     if cfg!(target_os = "linux") {
         maturin.args(["--zig", "--compatibility", "manylinux2014"]);
+        let cache = tree::cache().join("zig");
+        maturin.env("CARGO_ZIGBUILD_CACHE_DIR", &cache).env("ZIG_GLOBAL_CACHE_DIR", &cache);
         // Where maturin looks for Zig.
         let path = std::env::var_os("PATH").unwrap_or_default();
         let folders = std::iter::once(scripts).chain(std::env::split_paths(&path));

@@ -80,6 +80,8 @@ def test_compiles_as_one_graph_and_trains(as_tensor: bool) -> None:
 
 
 def test_compiles_with_inductor() -> None:
+    if TORCH < (2, 6):
+        pytest.importorskip("setuptools")
     torch._dynamo.reset()
     case = make_case()
 
@@ -116,7 +118,8 @@ def test_image_sizes_do_not_compile_again() -> None:
         locations, weights = torch.rand(2, queries, 4, 2, 3, 2), torch.rand(2, queries, 4, 2, 3)
         found = compiled(fine, coarse, locations, weights)
         assert torch.equal(found, block(fine, coarse, locations, weights))
-    assert len(graphs) == 1, f"{len(graphs)} graphs for one function"
+    # Older versions specialise the first call on something, and never again.
+    assert len(graphs) <= (1 if TORCH >= (2, 6) else 2), f"{len(graphs)} graphs for four image sizes"
 
 
 @pytest.mark.parametrize("as_tensor", [False, True], ids=["list", "tensor"])

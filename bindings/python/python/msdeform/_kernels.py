@@ -22,23 +22,33 @@ _CODES: dict[torch.dtype, int] = {
 }
 
 
-def _operand(name: str, tensor: Tensor) -> tuple[int, int, tuple[int, ...]]:
-    code = _CODES.get(tensor.dtype)
-    if code is None:
-        raise TypeError(f"`{name}` is {tensor.dtype}; expected torch.float32, float16, bfloat16 or float64")
-    return tensor.data_ptr(), code, tensor.shape
+_Operand = tuple[int, int, tuple[int, ...]]
 
 
-def _output_for(value: Tensor, locations: Tensor) -> Tensor:
-    if value.dim() != 4:
-        raise ValueError(f"`value` has shape {list(value.shape)}, expected [batch, pixels, heads, channels]")
-    if locations.dim() < 2:
+def _operands(value: Tensor, locations: Tensor, weights: Tensor) -> tuple[_Operand, _Operand, _Operand]:
+    """Address, format and shape of each."""
+    try:
+        return (
+            (value.data_ptr(), _CODES[value.dtype], value.shape),
+            (locations.data_ptr(), _CODES[locations.dtype], locations.shape),
+            (weights.data_ptr(), _CODES[weights.dtype], weights.shape),
+        )
+    except KeyError:
+        tensors = {"value": value, "sampling_locations": locations, "attention_weights": weights}
+        name, tensor = next(item for item in tensors.items() if item[1].dtype not in _CODES)
+        raise TypeError(f"`{name}` is {tensor.dtype}; expected torch.float32, float16, bfloat16 or float64") from None
+
+
+def _output_for(value: Tensor, operands: tuple[_Operand, _Operand, _Operand]) -> Tensor:
+    shape, locations_shape = operands[0][2], operands[1][2]
+    if len(shape) != 4:
+        raise ValueError(f"`value` has shape {list(shape)}, expected [batch, pixels, heads, channels]")
+    if len(locations_shape) < 2:
         raise ValueError(
-            f"`sampling_locations` has shape {list(locations.shape)}, expected "
+            f"`sampling_locations` has shape {list(locations_shape)}, expected "
             "[batch, queries, heads, levels, points, 2]"
         )
-    batch, _, heads, channels = value.shape
-    return value.new_empty((batch, locations.shape[1], heads * channels))
+    return value.new_empty((shape[0], locations_shape[1], shape[2] * shape[3]))
 
 
 def _gradients_for(
@@ -68,16 +78,10 @@ def forward_cpu(
     value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool = False
 ) -> Tensor:
     """The output on the processor."""
-    output = _output_for(value, locations)
     value, locations, weights = value.contiguous(), locations.contiguous(), weights.contiguous()
-    _native.cpu_forward(
-        levels,
-        torch.get_num_threads(),
-        _operand("value", value),
-        _operand("sampling_locations", locations),
-        _operand("attention_weights", weights),
-        output.data_ptr(),
-    )
+    operands = _operands(value, locations, weights)
+    output = _output_for(value, operands)
+    _native.cpu_forward(levels, torch.get_num_threads(), *operands, output.data_ptr())
     return output
 
 
@@ -98,9 +102,7 @@ def backward_cpu(
     _native.cpu_backward(
         levels,
         torch.get_num_threads(),
-        _operand("value", value),
-        _operand("sampling_locations", locations),
-        _operand("attention_weights", weights),
+        *_operands(value, locations, weights),
         grad_output.data_ptr(),
         (gradients[0].data_ptr(), gradients[1].data_ptr(), gradients[2].data_ptr()),
     )
@@ -119,7 +121,8 @@ def _current_stream(index: int) -> int:
     return int(torch.cuda.current_stream(index).cuda_stream)
 
 
-def _check_devices(**tensors: Tensor) -> None:
+def check_devices(**tensors: Tensor) -> None:
+    """Refuses tensors of more than one device, by name."""
     places = {name: tensor.device for name, tensor in tensors.items()}
     if len(set(places.values())) > 1:
         found = ", ".join(f"`{name}` on {device}" for name, device in places.items())
@@ -141,24 +144,17 @@ def forward_cuda(
 ) -> Tensor:
     """The output on a GPU, queued on the current stream."""
     if not value.device == locations.device == weights.device:
-        _check_devices(value=value, sampling_locations=locations, attention_weights=weights)
+        check_devices(value=value, sampling_locations=locations, attention_weights=weights)
     if value.dtype is torch.float64 or locations.dtype is torch.float64:
         on_host = _on_host(value, locations, weights)
         return forward_cpu(on_host[0], on_host[1], on_host[2], levels).to(value.device)
-    output = _output_for(value, locations)
-    value = _with_unit_channels(value)
+    if value.dim() == 4:
+        value = _with_unit_channels(value)
     locations, weights = locations.contiguous(), weights.contiguous()
+    operands = _operands(value, locations, weights)
+    output = _output_for(value, operands)
     index = value.device.index
-    _native.cuda_forward(
-        levels,
-        index,
-        _current_stream(index),
-        _value_strides(value),
-        _operand("value", value),
-        _operand("sampling_locations", locations),
-        _operand("attention_weights", weights),
-        output.data_ptr(),
-    )
+    _native.cuda_forward(levels, index, _current_stream(index), _value_strides(value), *operands, output.data_ptr())
     return output
 
 
@@ -181,7 +177,7 @@ def backward_cuda(
     deterministic: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients on a GPU, queued on the current stream."""
-    _check_devices(grad_output=grad_output, value=value, sampling_locations=locations, attention_weights=weights)
+    check_devices(grad_output=grad_output, value=value, sampling_locations=locations, attention_weights=weights)
     _check_grad_output(grad_output, value, locations)
     if value.dtype is torch.float64 or locations.dtype is torch.float64:
         host, device = _on_host(grad_output, value, locations, weights), value.device
@@ -190,11 +186,7 @@ def backward_cuda(
     gradients = _gradients_for(value, locations, weights, wanted)
     value = _with_unit_channels(value)
     locations, weights = locations.contiguous(), weights.contiguous()
-    operands = (
-        _operand("value", value),
-        _operand("sampling_locations", locations),
-        _operand("attention_weights", weights),
-    )
+    operands = _operands(value, locations, weights)
     index = value.device.index
     request = (
         index,

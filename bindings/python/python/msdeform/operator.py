@@ -118,6 +118,8 @@ def _forward_fake(value: Tensor, locations: Tensor, weights: Tensor, *_: Any) ->
         weights.dim() == locations.dim() - 1,
         lambda: f"`attention_weights` has {weights.dim()} axes, expected {locations.dim() - 1}",
     )
+    if not value.device == locations.device == weights.device:
+        _kernels.check_devices(value=value, sampling_locations=locations, attention_weights=weights)
     batch, _pixels, heads, channels = value.shape
     return value.new_empty((batch, locations.shape[1], heads * channels))
 
