@@ -93,14 +93,15 @@ pub fn test() -> Result<Report> {
 /// A fresh environment with the wheel and some packages. By uv: PyTorch for CUDA, the one that the index
 /// has, is gigabytes.
 fn environment_with(name: &str, wheel: &Path, extra: &str, packages: &[&str]) -> Result<PathBuf> {
-    let uv = python_in(&setup::python_environment("uv", &["uv==0.13.*"])?).with_file_name("uv");
+    let python = python_in(&setup::python_environment("uv", &["uv==0.13.*"])?);
+    let uv = python.with_file_name("uv");
     let folder = tree::cache().join(name);
     let command = || {
         let mut command = Command::new(&uv);
         command.env("UV_CACHE_DIR", tree::cache().join("uv-packages")).arg("--quiet");
         command
     };
-    run_ok(command().args(["venv", "--clear"]).arg(&folder))?;
+    run_ok(command().args(["venv", "--clear", "--python"]).args([&python, &folder]))?;
     let wheel = match extra {
         "" => wheel.display().to_string(),
         _ => format!("{}[{extra}]", wheel.display()),
