@@ -7,6 +7,7 @@
 
 mod checks;
 mod process;
+mod python;
 mod readme;
 mod setup;
 mod steps;
@@ -34,6 +35,8 @@ enum Command {
     Readme(readme::ReadmeArgs),
     /// Write crates/msdeform-cuda/resources.csv anew, after a kernel changed on purpose
     Resources,
+    /// Build the Python package as a manylinux2014 wheel under target/wheels
+    Wheel,
     /// Time PyTorch's grid_sample path and ours in one run and record both
     CompareTorch(torch::CompareArgs),
 }
@@ -54,6 +57,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Test(args) => test::run_all(args),
         Command::Resources => test::bless_resources(),
         Command::Readme(args) => readme::run(args),
+        Command::Wheel => python::wheel(),
         Command::CompareTorch(args) => torch::run(args),
     }
 }

@@ -16,7 +16,8 @@ impl Count {
     /// A check that is not made of tests counts as one.
     pub const CHECK: Self = Self { passed: 1, failed: 0, skipped: 0 };
 
-    const fn plus(self, other: Self) -> Self {
+    /// Both together.
+    pub const fn plus(self, other: Self) -> Self {
         Self {
             passed: self.passed + other.passed,
             failed: self.failed + other.failed,

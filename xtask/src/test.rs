@@ -9,12 +9,12 @@ use crate::checks;
 use crate::process::{Finished, cargo, run, run_ok};
 use crate::steps::{Count, Report, Steps};
 use crate::tree;
-use crate::{readme, setup};
+use crate::{python, readme, setup};
 
 /// Options of `test`.
 #[derive(Args)]
 pub struct TestArgs {
-    /// Leave out what compiles everything once more: doctests and the documentation
+    /// Leave out what compiles everything once more: doctests, the documentation and the Python wheel
     #[arg(long)]
     quick: bool,
 }
@@ -43,6 +43,10 @@ pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
             let mut docs = cargo(["doc", "--workspace", "--locked", "--no-deps"]);
             succeed(docs.env("RUSTDOCFLAGS", "-D warnings"))
         });
+    }
+    steps.run("python lint", python::lint);
+    if !args.quick {
+        steps.run("python", python::test);
     }
     steps.run("variant pages", checks::variant_pages::check);
     Ok(if steps.finish() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -93,7 +97,7 @@ fn tests(environment: &[(&'static str, String)]) -> Result<Report> {
 }
 
 /// The number in front of `word`, as in `22 passed, 1 failed`.
-fn number_before(line: &str, word: &str) -> usize {
+pub fn number_before(line: &str, word: &str) -> usize {
     let words: Vec<&str> =
         line.split([' ', ',', ';', '(', ')']).filter(|w| !w.is_empty()).collect();
     let position = words.iter().position(|found| *found == word);

@@ -3,6 +3,16 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// Folders of Python packages that somebody in this process told us about.
+static ANNOUNCED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Adds folders of Python packages to every later search. A Python interpreter knows them; the
+/// variables that name an environment are only set where somebody activated it.
+pub fn search_packages(folders: Vec<PathBuf>) {
+    *ANNOUNCED.lock().unwrap_or_else(PoisonError::into_inner) = folders;
+}
 
 /// The names the dynamic loader may know it by, newest first.
 #[cfg(not(windows))]
@@ -28,6 +38,8 @@ const WHEEL_FOLDERS: &[&str] = &[
 #[derive(Clone, Debug, Default)]
 pub(super) struct Environment {
     variables: HashMap<&'static str, OsString>,
+    /// Folders of Python packages from [`search_packages`].
+    announced: Vec<PathBuf>,
     /// Toolkit roots and Python roots that no variable names.
     usual_roots: Vec<PathBuf>,
     use_loader: bool,
@@ -51,7 +63,8 @@ impl Environment {
             .filter_map(|&name| std::env::var_os(name).map(|value| (name, value)))
             .collect();
         let usual_roots = ["/usr/local", "/usr", "/opt"].map(PathBuf::from).to_vec();
-        Self { variables, usual_roots, use_loader: true }
+        let announced = ANNOUNCED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Self { variables, announced, usual_roots, use_loader: true }
     }
 
     /// A machine with nothing but one folder.
@@ -97,6 +110,7 @@ impl Environment {
         if self.use_loader {
             places.push(format!("the loader path ({})", LOADER_NAMES.join(", ")));
         }
+        places.extend(self.announced.iter().map(|folder| folder.display().to_string()));
         places.push("CUDA_HOME and CUDA_PATH".to_owned());
         places.push(
             "the Python packages of VIRTUAL_ENV, CONDA_PREFIX, PYTHONPATH and HOME".to_owned(),
@@ -111,7 +125,7 @@ impl Environment {
         let variable = |name| self.variables.get(name).map(PathBuf::from);
         let mut toolkits: Vec<PathBuf> =
             ["CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX"].into_iter().filter_map(variable).collect();
-        let mut site_packages: Vec<PathBuf> = Vec::new();
+        let mut site_packages: Vec<PathBuf> = self.announced.clone();
         if let Some(paths) = self.variables.get("PYTHONPATH") {
             site_packages.extend(std::env::split_paths(paths));
         }
@@ -203,6 +217,18 @@ mod tests {
         let torch = touch(&packages.join("torch/lib/libnvrtc-672ee683.so.11.2"));
         let environment = Environment::only(root).with("VIRTUAL_ENV", &root.join("venv"));
         assert_eq!(environment.candidates(), [wheel, toolkit, old_wheel, torch]);
+    }
+
+    #[test]
+    fn packages_of_the_running_python_are_searched_first() {
+        let root = tempfile::tempdir().unwrap();
+        let running = touch(&root.path().join("running/nvidia/cu13/lib/libnvrtc.so.13"));
+        let packages = root.path().join("venv/lib/python3.11/site-packages");
+        let active = touch(&packages.join("nvidia/cu13/lib/libnvrtc.so.13"));
+        let mut environment = Environment::default().with("VIRTUAL_ENV", &root.path().join("venv"));
+        environment.announced = vec![root.path().join("running")];
+        assert_eq!(environment.candidates(), [running, active]);
+        assert!(environment.describe().contains("running"));
     }
 
     #[test]

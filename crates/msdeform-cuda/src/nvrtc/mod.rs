@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use libloading::Library;
 
+pub use locate::search_packages;
 pub use resources::KernelResources;
 
 use crate::error::{CudaVersion, Error, Result};

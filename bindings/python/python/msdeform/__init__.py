@@ -1,0 +1,65 @@
+"""Multi-scale deformable attention for PyTorch and NumPy.
+
+`ms_deform_attn` is the operator, `MSDeformAttn` the layer of Deformable-DETR around it, and `patch()` lets existing
+models use it. PyTorch is imported when one of its parts is used, so that NumPy alone is enough otherwise.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from . import _native
+from ._facts import bench, device_info, variants, workloads
+from ._native import __version__
+from .functional import ms_deform_attn
+
+if TYPE_CHECKING:
+    from .module import MSDeformAttn
+    from .patching import patch, patched, unpatch
+    from .sharding import register_sharding
+
+__all__ = [
+    "MSDeformAttn",
+    "__version__",
+    "bench",
+    "device_info",
+    "ms_deform_attn",
+    "patch",
+    "patched",
+    "register_sharding",
+    "unpatch",
+    "variants",
+    "workloads",
+]
+
+# NVRTC may come from a wheel beside this one, in an environment that nobody activated.
+_native.search_packages([folder for folder in sys.path if folder])
+
+_NEEDS_TORCH = {
+    "MSDeformAttn": "module",
+    "patch": "patching",
+    "patched": "patching",
+    "register_sharding": "sharding",
+    "unpatch": "patching",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _NEEDS_TORCH.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    try:
+        found = getattr(import_module(f".{module}", __name__), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError(f"`msdeform.{name}` needs PyTorch; `pip install torch`", name="torch") from error
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

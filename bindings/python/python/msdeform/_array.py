@@ -1,0 +1,87 @@
+"""NumPy arrays, and whatever gives one through DLPack."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _native
+from ._levels import flatten, plain_shapes, plain_starts, shared_points
+
+# By name: NumPy has no bfloat16 of its own, but other packages register one.
+_CODES = {
+    name: _native.DTYPES.index(code)
+    for name, code in (("float32", "f32"), ("float16", "f16"), ("bfloat16", "bf16"), ("float64", "f64"))
+}
+
+_DLPACK_CPU = 1
+
+
+def _on_cpu(given: Any) -> bool:
+    return isinstance(given, np.ndarray) or int(given.__dlpack_device__()[0]) == _DLPACK_CPU
+
+
+def tensors_of_a_gpu(*given: Any) -> tuple[Any, ...] | None:
+    """PyTorch tensors of the same memory if any of these is not in host memory; `None` if all are."""
+    for name, item in zip(("value", "sampling_locations", "attention_weights"), given, strict=True):
+        if not isinstance(item, np.ndarray) and not hasattr(item, "__dlpack_device__"):
+            raise TypeError(
+                f"`{name}` is a {type(item).__module__}.{type(item).__name__}; expected a torch.Tensor, a "
+                "numpy.ndarray or an object with `__dlpack__`"
+            )
+    if all(_on_cpu(item) for item in given):
+        return None
+    try:
+        import torch
+    except ImportError as error:
+        raise RuntimeError("arrays in GPU memory need PyTorch; `pip install torch`") from error
+    return tuple(torch.from_dlpack(item) for item in given)
+
+
+def _array(name: str, given: Any) -> NDArray[Any]:
+    array = given if isinstance(given, np.ndarray) else np.from_dlpack(given)
+    if array.dtype.name not in _CODES:
+        raise TypeError(f"`{name}` is {array.dtype.name}; expected float32, float16, bfloat16 or float64")
+    return array
+
+
+def _operand(array: NDArray[Any]) -> tuple[int, int, tuple[int, ...]]:
+    return array.ctypes.data, _CODES[array.dtype.name], array.shape
+
+
+def forward(
+    value: Any,
+    spatial_shapes: Any,
+    level_start_index: Any,
+    sampling_locations: Any,
+    attention_weights: Any,
+    points: Sequence[int] | None,
+) -> NDArray[Any]:
+    """The operator on arrays in host memory."""
+    value = _array("value", value)
+    locations = _array("sampling_locations", sampling_locations)
+    weights = _array("attention_weights", attention_weights)
+    if locations.dtype != weights.dtype or locations.dtype not in (value.dtype, np.float32):
+        wide = np.float64 if np.float64 in (locations.dtype, weights.dtype) else np.float32
+        locations, weights = locations.astype(wide), weights.astype(wide)
+    if value.ndim != 4:
+        raise ValueError(f"`value` has shape {list(value.shape)}, expected [batch, pixels, heads, channels]")
+    counts = shared_points(locations.shape, points)
+    levels = flatten(plain_shapes(spatial_shapes), plain_starts(level_start_index), counts)
+    # Any strides, negative ones included.
+    value, locations, weights = map(np.ascontiguousarray, (value, locations, weights))
+    batch, _, heads, channels = value.shape
+    output = np.empty((batch, locations.shape[1], heads * channels), dtype=value.dtype)
+    _native.cpu_forward(
+        levels,
+        os.cpu_count() or 1,
+        _operand(value),
+        _operand(locations),
+        _operand(weights),
+        output.ctypes.data,
+    )
+    return output

@@ -1,0 +1,59 @@
+"""What is registered, what this machine has, how long things take: plain data."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from . import _native
+
+
+def variants() -> list[dict[str, Any]]:
+    """Every registered implementation: id, direction, device, dtypes, layouts, idea, why, source."""
+    found: list[dict[str, Any]] = json.loads(_native.variants_json())
+    return found
+
+
+def device_info() -> dict[str, Any]:
+    """The processor, the CUDA driver, NVRTC and every GPU; what is missing says why."""
+    found: dict[str, Any] = json.loads(_native.device_info_json())
+    return found
+
+
+def workloads() -> list[dict[str, Any]]:
+    """The built-in workloads of `bench`: shapes that people run, each with why it is there."""
+    found: list[dict[str, Any]] = json.loads(_native.workloads_json())
+    return found
+
+
+def bench(
+    workload: str = "ddetr_dec",
+    *,
+    device: str | None = None,
+    dtype: str = "f32",
+    direction: str = "forward",
+    variant: str | None = None,
+    seconds: float = 1.0,
+    threads: int | None = None,
+    batch: int | None = None,
+) -> dict[str, Any]:
+    """Verifies and times one built-in workload, without Python or PyTorch in the timing.
+
+    Args:
+        workload: a name of `workloads()`.
+        device: `"cpu"`, `"cuda:0"`, ...; the first GPU where there is one, else the processor.
+        dtype: `"f32"`, `"f16"` or `"bf16"`.
+        direction: `"forward"` or `"backward"`.
+        variant: an id of `variants()`; the one a call would get unless said.
+        seconds: how long to take samples.
+        threads: threads of the processor; all cores unless said.
+        batch: images, instead of the workload's own.
+
+    Returns:
+        The measurement as in a record: `median_us`, `mad_us`, `samples_us`, `rel_l2`, `variant`, `device`, `passed`
+        and more.
+    """
+    found: dict[str, Any] = json.loads(
+        _native.bench_json(workload, device, dtype, direction, variant, seconds, threads, batch)
+    )
+    return found

@@ -1,0 +1,72 @@
+"""The native half; addresses in, results written where they point to."""
+
+from collections.abc import Sequence
+
+__version__: str
+DTYPES: list[str]
+
+# Address, dtype code (position in DTYPES), shape.
+_Operand = tuple[int, int, tuple[int, ...]]
+
+def cpu_forward(
+    levels: list[int] | tuple[int, ...],
+    threads: int,
+    value: _Operand,
+    locations: _Operand,
+    weights: _Operand,
+    output: int,
+) -> None: ...
+def cpu_backward(
+    levels: list[int] | tuple[int, ...],
+    threads: int,
+    value: _Operand,
+    locations: _Operand,
+    weights: _Operand,
+    grad_output: int,
+    gradients: tuple[int, int, int],
+) -> None: ...
+def cuda_forward(
+    levels: list[int] | tuple[int, ...],
+    device: int,
+    stream: int,
+    strides: tuple[int, int, int],
+    value: _Operand,
+    locations: _Operand,
+    weights: _Operand,
+    output: int,
+) -> None: ...
+
+# Device, wanted gradients (1 value, 2 locations, 4 weights), deterministic, strides of the value's images, heads and
+# pixels, strides of grad_output's images, queries and channels.
+_Request = tuple[int, int, bool, tuple[int, int, int], tuple[int, int, int]]
+
+def cuda_backward_workspace(
+    levels: list[int] | tuple[int, ...],
+    request: _Request,
+    value: _Operand,
+    locations: _Operand,
+    weights: _Operand,
+) -> int: ...
+def cuda_backward(
+    levels: list[int] | tuple[int, ...],
+    request: _Request,
+    stream: int,
+    value: _Operand,
+    locations: _Operand,
+    weights: _Operand,
+    addresses: tuple[int, int, int, int, int],
+) -> None: ...
+def search_packages(folders: Sequence[str]) -> None: ...
+def variants_json() -> str: ...
+def device_info_json() -> str: ...
+def workloads_json() -> str: ...
+def bench_json(
+    workload: str,
+    device: str | None,
+    dtype: str,
+    direction: str,
+    variant: str | None,
+    seconds: float,
+    threads: int | None,
+    batch: int | None,
+) -> str: ...

@@ -1,0 +1,188 @@
+"""The attention layer of Deformable-DETR around the operator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ._levels import plain_shapes
+from ._tensor import attend
+
+__all__ = ["MSDeformAttn"]
+
+
+class MSDeformAttn(nn.Module):
+    """Multi-scale deformable attention with its projections.
+
+    Parameters have the names and shapes of the module of Deformable-DETR, so that its checkpoints load, and
+    results are the same.
+
+    Args:
+        d_model: channels of queries and values, a multiple of `n_heads`.
+        n_levels: levels of the feature pyramid.
+        n_heads: attention heads.
+        n_points: sampling points of a head on each level; a list for a number of its own per level.
+        deterministic: gradients with the same bits in every run.
+    """
+
+    def __init__(
+        self,
+        d_model: int = 256,
+        n_levels: int = 4,
+        n_heads: int = 8,
+        n_points: int | Sequence[int] = 4,
+        *,
+        deterministic: bool = False,
+    ) -> None:
+        super().__init__()
+        if n_heads < 1 or d_model % n_heads:
+            raise ValueError(f"d_model {d_model} is not a multiple of n_heads {n_heads}")
+        points = [n_points] * n_levels if isinstance(n_points, int) else list(n_points)
+        if len(points) != n_levels or min(points, default=1) < 0:
+            raise ValueError(f"n_points {n_points} must be one number of points for each of {n_levels} levels")
+        self.d_model = d_model
+        self.n_levels = n_levels
+        self.n_heads = n_heads
+        self.n_points = n_points if isinstance(n_points, int) else points
+        self.deterministic = deterministic
+        self._points = points
+        samples = n_heads * sum(points)
+        self.sampling_offsets = nn.Linear(d_model, samples * 2)
+        self.attention_weights = nn.Linear(d_model, samples)
+        self.value_proj = nn.Linear(d_model, d_model)
+        self.output_proj = nn.Linear(d_model, d_model)
+        # What normalises offsets, by levels, device and format: made once per image size.
+        self._scales: dict[Any, Tensor] = {}
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Each head looks into its own direction, further with every point; all weights are equal."""
+        nn.init.zeros_(self.sampling_offsets.weight)
+        angles = torch.arange(self.n_heads, dtype=torch.float32) * (2.0 * math.pi / max(self.n_heads, 1))
+        directions = torch.stack([angles.cos(), angles.sin()], dim=-1)
+        # On the square around the reference point, not on the circle.
+        directions = directions / directions.abs().amax(dim=-1, keepdim=True)
+        steps = [float(point + 1) for count in self._points for point in range(count)]
+        bias = directions[:, None, :] * torch.tensor(steps, dtype=torch.float32)[None, :, None]
+        with torch.no_grad():
+            self.sampling_offsets.bias.copy_(bias.flatten())
+        nn.init.zeros_(self.attention_weights.weight)
+        nn.init.zeros_(self.attention_weights.bias)
+        for projection in (self.value_proj, self.output_proj):
+            nn.init.xavier_uniform_(projection.weight)
+            nn.init.zeros_(projection.bias)
+
+    def forward(
+        self,
+        query: Tensor,
+        reference_points: Tensor,
+        input_flatten: Tensor,
+        input_spatial_shapes: Any,
+        input_level_start_index: Any = None,
+        input_padding_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Attends.
+
+        Args:
+            query: `[N, Lq, d_model]`.
+            reference_points: `[N, Lq, L, 2]`, (x, y) in [0, 1] with (0, 0) the upper left corner; or `[N, Lq, L, 4]`,
+                boxes (x, y, width, height).
+            input_flatten: `[N, S, d_model]`, the pixels of all levels.
+            input_spatial_shapes: (H, W) of each level, a list or an integer tensor `[L, 2]`.
+            input_level_start_index: first pixel of each level `[L]`, or `None` where they follow each other.
+            input_padding_mask: `[N, S]`, true for pixels that are padding and count as zero.
+
+        Returns:
+            `[N, Lq, d_model]`.
+        """
+        batch, queries, _ = query.shape
+        pixels = input_flatten.shape[1]
+        if reference_points.shape[-1] not in (2, 4) or reference_points.dim() != 4:
+            raise ValueError(
+                f"`reference_points` has shape {list(reference_points.shape)}, expected [batch, queries, levels, 2] "
+                "or [batch, queries, levels, 4]"
+            )
+        value = self.value_proj(input_flatten)
+        if input_padding_mask is not None:
+            value = value.masked_fill(input_padding_mask[..., None], 0.0)
+        value = value.view(batch, pixels, self.n_heads, self.d_model // self.n_heads)
+        samples = sum(self._points)
+        offsets = self.sampling_offsets(query).view(batch, queries, self.n_heads, samples, 2)
+        weights = self.attention_weights(query).view(batch, queries, self.n_heads, samples)
+        weights = weights.softmax(-1)
+        locations = self._locations(reference_points, offsets, input_spatial_shapes)
+        output = attend(
+            value,
+            input_spatial_shapes,
+            input_level_start_index,
+            locations,
+            weights,
+            self._points,
+            self.deterministic,
+        )
+        result: Tensor = self.output_proj(output)
+        return result
+
+    def _locations(self, reference_points: Tensor, offsets: Tensor, spatial_shapes: Any) -> Tensor:
+        """Offsets are in pixels around a point, and in shares of half a box, per point, around a box."""
+        reference = self._per_sample(reference_points)[:, :, None]
+        if reference_points.shape[-1] == 2:
+            return reference + offsets / self._sizes(spatial_shapes, offsets)
+        shares = self._shares(offsets)
+        return reference[..., :2] + offsets * shares * reference[..., 2:]
+
+    def _per_sample(self, by_level: Tensor) -> Tensor:
+        """Repeats the third axis, levels, for the points of each."""
+        if isinstance(self.n_points, int):
+            return by_level.repeat_interleave(self.n_points, dim=2)
+        pieces = [
+            by_level[:, :, level : level + 1].expand(-1, -1, count, -1) for level, count in enumerate(self._points)
+        ]
+        return torch.cat(pieces, dim=2)
+
+    def _sizes(self, spatial_shapes: Any, like: Tensor) -> Tensor:
+        """(width, height) of the level of each sample, `[samples, 2]`."""
+        if isinstance(spatial_shapes, Tensor):
+            sizes = spatial_shapes.to(device=like.device, dtype=like.dtype).flip(-1)
+            return self._per_sample(sizes[None, None]).view(-1, 2)
+        if torch.compiler.is_compiling():
+            return self._sizes_of(spatial_shapes, like)
+        shapes = plain_shapes(spatial_shapes)
+        key = (tuple(shapes), like.device, like.dtype)
+        found = self._scales.get(key)
+        if found is None:
+            if len(self._scales) >= 256:
+                self._scales.clear()
+            with torch.inference_mode(False), torch.no_grad():
+                found = self._sizes_of(shapes, like)
+            self._scales[key] = found
+        return found
+
+    def _sizes_of(self, shapes: Sequence[tuple[int, int]], like: Tensor) -> Tensor:
+        pairs = [
+            (width, height) for (height, width), count in zip(shapes, self._points, strict=True) for _ in range(count)
+        ]
+        return torch.tensor(pairs, dtype=like.dtype, device=like.device).view(-1, 2)
+
+    def _shares(self, like: Tensor) -> Tensor:
+        shares = [0.5 / count for count in self._points for _ in range(count)]
+        if not torch.compiler.is_compiling():
+            key = ("shares", like.device, like.dtype)
+            if key not in self._scales:
+                with torch.inference_mode(False):
+                    self._scales[key] = torch.tensor(shares, dtype=like.dtype, device=like.device)[:, None]
+            return self._scales[key]
+        return torch.tensor(shares, dtype=like.dtype, device=like.device)[:, None]
+
+    def extra_repr(self) -> str:
+        """The arguments, for `print(model)`."""
+        text = f"d_model={self.d_model}, n_levels={self.n_levels}, n_heads={self.n_heads}, n_points={self.n_points}"
+        return text + ", deterministic=True" if self.deterministic else text
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies and files of a model carry no cache.
+        return {**self.__dict__, "_scales": {}}

@@ -1,0 +1,201 @@
+//! A call as Python describes it: a few numbers that serve as the key of its plan.
+//!
+//! Everything that a plan depends on goes into the key, shapes included. A key that is known was
+//! checked when its plan was made, so a repeated call compares numbers and checks nothing again.
+
+use msdeform::{DType, Problem};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+
+use crate::error::CallError;
+
+/// A tensor as Python hands it over: address, format, shape.
+#[derive(FromPyObject)]
+pub struct Operand<'py>(pub usize, i64, Bound<'py, PyTuple>);
+
+/// The numbers that identify a call.
+///
+/// A [`Head`]; formats and ranks of value, locations and weights; their shapes; the levels, each as
+/// height, width, start and points.
+#[derive(Debug, Default)]
+pub struct Key {
+    head: Head,
+    numbers: Vec<i64>,
+}
+
+/// What a plan depends on beside tensors and levels. The processor's plans take contiguous tensors and
+/// any gradients: only the place counts there.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Head {
+    /// Threads, or the number of a GPU.
+    pub place: i64,
+    /// The gradients that are wanted: 1 value, 2 locations, 4 weights; 0 in a forward call.
+    pub gradients: i64,
+    /// Whether they must have the same bits in every run.
+    pub deterministic: bool,
+    /// Strides of images, heads and pixels in the value tensor.
+    pub value_strides: (i64, i64, i64),
+    /// Strides of images, queries and channels in the gradient of the output.
+    pub grad_strides: (i64, i64, i64),
+}
+
+const DTYPES_AT: usize = 9;
+const RANKS_AT: usize = 12;
+const SHAPES_AT: usize = 15;
+
+/// Numbers of one level in a key.
+const LEVEL_NUMBERS: usize = 4;
+
+impl Key {
+    /// Writes the key of a call over the last one, keeping its memory.
+    pub fn encode(
+        &mut self,
+        head: Head,
+        operands: [&Operand<'_>; 3],
+        levels: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.head = head;
+        let (value, grad) = (head.value_strides, head.grad_strides);
+        let numbers = &mut self.numbers;
+        numbers.clear();
+        numbers.extend([head.place, head.gradients, i64::from(head.deterministic)]);
+        numbers.extend([value.0, value.1, value.2, grad.0, grad.1, grad.2]);
+        numbers.extend(operands.iter().map(|operand| operand.1));
+        numbers.extend(operands.iter().map(|operand| operand.2.len() as i64));
+        for operand in operands {
+            for size in operand.2.iter_borrowed() {
+                numbers.push(size.extract()?);
+            }
+        }
+        // Lists come from PyTorch's dispatcher, tuples from the NumPy path; both without an iterator.
+        if let Ok(list) = levels.cast::<PyList>() {
+            for number in list.iter() {
+                numbers.push(number.extract()?);
+            }
+        } else {
+            for number in levels.cast::<PyTuple>()?.iter_borrowed() {
+                numbers.push(number.extract()?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The numbers, to look a plan up.
+    pub fn numbers(&self) -> &[i64] {
+        &self.numbers
+    }
+
+    /// What is not about tensors and levels.
+    pub const fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// Checks what the numbers say and makes the problem of it.
+    pub fn problem(&self) -> Result<Problem, CallError> {
+        let ranks = &self.numbers[RANKS_AT..SHAPES_AT];
+        let mut rest = &self.numbers[SHAPES_AT..];
+        let mut next = |rank: i64| {
+            let (shape, after) = rest.split_at(usize::try_from(rank).unwrap_or(0).min(rest.len()));
+            rest = after;
+            shape
+        };
+        let (value, locations, weights) = (next(ranks[0]), next(ranks[1]), next(ranks[2]));
+        let levels = rest;
+        if !levels.len().is_multiple_of(LEVEL_NUMBERS) {
+            return Err(CallError::LevelNumbers(levels.len()));
+        }
+        let &[batch, spatial, heads, channels] = value else {
+            let expected = "[batch, pixels, heads, channels]".to_owned();
+            return Err(CallError::Shape { tensor: "value", found: value.to_vec(), expected });
+        };
+        let sampling = Sampling { batch, heads, levels };
+        let queries = sampling.check("sampling_locations", locations, true)?;
+        let weight_queries = sampling.check("attention_weights", weights, false)?;
+        if queries != weight_queries {
+            let expected = format!("{queries} queries like `sampling_locations`");
+            let found = weights.to_vec();
+            return Err(CallError::Shape { tensor: "attention_weights", found, expected });
+        }
+        let dtypes = &self.numbers[DTYPES_AT..RANKS_AT];
+        let (dtype, locations, weights) = (dtype(dtypes[0])?, dtype(dtypes[1])?, dtype(dtypes[2])?);
+        if locations != weights {
+            return Err(CallError::SamplingDtypes { locations, weights });
+        }
+        let points: Vec<usize> = levels
+            .chunks_exact(LEVEL_NUMBERS)
+            .map(|level| size("points", level[3]))
+            .collect::<Result<_, _>>()?;
+        Ok(Problem::builder()
+            .batch(size("batch", batch)?)
+            .heads(size("heads", heads)?)
+            .channels(size("channels", channels)?)
+            .queries(size("queries", queries)?)
+            .levels(levels.chunks_exact(LEVEL_NUMBERS).map(|level| (level[0], level[1])))
+            .level_starts(levels.chunks_exact(LEVEL_NUMBERS).map(|level| level[2]))
+            .spatial(size("pixels", spatial)?)
+            .points_per_level(points)
+            .dtype(dtype)
+            .sampling_dtype(locations)
+            .build()?)
+    }
+}
+
+/// What the shapes of locations and weights must agree with.
+struct Sampling<'a> {
+    batch: i64,
+    heads: i64,
+    levels: &'a [i64],
+}
+
+impl Sampling<'_> {
+    /// Returns the number of queries. The samples of a head may be one axis, or two (levels, points)
+    /// where all levels have the same number of points.
+    fn check(&self, tensor: &'static str, shape: &[i64], pairs: bool) -> Result<i64, CallError> {
+        let Self { batch, heads, levels } = self;
+        let points = || levels.chunks_exact(LEVEL_NUMBERS).map(|level| level[3]);
+        let level_count = (levels.len() / LEVEL_NUMBERS) as i64;
+        let samples: i64 = points().fold(0, i64::saturating_add);
+        let first = points().next().unwrap_or(0);
+        let uniform = points().all(|count| count == first);
+        let (sizes, pair) = match shape.split_last() {
+            Some((&2, rest)) if pairs => (rest, true),
+            _ => (shape, false),
+        };
+        if pair == pairs && sizes.len() >= 4 && sizes[0] == *batch && sizes[2] == *heads {
+            match sizes[3..] {
+                [found] if found == samples => return Ok(sizes[1]),
+                // Without levels nobody can know the points: any number of none.
+                [found_levels, found_points]
+                    if found_levels == level_count
+                        && uniform
+                        && (found_points == first || level_count == 0) =>
+                {
+                    return Ok(sizes[1]);
+                }
+                _ => {}
+            }
+        }
+        let pair = if pairs { ", 2" } else { "" };
+        let mut expected = format!("[{batch}, queries, {heads}, {samples}{pair}]");
+        if uniform {
+            expected =
+                format!("[{batch}, queries, {heads}, {level_count}, {first}{pair}] or {expected}");
+        }
+        Err(CallError::Shape { tensor, found: shape.to_vec(), expected })
+    }
+}
+
+fn size(name: &str, value: i64) -> Result<usize, CallError> {
+    usize::try_from(value).map_err(|_| {
+        msdeform::Error::Negative { name: name.to_owned(), value: i128::from(value) }.into()
+    })
+}
+
+/// The codes that the Python half sends, in the order of [`DTYPE_NAMES`].
+fn dtype(code: i64) -> Result<DType, CallError> {
+    let index = usize::try_from(code).ok();
+    index.and_then(|index| DTYPES.get(index)).copied().ok_or(CallError::DtypeCode(code))
+}
+
+/// Formats by code.
+pub const DTYPES: [DType; 4] = [DType::F32, DType::F16, DType::Bf16, DType::F64];

@@ -1,0 +1,286 @@
+//! The processor: plans and worker threads of the calling thread.
+//!
+//! Both belong to the thread that calls, as OpenMP teams do: nothing is locked, and a process that forked
+//! (a data loader's worker) finds its own thread's state whole.
+
+use std::cell::RefCell;
+
+use msdeform::{CpuOptions, CpuPlan, GradientsMut, Problem, TensorView, TensorViewMut};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use crate::call::Key;
+use crate::error::CallError;
+use crate::memory::{slice, slice_mut};
+
+/// Plans kept: a model has a few problems, and training goes through more with every image size.
+const PLANS: usize = 16;
+
+/// Scratch memory that idle plans may keep between them.
+const SCRATCH_BYTES: usize = 256 << 20;
+
+/// Below this many products of samples and channels a call is done before another thread wakes up.
+const ONE_THREAD_BELOW: usize = 1 << 16;
+
+/// Addresses of the tensors that a call reads.
+#[derive(Clone, Copy)]
+pub struct Inputs {
+    pub value: usize,
+    pub locations: usize,
+    pub weights: usize,
+}
+
+/// Addresses of the gradients; 0 for those that nobody wants.
+#[derive(Clone, Copy)]
+pub struct Gradients {
+    pub value: usize,
+    pub locations: usize,
+    pub weights: usize,
+}
+
+/// What computes calls of one key.
+enum Prepared {
+    Plan(Box<CpuPlan>),
+    /// `f64`, and what else the plan refuses.
+    Reference(Problem),
+}
+
+#[derive(Default)]
+struct Processor {
+    /// Most recently used last.
+    plans: Vec<(Box<[i64]>, Prepared)>,
+    pool: Option<Pool>,
+}
+
+struct Pool {
+    threads: usize,
+    /// The process that started it: threads do not survive a fork.
+    process: u32,
+    pool: ThreadPool,
+}
+
+thread_local! {
+    static PROCESSOR: RefCell<Processor> = RefCell::default();
+}
+
+/// Computes the output.
+///
+/// # Safety
+/// Every address leads to a contiguous tensor that `key` describes; nobody writes to the inputs, and
+/// nobody else touches the output, before this returns.
+pub unsafe fn forward(key: &Key, inputs: Inputs, output: usize) -> Result<(), CallError> {
+    with_prepared(key, |prepared, pool| {
+        let problem = prepared.problem();
+        // SAFETY: passed on from the caller; the lengths are those of the problem.
+        let (value, locations, weights) = unsafe { inputs.views(problem)? };
+        // SAFETY: as above.
+        let output = unsafe { slice_mut("output", problem.dtype(), output, problem.output_len())? };
+        let output = TensorViewMut::flat(output);
+        match prepared {
+            Prepared::Plan(plan) => {
+                pool.run(move || plan.forward(value, locations, weights, output))
+            }
+            Prepared::Reference(problem) => {
+                msdeform::forward(problem, value, locations, weights, output)
+            }
+        }
+        .map_err(CallError::from)
+    })
+}
+
+/// Computes the gradients that are wanted.
+///
+/// # Safety
+/// As of [`forward`], for the gradient of the output and the gradients to write.
+pub unsafe fn backward(
+    key: &Key,
+    inputs: Inputs,
+    grad_output: usize,
+    gradients: Gradients,
+) -> Result<(), CallError> {
+    with_prepared(key, |prepared, pool| {
+        let problem = prepared.problem();
+        // SAFETY: passed on from the caller; the lengths are those of the problem.
+        let (value, locations, weights) = unsafe { inputs.views(problem)? };
+        // SAFETY: as above.
+        let grad_output =
+            unsafe { slice("grad_output", problem.dtype(), grad_output, problem.output_len())? };
+        let grad_output = TensorView::flat(grad_output);
+        // SAFETY: as above.
+        let gradients = unsafe { gradients.views(problem)? };
+        match prepared {
+            Prepared::Plan(plan) => {
+                pool.run(move || plan.backward(value, locations, weights, grad_output, gradients))
+            }
+            Prepared::Reference(problem) => {
+                msdeform::backward(problem, value, locations, weights, grad_output, gradients)
+            }
+        }
+        .map_err(CallError::from)
+    })
+}
+
+impl Inputs {
+    /// # Safety
+    /// Each address leads to a tensor of the problem that lives for `'a`, and nobody writes to it.
+    unsafe fn views<'a>(
+        self,
+        problem: &Problem,
+    ) -> Result<(TensorView<'a>, TensorView<'a>, TensorView<'a>), CallError> {
+        let (dtype, sampling) = (problem.dtype(), problem.sampling_dtype());
+        // SAFETY: passed on from the caller.
+        unsafe {
+            Ok((
+                TensorView::flat(slice("value", dtype, self.value, problem.value_len())?),
+                TensorView::flat(slice(
+                    "sampling_locations",
+                    sampling,
+                    self.locations,
+                    problem.locations_len(),
+                )?),
+                TensorView::flat(slice(
+                    "attention_weights",
+                    sampling,
+                    self.weights,
+                    problem.weights_len(),
+                )?),
+            ))
+        }
+    }
+}
+
+impl Gradients {
+    /// # Safety
+    /// Each address but 0 leads to a tensor of the problem that lives for `'a` and is the caller's alone.
+    unsafe fn views<'a>(self, problem: &Problem) -> Result<GradientsMut<'a>, CallError> {
+        let (dtype, sampling) = (problem.dtype(), problem.sampling_dtype());
+        let mut gradients = GradientsMut::new();
+        // SAFETY: passed on from the caller.
+        unsafe {
+            if self.value != 0 {
+                let to = slice_mut("grad_value", dtype, self.value, problem.value_len())?;
+                gradients = gradients.value(TensorViewMut::flat(to));
+            }
+            if self.locations != 0 {
+                let len = problem.locations_len();
+                let to = slice_mut("grad_sampling_locations", sampling, self.locations, len)?;
+                gradients = gradients.locations(TensorViewMut::flat(to));
+            }
+            if self.weights != 0 {
+                let len = problem.weights_len();
+                let to = slice_mut("grad_attention_weights", sampling, self.weights, len)?;
+                gradients = gradients.weights(TensorViewMut::flat(to));
+            }
+        }
+        Ok(gradients)
+    }
+}
+
+impl Prepared {
+    fn problem(&self) -> &Problem {
+        match self {
+            Self::Plan(plan) => plan.problem(),
+            Self::Reference(problem) => problem,
+        }
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        match self {
+            Self::Plan(plan) => plan.workspace_bytes(),
+            Self::Reference(_) => 0,
+        }
+    }
+}
+
+/// Where the work of a call is shared out.
+enum Workers<'a> {
+    Caller,
+    Pool(&'a ThreadPool),
+}
+
+impl Workers<'_> {
+    fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        match self {
+            Self::Caller => work(),
+            Self::Pool(pool) => pool.install(work),
+        }
+    }
+}
+
+/// Finds or makes the plan of a key and runs something with it.
+fn with_prepared<T>(
+    key: &Key,
+    run: impl FnOnce(&mut Prepared, &Workers<'_>) -> Result<T, CallError>,
+) -> Result<T, CallError> {
+    PROCESSOR.with_borrow_mut(|processor| {
+        let at = match processor.plans.iter().position(|(known, _)| **known == *key.numbers()) {
+            Some(at) => at,
+            None => processor.add(key)?,
+        };
+        // Usually the last one already.
+        processor.plans[at..].rotate_left(1);
+        let wanted = usize::try_from(key.head().place).unwrap_or(1);
+        let Processor { plans, pool } = processor;
+        let Some((_, prepared)) = plans.last_mut() else { unreachable!("it was just found") };
+        let workers = match prepared {
+            Prepared::Plan(plan) if plan.threads() > 1 => {
+                Workers::Pool(&pool_of(pool, wanted)?.pool)
+            }
+            _ => Workers::Caller,
+        };
+        run(prepared, &workers)
+    })
+}
+
+impl Processor {
+    /// Makes the plan of a key; returns its place.
+    fn add(&mut self, key: &Key) -> Result<usize, CallError> {
+        let problem = key.problem()?;
+        let products = problem.weights_len().saturating_mul(problem.channels());
+        let threads = usize::try_from(key.head().place).unwrap_or(1);
+        let plan = if threads <= 1 || products < ONE_THREAD_BELOW {
+            CpuPlan::new(&problem, &CpuOptions { threads: Some(1), isa: None })
+        } else {
+            let pool = &pool_of(&mut self.pool, threads)?.pool;
+            pool.install(|| CpuPlan::new(&problem, &CpuOptions::default()))
+        };
+        let prepared = match plan {
+            Ok(plan) => Prepared::Plan(Box::new(plan)),
+            Err(msdeform::Error::Unsupported { .. }) => Prepared::Reference(problem),
+            Err(error) => return Err(error.into()),
+        };
+        let scratch = |plans: &[(Box<[i64]>, Prepared)]| -> usize {
+            plans.iter().map(|(_, prepared)| prepared.scratch_bytes()).sum()
+        };
+        while !self.plans.is_empty()
+            && (self.plans.len() >= PLANS || scratch(&self.plans) > SCRATCH_BYTES)
+        {
+            self.plans.remove(0);
+        }
+        self.plans.push((key.numbers().into(), prepared));
+        Ok(self.plans.len() - 1)
+    }
+}
+
+/// The worker threads, started where there are none of that number, or none any more.
+fn pool_of(pool: &mut Option<Pool>, threads: usize) -> Result<&Pool, CallError> {
+    let process = std::process::id();
+    let fits = |found: &Pool| found.threads == threads && found.process == process;
+    if !pool.as_ref().is_some_and(fits) {
+        if let Some(other) = pool.take()
+            && other.process != process
+        {
+            // Its threads stayed with the parent: nothing here could stop them.
+            std::mem::forget(other);
+        }
+        let started = ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(|index| format!("msdeform-{index}"))
+            .build()
+            .map_err(|error| msdeform::Error::Threads { threads, reason: error.to_string() })?;
+        *pool = Some(Pool { threads, process, pool: started });
+    }
+    pool.as_ref().ok_or_else(|| {
+        let reason = "the pool is gone".to_owned();
+        msdeform::Error::Threads { threads, reason }.into()
+    })
+}

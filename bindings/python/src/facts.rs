@@ -1,0 +1,158 @@
+//! What is registered, what this machine has, and how long things take: as JSON, which the Python half
+//! turns into plain data.
+
+use msdeform::{DType, Direction, Isa, Numerics, ValueLayout, VariantSpec};
+use msdeform_bench::device::{DeviceOptions, open, registry};
+use msdeform_bench::verify::Limits;
+use msdeform_bench::workload::Sizes;
+use msdeform_bench::{Budget, Case, DeviceId, STANDARD_SEED, Workload, bench_case};
+use msdeform_cuda::nvrtc::Nvrtc;
+use msdeform_cuda::{device_count, driver_version};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use serde_json::{Value, json};
+
+use crate::cuda;
+
+/// Every registered implementation.
+#[pyfunction]
+pub fn variants_json() -> String {
+    let rows: Vec<Value> = registry().into_iter().map(variant).collect();
+    Value::from(rows).to_string()
+}
+
+fn variant(spec: &VariantSpec) -> Value {
+    let loose = match spec.numerics {
+        Numerics::Contract => None,
+        Numerics::Loose { rel_l2 } => Some(rel_l2),
+    };
+    json!({
+        "id": spec.id,
+        "direction": spec.direction.name(),
+        "device": spec.device.name(),
+        "dtypes": spec.dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>(),
+        "layouts": spec.layouts.iter().map(|layout| layout.name()).collect::<Vec<_>>(),
+        "source": spec.source,
+        "idea": spec.idea,
+        "why": spec.why,
+        "loose_rel_l2": loose,
+    })
+}
+
+/// The processor, the driver, the compiler and every GPU; what is missing says why.
+#[pyfunction]
+pub fn device_info_json(py: Python<'_>) -> String {
+    py.detach(|| {
+        let cpu = json!({
+            "instructions": Isa::best().to_string(),
+            "cores": std::thread::available_parallelism().map_or(1, usize::from),
+        });
+        let driver = driver_version();
+        let nvrtc = match Nvrtc::find(driver.as_ref().ok().copied()) {
+            Ok(found) => json!({
+                "version": found.version().to_string(),
+                "path": found.path().display().to_string(),
+                "missing": null,
+            }),
+            Err(error) => json!({"version": null, "path": null, "missing": error.to_string()}),
+        };
+        let (driver, missing) = match driver {
+            Ok(version) => (Some(version.to_string()), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        let gpus: Vec<Value> = (0..device_count().unwrap_or(0)).map(gpu).collect();
+        json!({
+            "cpu": cpu,
+            "cuda": {"driver": driver, "missing": missing, "nvrtc": nvrtc, "gpus": gpus},
+        })
+        .to_string()
+    })
+}
+
+fn gpu(ordinal: usize) -> Value {
+    match cuda::engine(ordinal) {
+        Ok(engine) => {
+            let props = engine.context().props();
+            let (major, minor) = props.compute_capability;
+            json!({
+                "ordinal": ordinal,
+                "name": props.name,
+                "compute_capability": format!("{major}.{minor}"),
+                "multiprocessors": props.multiprocessors,
+                "memory_bytes": props.memory_bytes,
+                "usable": true,
+                "missing": null,
+            })
+        }
+        Err(error) => json!({"ordinal": ordinal, "usable": false, "missing": error.to_string()}),
+    }
+}
+
+/// Verifies and times a built-in workload.
+#[pyfunction]
+#[pyo3(signature = (workload, device, dtype, direction, variant, seconds, threads, batch))]
+#[allow(
+    clippy::too_many_arguments,
+    reason = "one call from one Python function that names them all"
+)]
+pub fn bench_json(
+    py: Python<'_>,
+    workload: &str,
+    device: Option<&str>,
+    dtype: &str,
+    direction: &str,
+    variant: Option<&str>,
+    seconds: f64,
+    threads: Option<usize>,
+    batch: Option<usize>,
+) -> PyResult<String> {
+    let invalid = |message: String| PyValueError::new_err(message);
+    if !(seconds.is_finite() && seconds >= 0.0) {
+        return Err(invalid(format!("`seconds` is {seconds}; give a duration")));
+    }
+    let workload = Workload::named(workload).map_err(|error| invalid(error.to_string()))?;
+    let dtype: DType =
+        dtype.parse().map_err(|error: msdeform::Error| invalid(error.to_string()))?;
+    let direction: Direction = direction.parse().map_err(invalid)?;
+    let id = device.map_or_else(|| Ok(DeviceId::preferred()), str::parse::<DeviceId>);
+    let id = id.map_err(|error| invalid(error.to_string()))?;
+    py.detach(|| {
+        let failed = |error: &dyn std::fmt::Display| PyRuntimeError::new_err(error.to_string());
+        let device = open(id, DeviceOptions { threads, ..DeviceOptions::default() })
+            .map_err(|error| failed(&error))?;
+        let case = Case {
+            locations: *workload.locations.first().ok_or_else(|| invalid("no locations".into()))?,
+            layout: ValueLayout::Interleaved,
+            dtype,
+            sizes: Sizes { batch, ..Sizes::default() },
+            seed: STANDARD_SEED,
+            workload: &workload,
+        };
+        let problem = case.problem().map_err(|error| invalid(error.to_string()))?;
+        let chosen = match variant {
+            None => device.dispatch(&problem, direction).map_err(|error| failed(&error))?,
+            Some(name) => device
+                .variants()
+                .into_iter()
+                .find(|spec| spec.id == name && spec.direction == direction)
+                .ok_or_else(|| invalid(format!("{id} has no {direction} variant `{name}`")))?,
+        };
+        device.supports(chosen, &problem).map_err(|error| invalid(error.to_string()))?;
+        let budget = Budget { seconds, ..Budget::default() };
+        let (measured, report) =
+            bench_case(device.as_ref(), &case, &[chosen], budget, Some(Limits::default()))
+                .map_err(|error| failed(&error))?;
+        let row = measured.first().ok_or_else(|| invalid("nothing was timed".into()))?;
+        let mut row = serde_json::to_value(row).map_err(|error| failed(&error))?;
+        row["device"] = device.name().into();
+        row["passed"] = report.passed().into();
+        Ok(row.to_string())
+    })
+}
+
+/// The built-in workloads, as their files say it.
+#[pyfunction]
+pub fn workloads_json() -> PyResult<String> {
+    serde_json::to_string(msdeform_bench::workload::all())
+        .map_err(|error| PyRuntimeError::new_err(error.to_string()))
+}

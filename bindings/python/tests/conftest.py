@@ -1,0 +1,27 @@
+"""What tests share. Tests that need what this machine lacks are skipped, and counted as such."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import pytest
+
+# Some virtual machines announce AMX and do not have it: PyTorch's own half precision products then end the process
+# with an illegal instruction. Read when PyTorch is imported.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+if not HAS_TORCH:
+    # A plain installation: these import PyTorch at the top. What is left must pass with NumPy alone.
+    collect_ignore_glob = ["gpu", "gpu/*", *(f"test_{name}.py" for name in ("distributed", "errors", "examples"))]
+    collect_ignore_glob += [f"test_{name}.py" for name in ("functional", "module", "operator", "patching")]
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers_every_time() -> None:
+    if HAS_TORCH:
+        import torch
+
+        torch.manual_seed(20)

@@ -1,0 +1,154 @@
+"""Bad input: a Python exception that names the argument and says what to do; the process survives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msdeform
+import numpy as np
+import pytest
+import torch
+from oracle import make_case
+
+
+def arguments() -> dict[str, Any]:
+    case = make_case()
+    return {
+        "value": case.value,
+        "spatial_shapes": case.shapes,
+        "level_start_index": None,
+        "sampling_locations": case.locations,
+        "attention_weights": case.weights,
+    }
+
+
+GOOD = arguments()
+
+BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "rank of value": (
+        {"value": torch.zeros(2, 141, 32)},
+        ValueError,
+        "`value` has shape [2, 141, 32], expected",
+    ),
+    "pixels": ({"value": torch.zeros(2, 140, 4, 8)}, ValueError, "140 pixels"),
+    "batch": ({"value": torch.zeros(3, 141, 4, 8)}, ValueError, "`sampling_locations` has shape"),
+    "heads": ({"value": torch.zeros(2, 141, 5, 8)}, ValueError, "expected [2, queries, 5, 3, 3, 2]"),
+    "integer values": (
+        {"value": torch.zeros(2, 141, 4, 8, dtype=torch.int64)},
+        TypeError,
+        "`value` is torch.int64",
+    ),
+    "integer weights": (
+        {"attention_weights": torch.ones(2, 11, 4, 3, 3, dtype=torch.int32)},
+        TypeError,
+        "`attention_weights` is torch.int32",
+    ),
+    "complex values": (
+        {"value": torch.zeros(2, 141, 4, 8, dtype=torch.complex64)},
+        TypeError,
+        "`value` is torch.complex64",
+    ),
+    "rank of locations": (
+        {"sampling_locations": torch.zeros(2, 11, 4, 9, 2)},
+        ValueError,
+        "points=",
+    ),
+    "pairs": (
+        {"sampling_locations": torch.zeros(2, 11, 4, 3, 3, 3)},
+        ValueError,
+        "`sampling_locations` has shape",
+    ),
+    "queries": ({"attention_weights": torch.zeros(2, 12, 4, 3, 3)}, ValueError, "11 queries"),
+    "points": (
+        {"attention_weights": torch.zeros(2, 11, 4, 3, 4)},
+        ValueError,
+        "`attention_weights` has shape",
+    ),
+    "missing locations": (
+        {"sampling_locations": None},
+        TypeError,
+        "`sampling_locations` must be a torch.Tensor",
+    ),
+    "array beside tensors": (
+        {"attention_weights": np.zeros((2, 11, 4, 3, 3), dtype=np.float32)},
+        TypeError,
+        "`attention_weights` must be a torch.Tensor like `value`, found a numpy.ndarray",
+    ),
+    "float shapes": ({"spatial_shapes": torch.ones(3, 2)}, TypeError, "`spatial_shapes` is torch.float32"),
+    "shapes that require a gradient": (
+        {"spatial_shapes": torch.ones(3, 2, requires_grad=True)},
+        TypeError,
+        "`spatial_shapes` is torch.float32; expected integers",
+    ),
+    "form of shapes": (
+        {"spatial_shapes": torch.ones(3, 3, dtype=torch.int64)},
+        ValueError,
+        "expected [levels, 2]",
+    ),
+    "flat shapes": ({"spatial_shapes": [9, 12, 5, 6]}, TypeError, "`spatial_shapes`"),
+    "triples": ({"spatial_shapes": [(9, 12, 1), (5, 6, 1), (1, 3, 1)]}, ValueError, "`spatial_shapes`"),
+    "level without pixels": ({"spatial_shapes": [(9, 12), (5, 6), (0, 3)]}, ValueError, "level 2 is 0 x 3"),
+    "negative level": ({"spatial_shapes": [(9, 12), (5, 6), (-1, 3)]}, ValueError, "level 2 is -1 x 3"),
+    "overlap": ({"level_start_index": [0, 100, 138]}, ValueError, "overlap"),
+    "past the end": ({"level_start_index": [0, 108, 139]}, ValueError, "141 pixels"),
+    "starts": ({"level_start_index": [0, 108]}, ValueError, "2 entries for 3 levels"),
+    "negative start": (
+        {"level_start_index": torch.tensor([-1, 108, 138])},
+        ValueError,
+        "must not be negative",
+    ),
+    "points per level": (
+        {
+            "points": [3, 3],
+            "sampling_locations": torch.zeros(2, 11, 4, 9, 2),
+            "attention_weights": torch.zeros(2, 11, 4, 9),
+        },
+        ValueError,
+        "`points` has 2 entries for 3 levels",
+    ),
+    "sum of points": (
+        {
+            "points": [3, 3, 4],
+            "sampling_locations": torch.zeros(2, 11, 4, 9, 2),
+            "attention_weights": torch.zeros(2, 11, 4, 9),
+        },
+        ValueError,
+        "expected [2, queries, 4, 10, 2]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_it_names_the_argument_and_the_next_call_works(name: str) -> None:
+    change, error, says = BAD[name]
+    with pytest.raises(error) as caught:
+        msdeform.ms_deform_attn(**{**GOOD, **change})
+    assert says in str(caught.value), caught.value
+    assert not msdeform.ms_deform_attn(**GOOD).isnan().any()
+
+
+def test_a_tensor_without_storage_is_refused() -> None:
+    value = GOOD["value"].clone()
+    value.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="`value` has no memory behind it"):
+        msdeform.ms_deform_attn(**{**GOOD, "value": value})
+
+
+def test_tensors_of_two_devices_are_refused() -> None:
+    with pytest.raises((ValueError, RuntimeError), match="device"):
+        msdeform.ms_deform_attn(**{**GOOD, "value": GOOD["value"].to("meta")})
+
+
+def test_a_second_derivative_is_refused_in_words() -> None:
+    case = make_case().requires_grad()
+    output = msdeform.ms_deform_attn(case.value, case.shapes, None, case.locations, case.weights)
+    (gradient,) = torch.autograd.grad(output.square().sum(), case.value, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivative"):
+        gradient.sum().backward()
+
+
+def test_a_gradient_of_the_wrong_shape_is_refused() -> None:
+    case = make_case()
+    levels = [9, 12, 0, 3, 5, 6, 108, 3, 1, 3, 138, 3]
+    with pytest.raises(ValueError, match="`grad_output` has shape"):
+        torch.ops.msdeform.ms_deform_attn_backward(torch.zeros(2, 11, 31), *case.tensors, levels, [True, True, True])

@@ -1,0 +1,252 @@
+"""The operator among PyTorch's own: tracing, compilation, export, autocast, vmap, threads, processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from typing import Any
+
+import msdeform
+import pytest
+import torch
+from oracle import BOUNDS, Case, assert_close, make_case, reference, reference_gradients
+from torch import Tensor
+
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+needs_2_5 = pytest.mark.skipif(TORCH < (2, 5), reason="torch 2.5 has it first")
+
+
+def attend(value: Tensor, shapes: Any, locations: Tensor, weights: Tensor) -> Tensor:
+    output: Tensor = msdeform.ms_deform_attn(value, shapes, None, locations, weights)
+    return output
+
+
+def levels_of(case: Case) -> list[int]:
+    levels, start = [], 0
+    counts = case.points or [case.locations.shape[4]] * len(case.shapes)
+    for (height, width), count in zip(case.shapes, counts, strict=True):
+        levels += [height, width, start, count]
+        start += height * width
+    return levels
+
+
+attend(*[make_case().value, make_case().shapes, make_case().locations, make_case().weights])  # Registers it.
+FORWARD = torch.ops.msdeform.ms_deform_attn
+BACKWARD = torch.ops.msdeform.ms_deform_attn_backward
+
+
+@pytest.mark.parametrize("needs_grad", [True, False])
+@pytest.mark.parametrize("points", [3, [4, 1, 2]], ids=str)
+def test_opcheck_in_full(points: Any, needs_grad: bool) -> None:
+    case = make_case(points=points)
+    case = case.requires_grad() if needs_grad else case
+    torch.library.opcheck(FORWARD.default, (*case.tensors, levels_of(case)))
+    shapes, starts = torch.tensor(case.shapes), torch.tensor(levels_of(case)[2::4])
+    torch.library.opcheck(FORWARD.tensor_levels, (*case.tensors, shapes, starts, case.points), {"deterministic": True})
+
+
+@pytest.mark.parametrize("wanted", [[True, True, True], [True, False, True], [False, True, False]], ids=str)
+def test_opcheck_of_the_gradient(wanted: list[bool]) -> None:
+    case = make_case()
+    grad_output = torch.randn(2, 11, 32)
+    torch.library.opcheck(BACKWARD.default, (grad_output, *case.tensors, levels_of(case), wanted))
+    shapes = torch.tensor(case.shapes)
+    arguments = (grad_output, *case.tensors, shapes, None, None, wanted)
+    torch.library.opcheck(BACKWARD.tensor_levels, arguments)
+
+
+def test_the_gradient_of_levels_in_tensors_is_the_same() -> None:
+    case = make_case().requires_grad()
+    output = FORWARD.tensor_levels(*case.tensors, torch.tensor(case.shapes), None, None)
+    grad_output = torch.randn_like(output)
+    found = torch.autograd.grad(output, case.tensors, grad_output)
+    for gradient, exact in zip(found, reference_gradients(case, grad_output), strict=True):
+        assert_close(gradient, exact, 1e-5)
+
+
+@pytest.mark.parametrize("as_tensor", [False, True], ids=["list", "tensor"])
+def test_compiles_as_one_graph_and_trains(as_tensor: bool) -> None:
+    torch._dynamo.reset()
+    case = make_case().requires_grad()
+    shapes: Any = torch.tensor(case.shapes) if as_tensor else case.shapes
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    output = compiled(case.value, shapes, case.locations, case.weights)
+    assert_close(output, reference(case), 1e-5)
+    grad_output = torch.randn_like(output)
+    found = torch.autograd.grad(output, case.tensors, grad_output)
+    for gradient, exact in zip(found, reference_gradients(case, grad_output), strict=True):
+        assert_close(gradient, exact, 1e-5)
+
+
+def test_compiles_with_inductor() -> None:
+    if TORCH < (2, 6):
+        pytest.importorskip("setuptools")
+    torch._dynamo.reset()
+    case = make_case()
+
+    def block(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
+        return attend(value * 2.0, case.shapes, locations, weights.softmax(-1)).relu()
+
+    try:
+        found = torch.compile(block, fullgraph=True)(*case.tensors)
+    except Exception as error:
+        if "compiler" in str(error).lower() and "not found" in str(error).lower():
+            pytest.skip("inductor needs a C++ compiler")
+        raise
+    assert_close(found, block(*case.tensors), 1e-5)
+
+
+def test_image_sizes_do_not_compile_again() -> None:
+    torch._dynamo.reset()
+    graphs = []
+
+    def count(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    def block(fine: Tensor, coarse: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
+        maps = (fine, coarse)
+        shapes = [(level.shape[2], level.shape[3]) for level in maps]
+        value = torch.cat([level.flatten(2).transpose(1, 2) for level in maps], dim=1)
+        return attend(value.unflatten(-1, (4, 8)), shapes, locations, weights)
+
+    compiled = torch.compile(block, fullgraph=True, dynamic=True, backend=count)
+    # Sizes that happen to be equal in the first call would be taken for the same size.
+    for height, width, queries in ((8, 10, 17), (12, 7, 9), (6, 6, 11), (20, 13, 30)):
+        fine, coarse = torch.randn(2, 32, height, width), torch.randn(2, 32, height // 2, width // 2)
+        locations, weights = torch.rand(2, queries, 4, 2, 3, 2), torch.rand(2, queries, 4, 2, 3)
+        found = compiled(fine, coarse, locations, weights)
+        assert torch.equal(found, block(fine, coarse, locations, weights))
+    # Older versions specialise the first call on something, and never again.
+    assert len(graphs) <= (1 if TORCH >= (2, 6) else 2), f"{len(graphs)} graphs for four image sizes"
+
+
+@pytest.mark.parametrize("as_tensor", [False, True], ids=["list", "tensor"])
+def test_exports(as_tensor: bool) -> None:
+    case = make_case()
+
+    class Layer(torch.nn.Module):
+        def forward(self, value: Tensor, shapes: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
+            return attend(value, shapes if as_tensor else case.shapes, locations, weights)
+
+    arguments = (case.value, torch.tensor(case.shapes), case.locations, case.weights)
+    queries = torch.export.Dim("queries", min=2, max=4096)
+    program = torch.export.export(Layer(), arguments, dynamic_shapes=({}, {}, {1: queries}, {1: queries}))
+    names = [str(node.target) for node in program.graph.nodes]
+    assert any("msdeform.ms_deform_attn" in name for name in names), names
+    longer = make_case(queries=29)
+    found = program.module()(longer.value, arguments[1], longer.locations, longer.weights)
+    assert_close(found, reference(longer), 1e-5)
+
+
+def test_fake_and_meta_tensors_have_shapes_only() -> None:
+    case = make_case().to("meta")
+    output = attend(case.value, case.shapes, case.locations, case.weights)
+    assert output.device.type == "meta" and output.shape == (2, 11, 32)
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode() as mode:
+        fake = make_case()
+        tensors = [mode.from_tensor(tensor) if not hasattr(tensor, "fake_mode") else tensor for tensor in fake.tensors]
+        output = attend(tensors[0], fake.shapes, tensors[1], tensors[2])
+    assert output.shape == (2, 11, 32)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_computes_values_in_its_format_and_keeps_locations(dtype: torch.dtype) -> None:
+    case = make_case().requires_grad()
+    with torch.autocast("cpu", dtype=dtype):
+        output = attend(case.value, case.shapes, case.locations, case.weights)
+    assert output.dtype == dtype
+    half = Case(case.value.detach().to(dtype), case.shapes, case.locations, case.weights)
+    assert_close(output, reference(half), BOUNDS[dtype])
+    output.sum().backward()
+    for tensor in case.tensors:
+        assert tensor.grad is not None and tensor.grad.dtype == torch.float32
+    double = case.to(torch.float64)
+    with torch.autocast("cpu", dtype=dtype):
+        exact = attend(double.value, case.shapes, double.locations, double.weights)
+    assert exact.dtype == torch.float64
+
+
+@needs_2_5
+def test_vmap_is_a_longer_batch() -> None:
+    case = make_case(batch=6)
+    value = case.value.unflatten(0, (3, 2))
+    locations, weights = case.locations.unflatten(0, (3, 2)), case.weights.unflatten(0, (3, 2))
+
+    def one(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
+        return attend(value, case.shapes, locations, weights)
+
+    found = torch.vmap(one)(value, locations, weights)
+    expected = attend(case.value, case.shapes, case.locations, case.weights)
+    assert torch.equal(found.flatten(0, 1), expected)
+    shared = torch.vmap(one, in_dims=(None, 0, 0))(value[0], locations, weights)
+    assert torch.equal(shared[1], one(value[0], locations[1], weights[1]))
+    last = torch.vmap(one, in_dims=(0, -1, 0))(value, locations.movedim(0, -1), weights)
+    assert torch.equal(last, found)
+
+
+@needs_2_5
+def test_vmap_over_shapes_is_refused_in_words() -> None:
+    case = make_case()
+
+    def one(shapes: Tensor) -> Tensor:
+        output: Tensor = FORWARD.tensor_levels(*case.tensors, shapes, None, None)
+        return output
+
+    with pytest.raises(NotImplementedError, match="one call has one list of levels"):
+        torch.vmap(one)(torch.tensor([case.shapes, case.shapes]))
+
+
+def test_threads_compute_side_by_side() -> None:
+    case = make_case(queries=200, channels=32)
+    expected = attend(case.value, case.shapes, case.locations, case.weights)
+    wrong = []
+
+    def work() -> None:
+        for _ in range(20):
+            if not torch.equal(attend(case.value, case.shapes, case.locations, case.weights), expected):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_forked_process_computes_although_the_parent_has_threads() -> None:
+    """What the workers of a data loader do. The child calls nothing of PyTorch that would use PyTorch's own
+    threads: those do not survive a fork."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        case = make_case(queries=200, channels=32)
+        expected = attend(case.value, case.shapes, case.locations, case.weights)
+        context = multiprocessing.get_context("fork")
+        queue = context.Queue()
+
+        def work() -> None:
+            output = attend(case.value, case.shapes, case.locations, case.weights)
+            queue.put(output.numpy().tobytes())
+
+        child = context.Process(target=work, daemon=True)
+        child.start()
+        assert queue.get(timeout=60) == expected.numpy().tobytes()
+        child.join()
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_deterministic_algorithms_are_no_reason_to_refuse() -> None:
+    case = make_case().requires_grad()
+    torch.use_deterministic_algorithms(True)
+    try:
+        output = attend(case.value, case.shapes, case.locations, case.weights)
+        output.sum().backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert case.value.grad is not None

@@ -1,0 +1,170 @@
+//! The Python package: `cargo xtask wheel`, and its lints and tests from the built wheel.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::process::{Finished, capture, run, run_ok};
+use crate::setup::{self, python_in};
+use crate::steps::{Count, Report};
+use crate::test::number_before;
+use crate::tree;
+
+/// Zig's linker knows the old C libraries that a manylinux2014 wheel must load on.
+const BUILD_PACKAGES: [&str; 2] = ["maturin==1.16.*", "ziglang==0.17.*"];
+const LINT_PACKAGES: [&str; 3] = ["mypy==2.4.*", "numpy", "ruff==0.17.*"];
+const TORCH_PACKAGES: [&str; 5] = ["numpy", "pillow", "pytest", "torch", "transformers"];
+
+/// What `cargo xtask wheel` does.
+pub fn wheel() -> Result<ExitCode> {
+    let wheel = build_wheel()?;
+    let size_kib = std::fs::metadata(&wheel)?.len() / 1024;
+    let shown = wheel.strip_prefix(tree::root()).unwrap_or(&wheel);
+    println!("{} ({size_kib} KiB)", shown.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn package() -> PathBuf {
+    tree::root().join("bindings/python")
+}
+
+/// Builds the wheel under `target/wheels` and returns it.
+fn build_wheel() -> Result<PathBuf> {
+    let environment = setup::python_environment("wheel", &BUILD_PACKAGES)?;
+    let folder = tree::target().join("wheels");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    let scripts = python_in(&environment).parent().map(Path::to_path_buf).unwrap_or_default();
+    let mut maturin = Command::new(scripts.join("maturin"));
+    maturin.args(["build", "--release", "--locked", "--out"]).arg(&folder).current_dir(package());
+    if cfg!(target_os = "linux") {
+        maturin.args(["--zig", "--compatibility", "manylinux2014"]);
+        let cache = tree::cache().join("zig");
+        maturin.env("CARGO_ZIGBUILD_CACHE_DIR", &cache).env("ZIG_GLOBAL_CACHE_DIR", &cache);
+        // Where maturin looks for Zig.
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::iter::once(scripts).chain(std::env::split_paths(&path));
+        maturin.env("PATH", std::env::join_paths(folders)?);
+    }
+    run_ok(&mut maturin)?;
+    let mut entries = std::fs::read_dir(&folder)?;
+    Ok(entries.next().context("maturin built no wheel")??.path())
+}
+
+/// Format, lints and types of the Python half.
+pub fn lint() -> Result<Report> {
+    let environment = setup::python_environment("lint", &LINT_PACKAGES)?;
+    let python = python_in(&environment);
+    for arguments in [
+        &["-m", "ruff", "format", "--check", "."][..],
+        &["-m", "ruff", "check", "."],
+        &["-m", "mypy"],
+    ] {
+        run_ok(Command::new(&python).args(arguments).current_dir(package()))?;
+    }
+    Ok(Report::check("ruff, mypy --strict"))
+}
+
+/// Builds the wheel and tests it in clean environments: alone, with each NVRTC, with PyTorch.
+pub fn test() -> Result<Report> {
+    let wheel = build_wheel()?;
+    let mut count = Count::default();
+    let alone = environment_with("package-alone", &wheel, "", &["pytest"])?;
+    count = count.plus(pytest(&alone)?);
+    for (extra, major) in [("cuda12", "12."), ("cuda13", "13.")] {
+        let folder = environment_with(&format!("package-{extra}"), &wheel, extra, &[])?;
+        check_nvrtc(&folder, major).with_context(|| format!("msdeform[{extra}]"))?;
+        count = count.plus(Count::CHECK);
+    }
+    let torch = environment_with("package-torch", &wheel, "", &TORCH_PACKAGES)?;
+    count = count.plus(pytest(&torch)?);
+    let versions = "import torch, transformers as t; print(torch.__version__, t.__version__)";
+    let versions = capture(Command::new(python_in(&torch)).args(["-c", versions]))?;
+    let (torch, transformers) = versions.trim().split_once(' ').unwrap_or_default();
+    let Count { passed, failed, skipped } = count;
+    let note = format!(
+        "{passed} passed, {failed} failed, {skipped} skipped; torch {torch}, transformers {transformers}"
+    );
+    Ok(Report { count, note })
+}
+
+/// A fresh environment with the wheel and some packages. By uv: PyTorch for CUDA, the one that the index
+/// has, is gigabytes.
+fn environment_with(name: &str, wheel: &Path, extra: &str, packages: &[&str]) -> Result<PathBuf> {
+    let python = python_in(&setup::python_environment("uv", &["uv==0.13.*"])?);
+    let uv = python.with_file_name("uv");
+    let folder = tree::cache().join(name);
+    let command = || {
+        let mut command = Command::new(&uv);
+        command.env("UV_CACHE_DIR", tree::cache().join("uv-packages")).arg("--quiet");
+        command
+    };
+    run_ok(command().args(["venv", "--clear", "--python"]).args([&python, &folder]))?;
+    let wheel = match extra {
+        "" => wheel.display().to_string(),
+        _ => format!("{}[{extra}]", wheel.display()),
+    };
+    let mut install = command();
+    install.args(["pip", "install", "--reinstall-package", "msdeform", "--python"]);
+    run_ok(install.arg(python_in(&folder)).arg(wheel).args(packages))?;
+    Ok(folder)
+}
+
+/// The extra must bring a compiler that is found, in an environment that nobody activated.
+fn check_nvrtc(environment: &Path, major: &str) -> Result<()> {
+    let program = "import msdeform; nvrtc = msdeform.device_info()['cuda']['nvrtc']; \
+                   print(nvrtc['version'], nvrtc['path'])";
+    let mut command = Command::new(python_in(environment));
+    command.args(["-I", "-c", program]).env_remove("VIRTUAL_ENV");
+    let found = capture(&mut command)?;
+    println!("NVRTC {}", found.trim());
+    let (version, path) = found.trim().split_once(' ').unwrap_or_default();
+    ensure!(
+        version.starts_with(major) && Path::new(path).starts_with(environment),
+        "expected NVRTC {major}x of the environment, found {version} at {path}"
+    );
+    Ok(())
+}
+
+fn pytest(environment: &Path) -> Result<Count> {
+    let mut command = Command::new(python_in(environment));
+    command.args(["-m", "pytest", "--quiet", "-p", "no:cacheprovider"]).current_dir(package());
+    let finished = run(&mut command)?;
+    pytest_count(&finished)
+}
+
+/// Reads pytest's last line: `3 failed, 120 passed, 71 skipped in 90.00s`.
+fn pytest_count(finished: &Finished) -> Result<Count> {
+    let is_summary = |line: &&str| line.contains(" in ") && line.trim_end().ends_with('s');
+    let words = ["passed", "failed", "skipped", "error", "errors"];
+    let line = finished
+        .output
+        .lines()
+        .filter(is_summary)
+        .rfind(|line| words.iter().any(|word| number_before(line, word) > 0))
+        .context("pytest did not run to its end")?;
+    let number = |word| number_before(line, word);
+    let failed = number("failed") + number("error") + number("errors");
+    ensure!(finished.success || failed > 0, "pytest failed without saying what");
+    Ok(Count { passed: number("passed"), failed, skipped: number("skipped") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_of_pytest_counts_failures_errors_and_skips() {
+        let count =
+            |success, output: &str| pytest_count(&Finished { success, output: output.to_owned() });
+        let output =
+            "5 passed in a test's own words\n3 failed, 120 passed, 71 skipped, 1 error in 9.5s\n";
+        let found = count(false, output).unwrap();
+        assert_eq!(found, Count { passed: 120, failed: 4, skipped: 71 });
+        assert!(count(false, "120 passed in 9.5s").is_err());
+        assert!(count(true, "Traceback").is_err());
+        assert_eq!(count(true, "7 passed in 0.1s").unwrap().passed, 7);
+    }
+}
