@@ -17,10 +17,10 @@
 // A weight of zero times a row that is not finite is NaN, for pixels that the sample never touches. So a
 // result that is not finite is computed again, pixel by pixel, without the zeros (add_exactly).
 //
-// Layout of a stage: entry e's row at e * ROW_BYTES, its 16-byte chunks twisted by e / 8; then tents, four
-// columns and four rows of TENT_PITCH floats. Lane 4g + t of a product owns pixels g and g + 8 of the tile and
-// reads the tents of entries 8t to 8t + 7; which entry is which step of the product is free, so that these
-// are whole 16-byte loads.
+// Layout of a stage: 32 slots; entry e takes slot 8 (e % 4) + e / 4. A slot's row lies at slot * ROW_BYTES, its
+// 16-byte chunks twisted by slot / 8; then tents, four columns and four rows of TENT_PITCH floats. Lane 4g + t
+// of a product owns pixels g and g + 8 of the tile and reads the tents of slots 8t to 8t + 7 in whole 16-byte
+// loads; what it has then are entries t, t + 4, ..., so that a short list ends after the first steps.
 #pragma once
 
 #include "tile_lists.cuh"
@@ -46,9 +46,9 @@ MSDA_DEVICE int channel_of_sum(int n, int i, int t) {
     return HALF ? 8 * n + 2 * t + i % 2 : 8 * t + 4 * (i % 2) + n;
 }
 
-MSDA_DEVICE unsigned row_chunk(int entry, int chunk) {
-    const int twist = HALF ? entry / 8 : entry / 8 * 2;
-    return entry * ROW_BYTES + (chunk ^ twist) * 16;
+MSDA_DEVICE unsigned row_chunk(int slot, int chunk) {
+    const int twist = HALF ? slot / 8 : slot / 8 * 2;
+    return slot * ROW_BYTES + (chunk ^ twist) * 16;
 }
 
 MSDA_DEVICE float tent_weight(float position, int pixel) {
@@ -76,11 +76,11 @@ MSDA_DEVICE GradRows grad_rows(const BackwardParams& params, int slab, int slice
 
 // Where this lane copies to and reads from in stage 0, in bytes of shared memory.
 struct LaneAddresses {
-    unsigned copy[ROW_CHUNKS];  // its chunk of rows i * ROWS_AT_ONCE + lane / ROW_CHUNKS
+    unsigned copy[ROW_CHUNKS];  // its chunk of slots i * ROWS_AT_ONCE + lane / ROW_CHUNKS
     unsigned tents;             // of its entry
-    unsigned x;                 // tents of its pixels, entries 8t and on
+    unsigned x;                 // tents of its pixels, slots 8t and on
     unsigned y;
-    unsigned rows[2];  // half: matrices of chunks 0 and 1, 2 and 3; f32: chunk g of row 8t
+    unsigned rows[2];  // half: matrices of chunks 0 and 1, 2 and 3; f32: chunk g of slot 8t
 };
 MSDA_DEVICE LaneAddresses lane_addresses(unsigned stages) {
     const int lane = threadIdx.x % 32;
@@ -88,19 +88,20 @@ MSDA_DEVICE LaneAddresses lane_addresses(unsigned stages) {
     LaneAddresses at;
 #pragma unroll
     for (int i = 0; i < ROW_CHUNKS; ++i) {
-        const int row = i * ROWS_AT_ONCE + lane / ROW_CHUNKS;
-        at.copy[i] = kept(stages + row_chunk(row, lane % ROW_CHUNKS));
+        const int slot = i * ROWS_AT_ONCE + lane / ROW_CHUNKS;
+        at.copy[i] = kept(stages + row_chunk(slot, lane % ROW_CHUNKS));
     }
     const unsigned tents = stages + CHUNK * ROW_BYTES;
-    at.tents = kept(tents + lane * 4);
+    at.tents = kept(tents + (8 * (lane % 4) + lane / 4) * 4);
     at.x = kept(tents + (g % TILE_SIDE * TENT_PITCH + 8 * t) * 4);
     at.y = kept(tents + ((TILE_SIDE + g / TILE_SIDE) * TENT_PITCH + 8 * t) * 4);
-    // Row r of a product's step s is entry 8 (r / 2) + 4s + r % 2, + 2 in its second half.
+    // Row r of a product's step s is slot 8 (r / 2) + 4s + r % 2, + 2 in its second half.
     const int matrix = lane / 8, r = lane % 8;
-    const int entry = 8 * (r / 2) + 2 * (matrix % 2) + r % 2;
+    const int slot = 8 * (r / 2) + 2 * (matrix % 2) + r % 2;
 #pragma unroll
     for (int pair = 0; pair < 2; ++pair) {
-        at.rows[pair] = kept(stages + (HALF ? row_chunk(entry, 2 * pair + matrix / 2) : row_chunk(8 * t, g)));
+        at.rows[pair] =
+            kept(stages + (HALF ? row_chunk(slot, 2 * pair + matrix / 2) : row_chunk(8 * t, g)));
     }
     return at;
 }
@@ -114,11 +115,12 @@ MSDA_DEVICE void stage_chunk(const LaneAddresses& at, unsigned stage, const Entr
     const unsigned offset = entry.query * grad.query_chunks;
 #pragma unroll
     for (int i = 0; i < ROW_CHUNKS; ++i) {
-        const int row = i * ROWS_AT_ONCE + lane / ROW_CHUNKS;
-        const bool valid = row < entries &&
+        const int slot = i * ROWS_AT_ONCE + lane / ROW_CHUNKS;
+        const int source = slot % 8 * 4 + slot / 8;  // the entry of this slot
+        const bool valid = source < entries &&
                            (CHANNELS % SLICE_CHANNELS == 0 || lane % ROW_CHUNKS < grad.chunks);
         const unsigned char* from =
-            grad.lane_chunk + static_cast<unsigned long long>(shuffle(offset, row)) * 16;
+            grad.lane_chunk + static_cast<unsigned long long>(shuffle(offset, source)) * 16;
         copy_async_or_zero(at.copy[i] + stage, from, valid);
     }
     const float attention = lane < entries ? entry.attention : 0.0f;
@@ -145,10 +147,12 @@ MSDA_DEVICE unsigned pack_pair(float low, float high) {
 }
 
 // Two steps of 16 entries.
-MSDA_DEVICE void add_chunk_half(const LaneAddresses& at, unsigned stage, const float (&x)[8],
-                                const float (&upper)[8], const float (&lower)[8], TileSums& sums) {
+MSDA_DEVICE void add_chunk_half(const LaneAddresses& at, unsigned stage, int entries,
+                                const float (&x)[8], const float (&upper)[8],
+                                const float (&lower)[8], TileSums& sums) {
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
+        if (step * 16 >= entries) return;
         unsigned weights[4];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -179,11 +183,12 @@ MSDA_DEVICE unsigned rest_of(unsigned bits) {
 }
 
 // Four steps of 8 entries. Channel 4g + n is column g of product n.
-MSDA_DEVICE void add_chunk_single(const LaneAddresses& at, unsigned stage, const float (&x)[8],
-                                  const float (&upper)[8], const float (&lower)[8],
-                                  TileSums& sums) {
+MSDA_DEVICE void add_chunk_single(const LaneAddresses& at, unsigned stage, int entries,
+                                  const float (&x)[8], const float (&upper)[8],
+                                  const float (&lower)[8], TileSums& sums) {
 #pragma unroll
     for (int e = 0; e < 8; e += 2) {
+        if (e * 4 >= entries) return;
         const float weights[4] = {x[e] * upper[e], x[e] * lower[e], x[e + 1] * upper[e + 1],
                                   x[e + 1] * lower[e + 1]};
         unsigned high[4], low[4];
@@ -206,15 +211,15 @@ MSDA_DEVICE void add_chunk_single(const LaneAddresses& at, unsigned stage, const
     }
 }
 
-MSDA_DEVICE void add_chunk(const LaneAddresses& at, unsigned stage, TileSums& sums) {
+MSDA_DEVICE void add_chunk(const LaneAddresses& at, unsigned stage, int entries, TileSums& sums) {
     float x[8], upper[8], lower[8];
     load_eight(at.x + stage, x);
     load_eight(at.y + stage, upper);
     load_eight(at.y + stage + 2 * TENT_PITCH * 4, lower);
     if constexpr (HALF) {
-        add_chunk_half(at, stage, x, upper, lower, sums);
+        add_chunk_half(at, stage, entries, x, upper, lower, sums);
     } else {
-        add_chunk_single(at, stage, x, upper, lower, sums);
+        add_chunk_single(at, stage, entries, x, upper, lower, sums);
     }
 }
 
@@ -346,7 +351,7 @@ MSDA_DEVICE void sum_entries(const EntryPacket* entries, int count, const GradRo
         if (chunk < 0) continue;
         copy_async_wait<1>();
         sync_warp();
-        add_chunk(at, chunk % STAGES * STAGE_BYTES, sums);
+        add_chunk(at, chunk % STAGES * STAGE_BYTES, count - chunk * CHUNK, sums);
         sync_warp();
     }
     float zero = 0.0f;  // NaN if any sum is not finite

@@ -4,9 +4,14 @@
 //! call is passed over. The last row accepts everything, so that choosing never fails.
 
 use crate::variants::{
-    Call, Variant, bwd_general::BwdGeneral, bwd_level_sort::BwdLevelSort,
-    bwd_original::BwdOriginal, bwd_tile_sort::BwdTileSort, fwd_general::FwdGeneral,
-    fwd_split_gather::FwdSplitGather, fwd_tile_gather::FwdTileGather,
+    Call, Variant,
+    bwd_general::BwdGeneral,
+    bwd_level_sort::{BwdLevelSort, level_samples},
+    bwd_original::BwdOriginal,
+    bwd_tile_sort::BwdTileSort,
+    fwd_general::FwdGeneral,
+    fwd_split_gather::FwdSplitGather,
+    fwd_tile_gather::FwdTileGather,
 };
 
 /// One line of the table.
@@ -44,14 +49,14 @@ pub static FORWARD: &[Rule] = &[
 pub static BACKWARD: &[Rule] = &[
     Rule {
         variant: &BwdLevelSort,
-        applies: |_| true,
-        evidence: "takes only what one block can sort; ddetr_dec N=2 f16: 33 us a call in a CUDA graph, \
-                   where the seven launches of the next took 88 us in a first version",
+        applies: |call| level_samples(call) <= 4096,
+        evidence: "a level that one block sorts in microseconds; ddetr_dec N=2 f16: 31 us a call in a CUDA \
+                   graph, where the seven launches of the next took 88 us in a first version",
     },
     Rule {
         variant: &BwdTileSort,
         applies: |_| true,
-        evidence: "ddetr_enc N=2, local: 411 us in f16, 624 us in f32; the updates of grad_value alone \
+        evidence: "ddetr_enc N=2, local: 388 us in f16, 627 us in f32; the updates of grad_value alone \
                    take 850 us as atomics (H200, docs/kernels/bwd_tile_sort.md)",
     },
     Rule {

@@ -19,10 +19,8 @@ MSDA_DEVICE unsigned char* shared_memory() { return emu::shared_base(); }
 MSDA_DEVICE unsigned shared_address(const void* shared, Site site = Site::here()) {
     return emu::shared_address(shared, site);
 }
-// What a 32-bit address of shared memory points at; outside of it is an error.
-inline unsigned char* at_shared_address(const char* instruction, unsigned address, size_t bytes, Site site) {
-    unsigned char* const found = emu::shared_base() + address;
-    emu::require_shared(instruction, found, bytes, site);
+inline void* at_shared_address(const char* instruction, unsigned address, size_t bytes, Site site) {
+    void* const found = emu::shared_pointer(address, bytes, site);
     emu::require_aligned(instruction, found, bytes, site);
     return found;
 }
@@ -35,7 +33,7 @@ MSDA_DEVICE void load_shared(Packet<16>& packet, unsigned address, Site site = S
 MSDA_DEVICE unsigned shared_add(unsigned address, unsigned amount, bool wanted, Site site = Site::here()) {
     if (!wanted) return 0;
     auto* const counter =
-        reinterpret_cast<unsigned*>(at_shared_address("shared_add", address, sizeof amount, site));
+        static_cast<unsigned*>(at_shared_address("shared_add", address, sizeof amount, site));
     const unsigned old = *counter;
     *counter += amount;
     return old;
@@ -313,7 +311,7 @@ MSDA_DEVICE void copy_async_or_zero(void* shared, const void* global, bool valid
 }
 MSDA_DEVICE void copy_async_or_zero(unsigned shared, const void* global, bool valid,
                                     Site site = Site::here()) {
-    emu::cp_async(emu::shared_base() + shared, global, 16, valid ? 16 : 0, site);
+    emu::cp_async(emu::shared_pointer(shared, 16, site), global, 16, valid ? 16 : 0, site);
 }
 MSDA_DEVICE void copy_async_commit() { emu::cp_async_commit(); }
 template <int PENDING_GROUPS>
@@ -423,7 +421,7 @@ MSDA_DEVICE void load_matrices_transposed(unsigned (&words)[COUNT], const void* 
 }
 
 MSDA_DEVICE void load_matrices_transposed(unsigned (&words)[4], unsigned row, Site site = Site::here()) {
-    emu::load_matrices<4, true>(words, emu::shared_base() + row, site);
+    emu::load_matrices<4, true>(words, emu::shared_pointer(row, 16, site), site);
 }
 
 }  // namespace msda

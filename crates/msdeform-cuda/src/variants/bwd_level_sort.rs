@@ -33,8 +33,15 @@ static KNOBS: &[Knob] =
 
 /// Warps of a block in the step sort. A constant, because the order of the lists depends on it.
 const SORT_WARPS: usize = 16;
-/// Samples of one level of an (image, head): beyond, a list that is not cut could take long.
-const MAX_LEVEL_SAMPLES: usize = 4096;
+/// Samples of one level of an (image, head): beyond, a list that is not cut takes too long.
+const MAX_LEVEL_SAMPLES: usize = 1 << 16;
+
+/// Samples of the level that has most, of one (image, head): what a block sorts.
+pub(crate) fn level_samples(call: &Call<'_>) -> usize {
+    let problem = call.problem;
+    let points = (0..problem.levels().len()).map(|l| problem.level_samples(l).len()).max();
+    points.unwrap_or(0) * problem.queries()
+}
 
 fn sort_shared_bytes(call: &Call<'_>, ordered: bool) -> usize {
     let tiles = level_tiles(call.problem).max().unwrap_or(0);
@@ -56,9 +63,7 @@ impl Variant for BwdLevelSort {
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         check(call)?;
-        let problem = call.problem;
-        let points = (0..problem.levels().len()).map(|l| problem.level_samples(l).len()).max();
-        let samples = points.unwrap_or(0) * problem.queries();
+        let samples = level_samples(call);
         if samples > MAX_LEVEL_SAMPLES {
             return Err(format!("{samples} samples of a level, at most {MAX_LEVEL_SAMPLES}"));
         }
@@ -107,5 +112,53 @@ impl Variant for BwdLevelSort {
             query_raster_width: samples.raster_width,
             grid_aux: i32::from(samples.pixels),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use msdeform::{Problem, ProblemBuilder};
+
+    use super::*;
+    use crate::driver::DeviceProps;
+
+    fn decoder(queries: usize) -> ProblemBuilder {
+        Problem::builder()
+            .batch(2)
+            .heads(8)
+            .channels(32)
+            .queries(queries)
+            .levels([(100, 167), (50, 84), (25, 42), (13, 21)])
+            .points(4)
+            .dtype(DType::F16)
+    }
+
+    fn configured(problem: ProblemBuilder) -> Result<Configuration, String> {
+        let (problem, device) = (problem.build().unwrap(), DeviceProps::h200());
+        let call = Call::in_direction(Direction::Backward, &problem, &device);
+        BwdLevelSort.supports(&call)?;
+        BwdLevelSort.configure(&call, &KnobChoices::default())
+    }
+
+    #[test]
+    fn a_decoder_takes_three_launches_and_little_memory() {
+        let pipeline = configured(decoder(300)).unwrap().pipeline;
+        let names: Vec<&str> = pipeline.launches().map(|(name, _)| name).collect();
+        assert_eq!(names, ["sort", "gather", "samples"]);
+        assert_eq!(
+            pipeline.launches().next().unwrap().1.grid,
+            [4, 16, 1],
+            "levels, images x heads"
+        );
+        assert_eq!(pipeline.workspace_bytes / 1_000_000, 3);
+    }
+
+    #[test]
+    fn more_samples_than_a_block_should_sort_are_refused() {
+        configured(decoder(1 << 14)).unwrap();
+        let error = configured(decoder((1 << 14) + 1)).unwrap_err();
+        assert!(error.contains("65540 samples"), "{error}");
+        let error = configured(decoder(10).levels([(400, 600)])).unwrap_err();
+        assert!(error.contains("shared memory"), "{error}");
     }
 }

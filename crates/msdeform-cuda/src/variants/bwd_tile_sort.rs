@@ -30,7 +30,7 @@ static SPEC: VariantSpec = VariantSpec {
 
 const PIECE: Knob = Knob {
     name: "PIECE",
-    values: &[256, 512, 1024, 2048],
+    values: &[64, 1024],
     meaning: "entries of a list that one warp sums; longer lists are cut",
 };
 static KNOBS: &[Knob] = &[
@@ -141,5 +141,117 @@ impl Variant for BwdTileSort {
             query_raster_width: samples.raster_width,
             grid_aux: (parts << 1) as i32 | i32::from(samples.pixels),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use msdeform::{Mode, Problem, ProblemBuilder};
+
+    use super::*;
+    use crate::driver::DeviceProps;
+    use crate::gradients::Gradients;
+    use crate::pipeline::Step;
+    use crate::strides::OutputStrides;
+    use crate::variants::BackwardCall;
+
+    fn encoder() -> ProblemBuilder {
+        Problem::builder()
+            .batch(2)
+            .heads(8)
+            .channels(32)
+            .queries(22_223)
+            .levels([(100, 167), (50, 84), (25, 42), (13, 21)])
+            .points(4)
+            .dtype(DType::F16)
+    }
+
+    fn configured_as(
+        problem: ProblemBuilder,
+        change: impl Fn(BackwardCall) -> BackwardCall,
+    ) -> Result<Configuration, String> {
+        let (problem, device) = (problem.build().unwrap(), DeviceProps::h200());
+        let backward = Some(change(BackwardCall::new(&problem)));
+        let call = Call { backward, ..Call::new(&problem, &device) };
+        BwdTileSort.supports(&call)?;
+        BwdTileSort.configure(&call, &KnobChoices::default())
+    }
+
+    fn configured(problem: ProblemBuilder) -> Result<Configuration, String> {
+        configured_as(problem, |backward| backward)
+    }
+
+    #[test]
+    fn only_what_is_asked_for_is_launched_and_gets_a_workspace() {
+        for gradients in Gradients::subsets() {
+            let configuration =
+                configured_as(encoder(), |backward| BackwardCall { gradients, ..backward })
+                    .unwrap();
+            let pipeline = configuration.pipeline;
+            let names: Vec<&str> = pipeline.launches().map(|(name, _)| name).collect();
+            assert_eq!(names.contains(&"scatter"), gradients.value, "{gradients}");
+            assert_eq!(names.contains(&"samples"), gradients.of_samples(), "{gradients}");
+            assert_eq!(pipeline.workspace_bytes > 0, gradients.value, "{gradients}");
+        }
+        let padded = configured(encoder().layout(ValueLayout::HeadMajorPadded)).unwrap();
+        assert_eq!(padded.pipeline.steps[0], Step::Zero(Region::GradValue));
+    }
+
+    #[test]
+    fn an_encoder_fills_the_gpu_and_its_workspace_is_what_the_page_says() {
+        let configuration = configured(encoder()).unwrap();
+        let launches: Vec<_> = configuration.pipeline.launches().collect();
+        let tiles = 25 * 42 + 13 * 21 + 7 * 11 + 4 * 6;
+        let (_, count) = launches[0];
+        assert_eq!(count.grid, [64, 16, 1], "128 parts in pairs of warps, 2 images x 8 heads");
+        assert_eq!(count.shared_bytes, 2 * 4 * tiles);
+        assert_eq!(configuration.grid_aux >> 1, 128);
+        assert_eq!(configuration.pipeline.workspace_bytes / 1_000_000, 286);
+        let single = configured(encoder().dtype(DType::F32)).unwrap();
+        assert_eq!(single.pipeline.workspace_bytes / 1_000_000, 468);
+    }
+
+    #[test]
+    fn deterministic_mode_orders_the_lists_on_any_device_alike() {
+        let deterministic = |backward| BackwardCall { mode: Mode::Deterministic, ..backward };
+        let configuration = configured_as(encoder(), deterministic).unwrap();
+        assert!(configuration.knobs.contains(&("ORDERED", 1)));
+        assert!(configured(encoder()).unwrap().knobs.contains(&("ORDERED", 0)));
+        let (problem, large) = (encoder().build().unwrap(), DeviceProps::h200());
+        let small = DeviceProps { multiprocessors: 2, ..DeviceProps::h200() };
+        let [large, small] = [&large, &small].map(|device| {
+            let call = Call::in_direction(Direction::Backward, &problem, device);
+            BwdTileSort.configure(&call, &KnobChoices::default()).unwrap().grid_aux
+        });
+        assert_eq!(large, small, "the parts decide about the order");
+    }
+
+    #[test]
+    fn entries_are_short_only_where_nothing_is_lost() {
+        let entry = |problem| {
+            let knobs = configured(problem).unwrap().knobs;
+            knobs.into_iter().find(|(name, _)| *name == "ENTRY_BYTES").unwrap().1
+        };
+        assert_eq!(entry(encoder()), 8);
+        assert_eq!(entry(encoder().dtype(DType::F32)), 16);
+        assert_eq!(entry(encoder().sampling_dtype(DType::F32)), 16);
+        assert_eq!(entry(encoder().queries((1 << 18) + 1)), 16);
+    }
+
+    #[test]
+    fn what_it_cannot_do_is_refused_with_the_reason() {
+        for (problem, reason) in [
+            (encoder().channels(33), "33 channels"),
+            (encoder().levels([(1, 300)]), "1 x 300"),
+            (encoder().levels([(1200, 1200)]), "90000 tiles"),
+            (encoder().points(0), "no points"),
+        ] {
+            let error = configured(problem).unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+        let expanded = OutputStrides { batch: 0, query: 0, head: 0, channel: 0 };
+        let error =
+            configured_as(encoder(), |backward| BackwardCall { grad_output: expanded, ..backward });
+        assert!(error.unwrap_err().contains("grad_output"));
     }
 }

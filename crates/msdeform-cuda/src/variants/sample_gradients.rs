@@ -11,17 +11,17 @@ pub(super) const SAMPLE_WARPS: Knob =
     Knob { name: "SAMPLE_WARPS", values: &[4, 8], meaning: "warps of a block in the step samples" };
 pub(super) const SAMPLE_BLOCKS: Knob = Knob {
     name: "SAMPLE_BLOCKS",
-    values: &[3, 4, 6, 8],
+    values: &[3, 4],
     meaning: "blocks of the step samples that must fit an SM: caps the registers",
 };
 pub(super) const TILE_WIDTH: Knob = Knob {
     name: "TILE_WIDTH",
-    values: &[8, 16, 32, 64, 128],
+    values: &[16, 64],
     meaning: "queries of a tile along x, in the step samples",
 };
 pub(super) const TILE_HEIGHT: Knob = Knob {
     name: "TILE_HEIGHT",
-    values: &[1, 2, 4, 8],
+    values: &[1, 4],
     meaning: "queries of a tile along y, in the step samples",
 };
 

@@ -28,7 +28,7 @@ pub(super) const ENTRY_BYTES: Knob = Knob {
 };
 pub(super) const GATHER_BLOCKS: Knob = Knob {
     name: "GATHER_BLOCKS",
-    values: &[4, 5, 6, 7, 8],
+    values: &[5, 7],
     meaning: "blocks of the step gather that must fit an SM: caps the registers",
 };
 
