@@ -343,6 +343,8 @@ MSDA_DEVICE void scatter_samples(const BackwardParams& params, int slab, int lev
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
             if constexpr (ORDERED) {
+                // A tile may be one lane's first and another's second: first ones go first.
+                sync_warp();
                 const bool lowest = present[c] && (peers[c] & lanes_before) == 0;
                 position[c] = shared_add(place[c], count_bits(peers[c]), lowest);
             } else {
