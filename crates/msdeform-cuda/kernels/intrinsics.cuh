@@ -42,6 +42,53 @@ namespace msda {
 // The block's dynamic shared memory, aligned to 128 bytes. There is no static shared memory.
 MSDA_DEVICE unsigned char* shared_memory() { return msda_shared_bytes; }
 
+// Shared memory by 32-bit address: where an address is kept in a register it costs one, not two.
+MSDA_DEVICE unsigned shared_address(const void* shared) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+}
+MSDA_DEVICE void store_shared(unsigned address, float value) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+MSDA_DEVICE void load_shared(Packet<16>& packet, unsigned address) {
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(packet.word[0]), "=r"(packet.word[1]), "=r"(packet.word[2]),
+                   "=r"(packet.word[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+// Counters that many threads add to. Adds where `wanted`, without a branch; returns what was there before,
+// 0 where not wanted.
+MSDA_DEVICE unsigned shared_add(unsigned address, unsigned amount, bool wanted) {
+    unsigned old;
+    asm volatile(
+        "{\n.reg .pred wanted;\nsetp.ne.u32 wanted, %3, 0;\nmov.u32 %0, 0;\n"
+        "@wanted atom.shared.add.u32 %0, [%1], %2;\n}"
+        : "=r"(old)
+        : "r"(address), "r"(amount), "r"(static_cast<unsigned>(wanted))
+        : "memory");
+    return old;
+}
+// Adds one, without an answer.
+MSDA_DEVICE void shared_increment(unsigned address, bool wanted) {
+    asm volatile(
+        "{\n.reg .pred wanted;\nsetp.ne.u32 wanted, %1, 0;\n"
+        "@wanted red.shared.add.u32 [%0], 1;\n}" ::"r"(address),
+        "r"(static_cast<unsigned>(wanted))
+        : "memory");
+}
+
+// What goes in comes out, but the compiler no longer knows what it is: it stays in registers instead of
+// being computed again at every use.
+MSDA_DEVICE unsigned kept(unsigned word) {
+    asm volatile("" : "+r"(word));
+    return word;
+}
+MSDA_DEVICE const unsigned char* kept(const unsigned char* pointer) {
+    asm volatile("" : "+l"(pointer));
+    return pointer;
+}
+
 // ---- number formats: half and bfloat16 are bits ------------------------------------------------
 
 MSDA_DEVICE float bits_to_float(unsigned bits) { return __uint_as_float(bits); }
@@ -120,6 +167,9 @@ MSDA_DEVICE unsigned duplicate_high(unsigned pair) {
         : "r"(pair));
     return result;
 }
+
+// Clamped to 0 .. 1, NaN becomes 0; free where it follows an addition or a product.
+MSDA_DEVICE float saturate(float value) { return __saturatef(value); }
 
 // floor(value) where |value| < 2^22, in two full-rate additions instead of one slow conversion. Larger
 // values stay beyond 2^21 on their side, NaN stays NaN.
@@ -249,6 +299,11 @@ MSDA_SHUFFLE(long long)
 MSDA_DEVICE unsigned ballot_lanes(bool vote) { return __ballot_sync(ALL_LANES, vote); }
 MSDA_DEVICE bool any_lane(bool vote) { return __any_sync(ALL_LANES, vote); }
 MSDA_DEVICE bool all_lanes(bool vote) { return __all_sync(ALL_LANES, vote); }
+// Bit i: lane i has the same word. Slow: it takes a turn for every different word.
+MSDA_DEVICE unsigned match_lanes(unsigned word) { return __match_any_sync(ALL_LANES, word); }
+MSDA_DEVICE int count_bits(unsigned word) { return __popc(word); }
+// The lowest bit that is set; -1 if there is none.
+MSDA_DEVICE int first_bit(unsigned word) { return __ffs(static_cast<int>(word)) - 1; }
 // Only these lanes wait for each other, and see each other's writes to shared memory afterwards.
 MSDA_DEVICE void sync_warp(unsigned mask = ALL_LANES) { __syncwarp(mask); }
 
@@ -382,10 +437,6 @@ MSDA_DEVICE void prefetch_l2(const void* address) {
 // Global to shared memory past the registers: 4, 8 or 16 bytes, both addresses multiples of that. A
 // thread sees its own copies after copy_async_wait, the others' after a barrier on top.
 
-MSDA_DEVICE unsigned shared_address(const void* shared) {
-    return static_cast<unsigned>(__cvta_generic_to_shared(shared));
-}
-
 template <int BYTES>
 MSDA_DEVICE void copy_async(void* shared, const void* global) {
     if constexpr (BYTES == 16) {
@@ -413,6 +464,12 @@ MSDA_DEVICE void copy_async_or_zero(void* shared, const void* global, bool valid
                      "l"(global), "n"(BYTES), "r"(valid_bytes)
                      : "memory");
     }
+}
+// 16 bytes, the destination by 32-bit address.
+MSDA_DEVICE void copy_async_or_zero(unsigned shared, const void* global, bool valid) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+                 "r"(valid ? 16 : 0)
+                 : "memory");
 }
 MSDA_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until at most the newest PENDING_GROUPS groups are still under way.
@@ -584,6 +641,16 @@ MSDA_MMA(mma_f16, "f16")
 MSDA_MMA(mma_bf16, "bf16")
 #undef MSDA_MMA
 
+// sums[16x8] += a[16x8] * b[8x8] of floats whose low 13 bits are not looked at. Lane 4g + t holds
+//   a[i]: row g + 8 (i % 2), column t + 4 (i / 2)
+//   b[i]: row t + 4i, column g; sums as above.
+MSDA_DEVICE void mma_tf32_16x8x8(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
 // Lane 8m + r points at row r (16 bytes of shared memory) of 8x8 matrix m. Every lane gets, of each
 // matrix, the pair at row lane / 4, columns 2 (lane % 4) and the next; transposed: of the transpose.
 #define MSDA_LDMATRIX(NAME, TRANS)                                                               \
@@ -608,6 +675,13 @@ MSDA_MMA(mma_bf16, "bf16")
 MSDA_LDMATRIX(load_matrices, "")
 MSDA_LDMATRIX(load_matrices_transposed, ".trans")
 #undef MSDA_LDMATRIX
+// Four of them, the row by 32-bit address.
+MSDA_DEVICE void load_matrices_transposed(unsigned (&words)[4], unsigned row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(row)
+                 : "memory");
+}
 
 }  // namespace msda
 

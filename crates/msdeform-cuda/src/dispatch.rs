@@ -4,8 +4,14 @@
 //! call is passed over. The last row accepts everything, so that choosing never fails.
 
 use crate::variants::{
-    Call, Variant, bwd_general::BwdGeneral, bwd_original::BwdOriginal, fwd_general::FwdGeneral,
-    fwd_split_gather::FwdSplitGather, fwd_tile_gather::FwdTileGather,
+    Call, Variant,
+    bwd_general::BwdGeneral,
+    bwd_level_sort::{BwdLevelSort, level_samples},
+    bwd_original::BwdOriginal,
+    bwd_tile_sort::BwdTileSort,
+    fwd_general::FwdGeneral,
+    fwd_split_gather::FwdSplitGather,
+    fwd_tile_gather::FwdTileGather,
 };
 
 /// One line of the table.
@@ -43,9 +49,22 @@ pub static FORWARD: &[Rule] = &[
 /// are passed over like any other that does not fit.
 pub static BACKWARD: &[Rule] = &[
     Rule {
+        variant: &BwdLevelSort,
+        applies: |call| level_samples(call) <= 4096,
+        evidence: "a level that one block sorts in microseconds; ddetr_dec N=2 f16: 31 us a call in a CUDA \
+                   graph, where the seven launches of the next took 88 us in a first version",
+    },
+    Rule {
+        variant: &BwdTileSort,
+        applies: |_| true,
+        evidence: "ddetr_enc N=2, local: 388 us in f16, 627 us in f32; the updates of grad_value alone \
+                   take 850 us as atomics (H200, docs/kernels/bwd_tile_sort.md)",
+    },
+    Rule {
         variant: &BwdOriginal,
         applies: |_| true,
-        evidence: "the structure that every public implementation has; not yet timed against the next",
+        evidence: "what the sorting variants refuse (odd channels, thin levels, strided gradients): atomics, \
+                   where bwd_general walks every sample for every run of pixels",
     },
     Rule {
         variant: LAST_RESORT_BACKWARD,

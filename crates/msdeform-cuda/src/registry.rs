@@ -3,14 +3,23 @@
 use msdeform::Direction;
 
 use crate::variants::{
-    Variant, bwd_general::BwdGeneral, bwd_original::BwdOriginal, fwd_general::FwdGeneral,
-    fwd_original::FwdOriginal, fwd_split_gather::FwdSplitGather, fwd_tile_gather::FwdTileGather,
+    Variant, bwd_general::BwdGeneral, bwd_level_sort::BwdLevelSort, bwd_original::BwdOriginal,
+    bwd_tile_sort::BwdTileSort, fwd_general::FwdGeneral, fwd_original::FwdOriginal,
+    fwd_split_gather::FwdSplitGather, fwd_tile_gather::FwdTileGather,
 };
 
 /// Every variant, in the order tables list them: forward before backward, the ladder first, then what
 /// the dispatcher uses.
-pub static REGISTRY: &[&dyn Variant] =
-    &[&FwdOriginal, &FwdGeneral, &FwdTileGather, &FwdSplitGather, &BwdOriginal, &BwdGeneral];
+pub static REGISTRY: &[&dyn Variant] = &[
+    &FwdOriginal,
+    &FwdGeneral,
+    &FwdTileGather,
+    &FwdSplitGather,
+    &BwdOriginal,
+    &BwdGeneral,
+    &BwdTileSort,
+    &BwdLevelSort,
+];
 
 /// The variant with an id.
 ///

@@ -17,8 +17,17 @@ macro_rules! embedded {
 }
 
 /// Every device header.
-pub const HEADERS: &[SourceFile] =
-    embedded!["chunked_sample.cuh", "config.cuh", "intrinsics.cuh", "numeric.cuh", "params.cuh"];
+pub const HEADERS: &[SourceFile] = embedded![
+    "chunked_sample.cuh",
+    "config.cuh",
+    "intrinsics.cuh",
+    "numeric.cuh",
+    "params.cuh",
+    "query_tiles.cuh",
+    "sample_gradients.cuh",
+    "tile_gather.cuh",
+    "tile_lists.cuh"
+];
 
 /// Embeds the kernel of a variant: `kernel_source!("fwd_general.cu")`.
 macro_rules! kernel_source {

@@ -16,6 +16,35 @@ using emu::Site;
 
 MSDA_DEVICE unsigned char* shared_memory() { return emu::shared_base(); }
 
+MSDA_DEVICE unsigned shared_address(const void* shared, Site site = Site::here()) {
+    return emu::shared_address(shared, site);
+}
+inline void* at_shared_address(const char* instruction, unsigned address, size_t bytes, Site site) {
+    void* const found = emu::shared_pointer(address, bytes, site);
+    emu::require_aligned(instruction, found, bytes, site);
+    return found;
+}
+MSDA_DEVICE void store_shared(unsigned address, float value, Site site = Site::here()) {
+    memcpy(at_shared_address("store_shared", address, sizeof value, site), &value, sizeof value);
+}
+MSDA_DEVICE void load_shared(Packet<16>& packet, unsigned address, Site site = Site::here()) {
+    memcpy(&packet, at_shared_address("load_shared", address, sizeof packet, site), sizeof packet);
+}
+MSDA_DEVICE unsigned shared_add(unsigned address, unsigned amount, bool wanted, Site site = Site::here()) {
+    if (!wanted) return 0;
+    auto* const counter =
+        static_cast<unsigned*>(at_shared_address("shared_add", address, sizeof amount, site));
+    const unsigned old = *counter;
+    *counter += amount;
+    return old;
+}
+MSDA_DEVICE void shared_increment(unsigned address, bool wanted, Site site = Site::here()) {
+    shared_add(address, 1, wanted, site);
+}
+
+MSDA_DEVICE unsigned kept(unsigned word) { return word; }
+MSDA_DEVICE const unsigned char* kept(const unsigned char* pointer) { return pointer; }
+
 // ---- number formats -----------------------------------------------------------------------------
 
 MSDA_DEVICE float bits_to_float(unsigned bits) { return __uint_as_float(bits); }
@@ -62,6 +91,7 @@ MSDA_DEVICE unsigned fma_bfloat2(unsigned a, unsigned b, unsigned c) {
 MSDA_DEVICE unsigned multiply_half2(unsigned a, unsigned b) { return fma_half2(a, b, 0x80008000u); }
 MSDA_DEVICE unsigned duplicate_low(unsigned pair) { return (pair & 0xffffu) * 0x10001u; }
 MSDA_DEVICE unsigned duplicate_high(unsigned pair) { return (pair >> 16) * 0x10001u; }
+MSDA_DEVICE float saturate(float value) { return __saturatef(value); }
 MSDA_DEVICE float floor_near(float value) { return floorf(value); }
 MSDA_DEVICE float add_saturating(float a, float b) {
     const float sum = a + b;
@@ -190,6 +220,29 @@ MSDA_DEVICE bool any_lane(bool vote, Site site = Site::here()) { return ballot_l
 MSDA_DEVICE bool all_lanes(bool vote, Site site = Site::here()) {
     return ballot_lanes(vote, site) == ALL_LANES;
 }
+
+struct MatchPart {
+    unsigned word;
+    unsigned peers;
+};
+
+inline void match_words(const emu::WarpMeeting& meeting) {
+    const auto part = [&](unsigned lane) { return static_cast<MatchPart*>(meeting.lane[lane]); };
+    for (unsigned lane = 0; lane < 32; ++lane) {
+        part(lane)->peers = 0;
+        for (unsigned other = 0; other < 32; ++other) {
+            if (part(other)->word == part(lane)->word) part(lane)->peers |= 1u << other;
+        }
+    }
+}
+
+MSDA_DEVICE unsigned match_lanes(unsigned word, Site site = Site::here()) {
+    MatchPart part{word, 0};
+    emu::meet_warp("match_lanes", ALL_LANES, &part, match_words, site);
+    return part.peers;
+}
+MSDA_DEVICE int count_bits(unsigned word) { return __popc(word); }
+MSDA_DEVICE int first_bit(unsigned word) { return __ffs(static_cast<int>(word)) - 1; }
 MSDA_DEVICE void sync_warp(unsigned mask = ALL_LANES, Site site = Site::here()) {
     __syncwarp(mask, site);
 }
@@ -252,10 +305,6 @@ MSDA_DEVICE void prefetch_l2(const void*) {}
 
 // ---- asynchronous copies of a thread -----------------------------------------------------------
 
-MSDA_DEVICE unsigned shared_address(const void* shared, Site site = Site::here()) {
-    return emu::shared_address(shared, site);
-}
-
 template <int BYTES>
 MSDA_DEVICE void copy_async(void* shared, const void* global, Site site = Site::here()) {
     emu::cp_async(shared, global, BYTES, BYTES, site);
@@ -264,6 +313,10 @@ template <int BYTES>
 MSDA_DEVICE void copy_async_or_zero(void* shared, const void* global, bool valid,
                                     Site site = Site::here()) {
     emu::cp_async(shared, global, BYTES, valid ? BYTES : 0, site);
+}
+MSDA_DEVICE void copy_async_or_zero(unsigned shared, const void* global, bool valid,
+                                    Site site = Site::here()) {
+    emu::cp_async(emu::shared_pointer(shared, 16, site), global, 16, valid ? 16 : 0, site);
 }
 MSDA_DEVICE void copy_async_commit() { emu::cp_async_commit(); }
 template <int PENDING_GROUPS>
@@ -358,6 +411,10 @@ MSDA_DEVICE void mma_bf16_16x8x8(float (&sums)[4], const unsigned (&a)[2], const
                                  Site site = Site::here()) {
     emu::matrix_multiply_add<8, emu::MatrixFormat::bfloat>("mma_bf16_16x8x8", sums, a, b, site);
 }
+MSDA_DEVICE void mma_tf32_16x8x8(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                                 Site site = Site::here()) {
+    emu::multiply_add_tf32(sums, a, b, site);
+}
 template <int COUNT>
 MSDA_DEVICE void load_matrices(unsigned (&words)[COUNT], const void* row, Site site = Site::here()) {
     emu::load_matrices<COUNT, false>(words, row, site);
@@ -366,6 +423,10 @@ template <int COUNT>
 MSDA_DEVICE void load_matrices_transposed(unsigned (&words)[COUNT], const void* row,
                                           Site site = Site::here()) {
     emu::load_matrices<COUNT, true>(words, row, site);
+}
+
+MSDA_DEVICE void load_matrices_transposed(unsigned (&words)[4], unsigned row, Site site = Site::here()) {
+    emu::load_matrices<4, true>(words, emu::shared_pointer(row, 16, site), site);
 }
 
 }  // namespace msda

@@ -65,6 +65,47 @@ void matrix_multiply_add(const char* instruction, float* sums, const unsigned* a
     meet_warp(instruction, 0xffffffffu, &part, multiply_matrices<DEPTH, FORMAT>, site);
 }
 
+// tf32: one element per register, of which the low 13 bits are not looked at. Lane 4 * g + t holds
+//   A: row g + 8 * (i % 2), column t + 4 * (i / 2);  B: row t + 4 * i, column g;  D as above.
+struct Tf32Part {
+    float* sums;
+    unsigned a[4];
+    unsigned b[2];
+};
+
+inline void multiply_tf32(const WarpMeeting& meeting) {
+    const auto element = [](unsigned bits) {
+        bits &= 0xffffe000u;
+        float value;
+        memcpy(&value, &bits, sizeof value);
+        return static_cast<double>(value);
+    };
+    double a[16][8], b[8][8];
+    const auto part = [&](unsigned lane) { return static_cast<Tf32Part*>(meeting.lane[lane]); };
+    for (unsigned lane = 0; lane < warp_lanes; ++lane) {
+        const unsigned group = lane / 4, within = lane % 4;
+        for (unsigned i = 0; i < 4; ++i) {
+            a[group + 8 * (i % 2)][within + 4 * (i / 2)] = element(part(lane)->a[i]);
+        }
+        for (unsigned i = 0; i < 2; ++i) b[within + 4 * i][group] = element(part(lane)->b[i]);
+    }
+    for (unsigned lane = 0; lane < warp_lanes; ++lane) {
+        for (unsigned i = 0; i < 4; ++i) {
+            const unsigned row = lane / 4 + 8 * (i / 2), column = 2 * (lane % 4) + i % 2;
+            double sum = static_cast<double>(part(lane)->sums[i]);
+            for (int k = 0; k < 8; ++k) sum += a[row][k] * b[k][column];
+            part(lane)->sums[i] = static_cast<float>(sum);
+        }
+    }
+}
+
+inline void multiply_add_tf32(float* sums, const unsigned* a, const unsigned* b, Site site) {
+    Tf32Part part{sums, {}, {}};
+    memcpy(part.a, a, sizeof part.a);
+    memcpy(part.b, b, sizeof part.b);
+    meet_warp("mma_tf32_16x8x8", 0xffffffffu, &part, multiply_tf32, site);
+}
+
 // ldmatrix: lane 8 * m + r points at row r (16 bytes) of 8x8 matrix m; every lane gets, of each
 // matrix, the pair at row lane / 4, columns 2 * (lane % 4) and the next (transposed: of the transpose).
 template <int COUNT>

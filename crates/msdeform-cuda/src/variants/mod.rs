@@ -4,12 +4,16 @@
 //! compiles and launches what comes out; the emulator runs the same configuration on the host.
 
 pub mod bwd_general;
+pub mod bwd_level_sort;
 pub mod bwd_original;
+pub mod bwd_tile_sort;
 mod chunked_sample;
 pub mod fwd_general;
 pub mod fwd_original;
 pub mod fwd_split_gather;
 pub mod fwd_tile_gather;
+mod sample_gradients;
+mod tile_lists;
 
 use msdeform::{DType, Direction, Mode, Problem, ValueLayout, VariantSpec};
 

@@ -1,0 +1,270 @@
+// Many queries: the samples are sorted by the tile of pixels they fall on, then every tile sums its list.
+//
+// Steps, of which only those are launched whose gradients are asked for:
+//   count    how many entries each part of the queries puts into each tile
+//   offsets  where each part's entries start in a tile's list
+//   plan     where the lists start, and the pieces that warps will sum
+//   scatter  every sample into the lists of its tiles
+//   gather   every piece summed on the tensor cores (tile_gather.cuh)
+//   combine  tiles whose list was cut: the sums of their pieces, in order
+//   samples  gradients of locations and weights (sample_gradients.cuh)
+//
+// Who owns what. In count and scatter a warp walks a part, a run of queries of one (image, head), with a
+// counter of its own for every tile in shared memory: nothing is shared with other warps, so the order of a
+// list depends on the parts and on nothing else. The number of parts follows from the call's sizes.
+//
+// Why that is fast. Atomics to L2 are the wall of the usual backward; here no value is ever added in memory.
+// A counting sort moves 8 bytes per entry once (16 in f32), where atomics move 4 x 32 floats per sample. Sums
+// are formed next to each other in registers and every pixel is written once, so there is nothing to zero.
+//
+// When it loses: few queries, where seven launches cost more than the work (bwd_level_sort). Locations without
+// any neighbourhood scatter their entries one by one.
+//
+// Requires: what tile_lists.cuh and sample_gradients.cuh do; a counter per tile in shared memory.
+#include "sample_gradients.cuh"
+#include "tile_gather.cuh"
+
+using namespace msda;
+
+namespace {
+
+constexpr int MAX_PARTS = 128;
+constexpr int SEGMENT_PARTS = 16;  // parts of one thread in `offsets`
+constexpr int SEGMENTS = MAX_PARTS / SEGMENT_PARTS;
+constexpr int UNROLL = 4;      // steps of samples in flight
+constexpr int PLAN_TILES = 4;  // of one thread in `plan`
+constexpr int COMBINE_WARPS = 4;
+static_assert(PIECE_ENTRIES > 0, "long lists are cut");
+
+// What tiles need, and by scanning, where they start.
+struct TileNeeds {
+    unsigned entries;
+    unsigned pieces;
+    unsigned long_tiles;
+    unsigned slots;
+};
+MSDA_DEVICE TileNeeds operator+(const TileNeeds& a, const TileNeeds& b) {
+    return {a.entries + b.entries, a.pieces + b.pieces, a.long_tiles + b.long_tiles,
+            a.slots + b.slots};
+}
+MSDA_DEVICE TileNeeds operator-(const TileNeeds& a, const TileNeeds& b) {
+    return {a.entries - b.entries, a.pieces - b.pieces, a.long_tiles - b.long_tiles,
+            a.slots - b.slots};
+}
+MSDA_DEVICE TileNeeds needs_of_tile(unsigned entries) {
+    const unsigned pieces = (entries + PIECE_ENTRIES - 1) / PIECE_ENTRIES;
+    const bool is_long = pieces > 1;
+    // A tile without entries has a piece too: somebody must write its zeros.
+    return {entries, is_long ? pieces : 1, is_long, is_long ? pieces : 0};
+}
+MSDA_DEVICE TileNeeds from_lane(const TileNeeds& needs, int lane) {
+    return {shuffle(needs.entries, lane), shuffle(needs.pieces, lane),
+            shuffle(needs.long_tiles, lane), shuffle(needs.slots, lane)};
+}
+// Over this lane and those before it.
+MSDA_DEVICE TileNeeds warp_scan(TileNeeds needs) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+        const TileNeeds other = {shuffle_up(needs.entries, distance), shuffle_up(needs.pieces, distance),
+                                 shuffle_up(needs.long_tiles, distance),
+                                 shuffle_up(needs.slots, distance)};
+        if (lane >= distance) needs = needs + other;
+    }
+    return needs;
+}
+
+MSDA_DEVICE unsigned* counts_of_part(const TileLists& lists, int slab, int part) {
+    return lists.counts + (static_cast<long long>(slab) * lists.parts + part) * lists.tiles;
+}
+
+}  // namespace
+
+extern "C" __global__ void bwd_tile_sort_count(const __grid_constant__ BackwardParams params) {
+    const TileLists lists = tile_lists(params);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int part = blockIdx.x * (blockDim.x / 32) + warp;
+    if (part >= lists.parts) return;
+    unsigned* counters = reinterpret_cast<unsigned*>(shared_memory()) + warp * lists.tiles;
+    const int first = first_query_of_part(params.queries, part, lists.parts);
+    const int end = first_query_of_part(params.queries, part + 1, lists.parts);
+    for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {
+        for (int tile = lane; tile < lists.tiles; tile += 32) counters[tile] = 0;
+        sync_warp();
+#pragma unroll 1
+        for (int level = 0; level < LEVELS; ++level) {
+            count_samples<UNROLL>(params, slab, level, first, end, shared_address(counters));
+        }
+        sync_warp();
+        unsigned* counts = counts_of_part(lists, slab, part);
+        for (int tile = lane; tile < lists.tiles; tile += 32) counts[tile] = counters[tile];
+        sync_warp();
+    }
+}
+
+// A tile is a lane, its parts are divided among the warps of the block.
+extern "C" __global__ void __launch_bounds__(SEGMENTS * 32)
+    bwd_tile_sort_offsets(const __grid_constant__ BackwardParams params) {
+    const TileLists lists = tile_lists(params);
+    const int lane = threadIdx.x % 32, segment = threadIdx.x / 32;
+    const int tile = blockIdx.x * 32 + lane;
+    const int each = (lists.parts + SEGMENTS - 1) / SEGMENTS;
+    const int first = segment * each;
+    const int parts = tile < lists.tiles ? at_most(each, lists.parts - first) : 0;
+    unsigned* segment_sums = reinterpret_cast<unsigned*>(shared_memory());
+    for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {
+        unsigned* counts = counts_of_part(lists, slab, first) + tile;
+        unsigned count[SEGMENT_PARTS];
+        unsigned sum = 0;
+#pragma unroll
+        for (int i = 0; i < SEGMENT_PARTS; ++i) {
+            count[i] = i < parts ? counts[static_cast<long long>(i) * lists.tiles] : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < SEGMENT_PARTS; ++i) sum += count[i];
+        segment_sums[threadIdx.x] = sum;
+        __syncthreads();
+        unsigned before = 0;
+        for (int s = 0; s < segment; ++s) before += segment_sums[s * 32 + lane];
+        if (segment == SEGMENTS - 1 && tile < lists.tiles) {
+            lists.totals[static_cast<long long>(slab) * lists.tiles + tile] = before + sum;
+        }
+#pragma unroll
+        for (int i = 0; i < SEGMENT_PARTS; ++i) {
+            if (i < parts) counts[static_cast<long long>(i) * lists.tiles] = before;
+            before += count[i];
+        }
+        __syncthreads();
+    }
+}
+
+// One block per slab.
+extern "C" __global__ void bwd_tile_sort_plan(const __grid_constant__ BackwardParams params) {
+    const TileLists lists = tile_lists(params);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    TileNeeds* warp_needs = reinterpret_cast<TileNeeds*>(shared_memory());
+    for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {
+        const long long base = static_cast<long long>(slab) * lists.tiles;
+        TileNeeds before = {};
+        for (int chunk = 0; chunk < lists.tiles; chunk += PLAN_TILES * blockDim.x) {
+            const int first = chunk + PLAN_TILES * threadIdx.x;
+            TileNeeds needs[PLAN_TILES];
+            TileNeeds own = {};
+#pragma unroll
+            for (int i = 0; i < PLAN_TILES; ++i) {
+                needs[i] = {};
+                if (first + i < lists.tiles) needs[i] = needs_of_tile(lists.totals[base + first + i]);
+            }
+#pragma unroll
+            for (int i = 0; i < PLAN_TILES; ++i) own = own + needs[i];
+            const TileNeeds of_lanes = warp_scan(own);
+            if (lane == 31) warp_needs[warp] = of_lanes;
+            __syncthreads();
+            const TileNeeds of_warps = warp_scan(lane < warps ? warp_needs[lane] : TileNeeds{});
+            const TileNeeds warps_before = from_lane(of_warps, warp > 0 ? warp - 1 : 0);
+            TileNeeds at = before + of_lanes - own + (warp > 0 ? warps_before : TileNeeds{});
+#pragma unroll
+            for (int i = 0; i < PLAN_TILES; ++i) {
+                const unsigned tile = first + i;
+                if (needs[i].pieces > 0) {
+                    lists.starts[base + tile] = at.entries;
+                    lists.slots[base + tile] = at.slots;
+                }
+                if (needs[i].long_tiles > 0) {
+                    lists.long_tiles[slab * lists.max_slots + at.long_tiles] = tile;
+                }
+#pragma unroll 1
+                for (unsigned p = 0; p < needs[i].pieces; ++p) {
+                    const unsigned left = needs[i].entries - p * PIECE_ENTRIES;
+                    lists.pieces[slab * lists.max_pieces + at.pieces + p] = {
+                        tile, at.entries + p * PIECE_ENTRIES,
+                        left < PIECE_ENTRIES ? left : PIECE_ENTRIES,
+                        needs[i].slots > 0 ? at.slots + p : NO_SLOT};
+                }
+                at = at + needs[i];
+            }
+            before = before + from_lane(of_warps, 31);
+            __syncthreads();
+        }
+        if (threadIdx.x == 0) {
+            lists.piece_counts[slab] = before.pieces;
+            lists.long_counts[slab] = before.long_tiles;
+        }
+    }
+}
+
+extern "C" __global__ void bwd_tile_sort_scatter(const __grid_constant__ BackwardParams params) {
+    const TileLists lists = tile_lists(params);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int part = blockIdx.x * (blockDim.x / 32) + warp;
+    if (part >= lists.parts) return;
+    unsigned* cursors = reinterpret_cast<unsigned*>(shared_memory()) + warp * lists.tiles;
+    const int first = first_query_of_part(params.queries, part, lists.parts);
+    const int end = first_query_of_part(params.queries, part + 1, lists.parts);
+    for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {
+        const unsigned* counts = counts_of_part(lists, slab, part);
+        const unsigned* starts = lists.starts + static_cast<long long>(slab) * lists.tiles;
+        for (int tile = lane; tile < lists.tiles; tile += 32) {
+            cursors[tile] = starts[tile] + counts[tile];
+        }
+        sync_warp();
+#pragma unroll 1
+        for (int level = 0; level < LEVELS; ++level) {
+            scatter_samples<UNROLL>(params, slab, level, first, end, shared_address(cursors),
+                                    entries_of_slab(lists, slab));
+        }
+        sync_warp();
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(GATHER_WARPS * 32, GATHER_BLOCKS)
+    bwd_tile_sort_gather(const __grid_constant__ BackwardParams params) {
+    gather_piece(params);
+}
+
+// A block per tile. Warp w adds pieces w, w + COMBINE_WARPS, ..., the first warp adds the warps' sums.
+extern "C" __global__ void __launch_bounds__(COMBINE_WARPS * 32)
+    bwd_tile_sort_combine(const __grid_constant__ BackwardParams params) {
+    const TileLists lists = tile_lists(params);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int slice = blockIdx.z;
+    float* warp_sums = reinterpret_cast<float*>(shared_memory()) + lane;
+    for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {
+        const unsigned long_tiles = lists.long_counts[slab];
+        for (unsigned at = blockIdx.x; at < long_tiles; at += gridDim.x) {
+            const unsigned tile = lists.long_tiles[slab * lists.max_slots + at];
+            const long long index = static_cast<long long>(slab) * lists.tiles + tile;
+            const unsigned pieces = (lists.totals[index] + PIECE_ENTRIES - 1) / PIECE_ENTRIES;
+            const long long first_slot = slab * lists.max_slots + lists.slots[index];
+            TileSums sums = {};
+#pragma unroll 2
+            for (unsigned p = warp; p < pieces; p += COMBINE_WARPS) {
+                const float* slot =
+                    lists.sums + ((first_slot + p) * SLICES + slice) * SLICE_SUMS + lane;
+#pragma unroll
+                for (int k = 0; k < LANE_SUMS; ++k) sums[k / 4][k % 4] += slot[k * 32];
+            }
+#pragma unroll
+            for (int k = 0; k < LANE_SUMS; ++k) {
+                warp_sums[(warp * LANE_SUMS + k) * 32] = sums[k / 4][k % 4];
+            }
+            __syncthreads();
+            if (warp == 0) {
+#pragma unroll 1
+                for (int w = 1; w < COMBINE_WARPS; ++w) {
+#pragma unroll
+                    for (int k = 0; k < LANE_SUMS; ++k) {
+                        sums[k / 4][k % 4] += warp_sums[(w * LANE_SUMS + k) * 32];
+                    }
+                }
+                store_tile(params, slab, slice, static_cast<int>(tile), sums);
+            }
+            __syncthreads();
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sample_gradients::MIN_BLOCKS)
+    bwd_tile_sort_samples(const __grid_constant__ BackwardParams params) {
+    sample_gradients::walk_queries(params);
+}

@@ -1,0 +1,439 @@
+// Gradients of the sampling locations and of the attention weights.
+//
+// Both are made of four numbers per sample: the dot products of the output's gradient with the four corner
+// pixels. So this is the forward's gather (fwd_tile_gather) with dot products instead of sums.
+//
+// Who owns what. A pixel of one head is read by ROW_LANES lanes, 16 bytes each; such a group owns one
+// (query, head) during the gather, interleaved heads side by side, so that two groups read one 128-byte line.
+// For everything else a lane owns four samples of one (query, head): it works out where their cells start,
+// writes that to shared memory, and after the gather finds their sixteen dot products there.
+//
+// Half precision multiplies on the tensor cores: rows g and g + 8 of the left operand are the chunks of two
+// corners of group g, column g of the right one is its gradient; of the 16 x 8 products only those where row
+// and column belong to the same group are wanted, and lane g / 2 of the group ends up with them. Products
+// are exact, sums fp32, and no shuffle is needed. f32 multiplies in the lanes and adds up by shuffles that
+// hand out one dot product to every second lane.
+//
+// Edges. The cell is clamped into the level, so all four loads stay inside (as chunked_sample.cuh has it);
+// dot products of pixels that are no corners are left out by selection, whatever they are, NaN too.
+//
+// Why locations and weights are read twice: keeping them in registers during the gather spills.
+#pragma once
+
+#include "chunked_sample.cuh"
+#include "query_tiles.cuh"
+
+namespace msda::sample_gradients {
+
+constexpr int WARPS = MSDA_KNOB_SAMPLE_WARPS;        // of a block
+constexpr int MIN_BLOCKS = MSDA_KNOB_SAMPLE_BLOCKS;  // per SM: caps the registers
+constexpr int TILE_WIDTH = MSDA_KNOB_TILE_WIDTH;     // in queries
+constexpr int TILE_HEIGHT = MSDA_KNOB_TILE_HEIGHT;
+
+constexpr bool PACKED = VALUE_DTYPE != F32;
+constexpr int ROW_LANES = PACKED ? 4 : 8;
+constexpr int ROW_STEPS = (CHUNKS + ROW_LANES - 1) / ROW_LANES;  // loads of a lane per pixel
+constexpr bool WHOLE_ROWS = CHUNKS % ROW_LANES == 0;
+constexpr int GROUPS = 32 / ROW_LANES;
+constexpr int WARP_HEADS = LAYOUT == INTERLEAVED && PACKED && HEADS % 2 == 0 ? 2 : 1;
+constexpr int WARP_QUERIES = GROUPS / WARP_HEADS;
+
+// Quads of samples, one per lane and stage. With many samples a (query, head) takes several stages; with
+// few, one stage serves several runs of WARP_QUERIES queries, gathered one after another.
+constexpr int QUADS = (SAMPLES + 3) / 4;
+constexpr int STAGE_QUADS = at_most(QUADS, ROW_LANES);
+constexpr int RUNS = ROW_LANES / next_power_of_two(STAGE_QUADS);
+constexpr int ITEM_QUERIES = RUNS * WARP_QUERIES;  // neighbours in a row of the tile
+constexpr int ROW_ITEMS = TILE_WIDTH / ITEM_QUERIES;
+constexpr int QUAD_PACKETS = 5 * GROUPS;  // four offsets in one packet, then four dots for each sample
+constexpr int WARP_PACKETS = RUNS * STAGE_QUADS * QUAD_PACKETS;
+static_assert(RUNS == 1 || QUADS == STAGE_QUADS, "several runs only where one stage is all");
+static_assert(TILE_WIDTH % ITEM_QUERIES == 0, "a warp takes part of one tile row");
+
+// Where a group's packets stand among the GROUPS of a quad: lanes that write or read together own
+// neighbouring quads, the twist keeps them in different banks.
+MSDA_DEVICE int column(int group, int quad) {
+    return (group ^ (GROUPS >= 8 ? quad * 2 : quad / 2)) % GROUPS;
+}
+
+// ---- samples -----------------------------------------------------------------------------------
+
+struct Quad {
+    float x[4];  // locations; once placed, from the first pixel of the cell, NaN if it does not count
+    float y[4];
+    float attention[4];
+};
+
+template <typename S>
+MSDA_DEVICE Quad load_quad(const BackwardParams& params, long long row, int first) {
+    Quad quad;
+    const long long sample = row * SAMPLES + first;
+    if constexpr (SAMPLES % 4 == 0) {
+        constexpr int PACKETS = S::BYTES / 2;  // of 16 bytes, for eight coordinates
+        Packet<4 * S::BYTES> weights;
+        load_streaming(weights, element_address<S>(params.weights, sample));
+        unpack<S, 4>(weights, quad.attention);
+#pragma unroll
+        for (int p = 0; p < PACKETS; ++p) {
+            Packet16 packet;
+            float xy[16 / S::BYTES];
+            load_streaming(packet, element_address<S>(params.locations, 2 * sample) + 16 * p);
+            unpack<S, 16 / S::BYTES>(packet, xy);
+#pragma unroll
+            for (int i = 0; i < 4 / PACKETS; ++i) {
+                quad.x[p * 2 % 4 + i] = xy[2 * i];
+                quad.y[p * 2 % 4 + i] = xy[2 * i + 1];
+            }
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            // Past the last sample: a location outside of every level.
+            const bool exists = first + i < SAMPLES;
+            const long long index = exists ? sample + i : sample;
+            quad.x[i] = exists ? load_element<S>(params.locations, 2 * index) : -4.0f;
+            quad.y[i] = load_element<S>(params.locations, 2 * index + 1);
+            quad.attention[i] = exists ? load_element<S>(params.weights, index) : 0.0f;
+        }
+    }
+    return quad;
+}
+
+struct LevelSizes {
+    float width;
+    float height;
+    float row_pitch;
+    unsigned origin;
+};
+MSDA_DEVICE LevelSizes level_sizes(const BackwardParams& params, int sample) {
+    const LevelGeometry& level = params.level[level_of_sample(sample)];
+    return {static_cast<float>(level.width), static_cast<float>(level.height),
+            static_cast<float>(level.row_pitch), static_cast<unsigned>(level.origin)};
+}
+MSDA_DEVICE constexpr bool quads_have_one_level() {
+    for (int l = 0; l < LEVELS; ++l) {
+        if (POINT_OFFSETS.at[l] % 4 != 0) return false;
+    }
+    return true;
+}
+
+MSDA_DEVICE float clamped_cell(float position, float size) {
+    return fminf(fmaxf(floor_near(position), 0.0f), size - 2.0f);
+}
+
+// Turns locations into coordinates inside of cells; returns where the cells start, in 16-byte units.
+MSDA_DEVICE Packet16 place_quad(const BackwardParams& params, int first, Quad& quad) {
+    Packet16 offsets;
+    LevelSizes level = level_sizes(params, first);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        if (i > 0 && !quads_have_one_level()) level = level_sizes(params, first + i);
+        const float x = fmaf(quad.x[i], level.width, -0.5f);
+        const float y = fmaf(quad.y[i], level.height, -0.5f);
+        const bool counts = x > -1.0f && x < level.width && y > -1.0f && y < level.height;
+        const float column = clamped_cell(x, level.width), row = clamped_cell(y, level.height);
+        quad.x[i] = counts ? x - column : bits_to_float(0x7fc00000u);
+        quad.y[i] = y - row;
+        // Exact: the sum is an integer below 2^24, and 2^23 + n has n in its low mantissa bits.
+        constexpr float TWO_23 = 8388608.0f;
+        const float cell = fmaf(row, level.row_pitch, column + TWO_23);
+        const unsigned pixel = float_to_bits(cell) - float_to_bits(TWO_23) + level.origin;
+        offsets.word[i] = pixel * (PIXEL_BYTES / 16);
+    }
+    return offsets;
+}
+
+// ---- dot products ------------------------------------------------------------------------------
+
+struct GradRow {
+    Packet16 chunk[ROW_STEPS];
+};
+MSDA_DEVICE GradRow load_grad_row(const unsigned char* row, int lane_chunk) {
+    GradRow grad;
+#pragma unroll
+    for (int step = 0; step < ROW_STEPS; ++step) {
+        grad.chunk[step] = {};
+        if (WHOLE_ROWS || step * ROW_LANES + lane_chunk < CHUNKS) {
+            load_readonly(grad.chunk[step], row + step * ROW_LANES * 16);
+        }
+    }
+    return grad;
+}
+
+// Half: both corners of a row of the cell, all groups of the warp; the results lie in lane g / 2.
+MSDA_DEVICE void add_dots_packed(const Packet16& left, const Packet16& right, const Packet16& grad,
+                                 float& left_dot, float& right_dot) {
+    float sums[4] = {};
+#pragma unroll
+    for (int k = 0; k < 4; k += 2) {
+        const unsigned corners[4] = {left.word[k], right.word[k], left.word[k + 1], right.word[k + 1]};
+        const unsigned column[2] = {grad.word[k], grad.word[k + 1]};
+        if constexpr (VALUE_DTYPE == F16) {
+            mma_f16_16x8x16(sums, corners, column);
+        } else {
+            mma_bf16_16x8x16(sums, corners, column);
+        }
+    }
+    const bool odd = threadIdx.x / 4 % 2 != 0;  // the group's column
+    left_dot += odd ? sums[1] : sums[0];
+    right_dot += odd ? sums[3] : sums[2];
+}
+// f32: this lane's share.
+MSDA_DEVICE void add_dots_single(const Packet16& left, const Packet16& right, const Packet16& grad,
+                                 float& left_dot, float& right_dot) {
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+        left_dot = fmaf(bits_to_float(left.word[w]), bits_to_float(grad.word[w]), left_dot);
+        right_dot = fmaf(bits_to_float(right.word[w]), bits_to_float(grad.word[w]), right_dot);
+    }
+}
+
+// The four corners of two samples.
+MSDA_DEVICE void dot_corners(const unsigned char* const (&top)[2], const long long (&below)[2],
+                             int lane_chunk, const GradRow& grad, float (&dots)[2][4]) {
+#pragma unroll
+    for (int k = 0; k < 8; ++k) dots[k / 4][k % 4] = 0.0f;
+#pragma unroll
+    for (int step = 0; step < ROW_STEPS; ++step) {
+        Packet16 corner[2][4] = {};
+        if (WHOLE_ROWS || step * ROW_LANES + lane_chunk < CHUNKS) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const unsigned char* at = top[i] + step * ROW_LANES * 16;
+                load_readonly(corner[i][0], at);
+                load_readonly(corner[i][1], at + PIXEL_BYTES);
+                load_readonly(corner[i][2], at + below[i]);
+                load_readonly(corner[i][3], at + below[i] + PIXEL_BYTES);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+#pragma unroll
+            for (int c = 0; c < 4; c += 2) {
+                if constexpr (PACKED) {
+                    add_dots_packed(corner[i][c], corner[i][c + 1], grad.chunk[step], dots[i][c],
+                                    dots[i][c + 1]);
+                } else {
+                    add_dots_single(corner[i][c], corner[i][c + 1], grad.chunk[step], dots[i][c],
+                                    dots[i][c + 1]);
+                }
+            }
+        }
+    }
+}
+
+// Adds up over the eight lanes of a row while handing the dots out: lane j gets dot j / 2.
+MSDA_DEVICE float share_out(const float (&dots)[4]) {
+    const int lane = threadIdx.x % 8;
+    const bool upper = (lane & 4) != 0, odd = (lane & 2) != 0;
+    float even_dot = upper ? dots[2] : dots[0], odd_dot = upper ? dots[3] : dots[1];
+    even_dot += shuffle_xor(upper ? dots[0] : dots[2], 4);
+    odd_dot += shuffle_xor(upper ? dots[1] : dots[3], 4);
+    float dot = odd ? odd_dot : even_dot;
+    dot += shuffle_xor(odd ? even_dot : odd_dot, 2);
+    return dot + shuffle_xor(dot, 1);
+}
+
+MSDA_DEVICE void keep_dots(Packet16* slot, const float (&dots)[4]) {
+    const int lane = threadIdx.x % 32;
+    if constexpr (PACKED) {
+        Packet16 packet;
+#pragma unroll
+        for (int c = 0; c < 4; ++c) packet.word[c] = float_to_bits(dots[c]);
+        if (lane % 4 == lane / 8) *slot = packet;
+    } else {
+        const float dot = share_out(dots);
+        if (lane % 2 == 0) slot->word[lane % 8 / 2] = float_to_bits(dot);
+    }
+}
+
+// ---- gradients ---------------------------------------------------------------------------------
+
+// One axis of a sample: weights of the two pixels of its clamped cell, their slopes, and which of them are
+// corners. u is the coordinate from the first pixel: negative before the level, at least 1 after its end.
+struct Axis {
+    float near, far;
+    float near_slope, far_slope;
+    bool near_counts, far_counts;
+};
+MSDA_DEVICE Axis axis_at(float u) {
+    Axis axis;
+    axis.near = saturate(1.0f - fabsf(u));
+    axis.far = saturate(1.0f - fabsf(1.0f - u));
+    axis.near_slope = u < 0.0f ? 1.0f : -1.0f;
+    axis.far_slope = u < 1.0f ? 1.0f : -1.0f;
+    axis.near_counts = u < 1.0f;
+    axis.far_counts = u >= 0.0f;
+    return axis;
+}
+
+template <typename S>
+MSDA_DEVICE void store_quad(const BackwardParams& params, long long row, int first,
+                            const float (&locations)[8], const float (&weights)[4]) {
+    const long long sample = row * SAMPLES + first;
+    if constexpr (SAMPLES % 4 == 0) {
+        if constexpr (WANTS_GRAD_LOCATIONS) {
+            constexpr int EACH = 16 / S::BYTES;
+#pragma unroll
+            for (int p = 0; p < 8 / EACH; ++p) {
+                float part[EACH];
+#pragma unroll
+                for (int i = 0; i < EACH; ++i) part[i] = locations[p * EACH + i];
+                Packet16 packet;
+                pack<S, EACH>(part, packet);
+                store_streaming(element_address<S>(params.grad_locations, 2 * sample) + 16 * p, packet);
+            }
+        }
+        if constexpr (WANTS_GRAD_WEIGHTS) {
+            Packet<4 * S::BYTES> packet;
+            pack<S, 4>(weights, packet);
+            store_streaming(element_address<S>(params.grad_weights, sample), packet);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            if (first + i >= SAMPLES) continue;
+            if constexpr (WANTS_GRAD_LOCATIONS) {
+                store_element<S>(params.grad_locations, 2 * (sample + i), locations[2 * i]);
+                store_element<S>(params.grad_locations, 2 * (sample + i) + 1, locations[2 * i + 1]);
+            }
+            if constexpr (WANTS_GRAD_WEIGHTS) store_element<S>(params.grad_weights, sample + i, weights[i]);
+        }
+    }
+}
+
+// The gradients of a placed quad from its dot products, at dots[0], dots[GROUPS], ...
+MSDA_DEVICE void finish_quad(const BackwardParams& params, long long row, int first, const Quad& quad,
+                             const Packet16* dots) {
+    float locations[8], weights[4];
+    LevelSizes level = level_sizes(params, first);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        if (i > 0 && !quads_have_one_level()) level = level_sizes(params, first + i);
+        const Packet16 packet = dots[i * GROUPS];
+        const Axis x = axis_at(quad.x[i]), y = axis_at(quad.y[i]);
+        float dot[2][2];
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+            const bool counts = (c % 2 ? x.far_counts : x.near_counts) &&
+                                (c / 2 ? y.far_counts : y.near_counts);
+            dot[c / 2][c % 2] = counts ? bits_to_float(packet.word[c]) : 0.0f;
+        }
+        const float upper = x.near * dot[0][0] + x.far * dot[0][1];
+        const float lower = x.near * dot[1][0] + x.far * dot[1][1];
+        const float upper_slope = x.near_slope * dot[0][0] + x.far_slope * dot[0][1];
+        const float lower_slope = x.near_slope * dot[1][0] + x.far_slope * dot[1][1];
+        const float slope_x = y.near * upper_slope + y.far * lower_slope;
+        const float slope_y = y.near_slope * upper + y.far_slope * lower;
+        const bool counts = quad.x[i] == quad.x[i];
+        locations[2 * i] = counts ? quad.attention[i] * slope_x * level.width : 0.0f;
+        locations[2 * i + 1] = counts ? quad.attention[i] * slope_y * level.height : 0.0f;
+        weights[i] = counts ? y.near * upper + y.far * lower : 0.0f;
+    }
+    store_quad<SamplingStorage>(params, row, first, locations, weights);
+}
+
+// ---- the walk ----------------------------------------------------------------------------------
+
+// A block takes a 2-D tile of queries (blockIdx.x) of an image and head group (blockIdx.y). Warps never
+// wait for each other.
+MSDA_DEVICE void walk_queries(const BackwardParams& params) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    Packet16* warp_packets = reinterpret_cast<Packet16*>(shared_memory()) + warp * WARP_PACKETS;
+    // Gathering, this lane belongs to (query, head) `group`.
+    const int group = lane / ROW_LANES, lane_chunk = lane % ROW_LANES;
+    const int group_query = group / WARP_HEADS, group_head = group % WARP_HEADS;
+    // For the rest it owns one quad of one group of one run.
+    const int own_quad = lane % STAGE_QUADS;
+    const int own_group = lane / STAGE_QUADS % GROUPS;
+    const int own_run = lane / (STAGE_QUADS * GROUPS);
+    Packet16* own_packets = warp_packets + (own_run * STAGE_QUADS + own_quad) * QUAD_PACKETS +
+                            column(own_group, own_quad);
+
+    const bool queries_are_pixels = (params.grid_aux & 1) != 0;
+    const QueryTile tile = query_tile<TILE_WIDTH, TILE_HEIGHT>(params, queries_are_pixels,
+                                                               static_cast<int>(blockIdx.x));
+    constexpr int HEAD_GROUPS = HEADS / WARP_HEADS;
+    for (int slab = blockIdx.y; slab < params.batch * HEAD_GROUPS; slab += gridDim.y) {
+        const int batch = slab / HEAD_GROUPS;
+        const int first_head = slab % HEAD_GROUPS * WARP_HEADS;
+        const int head = first_head + group_head;
+        const unsigned char* pixels = kept(
+            element_address<ValueStorage>(params.value, batch * params.value_batch_stride +
+                                                            head * params.value_head_stride) +
+            lane_chunk * 16);
+        const unsigned char* grad_rows =
+            element_address<ValueStorage>(params.grad_output,
+                                          batch * params.grad_output_batch_stride +
+                                              head * params.grad_output_head_stride) +
+            lane_chunk * 16;
+
+#pragma unroll 1
+        for (int item = warp; item < ROW_ITEMS * TILE_HEIGHT; item += WARPS) {
+            const int x = tile.tile_x * TILE_WIDTH + item % ROW_ITEMS * ITEM_QUERIES;
+            const int y = tile.tile_y * TILE_HEIGHT + item / ROW_ITEMS;
+            const int query = tile.first_query + y * tile.raster_width + x;
+            const int in_row = at_most(tile.raster_width - x, params.queries - query);
+            const int queries = y < tile.raster_height ? at_most(in_row, ITEM_QUERIES) : 0;
+            if (queries <= 0) continue;  // the same for the whole warp
+
+            const long long first_row =
+                (static_cast<long long>(batch) * params.queries + query) * HEADS + first_head;
+            const int own_query = own_run * WARP_QUERIES + own_group / WARP_HEADS;
+            const long long own_row = first_row + at_most(own_query, queries - 1) * HEADS +
+                                      own_group % WARP_HEADS;
+#pragma unroll 1
+            for (int stage = 0; stage < QUADS; stage += STAGE_QUADS) {
+                const int quads = at_most(STAGE_QUADS, QUADS - stage);
+                const bool owns = own_run < RUNS && own_quad < quads;
+                const int own_first = 4 * (stage + own_quad);
+                if (owns) {
+                    Quad quad = load_quad<SamplingStorage>(params, own_row, own_first);
+                    own_packets[0] = place_quad(params, own_first, quad);
+                }
+                sync_warp();
+#pragma unroll 1
+                for (int run = 0; run < RUNS; ++run) {
+                    const int gathered =
+                        query + at_most(run * WARP_QUERIES + group_query, queries - 1);
+                    const GradRow grad = load_grad_row(
+                        grad_rows + gathered * params.grad_output_query_stride * ValueStorage::BYTES,
+                        lane_chunk);
+#pragma unroll 1
+                    for (int pair = 0; pair < 2 * quads; ++pair) {
+                        Packet16* packets = warp_packets +
+                                            (run * STAGE_QUADS + pair / 2) * QUAD_PACKETS +
+                                            column(group, pair / 2);
+                        const Packet<8> offsets = reinterpret_cast<const Packet<8>*>(packets)[pair % 2];
+                        const unsigned char* top[2];
+                        long long below[2];
+                        float dots[2][4];
+#pragma unroll
+                        for (int i = 0; i < 2; ++i) {
+                            const int sample = 4 * stage + 2 * pair + i;
+                            top[i] = pixels + static_cast<unsigned long long>(offsets.word[i]) * 16u;
+                            if (i == 0 || !quads_have_one_level()) {
+                                const int pitch = params.level[level_of_sample(sample)].row_pitch;
+                                below[i] = static_cast<long long>(pitch) * PIXEL_BYTES;
+                            } else {
+                                below[i] = below[0];
+                            }
+                        }
+                        dot_corners(top, below, lane_chunk, grad, dots);
+                        keep_dots(packets + (1 + pair % 2 * 2) * GROUPS, dots[0]);
+                        keep_dots(packets + (2 + pair % 2 * 2) * GROUPS, dots[1]);
+                    }
+                }
+                sync_warp();
+                if (owns && own_query < queries) {
+                    Quad quad = load_quad<SamplingStorage>(params, own_row, own_first);
+                    place_quad(params, own_first, quad);
+                    finish_quad(params, own_row, own_first, quad, own_packets + GROUPS);
+                }
+                sync_warp();  // the next stage overwrites what others may still read
+            }
+        }
+    }
+}
+
+}  // namespace msda::sample_gradients

@@ -1,0 +1,393 @@
+// The gradient of the values, tile by tile, from the lists of tile_lists.cuh.
+//
+// Who owns what. A warp owns a piece of a tile's list and 32 channels. For its 16 pixels it computes
+//   sums[16 pixels x 32 channels] += weights[16 pixels x entries] * rows[entries x 32 channels]
+// on the tensor cores, 32 entries at a time: the weights are products of two tents, max(0, 1 - |pixel - x|)
+// and the same along y times the attention weight, dense for all 16 pixels, zero where a pixel is no
+// corner; the rows are those of the output's gradient. Lane i prepares entry i: eight tents in fp32 to shared
+// memory, and its row by asynchronous copies, one chunk ahead of the products.
+//
+// Why that is fast. No atomics, no zeroing, every pixel is written once and in its own format. There is no
+// divergence: lists of any length cost what their entries cost, rounded up to 32. Building dense weights costs
+// two instructions per entry and pixel pair, far less than 32 lanes branching over four corners.
+//
+// Numerics. Sums are fp32. f16 and bf16: a weight is rounded once, products are exact. f32: weights and rows
+// are split into two tf32 each, three products, relative error about 2^-21.
+//
+// A weight of zero times a row that is not finite is NaN, for pixels that the sample never touches. So a
+// result that is not finite is computed again, pixel by pixel, without the zeros (add_exactly).
+//
+// Layout of a stage: 32 slots; entry e takes slot 8 (e % 4) + e / 4. A slot's row lies at slot * ROW_BYTES, its
+// 16-byte chunks twisted by slot / 8; then tents, four columns and four rows of TENT_PITCH floats. Lane 4g + t
+// of a product owns pixels g and g + 8 of the tile and reads the tents of slots 8t to 8t + 7 in whole 16-byte
+// loads; what it has then are entries t, t + 4, ..., so that a short list ends after the first steps.
+#pragma once
+
+#include "tile_lists.cuh"
+
+namespace msda {
+
+constexpr int GATHER_WARPS = 4;
+constexpr int GATHER_BLOCKS = MSDA_KNOB_GATHER_BLOCKS;  // per SM: caps the registers
+constexpr bool HALF = VALUE_DTYPE != F32;
+constexpr int CHUNK = 32;  // entries at a time, one per lane
+constexpr int ROW_BYTES = SLICE_CHANNELS * ValueStorage::BYTES;
+constexpr int ROW_CHUNKS = ROW_BYTES / 16;
+constexpr int ROWS_AT_ONCE = 32 / ROW_CHUNKS;  // that a warp copies with one instruction
+constexpr int TENT_PITCH = CHUNK + 4;          // keeps the tents of odd and even pixels in different banks
+constexpr int STAGE_BYTES = CHUNK * ROW_BYTES + 2 * TILE_SIDE * TENT_PITCH * 4;
+constexpr int STAGES = 2;
+
+// sums[n][i] of lane 4g + t: pixel g + 8 (i / 2); half: channel 8n + 2t + i % 2, f32: 8t + 4 (i % 2) + n.
+constexpr int LANE_SUMS = 16;
+using TileSums = float[4][4];
+
+MSDA_DEVICE int channel_of_sum(int n, int i, int t) {
+    return HALF ? 8 * n + 2 * t + i % 2 : 8 * t + 4 * (i % 2) + n;
+}
+
+MSDA_DEVICE unsigned row_chunk(int slot, int chunk) {
+    const int twist = HALF ? slot / 8 : slot / 8 * 2;
+    return slot * ROW_BYTES + (chunk ^ twist) * 16;
+}
+
+MSDA_DEVICE float tent_weight(float position, int pixel) {
+    return saturate(1.0f - fabsf(position - static_cast<float>(pixel)));
+}
+
+// Rows of the output's gradient: one slab, one slice of its channels.
+struct GradRows {
+    const unsigned char* lane_chunk;  // the chunk of query 0 that this lane copies
+    unsigned query_chunks;            // 16-byte chunks from one query to the next
+    int chunks;                       // that exist of a row
+};
+MSDA_DEVICE GradRows grad_rows(const BackwardParams& params, int slab, int slice) {
+    GradRows grad;
+    const long long first = slab / HEADS * params.grad_output_batch_stride +
+                            slab % HEADS * params.grad_output_head_stride +
+                            slice * SLICE_CHANNELS;
+    grad.lane_chunk = kept(element_address<ValueStorage>(params.grad_output, first) +
+                           threadIdx.x % ROW_CHUNKS * 16);
+    grad.query_chunks =
+        static_cast<unsigned>(params.grad_output_query_stride) * ValueStorage::BYTES / 16u;
+    grad.chunks = at_most(CHUNKS - slice * ROW_CHUNKS, ROW_CHUNKS);
+    return grad;
+}
+
+// Where this lane copies to and reads from in stage 0, in bytes of shared memory.
+struct LaneAddresses {
+    unsigned copy[ROW_CHUNKS];  // its chunk of slots i * ROWS_AT_ONCE + lane / ROW_CHUNKS
+    unsigned tents;             // of its entry
+    unsigned x;                 // tents of its pixels, slots 8t and on
+    unsigned y;
+    unsigned rows[2];  // half: matrices of chunks 0 and 1, 2 and 3; f32: chunk g of slot 8t
+};
+MSDA_DEVICE LaneAddresses lane_addresses(unsigned stages) {
+    const int lane = threadIdx.x % 32;
+    const int g = lane / 4, t = lane % 4;
+    LaneAddresses at;
+#pragma unroll
+    for (int i = 0; i < ROW_CHUNKS; ++i) {
+        const int slot = i * ROWS_AT_ONCE + lane / ROW_CHUNKS;
+        at.copy[i] = kept(stages + row_chunk(slot, lane % ROW_CHUNKS));
+    }
+    const unsigned tents = stages + CHUNK * ROW_BYTES;
+    at.tents = kept(tents + (8 * (lane % 4) + lane / 4) * 4);
+    at.x = kept(tents + (g % TILE_SIDE * TENT_PITCH + 8 * t) * 4);
+    at.y = kept(tents + ((TILE_SIDE + g / TILE_SIDE) * TENT_PITCH + 8 * t) * 4);
+    // Row r of a product's step s is slot 8 (r / 2) + 4s + r % 2, + 2 in its second half.
+    const int matrix = lane / 8, r = lane % 8;
+    const int slot = 8 * (r / 2) + 2 * (matrix % 2) + r % 2;
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+        at.rows[pair] =
+            kept(stages + (HALF ? row_chunk(slot, 2 * pair + matrix / 2) : row_chunk(8 * t, g)));
+    }
+    return at;
+}
+
+// Starts copying the rows of up to 32 entries and writes their tents; rows and weights past the last are
+// zero.
+MSDA_DEVICE void stage_chunk(const LaneAddresses& at, unsigned stage, const EntryPacket& packet,
+                             int entries, const GradRows& grad) {
+    const int lane = threadIdx.x % 32;
+    const Entry entry = unpack_entry(packet);
+    const unsigned offset = entry.query * grad.query_chunks;
+#pragma unroll
+    for (int i = 0; i < ROW_CHUNKS; ++i) {
+        const int slot = i * ROWS_AT_ONCE + lane / ROW_CHUNKS;
+        const int source = slot % 8 * 4 + slot / 8;  // the entry of this slot
+        const bool valid = source < entries &&
+                           (CHANNELS % SLICE_CHANNELS == 0 || lane % ROW_CHUNKS < grad.chunks);
+        const unsigned char* from =
+            grad.lane_chunk + static_cast<unsigned long long>(shuffle(offset, source)) * 16;
+        copy_async_or_zero(at.copy[i] + stage, from, valid);
+    }
+    const float attention = lane < entries ? entry.attention : 0.0f;
+#pragma unroll
+    for (int p = 0; p < TILE_SIDE; ++p) {
+        const unsigned to = at.tents + stage + p * TENT_PITCH * 4;
+        store_shared(to, tent_weight(entry.x, p));
+        store_shared(to + TILE_SIDE * TENT_PITCH * 4, attention * tent_weight(entry.y, p));
+    }
+}
+
+MSDA_DEVICE void load_eight(unsigned from, float (&to)[8]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        Packet16 packet;
+        load_shared(packet, from + 16 * half);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) to[4 * half + i] = bits_to_float(packet.word[i]);
+    }
+}
+
+MSDA_DEVICE unsigned pack_pair(float low, float high) {
+    return VALUE_DTYPE == F16 ? floats_to_half2(low, high) : floats_to_bfloat2(low, high);
+}
+
+// Two steps of 16 entries.
+MSDA_DEVICE void add_chunk_half(const LaneAddresses& at, unsigned stage, int entries,
+                                const float (&x)[8], const float (&upper)[8],
+                                const float (&lower)[8], TileSums& sums) {
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+        if (step * 16 >= entries) return;
+        unsigned weights[4];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int e = 4 * step + 2 * i;
+            weights[2 * i] = pack_pair(x[e] * upper[e], x[e + 1] * upper[e + 1]);
+            weights[2 * i + 1] = pack_pair(x[e] * lower[e], x[e + 1] * lower[e + 1]);
+        }
+#pragma unroll
+        for (int pair = 0; pair < 2; ++pair) {
+            unsigned words[4];
+            load_matrices_transposed(words, at.rows[pair] + stage + step * 4 * ROW_BYTES);
+            const unsigned even[2] = {words[0], words[1]}, odd[2] = {words[2], words[3]};
+            if constexpr (VALUE_DTYPE == F16) {
+                mma_f16_16x8x16(sums[2 * pair], weights, even);
+                mma_f16_16x8x16(sums[2 * pair + 1], weights, odd);
+            } else {
+                mma_bf16_16x8x16(sums[2 * pair], weights, even);
+                mma_bf16_16x8x16(sums[2 * pair + 1], weights, odd);
+            }
+        }
+    }
+}
+
+// A float as the sum of two that tf32 represents, but for the last bits of the second.
+constexpr unsigned TF32_BITS = 0xffffe000u;
+MSDA_DEVICE unsigned rest_of(unsigned bits) {
+    return float_to_bits(bits_to_float(bits) - bits_to_float(bits & TF32_BITS));
+}
+
+// Four steps of 8 entries. Channel 4g + n is column g of product n.
+MSDA_DEVICE void add_chunk_single(const LaneAddresses& at, unsigned stage, int entries,
+                                  const float (&x)[8], const float (&upper)[8],
+                                  const float (&lower)[8], TileSums& sums) {
+#pragma unroll
+    for (int e = 0; e < 8; e += 2) {
+        if (e * 4 >= entries) return;
+        const float weights[4] = {x[e] * upper[e], x[e] * lower[e], x[e + 1] * upper[e + 1],
+                                  x[e + 1] * lower[e + 1]};
+        unsigned high[4], low[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            high[i] = float_to_bits(weights[i]) & TF32_BITS;
+            low[i] = rest_of(float_to_bits(weights[i]));
+        }
+        Packet16 rows[2];
+        load_shared(rows[0], at.rows[0] + stage + e * ROW_BYTES);
+        load_shared(rows[1], at.rows[0] + stage + (e + 1) * ROW_BYTES);
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+            const unsigned row_high[2] = {rows[0].word[n] & TF32_BITS, rows[1].word[n] & TF32_BITS};
+            const unsigned row_low[2] = {rest_of(rows[0].word[n]), rest_of(rows[1].word[n])};
+            mma_tf32_16x8x8(sums[n], low, row_high);
+            mma_tf32_16x8x8(sums[n], high, row_low);
+            mma_tf32_16x8x8(sums[n], high, row_high);
+        }
+    }
+}
+
+MSDA_DEVICE void add_chunk(const LaneAddresses& at, unsigned stage, int entries, TileSums& sums) {
+    float x[8], upper[8], lower[8];
+    load_eight(at.x + stage, x);
+    load_eight(at.y + stage, upper);
+    load_eight(at.y + stage + 2 * TENT_PITCH * 4, lower);
+    if constexpr (HALF) {
+        add_chunk_half(at, stage, entries, x, upper, lower, sums);
+    } else {
+        add_chunk_single(at, stage, entries, x, upper, lower, sums);
+    }
+}
+
+// The definition, pixel by pixel, where a sum is not finite.
+MSDA_DEVICE void add_exactly(const EntryPacket* entries, int count, const GradRows& grad,
+                             TileSums& sums) {
+    const int lane = threadIdx.x % 32;
+    const int g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int k = 0; k < LANE_SUMS; ++k) sums[k / 4][k % 4] = 0.0f;
+#pragma unroll 1
+    for (int e = 0; e < count; ++e) {
+        EntryPacket packet;
+        load_readonly(packet, entries + e);
+        const Entry entry = unpack_entry(packet);
+        const float x = tent_weight(entry.x, g % TILE_SIDE);
+        const unsigned char* row =
+            grad.lane_chunk - threadIdx.x % ROW_CHUNKS * 16 +
+            static_cast<unsigned long long>(entry.query * grad.query_chunks) * 16;
+#pragma unroll
+        for (int k = 0; k < LANE_SUMS; ++k) {
+            const int channel = channel_of_sum(k / 4, k % 4, t);
+            const float weight = x * tent_weight(entry.y, g / TILE_SIDE + 2 * (k % 4 / 2));
+            if (weight > 0.0f && channel < grad.chunks * CHUNK_ELEMENTS) {
+                sums[k / 4][k % 4] = fmaf(entry.attention * weight,
+                                          load_element<ValueStorage>(row, channel), sums[k / 4][k % 4]);
+            }
+        }
+    }
+}
+
+// Where a tile lies.
+struct TilePlace {
+    int level;
+    int x;  // of its first pixel
+    int y;
+};
+MSDA_DEVICE TilePlace place_of_tile(const CallShape& shape, int tile) {
+    TilePlace place = {LEVELS - 1, 0, 0};
+#pragma unroll
+    for (int l = LEVELS - 1; l > 0; --l) {
+        const int tiles = tiles_of_level(shape.level[l]);
+        if (place.level == l && tile >= tiles) {
+            tile -= tiles;
+            place.level = l - 1;
+        }
+    }
+    const int tiles_x = tiles_across(shape.level[place.level].width);
+    place.y = tile / tiles_x * TILE_SIDE;
+    place.x = tile * TILE_SIDE - place.y * tiles_x;
+    return place;
+}
+
+// The gradient of a pixel, this slice of its channels; null where the tile reaches past its level.
+MSDA_DEVICE unsigned char* grad_pixel(const BackwardParams& params, int slab, int slice,
+                                      const TilePlace& place, int pixel_x, int pixel_y) {
+    const LevelGeometry& level = params.level[place.level];
+    const int x = place.x + pixel_x, y = place.y + pixel_y;
+    if (x >= level.width || y >= level.height) return nullptr;
+    const long long pixel = level.origin + static_cast<long long>(y) * level.row_pitch + x;
+    return element_address<ValueStorage>(
+        params.grad_value, slab / HEADS * params.grad_value_batch_stride +
+                               slab % HEADS * params.grad_value_head_stride +
+                               pixel * params.grad_value_pixel_stride + slice * SLICE_CHANNELS);
+}
+
+MSDA_DEVICE void store_tile(const BackwardParams& params, int slab, int slice, int tile,
+                            const TileSums& sums) {
+    const int lane = threadIdx.x % 32;
+    const int g = lane / 4, t = lane % 4;
+    const TilePlace place = place_of_tile(params, tile);
+    // Known at compile time where slices are whole.
+    const int channels =
+        CHANNELS % SLICE_CHANNELS == 0 ? SLICE_CHANNELS : CHANNELS - slice * SLICE_CHANNELS;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        unsigned char* at = grad_pixel(params, slab, slice, place, g % TILE_SIDE,
+                                       g / TILE_SIDE + 2 * half);
+        if (at == nullptr) continue;
+        if constexpr (HALF) {
+#pragma unroll
+            for (int n = 0; n < 4; ++n) {
+                Packet<4> packet;
+                packet.word[0] = pack_pair(sums[n][2 * half], sums[n][2 * half + 1]);
+                if (8 * n < channels) store(at + (8 * n + 2 * t) * 2, packet);
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                Packet16 packet;
+#pragma unroll
+                for (int n = 0; n < 4; ++n) packet.word[n] = float_to_bits(sums[n][2 * half + i]);
+                if (8 * t + 4 * i < channels) store(at + (8 * t + 4 * i) * 4, packet);
+            }
+        }
+    }
+}
+
+// Zeros for a tile that no sample touches, a chunk per lane.
+MSDA_DEVICE void clear_tile(const BackwardParams& params, int slab, int slice, int tile) {
+    const int lane = threadIdx.x % 32;
+    const TilePlace place = place_of_tile(params, tile);
+    const int chunk = lane % ROW_CHUNKS;
+#pragma unroll
+    for (int pixel = lane / ROW_CHUNKS; pixel < TILE_PIXELS; pixel += ROWS_AT_ONCE) {
+        unsigned char* at =
+            grad_pixel(params, slab, slice, place, pixel % TILE_SIDE, pixel / TILE_SIDE);
+        const bool exists = slice * ROW_CHUNKS + chunk < CHUNKS;
+        if (at != nullptr && exists) store(at + chunk * 16, Packet16{});
+    }
+}
+
+// Sums `count` entries.
+MSDA_DEVICE void sum_entries(const EntryPacket* entries, int count, const GradRows& grad,
+                             const LaneAddresses& at, TileSums& sums) {
+    const int lane = threadIdx.x % 32;
+    const int chunks = (count + CHUNK - 1) / CHUNK;
+    EntryPacket next = {};
+    if (lane < count) load_streaming(next, entries + lane);
+#pragma unroll 1
+    for (int chunk = -1; chunk < chunks; ++chunk) {
+        if (chunk + 1 < chunks) {
+            const unsigned stage = (chunk + 1) % STAGES * STAGE_BYTES;
+            stage_chunk(at, stage, next, count - (chunk + 1) * CHUNK, grad);
+        }
+        copy_async_commit();
+        const int ahead = (chunk + 2) * CHUNK + lane;
+        if (ahead < count) load_streaming(next, entries + ahead);
+        if (chunk < 0) continue;
+        copy_async_wait<1>();
+        sync_warp();
+        add_chunk(at, chunk % STAGES * STAGE_BYTES, count - chunk * CHUNK, sums);
+        sync_warp();
+    }
+    float zero = 0.0f;  // NaN if any sum is not finite
+#pragma unroll
+    for (int k = 0; k < LANE_SUMS; ++k) zero = fmaf(sums[k / 4][k % 4], 0.0f, zero);
+    if (any_lane(!(zero == 0.0f))) add_exactly(entries, count, grad, sums);
+}
+
+// A warp per piece of a slab (blockIdx.y) and slice (blockIdx.z).
+MSDA_DEVICE void gather_piece(const BackwardParams& params) {
+    const TileLists lists = tile_lists(params);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const unsigned index = blockIdx.x * GATHER_WARPS + warp;
+    const int slice = blockIdx.z;
+    for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {
+        const unsigned pieces = PIECE_ENTRIES > 0 ? lists.piece_counts[slab] : lists.tiles;
+        if (index >= pieces) continue;
+        const Piece piece = lists.pieces[slab * lists.max_pieces + index];
+        if (piece.entries == 0) {
+            clear_tile(params, slab, slice, static_cast<int>(piece.tile));
+            continue;
+        }
+        TileSums sums = {};
+        sum_entries(entries_of_slab(lists, slab) + piece.first_entry, static_cast<int>(piece.entries),
+                    grad_rows(params, slab, slice),
+                    lane_addresses(shared_address(shared_memory() + warp * STAGES * STAGE_BYTES)),
+                    sums);
+        if (PIECE_ENTRIES == 0 || piece.slot == NO_SLOT) {
+            store_tile(params, slab, slice, static_cast<int>(piece.tile), sums);
+        } else {
+            float* slot = lists.sums + lane +
+                          ((slab * lists.max_slots + piece.slot) * SLICES + slice) * SLICE_SUMS;
+#pragma unroll
+            for (int k = 0; k < LANE_SUMS; ++k) slot[k * 32] = sums[k / 4][k % 4];
+        }
+    }
+}
+
+}  // namespace msda

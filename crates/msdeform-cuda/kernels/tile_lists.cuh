@@ -1,0 +1,371 @@
+// Lists of samples per tile of pixels, the intermediate result of the backward kernels that sort.
+//
+// A slab is one image and head. Its levels are cut into tiles of 4 x 4 pixels, numbered through, the last
+// level first: models put their coarse levels last, whose tiles have the longest lists and should start
+// first. A sample belongs to every tile that one of its corners lies in, so to one, two or four of them,
+// 1.56 on average. The gradient of a tile's pixels is then a sum over its list alone.
+//
+// Requires: chunked_sample.cuh's limits; fewer than 2^32 entries in a slab's lists; with 8-byte entries at
+// most 2^18 queries. Checked by src/variants/tile_lists.rs.
+#pragma once
+
+#include "chunked_sample.cuh"
+#include "numeric.cuh"
+#include "params.cuh"
+
+namespace msda {
+
+static_assert(HEADS > 0, "heads are compiled in");
+
+constexpr int TILE_SIDE = 4;
+constexpr int TILE_PIXELS = TILE_SIDE * TILE_SIDE;
+constexpr int PIECE_ENTRIES = MSDA_KNOB_PIECE;  // of a list, summed by one warp; 0: lists are not cut
+constexpr int ENTRY_BYTES = MSDA_KNOB_ENTRY_BYTES;
+constexpr bool ORDERED = MSDA_KNOB_ORDERED != 0;  // the order of a list depends on the call alone
+constexpr int SLICE_CHANNELS = 32;                // summed by one warp
+constexpr int SLICES = (CHANNELS + SLICE_CHANNELS - 1) / SLICE_CHANNELS;
+constexpr int SLICE_SUMS = TILE_PIXELS * SLICE_CHANNELS;
+
+MSDA_DEVICE int tiles_across(int size) { return (size + TILE_SIDE - 1) / TILE_SIDE; }
+MSDA_DEVICE int tiles_of_level(const LevelGeometry& level) {
+    return tiles_across(level.width) * tiles_across(level.height);
+}
+MSDA_DEVICE int first_tile_of_level(const CallShape& shape, int level) {
+    int first = 0;
+#pragma unroll
+    for (int l = LEVELS - 1; l > 0; --l) first += l > level ? tiles_of_level(shape.level[l]) : 0;
+    return first;
+}
+MSDA_DEVICE int tiles_of_slab(const CallShape& shape) {
+    return first_tile_of_level(shape, 0) + tiles_of_level(shape.level[0]);
+}
+
+// ---- workspace ---------------------------------------------------------------------------------
+
+// What one warp sums: a whole list, or PIECE_ENTRIES of a longer one. The result goes to the gradient, or
+// to a slot where the list has several pieces.
+struct alignas(16) Piece {
+    unsigned tile;
+    unsigned first_entry;
+    unsigned entries;
+    unsigned slot;
+};
+constexpr unsigned NO_SLOT = 0xffffffffu;
+
+// The parts of the workspace, one after another, each a multiple of 256 bytes; the same arithmetic as in
+// src/variants/tile_lists.rs. The upper five are only there where lists are cut.
+struct TileLists {
+    int slabs;
+    int parts;  // runs of queries that a slab is divided into
+    int tiles;  // of a slab
+    long long max_entries;  // of a slab
+    long long max_pieces;
+    long long max_slots;
+    Piece* pieces;            // [slabs][max_pieces]
+    unsigned char* entries;   // [slabs][max_entries]
+    unsigned* piece_counts;   // [slabs]
+    unsigned* long_counts;    // [slabs]: tiles with several pieces
+    unsigned* long_tiles;     // [slabs][max_slots]
+    unsigned* slots;          // [slabs][tiles]: the first slot of such a tile
+    unsigned* totals;         // [slabs][tiles]: lengths of the lists
+    unsigned* starts;         // [slabs][tiles]: of the lists
+    float* sums;              // [slabs][max_slots][SLICES][SLICE_SUMS]
+    unsigned* counts;         // [slabs][parts][tiles]; then where the part starts in the tile's list
+};
+
+MSDA_DEVICE long long aligned(long long bytes) { return (bytes + 255) / 256 * 256; }
+
+template <typename T>
+MSDA_DEVICE T* take(unsigned char*& at, long long count) {
+    T* taken = reinterpret_cast<T*>(at);
+    at += aligned(count * static_cast<long long>(sizeof(T)));
+    return taken;
+}
+
+MSDA_DEVICE TileLists tile_lists(const BackwardParams& params) {
+    TileLists lists;
+    lists.slabs = params.batch * HEADS;
+    lists.parts = params.grid_aux >> 1;
+    lists.tiles = tiles_of_slab(params);
+    lists.max_entries = 4LL * params.queries * SAMPLES;
+    const long long cuts = PIECE_ENTRIES > 0 ? lists.max_entries / (PIECE_ENTRIES > 0 ? PIECE_ENTRIES : 1) : 0;
+    lists.max_pieces = lists.tiles + cuts;
+    lists.max_slots = 2 * cuts;  // a list that is cut fills at least half of its pieces
+    const long long slabs = lists.slabs;
+    unsigned char* at = static_cast<unsigned char*>(params.workspace);
+    lists.pieces = take<Piece>(at, slabs * lists.max_pieces);
+    lists.entries = take<unsigned char>(at, slabs * lists.max_entries * ENTRY_BYTES);
+    lists.piece_counts = take<unsigned>(at, slabs);
+    lists.long_counts = take<unsigned>(at, slabs);
+    lists.long_tiles = take<unsigned>(at, slabs * lists.max_slots);
+    lists.slots = take<unsigned>(at, slabs * lists.tiles);
+    lists.totals = take<unsigned>(at, slabs * lists.tiles);
+    lists.starts = take<unsigned>(at, slabs * lists.tiles);
+    lists.sums = take<float>(at, slabs * lists.max_slots * (SLICES * SLICE_SUMS));
+    lists.counts = take<unsigned>(at, slabs * lists.parts * lists.tiles);
+    return lists;
+}
+
+// ---- entries -----------------------------------------------------------------------------------
+
+// A sample as a tile sees it: coordinates from its first pixel, -1 to 4.
+struct Entry {
+    unsigned query;
+    float x;
+    float y;
+    float attention;
+};
+
+// Where samples are stored in half precision an entry is 8 bytes: coordinates in steps of 2^-12 pixel, the
+// attention weight as it came, 18 bits of query. Else 16 bytes, nothing lost.
+constexpr unsigned STEPS = 4096;  // to a pixel
+using EntryPacket = Packet<ENTRY_BYTES>;
+
+MSDA_DEVICE EntryPacket* entries_of_slab(const TileLists& lists, int slab) {
+    return reinterpret_cast<EntryPacket*>(lists.entries) + slab * lists.max_entries;
+}
+
+MSDA_DEVICE float coordinate(unsigned steps) {
+    // 2^23 + n has n in its low mantissa bits; both the product and the difference are exact.
+    return fmaf(bits_to_float(steps | 0x4b000000u), 1.0f / STEPS, -8388608.0f / STEPS - 1.0f);
+}
+
+MSDA_DEVICE Entry unpack_entry(const EntryPacket& packet) {
+    Entry entry;
+    if constexpr (ENTRY_BYTES == 8) {
+        entry.query = packet.word[0] >> 30 | packet.word[1] >> 16 << 2;
+        entry.x = coordinate(packet.word[0] & 0x7fffu);
+        entry.y = coordinate(packet.word[0] >> 15 & 0x7fffu);
+        entry.attention = SamplingStorage::to_float(
+            static_cast<typename SamplingStorage::Bits>(packet.word[1] & 0xffffu));
+    } else {
+        entry.query = packet.word[0];
+        entry.attention = bits_to_float(packet.word[1]);
+        entry.x = bits_to_float(packet.word[2]);
+        entry.y = bits_to_float(packet.word[3]);
+    }
+    return entry;
+}
+
+// One axis of a sample that counts: the first and last tile with a corner inside of the level.
+struct AxisPlace {
+    int tile;
+    int last_tile;
+    unsigned steps;  // ENTRY_BYTES == 8: from one pixel before the tile
+    float position;  // else: from the tile's first pixel
+};
+MSDA_DEVICE AxisPlace axis_place(float position, int size, bool counts) {
+    AxisPlace place;
+    // What does not count may be NaN or too large for an int: converting it is undefined.
+    const float before = counts ? floor_near(position) : 0.0f;
+    const int pixel = static_cast<int>(before);
+    const int first = pixel > 0 ? pixel : 0;
+    place.tile = static_cast<int>(static_cast<unsigned>(first) / TILE_SIDE);
+    place.last_tile = static_cast<int>(static_cast<unsigned>(at_most(pixel + 1, size - 1)) / TILE_SIDE);
+    place.steps = 0;
+    place.position = 0.0f;
+    if constexpr (ENTRY_BYTES == 8) {
+        const float fraction = counts ? position - before : 0.0f;
+        place.steps = static_cast<unsigned>(pixel + 1 - TILE_SIDE * place.tile) * STEPS +
+                      (float_to_bits(fmaf(fraction, STEPS, 8388608.0f)) - float_to_bits(8388608.0f));
+    } else {
+        place.position = position - static_cast<float>(TILE_SIDE * place.tile);
+    }
+    return place;
+}
+
+MSDA_DEVICE EntryPacket pack_entry(unsigned query, const AxisPlace& x, const AxisPlace& y,
+                                   unsigned attention_bits) {
+    EntryPacket packet;
+    if constexpr (ENTRY_BYTES == 8) {
+        packet.word[0] = x.steps | y.steps << 15 | query << 30;
+        packet.word[1] = attention_bits | query >> 2 << 16;
+    } else {
+        const auto bits = static_cast<typename SamplingStorage::Bits>(attention_bits);
+        packet.word[0] = query;
+        packet.word[1] = float_to_bits(SamplingStorage::to_float(bits));
+        packet.word[2] = float_to_bits(x.position);
+        packet.word[3] = float_to_bits(y.position);
+    }
+    return packet;
+}
+// The same sample as the tile beside or below sees it.
+MSDA_DEVICE EntryPacket shifted_entry(EntryPacket packet, bool across, bool down) {
+    if constexpr (ENTRY_BYTES == 8) {
+        packet.word[0] -= (across ? TILE_SIDE * STEPS : 0u) + (down ? TILE_SIDE * STEPS << 15 : 0u);
+    } else {
+        if (across) packet.word[2] = float_to_bits(bits_to_float(packet.word[2]) - TILE_SIDE);
+        if (down) packet.word[3] = float_to_bits(bits_to_float(packet.word[3]) - TILE_SIDE);
+    }
+    return packet;
+}
+
+// ---- samples -----------------------------------------------------------------------------------
+
+struct LevelTiles {
+    int width;
+    int height;
+    int tiles_x;
+    int first_tile;
+};
+
+// The tiles of one sample.
+struct TileSpan {
+    AxisPlace x;
+    AxisPlace y;
+    int tile;  // of the first corner inside of the level
+    bool counts;
+    bool across;  // counts, and also tile + 1
+    bool down;    // counts, and also the tile below
+};
+MSDA_DEVICE TileSpan tile_span(const LevelTiles& level, float location_x, float location_y,
+                               bool exists) {
+    const float width = static_cast<float>(level.width), height = static_cast<float>(level.height);
+    const float x = fmaf(location_x, width, -0.5f);
+    const float y = fmaf(location_y, height, -0.5f);
+    TileSpan span;
+    span.counts = exists && x > -1.0f && x < width && y > -1.0f && y < height;
+    span.x = axis_place(x, level.width, span.counts);
+    span.y = axis_place(y, level.height, span.counts);
+    span.tile = level.first_tile + span.y.tile * level.tiles_x + span.x.tile;
+    span.across = span.counts && span.x.last_tile != span.x.tile;
+    span.down = span.counts && span.y.last_tile != span.y.tile;
+    return span;
+}
+
+// Samples of UNROLL steps, on their way from memory.
+template <int UNROLL>
+struct SampleBatch {
+    Packet<2 * SamplingStorage::BYTES> location[UNROLL];
+    Packet<SamplingStorage::BYTES> attention[UNROLL];
+};
+
+// Calls visit(query, level, x, y, attention bits, exists) for every sample of queries first .. end - 1 of
+// one slab and level, all lanes together, in the order of queries and points. A warp sees the points of
+// neighbouring queries together, which fall into few tiles: their entries are stored in whole sectors.
+template <int UNROLL, bool ATTENTION, typename Visit>
+MSDA_DEVICE void for_each_sample(const BackwardParams& params, int slab, int level, int first,
+                                 int end, Visit visit) {
+    const int lane = threadIdx.x % 32;
+    const int batch = slab / HEADS, head = slab % HEADS;
+    const long long query_samples = static_cast<long long>(HEADS) * SAMPLES;
+    const LevelGeometry& geometry = params.level[level];
+    const int level_end = level + 1 < LEVELS ? params.level[level + 1].first_sample : SAMPLES;
+    const LevelTiles tiles = {geometry.width, geometry.height, tiles_across(geometry.width),
+                              first_tile_of_level(params, level)};
+#pragma unroll 1
+    for (int point = geometry.first_sample; point < level_end; point += 32) {
+        // Queries that the warp takes at a time, and this lane's.
+        constexpr bool FIXED = common_points() > 0 && common_points() <= 32;
+        const int points = FIXED ? common_points() : at_most(level_end - point, 32);
+        const int warp_queries = 32 / points;
+        const int lane_query = lane / points;
+        const bool takes_part = lane_query < warp_queries;
+        const long long start =
+            (static_cast<long long>(batch) * params.queries + first + lane_query) * query_samples +
+            head * SAMPLES + point + lane % points;
+        const long long step = query_samples * warp_queries * SamplingStorage::BYTES;
+        const unsigned char* location = element_address<SamplingStorage>(params.locations, 2 * start);
+        const unsigned char* attention = element_address<SamplingStorage>(params.weights, start);
+        int left = takes_part ? end - first - lane_query : 0;  // queries from the next load on
+        const auto load = [&] {
+            SampleBatch<UNROLL> loaded = {};
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u) {
+                if (u * warp_queries < left) {
+                    load_readonly(loaded.location[u], location + u * 2 * step);
+                    if constexpr (ATTENTION) load_readonly(loaded.attention[u], attention + u * step);
+                }
+            }
+            location += 2 * UNROLL * step;
+            attention += UNROLL * step;
+            left -= UNROLL * warp_queries;
+            return loaded;
+        };
+        SampleBatch<UNROLL> next = load();
+#pragma unroll 1
+        for (int at = first; at < end; at += UNROLL * warp_queries) {
+            const SampleBatch<UNROLL> now = next;
+            next = load();
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u) {
+                float xy[2];
+                unpack<SamplingStorage, 2>(now.location[u], xy);
+                unsigned attention_bits = 0;
+                if constexpr (ATTENTION) attention_bits = now.attention[u].word[0];
+                const int query = at + u * warp_queries + lane_query;
+                visit(query, tiles, xy[0], xy[1], attention_bits, takes_part && query < end);
+            }
+        }
+    }
+}
+
+// Adds those samples to counters in shared memory, one per tile of the slab; `counters` is the address of
+// that of tile 0, which need not be there.
+template <int UNROLL>
+MSDA_DEVICE void count_samples(const BackwardParams& params, int slab, int level, int first, int end,
+                               unsigned counters) {
+    const auto visit = [&](int, const LevelTiles& tiles, float x, float y, unsigned, bool exists) {
+        const TileSpan span = tile_span(tiles, x, y, exists);
+        const unsigned counter = counters + span.tile * 4u;
+        const unsigned below = counter + tiles.tiles_x * 4u;
+        shared_increment(counter, span.counts);
+        shared_increment(counter + 4, span.across);
+        shared_increment(below, span.down);
+        shared_increment(below + 4, span.across && span.down);
+    };
+    for_each_sample<UNROLL, false>(params, slab, level, first, end, visit);
+}
+
+// Writes those samples to the lists. The words at `cursors` say where each tile's next entry goes.
+//
+// Lanes that meet in a tile take their places by shared atomics, in an order that nobody promises, or,
+// where lists are ORDERED, the lowest of them takes room for all. Counters belong to one warp then.
+template <int UNROLL>
+MSDA_DEVICE void scatter_samples(const BackwardParams& params, int slab, int level, int first, int end,
+                                 unsigned cursors, EntryPacket* entries) {
+    const int lane = threadIdx.x % 32;
+    const unsigned lanes_before = (1u << lane) - 1;
+    const auto visit = [&](int query, const LevelTiles& tiles, float x, float y, unsigned attention,
+                           bool exists) {
+        const TileSpan span = tile_span(tiles, x, y, exists);
+        const EntryPacket entry = pack_entry(query, span.x, span.y, attention);
+        const unsigned cursor = cursors + span.tile * 4u;
+        const unsigned below = cursor + tiles.tiles_x * 4u;
+        const unsigned place[4] = {cursor, cursor + 4, below, below + 4};
+        const bool present[4] = {span.counts, span.across, span.down, span.across && span.down};
+        unsigned peers[4], position[4];
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+            // Words that no address equals keep the others apart.
+            if constexpr (ORDERED) peers[c] = match_lanes(present[c] ? place[c] : 0x80000000u | lane);
+        }
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+            if constexpr (ORDERED) {
+                // A tile may be one lane's first and another's second: first ones go first.
+                sync_warp();
+                const bool lowest = present[c] && (peers[c] & lanes_before) == 0;
+                position[c] = shared_add(place[c], count_bits(peers[c]), lowest);
+            } else {
+                position[c] = shared_add(place[c], 1, present[c]);
+            }
+        }
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+            if constexpr (ORDERED) {
+                position[c] = shuffle(position[c], first_bit(peers[c])) +
+                              count_bits(peers[c] & lanes_before);
+            }
+            if (present[c]) store(entries + position[c], shifted_entry(entry, c % 2, c / 2));
+        }
+    };
+    for_each_sample<UNROLL, true>(params, slab, level, first, end, visit);
+}
+
+// Queries of a slab are divided evenly; a part starts here.
+MSDA_DEVICE int first_query_of_part(int queries, int part, int parts) {
+    return static_cast<int>(static_cast<long long>(queries) * part / parts);
+}
+
+}  // namespace msda

@@ -1,0 +1,164 @@
+//! Few queries: one block sorts the samples of a level, tiles summed on tensor cores.
+
+use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
+
+use super::chunked_sample::sampling_alignment;
+use super::sample_gradients::{SAMPLE_BLOCKS, SAMPLE_WARPS, SampleStep, TILE_HEIGHT, TILE_WIDTH};
+use super::tile_lists::{
+    ENTRY_BYTES, GATHER_BLOCKS, ListKnobs, ListSizes, ORDERED, check, has_unowned_pixels,
+    level_tiles,
+};
+use super::{Call, Configuration, Knob, KnobChoices, Specialise, Variant};
+use crate::driver::LaunchGeometry;
+use crate::pipeline::{Pipeline, Region};
+use crate::sources::{SourceFile, kernel_source};
+
+/// See `kernels/bwd_level_sort.cu`.
+pub struct BwdLevelSort;
+
+static SPEC: VariantSpec = VariantSpec {
+    id: "bwd_level_sort",
+    direction: Direction::Backward,
+    device: DeviceKind::Cuda,
+    dtypes: &DType::FAST,
+    layouts: &ValueLayout::ALL,
+    source: "ours",
+    idea: "a block sorts a level's samples by tile of pixels; every tile sums its list on tensor cores",
+    why: "decoders: three launches, no atomics, and untouched pixels are zeroed by who owns them",
+    numerics: Numerics::Contract,
+};
+
+static KNOBS: &[Knob] =
+    &[ORDERED, ENTRY_BYTES, GATHER_BLOCKS, SAMPLE_WARPS, SAMPLE_BLOCKS, TILE_WIDTH, TILE_HEIGHT];
+
+/// Warps of a block in the step sort. A constant, because the order of the lists depends on it.
+const SORT_WARPS: usize = 16;
+/// Samples of one level of an (image, head): beyond, a list that is not cut takes too long.
+const MAX_LEVEL_SAMPLES: usize = 1 << 16;
+
+/// Samples of the level that has most, of one (image, head): what a block sorts.
+pub(crate) fn level_samples(call: &Call<'_>) -> usize {
+    let problem = call.problem;
+    let points = (0..problem.levels().len()).map(|l| problem.level_samples(l).len()).max();
+    points.unwrap_or(0) * problem.queries()
+}
+
+fn sort_shared_bytes(call: &Call<'_>, ordered: bool) -> usize {
+    let tiles = level_tiles(call.problem).max().unwrap_or(0);
+    (32 + tiles * if ordered { SORT_WARPS } else { 1 }) * 4
+}
+
+impl Variant for BwdLevelSort {
+    fn spec(&self) -> &'static VariantSpec {
+        &SPEC
+    }
+
+    fn source(&self) -> SourceFile {
+        kernel_source!("bwd_level_sort.cu")
+    }
+
+    fn knobs(&self) -> &'static [Knob] {
+        KNOBS
+    }
+
+    fn supports(&self, call: &Call<'_>) -> Result<(), String> {
+        check(call)?;
+        let samples = level_samples(call);
+        if samples > MAX_LEVEL_SAMPLES {
+            return Err(format!("{samples} samples of a level, at most {MAX_LEVEL_SAMPLES}"));
+        }
+        let (needed, shared) = (sort_shared_bytes(call, true), call.device.shared_bytes_per_block);
+        if needed > shared {
+            return Err(format!(
+                "a level whose counters take {needed} bytes of shared memory; there are {shared}"
+            ));
+        }
+        Ok(())
+    }
+
+    fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
+        let problem = call.problem;
+        let list_knobs = ListKnobs::of(call, knobs)?;
+        let samples = SampleStep::of(call, knobs)?;
+        let mut pipeline = Pipeline::default();
+        if call.gradients().value {
+            let lists = ListSizes::reserve(problem, &mut pipeline, 0, 0, list_knobs.entry_bytes);
+            if has_unowned_pixels(problem) {
+                pipeline.zero(Region::GradValue);
+            }
+            pipeline.launch(
+                "sort",
+                LaunchGeometry {
+                    grid: [problem.levels().len() as u32, lists.grid_slabs(), 1],
+                    block: [32 * SORT_WARPS as u32, 1, 1],
+                    shared_bytes: sort_shared_bytes(call, list_knobs.ordered) as u32,
+                    cluster: 1,
+                },
+            );
+            pipeline.launch("gather", lists.gather(problem.dtype())?);
+        }
+        if call.gradients().of_samples() {
+            pipeline.launch("samples", samples.geometry);
+        }
+        let mut chosen = vec![("PIECE", 0)];
+        chosen.extend(list_knobs.values());
+        chosen.extend(samples.knobs);
+        Ok(Configuration {
+            specialise: Specialise::ModelAndHeads,
+            knobs: chosen,
+            pipeline,
+            value_alignment: 16,
+            sampling_alignment: sampling_alignment(call).max(4),
+            query_raster_width: samples.raster_width,
+            grid_aux: i32::from(samples.pixels),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use msdeform::{Problem, ProblemBuilder};
+
+    use super::*;
+    use crate::driver::DeviceProps;
+
+    fn decoder(queries: usize) -> ProblemBuilder {
+        Problem::builder()
+            .batch(2)
+            .heads(8)
+            .channels(32)
+            .queries(queries)
+            .levels([(100, 167), (50, 84), (25, 42), (13, 21)])
+            .points(4)
+            .dtype(DType::F16)
+    }
+
+    fn configured(problem: ProblemBuilder) -> Result<Configuration, String> {
+        let (problem, device) = (problem.build().unwrap(), DeviceProps::h200());
+        let call = Call::in_direction(Direction::Backward, &problem, &device);
+        BwdLevelSort.supports(&call)?;
+        BwdLevelSort.configure(&call, &KnobChoices::default())
+    }
+
+    #[test]
+    fn a_decoder_takes_three_launches_and_little_memory() {
+        let pipeline = configured(decoder(300)).unwrap().pipeline;
+        let names: Vec<&str> = pipeline.launches().map(|(name, _)| name).collect();
+        assert_eq!(names, ["sort", "gather", "samples"]);
+        assert_eq!(
+            pipeline.launches().next().unwrap().1.grid,
+            [4, 16, 1],
+            "levels, images x heads"
+        );
+        assert_eq!(pipeline.workspace_bytes / 1_000_000, 3);
+    }
+
+    #[test]
+    fn more_samples_than_a_block_should_sort_are_refused() {
+        configured(decoder(1 << 14)).unwrap();
+        let error = configured(decoder((1 << 14) + 1)).unwrap_err();
+        assert!(error.contains("65540 samples"), "{error}");
+        let error = configured(decoder(10).levels([(400, 600)])).unwrap_err();
+        assert!(error.contains("shared memory"), "{error}");
+    }
+}

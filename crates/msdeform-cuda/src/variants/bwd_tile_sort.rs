@@ -1,0 +1,257 @@
+//! Many queries: samples sorted by the tile of pixels they fall on, tiles summed on tensor cores.
+
+use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
+
+use super::chunked_sample::sampling_alignment;
+use super::sample_gradients::{SAMPLE_BLOCKS, SAMPLE_WARPS, SampleStep, TILE_HEIGHT, TILE_WIDTH};
+use super::tile_lists::{
+    ENTRY_BYTES, GATHER_BLOCKS, ListKnobs, ListSizes, ORDERED, check, has_unowned_pixels,
+    level_tiles,
+};
+use super::{Call, Configuration, Knob, KnobChoices, Specialise, Variant};
+use crate::driver::LaunchGeometry;
+use crate::pipeline::{Pipeline, Region};
+use crate::sources::{SourceFile, kernel_source};
+
+/// See `kernels/bwd_tile_sort.cu`.
+pub struct BwdTileSort;
+
+static SPEC: VariantSpec = VariantSpec {
+    id: "bwd_tile_sort",
+    direction: Direction::Backward,
+    device: DeviceKind::Cuda,
+    dtypes: &DType::FAST,
+    layouts: &ValueLayout::ALL,
+    source: "ours",
+    idea: "a counting sort of the samples by tile of pixels; every tile sums its list on tensor cores",
+    why: "no atomics, no zeroing: 8 bytes are moved per sample and tile instead of 4 x 32 sums in L2",
+    numerics: Numerics::Contract,
+};
+
+const PIECE: Knob = Knob {
+    name: "PIECE",
+    values: &[64, 1024],
+    meaning: "entries of a list that one warp sums; longer lists are cut",
+};
+static KNOBS: &[Knob] = &[
+    PIECE,
+    ORDERED,
+    ENTRY_BYTES,
+    GATHER_BLOCKS,
+    SAMPLE_WARPS,
+    SAMPLE_BLOCKS,
+    TILE_WIDTH,
+    TILE_HEIGHT,
+];
+
+/// As in the kernel.
+const MAX_PARTS: usize = 128;
+const PLAN_THREADS: u32 = 512;
+const COMBINE_WARPS: u32 = 4;
+
+/// Warps of count and scatter over all slabs: enough for a large GPU. A constant, because the order of
+/// the lists depends on it, which must not depend on the device.
+const SORTING_WARPS: usize = 2048;
+/// Warps of a block in count and scatter, where their counters fit.
+const SORT_WARPS: usize = 2;
+
+impl Variant for BwdTileSort {
+    fn spec(&self) -> &'static VariantSpec {
+        &SPEC
+    }
+
+    fn source(&self) -> SourceFile {
+        kernel_source!("bwd_tile_sort.cu")
+    }
+
+    fn knobs(&self) -> &'static [Knob] {
+        KNOBS
+    }
+
+    fn supports(&self, call: &Call<'_>) -> Result<(), String> {
+        check(call)?;
+        let tiles: usize = level_tiles(call.problem).sum();
+        let shared = call.device.shared_bytes_per_block;
+        if tiles * 4 > shared {
+            return Err(format!(
+                "{tiles} tiles of pixels; their counters must fit {shared} bytes of shared memory"
+            ));
+        }
+        Ok(())
+    }
+
+    fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
+        let problem = call.problem;
+        let list_knobs = ListKnobs::of(call, knobs)?;
+        let samples = SampleStep::of(call, knobs)?;
+        let piece = knobs.get(PIECE.name).unwrap_or(1024);
+        let slabs = problem.batch() * problem.heads();
+        let parts = SORTING_WARPS.div_ceil(slabs.max(1)).min(MAX_PARTS).min(problem.queries());
+
+        let mut pipeline = Pipeline::default();
+        if call.gradients().value {
+            let lists = ListSizes::reserve(
+                problem,
+                &mut pipeline,
+                piece.unsigned_abs() as usize,
+                parts,
+                list_knobs.entry_bytes,
+            );
+            if has_unowned_pixels(problem) {
+                pipeline.zero(Region::GradValue);
+            }
+            let rows = lists.grid_slabs();
+            let launch =
+                |blocks: usize, threads: u32, shared_bytes: usize, slices: usize| LaunchGeometry {
+                    grid: [blocks as u32, rows, slices as u32],
+                    block: [threads, 1, 1],
+                    shared_bytes: shared_bytes as u32,
+                    cluster: 1,
+                };
+            let counters = lists.tiles * 4;
+            let fits = SORT_WARPS * counters <= call.device.shared_bytes_per_block;
+            let warps = if fits { SORT_WARPS } else { 1 };
+            let sort = launch(parts.div_ceil(warps), 32 * warps as u32, warps * counters, 1);
+            let segments = MAX_PARTS / 16;
+            pipeline.launch("count", sort);
+            pipeline.launch(
+                "offsets",
+                launch(lists.tiles.div_ceil(32), 32 * segments as u32, 32 * segments * 4, 1),
+            );
+            pipeline.launch("plan", launch(1, PLAN_THREADS, PLAN_THREADS as usize / 32 * 16, 1));
+            pipeline.launch("scatter", sort);
+            pipeline.launch("gather", lists.gather(problem.dtype())?);
+            pipeline.launch(
+                "combine",
+                launch(64, 32 * COMBINE_WARPS, COMBINE_WARPS as usize * 16 * 32 * 4, lists.slices),
+            );
+        }
+        if call.gradients().of_samples() {
+            pipeline.launch("samples", samples.geometry);
+        }
+        let mut chosen = vec![(PIECE.name, piece)];
+        chosen.extend(list_knobs.values());
+        chosen.extend(samples.knobs);
+        Ok(Configuration {
+            specialise: Specialise::ModelAndHeads,
+            knobs: chosen,
+            pipeline,
+            value_alignment: 16,
+            sampling_alignment: sampling_alignment(call).max(4),
+            query_raster_width: samples.raster_width,
+            grid_aux: (parts << 1) as i32 | i32::from(samples.pixels),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use msdeform::{Mode, Problem, ProblemBuilder};
+
+    use super::*;
+    use crate::driver::DeviceProps;
+    use crate::gradients::Gradients;
+    use crate::pipeline::Step;
+    use crate::strides::OutputStrides;
+    use crate::variants::BackwardCall;
+
+    fn encoder() -> ProblemBuilder {
+        Problem::builder()
+            .batch(2)
+            .heads(8)
+            .channels(32)
+            .queries(22_223)
+            .levels([(100, 167), (50, 84), (25, 42), (13, 21)])
+            .points(4)
+            .dtype(DType::F16)
+    }
+
+    fn configured_as(
+        problem: ProblemBuilder,
+        change: impl Fn(BackwardCall) -> BackwardCall,
+    ) -> Result<Configuration, String> {
+        let (problem, device) = (problem.build().unwrap(), DeviceProps::h200());
+        let backward = Some(change(BackwardCall::new(&problem)));
+        let call = Call { backward, ..Call::new(&problem, &device) };
+        BwdTileSort.supports(&call)?;
+        BwdTileSort.configure(&call, &KnobChoices::default())
+    }
+
+    fn configured(problem: ProblemBuilder) -> Result<Configuration, String> {
+        configured_as(problem, |backward| backward)
+    }
+
+    #[test]
+    fn only_what_is_asked_for_is_launched_and_gets_a_workspace() {
+        for gradients in Gradients::subsets() {
+            let configuration =
+                configured_as(encoder(), |backward| BackwardCall { gradients, ..backward })
+                    .unwrap();
+            let pipeline = configuration.pipeline;
+            let names: Vec<&str> = pipeline.launches().map(|(name, _)| name).collect();
+            assert_eq!(names.contains(&"scatter"), gradients.value, "{gradients}");
+            assert_eq!(names.contains(&"samples"), gradients.of_samples(), "{gradients}");
+            assert_eq!(pipeline.workspace_bytes > 0, gradients.value, "{gradients}");
+        }
+        let padded = configured(encoder().layout(ValueLayout::HeadMajorPadded)).unwrap();
+        assert_eq!(padded.pipeline.steps[0], Step::Zero(Region::GradValue));
+    }
+
+    #[test]
+    fn an_encoder_fills_the_gpu_and_its_workspace_is_what_the_page_says() {
+        let configuration = configured(encoder()).unwrap();
+        let launches: Vec<_> = configuration.pipeline.launches().collect();
+        let tiles = 25 * 42 + 13 * 21 + 7 * 11 + 4 * 6;
+        let (_, count) = launches[0];
+        assert_eq!(count.grid, [64, 16, 1], "128 parts in pairs of warps, 2 images x 8 heads");
+        assert_eq!(count.shared_bytes, 2 * 4 * tiles);
+        assert_eq!(configuration.grid_aux >> 1, 128);
+        assert_eq!(configuration.pipeline.workspace_bytes / 1_000_000, 286);
+        let single = configured(encoder().dtype(DType::F32)).unwrap();
+        assert_eq!(single.pipeline.workspace_bytes / 1_000_000, 468);
+    }
+
+    #[test]
+    fn deterministic_mode_orders_the_lists_on_any_device_alike() {
+        let deterministic = |backward| BackwardCall { mode: Mode::Deterministic, ..backward };
+        let configuration = configured_as(encoder(), deterministic).unwrap();
+        assert!(configuration.knobs.contains(&("ORDERED", 1)));
+        assert!(configured(encoder()).unwrap().knobs.contains(&("ORDERED", 0)));
+        let (problem, large) = (encoder().build().unwrap(), DeviceProps::h200());
+        let small = DeviceProps { multiprocessors: 2, ..DeviceProps::h200() };
+        let [large, small] = [&large, &small].map(|device| {
+            let call = Call::in_direction(Direction::Backward, &problem, device);
+            BwdTileSort.configure(&call, &KnobChoices::default()).unwrap().grid_aux
+        });
+        assert_eq!(large, small, "the parts decide about the order");
+    }
+
+    #[test]
+    fn entries_are_short_only_where_nothing_is_lost() {
+        let entry = |problem| {
+            let knobs = configured(problem).unwrap().knobs;
+            knobs.into_iter().find(|(name, _)| *name == "ENTRY_BYTES").unwrap().1
+        };
+        assert_eq!(entry(encoder()), 8);
+        assert_eq!(entry(encoder().dtype(DType::F32)), 16);
+        assert_eq!(entry(encoder().sampling_dtype(DType::F32)), 16);
+        assert_eq!(entry(encoder().queries((1 << 18) + 1)), 16);
+    }
+
+    #[test]
+    fn what_it_cannot_do_is_refused_with_the_reason() {
+        for (problem, reason) in [
+            (encoder().channels(33), "33 channels"),
+            (encoder().levels([(1, 300)]), "1 x 300"),
+            (encoder().levels([(1200, 1200)]), "90000 tiles"),
+            (encoder().points(0), "no points"),
+        ] {
+            let error = configured(problem).unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+        let expanded = OutputStrides { batch: 0, query: 0, head: 0, channel: 0 };
+        let error =
+            configured_as(encoder(), |backward| BackwardCall { grad_output: expanded, ..backward });
+        assert!(error.unwrap_err().contains("grad_output"));
+    }
+}

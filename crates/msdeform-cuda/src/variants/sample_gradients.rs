@@ -1,0 +1,111 @@
+//! How `kernels/sample_gradients.cuh` is launched; the same arithmetic as at its top.
+
+use msdeform::{DType, ValueLayout};
+
+use super::chunked_sample::queries_are_pixels;
+use super::{Call, Knob, KnobChoices};
+use crate::driver::LaunchGeometry;
+
+/// The knobs of this step, for the lists of its variants.
+pub(super) const SAMPLE_WARPS: Knob =
+    Knob { name: "SAMPLE_WARPS", values: &[4, 8], meaning: "warps of a block in the step samples" };
+pub(super) const SAMPLE_BLOCKS: Knob = Knob {
+    name: "SAMPLE_BLOCKS",
+    values: &[3, 4],
+    meaning: "blocks of the step samples that must fit an SM: caps the registers",
+};
+pub(super) const TILE_WIDTH: Knob = Knob {
+    name: "TILE_WIDTH",
+    values: &[16, 64],
+    meaning: "queries of a tile along x, in the step samples",
+};
+pub(super) const TILE_HEIGHT: Knob = Knob {
+    name: "TILE_HEIGHT",
+    values: &[1, 4],
+    meaning: "queries of a tile along y, in the step samples",
+};
+
+/// The launch of the step, and what the kernel is compiled and told for it.
+pub(super) struct SampleStep {
+    pub(super) geometry: LaunchGeometry,
+    pub(super) knobs: [(&'static str, i64); 4],
+    pub(super) raster_width: i32,
+    pub(super) pixels: bool,
+}
+
+impl SampleStep {
+    pub(super) fn of(call: &Call<'_>, knobs: &KnobChoices) -> Result<Self, String> {
+        let problem = call.problem;
+        let packed = problem.dtype() != DType::F32;
+        let row_lanes = if packed { 4 } else { 8 };
+        let groups = 32 / row_lanes;
+        let shares_lines = packed && problem.layout() == ValueLayout::Interleaved;
+        let warp_heads = if shares_lines && problem.heads().is_multiple_of(2) { 2 } else { 1 };
+        let quads = problem.samples().div_ceil(4);
+        let stage_quads = quads.min(row_lanes);
+        let runs = row_lanes / stage_quads.next_power_of_two();
+        let item = runs * groups / warp_heads;
+
+        let pixels = queries_are_pixels(call);
+        let warps_in_all = (call.rows() as usize).div_ceil(runs * groups);
+        // Too few to fill the GPU twice: small blocks, and unordered queries need no second dimension.
+        let few = !pixels && warps_in_all < 64 * call.device.multiprocessors as usize;
+        let width = if few { 4 * item } else { item.max(8) };
+        let height = if few { 1 } else { 8 * item / width };
+        let (warps, blocks) = if few { (4, 4) } else { (8, 4) };
+        let knob = |knob: Knob, default: usize| {
+            knobs.get(knob.name).and_then(|value| usize::try_from(value).ok()).unwrap_or(default)
+        };
+        let (warps, blocks) = (knob(SAMPLE_WARPS, warps), knob(SAMPLE_BLOCKS, blocks));
+        let (width, height) = (knob(TILE_WIDTH, width), knob(TILE_HEIGHT, height));
+        if !width.is_multiple_of(item) {
+            return Err(format!("TILE_WIDTH={width}; here it must be a multiple of {item}"));
+        }
+
+        let raster_width = raster_width(call, width, height);
+        let tiles = if pixels {
+            let of_level = |level: &msdeform::Level| {
+                level.width.div_ceil(width) * level.height.div_ceil(height)
+            };
+            problem.levels().iter().map(of_level).sum()
+        } else {
+            let raster_height = problem.queries().div_ceil(raster_width);
+            raster_width.div_ceil(width) * raster_height.div_ceil(height)
+        };
+        let grid_x = u32::try_from(tiles).ok().filter(|&tiles| tiles < 1 << 31);
+        let slabs = problem.batch() * (problem.heads() / warp_heads);
+        let packets = runs * stage_quads * 5 * groups;
+        Ok(Self {
+            geometry: LaunchGeometry {
+                grid: [grid_x.ok_or("more tiles than a grid holds")?, slabs.min(65_535) as u32, 1],
+                block: [32 * warps as u32, 1, 1],
+                shared_bytes: (warps * packets * 16) as u32,
+                cluster: 1,
+            },
+            knobs: [
+                (SAMPLE_WARPS.name, warps as i64),
+                (SAMPLE_BLOCKS.name, blocks as i64),
+                (TILE_WIDTH.name, width as i64),
+                (TILE_HEIGHT.name, height as i64),
+            ],
+            raster_width: i32::try_from(raster_width).map_err(|_| "too many queries")?,
+            pixels,
+        })
+    }
+}
+
+/// Width of the raster that the queries are taken to form. A guess that is wrong costs some cache hits,
+/// never a result.
+fn raster_width(call: &Call<'_>, tile_width: usize, tile_height: usize) -> usize {
+    let queries = call.problem.queries();
+    if tile_height == 1 {
+        return queries;
+    }
+    let guess = match (call.query_raster_width as usize, call.problem.levels().first()) {
+        (known, _) if known > 0 => return known.min(queries),
+        (_, Some(level)) => (queries as f64 * level.width as f64 / level.height as f64).sqrt(),
+        (_, None) => (queries as f64).sqrt(),
+    };
+    // Whole tiles: the last column of a raster would otherwise be mostly empty.
+    ((guess / tile_width as f64).round() as usize).max(1) * tile_width
+}

@@ -1,0 +1,185 @@
+//! What the variants that include `tile_lists.cuh` and `tile_gather.cuh` have in common.
+
+use msdeform::{DType, Mode, Problem};
+
+use super::chunked_sample::lanes_per_pixel;
+use super::{Call, Knob, KnobChoices};
+use crate::driver::LaunchGeometry;
+use crate::pipeline::Pipeline;
+
+/// As in the kernels.
+const TILE_SIDE: usize = 4;
+const SLICE_CHANNELS: usize = 32;
+const SLICE_SUMS: usize = TILE_SIDE * TILE_SIDE * SLICE_CHANNELS;
+const GATHER_WARPS: usize = 4;
+const PIECE_BYTES: usize = 16;
+/// Queries that the 18 bits of an 8-byte entry tell apart.
+const SHORT_ENTRY_QUERIES: usize = 1 << 18;
+
+pub(super) const ORDERED: Knob = Knob {
+    name: "ORDERED",
+    values: &[0, 1],
+    meaning: "lists in an order that depends on the call alone; deterministic mode sets it",
+};
+pub(super) const ENTRY_BYTES: Knob = Knob {
+    name: "ENTRY_BYTES",
+    values: &[8, 16],
+    meaning: "size of a list's entry; 8 rounds coordinates to 2^-12 pixel",
+};
+pub(super) const GATHER_BLOCKS: Knob = Knob {
+    name: "GATHER_BLOCKS",
+    values: &[5, 7],
+    meaning: "blocks of the step gather that must fit an SM: caps the registers",
+};
+
+/// Refuses what the lists and the two gathers cannot do.
+pub(super) fn check(call: &Call<'_>) -> Result<(), String> {
+    lanes_per_pixel(call)?;
+    let problem = call.problem;
+    let Some(backward) = call.backward else { return Ok(()) };
+    let strides = backward.grad_output;
+    let chunk = (16 / problem.dtype().size_bytes()) as i64;
+    if strides.channel != 1
+        || [strides.batch, strides.query, strides.head].iter().any(|stride| stride % chunk != 0)
+    {
+        return Err(format!("strides {strides:?} of grad_output; rows must be packed and aligned"));
+    }
+    let chunks = (strides.query / chunk).unsigned_abs().saturating_mul(problem.queries() as u64);
+    if chunks >= 1 << 32 {
+        return Err("the gradient of one image's output spans more than 64 GiB".to_owned());
+    }
+    if max_entries(problem) >= 1 << 32 {
+        return Err(format!("{} samples of an image and head", max_entries(problem) / 4));
+    }
+    Ok(())
+}
+
+/// Tiles of every level.
+pub(super) fn level_tiles(problem: &Problem) -> impl Iterator<Item = usize> + '_ {
+    let across = |size: usize| size.div_ceil(TILE_SIDE);
+    problem.levels().iter().map(move |level| across(level.height) * across(level.width))
+}
+
+/// Entries of a slab's lists if every sample lies where four tiles meet.
+fn max_entries(problem: &Problem) -> usize {
+    4 * problem.queries() * problem.samples()
+}
+
+/// The workspace and what sizes it.
+pub(super) struct ListSizes {
+    pub(super) slabs: usize,
+    pub(super) tiles: usize,
+    pub(super) max_pieces: usize,
+    pub(super) slices: usize,
+}
+
+impl ListSizes {
+    /// Reserves the parts in the order of `TileLists`. `piece` is 0 where lists are not cut.
+    pub(super) fn reserve(
+        problem: &Problem,
+        pipeline: &mut Pipeline,
+        piece: usize,
+        parts: usize,
+        entry_bytes: usize,
+    ) -> Self {
+        let slabs = problem.batch() * problem.heads();
+        let tiles = level_tiles(problem).sum();
+        let cuts = max_entries(problem).checked_div(piece).unwrap_or(0);
+        let (max_pieces, max_slots) = (tiles + cuts, 2 * cuts);
+        let slices = problem.channels().div_ceil(SLICE_CHANNELS);
+        for bytes in [
+            slabs * max_pieces * PIECE_BYTES,
+            slabs * max_entries(problem) * entry_bytes,
+            slabs * 4,
+            slabs * 4,
+            slabs * max_slots * 4,
+            slabs * tiles * 4,
+            slabs * tiles * 4,
+            slabs * tiles * 4,
+            slabs * max_slots * slices * SLICE_SUMS * 4,
+            slabs * parts * tiles * 4,
+        ] {
+            pipeline.reserve(bytes);
+        }
+        Self { slabs, tiles, max_pieces, slices }
+    }
+
+    /// The grid's second axis: blocks beyond it are walked by a loop.
+    pub(super) fn grid_slabs(&self) -> u32 {
+        self.slabs.min(65_535) as u32
+    }
+
+    /// The step gather: a warp per piece.
+    pub(super) fn gather(&self, dtype: DType) -> Result<LaunchGeometry, String> {
+        const TENT_BYTES: usize = 2 * TILE_SIDE * 36 * 4;
+        let stage = 32 * SLICE_CHANNELS * dtype.size_bytes() + TENT_BYTES;
+        let blocks = u32::try_from(self.max_pieces.div_ceil(GATHER_WARPS))
+            .ok()
+            .filter(|&blocks| blocks < 1 << 31);
+        Ok(LaunchGeometry {
+            grid: [
+                blocks.ok_or("more pieces than a grid holds")?,
+                self.grid_slabs(),
+                self.slices as u32,
+            ],
+            block: [32 * GATHER_WARPS as u32, 1, 1],
+            shared_bytes: (GATHER_WARPS * 2 * stage) as u32,
+            cluster: 1,
+        })
+    }
+}
+
+/// The values of the knobs that both variants have.
+pub(super) struct ListKnobs {
+    pub(super) ordered: bool,
+    pub(super) entry_bytes: usize,
+    pub(super) gather_blocks: usize,
+}
+
+impl ListKnobs {
+    pub(super) fn of(call: &Call<'_>, knobs: &KnobChoices) -> Result<Self, String> {
+        let problem = call.problem;
+        let deterministic = call.backward.is_some_and(|call| call.mode == Mode::Deterministic);
+        let ordered = knobs.get(ORDERED.name).map_or(deterministic, |value| value == 1);
+        if deterministic && !ordered {
+            return Err("ORDERED=0 in deterministic mode".to_owned());
+        }
+        let fits_short =
+            problem.sampling_dtype().size_bytes() == 2 && problem.queries() <= SHORT_ENTRY_QUERIES;
+        let entry_bytes = match knobs.get(ENTRY_BYTES.name) {
+            Some(8) if !fits_short => {
+                return Err(
+                    "ENTRY_BYTES=8; that takes locations in half precision and at most 2^18 \
+                            queries"
+                        .to_owned(),
+                );
+            }
+            Some(8) => 8,
+            Some(_) => 16,
+            None => {
+                if fits_short {
+                    8
+                } else {
+                    16
+                }
+            }
+        };
+        let default = if problem.dtype() == DType::F32 { 5 } else { 7 };
+        let gather_blocks = knobs.get(GATHER_BLOCKS.name).unwrap_or(default);
+        Ok(Self { ordered, entry_bytes, gather_blocks: gather_blocks.unsigned_abs() as usize })
+    }
+
+    pub(super) fn values(&self) -> [(&'static str, i64); 3] {
+        [
+            (ORDERED.name, i64::from(self.ordered)),
+            (ENTRY_BYTES.name, self.entry_bytes as i64),
+            (GATHER_BLOCKS.name, self.gather_blocks as i64),
+        ]
+    }
+}
+
+/// Borders and gaps: no tile covers them, so they must be zeroed.
+pub(super) fn has_unowned_pixels(problem: &Problem) -> bool {
+    let owned: usize = problem.levels().iter().map(|level| level.height * level.width).sum();
+    owned < problem.spatial()
+}
