@@ -199,6 +199,21 @@ def test_vmap_over_shapes_is_refused_in_words() -> None:
         torch.vmap(one)(torch.tensor([case.shapes, case.shapes]))
 
 
+def test_the_profiler_and_dispatch_modes_see_every_call() -> None:
+    case = make_case()
+    with torch.profiler.profile() as profile:
+        attend(case.value, case.shapes, case.locations, case.weights)
+    assert any(event.key == "msdeform::ms_deform_attn" for event in profile.key_averages())
+
+
+def test_a_pending_negation_is_resolved() -> None:
+    case = make_case()
+    negated = torch.complex(torch.zeros_like(case.value), -case.value).conj().imag
+    assert negated.is_neg()
+    found = attend(negated, case.shapes, case.locations, case.weights)
+    assert torch.equal(found, attend(case.value, case.shapes, case.locations, case.weights))
+
+
 def test_threads_compute_side_by_side() -> None:
     case = make_case(queries=200, channels=32)
     expected = attend(case.value, case.shapes, case.locations, case.weights)
