@@ -113,13 +113,12 @@ def test_image_sizes_do_not_compile_again() -> None:
 
     compiled = torch.compile(block, fullgraph=True, dynamic=True, backend=count)
     # Sizes that happen to be equal in the first call would be taken for the same size.
-    for height, width, queries in ((8, 10, 17), (12, 7, 9), (6, 6, 11), (20, 13, 30)):
+    for height, width, queries in ((18, 22, 17), (12, 7, 9), (6, 6, 11), (20, 13, 30)):
         fine, coarse = torch.randn(2, 32, height, width), torch.randn(2, 32, height // 2, width // 2)
         locations, weights = torch.rand(2, queries, 4, 2, 3, 2), torch.rand(2, queries, 4, 2, 3)
         found = compiled(fine, coarse, locations, weights)
         assert torch.equal(found, block(fine, coarse, locations, weights))
-    # Older versions specialise the first call on something, and never again.
-    assert len(graphs) <= (1 if TORCH >= (2, 6) else 2), f"{len(graphs)} graphs for four image sizes"
+    assert len(graphs) == 1, f"{len(graphs)} graphs for four image sizes"
 
 
 @pytest.mark.parametrize("as_tensor", [False, True], ids=["list", "tensor"])
@@ -198,6 +197,21 @@ def test_vmap_over_shapes_is_refused_in_words() -> None:
 
     with pytest.raises(NotImplementedError, match="one call has one list of levels"):
         torch.vmap(one)(torch.tensor([case.shapes, case.shapes]))
+
+
+def test_the_profiler_and_dispatch_modes_see_every_call() -> None:
+    case = make_case()
+    with torch.profiler.profile() as profile:
+        attend(case.value, case.shapes, case.locations, case.weights)
+    assert any(event.key == "msdeform::ms_deform_attn" for event in profile.key_averages())
+
+
+def test_a_pending_negation_is_resolved() -> None:
+    case = make_case()
+    negated = torch.complex(torch.zeros_like(case.value), -case.value).conj().imag
+    assert negated.is_neg()
+    found = attend(negated, case.shapes, case.locations, case.weights)
+    assert torch.equal(found, attend(case.value, case.shapes, case.locations, case.weights))
 
 
 def test_threads_compute_side_by_side() -> None:
