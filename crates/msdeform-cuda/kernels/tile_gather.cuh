@@ -12,10 +12,13 @@
 // two instructions per entry and pixel pair, far less than 32 lanes branching over four corners.
 //
 // Numerics. Sums are fp32. f16 and bf16: a weight is rounded once, products are exact. f32: weights and rows
-// are split into two tf32 each, three products, relative error about 2^-21.
+// are split into two tf32 each, three products, relative error about 2^-21. Tensor cores cut off what a sum
+// cannot hold instead of rounding it, which drifts with the length of a list; so f32 adds up only 32 entries there
+// and these sums outside.
 //
 // A weight of zero times a row that is not finite is NaN, for pixels that the sample never touches. So a
-// result that is not finite is computed again, pixel by pixel, without the zeros (add_exactly).
+// result that is not finite is computed again, pixel by pixel, from the samples that have it as a corner
+// (add_exactly).
 //
 // Layout of a stage: 32 slots; entry e takes slot 8 (e % 4) + e / 4. A slot's row lies at slot * ROW_BYTES, its
 // 16-byte chunks twisted by slot / 8; then tents, four columns and four rows of TENT_PITCH floats. Lane 4g + t
@@ -186,9 +189,10 @@ MSDA_DEVICE unsigned rest_of(unsigned bits) {
 MSDA_DEVICE void add_chunk_single(const LaneAddresses& at, unsigned stage, int entries,
                                   const float (&x)[8], const float (&upper)[8],
                                   const float (&lower)[8], TileSums& sums) {
+    TileSums part = {};
 #pragma unroll
     for (int e = 0; e < 8; e += 2) {
-        if (e * 4 >= entries) return;
+        if (e * 4 >= entries) break;
         const float weights[4] = {x[e] * upper[e], x[e] * lower[e], x[e + 1] * upper[e + 1],
                                   x[e + 1] * lower[e + 1]};
         unsigned high[4], low[4];
@@ -204,11 +208,13 @@ MSDA_DEVICE void add_chunk_single(const LaneAddresses& at, unsigned stage, int e
         for (int n = 0; n < 4; ++n) {
             const unsigned row_high[2] = {rows[0].word[n] & TF32_BITS, rows[1].word[n] & TF32_BITS};
             const unsigned row_low[2] = {rest_of(rows[0].word[n]), rest_of(rows[1].word[n])};
-            mma_tf32_16x8x8(sums[n], low, row_high);
-            mma_tf32_16x8x8(sums[n], high, row_low);
-            mma_tf32_16x8x8(sums[n], high, row_high);
+            mma_tf32_16x8x8(part[n], low, row_high);
+            mma_tf32_16x8x8(part[n], high, row_low);
+            mma_tf32_16x8x8(part[n], high, row_high);
         }
     }
+#pragma unroll
+    for (int k = 0; k < LANE_SUMS; ++k) sums[k / 4][k % 4] += part[k / 4][k % 4];
 }
 
 MSDA_DEVICE void add_chunk(const LaneAddresses& at, unsigned stage, int entries, TileSums& sums) {
@@ -223,6 +229,12 @@ MSDA_DEVICE void add_chunk(const LaneAddresses& at, unsigned stage, int entries,
     }
 }
 
+// Whether a pixel is one of the two between which a position lies, also where its share is zero.
+MSDA_DEVICE bool is_corner(float position, int pixel) {
+    const float distance = position - static_cast<float>(pixel);
+    return distance >= -1.0f && distance < 1.0f;
+}
+
 // The definition, pixel by pixel, where a sum is not finite.
 MSDA_DEVICE void add_exactly(const EntryPacket* entries, int count, const GradRows& grad,
                              TileSums& sums) {
@@ -235,6 +247,7 @@ MSDA_DEVICE void add_exactly(const EntryPacket* entries, int count, const GradRo
         EntryPacket packet;
         load_readonly(packet, entries + e);
         const Entry entry = unpack_entry(packet);
+        if (!is_corner(entry.x, g % TILE_SIDE)) continue;
         const float x = tent_weight(entry.x, g % TILE_SIDE);
         const unsigned char* row =
             grad.lane_chunk - threadIdx.x % ROW_CHUNKS * 16 +
@@ -242,8 +255,9 @@ MSDA_DEVICE void add_exactly(const EntryPacket* entries, int count, const GradRo
 #pragma unroll
         for (int k = 0; k < LANE_SUMS; ++k) {
             const int channel = channel_of_sum(k / 4, k % 4, t);
-            const float weight = x * tent_weight(entry.y, g / TILE_SIDE + 2 * (k % 4 / 2));
-            if (weight > 0.0f && channel < grad.chunks * CHUNK_ELEMENTS) {
+            const int pixel_y = g / TILE_SIDE + 2 * (k % 4 / 2);
+            const float weight = x * tent_weight(entry.y, pixel_y);
+            if (is_corner(entry.y, pixel_y) && channel < grad.chunks * CHUNK_ELEMENTS) {
                 sums[k / 4][k % 4] = fmaf(entry.attention * weight,
                                           load_element<ValueStorage>(row, channel), sums[k / 4][k % 4]);
             }

@@ -304,7 +304,7 @@ fn graph() -> Outcome {
 fn misaligned() -> Outcome {
     let engine = shared_engine()?;
     let stream = Stream::new(engine.context())?;
-    let problem = ordinary().to_builder().dtype(DType::F16).build()?;
+    let problem = ordinary().to_builder().dtype(DType::F16).sampling_dtype(DType::F16).build()?;
     let case = BackwardCase::<f16, f16>::new(&problem, 13);
     for mode in Mode::ALL {
         let options = BackwardOptions { mode, ..Default::default() };
@@ -359,7 +359,7 @@ fn misaligned() -> Outcome {
 fn callers_workspace() -> Outcome {
     let engine = shared_engine()?;
     let streams = [Stream::new(engine.context())?, Stream::new(engine.context())?];
-    let problem = ordinary().to_builder().dtype(DType::F16).queries(400).build()?;
+    let problem = ordinary().to_builder().dtype(DType::F16).sampling_dtype(DType::F16).queries(400).build()?;
     let cases = [14, 15].map(|seed| BackwardCase::<f16, f16>::new(&problem, seed));
     for variant in REGISTRY.iter().filter(|v| v.spec().direction == Direction::Backward) {
         let options = BackwardOptions { workspace: Workspace::OfCaller, ..named(*variant) };
@@ -403,7 +403,7 @@ fn callers_workspace() -> Outcome {
 fn two_streams() -> Outcome {
     let engine = shared_engine()?;
     let streams = [Stream::new(engine.context())?, Stream::new(engine.context())?];
-    let problem = ordinary().to_builder().dtype(DType::F16).queries(900).build()?;
+    let problem = ordinary().to_builder().dtype(DType::F16).sampling_dtype(DType::F16).queries(900).build()?;
     let cases = [16, 17].map(|seed| BackwardCase::<f16, f16>::new(&problem, seed));
     let mut plan = engine.backward_plan(&problem)?;
     let mut residents = [cases[0].upload(&streams[0])?, cases[1].upload(&streams[1])?];
@@ -500,7 +500,7 @@ fn other_sizes() -> Outcome {
 fn far_strides() -> Outcome {
     let engine = shared_engine()?;
     let stream = Stream::new(engine.context())?;
-    let problem = ordinary().to_builder().dtype(DType::F16).build()?;
+    let problem = ordinary().to_builder().dtype(DType::F16).sampling_dtype(DType::F16).build()?;
     let case = BackwardCase::<f16, f16>::new(&problem, 20);
     let packed = ValueStrides::packed(&problem);
     let strides = ValueStrides { batch: (1 << 31) + 64, ..packed };
