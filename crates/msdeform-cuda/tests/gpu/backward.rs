@@ -359,7 +359,12 @@ fn misaligned() -> Outcome {
 fn callers_workspace() -> Outcome {
     let engine = shared_engine()?;
     let streams = [Stream::new(engine.context())?, Stream::new(engine.context())?];
-    let problem = ordinary().to_builder().dtype(DType::F16).sampling_dtype(DType::F16).queries(400).build()?;
+    let problem = ordinary()
+        .to_builder()
+        .dtype(DType::F16)
+        .sampling_dtype(DType::F16)
+        .queries(400)
+        .build()?;
     let cases = [14, 15].map(|seed| BackwardCase::<f16, f16>::new(&problem, seed));
     for variant in REGISTRY.iter().filter(|v| v.spec().direction == Direction::Backward) {
         let options = BackwardOptions { workspace: Workspace::OfCaller, ..named(*variant) };
@@ -403,7 +408,12 @@ fn callers_workspace() -> Outcome {
 fn two_streams() -> Outcome {
     let engine = shared_engine()?;
     let streams = [Stream::new(engine.context())?, Stream::new(engine.context())?];
-    let problem = ordinary().to_builder().dtype(DType::F16).sampling_dtype(DType::F16).queries(900).build()?;
+    let problem = ordinary()
+        .to_builder()
+        .dtype(DType::F16)
+        .sampling_dtype(DType::F16)
+        .queries(900)
+        .build()?;
     let cases = [16, 17].map(|seed| BackwardCase::<f16, f16>::new(&problem, seed));
     let mut plan = engine.backward_plan(&problem)?;
     let mut residents = [cases[0].upload(&streams[0])?, cases[1].upload(&streams[1])?];
