@@ -6,6 +6,7 @@
 )]
 
 mod checks;
+mod ledger;
 mod process;
 mod python;
 mod readme;
@@ -35,6 +36,8 @@ enum Command {
     Readme(readme::ReadmeArgs),
     /// Write crates/msdeform-cuda/resources.csv anew, after a kernel changed on purpose
     Resources,
+    /// Note in the ledger what a GPU verified while it timed or tested
+    Ledger(ledger::LedgerArgs),
     /// Build the Python package as a manylinux2014 wheel under target/wheels
     Wheel,
     /// Time PyTorch's grid_sample path and ours in one run and record both
@@ -57,6 +60,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Test(args) => test::run_all(args),
         Command::Resources => test::bless_resources(),
         Command::Readme(args) => readme::run(args),
+        Command::Ledger(args) => ledger::run(args),
         Command::Wheel => python::wheel(),
         Command::CompareTorch(args) => torch::run(args),
     }

@@ -7,6 +7,7 @@ use msdeform::DType;
 use msdeform_cuda::ledger::{Ledger, LedgerError, Verification, fingerprint};
 use msdeform_cuda::registry;
 
+use crate::Record;
 use crate::device::Device;
 use crate::verify::Report;
 
@@ -16,14 +17,97 @@ pub fn path(records: &Path, device: &dyn Device) -> PathBuf {
     records.join(device.slug()).join("ledger.json")
 }
 
+/// Why the GPU tests did not make an entry.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TestsError {
+    /// No such variant.
+    #[error(transparent)]
+    Variant(#[from] msdeform::Error),
+    /// The ledger.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// Nothing that was printed is about the variant.
+    #[error("no GPU test is named after `{variant}`")]
+    None {
+        /// The variant.
+        variant: &'static str,
+    },
+}
+
+/// Where and with what a verification ran.
+struct Place {
+    gpu: String,
+    driver: String,
+    nvrtc: String,
+}
+
+impl Place {
+    fn new(name: &str, facts: &BTreeMap<String, String>) -> Self {
+        let fact = |name: &str| facts.get(name).cloned().unwrap_or_default();
+        Self { gpu: name.to_owned(), driver: fact("driver_cuda"), nvrtc: fact("nvrtc") }
+    }
+}
+
 /// Writes what a report says about every CUDA variant and format it covers into the ledger at `path`.
 /// What the report does not cover stays as it was. Returns the number of entries written.
 ///
 /// # Errors
 /// [`LedgerError`] with the path.
 pub fn update(path: &Path, device: &dyn Device, report: &Report) -> Result<usize, LedgerError> {
-    let facts = device.facts();
-    let fact = |name: &str| facts.get(name).cloned().unwrap_or_default();
+    note(path, &Place::new(device.name(), &device.facts()), "verify", report)
+}
+
+/// The same from the comparisons that `bench` makes before it times, as a record holds them. The sources must
+/// be those that the record was made from: the caller checks.
+///
+/// # Errors
+/// [`LedgerError`] with the path.
+pub fn update_from_record(path: &Path, record: &Record) -> Result<usize, LedgerError> {
+    let place = Place::new(&record.device.name, &record.device.facts);
+    note(path, &place, "bench", &record.verification)
+}
+
+/// The same for a variant from what the GPU tests printed: every test named after it must have passed. Each of
+/// them runs every format. `record` says on which GPU.
+///
+/// # Errors
+/// [`TestsError`].
+pub fn update_from_tests(
+    path: &Path,
+    record: &Record,
+    variant: &str,
+    printed: &str,
+) -> Result<usize, TestsError> {
+    let variant = registry::find(variant)?;
+    let name = format!("::{}::", variant.spec().id);
+    let own: Vec<&str> =
+        printed.lines().filter(|line| line.starts_with("test ") && line.contains(&name)).collect();
+    let passed = own.iter().all(|line| line.trim_end().ends_with("... ok"));
+    if own.is_empty() {
+        return Err(TestsError::None { variant: variant.spec().id });
+    }
+    let Place { gpu, driver, nvrtc } = Place::new(&record.device.name, &record.device.facts);
+    let mut ledger = Ledger::read(path)?;
+    for &dtype in variant.spec().dtypes {
+        let verification = Verification {
+            fingerprint: fingerprint(variant, dtype),
+            gpu: gpu.clone(),
+            driver: driver.clone(),
+            nvrtc: nvrtc.clone(),
+            by: "tests".to_owned(),
+            cases: own.len(),
+            worst_rel_l2: None,
+            bound: variant.spec().rel_l2_bound(dtype),
+            passed,
+        };
+        ledger.record(variant, dtype, verification);
+    }
+    ledger.write(path)?;
+    Ok(variant.spec().dtypes.len())
+}
+
+fn note(path: &Path, place: &Place, by: &str, report: &Report) -> Result<usize, LedgerError> {
     let mut groups: BTreeMap<(&str, &str), Vec<&crate::verify::Verification>> = BTreeMap::new();
     for check in &report.checked {
         groups.entry((&check.label.variant, &check.label.dtype)).or_default().push(check);
@@ -42,9 +126,10 @@ pub fn update(path: &Path, device: &dyn Device, report: &Report) -> Result<usize
         });
         let verification = Verification {
             fingerprint: fingerprint(variant, dtype),
-            gpu: device.name().to_owned(),
-            driver: fact("driver_cuda"),
-            nvrtc: fact("nvrtc"),
+            gpu: place.gpu.clone(),
+            driver: place.driver.clone(),
+            nvrtc: place.nvrtc.clone(),
+            by: by.to_owned(),
             cases: checks.len(),
             worst_rel_l2: worst,
             bound: variant.spec().rel_l2_bound(dtype),

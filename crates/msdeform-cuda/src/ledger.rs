@@ -39,14 +39,23 @@ pub struct Verification {
     pub driver: String,
     /// What compiled the kernel.
     pub nvrtc: String,
-    /// Problems compared with the reference.
+    /// What compared it: `verify` (the whole matrix of workloads), `bench` (the timed workloads) or `tests`
+    /// (the GPU tests, which hold every case to the bound and write no errors down).
+    #[serde(default = "by_verify")]
+    pub by: String,
+    /// Problems compared with the reference, or tests.
     pub cases: usize,
-    /// The largest relative L2 error of any of them; nothing if one was not a number or did not run.
+    /// The largest relative L2 error of any of them; nothing if one was not a number, did not run, or was not
+    /// written down.
     pub worst_rel_l2: Option<f64>,
     /// The bound it was held to.
     pub bound: f64,
     /// Whether every case was within the bound.
     pub passed: bool,
+}
+
+fn by_verify() -> String {
+    "verify".to_owned()
 }
 
 /// All verifications on one kind of GPU.
@@ -274,6 +283,7 @@ mod tests {
 
     fn passed(fingerprint: String) -> Verification {
         Verification {
+            by: by_verify(),
             fingerprint,
             gpu: "NVIDIA H200".to_owned(),
             driver: "13.0".to_owned(),
