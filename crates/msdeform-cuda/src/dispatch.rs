@@ -29,9 +29,9 @@ pub static FORWARD: &[Rule] = &[
     Rule {
         variant: &FwdSplitGather,
         applies: |call| call.rows() <= 64 * u64::from(call.device.multiprocessors),
-        evidence: "ddetr_dec N=2 (36 rows per SM): 3.9 us against 4.9 for tiles; \
-                   dino_dec (109 rows per SM): 8.0 against 6.9 (f16, local, graph replay; \
-                   docs/kernels/fwd_split_gather.md)",
+        evidence: "ddetr_dec N=2 (36 rows per SM): 3.89 us against 4.27 for tiles; \
+                   dino_dec (109 rows per SM): 8.11 against 6.88 (f16, local, graph replay; \
+                   records/h200/2026-11-15-f77bd53)",
     },
     Rule {
         variant: &FwdTileGather,
@@ -52,13 +52,14 @@ pub static BACKWARD: &[Rule] = &[
         variant: &BwdLevelSort,
         applies: |call| level_samples(call) <= 4096,
         evidence: "a level that one block sorts in microseconds; ddetr_dec N=2 f16: 31 us a call in a CUDA \
-                   graph, where the seven launches of the next took 88 us in a first version",
+                   graph against 60 for the seven launches of the next; rtdetr_dec N=8: 50 against 72 \
+                   (records/h200/2026-11-15-f77bd53-2)",
     },
     Rule {
         variant: &BwdTileSort,
         applies: |_| true,
-        evidence: "ddetr_enc N=2, local: 388 us in f16, 627 us in f32; the updates of grad_value alone \
-                   take 850 us as atomics (H200, docs/kernels/bwd_tile_sort.md)",
+        evidence: "ddetr_enc N=2, local: 419 us in f16, 640 in f32, against 2731 and 2699 with atomics \
+                   (records/h200/2026-11-15-f77bd53-2)",
     },
     Rule {
         variant: &BwdOriginal,
