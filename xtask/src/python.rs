@@ -18,11 +18,20 @@ const TORCH_PACKAGES: [&str; 5] = ["numpy", "pillow", "pytest", "torch", "transf
 
 /// What `cargo xtask wheel` does.
 pub fn wheel() -> Result<ExitCode> {
-    let wheel = build_wheel()?;
+    let wheel = build_wheel(Effort::Full)?;
     let size_kib = std::fs::metadata(&wheel)?.len() / 1024;
     let shown = wheel.strip_prefix(tree::root()).unwrap_or(&wheel);
     println!("{} ({size_kib} KiB)", shown.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// How much the compiler does for a wheel: the same code either way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Effort {
+    /// What is published.
+    Full,
+    /// What is tested: without optimisation across crates, in half the time.
+    Quick,
 }
 
 fn package() -> PathBuf {
@@ -30,7 +39,7 @@ fn package() -> PathBuf {
 }
 
 /// Builds the wheel under `target/wheels` and returns it.
-fn build_wheel() -> Result<PathBuf> {
+fn build_wheel(effort: Effort) -> Result<PathBuf> {
     let environment = setup::python_environment("wheel", &BUILD_PACKAGES)?;
     let folder = tree::target().join("wheels");
     if folder.exists() {
@@ -39,6 +48,12 @@ fn build_wheel() -> Result<PathBuf> {
     let scripts = python_in(&environment).parent().map(Path::to_path_buf).unwrap_or_default();
     let mut maturin = Command::new(scripts.join("maturin"));
     maturin.args(["build", "--release", "--locked", "--out"]).arg(&folder).current_dir(package());
+    if effort == Effort::Quick {
+        maturin
+            .env("CARGO_PROFILE_RELEASE_LTO", "off")
+            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+            .env("CARGO_PROFILE_RELEASE_DEBUG", "none");
+    }
     if cfg!(target_os = "linux") {
         maturin.args(["--zig", "--compatibility", "manylinux2014"]);
         let cache = tree::cache().join("zig");
@@ -69,7 +84,7 @@ pub fn lint() -> Result<Report> {
 
 /// Builds the wheel and tests it in clean environments: alone, with each NVRTC, with PyTorch.
 pub fn test() -> Result<Report> {
-    let wheel = build_wheel()?;
+    let wheel = build_wheel(Effort::Quick)?;
     let mut count = Count::default();
     let alone = environment_with("package-alone", &wheel, "", &["pytest"])?;
     count = count.plus(pytest(&alone)?);

@@ -51,11 +51,21 @@ struct Finished {
 #[derive(Default)]
 pub struct Steps {
     finished: Vec<Finished>,
+    /// Names of the steps that are wanted; all if empty.
+    wanted: Vec<String>,
 }
 
 impl Steps {
-    /// Runs a step now.
+    /// Only steps of these names; all if there are none.
+    pub fn only(names: &[String]) -> Self {
+        Self { wanted: names.to_vec(), ..Self::default() }
+    }
+
+    /// Runs a step now, if it is wanted.
     pub fn run(&mut self, name: &'static str, step: impl FnOnce() -> Result<Report>) {
+        if !self.wanted.is_empty() && !self.wanted.iter().any(|wanted| wanted == name) {
+            return;
+        }
         println!("\n==> {name}");
         let start = Instant::now();
         let result = step();
@@ -117,5 +127,14 @@ mod tests {
         assert!(summary.ends_with("\n21 passed, 1 failed, 2 skipped"), "{summary}");
         assert!(summary.contains("a broken link"), "{summary}");
         assert!(!steps.finish());
+    }
+
+    #[test]
+    fn only_what_is_wanted_runs() {
+        let mut steps = Steps::only(&["docs".to_owned()]);
+        steps.run("tests", || anyhow::bail!("must not run"));
+        steps.run("docs", || Ok(Report::check("")));
+        assert!(steps.finish());
+        assert!(steps.summary().ends_with("\n1 passed, 0 failed, 0 skipped"));
     }
 }

@@ -17,11 +17,14 @@ pub struct TestArgs {
     /// Leave out what compiles everything once more: doctests, the documentation and the Python wheel
     #[arg(long)]
     quick: bool,
+    /// Only these steps, by the names in the summary
+    #[arg(long, value_name = "STEP", value_delimiter = ',')]
+    only: Vec<String>,
 }
 
 /// Runs all steps; the exit code says whether all of them passed.
 pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
-    let mut steps = Steps::default();
+    let mut steps = Steps::only(&args.only);
     let mut environment = Vec::new();
     steps.run("setup", || set_up(&mut environment));
     steps.run("format", || succeed(&mut cargo(["fmt", "--all", "--check"])));
