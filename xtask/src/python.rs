@@ -150,9 +150,14 @@ fn pytest(environment: &Path) -> Result<Count> {
     pytest_count(&finished)
 }
 
-/// Reads pytest's last line: `3 failed, 120 passed, 71 skipped in 90.00s`.
+/// Reads pytest's last line: `3 failed, 120 passed, 71 skipped in 90.00s`, with ` (0:01:30)` behind it from a
+/// minute on.
 fn pytest_count(finished: &Finished) -> Result<Count> {
-    let is_summary = |line: &&str| line.contains(" in ") && line.trim_end().ends_with('s');
+    let is_summary = |line: &&str| {
+        let line = line.trim_end();
+        let line = line.rsplit_once(" (").map_or(line, |(before, _)| before);
+        line.contains(" in ") && line.ends_with('s')
+    };
     let words = ["passed", "failed", "skipped", "error", "errors"];
     let line = finished
         .output
@@ -181,5 +186,7 @@ mod tests {
         assert!(count(false, "120 passed in 9.5s").is_err());
         assert!(count(true, "Traceback").is_err());
         assert_eq!(count(true, "7 passed in 0.1s").unwrap().passed, 7);
+        let long = count(true, "170 passed, 71 skipped in 191.44s (0:03:11)").unwrap();
+        assert_eq!(long, Count { passed: 170, failed: 0, skipped: 71 });
     }
 }
