@@ -15,7 +15,7 @@ use crate::output::{Align, Columns, print, print_json, progress};
 pub struct ProbeCommandArgs {
     #[command(flatten)]
     device: DeviceArgs,
-    /// Write the profile to profile.json in the device's folder of records, in place of an older one
+    /// Write it as the device's profile, in place of an older one
     #[arg(long)]
     record: bool,
     #[command(flatten)]
