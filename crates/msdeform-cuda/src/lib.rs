@@ -115,6 +115,7 @@ pub mod nvrtc;
 mod params;
 mod pipeline;
 mod plan;
+pub mod preamble;
 pub mod probe;
 pub mod registry;
 pub mod sources;

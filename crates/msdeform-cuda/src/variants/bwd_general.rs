@@ -75,6 +75,7 @@ impl Variant for BwdGeneral {
             sampling_alignment: problem.sampling_dtype().size_bytes(),
             query_raster_width: 0,
             grid_aux: lanes as i32,
+            ..Configuration::default()
         })
     }
 }

@@ -111,6 +111,7 @@ impl Variant for BwdLevelSort {
             sampling_alignment: sampling_alignment(call).max(4),
             query_raster_width: samples.raster_width,
             grid_aux: i32::from(samples.pixels),
+            ..Configuration::default()
         })
     }
 }

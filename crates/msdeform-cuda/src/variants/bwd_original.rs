@@ -96,6 +96,7 @@ impl Variant for BwdOriginal {
             sampling_alignment: problem.sampling_dtype().size_bytes(),
             query_raster_width: 0,
             grid_aux: 0,
+            ..Configuration::default()
         })
     }
 }

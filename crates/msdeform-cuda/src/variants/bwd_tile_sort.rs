@@ -140,6 +140,7 @@ impl Variant for BwdTileSort {
             sampling_alignment: sampling_alignment(call).max(4),
             query_raster_width: samples.raster_width,
             grid_aux: (parts << 1) as i32 | i32::from(samples.pixels),
+            ..Configuration::default()
         })
     }
 }

@@ -76,6 +76,7 @@ impl Variant for FwdGeneral {
             sampling_alignment: call.problem.sampling_dtype().size_bytes(),
             query_raster_width: 0,
             grid_aux: lanes as i32,
+            ..Configuration::default()
         })
     }
 }

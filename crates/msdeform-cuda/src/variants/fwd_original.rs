@@ -59,6 +59,7 @@ impl Variant for FwdOriginal {
             sampling_alignment: call.problem.sampling_dtype().size_bytes(),
             query_raster_width: 0,
             grid_aux: 0,
+            ..Configuration::default()
         })
     }
 }

@@ -235,6 +235,7 @@ impl Variant for FwdTileGather {
             sampling_alignment: sampling_alignment(call),
             query_raster_width: raster_width as i32,
             grid_aux: long_slabs as i32,
+            ..Configuration::default()
         })
     }
 }
