@@ -14,6 +14,7 @@ mod module;
 mod pointer;
 mod stream;
 mod tensor_map;
+mod texture;
 
 use std::ffi::CStr;
 use std::sync::OnceLock;
@@ -30,6 +31,7 @@ pub use module::{Function, LaunchGeometry, Module};
 pub(crate) use pointer::check_pointer;
 pub use stream::Stream;
 pub use tensor_map::EncodedMap;
+pub use texture::LayeredTexture;
 
 use crate::error::{CudaVersion, DriverError, Error, Result};
 

@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::gradients::Gradients;
 use crate::params::{BackwardParams, CallShape, ForwardParams, INLINE_LEVELS};
 use crate::pipeline::Pipeline;
-use crate::preamble::TileMaps;
+use crate::preamble::{LevelTextures, TileMaps};
 use crate::sources::SourceFile;
 use crate::strides::{OutputStrides, ValueStrides};
 
@@ -165,6 +165,8 @@ pub struct Configuration {
     pub grid_aux: i32,
     /// Descriptors of the value tensor that the parameter begins with.
     pub tile_maps: Option<TileMaps>,
+    /// Textures that the parameter begins with; never together with tensor maps.
+    pub textures: Option<LevelTextures>,
 }
 
 impl Default for Configuration {
@@ -179,6 +181,7 @@ impl Default for Configuration {
             query_raster_width: 0,
             grid_aux: 0,
             tile_maps: None,
+            textures: None,
         }
     }
 }

@@ -169,6 +169,9 @@ fn plan_on(
     if configuration.pipeline.launches().any(|(_, geometry)| geometry.cluster > 1) {
         return Err("a launch with clusters, which the emulator does not have".to_owned());
     }
+    if configuration.textures.is_some() {
+        return Err("textures, which the emulator does not have".to_owned());
+    }
     let cell = *cell;
     Ok(Case { cell, scene, problem, strides, device, backward, configuration, order, block_order })
 }

@@ -17,7 +17,20 @@ macro_rules! rungs {
     };
 }
 
-rungs![fwd_simple];
+mod resident;
+
+rungs![
+    fwd_simple,
+    fwd_direct_vec8,
+    fwd_distributed,
+    fwd_distributed_cluster,
+    fwd_smem_padded,
+    fwd_async_double_buffer,
+    fwd_tensor_core,
+    fwd_texture,
+    fwd_spatial_sort,
+    fwd_int8_value,
+];
 
 /// Channels of a rung.
 const CHANNELS: usize = 32;
@@ -58,6 +71,9 @@ const fn spec(
 
 /// Ampere: every instruction of a plain rung.
 const AMPERE: (u32, u32) = (8, 0);
+
+/// Hopper: clusters and bulk copies.
+const HOPPER: (u32, u32) = (9, 0);
 
 /// For a rung without limits of its own.
 fn anything(_: &Call<'_>) -> Result<(), String> {
