@@ -19,6 +19,7 @@ pub mod readme;
 pub mod record;
 pub mod report;
 mod statistics;
+pub mod tune;
 pub mod verify;
 pub mod work;
 pub mod workload;

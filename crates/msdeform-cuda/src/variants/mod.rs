@@ -260,6 +260,12 @@ impl KnobChoices {
         Ok(Self { chosen: chosen.to_vec() })
     }
 
+    /// All that the caller chose.
+    #[must_use]
+    pub fn chosen(&self) -> &[(String, i64)] {
+        &self.chosen
+    }
+
     /// What the caller chose, if anything.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<i64> {
