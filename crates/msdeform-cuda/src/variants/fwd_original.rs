@@ -33,6 +33,10 @@ impl Variant for FwdOriginal {
         kernel_source!("fwd_original.cu")
     }
 
+    fn claim(&self) -> Option<&'static str> {
+        Some("0.5 TFLOP/s, 1.0x")
+    }
+
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         check_inline_levels(call.problem)?;
         let counts = [
