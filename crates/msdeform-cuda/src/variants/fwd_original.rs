@@ -19,6 +19,7 @@ static SPEC: VariantSpec = VariantSpec {
     idea: "one thread per output element, scalar loads",
     why: "the kernel of 2018-2020 that every public implementation copies: the baseline",
     numerics: Numerics::Contract,
+    rung: false,
 };
 
 /// What the original used.

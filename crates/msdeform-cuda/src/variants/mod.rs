@@ -328,12 +328,6 @@ pub trait Variant: Send + Sync {
 }
 
 impl dyn Variant + '_ {
-    /// Whether it is kept to show a technique, and never dispatched to.
-    #[must_use]
-    pub fn is_rung(&self) -> bool {
-        self.source().name.starts_with("ladder/")
-    }
-
     /// Refuses, by name, what the variant cannot do.
     ///
     /// # Errors

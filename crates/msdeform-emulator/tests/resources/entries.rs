@@ -80,7 +80,7 @@ fn problems(variant: &dyn Variant) -> Vec<Result<Problem, Error>> {
                     .points(4)
                     .layout(layout)
                     .dtype(dtype);
-                if variant.is_rung() {
+                if variant.spec().rung {
                     return vec![builder.points(8).build()];
                 }
                 problems.push(builder.clone().build());

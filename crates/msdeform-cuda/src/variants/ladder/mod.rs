@@ -53,6 +53,7 @@ const fn spec(
         idea,
         why,
         numerics,
+        rung: true,
     }
 }
 
