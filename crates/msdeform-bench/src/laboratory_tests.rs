@@ -45,6 +45,7 @@ const fn spec(id: &'static str, direction: Direction) -> VariantSpec {
         idea: "the reference itself",
         why: "to test the tests",
         numerics: Numerics::Contract,
+        rung: false,
     }
 }
 
@@ -381,6 +382,7 @@ fn a_variant_that_fails_while_timed_is_an_error_with_its_name() {
 #[test]
 fn selections_take_what_workloads_list_unless_told() {
     let mut selection = Selection {
+        rungs: false,
         workloads: vec![workload::find("edge_one_pixel").unwrap().clone()],
         locations: Vec::new(),
         layouts: Vec::new(),

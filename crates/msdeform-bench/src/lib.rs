@@ -10,6 +10,7 @@ pub mod counters;
 pub mod device;
 pub mod generate;
 pub mod grid;
+pub mod ladder;
 pub mod ledger;
 mod measure;
 mod number;

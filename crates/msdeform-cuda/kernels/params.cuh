@@ -51,6 +51,9 @@ struct ForwardTensors {
     const void* locations;  // [batch, queries, heads, samples, 2], contiguous
     const void* weights;    // [batch, queries, heads, samples], contiguous
     void* output;           // [batch, queries, heads, channels], contiguous
+
+    // As BackwardTensors::workspace; null where the pipeline asked for none.
+    void* workspace;
 };
 
 struct ForwardParams : ForwardTensors, CallShape {};

@@ -116,6 +116,7 @@ pub mod nvrtc;
 mod params;
 mod pipeline;
 mod plan;
+pub mod preamble;
 pub mod probe;
 pub mod registry;
 pub mod sources;

@@ -69,6 +69,8 @@ pub struct ForwardParams {
     pub weights: u64,
     /// Device pointer.
     pub output: u64,
+    /// Device pointer; null where the pipeline needs none.
+    pub workspace: u64,
     /// Sizes, strides, levels.
     pub shape: CallShape,
 }
@@ -220,7 +222,7 @@ mod tests {
             )*};
         }
         same_offset!(LevelGeometry: height width row_pitch first_sample origin);
-        same_offset!(ForwardParams: value locations weights output);
+        same_offset!(ForwardParams: value locations weights output workspace);
         same_offset!(BackwardParams: value locations weights grad_output grad_value grad_locations
             grad_weights workspace grad_value_batch_stride grad_value_head_stride
             grad_value_pixel_stride grad_output_batch_stride grad_output_query_stride

@@ -2,6 +2,7 @@
 
 use msdeform::Direction;
 
+use crate::variants::ladder::RUNGS;
 use crate::variants::{
     Variant, bwd_general::BwdGeneral, bwd_level_sort::BwdLevelSort, bwd_original::BwdOriginal,
     bwd_tile_sort::BwdTileSort, fwd_general::FwdGeneral, fwd_original::FwdOriginal,
@@ -10,8 +11,11 @@ use crate::variants::{
 
 /// Every variant, in the order tables list them: forward before backward, the ladder first, then what
 /// the dispatcher uses.
-pub static REGISTRY: &[&dyn Variant] = &[
-    &FwdOriginal,
+pub static REGISTRY: &[&dyn Variant] =
+    &joined::<{ 1 + RUNGS.len() + PRODUCTS.len() }>(&[&[&FwdOriginal], RUNGS, PRODUCTS]);
+
+/// Everything but the ladder.
+const PRODUCTS: &[&dyn Variant] = &[
     &FwdGeneral,
     &FwdTileGather,
     &FwdSplitGather,
@@ -20,6 +24,21 @@ pub static REGISTRY: &[&dyn Variant] = &[
     &BwdTileSort,
     &BwdLevelSort,
 ];
+
+const fn joined<const N: usize>(parts: &[&[&'static dyn Variant]]) -> [&'static dyn Variant; N] {
+    let mut all: [&'static dyn Variant; N] = [&FwdOriginal; N];
+    let (mut part, mut at) = (0, 0);
+    while part < parts.len() {
+        let mut i = 0;
+        while i < parts[part].len() {
+            all[at] = parts[part][i];
+            i += 1;
+            at += 1;
+        }
+        part += 1;
+    }
+    all
+}
 
 /// The variant with an id.
 ///
@@ -39,7 +58,6 @@ pub fn baseline(direction: Direction) -> Option<&'static dyn Variant> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::path::Path;
 
     use msdeform::Problem;
 
@@ -51,19 +69,16 @@ mod tests {
 
     #[test]
     fn every_kernel_is_registered_once_under_its_own_name() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
-        let on_disk: BTreeSet<String> = std::fs::read_dir(folder)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .filter_map(|name| name.strip_suffix(".cu").map(str::to_owned))
-            .collect();
+        let on_disk: BTreeSet<String> = crate::sources::on_disk(".cu").into_iter().collect();
         let registered: BTreeSet<String> =
-            REGISTRY.iter().map(|variant| variant.spec().id.to_owned()).collect();
+            REGISTRY.iter().map(|variant| variant.source().name.to_owned()).collect();
         assert_eq!(registered.len(), REGISTRY.len(), "an id is used twice");
         assert_eq!(on_disk, registered);
         for variant in REGISTRY {
             let (id, source) = (variant.spec().id, variant.source());
-            assert_eq!(source.name, format!("{id}.cu"));
+            let file = source.name.strip_prefix("ladder/").unwrap_or(source.name);
+            assert_eq!(file, format!("{id}.cu"));
+            assert_eq!(file != source.name, variant.spec().rung, "{id} is in the wrong folder");
         }
     }
 
@@ -83,6 +98,7 @@ mod tests {
                         .levels([(8, 8), (4, 4)])
                         .points(4)
                         .dtype(dtype)
+                        .layout(spec.layouts[0])
                         .build()
                         .unwrap();
                     let mut call = Call::in_direction(spec.direction, &problem, &device);
@@ -103,7 +119,7 @@ mod tests {
 
     #[test]
     fn every_variant_has_its_page() {
-        let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/kernels");
+        let pages = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/kernels");
         for variant in REGISTRY {
             let page = pages.join(format!("{}.md", variant.spec().id));
             let text = std::fs::read_to_string(&page).unwrap_or_default();

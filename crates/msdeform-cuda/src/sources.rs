@@ -4,7 +4,7 @@
 /// A file handed to the compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceFile {
-    /// The name `#include` uses.
+    /// Its path under `kernels/`, which is also what `#include` names.
     pub name: &'static str,
     /// Its contents.
     pub text: &'static str,
@@ -21,8 +21,14 @@ pub const HEADERS: &[SourceFile] = embedded![
     "chunked_sample.cuh",
     "config.cuh",
     "intrinsics.cuh",
+    "ladder/rung.cuh",
     "numeric.cuh",
     "params.cuh",
+    "ptx_copies.cuh",
+    "ptx_matrices.cuh",
+    "ptx_memory.cuh",
+    "ptx_numbers.cuh",
+    "ptx_warps.cuh",
     "query_tiles.cuh",
     "sample_gradients.cuh",
     "tile_gather.cuh",
@@ -34,37 +40,45 @@ macro_rules! kernel_source {
     ($name:literal) => {
         $crate::sources::SourceFile {
             name: $name,
-            text: include_str!(concat!("../../kernels/", $name)),
+            text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/", $name)),
         }
     };
 }
 pub(crate) use kernel_source;
 
+/// Every file of a kind under `kernels/` but the probes, by its path there.
+#[cfg(test)]
+pub(crate) fn on_disk(extension: &str) -> Vec<String> {
+    let kernels = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
+    let mut found = Vec::new();
+    for folder in ["", "ladder/"] {
+        for entry in std::fs::read_dir(kernels.join(folder)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if name.ends_with(extension) {
+                found.push(format!("{folder}{name}"));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     #[test]
     fn every_header_in_the_folder_is_embedded() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
-        let mut on_disk: Vec<String> = std::fs::read_dir(folder)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .filter(|name| name.ends_with(".cuh"))
-            .collect();
-        on_disk.sort();
         let embedded: Vec<&str> = HEADERS.iter().map(|header| header.name).collect();
-        assert_eq!(on_disk, embedded);
+        assert_eq!(on_disk(".cuh"), embedded);
     }
 
     #[test]
-    fn only_the_intrinsics_speak_ptx_and_nothing_includes_the_toolkit() {
+    fn only_the_ptx_headers_speak_ptx_and_nothing_includes_the_toolkit() {
         let kernels = crate::registry::REGISTRY.iter().map(|variant| variant.source());
         for file in HEADERS.iter().copied().chain(kernels) {
-            let speaks_ptx = file.text.contains("asm");
-            assert_eq!(speaks_ptx, file.name == "intrinsics.cuh", "{}", file.name);
+            let speaks_ptx = file.text.contains("asm volatile(") || file.text.contains("asm(");
+            assert_eq!(speaks_ptx, file.name.starts_with("ptx_"), "{}", file.name);
             assert!(!file.text.contains("#include <"), "{}", file.name);
         }
     }

@@ -89,6 +89,7 @@ MSDA_DEVICE unsigned fma_bfloat2(unsigned a, unsigned b, unsigned c) {
 }
 // The product rounded once: adding -0 changes nothing.
 MSDA_DEVICE unsigned multiply_half2(unsigned a, unsigned b) { return fma_half2(a, b, 0x80008000u); }
+MSDA_DEVICE unsigned add_half2(unsigned a, unsigned b) { return fma_half2(a, 0x3c003c00u, b); }
 MSDA_DEVICE unsigned duplicate_low(unsigned pair) { return (pair & 0xffffu) * 0x10001u; }
 MSDA_DEVICE unsigned duplicate_high(unsigned pair) { return (pair >> 16) * 0x10001u; }
 MSDA_DEVICE float saturate(float value) { return __saturatef(value); }
@@ -275,6 +276,12 @@ MSDA_DEVICE void reduce_add(float* address, const float (&values)[2], Site site 
 MSDA_DEVICE void reduce_add(float* address, const float (&values)[4], Site site = Site::here()) {
     emu::require_aligned("red.v4", address, 16, site);
     for (int i = 0; i < 4; ++i) address[i] += values[i];
+}
+MSDA_DEVICE unsigned fetch_add(unsigned* counter, unsigned amount, Site site = Site::here()) {
+    emu::require_aligned("fetch_add", counter, sizeof *counter, site);
+    const unsigned old = *counter;
+    *counter += amount;
+    return old;
 }
 [[noreturn]] MSDA_DEVICE void trap(Site site = Site::here()) {
     emu::fail(emu::Fault::trap, site, "the kernel trapped");

@@ -13,6 +13,7 @@ mod graph;
 mod module;
 mod pointer;
 mod stream;
+mod tensor_map;
 
 use std::ffi::CStr;
 use std::sync::OnceLock;
@@ -28,6 +29,7 @@ pub use graph::Graph;
 pub use module::{Function, LaunchGeometry, Module};
 pub(crate) use pointer::check_pointer;
 pub use stream::Stream;
+pub use tensor_map::EncodedMap;
 
 use crate::error::{CudaVersion, DriverError, Error, Result};
 

@@ -196,17 +196,17 @@ impl Function {
     /// Queues the kernel with its one parameter. The context must be current.
     ///
     /// # Safety
-    /// `P` is what the kernel declares (or begins with it), and what it points to is valid on the
-    /// device for as long as the kernel runs.
-    pub(crate) unsafe fn launch<P>(
+    /// `params` leads to what the kernel declares, or to something that begins with it, and what that points
+    /// to is valid on the device for as long as the kernel runs.
+    pub(crate) unsafe fn launch(
         &self,
         stream: &Stream,
         geometry: &LaunchGeometry,
-        params: &P,
+        params: *const c_void,
     ) -> Result<(), DriverError> {
         let [grid_x, grid_y, grid_z] = geometry.grid;
         let [block_x, block_y, block_z] = geometry.block;
-        let mut arguments = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
+        let mut arguments = [params.cast_mut()];
         if geometry.cluster > 1 {
             let mut attribute: sys::CUlaunchAttribute =
                 // SAFETY: a C struct of integers, padding and a union of plain data.

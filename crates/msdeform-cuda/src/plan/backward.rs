@@ -253,7 +253,7 @@ impl BackwardPlan {
         let _entered = self.gate.context.enter()?;
         // SAFETY: the caller answers for the tensors and the workspace, whose parts lie inside of it
         // (the pipeline reserved them); the plan owns the level table.
-        unsafe { prepared.queue(stream, &params, region) }
+        unsafe { prepared.queue(stream, &params, params.value, region) }
     }
 
     /// Queues the operator on buffers of this crate; their formats and sizes are checked. Uses the

@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::nvrtc::KernelResources;
 use crate::params::{ForwardParams, LevelGeometry};
+use crate::pipeline::Region;
 use crate::variants::{Configuration, KnobChoices};
 
 /// The tensors of a forward call, in device memory.
@@ -29,7 +30,7 @@ pub struct DevicePointers {
 
 /// A forward call, ready to be launched any number of times, from any thread, on any stream of its
 /// device. Launching allocates nothing, waits for nothing, takes no lock, and can be captured in a
-/// graph.
+/// graph. (A variant with a workspace, which only the ladder has, takes one launch at a time.)
 ///
 /// A plan belongs to one problem. Making one for another image size, batch or number of queries
 /// compiles nothing: it takes microseconds.
@@ -41,6 +42,9 @@ pub struct ForwardPlan {
     main: Option<Prepared<ForwardParams>>,
     /// Takes over where pointers are not aligned as `main` needs them.
     unaligned: Option<Prepared<ForwardParams>>,
+    /// What the pipeline's steps share. Only variants of the laboratory have one: launches of such a plan
+    /// must not overlap.
+    workspace: Option<DeviceBuffer<u8>>,
     /// Keeps `CallShape::level_table` alive.
     _level_table: Option<DeviceBuffer<LevelGeometry>>,
     spec: &'static VariantSpec,
@@ -77,6 +81,7 @@ impl ForwardPlan {
             },
             main: None,
             unaligned: None,
+            workspace: None,
             _level_table: None,
             spec: choices.sure.variant.spec(),
         };
@@ -96,6 +101,10 @@ impl ForwardPlan {
             let fallback = dispatch::LAST_RESORT;
             let scalar = KnobChoices::new(fallback, &[("VECTOR".to_owned(), 1)])?;
             plan.unaligned = Some(Prepared::new(engine, fallback, &call, &scalar, params)?);
+        }
+        let workspace_bytes = main.configuration.pipeline.workspace_bytes;
+        if workspace_bytes > 0 {
+            plan.workspace = Some(DeviceBuffer::uninitialised(context, workspace_bytes)?);
         }
         plan.main = Some(main);
         plan._level_table = level_table;
@@ -123,11 +132,17 @@ impl ForwardPlan {
             _ => main,
         };
         let DevicePointers { value, locations, weights, output } = pointers;
-        let params = ForwardParams { value, locations, weights, output, ..prepared.params };
+        let workspace = self.workspace.as_ref().map_or(0, DeviceBuffer::address);
+        let params =
+            ForwardParams { value, locations, weights, output, workspace, ..prepared.params };
+        let region = |region| match region {
+            Region::Workspace { offset, bytes } => (workspace + offset as u64, bytes),
+            // A forward pipeline has no such tensor.
+            Region::GradValue => (0, 0),
+        };
         let _entered = self.gate.context.enter()?;
-        // SAFETY: the caller answers for the tensors, the plan owns the level table; a forward
-        // pipeline zeroes nothing.
-        unsafe { prepared.queue(stream, &params, |_| (0, 0)) }
+        // SAFETY: the caller answers for the tensors, the plan owns the level table and the workspace.
+        unsafe { prepared.queue(stream, &params, value, region) }
     }
 
     /// Queues the operator on buffers of this crate; their formats and sizes are checked.

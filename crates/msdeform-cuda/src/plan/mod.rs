@@ -3,17 +3,21 @@
 mod backward;
 mod forward;
 
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use msdeform::{DType, Problem, VariantSpec};
 
 use crate::dispatch;
-use crate::driver::{Context, DeviceBuffer, LaunchGeometry, Stream, check_pointer, zero_bytes};
+use crate::driver::{
+    Context, DeviceBuffer, EncodedMap, LaunchGeometry, Stream, check_pointer, zero_bytes,
+};
 use crate::engine::{Engine, Kernel};
 use crate::error::{DriverError, Error, Result};
 use crate::nvrtc::KernelResources;
 use crate::params::{INLINE_LEVELS, LevelGeometry, level_geometry};
 use crate::pipeline::{Region, Step};
+use crate::preamble::TileMap;
 use crate::registry;
 use crate::strides::ValueStrides;
 use crate::tuning::{self, Choice};
@@ -204,6 +208,8 @@ struct Prepared<P> {
     configuration: Configuration,
     queue: Vec<Queued>,
     params: P,
+    /// The descriptors that the parameter begins with, and how many it has room for.
+    tile_maps: Option<(Vec<TileMap>, usize)>,
 }
 
 /// A step with what it needs.
@@ -265,7 +271,14 @@ impl<P> Prepared<P> {
                 }
             });
         }
-        Ok(Self { spec, configuration, queue, params })
+        let tile_maps = match configuration.tile_maps {
+            None => None,
+            Some(maps) => {
+                let found = maps.of(call).map_err(|reason| variant.refusal(reason))?;
+                Some((found, maps.capacity(call.problem.levels().len())))
+            }
+        };
+        Ok(Self { spec, configuration, queue, params, tile_maps })
     }
 
     fn is_aligned(&self, tensors: &[Tensor]) -> bool {
@@ -285,7 +298,7 @@ impl<P> Prepared<P> {
             || self.configuration.sampling_alignment > sampling_bytes
     }
 
-    /// Queues every step. The context must be current.
+    /// Queues every step. The context must be current. `value` is the address of the value tensor.
     ///
     /// # Safety
     /// `params` holds what the kernels take, valid until the stream is done, and `region` returns the
@@ -294,15 +307,24 @@ impl<P> Prepared<P> {
         &self,
         stream: &Stream,
         params: &P,
+        value: u64,
         region: impl Fn(Region) -> (u64, usize),
     ) -> Result<()> {
         let refused = |source: DriverError| Error::Launch { variant: self.spec.id, source };
+        let with_maps;
+        let argument = match &self.tile_maps {
+            None => std::ptr::from_ref(params).cast::<c_void>(),
+            Some((maps, capacity)) => {
+                with_maps = parameter_with_maps(params, maps, *capacity, value).map_err(refused)?;
+                with_maps.as_ptr().cast::<c_void>()
+            }
+        };
         for step in &self.queue {
             match step {
                 // SAFETY: the parameter begins with what the kernel declares (a layout test holds
                 // that); the caller answers for what it points to.
                 Queued::Launch { kernel, geometry, .. } => unsafe {
-                    kernel.function.launch(stream, geometry, params)
+                    kernel.function.launch(stream, geometry, argument)
                 },
                 Queued::Zero(target) => {
                     let (address, bytes) = region(*target);
@@ -323,6 +345,26 @@ impl<P> Prepared<P> {
             Queued::Zero(_) => None,
         })
     }
+}
+
+/// The bytes of a parameter that begins with tensor maps.
+fn parameter_with_maps<P>(
+    params: &P,
+    maps: &[TileMap],
+    capacity: usize,
+    value: u64,
+) -> std::result::Result<Vec<EncodedMap>, DriverError> {
+    let tail = size_of::<P>().div_ceil(size_of::<EncodedMap>());
+    let mut bytes = vec![EncodedMap::unused(); capacity + tail];
+    for (encoded, map) in bytes.iter_mut().zip(maps) {
+        *encoded = EncodedMap::new(value, map)?;
+    }
+    // SAFETY: the last `tail` entries are plain bytes and at least as large as the parameter.
+    unsafe {
+        let target = bytes.as_mut_ptr().add(capacity).cast::<u8>();
+        std::ptr::copy_nonoverlapping(std::ptr::from_ref(params).cast(), target, size_of::<P>());
+    }
+    Ok(bytes)
 }
 
 /// Levels that do not fit the parameter, in device memory.

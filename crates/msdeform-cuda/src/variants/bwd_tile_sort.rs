@@ -26,6 +26,7 @@ static SPEC: VariantSpec = VariantSpec {
     idea: "a counting sort of the samples by tile of pixels; every tile sums its list on tensor cores",
     why: "no atomics, no zeroing: 8 bytes are moved per sample and tile instead of 4 x 32 sums in L2",
     numerics: Numerics::Contract,
+    rung: false,
 };
 
 const PIECE: Knob = Knob {
@@ -140,6 +141,7 @@ impl Variant for BwdTileSort {
             sampling_alignment: sampling_alignment(call).max(4),
             query_raster_width: samples.raster_width,
             grid_aux: (parts << 1) as i32 | i32::from(samples.pixels),
+            ..Configuration::default()
         })
     }
 }

@@ -19,6 +19,7 @@ static SPEC: VariantSpec = VariantSpec {
     idea: "a power-of-two group of lanes per output row, sample metadata once per group by shuffles",
     why: "any channels, levels, points, strides, sizes and alignment: nothing is ever refused",
     numerics: Numerics::Contract,
+    rung: false,
 };
 
 /// As in the kernel.
@@ -76,6 +77,7 @@ impl Variant for FwdGeneral {
             sampling_alignment: call.problem.sampling_dtype().size_bytes(),
             query_raster_width: 0,
             grid_aux: lanes as i32,
+            ..Configuration::default()
         })
     }
 }

@@ -12,6 +12,7 @@ pub mod fwd_general;
 pub mod fwd_original;
 pub mod fwd_split_gather;
 pub mod fwd_tile_gather;
+pub mod ladder;
 mod sample_gradients;
 mod tile_lists;
 
@@ -22,6 +23,7 @@ use crate::error::Error;
 use crate::gradients::Gradients;
 use crate::params::{BackwardParams, CallShape, ForwardParams, INLINE_LEVELS};
 use crate::pipeline::Pipeline;
+use crate::preamble::TileMaps;
 use crate::sources::SourceFile;
 use crate::strides::{OutputStrides, ValueStrides};
 
@@ -161,6 +163,24 @@ pub struct Configuration {
     pub query_raster_width: i32,
     /// [`CallShape::grid_aux`].
     pub grid_aux: i32,
+    /// Descriptors of the value tensor that the parameter begins with.
+    pub tile_maps: Option<TileMaps>,
+}
+
+impl Default for Configuration {
+    /// Everything stable compiled in, 16-byte loads, no hints and nothing to launch yet.
+    fn default() -> Self {
+        Self {
+            specialise: Specialise::Model,
+            knobs: Vec::new(),
+            pipeline: Pipeline::default(),
+            value_alignment: 16,
+            sampling_alignment: 16,
+            query_raster_width: 0,
+            grid_aux: 0,
+            tile_maps: None,
+        }
+    }
 }
 
 impl Configuration {
@@ -282,6 +302,11 @@ pub trait Variant: Send + Sync {
     /// The kernel.
     fn source(&self) -> SourceFile;
 
+    /// What the seed document says that its own version of this achieves.
+    fn claim(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Whether a call in [`Mode::Deterministic`] gives the same bits on every run, whatever the launch
     /// geometry. Sums in an order that depends on who comes first (atomics) do not.
     fn is_deterministic(&self) -> bool {
@@ -371,7 +396,7 @@ mod tests {
     use super::*;
     use crate::registry::REGISTRY;
 
-    fn problem(batch: usize, queries: usize, size: usize) -> Problem {
+    fn problem(layout: ValueLayout, batch: usize, queries: usize, size: usize) -> Problem {
         Problem::builder()
             .batch(batch)
             .heads(8)
@@ -380,6 +405,7 @@ mod tests {
             .levels([(size as i64, size as i64 + 3), (size as i64 / 2, size as i64 / 2)])
             .points(4)
             .dtype(DType::F16)
+            .layout(layout)
             .build()
             .unwrap()
     }
@@ -388,16 +414,17 @@ mod tests {
     fn image_sizes_batches_and_queries_never_compile_again() {
         let device = DeviceProps::h200();
         for variant in REGISTRY {
+            let layout = variant.spec().layouts[0];
             let options = |problem: &Problem| {
                 let call = Call::in_direction(variant.spec().direction, problem, &device);
                 variant.check(&call).ok()?;
                 let configuration = variant.configure(&call, &KnobChoices::default()).ok()?;
                 Some(configuration.defines(&call))
             };
-            let large = options(&problem(2, 4096, 64));
+            let large = options(&problem(layout, 2, 4096, 64));
             assert!(large.is_some(), "{variant:?} refuses an ordinary problem");
-            assert_eq!(large, options(&problem(2, 5000, 72)), "{variant:?}");
-            assert_eq!(large, options(&problem(3, 4096, 64)), "{variant:?}");
+            assert_eq!(large, options(&problem(layout, 2, 5000, 72)), "{variant:?}");
+            assert_eq!(large, options(&problem(layout, 3, 4096, 64)), "{variant:?}");
         }
     }
 
@@ -422,6 +449,7 @@ mod tests {
             sampling_alignment: 4,
             query_raster_width: 0,
             grid_aux: 0,
+            ..Configuration::default()
         };
         let device = DeviceProps::h200();
         let mut call = Call::new(&problem, &device);
@@ -439,7 +467,7 @@ mod tests {
 
     #[test]
     fn a_variant_refuses_the_other_direction_and_a_promise_it_cannot_keep() {
-        let (problem, device) = (problem(1, 16, 8), DeviceProps::h200());
+        let (problem, device) = (problem(ValueLayout::Interleaved, 1, 16, 8), DeviceProps::h200());
         for variant in REGISTRY {
             for direction in Direction::ALL {
                 let mut call = Call::in_direction(direction, &problem, &device);

@@ -107,6 +107,17 @@ pub fn cover(
         return cover;
     }
 
+    if variant.spec().rung {
+        // A technique in one setting: both layouts, equal and differing points, every value of a knob.
+        cover.add([formats[0]], &supported);
+        let uneven = Cell { model: &MODELS[2], ..formats[1] }.with_f32_sampling();
+        cover.add([uneven, formats[1]], &supported);
+        for (turn, &knob) in knobs.iter().enumerate() {
+            let cell = formats[turn % formats.len()];
+            cover.add([Cell { knob: Some(knob), ..cell }], &supported);
+        }
+        return cover;
+    }
     for cell in &formats {
         // A variant that does not do the first model is given the next one it does.
         cover.add(in_every_model(cell), &supported);

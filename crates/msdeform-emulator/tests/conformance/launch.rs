@@ -1,11 +1,14 @@
 //! A case as the emulator runs it: steps, parameters, device memory.
 
 use msdeform::Problem;
+use msdeform_cuda::variants::{Call, Configuration};
 use msdeform_cuda::{
     BackwardParams, CallShape, ForwardParams, INLINE_LEVELS, LevelGeometry, Region, Step,
     entry_name, level_geometry,
 };
-use msdeform_emulator::{Buffer, Launch, LaunchStep, placeholder_address};
+use msdeform_emulator::{
+    Buffer, Launch, LaunchStep, TENSOR_MAP_BYTES, TensorMap, placeholder_address,
+};
 
 use super::inputs::Inputs;
 use super::run::Case;
@@ -51,7 +54,13 @@ pub fn prepare(id: &str, entries: &[String], case: &Case, inputs: &Inputs) -> La
         let output_bytes = problem.output_len() * value_bytes;
         params.output = memory.add(Buffer::output(output_bytes), of_value);
         params.shape.level_table = level_table;
-        return launch(id, entries, case, memory, bytes_of_forward(&params), None);
+        if configuration.pipeline.workspace_bytes > 0 {
+            params.workspace =
+                memory.add(Buffer::output(configuration.pipeline.workspace_bytes), 0);
+        }
+        let mut bytes = tile_map_bytes(&call, configuration, value);
+        bytes.extend(bytes_of_forward(&params));
+        return launch(id, entries, case, memory, bytes, None);
     };
 
     let mut params = configuration.backward_params(&call).unwrap();
@@ -106,6 +115,24 @@ fn launch(
     launch
 }
 
+/// The tensor maps that the parameter begins with, if any.
+fn tile_map_bytes(call: &Call<'_>, configuration: &Configuration, value: u64) -> Vec<u8> {
+    let Some(maps) = configuration.tile_maps else { return Vec::new() };
+    let mut bytes = Vec::new();
+    for map in maps.of(call).unwrap() {
+        let encoded = TensorMap {
+            base: value + map.offset_bytes,
+            element_bytes: map.element_bytes,
+            size: map.size,
+            stride_bytes: map.stride_bytes,
+            box_size: map.tile,
+        };
+        bytes.extend(encoded.encode().unwrap());
+    }
+    bytes.resize(maps.capacity(call.problem.levels().len()) * TENSOR_MAP_BYTES, 0);
+    bytes
+}
+
 fn level_table_bytes(problem: &Problem) -> Vec<u8> {
     let levels = level_geometry(problem).unwrap();
     levels
@@ -141,6 +168,6 @@ unsafe fn bytes_of<T>(params: &T) -> Vec<u8> {
 const _: () = {
     assert!(size_of::<LevelGeometry>() == 24);
     assert!(size_of::<CallShape>() == 3 * 8 + 8 * 4 + 8 + INLINE_LEVELS * 24);
-    assert!(size_of::<ForwardParams>() == 4 * 8 + size_of::<CallShape>());
+    assert!(size_of::<ForwardParams>() == 5 * 8 + size_of::<CallShape>());
     assert!(size_of::<BackwardParams>() == 15 * 8 + size_of::<CallShape>());
 };

@@ -79,7 +79,7 @@ pub fn run_variant(variant: &'static dyn Variant, full: bool) -> Outcome {
     let mut groups: BTreeMap<Vec<String>, Vec<Case>> = BTreeMap::new();
     for (index, cell) in cells.iter().enumerate() {
         for (turn, scene) in scenes(spec.direction).enumerate() {
-            if !full && left_to_other_cells(spec.direction, index, turn) {
+            if !full && left_to_other_cells(variant, index, turn) {
                 continue;
             }
             match plan(variant, cell, scene, index + turn) {
@@ -106,10 +106,11 @@ pub fn run_variant(variant: &'static dyn Variant, full: bool) -> Outcome {
     outcome
 }
 
-/// A backward scene takes several times as long as a forward one. After the first cell each runs a third
-/// of them, in turns, so that every scene still meets every format.
-fn left_to_other_cells(direction: Direction, cell: usize, scene: usize) -> bool {
-    direction == Direction::Backward && cell > 0 && !(cell + scene).is_multiple_of(3)
+/// A backward scene takes several times as long as a forward one, and rungs are many. After the first cell
+/// each runs a third of them, in turns, so that every scene still meets every format.
+fn left_to_other_cells(variant: &dyn Variant, cell: usize, scene: usize) -> bool {
+    let thinned = variant.spec().direction == Direction::Backward || variant.spec().rung;
+    thinned && cell > 0 && !(cell + scene).is_multiple_of(3)
 }
 
 /// The case, or why there is none.

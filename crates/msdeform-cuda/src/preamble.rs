@@ -1,0 +1,157 @@
+//! What a kernel's parameter begins with when the call alone does not say enough: descriptors that the
+//! driver makes of the value tensor, once its address is known.
+//!
+//! The parameter of such a kernel is `struct { TensorMap map[N]; ForwardParams call; }`.
+
+use msdeform::ValueLayout;
+
+use crate::params::level_geometry;
+use crate::variants::Call;
+
+/// Maps that fit the 32764 bytes a parameter may have, with room for the call.
+pub const MAPS_PER_SLAB_CAPACITY: usize = 224;
+
+/// Tensor maps of the value tensor, for the copy engine of compute capability 9.0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TileMaps {
+    /// Channels, columns and rows of the tile that one copy moves.
+    pub tile: [u32; 3],
+    /// How they are made.
+    pub kind: MapKind,
+}
+
+/// How many maps there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapKind {
+    /// Three dimensions (channel, column, row); one per image, head and level, at
+    /// `slab * levels + level`, in an array of [`MAPS_PER_SLAB_CAPACITY`].
+    PerSlab,
+    /// Four dimensions, the last one being the slab (image and head); one per level.
+    PerLevel,
+}
+
+/// One map, as the driver (or the emulator) is asked for it. Zeros outside; no swizzle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TileMap {
+    /// First element, in bytes from the value tensor's address.
+    pub offset_bytes: u64,
+    /// Elements along each dimension, innermost first.
+    pub size: Vec<u32>,
+    /// Bytes from one element to the next along each dimension but the innermost.
+    pub stride_bytes: Vec<u64>,
+    /// Elements of the tile along each dimension.
+    pub tile: Vec<u32>,
+    /// Bytes of one element.
+    pub element_bytes: u32,
+}
+
+impl TileMaps {
+    /// Every map that the parameter holds, in its order.
+    ///
+    /// # Errors
+    /// The reason why the call has none, in words that complete "variant x cannot do this: ...".
+    pub fn of(&self, call: &Call<'_>) -> Result<Vec<TileMap>, String> {
+        let (problem, strides) = (call.problem, call.strides);
+        if problem.layout() == ValueLayout::Interleaved {
+            return Err("no interleaved values: slabs are not evenly spaced".to_owned());
+        }
+        if strides.batch != strides.head * problem.heads() as i64 && problem.batch() > 1 {
+            return Err(format!("value strides {strides:?}; images must follow each other"));
+        }
+        let slabs = problem.batch() * problem.heads();
+        let maps = slabs * problem.levels().len();
+        if self.kind == MapKind::PerSlab && maps > MAPS_PER_SLAB_CAPACITY {
+            return Err(format!(
+                "{slabs} slabs of {} levels take {maps} tensor maps, at most {MAPS_PER_SLAB_CAPACITY}",
+                problem.levels().len()
+            ));
+        }
+        let element_bytes = problem.dtype().size_bytes();
+        let bytes = |elements: i64| elements.unsigned_abs() * element_bytes as u64;
+        let levels = level_geometry(problem).map_err(|error| error.to_string())?;
+        let [channels, columns, rows] = self.tile;
+        let of_level = |slab: usize, level: &crate::params::LevelGeometry| {
+            let mut map = TileMap {
+                offset_bytes: bytes(slab as i64 * strides.head + level.origin * strides.pixel),
+                size: vec![problem.channels() as u32, level.width as u32, level.height as u32],
+                stride_bytes: vec![
+                    bytes(strides.pixel),
+                    bytes(i64::from(level.row_pitch) * strides.pixel),
+                ],
+                tile: vec![channels, columns, rows],
+                element_bytes: element_bytes as u32,
+            };
+            if self.kind == MapKind::PerLevel {
+                map.size.push(slabs as u32);
+                map.stride_bytes.push(bytes(strides.head));
+                map.tile.push(1);
+            }
+            map
+        };
+        Ok(match self.kind {
+            MapKind::PerLevel => levels.iter().map(|level| of_level(0, level)).collect(),
+            MapKind::PerSlab => (0..slabs)
+                .flat_map(|slab| levels.iter().map(move |level| (slab, level)))
+                .map(|(slab, level)| of_level(slab, level))
+                .collect(),
+        })
+    }
+
+    /// Entries of the array in the parameter.
+    #[must_use]
+    pub fn capacity(&self, levels: usize) -> usize {
+        match self.kind {
+            MapKind::PerSlab => MAPS_PER_SLAB_CAPACITY,
+            MapKind::PerLevel => levels,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use msdeform::{DType, Problem};
+
+    use super::*;
+    use crate::driver::DeviceProps;
+
+    fn maps(layout: ValueLayout, kind: MapKind) -> Result<Vec<TileMap>, String> {
+        let problem = Problem::builder()
+            .batch(2)
+            .heads(3)
+            .channels(32)
+            .queries(5)
+            .levels([(8, 9), (4, 5)])
+            .dtype(DType::F16)
+            .layout(layout)
+            .build()
+            .unwrap();
+        let device = DeviceProps::h200();
+        TileMaps { tile: [32, 2, 2], kind }.of(&Call::new(&problem, &device))
+    }
+
+    #[test]
+    fn a_map_covers_the_pixels_of_a_level_and_not_its_border() {
+        let per_level = maps(ValueLayout::HeadMajorPadded, MapKind::PerLevel).unwrap();
+        let slab = (10 * 11 + 6 * 7) * 64;
+        assert_eq!(
+            per_level[1],
+            TileMap {
+                offset_bytes: (10 * 11 + 7 + 1) * 64,
+                size: vec![32, 5, 4, 6],
+                stride_bytes: vec![64, 7 * 64, slab],
+                tile: vec![32, 2, 2, 1],
+                element_bytes: 2,
+            }
+        );
+        let per_slab = maps(ValueLayout::HeadMajorPadded, MapKind::PerSlab).unwrap();
+        assert_eq!(per_slab.len(), 12);
+        assert_eq!(per_slab[2 * 2 + 1].offset_bytes, 2 * slab + per_level[1].offset_bytes);
+        assert_eq!(per_slab[5].size, [32, 5, 4]);
+    }
+
+    #[test]
+    fn interleaved_values_are_refused_by_name() {
+        let reason = maps(ValueLayout::Interleaved, MapKind::PerLevel).unwrap_err();
+        assert!(reason.contains("interleaved"), "{reason}");
+    }
+}
