@@ -32,6 +32,8 @@ pub struct Selection {
     pub directions: Vec<Direction>,
     /// Ids of variants; empty for all of the device.
     pub variants: Vec<String>,
+    /// Whether all of them includes the rungs of the ladder.
+    pub rungs: bool,
     /// Other sizes than the workload's.
     pub sizes: Sizes,
     /// Seed of the inputs.
@@ -84,7 +86,10 @@ impl Selection {
         Ok(registered
             .into_iter()
             .filter(|spec| self.directions.contains(&spec.direction))
-            .filter(|spec| self.variants.is_empty() || self.variants.iter().any(|id| id == spec.id))
+            .filter(|spec| match self.variants.is_empty() {
+                true => self.rungs || !spec.rung,
+                false => self.variants.iter().any(|id| id == spec.id),
+            })
             .collect())
     }
 }

@@ -99,7 +99,7 @@ pub struct GridArgs {
     /// Built-in workloads by name, or paths of workload files
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     pub workload: Vec<String>,
-    /// Variants by id [default: every one that fits]
+    /// Variants by id [default: every one that fits; those of the ladder only to verify]
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub variant: Vec<String>,
     /// Only forward or only backward
@@ -132,7 +132,8 @@ fn fast_dtype(name: &str) -> Result<DType, String> {
 }
 
 impl GridArgs {
-    /// The part of the grid that is meant; `defaults` where no workload is named.
+    /// The part of the grid that is meant; `defaults` where no workload is named. All of it has the rungs of
+    /// the ladder too.
     pub fn selection(
         &self,
         defaults: impl Iterator<Item = &'static Workload>,
@@ -151,6 +152,7 @@ impl GridArgs {
             dtypes: self.dtype.clone(),
             directions: msdeform_bench::case::directions(self.direction),
             variants: self.variant.clone(),
+            rungs: breadth == Breadth::All,
             sizes: Sizes { batch: self.batch, queries: self.queries },
             seed: STANDARD_SEED,
         })

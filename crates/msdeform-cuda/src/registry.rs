@@ -78,6 +78,7 @@ mod tests {
             let (id, source) = (variant.spec().id, variant.source());
             let file = source.name.strip_prefix("ladder/").unwrap_or(source.name);
             assert_eq!(file, format!("{id}.cu"));
+            assert_eq!(file != source.name, variant.spec().rung, "{id} is in the wrong folder");
         }
     }
 

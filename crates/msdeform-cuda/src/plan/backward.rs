@@ -146,8 +146,7 @@ impl BackwardPlan {
         grad_output.check(problem)?;
         let backward = BackwardCall { gradients, mode: options.mode, grad_output };
         let call = options.plan.call(context, problem, Some(backward))?;
-        let variant = options.plan.choose(&call)?;
-        let knobs = KnobChoices::new(variant, &options.plan.knobs)?;
+        let choices = options.plan.choices(engine, &call)?;
         let (value_bytes, sampling_bytes) = element_bytes(problem);
         let asked = |asked: bool, bytes: usize| if asked { bytes } else { 0 };
         let locations = problem.locations_len() * sampling_bytes;
@@ -171,7 +170,7 @@ impl BackwardPlan {
             owner: options.workspace,
             workspace_bytes: 0,
             workspace: None,
-            spec: variant.spec(),
+            spec: choices.sure.variant.spec(),
         };
         if call.is_empty() || gradients.mask() == 0 {
             return Ok(plan);
@@ -183,7 +182,8 @@ impl BackwardPlan {
             params.shape.level_table = table_address;
             Ok(params)
         };
-        let main = Prepared::new(engine, variant, &call, &knobs, params)?;
+        let main = Prepared::best(engine, &choices, &call, params)?;
+        plan.spec = main.spec;
         if main.needs_fallback(problem) {
             let (fallback, knobs) = (dispatch::LAST_RESORT_BACKWARD, KnobChoices::default());
             plan.unaligned = Some(Prepared::new(engine, fallback, &call, &knobs, params)?);

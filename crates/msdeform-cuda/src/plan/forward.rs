@@ -68,8 +68,7 @@ impl ForwardPlan {
     pub fn new(engine: &Engine, problem: &Problem, options: &PlanOptions) -> Result<Self> {
         let context = engine.context();
         let call = options.call(context, problem, None)?;
-        let variant = options.choose(&call)?;
-        let knobs = KnobChoices::new(variant, &options.knobs)?;
+        let choices = options.choices(engine, &call)?;
         let (value_bytes, sampling_bytes) = element_bytes(problem);
         let mut plan = Self {
             gate: Gate::new(context, options.pointer_checks),
@@ -84,7 +83,7 @@ impl ForwardPlan {
             unaligned: None,
             workspace: None,
             _level_table: None,
-            spec: variant.spec(),
+            spec: choices.sure.variant.spec(),
         };
         if call.is_empty() {
             return Ok(plan);
@@ -96,7 +95,8 @@ impl ForwardPlan {
             params.shape.level_table = table_address;
             Ok(params)
         };
-        let main = Prepared::new(engine, variant, &call, &knobs, params)?;
+        let main = Prepared::best(engine, &choices, &call, params)?;
+        plan.spec = main.spec;
         if main.needs_fallback(problem) {
             let fallback = dispatch::LAST_RESORT;
             let scalar = KnobChoices::new(fallback, &[("VECTOR".to_owned(), 1)])?;

@@ -6,7 +6,7 @@ mod forward;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use msdeform::{DType, Direction, Problem, VariantSpec};
+use msdeform::{DType, Problem, VariantSpec};
 
 use crate::dispatch;
 use crate::driver::{
@@ -21,6 +21,7 @@ use crate::pipeline::{Region, Step};
 use crate::preamble::TileMap;
 use crate::registry;
 use crate::strides::ValueStrides;
+use crate::tuning::{self, Choice};
 use crate::variants::{BackwardCall, Call, Configuration, KnobChoices, Variant};
 
 pub use backward::{
@@ -72,11 +73,12 @@ impl PlanOptions {
         Ok(Call { problem, strides, device, query_raster_width, backward })
     }
 
-    /// The caller's choice, the environment's, or the dispatcher's. Whoever names a variant gets that
-    /// one or an error: a silent substitute would be measured or trusted as something it is not. The
-    /// environment speaks to both directions at once, so there a name of the other one is no choice.
-    fn choose(&self, call: &Call<'_>) -> Result<&'static dyn Variant> {
-        let variant = match &self.variant {
+    /// What computes a call: the caller's choice or the environment's, or what was measured on this machine and
+    /// else the dispatcher's. Whoever names a variant gets that one or an error: a silent
+    /// substitute would be measured or trusted as something it is not. The environment speaks to both directions
+    /// at once, so there a name of the other one is no choice.
+    fn choices(&self, engine: &Engine, call: &Call<'_>) -> Result<Choices> {
+        let named = match &self.variant {
             Some(id) => Some(registry::find(id)?),
             None => match std::env::var(VARIANT_VARIABLE) {
                 Ok(id) if !id.is_empty() => Some(registry::find(&id)?)
@@ -84,13 +86,22 @@ impl PlanOptions {
                 _ => None,
             },
         };
-        let variant = variant.unwrap_or_else(|| match call.direction() {
-            Direction::Forward => dispatch::forward(call),
-            Direction::Backward => dispatch::backward(call),
-        });
+        let variant = named.unwrap_or_else(|| dispatch::builtin(call));
         variant.check(call)?;
-        Ok(variant)
+        let sure = Choice { variant, knobs: KnobChoices::new(variant, &self.knobs)? };
+        // Knobs without a variant are those of the dispatcher's.
+        let is_open = named.is_none() && self.knobs.is_empty();
+        let tuned = if is_open { tuning::choose(engine.tuning(), call) } else { None };
+        Ok(Choices { tuned, sure })
     }
+}
+
+/// What computes a call.
+struct Choices {
+    /// What was measured on this machine, where it fits the call.
+    tuned: Option<Choice>,
+    /// What takes the call in any case.
+    sure: Choice,
 }
 
 /// A tensor of a call in device memory.
@@ -239,6 +250,20 @@ pub struct PlannedKernel<'a> {
 }
 
 impl<P> Prepared<P> {
+    /// The best choice that this GPU takes. What was measured with another compiler may need more registers
+    /// now: then a call is none the worse, and only what is sure to fit may fail.
+    fn best(
+        engine: &Engine,
+        choices: &Choices,
+        call: &Call<'_>,
+        params: impl Fn(&Configuration) -> Result<P>,
+    ) -> Result<Self> {
+        let make =
+            |Choice { variant, knobs }: &Choice| Self::new(engine, *variant, call, knobs, &params);
+        let tuned = choices.tuned.as_ref().and_then(|tuned| make(tuned).ok());
+        tuned.map_or_else(|| make(&choices.sure), Ok)
+    }
+
     fn new(
         engine: &Engine,
         variant: &'static dyn Variant,

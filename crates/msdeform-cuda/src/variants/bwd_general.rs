@@ -20,6 +20,7 @@ static SPEC: VariantSpec = VariantSpec {
     idea: "a warp owns a run of pixels and walks all samples of the level in order; no atomics",
     why: "any shape, strides and alignment, the same bits on every run: nothing is ever refused",
     numerics: Numerics::Contract,
+    rung: false,
 };
 
 /// As in the kernel.

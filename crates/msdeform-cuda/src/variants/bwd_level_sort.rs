@@ -26,6 +26,7 @@ static SPEC: VariantSpec = VariantSpec {
     idea: "a block sorts a level's samples by tile of pixels; every tile sums its list on tensor cores",
     why: "decoders: three launches, no atomics, and untouched pixels are zeroed by who owns them",
     numerics: Numerics::Contract,
+    rung: false,
 };
 
 static KNOBS: &[Knob] =

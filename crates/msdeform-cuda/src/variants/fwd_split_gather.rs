@@ -20,6 +20,7 @@ static SPEC: VariantSpec = VariantSpec {
     idea: "a warp per (query, head): all samples in flight at once, a halving shuffle tree adds them",
     why: "300 queries still fill every SM, and the latency is two trips to memory",
     numerics: Numerics::Contract,
+    rung: false,
 };
 
 impl Variant for FwdSplitGather {

@@ -22,6 +22,7 @@ static SPEC: VariantSpec = VariantSpec {
     idea: "strips of neighbouring queries; two heads (or two pixels) fill every 128-byte wavefront of L1",
     why: "the L1 data path is the wall: no bank conflicts, neighbours share lines, little metadata",
     numerics: Numerics::Contract,
+    rung: false,
 };
 
 static KNOBS: &[Knob] = &[

@@ -283,6 +283,12 @@ impl KnobChoices {
         Ok(Self { chosen: chosen.to_vec() })
     }
 
+    /// All that the caller chose.
+    #[must_use]
+    pub fn chosen(&self) -> &[(String, i64)] {
+        &self.chosen
+    }
+
     /// What the caller chose, if anything.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<i64> {
@@ -331,12 +337,6 @@ pub trait Variant: Send + Sync {
 }
 
 impl dyn Variant + '_ {
-    /// Whether it is kept to show a technique, and never dispatched to.
-    #[must_use]
-    pub fn is_rung(&self) -> bool {
-        self.source().name.starts_with("ladder/")
-    }
-
     /// Refuses, by name, what the variant cannot do.
     ///
     /// # Errors

@@ -69,6 +69,7 @@ const fn register(
             idea,
             why,
             numerics: Numerics::Contract,
+            rung: false,
         },
         isa,
     }

@@ -66,6 +66,7 @@ const fn spec(
         idea,
         why,
         numerics,
+        rung: true,
     }
 }
 
