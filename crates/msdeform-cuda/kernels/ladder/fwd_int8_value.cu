@@ -107,7 +107,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     });
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+// Three blocks, 80 registers: two sets of sums and the corners in flight.
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
     fwd_int8_value(const __grid_constant__ ForwardParams params) {
     const long long thread = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
     if (thread / LANES_PER_ITEM >= item_count(params)) return;

@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const float width = static_cast<float>(call.level[l].width);
         const float height = static_cast<float>(call.level[l].height);
         const LevelTexture texture = params.level_texture[l];
-#pragma unroll 8
+#pragma unroll 4
         for (int s = POINT_OFFSETS.at[l]; s < POINT_OFFSETS.at[l + 1]; ++s) {
             const long long index = item.row * SAMPLES + s;
             const float x = load_element<SamplingStorage>(call.locations, 2 * index) * width;
