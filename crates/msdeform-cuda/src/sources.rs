@@ -22,6 +22,7 @@ pub const HEADERS: &[SourceFile] = embedded![
     "config.cuh",
     "intrinsics.cuh",
     "ladder/rung.cuh",
+    "ladder/sample_quads.cuh",
     "numeric.cuh",
     "params.cuh",
     "ptx_clusters.cuh",
