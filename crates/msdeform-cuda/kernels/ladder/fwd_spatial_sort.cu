@@ -16,8 +16,8 @@
 //                                           3 4 7 8                 4 3 14 13
 //                                           9 ...                   5 8 9 12
 //
-// When it loses. All locations are read once more for the keys, 16 blocks a wave sort nothing else meanwhile, and the
-// order must be made again for every call: locations are a layer's output. Where locations are not local (uniform),
+// When it loses. All locations are read once more for the keys, a block per slab sorts while other multiprocessors
+// idle, and the order must be made again for every call: locations are a layer's output. Where locations are not local (uniform),
 // means say nothing and the order is only a permutation.
 #include "ladder/sample_quads.cuh"
 

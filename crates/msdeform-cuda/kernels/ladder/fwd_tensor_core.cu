@@ -20,8 +20,8 @@
 // to half; SPLIT adds the products with what rounding lost.
 //
 // When it loses. Half of B is zeros by parity, half of the rest by c1, three quarters of the result is off the
-// diagonal: 1/16 of the multiply-adds are wanted. A warp has one item: metadata comes by shuffles, the ends
-// of items are not overlapped. Loads stay what limits: tensor cores do not make L1 wider.
+// diagonal: 1/16 of the multiply-adds are wanted. A warp works on one item at a time: metadata comes by
+// shuffles, the ends of items are not overlapped. Loads stay what limits: tensor cores do not make L1 wider.
 #include "ladder/rung.cuh"
 
 using namespace msda;

@@ -9,9 +9,9 @@
 // four loads, bilinear weights, edges and conversions are one instruction, done by units that otherwise idle;
 // texels lie in two-dimensional blocks, so that a neighbourhood is a few cache lines.
 //
-// When it loses. The filter has 8-bit fractions: the error is its own (bound in fwd_texture.rs). A texel of 8 bytes is
-// fetched at half rate, and four channels per fetch make 8 fetches of what 16-byte loads do in four corners times
-// one warp-wide instruction. The values are copied first, every time they change.
+// When it loses. The filter has 8-bit fractions: the error is its own (bound in fwd_texture.rs). The unit finds
+// the corners and weighs them anew for every four channels, eight times a sample, at its own fixed rate. The values are
+// copied first, every time they change.
 #include "ladder/sample_quads.cuh"
 #include "ptx_textures.cuh"
 
