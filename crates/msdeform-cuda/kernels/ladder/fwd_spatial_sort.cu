@@ -17,8 +17,8 @@
 //                                           9 ...                   5 8 9 12
 //
 // When it loses. All locations are read once more for the keys, a block per slab sorts while other multiprocessors
-// idle, and the order must be made again for every call: locations are a layer's output. Where locations are not local (uniform),
-// means say nothing and the order is only a permutation.
+// idle, and the order must be made again for every call: locations are a layer's output. Where locations are not
+// local (uniform), means say nothing and the order is only a permutation.
 #include "ladder/sample_quads.cuh"
 
 using namespace msda;

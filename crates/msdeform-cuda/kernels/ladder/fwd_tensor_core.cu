@@ -21,7 +21,8 @@
 //
 // When it loses. Half of B is zeros by parity, half of the rest by c1, three quarters of the result is off the
 // diagonal: 1/16 of the multiply-adds are wanted. A warp works on one item at a time: metadata comes by
-// shuffles, the ends of items are not overlapped. Loads stay what limits: tensor cores do not make L1 wider.
+// shuffles, the ends of items are not overlapped. Bringing weights to where B wants them takes more
+// instructions than the products save.
 #include "ladder/rung.cuh"
 
 using namespace msda;
@@ -60,8 +61,8 @@ MSDA_DEVICE float exchange(float first, float second, int partner_mask, int keep
     return kept + shuffle_xor(given, partner_mask);
 }
 
-// Writes words 2 y and 2 y + 1 of a chunk. Zeros of B times a value that is not finite are NaN, also for channels that have
-// nothing to do with it: such sums are computed again.
+// Writes words 2 y and 2 y + 1 of a chunk. Zeros of B times a value that is not finite are NaN, also for channels that
+// have nothing to do with it: such sums are computed again.
 MSDA_DEVICE void store_words(const ForwardParams& params, const Item& item, int chunk, int y, float (&sums)[4]) {
     float zero = 0.0f;  // NaN if any sum is not finite
 #pragma unroll
