@@ -4,6 +4,7 @@
 mod bandwidth;
 mod cpu;
 mod cuda;
+pub mod named;
 mod processor;
 mod step;
 
