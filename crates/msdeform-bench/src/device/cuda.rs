@@ -44,6 +44,21 @@ pub struct CudaDevice {
     name: String,
 }
 
+/// The values that a knob takes, if all of these variants have it.
+pub(super) fn knob_values(
+    name: &str,
+    variants: &[&VariantSpec],
+) -> Option<(&'static str, &'static [i64])> {
+    let of_variant = |spec: &&VariantSpec| {
+        let variant = registry::find(spec.id).ok()?;
+        let knob = variant.knobs().iter().find(|knob| knob.name.eq_ignore_ascii_case(name))?;
+        Some((knob.name, knob.values))
+    };
+    let mut found = variants.iter().map(of_variant);
+    let first = found.next()??;
+    found.all(|other| other == Some(first)).then_some(first)
+}
+
 pub(super) fn registered() -> impl Iterator<Item = &'static VariantSpec> {
     REGISTRY.iter().map(|variant| variant.spec())
 }
@@ -299,11 +314,12 @@ impl Work {
         engine: &Engine,
         spec: &'static VariantSpec,
         problem: &Problem,
-        mode: Mode,
+        DeviceOptions { mode, knob, .. }: DeviceOptions,
         grad_output: &Buffer,
         upload: &impl Fn(&Buffer) -> Result<DeviceTensor, Error>,
     ) -> Result<Self, Error> {
-        let named = PlanOptions { variant: Some(spec.id.to_owned()), ..Default::default() };
+        let knobs = knob.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let named = PlanOptions { variant: Some(spec.id.to_owned()), knobs, ..Default::default() };
         Ok(match Outputs::poisoned(problem, spec.direction) {
             Outputs::Forward { output } => Self::Forward {
                 plan: Box::new(ForwardPlan::new(engine, problem, &named)?),
@@ -388,9 +404,9 @@ impl PreparedCuda {
         };
         let flush_elements = 2 * context.props().l2_bytes / size_of::<f32>();
         let flush = options.cold_l2.then(|| DeviceBuffer::filled(&stream, flush_elements, 0));
-        let work = specs.iter().map(|&spec| {
-            Work::new(engine, spec, problem, options.mode, &inputs.grad_output, &upload)
-        });
+        let work = specs
+            .iter()
+            .map(|&spec| Work::new(engine, spec, problem, options, &inputs.grad_output, &upload));
         Ok(Self {
             graph: None,
             work: work.collect::<Result<_, _>>()?,

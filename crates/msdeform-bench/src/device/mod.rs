@@ -381,6 +381,18 @@ pub struct DeviceOptions {
     pub timing: Option<Timing>,
     /// Flush the GPU's L2 before every timed run (single launches only).
     pub cold_l2: bool,
+    /// A knob of the GPU variants that are run, instead of their own choice.
+    pub knob: Option<(&'static str, i64)>,
+}
+
+/// The values that a knob of GPU variants takes, and how it is spelt; `None` unless each of them has it, with
+/// the same values.
+#[must_use]
+pub fn knob_values(
+    name: &str,
+    variants: &[&VariantSpec],
+) -> Option<(&'static str, &'static [i64])> {
+    cuda::knob_values(name, variants)
 }
 
 /// Opens a device.

@@ -1,11 +1,14 @@
 //! `msdeform bench`
 
 use clap::Args;
-use msdeform_bench::device::{DeviceOptions, Timing};
+use msdeform::VariantSpec;
+use msdeform_bench::device::{Device, DeviceOptions, Timing, knob_values};
 use msdeform_bench::overview::{three_digits, time};
 use msdeform_bench::verify::{Limits, Report};
 use msdeform_bench::work::{BYTES_FORMULA, OPERATIONS_FORMULA};
-use msdeform_bench::{Breadth, Budget, Case, Measurement, Record, bench_case, bench_step, record};
+use msdeform_bench::{
+    Breadth, Budget, Case, Measurement, Record, Selection, bench_case, bench_step, record,
+};
 
 use crate::args::{
     DeviceArgs, GridArgs, ModeArgs, ProbeArgs, RecordDirArgs, heading, standard_workloads,
@@ -43,6 +46,10 @@ pub struct BenchArgs {
     /// or the ones named by --variant
     #[arg(long, conflicts_with = "direction")]
     training: bool,
+    /// Time every value of this knob of the named GPU variants, a table for each; writes no record
+    #[arg(long, value_name = "KNOB", requires = "variant",
+          conflicts_with_all = ["record", "record_dir", "json", "training"])]
+    sweep: Option<String>,
     /// Do not compare with the reference; the error stays unknown
     #[arg(long)]
     no_verify: bool,
@@ -84,12 +91,34 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let device = args.device.open_with(options)?;
     let selection = args.grid.selection(standard_workloads(), Breadth::First)?;
     let variants = selection.variants_of(device.as_ref())?;
+    let Some(sweep) = &args.sweep else {
+        return time_cases(args, device.as_ref(), &selection, &variants);
+    };
+    let (knob, values) = knob_values(sweep, &variants).ok_or_else(|| {
+        Usage(format!("--sweep {sweep}: no knob that every named variant has with the same values"))
+    })?;
+    drop(device);
+    for &value in values {
+        print(&format!("{knob} = {value}"))?;
+        let options = DeviceOptions { knob: Some((knob, value)), ..options };
+        time_cases(args, args.device.open_with(options)?.as_ref(), &selection, &variants)?;
+    }
+    Ok(())
+}
+
+/// Times the chosen variants on the chosen cases.
+fn time_cases(
+    args: &BenchArgs,
+    device: &dyn Device,
+    selection: &Selection,
+    variants: &[&'static VariantSpec],
+) -> anyhow::Result<()> {
     let max_samples = args.samples.max(1);
     let budget = Budget { seconds: args.seconds, min_samples: max_samples.min(5), max_samples };
     let limits = (!args.no_verify).then(Limits::default);
-    let bandwidth = args.probe.probe(device.as_ref())?;
+    let bandwidth = args.probe.probe(device)?;
     if !args.json {
-        print(&heading(device.as_ref(), bandwidth.as_ref()))?;
+        print(&heading(device, bandwidth.as_ref()))?;
     }
 
     let cases = selection.cases();
@@ -99,10 +128,10 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         bar.set_message(format!("{} {}", case.workload.name, case.dtype));
         let (timed, checked) = if args.training {
             // Named variants only: all that are registered is no choice.
-            let named = if args.grid.variant.is_empty() { &[][..] } else { &variants };
-            bench_step(device.as_ref(), case, named, budget, limits)?
+            let named = if args.grid.variant.is_empty() { &[][..] } else { variants };
+            bench_step(device, case, named, budget, limits)?
         } else {
-            bench_case(device.as_ref(), case, &variants, budget, limits)?
+            bench_case(device, case, variants, budget, limits)?
         };
         if !args.json {
             bar.suspend(|| print_case(case, &timed))?;
@@ -113,7 +142,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     }
     bar.finish_and_clear();
     let nothing_timed = measurements.is_empty();
-    let record = Record::new(device.as_ref(), bandwidth, measurements, report);
+    let record = Record::new(device, bandwidth, measurements, report);
     if args.json {
         print_json(&record)?;
     } else {

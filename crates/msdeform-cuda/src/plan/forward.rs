@@ -96,7 +96,10 @@ impl ForwardPlan {
             params.shape.level_table = table_address;
             Ok(params)
         };
-        let main = Prepared::new(engine, variant, &call, &knobs, params)?;
+        let mut main = Prepared::new(engine, variant, &call, &knobs, params)?;
+        if let Some(knobs) = main.knobs_if_maps_are_refused(variant)? {
+            main = Prepared::new(engine, variant, &call, &knobs, params)?;
+        }
         if main.needs_fallback(problem) {
             let fallback = dispatch::LAST_RESORT;
             let scalar = KnobChoices::new(fallback, &[("VECTOR".to_owned(), 1)])?;
