@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use msdeform::VariantSpec;
+use msdeform_cuda::registry;
 
 /// Separates the id from the first knob, and one knob from the next.
 pub const KNOB_SEPARATOR: char = ':';
@@ -35,6 +36,14 @@ pub fn name_with(id: &str, knob: &str, value: i64) -> String {
     format!("{id}{KNOB_SEPARATOR}{knob}={value}")
 }
 
+/// The names of a GPU variant with a knob at each of its values; `None` if it has no such knob.
+#[must_use]
+pub fn names_of_sweep(name: &str, knob: &str) -> Option<Vec<String>> {
+    let variant = registry::find(id_in(name)).ok()?;
+    let knob = variant.knobs().iter().find(|found| found.name.eq_ignore_ascii_case(knob))?;
+    Some(knob.values.iter().map(|&value| name_with(name, knob.name, value)).collect())
+}
+
 /// A variant under a name with knobs. It lives as long as the program, as every other variant does; there are
 /// as many as somebody named.
 #[must_use]
@@ -54,6 +63,9 @@ mod tests {
         let both = knobs_in("fwd_x:STAGES=3:WARPS=8").unwrap();
         assert_eq!(both, BTreeMap::from([("STAGES".to_owned(), 3), ("WARPS".to_owned(), 8)]));
         assert!(knobs_in("fwd_x").unwrap().is_empty());
+        let sweep = names_of_sweep("fwd_simple", "warps").unwrap();
+        assert_eq!(sweep, ["fwd_simple:WARPS=4", "fwd_simple:WARPS=8"]);
+        assert!(names_of_sweep("fwd_simple", "SPEED").is_none());
         for wrong in ["fwd_x:STAGES", "fwd_x:STAGES=many", "fwd_x:"] {
             assert!(knobs_in(wrong).unwrap_err().contains("NAME=NUMBER"), "{wrong}");
         }

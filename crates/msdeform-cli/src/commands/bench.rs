@@ -2,6 +2,7 @@
 
 use clap::Args;
 use msdeform_bench::counters::CounterFile;
+use msdeform_bench::device::named::names_of_sweep;
 use msdeform_bench::device::{DeviceOptions, Timing};
 use msdeform_bench::overview::{three_digits, time};
 use msdeform_bench::verify::{Limits, Report};
@@ -46,6 +47,9 @@ pub struct BenchArgs {
     /// or the ones named by --variant
     #[arg(long, conflicts_with = "direction")]
     training: bool,
+    /// Time every value of this knob of the variants named by --variant
+    #[arg(long, value_name = "KNOB", requires = "variant", conflicts_with = "training")]
+    sweep: Option<String>,
     /// Do not compare with the reference; the error stays unknown
     #[arg(long)]
     no_verify: bool,
@@ -86,7 +90,15 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         DeviceOptions { timing: args.timing, cold_l2: args.cold_l2, ..args.mode.options() };
     let device = args.device.open_with(options)?;
     args.grid.check_device(device.as_ref())?;
-    let selection = args.grid.selection(standard_workloads(), Breadth::First)?;
+    let mut selection = args.grid.selection(standard_workloads(), Breadth::First)?;
+    if let Some(knob) = &args.sweep {
+        let sweep = |name: &String| {
+            names_of_sweep(name, knob)
+                .ok_or_else(|| Usage(format!("--sweep {knob}: `{name}` has no such knob")))
+        };
+        let swept = selection.variants.iter().map(sweep).collect::<Result<Vec<_>, _>>()?;
+        selection.variants = swept.concat();
+    }
     let variants = selection.variants_of(device.as_ref())?;
     let max_samples = args.samples.max(1);
     let budget = Budget { seconds: args.seconds, min_samples: max_samples.min(5), max_samples };

@@ -239,8 +239,13 @@ impl<P> Prepared<P> {
         call: &Call<'_>,
         params: impl Fn(&Configuration) -> Result<P>,
     ) -> Result<Self> {
-        let make =
-            |Choice { variant, knobs }: &Choice| Self::new(engine, *variant, call, knobs, &params);
+        let make = |Choice { variant, knobs }: &Choice| {
+            let made = Self::new(engine, *variant, call, knobs, &params)?;
+            match made.knobs_if_maps_are_refused(*variant)? {
+                Some(knobs) => Self::new(engine, *variant, call, &knobs, &params),
+                None => Ok(made),
+            }
+        };
         let tuned = choices.tuned.as_ref().and_then(|tuned| make(tuned).ok());
         tuned.map_or_else(|| make(&choices.sure), Ok)
     }
@@ -279,6 +284,21 @@ impl<P> Prepared<P> {
             }
         };
         Ok(Self { spec, configuration, queue, params, tile_maps })
+    }
+
+    /// The knobs with which the variant does without its tensor maps, if the driver refuses to make these.
+    /// It is asked before the first launch, with an address like any other, which it only stores.
+    fn knobs_if_maps_are_refused(&self, variant: &dyn Variant) -> Result<Option<KnobChoices>> {
+        const ANY_ADDRESS: u64 = 1 << 32;
+        let (Some((maps, _)), Some((knob, value))) =
+            (&self.tile_maps, self.configuration.without_maps)
+        else {
+            return Ok(None);
+        };
+        if maps.iter().all(|map| EncodedMap::new(ANY_ADDRESS, map).is_ok()) {
+            return Ok(None);
+        }
+        KnobChoices::new(variant, &[(knob.to_owned(), value)]).map(Some)
     }
 
     fn is_aligned(&self, tensors: &[Tensor]) -> bool {

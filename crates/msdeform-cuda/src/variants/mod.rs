@@ -165,6 +165,8 @@ pub struct Configuration {
     pub grid_aux: i32,
     /// Descriptors of the value tensor that the parameter begins with.
     pub tile_maps: Option<TileMaps>,
+    /// The knob with which the variant does without them, for where the driver refuses to make them.
+    pub without_maps: Option<(&'static str, i64)>,
 }
 
 impl Default for Configuration {
@@ -179,6 +181,7 @@ impl Default for Configuration {
             query_raster_width: 0,
             grid_aux: 0,
             tile_maps: None,
+            without_maps: None,
         }
     }
 }

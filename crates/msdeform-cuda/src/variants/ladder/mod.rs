@@ -17,7 +17,22 @@ macro_rules! rungs {
     };
 }
 
-rungs![fwd_simple];
+mod rounds;
+
+rungs![
+    fwd_simple,
+    fwd_warp_spec,
+    fwd_warp_spec_meta,
+    fwd_warp_spec_flags,
+    fwd_warp_spec_deep,
+    fwd_shuffle_meta,
+    fwd_prefetch_query,
+    fwd_multi_query,
+    fwd_fma_weights,
+    fwd_tma_multilevel,
+    fwd_tile_2x2,
+    fwd_tma_tile,
+];
 
 /// Channels of a rung.
 const CHANNELS: usize = 32;
