@@ -165,6 +165,8 @@ pub struct Configuration {
     pub grid_aux: i32,
     /// Descriptors of the value tensor that the parameter begins with.
     pub tile_maps: Option<TileMaps>,
+    /// Whether part of L2 is set aside for the values while the plan lives.
+    pub persisting_value: bool,
 }
 
 impl Default for Configuration {
@@ -179,6 +181,7 @@ impl Default for Configuration {
             query_raster_width: 0,
             grid_aux: 0,
             tile_maps: None,
+            persisting_value: false,
         }
     }
 }

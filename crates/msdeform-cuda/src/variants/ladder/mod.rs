@@ -9,6 +9,10 @@ use super::chunked_sample::lanes_per_pixel;
 use super::{Call, Configuration, Knob, KnobChoices, Variant};
 use crate::sources::SourceFile;
 
+mod lane_groups;
+mod resident_levels;
+mod sample_records;
+
 macro_rules! rungs {
     ($($id:ident),* $(,)?) => {
         $(mod $id;)*
@@ -17,7 +21,25 @@ macro_rules! rungs {
     };
 }
 
-rungs![fwd_simple];
+rungs![
+    fwd_simple,
+    fwd_optimized,
+    fwd_persistent,
+    fwd_persistent_full,
+    fwd_channel_split,
+    fwd_ultra,
+    fwd_warp_shuffle,
+    fwd_async_pipeline,
+    fwd_register_blocking,
+    fwd_l2_policy,
+    fwd_vector_loads,
+    fwd_smem_metadata,
+    fwd_work_redistribution,
+    fwd_loop_unroll,
+    fwd_precomputed_weights,
+    fwd_l2_hints,
+    fwd_mixed_precision,
+];
 
 /// Channels of a rung.
 const CHANNELS: usize = 32;
