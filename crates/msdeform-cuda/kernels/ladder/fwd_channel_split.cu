@@ -44,21 +44,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fwd_channel_split(const __grid_constant__ ForwardParams params) {
     plan_residences<KEPT_PIXEL>(params, SHARED_BYTES, Rest::nothing);
     const Share share = own_share(item_count(params) * CHUNKS);
-    // The bounds are the block's, and so is every barrier in keep_slab.
-    for (long long first = share.first; first < share.end;) {
-        const long long split_slab = first / params.queries;
-        const int slab = static_cast<int>(split_slab / CHUNKS), chunk = static_cast<int>(split_slab % CHUNKS);
-        const long long slab_start = split_slab * params.queries;
-        const long long slab_end = slab_start + params.queries;
-        const long long end = share.end < slab_end ? share.end : slab_end;
+    int slab = static_cast<int>(share.first / params.queries / CHUNKS);
+    int chunk = static_cast<int>(share.first / params.queries % CHUNKS);
+    int first_query = static_cast<int>(share.first % params.queries);
+    // The share is the block's, and so is every barrier in keep_slab.
+    for (long long left = share.end - share.first; left > 0;) {
+        const int queries = queries_left(params, first_query, left);
         keep_slab<KEPT_PIXEL>(slab_pixels(params, slab) + chunk * 16);
 #pragma unroll 1
-        for (long long index = first + threadIdx.x; index < end; index += THREADS) {
-            const Item item = item_of(params, slab, static_cast<int>(index - slab_start));
+        for (int q = threadIdx.x; q < queries; q += THREADS) {
+            const Item item = item_of(params, slab, first_query + q);
             float sums[CHUNK_ELEMENTS];
             sum_split_item(params, item, chunk, sums);
             store_chunk(params, item, chunk, sums);
         }
-        first = end;
+        left -= queries;
+        slab += (chunk + 1) / CHUNKS;
+        chunk = (chunk + 1) % CHUNKS;
+        first_query = 0;
     }
 }

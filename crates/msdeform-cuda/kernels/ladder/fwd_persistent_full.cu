@@ -26,20 +26,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fwd_persistent_full(const __grid_constant__ ForwardParams params) {
     plan_residences<PIXEL_BYTES>(params, SHARED_BYTES, Rest::nothing);
     const Share share = own_share(item_count(params));
-    // The bounds are the block's, and so is every barrier in keep_slab.
-    for (long long first = share.first; first < share.end;) {
-        const int slab = static_cast<int>(first / params.queries);
-        const long long slab_start = static_cast<long long>(slab) * params.queries;
-        const long long slab_end = slab_start + params.queries;
-        const long long end = share.end < slab_end ? share.end : slab_end;
+    int slab = static_cast<int>(share.first / params.queries);
+    int first_query = static_cast<int>(share.first % params.queries);
+    // The share is the block's, and so is every barrier in keep_slab.
+    for (long long left = share.end - share.first; left > 0;) {
+        const int queries = queries_left(params, first_query, left);
         keep_slab<PIXEL_BYTES>(slab_pixels(params, slab));
 #pragma unroll 1
-        for (long long index = first + own_group(); index < end; index += BLOCK_GROUPS) {
-            const Item item = item_of(params, slab, static_cast<int>(index - slab_start));
+        for (int q = own_group(); q < queries; q += BLOCK_GROUPS) {
+            const Item item = item_of(params, slab, first_query + q);
             float sums[CHUNK_ELEMENTS];
             sum_resident_item(params, item, sums);
             store_chunk(params, item, own_chunk(), sums);
         }
-        first = end;
+        left -= queries;
+        slab += 1;
+        first_query = 0;
     }
 }

@@ -18,7 +18,7 @@ using namespace msda;
 
 namespace {
 
-constexpr int THREADS = MSDA_KNOB_THREADS;
+constexpr int THREADS = 512;  // 128 registers each: four samples' corners and records
 constexpr int BLOCK_GROUPS = THREADS / GROUP_LANES;
 constexpr int SHARED_BYTES = MSDA_KNOB_SHARED_KB * 1024;
 

@@ -129,6 +129,12 @@ MSDA_DEVICE Share own_share(long long count) {
     return {count * blockIdx.x / gridDim.x, count * (blockIdx.x + 1) / gridDim.x};
 }
 
+// Of a share with `left` items left, those of the slab that the next one belongs to.
+MSDA_DEVICE int queries_left(const ForwardParams& params, int first_query, long long left) {
+    const int of_slab = params.queries - first_query;
+    return left < of_slab ? static_cast<int>(left) : of_slab;
+}
+
 // The next unit of work nobody has taken yet, the same for all threads of the block; a counter at the start of
 // the workspace, which a step before has set to zero. All threads call it; the barriers also end whatever
 // they did with the unit before.

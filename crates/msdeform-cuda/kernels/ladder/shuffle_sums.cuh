@@ -13,20 +13,18 @@ namespace msda {
 //   holds     abcd   abcd   abcd   abcd
 //   xor 2     ab..   ab..   ..cd   ..cd
 //   xor 1     a...   .b..   ..c.   ...d
-template <int SPACING, int N>
+template <int SPACING, int N, int HALF = N / 2>
 MSDA_DEVICE void sum_over_lanes(float (&sums)[N]) {
     static_assert(N * SPACING <= 32 && (N & (N - 1)) == 0, "a power of two within the warp");
-    const int lane = threadIdx.x % 32;
+    const bool keeps_upper = (threadIdx.x & (HALF * SPACING)) != 0;
 #pragma unroll
-    for (int half = N / 2; half >= 1; half /= 2) {
-        const bool keeps_upper = (lane & (half * SPACING)) != 0;
-#pragma unroll
-        for (int i = 0; i < half; ++i) {
-            const float given = keeps_upper ? sums[i] : sums[i + half];
-            const float kept = keeps_upper ? sums[i + half] : sums[i];
-            sums[i] = kept + shuffle_xor(given, half * SPACING);
-        }
+    for (int i = 0; i < HALF; ++i) {
+        const float given = keeps_upper ? sums[i] : sums[i + HALF];
+        const float kept = keeps_upper ? sums[i + HALF] : sums[i];
+        sums[i] = kept + shuffle_xor(given, HALF * SPACING);
     }
+    // A step per instance: in a loop over HALF the sums would be addressed, and live in memory.
+    if constexpr (HALF > 1) sum_over_lanes<SPACING, N, HALF / 2>(sums);
 }
 
 // Writes one channel per lane of a warp that owns an item. All lanes take part; if a sum is not finite, the first

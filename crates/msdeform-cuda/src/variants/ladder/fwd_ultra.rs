@@ -6,7 +6,7 @@ use super::resident_levels::{self, SHARED_KB, units};
 use super::{AMPERE, Rung, anything, sample_records, spec};
 use crate::pipeline::Pipeline;
 use crate::sources::kernel_source;
-use crate::variants::{Configuration, Knob};
+use crate::variants::Configuration;
 
 /// See `kernels/ladder/fwd_ultra.cu`.
 pub(super) static RUNG: Rung = Rung {
@@ -19,18 +19,13 @@ pub(super) static RUNG: Rung = Rung {
     ),
     source: kernel_source!("ladder/fwd_ultra.cu"),
     claim: "1.86 TFLOP/s, 3.7x",
-    knobs: &[
-        SHARED_KB,
-        Knob { name: "THREADS", values: &[512, 1024], meaning: "threads of a block" },
-    ],
+    knobs: &[SHARED_KB],
     since: AMPERE,
     supports: anything,
     configure: |call, knobs| {
-        let threads = knobs.get("THREADS").unwrap_or(512);
         let (unit_queries, units) = units(call)?;
-        let (mut configuration, geometry) =
-            resident_levels::launch(call, knobs, threads as u32, units)?;
-        configuration.knobs.push(("THREADS", threads));
+        let (configuration, geometry) =
+            resident_levels::launch(call, knobs, 512, units)?;
         let mut pipeline = Pipeline::default();
         let counter = sample_records::reserve_counter(&mut pipeline);
         pipeline.zero(counter);

@@ -15,6 +15,8 @@ pub(super) const SHARED_KB: Knob = Knob {
 /// Units of work that a multiprocessor takes on average: enough to end together, few enough that exchanging
 /// the kept levels between units costs little.
 const UNITS_PER_MULTIPROCESSOR: u64 = 4;
+/// Queries of a unit at least: fewer are done before the kept levels are there.
+const MIN_UNIT_QUERIES: u64 = 64;
 
 /// A block per multiprocessor, or fewer where there is not that much work.
 pub(super) fn launch(
@@ -50,7 +52,7 @@ pub(super) fn units(call: &Call<'_>) -> Result<(i32, u64), String> {
     let slabs = (call.problem.batch() * call.problem.heads()) as u64;
     let queries = call.problem.queries() as u64;
     // An axis has at most 31 bits.
-    let unit_queries = items(call).div_ceil(wanted).clamp(1, queries.max(1));
+    let unit_queries = items(call).div_ceil(wanted).max(MIN_UNIT_QUERIES).min(queries.max(1));
     let units = slabs * queries.div_ceil(unit_queries);
     // Every block asks once more than there is work, with a 32-bit counter.
     if units > u64::from(u32::MAX / 2) {
@@ -83,7 +85,7 @@ mod tests {
         // The seed workload: exactly four for each of 132 multiprocessors.
         assert_eq!(units_of(48, 15422), (1402, 528));
         assert_eq!(units_of(1, 1), (1, 1));
-        assert_eq!(units_of(1, 100), (1, 100));
+        assert_eq!(units_of(1, 100), (64, 2));
         // Never more than a slab.
         assert_eq!(units_of(1000, 7), (7, 1000));
     }
