@@ -10,7 +10,8 @@ use msdeform::{DType, Problem, VariantSpec};
 
 use crate::dispatch;
 use crate::driver::{
-    Context, DeviceBuffer, EncodedMap, LaunchGeometry, Stream, check_pointer, zero_bytes,
+    Context, DeviceBuffer, EncodedMap, LaunchGeometry, PersistingL2, Stream, check_pointer,
+    zero_bytes,
 };
 use crate::engine::{Engine, Kernel};
 use crate::error::{DriverError, Error, Result};
@@ -210,6 +211,8 @@ struct Prepared<P> {
     params: P,
     /// The descriptors that the parameter begins with, and how many it has room for.
     tile_maps: Option<(Vec<TileMap>, usize)>,
+    /// What of L2 is set aside for the values, and their size.
+    persisting_value: Option<(PersistingL2, usize)>,
 }
 
 /// A step with what it needs.
@@ -283,7 +286,13 @@ impl<P> Prepared<P> {
                 Some((found, maps.capacity(call.problem.levels().len())))
             }
         };
-        Ok(Self { spec, configuration, queue, params, tile_maps })
+        let persisting_value = if configuration.persisting_value {
+            let bytes = call.strides.extent(call.problem) * call.problem.dtype().size_bytes();
+            PersistingL2::set_aside(engine.context(), bytes)?.map(|share| (share, bytes))
+        } else {
+            None
+        };
+        Ok(Self { spec, configuration, queue, params, tile_maps, persisting_value })
     }
 
     /// The knobs with which the variant does without its tensor maps, if the driver refuses to make these.
@@ -339,12 +348,14 @@ impl<P> Prepared<P> {
                 with_maps.as_ptr().cast::<c_void>()
             }
         };
+        let window =
+            self.persisting_value.as_ref().map(|(share, bytes)| share.window(value, *bytes));
         for step in &self.queue {
             match step {
                 // SAFETY: the parameter begins with what the kernel declares (a layout test holds
                 // that); the caller answers for what it points to.
                 Queued::Launch { kernel, geometry, .. } => unsafe {
-                    kernel.function.launch(stream, geometry, argument)
+                    kernel.function.launch(stream, geometry, window, argument)
                 },
                 Queued::Zero(target) => {
                     let (address, bytes) = region(*target);

@@ -167,6 +167,8 @@ pub struct Configuration {
     pub tile_maps: Option<TileMaps>,
     /// The knob with which the variant does without them, for where the driver refuses to make them.
     pub without_maps: Option<(&'static str, i64)>,
+    /// Whether part of L2 is set aside for the values while the plan lives.
+    pub persisting_value: bool,
 }
 
 impl Default for Configuration {
@@ -182,6 +184,7 @@ impl Default for Configuration {
             grid_aux: 0,
             tile_maps: None,
             without_maps: None,
+            persisting_value: false,
         }
     }
 }

@@ -9,6 +9,10 @@ use super::chunked_sample::lanes_per_pixel;
 use super::{Call, Configuration, Knob, KnobChoices, Variant};
 use crate::sources::SourceFile;
 
+mod lane_groups;
+mod resident_levels;
+mod sample_records;
+
 macro_rules! rungs {
     ($($id:ident),* $(,)?) => {
         $(mod $id;)*
@@ -20,7 +24,27 @@ macro_rules! rungs {
 mod rounds;
 
 rungs![
+    // Guide (002).
     fwd_simple,
+    fwd_optimized,
+    fwd_persistent,
+    fwd_persistent_full,
+    fwd_channel_split,
+    fwd_ultra,
+    // Its first suite.
+    fwd_warp_shuffle,
+    fwd_async_pipeline,
+    fwd_register_blocking,
+    fwd_l2_policy,
+    fwd_vector_loads,
+    // Its second suite.
+    fwd_smem_metadata,
+    fwd_work_redistribution,
+    fwd_loop_unroll,
+    fwd_precomputed_weights,
+    fwd_l2_hints,
+    fwd_mixed_precision,
+    // Warp specialisation (003).
     fwd_warp_spec,
     fwd_warp_spec_meta,
     fwd_warp_spec_flags,
@@ -30,6 +54,7 @@ rungs![
     fwd_multi_query,
     fwd_fma_weights,
     fwd_tma_multilevel,
+    // Tiles (004).
     fwd_tile_2x2,
     fwd_tma_tile,
 ];
