@@ -123,7 +123,7 @@ pub fn rows(records: &[Record], profiled: &[Profiled]) -> Vec<Row> {
             let us = measurement.statistics.median_us;
             let cell = Cell {
                 us,
-                us_after_preparation: None,
+                us_after_preparation: measurement.us_after_preparation,
                 tflop_per_s: measurement.throughput.tflop_per_s,
                 rel_l2: measurement.rel_l2,
                 speedup: baseline.map(|baseline| baseline.statistics.median_us / us),

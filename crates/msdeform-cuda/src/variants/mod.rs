@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::gradients::Gradients;
 use crate::params::{BackwardParams, CallShape, ForwardParams, INLINE_LEVELS};
 use crate::pipeline::Pipeline;
-use crate::preamble::TileMaps;
+use crate::preamble::{LevelTextures, TileMaps};
 use crate::sources::SourceFile;
 use crate::strides::{OutputStrides, ValueStrides};
 
@@ -169,6 +169,8 @@ pub struct Configuration {
     pub without_maps: Option<(&'static str, i64)>,
     /// Whether part of L2 is set aside for the values while the plan lives.
     pub persisting_value: bool,
+    /// Textures that the parameter begins with; never together with tensor maps.
+    pub textures: Option<LevelTextures>,
 }
 
 impl Default for Configuration {
@@ -185,6 +187,7 @@ impl Default for Configuration {
             tile_maps: None,
             without_maps: None,
             persisting_value: false,
+            textures: None,
         }
     }
 }

@@ -21,6 +21,7 @@ macro_rules! rungs {
     };
 }
 
+mod resident;
 mod rounds;
 
 rungs![
@@ -44,6 +45,12 @@ rungs![
     fwd_precomputed_weights,
     fwd_l2_hints,
     fwd_mixed_precision,
+    // Report (001).
+    fwd_direct_vec8,
+    fwd_distributed,
+    fwd_distributed_cluster,
+    fwd_smem_padded,
+    fwd_async_double_buffer,
     // Warp specialisation (003).
     fwd_warp_spec,
     fwd_warp_spec_meta,
@@ -57,6 +64,11 @@ rungs![
     // Tiles (004).
     fwd_tile_2x2,
     fwd_tma_tile,
+    // Analysis (000).
+    fwd_tensor_core,
+    fwd_texture,
+    fwd_spatial_sort,
+    fwd_int8_value,
 ];
 
 /// Channels of a rung.
@@ -99,6 +111,9 @@ const fn spec(
 
 /// Ampere: every instruction of a plain rung.
 const AMPERE: (u32, u32) = (8, 0);
+
+/// Hopper: clusters and bulk copies.
+const HOPPER: (u32, u32) = (9, 0);
 
 /// For a rung without limits of its own.
 fn anything(_: &Call<'_>) -> Result<(), String> {
