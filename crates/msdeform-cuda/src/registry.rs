@@ -47,6 +47,7 @@ mod tests {
     use crate::driver::DeviceProps;
     use crate::gradients::Gradients;
     use crate::pipeline::entry_name;
+    use crate::strides::OutputStrides;
     use crate::variants::{BackwardCall, Call, KnobChoices};
 
     #[test]
@@ -75,7 +76,10 @@ mod tests {
             let (spec, text) = (variant.spec(), variant.source().text);
             let mut entries = BTreeSet::new();
             for &dtype in spec.dtypes {
-                for gradients in Gradients::subsets() {
+                let subsets = Gradients::subsets();
+                for (gradients, is_expanded) in
+                    subsets.iter().flat_map(|&gradients| [(gradients, false), (gradients, true)])
+                {
                     let problem = Problem::builder()
                         .heads(8)
                         .channels(32)
@@ -87,6 +91,10 @@ mod tests {
                         .unwrap();
                     let mut call = Call::in_direction(spec.direction, &problem, &device);
                     call.backward = call.backward.map(|b| BackwardCall { gradients, ..b });
+                    if let Some(backward) = call.backward.as_mut().filter(|_| is_expanded) {
+                        backward.grad_output =
+                            OutputStrides { batch: 0, query: 0, head: 0, channel: 0 };
+                    }
                     let configured = variant.configure(&call, &KnobChoices::default()).unwrap();
                     let launches = configured.pipeline.launches();
                     entries.extend(launches.map(|(step, _)| entry_name(spec.id, step)));

@@ -12,6 +12,7 @@ pub mod fwd_general;
 pub mod fwd_original;
 pub mod fwd_split_gather;
 pub mod fwd_tile_gather;
+mod grad_output_rows;
 mod sample_gradients;
 mod tile_lists;
 
