@@ -3,9 +3,9 @@
 use msdeform::Direction;
 
 use crate::variants::{
-    Variant, bwd_general::BwdGeneral, bwd_level_sort::BwdLevelSort, bwd_original::BwdOriginal,
-    bwd_tile_sort::BwdTileSort, fwd_general::FwdGeneral, fwd_original::FwdOriginal,
-    fwd_split_gather::FwdSplitGather, fwd_tile_gather::FwdTileGather,
+    Variant, bwd_aggregate::BwdAggregate, bwd_general::BwdGeneral, bwd_level_sort::BwdLevelSort,
+    bwd_original::BwdOriginal, bwd_tile_sort::BwdTileSort, fwd_general::FwdGeneral,
+    fwd_original::FwdOriginal, fwd_split_gather::FwdSplitGather, fwd_tile_gather::FwdTileGather,
 };
 
 /// Every variant, in the order tables list them: forward before backward, the ladder first, then what
@@ -16,6 +16,7 @@ pub static REGISTRY: &[&dyn Variant] = &[
     &FwdTileGather,
     &FwdSplitGather,
     &BwdOriginal,
+    &BwdAggregate,
     &BwdGeneral,
     &BwdTileSort,
     &BwdLevelSort,

@@ -3,6 +3,7 @@
 //! Everything here is arithmetic on a [`Call`] and can be done, and tested, without a GPU. The engine
 //! compiles and launches what comes out; the emulator runs the same configuration on the host.
 
+pub mod bwd_aggregate;
 pub mod bwd_general;
 pub mod bwd_level_sort;
 pub mod bwd_original;

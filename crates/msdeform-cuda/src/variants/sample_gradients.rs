@@ -1,6 +1,6 @@
 //! How `kernels/sample_gradients.cuh` is launched; the same arithmetic as at its top.
 
-use msdeform::{DType, ValueLayout};
+use msdeform::{DType, Problem, ValueLayout};
 
 use super::chunked_sample::queries_are_pixels;
 use super::{Call, Knob, KnobChoices};
@@ -84,15 +84,7 @@ impl SampleStep {
         }
 
         let raster_width = raster_width(call, width, height);
-        let tiles = if pixels {
-            let of_level = |level: &msdeform::Level| {
-                level.width.div_ceil(width) * level.height.div_ceil(height)
-            };
-            problem.levels().iter().map(of_level).sum()
-        } else {
-            let raster_height = problem.queries().div_ceil(raster_width);
-            raster_width.div_ceil(width) * raster_height.div_ceil(height)
-        };
+        let tiles = query_tiles(problem, pixels, raster_width, width, height);
         let grid_x = u32::try_from(tiles).ok().filter(|&tiles| tiles < 1 << 31);
         let slabs = problem.batch() * (problem.heads() / warp_heads);
         let packets = runs * stage_quads * 5 * groups;
@@ -113,6 +105,29 @@ impl SampleStep {
             raster_width: i32::try_from(raster_width).map_err(|_| "too many queries")?,
             pixels,
         })
+    }
+
+    /// Tiles of another size over the same queries.
+    pub(super) fn query_tiles(&self, problem: &Problem, width: usize, height: usize) -> usize {
+        query_tiles(problem, self.pixels, self.raster_width as usize, width, height)
+    }
+}
+
+/// Tiles of a size that cover the queries, as `query_tiles.cuh` numbers them.
+fn query_tiles(
+    problem: &Problem,
+    pixels: bool,
+    raster_width: usize,
+    width: usize,
+    height: usize,
+) -> usize {
+    if pixels {
+        let of_level =
+            |level: &msdeform::Level| level.width.div_ceil(width) * level.height.div_ceil(height);
+        problem.levels().iter().map(of_level).sum()
+    } else {
+        let raster_height = problem.queries().div_ceil(raster_width);
+        raster_width.div_ceil(width) * raster_height.div_ceil(height)
     }
 }
 
