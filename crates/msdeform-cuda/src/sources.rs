@@ -20,6 +20,7 @@ macro_rules! embedded {
 pub const HEADERS: &[SourceFile] = embedded![
     "chunked_sample.cuh",
     "config.cuh",
+    "grad_output_rows.cuh",
     "intrinsics.cuh",
     "ladder/cooperative_tiles.cuh",
     "ladder/lane_groups.cuh",

@@ -138,7 +138,7 @@ impl Variant for Rung {
     }
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
-        lanes_per_pixel(call)?;
+        lanes_per_pixel(call, 2)?;
         let (major, minor) = call.device.compute_capability;
         if (major, minor) < self.since {
             return Err(format!(
