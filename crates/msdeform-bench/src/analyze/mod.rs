@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 pub use footprint::{Footprint, footprints};
 pub use picture::roofline_svg;
+pub(crate) use picture::{Mark, Place, STYLE as PICTURE_STYLE, roofline};
 pub use verdicts::{Verdict, verdicts};
 
 use crate::record::Figure;
@@ -17,7 +18,7 @@ use crate::workload::WorkloadError;
 use crate::{Case, Floors, Profile, Work};
 
 /// Floating-point operations per sample and channel: four fused multiply-adds, one for each corner.
-const FLOP_PER_SAMPLE_CHANNEL: f64 = 8.0;
+pub(crate) const FLOP_PER_SAMPLE_CHANNEL: f64 = 8.0;
 
 /// The least time that one ceiling leaves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -145,6 +146,7 @@ fn floors(problem: &Problem, work: &Work, flop: f64, profile: &Profile) -> Vec<F
     floor("l1_gather_line", gathered, 1e3, "every gathered byte once, all hits, no bank conflict");
     floor("dram_copy", compulsory, 1e3, "every input read once, every output written once");
     floor("l2_gather_line", compulsory, 1e3, "every byte of the tensors once from L2 to an SM");
+    floor("l1d_copy", gathered, 1e3, "every gathered byte once, at the rate of a copy within L1");
     floor("fma_f32", flop, 1e6, "four fused multiply-adds per sample and channel");
     if problem.dtype() == DType::F16 {
         floor("fma_f16", flop, 1e6, "the same in packed half");

@@ -1,6 +1,6 @@
 //! What each technique of the seed documents could gain on a workload, with the number behind it.
 
-use msdeform::{DType, Problem};
+use msdeform::{DType, DeviceKind, Problem};
 use serde::{Deserialize, Serialize};
 
 use super::Analysis;
@@ -35,6 +35,18 @@ pub fn verdicts(analysis: &Analysis, problem: &Problem, profile: &Profile) -> Ve
         verdict: verdict.to_owned(),
         why,
     };
+    if profile.device.kind == DeviceKind::Cpu.name() {
+        let none = |what: &str| ("no", format!("a processor has no {what}"));
+        return vec![
+            verdict("tensor cores", none("matrix units that the kernels use")),
+            verdict("warp specialisation", none("warps; its threads are alike")),
+            verdict("shared-memory caching", none("memory of a block; its caches fill themselves")),
+            verdict("TMA tiles", none("copy engine; it prefetches rows")),
+            verdict("texture unit", none("texture unit")),
+            verdict("spatial ordering", spatial_ordering(analysis)),
+            verdict("mixed precision", mixed_precision(analysis, problem)),
+        ];
+    }
     vec![
         verdict("tensor cores", tensor_cores(analysis)),
         verdict("warp specialisation", warp_specialisation(analysis)),
