@@ -141,7 +141,7 @@ fn what_tune_finds_is_what_calls_get_until_it_is_stale() {
 fn tune_refuses_what_makes_no_sense() {
     let folder = folder();
     for (arguments, words) in [
-        (&["--seconds", "-1"][..], "no duration"),
+        (&["--seconds=-1"][..], "no duration"),
         (&["--locations", "local,uniform"], "one kind"),
         (&["--variant", "no_such"], "no_such"),
     ] {

@@ -42,6 +42,16 @@ pub struct Measured {
     pub commit: String,
 }
 
+impl Measured {
+    fn of(figure: &Figure) -> Self {
+        Self {
+            variant: figure.variant.clone(),
+            median_us: figure.median_us,
+            commit: figure.commit.clone(),
+        }
+    }
+}
+
 /// A forward call of a workload on a device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Analysis {
@@ -96,6 +106,7 @@ impl Analysis {
         let inputs = case.inputs(&one_image);
         let footprints = footprints(case.workload, &one_image, &inputs);
         let floors = floors(&problem, &work, flop, profile);
+        let of_call = figures_of(case, &problem, profile, figures);
         let predicted_us = predict(&problem, &work, &footprints, profile);
         let mut analysis = Self {
             device: profile.device.name.clone(),
@@ -111,10 +122,13 @@ impl Analysis {
             floors,
             footprints,
             predicted_us,
-            measured: measured(case, &problem, profile, figures),
+            measured: measured(&problem, &of_call),
             verdicts: Vec::new(),
         };
         analysis.verdicts = verdicts(&analysis, &problem, profile);
+        for verdict in &mut analysis.verdicts {
+            verdict.measured = verdicts::measured_with(&verdict.technique, &of_call);
+        }
         Ok(analysis)
     }
 
@@ -170,12 +184,13 @@ fn predict(problem: &Problem, work: &Work, footprints: &[Footprint], profile: &P
     (floors.l1_us + (1.0 - hit_rate) * floors.without_l1_us).max(floors.dram_us)
 }
 
-fn measured(
+/// What records say about the call, by any variant.
+fn figures_of<'a>(
     case: &Case<'_>,
     problem: &Problem,
     profile: &Profile,
-    figures: &[Figure],
-) -> Option<Measured> {
+    figures: &'a [Figure],
+) -> Vec<&'a Figure> {
     let same = |figure: &&Figure| {
         figure.device == profile.device.slug
             && figure.workload == case.workload.name
@@ -184,14 +199,14 @@ fn measured(
             && figure.dtype == problem.dtype().name()
             && figure.direction == Direction::Forward.name()
             && (figure.batch, figure.queries) == (problem.batch(), problem.queries())
-            && figure.rel_l2 <= problem.dtype().rel_l2_bound()
     };
-    let best = figures.iter().filter(same).min_by(|a, b| a.median_us.total_cmp(&b.median_us))?;
-    Some(Measured {
-        variant: best.variant.clone(),
-        median_us: best.median_us,
-        commit: best.commit.clone(),
-    })
+    figures.iter().filter(same).collect()
+}
+
+/// The fastest exact one.
+fn measured(problem: &Problem, of_call: &[&Figure]) -> Option<Measured> {
+    let exact = of_call.iter().filter(|figure| figure.rel_l2 <= problem.dtype().rel_l2_bound());
+    exact.min_by(|a, b| a.median_us.total_cmp(&b.median_us)).map(|best| Measured::of(best))
 }
 
 #[cfg(test)]
@@ -200,6 +215,8 @@ mod tests {
 
     use super::*;
     use crate::profile::tests::profile_of;
+    use crate::record::newest;
+    use crate::record::tests::record_of;
     use crate::workload::{self, Sizes};
     use crate::{Locations, STANDARD_SEED};
 
@@ -214,6 +231,35 @@ mod tests {
             seed: STANDARD_SEED,
         };
         Analysis::of(&case, &profile_of("h200"), &[]).unwrap()
+    }
+
+    #[test]
+    fn a_technique_stands_beside_what_its_variant_took() {
+        let record = record_of("2026-01-01T00:00:00Z", 100.0);
+        let mut figures = newest(std::slice::from_ref(&record));
+        figures[0].rel_l2 = f64::NAN;
+        figures[0].variant = "fwd_tensor_core".to_owned();
+        let mut exact = figures[0].clone();
+        (exact.variant, exact.median_us, exact.rel_l2) = ("fwd_exact".to_owned(), 150.0, 1e-6);
+        figures.push(exact);
+        let workload = workload::find("ddetr_enc").unwrap();
+        let case = Case {
+            workload,
+            locations: Locations::Local,
+            layout: workload.layouts[0],
+            dtype: DType::F32,
+            sizes: Sizes { batch: Some(1), queries: None },
+            seed: STANDARD_SEED,
+        };
+        let profile = profile_of(&record.device.slug);
+        let analysis = Analysis::of(&case, &profile, &figures).unwrap();
+        assert_eq!(analysis.measured.unwrap().variant, "fwd_exact", "an inexact time is none");
+        let with = |technique: &str| {
+            let found = analysis.verdicts.iter().find(|v| v.technique == technique).unwrap();
+            found.measured.as_ref().map(|measured| measured.median_us)
+        };
+        assert_eq!(with("tensor cores"), Some(100.0));
+        assert_eq!(with("texture unit"), None);
     }
 
     #[test]
