@@ -12,9 +12,10 @@ use msdeform_bench::workload::{self, Sizes, Tag};
 use msdeform_bench::{
     Breadth, Device, DeviceId, Locations, STANDARD_SEED, Selection, Workload, ladder,
 };
+use msdeform_tuning::Tuning;
 
 use crate::commands::{
-    analyze, bench, main_job, probe, profile, records, report, variants, verify, workloads,
+    analyze, bench, main_job, probe, profile, records, report, tune, variants, verify, workloads,
 };
 use crate::exit::{EXIT_CODES, Usage};
 use crate::run::RunArgs;
@@ -52,6 +53,7 @@ pub enum Command {
     Records(records::RecordsArgs),
     Report(report::ReportArgs),
     Run(RunArgs),
+    Tune(tune::TuneArgs),
     Workloads(workloads::WorkloadsArgs),
 }
 
@@ -76,7 +78,11 @@ impl DeviceArgs {
     pub fn open_with(&self, options: DeviceOptions) -> anyhow::Result<Box<dyn Device>> {
         let id = self.device.unwrap_or_else(DeviceId::preferred);
         let options = DeviceOptions { threads: self.threads, ..options };
-        Ok(msdeform_bench::device::open(id, options)?)
+        let device = msdeform_bench::device::open(id, options)?;
+        if let Some(ignored) = device.tuning().ignored() {
+            eprintln!("note: {ignored}");
+        }
+        Ok(device)
     }
 }
 
@@ -227,7 +233,14 @@ pub fn heading(device: &dyn Device, bandwidth: Option<&Bandwidth>) -> String {
     let memory = bandwidth.map_or_else(String::new, |bandwidth| {
         format!("; memory copy {} GB/s", three_digits(bandwidth.copy_gb_per_s))
     });
-    format!("msdeform {} on {}{threads}{memory}\n", env!("CARGO_PKG_VERSION"), device.name())
+    let tuning = match device.tuning() {
+        Tuning::Loaded { path, .. } => {
+            format!("; tuned: {} from {}", device.tuning().summary(), path.display())
+        }
+        _ => String::new(),
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    format!("msdeform {version} on {}{threads}{memory}{tuning}\n", device.name())
 }
 
 /// Where records go.

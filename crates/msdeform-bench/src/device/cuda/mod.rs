@@ -18,6 +18,7 @@ use rayon::prelude::*;
 
 use super::{Bandwidth, Choice, Device, DeviceError, DeviceId, DeviceOptions, Prepared, Setting};
 use crate::device::named::{id_in, knobs_in};
+use crate::profile::Capability;
 use crate::{Ceiling, HostTensors};
 use prepared::{PreparedCuda, backward_options, plan_options};
 
@@ -261,6 +262,18 @@ impl Device for CudaDevice {
             value: ceiling.value,
             unit: ceiling.unit.to_owned(),
             what: ceiling.what.to_owned(),
+        };
+        Ok(found.into_iter().map(owned).collect())
+    }
+
+    fn capabilities(&self) -> Result<Vec<Capability>, DeviceError> {
+        let failed =
+            |source: Error| DeviceError::Probe { device: self.id(), source: Box::new(source) };
+        let found = msdeform_cuda::probe::checks(&self.engine).map_err(failed)?;
+        let owned = |check: msdeform_cuda::probe::Check| Capability {
+            name: check.name.to_owned(),
+            works: check.passed,
+            outcome: check.outcome,
         };
         Ok(found.into_iter().map(owned).collect())
     }
