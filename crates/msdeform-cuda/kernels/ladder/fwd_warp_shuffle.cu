@@ -8,8 +8,8 @@
 // 16 bytes are under way in every lane at once: the latency of an item is one round trip.
 //
 // When it loses. The loads. The eight lanes that share a wavefront of the L1 data path now read one chunk each of
-// eight unrelated pixels, all the same chunk: pixels are 64 bytes, so these eight have two banks' worth of
-// places to go and collide four deep. Lanes idle where samples are no multiple of 32.
+// eight unrelated pixels, all the same chunk. Pixels are 64 bytes, so for these eight there are two places in
+// the banks, and five of them want the fuller one on average. Lanes idle where samples are no multiple of 32.
 #include "ladder/shuffle_sums.cuh"
 
 using namespace msda;

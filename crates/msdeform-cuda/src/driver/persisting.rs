@@ -51,9 +51,7 @@ impl PersistingL2 {
 
     /// A window over a tensor, cut to what a window can span. Its hit ratio keeps what stays within the share.
     pub(crate) fn window(&self, address: u64, tensor_bytes: usize) -> AccessWindow {
-        let bytes = tensor_bytes.min(self.longest_window);
-        let hit_ratio = (self.bytes as f64 / bytes.max(1) as f64).min(1.0) as f32;
-        AccessWindow { address, bytes, hit_ratio }
+        AccessWindow::of_share(address, tensor_bytes.min(self.longest_window), self.bytes)
     }
 }
 
@@ -88,6 +86,11 @@ pub(super) struct PersistingL2Limit {
 }
 
 impl AccessWindow {
+    fn of_share(address: u64, bytes: usize, share: usize) -> Self {
+        let hit_ratio = (share as f64 / bytes.max(1) as f64).min(1.0) as f32;
+        Self { address, bytes, hit_ratio }
+    }
+
     /// As a launch takes it.
     pub(super) fn attribute(&self) -> sys::CUlaunchAttribute {
         use sys::CUaccessProperty_enum::{
@@ -104,5 +107,18 @@ impl AccessWindow {
             missProp: CU_ACCESS_PROPERTY_STREAMING,
         };
         attribute
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_keeps_no_more_than_the_share_holds() {
+        let ratio = |bytes, share| AccessWindow::of_share(0, bytes, share).hit_ratio;
+        assert_eq!(ratio(1 << 20, 32 << 20), 1.0);
+        assert_eq!(ratio(64 << 20, 32 << 20), 0.5);
+        assert_eq!(ratio(0, 32 << 20), 1.0);
     }
 }
