@@ -25,7 +25,7 @@ pub fn trials() -> Vec<Trial> {
     let rungs = REGISTRY
         .iter()
         .copied()
-        .filter(|variant| variant.is_rung() && variant.spec().direction == Direction::Forward);
+        .filter(|variant| variant.spec().rung && variant.spec().direction == Direction::Forward);
     rungs
         .flat_map(|variant| {
             let id = variant.spec().id;
