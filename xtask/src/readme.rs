@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use msdeform_bench::counters::CounterFile;
+use msdeform_bench::counters::{CounterFile, counters_markdown};
+use msdeform_bench::device::registry;
+use msdeform_bench::tune::{TuneRecord, gaps_markdown};
 use msdeform_bench::{Profile, Record, ladder, readme, record};
 
 use crate::steps::Report;
@@ -63,6 +65,9 @@ fn pages() -> Result<(Vec<Page>, usize)> {
     let profiles = Profile::load_all(&folder)?;
     let rungs = ladder_rows(&records, &folder)?;
 
+    let tuning = tuning_tables(&folder)?;
+    let counters = counter_table(&records, &folder)?;
+
     let mut pages = Vec::new();
     let mut add = |path: PathBuf, splice: &dyn Fn(String) -> Result<String>| -> Result<()> {
         let found = std::fs::read_to_string(&path).with_context(|| relative(&path))?;
@@ -73,7 +78,9 @@ fn pages() -> Result<(Vec<Page>, usize)> {
     add(tree::root().join("README.md"), &|text| {
         let text = readme::splice(&text, &records, &profiles)?;
         let table = || format!("\n{}", ladder::markdown(&rungs, "docs/kernels/", false));
-        Ok(readme::replace_between(text, "ladder", table)?)
+        let text = readme::replace_between(text, "ladder", table)?;
+        let text = readme::replace_between(text, "tuning", || tuning.clone())?;
+        Ok(readme::replace_between(text, "counters", || counters.clone())?)
     })?;
     add(tree::root().join("docs/LADDER.md"), &|text| {
         let table = || format!("\n{}", ladder::markdown(&rungs, "kernels/", true));
@@ -100,4 +107,27 @@ fn ladder_rows(records: &[Record], folder: &Path) -> Result<Vec<ladder::Row>> {
 
 fn relative(path: &Path) -> String {
     path.strip_prefix(tree::root()).unwrap_or(path).display().to_string()
+}
+
+/// What tuning gains on each GPU where it was measured.
+fn tuning_tables(folder: &Path) -> Result<String> {
+    let gpus = TuneRecord::load_all(folder)?.into_iter().filter(|r| r.device.kind == "cuda");
+    let tables: Vec<String> = gpus
+        .map(|record| format!("{}. {}", record.device.name, gaps_markdown(&record).trim_end()))
+        .collect();
+    Ok(match tables.is_empty() {
+        true => "\nNothing has been tuned yet.\n".to_owned(),
+        false => format!("\n{}\n", tables.join("\n\n")),
+    })
+}
+
+/// The counters of the GPU that was measured last, of variants that are no rungs of the ladder.
+fn counter_table(records: &[Record], folder: &Path) -> Result<String> {
+    let gpu = records.iter().rev().find(|record| record.device.kind == "cuda");
+    let Some(gpu) = gpu else { return Ok("\nNo GPU has been measured yet.\n".to_owned()) };
+    let rungs: Vec<&str> =
+        registry().into_iter().filter(|spec| spec.rung).map(|spec| spec.id).collect();
+    let mut profiled = CounterFile::of_device(folder, &gpu.device.slug)?;
+    profiled.retain(|p| !rungs.contains(&p.label.variant.as_str()));
+    Ok(format!("\n{}", counters_markdown(&profiled)))
 }

@@ -3,12 +3,14 @@
 mod csv;
 mod folder;
 mod ncu;
+mod table;
 
 use serde::{Deserialize, Serialize};
 
 pub use csv::parse;
 pub use folder::{CounterFile, Profiled};
 pub use ncu::{CounterError, command, find_ncu, run};
+pub use table::counters_markdown;
 
 /// One counter: our name, Nsight Compute's, and what it says.
 #[derive(Clone, Copy, Debug)]

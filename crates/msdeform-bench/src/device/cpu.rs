@@ -200,6 +200,17 @@ impl Device for CpuDevice {
             let what = format!("copy of {} KiB of each thread's own", bytes >> 10);
             found.push(ceiling(name, copied, what));
         }
+        before("fma_f32");
+        found.push(Ceiling {
+            name: "fma_f32".to_owned(),
+            value: bandwidth::multiply_adds(self.threads, Isa::best())? * 1e-3,
+            unit: "TFLOP/s".to_owned(),
+            what: format!(
+                "multiply-adds in registers ({}), {} threads, two operations each",
+                Isa::best(),
+                self.threads
+            ),
+        });
         Ok(found)
     }
 }

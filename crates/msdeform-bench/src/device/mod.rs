@@ -4,6 +4,7 @@
 mod bandwidth;
 mod cpu;
 mod cuda;
+pub mod named;
 mod processor;
 mod step;
 
@@ -19,6 +20,7 @@ pub use bandwidth::Bandwidth;
 pub use cpu::CpuDevice;
 pub use cuda::CudaDevice;
 
+use crate::profile::Capability;
 use crate::{Buffer, Ceiling, HostTensors};
 
 /// What can go wrong between a command and a device.
@@ -406,6 +408,14 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// Whatever the device says, typed.
     fn ceilings(&self, before: &mut dyn FnMut(&str)) -> Result<Vec<Ceiling>, DeviceError>;
+
+    /// What works on the device and what does not, beyond how fast.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn capabilities(&self) -> Result<Vec<Capability>, DeviceError> {
+        Ok(Vec::new())
+    }
 }
 
 /// A variant ready to run on given inputs.

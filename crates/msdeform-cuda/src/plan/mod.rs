@@ -10,8 +10,8 @@ use msdeform::{DType, Problem, VariantSpec};
 
 use crate::dispatch;
 use crate::driver::{
-    Context, DeviceBuffer, EncodedMap, LaunchGeometry, LayeredTexture, Stream, check_pointer,
-    zero_bytes,
+    Context, DeviceBuffer, EncodedMap, LaunchGeometry, LayeredTexture, PersistingL2, Stream,
+    check_pointer, zero_bytes,
 };
 use crate::engine::{Engine, Kernel};
 use crate::error::{DriverError, Error, Result};
@@ -209,6 +209,8 @@ struct Prepared<P> {
     configuration: Configuration,
     queue: Vec<Queued>,
     params: P,
+    /// What of L2 is set aside for the values, and their size.
+    persisting_value: Option<(PersistingL2, usize)>,
     preamble: Preamble,
 }
 
@@ -258,8 +260,13 @@ impl<P> Prepared<P> {
         call: &Call<'_>,
         params: impl Fn(&Configuration) -> Result<P>,
     ) -> Result<Self> {
-        let make =
-            |Choice { variant, knobs }: &Choice| Self::new(engine, *variant, call, knobs, &params);
+        let make = |Choice { variant, knobs }: &Choice| {
+            let made = Self::new(engine, *variant, call, knobs, &params)?;
+            match made.knobs_if_maps_are_refused(*variant)? {
+                Some(knobs) => Self::new(engine, *variant, call, &knobs, &params),
+                None => Ok(made),
+            }
+        };
         let tuned = choices.tuned.as_ref().and_then(|tuned| make(tuned).ok());
         tuned.map_or_else(|| make(&choices.sure), Ok)
     }
@@ -303,7 +310,28 @@ impl<P> Prepared<P> {
                 Preamble::Textures(made.collect::<Result<_>>()?)
             }
         };
-        Ok(Self { spec, configuration, queue, params, preamble })
+        let persisting_value = if configuration.persisting_value {
+            let bytes = call.strides.extent(call.problem) * call.problem.dtype().size_bytes();
+            PersistingL2::set_aside(engine.context(), bytes)?.map(|share| (share, bytes))
+        } else {
+            None
+        };
+        Ok(Self { spec, configuration, queue, params, preamble, persisting_value })
+    }
+
+    /// The knobs with which the variant does without its tensor maps, if the driver refuses to make these.
+    /// It is asked before the first launch, with an address like any other, which it only stores.
+    fn knobs_if_maps_are_refused(&self, variant: &dyn Variant) -> Result<Option<KnobChoices>> {
+        const ANY_ADDRESS: u64 = 1 << 32;
+        let (Preamble::Maps(maps, _), Some((knob, value))) =
+            (&self.preamble, self.configuration.without_maps)
+        else {
+            return Ok(None);
+        };
+        if maps.iter().all(|map| EncodedMap::new(ANY_ADDRESS, map).is_ok()) {
+            return Ok(None);
+        }
+        KnobChoices::new(variant, &[(knob.to_owned(), value)]).map(Some)
     }
 
     fn is_aligned(&self, tensors: &[Tensor]) -> bool {
@@ -357,6 +385,8 @@ impl<P> Prepared<P> {
                 with_textures.as_ptr().cast::<c_void>()
             }
         };
+        let window =
+            self.persisting_value.as_ref().map(|(share, bytes)| share.window(value, *bytes));
         let skipped = match start {
             Start::Preparation => 0,
             Start::Operator => self.configuration.pipeline.preparation,
@@ -366,7 +396,7 @@ impl<P> Prepared<P> {
                 // SAFETY: the parameter begins with what the kernel declares (a layout test holds
                 // that); the caller answers for what it points to.
                 Queued::Launch { kernel, geometry, .. } => unsafe {
-                    kernel.function.launch(stream, geometry, argument)
+                    kernel.function.launch(stream, geometry, window, argument)
                 },
                 Queued::Zero(target) => {
                     let (address, bytes) = region(*target);

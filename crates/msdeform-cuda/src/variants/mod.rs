@@ -3,6 +3,7 @@
 //! Everything here is arithmetic on a [`Call`] and can be done, and tested, without a GPU. The engine
 //! compiles and launches what comes out; the emulator runs the same configuration on the host.
 
+pub mod bwd_aggregate;
 pub mod bwd_general;
 pub mod bwd_level_sort;
 pub mod bwd_original;
@@ -12,6 +13,7 @@ pub mod fwd_general;
 pub mod fwd_original;
 pub mod fwd_split_gather;
 pub mod fwd_tile_gather;
+mod grad_output_rows;
 pub mod ladder;
 mod sample_gradients;
 mod tile_lists;
@@ -165,6 +167,10 @@ pub struct Configuration {
     pub grid_aux: i32,
     /// Descriptors of the value tensor that the parameter begins with.
     pub tile_maps: Option<TileMaps>,
+    /// The knob with which the variant does without them, for where the driver refuses to make them.
+    pub without_maps: Option<(&'static str, i64)>,
+    /// Whether part of L2 is set aside for the values while the plan lives.
+    pub persisting_value: bool,
     /// Textures that the parameter begins with; never together with tensor maps.
     pub textures: Option<LevelTextures>,
 }
@@ -181,6 +187,8 @@ impl Default for Configuration {
             query_raster_width: 0,
             grid_aux: 0,
             tile_maps: None,
+            without_maps: None,
+            persisting_value: false,
             textures: None,
         }
     }
