@@ -66,8 +66,10 @@ impl SampleStep {
             None if few => (4, 4),
             None => (8, 4),
         };
-        let width = if few { warps * item } else { item.max(8) };
-        let height = if few { 1 } else { warps * item / width };
+        // Beside another step a block leaves most of its warps idle rather than SMs.
+        let busy_warps = if shared_launch.is_some() { 4 } else { warps };
+        let width = if few { busy_warps * item } else { item.max(8) };
+        let height = if few { 1 } else { busy_warps * item / width };
         let knob = |knob: Knob, default: usize| {
             knobs.get(knob.name).and_then(|value| usize::try_from(value).ok()).unwrap_or(default)
         };
@@ -111,6 +113,12 @@ impl SampleStep {
     pub(super) fn query_tiles(&self, problem: &Problem, width: usize, height: usize) -> usize {
         query_tiles(problem, self.pixels, self.raster_width as usize, width, height)
     }
+}
+
+/// Whether the step is small enough to share a launch with another one: it then takes blocks of sixteen warps
+/// and lets four of them work, which costs more than a launch where there are many.
+pub(super) fn is_small(call: &Call<'_>) -> bool {
+    call.rows() <= 64 * u64::from(call.device.multiprocessors)
 }
 
 /// Tiles of a size that cover the queries, as `query_tiles.cuh` numbers them.
