@@ -20,6 +20,9 @@
 // result that is not finite is computed again, pixel by pixel, from the samples that have it as a corner
 // (add_exactly).
 //
+// Where lists are short, a stage costs far more than its entries: then a warp owns a group of tiles and adds entry
+// by entry, without tensor cores (sum_few).
+//
 // Layout of a stage: 32 slots; entry e takes slot 8 (e % 4) + e / 4. A slot's row lies at slot * ROW_BYTES, its
 // 16-byte chunks twisted by slot / 8; then tents, four columns and four rows of TENT_PITCH floats. Lane 4g + t
 // of a product owns pixels g and g + 8 of the tile and reads the tents of slots 8t to 8t + 7 in whole 16-byte
