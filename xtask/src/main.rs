@@ -5,6 +5,7 @@
     reason = "comments on commands are help texts, which know no Markdown"
 )]
 
+mod browser;
 mod checks;
 mod ledger;
 mod process;

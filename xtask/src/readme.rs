@@ -1,10 +1,15 @@
-//! `cargo xtask readme`: the tables of README.md from the committed records.
+//! `cargo xtask readme`: the tables of README.md, docs/LADDER.md and the kernels' pages from the committed
+//! records.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use msdeform_bench::{Profile, readme, record};
+use msdeform_bench::counters::{CounterFile, counters_markdown};
+use msdeform_bench::device::registry;
+use msdeform_bench::tune::{TuneRecord, gaps_markdown};
+use msdeform_bench::{Profile, Record, ladder, readme, record};
 
 use crate::steps::Report;
 use crate::tree;
@@ -17,34 +22,112 @@ pub struct ReadmeArgs {
     check: bool,
 }
 
+/// A file with tables.
+struct Page {
+    path: PathBuf,
+    found: String,
+    spliced: String,
+}
+
 /// Writes or checks the tables.
 pub fn run(args: &ReadmeArgs) -> Result<ExitCode> {
     if args.check {
-        println!("README.md agrees with {}", check()?.note);
-    } else {
-        let (found, spliced, records) = tables()?;
-        if found == spliced {
-            println!("README.md already agrees with {records} records");
-        } else {
-            std::fs::write(tree::root().join("README.md"), spliced)?;
-            println!("README.md: tables written from {records} records");
-        }
+        println!("all tables agree with {}", check()?.note);
+        return Ok(ExitCode::SUCCESS);
     }
+    let (pages, records) = pages()?;
+    let stale: Vec<&Page> = pages.iter().filter(|page| page.found != page.spliced).collect();
+    for page in &stale {
+        std::fs::write(&page.path, &page.spliced)?;
+        println!("{}: tables written", relative(&page.path));
+    }
+    println!("{} files, {} of them changed, from {records} records", pages.len(), stale.len());
     Ok(ExitCode::SUCCESS)
 }
 
-/// Fails when README.md and the records disagree.
+/// Fails when a table and the records disagree.
 pub fn check() -> Result<Report> {
-    let (found, spliced, records) = tables()?;
-    ensure!(found == spliced, "README.md is not what the records say; run `cargo xtask readme`");
-    Ok(Report::check(format!("{records} records")))
+    let (pages, records) = pages()?;
+    for page in &pages {
+        let path = relative(&page.path);
+        ensure!(
+            page.found == page.spliced,
+            "{path} is not what the records say; run `cargo xtask readme`"
+        );
+    }
+    Ok(Report::check(format!("{records} records, {} files", pages.len())))
 }
 
-/// README.md as it is, as the records say it should be, and their number.
-fn tables() -> Result<(String, String, usize)> {
-    let found = std::fs::read_to_string(tree::root().join("README.md")).context("README.md")?;
-    let records = record::load_committed(&tree::root().join("records"))?;
-    let profiles = Profile::load_all(&tree::root().join("records"))?;
-    let spliced = readme::splice(&found, &records, &profiles)?;
-    Ok((found, spliced, records.len()))
+/// Every file with tables, as it is and as the records say it should be, and the number of records.
+fn pages() -> Result<(Vec<Page>, usize)> {
+    let folder = tree::root().join("records");
+    let records = record::load_committed(&folder)?;
+    let profiles = Profile::load_all(&folder)?;
+    let rungs = ladder_rows(&records, &folder)?;
+
+    let tuning = tuning_tables(&folder)?;
+    let counters = counter_table(&records, &folder)?;
+
+    let mut pages = Vec::new();
+    let mut add = |path: PathBuf, splice: &dyn Fn(String) -> Result<String>| -> Result<()> {
+        let found = std::fs::read_to_string(&path).with_context(|| relative(&path))?;
+        let spliced = splice(found.clone()).with_context(|| relative(&path))?;
+        pages.push(Page { path, found, spliced });
+        Ok(())
+    };
+    add(tree::root().join("README.md"), &|text| {
+        let text = readme::splice(&text, &records, &profiles)?;
+        let table = || format!("\n{}", ladder::markdown(&rungs, "docs/kernels/", false));
+        let text = readme::replace_between(text, "ladder", table)?;
+        let text = readme::replace_between(text, "tuning", || tuning.clone())?;
+        Ok(readme::replace_between(text, "counters", || counters.clone())?)
+    })?;
+    add(tree::root().join("docs/LADDER.md"), &|text| {
+        let table = || format!("\n{}", ladder::markdown(&rungs, "kernels/", true));
+        Ok(readme::replace_between(text, "ladder", table)?)
+    })?;
+    for spec in ladder::variants() {
+        add(tree::root().join(format!("docs/kernels/{}.md", spec.id)), &|text| {
+            let table = || format!("\n{}", ladder::page_markdown(&rungs, spec.id));
+            Ok(readme::replace_between(text, "measured", table)?)
+        })?;
+    }
+    Ok((pages, records.len()))
+}
+
+/// The ladder of the GPU that was measured last.
+fn ladder_rows(records: &[Record], folder: &Path) -> Result<Vec<ladder::Row>> {
+    let records = ladder::newest_gpu(records);
+    let profiled = match records.last() {
+        Some(record) => CounterFile::of_device(folder, &record.device.slug)?,
+        None => Vec::new(),
+    };
+    Ok(ladder::rows(&records, &profiled))
+}
+
+fn relative(path: &Path) -> String {
+    path.strip_prefix(tree::root()).unwrap_or(path).display().to_string()
+}
+
+/// What tuning gains on each GPU where it was measured.
+fn tuning_tables(folder: &Path) -> Result<String> {
+    let gpus = TuneRecord::load_all(folder)?.into_iter().filter(|r| r.device.kind == "cuda");
+    let tables: Vec<String> = gpus
+        .map(|record| format!("{}. {}", record.device.name, gaps_markdown(&record).trim_end()))
+        .collect();
+    Ok(match tables.is_empty() {
+        true => "\nNothing has been tuned yet.\n".to_owned(),
+        false => format!("\n{}\n", tables.join("\n\n")),
+    })
+}
+
+/// The counters of the GPU that was measured last, of variants that are no rungs of the ladder.
+fn counter_table(records: &[Record], folder: &Path) -> Result<String> {
+    let gpu = records.iter().rev().find(|record| record.device.kind == "cuda");
+    let Some(gpu) = gpu else { return Ok("\nNo GPU has been measured yet.\n".to_owned()) };
+    let rungs: Vec<&str> =
+        registry().into_iter().filter(|spec| spec.rung).map(|spec| spec.id).collect();
+    let mut profiled = CounterFile::of_device(folder, &gpu.device.slug)?;
+    profiled.retain(|p| !rungs.contains(&p.label.variant.as_str()));
+    Ok(format!("\n{}", counters_markdown(&profiled)))
 }

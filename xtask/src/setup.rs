@@ -59,7 +59,7 @@ pub fn python_in(environment: &Path) -> PathBuf {
 }
 
 /// Installs Debian packages if that is ours to do.
-fn apt_install(packages: &[&str]) -> Result<()> {
+pub fn apt_install(packages: &[&str]) -> Result<()> {
     let names = packages.join(" ");
     let is_root = capture(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
     if !is_root || on_path(&["apt-get"]).is_none() {

@@ -9,7 +9,7 @@ use crate::checks;
 use crate::process::{Finished, cargo, run, run_ok};
 use crate::steps::{Count, Report, Steps};
 use crate::tree;
-use crate::{python, readme, setup};
+use crate::{browser, python, readme, setup};
 
 /// Options of `test`.
 #[derive(Args)]
@@ -47,6 +47,7 @@ pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
             succeed(docs.env("RUSTDOCFLAGS", "-D warnings"))
         });
     }
+    steps.run("browser", browser::test);
     steps.run("python lint", python::lint);
     if !args.quick {
         steps.run("python", python::test);

@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::sync::{Mutex, PoisonError};
 
 use msdeform::{Mode, Problem};
@@ -13,6 +14,8 @@ use msdeform_cuda::{
     Gradients, INLINE_LEVELS, OutputStrides, PlanOptions, PointerChecks, Stream, ValueStrides,
     Workspace,
 };
+use pyo3::exceptions::PyRuntimeWarning;
+use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::call::Key;
@@ -88,13 +91,26 @@ impl<P> Plans<P> {
 pub fn engine(ordinal: usize) -> Result<Engine, CallError> {
     static ENGINES: Mutex<Option<HashMap<usize, Engine>>> = Mutex::new(None);
     let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
-    let engines = engines.get_or_insert_default();
-    if let Some(engine) = engines.get(&ordinal) {
+    let opened = engines.get_or_insert_default();
+    if let Some(engine) = opened.get(&ordinal) {
         return Ok(engine.clone());
     }
     let engine = Engine::new(ordinal)?;
-    engines.insert(ordinal, engine.clone());
+    opened.insert(ordinal, engine.clone());
+    // A warning runs Python, which may call us again.
+    drop(engines);
+    if let Some(ignored) = engine.tuning().ignored() {
+        warn(&ignored);
+    }
     Ok(engine)
+}
+
+/// Python's warning. Nobody's call fails for it, not even where warnings are errors.
+fn warn(message: &str) {
+    let Ok(message) = CString::new(message) else { return };
+    Python::attach(|py| {
+        drop(PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &message, 1));
+    });
 }
 
 /// PyTorch has checked what its pointers lead to. What a null pointer means is still found and said.

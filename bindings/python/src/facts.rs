@@ -7,6 +7,7 @@ use msdeform_bench::verify::Limits;
 use msdeform_bench::workload::Sizes;
 use msdeform_bench::{Budget, Case, DeviceId, STANDARD_SEED, Workload, bench_case};
 use msdeform_cuda::nvrtc::Nvrtc;
+use msdeform_cuda::tuning::Tuning;
 use msdeform_cuda::{device_count, driver_version};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -80,12 +81,22 @@ fn gpu(ordinal: usize) -> Value {
                 "compute_capability": format!("{major}.{minor}"),
                 "multiprocessors": props.multiprocessors,
                 "memory_bytes": props.memory_bytes,
+                "tuning": tuning(engine.tuning()),
                 "usable": true,
                 "missing": null,
             })
         }
         Err(error) => json!({"ordinal": ordinal, "usable": false, "missing": error.to_string()}),
     }
+}
+
+/// Which tuning file is used, or why it is not.
+fn tuning(tuning: &Tuning) -> Value {
+    json!({
+        "path": tuning.path().map(|path| path.display().to_string()),
+        "used": tuning.summary(),
+        "ignored": tuning.ignored(),
+    })
 }
 
 /// Verifies and times a built-in workload.

@@ -3,10 +3,14 @@
 use std::collections::BTreeMap;
 
 use msdeform::{
-    DType, DeviceKind, Direction, Numerics, Problem, ValueLayout, VariantSpec, reference,
+    DType, DeviceKind, Direction, Mode, Numerics, Problem, ValueLayout, VariantSpec, reference,
 };
 
-use crate::device::{Bandwidth, Device, DeviceError, DeviceId, Outputs, Prepared, Timing};
+use msdeform_tuning::{CallClass, Origin, Tuning};
+
+use crate::device::{
+    Bandwidth, Choice, Device, DeviceError, DeviceId, Outputs, Prepared, Setting, Timing,
+};
 use crate::verify::{Limits, verify_case};
 use crate::workload::{self, Sizes};
 use crate::{
@@ -41,6 +45,7 @@ const fn spec(id: &'static str, direction: Direction) -> VariantSpec {
         idea: "the reference itself",
         why: "to test the tests",
         numerics: Numerics::Contract,
+        rung: false,
     }
 }
 
@@ -55,7 +60,7 @@ static VARIANTS: [(VariantSpec, Fault); 8] = [
     (spec("bwd_unsteady", Direction::Backward), Fault::Unsteady),
 ];
 
-struct TestDevice;
+pub(crate) struct TestDevice;
 
 impl Device for TestDevice {
     fn id(&self) -> DeviceId {
@@ -79,12 +84,42 @@ impl Device for TestDevice {
     fn baseline(&self, direction: Direction) -> Option<&'static VariantSpec> {
         self.variants().into_iter().find(|spec| spec.direction == direction)
     }
-    fn dispatch(
+    fn builtin(
         &self,
         _: &Problem,
         direction: Direction,
     ) -> Result<&'static VariantSpec, DeviceError> {
         Ok(self.baseline(direction).unwrap())
+    }
+    fn dispatch(
+        &self,
+        problem: &Problem,
+        direction: Direction,
+    ) -> Result<&'static VariantSpec, DeviceError> {
+        self.builtin(problem, direction)
+    }
+    fn tuning(&self) -> &Tuning {
+        &Tuning::OFF
+    }
+    fn origin(&self) -> Origin {
+        Origin {
+            device: "test device".into(),
+            compute_capability: None,
+            multiprocessors: None,
+            msdeform: "0".into(),
+            fingerprint: String::new(),
+        }
+    }
+    fn class(&self, problem: &Problem, direction: Direction) -> CallClass {
+        CallClass::of(problem, direction, Mode::Fast, Some(1))
+    }
+    fn settings(&self, variant: &VariantSpec, _: &Problem) -> Vec<Setting> {
+        if variant.id != "fwd_exact" {
+            return Vec::new();
+        }
+        // Each gains what its value says; the fourth of each is a trap.
+        let setting = |name| Setting { name, value: 1, values: &[1, 2, 3, 4] };
+        vec![setting("SPEED"), setting("WIDTH")]
     }
     fn supports(&self, variant: &VariantSpec, problem: &Problem) -> Result<(), DeviceError> {
         variant.check_lists(problem).map_err(|error| DeviceError::Unsupported {
@@ -107,6 +142,7 @@ impl Device for TestDevice {
             inputs,
             outputs,
             runs: 0,
+            time_us: 10.0,
         }))
     }
     fn probe_bandwidth(&self) -> Result<Bandwidth, DeviceError> {
@@ -124,6 +160,7 @@ struct Run<'a> {
     inputs: &'a HostTensors,
     outputs: Outputs,
     runs: usize,
+    time_us: f64,
 }
 
 impl Run<'_> {
@@ -176,12 +213,25 @@ impl Prepared for Run<'_> {
         };
         Ok(())
     }
+    fn switch(&mut self, choice: &Choice) -> Result<(), DeviceError> {
+        let found = VARIANTS.iter().find(|(spec, _)| spec.id == choice.variant.id).unwrap();
+        (self.spec, self.fault, self.runs) = (&found.0, found.1, 0);
+        let knob = |name: &str| choice.knobs.get(name).copied().unwrap_or(1) as f64;
+        self.time_us = 12.0 / (knob("SPEED") * knob("WIDTH"));
+        if knob("SPEED") > 3.0 {
+            self.fault = Fault::Scaled(1.0 + 1e-4);
+        }
+        if knob("WIDTH") > 3.0 {
+            self.fault = Fault::Refuses;
+        }
+        Ok(())
+    }
     fn read(&mut self) -> Result<Outputs, DeviceError> {
         Ok(self.outputs.clone())
     }
     fn time(&mut self, _clock: Timing, count: usize) -> Result<Vec<f64>, DeviceError> {
         // A clock that a test can predict: the scaled variants take half the time.
-        let time_us = if self.fault == Fault::None { 10.0 } else { 5.0 };
+        let time_us = if self.fault == Fault::None { self.time_us } else { 5.0 };
         Ok(vec![time_us; count])
     }
     fn clocks(&self) -> Vec<Timing> {
@@ -198,7 +248,7 @@ impl Prepared for Run<'_> {
     }
 }
 
-fn case(name: &str, layout: ValueLayout) -> Case<'static> {
+pub(crate) fn case(name: &str, layout: ValueLayout) -> Case<'static> {
     Case {
         workload: workload::find(name).unwrap(),
         locations: Locations::Uniform,
@@ -332,6 +382,7 @@ fn a_variant_that_fails_while_timed_is_an_error_with_its_name() {
 #[test]
 fn selections_take_what_workloads_list_unless_told() {
     let mut selection = Selection {
+        rungs: false,
         workloads: vec![workload::find("edge_one_pixel").unwrap().clone()],
         locations: Vec::new(),
         layouts: Vec::new(),

@@ -183,7 +183,7 @@ pub fn markdown(rows: &[Row]) -> String {
         let _ = writeln!(
             out,
             "| {} | {} | {} | {} | {} | {} | {} | {} | {speedup} |",
-            row.workload,
+            name(row),
             row.batch,
             row.queries,
             row.locations,
@@ -194,6 +194,15 @@ pub fn markdown(rows: &[Row]) -> String {
         );
     }
     out
+}
+
+/// The workload, with the layout where that is not its usual one.
+fn name(row: &Row) -> String {
+    let usual = workload::find(&row.workload).and_then(|found| found.layouts.first().copied());
+    match usual {
+        Some(usual) if usual.name() != row.layout => format!("{}, {}", row.workload, row.layout),
+        _ => row.workload.clone(),
+    }
 }
 
 /// The forward rows again, each best half-precision time beside what the device's ceilings leave for it;
@@ -209,7 +218,7 @@ pub fn floors_markdown(rows: &[Row], profile: &Profile) -> String {
         let _ = writeln!(
             lines,
             "| {} | {} | {} | {} | {} | {} | {share:.0} % |",
-            row.workload,
+            name(row),
             row.locations,
             time(best.median_us),
             time(floors.l1_us),

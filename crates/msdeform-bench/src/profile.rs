@@ -22,6 +22,17 @@ pub struct Ceiling {
     pub what: String,
 }
 
+/// Something that works on a device or does not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capability {
+    /// Its name, such as `tma_descriptor`.
+    pub name: String,
+    /// Whether it does.
+    pub works: bool,
+    /// What was seen, in words; the driver's where it refused.
+    pub outcome: String,
+}
+
 /// The ceilings of one device: `records/<device>/profile.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Profile {
@@ -38,6 +49,9 @@ pub struct Profile {
     pub environment: Environment,
     /// What was measured.
     pub ceilings: Vec<Ceiling>,
+    /// What works and what does not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub capabilities: Vec<Capability>,
 }
 
 const FILE: &str = "profile.json";
@@ -49,6 +63,8 @@ impl Profile {
     /// Whatever the device says, typed.
     pub fn measure(device: &dyn Device, before: &mut dyn FnMut(&str)) -> Result<Self, DeviceError> {
         let ceilings = device.ceilings(before)?;
+        before("capabilities");
+        let capabilities = device.capabilities()?;
         Ok(Self {
             schema: SCHEMA,
             date: record::now(),
@@ -56,6 +72,7 @@ impl Profile {
             device: DeviceRecord::of(device, None),
             environment: Environment::now(),
             ceilings,
+            capabilities,
         })
     }
 
@@ -140,6 +157,7 @@ pub(crate) mod tests {
                 ceiling("l2_gather_line", 11_300.0),
                 ceiling("dram_copy", 4_800.0),
             ],
+            capabilities: Vec::new(),
         }
     }
 

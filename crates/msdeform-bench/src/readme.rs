@@ -35,21 +35,34 @@ pub fn splice(
 ) -> Result<String, SpliceError> {
     let mut text = readme.to_owned();
     for kind in [DeviceKind::Cpu, DeviceKind::Cuda] {
-        let begin = format!("<!-- records:{kind}:begin -->");
-        let end = format!("<!-- records:{kind}:end -->");
-        let (begins, ends) = (text.matches(&begin).count(), text.matches(&end).count());
-        if begins == 0 && ends == 0 {
-            continue;
-        }
-        let place = text.find(&begin).map(|at| at + begin.len()).zip(text.find(&end));
-        match place {
-            Some((from, to)) if begins == 1 && ends == 1 && from <= to => {
-                text.replace_range(from..to, &tables(kind, records, profiles));
-            }
-            _ => return Err(SpliceError::Markers { begin, end }),
-        }
+        let table = || tables(kind, records, profiles);
+        text = replace_between(text, &format!("records:{kind}"), table)?;
     }
     Ok(text)
+}
+
+/// Replaces what stands between `<!-- NAME:begin -->` and `<!-- NAME:end -->`; a text without them stays.
+///
+/// # Errors
+/// [`SpliceError::Markers`] if a marker is missing its partner or comes twice.
+pub fn replace_between(
+    mut text: String,
+    name: &str,
+    content: impl FnOnce() -> String,
+) -> Result<String, SpliceError> {
+    let (begin, end) = (format!("<!-- {name}:begin -->"), format!("<!-- {name}:end -->"));
+    let (begins, ends) = (text.matches(&begin).count(), text.matches(&end).count());
+    if begins == 0 && ends == 0 {
+        return Ok(text);
+    }
+    let place = text.find(&begin).map(|at| at + begin.len()).zip(text.find(&end));
+    match place {
+        Some((from, to)) if begins == 1 && ends == 1 && from <= to => {
+            text.replace_range(from..to, &content());
+            Ok(text)
+        }
+        _ => Err(SpliceError::Markers { begin, end }),
+    }
 }
 
 /// One table per device of a kind, the device measured last first.

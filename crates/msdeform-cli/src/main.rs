@@ -12,7 +12,7 @@ use clap::Parser;
 
 use args::{Cli, Command};
 use commands::{
-    analyze, bench, main_job, probe, profile, records, report, variants, verify, workloads,
+    analyze, bench, main_job, probe, profile, records, report, tune, variants, verify, workloads,
 };
 
 fn main() -> ExitCode {
@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         Some(Command::Records(args)) => records::run(args),
         Some(Command::Report(args)) => report::run(args),
         Some(Command::Run(args)) => run::run(args),
+        Some(Command::Tune(args)) => tune::run(args),
         Some(Command::Workloads(args)) => workloads::run(args),
     };
     match result {

@@ -13,6 +13,7 @@ use serde_json::Value;
 fn msdeform(folder: &Path) -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("msdeform"));
     command.current_dir(folder).env("MSDEFORM_COMMIT", "0123456789abcdef").env_remove("COLUMNS");
+    command.env("MSDEFORM_TUNING", "off");
     command
 }
 
@@ -40,6 +41,7 @@ fn help_is_as_reviewed() {
         "profile",
         "records",
         "report",
+        "tune",
         "workloads",
     ];
     for command in commands {
@@ -62,7 +64,10 @@ fn a_probe_becomes_the_profile_of_its_device() {
     let written = std::fs::read_to_string(device.join("profile.json")).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&written).unwrap(), printed);
     let ceilings = printed["ceilings"].as_array().unwrap();
-    assert!(ceilings.iter().any(|c| c["name"] == "dram_copy" && c["value"].as_f64() > Some(0.1)));
+    for name in ["dram_copy", "fma_f32"] {
+        let found = ceilings.iter().find(|ceiling| ceiling["name"] == name).unwrap();
+        assert!(found["value"].as_f64() > Some(0.0), "{found}");
+    }
 
     let picture = folder.path().join("roofline.svg");
     let output = msdeform(folder.path())
@@ -74,6 +79,77 @@ fn a_probe_becomes_the_profile_of_its_device() {
     assert_eq!(analyses[0]["workload"], "rtdetr_dec");
     assert!(analyses[0]["predicted_us"].as_f64() > Some(0.0));
     assert!(std::fs::read_to_string(picture).unwrap().starts_with("<svg "));
+}
+
+#[test]
+fn what_tune_finds_is_what_calls_get_until_it_is_stale() {
+    let folder = folder();
+    let file = folder.path().join("tuning.json");
+    let tune = ["tune", "--device", "cpu", "--threads", "1", "--workload", "edge_one_point"];
+    let output = msdeform(folder.path())
+        .args(tune)
+        .args(["--dtype", "f32", "--seconds", "0.2", "--json", "--record-dir", "records"])
+        .arg("--output")
+        .arg(&file)
+        .assert()
+        .success()
+        .stderr(predicate::str::contains("[1/2] edge_one_point f32 forward: "));
+    let found: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    assert_eq!(found["cases"].as_array().unwrap().len(), 2, "forward and backward");
+    assert!(found["cases"][0]["timed"].as_u64() >= Some(2), "every instruction set at least");
+    let slug = found["device"]["slug"].as_str().unwrap();
+    assert!(folder.path().join("records").join(slug).join("tuning.json").is_file());
+
+    // The slowest choice, so that it cannot be the built-in one.
+    let mut tuning: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!((&tuning["schema"], &tuning["entries"][0]["threads"]), (&1.into(), &1.into()));
+    tuning["entries"][0]["variant"] = "fwd_cpu_scalar".into();
+    let bench = |tuning: &Value| {
+        std::fs::write(&file, tuning.to_string()).unwrap();
+        let arguments =
+            ["--workload", "edge_one_point", "--direction", "forward", "--dtype", "f32"];
+        let output = msdeform(folder.path())
+            .args(["bench", "--device", "cpu", "--threads", "1", "--seconds", "0", "--json"])
+            .args(["--no-probe", "--no-verify"])
+            .args(arguments)
+            .env("MSDEFORM_TUNING", &file)
+            .assert()
+            .success();
+        let record: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+        let measured = record["measurements"].as_array().unwrap().clone();
+        let chosen = measured.into_iter().find(|m| m["dispatched"] == true).unwrap();
+        let words = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
+        (chosen["variant"].as_str().unwrap().to_owned(), words, record)
+    };
+    let (variant, words, record) = bench(&tuning);
+    assert_eq!((variant.as_str(), words.as_str()), ("fwd_cpu_scalar", ""));
+    assert_eq!(record["device"]["facts"]["tuning"], "2 choices");
+    for (field, value, reason) in [
+        ("msdeform", "0.0.1", "made by msdeform 0.0.1"),
+        ("device", "another processor", "made on another processor"),
+        ("fingerprint", "x", "kernels have changed"),
+    ] {
+        let mut stale = tuning.clone();
+        stale[field] = value.into();
+        let (variant, words, _) = bench(&stale);
+        assert_ne!(variant, "fwd_cpu_scalar", "{field}");
+        assert!(words.contains("is ignored") && words.contains(reason), "{words}");
+    }
+}
+
+#[test]
+fn tune_refuses_what_makes_no_sense() {
+    let folder = folder();
+    for (arguments, words) in [
+        (&["--seconds=-1"][..], "no duration"),
+        (&["--locations", "local,uniform"], "one kind"),
+        (&["--variant", "no_such"], "no_such"),
+    ] {
+        let mut command = msdeform(folder.path());
+        let failed = command.args(["tune", "--device", "cpu"]).args(arguments).assert().code(2);
+        let message = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
+        assert!(message.contains(words), "{message}");
+    }
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! Which variant computes a call: a table, first match wins.
 //!
 //! A row names a variant, when it is the best one, and the evidence. A row whose variant refuses the
-//! call is passed over. The last row accepts everything, so that choosing never fails.
+//! call is passed over. The last row accepts everything, so that choosing never fails. What was measured
+//! on the user's own machine goes before these tables ([`crate::tuning`]).
+
+use msdeform::Direction;
 
 use crate::variants::{
     Call, Variant,
@@ -90,6 +93,15 @@ pub fn forward(call: &Call<'_>) -> &'static dyn Variant {
 #[must_use]
 pub fn backward(call: &Call<'_>) -> &'static dyn Variant {
     first_fitting(BACKWARD, call).unwrap_or(LAST_RESORT_BACKWARD)
+}
+
+/// The best variant for a call, by these tables alone.
+#[must_use]
+pub fn builtin(call: &Call<'_>) -> &'static dyn Variant {
+    match call.direction() {
+        Direction::Forward => forward(call),
+        Direction::Backward => backward(call),
+    }
 }
 
 fn first_fitting(table: &[Rule], call: &Call<'_>) -> Option<&'static dyn Variant> {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use msdeform::Problem;
+use msdeform_tuning::{Source, Tuning};
 
 use crate::driver::{Context, Function, Module};
 use crate::error::{Error, Result};
@@ -12,6 +13,7 @@ use crate::jit::{DiskCache, Key, Recipe};
 use crate::nvrtc::{Compiled, KernelResources, Nvrtc};
 use crate::pipeline::entry_name;
 use crate::plan::{BackwardOptions, BackwardPlan, ForwardPlan, PlanOptions};
+use crate::tuning;
 use crate::variants::{Call, Configuration, Variant};
 
 /// One GPU, ready to make plans. Cloning is cheap and shares everything; use one per device.
@@ -30,6 +32,7 @@ struct Inner {
     loaded: Mutex<HashMap<(&'static str, Vec<String>), Code>>,
     compiled: AtomicU64,
     read_from_disk: AtomicU64,
+    tuning: Tuning,
 }
 
 /// The kernels of a variant, loaded.
@@ -76,18 +79,29 @@ impl Engine {
         Self::with_cache(ordinal, DiskCache::of_user())
     }
 
-    /// Opens device `ordinal` with a given cache.
+    /// Opens device `ordinal` with a given cache and the user's tuning file.
     ///
     /// # Errors
     /// As [`Engine::new`].
     pub fn with_cache(ordinal: usize, cache: DiskCache) -> Result<Self> {
+        Self::with_tuning(ordinal, cache, None)
+    }
+
+    /// Opens device `ordinal` with a given cache and a given tuning file; `None` is what the environment says.
+    ///
+    /// # Errors
+    /// As [`Engine::new`]; never because of the tuning file, see [`Engine::tuning`].
+    pub fn with_tuning(ordinal: usize, cache: DiskCache, tuning: Option<&Source>) -> Result<Self> {
+        let context = Context::new(ordinal)?;
+        let tuning = tuning::load(context.props(), tuning);
         let inner = Inner {
-            context: Context::new(ordinal)?,
+            context,
             cache,
             nvrtc: OnceLock::new(),
             loaded: Mutex::default(),
             compiled: AtomicU64::new(0),
             read_from_disk: AtomicU64::new(0),
+            tuning,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -96,6 +110,13 @@ impl Engine {
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.inner.context
+    }
+
+    /// What was measured on this machine about which variant to use, read when the engine was opened. A
+    /// file that is not used says why ([`Tuning::ignored`]) and changes nothing else.
+    #[must_use]
+    pub fn tuning(&self) -> &Tuning {
+        &self.inner.tuning
     }
 
     /// The compiler, found on the first call.

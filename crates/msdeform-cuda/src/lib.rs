@@ -102,6 +102,7 @@
 //! | `MSDEFORM_NVRTC` | the NVRTC to use: libnvrtc.so or its folder |
 //! | `MSDEFORM_CACHE_DIR` | where compiled kernels are kept; empty keeps none |
 //! | `MSDEFORM_VARIANT` | the variant for every plan of its direction that names none |
+//! | `MSDEFORM_TUNING` | the tuning file instead of the user's; `off` or empty uses none |
 
 pub mod dispatch;
 pub mod driver;
@@ -120,6 +121,7 @@ pub mod probe;
 pub mod registry;
 pub mod sources;
 mod strides;
+pub mod tuning;
 pub mod variants;
 
 pub use driver::{

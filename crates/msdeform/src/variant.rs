@@ -144,6 +144,8 @@ pub struct VariantSpec {
     pub why: &'static str,
     /// How exact it is.
     pub numerics: Numerics,
+    /// Whether it is kept to show a technique, and never dispatched to.
+    pub rung: bool,
 }
 
 impl VariantSpec {

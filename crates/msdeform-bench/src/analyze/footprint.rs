@@ -8,6 +8,8 @@ use crate::workload::{ReferencePoints, Workload};
 
 /// Bytes that a cache fetches and counts at a time.
 const SECTOR_BYTES: usize = 32;
+/// Bytes of a line of the cache, four sectors with one tag.
+const LINE_BYTES: usize = 128;
 
 /// Reuse within groups of queries that run together, of one image.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,18 +26,26 @@ pub struct Footprint {
     pub hit_rate: f64,
     /// Bytes that such a cache holds at the end of a group, on average.
     pub group_bytes: f64,
+    /// Lines of 128 bytes that a group of one head touches, on average.
+    pub group_lines: f64,
 }
 
+/// Queries that an SM has at work at once: 64 warps of eight, a pair of heads each.
+const QUERIES_OF_AN_SM: usize = 512;
+
 /// The groupings that make sense for a workload: as the queries come, in tiles where they form an image,
-/// and ordered by where they look.
+/// and ordered by where they look; a block's worth of them, and an SM's.
 #[must_use]
 pub fn footprints(workload: &Workload, problem: &Problem, inputs: &HostTensors) -> Vec<Footprint> {
     let touched = Touched::new(problem, inputs);
     let in_order: Vec<usize> = (0..problem.queries()).collect();
-    let mut found = vec![touched.footprint("32 in a row", 32, &cut(&in_order, 32))];
+    let in_a_row = |count: usize| {
+        touched.footprint(&format!("{count} in a row"), count, &cut(&in_order, count))
+    };
+    let mut found = vec![in_a_row(32), in_a_row(QUERIES_OF_AN_SM)];
     let rasters = rasters(workload, problem);
     if !rasters.is_empty() {
-        for (width, height) in [(8, 4), (16, 8)] {
+        for (width, height) in [(8, 4), (16, 8), (32, 16)] {
             let tiles: Vec<Vec<usize>> =
                 rasters.iter().flat_map(|raster| raster.tiles(width, height)).collect();
             let name = format!("tiles of {width} x {height}");
@@ -163,7 +173,8 @@ impl<'a> Touched<'a> {
             problem.value_len() / problem.batch().max(1) * problem.dtype().size_bytes();
         // The group that touched a sector last: no list needs clearing between groups.
         let mut last_group = vec![u32::MAX; image_bytes.div_ceil(SECTOR_BYTES) + 1];
-        let (mut accesses, mut distinct, mut stamp) = (0u64, 0u64, 0u32);
+        let mut last_group_of_line = vec![u32::MAX; image_bytes.div_ceil(LINE_BYTES) + 1];
+        let (mut accesses, mut distinct, mut lines, mut stamp) = (0u64, 0u64, 0u64, 0u32);
         for head in 0..problem.heads() {
             for group in groups {
                 for &query in group {
@@ -172,6 +183,11 @@ impl<'a> Touched<'a> {
                         if last_group[sector] != stamp {
                             last_group[sector] = stamp;
                             distinct += 1;
+                        }
+                        let line = sector * SECTOR_BYTES / LINE_BYTES;
+                        if last_group_of_line[line] != stamp {
+                            last_group_of_line[line] = stamp;
+                            lines += 1;
                         }
                     });
                 }
@@ -186,6 +202,7 @@ impl<'a> Touched<'a> {
             distinct,
             hit_rate: if accesses == 0 { 0.0 } else { 1.0 - distinct as f64 / accesses as f64 },
             group_bytes: distinct as f64 * SECTOR_BYTES as f64 / groups,
+            group_lines: lines as f64 / groups,
         }
     }
 
@@ -283,6 +300,10 @@ mod tests {
         assert_eq!((footprint.accesses, footprint.distinct), (4, 4));
         assert!(footprint.hit_rate.abs() < 1e-12);
         assert!((footprint.group_bytes - 128.0).abs() < 1e-12);
+        assert!(
+            (footprint.group_lines - 1.0).abs() < 1e-12,
+            "pixels 1 and 2 lie in two lines: {footprint:?}"
+        );
     }
 
     #[test]

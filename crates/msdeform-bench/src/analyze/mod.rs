@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 pub use footprint::{Footprint, footprints};
 pub use picture::roofline_svg;
+pub(crate) use picture::{Mark, Place, STYLE as PICTURE_STYLE, roofline};
 pub use verdicts::{Verdict, verdicts};
 
 use crate::record::Figure;
@@ -17,7 +18,7 @@ use crate::workload::WorkloadError;
 use crate::{Case, Floors, Profile, Work};
 
 /// Floating-point operations per sample and channel: four fused multiply-adds, one for each corner.
-const FLOP_PER_SAMPLE_CHANNEL: f64 = 8.0;
+pub(crate) const FLOP_PER_SAMPLE_CHANNEL: f64 = 8.0;
 
 /// The least time that one ceiling leaves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,6 +40,16 @@ pub struct Measured {
     pub median_us: f64,
     /// The sources it was built from.
     pub commit: String,
+}
+
+impl Measured {
+    fn of(figure: &Figure) -> Self {
+        Self {
+            variant: figure.variant.clone(),
+            median_us: figure.median_us,
+            commit: figure.commit.clone(),
+        }
+    }
 }
 
 /// A forward call of a workload on a device.
@@ -95,6 +106,7 @@ impl Analysis {
         let inputs = case.inputs(&one_image);
         let footprints = footprints(case.workload, &one_image, &inputs);
         let floors = floors(&problem, &work, flop, profile);
+        let of_call = figures_of(case, &problem, profile, figures);
         let predicted_us = predict(&problem, &work, &footprints, profile);
         let mut analysis = Self {
             device: profile.device.name.clone(),
@@ -110,10 +122,13 @@ impl Analysis {
             floors,
             footprints,
             predicted_us,
-            measured: measured(case, &problem, profile, figures),
+            measured: measured(&problem, &of_call),
             verdicts: Vec::new(),
         };
         analysis.verdicts = verdicts(&analysis, &problem, profile);
+        for verdict in &mut analysis.verdicts {
+            verdict.measured = verdicts::measured_with(&verdict.technique, &of_call);
+        }
         Ok(analysis)
     }
 
@@ -145,6 +160,7 @@ fn floors(problem: &Problem, work: &Work, flop: f64, profile: &Profile) -> Vec<F
     floor("l1_gather_line", gathered, 1e3, "every gathered byte once, all hits, no bank conflict");
     floor("dram_copy", compulsory, 1e3, "every input read once, every output written once");
     floor("l2_gather_line", compulsory, 1e3, "every byte of the tensors once from L2 to an SM");
+    floor("l1d_copy", gathered, 1e3, "every gathered byte once, at the rate of a copy within L1");
     floor("fma_f32", flop, 1e6, "four fused multiply-adds per sample and channel");
     if problem.dtype() == DType::F16 {
         floor("fma_f16", flop, 1e6, "the same in packed half");
@@ -168,12 +184,13 @@ fn predict(problem: &Problem, work: &Work, footprints: &[Footprint], profile: &P
     (floors.l1_us + (1.0 - hit_rate) * floors.without_l1_us).max(floors.dram_us)
 }
 
-fn measured(
+/// What records say about the call, by any variant.
+fn figures_of<'a>(
     case: &Case<'_>,
     problem: &Problem,
     profile: &Profile,
-    figures: &[Figure],
-) -> Option<Measured> {
+    figures: &'a [Figure],
+) -> Vec<&'a Figure> {
     let same = |figure: &&Figure| {
         figure.device == profile.device.slug
             && figure.workload == case.workload.name
@@ -182,14 +199,14 @@ fn measured(
             && figure.dtype == problem.dtype().name()
             && figure.direction == Direction::Forward.name()
             && (figure.batch, figure.queries) == (problem.batch(), problem.queries())
-            && figure.rel_l2 <= problem.dtype().rel_l2_bound()
     };
-    let best = figures.iter().filter(same).min_by(|a, b| a.median_us.total_cmp(&b.median_us))?;
-    Some(Measured {
-        variant: best.variant.clone(),
-        median_us: best.median_us,
-        commit: best.commit.clone(),
-    })
+    figures.iter().filter(same).collect()
+}
+
+/// The fastest exact one.
+fn measured(problem: &Problem, of_call: &[&Figure]) -> Option<Measured> {
+    let exact = of_call.iter().filter(|figure| figure.rel_l2 <= problem.dtype().rel_l2_bound());
+    exact.min_by(|a, b| a.median_us.total_cmp(&b.median_us)).map(|best| Measured::of(best))
 }
 
 #[cfg(test)]
@@ -198,6 +215,8 @@ mod tests {
 
     use super::*;
     use crate::profile::tests::profile_of;
+    use crate::record::newest;
+    use crate::record::tests::record_of;
     use crate::workload::{self, Sizes};
     use crate::{Locations, STANDARD_SEED};
 
@@ -212,6 +231,35 @@ mod tests {
             seed: STANDARD_SEED,
         };
         Analysis::of(&case, &profile_of("h200"), &[]).unwrap()
+    }
+
+    #[test]
+    fn a_technique_stands_beside_what_its_variant_took() {
+        let record = record_of("2026-01-01T00:00:00Z", 100.0);
+        let mut figures = newest(std::slice::from_ref(&record));
+        figures[0].rel_l2 = f64::NAN;
+        figures[0].variant = "fwd_tensor_core".to_owned();
+        let mut exact = figures[0].clone();
+        (exact.variant, exact.median_us, exact.rel_l2) = ("fwd_exact".to_owned(), 150.0, 1e-6);
+        figures.push(exact);
+        let workload = workload::find("ddetr_enc").unwrap();
+        let case = Case {
+            workload,
+            locations: Locations::Local,
+            layout: workload.layouts[0],
+            dtype: DType::F32,
+            sizes: Sizes { batch: Some(1), queries: None },
+            seed: STANDARD_SEED,
+        };
+        let profile = profile_of(&record.device.slug);
+        let analysis = Analysis::of(&case, &profile, &figures).unwrap();
+        assert_eq!(analysis.measured.unwrap().variant, "fwd_exact", "an inexact time is none");
+        let with = |technique: &str| {
+            let found = analysis.verdicts.iter().find(|v| v.technique == technique).unwrap();
+            found.measured.as_ref().map(|measured| measured.median_us)
+        };
+        assert_eq!(with("tensor cores"), Some(100.0));
+        assert_eq!(with("texture unit"), None);
     }
 
     #[test]

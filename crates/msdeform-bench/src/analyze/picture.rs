@@ -13,6 +13,11 @@ const RIGHT: f64 = 30.0;
 const TOP: f64 = 60.0;
 const BOTTOM: f64 = 64.0;
 
+/// What pictures and pages have in common; colours are variables.
+pub(crate) const STYLE: &str = "text { fill: var(--ink) } .grid { stroke: var(--line) } \
+    .roof { stroke: var(--chosen); stroke-width: 2; fill: none } .name { fill: var(--chosen) } \
+    .mark { fill: var(--floor); stroke: var(--floor); stroke-width: 2 } .hollow { fill: none }\n";
+
 /// Ranges of both axes, in powers of ten.
 struct Axes {
     x: (f64, f64),
@@ -31,77 +36,136 @@ impl Axes {
     }
 }
 
+/// A call, or one way to look at it.
+pub(crate) struct Mark {
+    pub flop_per_byte: f64,
+    pub tflop_per_s: f64,
+    /// Shown when hovered.
+    pub title: String,
+    /// Shown beside it.
+    pub label: String,
+    /// Where the label stands.
+    pub is_below: bool,
+    /// An empty circle instead of a full one.
+    pub is_hollow: bool,
+}
+
+/// Where a picture stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In a file of its own, which knows its colours.
+    File,
+    /// In a page, whose style has them.
+    Page,
+}
+
 /// A log-log roofline: what memory and arithmetic allow, and where the call stands. Light and dark.
 #[must_use]
 pub fn roofline_svg(analysis: &Analysis, profile: &Profile) -> String {
-    let axes = Axes { x: (-1.0, 3.0), y: (-1.0, 3.0) };
+    let title = format!(
+        "{} {} {}, {}",
+        analysis.workload, analysis.dtype, analysis.locations, analysis.device
+    );
+    let marks = analysis.measured.as_ref().map_or_else(Vec::new, |measured| {
+        let tflop_per_s = analysis.flop / measured.median_us * 1e-6;
+        let mark = |flop_per_byte, what: &str, is_below| Mark {
+            flop_per_byte,
+            tflop_per_s,
+            title: format!("{}: {} us", measured.variant, three_digits(measured.median_us)),
+            label: format!("{} TFLOP/s against {what} bytes", three_digits(tflop_per_s)),
+            is_below,
+            is_hollow: false,
+        };
+        vec![
+            mark(analysis.flop_per_gathered_byte, "gathered", true),
+            mark(analysis.flop_per_compulsory_byte, "compulsory", false),
+        ]
+    });
+    roofline((&title, &analysis.problem), profile, &marks, Place::File)
+}
+
+/// A roofline with any marks, under a heading and a line.
+pub(crate) fn roofline(
+    heading: (&str, &str),
+    profile: &Profile,
+    marks: &[Mark],
+    place: Place,
+) -> String {
+    let peak = profile.ceiling("fma_f32").unwrap_or(1.0);
+    // A processor is three decades below a GPU.
+    let y = if peak < 5.0 { (-4.0, 1.0) } else { (-1.0, 3.0) };
+    let axes = Axes { x: (-1.0, 3.0), y };
     let mut out = String::new();
     // Writing to a String cannot fail.
-    let _ = draw(analysis, profile, &axes, &mut out);
+    let _ = draw(heading, profile, marks, &axes, place, &mut out);
     out
 }
 
-fn draw(analysis: &Analysis, profile: &Profile, axes: &Axes, out: &mut String) -> std::fmt::Result {
+fn draw(
+    (title, subtitle): (&str, &str),
+    profile: &Profile,
+    marks: &[Mark],
+    axes: &Axes,
+    place: Place,
+    out: &mut String,
+) -> std::fmt::Result {
+    match place {
+        Place::Page => writeln!(out, "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">")?,
+        Place::File => writeln!(
+            out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+             font-family=\"system-ui, sans-serif\" font-size=\"13\">\n<style>\n\
+             svg {{ --ink: #1c2733; --line: #d7dde3; --paper: #ffffff; --chosen: #2563a8; --floor: #b4451f }}\n\
+             @media (prefers-color-scheme: dark) {{ svg {{ --ink: #dfe6ec; --line: #36414c; --paper: #14191f; \
+             --chosen: #7db4f0; --floor: #f0955f }} }}\n{STYLE}</style>\n\
+             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"var(--paper)\"/>"
+        )?,
+    }
     writeln!(
         out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-         font-family=\"system-ui, sans-serif\" font-size=\"13\">\n<style>\n\
-         svg {{ --ink: #1c2733; --faint: #d7dde3; --paper: #ffffff; --roof: #2563a8; --mark: #b4451f }}\n\
-         @media (prefers-color-scheme: dark) {{ svg {{ --ink: #dfe6ec; --faint: #36414c; --paper: #14191f; \
-         --roof: #7db4f0; --mark: #f0955f }} }}\n\
-         text {{ fill: var(--ink) }} .grid {{ stroke: var(--faint) }} .roof {{ stroke: var(--roof); \
-         stroke-width: 2; fill: none }} .mark {{ fill: var(--mark) }} .name {{ fill: var(--roof) }}\n\
-         </style>\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"var(--paper)\"/>"
-    )?;
-    writeln!(
-        out,
-        "<text x=\"{LEFT}\" y=\"24\" font-size=\"16\" font-weight=\"600\">{} {} {}, {}</text>\n\
+        "<text x=\"{LEFT}\" y=\"24\" font-size=\"16\" font-weight=\"600\">{}</text>\n\
          <text x=\"{LEFT}\" y=\"44\">{}</text>",
-        escaped(&analysis.workload),
-        analysis.dtype,
-        analysis.locations,
-        escaped(&analysis.device),
-        escaped(&analysis.problem)
+        escaped(title),
+        escaped(subtitle)
     )?;
     grid(axes, out)?;
-    for (ceiling, label) in
-        [("dram_copy", "DRAM"), ("l2_gather_line", "L2 gather"), ("l1_gather_line", "L1 gather")]
-    {
+    for (ceiling, label) in [
+        ("dram_copy", "DRAM"),
+        ("l2_gather_line", "L2 gather"),
+        ("l1_gather_line", "L1 gather"),
+        ("l2_copy", "L2 copy"),
+        ("l1d_copy", "L1 copy"),
+    ] {
         if let Some(gb_per_s) = profile.ceiling(ceiling) {
             slope(axes, gb_per_s, label, profile.ceiling("fma_f32"), out)?;
         }
     }
     if let Some(peak) = profile.ceiling("fma_f32") {
         let y = axes.y(peak);
+        let fastest = profile.ceiling("l1_gather_line").or_else(|| profile.ceiling("l1d_copy"));
         writeln!(
             out,
             "<line class=\"roof\" x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"/>\n\
              <text class=\"name\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">FMA f32, {} TFLOP/s</text>",
-            axes.x(peak * 1e3 / profile.ceiling("l1_gather_line").unwrap_or(peak * 1e3)),
+            axes.x(peak * 1e3 / fastest.unwrap_or(peak * 1e3)),
             WIDTH - RIGHT,
             WIDTH - RIGHT,
             y - 8.0,
             three_digits(peak)
         )?;
     }
-    if let Some(measured) = &analysis.measured {
-        let reached = analysis.flop / measured.median_us * 1e-6;
-        for (intensity, label, below) in [
-            (analysis.flop_per_gathered_byte, "against gathered bytes", true),
-            (analysis.flop_per_compulsory_byte, "against compulsory bytes", false),
-        ] {
-            let (x, y) = (axes.x(intensity), axes.y(reached));
-            writeln!(
-                out,
-                "<circle class=\"mark\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"6\"><title>{}: {} us</title></circle>\n\
-                 <text x=\"{:.1}\" y=\"{:.1}\">{} TFLOP/s {label}</text>",
-                escaped(&measured.variant),
-                three_digits(measured.median_us),
-                x + 10.0,
-                y + if below { 20.0 } else { -10.0 },
-                three_digits(reached)
-            )?;
-        }
+    for mark in marks {
+        let (x, y) = (axes.x(mark.flop_per_byte), axes.y(mark.tflop_per_s));
+        let class = if mark.is_hollow { "mark hollow" } else { "mark" };
+        writeln!(
+            out,
+            "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"6\"><title>{}</title></circle>\n\
+             <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            escaped(&mark.title),
+            x + 10.0,
+            y + if mark.is_below { 20.0 } else { -10.0 },
+            escaped(&mark.label)
+        )?;
     }
     out.push_str("</svg>\n");
     Ok(())

@@ -1,11 +1,12 @@
 //! What each technique of the seed documents could gain on a workload, with the number behind it.
 
-use msdeform::{DType, Problem};
+use msdeform::{DType, DeviceKind, Problem};
 use serde::{Deserialize, Serialize};
 
-use super::Analysis;
+use super::{Analysis, Measured};
 use crate::Profile;
 use crate::overview::{three_digits, time};
+use crate::record::Figure;
 
 /// One technique.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,6 +17,27 @@ pub struct Verdict {
     pub verdict: String,
     /// The number behind it, in a sentence.
     pub why: String,
+    /// What a variant that uses it took on the same call, where a record says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Measured>,
+}
+
+/// Techniques, and what the ids of variants that use one have in them: `fwd_tensor_core` and its like.
+const USED_BY: &[(&str, &[&str])] = &[
+    ("tensor cores", &["tensor_core"]),
+    ("warp specialisation", &["warp_spec"]),
+    ("shared-memory caching", &["smem", "shared_memory"]),
+    ("TMA tiles", &["tma"]),
+    ("texture unit", &["texture"]),
+    ("spatial ordering", &["spatial_sort"]),
+    ("mixed precision", &["mixed_precision"]),
+];
+
+/// The fastest variant that uses a technique, whatever its error: what the technique can do at best.
+pub(super) fn measured_with(technique: &str, of_call: &[&Figure]) -> Option<Measured> {
+    let (_, parts) = USED_BY.iter().find(|(name, _)| *name == technique)?;
+    let users = of_call.iter().filter(|f| parts.iter().any(|part| f.variant.contains(part)));
+    users.min_by(|a, b| a.median_us.total_cmp(&b.median_us)).map(|best| Measured::of(best))
 }
 
 /// Bytes of metadata that travel through shared memory for a sample: an offset and four half weights.
@@ -34,7 +56,20 @@ pub fn verdicts(analysis: &Analysis, problem: &Problem, profile: &Profile) -> Ve
         technique: technique.to_owned(),
         verdict: verdict.to_owned(),
         why,
+        measured: None,
     };
+    if profile.device.kind == DeviceKind::Cpu.name() {
+        let none = |what: &str| ("no", format!("a processor has no {what}"));
+        return vec![
+            verdict("tensor cores", none("matrix units that the kernels use")),
+            verdict("warp specialisation", none("warps; its threads are alike")),
+            verdict("shared-memory caching", none("memory of a block; its caches fill themselves")),
+            verdict("TMA tiles", none("copy engine; it prefetches rows")),
+            verdict("texture unit", none("texture unit")),
+            verdict("spatial ordering", spatial_ordering(analysis)),
+            verdict("mixed precision", mixed_precision(analysis, problem)),
+        ];
+    }
     vec![
         verdict("tensor cores", tensor_cores(analysis)),
         verdict("warp specialisation", warp_specialisation(analysis)),

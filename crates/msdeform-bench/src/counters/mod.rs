@@ -3,12 +3,14 @@
 mod csv;
 mod folder;
 mod ncu;
+mod table;
 
 use serde::{Deserialize, Serialize};
 
 pub use csv::parse;
 pub use folder::{CounterFile, Profiled};
 pub use ncu::{CounterError, command, find_ncu, run};
+pub use table::counters_markdown;
 
 /// One counter: our name, Nsight Compute's, and what it says.
 #[derive(Clone, Copy, Debug)]
@@ -84,9 +86,40 @@ impl KernelCounters {
     }
 }
 
+/// The kernels of one variant among those of several: each belongs to the longest id that its name starts
+/// with.
+#[must_use]
+pub fn of_variant(kernels: &[KernelCounters], id: &str, ids: &[&str]) -> Vec<KernelCounters> {
+    let starts = |name: &str, id: &str| {
+        name.strip_prefix(id).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+    };
+    let owner = |name: &str| {
+        let candidates = ids.iter().copied().filter(|id| starts(name, id));
+        candidates.max_by_key(|id| id.len())
+    };
+    kernels.iter().filter(|kernel| owner(&kernel.kernel) == Some(id)).cloned().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kernel_belongs_to_the_longest_id_it_starts_with() {
+        let kernel = |name: &str| KernelCounters {
+            kernel: name.to_owned(),
+            launches: 1,
+            readings: Vec::new(),
+        };
+        let kernels = ["fwd_a", "fwd_a_sort", "fwd_a_b", "fwd_a_b_sort", "fwd_ab"].map(kernel);
+        let names = |id| {
+            let found = of_variant(&kernels, id, &["fwd_a", "fwd_a_b"]);
+            found.into_iter().map(|kernel| kernel.kernel).collect::<Vec<_>>()
+        };
+        assert_eq!(names("fwd_a"), ["fwd_a", "fwd_a_sort"]);
+        assert_eq!(names("fwd_a_b"), ["fwd_a_b", "fwd_a_b_sort"]);
+        assert!(of_variant(&kernels, "fwd_c", &["fwd_c"]).is_empty());
+    }
 
     #[test]
     fn names_are_unique() {

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use msdeform::cpu::{self, Isa};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +96,23 @@ pub(super) fn copy_in_cache(threads: usize, bytes: u64) -> Result<f64, DeviceErr
     Ok((threads as u64 * repeats * 16 * words as u64) as f64 / slowest * 1e-9)
 }
 
+/// Floating-point operations per nanosecond of threads that do nothing but multiply-adds in registers; the
+/// best of several passes.
+pub(super) fn multiply_adds(threads: usize, isa: Isa) -> Result<f64, DeviceError> {
+    const ROUNDS: usize = 1 << 18;
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()
+        .map_err(|error| DeviceError::Threads { threads, reason: error.to_string() })?;
+    let mut best = 0.0f64;
+    for _ in 0..PASSES {
+        let start = Instant::now();
+        let operations: u64 = pool.broadcast(|_| cpu::multiply_adds(isa, ROUNDS)).into_iter().sum();
+        best = best.max(operations as f64 / start.elapsed().as_secs_f64() * 1e-9);
+    }
+    Ok(best)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,5 +124,7 @@ mod tests {
         assert!(bandwidth.buffer_bytes > 0 && !bandwidth.in_cache);
         let in_cache = copy_in_cache(2, 16 << 10).unwrap();
         assert!(in_cache > 0.1 && in_cache < 1e6, "{in_cache}");
+        let arithmetic = multiply_adds(2, Isa::best()).unwrap();
+        assert!(arithmetic > 0.1 && arithmetic < 1e5, "{arithmetic}");
     }
 }

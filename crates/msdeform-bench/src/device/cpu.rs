@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use msdeform::cpu::{CpuOptions, CpuPlan, CpuVariant, GradientsMut, Isa, variants};
-use msdeform::{Direction, Problem, VariantSpec};
+use msdeform::{Direction, Mode, Problem, VariantSpec};
+use msdeform_tuning::{CallClass, Origin, Source, Tuning};
 
 use super::bandwidth;
 use super::processor::Processor;
-use super::{Bandwidth, Device, DeviceError, DeviceId, DeviceOptions, Outputs, Prepared, Timing};
+use super::{
+    Bandwidth, Choice, Device, DeviceError, DeviceId, DeviceOptions, Outputs, Prepared, Timing,
+};
 use crate::{Ceiling, HostTensors};
 
 /// This machine's processor, with a number of threads.
@@ -18,6 +21,7 @@ pub struct CpuDevice {
     slug: String,
     name: String,
     threads: usize,
+    tuning: Tuning,
 }
 
 pub(super) fn registered() -> impl Iterator<Item = &'static VariantSpec> {
@@ -34,6 +38,19 @@ fn find(spec: &VariantSpec) -> Result<&'static CpuVariant, DeviceError> {
     })
 }
 
+/// What a tuning file of a processor says about itself. Its variants are not compiled at run time: the version of the
+/// package stands for their sources.
+fn origin(name: &str) -> Origin {
+    let ids: Vec<&str> = registered().map(|spec| spec.id).collect();
+    Origin {
+        device: name.to_owned(),
+        compute_capability: None,
+        multiprocessors: None,
+        msdeform: env!("CARGO_PKG_VERSION").to_owned(),
+        fingerprint: ids.join(" "),
+    }
+}
+
 impl CpuDevice {
     /// Finds out what the processor is.
     ///
@@ -46,7 +63,10 @@ impl CpuDevice {
             return Err(DeviceError::Threads { threads, reason: "at least one is needed".into() });
         }
         let (slug, name) = (processor.slug(), processor.name());
-        Ok(Self { processor, slug, name, threads })
+        let source =
+            if options.ignore_tuning { Source::Off } else { Source::of_environment(&name) };
+        let tuning = Tuning::load(&source, &origin(&name));
+        Ok(Self { processor, slug, name, threads, tuning })
     }
 
     /// The variant of an instruction set.
@@ -76,6 +96,7 @@ impl Device for CpuDevice {
         let sets: Vec<&str> =
             Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(Isa::name).collect();
         facts.insert("instruction_sets".into(), sets.join(" "));
+        facts.insert("tuning".into(), self.tuning.summary());
         facts
     }
 
@@ -92,6 +113,18 @@ impl Device for CpuDevice {
     }
 
     fn dispatch(
+        &self,
+        problem: &Problem,
+        direction: Direction,
+    ) -> Result<&'static VariantSpec, DeviceError> {
+        let tuned = self.tuning.find(&self.class(problem, direction)).and_then(|entry| {
+            let spec = registered().find(|spec| spec.id == entry.best.variant)?;
+            (spec.direction == direction && self.supports(spec, problem).is_ok()).then_some(spec)
+        });
+        tuned.map_or_else(|| self.builtin(problem, direction), Ok)
+    }
+
+    fn builtin(
         &self,
         problem: &Problem,
         direction: Direction,
@@ -117,19 +150,30 @@ impl Device for CpuDevice {
         }
     }
 
+    fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+
+    fn origin(&self) -> Origin {
+        origin(&self.name)
+    }
+
+    fn class(&self, problem: &Problem, direction: Direction) -> CallClass {
+        CallClass::of(problem, direction, Mode::Fast, Some(self.threads))
+    }
+
     fn prepare<'a>(
         &self,
         spec: &VariantSpec,
         problem: &Problem,
         inputs: &'a HostTensors,
     ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
-        let CpuVariant { spec, isa } = find(spec)?;
+        let spec = &find(spec)?.spec;
         self.supports(spec, problem)?;
-        let options = CpuOptions { threads: Some(self.threads), isa: Some(*isa) };
-        let plan = CpuPlan::new(problem, &options)
-            .map_err(|source| DeviceError::Run { variant: spec.id, source })?;
+        let plan = plan(spec, problem, self.threads)?;
         let outputs = Outputs::poisoned(problem, spec.direction);
-        Ok(Box::new(PreparedCpu { spec, plan, inputs, outputs }))
+        let threads = self.threads;
+        Ok(Box::new(PreparedCpu { spec, problem: problem.clone(), threads, plan, inputs, outputs }))
     }
 
     fn probe_bandwidth(&self) -> Result<Bandwidth, DeviceError> {
@@ -156,12 +200,31 @@ impl Device for CpuDevice {
             let what = format!("copy of {} KiB of each thread's own", bytes >> 10);
             found.push(ceiling(name, copied, what));
         }
+        before("fma_f32");
+        found.push(Ceiling {
+            name: "fma_f32".to_owned(),
+            value: bandwidth::multiply_adds(self.threads, Isa::best())? * 1e-3,
+            unit: "TFLOP/s".to_owned(),
+            what: format!(
+                "multiply-adds in registers ({}), {} threads, two operations each",
+                Isa::best(),
+                self.threads
+            ),
+        });
         Ok(found)
     }
 }
 
+fn plan(spec: &VariantSpec, problem: &Problem, threads: usize) -> Result<CpuPlan, DeviceError> {
+    let CpuVariant { spec, isa } = find(spec)?;
+    let options = CpuOptions { threads: Some(threads), isa: Some(*isa) };
+    CpuPlan::new(problem, &options).map_err(|source| DeviceError::Run { variant: spec.id, source })
+}
+
 struct PreparedCpu<'a> {
     spec: &'static VariantSpec,
+    problem: Problem,
+    threads: usize,
     plan: CpuPlan,
     inputs: &'a HostTensors,
     outputs: Outputs,
@@ -197,6 +260,12 @@ impl Prepared for PreparedCpu<'_> {
             ),
         }
         .map_err(|source| DeviceError::Run { variant: self.spec.id, source })
+    }
+
+    fn switch(&mut self, choice: &Choice) -> Result<(), DeviceError> {
+        self.plan = plan(choice.variant, &self.problem, self.threads)?;
+        self.spec = choice.variant;
+        Ok(())
     }
 
     fn read(&mut self) -> Result<Outputs, DeviceError> {

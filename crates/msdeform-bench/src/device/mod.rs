@@ -4,6 +4,7 @@
 mod bandwidth;
 mod cpu;
 mod cuda;
+pub mod named;
 mod processor;
 mod step;
 
@@ -12,12 +13,14 @@ use std::fmt;
 use std::str::FromStr;
 
 use msdeform::{DeviceKind, Direction, Mode, Problem, VariantSpec};
+use msdeform_tuning::{CallClass, Origin, Tuning};
 use serde::{Deserialize, Serialize};
 
 pub use bandwidth::Bandwidth;
 pub use cpu::CpuDevice;
 pub use cuda::CudaDevice;
 
+use crate::profile::Capability;
 use crate::{Buffer, Ceiling, HostTensors};
 
 /// What can go wrong between a command and a device.
@@ -248,6 +251,47 @@ impl Outputs {
     }
 }
 
+/// A variant with the knobs that are set; it chooses the others.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// The variant.
+    pub variant: &'static VariantSpec,
+    /// Knobs that are set.
+    pub knobs: BTreeMap<String, i64>,
+}
+
+impl Choice {
+    /// A variant that chooses its knobs itself.
+    #[must_use]
+    pub const fn own(variant: &'static VariantSpec) -> Self {
+        Self { variant, knobs: BTreeMap::new() }
+    }
+}
+
+impl PartialEq for Choice {
+    fn eq(&self, other: &Self) -> bool {
+        self.variant.id == other.variant.id && self.knobs == other.knobs
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.variant.id)?;
+        self.knobs.iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))
+    }
+}
+
+/// A knob of a variant as it stands for a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Its name.
+    pub name: &'static str,
+    /// What the variant itself chooses.
+    pub value: i64,
+    /// What it could be.
+    pub values: &'static [i64],
+}
+
 /// A device that is there and ready.
 pub trait Device: Send + Sync {
     /// Which one it is.
@@ -271,7 +315,17 @@ pub trait Device: Send + Sync {
     /// The variant that speed-ups are relative to.
     fn baseline(&self, direction: Direction) -> Option<&'static VariantSpec>;
 
-    /// The variant that a user gets without asking.
+    /// The variant that a user gets without asking and without a tuning file.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] if none can do the problem.
+    fn builtin(
+        &self,
+        problem: &Problem,
+        direction: Direction,
+    ) -> Result<&'static VariantSpec, DeviceError>;
+
+    /// The variant that a user gets without asking: what a tuning file says, or else [`Device::builtin`].
     ///
     /// # Errors
     /// [`DeviceError::Unsupported`] if none can do the problem.
@@ -287,7 +341,33 @@ pub trait Device: Send + Sync {
     /// [`DeviceError::Unsupported`].
     fn supports(&self, variant: &VariantSpec, problem: &Problem) -> Result<(), DeviceError>;
 
-    /// Everything a variant needs to run again and again: inputs in place, outputs allocated.
+    /// What was measured on this machine about which variant to use.
+    fn tuning(&self) -> &Tuning;
+
+    /// What a tuning file of this device says about itself.
+    fn origin(&self) -> Origin;
+
+    /// The class of calls that a measurement of this problem speaks for.
+    fn class(&self, problem: &Problem, direction: Direction) -> CallClass;
+
+    /// The knobs of a variant, and what it makes of them for a problem.
+    fn settings(&self, _variant: &VariantSpec, _problem: &Problem) -> Vec<Setting> {
+        Vec::new()
+    }
+
+    /// As [`Device::supports`], with knobs.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`].
+    fn admits(&self, choice: &Choice, problem: &Problem) -> Result<(), DeviceError> {
+        self.supports(choice.variant, problem)
+    }
+
+    /// Compiles what these choices need, side by side, so that none waits for it later.
+    fn compile(&self, _choices: &[Choice], _problem: &Problem) {}
+
+    /// Everything a variant needs to run again and again: inputs in place, outputs allocated. The variant that a
+    /// tuning file names for the problem has the knobs that it names.
     ///
     /// # Errors
     /// Whatever the device says, typed.
@@ -328,6 +408,14 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// Whatever the device says, typed.
     fn ceilings(&self, before: &mut dyn FnMut(&str)) -> Result<Vec<Ceiling>, DeviceError>;
+
+    /// What works on the device and what does not, beyond how fast.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn capabilities(&self) -> Result<Vec<Capability>, DeviceError> {
+        Ok(Vec::new())
+    }
 }
 
 /// A variant ready to run on given inputs.
@@ -344,6 +432,12 @@ pub trait Prepared {
     /// Whatever the device says, typed.
     fn run(&mut self) -> Result<(), DeviceError>;
 
+    /// Another variant of the same direction, on the same inputs and outputs, from now on.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn switch(&mut self, choice: &Choice) -> Result<(), DeviceError>;
+
     /// The outputs of the last run.
     ///
     /// # Errors
@@ -355,6 +449,19 @@ pub trait Prepared {
     /// # Errors
     /// Whatever the device says, typed.
     fn time(&mut self, clock: Timing, count: usize) -> Result<Vec<f64>, DeviceError>;
+
+    /// As [`Prepared::time`], without the steps whose results an earlier run left behind; `None` where
+    /// there are none.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn time_after_preparation(
+        &mut self,
+        _clock: Timing,
+        _count: usize,
+    ) -> Result<Option<Vec<f64>>, DeviceError> {
+        Ok(None)
+    }
 
     /// The clocks that show something about this problem, at least one.
     fn clocks(&self) -> Vec<Timing>;
@@ -381,6 +488,8 @@ pub struct DeviceOptions {
     pub timing: Option<Timing>,
     /// Flush the GPU's L2 before every timed run (single launches only).
     pub cold_l2: bool,
+    /// Choose as if there were no tuning file.
+    pub ignore_tuning: bool,
 }
 
 /// Opens a device.

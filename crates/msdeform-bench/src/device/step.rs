@@ -1,6 +1,8 @@
 //! A forward and a backward as one training step.
 
-use super::{DeviceError, Outputs, Prepared, Timing};
+use msdeform::Direction;
+
+use super::{Choice, DeviceError, Outputs, Prepared, Timing};
 
 /// One after the other; the time of a step is the sum of theirs. For devices that have nothing better:
 /// a GPU queues both in one go.
@@ -18,6 +20,13 @@ impl Prepared for PreparedStep<'_> {
     fn run(&mut self) -> Result<(), DeviceError> {
         self.forward.run()?;
         self.backward.run()
+    }
+
+    fn switch(&mut self, choice: &Choice) -> Result<(), DeviceError> {
+        match choice.variant.direction {
+            Direction::Forward => self.forward.switch(choice),
+            Direction::Backward => self.backward.switch(choice),
+        }
     }
 
     fn read(&mut self) -> Result<Outputs, DeviceError> {

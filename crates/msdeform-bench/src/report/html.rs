@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::page::{Bar, Cell, Group, Page, Table};
+use super::page::{Bar, Cell, Group, Page, Panel, Table};
+use crate::analyze::PICTURE_STYLE;
 use crate::overview::{three_digits, time};
 
 const STYLE: &str = include_str!("style.css");
@@ -23,7 +24,7 @@ fn write_page(page: &Page, out: &mut String) -> std::fmt::Result {
         out,
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <link rel=\"icon\" href=\"data:,\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <link rel=\"icon\" href=\"data:,\">\n<title>{title}</title>\n<style>\n{STYLE}{PICTURE_STYLE}</style>\n</head>\n<body>\n\
          <main>\n<h1>{title}</h1>"
     )?;
     section("times", "Times", "Median of the variant that a call gets. A heading sorts.", out)?;
@@ -34,9 +35,18 @@ fn write_page(page: &Page, out: &mut String) -> std::fmt::Result {
         section("floors", "What the chip leaves", what, out)?;
         table(&page.floors, out)?;
     }
+    if !page.roofline.is_empty() {
+        let what =
+            "What memory and arithmetic allow, and where each workload stands. Hover for its name.";
+        section("roofline", "Roofline", what, out)?;
+        writeln!(out, "<figure>\n{}</figure>", page.roofline)?;
+    }
     if !page.counters.rows.is_empty() {
         let what = "Read by Nsight Compute in runs of their own, with clocks and caches as in a timed run.";
         section("counters", "Counters", what, out)?;
+        for panel in &page.panels {
+            shares(panel, out)?;
+        }
         table(&page.counters, out)?;
     }
     let what =
@@ -104,6 +114,37 @@ fn ladder(group: &Group, out: &mut String) -> std::fmt::Result {
             "<line class=\"floor\" x1=\"{x:.1}\" y1=\"0\" x2=\"{x:.1}\" y2=\"{height}\">\
              <title>L1 floor {}</title></line>",
             time(floor)
+        )?;
+    }
+    out.push_str("</svg>\n</figure>\n");
+    Ok(())
+}
+
+/// Bars of percent, each with its number.
+fn shares(panel: &Panel, out: &mut String) -> std::fmt::Result {
+    let height = ROW * panel.shares.len() as f64 + 6.0;
+    writeln!(
+        out,
+        "<figure>\n<figcaption>{0}</figcaption>\n\
+         <svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{0}\">",
+        escaped(panel.title)
+    )?;
+    for (index, share) in panel.shares.iter().enumerate() {
+        let y = ROW * index as f64;
+        let text = y + ROW - 9.0;
+        let length = BARS * share.percent.clamp(0.0, 100.0) / 100.0;
+        writeln!(
+            out,
+            "<g><title>{0}: {1} %</title>\
+             <text x=\"{2}\" y=\"{text}\" text-anchor=\"end\">{0}</text>\
+             <rect class=\"bar\" x=\"{NAMES}\" y=\"{3}\" width=\"{length:.1}\" height=\"{4}\" rx=\"2\"/>\
+             <text x=\"{5:.1}\" y=\"{text}\">{1} %</text></g>",
+            escaped(&share.name),
+            three_digits(share.percent),
+            NAMES - 8.0,
+            y + 4.0,
+            ROW - 8.0,
+            NAMES + length + 6.0
         )?;
     }
     out.push_str("</svg>\n</figure>\n");

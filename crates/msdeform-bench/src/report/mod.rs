@@ -6,7 +6,7 @@ mod page;
 
 pub use compare::{Change, Comparison, Verdict, name_of};
 pub use html::html;
-pub use page::{Bar, Group, Page};
+pub use page::{Bar, Group, Page, Panel, Share};
 
 use std::fmt::Write;
 

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::counters::Profiled;
+use crate::analyze::{FLOP_PER_SAMPLE_CHANNEL, Mark, Place, roofline};
+use crate::case::Label;
+use crate::counters::{KernelCounters, Profiled};
 use crate::overview::{overview, three_digits, time};
 use crate::record::{Figure, Record, newest};
 use crate::workload::{self, Sizes};
-use crate::{Floors, Profile};
-use msdeform::{DType, Direction};
+use crate::{Floors, Profile, Work};
+use msdeform::{DType, Direction, Problem};
 
 /// A cell: what is read, and what it is sorted by.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,6 +71,24 @@ pub struct Group {
     pub floor_us: Option<f64>,
 }
 
+/// One kernel's share of something, in percent.
+#[derive(Clone, Debug)]
+pub struct Share {
+    /// The kernel and its case.
+    pub name: String,
+    /// Percent.
+    pub percent: f64,
+}
+
+/// Shares of the same thing, kernel by kernel.
+#[derive(Clone, Debug)]
+pub struct Panel {
+    /// What is shown.
+    pub title: &'static str,
+    /// Kernels in the order of the table.
+    pub shares: Vec<Share>,
+}
+
 /// Everything a report shows.
 #[derive(Clone, Debug)]
 pub struct Page {
@@ -80,8 +100,12 @@ pub struct Page {
     pub times: Table,
     /// Times beside what the device's ceilings leave.
     pub floors: Table,
+    /// Where the half-precision forward stands under the device's ceilings; empty without a profile.
+    pub roofline: String,
     /// Hardware counters, where they were read.
     pub counters: Table,
+    /// What share of the accesses hits, and what share of the wavefronts is lost to bank conflicts.
+    pub panels: Vec<Panel>,
     /// Every variant's error.
     pub errors: Table,
     /// Every case with all its variants.
@@ -111,7 +135,9 @@ impl Page {
             environment,
             times: times(&rows),
             floors: profile.map_or_else(Table::default, |profile| floors(&rows, profile)),
+            roofline: profile.map_or_else(String::new, |profile| roofline_of(&rows, profile)),
             counters: counters(profiled),
+            panels: panels(profiled),
             errors: errors(&figures),
             groups: groups(&figures, profile),
         })
@@ -157,10 +183,14 @@ fn floors_of(figure: &Figure, profile: &Profile) -> Option<Floors> {
     if figure.direction != Direction::Forward.name() {
         return None;
     }
+    Floors::of(&problem_of(figure)?, profile)
+}
+
+/// The call that was timed, where its workload is built in.
+fn problem_of(figure: &Figure) -> Option<Problem> {
     let sizes = Sizes { batch: Some(figure.batch), queries: Some(figure.queries) };
     let (dtype, layout) = (figure.dtype.parse().ok()?, figure.layout.parse().ok()?);
-    let problem = workload::find(&figure.workload)?.problem(dtype, layout, sizes).ok()?;
-    Floors::of(&problem, profile)
+    workload::find(&figure.workload)?.problem(dtype, layout, sizes).ok()
 }
 
 fn floors(rows: &[crate::overview::Row], profile: &Profile) -> Table {
@@ -223,6 +253,61 @@ fn counters(profiled: &[Profiled]) -> Table {
         row
     });
     Table { headings, rows: rows.collect() }
+}
+
+/// The best half-precision forward of each case, against the bytes it gathers and those it cannot avoid.
+fn roofline_of(rows: &[crate::overview::Row], profile: &Profile) -> String {
+    let best = rows.iter().filter_map(|row| row.best.get(DType::F16.name()));
+    let marks: Vec<Mark> = best
+        .filter(|best| best.direction == Direction::Forward.name())
+        .filter_map(|best| Some((best, problem_of(best)?)))
+        .flat_map(|(best, problem)| {
+            let work = Work::of(&problem, Direction::Forward);
+            let flop = work.samples as f64 * problem.channels() as f64 * FLOP_PER_SAMPLE_CHANNEL;
+            let title = format!("{} {}: {}", best.workload, best.locations, time(best.median_us));
+            let mark = |bytes: u64, is_hollow| Mark {
+                flop_per_byte: flop / bytes as f64,
+                tflop_per_s: flop / best.median_us * 1e-6,
+                title: title.clone(),
+                label: String::new(),
+                is_below: false,
+                is_hollow,
+            };
+            [mark(work.gathered_bytes, false), mark(work.compulsory_bytes, true)]
+        })
+        .collect();
+    if marks.is_empty() {
+        return String::new();
+    }
+    let legend = "full: against gathered bytes, empty: against compulsory bytes";
+    roofline(("Forward in f16", legend), profile, &marks, Place::Page)
+}
+
+fn panels(profiled: &[Profiled]) -> Vec<Panel> {
+    let hits = |kernel: &KernelCounters| kernel.get("l1_hit_percent");
+    let conflicts = |kernel: &KernelCounters| {
+        let wavefronts = kernel.get("l1_wavefronts").filter(|count| *count > 0.0)?;
+        Some(100.0 * kernel.get("bank_conflicts")? / wavefronts)
+    };
+    let busy = |kernel: &KernelCounters| kernel.get("l1_percent");
+    let panel = |title, share: &dyn Fn(&KernelCounters) -> Option<f64>| Panel {
+        title,
+        shares: profiled
+            .iter()
+            .flat_map(|p| p.kernels.iter().map(move |kernel| (&p.label, kernel)))
+            .filter_map(|(label, kernel)| {
+                let Label { workload, locations, dtype, .. } = label;
+                let name = format!("{} on {workload} {locations} {dtype}", kernel.kernel);
+                Some(Share { name, percent: share(kernel)? })
+            })
+            .collect(),
+    };
+    let all = [
+        panel("Sectors found in L1", &hits),
+        panel("L1 wavefronts lost to bank conflicts", &conflicts),
+        panel("L1 data path busy", &busy),
+    ];
+    all.into_iter().filter(|panel| !panel.shares.is_empty()).collect()
 }
 
 fn errors(figures: &[Figure]) -> Table {

@@ -29,6 +29,19 @@ fn the_page_has_the_numbers_of_the_record_and_needs_nothing_else() {
     }
     assert!(html.contains("data-key=\"812\""), "numbers sort as numbers");
     assert!(html.contains("L1 floor"));
+    assert!(html.contains("Sectors found in L1") && !html.contains("lost to bank conflicts"));
+    assert!(!html.contains("id=\"roofline\""), "no half-precision time, no roofline");
+}
+
+#[test]
+fn a_half_precision_forward_stands_under_the_roofline() {
+    let mut record = record_of("2026-01-01T00:00:00Z", 812.0);
+    record.measurements[0].label.dtype = "f16".to_owned();
+    let profile = profile_of("test-chip-2c");
+    let html = html(&Page::of(&[record], Some(&profile), &[]).unwrap());
+    assert!(html.contains("id=\"roofline\"") && html.contains("ddetr_enc local: 812 us"), "{html}");
+    assert_eq!(html.matches("class=\"mark").count(), 2, "one for each kind of bytes");
+    assert!(!html.contains("http://"), "a picture in a page names no one outside");
 }
 
 #[test]

@@ -122,6 +122,7 @@ fn footprints(analysis: &Analysis) -> Columns {
         ("queries together", Align::Left),
         ("found again in L1", Align::Right),
         ("KB of a head", Align::Right),
+        ("128-byte lines", Align::Right),
     ];
     let mut columns = Columns::new(&headings);
     for footprint in &analysis.footprints {
@@ -129,6 +130,7 @@ fn footprints(analysis: &Analysis) -> Columns {
             footprint.grouping.clone(),
             format!("{:.1} %", 100.0 * footprint.hit_rate),
             three_digits(footprint.group_bytes / 1024.0),
+            three_digits(footprint.group_lines),
         ]);
     }
     columns
@@ -138,7 +140,11 @@ fn verdicts(analysis: &Analysis) -> Columns {
     let headings = [("technique", Align::Left), ("gain", Align::Left), ("because", Align::Left)];
     let mut columns = Columns::new(&headings).wrapping();
     for verdict in &analysis.verdicts {
-        columns.row(&[verdict.technique.clone(), verdict.verdict.clone(), verdict.why.clone()]);
+        let measured = verdict.measured.as_ref().map_or_else(String::new, |measured| {
+            format!("; measured: {} {}", measured.variant, time(measured.median_us))
+        });
+        let why = format!("{}{measured}", verdict.why);
+        columns.row(&[verdict.technique.clone(), verdict.verdict.clone(), why]);
     }
     columns
 }

@@ -100,6 +100,7 @@ fn verify_all(device: &dyn Device, workloads: Vec<Workload>) -> anyhow::Result<R
         dtypes: DType::FAST.to_vec(),
         directions: Direction::ALL.to_vec(),
         variants: Vec::new(),
+        rungs: false,
         sizes: Sizes::default(),
         seed: STANDARD_SEED,
     };

@@ -3,6 +3,7 @@
 use clap::Args;
 use msdeform_bench::Profile;
 use msdeform_bench::overview::three_digits;
+use msdeform_bench::profile::Capability;
 
 use crate::args::{DeviceArgs, RecordDirArgs, heading};
 use crate::output::{Align, Columns, print, print_json, progress};
@@ -52,6 +53,10 @@ pub fn run(args: &ProbeCommandArgs) -> anyhow::Result<()> {
             ]);
         }
         print(&columns.to_string())?;
+        for Capability { name, works, outcome } in &profile.capabilities {
+            let verdict = if *works { "works" } else { "does not work" };
+            print(&format!("\n{name} {verdict}: {outcome}"))?;
+        }
     }
     if args.record || args.record_dir.record_dir.is_some() {
         let path = profile.write(&args.record_dir.folder())?;

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
-use msdeform::VariantSpec;
 use msdeform_bench::counters::{self, COUNTERS, CounterFile, KernelCounters, Profiled};
 use msdeform_bench::device::DeviceError;
+use msdeform_bench::device::named::id_in;
 use msdeform_bench::overview::three_digits;
 use msdeform_bench::{Breadth, Case, DeviceId};
 
@@ -38,7 +38,7 @@ pub struct ProfileArgs {
     json: bool,
 }
 
-/// Launches that are profiled: of a variant with several kernels, one of each and more.
+/// Launches of a variant that are profiled: of one with several kernels, one of each and more.
 const LAUNCHES: usize = 12;
 
 /// Profiles and prints.
@@ -62,29 +62,48 @@ pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
     let variants = selection.variants_of(device.as_ref())?;
     let program = std::env::current_exe().context("cannot find this program")?;
     let cases = selection.cases();
-    let bar = progress(cases.len() * variants.len(), "profiling");
+    let bar = progress(cases.len(), "profiling");
     let mut profiled = Vec::new();
     for case in &cases {
+        bar.set_message(format!("{} {} {}", case.workload.name, case.dtype, case.layout));
         let problem = case.problem()?;
+        let mut fitting = Vec::new();
         for &variant in &variants {
-            bar.set_message(format!("{} {} {}", case.workload.name, case.dtype, variant.id));
-            bar.inc(1);
             match device.supports(variant, &problem) {
-                Ok(()) => {}
-                Err(DeviceError::Unsupported { .. }) => continue,
+                Ok(()) => fitting.push(variant),
+                Err(DeviceError::Unsupported { .. }) => {}
                 Err(other) => return Err(other.into()),
             }
-            let bench = bench_arguments(args, &device.id().to_string(), case, variant);
-            let names = format!("^{}(_|$)", variant.id);
-            let command = counters::command(&ncu, &names, 0, LAUNCHES, &program, &bench);
-            let (_, kernels) = counters::run(command)?;
-            let label = case.label(variant, &problem);
-            if !args.json {
-                let title = format!("{}: {problem}, {}", label.workload, label.locations);
-                bar.suspend(|| print(&format!("{title}\n{}\n", table(&kernels))))?;
-            }
-            profiled.push(Profiled { label, kernels });
         }
+        // Many in one process: making the inputs takes longer than profiling. Settings of one variant have
+        // kernels of the same names and take turns.
+        while !fitting.is_empty() {
+            let mut ids: Vec<&str> = Vec::new();
+            let mut names: Vec<&str> = Vec::new();
+            let (turn, later): (Vec<_>, Vec<_>) = fitting.into_iter().partition(|variant| {
+                let is_first = !ids.contains(&id_in(variant.id));
+                if is_first {
+                    ids.push(id_in(variant.id));
+                    names.push(variant.id);
+                }
+                is_first
+            });
+            let bench = bench_arguments(args, &device.id().to_string(), case, &names.join(","));
+            let (names, launches) = (format!("^({})(_|$)", ids.join("|")), LAUNCHES * ids.len());
+            let command = counters::command(&ncu, &names, 0, launches, &program, &bench);
+            let (_, kernels) = counters::run(command)?;
+            for variant in turn {
+                let label = case.label(variant, &problem);
+                let kernels = counters::of_variant(&kernels, id_in(variant.id), &ids);
+                if !args.json {
+                    let title = format!("{}: {problem}, {}", label.workload, label.locations);
+                    bar.suspend(|| print(&format!("{title}\n{}\n", table(&kernels))))?;
+                }
+                profiled.push(Profiled { label, kernels });
+            }
+            fitting = later;
+        }
+        bar.inc(1);
     }
     bar.finish_and_clear();
     if args.json {
@@ -97,12 +116,12 @@ pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The least that runs the variant on the case: what is profiled is not what is timed.
+/// The least that runs the variants on the case: what is profiled is not what is timed.
 fn bench_arguments(
     args: &ProfileArgs,
     device: &str,
     case: &Case<'_>,
-    variant: &VariantSpec,
+    variants: &str,
 ) -> Vec<OsString> {
     // A workload from a file is named by its path, as it was given.
     let given = args.grid.workload.iter().find(|name| {
@@ -115,7 +134,7 @@ fn bench_arguments(
         "--workload",
         given.unwrap_or(&case.workload.name),
         "--variant",
-        variant.id,
+        variants,
         "--dtype",
         case.dtype.name(),
         "--layout",

@@ -10,7 +10,7 @@ constexpr int UNIT = MSDA_PROBE_UNIT;
 constexpr int CHAINS = 8;
 constexpr int UNROLL = 8;
 
-enum Unit : int { FMA_F32 = 0, FMA_HALF2 = 1, MMA_F16 = 2, LOAD_SHARED = 3 };
+enum Unit : int { FMA_F32 = 0, FMA_HALF2 = 1, MMA_F16 = 2, LOAD_SHARED = 3, LOAD_SHARED_WORD = 4 };
 
 struct ArithmeticParams {
     unsigned* sink;
@@ -62,6 +62,19 @@ extern "C" __global__ void __launch_bounds__(512, 2)
         }
 #pragma unroll
         for (int c = 0; c < CHAINS; ++c) result ^= float_to_bits(sums[c][0]);
+    } else if constexpr (UNIT == LOAD_SHARED_WORD) {
+        // 4 bytes a lane: every load of a warp is one pass of 128 bytes.
+        constexpr unsigned WORDS = UNROLL * CHAINS * 32;
+        unsigned* words = reinterpret_cast<unsigned*>(shared_memory());
+        for (unsigned w = threadIdx.x; w < WORDS; w += blockDim.x) words[w] = params.seed;
+        __syncthreads();
+        unsigned index = threadIdx.x;
+#pragma unroll 1
+        for (int round = 0; round < params.rounds; ++round) {
+#pragma unroll
+            for (int i = 0; i < UNROLL * CHAINS; ++i) result ^= words[(index + i * 32) % WORDS];
+            index += result;  // zero, as below
+        }
     } else {
         // 16 bytes a lane, neighbouring lanes neighbouring bytes: no bank is asked twice.
         constexpr unsigned PACKETS = UNROLL * CHAINS * 32;

@@ -15,6 +15,7 @@ mod persisting;
 mod pointer;
 mod stream;
 mod tensor_map;
+mod texture;
 
 use std::ffi::CStr;
 use std::sync::OnceLock;
@@ -32,6 +33,7 @@ pub(crate) use persisting::PersistingL2;
 pub(crate) use pointer::check_pointer;
 pub use stream::Stream;
 pub use tensor_map::EncodedMap;
+pub use texture::LayeredTexture;
 
 use crate::error::{CudaVersion, DriverError, Error, Result};
 

@@ -3,7 +3,7 @@
 use msdeform::{Element, Mode, Problem, VariantSpec};
 
 use super::{
-    BufferCheck, Gate, PlanOptions, PlannedKernel, Prepared, Role, Tensor, check_dtype,
+    BufferCheck, Gate, PlanOptions, PlannedKernel, Prepared, Role, Start, Tensor, check_dtype,
     element_bytes, level_table,
 };
 use crate::dispatch;
@@ -146,8 +146,7 @@ impl BackwardPlan {
         grad_output.check(problem)?;
         let backward = BackwardCall { gradients, mode: options.mode, grad_output };
         let call = options.plan.call(context, problem, Some(backward))?;
-        let variant = options.plan.choose(&call)?;
-        let knobs = KnobChoices::new(variant, &options.plan.knobs)?;
+        let choices = options.plan.choices(engine, &call)?;
         let (value_bytes, sampling_bytes) = element_bytes(problem);
         let asked = |asked: bool, bytes: usize| if asked { bytes } else { 0 };
         let locations = problem.locations_len() * sampling_bytes;
@@ -171,7 +170,7 @@ impl BackwardPlan {
             owner: options.workspace,
             workspace_bytes: 0,
             workspace: None,
-            spec: variant.spec(),
+            spec: choices.sure.variant.spec(),
         };
         if call.is_empty() || gradients.mask() == 0 {
             return Ok(plan);
@@ -183,7 +182,8 @@ impl BackwardPlan {
             params.shape.level_table = table_address;
             Ok(params)
         };
-        let main = Prepared::new(engine, variant, &call, &knobs, params)?;
+        let main = Prepared::best(engine, &choices, &call, params)?;
+        plan.spec = main.spec;
         if main.needs_fallback(problem) {
             let (fallback, knobs) = (dispatch::LAST_RESORT_BACKWARD, KnobChoices::default());
             plan.unaligned = Some(Prepared::new(engine, fallback, &call, &knobs, params)?);
@@ -253,7 +253,7 @@ impl BackwardPlan {
         let _entered = self.gate.context.enter()?;
         // SAFETY: the caller answers for the tensors and the workspace, whose parts lie inside of it
         // (the pipeline reserved them); the plan owns the level table.
-        unsafe { prepared.queue(stream, &params, params.value, region) }
+        unsafe { prepared.queue(stream, &params, params.value, Start::Preparation, region) }
     }
 
     /// Queues the operator on buffers of this crate; their formats and sizes are checked. Uses the

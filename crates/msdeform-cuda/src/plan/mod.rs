@@ -6,12 +6,12 @@ mod forward;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use msdeform::{DType, Direction, Problem, VariantSpec};
+use msdeform::{DType, Problem, VariantSpec};
 
 use crate::dispatch;
 use crate::driver::{
-    Context, DeviceBuffer, EncodedMap, LaunchGeometry, PersistingL2, Stream, check_pointer,
-    zero_bytes,
+    Context, DeviceBuffer, EncodedMap, LaunchGeometry, LayeredTexture, PersistingL2, Stream,
+    check_pointer, zero_bytes,
 };
 use crate::engine::{Engine, Kernel};
 use crate::error::{DriverError, Error, Result};
@@ -21,6 +21,7 @@ use crate::pipeline::{Region, Step};
 use crate::preamble::TileMap;
 use crate::registry;
 use crate::strides::ValueStrides;
+use crate::tuning::{self, Choice};
 use crate::variants::{BackwardCall, Call, Configuration, KnobChoices, Variant};
 
 pub use backward::{
@@ -72,11 +73,12 @@ impl PlanOptions {
         Ok(Call { problem, strides, device, query_raster_width, backward })
     }
 
-    /// The caller's choice, the environment's, or the dispatcher's. Whoever names a variant gets that
-    /// one or an error: a silent substitute would be measured or trusted as something it is not. The
-    /// environment speaks to both directions at once, so there a name of the other one is no choice.
-    fn choose(&self, call: &Call<'_>) -> Result<&'static dyn Variant> {
-        let variant = match &self.variant {
+    /// What computes a call: the caller's choice or the environment's, or what was measured on this machine and
+    /// else the dispatcher's. Whoever names a variant gets that one or an error: a silent
+    /// substitute would be measured or trusted as something it is not. The environment speaks to both directions
+    /// at once, so there a name of the other one is no choice.
+    fn choices(&self, engine: &Engine, call: &Call<'_>) -> Result<Choices> {
+        let named = match &self.variant {
             Some(id) => Some(registry::find(id)?),
             None => match std::env::var(VARIANT_VARIABLE) {
                 Ok(id) if !id.is_empty() => Some(registry::find(&id)?)
@@ -84,13 +86,22 @@ impl PlanOptions {
                 _ => None,
             },
         };
-        let variant = variant.unwrap_or_else(|| match call.direction() {
-            Direction::Forward => dispatch::forward(call),
-            Direction::Backward => dispatch::backward(call),
-        });
+        let variant = named.unwrap_or_else(|| dispatch::builtin(call));
         variant.check(call)?;
-        Ok(variant)
+        let sure = Choice { variant, knobs: KnobChoices::new(variant, &self.knobs)? };
+        // Knobs without a variant are those of the dispatcher's.
+        let is_open = named.is_none() && self.knobs.is_empty();
+        let tuned = if is_open { tuning::choose(engine.tuning(), call) } else { None };
+        Ok(Choices { tuned, sure })
     }
+}
+
+/// What computes a call.
+struct Choices {
+    /// What was measured on this machine, where it fits the call.
+    tuned: Option<Choice>,
+    /// What takes the call in any case.
+    sure: Choice,
 }
 
 /// A tensor of a call in device memory.
@@ -198,10 +209,28 @@ struct Prepared<P> {
     configuration: Configuration,
     queue: Vec<Queued>,
     params: P,
-    /// The descriptors that the parameter begins with, and how many it has room for.
-    tile_maps: Option<(Vec<TileMap>, usize)>,
     /// What of L2 is set aside for the values, and their size.
     persisting_value: Option<(PersistingL2, usize)>,
+    preamble: Preamble,
+}
+
+/// What the parameter begins with.
+#[derive(Debug)]
+enum Preamble {
+    Nothing,
+    /// Descriptors that follow the value's address, and how many the parameter has room for.
+    Maps(Vec<TileMap>, usize),
+    /// Textures, one per level, which are the plan's own.
+    Textures(Vec<LayeredTexture>),
+}
+
+/// Where a launch starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    /// At the first step.
+    Preparation,
+    /// Behind what an earlier launch prepared.
+    Operator,
 }
 
 /// A step with what it needs.
@@ -223,6 +252,25 @@ pub struct PlannedKernel<'a> {
 }
 
 impl<P> Prepared<P> {
+    /// The best choice that this GPU takes. What was measured with another compiler may need more registers
+    /// now: then a call is none the worse, and only what is sure to fit may fail.
+    fn best(
+        engine: &Engine,
+        choices: &Choices,
+        call: &Call<'_>,
+        params: impl Fn(&Configuration) -> Result<P>,
+    ) -> Result<Self> {
+        let make = |Choice { variant, knobs }: &Choice| {
+            let made = Self::new(engine, *variant, call, knobs, &params)?;
+            match made.knobs_if_maps_are_refused(*variant)? {
+                Some(knobs) => Self::new(engine, *variant, call, &knobs, &params),
+                None => Ok(made),
+            }
+        };
+        let tuned = choices.tuned.as_ref().and_then(|tuned| make(tuned).ok());
+        tuned.map_or_else(|| make(&choices.sure), Ok)
+    }
+
     fn new(
         engine: &Engine,
         variant: &'static dyn Variant,
@@ -249,11 +297,17 @@ impl<P> Prepared<P> {
                 }
             });
         }
-        let tile_maps = match configuration.tile_maps {
-            None => None,
-            Some(maps) => {
-                let found = maps.of(call).map_err(|reason| variant.refusal(reason))?;
-                Some((found, maps.capacity(call.problem.levels().len())))
+        let refuse = |reason| variant.refusal(reason);
+        let preamble = match (configuration.tile_maps, configuration.textures) {
+            (None, None) => Preamble::Nothing,
+            (Some(maps), _) => {
+                let capacity = maps.capacity(call.problem.levels().len());
+                Preamble::Maps(maps.of(call).map_err(refuse)?, capacity)
+            }
+            (None, Some(textures)) => {
+                let shapes = textures.of(call).map_err(refuse)?.into_iter();
+                let made = shapes.map(|shape| LayeredTexture::new(engine.context(), shape));
+                Preamble::Textures(made.collect::<Result<_>>()?)
             }
         };
         let persisting_value = if configuration.persisting_value {
@@ -262,7 +316,22 @@ impl<P> Prepared<P> {
         } else {
             None
         };
-        Ok(Self { spec, configuration, queue, params, tile_maps, persisting_value })
+        Ok(Self { spec, configuration, queue, params, preamble, persisting_value })
+    }
+
+    /// The knobs with which the variant does without its tensor maps, if the driver refuses to make these.
+    /// It is asked before the first launch, with an address like any other, which it only stores.
+    fn knobs_if_maps_are_refused(&self, variant: &dyn Variant) -> Result<Option<KnobChoices>> {
+        const ANY_ADDRESS: u64 = 1 << 32;
+        let (Preamble::Maps(maps, _), Some((knob, value))) =
+            (&self.preamble, self.configuration.without_maps)
+        else {
+            return Ok(None);
+        };
+        if maps.iter().all(|map| EncodedMap::new(ANY_ADDRESS, map).is_ok()) {
+            return Ok(None);
+        }
+        KnobChoices::new(variant, &[(knob.to_owned(), value)]).map(Some)
     }
 
     fn is_aligned(&self, tensors: &[Tensor]) -> bool {
@@ -282,7 +351,15 @@ impl<P> Prepared<P> {
             || self.configuration.sampling_alignment > sampling_bytes
     }
 
-    /// Queues every step. The context must be current. `value` is the address of the value tensor.
+    /// Bytes of the textures it owns.
+    fn texture_bytes(&self) -> usize {
+        match &self.preamble {
+            Preamble::Textures(textures) => textures.iter().map(LayeredTexture::bytes).sum(),
+            Preamble::Nothing | Preamble::Maps(..) => 0,
+        }
+    }
+
+    /// Queues the steps. The context must be current. `value` is the address of the value tensor.
     ///
     /// # Safety
     /// `params` holds what the kernels take, valid until the stream is done, and `region` returns the
@@ -292,20 +369,29 @@ impl<P> Prepared<P> {
         stream: &Stream,
         params: &P,
         value: u64,
+        start: Start,
         region: impl Fn(Region) -> (u64, usize),
     ) -> Result<()> {
         let refused = |source: DriverError| Error::Launch { variant: self.spec.id, source };
-        let with_maps;
-        let argument = match &self.tile_maps {
-            None => std::ptr::from_ref(params).cast::<c_void>(),
-            Some((maps, capacity)) => {
+        let (with_maps, with_textures);
+        let argument = match &self.preamble {
+            Preamble::Nothing => std::ptr::from_ref(params).cast::<c_void>(),
+            Preamble::Maps(maps, capacity) => {
                 with_maps = parameter_with_maps(params, maps, *capacity, value).map_err(refused)?;
                 with_maps.as_ptr().cast::<c_void>()
+            }
+            Preamble::Textures(textures) => {
+                with_textures = parameter_with_textures(params, textures);
+                with_textures.as_ptr().cast::<c_void>()
             }
         };
         let window =
             self.persisting_value.as_ref().map(|(share, bytes)| share.window(value, *bytes));
-        for step in &self.queue {
+        let skipped = match start {
+            Start::Preparation => 0,
+            Start::Operator => self.configuration.pipeline.preparation,
+        };
+        for step in self.queue.iter().skip(skipped) {
             match step {
                 // SAFETY: the parameter begins with what the kernel declares (a layout test holds
                 // that); the caller answers for what it points to.
@@ -351,6 +437,21 @@ fn parameter_with_maps<P>(
         std::ptr::copy_nonoverlapping(std::ptr::from_ref(params).cast(), target, size_of::<P>());
     }
     Ok(bytes)
+}
+
+/// The bytes of a parameter that begins with the handles of textures: `struct LevelTexture { texture, surface }`
+/// of every level.
+fn parameter_with_textures<P>(params: &P, textures: &[LayeredTexture]) -> Vec<u64> {
+    let handles = textures.iter().flat_map(|texture| [texture.texture(), texture.surface()]);
+    let mut words: Vec<u64> = handles.collect();
+    let first = words.len();
+    words.resize(first + size_of::<P>().div_ceil(size_of::<u64>()), 0);
+    // SAFETY: the words from `first` on are plain bytes and at least as large as the parameter.
+    unsafe {
+        let target = words.as_mut_ptr().add(first).cast::<u8>();
+        std::ptr::copy_nonoverlapping(std::ptr::from_ref(params).cast(), target, size_of::<P>());
+    }
+    words
 }
 
 /// Levels that do not fit the parameter, in device memory.

@@ -21,6 +21,7 @@ static SPEC: VariantSpec = VariantSpec {
     idea: "one thread per channel of a row, float atomics to grad_value, a block-wide sum per sample",
     why: "the kernel of 2018-2020 that every public implementation copies: the baseline",
     numerics: Numerics::Contract,
+    rung: false,
 };
 
 const CONVERT_THREADS: u32 = 256;

@@ -19,6 +19,7 @@ static SPEC: VariantSpec = VariantSpec {
     idea: "a power-of-two group of lanes per output row, sample metadata once per group by shuffles",
     why: "any channels, levels, points, strides, sizes and alignment: nothing is ever refused",
     numerics: Numerics::Contract,
+    rung: false,
 };
 
 /// As in the kernel.

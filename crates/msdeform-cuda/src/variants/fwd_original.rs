@@ -19,6 +19,7 @@ static SPEC: VariantSpec = VariantSpec {
     idea: "one thread per output element, scalar loads",
     why: "the kernel of 2018-2020 that every public implementation copies: the baseline",
     numerics: Numerics::Contract,
+    rung: false,
 };
 
 /// What the original used.
@@ -31,6 +32,10 @@ impl Variant for FwdOriginal {
 
     fn source(&self) -> SourceFile {
         kernel_source!("fwd_original.cu")
+    }
+
+    fn claim(&self) -> Option<&'static str> {
+        Some("0.5 TFLOP/s, 1.0x")
     }
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {

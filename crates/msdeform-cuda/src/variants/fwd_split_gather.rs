@@ -20,6 +20,7 @@ static SPEC: VariantSpec = VariantSpec {
     idea: "a warp per (query, head): all samples in flight at once, a halving shuffle tree adds them",
     why: "300 queries still fill every SM, and the latency is two trips to memory",
     numerics: Numerics::Contract,
+    rung: false,
 };
 
 impl Variant for FwdSplitGather {
@@ -43,11 +44,11 @@ impl Variant for FwdSplitGather {
     }
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
-        lanes_per_pixel(call).map(|_| ())
+        lanes_per_pixel(call, 2).map(|_| ())
     }
 
     fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
-        lanes_per_pixel(call)?;
+        lanes_per_pixel(call, 2)?;
         let rounds_default = if call.problem.dtype() == DType::F32 { 4 } else { 2 };
         let warps = knobs.get("WARPS").unwrap_or(4);
         let rounds = knobs.get("ROUNDS").unwrap_or(rounds_default);

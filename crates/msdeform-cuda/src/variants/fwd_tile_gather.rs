@@ -22,6 +22,7 @@ static SPEC: VariantSpec = VariantSpec {
     idea: "strips of neighbouring queries; two heads (or two pixels) fill every 128-byte wavefront of L1",
     why: "the L1 data path is the wall: no bank conflicts, neighbours share lines, little metadata",
     numerics: Numerics::Contract,
+    rung: false,
 };
 
 static KNOBS: &[Knob] = &[
@@ -56,7 +57,7 @@ struct WarpShape {
 impl WarpShape {
     fn of(call: &Call<'_>) -> Result<Self, String> {
         let problem = call.problem;
-        let lanes = lanes_per_pixel(call)?;
+        let lanes = lanes_per_pixel(call, 2)?;
         let packed = problem.dtype() != DType::F32;
         let exact = lanes * 16 == problem.channels() * problem.dtype().size_bytes();
         let pairs_pixels = packed && problem.layout().is_head_major() && exact && lanes <= 4;

@@ -107,7 +107,7 @@ pub fn cover(
         return cover;
     }
 
-    if variant.is_rung() {
+    if variant.spec().rung {
         // A technique in one setting: both layouts, equal and differing points, every value of a knob.
         cover.add([formats[0]], &supported);
         let uneven = Cell { model: &MODELS[2], ..formats[1] }.with_f32_sampling();

@@ -4,6 +4,7 @@
 //! compiled for every instruction set ([`Isa`]), of which the best one is chosen at run time.
 
 mod backward;
+mod ceiling;
 mod forward;
 mod geometry;
 mod isa;
@@ -13,6 +14,7 @@ mod simd;
 mod staging;
 mod workspace;
 
+pub use ceiling::multiply_adds;
 pub use isa::Isa;
 pub use plan::{CpuPlan, GradientsMut};
 
@@ -69,6 +71,7 @@ const fn register(
             idea,
             why,
             numerics: Numerics::Contract,
+            rung: false,
         },
         isa,
     }

@@ -1,4 +1,4 @@
-//! An NVIDIA GPU as a device.
+//! Variants on a GPU, ready to run and to be timed.
 //!
 //! Two clocks. Events around a single launch show what a large call takes; the launches before it are
 //! not timed and keep the GPU busy while the processor queues the timed one, so that no queueing is
@@ -8,18 +8,16 @@
 //! L2 is warm (the inputs of the timed run are those of the run before) unless the caller asks for cold;
 //! the mode of a record says which.
 
-use std::collections::BTreeMap;
-
 use half::{bf16, f16};
-use msdeform::{Direction, Mode, Problem, VariantSpec};
-use msdeform_cuda::variants::{Call, Variant};
+use msdeform::{Mode, Problem, VariantSpec};
 use msdeform_cuda::{
     BackwardOptions, BackwardPlan, BackwardPointers, DeviceBuffer, DevicePointers, Engine, Error,
-    Event, ForwardPlan, Graph, PlanOptions, REGISTRY, Stream, dispatch, registry,
+    Event, ForwardPlan, Graph, PlanOptions, Stream,
 };
 
-use super::{Bandwidth, Device, DeviceError, DeviceId, DeviceOptions, Outputs, Prepared, Timing};
-use crate::{Buffer, Ceiling, HostTensors};
+use super::failed;
+use crate::device::{Choice, DeviceError, DeviceOptions, Outputs, Prepared, Timing};
+use crate::{Buffer, HostTensors};
 
 /// Problems with fewer samples (over all images, queries and heads) are timed by graph replay as well: the
 /// decoders, some 10 us and less, are below, the encoders above.
@@ -30,205 +28,6 @@ const LAUNCHES_PER_GRAPH: usize = 20;
 
 /// Launches before a timed one. See above.
 const HEAD_START_LAUNCHES: usize = 2;
-
-/// What the memory probe copies: far more than any L2.
-const PROBE_BYTES: usize = 1 << 30;
-const PROBE_PASSES: usize = 5;
-
-/// One GPU.
-#[derive(Debug)]
-pub struct CudaDevice {
-    engine: Engine,
-    options: DeviceOptions,
-    slug: String,
-    name: String,
-}
-
-pub(super) fn registered() -> impl Iterator<Item = &'static VariantSpec> {
-    REGISTRY.iter().map(|variant| variant.spec())
-}
-
-impl CudaDevice {
-    /// Opens a GPU by its number.
-    ///
-    /// # Errors
-    /// [`DeviceError::Unavailable`] with what is missing and what to do.
-    pub fn new(ordinal: usize, options: DeviceOptions) -> Result<Self, DeviceError> {
-        let engine = Engine::new(ordinal).map_err(|error| DeviceError::Unavailable {
-            device: DeviceId::Cuda(ordinal),
-            missing: error.to_string(),
-        })?;
-        let name = engine.context().props().name.clone();
-        Ok(Self { engine, options, slug: slug(&name), name })
-    }
-
-    /// The call of a problem, in the mode that was asked for.
-    fn call<'a>(&'a self, direction: Direction, problem: &'a Problem) -> Call<'a> {
-        let mut call = Call::in_direction(direction, problem, self.engine.context().props());
-        if let Some(backward) = &mut call.backward {
-            backward.mode = self.options.mode;
-        }
-        call
-    }
-
-    fn find(&self, spec: &VariantSpec) -> Result<&'static dyn Variant, DeviceError> {
-        registry::find(spec.id).map_err(|_| DeviceError::UnknownVariant {
-            device: self.id(),
-            variant: spec.id.to_owned(),
-            known: registered().map(|spec| spec.id).collect(),
-        })
-    }
-}
-
-/// The folder of a GPU's records: `NVIDIA H200` is `h200`.
-fn slug(name: &str) -> String {
-    let words = name.split(|c: char| !c.is_ascii_alphanumeric());
-    let words = words.filter(|word| !word.is_empty() && !word.eq_ignore_ascii_case("nvidia"));
-    let slug = words.collect::<Vec<_>>().join("-").to_ascii_lowercase();
-    if slug.is_empty() { "gpu".to_owned() } else { slug }
-}
-
-impl Device for CudaDevice {
-    fn id(&self) -> DeviceId {
-        DeviceId::Cuda(self.engine.context().ordinal())
-    }
-
-    fn slug(&self) -> &str {
-        &self.slug
-    }
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn facts(&self) -> BTreeMap<String, String> {
-        let props = self.engine.context().props();
-        let (major, minor) = props.compute_capability;
-        let nvrtc = self.engine.nvrtc().map(|nvrtc| nvrtc.version().to_string());
-        let facts = [
-            ("gpu", props.name.clone()),
-            ("compute_capability", format!("{major}.{minor}")),
-            ("multiprocessors", props.multiprocessors.to_string()),
-            ("clock_khz", props.clock_khz.to_string()),
-            ("memory_clock_khz", props.memory_clock_khz.to_string()),
-            ("memory_bus_bits", props.memory_bus_bits.to_string()),
-            ("memory_bytes", props.memory_bytes.to_string()),
-            ("l2_bytes", props.l2_bytes.to_string()),
-            ("shared_bytes_per_multiprocessor", props.shared_bytes_per_multiprocessor.to_string()),
-            ("driver_cuda", self.engine.context().driver().to_string()),
-            ("nvrtc", nvrtc.unwrap_or_else(|_| "missing".to_owned())),
-        ];
-        facts.into_iter().map(|(name, fact)| (name.to_owned(), fact)).collect()
-    }
-
-    fn threads(&self) -> Option<usize> {
-        None
-    }
-
-    fn variants(&self) -> Vec<&'static VariantSpec> {
-        registered().collect()
-    }
-
-    fn baseline(&self, direction: Direction) -> Option<&'static VariantSpec> {
-        registry::baseline(direction).map(Variant::spec)
-    }
-
-    fn dispatch(
-        &self,
-        problem: &Problem,
-        direction: Direction,
-    ) -> Result<&'static VariantSpec, DeviceError> {
-        let call = self.call(direction, problem);
-        let chosen = match direction {
-            Direction::Forward => dispatch::forward(&call),
-            Direction::Backward => dispatch::backward(&call),
-        };
-        self.supports(chosen.spec(), problem)?;
-        Ok(chosen.spec())
-    }
-
-    fn supports(&self, spec: &VariantSpec, problem: &Problem) -> Result<(), DeviceError> {
-        let variant = self.find(spec)?;
-        let refuse = |reason| Err(DeviceError::Unsupported { variant: variant.spec().id, reason });
-        match variant.check(&self.call(variant.spec().direction, problem)) {
-            Ok(()) => Ok(()),
-            Err(msdeform::Error::Unsupported { reason, .. }) => refuse(reason),
-            Err(other) => refuse(other.to_string()),
-        }
-    }
-
-    fn prepare<'a>(
-        &self,
-        spec: &VariantSpec,
-        problem: &Problem,
-        inputs: &'a HostTensors,
-    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
-        let spec = self.find(spec)?.spec();
-        let prepared = PreparedCuda::new(&self.engine, &[spec], problem, inputs, self.options);
-        Ok(Box::new(prepared.map_err(|source| failed(spec, source))?))
-    }
-
-    fn prepare_step<'a>(
-        &self,
-        forward: &VariantSpec,
-        backward: &VariantSpec,
-        problem: &Problem,
-        inputs: &'a HostTensors,
-    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
-        let specs = [self.find(forward)?.spec(), self.find(backward)?.spec()];
-        let prepared = PreparedCuda::new(&self.engine, &specs, problem, inputs, self.options);
-        Ok(Box::new(prepared.map_err(|source| failed(specs[0], source))?))
-    }
-
-    fn probe_bandwidth(&self) -> Result<Bandwidth, DeviceError> {
-        probe(&self.engine).map_err(|source| DeviceError::Unavailable {
-            device: self.id(),
-            missing: source.to_string(),
-        })
-    }
-
-    fn ceilings(&self, before: &mut dyn FnMut(&str)) -> Result<Vec<Ceiling>, DeviceError> {
-        let failed =
-            |source: Error| DeviceError::Probe { device: self.id(), source: Box::new(source) };
-        let found = msdeform_cuda::probe::ceilings(&self.engine, before).map_err(failed)?;
-        let owned = |ceiling: msdeform_cuda::probe::Ceiling| Ceiling {
-            name: ceiling.name.to_owned(),
-            value: ceiling.value,
-            unit: ceiling.unit.to_owned(),
-            what: ceiling.what.to_owned(),
-        };
-        Ok(found.into_iter().map(owned).collect())
-    }
-}
-
-fn failed(spec: &VariantSpec, source: Error) -> DeviceError {
-    DeviceError::Cuda { variant: spec.id, source: Box::new(source) }
-}
-
-/// Times device-to-device copies.
-fn probe(engine: &Engine) -> Result<Bandwidth, Error> {
-    let context = engine.context();
-    let stream = Stream::new(context)?;
-    let (free, _) = context.memory_bytes()?;
-    let elements = PROBE_BYTES.min(free / 4) / size_of::<f32>();
-    let source = DeviceBuffer::<f32>::filled(&stream, elements, 1)?;
-    let mut target = DeviceBuffer::<f32>::filled(&stream, elements, 2)?;
-    let (start, end) = (Event::new(context)?, Event::new(context)?);
-    let mut best_us = f64::INFINITY;
-    for _ in 0..PROBE_PASSES {
-        start.record(&stream)?;
-        target.copy_from_device(&stream, &source)?;
-        end.record(&stream)?;
-        end.synchronize()?;
-        best_us = best_us.min(end.elapsed_us_since(&start)?);
-    }
-    Ok(Bandwidth {
-        copy_gb_per_s: 2.0 * source.bytes() as f64 / best_us * 1e-3,
-        buffer_bytes: source.bytes() as u64,
-        threads: 1,
-        in_cache: 2 * source.bytes() <= context.props().l2_bytes,
-    })
-}
 
 /// A [`Buffer`] in device memory.
 #[derive(Debug)]
@@ -294,23 +93,36 @@ enum Work {
     },
 }
 
+/// The options of a plan that is exactly this choice.
+pub(super) fn plan_options(choice: &Choice) -> PlanOptions {
+    PlanOptions {
+        variant: Some(choice.variant.id.to_owned()),
+        knobs: choice.knobs.iter().map(|(name, value)| (name.clone(), *value)).collect(),
+        ..Default::default()
+    }
+}
+
+/// Likewise for gradients.
+pub(super) fn backward_options(choice: &Choice, mode: Mode) -> BackwardOptions {
+    BackwardOptions { plan: plan_options(choice), mode, ..Default::default() }
+}
+
 impl Work {
     fn new(
         engine: &Engine,
-        spec: &'static VariantSpec,
+        choice: &Choice,
         problem: &Problem,
         mode: Mode,
         grad_output: &Buffer,
         upload: &impl Fn(&Buffer) -> Result<DeviceTensor, Error>,
     ) -> Result<Self, Error> {
-        let named = PlanOptions { variant: Some(spec.id.to_owned()), ..Default::default() };
-        Ok(match Outputs::poisoned(problem, spec.direction) {
+        Ok(match Outputs::poisoned(problem, choice.variant.direction) {
             Outputs::Forward { output } => Self::Forward {
-                plan: Box::new(ForwardPlan::new(engine, problem, &named)?),
+                plan: Box::new(ForwardPlan::new(engine, problem, &plan_options(choice))?),
                 output: upload(&output)?,
             },
             Outputs::Backward { value, locations, weights } => {
-                let options = BackwardOptions { plan: named, mode, ..Default::default() };
+                let options = backward_options(choice, mode);
                 Self::Backward {
                     plan: Box::new(BackwardPlan::new(engine, problem, &options)?),
                     grad_output: upload(grad_output)?,
@@ -321,6 +133,19 @@ impl Work {
                 }
             }
         })
+    }
+
+    /// Another plan on the same tensors.
+    fn switch(&mut self, engine: &Engine, problem: &Problem, choice: &Choice) -> Result<(), Error> {
+        match self {
+            Self::Forward { plan, .. } => {
+                **plan = ForwardPlan::new(engine, problem, &plan_options(choice))?;
+            }
+            Self::Backward { plan, mode, .. } => {
+                **plan = BackwardPlan::new(engine, problem, &backward_options(choice, *mode))?;
+            }
+        }
+        Ok(())
     }
 
     fn outputs(&mut self) -> Vec<&mut DeviceTensor> {
@@ -344,7 +169,16 @@ impl Work {
     }
 }
 
-struct PreparedCuda {
+/// Where a launch starts: at its first step, or behind the steps whose results an earlier one left.
+#[derive(Clone, Copy)]
+enum Start {
+    Preparation,
+    Operator,
+}
+
+pub(super) struct PreparedCuda {
+    engine: Engine,
+    problem: Problem,
     // Dropped in this order: the graph before what it uses.
     graph: Option<Graph>,
     work: Vec<Work>,
@@ -361,17 +195,17 @@ struct PreparedCuda {
 }
 
 impl PreparedCuda {
-    /// The given variants, launched one after the other.
-    fn new(
+    /// The given choices, launched one after the other.
+    pub(super) fn new(
         engine: &Engine,
-        specs: &[&'static VariantSpec],
+        choices: &[Choice],
         problem: &Problem,
         inputs: &HostTensors,
         options: DeviceOptions,
     ) -> Result<Self, Error> {
         let context = engine.context();
         let stream = Stream::new(context)?;
-        let spec = specs[specs.len() - 1];
+        let spec = choices[choices.len() - 1].variant;
         let upload = |host: &Buffer| {
             DeviceTensor::upload(&stream, host)?.ok_or_else(|| {
                 let reason = "tensors are f64, which only the reference computes".to_owned();
@@ -388,10 +222,12 @@ impl PreparedCuda {
         };
         let flush_elements = 2 * context.props().l2_bytes / size_of::<f32>();
         let flush = options.cold_l2.then(|| DeviceBuffer::filled(&stream, flush_elements, 0));
-        let work = specs.iter().map(|&spec| {
-            Work::new(engine, spec, problem, options.mode, &inputs.grad_output, &upload)
+        let work = choices.iter().map(|choice| {
+            Work::new(engine, choice, problem, options.mode, &inputs.grad_output, &upload)
         });
         Ok(Self {
+            engine: engine.clone(),
+            problem: problem.clone(),
             graph: None,
             work: work.collect::<Result<_, _>>()?,
             value: upload(&inputs.value)?,
@@ -410,6 +246,10 @@ impl PreparedCuda {
     /// outlives what is queued: freeing memory waits for the kernels that use it. One stream orders all
     /// launches, and nothing else touches the outputs.
     fn launch(&self, stream: &Stream) -> Result<(), Error> {
+        self.launch_from(stream, Start::Preparation)
+    }
+
+    fn launch_from(&self, stream: &Stream, start: Start) -> Result<(), Error> {
         let (value, locations) = (self.value.address(), self.locations.address());
         let weights = self.weights.address();
         for work in &self.work {
@@ -417,8 +257,13 @@ impl PreparedCuda {
                 Work::Forward { plan, output } => {
                     let output = output.address();
                     let pointers = DevicePointers { value, locations, weights, output };
-                    // SAFETY: see above.
-                    unsafe { plan.launch(stream, pointers) }?;
+                    // SAFETY: see above; who skips the preparation has launched it before.
+                    unsafe {
+                        match start {
+                            Start::Preparation => plan.launch(stream, pointers),
+                            Start::Operator => plan.launch_after_preparation(stream, pointers),
+                        }
+                    }?;
                 }
                 Work::Backward {
                     plan,
@@ -452,7 +297,8 @@ impl PreparedCuda {
         self.work.iter().any(deterministic)
     }
 
-    fn time_launch(&mut self) -> Result<f64, Error> {
+    /// The launches before the timed one prepare, whatever the timed one does.
+    fn time_launch(&mut self, start: Start) -> Result<f64, Error> {
         for _ in 0..HEAD_START_LAUNCHES {
             self.launch(&self.stream)?;
         }
@@ -460,7 +306,7 @@ impl PreparedCuda {
             flush.fill(&self.stream, 1)?;
         }
         self.start.record(&self.stream)?;
-        self.launch(&self.stream)?;
+        self.launch_from(&self.stream, start)?;
         self.end.record(&self.stream)?;
         self.end.synchronize()?;
         self.end.elapsed_us_since(&self.start)
@@ -498,6 +344,19 @@ impl Prepared for PreparedCuda {
             .map_err(|source| failed(self.spec, source))
     }
 
+    fn switch(&mut self, choice: &Choice) -> Result<(), DeviceError> {
+        let [work] = self.work.as_mut_slice() else {
+            let reason = "a training step has its two variants for good".to_owned();
+            return Err(DeviceError::Unsupported { variant: choice.variant.id, reason });
+        };
+        // What was captured launches the plan that goes.
+        self.graph = None;
+        work.switch(&self.engine, &self.problem, choice)
+            .map_err(|source| failed(choice.variant, source))?;
+        self.spec = choice.variant;
+        Ok(())
+    }
+
     fn read(&mut self) -> Result<Outputs, DeviceError> {
         let last = &self.work[self.work.len() - 1];
         last.download(&self.stream).map_err(|source| failed(self.spec, source))
@@ -510,9 +369,24 @@ impl Prepared for PreparedCuda {
     fn time(&mut self, clock: Timing, count: usize) -> Result<Vec<f64>, DeviceError> {
         let once = |_| match clock {
             Timing::Graph => self.time_graph(),
-            _ => self.time_launch(),
+            _ => self.time_launch(Start::Preparation),
         };
         (0..count).map(once).collect::<Result<_, _>>().map_err(|source| failed(self.spec, source))
+    }
+
+    /// By events only: the preparing rungs are timed on calls that are long enough for them.
+    fn time_after_preparation(
+        &mut self,
+        clock: Timing,
+        count: usize,
+    ) -> Result<Option<Vec<f64>>, DeviceError> {
+        let prepares =
+            |work: &Work| matches!(work, Work::Forward { plan, .. } if plan.has_preparation());
+        if clock != Timing::Events || !self.work.iter().any(prepares) {
+            return Ok(None);
+        }
+        let times = (0..count).map(|_| self.time_launch(Start::Operator));
+        times.collect::<Result<_, _>>().map(Some).map_err(|source| failed(self.spec, source))
     }
 
     fn clocks(&self) -> Vec<Timing> {
@@ -530,32 +404,9 @@ impl Prepared for PreparedCuda {
 
     fn workspace_bytes(&self) -> usize {
         let bytes = |work: &Work| match work {
-            Work::Forward { .. } => 0,
+            Work::Forward { plan, .. } => plan.workspace_bytes(),
             Work::Backward { plan, .. } => plan.workspace_bytes(),
         };
         self.work.iter().map(bytes).sum()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn folders_are_named_after_the_gpu() {
-        assert_eq!(slug("NVIDIA H200"), "h200");
-        assert_eq!(slug("NVIDIA A100-SXM4-80GB"), "a100-sxm4-80gb");
-        assert_eq!(slug("NVIDIA GeForce RTX 4090"), "geforce-rtx-4090");
-        assert_eq!(slug(""), "gpu");
-    }
-
-    #[test]
-    fn without_a_gpu_the_device_says_what_is_missing() {
-        if msdeform_cuda::device_count().is_ok() {
-            eprintln!("SKIPPED: this machine has a CUDA driver");
-            return;
-        }
-        let error = CudaDevice::new(0, DeviceOptions::default()).unwrap_err().to_string();
-        assert!(error.contains("cuda:0") && error.contains("CUDA driver"), "{error}");
     }
 }

@@ -3,6 +3,8 @@
 //! Each probe is a small kernel that does one thing and nothing else (`kernels/probes`), long enough
 //! that starting it does not count. The best of several launches is the ceiling.
 
+mod tiles;
+
 use crate::driver::{
     Context, DeviceBuffer, Event, Function, Graph, LaunchGeometry, Module, Stream,
 };
@@ -10,6 +12,7 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::jit::Recipe;
 use crate::sources::SourceFile;
+use tiles::Copier;
 
 /// One measured ceiling.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,11 +27,22 @@ pub struct Ceiling {
     pub what: &'static str,
 }
 
+/// Something that works or does not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// Its name in profiles.
+    pub name: &'static str,
+    /// Whether it does.
+    pub passed: bool,
+    /// What was seen, in words; the driver's where it refused.
+    pub outcome: String,
+}
+
 macro_rules! probe_source {
     ($name:literal) => {
         SourceFile {
             name: concat!($name, ".cu"),
-            text: include_str!(concat!("../kernels/probes/", $name, ".cu")),
+            text: include_str!(concat!("../../kernels/probes/", $name, ".cu")),
         }
     };
 }
@@ -37,6 +51,7 @@ const GATHER: SourceFile = probe_source!("gather");
 const ARITHMETIC: SourceFile = probe_source!("arithmetic");
 const REDUCE: SourceFile = probe_source!("reduce");
 const EMPTY: SourceFile = probe_source!("empty");
+const TILE_COPY: SourceFile = probe_source!("tile_copy");
 
 /// Launches of a probe; the best counts.
 const PASSES: usize = 7;
@@ -153,6 +168,14 @@ const UNITS: &[Kind] = &[
         worth: 16.0,
         unit: "GB/s",
     },
+    Kind {
+        name: "shared_wavefronts",
+        what: "passes of the shared-memory data path: 4 bytes a lane, a warp in each",
+        macro_value: 4,
+        bytes: 32 << 10,
+        worth: 1.0 / 32.0,
+        unit: "G/s",
+    },
 ];
 
 /// Measures all ceilings, in a few seconds. `before` is told each one's name as it starts.
@@ -181,10 +204,24 @@ pub fn ceilings(engine: &Engine, before: &mut dyn FnMut(&str)) -> Result<Vec<Cei
     for kind in UNITS {
         measure(kind.name, kind.what, kind.unit, &|| lab.arithmetic(kind))?;
     }
+    let tiles = "2 x 2 tiles of 32 half channels into shared memory, 16 lanes each, from 1 MB";
+    measure("tile_copy", tiles, "GB/s", &|| lab.tile_copy(Copier::Lanes))?;
+    if lab.has_copy_engine() {
+        let tiles = "the same tiles by the copy engine (cp.async.bulk.tensor.3d)";
+        measure("tma_tile_copy", tiles, "GB/s", &|| lab.tile_copy(Copier::Engine))?;
+    }
     let graph = "an empty kernel in a graph of 200, time of one";
     measure("launch_in_graph", graph, "us", &|| lab.launch_in_graph())?;
     measure("launch", "an empty kernel in a stream of 200, time of one", "us", &|| lab.launch())?;
     Ok(found)
+}
+
+/// What works on this GPU: the copy engine's descriptors, with the driver's own words where it refuses.
+///
+/// # Errors
+/// A GPU or compiler that fails otherwise.
+pub fn checks(engine: &Engine) -> Result<Vec<Check>> {
+    Ok(vec![Lab::new(engine)?.check_tensor_map()?])
 }
 
 /// What every probe needs.
@@ -351,6 +388,9 @@ mod tests {
         }
         compile(REDUCE, &[]);
         compile(EMPTY, &[]);
+        compile(TILE_COPY, &[Copier::Lanes.define()]);
+        let engine = Recipe::of_source(TILE_COPY, "sm_90a", &[Copier::Engine.define()]);
+        assert!(engine.compile(&nvrtc).is_ok());
     }
 
     #[test]

@@ -1,0 +1,75 @@
+//! Counters as a table for documents.
+
+use std::fmt::Write;
+
+use super::{KernelCounters, Profiled};
+use crate::overview::three_digits;
+
+/// A column: its heading, and what stands in it.
+type Column = (&'static str, fn(&KernelCounters) -> Option<f64>);
+
+const COLUMNS: &[Column] = &[
+    ("L1 hits, %", |kernel| kernel.get("l1_hit_percent")),
+    ("L1 busy, %", |kernel| kernel.get("l1_percent")),
+    ("bank conflicts, % of wavefronts", |kernel| {
+        let wavefronts = kernel.get("l1_wavefronts").filter(|count| *count > 0.0)?;
+        Some(100.0 * kernel.get("bank_conflicts")? / wavefronts)
+    }),
+    ("L2 hits, %", |kernel| kernel.get("l2_hit_percent")),
+    ("DRAM, MB", |kernel| Some(kernel.get("dram_bytes")? * 1e-6)),
+    ("issue slots, %", |kernel| kernel.get("issue_percent")),
+    ("warps, %", |kernel| kernel.get("occupancy_percent")),
+    ("registers", |kernel| kernel.get("registers")),
+];
+
+/// A line for each kernel that was read.
+#[must_use]
+pub fn counters_markdown(profiled: &[Profiled]) -> String {
+    if profiled.is_empty() {
+        return "No counters have been read yet.\n".to_owned();
+    }
+    let mut out = String::from("| kernel | workload | locations | dtype |");
+    // Writing to a String cannot fail.
+    for (heading, _) in COLUMNS {
+        let _ = write!(out, " {heading} |");
+    }
+    let _ = writeln!(out, "\n|---|---|---|---|{}", "--:|".repeat(COLUMNS.len()));
+    for Profiled { label, kernels } in profiled {
+        for kernel in kernels {
+            let case = format!("{} | {} | {}", label.workload, label.locations, label.dtype);
+            let _ = write!(out, "| {} | {case} |", kernel.kernel);
+            for (_, value) in COLUMNS {
+                let cell = value(kernel).map_or_else(|| "-".to_owned(), three_digits);
+                let _ = write!(out, " {cell} |");
+            }
+            out.push('\n');
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::Reading;
+    use crate::record::tests::record_of;
+
+    #[test]
+    fn conflicts_are_a_share_and_what_was_not_read_is_a_dash() {
+        let reading = |name: &str, value| Reading { name: name.to_owned(), value };
+        let profiled = Profiled {
+            label: record_of("2026-01-01T00:00:00Z", 1.0).measurements[0].label.clone(),
+            kernels: vec![KernelCounters {
+                kernel: "fwd_test".to_owned(),
+                launches: 1,
+                readings: vec![reading("l1_wavefronts", 200.0), reading("bank_conflicts", 9.0)],
+            }],
+        };
+        let table = counters_markdown(&[profiled]);
+        assert!(
+            table.contains("| fwd_test | ddetr_enc | local | f32 | - | - | 4.50 | - |"),
+            "{table}"
+        );
+        assert!(counters_markdown(&[]).contains("No counters"));
+    }
+}

@@ -1,0 +1,324 @@
+//! An NVIDIA GPU as a device.
+//!
+//! What runs there, and how it is timed, is in `prepared`.
+
+mod prepared;
+
+use std::collections::BTreeMap;
+
+use msdeform::{Direction, Problem, VariantSpec};
+use msdeform_cuda::tuning::{self, Origin, Source, Tuning};
+use msdeform_cuda::variants::{Call, Knob, KnobChoices, Variant};
+use msdeform_cuda::{
+    BackwardOptions, BackwardPlan, DeviceBuffer, DiskCache, Engine, Error, Event, ForwardPlan,
+    REGISTRY, Stream, Workspace, dispatch, registry,
+};
+use msdeform_tuning::CallClass;
+use rayon::prelude::*;
+
+use super::{Bandwidth, Choice, Device, DeviceError, DeviceId, DeviceOptions, Prepared, Setting};
+use crate::device::named::{id_in, knobs_in};
+use crate::profile::Capability;
+use crate::{Ceiling, HostTensors};
+use prepared::{PreparedCuda, backward_options, plan_options};
+
+/// What the memory probe copies: far more than any L2.
+const PROBE_BYTES: usize = 1 << 30;
+const PROBE_PASSES: usize = 5;
+
+/// One GPU.
+#[derive(Debug)]
+pub struct CudaDevice {
+    engine: Engine,
+    options: DeviceOptions,
+    slug: String,
+    name: String,
+}
+
+pub(super) fn registered() -> impl Iterator<Item = &'static VariantSpec> {
+    REGISTRY.iter().map(|variant| variant.spec())
+}
+
+impl CudaDevice {
+    /// Opens a GPU by its number.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unavailable`] with what is missing and what to do.
+    pub fn new(ordinal: usize, options: DeviceOptions) -> Result<Self, DeviceError> {
+        let tuning = options.ignore_tuning.then_some(&Source::Off);
+        let engine = Engine::with_tuning(ordinal, DiskCache::of_user(), tuning);
+        let engine = engine.map_err(|error| DeviceError::Unavailable {
+            device: DeviceId::Cuda(ordinal),
+            missing: error.to_string(),
+        })?;
+        let name = engine.context().props().name.clone();
+        Ok(Self { engine, options, slug: msdeform_tuning::slug(&name), name })
+    }
+
+    /// The call of a problem, in the mode that was asked for.
+    fn call<'a>(&'a self, direction: Direction, problem: &'a Problem) -> Call<'a> {
+        let mut call = Call::in_direction(direction, problem, self.engine.context().props());
+        if let Some(backward) = &mut call.backward {
+            backward.mode = self.options.mode;
+        }
+        call
+    }
+
+    /// A variant with the knobs in its name; else with those that were measured as the best for the problem, where
+    /// it is the one that was; else with its own.
+    fn choice(&self, named: &VariantSpec, problem: &Problem) -> Result<Choice, DeviceError> {
+        let spec = self.find(named)?.spec();
+        if named.id != spec.id {
+            let refuse = |reason| DeviceError::Unsupported { variant: spec.id, reason };
+            return Ok(Choice { variant: spec, knobs: knobs_in(named.id).map_err(refuse)? });
+        }
+        let call = self.call(spec.direction, problem);
+        let tuned = tuning::choose(self.engine.tuning(), &call);
+        let knobs = tuned.filter(|tuned| tuned.variant.spec().id == spec.id);
+        let knobs = knobs.map_or_else(Vec::new, |tuned| tuned.knobs.chosen().to_vec());
+        Ok(Choice { variant: spec, knobs: knobs.into_iter().collect() })
+    }
+
+    fn find(&self, spec: &VariantSpec) -> Result<&'static dyn Variant, DeviceError> {
+        registry::find(id_in(spec.id)).map_err(|_| DeviceError::UnknownVariant {
+            device: self.id(),
+            variant: spec.id.to_owned(),
+            known: registered().map(|spec| spec.id).collect(),
+        })
+    }
+}
+
+impl Device for CudaDevice {
+    fn id(&self) -> DeviceId {
+        DeviceId::Cuda(self.engine.context().ordinal())
+    }
+
+    fn slug(&self) -> &str {
+        &self.slug
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn facts(&self) -> BTreeMap<String, String> {
+        let props = self.engine.context().props();
+        let (major, minor) = props.compute_capability;
+        let nvrtc = self.engine.nvrtc().map(|nvrtc| nvrtc.version().to_string());
+        let facts = [
+            ("gpu", props.name.clone()),
+            ("compute_capability", format!("{major}.{minor}")),
+            ("multiprocessors", props.multiprocessors.to_string()),
+            ("clock_khz", props.clock_khz.to_string()),
+            ("memory_clock_khz", props.memory_clock_khz.to_string()),
+            ("memory_bus_bits", props.memory_bus_bits.to_string()),
+            ("memory_bytes", props.memory_bytes.to_string()),
+            ("l2_bytes", props.l2_bytes.to_string()),
+            ("shared_bytes_per_multiprocessor", props.shared_bytes_per_multiprocessor.to_string()),
+            ("driver_cuda", self.engine.context().driver().to_string()),
+            ("nvrtc", nvrtc.unwrap_or_else(|_| "missing".to_owned())),
+            ("tuning", self.engine.tuning().summary()),
+        ];
+        facts.into_iter().map(|(name, fact)| (name.to_owned(), fact)).collect()
+    }
+
+    fn threads(&self) -> Option<usize> {
+        None
+    }
+
+    fn variants(&self) -> Vec<&'static VariantSpec> {
+        registered().collect()
+    }
+
+    fn baseline(&self, direction: Direction) -> Option<&'static VariantSpec> {
+        registry::baseline(direction).map(Variant::spec)
+    }
+
+    fn builtin(
+        &self,
+        problem: &Problem,
+        direction: Direction,
+    ) -> Result<&'static VariantSpec, DeviceError> {
+        let chosen = dispatch::builtin(&self.call(direction, problem)).spec();
+        self.supports(chosen, problem)?;
+        Ok(chosen)
+    }
+
+    fn dispatch(
+        &self,
+        problem: &Problem,
+        direction: Direction,
+    ) -> Result<&'static VariantSpec, DeviceError> {
+        match tuning::choose(self.engine.tuning(), &self.call(direction, problem)) {
+            Some(tuned) => Ok(tuned.variant.spec()),
+            None => self.builtin(problem, direction),
+        }
+    }
+
+    fn supports(&self, spec: &VariantSpec, problem: &Problem) -> Result<(), DeviceError> {
+        let variant = self.find(spec)?;
+        if spec.id != variant.spec().id {
+            return self.admits(&self.choice(spec, problem)?, problem);
+        }
+        let refuse = |reason| Err(DeviceError::Unsupported { variant: variant.spec().id, reason });
+        match variant.check(&self.call(variant.spec().direction, problem)) {
+            Ok(()) => Ok(()),
+            Err(msdeform::Error::Unsupported { reason, .. }) => refuse(reason),
+            Err(other) => refuse(other.to_string()),
+        }
+    }
+
+    fn prepare<'a>(
+        &self,
+        spec: &VariantSpec,
+        problem: &Problem,
+        inputs: &'a HostTensors,
+    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
+        let choice = self.choice(spec, problem)?;
+        let spec = choice.variant;
+        let prepared = PreparedCuda::new(&self.engine, &[choice], problem, inputs, self.options);
+        Ok(Box::new(prepared.map_err(|source| failed(spec, source))?))
+    }
+
+    fn prepare_step<'a>(
+        &self,
+        forward: &VariantSpec,
+        backward: &VariantSpec,
+        problem: &Problem,
+        inputs: &'a HostTensors,
+    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
+        let choices = [self.choice(forward, problem)?, self.choice(backward, problem)?];
+        let first = choices[0].variant;
+        let prepared = PreparedCuda::new(&self.engine, &choices, problem, inputs, self.options);
+        Ok(Box::new(prepared.map_err(|source| failed(first, source))?))
+    }
+
+    fn tuning(&self) -> &Tuning {
+        self.engine.tuning()
+    }
+
+    fn origin(&self) -> Origin {
+        tuning::origin(self.engine.context().props())
+    }
+
+    fn class(&self, problem: &Problem, direction: Direction) -> CallClass {
+        CallClass::of(problem, direction, self.options.mode, None)
+    }
+
+    fn settings(&self, spec: &VariantSpec, problem: &Problem) -> Vec<Setting> {
+        let Ok(variant) = self.find(spec) else { return Vec::new() };
+        let call = self.call(spec.direction, problem);
+        let own = variant.configure(&call, &KnobChoices::default());
+        let own = own.map_or_else(|_| Vec::new(), |configuration| configuration.knobs);
+        let setting = |knob: &Knob| {
+            let (_, value) = own.iter().find(|(name, _)| *name == knob.name)?;
+            Some(Setting { name: knob.name, value: *value, values: knob.values })
+        };
+        variant.knobs().iter().filter_map(setting).collect()
+    }
+
+    fn admits(&self, choice: &Choice, problem: &Problem) -> Result<(), DeviceError> {
+        self.supports(choice.variant, problem)?;
+        let variant = self.find(choice.variant)?;
+        let refuse = |reason| DeviceError::Unsupported { variant: choice.variant.id, reason };
+        let knobs = KnobChoices::new(variant, &plan_options(choice).knobs)
+            .map_err(|error| refuse(error.to_string()))?;
+        let call = self.call(choice.variant.direction, problem);
+        variant.configure(&call, &knobs).map(drop).map_err(refuse)
+    }
+
+    fn compile(&self, choices: &[Choice], problem: &Problem) {
+        choices.par_iter().for_each(|choice| {
+            // A plan that cannot be made says so again when it is asked for.
+            match choice.variant.direction {
+                Direction::Forward => {
+                    drop(ForwardPlan::new(&self.engine, problem, &plan_options(choice)));
+                }
+                Direction::Backward => {
+                    // No memory for the workspace: many plans are made at once.
+                    let options = BackwardOptions {
+                        workspace: Workspace::OfCaller,
+                        ..backward_options(choice, self.options.mode)
+                    };
+                    drop(BackwardPlan::new(&self.engine, problem, &options));
+                }
+            }
+        });
+    }
+
+    fn probe_bandwidth(&self) -> Result<Bandwidth, DeviceError> {
+        probe(&self.engine).map_err(|source| DeviceError::Unavailable {
+            device: self.id(),
+            missing: source.to_string(),
+        })
+    }
+
+    fn ceilings(&self, before: &mut dyn FnMut(&str)) -> Result<Vec<Ceiling>, DeviceError> {
+        let failed =
+            |source: Error| DeviceError::Probe { device: self.id(), source: Box::new(source) };
+        let found = msdeform_cuda::probe::ceilings(&self.engine, before).map_err(failed)?;
+        let owned = |ceiling: msdeform_cuda::probe::Ceiling| Ceiling {
+            name: ceiling.name.to_owned(),
+            value: ceiling.value,
+            unit: ceiling.unit.to_owned(),
+            what: ceiling.what.to_owned(),
+        };
+        Ok(found.into_iter().map(owned).collect())
+    }
+
+    fn capabilities(&self) -> Result<Vec<Capability>, DeviceError> {
+        let failed =
+            |source: Error| DeviceError::Probe { device: self.id(), source: Box::new(source) };
+        let found = msdeform_cuda::probe::checks(&self.engine).map_err(failed)?;
+        let owned = |check: msdeform_cuda::probe::Check| Capability {
+            name: check.name.to_owned(),
+            works: check.passed,
+            outcome: check.outcome,
+        };
+        Ok(found.into_iter().map(owned).collect())
+    }
+}
+
+fn failed(spec: &VariantSpec, source: Error) -> DeviceError {
+    DeviceError::Cuda { variant: spec.id, source: Box::new(source) }
+}
+
+/// Times device-to-device copies.
+fn probe(engine: &Engine) -> Result<Bandwidth, Error> {
+    let context = engine.context();
+    let stream = Stream::new(context)?;
+    let (free, _) = context.memory_bytes()?;
+    let elements = PROBE_BYTES.min(free / 4) / size_of::<f32>();
+    let source = DeviceBuffer::<f32>::filled(&stream, elements, 1)?;
+    let mut target = DeviceBuffer::<f32>::filled(&stream, elements, 2)?;
+    let (start, end) = (Event::new(context)?, Event::new(context)?);
+    let mut best_us = f64::INFINITY;
+    for _ in 0..PROBE_PASSES {
+        start.record(&stream)?;
+        target.copy_from_device(&stream, &source)?;
+        end.record(&stream)?;
+        end.synchronize()?;
+        best_us = best_us.min(end.elapsed_us_since(&start)?);
+    }
+    Ok(Bandwidth {
+        copy_gb_per_s: 2.0 * source.bytes() as f64 / best_us * 1e-3,
+        buffer_bytes: source.bytes() as u64,
+        threads: 1,
+        in_cache: 2 * source.bytes() <= context.props().l2_bytes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_gpu_the_device_says_what_is_missing() {
+        if msdeform_cuda::device_count().is_ok() {
+            eprintln!("SKIPPED: this machine has a CUDA driver");
+            return;
+        }
+        let error = CudaDevice::new(0, DeviceOptions::default()).unwrap_err().to_string();
+        assert!(error.contains("cuda:0") && error.contains("CUDA driver"), "{error}");
+    }
+}

@@ -1,0 +1,159 @@
+//! Finding the best variant and knobs for a call, on the machine at hand.
+//!
+//! Whoever is timed has been compared with the reference first. Screening is cheap and wide: every variant as it is,
+//! then single knobs of the best ones, then the knobs that helped, together. The better half stays, is timed again,
+//! and so on; the last few and the built-in choice take turns, so that a clock that drifts meets all of them. Only
+//! samples of that last round count: those that led to it are the lucky ones.
+
+mod record;
+mod search;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::time::{Duration, Instant};
+
+use msdeform::{Direction, VariantSpec};
+use msdeform_tuning::{CallClass, Contender, Entry};
+use serde::{Deserialize, Serialize};
+
+pub use record::TuneRecord;
+pub use table::gaps_markdown;
+
+use crate::case::Label;
+use crate::device::{Choice, Device, Timing};
+use crate::verify::Limits;
+use crate::{BenchError, Case};
+use search::Search;
+
+/// A choice that was timed to the end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finalist {
+    /// Variant, knobs and median time.
+    #[serde(flatten)]
+    pub contender: Contender,
+    /// Median absolute deviation.
+    pub mad_us: f64,
+    /// Timed runs of the last round.
+    pub runs: usize,
+    /// Worst relative L2 error against the reference.
+    pub rel_l2: f64,
+}
+
+/// A choice that was given up.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Dropped {
+    /// Variant and knobs.
+    pub choice: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// What was found out about one call.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TunedCase {
+    /// The case, with the variant that won.
+    #[serde(flatten)]
+    pub label: Label,
+    /// The calls that this speaks for.
+    pub class: CallClass,
+    /// The clock.
+    pub timing: Timing,
+    /// Choices that there were, before time or verification ended it for some.
+    pub choices: usize,
+    /// Choices that were verified and timed.
+    pub timed: usize,
+    /// Seconds it took.
+    pub seconds: f64,
+    /// What wins, and has more than luck on its side against `builtin`.
+    pub best: Finalist,
+    /// What is chosen without a tuning file.
+    pub builtin: Finalist,
+    /// Choices that refused, failed, or computed something else.
+    pub dropped: Vec<Dropped>,
+}
+
+impl TunedCase {
+    /// Time of the built-in choice over the best time, minus one: what tuning gains.
+    #[must_use]
+    pub fn gap(&self) -> f64 {
+        self.builtin.contender.time_us / self.best.contender.time_us - 1.0
+    }
+
+    /// Whether there was anything to decide.
+    #[must_use]
+    pub const fn has_choice(&self) -> bool {
+        self.choices > 1
+    }
+
+    /// The line of a tuning file.
+    #[must_use]
+    pub fn entry(&self) -> Entry {
+        let Label { workload, locations, .. } = &self.label;
+        Entry {
+            class: self.class.clone(),
+            best: self.best.contender.clone(),
+            builtin: self.builtin.contender.clone(),
+            measured_on: format!("{workload}, {locations} locations"),
+        }
+    }
+}
+
+/// Until when one case may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    start: Instant,
+    end: Instant,
+}
+
+impl Share {
+    /// This many seconds from now on.
+    #[must_use]
+    pub fn of_seconds(seconds: f64) -> Self {
+        let start = Instant::now();
+        let duration = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        Self { start, end: start + duration }
+    }
+
+    /// Whether this part of the share is used up.
+    fn is_past(&self, part: f64) -> bool {
+        let used = self.start.elapsed().as_secs_f64();
+        used >= part * self.end.duration_since(self.start).as_secs_f64()
+    }
+}
+
+/// Tunes one call. `say` is told what is tried. At least every variant as it is, and the built-in choice, are timed,
+/// however short the share.
+///
+/// # Errors
+/// [`BenchError::Workload`], and [`BenchError::Device`] if no variant takes the case, or the built-in one fails on it
+/// or computes something else: then there is nothing to compare with.
+pub fn tune_case(
+    device: &dyn Device,
+    case: &Case<'_>,
+    direction: Direction,
+    variants: &[&'static VariantSpec],
+    share: Share,
+    say: &mut dyn FnMut(&str),
+) -> Result<TunedCase, BenchError> {
+    let problem = case.problem()?;
+    let builtin = Choice::own(device.builtin(&problem, direction)?);
+    let verified = Limits::default().shrink(case)?;
+    let (inputs, verified_inputs) = (case.inputs(&problem), case.inputs(&verified));
+    let mut search =
+        Search::new(device, (&problem, &inputs), (&verified, &verified_inputs), &builtin, share)?;
+    search.run(variants, say)?;
+    let (best, builtin) = search.decide(say)?;
+    let variant = search.variant_of(&best);
+    Ok(TunedCase {
+        label: case.label(variant, &problem),
+        class: device.class(&problem, direction),
+        timing: search.clock(),
+        choices: search.choices(),
+        timed: search.timed(),
+        seconds: share.start.elapsed().as_secs_f64(),
+        best,
+        builtin,
+        dropped: search.into_dropped(),
+    })
+}

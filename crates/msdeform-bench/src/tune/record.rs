@@ -1,0 +1,63 @@
+//! How far the built-in choices are from the best ones: `records/<device>/tuning.json`.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::TunedCase;
+use crate::device::Device;
+use crate::record::{self, DeviceRecord, Environment, Provenance, RecordError, SCHEMA};
+
+/// One run of `msdeform tune`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TuneRecord {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// When, in UTC, RFC 3339.
+    pub date: String,
+    /// Which sources and which command.
+    #[serde(flatten)]
+    pub provenance: Provenance,
+    /// The device.
+    pub device: DeviceRecord,
+    /// The software around it.
+    pub environment: Environment,
+    /// What was found out.
+    pub cases: Vec<TunedCase>,
+}
+
+const FILE: &str = "tuning.json";
+
+impl TuneRecord {
+    /// What was found out on a device, now.
+    #[must_use]
+    pub fn new(device: &dyn Device, cases: Vec<TunedCase>) -> Self {
+        Self {
+            schema: SCHEMA,
+            date: record::now(),
+            provenance: Provenance::now(),
+            device: DeviceRecord::of(device, None),
+            environment: Environment::now(),
+            cases,
+        }
+    }
+
+    /// Writes it below the folder of all records, in place of an older one, whole or not at all.
+    ///
+    /// # Errors
+    /// [`RecordError::Io`] naming the file.
+    pub fn write(&self, records: &Path) -> Result<PathBuf, RecordError> {
+        let path = records.join(&self.device.slug).join(FILE);
+        let json = serde_json::to_string_pretty(self).map_err(RecordError::Serialise)?;
+        record::replace_file(&path, &(json + "\n"))?;
+        Ok(path)
+    }
+
+    /// Every one below the folder of all records.
+    ///
+    /// # Errors
+    /// [`RecordError`] naming the file: a broken one is not passed over.
+    pub fn load_all(records: &Path) -> Result<Vec<Self>, RecordError> {
+        record::device_files(records, FILE)?.iter().map(|path| record::read_file(path)).collect()
+    }
+}

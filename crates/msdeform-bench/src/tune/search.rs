@@ -1,0 +1,354 @@
+//! The search itself.
+
+use msdeform::{Numerics, Problem, VariantSpec};
+use msdeform_tuning::Contender;
+
+use super::{Dropped, Finalist, Share};
+use crate::device::{Choice, Device, DeviceError, Prepared, Timing};
+use crate::verify::{Oracle, run_twice};
+use crate::{HostTensors, Statistics};
+
+/// Samples of a first look.
+const SCREENING_SAMPLES: usize = 5;
+/// Knobs are turned for variants whose time is within this factor of the best one's, at most so many.
+const RIVAL_FACTOR: f64 = 1.5;
+const RIVALS: usize = 2;
+/// A knob that gains less alone is not tried with others.
+const KNOB_GAIN: f64 = 0.005;
+/// Choices compiled side by side before the clock is looked at again.
+const COMPILED_TOGETHER: usize = 32;
+/// Screening ends when this part of the share is used.
+const SCREENING_PART: f64 = 0.7;
+/// Survivors of the screening, and how many are left for the last round.
+const SURVIVORS: usize = 8;
+const FINALISTS: usize = 3;
+/// Turns of the last round, and samples of a turn.
+const FINAL_TURNS: usize = 10;
+const SAMPLES_OF_TURN: usize = 5;
+/// The built-in choice stays unless another one gains this much, and more than the spread of both.
+const LEAST_GAIN: f64 = 0.01;
+
+/// A choice that is right, and how long it took so far.
+struct Candidate {
+    choice: Choice,
+    rel_l2: f64,
+    median_us: f64,
+}
+
+pub(super) struct Search<'a> {
+    device: &'a dyn Device,
+    problem: &'a Problem,
+    inputs: &'a HostTensors,
+    /// In full size, for the clock.
+    stand: Box<dyn Prepared + 'a>,
+    verified: &'a Problem,
+    /// Smaller, for the reference.
+    judge: Box<dyn Prepared + 'a>,
+    oracle: Oracle,
+    builtin: Choice,
+    share: Share,
+    clock: Timing,
+    choices: usize,
+    candidates: Vec<Candidate>,
+    dropped: Vec<Dropped>,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(
+        device: &'a dyn Device,
+        (problem, inputs): (&'a Problem, &'a HostTensors),
+        (verified, verified_inputs): (&'a Problem, &'a HostTensors),
+        builtin: &Choice,
+        share: Share,
+    ) -> Result<Self, DeviceError> {
+        let stand = device.prepare(builtin.variant, problem, inputs)?;
+        let clock = stand.clocks().first().copied().unwrap_or(Timing::Cpu);
+        Ok(Self {
+            device,
+            problem,
+            inputs,
+            stand,
+            verified,
+            judge: device.prepare(builtin.variant, verified, verified_inputs)?,
+            oracle: Oracle::new(verified, verified_inputs, &[builtin.variant]),
+            builtin: builtin.clone(),
+            share,
+            clock,
+            choices: 0,
+            candidates: Vec::new(),
+            dropped: Vec::new(),
+        })
+    }
+
+    pub(super) const fn clock(&self) -> Timing {
+        self.clock
+    }
+
+    pub(super) const fn choices(&self) -> usize {
+        self.choices
+    }
+
+    pub(super) fn timed(&self) -> usize {
+        self.candidates.len()
+    }
+
+    pub(super) fn into_dropped(self) -> Vec<Dropped> {
+        self.dropped
+    }
+
+    pub(super) fn variant_of(&self, finalist: &Finalist) -> &'static VariantSpec {
+        let same = |c: &&Candidate| c.choice.variant.id == finalist.contender.variant;
+        self.candidates.iter().find(same).map_or(self.builtin.variant, |c| c.choice.variant)
+    }
+
+    /// Screens everything there is, or what there is time for.
+    pub(super) fn run(
+        &mut self,
+        variants: &[&'static VariantSpec],
+        say: &mut dyn FnMut(&str),
+    ) -> Result<(), DeviceError> {
+        let direction = self.builtin.variant.direction;
+        // Ladder rungs outside of the accuracy contract are no choice for a user who did not name them.
+        let fits = |spec: &&&'static VariantSpec| {
+            spec.direction == direction
+                && spec.numerics == Numerics::Contract
+                && spec.id != self.builtin.variant.id
+                && self.device.supports(spec, self.problem).is_ok()
+        };
+        let others = variants.iter().filter(fits).map(|&spec| Choice::own(spec));
+        let as_they_are: Vec<Choice> = others.collect();
+        self.screen_all(vec![self.builtin.clone()], true, say);
+        if self.candidates.is_empty() {
+            let reason = self.dropped.pop().map_or_else(String::new, |dropped| dropped.reason);
+            let variant = self.builtin.variant.id;
+            return Err(DeviceError::Unsupported { variant, reason });
+        }
+        self.screen_all(as_they_are, true, say);
+        for rival in self.rivals() {
+            let neighbours = self.neighbours(&rival);
+            self.screen_all(neighbours, false, say);
+            self.combine(&rival, say);
+        }
+        Ok(())
+    }
+
+    /// The variants whose knobs are worth turning, best first.
+    fn rivals(&self) -> Vec<Choice> {
+        let best = self.candidates.iter().map(|c| c.median_us).fold(f64::INFINITY, f64::min);
+        let mut near: Vec<&Candidate> =
+            self.candidates.iter().filter(|c| c.median_us <= RIVAL_FACTOR * best).collect();
+        near.sort_by(|a, b| a.median_us.total_cmp(&b.median_us));
+        near.into_iter().take(RIVALS).map(|c| c.choice.clone()).collect()
+    }
+
+    /// A variant with one knob turned, in every way it can be.
+    fn neighbours(&self, own: &Choice) -> Vec<Choice> {
+        let mut found = Vec::new();
+        for setting in self.device.settings(own.variant, self.problem) {
+            for &value in setting.values.iter().filter(|&&value| value != setting.value) {
+                let mut choice = own.clone();
+                choice.knobs.insert(setting.name.to_owned(), value);
+                found.push(choice);
+            }
+        }
+        found
+    }
+
+    /// The knobs that gained something alone, together, as long as each one still gains.
+    fn combine(&mut self, own: &Choice, say: &mut dyn FnMut(&str)) {
+        let time_of = |search: &Self, choice: &Choice| {
+            let found = search.candidates.iter().find(|c| c.choice == *choice);
+            found.map_or(f64::INFINITY, |c| c.median_us)
+        };
+        let limit = (1.0 - KNOB_GAIN) * time_of(self, own);
+        let mut helpful: Vec<(f64, Choice)> = self
+            .candidates
+            .iter()
+            .filter(|c| c.choice.variant.id == own.variant.id && c.choice.knobs.len() == 1)
+            .filter(|c| c.median_us < limit)
+            .map(|c| (c.median_us, c.choice.clone()))
+            .collect();
+        helpful.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        let mut helpful = helpful.into_iter().map(|(_, choice)| choice);
+        let Some(mut best) = helpful.next() else { return };
+        for next in helpful {
+            if next.knobs.keys().any(|name| best.knobs.contains_key(name)) {
+                continue;
+            }
+            let mut both = best.clone();
+            both.knobs.extend(next.knobs);
+            self.screen_all(vec![both.clone()], false, say);
+            if time_of(self, &both) < time_of(self, &best) {
+                best = both;
+            }
+        }
+    }
+
+    /// Verifies and times choices; `always` even where time is up.
+    fn screen_all(&mut self, choices: Vec<Choice>, always: bool, say: &mut dyn FnMut(&str)) {
+        let admitted = |choice: &Choice| self.device.admits(choice, self.problem).is_ok();
+        let choices: Vec<Choice> = choices.into_iter().filter(admitted).collect();
+        self.choices += choices.len();
+        for together in choices.chunks(COMPILED_TOGETHER) {
+            if !always && self.share.is_past(SCREENING_PART) {
+                return;
+            }
+            say(&format!("compiling {}", together.len()));
+            self.device.compile(together, self.problem);
+            for choice in together {
+                if !always && self.share.is_past(SCREENING_PART) {
+                    return;
+                }
+                say(&choice.to_string());
+                match self.screen(choice) {
+                    Ok(candidate) => self.candidates.push(candidate),
+                    Err(reason) => {
+                        self.dropped.push(Dropped { choice: choice.to_string(), reason });
+                    }
+                }
+            }
+        }
+    }
+
+    /// A first look at a choice, or why it is none.
+    fn screen(&mut self, choice: &Choice) -> Result<Candidate, String> {
+        let rel_l2 = self.verify(choice)?;
+        let samples_us = self.time(choice, SCREENING_SAMPLES).map_err(|error| error.to_string())?;
+        let statistics = Statistics::of(&samples_us).ok_or("its clock returned no time")?;
+        let median_us = statistics.median_us;
+        Ok(Candidate { choice: choice.clone(), rel_l2, median_us })
+    }
+
+    /// Compares a choice with the reference; its worst error.
+    fn verify(&mut self, choice: &Choice) -> Result<f64, String> {
+        self.judge.switch(choice).map_err(|error| error.to_string())?;
+        let outputs =
+            run_twice(self.judge.as_mut(), choice.variant.id).map_err(|error| error.to_string())?;
+        let checks = self.oracle.check(&outputs, choice.variant, self.verified);
+        let mut worst = 0.0f64;
+        for check in checks {
+            let error = check.comparison.rel_l2;
+            // Written so that NaN is over the bound.
+            if !check.pass {
+                let (tensor, bound) = (check.tensor, check.bound);
+                return Err(format!("{tensor} is off by {error:.1e}, the bound is {bound:.0e}"));
+            }
+            worst = worst.max(error);
+        }
+        Ok(worst)
+    }
+
+    fn time(&mut self, choice: &Choice, samples: usize) -> Result<Vec<f64>, DeviceError> {
+        self.stand.switch(choice)?;
+        self.stand.run()?;
+        self.stand.time(self.clock, samples)
+    }
+
+    /// The best choice and the built-in one, from fresh samples taken in turns.
+    pub(super) fn decide(
+        &mut self,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<(Finalist, Finalist), DeviceError> {
+        let mut survivors: Vec<(f64, Choice)> =
+            self.candidates.iter().map(|c| (c.median_us, c.choice.clone())).collect();
+        survivors.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        survivors.truncate(SURVIVORS);
+        let mut turns = 2;
+        while survivors.len() > FINALISTS {
+            say(&format!("{} left", survivors.len()));
+            let choices: Vec<Choice> = survivors.into_iter().map(|(_, choice)| choice).collect();
+            let timed = self.take_turns(&choices, turns)?;
+            survivors = choices
+                .into_iter()
+                .zip(timed)
+                .map(|(choice, statistics)| (statistics.median_us, choice))
+                .collect();
+            survivors.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+            survivors.truncate(survivors.len().div_ceil(2).max(FINALISTS));
+            turns *= 2;
+        }
+        let mut finalists: Vec<Choice> = survivors.into_iter().map(|(_, choice)| choice).collect();
+        finalists.retain(|choice| *choice != self.builtin);
+        finalists.push(self.builtin.clone());
+        say("the last round");
+        let timed = self.take_turns(&finalists, FINAL_TURNS)?;
+        let mut ranked: Vec<(Choice, Statistics)> = finalists.into_iter().zip(timed).collect();
+        let Some((builtin, of_builtin)) = ranked.pop() else {
+            return Err(self.broken("nothing was timed"));
+        };
+        ranked.sort_by(|(_, a), (_, b)| a.median_us.total_cmp(&b.median_us));
+        let builtin = self.finalist(&builtin, &of_builtin);
+        for (choice, statistics) in ranked {
+            let gain = of_builtin.median_us - statistics.median_us;
+            let spread = of_builtin.mad_us + statistics.mad_us;
+            if gain <= (LEAST_GAIN * of_builtin.median_us).max(spread) {
+                break;
+            }
+            match self.agrees_in_full_size(&choice) {
+                Ok(()) => return Ok((self.finalist(&choice, &statistics), builtin)),
+                Err(reason) => self.dropped.push(Dropped { choice: choice.to_string(), reason }),
+            }
+        }
+        Ok((builtin.clone(), builtin))
+    }
+
+    /// Times choices in turns. The time that is left ends it, though not before everyone had a turn.
+    fn take_turns(
+        &mut self,
+        choices: &[Choice],
+        turns: usize,
+    ) -> Result<Vec<Statistics>, DeviceError> {
+        let mut samples_us = vec![Vec::new(); choices.len()];
+        for turn in 0..turns {
+            if turn > 0 && self.share.is_past(1.0) {
+                break;
+            }
+            for (choice, samples) in choices.iter().zip(&mut samples_us) {
+                samples.extend(self.time(choice, SAMPLES_OF_TURN)?);
+            }
+        }
+        let statistics = samples_us.iter().map(|samples| Statistics::of(samples));
+        statistics.collect::<Option<_>>().ok_or_else(|| self.broken("the clock returned no time"))
+    }
+
+    /// The reference is too slow for the whole call, but the built-in choice has been held against it on a part: in
+    /// full size two choices that are both right differ by no more than both bounds.
+    fn agrees_in_full_size(&mut self, choice: &Choice) -> Result<(), String> {
+        let mut run = |choice: &Choice| {
+            self.stand.switch(choice)?;
+            run_twice(self.stand.as_mut(), choice.variant.id)
+        };
+        let trusted = run(&self.builtin.clone()).map_err(|error| error.to_string())?;
+        let found = run(choice).map_err(|error| error.to_string())?;
+        let oracle = Oracle::of_outputs(self.problem, self.inputs, &trusted);
+        for check in oracle.check(&found, choice.variant, self.problem) {
+            if !check.comparison.is_within(2.0 * check.bound) {
+                return Err(format!(
+                    "{} in full size is {:.1e} from the built-in choice's, twice the bound is {:.0e}",
+                    check.tensor,
+                    check.comparison.rel_l2,
+                    2.0 * check.bound
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn finalist(&self, choice: &Choice, statistics: &Statistics) -> Finalist {
+        let candidate = self.candidates.iter().find(|c| c.choice == *choice);
+        Finalist {
+            contender: Contender {
+                variant: choice.variant.id.to_owned(),
+                knobs: choice.knobs.clone(),
+                time_us: statistics.median_us,
+            },
+            mad_us: statistics.mad_us,
+            runs: statistics.runs,
+            rel_l2: candidate.map_or(f64::NAN, |c| c.rel_l2),
+        }
+    }
+
+    fn broken(&self, reason: &str) -> DeviceError {
+        DeviceError::Unsupported { variant: self.builtin.variant.id, reason: reason.to_owned() }
+    }
+}

@@ -1,0 +1,45 @@
+//! What tuning gains over the built-in choice, as a table for documents.
+
+use std::fmt::Write;
+
+use msdeform::DType;
+
+use super::{TuneRecord, TunedCase};
+
+/// A line for each workload and direction, a column for each format; empty without cases.
+#[must_use]
+pub fn gaps_markdown(record: &TuneRecord) -> String {
+    let mut lines: Vec<(String, Vec<&TunedCase>)> = Vec::new();
+    for case in record.cases.iter().filter(|case| case.has_choice()) {
+        let label = &case.label;
+        let mode = if case.class.mode == "fast" { "" } else { " (deterministic)" };
+        let name = format!(
+            "| {} | {} | {} | {}{mode} |",
+            label.workload, label.batch, label.queries, label.direction
+        );
+        match lines.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, cases)) => cases.push(case),
+            None => lines.push((name, vec![case])),
+        }
+    }
+    if lines.is_empty() {
+        return String::new();
+    }
+    let within = record.cases.iter().filter(|case| case.gap() <= 0.05).count();
+    let mut out = format!(
+        "What `msdeform tune` gains over the variant a call gets without it ({within} of {} within 5 %):\n\n\
+         | workload | N | Lq | direction | f32 | f16 | bf16 |\n|---|--:|--:|---|--:|--:|--:|\n",
+        record.cases.len()
+    );
+    for (name, cases) in lines {
+        let cell = |dtype: DType| {
+            let found = cases.iter().find(|case| case.label.dtype == dtype.name());
+            found.map_or_else(|| "-".to_owned(), |case| format!("{:.1} %", 100.0 * case.gap()))
+        };
+        let cells = [DType::F32, DType::F16, DType::Bf16].map(cell);
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "{name} {} |", cells.join(" | "));
+    }
+    out.push('\n');
+    out
+}
