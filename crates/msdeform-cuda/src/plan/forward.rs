@@ -97,7 +97,7 @@ impl ForwardPlan {
             Ok(params)
         };
         let mut main = Prepared::new(engine, variant, &call, &knobs, params)?;
-        if let Some(knobs) = main.knobs_if_maps_are_refused(variant)? {
+        if let Some(knobs) = main.knobs_if_maps_are_refused(context, variant)? {
             main = Prepared::new(engine, variant, &call, &knobs, params)?;
         }
         if main.needs_fallback(problem) {

@@ -258,13 +258,18 @@ impl<P> Prepared<P> {
 
     /// The knobs with which the variant does without its tensor maps, if the driver refuses to make these.
     /// It is asked before the first launch, with an address like any other, which it only stores.
-    fn knobs_if_maps_are_refused(&self, variant: &dyn Variant) -> Result<Option<KnobChoices>> {
+    fn knobs_if_maps_are_refused(
+        &self,
+        context: &Context,
+        variant: &dyn Variant,
+    ) -> Result<Option<KnobChoices>> {
         const ANY_ADDRESS: u64 = 1 << 32;
         let (Some((maps, _)), Some((knob, value))) =
             (&self.tile_maps, self.configuration.without_maps)
         else {
             return Ok(None);
         };
+        let _entered = context.enter()?;
         if maps.iter().all(|map| EncodedMap::new(ANY_ADDRESS, map).is_ok()) {
             return Ok(None);
         }
