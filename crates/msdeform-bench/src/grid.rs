@@ -2,6 +2,7 @@
 
 use msdeform::{DType, Direction, ValueLayout, VariantSpec};
 
+use crate::device::named::{id_in, named};
 use crate::device::{Device, DeviceError};
 use crate::workload::{Sizes, Workload};
 use crate::{Case, Locations};
@@ -30,7 +31,7 @@ pub struct Selection {
     pub dtypes: Vec<DType>,
     /// Directions.
     pub directions: Vec<Direction>,
-    /// Ids of variants; empty for all of the device.
+    /// Ids of variants, with knobs as `id:NAME=VALUE` where wanted; empty for all of the device.
     pub variants: Vec<String>,
     /// Whether all of them includes the rungs of the ladder.
     pub rungs: bool,
@@ -74,22 +75,24 @@ impl Selection {
         device: &dyn Device,
     ) -> Result<Vec<&'static VariantSpec>, DeviceError> {
         let registered = device.variants();
-        if let Some(unknown) =
-            self.variants.iter().find(|id| registered.iter().all(|spec| spec.id != id.as_str()))
-        {
+        let is_unknown = |name: &&String| registered.iter().all(|spec| spec.id != id_in(name));
+        if let Some(unknown) = self.variants.iter().find(is_unknown) {
             return Err(DeviceError::UnknownVariant {
                 device: device.id(),
                 variant: unknown.clone(),
                 known: registered.iter().map(|spec| spec.id).collect(),
             });
         }
-        Ok(registered
-            .into_iter()
-            .filter(|spec| self.directions.contains(&spec.direction))
-            .filter(|spec| match self.variants.is_empty() {
-                true => self.rungs || !spec.rung,
-                false => self.variants.iter().any(|id| id == spec.id),
-            })
-            .collect())
+        let mut chosen = Vec::new();
+        for spec in registered.into_iter().filter(|spec| self.directions.contains(&spec.direction))
+        {
+            if self.variants.is_empty() && (self.rungs || !spec.rung) {
+                chosen.push(spec);
+            }
+            for name in self.variants.iter().filter(|name| id_in(name) == spec.id) {
+                chosen.push(if name == spec.id { spec } else { named(spec, name) });
+            }
+        }
+        Ok(chosen)
     }
 }

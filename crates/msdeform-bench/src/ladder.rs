@@ -9,6 +9,7 @@ use msdeform_cuda::{REGISTRY, registry};
 
 use crate::counters::Profiled;
 use crate::device::Timing;
+use crate::device::named::{id_in, name_with};
 use crate::overview::three_digits;
 use crate::record::Record;
 use crate::{Locations, Measurement};
@@ -22,12 +23,23 @@ pub const LAYOUTS: [ValueLayout; 2] = [ValueLayout::HeadMajor, ValueLayout::Head
 /// Spread out, and as trained models draw them.
 pub const LOCATIONS: [Locations; 2] = [Locations::Uniform, Locations::Local];
 
-/// Separates a variant's id from a knob that was set, and one knob from the next.
-pub const KNOB_SEPARATOR: char = ':';
-
 /// What stands on the ladder: the forward variants, in the order of the registry.
 pub fn variants() -> impl Iterator<Item = &'static VariantSpec> {
     forward().map(|variant| variant.spec())
+}
+
+/// The names of what is timed: every variant as it sets itself up, and every setting of a rung's knobs.
+#[must_use]
+pub fn names() -> Vec<String> {
+    let mut names = Vec::new();
+    for variant in forward() {
+        let id = variant.spec().id;
+        names.push(id.to_owned());
+        for knob in variant.knobs().iter().filter(|_| variant.spec().rung) {
+            names.extend(knob.values.iter().map(|&value| name_with(id, knob.name, value)));
+        }
+    }
+    names
 }
 
 fn forward() -> impl Iterator<Item = &'static dyn Variant> {
@@ -98,7 +110,7 @@ pub fn rows(records: &[Record], profiled: &[Profiled]) -> Vec<Row> {
         let id = variant.spec().id;
         let mut of_variant: BTreeMap<&str, Row> = BTreeMap::new();
         for ((name, layout, locations), measurement) in &newest {
-            if name.split(KNOB_SEPARATOR).next() != Some(id) {
+            if id_in(name) != id {
                 continue;
             }
             let baseline = newest.get(&(original.to_owned(), layout.clone(), locations.clone()));
@@ -111,7 +123,7 @@ pub fn rows(records: &[Record], profiled: &[Profiled]) -> Vec<Row> {
             let us = measurement.statistics.median_us;
             let cell = Cell {
                 us,
-                us_after_preparation: None,
+                us_after_preparation: measurement.us_after_preparation,
                 tflop_per_s: measurement.throughput.tflop_per_s,
                 rel_l2: measurement.rel_l2,
                 speedup: baseline.map(|baseline| baseline.statistics.median_us / us),

@@ -54,6 +54,10 @@ pub struct Measurement {
     /// Time of the baseline variant over this one's, where it was timed too.
     #[serde(default)]
     pub speedup: Option<f64>,
+    /// Median without the steps whose results another run on the same inputs could use, where the variant
+    /// has such steps. `median_us` always includes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub us_after_preparation: Option<f64>,
     /// Whether this is what a user gets without naming a variant.
     #[serde(default)]
     pub dispatched: bool,
@@ -146,11 +150,22 @@ fn time_prepared(
             workspace_bytes: prepared.workspace_bytes(),
             rel_l2: f64::NAN,
             speedup: None,
+            us_after_preparation: after_preparation(prepared, clock, samples_us.len())?,
             dispatched: false,
             samples_us,
         })
     });
     timed.collect()
+}
+
+/// The median of as many runs that skip what was prepared before, where there is such a thing.
+fn after_preparation(
+    prepared: &mut dyn Prepared,
+    clock: Timing,
+    count: usize,
+) -> Result<Option<f64>, DeviceError> {
+    let samples_us = prepared.time_after_preparation(clock, count)?;
+    Ok(samples_us.and_then(|samples_us| Statistics::of(&samples_us)).map(|s| s.median_us))
 }
 
 fn take_samples(

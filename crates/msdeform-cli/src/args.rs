@@ -9,13 +9,15 @@ use msdeform::{DType, Direction, Mode, ValueLayout};
 use msdeform_bench::device::{Bandwidth, DeviceOptions};
 use msdeform_bench::overview::three_digits;
 use msdeform_bench::workload::{self, Sizes, Tag};
-use msdeform_bench::{Breadth, Device, DeviceId, Locations, STANDARD_SEED, Selection, Workload};
+use msdeform_bench::{
+    Breadth, Device, DeviceId, Locations, STANDARD_SEED, Selection, Workload, ladder,
+};
 use msdeform_tuning::Tuning;
 
 use crate::commands::{
     analyze, bench, main_job, probe, profile, records, report, tune, variants, verify, workloads,
 };
-use crate::exit::EXIT_CODES;
+use crate::exit::{EXIT_CODES, Usage};
 use crate::run::RunArgs;
 
 /// Multi-scale deformable attention: verify it, time it, run it.
@@ -105,7 +107,7 @@ pub struct GridArgs {
     /// Built-in workloads by name, or paths of workload files
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     pub workload: Vec<String>,
-    /// Variants by id [default: every one that fits; those of the ladder only to verify]
+    /// Variants by id, with knobs as ID:NAME=VALUE where wanted [default: every one that fits; those of the ladder only to verify]
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub variant: Vec<String>,
     /// Only forward or only backward
@@ -126,6 +128,10 @@ pub struct GridArgs {
     /// Queries of an image, instead of the workload's
     #[arg(long, value_name = "LQ")]
     pub queries: Option<usize>,
+    /// The ladder: every forward variant and setting on the seed documents' workload in f16, with and
+    /// without a border, uniform and local
+    #[arg(long, conflicts_with_all = ["workload", "dtype", "direction"])]
+    pub ladder: bool,
 }
 
 /// A format that devices compute; the reference's `f64` is none.
@@ -145,6 +151,9 @@ impl GridArgs {
         defaults: impl Iterator<Item = &'static Workload>,
         breadth: Breadth,
     ) -> anyhow::Result<Selection> {
+        if self.ladder {
+            return self.ladder_selection();
+        }
         let workloads = if self.workload.is_empty() {
             defaults.cloned().collect()
         } else {
@@ -162,6 +171,37 @@ impl GridArgs {
             sizes: Sizes { batch: self.batch, queries: self.queries },
             seed: STANDARD_SEED,
         })
+    }
+}
+
+impl GridArgs {
+    fn ladder_selection(&self) -> anyhow::Result<Selection> {
+        let or_all = |chosen: &[String]| {
+            if chosen.is_empty() { ladder::names() } else { chosen.to_vec() }
+        };
+        let layouts = if self.layout.is_empty() { &ladder::LAYOUTS[..] } else { &self.layout };
+        let locations =
+            if self.locations.is_empty() { &ladder::LOCATIONS[..] } else { &self.locations };
+        Ok(Selection {
+            workloads: vec![Workload::named(ladder::WORKLOAD)?],
+            locations: locations.to_vec(),
+            layouts: layouts.to_vec(),
+            breadth: Breadth::All,
+            dtypes: vec![ladder::DTYPE],
+            directions: vec![Direction::Forward],
+            variants: or_all(&self.variant),
+            rungs: true,
+            sizes: Sizes { batch: self.batch, queries: self.queries },
+            seed: STANDARD_SEED,
+        })
+    }
+
+    /// Refuses a ladder on a processor: its rungs are kernels of a GPU.
+    pub fn check_device(&self, device: &dyn Device) -> anyhow::Result<()> {
+        if self.ladder && !matches!(device.id(), DeviceId::Cuda(_)) {
+            return Err(Usage("the ladder stands on a GPU; use --device cuda:0".into()).into());
+        }
+        Ok(())
     }
 }
 

@@ -1,25 +1,31 @@
 // Accepts everything and gives the same bits on every run: any number of levels, points and channels,
 // any layout, strides (zeros too), alignment and tensor size. The dispatcher's last resort, the path
-// for misaligned pointers, and what deterministic mode can always fall back to. No workspace.
+// for misaligned pointers, and what deterministic mode can always fall back to.
 //
-// Two steps, each launched only if its gradients are asked for.
-//
-// `samples`, gradients of locations and weights. A group of `lanes` lanes (a power of two,
+// `samples`, gradients of locations and weights. A group of `lanes` lanes (a power of two, in
 // params.grid_aux) owns one output row (batch, query, head) and walks its samples; a lane sums its
 // channels, the group adds up by shuffles, lane 0 writes.
 //
-// `values`, gradient of the values. A warp owns a run of up to CAPACITY neighbouring pixels of one level
-// of one (batch, head) and 32 channels of them, one per lane; their sums lie in shared memory, and no
-// other thread ever touches them. It walks all samples of that level in order, 32 at a time: each lane
-// works out where one of them lies, a vote picks those that touch the run, and for these, in order,
-// every lane adds its channel. So a pixel's sum is formed in the order of the samples, however the
-// pixels are divided among warps: no atomics, nothing depends on the launch. The sums are compensated
-// (Kahan), so that a million samples on one pixel lose no more than one does.
+// The gradient of the values takes five steps: a counting sort of the samples by the tile of 4 x 4 pixels
+// that their cell starts in, with counters in global memory, so that nothing bounds a level's size.
+//   count    a warp counts the samples of a part, a run of queries of one slab (image and head), by tile
+//   offsets  a thread scans the parts of one tile
+//   starts   a block scans the tiles of one slab
+//   scatter  the warps of `count` again: every sample to its place
+//   values   a warp owns a tile and 32 channels of it, one per lane; their sums lie in shared memory, and no
+//            other thread ever touches them. Cells that touch the tile start in it or in a tile before it, in x, in y or
+//            both: two runs of the sorted samples. It walks them in order, 32 at a time: each lane works
+//            out where one of them lies, a vote picks those that touch, and for these, in order, every lane adds
+//            its channel.
+// A tile's samples are in the order of queries and points, whatever the parts: no atomics, nothing depends
+// on the launch. The sums are compensated (Kahan), so that a million samples on one pixel lose no more than
+// one does.
 //
-// When it loses: every run looks at all samples of its level, so the time grows with pixels x samples;
-// fewer than 32 channels leave lanes idle. Kernels that sort the samples first read each of them once.
+// When it loses: sums in shared memory take some eighty instructions per sample and tile, where tensor cores
+// share them among 32 samples; a tile is one warp's, however long its list; fewer than 32 channels leave
+// lanes idle.
 //
-// Requires: CAPACITY * 256 bytes of shared memory per warp in `values`. Sizes of one axis below 2^31.
+// Requires: TILE_PIXELS * 256 bytes of shared memory per warp in `values`. Sizes of one axis below 2^31.
 #include "numeric.cuh"
 #include "params.cuh"
 
@@ -29,10 +35,10 @@ namespace {
 
 constexpr int THREADS = 128;
 constexpr int LANES = 32;
-constexpr int CAPACITY = 48;
-// Small levels are hit by many samples each: divided among more warps, down to this many pixels.
-constexpr int SMALLEST_RUN = 8;
-constexpr int RUNS_OF_A_SMALL_LEVEL = 64;
+constexpr int WARPS = THREADS / LANES;
+constexpr int TILE_SIDE = 4;
+constexpr int TILE_PIXELS = TILE_SIDE * TILE_SIDE;
+constexpr int SCAN_THREADS = 1024;
 // Rows of the output's gradient that a warp has in flight at once.
 constexpr int AHEAD = 4;
 
@@ -69,74 +75,156 @@ MSDA_DEVICE float value_at(const BackwardParams& params, bool inside, long long 
     return inside ? load_element<ValueStorage>(params.value, offset) : 0.0f;
 }
 
-// ---- values --------------------------------------------------------------------------------------
+// ---- sorting -------------------------------------------------------------------------------------
 
-// Neighbouring pixels, in reading order, that one warp owns.
-struct Run {
-    LevelGeometry level;
-    int points;            // of the level
-    long long first;       // pixel
-    int pixels;
+// Tiles are numbered through a slab, the last level first: models put their coarse levels last, whose tiles
+// have the most samples and should start first.
+MSDA_DEVICE int tiles_across(int size) { return (size - 1) / TILE_SIDE + 1; }
+MSDA_DEVICE int level_tiles(const LevelGeometry& level) {
+    return level.width > 0 && level.height > 0
+               ? tiles_across(level.width) * tiles_across(level.height)
+               : 0;
+}
+
+// A sample in a list.
+using Entry = Packet<8>;  // query; number among the samples of its row
+
+// The parts of the workspace, one after another, each a multiple of 256 bytes; the same arithmetic as in
+// src/variants/bwd_general.rs. Counts are 64-bit: a slab may have more than 2^32 samples.
+struct SortedSamples {
+    int parts;  // that the queries of a slab are divided into
+    int tiles;  // of a slab
+    long long slabs;
+    long long slab_entries;
+    long long* places;  // [slabs][parts][tiles]: samples of the part in the tile, then where they go
+    long long* starts;  // [slabs][tiles + 1]: of the tiles' lists
+    Entry* entries;     // [slabs][slab_entries]
 };
 
-MSDA_DEVICE long long level_pixels(const LevelGeometry& level) {
-    return static_cast<long long>(level.height) * level.width;
+MSDA_DEVICE long long aligned(long long bytes) { return (bytes + 255) / 256 * 256; }
+
+MSDA_DEVICE SortedSamples sorted_samples(const BackwardParams& params) {
+    SortedSamples sorted;
+    sorted.parts = params.grid_aux >> 6;
+    sorted.tiles = 0;
+    for (int l = 0; l < params.levels; ++l) sorted.tiles += level_tiles(level_geometry(params, l));
+    sorted.slabs = static_cast<long long>(params.batch) * params.heads;
+    sorted.slab_entries = static_cast<long long>(params.queries) * params.samples;
+    auto* at = static_cast<unsigned char*>(params.workspace);
+    sorted.places = reinterpret_cast<long long*>(at);
+    at += aligned(sorted.slabs * sorted.parts * sorted.tiles * 8);
+    sorted.starts = reinterpret_cast<long long*>(at);
+    at += aligned(sorted.slabs * (sorted.tiles + 1) * 8);
+    sorted.entries = reinterpret_cast<Entry*>(at);
+    return sorted;
 }
 
-MSDA_DEVICE int run_length(const LevelGeometry& level) {
-    const long long shared = (level_pixels(level) + RUNS_OF_A_SMALL_LEVEL - 1) / RUNS_OF_A_SMALL_LEVEL;
-    return shared < SMALLEST_RUN ? SMALLEST_RUN
-                                 : shared > CAPACITY ? CAPACITY : static_cast<int>(shared);
+MSDA_DEVICE int first_query_of_part(const BackwardParams& params, int part, int parts) {
+    return static_cast<int>(static_cast<long long>(params.queries) * part / parts);
 }
 
-MSDA_DEVICE long long level_runs(const LevelGeometry& level) {
-    const int length = run_length(level);
-    return (level_pixels(level) + length - 1) / length;
-}
-
-MSDA_DEVICE Run find_run(const BackwardParams& params, long long index) {
-    int l = 0;
-    LevelGeometry level = level_geometry(params, 0);
-    for (long long runs = level_runs(level); index >= runs; runs = level_runs(level)) {
-        index -= runs;
-        level = level_geometry(params, ++l);
+// Calls visit(tile, lanes with the same tile, query, sample of the row) for every sample of a part, all lanes
+// together, level by level in the order of queries and points; the tile is negative where there is none or
+// it does not count.
+template <typename Visit>
+MSDA_DEVICE void walk_part(const BackwardParams& params, long long slab, int part, int parts,
+                           Visit visit) {
+    const int lane = static_cast<int>(threadIdx.x) % LANES;
+    const long long batch = slab / params.heads, head = slab % params.heads;
+    const int first = first_query_of_part(params, part, parts);
+    const int end = first_query_of_part(params, part + 1, parts);
+    int first_tile = 0;
+    for (int l = params.levels - 1; l >= 0; --l) {
+        const LevelGeometry level = level_geometry(params, l);
+        const int last = l + 1 < params.levels ? level_geometry(params, l + 1).first_sample
+                                               : params.samples;
+        const int points = last - level.first_sample;
+        const int tiles = level_tiles(level);
+        if (points == 0 || tiles == 0) {
+            first_tile += tiles;
+            continue;
+        }
+        // Lane i looks at sample `walked` + i of the part: point `point` of query `query`.
+        const long long count = static_cast<long long>(end - first) * points;
+        int query = first + lane / points, point = lane % points;
+        for (long long walked = 0; walked < count; walked += LANES) {
+            int tile = -1;
+            if (walked + lane < count) {
+                const long long row = (batch * params.queries + query) * params.heads + head;
+                const Position at = locate_sample(
+                    params, level, row * params.samples + level.first_sample + point);
+                const int x = at.left > 0 ? at.left / TILE_SIDE : 0;
+                const int y = at.top > 0 ? at.top / TILE_SIDE : 0;
+                if (at.counts) tile = first_tile + y * tiles_across(level.width) + x;
+            }
+            // Words that no tile equals keep the others apart.
+            const unsigned word = tile >= 0 ? static_cast<unsigned>(tile) : 0x80000000u | lane;
+            visit(tile, match_lanes(word), query, level.first_sample + point);
+            query += LANES / points;
+            point += LANES % points;
+            if (point >= points) {
+                point -= points;
+                ++query;
+            }
+        }
+        first_tile += tiles;
     }
-    const int last = l + 1 < params.levels ? level_geometry(params, l + 1).first_sample
-                                           : params.samples;
-    const int length = run_length(level);
-    const long long first = index * length;
-    const long long rest = level_pixels(level) - first;
-    return Run{level, last - level.first_sample, first,
-               rest < length ? static_cast<int>(rest) : length};
 }
 
-// What a sample adds to the pixels of a run.
+// ---- values --------------------------------------------------------------------------------------
+
+// The pixels that one warp owns, and where they are.
+struct Tile {
+    LevelGeometry level;
+    int number;
+    int tiles_x;
+    int x, y;  // its first pixel
+};
+
+MSDA_DEVICE Tile find_tile(const BackwardParams& params, int number) {
+    int l = params.levels - 1;
+    int in_level = number;
+    LevelGeometry level = level_geometry(params, l);
+    for (int tiles = level_tiles(level); in_level >= tiles; tiles = level_tiles(level)) {
+        in_level -= tiles;
+        level = level_geometry(params, --l);
+    }
+    const int tiles_x = tiles_across(level.width);
+    return Tile{level, number, tiles_x, in_level % tiles_x * TILE_SIDE,
+                in_level / tiles_x * TILE_SIDE};
+}
+
+// What a sample adds to the pixels of a tile.
 struct Contribution {
-    long long corner;  // top left pixel, counted from the run's first
+    int corner;  // top left pixel: TILE_SIDE * y + x, counted from the tile's first
     int query;
-    int inside;  // corners that exist and belong to the run, as corners_inside
+    int inside;  // corners that exist and belong to the tile, as corners_inside
     float top_left, top_right, bottom_left, bottom_right;  // share times attention weight
 };
 
-MSDA_DEVICE Contribution describe(const BackwardParams& params, const Run& run, long long sample,
-                                  int query) {
-    const Position at = locate_sample(params, run.level, sample);
-    const long long width = run.level.width;
+MSDA_DEVICE Contribution describe(const BackwardParams& params, const Tile& tile, long long slab,
+                                  const Entry& entry) {
+    const long long batch = slab / params.heads, head = slab % params.heads;
+    const int query = static_cast<int>(entry.word[0]);
+    const long long row = (batch * params.queries + query) * params.heads + head;
+    const long long sample = row * params.samples + entry.word[1];
+    const Position at = locate_sample(params, tile.level, sample);
+    const int x = at.left - tile.x, y = at.top - tile.y;
+    const int left = x >= 0 && x < TILE_SIDE, right = x >= -1 && x < TILE_SIDE - 1;
+    const int top = y >= 0 && y < TILE_SIDE, bottom = y >= -1 && y < TILE_SIDE - 1;
     Contribution found = {};
     found.query = query;
-    found.corner = at.top * width + at.left - run.first;
-    const auto owned = [&](long long pixel) { return pixel >= 0 && pixel < run.pixels; };
-    found.inside = corners_inside(at, run.level) &
-                   (owned(found.corner) | owned(found.corner + 1) << 1 |
-                    owned(found.corner + width) << 2 | owned(found.corner + width + 1) << 3);
+    found.corner = TILE_SIDE * y + x;
+    found.inside = corners_inside(at, tile.level) & ((top & left) | (top & right) << 1 |
+                                                     (bottom & left) << 2 | (bottom & right) << 3);
     if (found.inside == 0) return found;
     const float weight = load_element<SamplingStorage>(params.weights, sample);
-    const float top = (1.0f - at.bottom_share) * weight;
-    const float bottom = at.bottom_share * weight;
-    found.top_left = top * (1.0f - at.right_share);
-    found.top_right = top * at.right_share;
-    found.bottom_left = bottom * (1.0f - at.right_share);
-    found.bottom_right = bottom * at.right_share;
+    const float upper = (1.0f - at.bottom_share) * weight;
+    const float lower = at.bottom_share * weight;
+    found.top_left = upper * (1.0f - at.right_share);
+    found.top_right = upper * at.right_share;
+    found.bottom_left = lower * (1.0f - at.right_share);
+    found.bottom_right = lower * at.right_share;
     return found;
 }
 
@@ -170,20 +258,55 @@ struct Sums {
     }
 };
 
-MSDA_DEVICE void add_contribution(const Sums& sums, const Contribution& found, int width,
-                                  float upstream) {
-    const int corner = static_cast<int>(found.corner);
-    if (found.inside & 1) sums.add(corner, found.top_left, upstream);
-    if (found.inside & 2) sums.add(corner + 1, found.top_right, upstream);
-    if (found.inside & 4) sums.add(corner + width, found.bottom_left, upstream);
-    if (found.inside & 8) sums.add(corner + width + 1, found.bottom_right, upstream);
+MSDA_DEVICE void add_contribution(const Sums& sums, const Contribution& found, float upstream) {
+    const int below = found.corner + TILE_SIDE;
+    if (found.inside & 1) sums.add(found.corner, found.top_left, upstream);
+    if (found.inside & 2) sums.add(found.corner + 1, found.top_right, upstream);
+    if (found.inside & 4) sums.add(below, found.bottom_left, upstream);
+    if (found.inside & 8) sums.add(below + 1, found.bottom_right, upstream);
+}
+
+// Adds `count` neighbouring entries of a slab's list to the sums of a tile.
+MSDA_DEVICE void add_entries(const BackwardParams& params, const Tile& tile, long long slab,
+                             const Entry* entries, long long count, long long channel,
+                             const Sums& sums) {
+    const int lane = static_cast<int>(threadIdx.x) % LANES;
+    const long long upstream_row = upstream_base(params, slab / params.heads, 0, slab % params.heads) +
+                                   channel * params.grad_output_channel_stride;
+    for (long long first = 0; first < count; first += LANES) {
+        Contribution mine = {};
+        if (first + lane < count) {
+            Entry entry;
+            load_readonly(entry, entries + first + lane);
+            mine = describe(params, tile, slab, entry);
+        }
+        unsigned touching = ballot_lanes(mine.inside != 0);
+        while (touching != 0) {
+            Contribution found[AHEAD];
+            float upstream[AHEAD];
+#pragma unroll
+            for (int i = 0; i < AHEAD; ++i) {
+                const int source = touching != 0 ? first_bit(touching) : 0;
+                found[i] = broadcast(mine, source);
+                if (touching == 0) found[i].inside = 0;
+                touching &= touching - 1;
+                const bool reads = channel < params.channels && found[i].inside != 0;
+                upstream[i] = reads ? load_element<ValueStorage>(
+                                          params.grad_output,
+                                          upstream_row + found[i].query * params.grad_output_query_stride)
+                                    : 0.0f;
+            }
+#pragma unroll
+            for (int i = 0; i < AHEAD; ++i) add_contribution(sums, found[i], upstream[i]);
+        }
+    }
 }
 
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     bwd_general_samples(const __grid_constant__ BackwardParams params) {
-    const int lanes = params.grid_aux;
+    const int lanes = params.grid_aux & 63;
     const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
     const int group = static_cast<int>(threadIdx.x) / lanes;
     const int groups = THREADS / lanes;
@@ -257,82 +380,151 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    bwd_general_values(const __grid_constant__ BackwardParams params) {
+    bwd_general_count(const __grid_constant__ BackwardParams params) {
+    const SortedSamples sorted = sorted_samples(params);
     const int lane = static_cast<int>(threadIdx.x) % LANES;
     const int warp = static_cast<int>(threadIdx.x) / LANES;
-    const int warps = THREADS / LANES;
-    const Sums sums = {reinterpret_cast<float*>(shared_memory()) + 2 * LANES * CAPACITY * warp + lane};
+    const long long items = sorted.slabs * sorted.parts;
+    for (long long item = static_cast<long long>(blockIdx.x) * WARPS + warp; item < items;
+         item += static_cast<long long>(gridDim.x) * WARPS) {
+        long long* counts = sorted.places + item * sorted.tiles;
+        for (int tile = lane; tile < sorted.tiles; tile += LANES) counts[tile] = 0;
+        sync_warp();
+        const auto visit = [&](int tile, unsigned peers, int, int) {
+            if (tile >= 0 && first_bit(peers) == lane) counts[tile] += count_bits(peers);
+            // The next step's lanes see what these have counted.
+            sync_warp();
+        };
+        walk_part(params, item / sorted.parts, static_cast<int>(item % sorted.parts), sorted.parts,
+                  visit);
+    }
+}
 
-    long long runs = 0;
-    for (int l = 0; l < params.levels; ++l) runs += level_runs(level_geometry(params, l));
+extern "C" __global__ void __launch_bounds__(THREADS)
+    bwd_general_offsets(const __grid_constant__ BackwardParams params) {
+    const SortedSamples sorted = sorted_samples(params);
+    const long long items = sorted.slabs * sorted.tiles;
+    for (long long item = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x; item < items;
+         item += static_cast<long long>(gridDim.x) * THREADS) {
+        const long long slab = item / sorted.tiles, tile = item % sorted.tiles;
+        long long* places = sorted.places + slab * sorted.parts * sorted.tiles + tile;
+        long long sum = 0;
+#pragma unroll 4
+        for (int part = 0; part < sorted.parts; ++part) {
+            const long long count = places[static_cast<long long>(part) * sorted.tiles];
+            places[static_cast<long long>(part) * sorted.tiles] = sum;
+            sum += count;
+        }
+        sorted.starts[slab * (sorted.tiles + 1) + tile] = sum;
+    }
+}
+
+// Turns the lengths of a slab's lists into where they start.
+extern "C" __global__ void __launch_bounds__(SCAN_THREADS)
+    bwd_general_starts(const __grid_constant__ BackwardParams params) {
+    const SortedSamples sorted = sorted_samples(params);
+    const int lane = static_cast<int>(threadIdx.x) % LANES;
+    const int warp = static_cast<int>(threadIdx.x) / LANES;
+    auto* warp_sums = reinterpret_cast<long long*>(shared_memory());
+    const auto warp_scan = [&](long long sum) {
+#pragma unroll
+        for (int distance = 1; distance < LANES; distance *= 2) {
+            const long long other = shuffle_up(sum, distance);
+            if (lane >= distance) sum += other;
+        }
+        return sum;
+    };
+    for (long long slab = blockIdx.x; slab < sorted.slabs; slab += gridDim.x) {
+        long long* starts = sorted.starts + slab * (sorted.tiles + 1);
+        long long before = 0;
+        // One more than there are tiles: where the last list ends.
+        for (long long chunk = 0; chunk <= sorted.tiles; chunk += SCAN_THREADS) {
+            const long long tile = chunk + threadIdx.x;
+            const long long count = tile < sorted.tiles ? starts[tile] : 0;
+            const long long of_lanes = warp_scan(count);
+            if (lane == LANES - 1) warp_sums[warp] = of_lanes;
+            __syncthreads();
+            const long long of_warps = warp_scan(warp_sums[lane]);
+            const long long of_warps_before = shuffle(of_warps, warp > 0 ? warp - 1 : 0);
+            if (tile <= sorted.tiles) {
+                starts[tile] = before + of_lanes - count + (warp > 0 ? of_warps_before : 0);
+            }
+            before += shuffle(of_warps, LANES - 1);
+            __syncthreads();
+        }
+    }
+}
+static_assert(SCAN_THREADS == LANES * LANES, "a warp scans the sums of all warps");
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    bwd_general_scatter(const __grid_constant__ BackwardParams params) {
+    const SortedSamples sorted = sorted_samples(params);
+    const int lane = static_cast<int>(threadIdx.x) % LANES;
+    const int warp = static_cast<int>(threadIdx.x) / LANES;
+    const long long items = sorted.slabs * sorted.parts;
+    for (long long item = static_cast<long long>(blockIdx.x) * WARPS + warp; item < items;
+         item += static_cast<long long>(gridDim.x) * WARPS) {
+        const long long slab = item / sorted.parts;
+        long long* places = sorted.places + item * sorted.tiles;
+        const long long* starts = sorted.starts + slab * (sorted.tiles + 1);
+        Entry* entries = sorted.entries + slab * sorted.slab_entries;
+        const auto visit = [&](int tile, unsigned peers, int query, int sample) {
+            const int lowest = first_bit(peers);
+            long long place = 0;
+            if (tile >= 0 && lowest == lane) {
+                place = places[tile];
+                places[tile] = place + count_bits(peers);
+                place += starts[tile];
+            }
+            place = shuffle(place, lowest) + count_bits(peers & ((1u << lane) - 1));
+            if (tile >= 0) {
+                store(entries + place,
+                      Entry{{static_cast<unsigned>(query), static_cast<unsigned>(sample)}});
+            }
+            sync_warp();
+        };
+        walk_part(params, slab, static_cast<int>(item % sorted.parts), sorted.parts, visit);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    bwd_general_values(const __grid_constant__ BackwardParams params) {
+    const SortedSamples sorted = sorted_samples(params);
+    const int lane = static_cast<int>(threadIdx.x) % LANES;
+    const int warp = static_cast<int>(threadIdx.x) / LANES;
+    const Sums sums = {reinterpret_cast<float*>(shared_memory()) + 2 * LANES * TILE_PIXELS * warp +
+                       lane};
     const long long slices = (params.channels + LANES - 1) / LANES;
-    const long long items = runs * slices * params.heads * params.batch;
+    const long long items = sorted.tiles * slices * sorted.slabs;
 
     // A warp at a time: no lane ever reads what another one wrote.
-    for (long long item = static_cast<long long>(blockIdx.x) * warps + warp; item < items;
-         item += static_cast<long long>(gridDim.x) * warps) {
-        const Run run = find_run(params, item % runs);
-        const long long channel = item / runs % slices * LANES + lane;
-        const long long head = item / runs / slices % params.heads;
-        const long long batch = item / runs / slices / params.heads;
-        const bool owns_channel = channel < params.channels;
-
-        for (int pixel = 0; pixel < run.pixels; ++pixel) {
+    for (long long item = static_cast<long long>(blockIdx.x) * WARPS + warp; item < items;
+         item += static_cast<long long>(gridDim.x) * WARPS) {
+        // Neighbouring warps take the same tile of other slabs, so that long lists start first.
+        const long long slab = item % sorted.slabs;
+        const long long channel = item / sorted.slabs % slices * LANES + lane;
+        const Tile tile = find_tile(params, static_cast<int>(item / sorted.slabs / slices));
+        for (int pixel = 0; pixel < TILE_PIXELS; ++pixel) {
             sums.sum(pixel) = 0.0f;
             sums.carry(pixel) = 0.0f;
         }
 
-        // Lane i looks at sample first + i of the level: point `point` of query `query`.
-        const long long count = static_cast<long long>(params.queries) * run.points;
-        const int query_step = run.points > 0 ? LANES / run.points : 0;
-        const int point_step = run.points > 0 ? LANES % run.points : 0;
-        int query = run.points > 0 ? lane / run.points : 0;
-        int point = run.points > 0 ? lane % run.points : 0;
-        for (long long first = 0; first < count; first += LANES) {
-            Contribution mine = {};
-            if (first + lane < count) {
-                const long long row = (batch * params.queries + query) * params.heads + head;
-                const long long sample = row * params.samples + run.level.first_sample + point;
-                mine = describe(params, run, sample, query);
-            }
-            query += query_step;
-            point += point_step;
-            if (point >= run.points) {
-                point -= run.points;
-                ++query;
-            }
-
-            unsigned touching = ballot_lanes(mine.inside != 0);
-            while (touching != 0) {
-                Contribution found[AHEAD];
-                float upstream[AHEAD];
-#pragma unroll
-                for (int i = 0; i < AHEAD; ++i) {
-                    const int source = touching != 0 ? __ffs(static_cast<int>(touching)) - 1 : 0;
-                    found[i] = broadcast(mine, source);
-                    if (touching == 0) found[i].inside = 0;
-                    touching &= touching - 1;
-                    const bool reads = owns_channel && found[i].inside != 0;
-                    upstream[i] =
-                        reads ? load_element<ValueStorage>(
-                                    params.grad_output,
-                                    upstream_base(params, batch, found[i].query, head) +
-                                        channel * params.grad_output_channel_stride)
-                              : 0.0f;
-                }
-#pragma unroll
-                for (int i = 0; i < AHEAD; ++i) {
-                    add_contribution(sums, found[i], run.level.width, upstream[i]);
-                }
-            }
+        const long long* starts = sorted.starts + slab * (sorted.tiles + 1) + tile.number;
+        const Entry* entries = sorted.entries + slab * sorted.slab_entries;
+        const int before = tile.x > 0 ? 1 : 0;
+        for (int above = tile.y > 0 ? 1 : 0; above >= 0; --above) {
+            const long long row = -static_cast<long long>(above) * tile.tiles_x;
+            const long long first = starts[row - before];
+            add_entries(params, tile, slab, entries + first, starts[row + 1] - first, channel, sums);
         }
 
-        const long long base = batch * params.grad_value_batch_stride +
-                               head * params.grad_value_head_stride + channel;
-        for (int pixel = 0; pixel < run.pixels && owns_channel; ++pixel) {
-            const long long at = run.first + pixel;
-            const long long place = run.level.origin + at / run.level.width * run.level.row_pitch +
-                                    at % run.level.width;
+        const long long base = slab / params.heads * params.grad_value_batch_stride +
+                               slab % params.heads * params.grad_value_head_stride + channel;
+        for (int pixel = 0; pixel < TILE_PIXELS && channel < params.channels; ++pixel) {
+            const int x = tile.x + pixel % TILE_SIDE, y = tile.y + pixel / TILE_SIDE;
+            if (x >= tile.level.width || y >= tile.level.height) continue;
+            const long long place =
+                tile.level.origin + static_cast<long long>(y) * tile.level.row_pitch + x;
             store_element<ValueStorage>(params.grad_value,
                                         base + place * params.grad_value_pixel_stride,
                                         sums.sum(pixel));

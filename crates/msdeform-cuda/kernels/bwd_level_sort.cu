@@ -2,16 +2,19 @@
 // fall on, then every tile sums its list.
 //
 // Steps, of which only those are launched whose gradients are asked for:
+//   pack     the output's gradient, where its rows are not packed (grad_output_rows.cuh)
 //   sort     counts, scans and writes the lists of one level of one (image, head) in one block
-//   gather   every tile summed on the tensor cores (tile_gather.cuh)
 //   samples  gradients of locations and weights (sample_gradients.cuh)
+//   sort_and_samples  both of them in one launch, side by side: neither needs the other
+//   gather   every tile: short lists in the lanes, others on the tensor cores (tile_gather.cuh)
 //
 // Who owns what. A block of `sort` owns a level of an (image, head): a few thousand samples. The lists of
 // different levels have room of their own, so blocks never wait for each other and one launch is enough.
 // Where lists must be ORDERED every warp has counters of its own for its run of queries.
 //
-// Why that is fast. With few samples launches count: three instead of the seven of bwd_tile_sort. Pixels
-// that no sample touches are written as zeros by the tile that owns them, so nothing is zeroed beforehand.
+// Why that is fast. With few samples launches count: two instead of the seven of bwd_tile_sort, and the sort,
+// which waits most of the time, shares the GPU with the gradients of locations and weights. Pixels that no
+// sample touches are written as zeros by the tile that owns them, so nothing is zeroed beforehand.
 //
 // When it loses: many queries, since only levels x heads x images blocks sort, and a list is not cut.
 //
@@ -46,9 +49,8 @@ MSDA_DEVICE unsigned block_scan(unsigned value, unsigned* warp_sums, unsigned& t
     return of_lanes - value + (warp > 0 ? before : 0);
 }
 
-}  // namespace
-
-extern "C" __global__ void bwd_level_sort_sort(const __grid_constant__ BackwardParams params) {
+// Sorts level blockIdx.x of the slabs blockIdx.y, + gridDim.y, ...
+MSDA_DEVICE void sort_level(const BackwardParams& params) {
     const TileLists lists = tile_lists(params);
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const int level = blockIdx.x;
@@ -90,6 +92,26 @@ extern "C" __global__ void bwd_level_sort_sort(const __grid_constant__ BackwardP
         __syncthreads();
         scatter_samples<1>(params, slab, level, first, end, own, entries_of_slab(lists, slab));
         __syncthreads();
+    }
+}
+
+}  // namespace
+
+extern "C" __global__ void bwd_level_sort_pack(const __grid_constant__ BackwardParams params) {
+    pack_rows(params);
+}
+
+extern "C" __global__ void bwd_level_sort_sort(const __grid_constant__ BackwardParams params) {
+    sort_level(params);
+}
+
+extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sample_gradients::MIN_BLOCKS)
+    bwd_level_sort_sort_and_samples(const __grid_constant__ BackwardParams params) {
+    // The grid is as wide as the wider of the two needs it.
+    if (blockIdx.z == 0) {
+        if (blockIdx.x < LEVELS) sort_level(params);
+    } else {
+        sample_gradients::walk_queries(params);
     }
 }
 

@@ -1,6 +1,7 @@
 // Many queries: the samples are sorted by the tile of pixels they fall on, then every tile sums its list.
 //
 // Steps, of which only those are launched whose gradients are asked for:
+//   pack     the output's gradient, where its rows are not packed (grad_output_rows.cuh)
 //   count    how many entries each part of the queries puts into each tile
 //   offsets  where each part's entries start in a tile's list
 //   plan     where the lists start, and the pieces that warps will sum
@@ -79,6 +80,10 @@ MSDA_DEVICE unsigned* counts_of_part(const TileLists& lists, int slab, int part)
 }
 
 }  // namespace
+
+extern "C" __global__ void bwd_tile_sort_pack(const __grid_constant__ BackwardParams params) {
+    pack_rows(params);
+}
 
 extern "C" __global__ void bwd_tile_sort_count(const __grid_constant__ BackwardParams params) {
     const TileLists lists = tile_lists(params);

@@ -15,12 +15,13 @@
 // hand out one dot product to every second lane.
 //
 // Edges. The cell is clamped into the level, so all four loads stay inside (as chunked_sample.cuh has it);
-// dot products of pixels that are no corners are left out by selection, whatever they are, NaN too.
+// dot products of pixels that are no corners are left out by selection, whatever they are, NaN too. Where a
+// level may be one pixel thin (THIN) a cell's second pixel along that axis is its first, and never a corner.
 //
 // Why locations and weights are read twice: keeping them in registers during the gather spills.
 #pragma once
 
-#include "chunked_sample.cuh"
+#include "grad_output_rows.cuh"
 #include "query_tiles.cuh"
 
 namespace msda::sample_gradients {
@@ -29,6 +30,7 @@ constexpr int WARPS = MSDA_KNOB_SAMPLE_WARPS;        // of a block
 constexpr int MIN_BLOCKS = MSDA_KNOB_SAMPLE_BLOCKS;  // per SM: caps the registers
 constexpr int TILE_WIDTH = MSDA_KNOB_TILE_WIDTH;     // in queries
 constexpr int TILE_HEIGHT = MSDA_KNOB_TILE_HEIGHT;
+constexpr bool THIN = MSDA_KNOB_THIN != 0;  // a level may be one pixel high or wide
 
 constexpr bool PACKED = VALUE_DTYPE != F32;
 constexpr int ROW_LANES = PACKED ? 4 : 8;
@@ -118,7 +120,8 @@ MSDA_DEVICE constexpr bool quads_have_one_level() {
 }
 
 MSDA_DEVICE float clamped_cell(float position, float size) {
-    return fminf(fmaxf(floor_near(position), 0.0f), size - 2.0f);
+    const float last = THIN ? fmaxf(size - 2.0f, 0.0f) : size - 2.0f;
+    return fminf(fmaxf(floor_near(position), 0.0f), last);
 }
 
 // Turns locations into coordinates inside of cells; returns where the cells start, in 16-byte units.
@@ -188,9 +191,9 @@ MSDA_DEVICE void add_dots_single(const Packet16& left, const Packet16& right, co
     }
 }
 
-// The four corners of two samples.
-MSDA_DEVICE void dot_corners(const unsigned char* const (&top)[2], const long long (&below)[2],
-                             int lane_chunk, const GradRow& grad, float (&dots)[2][4]) {
+// The four corners of two samples, `right` and `below` being the bytes to the cell's other pixels.
+MSDA_DEVICE void dot_corners(const unsigned char* const (&top)[2], const int (&right)[2],
+                             const long long (&below)[2], int lane_chunk, const GradRow& grad, float (&dots)[2][4]) {
 #pragma unroll
     for (int k = 0; k < 8; ++k) dots[k / 4][k % 4] = 0.0f;
 #pragma unroll
@@ -201,9 +204,9 @@ MSDA_DEVICE void dot_corners(const unsigned char* const (&top)[2], const long lo
             for (int i = 0; i < 2; ++i) {
                 const unsigned char* at = top[i] + step * ROW_LANES * 16;
                 load_readonly(corner[i][0], at);
-                load_readonly(corner[i][1], at + PIXEL_BYTES);
+                load_readonly(corner[i][1], at + right[i]);
                 load_readonly(corner[i][2], at + below[i]);
-                load_readonly(corner[i][3], at + below[i] + PIXEL_BYTES);
+                load_readonly(corner[i][3], at + below[i] + right[i]);
             }
         }
 #pragma unroll
@@ -256,14 +259,14 @@ struct Axis {
     float near_slope, far_slope;
     bool near_counts, far_counts;
 };
-MSDA_DEVICE Axis axis_at(float u) {
+MSDA_DEVICE Axis axis_at(float u, float size) {
     Axis axis;
     axis.near = saturate(1.0f - fabsf(u));
     axis.far = saturate(1.0f - fabsf(1.0f - u));
     axis.near_slope = u < 0.0f ? 1.0f : -1.0f;
     axis.far_slope = u < 1.0f ? 1.0f : -1.0f;
     axis.near_counts = u < 1.0f;
-    axis.far_counts = u >= 0.0f;
+    axis.far_counts = u >= 0.0f && (!THIN || size > 1.0f);
     return axis;
 }
 
@@ -311,7 +314,7 @@ MSDA_DEVICE void finish_quad(const BackwardParams& params, long long row, int fi
     for (int i = 0; i < 4; ++i) {
         if (i > 0 && !quads_have_one_level()) level = level_sizes(params, first + i);
         const Packet16 packet = dots[i * GROUPS];
-        const Axis x = axis_at(quad.x[i]), y = axis_at(quad.y[i]);
+        const Axis x = axis_at(quad.x[i], level.width), y = axis_at(quad.y[i], level.height);
         float dot[2][2];
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
@@ -362,10 +365,10 @@ MSDA_DEVICE void walk_queries(const BackwardParams& params) {
             element_address<ValueStorage>(params.value, batch * params.value_batch_stride +
                                                             head * params.value_head_stride) +
             lane_chunk * 16);
+        const GradOutput upstream = grad_output(params);
         const unsigned char* grad_rows =
-            element_address<ValueStorage>(params.grad_output,
-                                          batch * params.grad_output_batch_stride +
-                                              head * params.grad_output_head_stride) +
+            element_address<ValueStorage>(upstream.first, batch * upstream.batch_stride +
+                                                              head * upstream.head_stride) +
             lane_chunk * 16;
 
 #pragma unroll 1
@@ -397,7 +400,7 @@ MSDA_DEVICE void walk_queries(const BackwardParams& params) {
                     const int gathered =
                         query + at_most(run * WARP_QUERIES + group_query, queries - 1);
                     const GradRow grad = load_grad_row(
-                        grad_rows + gathered * params.grad_output_query_stride * ValueStorage::BYTES,
+                        grad_rows + gathered * upstream.query_stride * ValueStorage::BYTES,
                         lane_chunk);
 #pragma unroll 1
                     for (int pair = 0; pair < 2 * quads; ++pair) {
@@ -406,6 +409,7 @@ MSDA_DEVICE void walk_queries(const BackwardParams& params) {
                                             column(group, pair / 2);
                         const Packet<8> offsets = reinterpret_cast<const Packet<8>*>(packets)[pair % 2];
                         const unsigned char* top[2];
+                        int right[2];
                         long long below[2];
                         float dots[2][4];
 #pragma unroll
@@ -413,13 +417,17 @@ MSDA_DEVICE void walk_queries(const BackwardParams& params) {
                             const int sample = 4 * stage + 2 * pair + i;
                             top[i] = pixels + static_cast<unsigned long long>(offsets.word[i]) * 16u;
                             if (i == 0 || !quads_have_one_level()) {
-                                const int pitch = params.level[level_of_sample(sample)].row_pitch;
-                                below[i] = static_cast<long long>(pitch) * PIXEL_BYTES;
+                                const LevelGeometry& level = params.level[level_of_sample(sample)];
+                                right[i] = THIN && level.width == 1 ? 0 : PIXEL_BYTES;
+                                below[i] = THIN && level.height == 1
+                                               ? 0
+                                               : static_cast<long long>(level.row_pitch) * PIXEL_BYTES;
                             } else {
+                                right[i] = right[0];
                                 below[i] = below[0];
                             }
                         }
-                        dot_corners(top, below, lane_chunk, grad, dots);
+                        dot_corners(top, right, below, lane_chunk, grad, dots);
                         keep_dots(packets + (1 + pair % 2 * 2) * GROUPS, dots[0]);
                         keep_dots(packets + (2 + pair % 2 * 2) * GROUPS, dots[1]);
                     }

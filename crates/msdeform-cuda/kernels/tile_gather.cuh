@@ -40,6 +40,9 @@ constexpr int ROWS_AT_ONCE = 32 / ROW_CHUNKS;  // that a warp copies with one in
 constexpr int TENT_PITCH = CHUNK + 4;          // keeps the tents of odd and even pixels in different banks
 constexpr int STAGE_BYTES = CHUNK * ROW_BYTES + 2 * TILE_SIDE * TENT_PITCH * 4;
 constexpr int STAGES = 2;
+constexpr unsigned FEW_ENTRIES = MSDA_KNOB_FEW;  // lists up to here are summed without tensor cores
+static_assert(FEW_ENTRIES <= 32, "a lane holds an entry");
+static_assert(FEW_ENTRIES == 0 || PIECE_ENTRIES == 0, "a short piece of a long list has a slot");
 
 // sums[n][i] of lane 4g + t: pixel g + 8 (i / 2); half: channel 8n + 2t + i % 2, f32: 8t + 4 (i % 2) + n.
 constexpr int LANE_SUMS = 16;
@@ -66,13 +69,12 @@ struct GradRows {
 };
 MSDA_DEVICE GradRows grad_rows(const BackwardParams& params, int slab, int slice) {
     GradRows grad;
-    const long long first = slab / HEADS * params.grad_output_batch_stride +
-                            slab % HEADS * params.grad_output_head_stride +
-                            slice * SLICE_CHANNELS;
-    grad.lane_chunk = kept(element_address<ValueStorage>(params.grad_output, first) +
+    const GradOutput upstream = grad_output(params);
+    const long long first = slab / HEADS * upstream.batch_stride +
+                            slab % HEADS * upstream.head_stride + slice * SLICE_CHANNELS;
+    grad.lane_chunk = kept(element_address<ValueStorage>(upstream.first, first) +
                            threadIdx.x % ROW_CHUNKS * 16);
-    grad.query_chunks =
-        static_cast<unsigned>(params.grad_output_query_stride) * ValueStorage::BYTES / 16u;
+    grad.query_chunks = static_cast<unsigned>(upstream.query_stride) * ValueStorage::BYTES / 16u;
     grad.chunks = at_most(CHUNKS - slice * ROW_CHUNKS, ROW_CHUNKS);
     return grad;
 }
@@ -332,19 +334,87 @@ MSDA_DEVICE void store_tile(const BackwardParams& params, int slab, int slice, i
     }
 }
 
-// Zeros for a tile that no sample touches, a chunk per lane.
-MSDA_DEVICE void clear_tile(const BackwardParams& params, int slab, int slice, int tile) {
+// ---- short lists -------------------------------------------------------------------------------
+
+// Sums of a tile, pixel by pixel: element i of chunk lane % ROW_CHUNKS of pixel
+// lane / ROW_CHUNKS + k ROWS_AT_ONCE.
+constexpr int PASSES = TILE_PIXELS / ROWS_AT_ONCE;
+using ChunkSums = float[PASSES][CHUNK_ELEMENTS];
+
+MSDA_DEVICE void store_chunks(const BackwardParams& params, int slab, int slice, int tile,
+                              const ChunkSums& sums) {
     const int lane = threadIdx.x % 32;
     const TilePlace place = place_of_tile(params, tile);
     const int chunk = lane % ROW_CHUNKS;
 #pragma unroll
-    for (int pixel = lane / ROW_CHUNKS; pixel < TILE_PIXELS; pixel += ROWS_AT_ONCE) {
+    for (int k = 0; k < PASSES; ++k) {
+        const int pixel = lane / ROW_CHUNKS + k * ROWS_AT_ONCE;
         unsigned char* at =
             grad_pixel(params, slab, slice, place, pixel % TILE_SIDE, pixel / TILE_SIDE);
         const bool exists = slice * ROW_CHUNKS + chunk < CHUNKS;
-        if (at != nullptr && exists) store(at + chunk * 16, Packet16{});
+        Packet16 packet;
+        pack<ValueStorage, CHUNK_ELEMENTS>(sums[k], packet);
+        if (at != nullptr && exists) store(at + chunk * 16, packet);
     }
 }
+
+// Zeros for a tile that no sample touches.
+MSDA_DEVICE void clear_tile(const BackwardParams& params, int slab, int slice, int tile) {
+    const ChunkSums zeros = {};
+    store_chunks(params, slab, slice, tile, zeros);
+}
+
+// Adds up to 32 entries one by one: a lane multiplies its chunk of the row into its pixels, in fp32. A
+// stage of products costs the same for one entry as for 32; this costs what the entries do, and no staging.
+// Only corners are added, so nothing has to be computed again where a row is not finite.
+MSDA_DEVICE void sum_few(const EntryPacket* entries, int count, const GradRows& grad, ChunkSums& sums) {
+    constexpr int AHEAD = 4;  // rows on their way
+    const int lane = threadIdx.x % 32;
+    const int pixel_x = lane / ROW_CHUNKS % TILE_SIDE, first_y = lane / ROW_CHUNKS / TILE_SIDE;
+    const bool exists = CHANNELS % SLICE_CHANNELS == 0 || lane % ROW_CHUNKS < grad.chunks;
+    EntryPacket own = {};
+    if (lane < count) load_streaming(own, entries + lane);
+#pragma unroll 1
+    for (int first = 0; first < count; first += AHEAD) {
+        EntryPacket packet[AHEAD];
+        Packet16 row[AHEAD];
+#pragma unroll
+        for (int u = 0; u < AHEAD; ++u) {
+#pragma unroll
+            for (int w = 0; w < ENTRY_BYTES / 4; ++w) {
+                packet[u].word[w] = shuffle(own.word[w], (first + u) % 32);
+            }
+            row[u] = {};
+            if (first + u < count && exists) {
+                const unsigned offset = unpack_entry(packet[u]).query * grad.query_chunks;
+                load_readonly(row[u],
+                              grad.lane_chunk + static_cast<unsigned long long>(offset) * 16);
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < AHEAD; ++u) {
+            if (first + u >= count) break;
+            const Entry entry = unpack_entry(packet[u]);
+            float elements[CHUNK_ELEMENTS];
+            unpack<ValueStorage, CHUNK_ELEMENTS>(row[u], elements);
+            const float x = entry.attention * tent_weight(entry.x, pixel_x);
+            const bool in_column = is_corner(entry.x, pixel_x);
+#pragma unroll
+            for (int k = 0; k < PASSES; ++k) {
+                const int pixel_y = first_y + k * ROWS_AT_ONCE / TILE_SIDE;
+                if (in_column && is_corner(entry.y, pixel_y)) {
+                    const float weight = x * tent_weight(entry.y, pixel_y);
+#pragma unroll
+                    for (int i = 0; i < CHUNK_ELEMENTS; ++i) {
+                        sums[k][i] = fmaf(weight, elements[i], sums[k][i]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+// ---- long lists --------------------------------------------------------------------------------
 
 // Sums `count` entries.
 MSDA_DEVICE void sum_entries(const EntryPacket* entries, int count, const GradRows& grad,
@@ -384,6 +454,13 @@ MSDA_DEVICE void gather_piece(const BackwardParams& params) {
         const unsigned pieces = PIECE_ENTRIES > 0 ? lists.piece_counts[slab] : lists.tiles;
         if (index >= pieces) continue;
         const Piece piece = lists.pieces[slab * lists.max_pieces + index];
+        if (FEW_ENTRIES > 0 && piece.entries <= FEW_ENTRIES) {
+            ChunkSums few = {};
+            sum_few(entries_of_slab(lists, slab) + piece.first_entry,
+                    static_cast<int>(piece.entries), grad_rows(params, slab, slice), few);
+            store_chunks(params, slab, slice, static_cast<int>(piece.tile), few);
+            continue;
+        }
         if (piece.entries == 0) {
             clear_tile(params, slab, slice, static_cast<int>(piece.tile));
             continue;

@@ -5,13 +5,11 @@
 // first. A sample belongs to every tile that one of its corners lies in, so to one, two or four of them,
 // 1.56 on average. The gradient of a tile's pixels is then a sum over its list alone.
 //
-// Requires: chunked_sample.cuh's limits; fewer than 2^32 entries in a slab's lists; with 8-byte entries at
+// Requires: chunked_sample.cuh's limits but that levels may be one pixel thin; fewer than 2^32 entries in a slab's lists; with 8-byte entries at
 // most 2^18 queries. Checked by src/variants/tile_lists.rs.
 #pragma once
 
-#include "chunked_sample.cuh"
-#include "numeric.cuh"
-#include "params.cuh"
+#include "grad_output_rows.cuh"
 
 namespace msda {
 
@@ -92,7 +90,7 @@ MSDA_DEVICE TileLists tile_lists(const BackwardParams& params) {
     lists.max_pieces = lists.tiles + cuts;
     lists.max_slots = 2 * cuts;  // a list that is cut fills at least half of its pieces
     const long long slabs = lists.slabs;
-    unsigned char* at = static_cast<unsigned char*>(params.workspace);
+    unsigned char* at = workspace_after_rows(params);
     lists.pieces = take<Piece>(at, slabs * lists.max_pieces);
     lists.entries = take<unsigned char>(at, slabs * lists.max_entries * ENTRY_BYTES);
     lists.piece_counts = take<unsigned>(at, slabs);

@@ -42,6 +42,9 @@ pub enum Region {
 pub struct Pipeline {
     /// What is queued, first to last.
     pub steps: Vec<Step>,
+    /// How many leading steps leave something that a later launch on the same inputs could use again
+    /// (quantised values, an order of the queries). 0 for most.
+    pub preparation: usize,
     /// Size of the workspace. Bounded by what the call's tensors take, never by what they hold.
     pub workspace_bytes: usize,
 }
@@ -49,7 +52,7 @@ pub struct Pipeline {
 impl From<LaunchGeometry> for Pipeline {
     /// One kernel, named like the variant.
     fn from(geometry: LaunchGeometry) -> Self {
-        Self { steps: vec![Step::Launch { name: "", geometry }], workspace_bytes: 0 }
+        Self { steps: vec![Step::Launch { name: "", geometry }], ..Self::default() }
     }
 }
 
@@ -70,6 +73,11 @@ impl Pipeline {
     /// Adds zeroing.
     pub fn zero(&mut self, region: Region) {
         self.steps.push(Step::Zero(region));
+    }
+
+    /// Declares what was added so far to be preparation.
+    pub fn prepared(&mut self) {
+        self.preparation = self.steps.len();
     }
 
     /// Takes the next part of the workspace; returns where it starts.
@@ -98,6 +106,16 @@ mod tests {
             (0, 256, 512)
         );
         assert_eq!(pipeline.workspace_bytes, 512);
+    }
+
+    #[test]
+    fn preparation_is_what_was_added_before_it_was_declared() {
+        let mut pipeline = Pipeline::default();
+        pipeline.zero(Region::Workspace { offset: 0, bytes: 4 });
+        pipeline.launch("count", LaunchGeometry::linear(1, 32));
+        pipeline.prepared();
+        pipeline.launch("", LaunchGeometry::linear(1, 32));
+        assert_eq!((pipeline.preparation, pipeline.steps.len()), (2, 3));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! What a kernel's parameter begins with when the call alone does not say enough: descriptors that the
 //! driver makes of the value tensor, once its address is known.
 //!
-//! The parameter of such a kernel is `struct { TensorMap map[N]; ForwardParams call; }`.
+//! The parameter of such a kernel is `struct { TensorMap map[N]; ForwardParams call; }`, or `struct {
+//! LevelTexture texture[LEVELS]; ForwardParams call; }`.
 
 use msdeform::ValueLayout;
 
@@ -107,6 +108,56 @@ impl TileMaps {
     }
 }
 
+/// Layered textures, one per level: a layer is four channels of one slab (image and head). The plan owns
+/// them; a kernel of the pipeline fills them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LevelTextures;
+
+/// One layered texture, in texels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextureShape {
+    /// Columns.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+    /// Layers.
+    pub layers: usize,
+}
+
+/// Channels of a texel.
+const TEXEL_CHANNELS: usize = 4;
+/// What compute capability 3.5 and later allow of layered textures.
+const MAX_LAYERS: usize = 2048;
+const MAX_LAYERED_SIZE: usize = 32_768;
+
+impl LevelTextures {
+    /// The texture of every level.
+    ///
+    /// # Errors
+    /// The reason why the call has none, in words that complete "variant x cannot do this: ...".
+    pub fn of(self, call: &Call<'_>) -> Result<Vec<TextureShape>, String> {
+        let problem = call.problem;
+        let slabs = problem.batch() * problem.heads();
+        let layers = slabs * problem.channels().div_ceil(TEXEL_CHANNELS);
+        if layers > MAX_LAYERS {
+            return Err(format!(
+                "{slabs} slabs of {} channels take {layers} layers of a texture, at most {MAX_LAYERS}",
+                problem.channels()
+            ));
+        }
+        let of_level = |level: &msdeform::Level| {
+            let (height, width) = (level.height, level.width);
+            if height.max(width) > MAX_LAYERED_SIZE {
+                return Err(format!(
+                    "a level of {height} x {width}; a layered texture has at most {MAX_LAYERED_SIZE}"
+                ));
+            }
+            Ok(TextureShape { width, height, layers })
+        };
+        problem.levels().iter().map(of_level).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use msdeform::{DType, Problem};
@@ -147,6 +198,26 @@ mod tests {
         assert_eq!(per_slab.len(), 12);
         assert_eq!(per_slab[2 * 2 + 1].offset_bytes, 2 * slab + per_level[1].offset_bytes);
         assert_eq!(per_slab[5].size, [32, 5, 4]);
+    }
+
+    #[test]
+    fn a_texture_has_a_layer_for_four_channels_of_a_slab_and_2048_at_most() {
+        let of = |batch| {
+            let problem = Problem::builder()
+                .batch(batch)
+                .heads(8)
+                .channels(32)
+                .queries(5)
+                .levels([(8, 9), (4, 5)])
+                .build()
+                .unwrap();
+            LevelTextures.of(&Call::new(&problem, &DeviceProps::h200()))
+        };
+        let shapes = of(6).unwrap();
+        assert_eq!(shapes[1], TextureShape { width: 5, height: 4, layers: 384 });
+        assert_eq!(of(32).unwrap()[0].layers, 2048);
+        let reason = of(33).unwrap_err();
+        assert!(reason.contains("2112 layers"), "{reason}");
     }
 
     #[test]

@@ -4,9 +4,9 @@ use msdeform::Direction;
 
 use crate::variants::ladder::RUNGS;
 use crate::variants::{
-    Variant, bwd_general::BwdGeneral, bwd_level_sort::BwdLevelSort, bwd_original::BwdOriginal,
-    bwd_tile_sort::BwdTileSort, fwd_general::FwdGeneral, fwd_original::FwdOriginal,
-    fwd_split_gather::FwdSplitGather, fwd_tile_gather::FwdTileGather,
+    Variant, bwd_aggregate::BwdAggregate, bwd_general::BwdGeneral, bwd_level_sort::BwdLevelSort,
+    bwd_original::BwdOriginal, bwd_tile_sort::BwdTileSort, fwd_general::FwdGeneral,
+    fwd_original::FwdOriginal, fwd_split_gather::FwdSplitGather, fwd_tile_gather::FwdTileGather,
 };
 
 /// Every variant, in the order tables list them: forward before backward, the ladder first, then what
@@ -20,6 +20,7 @@ const PRODUCTS: &[&dyn Variant] = &[
     &FwdTileGather,
     &FwdSplitGather,
     &BwdOriginal,
+    &BwdAggregate,
     &BwdGeneral,
     &BwdTileSort,
     &BwdLevelSort,
@@ -65,6 +66,7 @@ mod tests {
     use crate::driver::DeviceProps;
     use crate::gradients::Gradients;
     use crate::pipeline::entry_name;
+    use crate::strides::OutputStrides;
     use crate::variants::{BackwardCall, Call, KnobChoices};
 
     #[test]
@@ -90,7 +92,10 @@ mod tests {
             let (spec, text) = (variant.spec(), variant.source().text);
             let mut entries = BTreeSet::new();
             for &dtype in spec.dtypes {
-                for gradients in Gradients::subsets() {
+                let subsets = Gradients::subsets();
+                for (gradients, is_expanded) in
+                    subsets.iter().flat_map(|&gradients| [(gradients, false), (gradients, true)])
+                {
                     let problem = Problem::builder()
                         .heads(8)
                         .channels(32)
@@ -103,6 +108,10 @@ mod tests {
                         .unwrap();
                     let mut call = Call::in_direction(spec.direction, &problem, &device);
                     call.backward = call.backward.map(|b| BackwardCall { gradients, ..b });
+                    if let Some(backward) = call.backward.as_mut().filter(|_| is_expanded) {
+                        backward.grad_output =
+                            OutputStrides { batch: 0, query: 0, head: 0, channel: 0 };
+                    }
                     let configured = variant.configure(&call, &KnobChoices::default()).unwrap();
                     let launches = configured.pipeline.launches();
                     entries.extend(launches.map(|(step, _)| entry_name(spec.id, step)));

@@ -10,7 +10,8 @@ mod common;
 use common::*;
 use half::{bf16, f16};
 use msdeform_emulator::{
-    Buffer, Launch, LaunchStep, Order, TENSOR_MAP_BYTES, TensorMap, placeholder_address,
+    Buffer, EmulatorError, Launch, LaunchStep, Order, TENSOR_MAP_BYTES, TensorMap,
+    placeholder_address,
 };
 
 fn ramp(count: usize) -> Vec<f32> {
@@ -151,6 +152,34 @@ fn producer_and_consumer_warps_over_mbarriers() {
             let expected: f32 = input.chunks(64).map(|tile| tile[consumer % 64]).sum();
             assert_eq!(found, expected, "consumer {consumer} of {tiles} tiles");
         }
+    }
+}
+
+/// Two blocks of four warps over so many items.
+fn loop_with_a_barrier(items: usize) -> Launch {
+    let input = bytes_of_f32(&ramp(items));
+    test_launch(2, 128, 8, input, Buffer::output(items * 4), items, 0)
+}
+
+#[test]
+fn a_barrier_in_a_persistent_loop_counts_warps_that_have_left() {
+    let kernel = test_kernel("tail_barrier", &["-DLEAVES_ALONE=1"]);
+    // Items that the grid divides hide it.
+    launch_in_every_order(&kernel, &loop_with_a_barrier(16));
+    for items in [1, 7, 17] {
+        let error = failure(&kernel, &loop_with_a_barrier(items));
+        assert!(matches!(error, EmulatorError::Deadlock { .. }), "{items} items: {error}");
+        assert!(error.to_string().contains("mbarrier"), "{error}");
+    }
+}
+
+#[test]
+fn a_barrier_in_a_persistent_loop_that_every_warp_reaches_has_no_tail() {
+    let kernel = test_kernel("tail_barrier", &["-DLEAVES_ALONE=0"]);
+    for items in [1, 7, 16, 17] {
+        let output = f32_of_bytes(&launch_in_every_order(&kernel, &loop_with_a_barrier(items)));
+        let expected: Vec<f32> = ramp(items).iter().map(|x| 2.0 * x).collect();
+        assert_eq!(output, expected);
     }
 }
 

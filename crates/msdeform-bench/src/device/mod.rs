@@ -4,6 +4,7 @@
 mod bandwidth;
 mod cpu;
 mod cuda;
+pub mod named;
 mod processor;
 mod step;
 
@@ -448,6 +449,19 @@ pub trait Prepared {
     /// # Errors
     /// Whatever the device says, typed.
     fn time(&mut self, clock: Timing, count: usize) -> Result<Vec<f64>, DeviceError>;
+
+    /// As [`Prepared::time`], without the steps whose results an earlier run left behind; `None` where
+    /// there are none.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn time_after_preparation(
+        &mut self,
+        _clock: Timing,
+        _count: usize,
+    ) -> Result<Option<Vec<f64>>, DeviceError> {
+        Ok(None)
+    }
 
     /// The clocks that show something about this problem, at least one.
     fn clocks(&self) -> Vec<Timing>;

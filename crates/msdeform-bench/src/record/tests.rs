@@ -51,11 +51,25 @@ pub(crate) fn record_of(date: &str, median_us: f64) -> Record {
             workspace_bytes: 0,
             rel_l2: 1e-6,
             speedup: Some(2.0),
+            us_after_preparation: None,
             dispatched: true,
             samples_us,
         }],
         verification: Report::default(),
     }
+}
+
+#[test]
+fn a_time_without_preparation_is_optional_and_older_records_have_none() {
+    let mut measurement = record_of("2026-02-03T04:05:06Z", 800.0).measurements.remove(0);
+    let older = serde_json::to_value(&measurement).unwrap();
+    assert!(older.get("us_after_preparation").is_none());
+    let read: Measurement = serde_json::from_value(older).unwrap();
+    assert_eq!(read.us_after_preparation, None);
+    measurement.us_after_preparation = Some(640.5);
+    let newer = serde_json::to_value(&measurement).unwrap();
+    let read: Measurement = serde_json::from_value(newer).unwrap();
+    assert_eq!(read.us_after_preparation, Some(640.5));
 }
 
 #[test]

@@ -1,11 +1,15 @@
 //! `msdeform bench`
 
 use clap::Args;
+use msdeform_bench::counters::CounterFile;
+use msdeform_bench::device::named::names_of_sweep;
 use msdeform_bench::device::{DeviceOptions, Timing};
 use msdeform_bench::overview::{three_digits, time};
 use msdeform_bench::verify::{Limits, Report};
 use msdeform_bench::work::{BYTES_FORMULA, OPERATIONS_FORMULA};
-use msdeform_bench::{Breadth, Budget, Case, Measurement, Record, bench_case, bench_step, record};
+use msdeform_bench::{
+    Breadth, Budget, Case, Measurement, Record, bench_case, bench_step, ladder, record,
+};
 
 use crate::args::{
     DeviceArgs, GridArgs, ModeArgs, ProbeArgs, RecordDirArgs, heading, standard_workloads,
@@ -43,6 +47,9 @@ pub struct BenchArgs {
     /// or the ones named by --variant
     #[arg(long, conflicts_with = "direction")]
     training: bool,
+    /// Time every value of this knob of the variants named by --variant
+    #[arg(long, value_name = "KNOB", requires = "variant", conflicts_with = "training")]
+    sweep: Option<String>,
     /// Do not compare with the reference; the error stays unknown
     #[arg(long)]
     no_verify: bool,
@@ -82,7 +89,16 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let options =
         DeviceOptions { timing: args.timing, cold_l2: args.cold_l2, ..args.mode.options() };
     let device = args.device.open_with(options)?;
-    let selection = args.grid.selection(standard_workloads(), Breadth::First)?;
+    args.grid.check_device(device.as_ref())?;
+    let mut selection = args.grid.selection(standard_workloads(), Breadth::First)?;
+    if let Some(knob) = &args.sweep {
+        let sweep = |name: &String| {
+            names_of_sweep(name, knob)
+                .ok_or_else(|| Usage(format!("--sweep {knob}: `{name}` has no such knob")))
+        };
+        let swept = selection.variants.iter().map(sweep).collect::<Result<Vec<_>, _>>()?;
+        selection.variants = swept.concat();
+    }
     let variants = selection.variants_of(device.as_ref())?;
     let max_samples = args.samples.max(1);
     let budget = Budget { seconds: args.seconds, min_samples: max_samples.min(5), max_samples };
@@ -104,7 +120,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         } else {
             bench_case(device.as_ref(), case, &variants, budget, limits)?
         };
-        if !args.json {
+        if !args.json && !args.grid.ladder {
             bar.suspend(|| print_case(case, &timed))?;
         }
         measurements.extend(timed);
@@ -117,6 +133,9 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     if args.json {
         print_json(&record)?;
     } else {
+        if args.grid.ladder {
+            print(&ladder_table(&record)?)?;
+        }
         for reason in skip_reasons(&record.verification) {
             print(&format!("skipped {reason}"))?;
         }
@@ -133,6 +152,21 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         0 => Ok(()),
         failed => Err(CheckFailed(format!("{failed} checks failed")).into()),
     }
+}
+
+/// The ladder, with the counters that were read on such a device before.
+fn ladder_table(record: &Record) -> anyhow::Result<String> {
+    let profiled = CounterFile::of_device(&record::default_folder(), &record.device.slug)?;
+    let rows = ladder::rows(std::slice::from_ref(record), &profiled);
+    let headings = ladder::HEADINGS.map(|name| match name {
+        "rung" | "source" => (name, Align::Left),
+        _ => (name, Align::Right),
+    });
+    let mut columns = Columns::new(&headings);
+    for row in &rows {
+        columns.row(&ladder::cells_of(row));
+    }
+    Ok(columns.to_string())
 }
 
 fn print_case(case: &Case<'_>, timed: &[Measurement]) -> anyhow::Result<()> {

@@ -7,6 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use msdeform_bench::counters::{self, COUNTERS, CounterFile, KernelCounters, Profiled};
 use msdeform_bench::device::DeviceError;
+use msdeform_bench::device::named::id_in;
 use msdeform_bench::overview::three_digits;
 use msdeform_bench::{Breadth, Case, DeviceId};
 
@@ -74,22 +75,33 @@ pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
                 Err(other) => return Err(other.into()),
             }
         }
-        // All of a case in one process: making its inputs takes longer than profiling.
-        let ids: Vec<&str> = fitting.iter().map(|variant| variant.id).collect();
-        if !ids.is_empty() {
-            let bench = bench_arguments(args, &device.id().to_string(), case, &ids.join(","));
+        // Many in one process: making the inputs takes longer than profiling. Settings of one variant have
+        // kernels of the same names and take turns.
+        while !fitting.is_empty() {
+            let mut ids: Vec<&str> = Vec::new();
+            let mut names: Vec<&str> = Vec::new();
+            let (turn, later): (Vec<_>, Vec<_>) = fitting.into_iter().partition(|variant| {
+                let is_first = !ids.contains(&id_in(variant.id));
+                if is_first {
+                    ids.push(id_in(variant.id));
+                    names.push(variant.id);
+                }
+                is_first
+            });
+            let bench = bench_arguments(args, &device.id().to_string(), case, &names.join(","));
             let (names, launches) = (format!("^({})(_|$)", ids.join("|")), LAUNCHES * ids.len());
             let command = counters::command(&ncu, &names, 0, launches, &program, &bench);
             let (_, kernels) = counters::run(command)?;
-            for variant in fitting {
+            for variant in turn {
                 let label = case.label(variant, &problem);
-                let kernels = counters::of_variant(&kernels, variant.id, &ids);
+                let kernels = counters::of_variant(&kernels, id_in(variant.id), &ids);
                 if !args.json {
                     let title = format!("{}: {problem}, {}", label.workload, label.locations);
                     bar.suspend(|| print(&format!("{title}\n{}\n", table(&kernels))))?;
                 }
                 profiled.push(Profiled { label, kernels });
             }
+            fitting = later;
         }
         bar.inc(1);
     }

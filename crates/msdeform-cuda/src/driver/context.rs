@@ -2,10 +2,11 @@
 //! pointers and streams are valid in it.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys;
 
+use super::persisting::PersistingL2Limit;
 use super::{DeviceProps, driver, driver_version};
 use crate::error::{CudaVersion, Error, Result};
 
@@ -35,6 +36,7 @@ struct Primary {
     raw: sys::CUcontext,
     driver: CudaVersion,
     props: DeviceProps,
+    persisting_l2_limit: Mutex<PersistingL2Limit>,
 }
 
 // SAFETY: a context handle may be used from any thread; the driver locks inside.
@@ -66,7 +68,8 @@ impl Context {
         let mut raw = std::ptr::null_mut();
         // SAFETY: `device` comes from cuDeviceGet; the reference taken here is given back in Drop.
         unsafe { driver!(cuDevicePrimaryCtxRetain(&raw mut raw, device)) }?;
-        Ok(Self { inner: Arc::new(Primary { device, raw, driver, props }) })
+        let persisting_l2_limit = Mutex::default();
+        Ok(Self { inner: Arc::new(Primary { device, raw, driver, props, persisting_l2_limit }) })
     }
 
     /// What the device is and has.
@@ -121,6 +124,10 @@ impl Context {
         // SAFETY: the context is alive as long as `self`; the guard pops it.
         unsafe { driver!(cuCtxPushCurrent_v2(self.inner.raw)) }?;
         Ok(Entered { pushed: true })
+    }
+
+    pub(super) fn persisting_l2_limit(&self) -> &Mutex<PersistingL2Limit> {
+        &self.inner.persisting_l2_limit
     }
 
     pub(crate) fn raw(&self) -> sys::CUcontext {

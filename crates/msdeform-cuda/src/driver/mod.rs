@@ -11,9 +11,11 @@ mod device;
 mod event;
 mod graph;
 mod module;
+mod persisting;
 mod pointer;
 mod stream;
 mod tensor_map;
+mod texture;
 
 use std::ffi::CStr;
 use std::sync::OnceLock;
@@ -27,9 +29,11 @@ pub use device::DeviceProps;
 pub use event::Event;
 pub use graph::Graph;
 pub use module::{Function, LaunchGeometry, Module};
+pub(crate) use persisting::PersistingL2;
 pub(crate) use pointer::check_pointer;
 pub use stream::Stream;
 pub use tensor_map::EncodedMap;
+pub use texture::LayeredTexture;
 
 use crate::error::{CudaVersion, DriverError, Error, Result};
 

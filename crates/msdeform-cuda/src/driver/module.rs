@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUfunction_attribute_enum as FunctionAttribute};
 
+use super::persisting::AccessWindow;
 use super::{Context, DeviceProps, Stream, check, driver};
 use crate::error::DriverError;
 
@@ -193,7 +194,8 @@ impl Function {
         unsafe { driver!(cuFuncSetAttribute(self.raw, attribute, percent)) }
     }
 
-    /// Queues the kernel with its one parameter. The context must be current.
+    /// Queues the kernel with its one parameter, perhaps with a window of memory that stays in L2. The context
+    /// must be current.
     ///
     /// # Safety
     /// `params` leads to what the kernel declares, or to something that begins with it, and what that points
@@ -202,19 +204,16 @@ impl Function {
         &self,
         stream: &Stream,
         geometry: &LaunchGeometry,
+        window: Option<AccessWindow>,
         params: *const c_void,
     ) -> Result<(), DriverError> {
         let [grid_x, grid_y, grid_z] = geometry.grid;
         let [block_x, block_y, block_z] = geometry.block;
         let mut arguments = [params.cast_mut()];
-        if geometry.cluster > 1 {
-            let mut attribute: sys::CUlaunchAttribute =
-                // SAFETY: a C struct of integers, padding and a union of plain data.
-                unsafe { std::mem::zeroed() };
-            attribute.id = sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-            attribute.value.clusterDim.x = geometry.cluster;
-            attribute.value.clusterDim.y = 1;
-            attribute.value.clusterDim.z = 1;
+        let mut attributes = Vec::new();
+        attributes.extend((geometry.cluster > 1).then(|| cluster_attribute(geometry.cluster)));
+        attributes.extend(window.map(|window| window.attribute()));
+        if !attributes.is_empty() {
             let config = sys::CUlaunchConfig {
                 gridDimX: grid_x,
                 gridDimY: grid_y,
@@ -224,11 +223,11 @@ impl Function {
                 blockDimZ: block_z,
                 sharedMemBytes: geometry.shared_bytes,
                 hStream: stream.raw(),
-                attrs: &raw mut attribute,
-                numAttrs: 1,
+                attrs: attributes.as_mut_ptr(),
+                numAttrs: attributes.len() as u32,
             };
             let (arguments, extra) = (arguments.as_mut_ptr(), std::ptr::null_mut());
-            // SAFETY: as below; `config` and its one attribute live through the call.
+            // SAFETY: as below; `config` and its attributes live through the call.
             let result =
                 unsafe { sys::cuLaunchKernelEx(&raw const config, self.raw, arguments, extra) };
             return check("cuLaunchKernelEx", result);
@@ -251,4 +250,15 @@ impl Function {
             ))
         }
     }
+}
+
+/// Blocks of a cluster, as a launch takes them.
+fn cluster_attribute(blocks: u32) -> sys::CUlaunchAttribute {
+    // SAFETY: a C struct of integers, padding and a union of plain data.
+    let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+    attribute.id = sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    attribute.value.clusterDim.x = blocks;
+    attribute.value.clusterDim.y = 1;
+    attribute.value.clusterDim.z = 1;
+    attribute
 }

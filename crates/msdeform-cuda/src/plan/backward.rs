@@ -3,7 +3,7 @@
 use msdeform::{Element, Mode, Problem, VariantSpec};
 
 use super::{
-    BufferCheck, Gate, PlanOptions, PlannedKernel, Prepared, Role, Tensor, check_dtype,
+    BufferCheck, Gate, PlanOptions, PlannedKernel, Prepared, Role, Start, Tensor, check_dtype,
     element_bytes, level_table,
 };
 use crate::dispatch;
@@ -253,7 +253,7 @@ impl BackwardPlan {
         let _entered = self.gate.context.enter()?;
         // SAFETY: the caller answers for the tensors and the workspace, whose parts lie inside of it
         // (the pipeline reserved them); the plan owns the level table.
-        unsafe { prepared.queue(stream, &params, params.value, region) }
+        unsafe { prepared.queue(stream, &params, params.value, Start::Preparation, region) }
     }
 
     /// Queues the operator on buffers of this crate; their formats and sizes are checked. Uses the

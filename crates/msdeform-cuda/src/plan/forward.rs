@@ -3,7 +3,7 @@
 use msdeform::{Element, Problem, VariantSpec};
 
 use super::{
-    BufferCheck, Gate, PlanOptions, PlannedKernel, Prepared, Role, Tensor, check_dtype,
+    BufferCheck, Gate, PlanOptions, PlannedKernel, Prepared, Role, Start, Tensor, check_dtype,
     element_bytes, level_table,
 };
 use crate::dispatch;
@@ -123,6 +123,36 @@ impl ForwardPlan {
     /// allocation that is too small, each by name. [`crate::Error::Launch`] with the variant's name if
     /// the driver refuses.
     pub unsafe fn launch(&self, stream: &Stream, pointers: DevicePointers) -> Result<()> {
+        // SAFETY: as the caller says.
+        unsafe { self.launch_from(stream, pointers, Start::Preparation) }
+    }
+
+    /// Queues what comes after the preparation: the steps whose results an earlier [`ForwardPlan::launch`]
+    /// left behind. The same as a launch where [`ForwardPlan::has_preparation`] says no.
+    ///
+    /// # Safety
+    /// As [`ForwardPlan::launch`]; a launch on the same stream came before, and inputs that the
+    /// preparation looks at have not changed since.
+    ///
+    /// # Errors
+    /// As [`ForwardPlan::launch`].
+    pub unsafe fn launch_after_preparation(
+        &self,
+        stream: &Stream,
+        pointers: DevicePointers,
+    ) -> Result<()> {
+        // SAFETY: as the caller says.
+        unsafe { self.launch_from(stream, pointers, Start::Operator) }
+    }
+
+    /// # Safety
+    /// As the two above.
+    unsafe fn launch_from(
+        &self,
+        stream: &Stream,
+        pointers: DevicePointers,
+        start: Start,
+    ) -> Result<()> {
         self.gate.check_stream(stream)?;
         let Some(main) = &self.main else { return Ok(()) };
         let tensors = self.tensors(&pointers);
@@ -142,7 +172,7 @@ impl ForwardPlan {
         };
         let _entered = self.gate.context.enter()?;
         // SAFETY: the caller answers for the tensors, the plan owns the level table and the workspace.
-        unsafe { prepared.queue(stream, &params, value, region) }
+        unsafe { prepared.queue(stream, &params, value, start, region) }
     }
 
     /// Queues the operator on buffers of this crate; their formats and sizes are checked.
@@ -180,6 +210,19 @@ impl ForwardPlan {
     #[must_use]
     pub fn problem(&self) -> &Problem {
         &self.problem
+    }
+
+    /// Whether some steps leave something that another launch on the same inputs could use.
+    #[must_use]
+    pub fn has_preparation(&self) -> bool {
+        self.main.as_ref().is_some_and(|main| main.configuration.pipeline.preparation > 0)
+    }
+
+    /// Bytes that the plan holds on the device for its steps.
+    #[must_use]
+    pub fn workspace_bytes(&self) -> usize {
+        let textures = self.main.as_ref().map_or(0, Prepared::texture_bytes);
+        self.workspace.as_ref().map_or(0, DeviceBuffer::bytes) + textures
     }
 
     /// The variant that was chosen.

@@ -10,7 +10,8 @@ use msdeform::{DType, Problem, VariantSpec};
 
 use crate::dispatch;
 use crate::driver::{
-    Context, DeviceBuffer, EncodedMap, LaunchGeometry, Stream, check_pointer, zero_bytes,
+    Context, DeviceBuffer, EncodedMap, LaunchGeometry, LayeredTexture, PersistingL2, Stream,
+    check_pointer, zero_bytes,
 };
 use crate::engine::{Engine, Kernel};
 use crate::error::{DriverError, Error, Result};
@@ -208,8 +209,28 @@ struct Prepared<P> {
     configuration: Configuration,
     queue: Vec<Queued>,
     params: P,
-    /// The descriptors that the parameter begins with, and how many it has room for.
-    tile_maps: Option<(Vec<TileMap>, usize)>,
+    /// What of L2 is set aside for the values, and their size.
+    persisting_value: Option<(PersistingL2, usize)>,
+    preamble: Preamble,
+}
+
+/// What the parameter begins with.
+#[derive(Debug)]
+enum Preamble {
+    Nothing,
+    /// Descriptors that follow the value's address, and how many the parameter has room for.
+    Maps(Vec<TileMap>, usize),
+    /// Textures, one per level, which are the plan's own.
+    Textures(Vec<LayeredTexture>),
+}
+
+/// Where a launch starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    /// At the first step.
+    Preparation,
+    /// Behind what an earlier launch prepared.
+    Operator,
 }
 
 /// A step with what it needs.
@@ -239,8 +260,13 @@ impl<P> Prepared<P> {
         call: &Call<'_>,
         params: impl Fn(&Configuration) -> Result<P>,
     ) -> Result<Self> {
-        let make =
-            |Choice { variant, knobs }: &Choice| Self::new(engine, *variant, call, knobs, &params);
+        let make = |Choice { variant, knobs }: &Choice| {
+            let made = Self::new(engine, *variant, call, knobs, &params)?;
+            match made.knobs_if_maps_are_refused(*variant)? {
+                Some(knobs) => Self::new(engine, *variant, call, &knobs, &params),
+                None => Ok(made),
+            }
+        };
         let tuned = choices.tuned.as_ref().and_then(|tuned| make(tuned).ok());
         tuned.map_or_else(|| make(&choices.sure), Ok)
     }
@@ -271,14 +297,41 @@ impl<P> Prepared<P> {
                 }
             });
         }
-        let tile_maps = match configuration.tile_maps {
-            None => None,
-            Some(maps) => {
-                let found = maps.of(call).map_err(|reason| variant.refusal(reason))?;
-                Some((found, maps.capacity(call.problem.levels().len())))
+        let refuse = |reason| variant.refusal(reason);
+        let preamble = match (configuration.tile_maps, configuration.textures) {
+            (None, None) => Preamble::Nothing,
+            (Some(maps), _) => {
+                let capacity = maps.capacity(call.problem.levels().len());
+                Preamble::Maps(maps.of(call).map_err(refuse)?, capacity)
+            }
+            (None, Some(textures)) => {
+                let shapes = textures.of(call).map_err(refuse)?.into_iter();
+                let made = shapes.map(|shape| LayeredTexture::new(engine.context(), shape));
+                Preamble::Textures(made.collect::<Result<_>>()?)
             }
         };
-        Ok(Self { spec, configuration, queue, params, tile_maps })
+        let persisting_value = if configuration.persisting_value {
+            let bytes = call.strides.extent(call.problem) * call.problem.dtype().size_bytes();
+            PersistingL2::set_aside(engine.context(), bytes)?.map(|share| (share, bytes))
+        } else {
+            None
+        };
+        Ok(Self { spec, configuration, queue, params, preamble, persisting_value })
+    }
+
+    /// The knobs with which the variant does without its tensor maps, if the driver refuses to make these.
+    /// It is asked before the first launch, with an address like any other, which it only stores.
+    fn knobs_if_maps_are_refused(&self, variant: &dyn Variant) -> Result<Option<KnobChoices>> {
+        const ANY_ADDRESS: u64 = 1 << 32;
+        let (Preamble::Maps(maps, _), Some((knob, value))) =
+            (&self.preamble, self.configuration.without_maps)
+        else {
+            return Ok(None);
+        };
+        if maps.iter().all(|map| EncodedMap::new(ANY_ADDRESS, map).is_ok()) {
+            return Ok(None);
+        }
+        KnobChoices::new(variant, &[(knob.to_owned(), value)]).map(Some)
     }
 
     fn is_aligned(&self, tensors: &[Tensor]) -> bool {
@@ -298,7 +351,15 @@ impl<P> Prepared<P> {
             || self.configuration.sampling_alignment > sampling_bytes
     }
 
-    /// Queues every step. The context must be current. `value` is the address of the value tensor.
+    /// Bytes of the textures it owns.
+    fn texture_bytes(&self) -> usize {
+        match &self.preamble {
+            Preamble::Textures(textures) => textures.iter().map(LayeredTexture::bytes).sum(),
+            Preamble::Nothing | Preamble::Maps(..) => 0,
+        }
+    }
+
+    /// Queues the steps. The context must be current. `value` is the address of the value tensor.
     ///
     /// # Safety
     /// `params` holds what the kernels take, valid until the stream is done, and `region` returns the
@@ -308,23 +369,34 @@ impl<P> Prepared<P> {
         stream: &Stream,
         params: &P,
         value: u64,
+        start: Start,
         region: impl Fn(Region) -> (u64, usize),
     ) -> Result<()> {
         let refused = |source: DriverError| Error::Launch { variant: self.spec.id, source };
-        let with_maps;
-        let argument = match &self.tile_maps {
-            None => std::ptr::from_ref(params).cast::<c_void>(),
-            Some((maps, capacity)) => {
+        let (with_maps, with_textures);
+        let argument = match &self.preamble {
+            Preamble::Nothing => std::ptr::from_ref(params).cast::<c_void>(),
+            Preamble::Maps(maps, capacity) => {
                 with_maps = parameter_with_maps(params, maps, *capacity, value).map_err(refused)?;
                 with_maps.as_ptr().cast::<c_void>()
             }
+            Preamble::Textures(textures) => {
+                with_textures = parameter_with_textures(params, textures);
+                with_textures.as_ptr().cast::<c_void>()
+            }
         };
-        for step in &self.queue {
+        let window =
+            self.persisting_value.as_ref().map(|(share, bytes)| share.window(value, *bytes));
+        let skipped = match start {
+            Start::Preparation => 0,
+            Start::Operator => self.configuration.pipeline.preparation,
+        };
+        for step in self.queue.iter().skip(skipped) {
             match step {
                 // SAFETY: the parameter begins with what the kernel declares (a layout test holds
                 // that); the caller answers for what it points to.
                 Queued::Launch { kernel, geometry, .. } => unsafe {
-                    kernel.function.launch(stream, geometry, argument)
+                    kernel.function.launch(stream, geometry, window, argument)
                 },
                 Queued::Zero(target) => {
                     let (address, bytes) = region(*target);
@@ -365,6 +437,21 @@ fn parameter_with_maps<P>(
         std::ptr::copy_nonoverlapping(std::ptr::from_ref(params).cast(), target, size_of::<P>());
     }
     Ok(bytes)
+}
+
+/// The bytes of a parameter that begins with the handles of textures: `struct LevelTexture { texture, surface }`
+/// of every level.
+fn parameter_with_textures<P>(params: &P, textures: &[LayeredTexture]) -> Vec<u64> {
+    let handles = textures.iter().flat_map(|texture| [texture.texture(), texture.surface()]);
+    let mut words: Vec<u64> = handles.collect();
+    let first = words.len();
+    words.resize(first + size_of::<P>().div_ceil(size_of::<u64>()), 0);
+    // SAFETY: the words from `first` on are plain bytes and at least as large as the parameter.
+    unsafe {
+        let target = words.as_mut_ptr().add(first).cast::<u8>();
+        std::ptr::copy_nonoverlapping(std::ptr::from_ref(params).cast(), target, size_of::<P>());
+    }
+    words
 }
 
 /// Levels that do not fit the parameter, in device memory.

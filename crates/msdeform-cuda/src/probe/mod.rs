@@ -283,7 +283,9 @@ impl<'a> Lab<'a> {
     ) -> Result<()> {
         let _entered = self.context().enter()?;
         // SAFETY: the caller's promise.
-        Ok(unsafe { function.launch(&self.stream, &geometry, std::ptr::from_ref(params).cast()) }?)
+        Ok(unsafe {
+            function.launch(&self.stream, &geometry, None, std::ptr::from_ref(params).cast())
+        }?)
     }
 
     fn copy(&self) -> Result<f64> {

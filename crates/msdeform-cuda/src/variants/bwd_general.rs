@@ -17,7 +17,7 @@ static SPEC: VariantSpec = VariantSpec {
     dtypes: &DType::FAST,
     layouts: &ValueLayout::ALL,
     source: "ours",
-    idea: "a warp owns a run of pixels and walks all samples of the level in order; no atomics",
+    idea: "a counting sort with counters in global memory; a warp owns a tile of pixels, sums in order",
     why: "any shape, strides and alignment, the same bits on every run: nothing is ever refused",
     numerics: Numerics::Contract,
     rung: false,
@@ -25,13 +25,54 @@ static SPEC: VariantSpec = VariantSpec {
 
 /// As in the kernel.
 const THREADS: u32 = 128;
+const WARPS: u64 = 4;
 const LANES: usize = 32;
-const CAPACITY: usize = 48;
-const SMALLEST_RUN: usize = 8;
-const RUNS_OF_A_SMALL_LEVEL: usize = 64;
+const TILE_SIDE: usize = 4;
+const SCAN_THREADS: u32 = 1024;
+const ENTRY_BYTES: usize = 8;
+const COUNT_BYTES: usize = 8;
 
-/// Two floats for every pixel and channel of a warp's run.
-const SHARED_BYTES: u32 = THREADS * CAPACITY as u32 * 2 * size_of::<f32>() as u32;
+/// Two floats for every pixel and channel of a warp's tile.
+const VALUES_SHARED_BYTES: u32 = THREADS * (TILE_SIDE * TILE_SIDE * 2 * size_of::<f32>()) as u32;
+/// The sum of every warp.
+const STARTS_SHARED_BYTES: u32 = SCAN_THREADS / LANES as u32 * COUNT_BYTES as u32;
+
+/// Warps that sort, over all images and heads: enough for a large GPU.
+const SORTING_WARPS: usize = 2048;
+const MAX_PARTS: usize = 128;
+/// Counters of an (image, head), at most, for each of its samples, as long as there is one for each tile.
+const COUNTERS_PER_SAMPLE: usize = 4;
+
+/// What the sort is divided into.
+struct Sort {
+    slabs: usize,
+    tiles: usize,
+    parts: usize,
+}
+
+impl Sort {
+    fn of(problem: &Problem) -> Self {
+        let across = |size: usize| size.div_ceil(TILE_SIDE);
+        let of_level = |level: &msdeform::Level| across(level.height) * across(level.width);
+        let tiles: usize = problem.levels().iter().map(of_level).sum();
+        let slabs = problem.batch() * problem.heads();
+        let samples = problem.queries() * problem.samples();
+        let affordable = COUNTERS_PER_SAMPLE.saturating_mul(samples) / tiles.max(1);
+        let wanted = SORTING_WARPS.div_ceil(slabs.max(1)).min(MAX_PARTS).min(problem.queries());
+        Self { slabs, tiles, parts: wanted.min(affordable).max(1) }
+    }
+
+    /// The parts of the workspace in the order of `SortedSamples`.
+    fn reserve(&self, problem: &Problem, pipeline: &mut Pipeline) {
+        for bytes in [
+            self.slabs * self.parts * self.tiles * COUNT_BYTES,
+            self.slabs * (self.tiles + 1) * COUNT_BYTES,
+            self.slabs * problem.queries() * problem.samples() * ENTRY_BYTES,
+        ] {
+            pipeline.reserve(bytes);
+        }
+    }
+}
 
 impl Variant for BwdGeneral {
     fn spec(&self) -> &'static VariantSpec {
@@ -50,23 +91,33 @@ impl Variant for BwdGeneral {
         let problem = call.problem;
         let gradients = call.gradients();
         // The kernels stride over what a grid cannot hold.
-        let blocks = |items: u64, per_block: u64| items.div_ceil(per_block).min(i32::MAX as u64);
+        let launch = |items: u64, per_block: u64, threads: u32, shared_bytes: u32| {
+            let blocks = items.div_ceil(per_block).min(i32::MAX as u64) as u32;
+            LaunchGeometry { shared_bytes, ..LaunchGeometry::linear(blocks, threads) }
+        };
         let mut pipeline = Pipeline::default();
         let lanes = problem.channels().next_power_of_two().min(LANES);
+        let sort = Sort::of(problem);
         if gradients.of_samples() {
-            let blocks = blocks(call.rows(), u64::from(THREADS) / lanes as u64);
-            pipeline.launch("samples", LaunchGeometry::linear(blocks as u32, THREADS));
+            let groups = u64::from(THREADS) / lanes as u64;
+            pipeline.launch("samples", launch(call.rows(), groups, THREADS, 0));
         }
         if gradients.value {
+            sort.reserve(problem, &mut pipeline);
             if has_unowned_pixels(problem) {
                 pipeline.zero(Region::GradValue);
             }
-            let blocks = blocks(runs(problem), u64::from(THREADS) / LANES as u64);
-            let geometry = LaunchGeometry {
-                shared_bytes: SHARED_BYTES,
-                ..LaunchGeometry::linear(blocks as u32, THREADS)
-            };
-            pipeline.launch("values", geometry);
+            // Products fit: there are more elements of the workspace or of the values.
+            let walks = launch((sort.slabs * sort.parts) as u64, WARPS, THREADS, 0);
+            let tiles = (sort.slabs * sort.tiles) as u64;
+            let slices = problem.channels().div_ceil(LANES) as u64;
+            pipeline.launch("count", walks);
+            pipeline.launch("offsets", launch(tiles, u64::from(THREADS), THREADS, 0));
+            let starts = launch(sort.slabs as u64, 1, SCAN_THREADS, STARTS_SHARED_BYTES);
+            pipeline.launch("starts", starts);
+            pipeline.launch("scatter", walks);
+            let values = launch(tiles * slices, WARPS, THREADS, VALUES_SHARED_BYTES);
+            pipeline.launch("values", values);
         }
         Ok(Configuration {
             specialise: Specialise::Formats,
@@ -75,29 +126,16 @@ impl Variant for BwdGeneral {
             value_alignment: problem.dtype().size_bytes(),
             sampling_alignment: problem.sampling_dtype().size_bytes(),
             query_raster_width: 0,
-            grid_aux: lanes as i32,
+            grid_aux: (sort.parts << 6 | lanes) as i32,
             ..Configuration::default()
         })
     }
 }
 
-/// Borders and gaps: no run covers them, so they must be zeroed.
+/// Borders and gaps: no tile covers them, so they must be zeroed.
 fn has_unowned_pixels(problem: &Problem) -> bool {
     let owned: usize = problem.levels().iter().map(|level| level.height * level.width).sum();
     owned < problem.spatial()
-}
-
-/// Warps' worth of work in the step `values`.
-fn runs(problem: &Problem) -> u64 {
-    let of_level = |pixels: usize| {
-        let length = pixels.div_ceil(RUNS_OF_A_SMALL_LEVEL).clamp(SMALLEST_RUN, CAPACITY);
-        pixels.div_ceil(length)
-    };
-    let of_head: usize =
-        problem.levels().iter().map(|level| of_level(level.height * level.width)).sum();
-    let slices = problem.channels().div_ceil(LANES);
-    // Fits: there is at least one element of the value tensor for each.
-    (of_head * slices * problem.heads() * problem.batch()) as u64
 }
 
 #[cfg(test)]
@@ -119,14 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_asked_for_is_launched_and_nothing_needs_a_workspace() {
+    fn only_what_is_asked_for_is_launched() {
         let problem = || Problem::builder().channels(33).levels([(4, 6)]);
         for gradients in Gradients::subsets() {
             let pipeline = pipeline(problem(), gradients);
             let names: Vec<&str> = pipeline.launches().map(|(name, _)| name).collect();
             assert_eq!(names.contains(&"values"), gradients.value, "{gradients}");
             assert_eq!(names.contains(&"samples"), gradients.of_samples(), "{gradients}");
-            assert_eq!(pipeline.workspace_bytes, 0);
+            assert_eq!(pipeline.workspace_bytes > 0, gradients.value, "{gradients}");
             assert!(!pipeline.steps.contains(&Step::Zero(Region::GradValue)), "no gaps to zero");
         }
         let padded = problem().layout(ValueLayout::HeadMajorPadded);
@@ -134,16 +172,36 @@ mod tests {
     }
 
     #[test]
-    fn runs_cover_every_level_channel_slice_head_and_image() {
-        // 24 pixels in runs of 8, and 16700 in runs of 48; two slices of channels.
-        let problem = Problem::builder()
-            .batch(2)
-            .heads(3)
-            .channels(33)
-            .queries(1)
-            .levels([(4, 6), (100, 167)])
-            .build()
-            .unwrap();
-        assert_eq!(runs(&problem), (3 + 348) * 2 * 3 * 2);
+    fn the_workspace_stays_near_the_size_of_the_samples() {
+        // 1424 tiles, 128 parts: 8 bytes for each of both, and for each of 5.7 million samples.
+        let encoder = |queries| {
+            Problem::builder()
+                .batch(2)
+                .heads(8)
+                .channels(20)
+                .queries(queries)
+                .levels([(100, 167), (50, 84), (25, 42), (13, 21)])
+                .points(4)
+                .build()
+                .unwrap()
+        };
+        let bytes = |problem: &Problem| {
+            let device = DeviceProps::h200();
+            let call = Call::in_direction(Direction::Backward, problem, &device);
+            let configured = BwdGeneral.configure(&call, &KnobChoices::default()).unwrap();
+            (configured.pipeline.workspace_bytes, configured.grid_aux >> 6)
+        };
+        assert_eq!(bytes(&encoder(22223)), (69_026_048, 128));
+        // One query: a counter for every tile, though there are fewer samples.
+        assert_eq!(bytes(&encoder(1)).1, 1);
+    }
+
+    #[test]
+    fn every_tile_of_every_slice_head_and_image_has_a_warp() {
+        // 1 x 2 tiles and 25 x 42, two slices of channels, six slabs, four warps to a block.
+        let problem = Problem::builder().channels(33).levels([(4, 6), (100, 167)]);
+        let pipeline = pipeline(problem, Gradients::ALL);
+        let (_, values) = pipeline.launches().last().unwrap();
+        assert_eq!(values.grid[0], (2 + 25 * 42) * 2 * 6 / 4);
     }
 }

@@ -3,7 +3,10 @@
 use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
 
 use super::chunked_sample::sampling_alignment;
-use super::sample_gradients::{SAMPLE_BLOCKS, SAMPLE_WARPS, SampleStep, TILE_HEIGHT, TILE_WIDTH};
+use super::grad_output_rows::{PACK, PackStep};
+use super::sample_gradients::{
+    SAMPLE_BLOCKS, SAMPLE_WARPS, SampleStep, THIN, TILE_HEIGHT, TILE_WIDTH,
+};
 use super::tile_lists::{
     ENTRY_BYTES, GATHER_BLOCKS, ListKnobs, ListSizes, ORDERED, check, has_unowned_pixels,
     level_tiles,
@@ -24,13 +27,28 @@ static SPEC: VariantSpec = VariantSpec {
     layouts: &ValueLayout::ALL,
     source: "ours",
     idea: "a block sorts a level's samples by tile of pixels; every tile sums its list on tensor cores",
-    why: "decoders: three launches, no atomics, and untouched pixels are zeroed by who owns them",
+    why: "decoders: two launches, no atomics, and untouched pixels are zeroed by who owns them",
     numerics: Numerics::Contract,
     rung: false,
 };
 
-static KNOBS: &[Knob] =
-    &[ORDERED, ENTRY_BYTES, GATHER_BLOCKS, SAMPLE_WARPS, SAMPLE_BLOCKS, TILE_WIDTH, TILE_HEIGHT];
+const FEW: Knob = Knob {
+    name: "FEW",
+    values: &[0, 4, 8, 16, 32],
+    meaning: "entries up to which a list is summed in the lanes, not on tensor cores",
+};
+static KNOBS: &[Knob] = &[
+    FEW,
+    ORDERED,
+    ENTRY_BYTES,
+    GATHER_BLOCKS,
+    SAMPLE_WARPS,
+    SAMPLE_BLOCKS,
+    TILE_WIDTH,
+    TILE_HEIGHT,
+    THIN,
+    PACK,
+];
 
 /// Warps of a block in the step sort. A constant, because the order of the lists depends on it.
 const SORT_WARPS: usize = 16;
@@ -47,6 +65,16 @@ pub(crate) fn level_samples(call: &Call<'_>) -> usize {
 fn sort_shared_bytes(call: &Call<'_>, ordered: bool) -> usize {
     let tiles = level_tiles(call.problem).max().unwrap_or(0);
     (32 + tiles * if ordered { SORT_WARPS } else { 1 }) * 4
+}
+
+/// Two launches of the same blocks as one, the first at z = 0.
+fn side_by_side(first: LaunchGeometry, second: LaunchGeometry) -> LaunchGeometry {
+    let widest = |axis: usize| first.grid[axis].max(second.grid[axis]);
+    LaunchGeometry {
+        grid: [widest(0), widest(1), 2],
+        shared_bytes: first.shared_bytes.max(second.shared_bytes),
+        ..first
+    }
 }
 
 impl Variant for BwdLevelSort {
@@ -80,28 +108,37 @@ impl Variant for BwdLevelSort {
     fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
         let problem = call.problem;
         let list_knobs = ListKnobs::of(call, knobs)?;
-        let samples = SampleStep::of(call, knobs)?;
+        let (wants_value, wants_samples) = (call.gradients().value, call.gradients().of_samples());
+        // In one launch, unless the caller wants other blocks.
+        let together = wants_value && wants_samples && knobs.get(SAMPLE_WARPS.name).is_none();
+        let samples = SampleStep::of(call, knobs, together.then_some(SORT_WARPS))?;
+        let pack = PackStep::of(call, knobs)?;
         let mut pipeline = Pipeline::default();
-        if call.gradients().value {
+        pack.queue(problem, &mut pipeline);
+        if wants_value {
             let lists = ListSizes::reserve(problem, &mut pipeline, 0, 0, list_knobs.entry_bytes);
             if has_unowned_pixels(problem) {
                 pipeline.zero(Region::GradValue);
             }
-            pipeline.launch(
-                "sort",
-                LaunchGeometry {
-                    grid: [problem.levels().len() as u32, lists.grid_slabs(), 1],
-                    block: [32 * SORT_WARPS as u32, 1, 1],
-                    shared_bytes: sort_shared_bytes(call, list_knobs.ordered) as u32,
-                    cluster: 1,
-                },
-            );
+            let sort = LaunchGeometry {
+                grid: [problem.levels().len() as u32, lists.grid_slabs(), 1],
+                block: [32 * SORT_WARPS as u32, 1, 1],
+                shared_bytes: sort_shared_bytes(call, list_knobs.ordered) as u32,
+                cluster: 1,
+            };
+            if together {
+                pipeline.launch("sort_and_samples", side_by_side(sort, samples.geometry));
+            } else {
+                pipeline.launch("sort", sort);
+            }
             pipeline.launch("gather", lists.gather(problem.dtype())?);
         }
-        if call.gradients().of_samples() {
+        if wants_samples && !together {
             pipeline.launch("samples", samples.geometry);
         }
-        let mut chosen = vec![("PIECE", 0)];
+        let default = if problem.dtype() == DType::F32 { 16 } else { 8 };
+        let few = knobs.get(FEW.name).unwrap_or(default);
+        let mut chosen = vec![("PIECE", 0), (FEW.name, few), pack.knob()];
         chosen.extend(list_knobs.values());
         chosen.extend(samples.knobs);
         Ok(Configuration {
@@ -143,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn a_decoder_takes_three_launches_and_little_memory() {
+    fn a_decoder_takes_two_launches_and_little_memory() {
         let pipeline = configured(decoder(300)).unwrap().pipeline;
         let names: Vec<&str> = pipeline.launches().map(|(name, _)| name).collect();
-        assert_eq!(names, ["sort", "gather", "samples"]);
+        assert_eq!(names, ["sort_and_samples", "gather"]);
         assert_eq!(
             pipeline.launches().next().unwrap().1.grid,
-            [4, 16, 1],
-            "levels, images x heads"
+            [5, 16, 2],
+            "4 levels of 16 images and heads; 5 times 64 queries of 8 pairs of heads"
         );
         assert_eq!(pipeline.workspace_bytes / 1_000_000, 3);
     }

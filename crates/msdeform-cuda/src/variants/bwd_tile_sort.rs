@@ -3,7 +3,10 @@
 use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
 
 use super::chunked_sample::sampling_alignment;
-use super::sample_gradients::{SAMPLE_BLOCKS, SAMPLE_WARPS, SampleStep, TILE_HEIGHT, TILE_WIDTH};
+use super::grad_output_rows::{PACK, PackStep};
+use super::sample_gradients::{
+    SAMPLE_BLOCKS, SAMPLE_WARPS, SampleStep, THIN, TILE_HEIGHT, TILE_WIDTH,
+};
 use super::tile_lists::{
     ENTRY_BYTES, GATHER_BLOCKS, ListKnobs, ListSizes, ORDERED, check, has_unowned_pixels,
     level_tiles,
@@ -43,6 +46,8 @@ static KNOBS: &[Knob] = &[
     SAMPLE_BLOCKS,
     TILE_WIDTH,
     TILE_HEIGHT,
+    THIN,
+    PACK,
 ];
 
 /// As in the kernel.
@@ -84,12 +89,14 @@ impl Variant for BwdTileSort {
     fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
         let problem = call.problem;
         let list_knobs = ListKnobs::of(call, knobs)?;
-        let samples = SampleStep::of(call, knobs)?;
+        let samples = SampleStep::of(call, knobs, None)?;
+        let pack = PackStep::of(call, knobs)?;
         let piece = knobs.get(PIECE.name).unwrap_or(1024);
         let slabs = problem.batch() * problem.heads();
         let parts = SORTING_WARPS.div_ceil(slabs.max(1)).min(MAX_PARTS).min(problem.queries());
 
         let mut pipeline = Pipeline::default();
+        pack.queue(problem, &mut pipeline);
         if call.gradients().value {
             let lists = ListSizes::reserve(
                 problem,
@@ -130,7 +137,7 @@ impl Variant for BwdTileSort {
         if call.gradients().of_samples() {
             pipeline.launch("samples", samples.geometry);
         }
-        let mut chosen = vec![(PIECE.name, piece)];
+        let mut chosen = vec![(PIECE.name, piece), ("FEW", 0), pack.knob()];
         chosen.extend(list_knobs.values());
         chosen.extend(samples.knobs);
         Ok(Configuration {
@@ -242,19 +249,38 @@ mod tests {
     }
 
     #[test]
+    fn only_levels_one_pixel_thin_compile_other_code() {
+        let thin = |levels: &[(i64, i64)]| {
+            let configured = configured(encoder().levels(levels.iter().copied())).unwrap();
+            configured.knobs.contains(&("THIN", 1))
+        };
+        assert!(thin(&[(1, 300)]) && thin(&[(50, 84), (20, 1)]));
+        assert!(!thin(&[(2, 300)]));
+    }
+
+    #[test]
     fn what_it_cannot_do_is_refused_with_the_reason() {
         for (problem, reason) in [
             (encoder().channels(33), "33 channels"),
-            (encoder().levels([(1, 300)]), "1 x 300"),
             (encoder().levels([(1200, 1200)]), "90000 tiles"),
             (encoder().points(0), "no points"),
         ] {
             let error = configured(problem).unwrap_err();
             assert!(error.contains(reason), "{error}");
         }
+    }
+
+    #[test]
+    fn a_gradient_without_packed_rows_is_packed_first() {
         let expanded = OutputStrides { batch: 0, query: 0, head: 0, channel: 0 };
-        let error =
-            configured_as(encoder(), |backward| BackwardCall { grad_output: expanded, ..backward });
-        assert!(error.unwrap_err().contains("grad_output"));
+        let configured =
+            configured_as(encoder(), |backward| BackwardCall { grad_output: expanded, ..backward })
+                .unwrap();
+        let first = configured.pipeline.launches().next().unwrap();
+        // 16-byte chunks: 2 x 22223 rows of 8 heads and 32 channels in half precision.
+        assert_eq!((first.0, first.1.grid), ("pack", [(2 * 22223 * 32_u32).div_ceil(256), 1, 1]));
+        assert!(configured.knobs.contains(&("PACK", 1)));
+        let packed = configured_as(encoder(), |backward| backward).unwrap();
+        assert!(packed.pipeline.launches().all(|(name, _)| name != "pack"));
     }
 }

@@ -9,8 +9,9 @@ const CHUNK_BYTES: usize = 16;
 /// `place_sample` adds pixel numbers to 2^23 in fp32.
 const MAX_LEVEL_PIXELS: usize = 1 << 23;
 
-/// Lanes that read one pixel of one head, or why these kernels cannot do the call.
-pub(super) fn lanes_per_pixel(call: &Call<'_>) -> Result<usize, String> {
+/// Lanes that read one pixel of one head, or why these kernels cannot do the call; levels have at least
+/// `smallest_side` pixels along each axis.
+pub(super) fn lanes_per_pixel(call: &Call<'_>, smallest_side: usize) -> Result<usize, String> {
     let problem = call.problem;
     check_inline_levels(problem)?;
     let element_bytes = problem.dtype().size_bytes();
@@ -26,9 +27,11 @@ pub(super) fn lanes_per_pixel(call: &Call<'_>) -> Result<usize, String> {
     }
     for level in problem.levels() {
         let (height, width) = (level.height, level.width);
-        if height < 2 || width < 2 || level.footprint(problem.layout()) >= MAX_LEVEL_PIXELS {
+        let pixels = level.footprint(problem.layout());
+        if height.min(width) < smallest_side || pixels >= MAX_LEVEL_PIXELS {
             return Err(format!(
-                "a level of {height} x {width}; at least 2 x 2, below 2^23 pixels"
+                "a level of {height} x {width}; at least {smallest_side} x {smallest_side}, below 2^23 \
+                 pixels"
             ));
         }
     }

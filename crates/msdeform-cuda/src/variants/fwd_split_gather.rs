@@ -44,11 +44,11 @@ impl Variant for FwdSplitGather {
     }
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
-        lanes_per_pixel(call).map(|_| ())
+        lanes_per_pixel(call, 2).map(|_| ())
     }
 
     fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
-        lanes_per_pixel(call)?;
+        lanes_per_pixel(call, 2)?;
         let rounds_default = if call.problem.dtype() == DType::F32 { 4 } else { 2 };
         let warps = knobs.get("WARPS").unwrap_or(4);
         let rounds = knobs.get("ROUNDS").unwrap_or(rounds_default);

@@ -57,7 +57,7 @@ struct WarpShape {
 impl WarpShape {
     fn of(call: &Call<'_>) -> Result<Self, String> {
         let problem = call.problem;
-        let lanes = lanes_per_pixel(call)?;
+        let lanes = lanes_per_pixel(call, 2)?;
         let packed = problem.dtype() != DType::F32;
         let exact = lanes * 16 == problem.channels() * problem.dtype().size_bytes();
         let pairs_pixels = packed && problem.layout().is_head_major() && exact && lanes <= 4;

@@ -3,6 +3,7 @@
 //! Everything here is arithmetic on a [`Call`] and can be done, and tested, without a GPU. The engine
 //! compiles and launches what comes out; the emulator runs the same configuration on the host.
 
+pub mod bwd_aggregate;
 pub mod bwd_general;
 pub mod bwd_level_sort;
 pub mod bwd_original;
@@ -12,6 +13,7 @@ pub mod fwd_general;
 pub mod fwd_original;
 pub mod fwd_split_gather;
 pub mod fwd_tile_gather;
+mod grad_output_rows;
 pub mod ladder;
 mod sample_gradients;
 mod tile_lists;
@@ -23,7 +25,7 @@ use crate::error::Error;
 use crate::gradients::Gradients;
 use crate::params::{BackwardParams, CallShape, ForwardParams, INLINE_LEVELS};
 use crate::pipeline::Pipeline;
-use crate::preamble::TileMaps;
+use crate::preamble::{LevelTextures, TileMaps};
 use crate::sources::SourceFile;
 use crate::strides::{OutputStrides, ValueStrides};
 
@@ -165,6 +167,12 @@ pub struct Configuration {
     pub grid_aux: i32,
     /// Descriptors of the value tensor that the parameter begins with.
     pub tile_maps: Option<TileMaps>,
+    /// The knob with which the variant does without them, for where the driver refuses to make them.
+    pub without_maps: Option<(&'static str, i64)>,
+    /// Whether part of L2 is set aside for the values while the plan lives.
+    pub persisting_value: bool,
+    /// Textures that the parameter begins with; never together with tensor maps.
+    pub textures: Option<LevelTextures>,
 }
 
 impl Default for Configuration {
@@ -179,6 +187,9 @@ impl Default for Configuration {
             query_raster_width: 0,
             grid_aux: 0,
             tile_maps: None,
+            without_maps: None,
+            persisting_value: false,
+            textures: None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! How `kernels/sample_gradients.cuh` is launched; the same arithmetic as at its top.
 
-use msdeform::{DType, ValueLayout};
+use msdeform::{DType, Problem, ValueLayout};
 
 use super::chunked_sample::queries_are_pixels;
 use super::{Call, Knob, KnobChoices};
@@ -11,7 +11,7 @@ pub(super) const SAMPLE_WARPS: Knob =
     Knob { name: "SAMPLE_WARPS", values: &[4, 8], meaning: "warps of a block in the step samples" };
 pub(super) const SAMPLE_BLOCKS: Knob = Knob {
     name: "SAMPLE_BLOCKS",
-    values: &[3, 4],
+    values: &[2, 4],
     meaning: "blocks of the step samples that must fit an SM: caps the registers",
 };
 pub(super) const TILE_WIDTH: Knob = Knob {
@@ -25,16 +25,27 @@ pub(super) const TILE_HEIGHT: Knob = Knob {
     meaning: "queries of a tile along y, in the step samples",
 };
 
+pub(super) const THIN: Knob = Knob {
+    name: "THIN",
+    values: &[0, 1],
+    meaning: "levels may be one pixel high or wide, in the step samples",
+};
+
 /// The launch of the step, and what the kernel is compiled and told for it.
 pub(super) struct SampleStep {
     pub(super) geometry: LaunchGeometry,
-    pub(super) knobs: [(&'static str, i64); 4],
+    pub(super) knobs: [(&'static str, i64); 5],
     pub(super) raster_width: i32,
     pub(super) pixels: bool,
 }
 
 impl SampleStep {
-    pub(super) fn of(call: &Call<'_>, knobs: &KnobChoices) -> Result<Self, String> {
+    /// `shared_launch` has the warps of a block where the step shares its launch with another one.
+    pub(super) fn of(
+        call: &Call<'_>,
+        knobs: &KnobChoices,
+        shared_launch: Option<usize>,
+    ) -> Result<Self, String> {
         let problem = call.problem;
         let packed = problem.dtype() != DType::F32;
         let row_lanes = if packed { 4 } else { 8 };
@@ -50,9 +61,13 @@ impl SampleStep {
         let warps_in_all = (call.rows() as usize).div_ceil(runs * groups);
         // Too few to fill the GPU twice: small blocks, and unordered queries need no second dimension.
         let few = !pixels && warps_in_all < 64 * call.device.multiprocessors as usize;
-        let width = if few { 4 * item } else { item.max(8) };
-        let height = if few { 1 } else { 8 * item / width };
-        let (warps, blocks) = if few { (4, 4) } else { (8, 4) };
+        let (warps, blocks) = match shared_launch {
+            Some(warps) => (warps, 2),
+            None if few => (4, 4),
+            None => (8, 4),
+        };
+        let width = if few { warps * item } else { item.max(8) };
+        let height = if few { 1 } else { warps * item / width };
         let knob = |knob: Knob, default: usize| {
             knobs.get(knob.name).and_then(|value| usize::try_from(value).ok()).unwrap_or(default)
         };
@@ -62,16 +77,14 @@ impl SampleStep {
             return Err(format!("TILE_WIDTH={width}; here it must be a multiple of {item}"));
         }
 
+        let is_thin = problem.levels().iter().any(|level| level.height < 2 || level.width < 2);
+        let thin = knobs.get(THIN.name).map_or(is_thin, |value| value == 1);
+        if is_thin && !thin {
+            return Err("THIN=0; there is a level one pixel high or wide".to_owned());
+        }
+
         let raster_width = raster_width(call, width, height);
-        let tiles = if pixels {
-            let of_level = |level: &msdeform::Level| {
-                level.width.div_ceil(width) * level.height.div_ceil(height)
-            };
-            problem.levels().iter().map(of_level).sum()
-        } else {
-            let raster_height = problem.queries().div_ceil(raster_width);
-            raster_width.div_ceil(width) * raster_height.div_ceil(height)
-        };
+        let tiles = query_tiles(problem, pixels, raster_width, width, height);
         let grid_x = u32::try_from(tiles).ok().filter(|&tiles| tiles < 1 << 31);
         let slabs = problem.batch() * (problem.heads() / warp_heads);
         let packets = runs * stage_quads * 5 * groups;
@@ -87,17 +100,41 @@ impl SampleStep {
                 (SAMPLE_BLOCKS.name, blocks as i64),
                 (TILE_WIDTH.name, width as i64),
                 (TILE_HEIGHT.name, height as i64),
+                (THIN.name, i64::from(thin)),
             ],
             raster_width: i32::try_from(raster_width).map_err(|_| "too many queries")?,
             pixels,
         })
+    }
+
+    /// Tiles of another size over the same queries.
+    pub(super) fn query_tiles(&self, problem: &Problem, width: usize, height: usize) -> usize {
+        query_tiles(problem, self.pixels, self.raster_width as usize, width, height)
+    }
+}
+
+/// Tiles of a size that cover the queries, as `query_tiles.cuh` numbers them.
+fn query_tiles(
+    problem: &Problem,
+    pixels: bool,
+    raster_width: usize,
+    width: usize,
+    height: usize,
+) -> usize {
+    if pixels {
+        let of_level =
+            |level: &msdeform::Level| level.width.div_ceil(width) * level.height.div_ceil(height);
+        problem.levels().iter().map(of_level).sum()
+    } else {
+        let raster_height = problem.queries().div_ceil(raster_width);
+        raster_width.div_ceil(width) * raster_height.div_ceil(height)
     }
 }
 
 /// Width of the raster that the queries are taken to form. A guess that is wrong costs some cache hits,
 /// never a result.
 fn raster_width(call: &Call<'_>, tile_width: usize, tile_height: usize) -> usize {
-    let queries = call.problem.queries();
+    let queries = call.problem.queries().max(1);
     if tile_height == 1 {
         return queries;
     }

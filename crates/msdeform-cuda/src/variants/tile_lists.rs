@@ -3,6 +3,7 @@
 use msdeform::{DType, Mode, Problem};
 
 use super::chunked_sample::lanes_per_pixel;
+use super::grad_output_rows;
 use super::{Call, Knob, KnobChoices};
 use crate::driver::LaunchGeometry;
 use crate::pipeline::Pipeline;
@@ -34,20 +35,9 @@ pub(super) const GATHER_BLOCKS: Knob = Knob {
 
 /// Refuses what the lists and the two gathers cannot do.
 pub(super) fn check(call: &Call<'_>) -> Result<(), String> {
-    lanes_per_pixel(call)?;
+    lanes_per_pixel(call, 1)?;
+    grad_output_rows::check(call)?;
     let problem = call.problem;
-    let Some(backward) = call.backward else { return Ok(()) };
-    let strides = backward.grad_output;
-    let chunk = (16 / problem.dtype().size_bytes()) as i64;
-    if strides.channel != 1
-        || [strides.batch, strides.query, strides.head].iter().any(|stride| stride % chunk != 0)
-    {
-        return Err(format!("strides {strides:?} of grad_output; rows must be packed and aligned"));
-    }
-    let chunks = (strides.query / chunk).unsigned_abs().saturating_mul(problem.queries() as u64);
-    if chunks >= 1 << 32 {
-        return Err("the gradient of one image's output spans more than 64 GiB".to_owned());
-    }
     if max_entries(problem) >= 1 << 32 {
         return Err(format!("{} samples of an image and head", max_entries(problem) / 4));
     }

@@ -120,11 +120,16 @@ pub fn relative_l2<T: Element>(found: &[T], expected: &[f64]) -> f64 {
 
 /// Fails unless every element is there and the error is within the contract of the format.
 pub fn compare<T: Element>(found: &[T], expected: &[f64]) -> crate::Outcome {
+    compare_within(found, expected, T::DTYPE.rel_l2_bound())
+}
+
+/// The same with a bound of its own.
+pub fn compare_within<T: Element>(found: &[T], expected: &[f64], bound: f64) -> crate::Outcome {
     crate::ensure!(found.len() == expected.len(), "{} of {}", found.len(), expected.len());
     let error = relative_l2(found, expected);
     // Written so that NaN fails.
-    let within = error <= T::DTYPE.rel_l2_bound();
-    crate::ensure!(within, "relative L2 error {error:.3e} > {:.0e}", T::DTYPE.rel_l2_bound());
+    let within = error <= bound;
+    crate::ensure!(within, "relative L2 error {error:.3e} > {bound:.0e}");
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use msdeform_cuda::{
     DeviceBuffer, Error, ForwardPlan, PlanOptions, REGISTRY, Stream, ValueStrides,
 };
 
-use crate::cases::{FORMATS, Tensors, compare, for_formats, problems, with_gaps};
+use crate::cases::{FORMATS, Tensors, compare, compare_within, for_formats, problems, with_gaps};
 use crate::{Outcome, engine, ensure};
 
 pub fn trials() -> Vec<Trial> {
@@ -48,7 +48,8 @@ fn check<V: Element, S: Element>(variant: &dyn Variant, problem: &Problem) -> Ou
     )
 }
 
-fn run<V: Element, S: Element>(problem: &Problem, options: &PlanOptions) -> Outcome {
+/// Compares what these options run. The bound is the variant's own.
+pub fn run<V: Element, S: Element>(problem: &Problem, options: &PlanOptions) -> Outcome {
     let engine = shared_engine()?;
     let stream = Stream::new(engine.context())?;
     let plan = match ForwardPlan::new(&engine, problem, options) {
@@ -64,7 +65,8 @@ fn run<V: Element, S: Element>(problem: &Problem, options: &PlanOptions) -> Outc
     let weights = DeviceBuffer::from_host(&stream, &tensors.weights)?;
     let mut output = DeviceBuffer::<V>::filled(&stream, problem.output_len(), 0xff)?;
     plan.run(&stream, &value, &locations, &weights, &mut output)?;
-    compare(&output.to_host(&stream)?, &tensors.expected)
+    let bound = plan.variant().rel_l2_bound(problem.dtype());
+    compare_within(&output.to_host(&stream)?, &tensors.expected, bound)
 }
 
 /// One engine for the whole matrix, or every test would compile again.

@@ -2,8 +2,10 @@
 
 use half::f16;
 use libtest_mimic::{Failed, Trial};
-use msdeform::{DType, Problem};
-use msdeform_cuda::{DeviceBuffer, DevicePointers, Engine, Event, ForwardPlan, Graph, Stream};
+use msdeform::{DType, Problem, ValueLayout};
+use msdeform_cuda::{
+    DeviceBuffer, DevicePointers, Engine, Event, ForwardPlan, Graph, PlanOptions, Stream,
+};
 
 use crate::cases::{Tensors, compare};
 use crate::{Outcome, engine, ensure};
@@ -11,6 +13,7 @@ use crate::{Outcome, engine, ensure};
 pub fn trials() -> Vec<Trial> {
     vec![
         Trial::test("launch::graph_replays_follow_the_inputs", graph),
+        Trial::test("launch::a_graph_keeps_the_window_of_persisting_values", persisting_window),
         Trial::test("launch::a_failed_capture_leaves_the_stream_usable", failed_capture),
         Trial::test("launch::two_streams_do_not_disturb_each_other", two_streams),
         Trial::test("launch::one_plan_serves_many_threads", many_threads),
@@ -78,6 +81,22 @@ fn graph() -> Outcome {
     resident.tensors.expect(&problem);
     resident.output.fill(&stream, 0xff)?;
     // SAFETY: as above.
+    unsafe { graph.launch(&stream) }?;
+    resident.check(&stream)
+}
+
+fn persisting_window() -> Outcome {
+    let engine = engine()?;
+    let stream = Stream::new(engine.context())?;
+    let problem = problem(50).to_builder().layout(ValueLayout::HeadMajor).build()?;
+    let mut resident = Resident::new(&engine, &stream, &problem, 9)?;
+    let options = PlanOptions { variant: Some("fwd_l2_policy".to_owned()), ..Default::default() };
+    resident.plan = ForwardPlan::new(&engine, &problem, &options)?;
+    resident.launch(&stream)?;
+    resident.check(&stream)?;
+    resident.output.fill(&stream, 0xff)?;
+    let graph = Graph::capture(&stream, |stream| resident.launch(stream))?;
+    // SAFETY: everything that was captured is in `resident`, which outlives the replay.
     unsafe { graph.launch(&stream) }?;
     resident.check(&stream)
 }

@@ -10,6 +10,7 @@ mod conformance;
 mod faults;
 mod gradients;
 mod jit;
+mod ladder;
 mod launches;
 mod without_cuda;
 
@@ -48,6 +49,7 @@ fn main() {
         move |trial: Trial| trial.with_ignored_flag(count < devices_needed && !required)
     };
     trials.extend(conformance::trials().into_iter().map(needs(1)));
+    trials.extend(ladder::trials().into_iter().map(needs(1)));
     trials.extend(backward::trials().into_iter().map(needs(1)));
     trials.extend(launches::trials().into_iter().map(needs(1)));
     trials.extend(faults::trials().into_iter().map(needs(1)));

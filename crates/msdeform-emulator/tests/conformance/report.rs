@@ -6,6 +6,9 @@ use std::fmt;
 /// Failures of a variant shown in full: one mistake tends to fail everywhere, at length.
 const FAILURES_SHOWN: usize = 4;
 
+/// How a reason ends that is the emulator's and not the variant's.
+pub const NOT_EMULATED: &str = "which the emulator does not have";
+
 /// The outcome of one variant.
 #[derive(Default)]
 pub struct Outcome {
@@ -32,6 +35,12 @@ impl Skips {
     pub fn add(&mut self, reason: String) {
         let kind = reason.chars().filter(|c| !c.is_ascii_digit()).collect();
         self.by_kind.entry(kind).or_insert((reason, 0)).1 += 1;
+    }
+
+    /// Whether nothing but the emulator's own limits kept a variant from running.
+    fn are_beyond_the_emulator(&self) -> bool {
+        let mut reasons = self.by_kind.values();
+        !self.by_kind.is_empty() && reasons.all(|(reason, _)| reason.ends_with(NOT_EMULATED))
     }
 
     fn count(&self) -> usize {
@@ -75,6 +84,8 @@ pub struct Report {
     skipped: usize,
     failures: usize,
     idle: Vec<&'static str>,
+    /// Only a GPU runs these.
+    beyond: Vec<&'static str>,
 }
 
 impl Report {
@@ -84,11 +95,14 @@ impl Report {
         self.skipped += outcome.skipped.count();
         self.failures += outcome.failures.len();
         if outcome.launches == 0 {
-            self.idle.push(outcome.id);
+            let beyond = outcome.skipped.are_beyond_the_emulator();
+            let list = if beyond { &mut self.beyond } else { &mut self.idle };
+            list.push(outcome.id);
         }
     }
 
-    /// A variant that never ran is not a pass.
+    /// A variant that never ran is not a pass, unless its instructions have no twins; the ledger still holds it to
+    /// a GPU.
     pub fn passed(&self) -> bool {
         self.failures == 0 && self.idle.is_empty() && self.variants > 0
     }
@@ -96,11 +110,14 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { variants, launches, skipped, failures, idle } = self;
+        let Self { variants, launches, skipped, failures, idle, beyond } = self;
         write!(
             f,
             "{variants} variants, {launches} launches compared, {skipped} skipped, {failures} failed"
         )?;
+        if !beyond.is_empty() {
+            write!(f, "; only on a GPU: {}", beyond.join(", "))?;
+        }
         if !idle.is_empty() {
             write!(f, "; never ran: {}", idle.join(", "))?;
         }

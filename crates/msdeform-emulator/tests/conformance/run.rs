@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use super::cover::{Cell, Cover, cover};
 use super::inputs::{Expected, Inputs};
 use super::launch::prepare;
-use super::report::Outcome;
+use super::report::{NOT_EMULATED, Outcome};
 use super::scenes::{SCENES, Scene, scenes};
 
 /// A scene of a cell that can be launched.
@@ -167,7 +167,10 @@ fn plan_on(
     let knobs = KnobChoices::new(variant, chosen.as_slice()).map_err(|error| error.to_string())?;
     let configuration = variant.configure(&call, &knobs)?;
     if configuration.pipeline.launches().any(|(_, geometry)| geometry.cluster > 1) {
-        return Err("a launch with clusters, which the emulator does not have".to_owned());
+        return Err(format!("a launch with clusters, {NOT_EMULATED}"));
+    }
+    if configuration.textures.is_some() {
+        return Err(format!("textures, {NOT_EMULATED}"));
     }
     let cell = *cell;
     Ok(Case { cell, scene, problem, strides, device, backward, configuration, order, block_order })

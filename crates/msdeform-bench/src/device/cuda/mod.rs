@@ -17,6 +17,7 @@ use msdeform_tuning::CallClass;
 use rayon::prelude::*;
 
 use super::{Bandwidth, Choice, Device, DeviceError, DeviceId, DeviceOptions, Prepared, Setting};
+use crate::device::named::{id_in, knobs_in};
 use crate::profile::Capability;
 use crate::{Ceiling, HostTensors};
 use prepared::{PreparedCuda, backward_options, plan_options};
@@ -63,18 +64,23 @@ impl CudaDevice {
         call
     }
 
-    /// A variant with the knobs that were measured as the best for the problem, where it is the one that was, and
-    /// else with its own.
-    fn choice(&self, spec: &'static VariantSpec, problem: &Problem) -> Choice {
+    /// A variant with the knobs in its name; else with those that were measured as the best for the problem, where
+    /// it is the one that was; else with its own.
+    fn choice(&self, named: &VariantSpec, problem: &Problem) -> Result<Choice, DeviceError> {
+        let spec = self.find(named)?.spec();
+        if named.id != spec.id {
+            let refuse = |reason| DeviceError::Unsupported { variant: spec.id, reason };
+            return Ok(Choice { variant: spec, knobs: knobs_in(named.id).map_err(refuse)? });
+        }
         let call = self.call(spec.direction, problem);
         let tuned = tuning::choose(self.engine.tuning(), &call);
         let knobs = tuned.filter(|tuned| tuned.variant.spec().id == spec.id);
         let knobs = knobs.map_or_else(Vec::new, |tuned| tuned.knobs.chosen().to_vec());
-        Choice { variant: spec, knobs: knobs.into_iter().collect() }
+        Ok(Choice { variant: spec, knobs: knobs.into_iter().collect() })
     }
 
     fn find(&self, spec: &VariantSpec) -> Result<&'static dyn Variant, DeviceError> {
-        registry::find(spec.id).map_err(|_| DeviceError::UnknownVariant {
+        registry::find(id_in(spec.id)).map_err(|_| DeviceError::UnknownVariant {
             device: self.id(),
             variant: spec.id.to_owned(),
             known: registered().map(|spec| spec.id).collect(),
@@ -151,6 +157,9 @@ impl Device for CudaDevice {
 
     fn supports(&self, spec: &VariantSpec, problem: &Problem) -> Result<(), DeviceError> {
         let variant = self.find(spec)?;
+        if spec.id != variant.spec().id {
+            return self.admits(&self.choice(spec, problem)?, problem);
+        }
         let refuse = |reason| Err(DeviceError::Unsupported { variant: variant.spec().id, reason });
         match variant.check(&self.call(variant.spec().direction, problem)) {
             Ok(()) => Ok(()),
@@ -165,8 +174,8 @@ impl Device for CudaDevice {
         problem: &Problem,
         inputs: &'a HostTensors,
     ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
-        let spec = self.find(spec)?.spec();
-        let choice = self.choice(spec, problem);
+        let choice = self.choice(spec, problem)?;
+        let spec = choice.variant;
         let prepared = PreparedCuda::new(&self.engine, &[choice], problem, inputs, self.options);
         Ok(Box::new(prepared.map_err(|source| failed(spec, source))?))
     }
@@ -178,10 +187,10 @@ impl Device for CudaDevice {
         problem: &Problem,
         inputs: &'a HostTensors,
     ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
-        let specs = [self.find(forward)?.spec(), self.find(backward)?.spec()];
-        let choices = specs.map(|spec| self.choice(spec, problem));
+        let choices = [self.choice(forward, problem)?, self.choice(backward, problem)?];
+        let first = choices[0].variant;
         let prepared = PreparedCuda::new(&self.engine, &choices, problem, inputs, self.options);
-        Ok(Box::new(prepared.map_err(|source| failed(specs[0], source))?))
+        Ok(Box::new(prepared.map_err(|source| failed(first, source))?))
     }
 
     fn tuning(&self) -> &Tuning {

@@ -169,6 +169,13 @@ impl Work {
     }
 }
 
+/// Where a launch starts: at its first step, or behind the steps whose results an earlier one left.
+#[derive(Clone, Copy)]
+enum Start {
+    Preparation,
+    Operator,
+}
+
 pub(super) struct PreparedCuda {
     engine: Engine,
     problem: Problem,
@@ -239,6 +246,10 @@ impl PreparedCuda {
     /// outlives what is queued: freeing memory waits for the kernels that use it. One stream orders all
     /// launches, and nothing else touches the outputs.
     fn launch(&self, stream: &Stream) -> Result<(), Error> {
+        self.launch_from(stream, Start::Preparation)
+    }
+
+    fn launch_from(&self, stream: &Stream, start: Start) -> Result<(), Error> {
         let (value, locations) = (self.value.address(), self.locations.address());
         let weights = self.weights.address();
         for work in &self.work {
@@ -246,8 +257,13 @@ impl PreparedCuda {
                 Work::Forward { plan, output } => {
                     let output = output.address();
                     let pointers = DevicePointers { value, locations, weights, output };
-                    // SAFETY: see above.
-                    unsafe { plan.launch(stream, pointers) }?;
+                    // SAFETY: see above; who skips the preparation has launched it before.
+                    unsafe {
+                        match start {
+                            Start::Preparation => plan.launch(stream, pointers),
+                            Start::Operator => plan.launch_after_preparation(stream, pointers),
+                        }
+                    }?;
                 }
                 Work::Backward {
                     plan,
@@ -281,7 +297,8 @@ impl PreparedCuda {
         self.work.iter().any(deterministic)
     }
 
-    fn time_launch(&mut self) -> Result<f64, Error> {
+    /// The launches before the timed one prepare, whatever the timed one does.
+    fn time_launch(&mut self, start: Start) -> Result<f64, Error> {
         for _ in 0..HEAD_START_LAUNCHES {
             self.launch(&self.stream)?;
         }
@@ -289,7 +306,7 @@ impl PreparedCuda {
             flush.fill(&self.stream, 1)?;
         }
         self.start.record(&self.stream)?;
-        self.launch(&self.stream)?;
+        self.launch_from(&self.stream, start)?;
         self.end.record(&self.stream)?;
         self.end.synchronize()?;
         self.end.elapsed_us_since(&self.start)
@@ -352,9 +369,24 @@ impl Prepared for PreparedCuda {
     fn time(&mut self, clock: Timing, count: usize) -> Result<Vec<f64>, DeviceError> {
         let once = |_| match clock {
             Timing::Graph => self.time_graph(),
-            _ => self.time_launch(),
+            _ => self.time_launch(Start::Preparation),
         };
         (0..count).map(once).collect::<Result<_, _>>().map_err(|source| failed(self.spec, source))
+    }
+
+    /// By events only: the preparing rungs are timed on calls that are long enough for them.
+    fn time_after_preparation(
+        &mut self,
+        clock: Timing,
+        count: usize,
+    ) -> Result<Option<Vec<f64>>, DeviceError> {
+        let prepares =
+            |work: &Work| matches!(work, Work::Forward { plan, .. } if plan.has_preparation());
+        if clock != Timing::Events || !self.work.iter().any(prepares) {
+            return Ok(None);
+        }
+        let times = (0..count).map(|_| self.time_launch(Start::Operator));
+        times.collect::<Result<_, _>>().map(Some).map_err(|source| failed(self.spec, source))
     }
 
     fn clocks(&self) -> Vec<Timing> {
@@ -372,7 +404,7 @@ impl Prepared for PreparedCuda {
 
     fn workspace_bytes(&self) -> usize {
         let bytes = |work: &Work| match work {
-            Work::Forward { .. } => 0,
+            Work::Forward { plan, .. } => plan.workspace_bytes(),
             Work::Backward { plan, .. } => plan.workspace_bytes(),
         };
         self.work.iter().map(bytes).sum()

@@ -9,6 +9,10 @@ use super::chunked_sample::lanes_per_pixel;
 use super::{Call, Configuration, Knob, KnobChoices, Variant};
 use crate::sources::SourceFile;
 
+mod lane_groups;
+mod resident_levels;
+mod sample_records;
+
 macro_rules! rungs {
     ($($id:ident),* $(,)?) => {
         $(mod $id;)*
@@ -17,7 +21,55 @@ macro_rules! rungs {
     };
 }
 
-rungs![fwd_simple];
+mod resident;
+mod rounds;
+
+rungs![
+    // Guide (002).
+    fwd_simple,
+    fwd_optimized,
+    fwd_persistent,
+    fwd_persistent_full,
+    fwd_channel_split,
+    fwd_ultra,
+    // Its first suite.
+    fwd_warp_shuffle,
+    fwd_async_pipeline,
+    fwd_register_blocking,
+    fwd_l2_policy,
+    fwd_vector_loads,
+    // Its second suite.
+    fwd_smem_metadata,
+    fwd_work_redistribution,
+    fwd_loop_unroll,
+    fwd_precomputed_weights,
+    fwd_l2_hints,
+    fwd_mixed_precision,
+    // Report (001).
+    fwd_direct_vec8,
+    fwd_distributed,
+    fwd_distributed_cluster,
+    fwd_smem_padded,
+    fwd_async_double_buffer,
+    // Warp specialisation (003).
+    fwd_warp_spec,
+    fwd_warp_spec_meta,
+    fwd_warp_spec_flags,
+    fwd_warp_spec_deep,
+    fwd_shuffle_meta,
+    fwd_prefetch_query,
+    fwd_multi_query,
+    fwd_fma_weights,
+    fwd_tma_multilevel,
+    // Tiles (004).
+    fwd_tile_2x2,
+    fwd_tma_tile,
+    // Analysis (000).
+    fwd_tensor_core,
+    fwd_texture,
+    fwd_spatial_sort,
+    fwd_int8_value,
+];
 
 /// Channels of a rung.
 const CHANNELS: usize = 32;
@@ -60,6 +112,9 @@ const fn spec(
 /// Ampere: every instruction of a plain rung.
 const AMPERE: (u32, u32) = (8, 0);
 
+/// Hopper: clusters and bulk copies.
+const HOPPER: (u32, u32) = (9, 0);
+
 /// For a rung without limits of its own.
 fn anything(_: &Call<'_>) -> Result<(), String> {
     Ok(())
@@ -83,7 +138,7 @@ impl Variant for Rung {
     }
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
-        lanes_per_pixel(call)?;
+        lanes_per_pixel(call, 2)?;
         let (major, minor) = call.device.compute_capability;
         if (major, minor) < self.since {
             return Err(format!(

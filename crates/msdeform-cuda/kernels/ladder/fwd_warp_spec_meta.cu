@@ -1,0 +1,25 @@
+// Metadata once, by the producers, in shared memory beside the tiles.
+//
+// Who owns what. As in fwd_warp_spec, with PRODUCERS of the eight warps producing. A producer's lane that places
+// a sample also writes its four corner weights, 16 bytes, into the buffer; the arrival that announces the tiles
+// announces these too, because all eight lanes wrote before it (sync_warp, then one arrival, which releases).
+//
+// Why. Consumers read 16 bytes instead of location and weight and some thirty instructions for where the sample
+// lies, which four lanes of each sample do redundantly there.
+//
+// When it loses: against metadata that needs no second warp (fwd_shuffle_meta). The ratio matters little as long
+// as neither side waits for its own instructions: what both wait for is the copy engine.
+#include "ladder/warp_roles.cuh"
+
+using namespace msda;
+
+namespace {
+
+using Warps = Roles<MSDA_KNOB_PRODUCERS, 2>;
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS_PER_SM)
+    fwd_warp_spec_meta(const __grid_constant__ TiledParams params) {
+    run_with_metadata<Warps>(params);
+}

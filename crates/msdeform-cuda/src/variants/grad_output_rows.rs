@@ -1,0 +1,72 @@
+//! What the variants that include `grad_output_rows.cuh` have in common.
+
+use msdeform::Problem;
+
+use super::{Call, Knob, KnobChoices};
+use crate::driver::LaunchGeometry;
+use crate::pipeline::Pipeline;
+use crate::strides::OutputStrides;
+
+pub(super) const PACK: Knob = Knob {
+    name: "PACK",
+    values: &[0, 1],
+    meaning: "write the output's gradient out as packed rows first; needed where it has none",
+};
+
+const CHUNK_BYTES: usize = 16;
+const PACK_THREADS: u32 = 256;
+
+/// The step pack, where it is needed.
+#[derive(Clone, Copy)]
+pub(super) struct PackStep {
+    packs: bool,
+}
+
+impl PackStep {
+    pub(super) fn of(call: &Call<'_>, knobs: &KnobChoices) -> Result<Self, String> {
+        let needed = call
+            .backward
+            .is_some_and(|backward| !has_packed_rows(call.problem, &backward.grad_output));
+        let packs = knobs.get(PACK.name).map_or(needed, |value| value == 1);
+        if needed && !packs {
+            return Err("PACK=0; rows of this grad_output are not packed or not aligned".to_owned());
+        }
+        Ok(Self { packs })
+    }
+
+    /// Reserves the first part of the workspace and launches the step.
+    pub(super) fn queue(self, problem: &Problem, pipeline: &mut Pipeline) {
+        if self.packs {
+            let bytes = problem.output_len() * problem.dtype().size_bytes();
+            pipeline.reserve(bytes);
+            // The kernel strides over what a grid cannot hold.
+            let blocks = (bytes / CHUNK_BYTES).div_ceil(PACK_THREADS as usize).min(1 << 20);
+            pipeline.launch("pack", LaunchGeometry::linear(blocks as u32, PACK_THREADS));
+        }
+    }
+
+    pub(super) fn knob(self) -> (&'static str, i64) {
+        (PACK.name, i64::from(self.packs))
+    }
+}
+
+/// Whether every row is 16-byte chunks that lie one behind the other.
+fn has_packed_rows(problem: &Problem, strides: &OutputStrides) -> bool {
+    let chunk = (CHUNK_BYTES / problem.dtype().size_bytes()) as i64;
+    let outer = [strides.batch, strides.query, strides.head];
+    strides.channel == 1 && outer.iter().all(|stride| stride % chunk == 0)
+}
+
+/// Refuses rows that lie too far apart.
+pub(super) fn check(call: &Call<'_>) -> Result<(), String> {
+    let problem = call.problem;
+    let Some(backward) = call.backward else { return Ok(()) };
+    let chunk = (CHUNK_BYTES / problem.dtype().size_bytes()) as u64;
+    let packed = (problem.heads() * problem.channels()) as u64;
+    let between = backward.grad_output.query.unsigned_abs().max(packed) / chunk;
+    // Offsets are counted in chunks, in 32 bits.
+    if between.saturating_mul(problem.queries() as u64) >= 1 << 32 {
+        return Err("the gradient of one image's output spans more than 64 GiB".to_owned());
+    }
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! Every rung of the ladder where loops have tails: numbers of queries that no grid divides, few and many images,
+//! one query, fewer items than blocks. With every value of every knob.
+//!
+//! A rung whose barriers or rings lose count does not fail a comparison, it stops: its waits are bounded and
+//! trap, so that a hang is a failed test.
+
+use libtest_mimic::Trial;
+use msdeform::{DType, Direction, Problem, ValueLayout};
+use msdeform_cuda::variants::{Call, KnobChoices, Variant};
+use msdeform_cuda::{PlanOptions, REGISTRY};
+
+use crate::conformance::{run, shared_engine};
+use crate::{Outcome, ensure};
+
+/// Images and queries.
+const CALLS: [(usize, usize); 8] =
+    [(1, 1), (48, 1), (1, 7), (4, 3), (4, 97), (1, 1009), (48, 67), (48, 133)];
+
+const LAYOUTS: [ValueLayout; 2] = [ValueLayout::HeadMajor, ValueLayout::HeadMajorPadded];
+
+/// Points per level: the seeds', and ones that fill no round.
+const POINTS: [[usize; 4]; 2] = [[8, 8, 8, 8], [1, 5, 2, 7]];
+
+pub fn trials() -> Vec<Trial> {
+    let rungs = REGISTRY
+        .iter()
+        .copied()
+        .filter(|variant| variant.spec().rung && variant.spec().direction == Direction::Forward);
+    rungs
+        .flat_map(|variant| {
+            let id = variant.spec().id;
+            LAYOUTS.map(|layout| {
+                Trial::test(format!("ladder::{id}::{layout}::tails"), move || {
+                    tails(variant, layout)
+                })
+            })
+        })
+        .collect()
+}
+
+fn tails(variant: &'static dyn Variant, layout: ValueLayout) -> Outcome {
+    let engine = shared_engine()?;
+    let mut compared = 0;
+    for points in POINTS {
+        for (batch, queries) in CALLS {
+            let problem = Problem::builder()
+                .batch(batch)
+                .heads(1)
+                .channels(32)
+                .queries(queries)
+                .levels([(12, 20), (6, 10), (3, 5), (2, 3)])
+                .points_per_level(points)
+                .dtype(DType::F16)
+                .layout(layout)
+                .build()?;
+            let call = Call::new(&problem, engine.context().props());
+            if variant.check(&call).is_err() {
+                continue;
+            }
+            for knobs in choices(variant) {
+                if variant.configure(&call, &KnobChoices::new(variant, &knobs)?).is_err() {
+                    continue;
+                }
+                let id = Some(variant.spec().id.to_owned());
+                let options =
+                    PlanOptions { variant: id, knobs: knobs.clone(), ..Default::default() };
+                run::<half::f16, half::f16>(&problem, &options)
+                    .map_err(|error| format!("{problem} {knobs:?}: {error:?}"))?;
+                compared += 1;
+            }
+        }
+    }
+    ensure!(compared > 0, "it refused every call");
+    Ok(())
+}
+
+/// The variant's own choice, and every value of every knob.
+fn choices(variant: &dyn Variant) -> Vec<Vec<(String, i64)>> {
+    let knobs = variant.knobs().iter();
+    let set = knobs.flat_map(|knob| {
+        knob.values.iter().map(|&value| vec![(knob.name.to_owned(), value)]).collect::<Vec<_>>()
+    });
+    std::iter::once(Vec::new()).chain(set).collect()
+}
