@@ -2,14 +2,13 @@
 
     python benches/models.py
 
-Deformable-DETR and RT-DETR with ResNet-50 and Mask2Former with Swin-T, at the sizes of their papers, with random weights
-so that nothing is downloaded. "Before" is what transformers does without a compiled kernel: `grid_sample` per level.
+Deformable-DETR and RT-DETR with ResNet-50 and Mask2Former with Swin-T at usual sizes of images, with random weights so
+that nothing is downloaded. "Before" is what transformers does without a compiled kernel: `grid_sample` per level.
 Both ways take turns, round after round, so that a machine that gets slower slows down both.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import sys
@@ -23,13 +22,13 @@ import msdeform
 import torch
 from torch import Tensor
 
-ROUNDS, STEPS, WARM_UP = 3, 4, 2
+ROUNDS, STEPS, WARM_UP = 2, 3, 1
 DTYPES = {"f32": None, "f16": torch.float16, "bf16": torch.bfloat16}
 
-# Relative L2 against the model without the patch. In float32 the two differ by rounding alone. Under autocast both
-# round in every layer, so the patched model is held to what autocast itself costs against float32, with some room.
-BOUND_F32 = 1e-3
-ROOM = 2.0
+# Relative L2 of output and gradients, patched against unpatched in the same format. In float32 they differ by rounding
+# alone. Under autocast both round in every layer, each in its own places: they may differ by twice what autocast itself
+# changes in the unpatched model.
+OUTPUT_BOUND, GRADIENT_BOUND, ROOM = 1e-3, 1e-2, 2.0
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,8 @@ def _mask2former() -> Any:
 
 MODELS = {
     "Deformable-DETR": Model(_deformable_detr, "last_hidden_state", 2, 800, 1066),
-    "RT-DETR": Model(_rt_detr, "last_hidden_state", 8, 640, 640),
-    "Mask2Former": Model(_mask2former, "transformer_decoder_last_hidden_state", 2, 1024, 1024),
+    "RT-DETR": Model(_rt_detr, "last_hidden_state", 4, 640, 640),
+    "Mask2Former": Model(_mask2former, "transformer_decoder_last_hidden_state", 1, 1024, 1024),
 }
 
 
@@ -95,8 +94,10 @@ PASSES: dict[str, Callable[[Any, Model, Tensor], tuple[Tensor, Tensor | None]]] 
 }
 
 
-def _relative_error(found: Tensor, expected: Tensor) -> float:
+def _relative_error(found: Tensor | None, expected: Tensor | None) -> float:
     """Relative L2; NaN stays NaN, which no bound admits."""
+    if found is None or expected is None:
+        return math.nan
     return float((found.double() - expected.double()).norm() / expected.double().norm())
 
 
@@ -112,7 +113,7 @@ def _measure_one(name: str, model: Model, network: Any, pixels: Tensor, work: st
     exact: tuple[Tensor, Tensor | None] | None = None
     for dtype, autocast in DTYPES.items():
         samples: dict[bool, list[float]] = {False: [], True: []}
-        peaks: dict[bool, float] = {}
+        peaks = {False: 0.0, True: 0.0}
         results: dict[bool, tuple[Tensor, Tensor | None]] = {}
 
         def step(autocast: torch.dtype | None = autocast) -> tuple[Tensor, Tensor | None]:
@@ -125,31 +126,31 @@ def _measure_one(name: str, model: Model, network: Any, pixels: Tensor, work: st
                 if turn == 0:
                     for _ in range(WARM_UP):
                         results[is_patched] = step()
-                    torch.cuda.synchronize()
-                    torch.cuda.reset_peak_memory_stats()
+                torch.cuda.synchronize()
+                torch.cuda.reset_peak_memory_stats()
                 for _ in range(STEPS):
                     start = time.perf_counter()
                     step()
                     torch.cuda.synchronize()
                     samples[is_patched].append(round((time.perf_counter() - start) * 1e3, 4))
-                peaks[is_patched] = max(peaks.get(is_patched, 0.0), torch.cuda.max_memory_allocated() / 2**20)
+                peaks[is_patched] = max(peaks[is_patched], torch.cuda.max_memory_allocated() / 2**20)
         exact = exact or results[False]
-        output_error, output_bound = _compare(0, autocast, results, exact)
-        row = {
+        row: dict[str, Any] = {
             "model": name,
             "images": model.images,
             "height": model.height,
             "width": model.width,
             "pass": work,
             "dtype": dtype,
-            "output_error": output_error,
-            "output_bound": output_bound,
         }
-        if work == "training":
-            row["gradient_error"], row["gradient_bound"] = _compare(1, autocast, results, exact)
+        names = ("output", "gradient")[: 1 if work == "inference" else 2]
+        for part, (what, bound) in enumerate(zip(names, (OUTPUT_BOUND, GRADIENT_BOUND), strict=False)):
+            row[f"{what}_error"] = _relative_error(results[True][part], results[False][part])
+            cost = _relative_error(results[False][part], exact[part])
+            row[f"{what}_bound"] = bound if autocast is None else ROOM * cost
         for key, is_patched in (("before", False), ("after", True)):
             row[key] = {
-                "median_ms": statistics.median(samples[is_patched]),
+                "median_ms": round(statistics.median(samples[is_patched]), 4),
                 "peak_mib": round(peaks[is_patched], 1),
                 "samples_ms": samples[is_patched],
             }
@@ -157,20 +158,12 @@ def _measure_one(name: str, model: Model, network: Any, pixels: Tensor, work: st
     msdeform.unpatch()
 
 
-def _compare(which: int, autocast: torch.dtype | None, results: Any, exact: Any) -> tuple[float, float]:
-    """The error of the patched output (0) or gradient (1), and what it may be."""
-    patched = results[True][which]
-    if autocast is None:
-        return _relative_error(patched, exact[which]), BOUND_F32 if which == 0 else 10 * BOUND_F32
-    cost = _relative_error(results[False][which], exact[which])
-    return _relative_error(patched, exact[which]), ROOM * cost
-
-
-def measure() -> list[dict[str, Any]]:
+def measure() -> Iterator[dict[str, Any]]:
     """One row per model, pass and format, with every sample."""
+    if not torch.cuda.is_available():
+        raise SystemExit("models are timed on a GPU, and PyTorch finds none")
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    rows = []
     for name, model in MODELS.items():
         torch.manual_seed(1)
         network = model.build().eval().cuda()
@@ -183,10 +176,9 @@ def measure() -> list[dict[str, Any]]:
         for work in PASSES:
             for row in _measure_one(name, model, network, pixels, work):
                 print(summary(row), flush=True)
-                rows.append(row)
+                yield row
         del network, pixels
         torch.cuda.empty_cache()
-    return rows
 
 
 def is_within_bounds(row: dict[str, Any]) -> bool:
@@ -194,20 +186,20 @@ def is_within_bounds(row: dict[str, Any]) -> bool:
     pairs = [(row["output_error"], row["output_bound"])]
     if "gradient_error" in row:
         pairs.append((row["gradient_error"], row["gradient_bound"]))
-    return all(error <= bound and math.isfinite(bound) for error, bound in pairs)
+    return all(error <= bound for error, bound in pairs)
 
 
 def summary(row: dict[str, Any]) -> str:
     """One line for people."""
     before, after = row["before"], row["after"]
+    verdict = "" if is_within_bounds(row) else "  FAILED"
     return (
-        f"{row['model']:16} {row['pass']:9} {row['dtype']:4}  {before['median_ms']:8.2f} ms -> {after['median_ms']:8.2f} ms"
-        f"  {before['peak_mib']:8.0f} MiB -> {after['peak_mib']:8.0f} MiB  error {row['output_error']:.1e}"
-        f" (at most {row['output_bound']:.1e})" + ("" if is_within_bounds(row) else "  FAILED")
+        f"{row['model']:16} {row['pass']:9} {row['dtype']:4}"
+        f"  {before['median_ms']:8.2f} ms -> {after['median_ms']:8.2f} ms"
+        f"  {before['peak_mib']:8.0f} MiB -> {after['peak_mib']:8.0f} MiB"
+        f"  error {row['output_error']:.1e}, of gradients {row.get('gradient_error', math.nan):.1e}{verdict}"
     )
 
 
 if __name__ == "__main__":
-    rows = measure()
-    print(json.dumps(rows))
-    sys.exit(0 if all(map(is_within_bounds, rows)) else 1)
+    sys.exit(0 if all([is_within_bounds(row) for row in measure()]) else 1)

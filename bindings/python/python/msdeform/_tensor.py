@@ -23,8 +23,10 @@ def attend(
     deterministic: bool,
 ) -> Tensor:
     """The operator on tensors; arguments as of `msdeform.ms_deform_attn`."""
-    if level_start_index is None and points is None and not (
-        torch.compiler.is_compiling() or torch.is_grad_enabled() or _autocast_enabled()
+    if (
+        level_start_index is None
+        and points is None
+        and not (torch.compiler.is_compiling() or torch.is_grad_enabled() or _autocast_enabled())
     ):
         # Most calls of inference: levels that follow each other, nothing to record.
         output: Tensor | None = _native.torch_forward(value, locations, weights, spatial_shapes)
@@ -65,7 +67,7 @@ def attend(
 
 
 def _some_autocast_enabled() -> bool:
-    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+    return bool(torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"))
 
 
 _autocast_enabled = getattr(torch._C, "_is_any_autocast_enabled", _some_autocast_enabled)

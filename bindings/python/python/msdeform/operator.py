@@ -195,7 +195,9 @@ def _gradients(
     """The gradients, likewise. Recorded by autograd only for the sake of the error that a second derivative is."""
     if not (torch.is_grad_enabled() or torch.compiler.is_compiling()):
         same_bits = deterministic or torch.are_deterministic_algorithms_enabled()
-        found = _native.torch_backward(grad_output, value, locations, weights, levels, wanted, same_bits)
+        found: Sequence[Tensor | None] | None = _native.torch_backward(
+            grad_output, value, locations, weights, levels, wanted, same_bits
+        )
         if found is not None:
             return found
         if _is_ordinary(value, locations, weights) and type(grad_output) is Tensor and not grad_output.is_neg():
@@ -224,7 +226,8 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
         wanted = ctx.needs_input_grad[:3]
-        found = _gradients(grad_output, *ctx.saved_tensors, ctx.levels, wanted, ctx.deterministic)
+        value, locations, weights = ctx.saved_tensors
+        found = _gradients(grad_output, value, locations, weights, ctx.levels, wanted, ctx.deterministic)
         value, locations, weights = (
             gradient if is_wanted else None for gradient, is_wanted in zip(found, wanted, strict=True)
         )
