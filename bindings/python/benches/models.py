@@ -26,9 +26,9 @@ ROUNDS, STEPS, WARM_UP = 2, 3, 1
 DTYPES = {"f32": None, "f16": torch.float16, "bf16": torch.bfloat16}
 
 # Relative L2 of output and gradients, patched against unpatched in the same format. In float32 they differ by rounding
-# alone. Under autocast both round in every layer, each in its own places: they may differ by twice what autocast itself
-# changes in the unpatched model.
-OUTPUT_BOUND, GRADIENT_BOUND, ROOM = 1e-3, 1e-2, 2.0
+# alone, which Mask2Former's masks, decided by a threshold, magnify in the gradients. Under autocast both round in every layer, each in its own places: they may differ by twice what autocast itself
+# changes in the unpatched model, and never by more than a tenth.
+BOUNDS, ROOM, MOST = (1e-3, 3e-2), 2.0, 0.1
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,28 @@ MODELS = {
 }
 
 
-def _infer(network: Any, model: Model, pixels: Tensor) -> tuple[Tensor, Tensor | None]:
+def _normalise(network: Any, pixels: Tensor) -> None:
+    """Gives every batch normalisation the statistics of these images. With those of a fresh model activations grow from
+    layer to layer, out of the range of float16."""
+
+    def adopt(norm: Any, inputs: tuple[Tensor, ...]) -> None:
+        norm.running_mean.copy_(inputs[0].mean(dim=(0, 2, 3)))
+        norm.running_var.copy_(inputs[0].var(dim=(0, 2, 3)))
+
+    norms = [module for module in network.modules() if getattr(module, "running_var", None) is not None]
+    hooks = [norm.register_forward_pre_hook(adopt) for norm in norms]
     with torch.no_grad():
-        return getattr(network(pixel_values=pixels), model.output), None
+        network(pixel_values=pixels)
+    for hook in hooks:
+        hook.remove()
 
 
-def _train(network: Any, model: Model, pixels: Tensor) -> tuple[Tensor, Tensor | None]:
+def _infer(network: Any, model: Model, pixels: Tensor) -> tuple[Tensor, ...]:
+    with torch.no_grad():
+        return (getattr(network(pixel_values=pixels), model.output),)
+
+
+def _train(network: Any, model: Model, pixels: Tensor) -> tuple[Tensor, ...]:
     """Forward and backward; the optimizer would be the same on both sides."""
     network.zero_grad()
     output = getattr(network(pixel_values=pixels), model.output)
@@ -88,16 +104,14 @@ def _train(network: Any, model: Model, pixels: Tensor) -> tuple[Tensor, Tensor |
     return output.detach(), torch.cat([gradient.flatten() for gradient in gradients])
 
 
-PASSES: dict[str, Callable[[Any, Model, Tensor], tuple[Tensor, Tensor | None]]] = {
+PASSES: dict[str, Callable[[Any, Model, Tensor], tuple[Tensor, ...]]] = {
     "inference": _infer,
     "training": _train,
 }
 
 
-def _relative_error(found: Tensor | None, expected: Tensor | None) -> float:
+def _relative_error(found: Tensor, expected: Tensor) -> float:
     """Relative L2; NaN stays NaN, which no bound admits."""
-    if found is None or expected is None:
-        return math.nan
     return float((found.double() - expected.double()).norm() / expected.double().norm())
 
 
@@ -110,13 +124,13 @@ def _set_patch(is_on: bool) -> None:
 
 def _measure_one(name: str, model: Model, network: Any, pixels: Tensor, work: str) -> Iterator[dict[str, Any]]:
     """One row per format."""
-    exact: tuple[Tensor, Tensor | None] | None = None
+    exact: tuple[Tensor, ...] = ()
     for dtype, autocast in DTYPES.items():
         samples: dict[bool, list[float]] = {False: [], True: []}
         peaks = {False: 0.0, True: 0.0}
-        results: dict[bool, tuple[Tensor, Tensor | None]] = {}
+        results: dict[bool, tuple[Tensor, ...]] = {}
 
-        def step(autocast: torch.dtype | None = autocast) -> tuple[Tensor, Tensor | None]:
+        def step(autocast: torch.dtype | None = autocast) -> tuple[Tensor, ...]:
             with nullcontext() if autocast is None else torch.autocast("cuda", dtype=autocast):
                 return PASSES[work](network, model, pixels)
 
@@ -143,11 +157,11 @@ def _measure_one(name: str, model: Model, network: Any, pixels: Tensor, work: st
             "pass": work,
             "dtype": dtype,
         }
-        names = ("output", "gradient")[: 1 if work == "inference" else 2]
-        for part, (what, bound) in enumerate(zip(names, (OUTPUT_BOUND, GRADIENT_BOUND), strict=False)):
-            row[f"{what}_error"] = _relative_error(results[True][part], results[False][part])
-            cost = _relative_error(results[False][part], exact[part])
-            row[f"{what}_bound"] = bound if autocast is None else ROOM * cost
+        for part, (what, bound) in enumerate(zip(("output", "gradient"), BOUNDS, strict=True)):
+            if part < len(exact):
+                row[f"{what}_error"] = _relative_error(results[True][part], results[False][part])
+                cost = _relative_error(results[False][part], exact[part])
+                row[f"{what}_bound"] = bound if autocast is None else min(ROOM * cost, MOST)
         for key, is_patched in (("before", False), ("after", True)):
             row[key] = {
                 "median_ms": round(statistics.median(samples[is_patched]), 4),
@@ -173,6 +187,7 @@ def measure() -> Iterator[dict[str, Any]]:
                 if "sampling_offsets" in key or "attention_weights" in key:
                     parameter.add_(torch.randn_like(parameter) * 0.02)
         pixels = torch.randn(model.images, 3, model.height, model.width, device="cuda")
+        _normalise(network, pixels)
         for work in PASSES:
             for row in _measure_one(name, model, network, pixels, work):
                 print(summary(row), flush=True)

@@ -1,4 +1,4 @@
-//! PyTorch's tensors through its DLPack exchange table: C functions that describe a tensor without a Python
+//! PyTorch's tensors through its `DLPack` exchange table: C functions that describe a tensor without a Python
 //! object in between.
 //!
 //! The layout is that of `dlpack.h`, version 1; a newer major version may have another and is refused.

@@ -2,7 +2,7 @@
 //!
 //! A small kernel takes less time than Python and PyTorch's dispatcher take to call it. A call is ordinary if
 //! its tensors are plain ones and nothing in PyTorch wants to see it: no mode, trace, profiler, transform. Then
-//! everything happens here, on what PyTorch's exchange table (DLPack 1.2, PyTorch 2.10) says about the tensors.
+//! everything happens here, on what PyTorch's exchange table (`DLPack` 1.2, PyTorch 2.10) says about the tensors.
 //! Whatever is not ordinary, or not right, is answered by `None`: the Python half then goes the long way,
 //! which has the words for most errors.
 
@@ -73,7 +73,7 @@ pub fn use_torch(
         of_bytes: of_bytes.unbind(),
         quick: quick.map(|(cpu, cuda, current_gpu)| QuickEmpty { cpu, cuda, current_gpu, dtypes }),
     };
-    // A second import finds the first one's.
+    // An interpreter that imports the package again keeps what it had.
     let _ = TORCH.set(py, torch);
     Ok(true)
 }
@@ -242,8 +242,8 @@ impl Torch {
         Ok(true)
     }
 
-    /// Whether it is a tensor, of no subclass, whose memory holds what it says. A tensor may be the negative of
-    /// its memory; none with the bit set reads as it should by its address.
+    /// Whether it is a tensor, of no subclass, whose memory holds what it says: PyTorch may have put a negation
+    /// off.
     fn is_plain(&self, py: Python<'_>, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
         Ok(tensor.get_type().is(&self.tensor)
             && !self.is_neg.bind(py).call1((tensor,))?.is_truthy()?)
@@ -381,7 +381,7 @@ impl Inputs {
 fn read_levels(levels: &Bound<'_, PyAny>, locations_shape: &[i64]) -> Option<Vec<i64>> {
     let items = items_of(levels)?;
     let mut numbers = Vec::with_capacity(4 * items.len());
-    if items.first().is_some_and(|item| item.is_exact_instance_of::<PyInt>()) {
+    if items.first().is_some_and(PyAnyMethods::is_exact_instance_of::<PyInt>) {
         for item in &items {
             numbers.push(exact_integer(item)?);
         }
