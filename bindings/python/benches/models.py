@@ -26,8 +26,9 @@ ROUNDS, STEPS, WARM_UP = 2, 3, 1
 DTYPES = {"f32": None, "f16": torch.float16, "bf16": torch.bfloat16}
 
 # Relative L2 of output and gradients, patched against unpatched in the same format. In float32 they differ by rounding
-# alone, which Mask2Former's masks, decided by a threshold, magnify in the gradients. Under autocast both round in every layer, each in its own places: they may differ by twice what autocast itself
-# changes in the unpatched model, and never by more than a tenth.
+# alone, which Mask2Former's masks, decided by a threshold, magnify in the gradients. Under autocast both round in every
+# layer, each in its own places: they may differ by twice what autocast itself changes in the unpatched model, and never
+# by more than a tenth.
 BOUNDS, ROOM, MOST = (1e-3, 3e-2), 2.0, 0.1
 
 
