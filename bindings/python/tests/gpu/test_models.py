@@ -15,10 +15,10 @@ from oracle import relative_error
 from test_patching import MODELS, run
 from torch import Tensor
 
-# Relative L2 of the last hidden state and of all gradients, patched against unpatched. Mask2Former's masks, decided by a
-# threshold, magnify rounding in the gradients. Under autocast both sides round in every layer, in their own places: they
-# may differ by what autocast itself changes in the unpatched model, measured in the same test, with some room, and never
-# by more than a tenth.
+# Relative L2 of the last hidden state and of all gradients, patched against unpatched. Mask2Former's masks, decided by
+# a threshold, magnify rounding in the gradients. Under autocast both sides round in every layer, in their own places:
+# they may differ by what autocast itself changes in the unpatched model, measured in the same test, with some room, and
+# never by more than a tenth.
 BOUNDS, ROOM, MOST = (1e-3, 3e-2), 2.0, 0.1
 
 
