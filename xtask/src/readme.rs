@@ -1,16 +1,17 @@
-//! `cargo xtask readme`: the tables of README.md, docs/LADDER.md and the kernels' pages from the committed
-//! records.
+//! `cargo xtask readme`: the tables of README.md, the Python package's, docs/LADDER.md and the kernels' pages from
+//! the committed records.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use msdeform_bench::counters::{CounterFile, counters_markdown};
-use msdeform_bench::device::registry;
+use msdeform_bench::counters::{CounterFile, Profiled, counters_markdown};
+use msdeform_bench::record::Figure;
 use msdeform_bench::tune::{TuneRecord, gaps_markdown};
 use msdeform_bench::{Profile, Record, ladder, readme, record};
 
+use crate::python_record;
 use crate::steps::Report;
 use crate::tree;
 
@@ -86,6 +87,9 @@ fn pages() -> Result<(Vec<Page>, usize)> {
         let table = || format!("\n{}", ladder::markdown(&rungs, "kernels/", true));
         Ok(readme::replace_between(text, "ladder", table)?)
     })?;
+    add(tree::root().join("bindings/python/README.md"), &|text| {
+        python_record::splice(&text, &folder)
+    })?;
     for spec in ladder::variants() {
         add(tree::root().join(format!("docs/kernels/{}.md", spec.id)), &|text| {
             let table = || format!("\n{}", ladder::page_markdown(&rungs, spec.id));
@@ -121,13 +125,20 @@ fn tuning_tables(folder: &Path) -> Result<String> {
     })
 }
 
-/// The counters of the GPU that was measured last, of variants that are no rungs of the ladder.
+/// The counters of what a call gets on the GPU that was measured last.
 fn counter_table(records: &[Record], folder: &Path) -> Result<String> {
     let gpu = records.iter().rev().find(|record| record.device.kind == "cuda");
     let Some(gpu) = gpu else { return Ok("\nNo GPU has been measured yet.\n".to_owned()) };
-    let rungs: Vec<&str> =
-        registry().into_iter().filter(|spec| spec.rung).map(|spec| spec.id).collect();
+    let figures = record::newest(records);
     let mut profiled = CounterFile::of_device(folder, &gpu.device.slug)?;
-    profiled.retain(|p| !rungs.contains(&p.label.variant.as_str()));
+    profiled.retain(|Profiled { label, .. }| {
+        let is_same = |figure: &&Figure| {
+            figure.variant == label.variant
+                && figure.workload == label.workload
+                && figure.locations == label.locations
+                && (&figure.dtype, &figure.layout) == (&label.dtype, &label.layout)
+        };
+        figures.iter().any(|figure| figure.dispatched && is_same(&figure))
+    });
     Ok(format!("\n{}", counters_markdown(&profiled)))
 }

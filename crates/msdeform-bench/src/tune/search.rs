@@ -1,5 +1,7 @@
 //! The search itself.
 
+use std::time::Instant;
+
 use msdeform::{Numerics, Problem, VariantSpec};
 use msdeform_tuning::Contender;
 
@@ -10,6 +12,10 @@ use crate::{HostTensors, Statistics};
 
 /// Samples of a first look.
 const SCREENING_SAMPLES: usize = 5;
+/// A choice this much slower than the best is not looked at twice; the slack is what queueing and waiting add to
+/// a call that a GPU does in microseconds.
+const HOPELESS_FACTOR: f64 = 3.0;
+const HOPELESS_SLACK_US: f64 = 1000.0;
 /// Knobs are turned for variants whose time is within this factor of the best one's, at most so many.
 const RIVAL_FACTOR: f64 = 1.5;
 const RIVALS: usize = 2;
@@ -236,6 +242,15 @@ impl<'a> Search<'a> {
             worst = worst.max(error);
         }
         Ok(worst)
+    }
+
+    /// The choice with every knob set to what it is in full size.
+    fn as_in_full_size(&self, choice: &Choice) -> Choice {
+        let mut full = choice.clone();
+        for setting in self.device.settings(choice.variant, self.problem) {
+            full.knobs.entry(setting.name.to_owned()).or_insert(setting.value);
+        }
+        full
     }
 
     fn time(&mut self, choice: &Choice, samples: usize) -> Result<Vec<f64>, DeviceError> {

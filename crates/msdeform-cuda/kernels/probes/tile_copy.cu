@@ -113,9 +113,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4)
         }
 #pragma unroll
         for (int slot = 0; slot < SLOTS; ++slot) {
-            *reinterpret_cast<volatile uint4*>(tiles + slot * TILE_BYTES + piece * 16) = uint4{
-                packets[slot].word[0], packets[slot].word[1], packets[slot].word[2], packets[slot].word[3]};
+            *reinterpret_cast<Packet<16>*>(tiles + slot * TILE_BYTES + piece * 16) = packets[slot];
         }
+        // Whoever reads the tiles waits here, and the compiler must have them stored.
+        sync_warp();
     }
 }
 

@@ -5,7 +5,7 @@ use half::f16;
 
 use super::{Check, Lab, TILE_COPY};
 use crate::driver::{DeviceBuffer, EncodedMap, LaunchGeometry};
-use crate::error::Result;
+use crate::error::{DriverError, Result};
 use crate::preamble::TileMap;
 
 const CHANNELS: usize = 32;
@@ -63,13 +63,23 @@ impl Lab<'_> {
         self.context().props().compute_capability.0 >= FIRST_WITH_COPY_ENGINE
     }
 
+    /// The driver's map of a level; it needs a context to be current, although nothing is read or copied.
+    fn tensor_map(
+        &self,
+        slab: u64,
+        level: (usize, usize),
+    ) -> Result<std::result::Result<EncodedMap, DriverError>> {
+        let _entered = self.context().enter()?;
+        Ok(EncodedMap::new(slab, &map(level)))
+    }
+
     /// GB/s of tiles that reach shared memory.
     pub(super) fn tile_copy(&self, copier: Copier) -> Result<f64> {
         let (height, width) = LEVEL;
         let slab = DeviceBuffer::<u8>::filled(&self.stream, height * width * PIXEL_BYTES, 1)?;
         let function = self.function(TILE_COPY, "tile_copy", &[copier.define()])?;
         let (map, tiles, barriers) = match copier {
-            Copier::Engine => (EncodedMap::new(slab.address(), &map(LEVEL))?, SLOTS, SLOTS * 8),
+            Copier::Engine => (self.tensor_map(slab.address(), LEVEL)??, SLOTS, SLOTS * 8),
             // Both halves of a warp have slots of their own.
             Copier::Lanes => (EncodedMap::unused(), 2 * SLOTS, 0),
         };
@@ -100,10 +110,10 @@ impl Lab<'_> {
         let (height, width) = CHECKED_LEVEL;
         let pixels: Vec<f16> = (1..).take(height * width * CHANNELS).map(f16::from_bits).collect();
         let slab = DeviceBuffer::from_host(&self.stream, &pixels)?;
-        let map = match EncodedMap::new(slab.address(), &map(CHECKED_LEVEL)) {
+        let map = match self.tensor_map(slab.address(), CHECKED_LEVEL)? {
             Ok(map) => map,
             Err(refused) => {
-                let outcome = format!("cuTensorMapEncodeTiled: {refused}");
+                let outcome = refused.to_string();
                 return Ok(Check { name, passed: false, outcome });
             }
         };
