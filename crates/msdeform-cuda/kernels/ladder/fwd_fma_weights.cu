@@ -11,8 +11,8 @@
 // With a border in memory that is all: every corner of a sample that counts can be read. Without one, samples at an
 // edge move their weights to the pixels that are there.
 //
-// When it loses: never, but it wins little. Weights are a few of the instructions of a sample, and instructions are
-// not what the gather waits for.
+// When it loses: never. It matters here, where every lane places its own sample and instructions are the limit; it
+// stops mattering where metadata is computed once for many lanes (fwd_shuffle_meta).
 #include "ladder/rounds.cuh"
 
 using namespace msda;

@@ -7,8 +7,8 @@
 // one round of arithmetic makes it wait. With S stages it takes S - 1 rounds.
 //
 // When it loses: shared memory pays for depth. Four stages are 49 KB a block; blocks that no longer fit take
-// their warps with them, and warps hide latency as well as stages do. Where the copy engine is busy all the time,
-// a longer queue in front of it changes nothing.
+// their warps with them, and warps hide latency as well as stages do. Where producers cannot fill the rings, longer
+// ones change nothing.
 #include "ladder/warp_roles.cuh"
 
 using namespace msda;

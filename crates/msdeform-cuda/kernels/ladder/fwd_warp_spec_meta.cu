@@ -7,8 +7,8 @@
 // Why. Consumers read 16 bytes instead of location and weight and some thirty instructions for where the sample
 // lies, which four lanes of each sample do redundantly there.
 //
-// When it loses: against metadata that needs no second warp (fwd_shuffle_meta). The ratio matters little as long
-// as neither side waits for its own instructions: what both wait for is the copy engine.
+// When it loses: against metadata that needs no second warp (fwd_shuffle_meta). A warp asks for one tile at a time,
+// so that a single producer is too few; with two the block waits for other things than asking.
 #include "ladder/warp_roles.cuh"
 
 using namespace msda;

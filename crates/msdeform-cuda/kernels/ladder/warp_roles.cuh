@@ -22,7 +22,7 @@
 namespace msda {
 
 constexpr int WARPS = 8;
-// Of a block with two stages: as many as leave a thread 64 registers. Mirrored by src/variants/ladder/mod.rs.
+// Of a block with two stages: as many as leave a thread 64 registers. Mirrored by src/variants/ladder/rounds.rs.
 constexpr int BLOCKS_PER_SM = 4;
 
 template <int PRODUCER_WARPS, int RING_STAGES>
