@@ -128,14 +128,14 @@ fn usual_kernels(variant: &'static dyn Variant, cell: &Cell) -> Vec<Vec<String>>
 }
 
 /// Compiling takes most of the time. Where a backward scene needs a kernel of its own (a gradient without
-/// packed rows, levels one pixel thin), every fourth cell compiles it.
+/// packed rows, levels one pixel thin), every eighth cell compiles it.
 fn is_compiled_elsewhere(
     direction: Direction,
     cell: usize,
     usual: &[Vec<String>],
     defines: &Vec<String>,
 ) -> bool {
-    direction == Direction::Backward && !cell.is_multiple_of(4) && !usual.contains(defines)
+    direction == Direction::Backward && !cell.is_multiple_of(8) && !usual.contains(defines)
 }
 
 /// The case, or why there is none.
