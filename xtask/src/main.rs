@@ -10,6 +10,7 @@ mod checks;
 mod ledger;
 mod process;
 mod python;
+mod python_record;
 mod readme;
 mod setup;
 mod steps;
@@ -33,7 +34,7 @@ struct Cli {
 enum Command {
     /// Set up what is missing, then run every lint, test and check of the tree; CI runs exactly this
     Test(test::TestArgs),
-    /// Write the tables of README.md from the committed records
+    /// Write the tables of README.md and of the Python package's from the committed records
     Readme(readme::ReadmeArgs),
     /// Write crates/msdeform-cuda/resources.csv anew, after a kernel changed on purpose
     Resources,

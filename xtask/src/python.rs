@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::process::{Finished, capture, run, run_ok};
 use crate::setup::{self, python_in};
@@ -14,7 +14,8 @@ use crate::tree;
 /// Zig's linker knows the old C libraries that a manylinux2014 wheel must load on.
 const BUILD_PACKAGES: [&str; 2] = ["maturin==1.16.*", "ziglang==0.17.*"];
 const LINT_PACKAGES: [&str; 3] = ["mypy==2.4.*", "numpy", "ruff==0.17.*"];
-const TORCH_PACKAGES: [&str; 5] = ["numpy", "pillow", "pytest", "torch", "transformers"];
+const TORCH_PACKAGES: [&str; 6] =
+    ["numpy", "pillow", "pytest", "pytest-xdist", "torch", "transformers"];
 
 /// What `cargo xtask wheel` does.
 pub fn wheel() -> Result<ExitCode> {
@@ -84,17 +85,28 @@ pub fn lint() -> Result<Report> {
 
 /// Builds the wheel and tests it in clean environments: alone, with each NVRTC, with PyTorch.
 pub fn test() -> Result<Report> {
-    let wheel = build_wheel(Effort::Quick)?;
+    let uv = Uv::new()?;
+    // PyTorch is gigabytes to fetch and to unpack, the wheel minutes to compile: each waits for something else.
+    let (wheel, torch) = std::thread::scope(|scope| {
+        let torch = scope.spawn(|| uv.environment("package-torch", &TORCH_PACKAGES));
+        let wheel = build_wheel(Effort::Quick);
+        (wheel, torch.join().unwrap_or_else(|_| bail!("the environment with PyTorch broke off")))
+    });
+    let (wheel, torch) = (wheel?, torch?);
     let mut count = Count::default();
-    let alone = environment_with("package-alone", &wheel, "", &["pytest"])?;
-    count = count.plus(pytest(&alone)?);
+    let alone = uv.environment("package-alone", &["pytest"])?;
+    uv.install(&alone, &wheel, "")?;
+    count = count.plus(pytest(&alone, &[])?);
     for (extra, major) in [("cuda12", "12."), ("cuda13", "13.")] {
-        let folder = environment_with(&format!("package-{extra}"), &wheel, extra, &[])?;
+        let folder = uv.environment(&format!("package-{extra}"), &[])?;
+        uv.install(&folder, &wheel, extra)?;
         check_nvrtc(&folder, major).with_context(|| format!("msdeform[{extra}]"))?;
         count = count.plus(Count::CHECK);
     }
-    let torch = environment_with("package-torch", &wheel, "", &TORCH_PACKAGES)?;
-    count = count.plus(pytest(&torch)?);
+    uv.install(&torch, &wheel, "")?;
+    // Two processes, a file in one of them: importing PyTorch's compiler or transformers takes longer than most
+    // tests, and is done once per process.
+    count = count.plus(pytest(&torch, &["--numprocesses=2", "--dist=loadfile"])?);
     let versions = "import torch, transformers as t; print(torch.__version__, t.__version__)";
     let versions = capture(Command::new(python_in(&torch)).args(["-c", versions]))?;
     let (torch, transformers) = versions.trim().split_once(' ').unwrap_or_default();
@@ -105,26 +117,47 @@ pub fn test() -> Result<Report> {
     Ok(Report { count, note })
 }
 
-/// A fresh environment with the wheel and some packages. By uv: PyTorch for CUDA, the one that the index
-/// has, is gigabytes.
-fn environment_with(name: &str, wheel: &Path, extra: &str, packages: &[&str]) -> Result<PathBuf> {
-    let python = python_in(&setup::python_environment("uv", &["uv==0.13.*"])?);
-    let uv = python.with_file_name("uv");
-    let folder = tree::cache().join(name);
-    let command = || {
-        let mut command = Command::new(&uv);
+/// Makes environments. By uv: PyTorch for CUDA, the one that the index has, is gigabytes.
+struct Uv {
+    program: PathBuf,
+    python: PathBuf,
+}
+
+impl Uv {
+    fn new() -> Result<Self> {
+        let python = python_in(&setup::python_environment("uv", &["uv==0.13.*"])?);
+        Ok(Self { program: python.with_file_name("uv"), python })
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
         command.env("UV_CACHE_DIR", tree::cache().join("uv-packages")).arg("--quiet");
         command
-    };
-    run_ok(command().args(["venv", "--clear", "--python"]).args([&python, &folder]))?;
-    let wheel = match extra {
-        "" => wheel.display().to_string(),
-        _ => format!("{}[{extra}]", wheel.display()),
-    };
-    let mut install = command();
-    install.args(["pip", "install", "--reinstall-package", "msdeform", "--python"]);
-    run_ok(install.arg(python_in(&folder)).arg(wheel).args(packages))?;
-    Ok(folder)
+    }
+
+    /// A fresh environment with some packages.
+    fn environment(&self, name: &str, packages: &[&str]) -> Result<PathBuf> {
+        let folder = tree::cache().join(name);
+        run_ok(self.command().args(["venv", "--clear", "--python"]).args([&self.python, &folder]))?;
+        if !packages.is_empty() {
+            let mut install = self.command();
+            install.args(["pip", "install", "--python"]).arg(python_in(&folder)).args(packages);
+            run_ok(&mut install)?;
+        }
+        Ok(folder)
+    }
+
+    /// Installs the wheel as a user would, with what it depends on.
+    fn install(&self, environment: &Path, wheel: &Path, extra: &str) -> Result<()> {
+        let wheel = match extra {
+            "" => wheel.display().to_string(),
+            _ => format!("{}[{extra}]", wheel.display()),
+        };
+        let mut install = self.command();
+        install.args(["pip", "install", "--reinstall-package", "msdeform", "--python"]);
+        run_ok(install.arg(python_in(environment)).arg(wheel))?;
+        Ok(())
+    }
 }
 
 /// The extra must bring a compiler that is found, in an environment that nobody activated.
@@ -143,9 +176,10 @@ fn check_nvrtc(environment: &Path, major: &str) -> Result<()> {
     Ok(())
 }
 
-fn pytest(environment: &Path) -> Result<Count> {
+fn pytest(environment: &Path, options: &[&str]) -> Result<Count> {
     let mut command = Command::new(python_in(environment));
-    command.args(["-m", "pytest", "--quiet", "-p", "no:cacheprovider"]).current_dir(package());
+    command.args(["-m", "pytest", "--quiet", "-p", "no:cacheprovider"]).args(options);
+    command.current_dir(package());
     let finished = run(&mut command)?;
     pytest_count(&finished)
 }

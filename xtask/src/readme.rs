@@ -1,5 +1,5 @@
-//! `cargo xtask readme`: the tables of README.md, docs/LADDER.md and the kernels' pages from the committed
-//! records.
+//! `cargo xtask readme`: the tables of README.md, the Python package's, docs/LADDER.md and the kernels' pages from
+//! the committed records.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,6 +11,7 @@ use msdeform_bench::record::Figure;
 use msdeform_bench::tune::{TuneRecord, gaps_markdown};
 use msdeform_bench::{Profile, Record, ladder, readme, record};
 
+use crate::python_record;
 use crate::steps::Report;
 use crate::tree;
 
@@ -85,6 +86,9 @@ fn pages() -> Result<(Vec<Page>, usize)> {
     add(tree::root().join("docs/LADDER.md"), &|text| {
         let table = || format!("\n{}", ladder::markdown(&rungs, "kernels/", true));
         Ok(readme::replace_between(text, "ladder", table)?)
+    })?;
+    add(tree::root().join("bindings/python/README.md"), &|text| {
+        python_record::splice(&text, &folder)
     })?;
     for spec in ladder::variants() {
         add(tree::root().join(format!("docs/kernels/{}.md", spec.id)), &|text| {

@@ -13,6 +13,41 @@ use crate::error::CallError;
 #[derive(FromPyObject)]
 pub struct Operand<'py>(pub usize, i64, Bound<'py, PyTuple>);
 
+/// What the key of a call says about a tensor.
+pub trait Described {
+    /// The code of its format: its place in [`DTYPES`].
+    fn code(&self) -> i64;
+    /// The number of its axes.
+    fn rank(&self) -> usize;
+    /// Appends the sizes of its axes.
+    fn write_shape(&self, numbers: &mut Vec<i64>) -> PyResult<()>;
+}
+
+impl Described for Operand<'_> {
+    fn code(&self) -> i64 {
+        self.1
+    }
+
+    fn rank(&self) -> usize {
+        self.2.len()
+    }
+
+    fn write_shape(&self, numbers: &mut Vec<i64>) -> PyResult<()> {
+        for size in self.2.iter_borrowed() {
+            numbers.push(size.extract()?);
+        }
+        Ok(())
+    }
+}
+
+/// The levels as a list (from PyTorch's dispatcher) or a tuple (from the NumPy path) of integers.
+pub fn level_numbers(levels: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+    match levels.cast::<PyList>() {
+        Ok(list) => list.iter().map(|number| number.extract()).collect(),
+        Err(_) => levels.cast::<PyTuple>()?.iter().map(|number| number.extract()).collect(),
+    }
+}
+
 /// The numbers that identify a call.
 ///
 /// A [`Head`]; formats and ranks of value, locations and weights; their shapes; the levels, each as
@@ -51,8 +86,8 @@ impl Key {
     pub fn encode(
         &mut self,
         head: Head,
-        operands: [&Operand<'_>; 3],
-        levels: &Bound<'_, PyAny>,
+        operands: [&dyn Described; 3],
+        levels: &[i64],
     ) -> PyResult<()> {
         self.head = head;
         let (value, grad) = (head.value_strides, head.grad_strides);
@@ -60,23 +95,12 @@ impl Key {
         numbers.clear();
         numbers.extend([head.place, head.gradients, i64::from(head.deterministic)]);
         numbers.extend([value.0, value.1, value.2, grad.0, grad.1, grad.2]);
-        numbers.extend(operands.iter().map(|operand| operand.1));
-        numbers.extend(operands.iter().map(|operand| operand.2.len() as i64));
+        numbers.extend(operands.iter().map(|operand| operand.code()));
+        numbers.extend(operands.iter().map(|operand| operand.rank() as i64));
         for operand in operands {
-            for size in operand.2.iter_borrowed() {
-                numbers.push(size.extract()?);
-            }
+            operand.write_shape(numbers)?;
         }
-        // Lists come from PyTorch's dispatcher, tuples from the NumPy path; both without an iterator.
-        if let Ok(list) = levels.cast::<PyList>() {
-            for number in list.iter() {
-                numbers.push(number.extract()?);
-            }
-        } else {
-            for number in levels.cast::<PyTuple>()?.iter_borrowed() {
-                numbers.push(number.extract()?);
-            }
-        }
+        numbers.extend_from_slice(levels);
         Ok(())
     }
 

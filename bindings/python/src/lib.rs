@@ -1,7 +1,7 @@
 //! `msdeform._native`: the functions that the Python package calls.
 //!
 //! They take addresses: the Python half has the tensors, keeps them alive during the call and has made
-//! them contiguous. Nothing here knows PyTorch or NumPy, and nothing is linked against them or CUDA.
+//! them contiguous. Only [`torch`] takes tensors themselves. Nothing is linked against PyTorch, NumPy or CUDA.
 
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands extracted arguments over by value")]
 
@@ -9,8 +9,10 @@ mod call;
 mod cpu;
 mod cuda;
 mod error;
+mod exchange;
 mod facts;
 mod memory;
+mod torch;
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -18,7 +20,7 @@ use std::path::PathBuf;
 use msdeform_cuda::{BackwardPointers, DevicePointers};
 use pyo3::prelude::*;
 
-use call::{Head, Key, Operand};
+use call::{Described, Head, Key, Operand, level_numbers};
 
 thread_local! {
     /// The key of the call in progress, written over by the next one: a repeated call allocates nothing.
@@ -28,8 +30,8 @@ thread_local! {
 /// Encodes a call and runs something with its key.
 fn with_key<T>(
     head: Head,
-    operands: [&Operand<'_>; 3],
-    levels: &Bound<'_, PyAny>,
+    operands: [&dyn Described; 3],
+    levels: &[i64],
     run: impl FnOnce(&Key) -> PyResult<T>,
 ) -> PyResult<T> {
     KEY.with_borrow_mut(|key| {
@@ -54,7 +56,7 @@ fn cpu_forward(
     output: usize,
 ) -> PyResult<()> {
     let inputs = cpu::Inputs { value: value.0, locations: locations.0, weights: weights.0 };
-    with_key(on_threads(threads), [&value, &locations, &weights], levels, |key| {
+    with_key(on_threads(threads), [&value, &locations, &weights], &level_numbers(levels)?, |key| {
         // SAFETY: the Python half allocates the output for exactly this call, holds all tensors until it
         // returns, and passes addresses and shapes of the same contiguous tensors.
         py.detach(|| unsafe { cpu::forward(key, inputs, output) }).map_err(PyErr::from)
@@ -81,7 +83,7 @@ fn cpu_backward(
     let (grad_value, grad_locations, grad_weights) = gradients;
     let gradients =
         cpu::Gradients { value: grad_value, locations: grad_locations, weights: grad_weights };
-    with_key(on_threads(threads), [&value, &locations, &weights], levels, |key| {
+    with_key(on_threads(threads), [&value, &locations, &weights], &level_numbers(levels)?, |key| {
         // SAFETY: as in `cpu_forward`; the gradients are allocated for exactly this call.
         py.detach(|| unsafe { cpu::backward(key, inputs, grad_output, gradients) })
             .map_err(PyErr::from)
@@ -110,7 +112,7 @@ fn cuda_forward(
         weights: weights.0 as u64,
         output,
     };
-    with_key(head, [&value, &locations, &weights], levels, |key| {
+    with_key(head, [&value, &locations, &weights], &level_numbers(levels)?, |key| {
         // SAFETY: PyTorch's allocator frees memory in stream order and the tensors are held until the
         // launch is queued; addresses, shapes and strides are of the same tensors; the stream is
         // PyTorch's current one on that device.
@@ -145,7 +147,7 @@ fn cuda_backward_workspace(
     locations: Operand<'_>,
     weights: Operand<'_>,
 ) -> PyResult<usize> {
-    with_key(request.head(), [&value, &locations, &weights], levels, |key| {
+    with_key(request.head(), [&value, &locations, &weights], &level_numbers(levels)?, |key| {
         py.detach(|| cuda::workspace_bytes(key)).map_err(PyErr::from)
     })
 }
@@ -175,7 +177,7 @@ fn cuda_backward(
         grad_weights,
         workspace,
     };
-    with_key(request.head(), [&value, &locations, &weights], levels, |key| {
+    with_key(request.head(), [&value, &locations, &weights], &level_numbers(levels)?, |key| {
         // SAFETY: as in `cuda_forward`; gradients and workspace are allocated for exactly this call.
         py.detach(|| unsafe { cuda::backward(key, stream, pointers) }).map_err(PyErr::from)
     })
@@ -198,6 +200,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(cuda_forward, module)?)?;
     module.add_function(wrap_pyfunction!(cuda_backward_workspace, module)?)?;
     module.add_function(wrap_pyfunction!(cuda_backward, module)?)?;
+    module.add_function(wrap_pyfunction!(torch::use_torch, module)?)?;
+    module.add_function(wrap_pyfunction!(torch::torch_forward, module)?)?;
+    module.add_function(wrap_pyfunction!(torch::torch_backward, module)?)?;
     module.add_function(wrap_pyfunction!(search_packages, module)?)?;
     module.add_function(wrap_pyfunction!(facts::variants_json, module)?)?;
     module.add_function(wrap_pyfunction!(facts::device_info_json, module)?)?;

@@ -1,7 +1,11 @@
-"""What one process of a distributed test does; started by test_distributed.py."""
+"""The processes of a distributed test; started by test_distributed.py as `what port world`.
+
+They are forks of one process that has imported PyTorch: importing it, with DTensor, takes longer than the test.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 
@@ -84,8 +88,8 @@ def check_training(rank: int, world: int) -> None:
         assert_close(parameter, alone.get_parameter(name), 1e-5, name)
 
 
-def main() -> None:
-    what, rank, world = sys.argv[1], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+def work(what: str, rank: int, world: int) -> None:
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     try:
@@ -94,7 +98,24 @@ def main() -> None:
             check_sharding(world)
     finally:
         dist.destroy_process_group()
-    print(f"rank {rank} done")
+    print(f"rank {rank} of {world} done", flush=True)
 
 
-main()
+def main() -> None:
+    what, port, world = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    if what == "all":
+        import torch.distributed.tensor  # noqa: F401
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=work, args=(what, rank, world)) for rank in range(world)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    failed = [rank for rank, process in enumerate(processes) if process.exitcode != 0]
+    if failed:
+        sys.exit(f"failed: ranks {failed} of {world}")
+
+
+if __name__ == "__main__":
+    main()

@@ -214,6 +214,43 @@ def test_a_pending_negation_is_resolved() -> None:
     assert torch.equal(found, attend(case.value, case.shapes, case.locations, case.weights))
 
 
+@pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="torch 2.10 has the table first")
+def test_only_ordinary_calls_stay_in_the_native_half() -> None:
+    from msdeform import _native
+
+    case = make_case()
+    value, locations, weights = case.tensors
+    output = _native.torch_forward(value, locations, weights, case.shapes)
+    assert_close(output, reference(case), 1e-5)
+    assert torch.equal(output, _native.torch_forward(value, locations, weights, levels_of(case)))
+    grad_output = torch.randn_like(output)
+    found = _native.torch_backward(grad_output, value, locations, weights, levels_of(case), (False, True, True), False)
+    expected = reference_gradients(case, grad_output)
+    assert found[0] is None
+    assert_close(found[1], expected[1], 1e-5)
+    assert_close(found[2], expected[2], 1e-5)
+    transposed = value.transpose(1, 2).contiguous().transpose(1, 2)
+    negated = torch.complex(torch.zeros_like(value), -value).conj().imag
+    for other in (
+        transposed,
+        negated,
+        torch.nn.Parameter(value),
+        value[:0],
+        value[0],
+        value.long(),
+        value.to("meta"),
+        3,
+    ):
+        assert _native.torch_forward(other, locations, weights, case.shapes) is None
+    for levels in ([(9, 12.0), (5, 6), (1, 3)], [(9, 12, 1)] * 3, "shapes", [9, 12, True], torch.tensor(case.shapes)):
+        assert _native.torch_forward(value, locations, weights, levels) is None
+    assert _native.torch_forward(value, locations.half(), weights, case.shapes) is None
+    with torch.profiler.profile():
+        assert _native.torch_forward(value, locations, weights, case.shapes) is None
+    short = torch.randn(2, 10, 32)
+    assert _native.torch_backward(short, value, locations, weights, levels_of(case), (True, True, True), False) is None
+
+
 def test_threads_compute_side_by_side() -> None:
     case = make_case(queries=200, channels=32)
     expected = attend(case.value, case.shapes, case.locations, case.weights)

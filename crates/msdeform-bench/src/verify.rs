@@ -1,6 +1,7 @@
 //! Every variant that fits against the `f64` reference, on small but representative problems.
 
 use msdeform::{Direction, Problem, VariantSpec, reference};
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::compare::{Comparison, away_from_borders};
@@ -134,6 +135,35 @@ impl Report {
     pub fn failures(&self) -> impl Iterator<Item = &Verification> {
         self.checked.iter().filter(|check| !check.pass)
     }
+}
+
+/// Runs the given variants on every case; `done` hears of each case that is finished.
+///
+/// Where the processor is not the device, cases run side by side: most of the time goes into the plain
+/// reference and, the first time, into compiling kernels.
+///
+/// # Errors
+/// As [`verify_case`].
+pub fn verify_cases(
+    device: &dyn Device,
+    cases: &[Case<'_>],
+    variants: &[&'static VariantSpec],
+    limits: Limits,
+    done: impl Fn(&Case<'_>) + Sync,
+) -> Result<Report, WorkloadError> {
+    let verify = |case: &Case<'_>| {
+        let report = verify_case(device, case, variants, limits);
+        done(case);
+        report
+    };
+    let reports: Result<Vec<Report>, WorkloadError> = if device.threads().is_none() {
+        cases.par_iter().map(verify).collect()
+    } else {
+        cases.iter().map(verify).collect()
+    };
+    let mut all = Report::default();
+    reports?.into_iter().for_each(|report| all.extend(report));
+    Ok(all)
 }
 
 /// Runs the given variants on a case and compares them with the reference.

@@ -44,12 +44,12 @@ MSDA_DEVICE float* value_sums(const BackwardParams& params) {
                          : reinterpret_cast<float*>(workspace_after_rows(params));
 }
 
-// A placed sample. `corners` has bit c for a corner that lies in the window and 4 + c for one that does not, where
-// c = 2 * bottom + right; the window's pixel of the first corner above. No bit: it does not count.
+// Corner c of a sample is 2 * bottom + right. A placed sample:
 struct alignas(8) Place {
-    unsigned corners;
-    int pixel;  // of the first corner, from the head's first; may lie outside of the level
+    int slot;       // the window's pixel of the first corner, negative if not all four lie in the window
+    unsigned near;  // bit c: the corner exists and lies in the window, 4 + c: it exists and does not
 };
+
 // A warp's shared memory.
 struct WarpMemory {
     float* window;     // [WINDOW_PIXELS][SLICE_CHANNELS]
@@ -118,57 +118,79 @@ MSDA_DEVICE Box find_window(const BackwardParams& params, const LevelGeometry& l
     return box;
 }
 
-MSDA_DEVICE void place_in_window(const BackwardParams& params, const LevelGeometry& level,
-                              const Box& window, long long sample, bool exists, Place& place,
-                              Packet16& shares) {
-    place = {};
+MSDA_DEVICE void place_in_window(const BackwardParams& params, const Position& at,
+                                 const LevelGeometry& level, const Box& window, long long sample,
+                                 Place& place, Packet16& shares) {
+    place = {-1, 0};
     shares = {};
-    if (!exists) return;
-    const Position at = locate_sample(params, level, sample);
     if (!at.counts) return;
     const float attention = load_element<SamplingStorage>(params.weights, sample);
-    unsigned corners = 0;
+    unsigned near = 0;
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
         const int x = at.left + c % 2, y = at.top + c / 2;
         const bool inside = x >= 0 && x < level.width && y >= 0 && y < level.height;
-        const bool near = x >= window.left && x <= window.right && y >= window.top &&
-                          y <= window.bottom;
-        corners |= inside ? 1u << (near ? c : 4 + c) : 0u;
+        const bool is_near = x >= window.left && x <= window.right && y >= window.top &&
+                             y <= window.bottom;
+        near |= inside ? 1u << (is_near ? c : 4 + c) : 0u;
         const float share = (c % 2 ? at.right_share : 1.0f - at.right_share) *
                             (c / 2 ? at.bottom_share : 1.0f - at.bottom_share);
         shares.word[c] = float_to_bits(attention * share);
     }
-    // May be "negative": only used where corner c lies in the window, with c's offset on top.
     const int slot = (at.top - window.top) * WINDOW_WIDTH + at.left - window.left;
-    place.corners = corners | static_cast<unsigned>(slot) << 8;
-    place.pixel = static_cast<int>(level.origin) + at.top * level.row_pitch + at.left;
+    place = {near == 0xfu ? slot : -1, near};
 }
 
-// Adds one sample, every lane its channel.
-MSDA_DEVICE void add_sample(const WarpMemory& memory, const Place& place, const Packet16& shares,
-                            float upstream, float* head_sums, int row_pitch, long long pixel_stride,
-                            bool owns_channel) {
-    const int lane = threadIdx.x % 32;
-    const int slot = static_cast<int>(place.corners) >> 8;
-    float* at = memory.window + slot * SLICE_CHANNELS + lane;
-    constexpr int BELOW = WINDOW_WIDTH * SLICE_CHANNELS;
-    constexpr int OFFSET[4] = {0, SLICE_CHANNELS, BELOW, BELOW + SLICE_CHANNELS};
-    // The same for all lanes.
-    if ((place.corners & 0xffu) == 0xfu) {
-        float sum[4];
+// Where the corners of a window's pixel lie from its first, in floats.
+MSDA_DEVICE constexpr int corner_offset(int corner) {
+    return (corner / 2 * WINDOW_WIDTH + corner % 2) * SLICE_CHANNELS;
+}
+
+// Adds the samples of a point that lie in the window with all four corners, every lane its channel. Unrolled, so
+// that the rows stay in registers: nothing else belongs in here, the code must fit the instruction cache.
+MSDA_DEVICE void add_whole_samples(const WarpMemory& memory, const float (&upstream)[TILE_QUERIES]) {
+    float* own_window = memory.window + threadIdx.x % 32;
 #pragma unroll
-        for (int c = 0; c < 4; ++c) sum[c] = fmaf(bits_to_float(shares.word[c]), upstream, at[OFFSET[c]]);
+    for (int first = 0; first < TILE_QUERIES; first += AHEAD) {
+        int slot[AHEAD];
+        Packet16 shares[AHEAD];
 #pragma unroll
-        for (int c = 0; c < 4; ++c) at[OFFSET[c]] = sum[c];
-        return;
+        for (int u = 0; u < AHEAD; ++u) {
+            slot[u] = memory.places[first + u].slot;
+            shares[u] = memory.shares[first + u];
+        }
+#pragma unroll
+        for (int u = 0; u < AHEAD; ++u) {
+            if (slot[u] < 0) continue;  // the same for all lanes
+            float* at = own_window + slot[u] * SLICE_CHANNELS;
+            float sum[4];
+#pragma unroll
+            for (int c = 0; c < 4; ++c) sum[c] = at[corner_offset(c)];
+#pragma unroll
+            for (int c = 0; c < 4; ++c) {
+                at[corner_offset(c)] =
+                    fmaf(bits_to_float(shares[u].word[c]), upstream[first + u], sum[c]);
+            }
+        }
     }
+}
+
+// Adds one of the others, corner by corner. Lane `source` knows where it lies.
+MSDA_DEVICE void add_corners(const WarpMemory& memory, const LevelGeometry& level, const Box& window,
+                             const Position& own, int source, float upstream, float* head_sums,
+                             long long pixel_stride, bool owns_channel) {
+    const Packet16 shares = memory.shares[source];
+    const unsigned near = memory.places[source].near;
+    const int left = shuffle(own.left, source), top = shuffle(own.top, source);
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-        if (place.corners >> c & 1u) {
-            at[OFFSET[c]] = fmaf(bits_to_float(shares.word[c]), upstream, at[OFFSET[c]]);
-        } else if ((place.corners >> (4 + c) & 1u) && owns_channel) {
-            const long long pixel = static_cast<long long>(place.pixel) + c / 2 * row_pitch + c % 2;
+        const int x = left + c % 2, y = top + c / 2;
+        if (near >> c & 1u) {
+            float* at = memory.window + threadIdx.x % 32 +
+                        ((y - window.top) * WINDOW_WIDTH + x - window.left) * SLICE_CHANNELS;
+            *at = fmaf(bits_to_float(shares.word[c]), upstream, *at);
+        } else if ((near >> (4 + c) & 1u) && owns_channel) {
+            const long long pixel = level.origin + static_cast<long long>(y) * level.row_pitch + x;
             reduce_add(head_sums + pixel * pixel_stride, bits_to_float(shares.word[c]) * upstream);
         }
     }
@@ -222,6 +244,8 @@ extern "C" __global__ void __launch_bounds__(VALUE_WARPS * 32, VALUE_BLOCKS)
     for (int slab = blockIdx.y; slab < params.batch * HEADS; slab += gridDim.y) {
         const int batch = slab / HEADS, head = slab % HEADS;
         const GradOutput rows = grad_output(params);
+        const long long first_element =
+            batch * rows.batch_stride + head * rows.head_stride + channel;
         float upstream[TILE_QUERIES];
 #pragma unroll
         for (int q = 0; q < TILE_QUERIES; ++q) {
@@ -229,8 +253,7 @@ extern "C" __global__ void __launch_bounds__(VALUE_WARPS * 32, VALUE_BLOCKS)
             upstream[q] = 0.0f;
             if (query >= 0 && owns_channel) {
                 upstream[q] = load_element<ValueStorage>(
-                    rows.first, batch * rows.batch_stride + query * rows.query_stride +
-                                    head * rows.head_stride + channel);
+                    rows.first, first_element + query * rows.query_stride);
             }
         }
         const long long own_row =
@@ -246,23 +269,25 @@ extern "C" __global__ void __launch_bounds__(VALUE_WARPS * 32, VALUE_BLOCKS)
                 find_window(params, level, points, first_sample, own_query >= 0);
 #pragma unroll 1
             for (int point = 0; point < points; ++point) {
-                place_in_window(params, level, window, first_sample + point, own_query >= 0,
-                             memory.places[lane], memory.shares[lane]);
+                Position at = {};
+                if (own_query >= 0) at = locate_sample(params, level, first_sample + point);
+                place_in_window(params, at, level, window, first_sample + point,
+                                memory.places[lane], memory.shares[lane]);
                 sync_warp();
-#pragma unroll
-                for (int first = 0; first < TILE_QUERIES; first += AHEAD) {
-                    Place place[AHEAD];
-                    Packet16 shares[AHEAD];
-#pragma unroll
-                    for (int u = 0; u < AHEAD; ++u) {
-                        place[u] = memory.places[first + u];
-                        shares[u] = memory.shares[first + u];
+                add_whole_samples(memory, upstream);
+                const Place own_place = memory.places[lane];
+                unsigned others = ballot_lanes(own_place.slot < 0 && own_place.near != 0);
+#pragma unroll 1
+                for (; others != 0; others &= others - 1) {
+                    const int source = first_bit(others);
+                    const int query = shuffle(own_query, source);
+                    float row = 0.0f;
+                    if (owns_channel) {
+                        row = load_element<ValueStorage>(rows.first, first_element +
+                                                                        query * rows.query_stride);
                     }
-#pragma unroll
-                    for (int u = 0; u < AHEAD; ++u) {
-                        add_sample(memory, place[u], shares[u], upstream[first + u], head_sums,
-                                   level.row_pitch, params.grad_value_pixel_stride, owns_channel);
-                    }
+                    add_corners(memory, level, window, at, source, row, head_sums,
+                                params.grad_value_pixel_stride, owns_channel);
                 }
                 sync_warp();
             }

@@ -6,7 +6,7 @@
 //   sort     counts, scans and writes the lists of one level of one (image, head) in one block
 //   samples  gradients of locations and weights (sample_gradients.cuh)
 //   sort_and_samples  both of them in one launch, side by side: neither needs the other
-//   gather   every tile: short lists in the lanes, others on the tensor cores (tile_gather.cuh)
+//   gather   every tile: short lists several tiles at a time, others on the tensor cores (tile_gather.cuh)
 //
 // Who owns what. A block of `sort` owns a level of an (image, head): a few thousand samples. The lists of
 // different levels have room of their own, so blocks never wait for each other and one launch is enough.
@@ -117,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sampl
 
 extern "C" __global__ void __launch_bounds__(GATHER_WARPS * 32, GATHER_BLOCKS)
     bwd_level_sort_gather(const __grid_constant__ BackwardParams params) {
-    gather_piece(params);
+    gather_groups(params);
 }
 
 extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sample_gradients::MIN_BLOCKS)

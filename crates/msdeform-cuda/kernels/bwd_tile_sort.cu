@@ -224,7 +224,7 @@ extern "C" __global__ void bwd_tile_sort_scatter(const __grid_constant__ Backwar
 
 extern "C" __global__ void __launch_bounds__(GATHER_WARPS * 32, GATHER_BLOCKS)
     bwd_tile_sort_gather(const __grid_constant__ BackwardParams params) {
-    gather_piece(params);
+    gather_pieces(params);
 }
 
 // A block per tile. Warp w adds pieces w, w + COMBINE_WARPS, ..., the first warp adds the warps' sums.
@@ -262,7 +262,7 @@ extern "C" __global__ void __launch_bounds__(COMBINE_WARPS * 32)
                         sums[k / 4][k % 4] += warp_sums[(w * LANE_SUMS + k) * 32];
                     }
                 }
-                store_tile(params, slab, slice, static_cast<int>(tile), sums);
+                store_tile(params, slab, slice, place_of_tile(params, static_cast<int>(tile)), sums);
             }
             __syncthreads();
         }

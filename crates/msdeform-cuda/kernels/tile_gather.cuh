@@ -20,6 +20,9 @@
 // result that is not finite is computed again, pixel by pixel, from the samples that have it as a corner
 // (add_exactly).
 //
+// Where lists are short, a stage costs far more than its entries: then a warp owns a group of tiles and adds entry
+// by entry, without tensor cores (sum_few).
+//
 // Layout of a stage: 32 slots; entry e takes slot 8 (e % 4) + e / 4. A slot's row lies at slot * ROW_BYTES, its
 // 16-byte chunks twisted by slot / 8; then tents, four columns and four rows of TENT_PITCH floats. Lane 4g + t
 // of a product owns pixels g and g + 8 of the tile and reads the tents of slots 8t to 8t + 7 in whole 16-byte
@@ -40,9 +43,8 @@ constexpr int ROWS_AT_ONCE = 32 / ROW_CHUNKS;  // that a warp copies with one in
 constexpr int TENT_PITCH = CHUNK + 4;          // keeps the tents of odd and even pixels in different banks
 constexpr int STAGE_BYTES = CHUNK * ROW_BYTES + 2 * TILE_SIDE * TENT_PITCH * 4;
 constexpr int STAGES = 2;
-constexpr unsigned FEW_ENTRIES = MSDA_KNOB_FEW;  // lists up to here are summed without tensor cores
-static_assert(FEW_ENTRIES <= 32, "a lane holds an entry");
-static_assert(FEW_ENTRIES == 0 || PIECE_ENTRIES == 0, "a short piece of a long list has a slot");
+constexpr unsigned FEW_ENTRIES = MSDA_KNOB_FEW;  // of a group of tiles: summed without tensor cores
+static_assert(FEW_ENTRIES <= CHUNK, "a lane holds an entry");
 
 // sums[n][i] of lane 4g + t: pixel g + 8 (i / 2); half: channel 8n + 2t + i % 2, f32: 8t + 4 (i % 2) + n.
 constexpr int LANE_SUMS = 16;
@@ -273,6 +275,11 @@ struct TilePlace {
     int x;  // of its first pixel
     int y;
 };
+MSDA_DEVICE TilePlace place_in_level(const CallShape& shape, int level, int tile) {
+    const int tiles_x = tiles_across(shape.level[level].width);
+    const int row = tile / tiles_x;
+    return {level, (tile - row * tiles_x) * TILE_SIDE, row * TILE_SIDE};
+}
 MSDA_DEVICE TilePlace place_of_tile(const CallShape& shape, int tile) {
     TilePlace place = {LEVELS - 1, 0, 0};
 #pragma unroll
@@ -283,10 +290,7 @@ MSDA_DEVICE TilePlace place_of_tile(const CallShape& shape, int tile) {
             place.level = l - 1;
         }
     }
-    const int tiles_x = tiles_across(shape.level[place.level].width);
-    place.y = tile / tiles_x * TILE_SIDE;
-    place.x = tile * TILE_SIDE - place.y * tiles_x;
-    return place;
+    return place_in_level(shape, place.level, tile);
 }
 
 // The gradient of a pixel, this slice of its channels; null where the tile reaches past its level.
@@ -302,11 +306,10 @@ MSDA_DEVICE unsigned char* grad_pixel(const BackwardParams& params, int slab, in
                                pixel * params.grad_value_pixel_stride + slice * SLICE_CHANNELS);
 }
 
-MSDA_DEVICE void store_tile(const BackwardParams& params, int slab, int slice, int tile,
-                            const TileSums& sums) {
+MSDA_DEVICE void store_tile(const BackwardParams& params, int slab, int slice,
+                            const TilePlace& place, const TileSums& sums) {
     const int lane = threadIdx.x % 32;
     const int g = lane / 4, t = lane % 4;
-    const TilePlace place = place_of_tile(params, tile);
     // Known at compile time where slices are whole.
     const int channels =
         CHANNELS % SLICE_CHANNELS == 0 ? SLICE_CHANNELS : CHANNELS - slice * SLICE_CHANNELS;
@@ -336,15 +339,14 @@ MSDA_DEVICE void store_tile(const BackwardParams& params, int slab, int slice, i
 
 // ---- short lists -------------------------------------------------------------------------------
 
-// Sums of a tile, pixel by pixel: element i of chunk lane % ROW_CHUNKS of pixel
+// A tile's pixels in 16-byte chunks: in pass k a lane has chunk lane % ROW_CHUNKS of pixel
 // lane / ROW_CHUNKS + k ROWS_AT_ONCE.
 constexpr int PASSES = TILE_PIXELS / ROWS_AT_ONCE;
-using ChunkSums = float[PASSES][CHUNK_ELEMENTS];
 
-MSDA_DEVICE void store_chunks(const BackwardParams& params, int slab, int slice, int tile,
-                              const ChunkSums& sums) {
+template <typename Chunk>
+MSDA_DEVICE void store_chunks(const BackwardParams& params, int slab, int slice,
+                              const TilePlace& place, Chunk chunk_of_pixel) {
     const int lane = threadIdx.x % 32;
-    const TilePlace place = place_of_tile(params, tile);
     const int chunk = lane % ROW_CHUNKS;
 #pragma unroll
     for (int k = 0; k < PASSES; ++k) {
@@ -352,67 +354,124 @@ MSDA_DEVICE void store_chunks(const BackwardParams& params, int slab, int slice,
         unsigned char* at =
             grad_pixel(params, slab, slice, place, pixel % TILE_SIDE, pixel / TILE_SIDE);
         const bool exists = slice * ROW_CHUNKS + chunk < CHUNKS;
-        Packet16 packet;
-        pack<ValueStorage, CHUNK_ELEMENTS>(sums[k], packet);
+        const Packet16 packet = chunk_of_pixel(pixel, chunk);
         if (at != nullptr && exists) store(at + chunk * 16, packet);
     }
 }
 
 // Zeros for a tile that no sample touches.
-MSDA_DEVICE void clear_tile(const BackwardParams& params, int slab, int slice, int tile) {
-    const ChunkSums zeros = {};
-    store_chunks(params, slab, slice, tile, zeros);
+MSDA_DEVICE void clear_tile(const BackwardParams& params, int slab, int slice, const TilePlace& place) {
+    store_chunks(params, slab, slice, place, [](int, int) { return Packet16{}; });
 }
 
-// Adds up to 32 entries one by one: a lane multiplies its chunk of the row into its pixels, in fp32. A
-// stage of products costs the same for one entry as for 32; this costs what the entries do, and no staging.
+// Sums of neighbouring tiles of one level that have up to FEW_ENTRIES entries in all. A stage of products and the
+// waiting for memory cost the same for one entry as for 32. Here a warp waits once for all its tiles and adds
+// entry by entry into sums in shared memory: a quarter of the warp owns a corner, a lane of it four channels.
 // Only corners are added, so nothing has to be computed again where a row is not finite.
-MSDA_DEVICE void sum_few(const EntryPacket* entries, int count, const GradRows& grad, ChunkSums& sums) {
-    constexpr int AHEAD = 4;  // rows on their way
+//
+// `counts` has the entries of tile i in lane i; they follow each other from `entries` on. `memory` are the
+// warp's stages: rows in the first, sums in the second.
+MSDA_DEVICE void sum_few(const BackwardParams& params, int slab, int slice, TilePlace place, int tiles,
+                         unsigned counts, int count, const EntryPacket* entries,
+                         unsigned char* memory) {
     const int lane = threadIdx.x % 32;
-    const int pixel_x = lane / ROW_CHUNKS % TILE_SIDE, first_y = lane / ROW_CHUNKS / TILE_SIDE;
-    const bool exists = CHANNELS % SLICE_CHANNELS == 0 || lane % ROW_CHUNKS < grad.chunks;
-    EntryPacket own = {};
-    if (lane < count) load_streaming(own, entries + lane);
-#pragma unroll 1
-    for (int first = 0; first < count; first += AHEAD) {
-        EntryPacket packet[AHEAD];
-        Packet16 row[AHEAD];
+    const int chunk = lane % ROW_CHUNKS;
+    const GradRows grad = grad_rows(params, slab, slice);
+    EntryPacket packet = {};
+    if (lane < count) load_streaming(packet, entries + lane);
+    const Entry own = unpack_entry(packet);
+    const unsigned offset = own.query * grad.query_chunks;
+    const unsigned copies = shared_address(memory) + chunk * 16;
 #pragma unroll
-        for (int u = 0; u < AHEAD; ++u) {
-#pragma unroll
-            for (int w = 0; w < ENTRY_BYTES / 4; ++w) {
-                packet[u].word[w] = shuffle(own.word[w], (first + u) % 32);
-            }
-            row[u] = {};
-            if (first + u < count && exists) {
-                const unsigned offset = unpack_entry(packet[u]).query * grad.query_chunks;
-                load_readonly(row[u],
-                              grad.lane_chunk + static_cast<unsigned long long>(offset) * 16);
-            }
+    for (int i = 0; i < ROW_CHUNKS; ++i) {
+        const int entry = i * ROWS_AT_ONCE + lane / ROW_CHUNKS;
+        if (i * ROWS_AT_ONCE < count) {
+            const unsigned char* from =
+                grad.lane_chunk + static_cast<unsigned long long>(shuffle(offset, entry)) * 16;
+            const bool exists = CHANNELS % SLICE_CHANNELS == 0 || chunk < grad.chunks;
+            copy_async_or_zero(copies + entry * ROW_BYTES, from, entry < count && exists);
         }
+    }
+    copy_async_commit();
+
+    // Meanwhile: cells, from the tile's first pixel, and sums of zero.
+    const float column = floor_near(own.x), row = floor_near(own.y);
+    const float share_x = own.x - column, share_y = own.y - row;
+    const int cell = (static_cast<int>(row) + 1) * 8 + static_cast<int>(column) + 1;
+    float* sums = reinterpret_cast<float*>(memory + STAGE_BYTES);
+    const auto clear_own = [&] {
 #pragma unroll
-        for (int u = 0; u < AHEAD; ++u) {
-            if (first + u >= count) break;
-            const Entry entry = unpack_entry(packet[u]);
-            float elements[CHUNK_ELEMENTS];
-            unpack<ValueStorage, CHUNK_ELEMENTS>(row[u], elements);
-            const float x = entry.attention * tent_weight(entry.x, pixel_x);
-            const bool in_column = is_corner(entry.x, pixel_x);
+        for (int i = 0; i < SLICE_SUMS / 4; i += 32) {
+            reinterpret_cast<Packet16*>(sums)[i + lane] = Packet16{};
+        }
+    };
+    clear_own();
+    copy_async_wait<0>();
+    sync_warp();
+
+    constexpr int LANE_CHANNELS = 4;
+    using RowPart = Packet<LANE_CHANNELS * ValueStorage::BYTES>;
+    const int corner_x = lane / 8 % 2, corner_y = lane / 16;
+    const int part = lane % 8;
+    int e = 0;
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; ++tile) {
+        const int end = e + static_cast<int>(shuffle(counts, tile));
+        if (e == end) {
+            clear_tile(params, slab, slice, place);
+        } else {
+#pragma unroll 1
+            for (; e < end; ++e) {
+                const int at = shuffle(cell, e);
+                const int x = at % 8 - 1 + corner_x, y = at / 8 - 1 + corner_y;
+                const float right = shuffle(share_x, e), bottom = shuffle(share_y, e);
+                const float weight = shuffle(own.attention, e) * (corner_x ? right : 1.0f - right) *
+                                     (corner_y ? bottom : 1.0f - bottom);
+                const bool owned = (x | y) >= 0 && x < TILE_SIDE && y < TILE_SIDE;
+                if (owned) {
+                    float elements[LANE_CHANNELS];
+                    unpack<ValueStorage, LANE_CHANNELS>(
+                        *reinterpret_cast<const RowPart*>(memory + e * ROW_BYTES +
+                                                          part * sizeof(RowPart)),
+                        elements);
+                    Packet16& place_of_sums = reinterpret_cast<Packet16*>(
+                        sums)[(y * TILE_SIDE + x) * (SLICE_CHANNELS / LANE_CHANNELS) + part];
+                    Packet16 sum = place_of_sums;
 #pragma unroll
-            for (int k = 0; k < PASSES; ++k) {
-                const int pixel_y = first_y + k * ROWS_AT_ONCE / TILE_SIDE;
-                if (in_column && is_corner(entry.y, pixel_y)) {
-                    const float weight = x * tent_weight(entry.y, pixel_y);
-#pragma unroll
-                    for (int i = 0; i < CHUNK_ELEMENTS; ++i) {
-                        sums[k][i] = fmaf(weight, elements[i], sums[k][i]);
+                    for (int i = 0; i < LANE_CHANNELS; ++i) {
+                        sum.word[i] =
+                            float_to_bits(fmaf(weight, elements[i], bits_to_float(sum.word[i])));
                     }
+                    place_of_sums = sum;
                 }
+                // The next entry's corners are other lanes'.
+                sync_warp();
             }
+            store_chunks(params, slab, slice, place, [&](int pixel, int pixel_chunk) {
+                float elements[CHUNK_ELEMENTS];
+#pragma unroll
+                for (int p = 0; p < CHUNK_ELEMENTS / 4; ++p) {
+                    const Packet16 four = reinterpret_cast<const Packet16*>(
+                        sums)[(pixel * SLICE_CHANNELS + pixel_chunk * CHUNK_ELEMENTS) / 4 + p];
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) elements[4 * p + i] = bits_to_float(four.word[i]);
+                }
+                Packet16 packed;
+                pack<ValueStorage, CHUNK_ELEMENTS>(elements, packed);
+                return packed;
+            });
+            sync_warp();
+            clear_own();
+            sync_warp();
+        }
+        place.x += TILE_SIDE;
+        if (place.x >= params.level[place.level].width) {
+            place.x = 0;
+            place.y += TILE_SIDE;
         }
     }
 }
+static_assert(SLICE_SUMS * 4 <= STAGE_BYTES, "sums fit a stage");
 
 // ---- long lists --------------------------------------------------------------------------------
 
@@ -444,41 +503,82 @@ MSDA_DEVICE void sum_entries(const EntryPacket* entries, int count, const GradRo
     if (any_lane(!(zero == 0.0f))) add_exactly(entries, count, grad, sums);
 }
 
-// A warp per piece of a slab (blockIdx.y) and slice (blockIdx.z).
-MSDA_DEVICE void gather_piece(const BackwardParams& params) {
-    const TileLists lists = tile_lists(params);
+// Sums one piece and puts the result where it belongs; place() says where its tile lies.
+template <typename Place>
+MSDA_DEVICE void gather_piece(const BackwardParams& params, const TileLists& lists, int slab, int slice,
+                              const Piece& piece, Place place) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const unsigned index = blockIdx.x * GATHER_WARPS + warp;
-    const int slice = blockIdx.z;
-    for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {
-        const unsigned pieces = PIECE_ENTRIES > 0 ? lists.piece_counts[slab] : lists.tiles;
-        if (index >= pieces) continue;
-        const Piece piece = lists.pieces[slab * lists.max_pieces + index];
-        if (FEW_ENTRIES > 0 && piece.entries <= FEW_ENTRIES) {
-            ChunkSums few = {};
-            sum_few(entries_of_slab(lists, slab) + piece.first_entry,
-                    static_cast<int>(piece.entries), grad_rows(params, slab, slice), few);
-            store_chunks(params, slab, slice, static_cast<int>(piece.tile), few);
-            continue;
-        }
-        if (piece.entries == 0) {
-            clear_tile(params, slab, slice, static_cast<int>(piece.tile));
-            continue;
-        }
-        TileSums sums = {};
-        sum_entries(entries_of_slab(lists, slab) + piece.first_entry, static_cast<int>(piece.entries),
-                    grad_rows(params, slab, slice),
-                    lane_addresses(shared_address(shared_memory() + warp * STAGES * STAGE_BYTES)),
-                    sums);
-        if (PIECE_ENTRIES == 0 || piece.slot == NO_SLOT) {
-            store_tile(params, slab, slice, static_cast<int>(piece.tile), sums);
-        } else {
-            float* slot = lists.sums + lane +
-                          ((slab * lists.max_slots + piece.slot) * SLICES + slice) * SLICE_SUMS;
+    if (piece.entries == 0) {
+        clear_tile(params, slab, slice, place());
+        return;
+    }
+    TileSums sums = {};
+    sum_entries(entries_of_slab(lists, slab) + piece.first_entry, static_cast<int>(piece.entries),
+                grad_rows(params, slab, slice),
+                lane_addresses(shared_address(shared_memory() + warp * STAGES * STAGE_BYTES)), sums);
+    if (PIECE_ENTRIES == 0 || piece.slot == NO_SLOT) {
+        store_tile(params, slab, slice, place(), sums);
+    } else {
+        float* slot = lists.sums + lane +
+                      ((slab * lists.max_slots + piece.slot) * SLICES + slice) * SLICE_SUMS;
 #pragma unroll
-            for (int k = 0; k < LANE_SUMS; ++k) slot[k * 32] = sums[k / 4][k % 4];
+        for (int k = 0; k < LANE_SUMS; ++k) slot[k * 32] = sums[k / 4][k % 4];
+    }
+}
+
+// A warp per piece of a slab (blockIdx.y) and slice (blockIdx.z).
+MSDA_DEVICE void gather_pieces(const BackwardParams& params) {
+    const TileLists lists = tile_lists(params);
+    const unsigned index = blockIdx.x * GATHER_WARPS + threadIdx.x / 32;
+    for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {
+        if (index >= lists.piece_counts[slab]) continue;
+        const Piece piece = lists.pieces[slab * lists.max_pieces + index];
+        gather_piece(params, lists, slab, blockIdx.z, piece,
+                     [&] { return place_of_tile(params, static_cast<int>(piece.tile)); });
+    }
+}
+
+// Where lists are not cut: a warp per group of neighbouring tiles of a slab (blockIdx.y). A group is several
+// tiles where few entries are expected, by the level's size alone. blockIdx.z is a slice of a level, the last
+// level first; the grid is as wide as the level with most groups needs it. The same arithmetic as in
+// src/variants/tile_lists.rs.
+constexpr int GROUP_TILES = 4;
+MSDA_DEVICE void gather_groups(const BackwardParams& params) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int level = LEVELS - 1 - static_cast<int>(blockIdx.z) / SLICES, slice = blockIdx.z % SLICES;
+    const int level_tiles = tiles_of_level(params.level[level]);
+    const int level_end = level + 1 < LEVELS ? params.level[level + 1].first_sample : SAMPLES;
+    // Fits: lists.max_entries below 2^32 is checked.
+    const int samples = params.queries * (level_end - params.level[level].first_sample);
+    const bool is_sparse = FEW_ENTRIES > 0 && samples / GROUP_TILES <= level_tiles;
+    const int first = (static_cast<int>(blockIdx.x) * GATHER_WARPS + warp) *
+                      (is_sparse ? GROUP_TILES : 1);  // tile of the level
+    const int tiles = at_most(is_sparse ? GROUP_TILES : 1, level_tiles - first);
+    if (tiles <= 0) return;  // the same for the whole warp
+    const TileLists lists = tile_lists(params);
+    const int first_tile = first_tile_of_level(params, level) + first;
+    for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {
+        const Piece* pieces = lists.pieces + slab * lists.max_pieces + first_tile;
+        if (tiles > 1) {
+            const Piece own = lane < tiles ? pieces[lane] : Piece{};
+            unsigned count = own.entries + shuffle_xor(own.entries, 1);
+            count = shuffle(count + shuffle_xor(count, 2), 0);
+            if (count <= FEW_ENTRIES) {
+                sum_few(params, slab, slice, place_in_level(params, level, first), tiles, own.entries,
+                        static_cast<int>(count),
+                        entries_of_slab(lists, slab) + shuffle(own.first_entry, 0),
+                        shared_memory() + warp * STAGES * STAGE_BYTES);
+                sync_warp();  // the next slab's rows come to the same place
+                continue;
+            }
+        }
+#pragma unroll 1
+        for (int tile = 0; tile < tiles; ++tile) {
+            gather_piece(params, lists, slab, slice, pieces[tile],
+                         [&] { return place_in_level(params, level, first + tile); });
         }
     }
 }
+static_assert(GROUP_TILES == 4, "the sum over four lanes");
 
 }  // namespace msda

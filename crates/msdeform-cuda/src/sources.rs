@@ -27,6 +27,7 @@ pub const HEADERS: &[SourceFile] = embedded![
     "ladder/resident_levels.cuh",
     "ladder/rounds.cuh",
     "ladder/rung.cuh",
+    "ladder/sample_quads.cuh",
     "ladder/sample_records.cuh",
     "ladder/shuffle_sums.cuh",
     "ladder/shuffled_samples.cuh",

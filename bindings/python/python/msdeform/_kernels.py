@@ -6,6 +6,8 @@ nothing but addresses.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -20,6 +22,20 @@ _CODES: dict[torch.dtype, int] = {
         (torch.float64, "f64"),
     )
 }
+
+
+DTYPES = tuple(sorted(_CODES, key=_CODES.__getitem__))
+
+
+def quick_empty() -> tuple[Any, Any, Any] | None:
+    """How inductor's code allocates on the processor and on the current GPU, and what says which GPU that is."""
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    found = (
+        getattr(guards, "_empty_strided_cpu", None),
+        getattr(guards, "_empty_strided_cuda", None),
+        getattr(torch._C, "_cuda_getDevice", None),
+    )
+    return None if None in found else found
 
 
 _Operand = tuple[int, int, tuple[int, ...]]

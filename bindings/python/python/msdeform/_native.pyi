@@ -1,6 +1,7 @@
 """The native half; addresses in, results written where they point to."""
 
 from collections.abc import Sequence
+from typing import Any
 
 __version__: str
 DTYPES: list[str]
@@ -56,6 +57,26 @@ def cuda_backward(
     weights: _Operand,
     addresses: tuple[int, int, int, int, int],
 ) -> None: ...
+
+# PyTorch's own objects: its annotations differ from version to version, so none of them is named here.
+def use_torch(
+    tensor: type,
+    watchers: list[Any],
+    threads: Any,
+    byte: Any,
+    quick: tuple[Any, Any, Any] | None,
+    dtypes: list[Any],
+) -> bool: ...
+def torch_forward(value: Any, locations: Any, weights: Any, levels: Any) -> Any: ...
+def torch_backward(
+    grad_output: Any,
+    value: Any,
+    locations: Any,
+    weights: Any,
+    levels: list[int],
+    wanted: tuple[bool, bool, bool],
+    deterministic: bool,
+) -> Any: ...
 def search_packages(folders: Sequence[str]) -> None: ...
 def variants_json() -> str: ...
 def device_info_json() -> str: ...

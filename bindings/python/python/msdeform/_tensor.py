@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import operator
+from . import _native, operator
 from ._levels import flatten, plain_shapes, plain_starts, shared_points
 
 
@@ -23,6 +23,15 @@ def attend(
     deterministic: bool,
 ) -> Tensor:
     """The operator on tensors; arguments as of `msdeform.ms_deform_attn`."""
+    if (
+        level_start_index is None
+        and points is None
+        and not (torch.compiler.is_compiling() or torch.is_grad_enabled() or _autocast_enabled())
+    ):
+        # Most calls of inference: levels that follow each other, nothing to record.
+        output: Tensor | None = _native.torch_forward(value, locations, weights, spatial_shapes)
+        if output is not None:
+            return output
     if not (isinstance(locations, torch.Tensor) and isinstance(weights, torch.Tensor)):
         _refuse_other_types(value, locations, weights)
     if not (locations.dtype is weights.dtype is value.dtype):
@@ -55,6 +64,13 @@ def attend(
             starts = plain_starts(starts)
     levels = flatten(shapes, starts, shared_points(locations.shape, points))
     return operator.call(value, locations, weights, levels, deterministic)
+
+
+def _some_autocast_enabled() -> bool:
+    return bool(torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"))
+
+
+_autocast_enabled = getattr(torch._C, "_is_any_autocast_enabled", _some_autocast_enabled)
 
 
 def _refuse_other_types(value: Any, locations: Any, weights: Any) -> None:

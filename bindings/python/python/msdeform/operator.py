@@ -10,12 +10,13 @@ Kernels repeat the default values of the schema: the dispatcher leaves out argum
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import _kernels
+from . import _kernels, _native
 from ._levels import flatten
 
 __all__ = ["BACKWARD", "FORWARD", "call", "read_integers", "sampling_tensors"]
@@ -136,17 +137,32 @@ def _backward_fake(
 
 # Ordinary calls ----------------------------------------------------------------------------------------------
 
+# Nothing in PyTorch wants to see a call if none of these returns something true: no mode, trace, profiler, transform.
+# Autocast has had its turn before.
+_WATCHERS: tuple[Any, ...] = (
+    torch._C._len_torch_dispatch_stack,
+    torch._C._len_torch_function_stack,
+    torch._C._get_tracing_state,
+    torch._C._autograd._profiler_enabled,
+    torch._C._are_functorch_transforms_active,
+)
+# Ordinary calls then happen in the native half alone, where this version of PyTorch has what that takes (2.10).
+_native.use_torch(
+    Tensor,
+    list(_WATCHERS),
+    torch.get_num_threads,
+    torch.uint8,
+    _kernels.quick_empty(),
+    list(_kernels.DTYPES),
+)
+
 
 def _is_ordinary(value: Tensor, locations: Tensor, weights: Tensor) -> bool:
-    """Whether the dispatcher would go straight to the kernel of the processor or the GPU: plain tensors, and no
-    mode, trace, profiler or pending negation that wants to see the call."""
+    """Whether the dispatcher would go straight to the kernel of the processor or the GPU."""
     return (
         type(value) is type(locations) is type(weights) is Tensor
         and (value.is_cpu or value.is_cuda)
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._len_torch_function_stack() == 0
-        and torch._C._get_tracing_state() is None
-        and not torch._C._autograd._profiler_enabled()
+        and not any(watcher() for watcher in _WATCHERS)
         and not (value.is_neg() or locations.is_neg() or weights.is_neg())
     )
 
@@ -156,11 +172,40 @@ def _below_autograd(
 ) -> Tensor:
     """The output without its gradient. An ordinary call leaves the dispatcher out: a kernel in Python takes it about
     as long as all the rest of the call."""
+    result: Tensor | None = _native.torch_forward(value, locations, weights, levels)
+    if result is not None:
+        return result
     if _is_ordinary(value, locations, weights):
         kernel = _kernels.forward_cuda if value.is_cuda else _kernels.forward_cpu
         return kernel(value, locations, weights, levels, deterministic)
     with torch._C._AutoDispatchBelowAutograd():
-        result: Tensor = _forward(value, locations, weights, levels, deterministic)
+        result = _forward(value, locations, weights, levels, deterministic)
+    return result
+
+
+def _gradients(
+    grad_output: Tensor,
+    value: Tensor,
+    locations: Tensor,
+    weights: Tensor,
+    levels: list[int],
+    wanted: tuple[bool, bool, bool],
+    deterministic: bool,
+) -> Sequence[Tensor | None]:
+    """The gradients, likewise. Recorded by autograd only for the sake of the error that a second derivative is."""
+    if not (torch.is_grad_enabled() or torch.compiler.is_compiling()):
+        same_bits = deterministic or torch.are_deterministic_algorithms_enabled()
+        found: Sequence[Tensor | None] | None = _native.torch_backward(
+            grad_output, value, locations, weights, levels, wanted, same_bits
+        )
+        if found is not None:
+            return found
+        if _is_ordinary(value, locations, weights) and type(grad_output) is Tensor and not grad_output.is_neg():
+            kernel = _kernels.backward_cuda if value.is_cuda else _kernels.backward_cpu
+            return kernel(grad_output, value, locations, weights, levels, list(wanted), deterministic)
+    result: tuple[Tensor, Tensor, Tensor] = _backward(
+        grad_output, value, locations, weights, levels, list(wanted), deterministic
+    )
     return result
 
 
@@ -168,30 +213,57 @@ def _below_autograd(
 
 
 class _Attend(torch.autograd.Function):
-    """Forward and backward by the operators above; further arguments are passed on to both."""
+    """Forward and backward with the levels as numbers."""
 
     @staticmethod
-    def forward(ctx: Any, overloads: Any, value: Tensor, locations: Tensor, weights: Tensor, *rest: Any) -> Tensor:
-        ctx.overloads = overloads
-        ctx.rest = [None if isinstance(item, Tensor) else item for item in rest]
-        ctx.save_for_backward(value, locations, weights, *(t for t in rest if isinstance(t, Tensor)))
-        ctx.is_tensor = [isinstance(item, Tensor) for item in rest]
-        if overloads is _OVERLOADS:
-            return _below_autograd(value, locations, weights, *rest)
+    def forward(
+        ctx: Any, value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool = False
+    ) -> Tensor:
+        ctx.save_for_backward(value, locations, weights)
+        ctx.levels, ctx.deterministic = levels, deterministic
+        return _below_autograd(value, locations, weights, levels, deterministic)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
+        wanted = ctx.needs_input_grad[:3]
+        value, locations, weights = ctx.saved_tensors
+        found = _gradients(grad_output, value, locations, weights, ctx.levels, wanted, ctx.deterministic)
+        value, locations, weights = (
+            gradient if is_wanted else None for gradient, is_wanted in zip(found, wanted, strict=True)
+        )
+        return value, locations, weights, None, None
+
+
+class _AttendReading(torch.autograd.Function):
+    """Forward and backward with the levels in tensors."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        value: Tensor,
+        locations: Tensor,
+        weights: Tensor,
+        spatial_shapes: Tensor,
+        level_start_index: Tensor | None,
+        points: list[int] | None,
+        deterministic: bool = False,
+    ) -> Tensor:
+        ctx.save_for_backward(value, locations, weights, spatial_shapes, level_start_index)
+        ctx.points, ctx.deterministic = points, deterministic
         with torch._C._AutoDispatchBelowAutograd():
-            result: Tensor = overloads[0](value, locations, weights, *rest)
+            result: Tensor = _forward_read(
+                value, locations, weights, spatial_shapes, level_start_index, points, deterministic
+            )
         return result
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
-        value, locations, weights, *tensors = ctx.saved_tensors
-        saved = iter(tensors)
-        rest = [next(saved) if is_tensor else item for item, is_tensor in zip(ctx.rest, ctx.is_tensor, strict=True)]
-        wanted = list(ctx.needs_input_grad[1:4])
-        *levels, deterministic = rest
-        gradients = ctx.overloads[1](grad_output, value, locations, weights, *levels, wanted, deterministic)
-        found = (gradient if is_wanted else None for gradient, is_wanted in zip(gradients, wanted, strict=True))
-        return None, *found, *(None for _ in rest)
+        wanted = ctx.needs_input_grad[:3]
+        found = _backward_read(grad_output, *ctx.saved_tensors, ctx.points, list(wanted), ctx.deterministic)
+        value, locations, weights = (
+            gradient if is_wanted else None for gradient, is_wanted in zip(found, wanted, strict=True)
+        )
+        return value, locations, weights, None, None, None, None
 
 
 class _Gradients(torch.autograd.Function):
@@ -210,40 +282,35 @@ class _Gradients(torch.autograd.Function):
         )
 
 
-_OVERLOADS = (_forward, _backward)
-
-
-def _differentiable(*overloads: Any) -> Any:
-    forward = overloads[0]
-
+def _differentiable(overload: Any, function: type[torch.autograd.Function]) -> Any:
     def kernel(value: Tensor, locations: Tensor, weights: Tensor, *rest: Any) -> Tensor:
         if torch.is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad):
-            # The dispatcher drops a last argument that has its default value.
-            rest = rest if isinstance(rest[-1], bool) else (*rest, False)
-            result: Tensor = _Attend.apply(overloads, value, locations, weights, *rest)
+            result: Tensor = function.apply(value, locations, weights, *rest)
             return result
         with torch._C._AutoDispatchBelowAutograd():
-            result = forward(value, locations, weights, *rest)
+            result = overload(value, locations, weights, *rest)
         return result
 
     return kernel
 
 
 def call(value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool) -> Tensor:
-    """The operator, past the autograd key where nothing above it is waiting: that key's kernel decides
-    nothing that is not decided here."""
-    result: Tensor
-    if (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or torch.is_autocast_enabled("cuda" if value.is_cuda else "cpu")
-    ):
-        result = _forward(value, locations, weights, levels, deterministic)
-    elif torch.is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad):
-        result = _Attend.apply(_OVERLOADS, value, locations, weights, levels, deterministic)
-    else:
-        result = _below_autograd(value, locations, weights, levels, deterministic)
-    return result
+    """The operator, past the keys of autocast and autograd: their kernels decide nothing that is not decided here."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        result: Tensor = _forward(value, locations, weights, levels, deterministic)
+        return result
+    if torch.is_autocast_enabled("cuda" if value.is_cuda else "cpu"):
+        value, locations, weights = _autocast_tensors(value, locations, weights)
+        with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
+            return _recorded(value, locations, weights, levels, deterministic)
+    return _recorded(value, locations, weights, levels, deterministic)
+
+
+def _recorded(value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool) -> Tensor:
+    if torch.is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad):
+        result: Tensor = _Attend.apply(value, locations, weights, levels, deterministic)
+        return result
+    return _below_autograd(value, locations, weights, levels, deterministic)
 
 
 def _differentiable_once(overload: Any) -> Any:
@@ -263,19 +330,21 @@ _AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | tor
 )
 
 
-def _autocast(overload: Any) -> Any:
+def _autocast_tensors(value: Tensor, locations: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The values go to the autocast format, as in every attention and matrix product of PyTorch. Locations
     and weights stay as they are: half precision cannot hold a coordinate, and the kernels read floats beside
     half precision values without a copy."""
+    if value.dtype in (torch.float32, torch.float16, torch.bfloat16):
+        value = value.to(torch.get_autocast_dtype(value.device.type))
+        locations, weights = sampling_tensors(value, locations, weights)
+    return value, locations, weights
 
-    def kernel(value: Tensor, *rest: Any) -> Tensor:
-        kind = value.device.type
-        if value.dtype is torch.float32 or value.dtype in (torch.float16, torch.bfloat16):
-            value = value.to(torch.get_autocast_dtype(kind))
-            locations, weights = rest[:2]
-            rest = (*sampling_tensors(value, locations, weights), *rest[2:])
+
+def _autocast(overload: Any) -> Any:
+    def kernel(value: Tensor, locations: Tensor, weights: Tensor, *rest: Any) -> Tensor:
+        value, locations, weights = _autocast_tensors(value, locations, weights)
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
-            result: Tensor = overload(value, *rest)
+            result: Tensor = overload(value, locations, weights, *rest)
         return result
 
     return kernel
@@ -333,8 +402,8 @@ def _register() -> None:
     implement(_backward, _kernels.backward_cuda, "CUDA")
     implement(_forward_read, _forward_reading, "CPU", "CUDA")
     implement(_backward_read, _backward_reading, "CPU", "CUDA")
-    implement(_forward, _differentiable(*_OVERLOADS), "Autograd")
-    implement(_forward_read, _differentiable(_forward_read, _backward_read), "Autograd")
+    implement(_forward, _differentiable(_forward, _Attend), "Autograd")
+    implement(_forward_read, _differentiable(_forward_read, _AttendReading), "Autograd")
     implement(_backward, _differentiable_once(_backward), "Autograd")
     implement(_backward_read, _differentiable_once(_backward_read), "Autograd")
     for overload in (_forward, _forward_read):

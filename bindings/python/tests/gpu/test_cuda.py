@@ -58,6 +58,28 @@ def test_output_and_gradients_are_within_the_bound(name: str, dtype: torch.dtype
         assert_close(gradient, exact, BOUNDS[dtype], what)
 
 
+@pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="torch 2.10 has the table first")
+def test_ordinary_calls_never_leave_the_native_half() -> None:
+    from msdeform import _native
+
+    case = make_case(device="cuda")
+    attend(case)
+    levels = [9, 12, 0, 3, 5, 6, 108, 3, 1, 3, 138, 3]
+    output = _native.torch_forward(*case.tensors, case.shapes)
+    assert_close(output, reference(case), 1e-5)
+    grad_output = torch.randn_like(output)
+    wanted = (True, False, True)
+    # A stride of 0, as `sum().backward()` has it, is read in place too.
+    for given in (grad_output, grad_output[:1].expand(2, -1, -1)):
+        found = _native.torch_backward(given, *case.tensors, levels, wanted, True)
+        expected = reference_gradients(case, given)
+        assert found[1] is None
+        assert_close(found[0], expected[0], 1e-5)
+        assert_close(found[2], expected[2], 1e-5)
+    assert _native.torch_forward(case.value, case.locations, case.weights.cpu(), case.shapes) is None
+    assert _native.torch_forward(*(tensor.double() for tensor in case.tensors), case.shapes) is None
+
+
 def test_float64_by_the_reference() -> None:
     case = make_case(dtype=torch.float64, device="cuda").requires_grad()
     output = attend(case)

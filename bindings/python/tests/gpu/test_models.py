@@ -1,14 +1,11 @@
-"""transformers' models on a GPU, with and without the patch: the same outputs, and what it saves.
+"""transformers' models on a GPU, with and without the patch: the same outputs and gradients.
 
-`MSDEFORM_MODELS_JSON=file` writes times and peak memory there.
+What the patch saves in time and memory is measured by benches/models.py, on models of full size.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import statistics
-import time
+from contextlib import nullcontext
 from typing import Any
 
 import msdeform
@@ -16,36 +13,36 @@ import pytest
 import torch
 from oracle import relative_error
 from test_patching import MODELS, run
+from torch import Tensor
 
-# Relative L2 of the last hidden state, patched against unpatched. In half precision both sides round in every layer:
-# the bound is what autocast itself costs against float32, measured in the same test, with some room.
-BOUND_F32 = 1e-3
-ROOM = 2.0
+# Relative L2 of the last hidden state and of all gradients, patched against unpatched. Mask2Former's masks, decided by
+# a threshold, magnify rounding in the gradients. Under autocast both sides round in every layer, in their own places:
+# they may differ by what autocast itself changes in the unpatched model, measured in the same test, with some room, and
+# never by more than a tenth.
+BOUNDS, ROOM, MOST = (1e-3, 3e-2), 2.0, 0.1
 
 
-def timed(model: Any, name: str, pixels: torch.Tensor, dtype: torch.dtype | None) -> dict[str, Any]:
-    def step() -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        if dtype is None:
-            return run(model, name, pixels)
-        with torch.autocast("cuda", dtype=dtype):
-            return run(model, name, pixels)
+def normalise(model: Any, pixels: Tensor) -> None:
+    """Gives every batch normalisation the statistics of these images. With those of a fresh model activations grow from
+    layer to layer, out of the range of float16."""
 
-    output, gradients = step()
-    step()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    times = []
-    for _ in range(10):
-        start = time.perf_counter()
-        step()
-        torch.cuda.synchronize()
-        times.append((time.perf_counter() - start) * 1e3)
-    return {
-        "output": output,
-        "gradients": torch.cat([gradients[key].flatten() for key in sorted(gradients)]),
-        "step_ms": statistics.median(times),
-        "peak_mib": torch.cuda.max_memory_allocated() / 2**20,
-    }
+    def adopt(norm: Any, inputs: tuple[Tensor, ...]) -> None:
+        norm.running_mean.copy_(inputs[0].mean(dim=(0, 2, 3)))
+        norm.running_var.copy_(inputs[0].var(dim=(0, 2, 3)))
+
+    norms = [module for module in model.modules() if getattr(module, "running_var", None) is not None]
+    hooks = [norm.register_forward_pre_hook(adopt) for norm in norms]
+    with torch.no_grad():
+        model(pixel_values=pixels)
+    for hook in hooks:
+        hook.remove()
+
+
+def results(model: Any, name: str, pixels: Tensor, dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
+    """The last hidden state, and all gradients in one row."""
+    with nullcontext() if dtype is None else torch.autocast("cuda", dtype=dtype):
+        output, gradients = run(model, name, pixels)
+    return output, torch.cat([gradients[key].flatten() for key in sorted(gradients)])
 
 
 @pytest.mark.parametrize("dtype", [None, torch.float16, torch.bfloat16], ids=["f32", "f16", "bf16"])
@@ -56,32 +53,16 @@ def test_the_patch_changes_nothing_but_time_and_memory(name: str, dtype: torch.d
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     model = MODELS[name][0]().eval().cuda()
-    pixels = torch.randn(2, 3, 512, 640, device="cuda")
+    pixels = torch.randn(2, 3, 256, 320, device="cuda")
     msdeform.unpatch()
-    exact = timed(model, name, pixels, None)
-    before = exact if dtype is None else timed(model, name, pixels, dtype)
+    normalise(model, pixels)
+    exact = results(model, name, pixels, None)
+    before = exact if dtype is None else results(model, name, pixels, dtype)
     msdeform.patch("transformers")
     try:
-        after = timed(model, name, pixels, dtype)
+        after = results(model, name, pixels, dtype)
     finally:
         msdeform.unpatch()
-    if dtype is None:
-        error = relative_error(after["output"], before["output"])
-        assert error <= BOUND_F32, error
-        assert relative_error(after["gradients"], before["gradients"]) <= 10 * BOUND_F32
-    else:
-        # Against float32: patched must not be worse than unpatched.
-        cost = relative_error(before["output"], exact["output"])
-        error = relative_error(after["output"], exact["output"])
-        assert error <= ROOM * cost, (error, cost)
-    row = {
-        "model": name,
-        "dtype": "f32" if dtype is None else str(dtype).removeprefix("torch."),
-        "relative_error": error,
-        **{f"{what}_before": before[what] for what in ("step_ms", "peak_mib")},
-        **{f"{what}_after": after[what] for what in ("step_ms", "peak_mib")},
-    }
-    print(json.dumps(row))
-    if path := os.environ.get("MSDEFORM_MODELS_JSON"):
-        with open(path, "a") as file:
-            file.write(json.dumps(row) + "\n")
+    for part, bound in enumerate(BOUNDS):
+        error, cost = relative_error(after[part], before[part]), relative_error(before[part], exact[part])
+        assert error <= (bound if dtype is None else min(ROOM * cost, MOST)), (error, cost)

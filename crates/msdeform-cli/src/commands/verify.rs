@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use msdeform::DeviceKind;
-use msdeform_bench::verify::{Limits, Report, Verification, verify_case};
+use msdeform_bench::verify::{Limits, Report, Verification, verify_cases};
 use msdeform_bench::{Breadth, compare, ledger, workload};
 use serde::Serialize;
 
@@ -82,12 +82,10 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     let limits = if args.full { Limits::NONE } else { Limits::default() };
     let cases = selection.cases();
     let bar = progress(cases.len(), "verifying");
-    let mut report = Report::default();
-    for case in &cases {
+    let report = verify_cases(device.as_ref(), &cases, &variants, limits, |case| {
         bar.set_message(format!("{} {} {}", case.workload.name, case.dtype, case.layout));
-        report.extend(verify_case(device.as_ref(), case, &variants, limits)?);
         bar.inc(1);
-    }
+    })?;
     bar.finish_and_clear();
     let passed = report.passed() && !report.checked.is_empty();
     if args.ledger {

@@ -15,7 +15,7 @@
 // When it loses. Registers would have held the same bytes: a load that is not used at once is just as
 // asynchronous, and does not go through shared memory's banks twice more (in, and out). A thread in flight takes
 // POINTS x 128 bytes of shared memory, which L1 no longer has.
-#include "ladder/rung.cuh"
+#include "ladder/sample_quads.cuh"
 
 using namespace msda;
 
@@ -23,6 +23,7 @@ namespace {
 
 constexpr int THREADS = 128;
 constexpr int POINTS = MSDA_KNOB_POINTS;
+static_assert(POINTS % 4 == 0, "stages are whole quads");
 constexpr int TILE_BYTES = POINTS * 4 * PIXEL_BYTES + MSDA_KNOB_PADDING * ValueStorage::BYTES;
 constexpr int STAGE_BYTES = THREADS / CHUNKS * TILE_BYTES;
 constexpr int STAGES = (SAMPLES + POINTS - 1) / POINTS;
@@ -34,13 +35,17 @@ struct StageWeights {
 // Starts the copies of a stage and keeps what its corners weigh. Past the last sample: nothing, with weight 0.
 MSDA_DEVICE void start(const ForwardParams& params, const Item& item, const unsigned char* pixels, int stage,
                        unsigned char* tile, StageWeights& weights) {
+    Quad quad;
 #pragma unroll
     for (int p = 0; p < POINTS; ++p) {
         const int s = stage * POINTS + p;
         if (s >= SAMPLES) break;
-        const Sample sample = sample_of(params, item.row, s);
+        if (p % 4 == 0) quad = load_quad(params, item.row, s);
+        const LevelGeometry& level = params.level[level_of_sample(s)];
+        const Sample sample =
+            place_sample(level, quad.location[p % 4][0], quad.location[p % 4][1], quad.attention[p % 4]);
         const unsigned char* top = chunk_at(pixels, sample.offset);
-        const unsigned char* bottom = chunk_at(pixels, sample.offset + row_below(params.level[level_of_sample(s)]));
+        const unsigned char* bottom = chunk_at(pixels, sample.offset + row_below(level));
         unsigned char* corners = tile + p * 4 * PIXEL_BYTES;
         copy_async<16>(corners, top);
         copy_async<16>(corners + PIXEL_BYTES, top + PIXEL_BYTES);

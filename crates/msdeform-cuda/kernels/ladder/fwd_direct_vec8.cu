@@ -10,7 +10,7 @@
 // When it loses. Neighbouring queries do read the same pixels: what L1 would have served comes from L2. And the
 // arithmetic is wrong by percents: a column is at most 11 bits, so at 128 and more it is an eighth of a
 // pixel coarse, and 128 products are added up in 11 bits. Its bound is its own (fwd_direct_vec8.rs).
-#include "ladder/rung.cuh"
+#include "ladder/sample_quads.cuh"
 
 using namespace msda;
 
@@ -58,13 +58,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int l = 0; l < LEVELS; ++l) {
         const LevelGeometry& level = params.level[l];
         const unsigned below = row_below(level);
-#pragma unroll 2
-        for (int s = POINT_OFFSETS.at[l]; s < POINT_OFFSETS.at[l + 1]; ++s) {
-            const long long index = item.row * SAMPLES + s;
-            const HalfSample sample =
-                place_in_half(level, load_element<SamplingStorage>(params.locations, 2 * index),
-                              load_element<SamplingStorage>(params.locations, 2 * index + 1),
-                              load_element<SamplingStorage>(params.weights, index));
+        for_samples_of_level(params, item.row, l, [&](float x, float y, float attention) {
+            const HalfSample sample = place_in_half(level, x, y, attention);
             Packet16 corner[4];
             const unsigned char* top = chunk_at(pixels, sample.offset);
             const unsigned char* bottom = chunk_at(pixels, sample.offset + below);
@@ -79,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                     halves[w] = fma_half2(sample.weight[c], corner[c].word[w], halves[w]);
                 }
             }
-        }
+        });
     }
     float sums[CHUNK_ELEMENTS];
 #pragma unroll

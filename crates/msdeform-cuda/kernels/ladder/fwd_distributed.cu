@@ -4,28 +4,19 @@
 // fwd_direct_vec8. There is no shared memory, no barrier and no branch that depends on data: a lane walks
 // the samples of its item, loads four corners through L1, and adds them up in fp32.
 //
-// Why. Edges are tents (chunked_sample.cuh), so a sample has no cases; a level's size is read once per level; a
-// location is one load of two coordinates. What remains between two samples is arithmetic that the scheduler can
+// Why. Edges are tents (chunked_sample.cuh), so a sample has no cases; a level's size is read once per level;
+// locations are read four samples at a time. What remains between two samples is arithmetic that the scheduler can
 // overlap with the loads of the next one: independent, unrolled.
 //
 // When it loses. The four lanes of an item compute the same coordinates four times, and the two rows of a
 // quarter-warp (two items) meet in the same half of a 128-byte line half of the time: a two-way conflict in L1.
-#include "ladder/rung.cuh"
+#include "ladder/sample_quads.cuh"
 
 using namespace msda;
 
 namespace {
 
 constexpr int THREADS = MSDA_KNOB_THREADS;
-
-// Both coordinates with one load.
-MSDA_DEVICE Sample sample_at(const ForwardParams& params, const LevelGeometry& level, long long index) {
-    Packet<2 * SamplingStorage::BYTES> packet;
-    float at[2];
-    load_readonly(packet, element_address<SamplingStorage>(params.locations, 2 * index));
-    unpack<SamplingStorage, 2>(packet, at);
-    return place_sample(level, at[0], at[1], load_element<SamplingStorage>(params.weights, index));
-}
 
 }  // namespace
 
@@ -36,7 +27,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const Item item = item_at(params, thread / CHUNKS);
     const int chunk = static_cast<int>(thread % CHUNKS);
     const unsigned char* pixels = item.pixels + chunk * 16;
-    const long long first = item.row * SAMPLES;
 
     float sums[CHUNK_ELEMENTS];
     clear(sums);
@@ -44,11 +34,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int l = 0; l < LEVELS; ++l) {
         const LevelGeometry& level = params.level[l];
         const unsigned below = row_below(level);
-#pragma unroll 4
-        for (int s = POINT_OFFSETS.at[l]; s < POINT_OFFSETS.at[l + 1]; ++s) {
-            const Sample sample = sample_at(params, level, first + s);
+        for_samples_of_level(params, item.row, l, [&](float x, float y, float attention) {
+            const Sample sample = place_sample(level, x, y, attention);
             add_corners(load_corners(pixels, sample.offset, below), sample.weight, sums);
-        }
+        });
     }
     store_chunk(params, item, chunk, sums);
 }

@@ -16,7 +16,7 @@
 // are all the latency hiding there is; and shared memory takes what L1 would have had.
 //
 // The last barrier keeps every block alive until nobody reads from it any more.
-#include "ladder/rung.cuh"
+#include "ladder/sample_quads.cuh"
 #include "ptx_clusters.cuh"
 
 using namespace msda;
@@ -54,6 +54,9 @@ MSDA_DEVICE void stage(const ForwardParams& params, const unsigned char* pixels,
         first += count;
     }
     copy_async_wait_all();
+    // The cluster's barrier behind this call is all that the memory model asks for. Racecheck knows that copies are
+    // over at the block's own barrier.
+    __syncthreads();
 }
 
 }  // namespace
@@ -83,9 +86,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const LevelGeometry& level = params.level[l];
             if (is_resident(params, l)) {
                 const unsigned shift = static_cast<unsigned>(first) - static_cast<unsigned>(level.origin);
-#pragma unroll 4
-                for (int s = POINT_OFFSETS.at[l]; s < POINT_OFFSETS.at[l + 1]; ++s) {
-                    const Sample sample = sample_of(params, item.row, s);
+                for_samples_of_level(params, item.row, l, [&](float x, float y, float attention) {
+                    const Sample sample = place_sample(level, x, y, attention);
                     const unsigned top = sample.offset / (PIXEL_BYTES / 16) + shift;
                     const unsigned pixel[4] = {top, top + 1, top + level.row_pitch, top + level.row_pitch + 1};
                     Corners corners;
@@ -95,15 +97,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                                                                           pixel[c] % CLUSTER));
                     }
                     add_corners(corners, sample.weight, sums);
-                }
+                });
                 first += span(level);
             } else {
                 const unsigned below = row_below(level);
-#pragma unroll 4
-                for (int s = POINT_OFFSETS.at[l]; s < POINT_OFFSETS.at[l + 1]; ++s) {
-                    const Sample sample = sample_of(params, item.row, s);
+                for_samples_of_level(params, item.row, l, [&](float x, float y, float attention) {
+                    const Sample sample = place_sample(level, x, y, attention);
                     add_corners(load_corners(pixels, sample.offset, below), sample.weight, sums);
-                }
+                });
             }
         }
         store_chunk(params, item, chunk, sums);

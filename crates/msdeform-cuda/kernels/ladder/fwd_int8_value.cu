@@ -18,7 +18,7 @@
 //
 // A slab that has a value that is not finite gets a scale that is not finite, and so are its sums: store_chunk
 // computes them from the original values.
-#include "ladder/rung.cuh"
+#include "ladder/sample_quads.cuh"
 
 using namespace msda;
 
@@ -124,9 +124,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
         const long long below = static_cast<long long>(level.row_pitch) * BYTE_PIXEL;
         float of_level[LANE_CHANNELS], weights = 0.0f;
         clear(of_level);
-#pragma unroll 4
-        for (int s = POINT_OFFSETS.at[l]; s < POINT_OFFSETS.at[l + 1]; ++s) {
-            const Sample sample = sample_of(params, item.row, s);
+        for_samples_of_level(params, item.row, l, [&](float x, float y, float attention) {
+            const Sample sample = place_sample(level, x, y, attention);
             // Offsets count 16 bytes of halves, which are 8 here.
             const unsigned char* top = opaque_address(bytes + static_cast<unsigned long long>(sample.offset) * 8);
             Packet16 corner[4];
@@ -139,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
                 add_bytes(corner[c], sample.weight[c / 2][c % 2], of_level);
                 weights += sample.weight[c / 2][c % 2];
             }
-        }
+        });
 #pragma unroll
         for (int i = 0; i < LANE_CHANNELS; ++i) sums[i] += fmaf(-BIAS, weights, of_level[i]);
     }

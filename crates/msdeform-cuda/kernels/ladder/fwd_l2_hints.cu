@@ -1,13 +1,14 @@
 // L2 hints: fwd_vector_loads, each access with its own word about how long L2 should keep the line.
 //
 // Who owns what. As in fwd_vector_loads. Values are loaded with an evict_last policy (the last to leave),
-// locations with evict_first, weights past L1 (a 2-byte load takes no policy), outputs are stored as streaming.
+// locations and weights with evict_first, outputs are stored as streaming.
 //
 // Why. Same aim as fwd_l2_policy, per instruction instead of per launch: nothing is set aside, nothing needs the
 // host, and any kernel of a larger program can do it.
 //
-// When it loses. A policy is a 64-bit operand: two registers held through the loop. And there is nothing to
-// gain where the streams do not push values out: at any moment the GPU works on a few slabs of 1.25 MB.
+// When it loses. There is nothing to gain where the streams do not push values out, and at any moment the GPU works
+// on a few slabs of 1.25 MB. But evict_last outlives its use: lines of slabs that are done stay, and what the
+// running slab needs leaves before them. A policy is also a 64-bit operand, held through the loop.
 #include "ladder/lane_groups.cuh"
 
 using namespace msda;
@@ -19,17 +20,27 @@ struct Policies {
     CachePolicy pass;
 };
 
+// A load with a policy is four bytes or more: the word that a half is in, where rows are whole words.
+MSDA_DEVICE float hinted_weight(const ForwardParams& params, long long index, CachePolicy policy) {
+    if constexpr (SamplingStorage::BYTES == 4 || SAMPLES % 2 == 0) {
+        const long long byte = index * SamplingStorage::BYTES;
+        Packet<4> word;
+        load_hinted(word, static_cast<const unsigned char*>(params.weights) + byte / 4 * 4, policy);
+        const unsigned bits = byte % 4 == 0 ? word.word[0] : word.word[0] >> 16;
+        return SamplingStorage::to_float(static_cast<SamplingStorage::Bits>(bits));
+    } else {
+        return load_element<SamplingStorage>(params.weights, index);
+    }
+}
+
 MSDA_DEVICE Sample hinted_sample(const ForwardParams& params, long long row, int s, CachePolicy policy) {
     const long long index = row * SAMPLES + s;
     Packet<2 * SamplingStorage::BYTES> location;
     load_hinted(location, element_address<SamplingStorage>(params.locations, 2 * index), policy);
     float xy[2];
     unpack<SamplingStorage, 2>(location, xy);
-    Packet<SamplingStorage::BYTES> attention;
-    load_streaming(attention, element_address<SamplingStorage>(params.weights, index));
-    using Bits = SamplingStorage::Bits;
     return place_sample(params.level[level_of_sample(s)], xy[0], xy[1],
-                        SamplingStorage::to_float(static_cast<Bits>(attention.word[0])));
+                        hinted_weight(params, index, policy));
 }
 
 MSDA_DEVICE Corners hinted_corners(const unsigned char* chunk, unsigned offset, unsigned below,

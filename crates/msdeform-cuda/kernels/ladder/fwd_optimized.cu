@@ -2,12 +2,12 @@
 //
 // Who owns what. Four lanes own an item; a block owns THREADS / 4 neighbouring items. The block first copies their
 // locations and weights to shared memory, 16 bytes per lane and instruction; then every group walks its
-// samples and reads the coordinates from there, all four lanes the same word.
+// samples, four at a time, and reads their coordinates from there, all four lanes the same 16 bytes.
 //
 //   shared memory    [item][locations of the row, 16 bytes of padding]
 //                    [item][weights of the row, 16 bytes of padding]
 //
-// The padding: eight groups of a warp read the same sample of eight rows. Rows of 128 bytes would all start at bank
+// The padding: the groups of a warp read the same samples of eight rows. Rows of 128 bytes would all start at bank
 // 0; with the padding they start four banks apart.
 //
 // Why. The base of the ladder reads coordinates two bytes at a time through L1, where they compete with
@@ -65,21 +65,21 @@ extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS)
     if (own_group() >= items) return;
     const Item item = item_at(params, first + own_group());
     const unsigned char* pixels = item.pixels + own_chunk() * 16;
-    using Pair = Packet<2 * SamplingStorage::BYTES>;
-    const auto* own_locations = reinterpret_cast<const Pair*>(locations + own_group() * pitch(LOCATION_ROW));
-    const auto* own_weights = reinterpret_cast<const SamplingStorage::Bits*>(
-        weights + own_group() * pitch(WEIGHT_ROW));
+    const auto* own_locations =
+        reinterpret_cast<const RunLocations*>(locations + own_group() * pitch(LOCATION_ROW));
+    const auto* own_weights = reinterpret_cast<const RunWeights*>(weights + own_group() * pitch(WEIGHT_ROW));
 
     float sums[CHUNK_ELEMENTS];
     clear(sums);
 #pragma unroll 1
-    for (int s = 0; s < SAMPLES; ++s) {
-        const LevelGeometry& level = params.level[level_of_sample(s)];
-        float xy[2];
-        unpack<SamplingStorage, 2>(own_locations[s], xy);
-        const Sample sample =
-            place_sample(level, xy[0], xy[1], SamplingStorage::to_float(own_weights[s]));
-        add_corners(load_corners(pixels, sample.offset, row_below(level)), sample.weight, sums);
+    for (int run = 0; run < RUNS; ++run) {
+        const SampleRun found = unpack_run(own_locations[run], own_weights[run]);
+#pragma unroll
+        for (int i = 0; i < RUN; ++i) {
+            const LevelGeometry& level = params.level[level_of_sample(run * RUN + i)];
+            const Sample sample = sample_of_run(level, found, i);
+            add_corners(load_corners(pixels, sample.offset, row_below(level)), sample.weight, sums);
+        }
     }
     store_chunk(params, item, own_chunk(), sums);
 }

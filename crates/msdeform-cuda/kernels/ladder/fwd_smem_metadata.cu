@@ -11,7 +11,7 @@
 // the same bank, unless their groups stand in different columns. Readers are eight groups of one row: never in
 // each other's way.
 //
-// Why. Placing a sample is about 25 instructions and three loads; a quarter of the lanes now do it.
+// Why. Placing a sample is about 25 instructions and two loads; a quarter of the lanes now do it.
 //
 // When it loses. Records cost shared-memory wavefronts: two to write and three to read per sample of eight groups,
 // on the same data path that the gather needs.

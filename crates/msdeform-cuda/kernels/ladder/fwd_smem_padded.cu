@@ -15,7 +15,7 @@
 //
 // When it loses. L1 has the same banks and holds these levels anyway: 1160 pixels, 74 KB. What is staged was
 // never missed, and the larger levels, which are, get less L1.
-#include "ladder/rung.cuh"
+#include "ladder/sample_quads.cuh"
 
 using namespace msda;
 
@@ -83,9 +83,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const LevelGeometry& level = params.level[l];
             if (is_resident(params, l)) {
                 const unsigned below = level.row_pitch * ROW_BYTES;
-#pragma unroll 4
-                for (int s = POINT_OFFSETS.at[l]; s < POINT_OFFSETS.at[l + 1]; ++s) {
-                    const Sample sample = sample_of(params, item.row, s);
+                for_samples_of_level(params, item.row, l, [&](float x, float y, float attention) {
+                    const Sample sample = place_sample(level, x, y, attention);
                     const unsigned pixel =
                         sample.offset / (PIXEL_BYTES / 16) - static_cast<unsigned>(level.origin);
                     const unsigned char* top = rows + pixel * ROW_BYTES;
@@ -95,15 +94,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     load_row(corners.packet[2], top + below);
                     load_row(corners.packet[3], top + below + ROW_BYTES);
                     add_corners(corners, sample.weight, sums);
-                }
+                });
                 rows += span(level) * ROW_BYTES;
             } else {
                 const unsigned below = row_below(level);
-#pragma unroll 4
-                for (int s = POINT_OFFSETS.at[l]; s < POINT_OFFSETS.at[l + 1]; ++s) {
-                    const Sample sample = sample_of(params, item.row, s);
+                for_samples_of_level(params, item.row, l, [&](float x, float y, float attention) {
+                    const Sample sample = place_sample(level, x, y, attention);
                     add_corners(load_corners(pixels, sample.offset, below), sample.weight, sums);
-                }
+                });
             }
         }
         store_chunk(params, item, chunk, sums);

@@ -16,10 +16,10 @@
 //                                           3 4 7 8                 4 3 14 13
 //                                           9 ...                   5 8 9 12
 //
-// When it loses. All locations are read once more for the keys, 16 blocks a wave sort nothing else meanwhile, and the
-// order must be made again for every call: locations are a layer's output. Where locations are not local (uniform),
-// means say nothing and the order is only a permutation.
-#include "ladder/rung.cuh"
+// When it loses. All locations are read once more for the keys, a block per slab sorts while other multiprocessors
+// idle, and the order must be made again for every call: locations are a layer's output. Where locations are not
+// local (uniform), means say nothing and the order is only a permutation.
+#include "ladder/sample_quads.cuh"
 
 using namespace msda;
 
@@ -160,12 +160,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     clear(sums);
 #pragma unroll 1
     for (int l = 0; l < LEVELS; ++l) {
-        const unsigned below = row_below(params.level[l]);
-#pragma unroll 4
-        for (int s = POINT_OFFSETS.at[l]; s < POINT_OFFSETS.at[l + 1]; ++s) {
-            const Sample sample = sample_of(params, item.row, s);
+        const LevelGeometry& level = params.level[l];
+        const unsigned below = row_below(level);
+        for_samples_of_level(params, item.row, l, [&](float x, float y, float attention) {
+            const Sample sample = place_sample(level, x, y, attention);
             add_corners(load_corners(pixels, sample.offset, below), sample.weight, sums);
-        }
+        });
     }
     store_chunk(params, item, chunk, sums);
 }

@@ -20,8 +20,9 @@
 // to half; SPLIT adds the products with what rounding lost.
 //
 // When it loses. Half of B is zeros by parity, half of the rest by c1, three quarters of the result is off the
-// diagonal: 1/16 of the multiply-adds are wanted. A warp has one item: metadata comes by shuffles, the ends
-// of items are not overlapped. Loads stay what limits: tensor cores do not make L1 wider.
+// diagonal: 1/16 of the multiply-adds are wanted. A warp works on one item at a time: metadata comes by
+// shuffles, the ends of items are not overlapped. Bringing weights to where B wants them takes more
+// instructions than the products save.
 #include "ladder/rung.cuh"
 
 using namespace msda;
@@ -30,6 +31,7 @@ namespace {
 
 constexpr int WARPS = MSDA_KNOB_WARPS;
 constexpr bool SPLIT = MSDA_KNOB_SPLIT != 0;
+constexpr int ITEMS = 8;           // of a warp, one after the other
 constexpr int BATCH = 16;          // samples whose metadata a warp computes at once, (sample, y) a lane
 constexpr int LOADS = BATCH / 2;   // of a batch: two samples each
 
@@ -59,63 +61,9 @@ MSDA_DEVICE float exchange(float first, float second, int partner_mask, int keep
     return kept + shuffle_xor(given, partner_mask);
 }
 
-}  // namespace
-
-extern "C" __global__ void __launch_bounds__(WARPS * 32)
-    fwd_tensor_core(const __grid_constant__ ForwardParams params) {
-    const int lane = threadIdx.x % 32;
-    const long long index = static_cast<long long>(blockIdx.x) * WARPS + threadIdx.x / 32;
-    if (index >= item_count(params)) return;
-    const Item item = item_at(params, index);
-    const int x = lane & 1, c1 = lane >> 1 & 1, c0 = lane >> 2 & 1, y = lane >> 3 & 1, sample = lane >> 4;
-    const unsigned char* corner = item.pixels + x * PIXEL_BYTES + (2 * c1 + c0) * 16;
-
-    float product[2][2][4] = {};  // [c1][words 0 and 1, or 2 and 3 of the chunk][row, parity]
-#pragma unroll 1
-    for (int first = 0; first < SAMPLES; first += BATCH) {
-        const RowRecord record = row_record(params, item.row, first + lane / 2, lane % 2);
-        Packet16 loaded[LOADS];
-        unsigned high[LOADS], low[LOADS];
-#pragma unroll
-        for (int j = 0; j < LOADS; ++j) {
-            const int source = 2 * (2 * j + sample) + y;
-            load_readonly(loaded[j], chunk_at(corner, shuffle(record.offset, source)));
-            // The weight of this lane's corner, at the place of this lane's column's parity (bit 0 of g).
-            high[j] = (shuffle(record.high, source) >> 16 * x & 0xffffu) << 16 * c0;
-            if constexpr (SPLIT) low[j] = (shuffle(record.low, source) >> 16 * x & 0xffffu) << 16 * c0;
-        }
-#pragma unroll
-        for (int j = 0; j < LOADS; j += 2) {
-#pragma unroll
-            for (int words = 0; words < 2; ++words) {
-                const unsigned a[4] = {loaded[j].word[2 * words], loaded[j].word[2 * words + 1],
-                                       loaded[j + 1].word[2 * words], loaded[j + 1].word[2 * words + 1]};
-#pragma unroll
-                for (int c = 0; c < 2; ++c) {
-                    const bool mine = c1 == c;
-                    const unsigned b[2] = {mine ? high[j] : 0u, mine ? high[j + 1] : 0u};
-                    mma_f16_16x8x16(product[c][words], a, b);
-                    if constexpr (SPLIT) {
-                        const unsigned rest[2] = {mine ? low[j] : 0u, mine ? low[j + 1] : 0u};
-                        mma_f16_16x8x16(product[c][words], a, rest);
-                    }
-                }
-            }
-        }
-    }
-
-    // Row g and column 2t + parity: on the diagonal where t is (sample, y) of the row. The four lanes that hold the same
-    // channels there add up: the other sample's differ in bits 4 and 1, the other y's in bits 3 and 0.
-    float sums[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const float low_words = exchange(product[0][0][i], product[1][0][i], 18, sample);
-        const float high_words = exchange(product[0][1][i], product[1][1][i], 18, sample);
-        sums[i] = exchange(low_words, high_words, 9, y);
-    }
-    if ((lane & 3) != (lane >> 3)) return;
-
-    const int chunk = 2 * sample + c0;  // this lane kept c1 == sample, and words 2 y and 2 y + 1
+// Writes words 2 y and 2 y + 1 of a chunk. Zeros of B times a value that is not finite are NaN, also for channels that
+// have nothing to do with it: such sums are computed again.
+MSDA_DEVICE void store_words(const ForwardParams& params, const Item& item, int chunk, int y, float (&sums)[4]) {
     float zero = 0.0f;  // NaN if any sum is not finite
 #pragma unroll
     for (int i = 0; i < 4; ++i) zero = fmaf(sums[i], 0.0f, zero);
@@ -128,4 +76,71 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     Packet<8> packet;
     pack<ValueStorage, 4>(sums, packet);
     store(element_address<ValueStorage>(params.output, item.row * CHANNELS) + chunk * 16 + y * 8, packet);
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    fwd_tensor_core(const __grid_constant__ ForwardParams params) {
+    const int lane = threadIdx.x % 32;
+    const long long warp = static_cast<long long>(blockIdx.x) * WARPS + threadIdx.x / 32;
+    const int x = lane & 1, c1 = lane >> 1 & 1, c0 = lane >> 2 & 1, y = lane >> 3 & 1, sample = lane >> 4;
+    // Finding an item takes 64-bit divisions; the next one is the next query.
+    Item item;
+    for (int turn = 0; turn < ITEMS && warp * ITEMS + turn < item_count(params); ++turn) {
+        if (turn == 0 || item.query + 1 == params.queries) {
+            item = item_at(params, warp * ITEMS + turn);
+        } else {
+            ++item.query;
+            item.row += params.heads;
+        }
+        const unsigned char* corner = item.pixels + x * PIXEL_BYTES + (2 * c1 + c0) * 16;
+
+        float product[2][2][4] = {};  // [c1][words 0 and 1, or 2 and 3 of the chunk][row, parity]
+#pragma unroll 1
+        for (int first = 0; first < SAMPLES; first += BATCH) {
+            const RowRecord record = row_record(params, item.row, first + lane / 2, lane % 2);
+            Packet16 loaded[LOADS];
+            unsigned high[LOADS], low[LOADS];
+#pragma unroll
+            for (int j = 0; j < LOADS; ++j) {
+                const int source = 2 * (2 * j + sample) + y;
+                load_readonly(loaded[j], chunk_at(corner, shuffle(record.offset, source)));
+                // The weight of this lane's corner, at the place of this lane's column's parity (bit 0 of g).
+                high[j] = (shuffle(record.high, source) >> 16 * x & 0xffffu) << 16 * c0;
+                if constexpr (SPLIT) low[j] = (shuffle(record.low, source) >> 16 * x & 0xffffu) << 16 * c0;
+            }
+#pragma unroll
+            for (int j = 0; j < LOADS; j += 2) {
+#pragma unroll
+                for (int words = 0; words < 2; ++words) {
+                    const unsigned a[4] = {loaded[j].word[2 * words], loaded[j].word[2 * words + 1],
+                                           loaded[j + 1].word[2 * words], loaded[j + 1].word[2 * words + 1]};
+#pragma unroll
+                    for (int c = 0; c < 2; ++c) {
+                        const bool mine = c1 == c;
+                        const unsigned b[2] = {mine ? high[j] : 0u, mine ? high[j + 1] : 0u};
+                        mma_f16_16x8x16(product[c][words], a, b);
+                        if constexpr (SPLIT) {
+                            const unsigned rest[2] = {mine ? low[j] : 0u, mine ? low[j + 1] : 0u};
+                            mma_f16_16x8x16(product[c][words], a, rest);
+                        }
+                    }
+                }
+            }
+        }
+
+        // Row g and column 2t + parity: on the diagonal where t is (sample, y) of the row. The four lanes that hold
+        // the same channels there add up: the other sample's differ in bits 4 and 1, the other y's in bits 3 and 0.
+        float sums[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float low_words = exchange(product[0][0][i], product[1][0][i], 18, sample);
+            const float high_words = exchange(product[0][1][i], product[1][1][i], 18, sample);
+            sums[i] = exchange(low_words, high_words, 9, y);
+        }
+        // This lane kept c1 == sample, and words 2 y and 2 y + 1.
+        if ((lane & 3) == lane >> 3) store_words(params, item, 2 * sample + c0, y, sums);
+        sync_warp();
+    }
 }

@@ -9,10 +9,10 @@
 // four loads, bilinear weights, edges and conversions are one instruction, done by units that otherwise idle;
 // texels lie in two-dimensional blocks, so that a neighbourhood is a few cache lines.
 //
-// When it loses. The filter has 8-bit fractions: the error is its own (bound in fwd_texture.rs). A texel of 8 bytes is
-// fetched at half rate, and four channels per fetch make 8 fetches of what 16-byte loads do in four corners times
-// one warp-wide instruction. The values are copied first, every time they change.
-#include "ladder/rung.cuh"
+// When it loses. The filter has 8-bit fractions: the error is its own (bound in fwd_texture.rs). The unit finds
+// the corners and weighs them anew for every four channels, eight times a sample, at its own fixed rate. The values are
+// copied first, every time they change.
+#include "ladder/sample_quads.cuh"
 #include "ptx_textures.cuh"
 
 using namespace msda;
@@ -67,19 +67,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const float width = static_cast<float>(call.level[l].width);
         const float height = static_cast<float>(call.level[l].height);
         const LevelTexture texture = params.level_texture[l];
-#pragma unroll 4
-        for (int s = POINT_OFFSETS.at[l]; s < POINT_OFFSETS.at[l + 1]; ++s) {
-            const long long index = item.row * SAMPLES + s;
-            const float x = load_element<SamplingStorage>(call.locations, 2 * index) * width;
-            const float y = load_element<SamplingStorage>(call.locations, 2 * index + 1) * height;
-            const float attention = load_element<SamplingStorage>(call.weights, index);
+        for_samples_of_level(call, item.row, l, [&](float location_x, float location_y, float attention) {
+            const float x = location_x * width, y = location_y * height;
             // Written so that NaN fails. What is far outside is zero by itself; it may weigh anything.
             const bool counts = x > -0.5f && x < width + 0.5f && y > -0.5f && y < height + 0.5f;
             float texel[GROUP];
             sample_texture(texel, texture, layer, counts ? x : 0.0f, counts ? y : 0.0f);
 #pragma unroll
             for (int i = 0; i < GROUP; ++i) sums[i] = fmaf(counts ? attention : 0.0f, texel[i], sums[i]);
-        }
+        });
     }
 
     float zero = 0.0f;  // NaN if any sum is not finite

@@ -25,22 +25,25 @@ namespace {
 
 constexpr int WARPS = 8;
 
-}  // namespace
+// This warp's item; behind the last one for warps that have none.
+MSDA_DEVICE long long item_of_warp() {
+    return static_cast<long long>(blockIdx.x) * WARPS + threadIdx.x / 32;
+}
+MSDA_DEVICE Packet16* tiles_of_warp() {
+    return reinterpret_cast<Packet16*>(shared_memory() + threadIdx.x / 32 * ROUND_BYTES);
+}
 
 #if MSDA_KNOB_MAPS == 0
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32)
-    fwd_tma_tile(const __grid_constant__ ForwardParams params) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const long long index = static_cast<long long>(blockIdx.x) * WARPS + warp;
+using Params = ForwardParams;
+
+MSDA_DEVICE void compute(const Params& params) {
+    const long long index = item_of_warp();
     if (index >= item_count(params)) return;
-    Packet16* tiles = reinterpret_cast<Packet16*>(shared_memory()) + warp * ROUND_SAMPLES * TILE_PACKETS;
-    compute_with_cooperative_tiles(params, item_at(params, index), tiles, lane);
+    compute_with_cooperative_tiles(params, item_at(params, index), tiles_of_warp(), threadIdx.x % 32);
 }
 
 #else
-
-namespace {
 
 constexpr bool MAP_PER_SLAB = MSDA_KNOB_MAPS == 3;
 
@@ -60,17 +63,14 @@ MSDA_DEVICE void bring(Packet16* tile, const Params& params, int level, const Ti
     }
 }
 
-}  // namespace
-
-extern "C" __global__ void __launch_bounds__(WARPS * 32)
-    fwd_tma_tile(const __grid_constant__ Params params) {
+MSDA_DEVICE void compute(const Params& params) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int sample = lane / CHUNKS, chunk = lane % CHUNKS, flip = corner_flip(sample);
     const ForwardParams& call = params.call;
-    const long long index = static_cast<long long>(blockIdx.x) * WARPS + warp;
+    const long long index = item_of_warp();
     if (index >= item_count(call)) return;  // no barrier counts other warps
     const Item item = item_at(call, index);
-    Packet16* tiles = reinterpret_cast<Packet16*>(shared_memory()) + warp * ROUND_SAMPLES * TILE_PACKETS;
+    Packet16* tile = tiles_of_warp() + sample * TILE_PACKETS;
     Mbarrier* arrived = reinterpret_cast<Mbarrier*>(shared_memory() + WARPS * ROUND_BYTES) + warp;
     if (lane == 0) {
         mbarrier_init(arrived, 1);
@@ -87,20 +87,23 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
         TilePlace place;
         if (exists) {
             const int level = level_of_sample(s);
-            const long long from = item.row * SAMPLES + s;
-            place = place_tile(call.level[level], load_location(call, from), load_attention(call, from));
+            const SampleInputs inputs = load_sample(call, item.row * SAMPLES + s);
+            place = place_tile(call.level[level], inputs.location, inputs.attention);
             if (lane == 0) mbarrier_arrive_expect_bytes(arrived, samples_of_round(round) * TILE_BYTES);
-            if (chunk == 0) {
-                bring(tiles + sample * TILE_PACKETS, params, level, place, item.slab, arrived);
-            }
+            if (chunk == 0) bring(tile, params, level, place, item.slab, arrived);
         }
         mbarrier_wait(arrived, round % 2);
-        if (exists) {
-            add_tile(tiles + sample * TILE_PACKETS, chunk, flip, flipped(place.weight, flip), sums);
-        }
+        if (exists) add_tile(tile, chunk, flip, flipped(place.weight, flip), sums);
         sync_warp();  // the tiles have been read: the next round may overwrite them
     }
     store_exact(call, item, lane, combine_samples(sums, lane));
 }
 
 #endif
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    fwd_tma_tile(const __grid_constant__ Params params) {
+    compute(params);
+}

@@ -14,7 +14,7 @@
 
 using namespace msda;
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS, 512 / MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS, 768 / MSDA_KNOB_THREADS)
     fwd_warp_shuffle(const __grid_constant__ ForwardParams params) {
     const int lane = threadIdx.x % 32;
     const long long index =

@@ -43,7 +43,7 @@ MSDA_DEVICE void consume(const TiledParams& params, int warp, int lane) {
             }
             mbarrier_wait(Warps::full(buffer), at.parity);
             if (exists) add_tile(Warps::tile(buffer, sample), chunk, flip, weights, sums);
-            give_back<Warps>(buffer, lane);
+            mbarrier_arrive(Warps::empty(buffer));
         }
         store_exact(call, item, lane, combine_samples(sums, lane));
     }

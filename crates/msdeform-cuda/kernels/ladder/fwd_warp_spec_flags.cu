@@ -42,36 +42,23 @@ MSDA_DEVICE void wait_for(const unsigned* flag, unsigned number) {
 }
 
 MSDA_DEVICE void produce_with_flags(const TiledParams& params, int warp, int lane) {
-    using Fed = Feeding<Warps>;
-    static_assert(Fed::PASSES == 1, "two producers feed three consumers each");
-    const int sample = lane % ROUND_SAMPLES;
-    Fed feeding(warp, lane);
+    static_assert(Feeding<Warps>::PASSES == 1, "two producers feed three consumers each");
+    Feeding<Warps> feeding(params.call, warp, lane);
+    const int consumer = feeding.consumer[0], sample = feeding.sample;
     RingPosition<Warps> at;
-    unsigned number = 1;
-    for (long long first = Warps::first_item(); first < item_count(params.call);
-         first += Warps::items_per_turn()) {
-        feeding.take_turn(params.call, first);
-        const Item& item = feeding.item[0];
-#pragma unroll 1
-        for (int round = 0; round < ROUNDS; ++round, ++number, at.advance()) {
-            if (!feeding.has_item[0] || sample >= samples_of_round(round)) continue;
-            const int s = round * ROUND_SAMPLES + sample;
-            const int buffer = Warps::buffer(feeding.consumer[0], at.stage);
-            const long long from = item.row * SAMPLES + s;
-            const TilePlace place = place_tile(params.call.level[level_of_sample(s)],
-                                               load_location(params.call, from),
-                                               load_attention(params.call, from));
-            // The round that had this buffer before is done. Rounds 1 and 2 had none: done starts at 0.
-            wait_for(done_counter(feeding.consumer[0]), number - Warps::STAGES);
-            fence_before_copy();  // what the consumer read with ordinary loads, the engine overwrites
-            publish_weights<Warps>(buffer, sample, place);
-            store_release_block(ready_flag(buffer, sample), number);
-            if (sample == 0) {
-                mbarrier_arrive_expect_bytes(Warps::full(buffer), samples_of_round(round) * TILE_BYTES);
-            }
-            copy_tile(Warps::tile(buffer, sample), params.map[level_of_sample(s)], place, item.slab,
-                      Warps::full(buffer));
-        }
+    for (unsigned number = 1; feeding.has_turn(params.call); ++number, at.advance()) {
+        const auto tiles = feeding.place_and_advance(params.call);
+        if (!tiles.fed[0]) continue;
+        const int buffer = Warps::buffer(consumer, at.stage);
+        // The round that had this buffer before is done. Rounds 1 and 2 had none: done starts at 0.
+        wait_for(done_counter(consumer), number - Warps::STAGES);
+        fence_before_copy();  // what the consumer read with ordinary loads, the engine overwrites
+        announce<Warps>(buffer, sample, tiles.count);
+        if (!tiles.wanted[0]) continue;
+        publish_weights<Warps>(buffer, sample, tiles.place[0]);
+        store_release_block(ready_flag(buffer, sample), number);
+        copy_tile(Warps::tile(buffer, sample), params.map[tiles.level], tiles.place[0], tiles.slab[0],
+                  Warps::full(buffer));
     }
 }
 

@@ -1,8 +1,8 @@
 // Metadata once, by the producers, in shared memory beside the tiles.
 //
 // Who owns what. As in fwd_warp_spec, with PRODUCERS of the eight warps producing. A producer's lane that places
-// a sample also writes its four corner weights, 16 bytes, into the buffer; the arrival that announces the tiles
-// announces these too, because all eight lanes wrote before it (sync_warp, then one arrival, which releases).
+// a sample also writes its four corner weights, 16 bytes, into the buffer; its arrival at the full barrier, which
+// releases, announces them together with the tiles.
 //
 // Why. Consumers read 16 bytes instead of location and weight and some thirty instructions for where the sample
 // lies, which four lanes of each sample do redundantly there.

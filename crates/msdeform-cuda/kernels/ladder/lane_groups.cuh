@@ -36,20 +36,26 @@ constexpr int LOCATIONS_PER_LOAD = 16 / (2 * SamplingStorage::BYTES);
 constexpr int RUN = SAMPLES % LOCATIONS_PER_LOAD == 0 ? LOCATIONS_PER_LOAD : 1;
 constexpr int RUNS = SAMPLES / RUN;
 
+using RunLocations = Packet<2 * RUN * SamplingStorage::BYTES>;
+using RunWeights = Packet<RUN * SamplingStorage::BYTES>;
+
 struct SampleRun {
     float xy[2 * RUN];
     float attention[RUN];
 };
-MSDA_DEVICE SampleRun load_run(const ForwardParams& params, long long row, int run) {
-    const long long index = row * SAMPLES + run * RUN;
-    Packet<2 * RUN * SamplingStorage::BYTES> locations;
-    Packet<RUN * SamplingStorage::BYTES> weights;
-    load_readonly(locations, element_address<SamplingStorage>(params.locations, 2 * index));
-    load_readonly(weights, element_address<SamplingStorage>(params.weights, index));
+MSDA_DEVICE SampleRun unpack_run(const RunLocations& locations, const RunWeights& weights) {
     SampleRun found;
     unpack<SamplingStorage, 2 * RUN>(locations, found.xy);
     unpack<SamplingStorage, RUN>(weights, found.attention);
     return found;
+}
+MSDA_DEVICE SampleRun load_run(const ForwardParams& params, long long row, int run) {
+    const long long index = row * SAMPLES + run * RUN;
+    RunLocations locations;
+    RunWeights weights;
+    load_readonly(locations, element_address<SamplingStorage>(params.locations, 2 * index));
+    load_readonly(weights, element_address<SamplingStorage>(params.weights, index));
+    return unpack_run(locations, weights);
 }
 MSDA_DEVICE Sample sample_of_run(const LevelGeometry& level, const SampleRun& run, int i) {
     return place_sample(level, run.xy[2 * i], run.xy[2 * i + 1], run.attention[i]);

@@ -35,6 +35,15 @@ MSDA_DEVICE float load_attention(const ForwardParams& params, long long sample) 
     return load_element<SamplingStorage>(params.weights, sample);
 }
 
+// One sample, as stored.
+struct SampleInputs {
+    Location location;
+    float attention;
+};
+MSDA_DEVICE SampleInputs load_sample(const ForwardParams& params, long long sample) {
+    return {load_location(params, sample), load_attention(params, sample)};
+}
+
 // ---- from eight partial sums to one channel per lane ---------------------------------------------
 
 // Half of what a lane still holds goes to its partner, the other half is added to: 4 + 2 + 1 exchanges.

@@ -8,21 +8,12 @@ namespace msda {
 
 constexpr int WARP_SAMPLES = 32;
 
-// One sample of an item, as stored.
-struct SampleInputs {
-    Location location;
-    float attention;
-};
-
 // This lane's sample of the batch that starts at `first`. A lane behind the last sample has the batch's first
 // one again, without weight.
 MSDA_DEVICE SampleInputs load_inputs(const ForwardParams& params, long long row, int first, int lane) {
     const bool exists = first + lane < SAMPLES;
-    const long long sample = row * SAMPLES + first + (exists ? lane : 0);
-    SampleInputs inputs;
-    inputs.location = load_location(params, sample);
-    const float attention = load_attention(params, sample);
-    inputs.attention = exists ? attention : 0.0f;
+    SampleInputs inputs = load_sample(params, row * SAMPLES + first + (exists ? lane : 0));
+    if (!exists) inputs.attention = 0.0f;
     return inputs;
 }
 

@@ -3,8 +3,11 @@
 //
 // Every consumer warp has a ring of STAGES buffers, a round's eight tiles each, with two mbarriers per buffer:
 //
-//     full   one arrival by the producer, which announces the bytes, and the bytes: the consumer waits
-//     empty  one arrival by the consumer, which has read them:                      the producer waits
+//     full   eight producer lanes arrive, one of which announces the bytes, and the bytes: the consumer waits
+//     empty  the 32 consumer lanes arrive, which have read them:                          the producer waits
+//
+// Every lane arrives for itself. One could vouch for its warp after a sync_warp, with fewer arrivals; but then
+// neither compute-sanitizer nor a reader sees whose accesses a phase has ordered.
 //
 // What must hold, and why nothing hangs. A ring has exactly one warp at each end, and both walk the same
 // items and rounds, found by the same arithmetic from the same numbers: each barrier is reached as often
@@ -51,8 +54,8 @@ struct Roles {
     // Called by every thread of the block, once.
     MSDA_DEVICE static void make_rings() {
         if (threadIdx.x < BUFFERS) {
-            mbarrier_init(full(threadIdx.x), 1);
-            mbarrier_init(empty(threadIdx.x), 1);
+            mbarrier_init(full(threadIdx.x), ROUND_SAMPLES);
+            mbarrier_init(empty(threadIdx.x), 32);
             mbarrier_init_fence();
         }
         __syncthreads();
@@ -80,81 +83,125 @@ struct RingPosition {
 
 // ---- producers -------------------------------------------------------------------------------------
 // Eight lanes feed one consumer, a sample each, so that a producer places the samples of four consumers at
-// once. Producer p has consumers p, p + PRODUCERS, p + 2 PRODUCERS and so on.
+// once. Producer p has consumers p, p + PRODUCERS, p + 2 PRODUCERS and so on. Locations and weights of a round
+// are loaded one round ahead: they come from DRAM, and nobody else covers a producer's wait.
 
 template <typename R>
 struct Feeding {
     static constexpr int FED = (R::CONSUMERS + R::PRODUCERS - 1) / R::PRODUCERS;  // by one producer
     static constexpr int PASSES = (FED + 3) / 4;
 
-    int consumer[PASSES];
-    Item item[PASSES];  // of this turn
-    bool has_item[PASSES];
+    // What a lane hands over in one round, a pass each.
+    struct Tiles {
+        bool fed[PASSES];     // the lane's consumer has an item: the lane arrives
+        bool wanted[PASSES];  // and the lane has a sample of the round
+        int slab[PASSES];
+        TilePlace place[PASSES];
+        int level;
+        int count;  // of the round, for each consumer
+    };
 
-    MSDA_DEVICE Feeding(int warp, int lane) {
+    int sample;
+    int consumer[PASSES];
+    long long first = R::first_item();
+    int round = 0;
+    bool has_item[PASSES];
+    long long row[PASSES];
+    int slab[PASSES];
+    SampleInputs inputs[PASSES];
+
+    MSDA_DEVICE Feeding(const ForwardParams& params, int warp, int lane) : sample(lane % ROUND_SAMPLES) {
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass) {
             consumer[pass] = warp + (4 * pass + lane / ROUND_SAMPLES) * R::PRODUCERS;
         }
+        take_turn(params);
+        load(params);
     }
-    MSDA_DEVICE void take_turn(const ForwardParams& params, long long first) {
+    // The same for all lanes: whether the block has a turn.
+    MSDA_DEVICE bool has_turn(const ForwardParams& params) const { return first < item_count(params); }
+
+    // Places the samples of this round and starts loading the next one's.
+    MSDA_DEVICE Tiles place_and_advance(const ForwardParams& params) {
+        Tiles tiles;
+        tiles.count = samples_of_round(round);
+        tiles.level = level_of_sample(at_most(round * ROUND_SAMPLES + sample, SAMPLES - 1));
+#pragma unroll
+        for (int pass = 0; pass < PASSES; ++pass) {
+            tiles.fed[pass] = has_item[pass];
+            tiles.wanted[pass] = has_item[pass] && sample < tiles.count;
+            tiles.slab[pass] = slab[pass];
+            tiles.place[pass] = place_tile(params.level[tiles.level], inputs[pass].location,
+                                           inputs[pass].attention);
+        }
+        if (++round == ROUNDS) {
+            round = 0;
+            first += R::items_per_turn();
+            take_turn(params);
+        }
+        load(params);
+        return tiles;
+    }
+
+private:
+    MSDA_DEVICE void take_turn(const ForwardParams& params) {
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass) {
             const long long index = first + consumer[pass];
             has_item[pass] = consumer[pass] < R::CONSUMERS && index < item_count(params);
-            if (has_item[pass]) item[pass] = item_at(params, index);
+            if (has_item[pass]) {
+                const Item item = item_at(params, index);
+                row[pass] = item.row;
+                slab[pass] = item.slab;
+            }
+        }
+    }
+    MSDA_DEVICE void load(const ForwardParams& params) {
+#pragma unroll
+        for (int pass = 0; pass < PASSES; ++pass) {
+            inputs[pass] = {};
+            if (has_item[pass] && sample < samples_of_round(round)) {
+                inputs[pass] = load_sample(params, row[pass] * SAMPLES + round * ROUND_SAMPLES + sample);
+            }
         }
     }
 };
+
+// A producer lane's arrival. The first lane's says how many bytes there will be; copies of the others may
+// arrive before that, but the phase waits for this lane.
+template <typename R>
+MSDA_DEVICE void announce(int buffer, int sample, int tiles) {
+    if (sample == 0) {
+        mbarrier_arrive_expect_bytes(R::full(buffer), tiles * TILE_BYTES);
+    } else {
+        mbarrier_arrive(R::full(buffer));
+    }
+}
 
 // The whole life of a producer warp. `publish(buffer, sample, place)` writes what else the consumer is told
 // about a sample, before the buffer is announced.
 template <typename R, typename Publish>
 MSDA_DEVICE void produce(const TiledParams& params, int warp, int lane, Publish publish) {
-    const int sample = lane % ROUND_SAMPLES;
-    Feeding<R> feeding(warp, lane);
+    Feeding<R> feeding(params.call, warp, lane);
     RingPosition<R> at;
-    for (long long first = R::first_item(); first < item_count(params.call);
-         first += R::items_per_turn()) {
-        feeding.take_turn(params.call, first);
-#pragma unroll 1
-        for (int round = 0; round < ROUNDS; ++round, at.advance()) {
-            const int s = round * ROUND_SAMPLES + sample;
+    for (; feeding.has_turn(params.call); at.advance()) {
+        const auto tiles = feeding.place_and_advance(params.call);
+        const int sample = feeding.sample;
 #pragma unroll
-            for (int pass = 0; pass < Feeding<R>::PASSES; ++pass) {
-                const int buffer = R::buffer(feeding.consumer[pass], at.stage);
-                const Item& item = feeding.item[pass];
-                const bool feeds = feeding.has_item[pass] && sample < samples_of_round(round);
-                TilePlace place = {};
-                if (feeds) {
-                    const long long from = item.row * SAMPLES + s;
-                    place = place_tile(params.call.level[level_of_sample(s)],
-                                       load_location(params.call, from),
-                                       load_attention(params.call, from));
-                    mbarrier_wait(R::empty(buffer), at.parity ^ 1u);
-                    publish(buffer, sample, place);
-                }
-                sync_warp();  // what all eight lanes published comes before the one arrival
-                if (feeds && sample == 0) {
-                    mbarrier_arrive_expect_bytes(R::full(buffer), samples_of_round(round) * TILE_BYTES);
-                }
-                if (feeds) {
-                    copy_tile(R::tile(buffer, sample), params.map[level_of_sample(s)], place, item.slab,
-                              R::full(buffer));
-                }
+        for (int pass = 0; pass < Feeding<R>::PASSES; ++pass) {
+            const int buffer = R::buffer(feeding.consumer[pass], at.stage);
+            if (tiles.fed[pass]) mbarrier_wait(R::empty(buffer), at.parity ^ 1u);
+            if (tiles.wanted[pass]) publish(buffer, sample, tiles.place[pass]);
+            if (tiles.fed[pass]) announce<R>(buffer, sample, tiles.count);
+            if (tiles.wanted[pass]) {
+                copy_tile(R::tile(buffer, sample), params.map[tiles.level], tiles.place[pass],
+                          tiles.slab[pass], R::full(buffer));
             }
         }
     }
 }
 
 // ---- consumers -------------------------------------------------------------------------------------
-
-// The buffer was read by every lane of the warp.
-template <typename R>
-MSDA_DEVICE void give_back(int buffer, int lane) {
-    sync_warp();
-    if (lane == 0) mbarrier_arrive(R::empty(buffer));
-}
 
 // The whole life of a consumer warp that finds the weights of its samples beside their tiles.
 template <typename R>
@@ -177,7 +224,7 @@ MSDA_DEVICE void consume_with_metadata(const TiledParams& params, int warp, int 
                 for (int c = 0; c < 4; ++c) weights.corner[c] = bits_to_float(packet.word[c]);
                 add_tile(R::tile(buffer, sample), chunk, flip, weights, sums);
             }
-            give_back<R>(buffer, lane);
+            mbarrier_arrive(R::empty(buffer));
         }
         store_exact(params.call, item_at(params.call, index), lane, combine_samples(sums, lane));
     }

@@ -262,7 +262,7 @@ impl<P> Prepared<P> {
     ) -> Result<Self> {
         let make = |Choice { variant, knobs }: &Choice| {
             let made = Self::new(engine, *variant, call, knobs, &params)?;
-            match made.knobs_if_maps_are_refused(*variant)? {
+            match made.knobs_if_maps_are_refused(engine.context(), *variant)? {
                 Some(knobs) => Self::new(engine, *variant, call, &knobs, &params),
                 None => Ok(made),
             }
@@ -321,13 +321,18 @@ impl<P> Prepared<P> {
 
     /// The knobs with which the variant does without its tensor maps, if the driver refuses to make these.
     /// It is asked before the first launch, with an address like any other, which it only stores.
-    fn knobs_if_maps_are_refused(&self, variant: &dyn Variant) -> Result<Option<KnobChoices>> {
+    fn knobs_if_maps_are_refused(
+        &self,
+        context: &Context,
+        variant: &dyn Variant,
+    ) -> Result<Option<KnobChoices>> {
         const ANY_ADDRESS: u64 = 1 << 32;
         let (Preamble::Maps(maps, _), Some((knob, value))) =
             (&self.preamble, self.configuration.without_maps)
         else {
             return Ok(None);
         };
+        let _entered = context.enter()?;
         if maps.iter().all(|map| EncodedMap::new(ANY_ADDRESS, map).is_ok()) {
             return Ok(None);
         }

@@ -5,7 +5,7 @@ use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec}
 use super::chunked_sample::sampling_alignment;
 use super::grad_output_rows::{PACK, PackStep};
 use super::sample_gradients::{
-    SAMPLE_BLOCKS, SAMPLE_WARPS, SampleStep, THIN, TILE_HEIGHT, TILE_WIDTH,
+    self, SAMPLE_BLOCKS, SAMPLE_WARPS, SampleStep, THIN, TILE_HEIGHT, TILE_WIDTH,
 };
 use super::tile_lists::{
     ENTRY_BYTES, GATHER_BLOCKS, ListKnobs, ListSizes, ORDERED, check, has_unowned_pixels,
@@ -34,8 +34,8 @@ static SPEC: VariantSpec = VariantSpec {
 
 const FEW: Knob = Knob {
     name: "FEW",
-    values: &[0, 4, 8, 16, 32],
-    meaning: "entries up to which a list is summed in the lanes, not on tensor cores",
+    values: &[0, 32],
+    meaning: "entries of a group of tiles up to which it is summed in the lanes, not on tensor cores",
 };
 static KNOBS: &[Knob] = &[
     FEW,
@@ -109,10 +109,14 @@ impl Variant for BwdLevelSort {
         let problem = call.problem;
         let list_knobs = ListKnobs::of(call, knobs)?;
         let (wants_value, wants_samples) = (call.gradients().value, call.gradients().of_samples());
-        // In one launch, unless the caller wants other blocks.
-        let together = wants_value && wants_samples && knobs.get(SAMPLE_WARPS.name).is_none();
+        // In one launch where they are small, unless the caller wants other blocks.
+        let together = wants_value
+            && wants_samples
+            && sample_gradients::is_small(call)
+            && knobs.get(SAMPLE_WARPS.name).is_none();
         let samples = SampleStep::of(call, knobs, together.then_some(SORT_WARPS))?;
         let pack = PackStep::of(call, knobs)?;
+        let few = knobs.get(FEW.name).unwrap_or(32);
         let mut pipeline = Pipeline::default();
         pack.queue(problem, &mut pipeline);
         if wants_value {
@@ -131,13 +135,11 @@ impl Variant for BwdLevelSort {
             } else {
                 pipeline.launch("sort", sort);
             }
-            pipeline.launch("gather", lists.gather(problem.dtype())?);
+            pipeline.launch("gather", lists.gather_groups(problem, few > 0)?);
         }
         if wants_samples && !together {
             pipeline.launch("samples", samples.geometry);
         }
-        let default = if problem.dtype() == DType::F32 { 16 } else { 8 };
-        let few = knobs.get(FEW.name).unwrap_or(default);
         let mut chosen = vec![("PIECE", 0), (FEW.name, few), pack.knob()];
         chosen.extend(list_knobs.values());
         chosen.extend(samples.knobs);
@@ -186,8 +188,8 @@ mod tests {
         assert_eq!(names, ["sort_and_samples", "gather"]);
         assert_eq!(
             pipeline.launches().next().unwrap().1.grid,
-            [5, 16, 2],
-            "4 levels of 16 images and heads; 5 times 64 queries of 8 pairs of heads"
+            [19, 16, 2],
+            "4 levels of 16 images and heads; 19 times 16 queries of 8 pairs of heads"
         );
         assert_eq!(pipeline.workspace_bytes / 1_000_000, 3);
     }

@@ -128,7 +128,7 @@ impl Variant for BwdTileSort {
             );
             pipeline.launch("plan", launch(1, PLAN_THREADS, PLAN_THREADS as usize / 32 * 16, 1));
             pipeline.launch("scatter", sort);
-            pipeline.launch("gather", lists.gather(problem.dtype())?);
+            pipeline.launch("gather", lists.gather_pieces(problem.dtype())?);
             pipeline.launch(
                 "combine",
                 launch(64, 32 * COMBINE_WARPS, COMBINE_WARPS as usize * 16 * 32 * 4, lists.slices),

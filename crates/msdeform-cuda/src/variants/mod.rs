@@ -478,8 +478,9 @@ mod tests {
 
     #[test]
     fn a_variant_refuses_the_other_direction_and_a_promise_it_cannot_keep() {
-        let (problem, device) = (problem(ValueLayout::Interleaved, 1, 16, 8), DeviceProps::h200());
+        let device = DeviceProps::h200();
         for variant in REGISTRY {
+            let problem = problem(variant.spec().layouts[0], 1, 16, 8);
             for direction in Direction::ALL {
                 let mut call = Call::in_direction(direction, &problem, &device);
                 let fits = direction == variant.spec().direction;

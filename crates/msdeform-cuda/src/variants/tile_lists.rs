@@ -13,6 +13,7 @@ const TILE_SIDE: usize = 4;
 const SLICE_CHANNELS: usize = 32;
 const SLICE_SUMS: usize = TILE_SIDE * TILE_SIDE * SLICE_CHANNELS;
 const GATHER_WARPS: usize = 4;
+const GROUP_TILES: usize = 4;
 const PIECE_BYTES: usize = 16;
 /// Queries that the 18 bits of an 8-byte entry tell apart.
 const SHORT_ENTRY_QUERIES: usize = 1 << 18;
@@ -99,13 +100,34 @@ impl ListSizes {
         self.slabs.min(65_535) as u32
     }
 
-    /// The step gather: a warp per piece.
-    pub(super) fn gather(&self, dtype: DType) -> Result<LaunchGeometry, String> {
+    /// The step gather where lists are cut: a warp per piece.
+    pub(super) fn gather_pieces(&self, dtype: DType) -> Result<LaunchGeometry, String> {
+        self.gather(dtype, self.max_pieces)
+    }
+
+    /// The step gather where they are not: a warp per group of tiles, several tiles where few entries are
+    /// expected and `groups` says so. Levels are along z.
+    pub(super) fn gather_groups(
+        &self,
+        problem: &Problem,
+        groups: bool,
+    ) -> Result<LaunchGeometry, String> {
+        let of_level = |(level, tiles): (usize, usize)| {
+            let samples = problem.queries() * problem.level_samples(level).len();
+            let is_sparse = groups && samples / GROUP_TILES <= tiles;
+            tiles.div_ceil(if is_sparse { GROUP_TILES } else { 1 })
+        };
+        let widest = level_tiles(problem).enumerate().map(of_level).max().unwrap_or(0);
+        let mut geometry = self.gather(problem.dtype(), widest)?;
+        geometry.grid[2] *= problem.levels().len() as u32;
+        Ok(geometry)
+    }
+
+    fn gather(&self, dtype: DType, warps: usize) -> Result<LaunchGeometry, String> {
         const TENT_BYTES: usize = 2 * TILE_SIDE * 36 * 4;
         let stage = 32 * SLICE_CHANNELS * dtype.size_bytes() + TENT_BYTES;
-        let blocks = u32::try_from(self.max_pieces.div_ceil(GATHER_WARPS))
-            .ok()
-            .filter(|&blocks| blocks < 1 << 31);
+        let blocks =
+            u32::try_from(warps.div_ceil(GATHER_WARPS)).ok().filter(|&blocks| blocks < 1 << 31);
         Ok(LaunchGeometry {
             grid: [
                 blocks.ok_or("more pieces than a grid holds")?,

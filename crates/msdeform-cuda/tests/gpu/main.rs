@@ -7,6 +7,7 @@
 mod backward;
 mod cases;
 mod conformance;
+mod contention;
 mod faults;
 mod gradients;
 mod jit;
@@ -51,6 +52,7 @@ fn main() {
     trials.extend(conformance::trials().into_iter().map(needs(1)));
     trials.extend(ladder::trials().into_iter().map(needs(1)));
     trials.extend(backward::trials().into_iter().map(needs(1)));
+    trials.extend(contention::trials().into_iter().map(needs(1)));
     trials.extend(launches::trials().into_iter().map(needs(1)));
     trials.extend(faults::trials().into_iter().map(needs(1)));
     trials.extend(jit::trials().into_iter().map(needs(1)));

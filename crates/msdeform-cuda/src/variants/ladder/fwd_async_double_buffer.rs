@@ -5,6 +5,7 @@ use msdeform::Numerics;
 use super::{AMPERE, Rung, anything, grid_over_items, spec};
 use crate::driver::LaunchGeometry;
 use crate::sources::kernel_source;
+use crate::variants::chunked_sample::sampling_alignment;
 use crate::variants::{Configuration, Knob};
 
 const THREADS: u32 = 128;
@@ -44,7 +45,7 @@ pub(super) static RUNG: Rung = Rung {
         Ok(Configuration {
             knobs: vec![("POINTS", points), ("PADDING", padding)],
             pipeline: geometry.into(),
-            sampling_alignment: call.problem.sampling_dtype().size_bytes(),
+            sampling_alignment: sampling_alignment(call),
             ..Configuration::default()
         })
     },

@@ -30,7 +30,7 @@ pub(super) static RUNG: Rung = Rung {
     since: AMPERE,
     supports: anything,
     configure: |call, knobs| {
-        let stages = knobs.get("STAGES").unwrap_or(4);
+        let stages = knobs.get("STAGES").unwrap_or(2);
         // Four corners of 16 bytes.
         let mut configuration = lane_groups::launch_with_shared(call, knobs, 64 * stages as u64)?;
         configuration.knobs.push(("STAGES", stages));

@@ -5,6 +5,7 @@ use msdeform::Numerics;
 use super::{AMPERE, Rung, anything, grid_over_items, spec};
 use crate::driver::LaunchGeometry;
 use crate::sources::kernel_source;
+use crate::variants::chunked_sample::sampling_alignment;
 use crate::variants::{Configuration, Knob};
 
 /// Items of a warp: four lanes each.
@@ -31,7 +32,7 @@ pub(super) static RUNG: Rung = Rung {
         Ok(Configuration {
             knobs: vec![("THREADS", threads)],
             pipeline: LaunchGeometry::linear(blocks, threads as u32).into(),
-            sampling_alignment: call.problem.sampling_dtype().size_bytes(),
+            sampling_alignment: sampling_alignment(call),
             ..Configuration::default()
         })
     },

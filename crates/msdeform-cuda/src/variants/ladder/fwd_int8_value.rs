@@ -6,6 +6,7 @@ use super::{AMPERE, Rung, anything, grid_over_items, spec};
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
 use crate::sources::kernel_source;
+use crate::variants::chunked_sample::sampling_alignment;
 use crate::variants::{Call, Configuration};
 
 const THREADS: u32 = 256;
@@ -50,7 +51,7 @@ pub(super) static RUNG: Rung = Rung {
         pipeline.launch("", LaunchGeometry::linear(blocks, THREADS));
         Ok(Configuration {
             pipeline,
-            sampling_alignment: call.problem.sampling_dtype().size_bytes(),
+            sampling_alignment: sampling_alignment(call),
             grid_aux: i32::try_from(spatial).map_err(|_| format!("{spatial} pixels of a slab"))?,
             ..Configuration::default()
         })

@@ -26,7 +26,7 @@ pub(super) static RUNG: Rung = Rung {
     since: AMPERE,
     supports: anything,
     configure: |call, knobs| {
-        let queries = knobs.get("QUERIES").unwrap_or(2);
+        let queries = knobs.get("QUERIES").unwrap_or(4);
         let threads = knobs.get(THREADS.name).unwrap_or(DEFAULT_THREADS);
         let items_per_block = threads as u64 / GROUP_LANES * queries as u64;
         let blocks = grid_over_items(call, items_per_block)?;

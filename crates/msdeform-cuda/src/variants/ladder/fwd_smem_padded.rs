@@ -6,6 +6,7 @@ use super::resident::{grid_over_shares, resident_levels, shares_of_a_slab};
 use super::{AMPERE, CHANNELS, Rung, anything, spec};
 use crate::driver::LaunchGeometry;
 use crate::sources::kernel_source;
+use crate::variants::chunked_sample::sampling_alignment;
 use crate::variants::{Configuration, Knob};
 
 const THREADS: u64 = 1024;
@@ -43,7 +44,7 @@ pub(super) static RUNG: Rung = Rung {
         Ok(Configuration {
             knobs: vec![("PADDING", padding)],
             pipeline: geometry.into(),
-            sampling_alignment: call.problem.sampling_dtype().size_bytes(),
+            sampling_alignment: sampling_alignment(call),
             grid_aux: mask,
             ..Configuration::default()
         })

@@ -6,6 +6,7 @@ use super::{AMPERE, Rung, anything, grid_over_items, items, spec};
 use crate::driver::LaunchGeometry;
 use crate::pipeline::Pipeline;
 use crate::sources::kernel_source;
+use crate::variants::chunked_sample::sampling_alignment;
 use crate::variants::{Configuration, Knob};
 
 const THREADS: u32 = 128;
@@ -46,8 +47,9 @@ pub(super) static RUNG: Rung = Rung {
         Ok(Configuration {
             knobs: vec![("CURVE", curve)],
             pipeline,
-            // A location's two coordinates are one load.
-            sampling_alignment: 2 * call.problem.sampling_dtype().size_bytes(),
+            // The keys read both coordinates of a location at once.
+            sampling_alignment: sampling_alignment(call)
+                .max(2 * call.problem.sampling_dtype().size_bytes()),
             ..Configuration::default()
         })
     },

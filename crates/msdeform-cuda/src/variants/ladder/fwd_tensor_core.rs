@@ -7,6 +7,9 @@ use crate::driver::LaunchGeometry;
 use crate::sources::kernel_source;
 use crate::variants::{Configuration, Knob};
 
+/// Items that a warp computes one after the other.
+const ITEMS_PER_WARP: u64 = 8;
+
 /// See `kernels/ladder/fwd_tensor_core.cu`.
 pub(super) static RUNG: Rung = Rung {
     spec: &spec(
@@ -31,7 +34,7 @@ pub(super) static RUNG: Rung = Rung {
     configure: |call, knobs| {
         let split = knobs.get("SPLIT").unwrap_or(0);
         let warps = knobs.get("WARPS").unwrap_or(4);
-        let blocks = grid_over_items(call, warps as u64)?;
+        let blocks = grid_over_items(call, warps as u64 * ITEMS_PER_WARP)?;
         Ok(Configuration {
             knobs: vec![("SPLIT", split), ("WARPS", warps)],
             pipeline: LaunchGeometry::linear(blocks, 32 * warps as u32).into(),

@@ -8,6 +8,7 @@ use crate::driver::LaunchGeometry;
 use crate::pipeline::Pipeline;
 use crate::preamble::LevelTextures;
 use crate::sources::kernel_source;
+use crate::variants::chunked_sample::sampling_alignment;
 use crate::variants::Configuration;
 
 const THREADS: u32 = 256;
@@ -38,7 +39,7 @@ pub(super) static RUNG: Rung = Rung {
         Ok(Configuration {
             pipeline,
             textures: Some(LevelTextures),
-            sampling_alignment: call.problem.sampling_dtype().size_bytes(),
+            sampling_alignment: sampling_alignment(call),
             ..Configuration::default()
         })
     },

@@ -27,12 +27,22 @@ pub(super) fn resident_levels(call: &Call<'_>, capacity_pixels: u64) -> Result<(
     Ok((mask, pixels))
 }
 
-/// Into how many shares the queries of a slab are cut so that about two rounds of `holders` (blocks or clusters
-/// that run at once) are busy; never more than there are turns of `items_per_turn` queries.
+/// Of all rounds, the part that must have work.
+const BUSY: f64 = 0.95;
+/// Every share copies the levels once more: no more than so many rounds.
+const MOST_ROUNDS: u64 = 4;
+
+/// Into how many shares the queries of a slab are cut: the fewest with which the rounds of `holders` (blocks or
+/// clusters that run at once) are nearly full; never more than there are turns of `items_per_turn` queries.
 pub(super) fn shares_of_a_slab(call: &Call<'_>, holders: u64, items_per_turn: u64) -> u64 {
     let slabs = (call.problem.batch() * call.problem.heads()) as u64;
     let turns = (call.problem.queries() as u64).div_ceil(items_per_turn);
-    (2 * holders).div_ceil(slabs).clamp(1, turns.max(1))
+    let most = (MOST_ROUNDS * holders).div_ceil(slabs).clamp(1, turns.max(1));
+    let busy = |shares: u64| {
+        let parts = slabs * shares;
+        parts as f64 / (parts.div_ceil(holders) * holders) as f64
+    };
+    (1..=most).find(|&shares| busy(shares) >= BUSY).unwrap_or(most)
 }
 
 /// A grid of so many shares of every slab.
@@ -88,8 +98,9 @@ mod tests {
         let device = DeviceProps::h200();
         let problem = seed(ValueLayout::HeadMajor);
         let call = Call::new(&problem, &device);
-        assert_eq!(shares_of_a_slab(&call, 132, 256), 6);
-        assert_eq!(shares_of_a_slab(&call, 16, 2048), 1);
+        assert_eq!(shares_of_a_slab(&call, 132, 256), 8, "384 blocks: 2.9 rounds of 3");
+        assert_eq!(shares_of_a_slab(&call, 66, 512), 4, "192 clusters: 2.9 rounds of 3");
+        assert_eq!(shares_of_a_slab(&call, 16, 2048), 1, "48 clusters: 3 rounds");
         let one = problem.to_builder().queries(1).build().unwrap();
         assert_eq!(shares_of_a_slab(&Call::new(&one, &device), 132, 256), 1);
     }

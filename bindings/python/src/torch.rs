@@ -1,0 +1,411 @@
+//! Ordinary calls on PyTorch's tensors, from the objects to the launch.
+//!
+//! A small kernel takes less time than Python and PyTorch's dispatcher take to call it. A call is ordinary if
+//! its tensors are plain ones and nothing in PyTorch wants to see it: no mode, trace, profiler, transform. Then
+//! everything happens here, on what PyTorch's exchange table (`DLPack` 1.2, PyTorch 2.10) says about the tensors.
+//! Whatever is not ordinary, or not right, is answered by `None`: the Python half then goes the long way,
+//! which has the words for most errors.
+
+use msdeform::DType;
+use msdeform_cuda::{BackwardPointers, DevicePointers};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict, PyInt, PyList, PyTuple, PyType};
+
+use crate::call::{Described, Head};
+use crate::exchange::{DlTensor, Exchange, Place};
+use crate::{cpu, cuda, on_threads, with_key};
+
+static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
+
+/// What this file needs of PyTorch.
+struct Torch {
+    exchange: &'static Exchange,
+    /// `torch.Tensor`; subclasses may mean anything.
+    tensor: Py<PyType>,
+    /// Functions without arguments; a call is ordinary if none of them returns something true.
+    watchers: Vec<Py<PyAny>>,
+    threads: Py<PyAny>,
+    is_neg: Py<PyAny>,
+    new_empty: Py<PyAny>,
+    /// `{"dtype": torch.uint8}`.
+    of_bytes: Py<PyDict>,
+    quick: Option<QuickEmpty>,
+}
+
+/// The allocation that PyTorch's own generated code uses: sizes, strides and format in order, nothing to parse.
+struct QuickEmpty {
+    cpu: Py<PyAny>,
+    /// On the current GPU, whichever that is.
+    cuda: Py<PyAny>,
+    current_gpu: Py<PyAny>,
+    /// PyTorch's formats, in the order of `call::DTYPES`.
+    dtypes: Vec<Py<PyAny>>,
+}
+
+/// Hands PyTorch over; false if this version has no exchange table that is known here.
+#[pyfunction]
+pub fn use_torch(
+    py: Python<'_>,
+    tensor: &Bound<'_, PyType>,
+    watchers: Vec<Py<PyAny>>,
+    threads: Py<PyAny>,
+    byte: Py<PyAny>,
+    quick: Option<(Py<PyAny>, Py<PyAny>, Py<PyAny>)>,
+    dtypes: Vec<Py<PyAny>>,
+) -> PyResult<bool> {
+    let Ok(table) = tensor.getattr("__dlpack_c_exchange_api__") else { return Ok(false) };
+    let Ok(table) = table.cast_into::<PyCapsule>() else { return Ok(false) };
+    let table = table.pointer_checked(Some(c"dlpack_exchange_api"))?;
+    // SAFETY: a capsule of this name holds such a table, which lives as long as the process.
+    let Some(exchange) = (unsafe { Exchange::find(table.as_ptr()) }) else { return Ok(false) };
+    let of_bytes = PyDict::new(py);
+    of_bytes.set_item("dtype", byte)?;
+    let torch = Torch {
+        exchange,
+        tensor: tensor.clone().unbind(),
+        watchers,
+        threads,
+        is_neg: tensor.getattr("is_neg")?.unbind(),
+        new_empty: tensor.getattr("new_empty")?.unbind(),
+        of_bytes: of_bytes.unbind(),
+        quick: quick.map(|(cpu, cuda, current_gpu)| QuickEmpty { cpu, cuda, current_gpu, dtypes }),
+    };
+    // An interpreter that imports the package again keeps what it had.
+    let _ = TORCH.set(py, torch);
+    Ok(true)
+}
+
+/// The output of an ordinary call without gradients. `levels` are pairs (height, width) that follow each
+/// other, or four numbers for each: height, width, start, points.
+#[pyfunction]
+pub fn torch_forward<'py>(
+    py: Python<'py>,
+    value: &Bound<'py, PyAny>,
+    locations: &Bound<'py, PyAny>,
+    weights: &Bound<'py, PyAny>,
+    levels: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let Some(torch) = TORCH.get(py) else { return Ok(None) };
+    if !torch.is_ordinary(py, [value, locations, weights])? {
+        return Ok(None);
+    }
+    let Some(inputs) = torch.inputs(value, locations, weights) else { return Ok(None) };
+    let Some(levels) = read_levels(levels, inputs.locations.shape()) else { return Ok(None) };
+    let output = torch.new_tensor(value, &inputs.value, &inputs.output_shape())?;
+    let Some(to) = torch.describe(&output) else { return Ok(None) };
+    match inputs.place {
+        Place::Cpu => {
+            let head = on_threads(torch.threads.call0(py)?.extract(py)?);
+            let from = cpu::Inputs {
+                value: inputs.value.address() as usize,
+                locations: inputs.locations.address() as usize,
+                weights: inputs.weights.address() as usize,
+            };
+            let to = to.address() as usize;
+            with_key(head, inputs.described(), &levels, |key| {
+                // SAFETY: addresses and shapes come from the same live tensors, which `inputs` found to be
+                // contiguous; the output was made for this call.
+                py.detach(|| unsafe { cpu::forward(key, from, to) }).map_err(PyErr::from)
+            })?;
+        }
+        Place::Gpu(ordinal) => {
+            let stream = torch.stream(py, ordinal)?;
+            let head = Head {
+                place: i64::from(ordinal),
+                value_strides: inputs.value_strides(),
+                ..Head::default()
+            };
+            let pointers = DevicePointers {
+                value: inputs.value.address(),
+                locations: inputs.locations.address(),
+                weights: inputs.weights.address(),
+                output: to.address(),
+            };
+            with_key(head, inputs.described(), &levels, |key| {
+                // SAFETY: as above; PyTorch's allocator frees memory in the order of the stream, which is its
+                // current one on the tensors' GPU.
+                py.detach(|| unsafe { cuda::forward(key, stream, pointers) }).map_err(PyErr::from)
+            })?;
+        }
+    }
+    Ok(Some(output))
+}
+
+/// The gradients of an ordinary call, `None` in place of those that are not wanted.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "the tensors of a call; Python passes them in order")]
+pub fn torch_backward<'py>(
+    py: Python<'py>,
+    grad_output: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+    locations: &Bound<'py, PyAny>,
+    weights: &Bound<'py, PyAny>,
+    levels: &Bound<'py, PyAny>,
+    wanted: (bool, bool, bool),
+    deterministic: bool,
+) -> PyResult<Option<[Option<Bound<'py, PyAny>>; 3]>> {
+    let Some(torch) = TORCH.get(py) else { return Ok(None) };
+    if !torch.is_ordinary(py, [grad_output, value, locations])? || !torch.is_plain(py, weights)? {
+        return Ok(None);
+    }
+    let Some(inputs) = torch.inputs(value, locations, weights) else { return Ok(None) };
+    let Some(levels) = read_levels(levels, inputs.locations.shape()) else { return Ok(None) };
+    let Some(from) = torch.describe(grad_output) else { return Ok(None) };
+    if !inputs.takes_gradient(&from) {
+        return Ok(None);
+    }
+    let gradient = |tensor: &Bound<'py, PyAny>, like: &DlTensor, is_wanted: bool| {
+        is_wanted.then(|| torch.new_tensor(tensor, like, like.shape())).transpose()
+    };
+    let gradients = [
+        gradient(value, &inputs.value, wanted.0)?,
+        gradient(locations, &inputs.locations, wanted.1)?,
+        gradient(weights, &inputs.weights, wanted.2)?,
+    ];
+    let address = |gradient: &Option<Bound<'py, PyAny>>| match gradient {
+        None => Some(0),
+        Some(tensor) => torch.describe(tensor).map(|described| described.address()),
+    };
+    let [Some(to_value), Some(to_locations), Some(to_weights)] = gradients.each_ref().map(address)
+    else {
+        return Ok(None);
+    };
+    match inputs.place {
+        Place::Cpu => {
+            let head = on_threads(torch.threads.call0(py)?.extract(py)?);
+            let tensors = cpu::Inputs {
+                value: inputs.value.address() as usize,
+                locations: inputs.locations.address() as usize,
+                weights: inputs.weights.address() as usize,
+            };
+            let to = cpu::Gradients {
+                value: to_value as usize,
+                locations: to_locations as usize,
+                weights: to_weights as usize,
+            };
+            let from = from.address() as usize;
+            with_key(head, inputs.described(), &levels, |key| {
+                // SAFETY: as in `torch_forward`; `takes_gradient` found the gradient contiguous.
+                py.detach(|| unsafe { cpu::backward(key, tensors, from, to) }).map_err(PyErr::from)
+            })?;
+        }
+        Place::Gpu(ordinal) => {
+            let head = Head {
+                place: i64::from(ordinal),
+                gradients: i64::from(wanted.0) + 2 * i64::from(wanted.1) + 4 * i64::from(wanted.2),
+                deterministic,
+                value_strides: inputs.value_strides(),
+                grad_strides: (from.strides()[0], from.strides()[1], from.strides()[2]),
+            };
+            let bytes = with_key(head, inputs.described(), &levels, |key| {
+                py.detach(|| cuda::workspace_bytes(key)).map_err(PyErr::from)
+            })?;
+            // From PyTorch's allocator: freed in stream order, and part of a graph that is being captured.
+            let workspace = (bytes > 0).then(|| torch.new_bytes(value, bytes)).transpose()?;
+            let Some(workspace) = address(&workspace) else { return Ok(None) };
+            let stream = torch.stream(py, ordinal)?;
+            let pointers = BackwardPointers {
+                value: inputs.value.address(),
+                locations: inputs.locations.address(),
+                weights: inputs.weights.address(),
+                grad_output: from.address(),
+                grad_value: to_value,
+                grad_locations: to_locations,
+                grad_weights: to_weights,
+                workspace,
+            };
+            with_key(head, inputs.described(), &levels, |key| {
+                // SAFETY: as in `torch_forward`; gradients and workspace were made for this call.
+                py.detach(|| unsafe { cuda::backward(key, stream, pointers) }).map_err(PyErr::from)
+            })?;
+        }
+    }
+    Ok(Some(gradients))
+}
+
+impl Torch {
+    /// Whether the dispatcher would go straight to the kernel of the processor or the GPU.
+    fn is_ordinary(&self, py: Python<'_>, tensors: [&Bound<'_, PyAny>; 3]) -> PyResult<bool> {
+        for watcher in &self.watchers {
+            if watcher.bind(py).call0()?.is_truthy()? {
+                return Ok(false);
+            }
+        }
+        for tensor in tensors {
+            if !self.is_plain(py, tensor)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether it is a tensor, of no subclass, whose memory holds what it says: PyTorch may have put a negation
+    /// off.
+    fn is_plain(&self, py: Python<'_>, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+        Ok(tensor.get_type().is(&self.tensor)
+            && !self.is_neg.bind(py).call1((tensor,))?.is_truthy()?)
+    }
+
+    fn describe(&self, tensor: &Bound<'_, PyAny>) -> Option<DlTensor> {
+        // SAFETY: every caller has checked that it is PyTorch's tensor, or PyTorch has just made it.
+        let described = unsafe { self.exchange.describe(tensor.as_ptr()) };
+        if described.is_none() {
+            // SAFETY: the interpreter is ours. What is wrong is said again, in words, on the long way.
+            unsafe { ffi::PyErr_Clear() };
+        }
+        described
+    }
+
+    fn inputs(
+        &self,
+        value: &Bound<'_, PyAny>,
+        locations: &Bound<'_, PyAny>,
+        weights: &Bound<'_, PyAny>,
+    ) -> Option<Inputs> {
+        let (value, locations) = (self.describe(value)?, self.describe(locations)?);
+        Inputs::new(value, locations, self.describe(weights)?)
+    }
+
+    /// A contiguous tensor beside one that exists, described by `like`.
+    fn new_tensor<'py>(
+        &self,
+        beside: &Bound<'py, PyAny>,
+        like: &DlTensor,
+        shape: &[i64],
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = beside.py();
+        let sizes = PyTuple::new(py, shape)?;
+        let Some(quick) = &self.quick else {
+            return self.new_empty.bind(py).call1((beside, sizes));
+        };
+        let empty = match like.place() {
+            Some(Place::Cpu) => &quick.cpu,
+            Some(Place::Gpu(ordinal))
+                if quick.current_gpu.bind(py).call0()?.extract::<i32>()? == ordinal =>
+            {
+                &quick.cuda
+            }
+            _ => return self.new_empty.bind(py).call1((beside, sizes)),
+        };
+        let Some(dtype) = usize::try_from(like.code()).ok().and_then(|code| quick.dtypes.get(code))
+        else {
+            return self.new_empty.bind(py).call1((beside, sizes));
+        };
+        let mut strides = [1_i64; 6];
+        for axis in (1..shape.len().min(6)).rev() {
+            strides[axis - 1] = strides[axis] * shape[axis];
+        }
+        let strides = PyTuple::new(py, &strides[..shape.len().min(6)])?;
+        empty.bind(py).call1((sizes, strides, dtype))
+    }
+
+    fn new_bytes<'py>(
+        &self,
+        like: &Bound<'py, PyAny>,
+        bytes: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = like.py();
+        self.new_empty.bind(py).call((like, (bytes,)), Some(self.of_bytes.bind(py)))
+    }
+
+    fn stream(&self, py: Python<'_>, ordinal: i32) -> PyResult<usize> {
+        self.exchange.current_stream(ordinal).ok_or_else(|| {
+            PyErr::take(py)
+                .unwrap_or_else(|| PyRuntimeError::new_err(format!("GPU {ordinal} has no stream")))
+        })
+    }
+}
+
+/// The tensors that both directions read, known to be as the kernels take them.
+struct Inputs {
+    place: Place,
+    value: DlTensor,
+    locations: DlTensor,
+    weights: DlTensor,
+}
+
+impl Inputs {
+    fn new(value: DlTensor, locations: DlTensor, weights: DlTensor) -> Option<Self> {
+        let place = value.place()?;
+        let (format, sampling) = (value.dtype()?, locations.dtype()?);
+        let one_place = locations.place() == Some(place) && weights.place() == Some(place);
+        let formats_fit = weights.dtype() == Some(sampling)
+            && (sampling == format || sampling == DType::F32)
+            && (format == DType::F64) == (sampling == DType::F64);
+        let ranks = [&value, &locations, &weights].map(|tensor| tensor.shape().len());
+        let are_full = [&value, &locations, &weights].iter().all(|tensor| tensor.is_full());
+        let is_readable = match place {
+            Place::Cpu => value.is_contiguous(),
+            // float64 is computed on the processor.
+            Place::Gpu(_) => value.has_unit_last_stride() && format != DType::F64,
+        };
+        let fits = one_place
+            && formats_fit
+            && matches!(ranks, [4, 5, 4] | [4, 6, 5])
+            && are_full
+            && is_readable
+            && locations.is_contiguous()
+            && weights.is_contiguous();
+        fits.then_some(Self { place, value, locations, weights })
+    }
+
+    fn described(&self) -> [&dyn Described; 3] {
+        [&self.value, &self.locations, &self.weights]
+    }
+
+    fn output_shape(&self) -> [i64; 3] {
+        let (value, locations) = (self.value.shape(), self.locations.shape());
+        [value[0], locations[1], value[2] * value[3]]
+    }
+
+    /// Of images, heads and pixels.
+    fn value_strides(&self) -> (i64, i64, i64) {
+        let strides = self.value.strides();
+        (strides[0], strides[2], strides[1])
+    }
+
+    /// Whether this is the gradient of the output, readable where it is.
+    fn takes_gradient(&self, gradient: &DlTensor) -> bool {
+        gradient.shape() == self.output_shape()
+            && gradient.strides().len() == gradient.shape().len()
+            && gradient.dtype() == self.value.dtype()
+            && gradient.place() == Some(self.place)
+            && (matches!(self.place, Place::Gpu(_)) || gradient.is_contiguous())
+    }
+}
+
+/// Four numbers for each level. `None` for anything but exact integers in lists or tuples.
+fn read_levels(levels: &Bound<'_, PyAny>, locations_shape: &[i64]) -> Option<Vec<i64>> {
+    let items = items_of(levels)?;
+    let mut numbers = Vec::with_capacity(4 * items.len());
+    if items.first().is_some_and(PyAnyMethods::is_exact_instance_of::<PyInt>) {
+        for item in &items {
+            numbers.push(exact_integer(item)?);
+        }
+        return Some(numbers);
+    }
+    // Pairs say nothing about points, so the locations must.
+    let &[_, _, _, _, points, _] = locations_shape else { return None };
+    let mut start = 0_i64;
+    for item in &items {
+        let [height, width] = items_of(item)?.try_into().ok()?;
+        let (height, width) = (exact_integer(&height)?, exact_integer(&width)?);
+        numbers.extend([height, width, start, points]);
+        start = start.checked_add(height.checked_mul(width)?)?;
+    }
+    Some(numbers)
+}
+
+fn items_of<'py>(sequence: &Bound<'py, PyAny>) -> Option<Vec<Bound<'py, PyAny>>> {
+    if let Ok(list) = sequence.cast_exact::<PyList>() {
+        return Some(list.iter().collect());
+    }
+    Some(sequence.cast::<PyTuple>().ok()?.iter().collect())
+}
+
+fn exact_integer(item: &Bound<'_, PyAny>) -> Option<i64> {
+    item.is_exact_instance_of::<PyInt>().then(|| item.extract().ok()).flatten()
+}

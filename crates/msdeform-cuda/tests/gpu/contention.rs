@@ -1,0 +1,70 @@
+//! Samples that all fall on the same pixels must not make the backward pass collapse.
+
+use half::f16;
+use libtest_mimic::Trial;
+use msdeform::{Element, Mode, Problem, ProblemBuilder};
+use msdeform_cuda::{BackwardOptions, BackwardPlan, Event, Stream};
+
+use crate::conformance::shared_engine;
+use crate::gradients::BackwardCase;
+use crate::{Outcome, ensure};
+
+/// The bound. Measured ratios are 1 to 4, so the noise of a shared GPU does not reach it.
+const MOST: f64 = 5.0;
+const RUNS: usize = 15;
+
+pub fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for mode in Mode::ALL {
+        let decoder = move || in_two_formats(problem(300), mode);
+        let encoder = move || in_two_formats(problem(4000), mode);
+        trials.push(Trial::test(format!("contention::few_queries_{mode}"), decoder));
+        trials.push(Trial::test(format!("contention::many_queries_{mode}"), encoder));
+    }
+    trials
+}
+
+fn problem(queries: usize) -> ProblemBuilder {
+    let levels = [(100, 167), (50, 84), (25, 42), (13, 21)];
+    Problem::builder().heads(8).channels(32).queries(queries).levels(levels).points(4)
+}
+
+fn in_two_formats(problem: ProblemBuilder, mode: Mode) -> Outcome {
+    at_most_five_times::<f16>(problem.clone(), mode)?;
+    at_most_five_times::<f32>(problem, mode)
+}
+
+/// What the dispatcher chooses, on spread-out samples and on samples between the same four pixels.
+fn at_most_five_times<V: Element>(problem: ProblemBuilder, mode: Mode) -> Outcome {
+    let problem = problem.dtype(V::DTYPE).build()?;
+    let mut case = BackwardCase::<V, V>::new(&problem, 7);
+    let spread = median_us(&case, mode)?;
+    case.inputs.locations.fill(V::from_f32(0.40625));
+    let crowded = median_us(&case, mode)?;
+    // NaN is not within the bound.
+    let within = crowded <= MOST * spread;
+    ensure!(within, "{problem}: {crowded:.1} us on one pixel, {spread:.1} us spread out");
+    Ok(())
+}
+
+fn median_us<V: Element>(
+    case: &BackwardCase<V, V>,
+    mode: Mode,
+) -> Result<f64, libtest_mimic::Failed> {
+    let engine = shared_engine()?;
+    let stream = Stream::new(engine.context())?;
+    let options = BackwardOptions { mode, ..Default::default() };
+    let mut plan = BackwardPlan::new(&engine, &case.problem, &options)?;
+    let mut resident = case.upload(&stream)?;
+    let mut times = Vec::with_capacity(RUNS);
+    for _ in 0..RUNS {
+        let (start, end) = (Event::new(engine.context())?, Event::new(engine.context())?);
+        start.record(&stream)?;
+        resident.run(&stream, &mut plan)?;
+        end.record(&stream)?;
+        end.synchronize()?;
+        times.push(end.elapsed_us_since(&start)?);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times[RUNS / 2])
+}

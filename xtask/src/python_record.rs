@@ -1,0 +1,205 @@
+//! The tables of the Python package's README, from the newest record of `benches/record.py`.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+const BEGIN: &str = "<!-- records:python:begin -->";
+const END: &str = "<!-- records:python:end -->";
+const SCHEMA: u32 = 1;
+
+#[derive(Debug, Deserialize)]
+struct PythonRecord {
+    schema: u32,
+    date: String,
+    commit: String,
+    environment: Environment,
+    tests: Tests,
+    host_cost: Vec<HostCost>,
+    models: Vec<ModelRow>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Environment {
+    gpu: String,
+    torch: String,
+    transformers: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Tests {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+#[derive(Debug, Deserialize)]
+struct HostCost {
+    device: String,
+    inference_us: f64,
+    forward_with_gradients_us: f64,
+    forward_and_backward_us: f64,
+    add_us: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct ModelRow {
+    model: String,
+    images: usize,
+    height: usize,
+    width: usize,
+    pass: String,
+    dtype: String,
+    output_error: f64,
+    before: Side,
+    after: Side,
+}
+
+#[derive(Debug, Deserialize)]
+struct Side {
+    median_ms: f64,
+    peak_mib: f64,
+}
+
+/// Replaces what stands between the markers by what the newest record under `root` says.
+pub fn splice(readme: &str, root: &Path) -> Result<String> {
+    let from = readme.find(BEGIN).context("no marker where the tables begin")? + BEGIN.len();
+    let to = readme.find(END).context("no marker where the tables end")?;
+    ensure!(from <= to && readme.matches(BEGIN).count() == 1, "the markers are out of order");
+    let table = match newest(root)? {
+        Some((folder, record)) => tables(&folder, &record),
+        None => "Nothing has been measured yet.\n".to_owned(),
+    };
+    Ok(format!("{}\n{table}{}", &readme[..from], &readme[to..]))
+}
+
+/// `<root>/<device>/<run>-python/python.json`, the last by date.
+fn newest(root: &Path) -> Result<Option<(String, PythonRecord)>> {
+    let mut found: Option<(String, PythonRecord)> = None;
+    for device in folders(root)? {
+        for run in folders(&device)? {
+            let file = run.join("python.json");
+            if !file.is_file() {
+                continue;
+            }
+            let record = read(&file).with_context(|| file.display().to_string())?;
+            if found.as_ref().is_none_or(|(_, known)| known.date < record.date) {
+                let shown = run.strip_prefix(root).unwrap_or(&run).display().to_string();
+                found = Some((shown, record));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn read(file: &Path) -> Result<PythonRecord> {
+    let record: PythonRecord = serde_json::from_str(&std::fs::read_to_string(file)?)?;
+    ensure!(record.schema == SCHEMA, "schema {} is not known here", record.schema);
+    Ok(record)
+}
+
+fn folders(path: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(path).with_context(|| path.display().to_string())? {
+        let path = entry?.path();
+        if path.is_dir() {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn tables(folder: &str, record: &PythonRecord) -> String {
+    let PythonRecord { environment, tests, .. } = record;
+    let commit = record.commit.get(..7).unwrap_or(&record.commit);
+    let mut text = format!(
+        "{}, torch {}, transformers {}, commit {commit}, from `records/{folder}`. GPU tests: {} passed, {} failed, {} \
+         skipped.\n\nWhole models with random weights before and after `msdeform.patch()`: median time of a pass \
+         (`training`: forward and backward) and peak memory. The error is that of the output, patched against \
+         unpatched.\n\n\
+         | model | input | pass | format | before | after | speed-up | memory before | after | error |\n\
+         |---|---|---|---|--:|--:|--:|--:|--:|--:|\n",
+        environment.gpu,
+        environment.torch,
+        environment.transformers,
+        tests.passed,
+        tests.failed,
+        tests.skipped
+    );
+    for row in &record.models {
+        let ModelRow { model, images, height, width, pass, dtype, before, after, .. } = row;
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "| {model} | {images} x {height} x {width} | {pass} | {dtype} | {:.1} ms | {:.1} ms | {:.2}x | {:.0} MiB | \
+             {:.0} MiB | {:.0e} |",
+            before.median_ms,
+            after.median_ms,
+            before.median_ms / after.median_ms,
+            before.peak_mib,
+            after.peak_mib,
+            row.output_error
+        );
+    }
+    text += "\nWhat a call costs on the host, on a problem too small to take time itself (CPU time; PyTorch's own \
+             `add` for scale):\n\n\
+             | tensors on | inference | forward, recorded | forward and backward | `torch.add` |\n\
+             |---|--:|--:|--:|--:|\n";
+    for row in &record.host_cost {
+        let _ = writeln!(
+            text,
+            "| {} | {:.1} us | {:.1} us | {:.1} us | {:.1} us |",
+            row.device,
+            row.inference_us,
+            row.forward_with_gradients_us,
+            row.forward_and_backward_us,
+            row.add_us
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RECORD: &str = r#"{"schema": 1, "date": "2026-01-02T00:00:00Z", "commit": "0123456789",
+        "environment": {"gpu": "G", "torch": "2.11", "transformers": "5"},
+        "tests": {"passed": 70, "failed": 0, "skipped": 1},
+        "host_cost": [{"device": "cuda", "inference_us": 9.87, "forward_with_gradients_us": 20,
+            "forward_and_backward_us": 60, "add_us": 7}],
+        "models": [{"model": "DETR", "images": 2, "height": 800, "width": 1066, "pass": "training", "dtype": "f16",
+            "output_error": 0.00012, "before": {"median_ms": 100, "peak_mib": 2000.4},
+            "after": {"median_ms": 50, "peak_mib": 1000}}]}"#;
+
+    #[test]
+    fn the_newest_record_stands_between_the_markers_and_nothing_else_changes() {
+        let root =
+            std::env::temp_dir().join(format!("msdeform-python-record-{}", std::process::id()));
+        let text = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
+        for (run, date) in [("a-python", "2026-01-02"), ("b-python", "2025-01-02")] {
+            let folder = root.join("gpu").join(run);
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("python.json"), RECORD.replace("2026-01-02", date)).unwrap();
+        }
+        let spliced = splice(&text, &root).unwrap();
+        std::fs::remove_dir_all(&root).unwrap();
+        assert!(spliced.starts_with(&format!("before\n{BEGIN}\nG, torch 2.11")), "{spliced}");
+        assert!(spliced.ends_with(&format!("\n{END}\nafter\n")), "{spliced}");
+        assert!(
+            spliced.contains("`records/gpu/a-python`") && !spliced.contains("old"),
+            "{spliced}"
+        );
+        assert!(spliced.contains("| 100.0 ms | 50.0 ms | 2.00x | 2000 MiB | 1000 MiB | 1e-4 |"));
+        assert!(spliced.contains("| cuda | 9.9 us | 20.0 us | 60.0 us | 7.0 us |"));
+    }
+
+    #[test]
+    fn a_readme_without_markers_or_a_broken_record_is_an_error() {
+        assert!(splice("nothing", Path::new(".")).is_err());
+        assert!(serde_json::from_str::<PythonRecord>("{}").is_err());
+    }
+}
