@@ -150,7 +150,11 @@ pub(crate) mod tests {
             schema: SCHEMA,
             date: record.date,
             provenance: record.provenance,
-            device: DeviceRecord { slug: slug.to_owned(), ..record.device },
+            device: DeviceRecord {
+                slug: slug.to_owned(),
+                kind: "cuda".to_owned(),
+                ..record.device
+            },
             environment: record.environment,
             ceilings: vec![
                 ceiling("l1_gather_line", 32_400.0),

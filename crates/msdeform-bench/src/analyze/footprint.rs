@@ -301,7 +301,7 @@ mod tests {
         assert!(footprint.hit_rate.abs() < 1e-12);
         assert!((footprint.group_bytes - 128.0).abs() < 1e-12);
         assert!(
-            (footprint.group_lines - 1.0).abs() < 1e-12,
+            (footprint.group_lines - 2.0).abs() < 1e-12,
             "pixels 1 and 2 lie in two lines: {footprint:?}"
         );
     }

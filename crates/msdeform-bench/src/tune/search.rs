@@ -219,15 +219,38 @@ impl<'a> Search<'a> {
     /// A first look at a choice, or why it is none.
     fn screen(&mut self, choice: &Choice) -> Result<Candidate, String> {
         let rel_l2 = self.verify(choice)?;
-        let samples_us = self.time(choice, SCREENING_SAMPLES).map_err(|error| error.to_string())?;
-        let statistics = Statistics::of(&samples_us).ok_or("its clock returned no time")?;
-        let median_us = statistics.median_us;
+        let median_us = self.first_look(choice).map_err(|error| error.to_string())?;
+        if !median_us.is_finite() {
+            return Err("its clock returned no time".to_owned());
+        }
         Ok(Candidate { choice: choice.clone(), rel_l2, median_us })
+    }
+
+    /// About how long a choice takes; what is far behind by the wall clock is not looked at again.
+    fn first_look(&mut self, choice: &Choice) -> Result<f64, DeviceError> {
+        let best = self.candidates.iter().map(|c| c.median_us).fold(f64::INFINITY, f64::min);
+        self.stand.switch(choice)?;
+        // Once for whatever happens once.
+        self.stand.run()?;
+        let start = Instant::now();
+        self.stand.run()?;
+        let wall_us = start.elapsed().as_secs_f64() * 1e6;
+        if wall_us > HOPELESS_FACTOR * best + HOPELESS_SLACK_US {
+            return Ok(wall_us);
+        }
+        let samples_us = self.stand.time(self.clock, SCREENING_SAMPLES)?;
+        Ok(Statistics::of(&samples_us).map_or(f64::NAN, |statistics| statistics.median_us))
     }
 
     /// Compares a choice with the reference; its worst error.
     fn verify(&mut self, choice: &Choice) -> Result<f64, String> {
-        self.judge.switch(choice).map_err(|error| error.to_string())?;
+        // With the knobs of the full size, where the smaller one would choose others: it is the same code that is
+        // compared then. What it cannot have at that size it chooses itself.
+        let judged = self.as_in_full_size(choice);
+        let fits = self.device.admits(&judged, self.verified).is_ok();
+        self.judge
+            .switch(if fits { &judged } else { choice })
+            .map_err(|error| error.to_string())?;
         let outputs =
             run_twice(self.judge.as_mut(), choice.variant.id).map_err(|error| error.to_string())?;
         let checks = self.oracle.check(&outputs, choice.variant, self.verified);
