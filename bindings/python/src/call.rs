@@ -4,6 +4,7 @@
 //! checked when its plan was made, so a repeated call compares numbers and checks nothing again.
 
 use msdeform::{DType, Problem};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
@@ -42,9 +43,15 @@ impl Described for Operand<'_> {
 
 /// The levels as a list (from PyTorch's dispatcher) or a tuple (from the NumPy path) of integers.
 pub fn level_numbers(levels: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+    let number = |number: Bound<'_, PyAny>| {
+        number.extract::<i64>().map_err(|_| {
+            let message = format!("`spatial_shapes` leads to {number}, which is no 64-bit integer");
+            PyValueError::new_err(message)
+        })
+    };
     match levels.cast::<PyList>() {
-        Ok(list) => list.iter().map(|number| number.extract()).collect(),
-        Err(_) => levels.cast::<PyTuple>()?.iter().map(|number| number.extract()).collect(),
+        Ok(list) => list.iter().map(number).collect(),
+        Err(_) => levels.cast::<PyTuple>()?.iter().map(number).collect(),
     }
 }
 

@@ -147,6 +147,28 @@ def test_a_second_derivative_is_refused_in_words() -> None:
         gradient.sum().backward()
 
 
+def test_forward_mode_and_functional_gradients_are_refused_in_words() -> None:
+    case = make_case()
+
+    def attend(value: torch.Tensor) -> Any:
+        return msdeform.ms_deform_attn(value, case.shapes, None, case.locations, case.weights)
+
+    for recorded in (True, False):
+        with torch.set_grad_enabled(recorded), pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+            torch.func.jvp(attend, (case.value,), (case.value,))
+        with torch.set_grad_enabled(recorded), torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(case.value, case.value)
+            with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+                attend(dual)
+    with pytest.raises(NotImplementedError, match="inside of torch"):
+        torch.func.grad(lambda value: attend(value).sum())(case.value)
+
+
+def test_sizes_beyond_64_bits_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="`spatial_shapes` leads to"), torch.no_grad():
+        msdeform.ms_deform_attn(**{**GOOD, "spatial_shapes": [(2**40, 2**40), (5, 6), (1, 3)]})
+
+
 def test_a_gradient_of_the_wrong_shape_is_refused() -> None:
     case = make_case()
     levels = [9, 12, 0, 3, 5, 6, 108, 3, 1, 3, 138, 3]

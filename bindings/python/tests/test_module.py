@@ -147,7 +147,17 @@ def test_bad_sizes_are_refused(keywords: dict[str, Any], says: str) -> None:
         msdeform.MSDeformAttn(**keywords)
 
 
-def test_bad_reference_points_are_refused() -> None:
+def test_bad_arguments_are_refused_by_name() -> None:
     module, (query, points, source) = layer(), inputs()
+    mask = torch.zeros(2, PIXELS - 1, dtype=torch.bool)
+    for name, arguments in {
+        "query": (query[..., 1:], points, source, SHAPES),
+        "reference_points": (query, points[..., :1], source, SHAPES),
+        "input_flatten": (query, points, source[:1], SHAPES),
+        "input_spatial_shapes": (query, points, source, SHAPES[:1]),
+        "input_padding_mask": (query, points, source, SHAPES, None, mask),
+    }.items():
+        with pytest.raises(ValueError, match=f"`{name}` has"):
+            module(*arguments)
     with pytest.raises(ValueError, match="`reference_points` has shape"):
-        module(query, points[..., :1], source, SHAPES)
+        module(query, points[:, :, :1], source, SHAPES)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from . import _native, operator
 from ._levels import flatten, plain_shapes, plain_starts, shared_points
@@ -26,7 +27,12 @@ def attend(
     if (
         level_start_index is None
         and points is None
-        and not (torch.compiler.is_compiling() or torch.is_grad_enabled() or _autocast_enabled())
+        and not (
+            torch.compiler.is_compiling()
+            or torch.is_grad_enabled()
+            or _autocast_enabled()
+            or forward_ad._current_level >= 0
+        )
     ):
         # Most calls of inference: levels that follow each other, nothing to record.
         output: Tensor | None = _native.torch_forward(value, locations, weights, spatial_shapes)

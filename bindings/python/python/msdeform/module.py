@@ -99,15 +99,23 @@ class MSDeformAttn(nn.Module):
         Returns:
             `[N, Lq, d_model]`.
         """
+        self._check("query", query, "[batch, queries, d_model]", query.dim() == 3 and query.shape[2] == self.d_model)
         batch, queries, _ = query.shape
+        is_flat = (
+            input_flatten.dim() == 3 and input_flatten.shape[0] == batch and input_flatten.shape[2] == self.d_model
+        )
+        self._check("input_flatten", input_flatten, f"[{batch}, pixels, {self.d_model}]", is_flat)
         pixels = input_flatten.shape[1]
-        if reference_points.shape[-1] not in (2, 4) or reference_points.dim() != 4:
-            raise ValueError(
-                f"`reference_points` has shape {list(reference_points.shape)}, expected [batch, queries, levels, 2] "
-                "or [batch, queries, levels, 4]"
-            )
+        given = reference_points.shape
+        form = f"[{batch}, {queries}, {self.n_levels}, 2] or [{batch}, {queries}, {self.n_levels}, 4]"
+        fits = len(given) == 4 and given[2] == self.n_levels and given[3] in (2, 4)
+        self._check("reference_points", reference_points, form, fits)
+        if len(input_spatial_shapes) != self.n_levels:
+            raise ValueError(f"`input_spatial_shapes` has {len(input_spatial_shapes)} levels, expected {self.n_levels}")
         value = self.value_proj(input_flatten)
         if input_padding_mask is not None:
+            is_mask = input_padding_mask.shape == (batch, pixels)
+            self._check("input_padding_mask", input_padding_mask, f"[{batch}, {pixels}]", is_mask)
             value = value.masked_fill(input_padding_mask[..., None], 0.0)
         value = value.view(batch, pixels, self.n_heads, self.d_model // self.n_heads)
         samples = sum(self._points)
@@ -126,6 +134,11 @@ class MSDeformAttn(nn.Module):
         )
         result: Tensor = self.output_proj(output)
         return result
+
+    @staticmethod
+    def _check(name: str, tensor: Tensor, expected: str, is_met: bool) -> None:
+        if not is_met:
+            raise ValueError(f"`{name}` has shape {list(tensor.shape)}, expected {expected}")
 
     def _locations(self, reference_points: Tensor, offsets: Tensor, spatial_shapes: Any) -> Tensor:
         """Offsets are in pixels around a point, and in shares of half a box, per point, around a box."""

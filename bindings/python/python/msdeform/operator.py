@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from . import _kernels, _native
 from ._levels import flatten
@@ -282,9 +283,25 @@ class _Gradients(torch.autograd.Function):
         )
 
 
+def _refuse_tangents(*tensors: Tensor) -> None:
+    """Forward-mode derivatives: without this they would come out as zero."""
+    if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
+        raise NotImplementedError(
+            "ms_deform_attn has no forward-mode derivative (jvp, jacfwd); use the reverse mode: `backward()` or "
+            "`torch.autograd.grad`"
+        )
+
+
 def _differentiable(overload: Any, function: type[torch.autograd.Function]) -> Any:
     def kernel(value: Tensor, locations: Tensor, weights: Tensor, *rest: Any) -> Tensor:
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(value, locations, weights)
         if torch.is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad):
+            if torch._C._are_functorch_transforms_active():
+                raise NotImplementedError(
+                    "ms_deform_attn has no gradient inside of torch.func transforms (grad, vjp, jacrev); use "
+                    "`backward()` or `torch.autograd.grad`"
+                )
             result: Tensor = function.apply(value, locations, weights, *rest)
             return result
         with torch._C._AutoDispatchBelowAutograd():
@@ -299,6 +316,8 @@ def call(value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], d
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         result: Tensor = _forward(value, locations, weights, levels, deterministic)
         return result
+    if forward_ad._current_level >= 0:
+        _refuse_tangents(value, locations, weights)
     if torch.is_autocast_enabled("cuda" if value.is_cuda else "cpu"):
         value, locations, weights = _autocast_tensors(value, locations, weights)
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
