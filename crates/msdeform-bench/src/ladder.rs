@@ -25,7 +25,7 @@ pub const LOCATIONS: [Locations; 2] = [Locations::Uniform, Locations::Local];
 
 /// What stands on the ladder: the forward variants, in the order of the registry.
 pub fn variants() -> impl Iterator<Item = &'static VariantSpec> {
-    forward().map(|variant| variant.spec())
+    forward().map(Variant::spec)
 }
 
 /// The names of what is timed: every variant as it sets itself up, and every setting of a rung's knobs.
@@ -263,7 +263,7 @@ pub fn page_markdown(rows: &[Row], id: &str) -> String {
 #[must_use]
 pub fn newest_gpu(records: &[Record]) -> Vec<Record> {
     let on_gpu = || records.iter().filter(|record| record.device.kind == DeviceKind::Cuda.name());
-    let Some(slug) = on_gpu().last().map(|record| record.device.slug.clone()) else {
+    let Some(slug) = on_gpu().next_back().map(|record| record.device.slug.clone()) else {
         return Vec::new();
     };
     on_gpu().filter(|record| record.device.slug == slug).cloned().collect()
