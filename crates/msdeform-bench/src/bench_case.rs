@@ -2,7 +2,7 @@
 
 use msdeform::{Direction, VariantSpec};
 
-use crate::device::{Device, DeviceError, Timing};
+use crate::device::{Choice, Device, DeviceError, Timing};
 use crate::verify::{Limits, Report, Skip, verify_case};
 use crate::workload::WorkloadError;
 use crate::{Budget, Case, Measurement, measure, measure_step};
@@ -47,6 +47,8 @@ pub fn bench_case(
     if fitting.is_empty() {
         return Ok((Vec::new(), report));
     }
+    let choices: Vec<Choice> = fitting.iter().map(|&variant| Choice::own(variant)).collect();
+    device.compile(&choices, &problem);
     if let Some(limits) = limits {
         report.extend(verify_case(device, case, &fitting, limits)?);
     }

@@ -229,6 +229,8 @@ impl Device for CudaDevice {
 
     fn compile(&self, choices: &[Choice], problem: &Problem) {
         choices.par_iter().for_each(|choice| {
+            let named = self.choice(choice.variant, problem).ok();
+            let choice = &named.filter(|_| choice.knobs.is_empty()).unwrap_or(choice.clone());
             // A plan that cannot be made says so again when it is asked for.
             match choice.variant.direction {
                 Direction::Forward => {
