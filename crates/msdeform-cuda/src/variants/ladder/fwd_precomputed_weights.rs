@@ -2,7 +2,7 @@
 
 use msdeform::Numerics;
 
-use super::lane_groups::{self, GROUP_LANES, THREADS};
+use super::lane_groups::{self, GROUP_LANES};
 use super::{AMPERE, Rung, anything, sample_records, spec};
 use crate::pipeline::Pipeline;
 use crate::sources::kernel_source;
@@ -19,7 +19,8 @@ pub(super) static RUNG: Rung = Rung {
     ),
     source: kernel_source!("ladder/fwd_precomputed_weights.cu"),
     claim: "+1.2 %",
-    knobs: &[THREADS],
+    // The step before has blocks of one size.
+    knobs: &[],
     since: AMPERE,
     supports: anything,
     configure: |call, knobs| {
