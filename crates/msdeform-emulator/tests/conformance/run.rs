@@ -62,7 +62,7 @@ impl Case {
 const OTHER_MULTIPROCESSORS: u32 = 3;
 
 /// Emulating a backward kernel takes long, and this many queries show what more would.
-const MOST_BACKWARD_QUERIES: usize = 20;
+const MOST_BACKWARD_QUERIES: usize = 13;
 
 pub fn run_variant(variant: &'static dyn Variant, full: bool) -> Outcome {
     let started = Instant::now();
