@@ -115,10 +115,14 @@ pub fn run_variant(variant: &'static dyn Variant, full: bool) -> Outcome {
 }
 
 /// A backward scene takes several times as long as a forward one, and rungs are many. After the first cell
-/// each runs a third of them, in turns, so that every scene still meets every format.
+/// each runs a part of them, in turns, so that every scene still meets every format.
 fn left_to_other_cells(variant: &dyn Variant, cell: usize, scene: usize) -> bool {
-    let thinned = variant.spec().direction == Direction::Backward || variant.spec().rung;
-    thinned && cell > 0 && !(cell + scene).is_multiple_of(3)
+    let every = match (variant.spec().direction, variant.spec().rung) {
+        (Direction::Backward, _) => 5,
+        (Direction::Forward, true) => 3,
+        (Direction::Forward, false) => 1,
+    };
+    cell > 0 && !(cell + scene).is_multiple_of(every)
 }
 
 /// What the ordinary scene is compiled with, in either mode.
