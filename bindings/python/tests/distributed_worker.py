@@ -105,6 +105,7 @@ def main() -> None:
     what, port, world = sys.argv[1], sys.argv[2], int(sys.argv[3])
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     if what == "all":
+        # Once, before the processes fork: each of them would take seconds to import it.
         import torch.distributed.tensor  # noqa: F401
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=work, args=(what, rank, world)) for rank in range(world)]
