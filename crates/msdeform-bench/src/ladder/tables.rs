@@ -37,10 +37,6 @@ fn percent(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.0} %"))
 }
 
-fn megabytes(bytes: Option<f64>) -> String {
-    bytes.map_or_else(|| "-".to_owned(), |bytes| format!("{} MB", three_digits(bytes * 1e-6)))
-}
-
 /// A time, with that after preparation in brackets where there is one.
 fn time_in(row: &Row, layout: ValueLayout, locations: Locations) -> String {
     let cell = row.cell(layout, locations);
@@ -94,8 +90,17 @@ pub fn cells_of(row: &Row) -> [String; 10] {
 const WORTH_A_ROW: f64 = 0.98;
 
 /// Headings of the table for the README, which are some of [`HEADINGS`].
-const README_HEADINGS: [&str; 8] =
-    ["rung", "source", "us uniform", "us local", "speed-up", "L1 hit", "bank conflicts", "rel L2"];
+const README_HEADINGS: [&str; 9] = [
+    "rung",
+    "source",
+    "us uniform",
+    "us local",
+    "speed-up",
+    "TFLOP/s",
+    "L1 hit",
+    "bank conflicts",
+    "rel L2",
+];
 
 /// The table for the README: every rung as it sets itself up, followed by its best other setting where that is
 /// faster by more than noise, whatever the locations and the layout. Names link to their pages under `pages`.
@@ -110,10 +115,8 @@ pub fn readme_markdown(rows: &[Row], pages: &str) -> String {
             .min_by(|(a, _), (b, _)| a.total_cmp(b))
             .filter(|(share, _)| *share < WORTH_A_ROW);
         for row in std::iter::once(row).chain(best.map(|(_, best)| best)) {
-            let cells = linked(row, pages);
-            let shown =
-                HEADINGS.iter().zip(&cells).filter(|(name, _)| README_HEADINGS.contains(name));
-            line(&mut out, &shown.map(|(_, cell)| cell.as_str()).collect::<Vec<_>>());
+            let cells = linked(row, pages, |heading| README_HEADINGS.contains(&heading));
+            line(&mut out, &cells);
         }
     }
     out
@@ -125,20 +128,40 @@ fn largest_share(row: &Row, other: &Row) -> Option<f64> {
     row.cells.iter().filter_map(share).max_by(f64::total_cmp)
 }
 
-/// The whole table as Markdown, with the seed documents' claims in a last column. Names link to their pages
-/// under `pages`.
+/// Everything as Markdown, a table for each document, with what it calls a rung and says of it in a last column. Names
+/// link to their pages under `pages`.
 #[must_use]
 pub fn markdown(rows: &[Row], pages: &str) -> String {
-    let mut headings = HEADINGS.to_vec();
-    headings.push("the document says");
-    let mut out = head(&headings);
-    for row in rows {
-        let cells = linked(row, pages);
-        let mut cells: Vec<&str> = cells.iter().map(String::as_str).collect();
-        cells.push(row.claim.unwrap_or("-"));
-        line(&mut out, &cells);
+    // The source is the table's title; times with a border are on the pages.
+    let shown = |heading: &str| !["source", "us local, border"].contains(&heading);
+    let mut headings: Vec<&str> = HEADINGS.into_iter().filter(|heading| shown(heading)).collect();
+    headings.push("the document");
+    let mut out = String::new();
+    for rows in rows.chunk_by(|a, b| document_of(a).0 == document_of(b).0) {
+        let (document, _) = document_of(&rows[0]);
+        let gap = if out.is_empty() { "" } else { "\n" };
+        // Writing to a String cannot fail.
+        let _ = write!(out, "{gap}**{document}**\n\n{}", head(&headings));
+        for row in rows {
+            let mut cells = linked(row, pages, shown);
+            let (_, name) = document_of(row);
+            let said = match row.claim.filter(|_| row.is_default()) {
+                // Not again what stands in the first column.
+                Some(claim) if row.spec.id.ends_with(&name.replace(' ', "_")) => claim.to_owned(),
+                Some(claim) => format!("{name}: {claim}"),
+                None => String::new(),
+            };
+            cells.push(said);
+            line(&mut out, &cells);
+        }
     }
     out
+}
+
+/// A row's document, and what that calls it.
+fn document_of(row: &Row) -> (&'static str, &'static str) {
+    let source = row.spec.source;
+    source.split_once(": ").unwrap_or((source, ""))
 }
 
 /// The knobs that a row sets otherwise than its variant does.
@@ -146,31 +169,43 @@ fn setting_of(row: &Row) -> Option<&str> {
     row.name.strip_prefix(row.spec.id)?.strip_prefix(KNOB_SEPARATOR)
 }
 
-/// The cells of a row, its name linked to the rung's page.
-fn linked(row: &Row, pages: &str) -> [String; HEADINGS.len()] {
-    let mut cells = cells_of(row);
-    // A narrow column: what is set stands below the rung's name.
-    let name = setting_of(row).map_or_else(|| row.name.clone(), |setting| format!("· {setting}"));
-    cells[0] = format!("[{name}]({pages}{}.md)", row.spec.id);
-    if !row.is_default() {
-        // Of the rung, and said there.
-        cells[1] = String::new();
-    }
-    cells
+/// The cells of a row below the headings that are shown, its name linked to the rung's page. A setting stands below
+/// its rung, whose source it shares.
+fn linked(row: &Row, pages: &str, shown: impl Fn(&str) -> bool) -> Vec<String> {
+    let name = setting_of(row)
+        .map_or_else(|| row.name.clone(), |setting| format!("·{NO_BREAK_SPACE}{setting}"));
+    let cell = |(heading, cell): (&str, String)| match heading {
+        "rung" => format!("[{name}]({pages}{}.md)", row.spec.id),
+        "source" if row.is_default() => document_of(row).0.to_owned(),
+        "source" => String::new(),
+        _ => cell,
+    };
+    let cells = HEADINGS.into_iter().zip(cells_of(row));
+    cells.filter(|(heading, _)| shown(heading)).map(cell).collect()
 }
+
+/// Keeps a number and its unit on one line, where a narrow table would break them.
+const NO_BREAK_SPACE: &str = "\u{a0}";
 
 /// The first two lines of a table: words to the left, numbers to the right.
 fn head(headings: &[&str]) -> String {
-    let is_words =
-        |name: &&str| ["", "rung", "source", "kernel", "the document says"].contains(name);
+    let is_words = |name: &&str| ["", "rung", "source", "the document"].contains(name);
     let rule: Vec<&str> =
         headings.iter().map(|name| if is_words(name) { "---" } else { "--:" }).collect();
-    format!("| {} |\n|{}|\n", headings.join(" | "), rule.join("|"))
+    let headings = headings.join(" | ").replace("rel L2", &["rel.", "error"].join(NO_BREAK_SPACE));
+    format!("| {headings} |\n|{}|\n", rule.join("|"))
 }
 
-fn line(out: &mut String, cells: &[&str]) {
+fn line(out: &mut String, cells: &[String]) {
+    // One number; lists of them may break.
+    let is_number =
+        |cell: &str| cell.starts_with(|first: char| first.is_ascii_digit()) && !cell.contains(", ");
+    let unbroken = |cell: &String| match is_number(cell) {
+        true => cell.replace(' ', NO_BREAK_SPACE),
+        false => cell.clone(),
+    };
     // Writing to a String cannot fail.
-    let _ = writeln!(out, "| {} |", cells.join(" | "));
+    let _ = writeln!(out, "| {} |", cells.iter().map(unbroken).collect::<Vec<_>>().join(" | "));
 }
 
 /// What the page of one variant says was measured: the time of every setting in both layouts, and under it the
@@ -191,14 +226,14 @@ pub fn page_markdown(rows: &[Row], id: &str) -> String {
         "uniform, border",
         "speed-up, local",
         "uniform",
-        "TFLOP/s, local",
+        "TFLOP/s",
         "rel L2",
     ]);
     for row in &of_variant {
         let time = |layout, locations| time_in(row, layout, locations);
         let gain = |locations| speedup(row.cell(plain, locations).and_then(|cell| cell.speedup));
         let cells = [
-            row.name.clone(),
+            setting_of(row).unwrap_or("as it is").to_owned(),
             time(plain, local),
             time(plain, uniform),
             time(bordered, local),
@@ -208,7 +243,7 @@ pub fn page_markdown(rows: &[Row], id: &str) -> String {
             number(row.cell(plain, local).map(|cell| cell.tflop_per_s)),
             error(worst_error(row)),
         ];
-        line(&mut out, &cells.each_ref().map(String::as_str));
+        line(&mut out, &cells);
     }
     out.push_str(&counters_markdown(&of_variant));
     out
@@ -216,6 +251,9 @@ pub fn page_markdown(rows: &[Row], id: &str) -> String {
 
 /// Where the columns of a page's counters are explained, seen from the page.
 const COUNTERS_PAGE: &str = "../LADDER.md#counters";
+
+/// What caches move at a time.
+const SECTOR_BYTES: f64 = 32.0;
 
 /// A column of a page's counters: its heading, and what stands in it.
 type Column = (&'static str, fn(&KernelCounters) -> String);
@@ -225,13 +263,20 @@ const COUNTERS: &[Column] = &[
     ("instructions", |kernel| count(kernel.get("instructions"))),
     ("issue slots", |kernel| percent(kernel.get("issue_percent"))),
     ("warps", |kernel| percent(kernel.get("occupancy_percent"))),
-    ("wavefronts", |kernel| count(kernel.get("l1_wavefronts"))),
-    ("of shared memory", |kernel| count(kernel.get("shared_wavefronts"))),
+    ("wavefronts (shared memory)", |kernel| {
+        let [all, shared] =
+            ["l1_wavefronts", "shared_wavefronts"].map(|name| count(kernel.get(name)));
+        format!("{all} ({shared})")
+    }),
     ("data path", |kernel| percent(kernel.get("l1_percent"))),
     ("conflicts", |kernel| count(kernel.get("bank_conflicts"))),
     ("L1 hits", |kernel| percent(kernel.get("l1_hit_percent"))),
-    ("through L2", |kernel| megabytes(kernel.get("l2_sectors").map(|sectors| sectors * 32.0))),
-    ("DRAM", |kernel| megabytes(kernel.get("dram_bytes"))),
+    ("MB through L2, DRAM", |kernel| {
+        let l2_bytes = kernel.get("l2_sectors").map(|sectors| sectors * SECTOR_BYTES);
+        let [l2, dram] = [l2_bytes, kernel.get("dram_bytes")]
+            .map(|bytes| number(bytes.map(|bytes| bytes * 1e-6)));
+        format!("{l2}, {dram}")
+    }),
 ];
 
 /// The counters of some rows, for local locations without the border; empty if none were read.
@@ -241,20 +286,21 @@ fn counters_markdown(rows: &[&Row]) -> String {
     for row in rows {
         let kernels = row.cell(plain, local).map_or(&[][..], |cell| &cell.kernels);
         for kernel in kernels {
-            let name = match setting_of(row) {
-                Some(setting) => format!("{}, {setting}", kernel.kernel),
-                None => kernel.kernel.clone(),
+            let name = match (setting_of(row), kernels) {
+                (None, [_]) => "as it is".to_owned(),
+                (None, _) => kernel.kernel.clone(),
+                (Some(setting), [_]) => setting.to_owned(),
+                (Some(setting), _) => format!("{}, {setting}", kernel.kernel),
             };
             let cells = std::iter::once(name).chain(COUNTERS.iter().map(|(_, cell)| cell(kernel)));
-            let cells: Vec<String> = cells.collect();
-            line(&mut lines, &cells.iter().map(String::as_str).collect::<Vec<_>>());
+            line(&mut lines, &cells.collect::<Vec<_>>());
         }
     }
     if lines.is_empty() {
         return lines;
     }
     let headings: Vec<&str> =
-        std::iter::once("kernel").chain(COUNTERS.iter().map(|(name, _)| *name)).collect();
+        std::iter::once("").chain(COUNTERS.iter().map(|(name, _)| *name)).collect();
     format!(
         "\nLocal locations without the border, by hardware counters ([what they count]({COUNTERS_PAGE})):\n\n{}{lines}",
         head(&headings)
