@@ -63,8 +63,8 @@ pub(crate) enum Place {
 #[must_use]
 pub fn roofline_svg(analysis: &Analysis, profile: &Profile) -> String {
     let title = format!(
-        "{} {} {}, {}",
-        analysis.workload, analysis.dtype, analysis.locations, analysis.device
+        "{} {} {} {}, {}",
+        analysis.workload, analysis.dtype, analysis.direction, analysis.locations, analysis.device
     );
     let marks = analysis.measured.as_ref().map_or_else(Vec::new, |measured| {
         let tflop_per_s = analysis.flop / measured.median_us * 1e-6;

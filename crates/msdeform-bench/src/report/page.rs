@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::analyze::{FLOP_PER_SAMPLE_CHANNEL, Mark, Place, roofline};
+use crate::analyze::{Mark, Place, flop, roofline};
 use crate::case::Label;
 use crate::counters::{KernelCounters, Profiled};
 use crate::overview::{overview, three_digits, time};
@@ -263,7 +263,7 @@ fn roofline_of(rows: &[crate::overview::Row], profile: &Profile) -> String {
         .filter_map(|best| Some((best, problem_of(best)?)))
         .flat_map(|(best, problem)| {
             let work = Work::of(&problem, Direction::Forward);
-            let flop = work.samples as f64 * problem.channels() as f64 * FLOP_PER_SAMPLE_CHANNEL;
+            let flop = flop(&problem, &work, Direction::Forward);
             let title = format!("{} {}: {}", best.workload, best.locations, time(best.median_us));
             let mark = |bytes: u64, is_hollow| Mark {
                 flop_per_byte: flop / bytes as f64,
