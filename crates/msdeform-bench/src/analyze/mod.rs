@@ -38,9 +38,9 @@ pub struct Floor {
     pub us: f64,
     /// What has to pass under it.
     pub what: String,
-    /// Whether it holds for one technique only, which a call need not use.
-    #[serde(default)]
-    pub avoidable: bool,
+    /// When it holds, where a technique avoids it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only_if: Option<String>,
 }
 
 /// How long it took, where a record says.
@@ -167,7 +167,7 @@ impl Analysis {
             flop_per_compulsory_byte: flop / compulsory,
             flop_per_l2_byte: flop / (work.gathered_bytes as f64 * misses),
             flop_per_gathered_byte: flop / work.gathered_bytes as f64,
-            binding: floors.iter().find(|floor| !floor.avoidable).map(|f| f.ceiling.clone()),
+            binding: floors.iter().find(|floor| floor.only_if.is_none()).map(|f| f.ceiling.clone()),
             floors,
             footprints,
             // `max` passes over a gather that was not probed.
@@ -198,7 +198,7 @@ impl Analysis {
 
     /// The highest floor that no technique avoids.
     fn wall_us(&self) -> f64 {
-        self.floors.iter().find(|floor| !floor.avoidable).map_or(f64::NAN, |floor| floor.us)
+        self.floors.iter().find(|floor| floor.only_if.is_none()).map_or(f64::NAN, |floor| floor.us)
     }
 }
 
@@ -212,8 +212,13 @@ fn floors(problem: &Problem, work: &Work, direction: Direction, profile: &Profil
     let mut floor = |ceiling: &str, amount: f64, per_us: f64, what: &str| {
         if let Some(value) = profile.ceiling(ceiling) {
             let (ceiling, us) = (ceiling.to_owned(), amount / (value * per_us));
-            let avoidable = ceiling == "l2_reduce_f32";
-            found.push(Floor { ceiling, us, what: what.to_owned(), avoidable });
+            let only_if = match (direction, ceiling.as_str()) {
+                (Direction::Backward, "l2_reduce_f32") => Some("by plain atomics"),
+                (Direction::Backward, "fma_f32") => Some("without tensor cores"),
+                _ => None,
+            };
+            let (what, only_if) = (what.to_owned(), only_if.map(str::to_owned));
+            found.push(Floor { ceiling, us, what, only_if });
         }
     };
     // Both directions read every corner once; what the backward gathers besides are its updates.
@@ -241,7 +246,7 @@ fn floors(problem: &Problem, work: &Work, direction: Direction, profile: &Profil
     if let Some(us) = profile.ceiling("launch_in_graph") {
         let what = "an empty kernel in a graph".to_owned();
         let ceiling = "launch_in_graph".to_owned();
-        found.push(Floor { ceiling, us, what, avoidable: false });
+        found.push(Floor { ceiling, us, what, only_if: None });
     }
     found.sort_by(|a, b| b.us.total_cmp(&a.us));
     found
@@ -393,7 +398,7 @@ mod tests {
             Analysis::of(&case, &[Direction::Backward], &profile, &[]).unwrap().remove(0);
         assert!((backward.flop / forward.flop - 2.0).abs() < 1e-12);
         assert_eq!(backward.floors[0].ceiling, "l2_reduce_f32");
-        assert!(backward.floors[0].avoidable);
+        assert_eq!(backward.floors[0].only_if.as_deref(), Some("by plain atomics"));
         assert_eq!(backward.binding.as_deref(), Some("l1_gather_line"));
         assert_eq!(backward.floor_us("l1_gather_line"), forward.floor_us("l1_gather_line"));
         // Values and sampling tensors are read and written, the output's gradient is read.

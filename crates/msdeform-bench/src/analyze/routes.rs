@@ -82,9 +82,9 @@ pub(super) fn routes(
         bytes: sorted,
         us: gather_us + us(sorted, l2) + us(values * element, dram),
         what: format!(
-            "{:.1} M list entries of {entry} bytes ({lists:.2} tiles of {TILE} x {TILE} pixels a sample), written \
+            "{} M list entries of {entry} bytes ({lists:.2} tiles of {TILE} x {TILE} pixels a sample), written \
              one sector each and read with a row of {row} bytes, are {} MB through L2 in {}; no sums to zero or round",
-            entries as f64 * 1e-6,
+            three_digits(entries as f64 * 1e-6),
             three_digits(sorted as f64 * 1e-6),
             time(us(sorted, l2))
         ),

@@ -83,7 +83,7 @@ fn text(analysis: &Analysis) -> String {
     let Analysis { work, .. } = analysis;
     let mut out = format!(
         "{} {}: {}, {} on {}\n\
-         {:.1} M samples, {:.2} GFLOP, {} GB gathered{}, {} MB compulsory\n\
+         {} M samples, {} GFLOP, {} GB gathered{}, {} MB compulsory\n\
          FLOP per byte: {:.2} of L1 (gathered), {:.1} of L2 (not found in L1 by queries in tiles), {:.1} of DRAM \
          (compulsory)\n\n",
         analysis.workload,
@@ -91,8 +91,8 @@ fn text(analysis: &Analysis) -> String {
         analysis.problem,
         analysis.locations,
         analysis.device,
-        work.samples as f64 * 1e-6,
-        analysis.flop * 1e-9,
+        three_digits(work.samples as f64 * 1e-6),
+        three_digits(analysis.flop * 1e-9),
         three_digits(work.gathered_bytes as f64 * 1e-9),
         if analysis.direction == Direction::Backward.name() { " and updated" } else { "" },
         three_digits(work.compulsory_bytes as f64 * 1e-6),
@@ -122,10 +122,10 @@ fn floors(analysis: &Analysis) -> Columns {
     let mut columns = Columns::new(&headings);
     for floor in &analysis.floors {
         let binds = analysis.binding.as_ref() == Some(&floor.ceiling);
-        let note = match (binds, floor.avoidable) {
-            (true, _) => "; this one binds",
-            (_, true) => "; only if it is done with plain atomics",
-            _ => "",
+        let note = match &floor.only_if {
+            Some(how) => format!("; only {how}"),
+            None if binds => "; this one binds".to_owned(),
+            None => String::new(),
         };
         columns.row(&[floor.ceiling.clone(), time(floor.us), format!("{}{note}", floor.what)]);
     }

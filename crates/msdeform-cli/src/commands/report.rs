@@ -15,7 +15,7 @@ use crate::output::{Align, Columns, print, print_json};
 
 /// Make a page of records, or compare two
 ///
-/// One HTML file that needs no network: times, floors, every variant, errors, environment. Without names all records of one device are shown, the newest
+/// One HTML file that needs no network: times, floors, roofline, counters, every variant, errors, environment. Without names all records of one device are shown, the newest
 /// figure of each combination. --compare says what changed between two records and fails on a regression.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
@@ -61,7 +61,11 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     records.retain(|record| record.device.slug == slug);
     let profiles = if root.is_dir() { Profile::load_all(&root)? } else { Vec::new() };
     let profile = profiles.iter().find(|profile| profile.device.slug == slug);
-    let profiled = CounterFile::of_device(&root, &slug)?;
+    let profiled = if named {
+        CounterFile::of_runs(&args.records)?
+    } else {
+        CounterFile::of_device(&root, &slug)?
+    };
     let page = Page::of(&records, profile, &profiled)
         .ok_or_else(|| Usage(format!("the records of {slug} hold no measurement")))?;
     write(&args.output, &report::html(&page))?;
