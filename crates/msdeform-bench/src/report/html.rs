@@ -98,7 +98,7 @@ const WIDTH: f64 = 860.0;
 /// Room for the number behind a bar.
 const NUMBER: f64 = 130.0;
 /// Width of a letter, about.
-const LETTER: f64 = 6.8;
+const LETTER: f64 = 7.3;
 
 /// Room that names need, the longest deciding.
 fn room<'a>(names: impl Iterator<Item = &'a str>) -> f64 {

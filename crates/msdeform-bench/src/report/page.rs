@@ -83,9 +83,9 @@ pub struct Group {
     pub floor_us: Option<f64>,
 }
 
-/// What a panel shows of a kernel, each in percent.
+/// What a panel shows of a kernel, each in percent: of its sectors, of its wavefronts, of the time.
 pub const SHARES: [&str; 3] =
-    ["sectors found in L1", "wavefronts lost to bank conflicts", "L1 data path busy"];
+    ["sectors found in L1", "lost to bank conflicts", "L1 data path busy"];
 
 /// The kernels of one case, with knobs as they set themselves.
 #[derive(Clone, Debug)]
@@ -296,17 +296,17 @@ fn roofline_of(rows: &[crate::overview::Row], profile: &Profile) -> String {
         .flat_map(|(best, problem)| {
             let work = Work::of(&problem, Direction::Forward);
             let flop = flop(&problem, &work, Direction::Forward);
-            let title = format!("{} {}: {}", best.workload, best.locations, time(best.median_us));
+            let usual = workload::find(&best.workload).and_then(|found| found.layouts.first());
+            let is_usual = usual.is_some_and(|layout| layout.name() == best.layout);
+            let layout = if is_usual { String::new() } else { format!(" {}", best.layout) };
+            let name = format!("{} {}{layout}", best.workload, best.locations);
+            let title = format!("{name}: {}", time(best.median_us));
             let mark = |bytes: u64, is_hollow| Mark {
                 flop_per_byte: flop / bytes as f64,
                 tflop_per_s: flop / best.median_us * 1e-6,
                 title: title.clone(),
                 // Once: both stand at the same height.
-                label: if is_hollow {
-                    format!("{} {}", best.workload, best.locations)
-                } else {
-                    String::new()
-                },
+                label: if is_hollow { name.clone() } else { String::new() },
                 is_hollow,
             };
             [mark(work.gathered_bytes, false), mark(work.compulsory_bytes, true)]
