@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::Args;
 use msdeform_bench::counters::CounterFile;
 use msdeform_bench::overview::time;
-use msdeform_bench::report::{self, Comparison, Page, Verdict, name_of};
+use msdeform_bench::report::{self, Change, Comparison, Page, Verdict, name_of};
 use msdeform_bench::{Profile, Record, record};
 
 use crate::args::RecordDirArgs;
@@ -131,7 +131,15 @@ fn text(comparison: &Comparison) -> String {
         ("", Align::Left),
     ];
     let mut columns = Columns::new(&headings);
-    for change in &comparison.changes {
+    // What changed last, the worst of it at the very end: that is where people look.
+    let mut changes: Vec<&Change> = comparison.changes.iter().collect();
+    let rank = |change: &Change| match change.verdict {
+        Verdict::Same => 0,
+        Verdict::Faster => 1,
+        Verdict::Slower => 2,
+    };
+    changes.sort_by(|a, b| rank(a).cmp(&rank(b)).then(a.ratio.total_cmp(&b.ratio)));
+    for change in changes {
         let verdict = match change.verdict {
             Verdict::Faster => "faster",
             Verdict::Same => "",
