@@ -12,9 +12,11 @@ const LEFT: f64 = 78.0;
 const RIGHT: f64 = 30.0;
 const TOP: f64 = 60.0;
 const BOTTOM: f64 = 64.0;
-/// From a mark to its label, and from a label to the next.
-const LABEL_X: f64 = 26.0;
+const RADIUS: f64 = 6.0;
+/// From a mark to its label, from a label to the next, and width of a letter.
+const LABEL_X: f64 = 22.0;
 const LABEL_HEIGHT: f64 = 15.0;
+const LETTER: f64 = 7.5;
 
 /// What pictures and pages have in common; colours are variables.
 pub(crate) const STYLE: &str = "text { fill: var(--ink) } .grid { stroke: var(--line) } \
@@ -170,7 +172,7 @@ fn draw(
         }
         writeln!(
             out,
-            "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"6\"><title>{}</title></circle>",
+            "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{RADIUS}\"><title>{}</title></circle>",
             escaped(&mark.title)
         )?;
     }
@@ -178,16 +180,31 @@ fn draw(
     Ok(())
 }
 
-/// Heights of the labels of marks, none on another: each at its mark or, where that is taken, below the one before.
+/// Heights of the labels of marks: each at its mark or, where another label or mark is in the way, below that.
 fn spread(marks: &[Mark], axes: &Axes) -> Vec<f64> {
-    let mut heights: Vec<f64> = marks.iter().map(|mark| axes.y(mark.tflop_per_s)).collect();
+    let place = |mark: &Mark| (axes.x(mark.flop_per_byte), axes.y(mark.tflop_per_s));
+    let mut heights: Vec<f64> = marks.iter().map(|mark| place(mark).1).collect();
+    // From, to, and at what height.
+    let around = |mark: &Mark| (place(mark).0 - RADIUS, place(mark).0 + RADIUS, place(mark).1);
+    let mut taken: Vec<(f64, f64, f64)> = marks.iter().map(around).collect();
     let mut labelled: Vec<usize> =
         (0..marks.len()).filter(|&index| !marks[index].label.is_empty()).collect();
     labelled.sort_by(|&a, &b| heights[a].total_cmp(&heights[b]));
-    let mut free = f64::NEG_INFINITY;
     for index in labelled {
-        heights[index] = heights[index].max(free);
-        free = heights[index] + LABEL_HEIGHT;
+        let start = place(&marks[index]).0 + LABEL_X;
+        let end = start + LETTER * marks[index].label.chars().count() as f64;
+        let mut y = heights[index];
+        let is_in_the_way = |y: f64| {
+            move |&&(from, to, at): &&(f64, f64, f64)| {
+                from < end && start < to && (at - y).abs() < LABEL_HEIGHT
+            }
+        };
+        while let Some((_, _, at)) = taken.iter().find(is_in_the_way(y)) {
+            // A little more, so that rounding cannot leave it where it is.
+            y = at + LABEL_HEIGHT + 0.1;
+        }
+        heights[index] = y;
+        taken.push((start, end, y));
     }
     heights
 }
@@ -269,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_of_marks_at_one_height_stand_below_each_other() {
+    fn labels_of_marks_in_one_place_stand_below_each_other() {
         let axes = Axes { x: (-1.0, 3.0), y: (-1.0, 3.0) };
         let mark = |tflop_per_s, label: &str| Mark {
             flop_per_byte: 1.0,
@@ -281,6 +298,7 @@ mod tests {
         let marks = [mark(10.0, "a"), mark(10.0, "b"), mark(10.0, ""), mark(100.0, "c")];
         let found = spread(&marks, &axes);
         let y = axes.y(10.0);
-        assert_eq!(found, [y, y + LABEL_HEIGHT, y, axes.y(100.0)]);
+        assert_eq!((found[0], found[2], found[3]), (y, y, axes.y(100.0)));
+        assert!((found[1] - y - LABEL_HEIGHT).abs() < 1.0, "{found:?}");
     }
 }

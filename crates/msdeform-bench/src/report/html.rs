@@ -36,8 +36,7 @@ fn write_page(page: &Page, out: &mut String) -> std::fmt::Result {
         table(&page.floors, out)?;
     }
     if !page.roofline.is_empty() {
-        let what =
-            "What memory and arithmetic allow, and where each workload stands. Hover for its time.";
+        let what = "What memory and arithmetic allow, and where each workload stands. Hover for locations, layout and time.";
         section("roofline", "Roofline", what, out)?;
         writeln!(out, "<figure>\n{}</figure>", page.roofline)?;
     }

@@ -290,32 +290,29 @@ fn name_of(label: &Label, kernel: &KernelCounters) -> String {
 /// The best half-precision forward of each case, against the bytes it gathers and those it cannot avoid.
 fn roofline_of(rows: &[crate::overview::Row], profile: &Profile) -> String {
     let best = rows.iter().filter_map(|row| row.best.get(DType::F16.name()));
-    let marks: Vec<Mark> = best
-        .filter(|best| best.direction == Direction::Forward.name())
-        .filter_map(|best| Some((best, problem_of(best)?)))
-        .flat_map(|(best, problem)| {
-            let work = Work::of(&problem, Direction::Forward);
-            let flop = flop(&problem, &work, Direction::Forward);
-            let usual = workload::find(&best.workload).and_then(|found| found.layouts.first());
-            let is_usual = usual.is_some_and(|layout| layout.name() == best.layout);
-            let layout = if is_usual { String::new() } else { format!(" {}", best.layout) };
-            let name = format!("{} {}{layout}", best.workload, best.locations);
-            let title = format!("{name}: {}", time(best.median_us));
-            let mark = |bytes: u64, is_hollow| Mark {
-                flop_per_byte: flop / bytes as f64,
-                tflop_per_s: flop / best.median_us * 1e-6,
-                title: title.clone(),
-                // Once: both stand at the same height.
-                label: if is_hollow { name.clone() } else { String::new() },
-                is_hollow,
-            };
-            [mark(work.gathered_bytes, false), mark(work.compulsory_bytes, true)]
-        })
-        .collect();
+    let mut marks: Vec<Mark> = Vec::new();
+    for best in best.filter(|best| best.direction == Direction::Forward.name()) {
+        let Some(problem) = problem_of(best) else { continue };
+        let work = Work::of(&problem, Direction::Forward);
+        let flop = flop(&problem, &work, Direction::Forward);
+        let Figure { workload, locations, layout, .. } = best;
+        let is_named = marks.iter().any(|mark| mark.label == *workload);
+        let mark = |bytes: u64, is_hollow| Mark {
+            flop_per_byte: flop / bytes as f64,
+            tflop_per_s: flop / best.median_us * 1e-6,
+            title: format!("{workload} {locations} {layout}: {}", time(best.median_us)),
+            // Once: its other marks stand at the same height or in the same column.
+            label: if is_hollow && !is_named { workload.clone() } else { String::new() },
+            is_hollow,
+        };
+        let both = [mark(work.gathered_bytes, false), mark(work.compulsory_bytes, true)];
+        marks.extend(both);
+    }
     if marks.is_empty() {
         return String::new();
     }
-    let legend = "full: against gathered bytes, empty: against compulsory bytes";
+    let legend =
+        "full: against gathered bytes, empty: against compulsory bytes; a column for each workload";
     roofline(("Forward in f16", legend), profile, &marks, Place::Page)
 }
 

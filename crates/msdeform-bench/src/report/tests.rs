@@ -40,7 +40,10 @@ fn a_half_precision_forward_stands_under_the_roofline() {
     record.measurements[0].label.dtype = "f16".to_owned();
     let profile = profile_of("test-chip-2c");
     let html = html(&Page::of(&[record], Some(&profile), &[]).unwrap());
-    assert!(html.contains("id=\"roofline\"") && html.contains("ddetr_enc local: 812 us"), "{html}");
+    assert!(
+        html.contains("id=\"roofline\"") && html.contains("ddetr_enc local interleaved: 812 us"),
+        "{html}"
+    );
     assert_eq!(html.matches("class=\"mark").count(), 2, "one for each kind of bytes");
     assert!(!html.contains("http://"), "a picture in a page names no one outside");
 }
