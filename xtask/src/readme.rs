@@ -78,13 +78,13 @@ fn pages() -> Result<(Vec<Page>, usize)> {
     };
     add(tree::root().join("README.md"), &|text| {
         let text = readme::splice(&text, &records, &profiles)?;
-        let table = || format!("\n{}", ladder::markdown(&rungs, "docs/kernels/", false));
+        let table = || format!("\n{}", ladder::readme_markdown(&rungs, "docs/kernels/"));
         let text = readme::replace_between(text, "ladder", table)?;
         let text = readme::replace_between(text, "tuning", || tuning.clone())?;
         Ok(readme::replace_between(text, "counters", || counters.clone())?)
     })?;
     add(tree::root().join("docs/LADDER.md"), &|text| {
-        let table = || format!("\n{}", ladder::markdown(&rungs, "kernels/", true));
+        let table = || format!("\n{}", ladder::markdown(&rungs, "kernels/"));
         Ok(readme::replace_between(text, "ladder", table)?)
     })?;
     add(tree::root().join("bindings/python/README.md"), &|text| {

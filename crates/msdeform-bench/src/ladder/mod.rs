@@ -1,18 +1,22 @@
 //! The ladder: every forward variant on the workload of the seed documents, in one table.
 
+mod settings;
+mod tables;
+
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use msdeform::{DType, DeviceKind, Direction, ValueLayout, VariantSpec};
 use msdeform_cuda::variants::Variant;
 use msdeform_cuda::{REGISTRY, registry};
 
-use crate::counters::Profiled;
+use crate::counters::{KernelCounters, Profiled};
 use crate::device::Timing;
-use crate::device::named::{id_in, name_with};
-use crate::overview::three_digits;
+use crate::device::named::id_in;
 use crate::record::Record;
 use crate::{Locations, Measurement};
+
+pub use settings::{names, own_name};
+pub use tables::{HEADINGS, cells_of, markdown, page_markdown, readme_markdown};
 
 /// The workload of the seed documents.
 pub const WORKLOAD: &str = "seed";
@@ -26,20 +30,6 @@ pub const LOCATIONS: [Locations; 2] = [Locations::Uniform, Locations::Local];
 /// What stands on the ladder: the forward variants, in the order of the registry.
 pub fn variants() -> impl Iterator<Item = &'static VariantSpec> {
     forward().map(Variant::spec)
-}
-
-/// The names of what is timed: every variant as it sets itself up, and every setting of a rung's knobs.
-#[must_use]
-pub fn names() -> Vec<String> {
-    let mut names = Vec::new();
-    for variant in forward() {
-        let id = variant.spec().id;
-        names.push(id.to_owned());
-        for knob in variant.knobs().iter().filter(|_| variant.spec().rung) {
-            names.extend(knob.values.iter().map(|&value| name_with(id, knob.name, value)));
-        }
-    }
-    names
 }
 
 fn forward() -> impl Iterator<Item = &'static dyn Variant> {
@@ -77,9 +67,17 @@ pub struct Cell {
     pub l1_hit_percent: Option<f64>,
     /// Wavefronts that bank conflicts cost.
     pub bank_conflicts: Option<f64>,
+    /// All counters of its kernels, where they were read.
+    pub kernels: Vec<KernelCounters>,
 }
 
 impl Row {
+    /// Whether every knob is as the variant sets it by itself.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        self.name == self.spec.id
+    }
+
     /// The cell of a layout and locations.
     #[must_use]
     pub fn cell(&self, layout: ValueLayout, locations: Locations) -> Option<&Cell> {
@@ -88,20 +86,20 @@ impl Row {
 }
 
 /// The table of one device's records, which come oldest first, and of what was profiled on it. A variant
-/// that no record has gets no row.
+/// that no record has gets no row, and a setting that a variant has by itself (`fwd_simple:WARPS=8`) none of its own:
+/// it stands for the variant only where the same record did not time it by its plain name.
 #[must_use]
 pub fn rows(records: &[Record], profiled: &[Profiled]) -> Vec<Row> {
     let mut newest: BTreeMap<(String, String, String), &Measurement> = BTreeMap::new();
-    for measurement in records.iter().flat_map(|record| &record.measurements) {
-        let label = &measurement.label;
-        let is_ladder = label.workload == WORKLOAD
-            && label.dtype == DTYPE.name()
-            && label.direction == Direction::Forward.name()
-            && measurement.timing == Timing::Events
-            && measurement.mode == "warm_l2";
-        if is_ladder {
-            let key = (label.variant.clone(), label.layout.clone(), label.locations.clone());
-            newest.insert(key, measurement);
+    for record in records {
+        let of_ladder = record.measurements.iter().filter(|measurement| is_of_ladder(measurement));
+        let (plain, renamed): (Vec<_>, Vec<_>) = of_ladder
+            .map(|measurement| (own_name(&measurement.label.variant), measurement))
+            .partition(|(name, measurement)| *name == measurement.label.variant);
+        // The plain name is inserted last and stays.
+        for (name, measurement) in renamed.into_iter().chain(plain) {
+            let label = &measurement.label;
+            newest.insert((name, label.layout.clone(), label.locations.clone()), measurement);
         }
     }
     let original = registry::baseline(Direction::Forward).map_or("", |variant| variant.spec().id);
@@ -132,6 +130,7 @@ pub fn rows(records: &[Record], profiled: &[Profiled]) -> Vec<Row> {
                     .and_then(|p| p.kernels.last())
                     .and_then(|kernel| kernel.get("l1_hit_percent")),
                 bank_conflicts: sum("bank_conflicts"),
+                kernels: counters.map_or_else(Vec::new, |p| p.kernels.clone()),
             };
             let row = of_variant.entry(name).or_insert_with(|| Row {
                 name: name.clone(),
@@ -146,117 +145,13 @@ pub fn rows(records: &[Record], profiled: &[Profiled]) -> Vec<Row> {
     rows
 }
 
-/// A number of a cell, or a dash.
-fn number(value: Option<f64>) -> String {
-    value.filter(|value| value.is_finite()).map_or_else(|| "-".to_owned(), three_digits)
-}
-
-fn speedup(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}x"))
-}
-
-/// Thousands and millions by letter.
-fn count(value: Option<f64>) -> String {
-    match value {
-        None => "-".to_owned(),
-        Some(value) if value < 1e3 => format!("{value:.0}"),
-        Some(value) if value < 1e6 => format!("{} k", three_digits(value * 1e-3)),
-        Some(value) => format!("{} M", three_digits(value * 1e-6)),
-    }
-}
-
-fn error(value: f64) -> String {
-    if value.is_finite() { format!("{value:.1e}") } else { "-".to_owned() }
-}
-
-/// Headings of [`cells_of`].
-pub const HEADINGS: [&str; 10] = [
-    "rung",
-    "source",
-    "us uniform",
-    "us local",
-    "us local, border",
-    "speed-up",
-    "TFLOP/s",
-    "L1 hit",
-    "bank conflicts",
-    "rel L2",
-];
-
-/// The cells of a row: times without the border but for one, the rest of the local locations.
-#[must_use]
-pub fn cells_of(row: &Row) -> [String; 10] {
-    let [plain, bordered] = LAYOUTS;
-    let [uniform, local] = LOCATIONS;
-    let main = row.cell(plain, local);
-    let time = |layout, locations| {
-        let cell = row.cell(layout, locations);
-        let after = cell.and_then(|cell| cell.us_after_preparation);
-        let after = after.map_or_else(String::new, |us| format!(" ({})", three_digits(us)));
-        format!("{}{after}", number(cell.map(|cell| cell.us)))
-    };
-    let worst = row.cells.values().map(|cell| cell.rel_l2).fold(0.0, f64::max);
-    [
-        row.name.clone(),
-        row.spec.source.to_owned(),
-        time(plain, uniform),
-        time(plain, local),
-        time(bordered, local),
-        speedup(main.and_then(|cell| cell.speedup)),
-        number(main.map(|cell| cell.tflop_per_s)),
-        main.and_then(|c| c.l1_hit_percent).map_or_else(|| "-".to_owned(), |p| format!("{p:.0} %")),
-        count(main.and_then(|cell| cell.bank_conflicts)),
-        error(worst),
-    ]
-}
-
-/// The whole table as Markdown, with the seed documents' claims in a last column if asked for. Names link
-/// to their pages under `pages`.
-#[must_use]
-pub fn markdown(rows: &[Row], pages: &str, claims: bool) -> String {
-    let mut out = format!("| {} |", HEADINGS.join(" | "));
-    out.push_str(if claims { " the document says |\n" } else { "\n" });
-    out.push_str("|---|---|");
-    out.push_str(&"--:|".repeat(HEADINGS.len() - 2));
-    out.push_str(if claims { "---|\n" } else { "\n" });
-    for row in rows {
-        let mut cells = cells_of(row);
-        cells[0] = format!("[{}]({pages}{}.md)", row.name, row.spec.id);
-        let claim = if claims { format!(" {} |", row.claim.unwrap_or("-")) } else { String::new() };
-        // Writing to a String cannot fail.
-        let _ = writeln!(out, "| {} |{claim}", cells.join(" | "));
-    }
-    out
-}
-
-/// What the page of one variant says was measured: every setting of its knobs, layout and locations.
-#[must_use]
-pub fn page_markdown(rows: &[Row], id: &str) -> String {
-    let of_variant: Vec<&Row> = rows.iter().filter(|row| row.spec.id == id).collect();
-    if of_variant.is_empty() {
-        return "Not measured yet.\n".to_owned();
-    }
-    let mut out = String::from(
-        "| | layout | locations | us | after preparation | speed-up | TFLOP/s | L1 hit | bank conflicts | rel L2 |\n\
-         |---|---|---|--:|--:|--:|--:|--:|--:|--:|\n",
-    );
-    for row in of_variant {
-        for ((layout, locations), cell) in &row.cells {
-            let _ = writeln!(
-                out,
-                "| {} | {layout} | {locations} | {} | {} | {} | {} | {} | {} | {} |",
-                row.name,
-                number(Some(cell.us)),
-                number(cell.us_after_preparation),
-                speedup(cell.speedup),
-                number(Some(cell.tflop_per_s)),
-                cell.l1_hit_percent.map_or_else(|| "-".to_owned(), |p| format!("{p:.0} %")),
-                count(cell.bank_conflicts),
-                error(cell.rel_l2),
-            );
-        }
-    }
-    out
+fn is_of_ladder(measurement: &Measurement) -> bool {
+    let label = &measurement.label;
+    label.workload == WORKLOAD
+        && label.dtype == DTYPE.name()
+        && label.direction == Direction::Forward.name()
+        && measurement.timing == Timing::Events
+        && measurement.mode == "warm_l2"
 }
 
 /// The records of the GPU that was measured last.
@@ -311,12 +206,69 @@ mod tests {
         let rows = rows(&[record], &[profiled]);
         let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
         assert_eq!(names, ["fwd_original", "fwd_simple", "fwd_simple:WARPS=4", "fwd_tile_gather"]);
-        let table = markdown(&rows, "docs/kernels/", true);
+        let table = markdown(&rows, "docs/kernels/");
         assert!(table.contains("| - | 1000 | - | 2.00x |"), "{table}");
         assert!(table.contains("| 81 % | 2.50 M |") && table.contains("0.8 TFLOP/s"), "{table}");
         let page = page_markdown(&rows, "fwd_simple");
-        assert_eq!(page.lines().count(), 4, "{page}");
+        assert!(page.contains("| fwd_simple:WARPS=4 | 1000 | - | - | - | 2.00x | - |"), "{page}");
+        // One kernel was profiled; what was not read of it is a dash.
+        assert!(
+            page.contains("| fwd_simple, WARPS=4 | - | - | - | - | - | - | - | 2.50 M | 81 % |"),
+            "{page}"
+        );
         assert_eq!(page_markdown(&rows, "fwd_general"), "Not measured yet.\n");
+    }
+
+    #[test]
+    fn a_setting_that_a_rung_has_by_itself_has_no_row() {
+        let mut record = record_of("2026-01-01T00:00:00Z", 1.0);
+        let twice = [
+            measured("fwd_simple", "local", 1000.0),
+            measured("fwd_simple:WARPS=8", "local", 1001.0),
+            measured("fwd_simple:WARPS=4", "local", 990.0),
+        ];
+        record.measurements = twice.to_vec();
+        let us = |rows: &[Row]| -> Vec<(String, f64)> {
+            let local = |row: &Row| row.cell(LAYOUTS[0], Locations::Local).map(|cell| cell.us);
+            rows.iter().map(|row| (row.name.clone(), local(row).unwrap())).collect()
+        };
+        let expected =
+            [("fwd_simple".to_owned(), 1000.0), ("fwd_simple:WARPS=4".to_owned(), 990.0)];
+        assert_eq!(us(&rows(&[record.clone()], &[])), expected);
+        // A sweep, which times every value and not the plain name, is a newer figure of the default.
+        let mut sweep = record_of("2026-01-02T00:00:00Z", 1.0);
+        sweep.measurements = vec![measured("fwd_simple:WARPS=8", "local", 900.0)];
+        assert_eq!(us(&rows(&[record, sweep], &[]))[0], ("fwd_simple".to_owned(), 900.0));
+    }
+
+    #[test]
+    fn the_readme_has_the_defaults_and_what_beats_them() {
+        let mut record = record_of("2026-01-01T00:00:00Z", 1.0);
+        record.measurements = vec![
+            measured("fwd_simple", "local", 1000.0),
+            measured("fwd_simple:WARPS=4", "local", 985.0),
+            // Faster here and slower there is no better setting.
+            measured("fwd_tile_2x2", "local", 1000.0),
+            measured("fwd_tile_2x2", "uniform", 1000.0),
+            measured("fwd_tile_2x2:WARPS=4", "local", 800.0),
+            measured("fwd_tile_2x2:WARPS=4", "uniform", 1100.0),
+            measured("fwd_smem_padded", "local", 500.0),
+            measured("fwd_smem_padded:PADDING=0", "local", 400.0),
+            measured("fwd_smem_padded:PADDING=8", "local", 450.0),
+        ];
+        let table = readme_markdown(&rows(&[record], &[]), "docs/kernels/");
+        assert_eq!(table.lines().count(), 2 + 4, "{table}");
+        assert!(table.contains("[· PADDING=0](docs/kernels/fwd_smem_padded.md)"), "{table}");
+        assert!(!table.contains("WARPS=4") && !table.contains("PADDING=8"), "{table}");
+    }
+
+    #[test]
+    fn an_error_that_is_no_number_is_not_hidden_by_others() {
+        let mut record = record_of("2026-01-01T00:00:00Z", 1.0);
+        let mut wrong = measured("fwd_simple", "local", 1000.0);
+        wrong.rel_l2 = f64::NAN;
+        record.measurements = vec![measured("fwd_simple", "uniform", 1000.0), wrong];
+        assert_eq!(cells_of(&rows(&[record], &[])[0]).last().map(String::as_str), Some("-"));
     }
 
     #[test]

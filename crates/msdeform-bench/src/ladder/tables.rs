@@ -1,0 +1,262 @@
+//! The ladder as text: a line of `bench --ladder`, and the tables of README, docs/LADDER.md and the pages.
+
+use std::fmt::Write;
+
+use msdeform::ValueLayout;
+
+use super::{Cell, LAYOUTS, LOCATIONS, Row};
+use crate::Locations;
+use crate::counters::KernelCounters;
+use crate::device::named::KNOB_SEPARATOR;
+use crate::overview::three_digits;
+
+/// A number of a cell, or a dash.
+fn number(value: Option<f64>) -> String {
+    value.filter(|value| value.is_finite()).map_or_else(|| "-".to_owned(), three_digits)
+}
+
+fn speedup(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}x"))
+}
+
+/// Thousands and millions by letter.
+fn count(value: Option<f64>) -> String {
+    match value {
+        None => "-".to_owned(),
+        Some(value) if value < 1e3 => format!("{value:.0}"),
+        Some(value) if value < 1e6 => format!("{} k", three_digits(value * 1e-3)),
+        Some(value) => format!("{} M", three_digits(value * 1e-6)),
+    }
+}
+
+fn error(value: f64) -> String {
+    if value.is_finite() { format!("{value:.1e}") } else { "-".to_owned() }
+}
+
+fn percent(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.0} %"))
+}
+
+fn megabytes(bytes: Option<f64>) -> String {
+    bytes.map_or_else(|| "-".to_owned(), |bytes| format!("{} MB", three_digits(bytes * 1e-6)))
+}
+
+/// A time, with that after preparation in brackets where there is one.
+fn time_in(row: &Row, layout: ValueLayout, locations: Locations) -> String {
+    let cell = row.cell(layout, locations);
+    let after = cell.and_then(|cell| cell.us_after_preparation);
+    let after = after.map_or_else(String::new, |us| format!(" ({})", three_digits(us)));
+    format!("{}{after}", number(cell.map(|cell| cell.us)))
+}
+
+/// The largest error of any cell. One that is no number stays one.
+fn worst_error(row: &Row) -> f64 {
+    let errors = row.cells.values().map(|cell| cell.rel_l2);
+    errors.fold(0.0, |worst, error| if error > worst || error.is_nan() { error } else { worst })
+}
+
+/// Headings of [`cells_of`].
+pub const HEADINGS: [&str; 10] = [
+    "rung",
+    "source",
+    "us uniform",
+    "us local",
+    "us local, border",
+    "speed-up",
+    "TFLOP/s",
+    "L1 hit",
+    "bank conflicts",
+    "rel L2",
+];
+
+/// The cells of a row: times without the border but for one, the rest of the local locations.
+#[must_use]
+pub fn cells_of(row: &Row) -> [String; 10] {
+    let [plain, bordered] = LAYOUTS;
+    let [uniform, local] = LOCATIONS;
+    let main = row.cell(plain, local);
+    let time = |layout, locations| time_in(row, layout, locations);
+    [
+        row.name.clone(),
+        row.spec.source.to_owned(),
+        time(plain, uniform),
+        time(plain, local),
+        time(bordered, local),
+        speedup(main.and_then(|cell| cell.speedup)),
+        number(main.map(|cell| cell.tflop_per_s)),
+        percent(main.and_then(|cell| cell.l1_hit_percent)),
+        count(main.and_then(|cell| cell.bank_conflicts)),
+        error(worst_error(row)),
+    ]
+}
+
+/// A setting other than a rung's own stands in the README if it takes less than this of its time.
+const WORTH_A_ROW: f64 = 0.98;
+
+/// Headings of the table for the README, which are some of [`HEADINGS`].
+const README_HEADINGS: [&str; 8] =
+    ["rung", "source", "us uniform", "us local", "speed-up", "L1 hit", "bank conflicts", "rel L2"];
+
+/// The table for the README: every rung as it sets itself up, followed by its best other setting where that is
+/// faster by more than noise, whatever the locations and the layout. Names link to their pages under `pages`.
+#[must_use]
+pub fn readme_markdown(rows: &[Row], pages: &str) -> String {
+    let mut out = head(&README_HEADINGS);
+    for row in rows.iter().filter(|row| row.is_default()) {
+        let best = rows
+            .iter()
+            .filter(|other| other.spec.id == row.spec.id && !other.is_default())
+            .filter_map(|other| Some((largest_share(other, row)?, other)))
+            .min_by(|(a, _), (b, _)| a.total_cmp(b))
+            .filter(|(share, _)| *share < WORTH_A_ROW);
+        for row in std::iter::once(row).chain(best.map(|(_, best)| best)) {
+            let cells = linked(row, pages);
+            let shown =
+                HEADINGS.iter().zip(&cells).filter(|(name, _)| README_HEADINGS.contains(name));
+            line(&mut out, &shown.map(|(_, cell)| cell.as_str()).collect::<Vec<_>>());
+        }
+    }
+    out
+}
+
+/// The time of a row over that of another in the cell where it is worst; `None` if they share no cell.
+fn largest_share(row: &Row, other: &Row) -> Option<f64> {
+    let share = |(key, cell): (_, &Cell)| Some(cell.us / other.cells.get(key)?.us);
+    row.cells.iter().filter_map(share).max_by(f64::total_cmp)
+}
+
+/// The whole table as Markdown, with the seed documents' claims in a last column. Names link to their pages
+/// under `pages`.
+#[must_use]
+pub fn markdown(rows: &[Row], pages: &str) -> String {
+    let mut headings = HEADINGS.to_vec();
+    headings.push("the document says");
+    let mut out = head(&headings);
+    for row in rows {
+        let cells = linked(row, pages);
+        let mut cells: Vec<&str> = cells.iter().map(String::as_str).collect();
+        cells.push(row.claim.unwrap_or("-"));
+        line(&mut out, &cells);
+    }
+    out
+}
+
+/// The knobs that a row sets otherwise than its variant does.
+fn setting_of(row: &Row) -> Option<&str> {
+    row.name.strip_prefix(row.spec.id)?.strip_prefix(KNOB_SEPARATOR)
+}
+
+/// The cells of a row, its name linked to the rung's page.
+fn linked(row: &Row, pages: &str) -> [String; HEADINGS.len()] {
+    let mut cells = cells_of(row);
+    // A narrow column: what is set stands below the rung's name.
+    let name = setting_of(row).map_or_else(|| row.name.clone(), |setting| format!("· {setting}"));
+    cells[0] = format!("[{name}]({pages}{}.md)", row.spec.id);
+    if !row.is_default() {
+        // Of the rung, and said there.
+        cells[1] = String::new();
+    }
+    cells
+}
+
+/// The first two lines of a table: words to the left, numbers to the right.
+fn head(headings: &[&str]) -> String {
+    let is_words =
+        |name: &&str| ["", "rung", "source", "kernel", "the document says"].contains(name);
+    let rule: Vec<&str> =
+        headings.iter().map(|name| if is_words(name) { "---" } else { "--:" }).collect();
+    format!("| {} |\n|{}|\n", headings.join(" | "), rule.join("|"))
+}
+
+fn line(out: &mut String, cells: &[&str]) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "| {} |", cells.join(" | "));
+}
+
+/// What the page of one variant says was measured: the time of every setting in both layouts, and under it the
+/// counters of its kernels.
+#[must_use]
+pub fn page_markdown(rows: &[Row], id: &str) -> String {
+    let of_variant: Vec<&Row> = rows.iter().filter(|row| row.spec.id == id).collect();
+    if of_variant.is_empty() {
+        return "Not measured yet.\n".to_owned();
+    }
+    let [plain, bordered] = LAYOUTS;
+    let [uniform, local] = LOCATIONS;
+    let mut out = head(&[
+        "",
+        "us local",
+        "us uniform",
+        "local, border",
+        "uniform, border",
+        "speed-up, local",
+        "uniform",
+        "TFLOP/s, local",
+        "rel L2",
+    ]);
+    for row in &of_variant {
+        let time = |layout, locations| time_in(row, layout, locations);
+        let gain = |locations| speedup(row.cell(plain, locations).and_then(|cell| cell.speedup));
+        let cells = [
+            row.name.clone(),
+            time(plain, local),
+            time(plain, uniform),
+            time(bordered, local),
+            time(bordered, uniform),
+            gain(local),
+            gain(uniform),
+            number(row.cell(plain, local).map(|cell| cell.tflop_per_s)),
+            error(worst_error(row)),
+        ];
+        line(&mut out, &cells.each_ref().map(String::as_str));
+    }
+    out.push_str(&counters_markdown(&of_variant));
+    out
+}
+
+/// Where the columns of a page's counters are explained, seen from the page.
+const COUNTERS_PAGE: &str = "../LADDER.md#counters";
+
+/// A column of a page's counters: its heading, and what stands in it.
+type Column = (&'static str, fn(&KernelCounters) -> String);
+
+const COUNTERS: &[Column] = &[
+    ("us", |kernel| number(kernel.get("time_ns").map(|ns| ns * 1e-3))),
+    ("instructions", |kernel| count(kernel.get("instructions"))),
+    ("issue slots", |kernel| percent(kernel.get("issue_percent"))),
+    ("warps", |kernel| percent(kernel.get("occupancy_percent"))),
+    ("wavefronts", |kernel| count(kernel.get("l1_wavefronts"))),
+    ("of shared memory", |kernel| count(kernel.get("shared_wavefronts"))),
+    ("data path", |kernel| percent(kernel.get("l1_percent"))),
+    ("conflicts", |kernel| count(kernel.get("bank_conflicts"))),
+    ("L1 hits", |kernel| percent(kernel.get("l1_hit_percent"))),
+    ("through L2", |kernel| megabytes(kernel.get("l2_sectors").map(|sectors| sectors * 32.0))),
+    ("DRAM", |kernel| megabytes(kernel.get("dram_bytes"))),
+];
+
+/// The counters of some rows, for local locations without the border; empty if none were read.
+fn counters_markdown(rows: &[&Row]) -> String {
+    let ([plain, _], [_, local]) = (LAYOUTS, LOCATIONS);
+    let mut lines = String::new();
+    for row in rows {
+        let kernels = row.cell(plain, local).map_or(&[][..], |cell| &cell.kernels);
+        for kernel in kernels {
+            let name = match setting_of(row) {
+                Some(setting) => format!("{}, {setting}", kernel.kernel),
+                None => kernel.kernel.clone(),
+            };
+            let cells = std::iter::once(name).chain(COUNTERS.iter().map(|(_, cell)| cell(kernel)));
+            let cells: Vec<String> = cells.collect();
+            line(&mut lines, &cells.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+    }
+    if lines.is_empty() {
+        return lines;
+    }
+    let headings: Vec<&str> =
+        std::iter::once("kernel").chain(COUNTERS.iter().map(|(name, _)| *name)).collect();
+    format!(
+        "\nLocal locations without the border, by hardware counters ([what they count]({COUNTERS_PAGE})):\n\n{}{lines}",
+        head(&headings)
+    )
+}
