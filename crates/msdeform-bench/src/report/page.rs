@@ -1,6 +1,6 @@
 //! What a report shows, before it is HTML or Markdown.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::analyze::{Mark, Place, flop, roofline};
 use crate::case::Label;
@@ -9,7 +9,7 @@ use crate::device::named::id_in;
 use crate::overview::{overview, three_digits, time};
 use crate::record::{Figure, Record, newest};
 use crate::workload::{self, Sizes};
-use crate::{Floors, Profile, Work};
+use crate::{Floors, Profile, Work, ladder};
 use msdeform::{DType, Direction, Problem};
 
 /// A cell: what is read, and what it is sorted by.
@@ -132,6 +132,10 @@ impl Page {
         let last = records.iter().rev().find(|record| !record.measurements.is_empty())?;
         let figures = newest(records);
         let rows = overview(&figures);
+        let figures = without_repeats(figures, |f| (&f.workload, &f.dtype, &f.variant));
+        let profiled = &without_repeats(profiled.to_vec(), |Profiled { label, .. }| {
+            (&label.workload, &label.dtype, &label.variant)
+        });
         let mut environment = last.device.facts.clone();
         let mut fact = |name: &str, value: String| environment.insert(name.to_owned(), value);
         fact("date", last.date.clone());
@@ -151,6 +155,22 @@ impl Page {
             groups: groups(&figures, profile),
         })
     }
+}
+
+/// Without settings that a rung of the ladder has by itself, where it was measured by its plain name too: the same
+/// code under two names.
+fn without_repeats<T>(
+    mut items: Vec<T>,
+    names: impl Fn(&T) -> (&String, &String, &String),
+) -> Vec<T> {
+    let variants: BTreeSet<String> = items.iter().map(|item| names(item).2.clone()).collect();
+    items.retain(|item| {
+        let (workload, dtype, variant) = names(item);
+        let is_ladder = workload == ladder::WORKLOAD && dtype == ladder::DTYPE.name();
+        let own = if is_ladder { ladder::own_name(variant) } else { variant.clone() };
+        own == *variant || !variants.contains(&own)
+    });
+    items
 }
 
 fn provenance(records: &[Record]) -> Table {

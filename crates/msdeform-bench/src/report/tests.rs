@@ -96,3 +96,24 @@ fn settings_stand_on_the_bar_of_their_variant() {
     assert!(html(&page).contains("<title>fwd_test WARPS=8: 700 us</title>"));
     assert!(markdown(&page).contains("what a call gets)\n  - WARPS=8: 700 us"));
 }
+
+#[test]
+fn a_setting_that_a_rung_has_by_itself_is_shown_once() {
+    let mut record = record_of("2026-01-01T00:00:00Z", 812.0);
+    let label = &mut record.measurements[0].label;
+    (label.workload, label.dtype) = ("seed".to_owned(), "f16".to_owned());
+    label.variant = "fwd_simple".to_owned();
+    let repeated = crate::ladder::names().into_iter().find(|name| name.starts_with("fwd_simple:"));
+    let other = repeated.unwrap();
+    // One of the two is what it sets itself.
+    let own = if other.ends_with("WARPS=4") { "fwd_simple:WARPS=8" } else { "fwd_simple:WARPS=4" };
+    for variant in [own, &other] {
+        let mut measured = record.measurements[0].clone();
+        measured.label.variant = variant.to_owned();
+        record.measurements.push(measured);
+    }
+    let page = Page::of(&[record], None, &[]).unwrap();
+    let settings: Vec<&str> =
+        page.groups[0].bars[0].settings.iter().map(|s| s.name.as_str()).collect();
+    assert_eq!(settings, [other.trim_start_matches("fwd_simple:")]);
+}
