@@ -285,7 +285,8 @@ mod tests {
             ("docs/records.md", include_str!("../../../docs/records.md"), 1),
             ("docs/run.md", include_str!("../../../docs/run.md"), 2),
         ] {
-            let found = commands(document);
+            let document = document.replace("\\\n", " ");
+            let found = commands(&document);
             assert!(found.len() >= least, "{name} has only {} commands", found.len());
             for words in found {
                 let parsed = Cli::try_parse_from(std::iter::once("msdeform").chain(words.clone()));
