@@ -101,7 +101,8 @@ pub struct Analysis {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<Route>,
     /// The gather through L1 plus what misses it through L2, or DRAM if that takes longer; backward that and the fastest
-    /// of the routes. Latency, launch and instructions are left out, so a measured time is above it.
+    /// of the routes. Latency, launch and instructions are left out, so a measured time is above it,
+    /// unless L2 kept the tensors of a small call from the run before.
     pub predicted_us: f64,
     /// What a record says.
     pub measured: Option<Measured>,
