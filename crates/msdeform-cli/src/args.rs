@@ -258,3 +258,42 @@ impl RecordDirArgs {
         self.record_dir.clone().unwrap_or_else(msdeform_bench::record::default_folder)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What documents tell people to type, as words.
+    fn commands(document: &str) -> Vec<Vec<&str>> {
+        let spans = document.split('`').flat_map(str::lines).map(str::trim);
+        let typed = spans.filter_map(|span| {
+            let words = span.strip_prefix("msdeform ");
+            words.or_else(|| span.strip_prefix("cargo run --release -- "))
+        });
+        // A name alone is prose, and what follows `#` a comment.
+        let typed = typed.map(|words| words.split(" #").next().unwrap_or(words));
+        typed.map(|words| words.split_whitespace().collect()).collect()
+    }
+
+    #[test]
+    fn every_command_in_the_documents_is_one() {
+        for (name, document, least) in [
+            ("README.md", include_str!("../../../README.md"), 10),
+            ("METHODOLOGY.md", include_str!("../../../METHODOLOGY.md"), 9),
+            ("docs/LADDER.md", include_str!("../../../docs/LADDER.md"), 4),
+            ("docs/tuning.md", include_str!("../../../docs/tuning.md"), 3),
+            ("docs/records.md", include_str!("../../../docs/records.md"), 1),
+            ("docs/run.md", include_str!("../../../docs/run.md"), 2),
+        ] {
+            let document = document.replace("\\\n", " ");
+            let found = commands(&document);
+            assert!(found.len() >= least, "{name} has only {} commands", found.len());
+            for words in found {
+                let parsed = Cli::try_parse_from(std::iter::once("msdeform").chain(words.clone()));
+                // `profile --join` in prose leaves its folder out.
+                let is_prose = words.last() == Some(&"--join");
+                assert!(parsed.is_ok() || is_prose, "{name}: {words:?}: {}", parsed.unwrap_err());
+            }
+        }
+    }
+}

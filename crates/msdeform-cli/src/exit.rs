@@ -7,7 +7,8 @@ use msdeform_bench::{BenchError, DeviceError, WorkloadError};
 /// The codes, in the words of `--help`.
 pub const EXIT_CODES: &str = "Exit codes:
   0  done, and everything that was checked is within its bound
-  1  a check failed: a variant is not within its bound of the f64 reference
+  1  a check failed: a variant is not within its bound of the f64 reference, or a comparison of
+     records found something slower
   2  usage: unknown option, workload, variant or file format
   3  the device, the system or the data failed at run time";
 

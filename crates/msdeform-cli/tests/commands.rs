@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "tests may fail, and helpers of tests too")]
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 
 use assert_cmd::Command;
 use predicates::prelude::*;
@@ -135,6 +137,37 @@ fn what_tune_finds_is_what_calls_get_until_it_is_stale() {
         assert_ne!(variant, "fwd_cpu_scalar", "{field}");
         assert!(words.contains("is ignored") && words.contains(reason), "{words}");
     }
+}
+
+#[test]
+fn a_tune_that_is_killed_leaves_what_it_found_and_names_what_it_did_not_reach() {
+    let folder = folder();
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_msdeform"))
+        .current_dir(folder.path())
+        .args(["tune", "--device", "cpu", "--threads", "1", "--dtype", "f32", "--seconds", "0.2"])
+        .args(["--workload", "edge_one_point,ddetr_enc", "--record-dir", "records"])
+        .args(["--output", "tuning.json"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let first = lines.map(|line| line.unwrap()).find(|line| line.contains("[1/4]"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(first.is_some_and(|line| line.contains("edge_one_point f32 forward")));
+
+    let read = |path: &Path| -> Value {
+        serde_json::from_slice(&std::fs::read(folder.path().join(path)).unwrap()).unwrap()
+    };
+    let device = std::fs::read_dir(folder.path().join("records")).unwrap().next().unwrap();
+    let record = read(&device.unwrap().path().join("tuning.json"));
+    let cases = record["cases"].as_array().unwrap();
+    let unfinished = record["unfinished"].as_array().unwrap();
+    assert!(!cases.is_empty() && cases.len() + unfinished.len() == 4, "{record}");
+    assert_eq!(unfinished.last().unwrap()["call"], "ddetr_enc f32 backward");
+    let tuning = read(Path::new("tuning.json"));
+    assert!(tuning["entries"].as_array().unwrap().len() >= cases.len());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod footprint;
 mod picture;
+mod routes;
 mod verdicts;
 
 use msdeform::{DType, Direction, Problem};
@@ -11,14 +12,22 @@ use serde::{Deserialize, Serialize};
 pub use footprint::{Footprint, footprints};
 pub use picture::roofline_svg;
 pub(crate) use picture::{Mark, Place, STYLE as PICTURE_STYLE, roofline};
+pub use routes::Route;
 pub use verdicts::{Verdict, verdicts};
 
 use crate::record::Figure;
 use crate::workload::WorkloadError;
 use crate::{Case, Floors, Profile, Work};
 
-/// Floating-point operations per sample and channel: four fused multiply-adds, one for each corner.
-pub(crate) const FLOP_PER_SAMPLE_CHANNEL: f64 = 8.0;
+/// Floating-point operations of a call. Per sample and channel four fused multiply-adds, one for each corner; the
+/// backward has four for the dot products behind locations and weights, and four for the values.
+pub(crate) fn flop(problem: &Problem, work: &Work, direction: Direction) -> f64 {
+    let per_sample_channel = match direction {
+        Direction::Forward => 8.0,
+        Direction::Backward => 16.0,
+    };
+    work.samples as f64 * problem.channels() as f64 * per_sample_channel
+}
 
 /// The least time that one ceiling leaves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,6 +38,9 @@ pub struct Floor {
     pub us: f64,
     /// What has to pass under it.
     pub what: String,
+    /// When it holds, where a technique avoids it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only_if: Option<String>,
 }
 
 /// How long it took, where a record says.
@@ -52,7 +64,7 @@ impl Measured {
     }
 }
 
-/// A forward call of a workload on a device.
+/// A call of a workload on a device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Analysis {
     /// The device of the profile.
@@ -65,22 +77,32 @@ pub struct Analysis {
     pub layout: String,
     /// Storage of everything.
     pub dtype: String,
+    /// `forward` or `backward`.
+    pub direction: String,
     /// The call in one line.
     pub problem: String,
     /// What the call has to do; its operations are counted as the seed documents do.
     pub work: Work,
-    /// Arithmetic operations: eight per sample and channel.
+    /// Arithmetic operations: eight per sample and channel, twice that backward.
     pub flop: f64,
     /// Operations per byte that must pass DRAM.
     pub flop_per_compulsory_byte: f64,
+    /// Operations per byte that is gathered and not found in L1 by queries in tiles: what L2 sees.
+    pub flop_per_l2_byte: f64,
     /// Operations per gathered byte.
     pub flop_per_gathered_byte: f64,
     /// What each ceiling leaves, the highest floor first.
     pub floors: Vec<Floor>,
+    /// The ceiling of the highest floor that no technique avoids.
+    pub binding: Option<String>,
     /// Reuse among queries that run together, of the first image.
     pub footprints: Vec<Footprint>,
-    /// The gather through L1 plus what misses it through L2, or DRAM if that takes longer. Latency, launch
-    /// and instructions are left out, so a measured time is above it.
+    /// The ways to sum the gradient of the values; none forward, or without the ceilings.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<Route>,
+    /// The gather through L1 plus what misses it through L2, or DRAM if that takes longer; backward that and the fastest
+    /// of the routes. Latency, launch and instructions are left out, so a measured time is above it,
+    /// unless L2 kept the tensors of a small call from the run before.
     pub predicted_us: f64,
     /// What a record says.
     pub measured: Option<Measured>,
@@ -89,47 +111,77 @@ pub struct Analysis {
 }
 
 impl Analysis {
-    /// Analyses a case for the device of a profile. `figures` may hold a time to set beside the prediction.
+    /// Analyses a case in each of some directions for the device of a profile. `figures` may hold times to set beside
+    /// the predictions.
     ///
     /// # Errors
     /// [`WorkloadError`] if the case makes no problem.
     pub fn of(
         case: &Case<'_>,
+        directions: &[Direction],
         profile: &Profile,
         figures: &[Figure],
-    ) -> Result<Self, WorkloadError> {
+    ) -> Result<Vec<Self>, WorkloadError> {
         let problem = case.problem()?;
-        let work = Work::of(&problem, Direction::Forward);
-        let flop = work.samples as f64 * problem.channels() as f64 * FLOP_PER_SAMPLE_CHANNEL;
         let one_image = problem.to_builder().batch(problem.batch().min(1)).build();
         let one_image = one_image.unwrap_or_else(|_| problem.clone());
-        let inputs = case.inputs(&one_image);
-        let footprints = footprints(case.workload, &one_image, &inputs);
-        let floors = floors(&problem, &work, flop, profile);
-        let of_call = figures_of(case, &problem, profile, figures);
-        let predicted_us = predict(&problem, &work, &footprints, profile);
+        let footprints = footprints(case.workload, &one_image, &case.inputs(&one_image));
+        let analyse = |direction: &Direction| {
+            Self::in_direction(case, &problem, *direction, footprints.clone(), profile, figures)
+        };
+        Ok(directions.iter().map(analyse).collect())
+    }
+
+    fn in_direction(
+        case: &Case<'_>,
+        problem: &Problem,
+        direction: Direction,
+        footprints: Vec<Footprint>,
+        profile: &Profile,
+        figures: &[Figure],
+    ) -> Self {
+        let work = Work::of(problem, direction);
+        let flop = flop(problem, &work, direction);
+        let floors = floors(problem, &work, direction, profile);
+        let of_call = figures_of(case, problem, direction, profile, figures);
+        let tiled = tiled(&footprints);
+        let gather_us = predict_gather(problem, tiled, profile);
+        let routes = match direction {
+            Direction::Forward => Vec::new(),
+            Direction::Backward => routes::routes(problem, &work, tiled, gather_us, profile),
+        };
+        let fastest = routes.iter().map(|route| route.us).reduce(f64::min);
+        let compulsory = work.compulsory_bytes as f64;
+        let dram_us =
+            profile.ceiling("dram_copy").map_or(f64::NAN, |copy| compulsory / copy * 1e-3);
+        let misses = tiled.map_or(1.0, |tiled| 1.0 - tiled.hit_rate);
         let mut analysis = Self {
             device: profile.device.name.clone(),
             workload: case.workload.name.clone(),
             locations: case.locations.name().to_owned(),
             layout: problem.layout().name().to_owned(),
             dtype: problem.dtype().name().to_owned(),
+            direction: direction.name().to_owned(),
             problem: problem.to_string(),
             work,
             flop,
-            flop_per_compulsory_byte: flop / work.compulsory_bytes as f64,
+            flop_per_compulsory_byte: flop / compulsory,
+            flop_per_l2_byte: flop / (work.gathered_bytes as f64 * misses),
             flop_per_gathered_byte: flop / work.gathered_bytes as f64,
+            binding: floors.iter().find(|floor| floor.only_if.is_none()).map(|f| f.ceiling.clone()),
             floors,
             footprints,
-            predicted_us,
-            measured: measured(&problem, &of_call),
+            // `max` passes over a gather that was not probed.
+            predicted_us: fastest.unwrap_or(gather_us).max(dram_us),
+            routes,
+            measured: measured(problem, &of_call),
             verdicts: Vec::new(),
         };
-        analysis.verdicts = verdicts(&analysis, &problem, profile);
+        analysis.verdicts = verdicts(&analysis, problem, profile);
         for verdict in &mut analysis.verdicts {
             verdict.measured = verdicts::measured_with(&verdict.technique, &of_call);
         }
-        Ok(analysis)
+        analysis
     }
 
     /// The floor of a ceiling, where the profile has it.
@@ -142,52 +194,77 @@ impl Analysis {
     /// form an image, else as they come.
     #[must_use]
     pub fn tiled(&self) -> Option<&Footprint> {
-        let tiles = self.footprints.iter().find(|f| f.grouping.starts_with("tiles of 8 x 4"));
-        tiles.or_else(|| self.footprints.first())
+        tiled(&self.footprints)
+    }
+
+    /// The highest floor that no technique avoids.
+    fn wall_us(&self) -> f64 {
+        self.floors.iter().find(|floor| floor.only_if.is_none()).map_or(f64::NAN, |floor| floor.us)
     }
 }
 
-fn floors(problem: &Problem, work: &Work, flop: f64, profile: &Profile) -> Vec<Floor> {
+fn tiled(footprints: &[Footprint]) -> Option<&Footprint> {
+    let tiles = footprints.iter().find(|f| f.grouping.starts_with("tiles of 8 x 4"));
+    tiles.or_else(|| footprints.first())
+}
+
+fn floors(problem: &Problem, work: &Work, direction: Direction, profile: &Profile) -> Vec<Floor> {
     let mut found = Vec::new();
     let mut floor = |ceiling: &str, amount: f64, per_us: f64, what: &str| {
         if let Some(value) = profile.ceiling(ceiling) {
-            let us = amount / (value * per_us);
-            found.push(Floor { ceiling: ceiling.to_owned(), us, what: what.to_owned() });
+            let (ceiling, us) = (ceiling.to_owned(), amount / (value * per_us));
+            let only_if = match (direction, ceiling.as_str()) {
+                (Direction::Backward, "l2_reduce_f32") => Some("by plain atomics"),
+                (Direction::Backward, "fma_f32") => Some("without tensor cores"),
+                _ => None,
+            };
+            let (what, only_if) = (what.to_owned(), only_if.map(str::to_owned));
+            found.push(Floor { ceiling, us, what, only_if });
         }
     };
-    let (gathered, compulsory) = (work.gathered_bytes as f64, work.compulsory_bytes as f64);
+    // Both directions read every corner once; what the backward gathers besides are its updates.
+    let gathered = Work::of(problem, Direction::Forward).gathered_bytes as f64;
+    let (compulsory, flop) = (work.compulsory_bytes as f64, flop(problem, work, direction));
     // GB/s are 1e3 bytes a microsecond, TFLOP/s 1e6 operations.
     floor("l1_gather_line", gathered, 1e3, "every gathered byte once, all hits, no bank conflict");
     floor("dram_copy", compulsory, 1e3, "every input read once, every output written once");
     floor("l2_gather_line", compulsory, 1e3, "every byte of the tensors once from L2 to an SM");
     floor("l1d_copy", gathered, 1e3, "every gathered byte once, at the rate of a copy within L1");
-    floor("fma_f32", flop, 1e6, "four fused multiply-adds per sample and channel");
-    if problem.dtype() == DType::F16 {
-        floor("fma_f16", flop, 1e6, "the same in packed half");
+    match direction {
+        Direction::Forward => {
+            floor("fma_f32", flop, 1e6, "four fused multiply-adds per sample and channel");
+            if problem.dtype() == DType::F16 {
+                floor("fma_f16", flop, 1e6, "the same in packed half");
+            }
+        }
+        // Summed in f32 whatever the format.
+        Direction::Backward => {
+            floor("fma_f32", flop, 1e6, "eight fused multiply-adds per sample and channel");
+            let updates = routes::update_bytes(problem, work) as f64;
+            floor("l2_reduce_f32", updates, 1e3, "every corner and channel an atomic of its own");
+        }
     }
-    if let Some(launch) = profile.ceiling("launch_in_graph") {
+    if let Some(us) = profile.ceiling("launch_in_graph") {
         let what = "an empty kernel in a graph".to_owned();
-        found.push(Floor { ceiling: "launch_in_graph".to_owned(), us: launch, what });
+        let ceiling = "launch_in_graph".to_owned();
+        found.push(Floor { ceiling, us, what, only_if: None });
     }
     found.sort_by(|a, b| b.us.total_cmp(&a.us));
     found
 }
 
-fn predict(problem: &Problem, work: &Work, footprints: &[Footprint], profile: &Profile) -> f64 {
-    let Some(floors) = Floors::of(problem, profile) else {
-        return profile
-            .ceiling("dram_copy")
-            .map_or(f64::NAN, |copy| work.compulsory_bytes as f64 / copy * 1e-3);
-    };
-    let tiled = footprints.iter().find(|f| f.grouping.starts_with("tiles of 8 x 4"));
-    let hit_rate = tiled.or_else(|| footprints.first()).map_or(0.0, |f| f.hit_rate);
-    (floors.l1_us + (1.0 - hit_rate) * floors.without_l1_us).max(floors.dram_us)
+/// Every corner's values through L1, and those that miss it through L2; not a number without these ceilings.
+fn predict_gather(problem: &Problem, tiled: Option<&Footprint>, profile: &Profile) -> f64 {
+    let misses = tiled.map_or(1.0, |tiled| 1.0 - tiled.hit_rate);
+    Floors::of(problem, profile)
+        .map_or(f64::NAN, |floors| floors.l1_us + misses * floors.without_l1_us)
 }
 
 /// What records say about the call, by any variant.
 fn figures_of<'a>(
     case: &Case<'_>,
     problem: &Problem,
+    direction: Direction,
     profile: &Profile,
     figures: &'a [Figure],
 ) -> Vec<&'a Figure> {
@@ -197,7 +274,7 @@ fn figures_of<'a>(
             && figure.locations == case.locations.name()
             && figure.layout == problem.layout().name()
             && figure.dtype == problem.dtype().name()
-            && figure.direction == Direction::Forward.name()
+            && figure.direction == direction.name()
             && (figure.batch, figure.queries) == (problem.batch(), problem.queries())
     };
     figures.iter().filter(same).collect()
@@ -221,6 +298,10 @@ mod tests {
     use crate::{Locations, STANDARD_SEED};
 
     fn analysed(name: &str, dtype: DType) -> Analysis {
+        in_direction(name, dtype, Direction::Forward)
+    }
+
+    fn in_direction(name: &str, dtype: DType, direction: Direction) -> Analysis {
         let workload = workload::find(name).unwrap();
         let case = Case {
             workload,
@@ -230,7 +311,8 @@ mod tests {
             sizes: Sizes::default(),
             seed: STANDARD_SEED,
         };
-        Analysis::of(&case, &profile_of("h200"), &[]).unwrap()
+        let found = Analysis::of(&case, &[direction], &profile_of("h200"), &[]).unwrap();
+        found.into_iter().next().unwrap()
     }
 
     #[test]
@@ -252,7 +334,8 @@ mod tests {
             seed: STANDARD_SEED,
         };
         let profile = profile_of(&record.device.slug);
-        let analysis = Analysis::of(&case, &profile, &figures).unwrap();
+        let directions = [Direction::Forward];
+        let analysis = Analysis::of(&case, &directions, &profile, &figures).unwrap().remove(0);
         assert_eq!(analysis.measured.unwrap().variant, "fwd_exact", "an inexact time is none");
         let with = |technique: &str| {
             let found = analysis.verdicts.iter().find(|v| v.technique == technique).unwrap();
@@ -293,6 +376,61 @@ mod tests {
         }
         for verdict in &analysis.verdicts {
             assert!(verdict.why.chars().any(|c| c.is_ascii_digit()), "{verdict:?}");
+        }
+    }
+
+    #[test]
+    fn a_backward_does_twice_the_work_and_only_one_technique_has_to_pass_the_atomics() {
+        let forward = analysed("ddetr_enc", DType::F16);
+        let mut profile = profile_of("h200");
+        let mut reduce = profile.ceilings[0].clone();
+        (reduce.name, reduce.value) = ("l2_reduce_f32".to_owned(), 3_500.0);
+        profile.ceilings.push(reduce);
+        let workload = workload::find("ddetr_enc").unwrap();
+        let case = Case {
+            workload,
+            locations: Locations::Local,
+            layout: workload.layouts[0],
+            dtype: DType::F16,
+            sizes: Sizes::default(),
+            seed: STANDARD_SEED,
+        };
+        let backward =
+            Analysis::of(&case, &[Direction::Backward], &profile, &[]).unwrap().remove(0);
+        assert!((backward.flop / forward.flop - 2.0).abs() < 1e-12);
+        assert_eq!(backward.floors[0].ceiling, "l2_reduce_f32");
+        assert_eq!(backward.floors[0].only_if.as_deref(), Some("by plain atomics"));
+        assert_eq!(backward.binding.as_deref(), Some("l1_gather_line"));
+        assert_eq!(backward.floor_us("l1_gather_line"), forward.floor_us("l1_gather_line"));
+        // Values and sampling tensors are read and written, the output's gradient is read.
+        assert!(backward.floor_us("dram_copy") > forward.floor_us("dram_copy"));
+        let fastest = backward.routes.iter().map(|route| route.us).fold(f64::INFINITY, f64::min);
+        assert!((backward.predicted_us - fastest).abs() < 1e-12);
+        assert!(backward.predicted_us > forward.predicted_us);
+        let verdict = |name: &str| {
+            let found = backward.verdicts.iter().find(|v| v.technique == name).unwrap();
+            found.verdict.as_str()
+        };
+        assert_eq!((verdict("sorting"), verdict("plain atomics")), ("helps", "no"));
+        assert!(forward.routes.is_empty());
+    }
+
+    #[test]
+    fn a_profile_without_the_ceilings_of_a_gpu_still_gives_a_prediction() {
+        let mut profile = profile_of("x");
+        profile.ceilings.retain(|ceiling| ceiling.name == "dram_copy");
+        let workload = workload::find("ddetr_dec").unwrap();
+        let case = Case {
+            workload,
+            locations: Locations::Local,
+            layout: workload.layouts[0],
+            dtype: DType::F32,
+            sizes: Sizes::default(),
+            seed: STANDARD_SEED,
+        };
+        for analysis in Analysis::of(&case, &Direction::ALL, &profile, &[]).unwrap() {
+            assert_eq!(analysis.floor_us("dram_copy"), Some(analysis.predicted_us));
+            assert_eq!(analysis.binding.as_deref(), Some("dram_copy"));
         }
     }
 }

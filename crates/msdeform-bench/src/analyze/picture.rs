@@ -12,11 +12,16 @@ const LEFT: f64 = 78.0;
 const RIGHT: f64 = 30.0;
 const TOP: f64 = 60.0;
 const BOTTOM: f64 = 64.0;
+const RADIUS: f64 = 6.0;
+/// From a mark to its label, from a label to the next, and width of a letter.
+const LABEL_X: f64 = 22.0;
+const LABEL_HEIGHT: f64 = 15.0;
+const LETTER: f64 = 7.5;
 
 /// What pictures and pages have in common; colours are variables.
 pub(crate) const STYLE: &str = "text { fill: var(--ink) } .grid { stroke: var(--line) } \
     .roof { stroke: var(--chosen); stroke-width: 2; fill: none } .name { fill: var(--chosen) } \
-    .mark { fill: var(--floor); stroke: var(--floor); stroke-width: 2 } .hollow { fill: none }\n";
+    .mark { fill: var(--floor); stroke: var(--floor); stroke-width: 2 } .hollow { fill: var(--paper) } .leader { stroke: var(--floor) }\n";
 
 /// Ranges of both axes, in powers of ten.
 struct Axes {
@@ -42,10 +47,8 @@ pub(crate) struct Mark {
     pub tflop_per_s: f64,
     /// Shown when hovered.
     pub title: String,
-    /// Shown beside it.
+    /// Shown beside it, where there is room.
     pub label: String,
-    /// Where the label stands.
-    pub is_below: bool,
     /// An empty circle instead of a full one.
     pub is_hollow: bool,
 }
@@ -63,22 +66,21 @@ pub(crate) enum Place {
 #[must_use]
 pub fn roofline_svg(analysis: &Analysis, profile: &Profile) -> String {
     let title = format!(
-        "{} {} {}, {}",
-        analysis.workload, analysis.dtype, analysis.locations, analysis.device
+        "{} {} {} {}, {}",
+        analysis.workload, analysis.dtype, analysis.direction, analysis.locations, analysis.device
     );
     let marks = analysis.measured.as_ref().map_or_else(Vec::new, |measured| {
         let tflop_per_s = analysis.flop / measured.median_us * 1e-6;
-        let mark = |flop_per_byte, what: &str, is_below| Mark {
+        let mark = |flop_per_byte, what: &str| Mark {
             flop_per_byte,
             tflop_per_s,
             title: format!("{}: {} us", measured.variant, three_digits(measured.median_us)),
             label: format!("{} TFLOP/s against {what} bytes", three_digits(tflop_per_s)),
-            is_below,
             is_hollow: false,
         };
         vec![
-            mark(analysis.flop_per_gathered_byte, "gathered", true),
-            mark(analysis.flop_per_compulsory_byte, "compulsory", false),
+            mark(analysis.flop_per_gathered_byte, "gathered"),
+            mark(analysis.flop_per_compulsory_byte, "compulsory"),
         ]
     });
     roofline((&title, &analysis.problem), profile, &marks, Place::File)
@@ -154,21 +156,57 @@ fn draw(
             three_digits(peak)
         )?;
     }
-    for mark in marks {
+    for (mark, label_y) in marks.iter().zip(spread(marks, axes)) {
         let (x, y) = (axes.x(mark.flop_per_byte), axes.y(mark.tflop_per_s));
         let class = if mark.is_hollow { "mark hollow" } else { "mark" };
+        if !mark.label.is_empty() {
+            writeln!(
+                out,
+                "<line class=\"leader\" x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{0:.1}\" y2=\"{label_y:.1}\"/>\n\
+                 <text x=\"{1:.1}\" y=\"{2:.1}\">{3}</text>",
+                x + LABEL_X,
+                x + LABEL_X + 4.0,
+                label_y + 4.0,
+                escaped(&mark.label)
+            )?;
+        }
         writeln!(
             out,
-            "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"6\"><title>{}</title></circle>\n\
-             <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            escaped(&mark.title),
-            x + 10.0,
-            y + if mark.is_below { 20.0 } else { -10.0 },
-            escaped(&mark.label)
+            "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{RADIUS}\"><title>{}</title></circle>",
+            escaped(&mark.title)
         )?;
     }
     out.push_str("</svg>\n");
     Ok(())
+}
+
+/// Heights of the labels of marks: each at its mark or, where another label or mark is in the way, below that.
+fn spread(marks: &[Mark], axes: &Axes) -> Vec<f64> {
+    let place = |mark: &Mark| (axes.x(mark.flop_per_byte), axes.y(mark.tflop_per_s));
+    let mut heights: Vec<f64> = marks.iter().map(|mark| place(mark).1).collect();
+    // From, to, and at what height.
+    let around = |mark: &Mark| (place(mark).0 - RADIUS, place(mark).0 + RADIUS, place(mark).1);
+    let mut taken: Vec<(f64, f64, f64)> = marks.iter().map(around).collect();
+    let mut labelled: Vec<usize> =
+        (0..marks.len()).filter(|&index| !marks[index].label.is_empty()).collect();
+    labelled.sort_by(|&a, &b| heights[a].total_cmp(&heights[b]));
+    for index in labelled {
+        let start = place(&marks[index]).0 + LABEL_X;
+        let end = start + LETTER * marks[index].label.chars().count() as f64;
+        let mut y = heights[index];
+        let is_in_the_way = |y: f64| {
+            move |&&(from, to, at): &&(f64, f64, f64)| {
+                from < end && start < to && (at - y).abs() < LABEL_HEIGHT
+            }
+        };
+        while let Some((_, _, at)) = taken.iter().find(is_in_the_way(y)) {
+            // A little more, so that rounding cannot leave it where it is.
+            y = at + LABEL_HEIGHT + 0.1;
+        }
+        heights[index] = y;
+        taken.push((start, end, y));
+    }
+    heights
 }
 
 fn grid(axes: &Axes, out: &mut String) -> std::fmt::Result {
@@ -245,5 +283,22 @@ mod tests {
         assert!((axes.x(10.0) - (axes.x(1.0) + axes.x(100.0)) / 2.0).abs() < 1e-9);
         assert!(axes.y(1000.0) < axes.y(1.0));
         assert_eq!(escaped("a<b>&c"), "a&lt;b&gt;&amp;c");
+    }
+
+    #[test]
+    fn labels_of_marks_in_one_place_stand_below_each_other() {
+        let axes = Axes { x: (-1.0, 3.0), y: (-1.0, 3.0) };
+        let mark = |tflop_per_s, label: &str| Mark {
+            flop_per_byte: 1.0,
+            tflop_per_s,
+            title: String::new(),
+            label: label.to_owned(),
+            is_hollow: false,
+        };
+        let marks = [mark(10.0, "a"), mark(10.0, "b"), mark(10.0, ""), mark(100.0, "c")];
+        let found = spread(&marks, &axes);
+        let y = axes.y(10.0);
+        assert_eq!((found[0], found[2], found[3]), (y, y, axes.y(100.0)));
+        assert!((found[1] - y - LABEL_HEIGHT).abs() < 1.0, "{found:?}");
     }
 }

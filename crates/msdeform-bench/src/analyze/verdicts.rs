@@ -3,7 +3,7 @@
 use msdeform::{DType, DeviceKind, Problem};
 use serde::{Deserialize, Serialize};
 
-use super::{Analysis, Measured};
+use super::{Analysis, Measured, Route};
 use crate::Profile;
 use crate::overview::{three_digits, time};
 use crate::record::Figure;
@@ -31,7 +31,13 @@ const USED_BY: &[(&str, &[&str])] = &[
     ("texture unit", &["texture"]),
     ("spatial ordering", &["spatial_sort"]),
     ("mixed precision", &["mixed_precision"]),
+    ("plain atomics", &["bwd_original", "bwd_atomic"]),
+    ("aggregation", &["bwd_aggregate"]),
+    ("sorting", &["_tile_sort", "_level_sort"]),
 ];
+
+/// A route is worth a thought up to this many times the time of the fastest.
+const NEAR: f64 = 1.5;
 
 /// The fastest variant that uses a technique, whatever its error: what the technique can do at best.
 pub(super) fn measured_with(technique: &str, of_call: &[&Figure]) -> Option<Measured> {
@@ -70,6 +76,17 @@ pub fn verdicts(analysis: &Analysis, problem: &Problem, profile: &Profile) -> Ve
             verdict("mixed precision", mixed_precision(analysis, problem)),
         ];
     }
+    if !analysis.routes.is_empty() {
+        let mut found: Vec<Verdict> = analysis
+            .routes
+            .iter()
+            .map(|route| verdict(&route.technique, summation(analysis, route)))
+            .collect();
+        found.push(verdict("tensor cores", tensor_cores(analysis)));
+        found.push(verdict("spatial ordering", spatial_ordering(analysis)));
+        found.push(verdict("mixed precision", mixed_precision(analysis, problem)));
+        return found;
+    }
     vec![
         verdict("tensor cores", tensor_cores(analysis)),
         verdict("warp specialisation", warp_specialisation(analysis)),
@@ -81,12 +98,20 @@ pub fn verdicts(analysis: &Analysis, problem: &Problem, profile: &Profile) -> Ve
     ]
 }
 
-fn wall_us(analysis: &Analysis) -> f64 {
-    analysis.floors.first().map_or(f64::NAN, |floor| floor.us)
+fn summation(analysis: &Analysis, route: &Route) -> (&'static str, String) {
+    let fastest = analysis.routes.iter().map(|route| route.us).fold(f64::INFINITY, f64::min);
+    let why =
+        format!("{}; with the gather for locations and weights {}", route.what, time(route.us));
+    let verdict = match route.us / fastest {
+        ratio if ratio <= 1.0 => "helps",
+        ratio if ratio <= NEAR => "little",
+        _ => "no",
+    };
+    (verdict, why)
 }
 
 fn tensor_cores(analysis: &Analysis) -> (&'static str, String) {
-    let wall = wall_us(analysis);
+    let wall = analysis.wall_us();
     let Some(arithmetic) = analysis.floor_us("fma_f32") else {
         return ("little", format!("arithmetic was not probed; the wall is {}", time(wall)));
     };
@@ -139,7 +164,7 @@ fn tma_tiles(analysis: &Analysis, problem: &Problem, profile: &Profile) -> (&'st
     match profile.ceiling("tma_tile_copy") {
         Some(gb_per_s) => {
             let us = tiles * tile_bytes as f64 / gb_per_s * 1e-3;
-            let wall = wall_us(analysis);
+            let wall = analysis.wall_us();
             let why = format!(
                 "{:.1} M tiles of {tile_bytes} bytes take {} by TMA; the wall is {}",
                 tiles * 1e-6,
@@ -194,7 +219,7 @@ fn mixed_precision(analysis: &Analysis, problem: &Problem) -> (&'static str, Str
     if problem.dtype() == DType::F32 {
         let halved = three_digits(gathered / 2.0);
         let why = format!(
-            "half-precision values would gather {halved} GB instead of {}; every floor but the launch halves",
+            "half-precision values would gather {halved} GB instead of {}; every floor of memory halves",
             three_digits(gathered)
         );
         return ("helps", why);

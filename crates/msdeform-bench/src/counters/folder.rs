@@ -49,10 +49,23 @@ impl CounterFile {
     /// # Errors
     /// [`RecordError`] naming the file.
     pub fn of_device(records: &Path, slug: &str) -> Result<Vec<Profiled>, RecordError> {
-        let mut files = record::run_files(&records.join(slug), FILE)?
+        let files = record::run_files(&records.join(slug), FILE)?
             .iter()
             .map(|path| record::read_file::<Self>(path))
             .collect::<Result<Vec<_>, _>>()?;
+        Ok(Self::newest(files))
+    }
+
+    /// Likewise, of some records by their folders.
+    ///
+    /// # Errors
+    /// [`RecordError`] naming the file.
+    pub fn of_runs(folders: &[PathBuf]) -> Result<Vec<Profiled>, RecordError> {
+        let files = folders.iter().filter_map(|folder| Self::read(folder).transpose());
+        Ok(Self::newest(files.collect::<Result<Vec<_>, _>>()?))
+    }
+
+    fn newest(mut files: Vec<Self>) -> Vec<Profiled> {
         files.sort_by(|a, b| a.date.cmp(&b.date));
         let mut newest: Vec<Profiled> = Vec::new();
         for profiled in files.into_iter().flat_map(|file| file.profiled) {
@@ -60,7 +73,7 @@ impl CounterFile {
             newest.push(profiled);
         }
         newest.sort_by(|a, b| a.label.cmp(&b.label));
-        Ok(newest)
+        newest
     }
 
     /// Adds readings to a record's folder; the same case and variant replaces what was there.

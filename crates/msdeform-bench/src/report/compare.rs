@@ -110,13 +110,15 @@ fn change(before: &Figure, after: &Figure, threshold: f64) -> Change {
     Change { before: before.clone(), after: after.clone(), ratio, noise, verdict }
 }
 
-/// `ddetr_enc N=2 local f16 forward fwd_tile_gather`.
+/// `ddetr_enc N=2 local f16 fwd_tile_gather (events, warm_l2)`; the direction unless it is forward.
 #[must_use]
 pub fn name_of(figure: &Figure) -> String {
     let Figure { workload, batch, locations, dtype, direction, variant, layout, .. } = figure;
     let layout = if layout == "interleaved" { String::new() } else { format!(" {layout}") };
-    let way = if direction == Direction::Forward.name() { "" } else { " backward" };
-    format!("{workload} N={batch} {locations}{layout} {dtype}{way} {variant}")
+    let is_forward = direction == Direction::Forward.name();
+    let way = if is_forward { String::new() } else { format!(" {direction}") };
+    let clock = format!("({}, {})", figure.timing.name(), figure.mode);
+    format!("{workload} N={batch} {locations}{layout} {dtype}{way} {variant} {clock}")
 }
 
 #[cfg(test)]

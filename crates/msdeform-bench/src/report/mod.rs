@@ -6,7 +6,7 @@ mod page;
 
 pub use compare::{Change, Comparison, Verdict, name_of};
 pub use html::html;
-pub use page::{Bar, Group, Page, Panel, Share};
+pub use page::{Bar, Group, Page, Panel, SHARES, Setting};
 
 use std::fmt::Write;
 
@@ -26,7 +26,8 @@ fn write_markdown(page: &Page, out: &mut String) -> std::fmt::Result {
     for (name, fact) in &page.environment {
         writeln!(out, "- {name}: {fact}")?;
     }
-    writeln!(out, "\n## Times\n\n{}", table(&page.times))?;
+    writeln!(out, "\n{}", table(&page.records))?;
+    writeln!(out, "## Times\n\n{}", table(&page.times))?;
     if !page.floors.rows.is_empty() {
         writeln!(out, "## Floors\n\n{}", table(&page.floors))?;
     }
@@ -40,6 +41,9 @@ fn write_markdown(page: &Page, out: &mut String) -> std::fmt::Result {
         for bar in &group.bars {
             let chosen = if bar.dispatched { " (what a call gets)" } else { "" };
             writeln!(out, "- {}: {}{chosen}", bar.name, time(bar.us))?;
+            for setting in &bar.settings {
+                writeln!(out, "  - {}: {}", setting.name, time(setting.us))?;
+            }
         }
         out.push('\n');
     }

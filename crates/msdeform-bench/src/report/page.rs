@@ -1,14 +1,15 @@
 //! What a report shows, before it is HTML or Markdown.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::analyze::{FLOP_PER_SAMPLE_CHANNEL, Mark, Place, roofline};
+use crate::analyze::{Mark, Place, flop, roofline};
 use crate::case::Label;
 use crate::counters::{KernelCounters, Profiled};
+use crate::device::named::id_in;
 use crate::overview::{overview, three_digits, time};
 use crate::record::{Figure, Record, newest};
 use crate::workload::{self, Sizes};
-use crate::{Floors, Profile, Work};
+use crate::{Floors, Profile, Work, ladder};
 use msdeform::{DType, Direction, Problem};
 
 /// A cell: what is read, and what it is sorted by.
@@ -43,10 +44,19 @@ pub struct Table {
     pub rows: Vec<Vec<Cell>>,
 }
 
+/// One setting of a variant's knobs.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// The knobs, as `NAME=VALUE`.
+    pub name: String,
+    /// Median.
+    pub us: f64,
+}
+
 /// One variant's time on one case.
 #[derive(Clone, Debug)]
 pub struct Bar {
-    /// The variant, and the clock where it matters.
+    /// The variant, and the clock and mode where the case has several.
     pub name: String,
     /// Median.
     pub us: f64,
@@ -58,6 +68,8 @@ pub struct Bar {
     pub speedup: Option<f64>,
     /// Whether a call gets it without naming a variant.
     pub dispatched: bool,
+    /// The same with knobs set, fastest first.
+    pub settings: Vec<Setting>,
 }
 
 /// The variants of one case, fastest last.
@@ -71,22 +83,17 @@ pub struct Group {
     pub floor_us: Option<f64>,
 }
 
-/// One kernel's share of something, in percent.
-#[derive(Clone, Debug)]
-pub struct Share {
-    /// The kernel and its case.
-    pub name: String,
-    /// Percent.
-    pub percent: f64,
-}
+/// What a panel shows of a kernel, each in percent: of its sectors, of its wavefronts, of the time.
+pub const SHARES: [&str; 3] =
+    ["sectors found in L1", "lost to bank conflicts", "L1 data path busy"];
 
-/// Shares of the same thing, kernel by kernel.
+/// The kernels of one case, with knobs as they set themselves.
 #[derive(Clone, Debug)]
 pub struct Panel {
-    /// What is shown.
-    pub title: &'static str,
-    /// Kernels in the order of the table.
-    pub shares: Vec<Share>,
+    /// The case.
+    pub title: String,
+    /// The kernels, and [`SHARES`] of each where they were read.
+    pub kernels: Vec<(String, [Option<f64>; 3])>,
 }
 
 /// Everything a report shows.
@@ -96,6 +103,8 @@ pub struct Page {
     pub title: String,
     /// Hardware and software, as the newest record says.
     pub environment: BTreeMap<String, String>,
+    /// Where every number comes from.
+    pub records: Table,
     /// Best times by workload.
     pub times: Table,
     /// Times beside what the device's ceilings leave.
@@ -104,7 +113,7 @@ pub struct Page {
     pub roofline: String,
     /// Hardware counters, where they were read.
     pub counters: Table,
-    /// What share of the accesses hits, and what share of the wavefronts is lost to bank conflicts.
+    /// [`SHARES`], case by case.
     pub panels: Vec<Panel>,
     /// Every variant's error.
     pub errors: Table,
@@ -123,16 +132,20 @@ impl Page {
         let last = records.iter().rev().find(|record| !record.measurements.is_empty())?;
         let figures = newest(records);
         let rows = overview(&figures);
+        let figures = without_repeats(figures, |f| (&f.workload, &f.dtype, &f.variant));
+        let profiled = &without_repeats(profiled.to_vec(), |Profiled { label, .. }| {
+            (&label.workload, &label.dtype, &label.variant)
+        });
         let mut environment = last.device.facts.clone();
         let mut fact = |name: &str, value: String| environment.insert(name.to_owned(), value);
         fact("date", last.date.clone());
         fact("commit", last.provenance.commit.clone());
         fact("command", last.provenance.command.clone());
         fact("msdeform", format!("{} ({})", last.environment.msdeform, last.environment.rustc));
-        fact("records", records.len().to_string());
         Some(Self {
             title: format!("msdeform on {}", last.device.name),
             environment,
+            records: provenance(records),
             times: times(&rows),
             floors: profile.map_or_else(Table::default, |profile| floors(&rows, profile)),
             roofline: profile.map_or_else(String::new, |profile| roofline_of(&rows, profile)),
@@ -142,6 +155,37 @@ impl Page {
             groups: groups(&figures, profile),
         })
     }
+}
+
+/// Without settings that a rung of the ladder has by itself, where it was measured by its plain name too: the same
+/// code under two names.
+fn without_repeats<T>(
+    mut items: Vec<T>,
+    names: impl Fn(&T) -> (&String, &String, &String),
+) -> Vec<T> {
+    let variants: BTreeSet<String> = items.iter().map(|item| names(item).2.clone()).collect();
+    items.retain(|item| {
+        let (workload, dtype, variant) = names(item);
+        let is_ladder = workload == ladder::WORKLOAD && dtype == ladder::DTYPE.name();
+        let own = if is_ladder { ladder::own_name(variant) } else { variant.clone() };
+        own == *variant || !variants.contains(&own)
+    });
+    items
+}
+
+fn provenance(records: &[Record]) -> Table {
+    let headings =
+        vec![("date", false), ("commit", false), ("measurements", true), ("command", false)];
+    let rows = records.iter().rev().map(|record| {
+        let count = record.measurements.len();
+        vec![
+            Cell::word(&record.date),
+            Cell::word(record.provenance.commit.chars().take(9).collect::<String>()),
+            Cell::number(count.to_string(), count as f64),
+            Cell::word(&record.provenance.command),
+        ]
+    });
+    Table { headings, rows: rows.collect() }
 }
 
 fn times(rows: &[crate::overview::Row]) -> Table {
@@ -197,6 +241,7 @@ fn floors(rows: &[crate::overview::Row], profile: &Profile) -> Table {
     let headings = vec![
         ("workload", false),
         ("locations", false),
+        ("layout", false),
         ("dtype", false),
         ("time", true),
         ("all from L1", true),
@@ -210,6 +255,7 @@ fn floors(rows: &[crate::overview::Row], profile: &Profile) -> Table {
         Some(vec![
             Cell::word(&best.workload),
             Cell::word(&best.locations),
+            Cell::word(&best.layout),
             Cell::word(&best.dtype),
             Cell::time(best.median_us),
             Cell::time(floors.l1_us),
@@ -244,7 +290,7 @@ fn counters(profiled: &[Profiled]) -> Table {
             Cell::word(&label.workload),
             Cell::word(&label.locations),
             Cell::word(&label.dtype),
-            Cell::word(&kernel.kernel),
+            Cell::word(name_of(label, kernel)),
         ];
         row.extend(SHOWN_COUNTERS.iter().map(|(name, _, one)| {
             let value = kernel.get(name).map(|value| value / one);
@@ -255,59 +301,67 @@ fn counters(profiled: &[Profiled]) -> Table {
     Table { headings, rows: rows.collect() }
 }
 
+/// A kernel, with the knobs that were set.
+fn name_of(label: &Label, kernel: &KernelCounters) -> String {
+    let knobs = label.variant.strip_prefix(id_in(&label.variant)).unwrap_or_default();
+    format!("{}{knobs}", kernel.kernel)
+}
+
 /// The best half-precision forward of each case, against the bytes it gathers and those it cannot avoid.
 fn roofline_of(rows: &[crate::overview::Row], profile: &Profile) -> String {
     let best = rows.iter().filter_map(|row| row.best.get(DType::F16.name()));
-    let marks: Vec<Mark> = best
-        .filter(|best| best.direction == Direction::Forward.name())
-        .filter_map(|best| Some((best, problem_of(best)?)))
-        .flat_map(|(best, problem)| {
-            let work = Work::of(&problem, Direction::Forward);
-            let flop = work.samples as f64 * problem.channels() as f64 * FLOP_PER_SAMPLE_CHANNEL;
-            let title = format!("{} {}: {}", best.workload, best.locations, time(best.median_us));
-            let mark = |bytes: u64, is_hollow| Mark {
-                flop_per_byte: flop / bytes as f64,
-                tflop_per_s: flop / best.median_us * 1e-6,
-                title: title.clone(),
-                label: String::new(),
-                is_below: false,
-                is_hollow,
-            };
-            [mark(work.gathered_bytes, false), mark(work.compulsory_bytes, true)]
-        })
-        .collect();
+    let mut marks: Vec<Mark> = Vec::new();
+    for best in best.filter(|best| best.direction == Direction::Forward.name()) {
+        let Some(problem) = problem_of(best) else { continue };
+        let work = Work::of(&problem, Direction::Forward);
+        let flop = flop(&problem, &work, Direction::Forward);
+        let Figure { workload, locations, layout, .. } = best;
+        let is_named = marks.iter().any(|mark| mark.label == *workload);
+        let mark = |bytes: u64, is_hollow| Mark {
+            flop_per_byte: flop / bytes as f64,
+            tflop_per_s: flop / best.median_us * 1e-6,
+            title: format!("{workload} {locations} {layout}: {}", time(best.median_us)),
+            // Once: its other marks stand at the same height or in the same column.
+            label: if is_hollow && !is_named { workload.clone() } else { String::new() },
+            is_hollow,
+        };
+        let both = [mark(work.gathered_bytes, false), mark(work.compulsory_bytes, true)];
+        marks.extend(both);
+    }
     if marks.is_empty() {
         return String::new();
     }
-    let legend = "full: against gathered bytes, empty: against compulsory bytes";
+    let legend =
+        "full: against gathered bytes, empty: against compulsory bytes; a column for each workload";
     roofline(("Forward in f16", legend), profile, &marks, Place::Page)
 }
 
 fn panels(profiled: &[Profiled]) -> Vec<Panel> {
-    let hits = |kernel: &KernelCounters| kernel.get("l1_hit_percent");
-    let conflicts = |kernel: &KernelCounters| {
-        let wavefronts = kernel.get("l1_wavefronts").filter(|count| *count > 0.0)?;
-        Some(100.0 * kernel.get("bank_conflicts")? / wavefronts)
+    let shares = |kernel: &KernelCounters| {
+        let wavefronts = kernel.get("l1_wavefronts").filter(|count| *count > 0.0);
+        let conflicts =
+            kernel.get("bank_conflicts").zip(wavefronts).map(|(c, all)| 100.0 * c / all);
+        [kernel.get("l1_hit_percent"), conflicts, kernel.get("l1_percent")]
     };
-    let busy = |kernel: &KernelCounters| kernel.get("l1_percent");
-    let panel = |title, share: &dyn Fn(&KernelCounters) -> Option<f64>| Panel {
-        title,
-        shares: profiled
-            .iter()
-            .flat_map(|p| p.kernels.iter().map(move |kernel| (&p.label, kernel)))
-            .filter_map(|(label, kernel)| {
-                let Label { workload, locations, dtype, .. } = label;
-                let name = format!("{} on {workload} {locations} {dtype}", kernel.kernel);
-                Some(Share { name, percent: share(kernel)? })
-            })
-            .collect(),
-    };
-    let all = [
-        panel("Sectors found in L1", &hits),
-        panel("L1 wavefronts lost to bank conflicts", &conflicts),
-        panel("L1 data path busy", &busy),
-    ];
-    all.into_iter().filter(|panel| !panel.shares.is_empty()).collect()
+    let mut panels: Vec<Panel> = Vec::new();
+    // Settings stand in the table: beside each other they hide the variants.
+    for Profiled { label, kernels } in profiled.iter().filter(|p| is_own(&p.label.variant)) {
+        let Label { workload, locations, layout, dtype, direction, .. } = label;
+        let title = format!("{workload}, {locations} {layout} {dtype} {direction}");
+        let found = kernels.iter().map(|kernel| (kernel.kernel.clone(), shares(kernel)));
+        let found = found.filter(|(_, shares)| shares.iter().any(Option::is_some));
+        match panels.iter_mut().find(|panel| panel.title == title) {
+            Some(panel) => panel.kernels.extend(found),
+            None => panels.push(Panel { title, kernels: found.collect() }),
+        }
+    }
+    panels.retain(|panel| !panel.kernels.is_empty());
+    panels
+}
+
+/// Whether a variant runs with its own knobs.
+fn is_own(variant: &str) -> bool {
+    id_in(variant) == variant
 }
 
 fn errors(figures: &[Figure]) -> Table {
@@ -337,7 +391,7 @@ fn errors(figures: &[Figure]) -> Table {
 }
 
 fn groups(figures: &[Figure], profile: Option<&Profile>) -> Vec<Group> {
-    let mut groups: Vec<(String, Group)> = Vec::new();
+    let mut cases: Vec<(String, Vec<&Figure>)> = Vec::new();
     for figure in figures {
         let threads = figure.threads.map_or_else(String::new, |count| format!(", {count} threads"));
         let title = format!(
@@ -350,25 +404,54 @@ fn groups(figures: &[Figure], profile: Option<&Profile>) -> Vec<Group> {
             figure.dtype,
             figure.direction
         );
-        let bar = Bar {
-            name: format!("{} ({}, {})", figure.variant, figure.timing.name(), figure.mode),
-            us: figure.median_us,
-            mad_us: figure.mad_us,
-            rel_l2: figure.rel_l2,
-            speedup: figure.speedup,
-            dispatched: figure.dispatched,
-        };
-        match groups.iter_mut().find(|(known, _)| *known == title) {
-            Some((_, group)) => group.bars.push(bar),
-            None => {
-                let floor_us =
-                    profile.and_then(|p| floors_of(figure, p)).map(|floors| floors.l1_us);
-                groups.push((title.clone(), Group { title, bars: vec![bar], floor_us }));
-            }
+        match cases.iter_mut().find(|(known, _)| *known == title) {
+            Some((_, of_case)) => of_case.push(figure),
+            None => cases.push((title, vec![figure])),
         }
     }
-    for (_, group) in &mut groups {
-        group.bars.sort_by(|a, b| b.us.total_cmp(&a.us));
+    cases.into_iter().map(|(title, of_case)| group(title, &of_case, profile)).collect()
+}
+
+fn group(title: String, figures: &[&Figure], profile: Option<&Profile>) -> Group {
+    let way = |figure: &Figure| format!(" ({}, {})", figure.timing.name(), figure.mode);
+    let first = figures.first().map_or_else(String::new, |figure| way(figure));
+    let is_alike = figures.iter().all(|figure| way(figure) == first);
+    let mut bars: Vec<Bar> = Vec::new();
+    let (own, set): (Vec<&Figure>, Vec<&Figure>) =
+        figures.iter().partition(|figure| is_own(&figure.variant));
+    let named = |figure: &Figure, variant: &str| {
+        if is_alike { variant.to_owned() } else { format!("{variant}{}", way(figure)) }
+    };
+    let bar = |figure: &Figure| Bar {
+        name: named(figure, &figure.variant),
+        us: figure.median_us,
+        mad_us: figure.mad_us,
+        rel_l2: figure.rel_l2,
+        speedup: figure.speedup,
+        dispatched: figure.dispatched,
+        settings: Vec::new(),
+    };
+    bars.extend(own.into_iter().map(bar));
+    for figure in set {
+        let id = id_in(&figure.variant);
+        let name = named(figure, id);
+        match bars.iter_mut().find(|bar| bar.name == name) {
+            Some(bar) => {
+                let knobs = figure.variant[id.len()..].trim_start_matches(':').to_owned();
+                bar.settings.push(Setting { name: knobs, us: figure.median_us });
+            }
+            // Only ever timed with knobs set.
+            None => bars.push(bar(figure)),
+        }
     }
-    groups.into_iter().map(|(_, group)| group).collect()
+    bars.sort_by(|a, b| b.us.total_cmp(&a.us));
+    for bar in &mut bars {
+        bar.settings.sort_by(|a, b| a.us.total_cmp(&b.us));
+    }
+    let floor_us = figures.first().and_then(|figure| floors_of(figure, profile?));
+    Group {
+        title: if is_alike { title + &first } else { title },
+        bars,
+        floor_us: floor_us.map(|floors| floors.l1_us),
+    }
 }

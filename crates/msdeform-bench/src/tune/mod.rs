@@ -5,6 +5,7 @@
 //! and so on; the last few and the built-in choice take turns, so that a clock that drifts meets all of them. Only
 //! samples of that last round count: those that led to it are the lucky ones.
 
+mod ahead;
 mod record;
 mod search;
 mod table;
@@ -13,17 +14,19 @@ mod tests;
 
 use std::time::{Duration, Instant};
 
-use msdeform::{Direction, VariantSpec};
+use msdeform::{Direction, Problem, VariantSpec};
 use msdeform_tuning::{CallClass, Contender, Entry};
 use serde::{Deserialize, Serialize};
 
-pub use record::TuneRecord;
+pub use ahead::compile_ahead;
+pub use record::{TuneRecord, Unfinished};
 pub use table::gaps_markdown;
 
 use crate::case::Label;
 use crate::device::{Choice, Device, Timing};
 use crate::verify::Limits;
-use crate::{BenchError, Case};
+use crate::workload::WorkloadError;
+use crate::{BenchError, Case, HostTensors};
 use search::Search;
 
 /// A choice that was timed to the end.
@@ -80,6 +83,12 @@ impl TunedCase {
         self.builtin.contender.time_us / self.best.contender.time_us - 1.0
     }
 
+    /// Choices that time ran out for.
+    #[must_use]
+    pub const fn untried(&self) -> usize {
+        self.choices.saturating_sub(self.timed + self.dropped.len())
+    }
+
     /// Whether there was anything to decide.
     #[must_use]
     pub const fn has_choice(&self) -> bool {
@@ -96,6 +105,29 @@ impl TunedCase {
             builtin: self.builtin.contender.clone(),
             measured_on: format!("{workload}, {locations} locations"),
         }
+    }
+}
+
+/// What both directions of a case are tuned on.
+#[derive(Clone, Debug)]
+pub struct Inputs {
+    problem: Problem,
+    /// In full size, for the clock.
+    whole: HostTensors,
+    verified: Problem,
+    /// Smaller, for the reference.
+    part: HostTensors,
+}
+
+impl Inputs {
+    /// Draws the inputs of a case.
+    ///
+    /// # Errors
+    /// [`WorkloadError`] if the case makes no problem.
+    pub fn of(case: &Case<'_>) -> Result<Self, WorkloadError> {
+        let (problem, verified) = (case.problem()?, Limits::default().shrink(case)?);
+        let (whole, part) = (case.inputs(&problem), case.inputs(&verified));
+        Ok(Self { problem, whole, verified, part })
     }
 }
 
@@ -126,28 +158,25 @@ impl Share {
 /// however short the share.
 ///
 /// # Errors
-/// [`BenchError::Workload`], and [`BenchError::Device`] if no variant takes the case, or the built-in one fails on it
+/// [`BenchError::Device`] if no variant takes the case, or the built-in one fails on it
 /// or computes something else: then there is nothing to compare with.
 pub fn tune_case(
     device: &dyn Device,
-    case: &Case<'_>,
+    (case, inputs): (&Case<'_>, &Inputs),
     direction: Direction,
     variants: &[&'static VariantSpec],
     share: Share,
     say: &mut dyn FnMut(&str),
 ) -> Result<TunedCase, BenchError> {
-    let problem = case.problem()?;
-    let builtin = Choice::own(device.builtin(&problem, direction)?);
-    let verified = Limits::default().shrink(case)?;
-    let (inputs, verified_inputs) = (case.inputs(&problem), case.inputs(&verified));
-    let mut search =
-        Search::new(device, (&problem, &inputs), (&verified, &verified_inputs), &builtin, share)?;
+    let problem = &inputs.problem;
+    let builtin = Choice::own(device.builtin(problem, direction)?);
+    let mut search = Search::new(device, inputs, &builtin, share)?;
     search.run(variants, say)?;
     let (best, builtin) = search.decide(say)?;
     let variant = search.variant_of(&best);
     Ok(TunedCase {
-        label: case.label(variant, &problem),
-        class: device.class(&problem, direction),
+        label: case.label(variant, problem),
+        class: device.class(problem, direction),
         timing: search.clock(),
         choices: search.choices(),
         timed: search.timed(),

@@ -8,6 +8,15 @@ use super::TunedCase;
 use crate::device::Device;
 use crate::record::{self, DeviceRecord, Environment, Provenance, RecordError, SCHEMA};
 
+/// A call that was asked for and has no result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unfinished {
+    /// Workload, format and direction.
+    pub call: String,
+    /// Why.
+    pub reason: String,
+}
+
 /// One run of `msdeform tune`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TuneRecord {
@@ -24,6 +33,9 @@ pub struct TuneRecord {
     pub environment: Environment,
     /// What was found out.
     pub cases: Vec<TunedCase>,
+    /// What was not: nothing fits it, it failed, or the run ended before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unfinished: Vec<Unfinished>,
 }
 
 const FILE: &str = "tuning.json";
@@ -31,7 +43,7 @@ const FILE: &str = "tuning.json";
 impl TuneRecord {
     /// What was found out on a device, now.
     #[must_use]
-    pub fn new(device: &dyn Device, cases: Vec<TunedCase>) -> Self {
+    pub fn new(device: &dyn Device, cases: Vec<TunedCase>, unfinished: Vec<Unfinished>) -> Self {
         Self {
             schema: SCHEMA,
             date: record::now(),
@@ -39,6 +51,7 @@ impl TuneRecord {
             device: DeviceRecord::of(device, None),
             environment: Environment::now(),
             cases,
+            unfinished,
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use msdeform::{Numerics, Problem, VariantSpec};
 use msdeform_tuning::Contender;
 
-use super::{Dropped, Finalist, Share};
+use super::{Dropped, Finalist, Inputs, Share};
 use crate::device::{Choice, Device, DeviceError, Prepared, Timing};
 use crate::verify::{Oracle, run_twice};
 use crate::{HostTensors, Statistics};
@@ -21,8 +21,6 @@ const RIVAL_FACTOR: f64 = 1.5;
 const RIVALS: usize = 2;
 /// A knob that gains less alone is not tried with others.
 const KNOB_GAIN: f64 = 0.005;
-/// Choices compiled side by side before the clock is looked at again.
-const COMPILED_TOGETHER: usize = 32;
 /// Screening ends when this part of the share is used.
 const SCREENING_PART: f64 = 0.7;
 /// Survivors of the screening, and how many are left for the last round.
@@ -39,6 +37,39 @@ struct Candidate {
     choice: Choice,
     rel_l2: f64,
     median_us: f64,
+}
+
+/// The variants that could do a call instead of the built-in one, with their own knobs. Ladder rungs outside of the
+/// accuracy contract are no choice for a user who did not name them.
+pub(super) fn as_they_are(
+    device: &dyn Device,
+    problem: &Problem,
+    builtin: &VariantSpec,
+    variants: &[&'static VariantSpec],
+) -> Vec<Choice> {
+    let fits = |spec: &&&'static VariantSpec| {
+        spec.direction == builtin.direction
+            && spec.numerics == Numerics::Contract
+            && spec.id != builtin.id
+            && device.supports(spec, problem).is_ok()
+    };
+    variants.iter().filter(fits).map(|&spec| Choice::own(spec)).collect()
+}
+
+/// A choice with one knob turned, in every way it can be: a value of each knob, then another of each, so that little
+/// time meets all knobs.
+pub(super) fn neighbours(device: &dyn Device, problem: &Problem, own: &Choice) -> Vec<Choice> {
+    let mut found = Vec::new();
+    for setting in device.settings(own.variant, problem) {
+        let others = setting.values.iter().filter(|&&value| value != setting.value);
+        for (turn, &value) in others.enumerate() {
+            let mut choice = own.clone();
+            choice.knobs.insert(setting.name.to_owned(), value);
+            found.push((turn, choice));
+        }
+    }
+    found.sort_by_key(|(turn, _)| *turn);
+    found.into_iter().map(|(_, choice)| choice).collect()
 }
 
 pub(super) struct Search<'a> {
@@ -62,11 +93,12 @@ pub(super) struct Search<'a> {
 impl<'a> Search<'a> {
     pub(super) fn new(
         device: &'a dyn Device,
-        (problem, inputs): (&'a Problem, &'a HostTensors),
-        (verified, verified_inputs): (&'a Problem, &'a HostTensors),
+        inputs: &'a Inputs,
         builtin: &Choice,
         share: Share,
     ) -> Result<Self, DeviceError> {
+        let (problem, inputs, verified, verified_inputs) =
+            (&inputs.problem, &inputs.whole, &inputs.verified, &inputs.part);
         let stand = device.prepare(builtin.variant, problem, inputs)?;
         let clock = stand.clocks().first().copied().unwrap_or(Timing::Cpu);
         Ok(Self {
@@ -113,25 +145,16 @@ impl<'a> Search<'a> {
         variants: &[&'static VariantSpec],
         say: &mut dyn FnMut(&str),
     ) -> Result<(), DeviceError> {
-        let direction = self.builtin.variant.direction;
-        // Ladder rungs outside of the accuracy contract are no choice for a user who did not name them.
-        let fits = |spec: &&&'static VariantSpec| {
-            spec.direction == direction
-                && spec.numerics == Numerics::Contract
-                && spec.id != self.builtin.variant.id
-                && self.device.supports(spec, self.problem).is_ok()
-        };
-        let others = variants.iter().filter(fits).map(|&spec| Choice::own(spec));
-        let as_they_are: Vec<Choice> = others.collect();
+        let others = as_they_are(self.device, self.problem, self.builtin.variant, variants);
         self.screen_all(vec![self.builtin.clone()], true, say);
         if self.candidates.is_empty() {
             let reason = self.dropped.pop().map_or_else(String::new, |dropped| dropped.reason);
             let variant = self.builtin.variant.id;
             return Err(DeviceError::Unsupported { variant, reason });
         }
-        self.screen_all(as_they_are, true, say);
+        self.screen_all(others, true, say);
         for rival in self.rivals() {
-            let neighbours = self.neighbours(&rival);
+            let neighbours = neighbours(self.device, self.problem, &rival);
             self.screen_all(neighbours, false, say);
             self.combine(&rival, say);
         }
@@ -145,19 +168,6 @@ impl<'a> Search<'a> {
             self.candidates.iter().filter(|c| c.median_us <= RIVAL_FACTOR * best).collect();
         near.sort_by(|a, b| a.median_us.total_cmp(&b.median_us));
         near.into_iter().take(RIVALS).map(|c| c.choice.clone()).collect()
-    }
-
-    /// A variant with one knob turned, in every way it can be.
-    fn neighbours(&self, own: &Choice) -> Vec<Choice> {
-        let mut found = Vec::new();
-        for setting in self.device.settings(own.variant, self.problem) {
-            for &value in setting.values.iter().filter(|&&value| value != setting.value) {
-                let mut choice = own.clone();
-                choice.knobs.insert(setting.name.to_owned(), value);
-                found.push(choice);
-            }
-        }
-        found
     }
 
     /// The knobs that gained something alone, together, as long as each one still gains.
@@ -195,7 +205,8 @@ impl<'a> Search<'a> {
         let admitted = |choice: &Choice| self.device.admits(choice, self.problem).is_ok();
         let choices: Vec<Choice> = choices.into_iter().filter(admitted).collect();
         self.choices += choices.len();
-        for together in choices.chunks(COMPILED_TOGETHER) {
+        // As many at a time as compile side by side: what waits for a second batch may be out of time.
+        for together in choices.chunks(rayon::current_num_threads()) {
             if !always && self.share.is_past(SCREENING_PART) {
                 return;
             }

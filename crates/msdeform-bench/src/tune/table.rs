@@ -5,6 +5,7 @@ use std::fmt::Write;
 use msdeform::DType;
 
 use super::{TuneRecord, TunedCase};
+use crate::case::Label;
 
 /// A line for each workload and direction, a column for each format; empty without cases.
 #[must_use]
@@ -41,5 +42,18 @@ pub fn gaps_markdown(record: &TuneRecord) -> String {
         let _ = writeln!(out, "{name} {} |", cells.join(" | "));
     }
     out.push('\n');
+    let short = record.cases.iter().filter(|case| case.untried() > 0).map(|case| {
+        let Label { workload, dtype, direction, .. } = &case.label;
+        let tried = case.choices - case.untried();
+        format!("{workload} {dtype} {direction} ({tried} of {} choices tried)", case.choices)
+    });
+    let without = record.unfinished.iter().map(|call| format!("{} ({})", call.call, call.reason));
+    for (what, calls) in
+        [("Out of time", short.collect::<Vec<_>>()), ("No result", without.collect())]
+    {
+        if !calls.is_empty() {
+            let _ = writeln!(out, "{what}: {}.\n", calls.join(", "));
+        }
+    }
     out
 }

@@ -6,8 +6,9 @@ use crate::laboratory_tests::{TestDevice, case};
 
 fn tuned(direction: Direction, seconds: f64) -> TunedCase {
     let case = case("edge_one_point", ValueLayout::Interleaved);
-    let share = Share::of_seconds(seconds);
-    tune_case(&TestDevice, &case, direction, &TestDevice.variants(), share, &mut |_| {}).unwrap()
+    let inputs = Inputs::of(&case).unwrap();
+    let (share, variants) = (Share::of_seconds(seconds), TestDevice.variants());
+    tune_case(&TestDevice, (&case, &inputs), direction, &variants, share, &mut |_| {}).unwrap()
 }
 
 #[test]
@@ -43,6 +44,7 @@ fn without_time_every_variant_is_still_looked_at_and_no_knob_is() {
     assert_eq!(found.best, found.builtin);
     assert_eq!((found.timed, found.dropped.len()), (1, 4));
     assert!(found.best.contender.knobs.is_empty() && found.gap() == 0.0);
+    assert!(found.untried() > 0, "knobs that were not turned are counted");
 }
 
 #[test]
@@ -60,8 +62,10 @@ fn a_device_with_one_variant_has_nothing_to_choose() {
     let share = Share::of_seconds(0.0);
     let variants = TestDevice.variants();
     let only: Vec<_> = variants.into_iter().filter(|spec| spec.id == "bwd_exact").collect();
+    let inputs = Inputs::of(&case).unwrap();
+    let call = (&case, &inputs);
     let found =
-        tune_case(&TestDevice, &case, Direction::Backward, &only, share, &mut |_| {}).unwrap();
+        tune_case(&TestDevice, call, Direction::Backward, &only, share, &mut |_| {}).unwrap();
     assert!(!found.has_choice());
 }
 
@@ -84,6 +88,7 @@ fn a_record_survives_the_disk_and_its_table_counts() {
     let record = TuneRecord::new(
         &TestDevice,
         vec![tuned(Direction::Forward, 60.0), tuned(Direction::Backward, 0.0)],
+        Vec::new(),
     );
     let folder = tempfile::tempdir().unwrap();
     record.write(folder.path()).unwrap();
@@ -93,4 +98,18 @@ fn a_record_survives_the_disk_and_its_table_counts() {
     assert!(table.contains("(1 of 2 within 5 %)"), "{table}");
     assert!(table.contains("| forward | 800.0 % | - | - |"), "{table}");
     assert!(table.contains("| backward | 0.0 % | - | - |"), "{table}");
+}
+
+#[test]
+fn a_table_says_what_time_left_out() {
+    let late = Unfinished { call: "seed f16 forward".into(), reason: "not reached".into() };
+    let cases = vec![tuned(Direction::Forward, 0.0), tuned(Direction::Backward, 60.0)];
+    let record = TuneRecord::new(&TestDevice, cases, vec![late]);
+    let table = gaps_markdown(&record);
+    let tried = format!("forward (5 of {} choices tried).", record.cases[0].choices);
+    assert!(table.contains("Out of time: edge_one_point f32 forward"), "{table}");
+    assert!(table.contains(&tried), "{table}");
+    assert!(table.contains("No result: seed f16 forward (not reached).\n"), "{table}");
+    let whole = TuneRecord::new(&TestDevice, vec![tuned(Direction::Forward, 60.0)], Vec::new());
+    assert!(!gaps_markdown(&whole).contains("Out of time"));
 }

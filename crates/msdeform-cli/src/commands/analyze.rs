@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
+use msdeform::Direction;
 use msdeform_bench::analyze::roofline_svg;
 use msdeform_bench::overview::{three_digits, time};
 use msdeform_bench::record;
@@ -15,7 +16,8 @@ use crate::output::{Align, Columns, print, print_json};
 
 /// Say what a workload asks of a device, and what each technique could gain
 ///
-/// Work, bytes, the time that each measured ceiling leaves, how often the actual locations touch the same memory, and a prediction beside what a record says.
+/// Forward and backward: work, bytes, the time that each measured ceiling leaves and which one binds, how often the actual locations touch the same memory,
+/// the ways to sum the gradient of the values, and a prediction beside what a record says.
 /// Needs the device's profile (`msdeform probe --record`), not the device.
 #[derive(Debug, Args)]
 pub struct AnalyzeArgs {
@@ -26,7 +28,7 @@ pub struct AnalyzeArgs {
     grid: GridArgs,
     #[command(flatten)]
     record_dir: RecordDirArgs,
-    /// Draw the roofline of the first case into this file
+    /// Draw the roofline of the first case and direction into this file
     #[arg(long, value_name = "FILE.svg")]
     svg: Option<PathBuf>,
     /// Print a JSON list
@@ -43,11 +45,12 @@ pub fn run(args: &AnalyzeArgs) -> anyhow::Result<()> {
     let selection = args.grid.selection(standard_workloads(), Breadth::First)?;
     let mut analyses = Vec::new();
     for case in &selection.cases() {
-        let analysis = Analysis::of(case, profile, &figures)?;
-        if !args.json {
-            print(&text(&analysis))?;
+        for analysis in Analysis::of(case, &selection.directions, profile, &figures)? {
+            if !args.json {
+                print(&text(&analysis))?;
+            }
+            analyses.push(analysis);
         }
-        analyses.push(analysis);
     }
     if let (Some(path), Some(first)) = (&args.svg, analyses.first()) {
         std::fs::write(path, roofline_svg(first, profile))
@@ -79,23 +82,29 @@ fn choose<'a>(profiles: &'a [Profile], name: Option<&str>) -> anyhow::Result<&'a
 fn text(analysis: &Analysis) -> String {
     let Analysis { work, .. } = analysis;
     let mut out = format!(
-        "{}: {}, {} on {}\n\
-         {:.1} M samples, {:.2} GFLOP, {} GB gathered, {} MB compulsory; {:.2} FLOP per gathered byte, {:.1} per \
-         compulsory byte\n\n",
+        "{} {}: {}, {} on {}\n\
+         {} M samples, {} GFLOP, {} GB gathered{}, {} MB compulsory\n\
+         FLOP per byte: {:.2} of L1 (gathered), {:.1} of L2 (not found in L1 by queries in tiles), {:.1} of DRAM \
+         (compulsory)\n\n",
         analysis.workload,
+        analysis.direction,
         analysis.problem,
         analysis.locations,
         analysis.device,
-        work.samples as f64 * 1e-6,
-        analysis.flop * 1e-9,
+        three_digits(work.samples as f64 * 1e-6),
+        three_digits(analysis.flop * 1e-9),
         three_digits(work.gathered_bytes as f64 * 1e-9),
+        if analysis.direction == Direction::Backward.name() { " and updated" } else { "" },
         three_digits(work.compulsory_bytes as f64 * 1e-6),
         analysis.flop_per_gathered_byte,
+        analysis.flop_per_l2_byte,
         analysis.flop_per_compulsory_byte,
     );
     out.push_str(&format!("{}\n\n", floors(analysis)));
     out.push_str(&format!("{}\n\n", footprints(analysis)));
-    out.push_str(&format!("predicted {}", time(analysis.predicted_us)));
+    let fastest = analysis.routes.iter().min_by(|a, b| a.us.total_cmp(&b.us));
+    let by = fastest.map_or_else(String::new, |route| format!(" by {}", route.technique));
+    out.push_str(&format!("predicted {}{by}", time(analysis.predicted_us)));
     if let Some(measured) = &analysis.measured {
         out.push_str(&format!(
             ", measured {} ({}), {:.2}x",
@@ -112,7 +121,13 @@ fn floors(analysis: &Analysis) -> Columns {
     let headings = [("ceiling", Align::Left), ("floor", Align::Right), ("what", Align::Left)];
     let mut columns = Columns::new(&headings);
     for floor in &analysis.floors {
-        columns.row(&[floor.ceiling.clone(), time(floor.us), floor.what.clone()]);
+        let binds = analysis.binding.as_ref() == Some(&floor.ceiling);
+        let note = match &floor.only_if {
+            Some(how) => format!("; only {how}"),
+            None if binds => "; this one binds".to_owned(),
+            None => String::new(),
+        };
+        columns.row(&[floor.ceiling.clone(), time(floor.us), format!("{}{note}", floor.what)]);
     }
     columns
 }

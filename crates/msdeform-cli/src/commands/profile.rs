@@ -38,8 +38,8 @@ pub struct ProfileArgs {
     json: bool,
 }
 
-/// Launches of a variant that are profiled: of one with several kernels, one of each and more.
-const LAUNCHES: usize = 12;
+/// Launches of a variant that are profiled, at most: the four runs of a shortest `bench`, of ten kernels each.
+const LAUNCHES: usize = 40;
 
 /// Profiles and prints.
 pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {

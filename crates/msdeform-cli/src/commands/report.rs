@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::Args;
 use msdeform_bench::counters::CounterFile;
 use msdeform_bench::overview::time;
-use msdeform_bench::report::{self, Comparison, Page, Verdict, name_of};
+use msdeform_bench::report::{self, Change, Comparison, Page, Verdict, name_of};
 use msdeform_bench::{Profile, Record, record};
 
 use crate::args::RecordDirArgs;
@@ -15,7 +15,7 @@ use crate::output::{Align, Columns, print, print_json};
 
 /// Make a page of records, or compare two
 ///
-/// One HTML file that needs no network: times, floors, every variant, errors, environment. Without names all records of one device are shown, the newest
+/// One HTML file that needs no network: times, floors, roofline, counters, every variant, errors, environment. Without names all records of one device are shown, the newest
 /// figure of each combination. --compare says what changed between two records and fails on a regression.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
@@ -61,7 +61,11 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     records.retain(|record| record.device.slug == slug);
     let profiles = if root.is_dir() { Profile::load_all(&root)? } else { Vec::new() };
     let profile = profiles.iter().find(|profile| profile.device.slug == slug);
-    let profiled = CounterFile::of_device(&root, &slug)?;
+    let profiled = if named {
+        CounterFile::of_runs(&args.records)?
+    } else {
+        CounterFile::of_device(&root, &slug)?
+    };
     let page = Page::of(&records, profile, &profiled)
         .ok_or_else(|| Usage(format!("the records of {slug} hold no measurement")))?;
     write(&args.output, &report::html(&page))?;
@@ -127,7 +131,15 @@ fn text(comparison: &Comparison) -> String {
         ("", Align::Left),
     ];
     let mut columns = Columns::new(&headings);
-    for change in &comparison.changes {
+    // What changed last, the worst of it at the very end: that is where people look.
+    let mut changes: Vec<&Change> = comparison.changes.iter().collect();
+    let rank = |change: &Change| match change.verdict {
+        Verdict::Same => 0,
+        Verdict::Faster => 1,
+        Verdict::Slower => 2,
+    };
+    changes.sort_by(|a, b| rank(a).cmp(&rank(b)).then(a.ratio.total_cmp(&b.ratio)));
+    for change in changes {
         let verdict = match change.verdict {
             Verdict::Faster => "faster",
             Verdict::Same => "",

@@ -1,15 +1,19 @@
 //! `msdeform tune`
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use msdeform::Direction;
+use msdeform::{Direction, Problem, VariantSpec};
+use msdeform_bench::case::Label;
 use msdeform_bench::device::DeviceOptions;
 use msdeform_bench::overview::time;
-use msdeform_bench::tune::{Finalist, Share, TuneRecord, TunedCase, tune_case};
-use msdeform_bench::{Breadth, Case, Device, DeviceError};
+use msdeform_bench::tune::{
+    Finalist, Inputs, Share, TuneRecord, TunedCase, Unfinished, compile_ahead, tune_case,
+};
+use msdeform_bench::{BenchError, Breadth, Case, Device, DeviceError};
 use msdeform_tuning::{Source, TuningFile};
 use serde::Serialize;
 
@@ -31,7 +35,7 @@ pub struct TuneArgs {
     mode: ModeArgs,
     #[command(flatten)]
     grid: GridArgs,
-    /// Seconds for everything, shared evenly among the calls; each gets at least one look at every variant
+    /// Seconds for everything, at most half of it for compiling ahead, the rest shared evenly among the calls; each gets at least one look at every variant
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     seconds: f64,
     /// The tuning file [default: what `MSDEFORM_TUNING` names, or else the user's for the device]
@@ -54,6 +58,9 @@ const AFTER_HELP: &str = "MSDEFORM_TUNING names the tuning file that calls use; 
 the same direction, mode, formats, layout, heads, channels and points whose images, queries and pixels are each within a \
 factor of 1.5, the nearest first. A file of another device, version or set of kernels is ignored, with a word on why.";
 
+/// Compiling before the first call takes at most this part of the time.
+const AHEAD_PART: f64 = 0.5;
+
 /// The built-in choice should be this near.
 const WANTED_GAP: f64 = 0.05;
 
@@ -67,7 +74,8 @@ struct Document<'a> {
 
 /// Searches, writes and prints.
 pub fn run(args: &TuneArgs) -> anyhow::Result<()> {
-    if !(args.seconds.is_finite() && args.seconds >= 0.0) {
+    // Half a year is as good as no end, and clocks can add it.
+    if !(0.0..=1.5e7).contains(&args.seconds) {
         return Err(Usage(format!("--seconds {} is no duration", args.seconds)).into());
     }
     if args.grid.locations.len() > 1 {
@@ -89,56 +97,172 @@ pub fn run(args: &TuneArgs) -> anyhow::Result<()> {
     }
 
     let start = Instant::now();
+    let calls: Vec<(Problem, Direction)> = jobs
+        .iter()
+        .map(|(case, direction)| Ok((case.problem()?, *direction)))
+        .collect::<anyhow::Result<_>>()?;
+    let ahead = Duration::from_secs_f64(AHEAD_PART * args.seconds);
+    compile(device.as_ref(), &calls, &variants, start + ahead);
+
     let bar = progress(jobs.len(), "tuning");
-    let mut tuned: Vec<TunedCase> = Vec::new();
+    let mut found = Found::new(args, device.as_ref(), &jobs)?;
+    let mut drawn: Option<(&Case<'_>, Inputs)> = None;
     for (index, (case, direction)) in jobs.iter().enumerate() {
         let left = (args.seconds - start.elapsed().as_secs_f64()).max(0.0);
         let share = Share::of_seconds(left / (jobs.len() - index) as f64);
-        let name = format!("{} {} {direction}", case.workload.name, case.dtype);
+        let name = name(case, *direction);
         let mut say = |what: &str| bar.set_message(format!("{name}: {what}"));
-        match tune_case(device.as_ref(), case, *direction, &variants, share, &mut say) {
-            Ok(found) => {
-                bar.suspend(|| eprintln!("[{}/{}] {}", index + 1, jobs.len(), line(&found)));
-                tuned.push(found);
-            }
-            Err(msdeform_bench::BenchError::Device(DeviceError::Unsupported {
-                reason, ..
-            })) => {
-                bar.suspend(|| {
-                    eprintln!("[{}/{}] {name}: skipped, {reason}", index + 1, jobs.len());
-                });
-            }
-            Err(error) => return Err(error).context(name),
-        }
+        say("drawing inputs");
+        let inputs = match drawn.take() {
+            Some((of, inputs)) if std::ptr::eq(of, *case) => inputs,
+            _ => Inputs::of(case)?,
+        };
+        let outcome =
+            tune_case(device.as_ref(), (case, &inputs), *direction, &variants, share, &mut say);
+        drawn = Some((case, inputs));
+        let said = found.take(name, outcome)?;
+        bar.suspend(|| eprintln!("[{}/{}] {said}", index + 1, jobs.len()));
         bar.inc(1);
     }
     bar.finish_and_clear();
-    if tuned.is_empty() {
-        return Err(Usage("nothing to tune: no variant fits the chosen cases".into()).into());
-    }
-    finish(args, device.as_ref(), tuned)
+    found.finish()
 }
 
-fn finish(args: &TuneArgs, device: &dyn Device, tuned: Vec<TunedCase>) -> anyhow::Result<()> {
-    let path = if args.dry_run { None } else { Some(target(args, device)?) };
-    if let Some(path) = &path {
-        write(path, device, &tuned)?;
+/// Compiles for all calls at once, on every core.
+fn compile(
+    device: &dyn Device,
+    calls: &[(Problem, Direction)],
+    variants: &[&'static VariantSpec],
+    end: Instant,
+) {
+    let start = Instant::now();
+    let bar = progress(0, "compiling");
+    let done = AtomicUsize::new(0);
+    compile_ahead(device, calls, variants, end, &|count, of| {
+        done.fetch_max(count, Ordering::Relaxed);
+        bar.set_length(of as u64);
+        bar.set_position(count as u64);
+    });
+    bar.finish_and_clear();
+    let seconds = start.elapsed().as_secs_f64();
+    // A processor has nothing to compile.
+    if seconds > 0.1 {
+        eprintln!("compiled {} choices in {seconds:.1} s", done.into_inner());
     }
-    let record = TuneRecord::new(device, tuned);
-    if args.json {
-        let tuning_file = path.as_ref().map(|path| path.display().to_string());
-        print_json(&Document { tuning_file, record: &record })?;
-    } else {
-        print(&text(&record))?;
+}
+
+fn name(case: &Case<'_>, direction: Direction) -> String {
+    format!("{} {} {direction}", case.workload.name, case.dtype)
+}
+
+/// What was found out so far. Written after every call: what ends the run takes nothing back.
+struct Found<'a> {
+    args: &'a TuneArgs,
+    device: &'a dyn Device,
+    /// The tuning file, and where it is.
+    file: Option<(PathBuf, TuningFile)>,
+    record: TuneRecord,
+    /// The calls that are still to come, the next one last.
+    ahead: Vec<String>,
+    failed: usize,
+}
+
+impl<'a> Found<'a> {
+    fn new(
+        args: &'a TuneArgs,
+        device: &'a dyn Device,
+        jobs: &[(&Case<'_>, Direction)],
+    ) -> anyhow::Result<Self> {
+        let file = if args.dry_run {
+            None
+        } else {
+            let path = target(args, device)?;
+            let file = known(&path, device);
+            Some((path, file))
+        };
+        let record = TuneRecord::new(device, Vec::new(), Vec::new());
+        let ahead = jobs.iter().rev().map(|(case, direction)| name(case, *direction)).collect();
+        Ok(Self { args, device, file, record, ahead, failed: 0 })
     }
-    if let Some(path) = &path {
-        eprintln!("tuning file: {}", path.display());
+
+    /// Keeps what became of the next call; a line about it.
+    fn take(
+        &mut self,
+        call: String,
+        outcome: Result<TunedCase, BenchError>,
+    ) -> anyhow::Result<String> {
+        self.ahead.pop();
+        let said = match outcome {
+            Ok(tuned) => {
+                let said = line(&tuned);
+                self.record.cases.push(tuned);
+                said
+            }
+            Err(error) => {
+                let reason = match error {
+                    BenchError::Device(DeviceError::Unsupported { reason, .. }) => {
+                        format!("skipped, {reason}")
+                    }
+                    error => {
+                        self.failed += 1;
+                        format!("failed, {:#}", anyhow::Error::from(error))
+                    }
+                };
+                let said = format!("{call}: {reason}");
+                self.record.unfinished.push(Unfinished { call, reason });
+                said
+            }
+        };
+        self.write()?;
+        Ok(said)
     }
-    if args.record || args.record_dir.record_dir.is_some() {
-        let path = record.write(&args.record_dir.folder())?;
-        eprintln!("record: {}", path.display());
+
+    /// The record, with what is still to come as not reached: true if nothing follows.
+    fn write(&mut self) -> anyhow::Result<()> {
+        if let (Some((path, file)), Some(tuned)) = (&mut self.file, self.record.cases.last()) {
+            file.insert(tuned.entry());
+            file.write(path).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        if self.wants_record() {
+            let mut record = self.record.clone();
+            let not_reached = |call: &String| Unfinished {
+                call: call.clone(),
+                reason: "not reached, the run was ended".to_owned(),
+            };
+            record.unfinished.extend(self.ahead.iter().rev().map(not_reached));
+            record.write(&self.args.record_dir.folder())?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    const fn wants_record(&self) -> bool {
+        self.args.record || self.args.record_dir.record_dir.is_some()
+    }
+
+    fn finish(self) -> anyhow::Result<()> {
+        if self.record.cases.is_empty() && self.failed == 0 {
+            return Err(Usage("nothing to tune: no variant fits the chosen cases".into()).into());
+        }
+        let path = self.file.as_ref().map(|(path, _)| path.display().to_string());
+        if self.args.json {
+            print_json(&Document { tuning_file: path.clone(), record: &self.record })?;
+        } else {
+            print(&text(&self.record))?;
+        }
+        if let Some(path) = path {
+            eprintln!("tuning file: {path}");
+        }
+        if self.wants_record() {
+            let folder = self.args.record_dir.folder().join(self.device.slug());
+            eprintln!("record: in {}", folder.display());
+        }
+        match self.failed {
+            0 => Ok(()),
+            failed => {
+                anyhow::bail!("{failed} of {} calls failed", failed + self.record.cases.len())
+            }
+        }
+    }
 }
 
 /// Where the file goes.
@@ -154,20 +278,15 @@ fn target(args: &TuneArgs, device: &dyn Device) -> anyhow::Result<PathBuf> {
     })
 }
 
-/// Adds what was found out to what the file knows, if that still holds.
-fn write(path: &Path, device: &dyn Device, tuned: &[TunedCase]) -> anyhow::Result<()> {
+/// What the file knows, if that still holds.
+fn known(path: &Path, device: &dyn Device) -> TuningFile {
     let origin = device.origin();
-    let mut file = match TuningFile::read(path, &origin) {
-        Ok(known) => known,
-        Err(reason) => {
-            if path.exists() {
-                eprintln!("{} is replaced: {reason}", path.display());
-            }
-            TuningFile::new(origin)
+    TuningFile::read(path, &origin).unwrap_or_else(|reason| {
+        if path.exists() {
+            eprintln!("{} is replaced: {reason}", path.display());
         }
-    };
-    tuned.iter().for_each(|found| file.insert(found.entry()));
-    file.write(path).with_context(|| format!("cannot write {}", path.display()))
+        TuningFile::new(origin)
+    })
 }
 
 fn line(found: &TunedCase) -> String {
@@ -229,6 +348,16 @@ fn text(record: &TuneRecord) -> String {
     );
     if record.cases.iter().all(|found| !found.has_choice()) {
         out += "; there was nothing to choose";
+    }
+    for found in record.cases.iter().filter(|found| found.untried() > 0) {
+        let Label { workload, dtype, direction, .. } = &found.label;
+        let (untried, choices) = (found.untried(), found.choices);
+        out += &format!(
+            "\nout of time on {workload} {dtype} {direction}: {untried} of {choices} choices not tried"
+        );
+    }
+    for call in &record.unfinished {
+        out += &format!("\nno result for {}: {}", call.call, call.reason);
     }
     let dropped: Vec<String> = record
         .cases
