@@ -130,12 +130,12 @@ MODELS = {
 }
 
 
-def run(model: Any, name: str, pixels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def run(model: Any, name: str, pixels: Tensor, loss_scale: float = 1.0) -> tuple[Tensor, dict[str, Tensor]]:
     model.zero_grad()
     output = getattr(model(pixel_values=pixels), MODELS[name][1])
     # Not the square: outputs are normalised, their sum of squares hardly depends on anything.
     direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(2)).to(output)
-    (output * direction).sum().backward()
+    (output * (direction * loss_scale)).sum().backward()
     gradients = {
         key: parameter.grad.clone() for key, parameter in model.named_parameters() if parameter.grad is not None
     }

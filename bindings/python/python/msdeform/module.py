@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ._levels import plain_shapes
-from ._tensor import attend
+from ._tensor import attend, is_traced, traced_shapes
 
 __all__ = ["MSDeformAttn"]
 
@@ -110,6 +110,8 @@ class MSDeformAttn(nn.Module):
         form = f"[{batch}, {queries}, {self.n_levels}, 2] or [{batch}, {queries}, {self.n_levels}, 4]"
         fits = len(given) == 4 and given[2] == self.n_levels and given[3] in (2, 4)
         self._check("reference_points", reference_points, form, fits)
+        if is_traced():
+            input_spatial_shapes = traced_shapes(input_spatial_shapes)
         if len(input_spatial_shapes) != self.n_levels:
             raise ValueError(f"`input_spatial_shapes` has {len(input_spatial_shapes)} levels, expected {self.n_levels}")
         value = self.value_proj(input_flatten)
@@ -162,7 +164,7 @@ class MSDeformAttn(nn.Module):
         if isinstance(spatial_shapes, Tensor):
             sizes = spatial_shapes.to(device=like.device, dtype=like.dtype).flip(-1)
             return self._per_sample(sizes[None, None]).view(-1, 2)
-        if torch.compiler.is_compiling():
+        if is_traced():
             return self._sizes_of(spatial_shapes, like)
         shapes = plain_shapes(spatial_shapes)
         key = (tuple(shapes), like.device, like.dtype)
@@ -183,7 +185,7 @@ class MSDeformAttn(nn.Module):
 
     def _shares(self, like: Tensor) -> Tensor:
         shares = [0.5 / count for count in self._points for _ in range(count)]
-        if not torch.compiler.is_compiling():
+        if not is_traced():
             key = ("shares", like.device, like.dtype)
             if key not in self._scales:
                 with torch.inference_mode(False):

@@ -313,7 +313,7 @@ def _differentiable(overload: Any, function: type[torch.autograd.Function]) -> A
 
 def call(value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool) -> Tensor:
     """The operator, past the keys of autocast and autograd: their kernels decide nothing that is not decided here."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._are_functorch_transforms_active():
         result: Tensor = _forward(value, locations, weights, levels, deterministic)
         return result
     if forward_ad._current_level >= 0:
