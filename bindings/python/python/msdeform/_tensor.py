@@ -50,7 +50,7 @@ def attend(
         _check_shape_tensor("spatial_shapes", spatial_shapes)
         if level_start_index is not None and not isinstance(level_start_index, torch.Tensor):
             level_start_index = torch.as_tensor(level_start_index)
-        if traced or _is_symbolic(spatial_shapes) or _is_symbolic(level_start_index):
+        if traced or value.is_meta or _is_symbolic(spatial_shapes) or _is_symbolic(level_start_index):
             if points is None:
                 shared_points(locations.shape, None)
             given = None if points is None else list(points)
@@ -120,10 +120,10 @@ def _check_shape_tensor(name: str, tensor: Tensor) -> None:
 
 
 def _is_symbolic(tensor: Tensor | None) -> bool:
-    """Whether a tensor has no numbers to read: fake, functional, on the device `meta`."""
+    """Whether a tensor may have no numbers to read: fake, functional."""
     if tensor is None:
         return False
-    return type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta
+    return type(tensor) not in (torch.Tensor, torch.nn.Parameter)
 
 
 # Numbers of tensors that were read, by identity. A weak reference says whether an entry is still about the same

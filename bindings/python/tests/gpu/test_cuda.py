@@ -245,6 +245,11 @@ def test_tensors_of_two_devices_are_refused_by_name() -> None:
     case = make_case(device="cuda")
     with pytest.raises(ValueError, match="`attention_weights` on cpu"):
         msdeform.ms_deform_attn(case.value, case.shapes, None, case.locations, case.weights.cpu())
+    for recorded in (True, False):
+        # The processor must not read an address of the GPU.
+        value = case.value.cpu().requires_grad_(recorded)
+        with pytest.raises(ValueError, match="`value` on cpu, `sampling_locations` on cuda:0"):
+            msdeform.ms_deform_attn(value, case.shapes, None, case.locations, case.weights)
     assert_close(attend(case), reference(case), 1e-5)
 
 
