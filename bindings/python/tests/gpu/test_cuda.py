@@ -161,7 +161,7 @@ def test_work_is_queued_on_the_current_stream() -> None:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(100_000_000)
+        torch.cuda._sleep(1_000_000_000)  # About half a second: other processes may hold this one up.
         late = case.value * 1.0
         output = msdeform.ms_deform_attn(late, case.shapes, None, case.locations, case.weights)
     assert not stream.query(), "the call waited for the stream"
