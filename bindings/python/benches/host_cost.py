@@ -4,7 +4,9 @@
 
 CPU time of the calling thread and not the wall clock, so that other processes do not count; the least of many rounds.
 On a GPU the launch is queued and not waited for, and a round is short enough for the GPU's queue. Forward and backward
-together are CPU time of the process: PyTorch runs the backward of a GPU on a thread of its own.
+together are CPU time of the process: PyTorch runs the backward of a GPU on a thread of its own, and handing work to it
+and back costs both threads time. The gradient alone is our share of that, called on the same thread; forward and
+backward of a product of two tensors show PyTorch's.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 
 import msdeform
 import torch
+from msdeform import operator
 from torch import Tensor
 
 ROUNDS, CALLS = 100, 100
@@ -58,17 +61,33 @@ def measure_on(device: str) -> dict[str, Any]:
     def train() -> object:
         return torch.autograd.grad(attend(leaves), leaves, ones)
 
+    levels = [
+        number
+        for (height, width), start in zip(SHAPES, (0, 4, 6, 7), strict=True)
+        for number in (height, width, start, 2)
+    ]
+    factors = [tensor.clone().requires_grad_() for tensor in (ones, ones)]
+
+    def differentiate() -> object:
+        return operator._gradients(ones, tensors[0], tensors[1], tensors[2], levels, (True, True, True), False)
+
+    def multiply() -> object:
+        return torch.autograd.grad(factors[0] * factors[1], factors, ones)
+
     with torch.no_grad():
         inference_us = least_us(lambda: attend(tensors), settle)
+        gradient_us = least_us(differentiate, settle)
     return {
         "device": device,
         "torch": torch.__version__,
         "levels": len(SHAPES),
         "inference_us": inference_us,
         "forward_with_gradients_us": least_us(lambda: attend(leaves), settle),
+        "gradient_us": gradient_us,
         "forward_and_backward_us": least_us(train, settle, time.process_time),
         # For scale: the least that an operator of PyTorch's own costs.
         "add_us": least_us(lambda: torch.add(tensors[0], tensors[0]), settle),
+        "mul_forward_and_backward_us": least_us(multiply, settle, time.process_time),
     }
 
 

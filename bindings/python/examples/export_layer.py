@@ -4,6 +4,8 @@ pip install msdeform torch
 python export_layer.py
 """
 
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -37,11 +39,14 @@ program = torch.export.export(
 )
 print([str(node.target) for node in program.graph.nodes if "msdeform" in str(node.target)])
 
-# %% Saved, loaded and run with another number of queries. The process that loads it imports msdeform for the operator.
+# %% Saved, loaded and run with another number of queries. Importing msdeform.operator is what registers the operator:
+# a process that only loads the program needs that and none of the code above.
+LOAD = "import sys, msdeform.operator, torch; print('loaded:', type(torch.export.load(sys.argv[1])).__name__)"
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "decoder.pt2"
     torch.export.save(program, path)
     loaded = torch.export.load(path).module()
+    subprocess.run([sys.executable, "-c", LOAD, str(path)], check=True)
 query, reference = torch.randn(1, 321, 64), torch.rand(1, 321, 2, 2)
 difference = float((loaded(query, reference, pixels) - layer(query, reference, pixels)).abs().max())
 print(f"largest difference: {difference:.1e}")

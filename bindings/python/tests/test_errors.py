@@ -74,6 +74,24 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         TypeError,
         "`attention_weights` must be a torch.Tensor like `value`, found a numpy.ndarray",
     ),
+    "weights of another device": (
+        {"attention_weights": torch.zeros(2, 11, 4, 3, 3, device="meta")},
+        ValueError,
+        "`attention_weights` on meta; move them",
+    ),
+    "sparse values": (
+        {"value": torch.zeros(2, 141, 4, 8).to_sparse()},
+        TypeError,
+        "`value` is torch.sparse_coo; expected a dense tensor",
+    ),
+    "shapes without numbers": (
+        {"spatial_shapes": torch.ones(3, 2, dtype=torch.int64, device="meta")},
+        ValueError,
+        "`spatial_shapes` has no numbers in it",
+    ),
+    "a number of points": ({"points": 3}, TypeError, "`points` must hold the number of points of each level, found 3"),
+    "half a point": ({"points": [3, 2.5, 3]}, ValueError, "`points` must hold one number of points"),
+    "negative points": ({"points": [3, -3, 3]}, ValueError, "`points` must hold one number of points"),
     "float shapes": ({"spatial_shapes": torch.ones(3, 2)}, TypeError, "`spatial_shapes` is torch.float32"),
     "shapes that require a gradient": (
         {"spatial_shapes": torch.ones(3, 2, requires_grad=True)},
@@ -132,6 +150,14 @@ def test_a_tensor_without_storage_is_refused() -> None:
     value.untyped_storage().resize_(0)
     with pytest.raises(ValueError, match="`value` has no memory behind it"):
         msdeform.ms_deform_attn(**{**GOOD, "value": value})
+
+
+def test_what_was_freed_before_the_backward_pass_is_refused() -> None:
+    case = make_case().requires_grad()
+    output = msdeform.ms_deform_attn(case.value, case.shapes, None, case.locations, case.weights)
+    case.value.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="`value` has no memory behind it"):
+        output.sum().backward()
 
 
 def test_tensors_of_two_devices_are_refused() -> None:

@@ -36,7 +36,8 @@ def test_training_makes_the_loss_fall() -> None:
 
 
 def test_exporting() -> None:
-    assert "msdeform.ms_deform_attn" in run("examples/export_layer.py")
+    said = run("examples/export_layer.py")
+    assert "msdeform.ms_deform_attn" in said and "loaded: ExportedProgram" in said, said
 
 
 @pytest.mark.skipif(TORCH < (2, 6), reason="torch 2.6 has sharding rules first")

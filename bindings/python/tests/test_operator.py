@@ -139,6 +139,46 @@ def test_exports(as_tensor: bool) -> None:
     assert_close(found, reference(longer), 1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_jit_traces_run_with_other_sizes_and_train() -> None:
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = msdeform.MSDeformAttn(d_model=16, n_levels=2, n_heads=2, n_points=2)
+
+        def forward(self, query: Tensor, reference: Tensor, fine: Tensor, coarse: Tensor) -> Tensor:
+            shapes = [level.shape[2:] for level in (fine, coarse)]
+            pixels = torch.cat([level.flatten(2).transpose(1, 2) for level in (fine, coarse)], dim=1)
+            output: Tensor = self.attention(query, reference, pixels, shapes)
+            return output
+
+    def inputs(queries: int, height: int, width: int) -> tuple[Tensor, ...]:
+        maps = torch.randn(2, 16, height, width), torch.randn(2, 16, height // 2, width // 2)
+        return torch.randn(2, queries, 16), torch.rand(2, queries, 2, 2), *maps
+
+    layer = Layer()
+    traced = torch.jit.trace(layer, inputs(5, 8, 6))
+    assert "msdeform::ms_deform_attn" in str(traced.inlined_graph)
+    other = inputs(7, 10, 4)
+    output = traced(*other)
+    assert_close(output, layer(*other), 1e-6)
+    parameters = list(layer.parameters())
+    found = torch.autograd.grad(output.sum(), parameters)
+    for gradient, expected in zip(found, torch.autograd.grad(layer(*other).sum(), parameters), strict=True):
+        assert_close(gradient, expected, 1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_jit_traces_of_the_function_keep_lists_and_tensors_of_shapes() -> None:
+    case = make_case()
+    for shapes in (case.shapes, torch.tensor(case.shapes)):
+        traced = torch.jit.trace(
+            lambda value, locations, weights, shapes=shapes: attend(value, shapes, locations, weights), case.tensors
+        )
+        longer = make_case(queries=29)
+        assert_close(traced(*longer.tensors), reference(longer), 1e-5)
+
+
 def test_fake_and_meta_tensors_have_shapes_only() -> None:
     case = make_case().to("meta")
     output = attend(case.value, case.shapes, case.locations, case.weights)

@@ -122,6 +122,55 @@ def mask2former() -> Any:
     )
 
 
+class GroundingDino(torch.nn.Module):
+    """The model and a text to look for."""
+
+    def __init__(self) -> None:
+        from transformers import BertConfig, GroundingDinoConfig, GroundingDinoModel, SwinConfig
+
+        super().__init__()
+        self.model = GroundingDinoModel(
+            GroundingDinoConfig(
+                backbone_config=SwinConfig(
+                    image_size=64,
+                    embed_dim=8,
+                    depths=[1, 1, 1, 1],
+                    num_heads=[1, 1, 2, 2],
+                    window_size=4,
+                    drop_path_rate=0.0,
+                    out_features=["stage2", "stage3", "stage4"],
+                ),
+                backbone=None,
+                use_pretrained_backbone=False,
+                text_config=BertConfig(
+                    vocab_size=2000,
+                    hidden_size=16,
+                    num_hidden_layers=1,
+                    num_attention_heads=2,
+                    intermediate_size=24,
+                    hidden_dropout_prob=0.0,
+                    attention_probs_dropout_prob=0.0,
+                ),
+                d_model=32,
+                encoder_layers=2,
+                decoder_layers=2,
+                encoder_attention_heads=4,
+                decoder_attention_heads=4,
+                encoder_ffn_dim=48,
+                decoder_ffn_dim=48,
+                num_queries=20,
+                dropout=0.0,
+                attention_dropout=0.0,
+                activation_dropout=0.0,
+                fusion_droppath=0.0,
+            )
+        )
+
+    def forward(self, pixel_values: Tensor) -> Any:
+        words = torch.tensor([[101, 7, 8, 1012, 9, 1012, 102]] * len(pixel_values), device=pixel_values.device)
+        return self.model(pixel_values=pixel_values, input_ids=words)
+
+
 MODELS = {
     "Deformable-DETR": (deformable_detr, "last_hidden_state"),
     "RT-DETR": (rt_detr, "last_hidden_state"),
@@ -130,12 +179,16 @@ MODELS = {
 }
 
 
-def run(model: Any, name: str, pixels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+# On the processor only: the other half of them is text.
+TEXT_MODELS = {"Grounding DINO": (GroundingDino, "last_hidden_state")}
+
+
+def run(model: Any, name: str, pixels: Tensor, loss_scale: float = 1.0) -> tuple[Tensor, dict[str, Tensor]]:
     model.zero_grad()
-    output = getattr(model(pixel_values=pixels), MODELS[name][1])
+    output = getattr(model(pixel_values=pixels), (MODELS | TEXT_MODELS)[name][1])
     # Not the square: outputs are normalised, their sum of squares hardly depends on anything.
     direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(2)).to(output)
-    (output * direction).sum().backward()
+    (output * (direction * loss_scale)).sum().backward()
     gradients = {
         key: parameter.grad.clone() for key, parameter in model.named_parameters() if parameter.grad is not None
     }
@@ -168,17 +221,55 @@ class CountCalls(torch.utils._python_dispatch.TorchDispatchMode):
         return function(*arguments, **(keywords or {}))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", MODELS | TEXT_MODELS)
 def test_transformers_models_give_the_same_with_and_without(name: str) -> None:
     pytest.importorskip("transformers")
     torch.manual_seed(1)
-    model = MODELS[name][0]().eval()
+    model = (MODELS | TEXT_MODELS)[name][0]().eval()
     with torch.no_grad():
         # Fresh models have all-zero offsets and equal weights in many places; that would test little.
         for key, parameter in model.named_parameters():
             if "sampling_offsets" in key or "attention_weights" in key:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     compare(model, name, torch.randn(2, 3, 96, 128), 1e-4)
+
+
+def test_every_place_in_transformers_computes_the_same_as_before() -> None:
+    """All models that have the operator, by the function or the layer that is replaced, tiny and without the rest."""
+    transformers = pytest.importorskip("transformers")
+    from msdeform import patching
+
+    plain, listed = make_case(), make_case(points=[2, 1, 3])
+    starts = torch.tensor([0, 108, 138])
+    places = {}
+    for name in msdeform.patch("transformers"):
+        done = next(done for done in patching._replacements if done.name == name)
+        case, tail = (listed, (listed.points, "default")) if name.endswith("_v2") else (plain, ())
+        results = []
+        for function in (done.original, getattr(done.owner, done.attribute)):
+            leaves = case.requires_grad()
+            if name.endswith(".forward"):
+                arguments = (
+                    None,
+                    leaves.value,
+                    torch.tensor(case.shapes),
+                    case.shapes,
+                    starts,
+                    *leaves.tensors[1:],
+                    64,
+                )
+            else:
+                # DETA alone insists on a tensor.
+                shapes = torch.tensor(case.shapes) if "modeling_deta." in name else case.shapes
+                arguments = (leaves.value, shapes, *leaves.tensors[1:], *tail)
+            output = function(*arguments)
+            direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(2))
+            results.append((output, *torch.autograd.grad(output, leaves.tensors, direction)))
+        for before, after in zip(*results, strict=True):
+            assert_close(after, before, 1e-5, name)
+        places[name.split(".")[-3 if name.endswith(".forward") else -2]] = name
+    known = ["deformable_detr", "grounding_dino", "mask2former", "omdet_turbo", "oneformer", "rt_detr", "rt_detr_v2"]
+    assert {f"modeling_{model}" for model in known} <= places.keys(), (transformers.__version__, sorted(places))
 
 
 def test_unpatching_puts_everything_back() -> None:

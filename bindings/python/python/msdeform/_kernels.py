@@ -87,6 +87,24 @@ def _check_grad_output(grad_output: Tensor, value: Tensor, locations: Tensor) ->
         )
 
 
+def check_devices(**tensors: Tensor) -> None:
+    """Refuses tensors of more than one device, by name."""
+    places = {name: tensor.device for name, tensor in tensors.items()}
+    if len(set(places.values())) > 1:
+        found = ", ".join(f"`{name}` on {device}" for name, device in places.items())
+        raise ValueError(f"all tensors must be on one device, found {found}; move them with `.to(device)`")
+
+
+def _check(**tensors: Tensor) -> None:
+    """Refuses tensors of more than one device and sparse ones: an address of one device means nothing on another."""
+    first = next(iter(tensors.values())).device
+    for name, tensor in tensors.items():
+        if tensor.device != first:
+            check_devices(**tensors)
+        if tensor.layout is not torch.strided:
+            raise TypeError(f"`{name}` is {tensor.layout}; expected a dense tensor, as `.to_dense()` makes one")
+
+
 # The processor -------------------------------------------------------------------------------------------
 
 
@@ -94,6 +112,7 @@ def forward_cpu(
     value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool = False
 ) -> Tensor:
     """The output on the processor."""
+    _check(value=value, sampling_locations=locations, attention_weights=weights)
     value, locations, weights = value.contiguous(), locations.contiguous(), weights.contiguous()
     operands = _operands(value, locations, weights)
     output = _output_for(value, operands)
@@ -111,6 +130,7 @@ def backward_cpu(
     deterministic: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients on the processor; always the same bits."""
+    _check(grad_output=grad_output, value=value, sampling_locations=locations, attention_weights=weights)
     _check_grad_output(grad_output, value, locations)
     gradients = _gradients_for(value, locations, weights, wanted)
     grad_output, value = grad_output.contiguous(), value.contiguous()
@@ -137,14 +157,6 @@ def _current_stream(index: int) -> int:
     return int(torch.cuda.current_stream(index).cuda_stream)
 
 
-def check_devices(**tensors: Tensor) -> None:
-    """Refuses tensors of more than one device, by name."""
-    places = {name: tensor.device for name, tensor in tensors.items()}
-    if len(set(places.values())) > 1:
-        found = ", ".join(f"`{name}` on {device}" for name, device in places.items())
-        raise ValueError(f"all tensors must be on one device, found {found}; move them with `.to(device)`")
-
-
 def _with_unit_channels(value: Tensor) -> Tensor:
     # Slices of larger tensors are read in place; only channels must follow each other.
     return value if value.stride(3) == 1 or value.size(3) <= 1 else value.contiguous()
@@ -159,8 +171,7 @@ def forward_cuda(
     value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool = False
 ) -> Tensor:
     """The output on a GPU, queued on the current stream."""
-    if not value.device == locations.device == weights.device:
-        check_devices(value=value, sampling_locations=locations, attention_weights=weights)
+    _check(value=value, sampling_locations=locations, attention_weights=weights)
     if value.dtype is torch.float64 or locations.dtype is torch.float64:
         on_host = _on_host(value, locations, weights)
         return forward_cpu(on_host[0], on_host[1], on_host[2], levels).to(value.device)
@@ -193,7 +204,7 @@ def backward_cuda(
     deterministic: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients on a GPU, queued on the current stream."""
-    check_devices(grad_output=grad_output, value=value, sampling_locations=locations, attention_weights=weights)
+    _check(grad_output=grad_output, value=value, sampling_locations=locations, attention_weights=weights)
     _check_grad_output(grad_output, value, locations)
     if value.dtype is torch.float64 or locations.dtype is torch.float64:
         host, device = _on_host(grad_output, value, locations, weights), value.device

@@ -48,7 +48,13 @@ def flatten(
 def shared_points(locations_shape: Sequence[int], points: Sequence[int] | None) -> int | list[int]:
     """Points per level: as given, or read off locations of the form [N, Lq, M, L, P, 2]."""
     if points is not None:
-        return list(points)
+        try:
+            counts = list(points)
+        except TypeError as error:
+            raise TypeError(f"`points` must hold the number of points of each level, found {points!r}") from error
+        if any(isinstance(count, float) or (isinstance(count, int) and count < 0) for count in counts):
+            raise ValueError(f"`points` must hold one number of points, 0 or more, per level, found {points!r}")
+        return counts
     if len(locations_shape) != 6:
         raise ValueError(
             f"`sampling_locations` has shape {list(locations_shape)}; expected [batch, queries, heads, "

@@ -42,17 +42,20 @@ def attend(
         _refuse_other_types(value, locations, weights)
     if not (locations.dtype is weights.dtype is value.dtype):
         locations, weights = operator.sampling_tensors(value, locations, weights)
+    traced = is_traced()
+    if traced:
+        spatial_shapes = traced_shapes(spatial_shapes)
     result: Tensor
     if isinstance(spatial_shapes, torch.Tensor):
         _check_shape_tensor("spatial_shapes", spatial_shapes)
         if level_start_index is not None and not isinstance(level_start_index, torch.Tensor):
             level_start_index = torch.as_tensor(level_start_index)
-        if torch.compiler.is_compiling() or _is_symbolic(spatial_shapes) or _is_symbolic(level_start_index):
+        if traced or value.is_meta or _is_symbolic(spatial_shapes) or _is_symbolic(level_start_index):
             if points is None:
                 shared_points(locations.shape, None)
-            counts = None if points is None else list(points)
+            given = None if points is None else list(points)
             result = operator.FORWARD.tensor_levels(
-                value, locations, weights, spatial_shapes, level_start_index, counts, deterministic
+                value, locations, weights, spatial_shapes, level_start_index, given, deterministic
             )
             return result
         shapes = _remembered("spatial_shapes", spatial_shapes)
@@ -61,15 +64,36 @@ def attend(
         shapes, starts = spatial_shapes, level_start_index
         if isinstance(starts, torch.Tensor):
             _check_shape_tensor("level_start_index", starts)
-            # Not read from a GPU, or in a trace: see the documentation above.
-            is_here = starts.device.type == "cpu" and not torch.compiler.is_compiling()
+            # Not read from a GPU, or in a trace: see the documentation of the function.
+            is_here = starts.device.type == "cpu" and not traced
             starts = _remembered("level_start_index", starts) if is_here and not _is_symbolic(starts) else None
         if not isinstance(shapes, (list, tuple)):
             shapes = plain_shapes(shapes)
         if starts is not None and not isinstance(starts, (list, tuple)):
             starts = plain_starts(starts)
-    levels = flatten(shapes, starts, shared_points(locations.shape, points))
-    return operator.call(value, locations, weights, levels, deterministic)
+    counts = shared_points(locations.shape, points)
+    if isinstance(counts, torch.Tensor):
+        counts = int(counts)  # `torch.jit.trace` again; how many points there are is part of the model.
+    return operator.call(value, locations, weights, flatten(shapes, starts, counts), deterministic)
+
+
+def is_traced() -> bool:
+    """Whether the call becomes part of a graph, which other sizes may go through later."""
+    return bool(torch.compiler.is_compiling() or torch._C._is_tracing())
+
+
+def traced_shapes(spatial_shapes: Any) -> Any:
+    """`torch.jit.trace` hands sizes of tensors out as tensors; they stay variable in a tensor of all shapes."""
+    if torch.compiler.is_compiling() or not isinstance(spatial_shapes, (list, tuple)):
+        return spatial_shapes
+    sizes = [size for pair in spatial_shapes for size in pair] if _are_pairs(spatial_shapes) else []
+    if not any(isinstance(size, torch.Tensor) for size in sizes):
+        return spatial_shapes
+    return torch.stack([torch.as_tensor(size) for size in sizes]).view(-1, 2)
+
+
+def _are_pairs(spatial_shapes: Sequence[Any]) -> bool:
+    return all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in spatial_shapes)
 
 
 def _some_autocast_enabled() -> bool:
@@ -96,10 +120,10 @@ def _check_shape_tensor(name: str, tensor: Tensor) -> None:
 
 
 def _is_symbolic(tensor: Tensor | None) -> bool:
-    """Whether a tensor has no numbers to read: fake, functional, on the device `meta`."""
+    """Whether a tensor may have no numbers to read: fake, functional."""
     if tensor is None:
         return False
-    return type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta
+    return type(tensor) not in (torch.Tensor, torch.nn.Parameter)
 
 
 # Numbers of tensors that were read, by identity. A weak reference says whether an entry is still about the same

@@ -10,9 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from ._levels import plain_shapes
-from ._tensor import attend
+from ._tensor import attend, is_traced, traced_shapes
 
 __all__ = ["MSDeformAttn"]
+
+
+def _wrong_shape(name: str, tensor: Tensor, expected: str) -> ValueError:
+    return ValueError(f"`{name}` has shape {list(tensor.shape)}, expected {expected}")
 
 
 class MSDeformAttn(nn.Module):
@@ -99,23 +103,26 @@ class MSDeformAttn(nn.Module):
         Returns:
             `[N, Lq, d_model]`.
         """
-        self._check("query", query, "[batch, queries, d_model]", query.dim() == 3 and query.shape[2] == self.d_model)
+        # The words are put together only where they are needed: older compilers take a size that is printed for a
+        # constant.
+        if query.dim() != 3 or query.shape[2] != self.d_model:
+            raise _wrong_shape("query", query, f"[batch, queries, {self.d_model}]")
         batch, queries, _ = query.shape
-        is_flat = (
-            input_flatten.dim() == 3 and input_flatten.shape[0] == batch and input_flatten.shape[2] == self.d_model
-        )
-        self._check("input_flatten", input_flatten, f"[{batch}, pixels, {self.d_model}]", is_flat)
+        if input_flatten.dim() != 3 or input_flatten.shape[0] != batch or input_flatten.shape[2] != self.d_model:
+            raise _wrong_shape("input_flatten", input_flatten, f"[{batch}, pixels, {self.d_model}]")
         pixels = input_flatten.shape[1]
         given = reference_points.shape
-        form = f"[{batch}, {queries}, {self.n_levels}, 2] or [{batch}, {queries}, {self.n_levels}, 4]"
-        fits = len(given) == 4 and given[2] == self.n_levels and given[3] in (2, 4)
-        self._check("reference_points", reference_points, form, fits)
+        if len(given) != 4 or given[2] != self.n_levels or given[3] not in (2, 4):
+            form = f"[{batch}, {queries}, {self.n_levels}, 2] or [{batch}, {queries}, {self.n_levels}, 4]"
+            raise _wrong_shape("reference_points", reference_points, form)
+        if is_traced():
+            input_spatial_shapes = traced_shapes(input_spatial_shapes)
         if len(input_spatial_shapes) != self.n_levels:
             raise ValueError(f"`input_spatial_shapes` has {len(input_spatial_shapes)} levels, expected {self.n_levels}")
         value = self.value_proj(input_flatten)
         if input_padding_mask is not None:
-            is_mask = input_padding_mask.shape == (batch, pixels)
-            self._check("input_padding_mask", input_padding_mask, f"[{batch}, {pixels}]", is_mask)
+            if input_padding_mask.shape != (batch, pixels):
+                raise _wrong_shape("input_padding_mask", input_padding_mask, f"[{batch}, {pixels}]")
             value = value.masked_fill(input_padding_mask[..., None], 0.0)
         value = value.view(batch, pixels, self.n_heads, self.d_model // self.n_heads)
         samples = sum(self._points)
@@ -134,11 +141,6 @@ class MSDeformAttn(nn.Module):
         )
         result: Tensor = self.output_proj(output)
         return result
-
-    @staticmethod
-    def _check(name: str, tensor: Tensor, expected: str, is_met: bool) -> None:
-        if not is_met:
-            raise ValueError(f"`{name}` has shape {list(tensor.shape)}, expected {expected}")
 
     def _locations(self, reference_points: Tensor, offsets: Tensor, spatial_shapes: Any) -> Tensor:
         """Offsets are in pixels around a point, and in shares of half a box, per point, around a box."""
@@ -162,7 +164,7 @@ class MSDeformAttn(nn.Module):
         if isinstance(spatial_shapes, Tensor):
             sizes = spatial_shapes.to(device=like.device, dtype=like.dtype).flip(-1)
             return self._per_sample(sizes[None, None]).view(-1, 2)
-        if torch.compiler.is_compiling():
+        if is_traced():
             return self._sizes_of(spatial_shapes, like)
         shapes = plain_shapes(spatial_shapes)
         key = (tuple(shapes), like.device, like.dtype)
@@ -183,7 +185,7 @@ class MSDeformAttn(nn.Module):
 
     def _shares(self, like: Tensor) -> Tensor:
         shares = [0.5 / count for count in self._points for _ in range(count)]
-        if not torch.compiler.is_compiling():
+        if not is_traced():
             key = ("shares", like.device, like.dtype)
             if key not in self._scales:
                 with torch.inference_mode(False):

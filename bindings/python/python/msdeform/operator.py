@@ -57,6 +57,8 @@ def read_integers(name: str, tensor: Tensor) -> Any:
     """The numbers in a small tensor; waits for the GPU if it is there."""
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool:
         raise TypeError(f"`{name}` is {tensor.dtype}; expected integers")
+    if tensor.numel() > 0 and (tensor.is_meta or tensor.untyped_storage().nbytes() == 0):
+        raise ValueError(f"`{name}` has no numbers in it: it is on the device `meta`, or its storage was freed")
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
             f"`{name}` is on the GPU and a CUDA graph is being captured: reading it would have to wait for the "
@@ -313,7 +315,7 @@ def _differentiable(overload: Any, function: type[torch.autograd.Function]) -> A
 
 def call(value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool) -> Tensor:
     """The operator, past the keys of autocast and autograd: their kernels decide nothing that is not decided here."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._are_functorch_transforms_active():
         result: Tensor = _forward(value, locations, weights, levels, deterministic)
         return result
     if forward_ad._current_level >= 0:

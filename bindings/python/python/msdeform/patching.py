@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import pathlib
 import sys
 import types
 import warnings
@@ -174,22 +175,8 @@ def _loaded(prefix: str) -> Iterator[types.ModuleType]:
             yield module
 
 
-_TRANSFORMERS_MODELS = (
-    "d_fine",
-    "deformable_detr",
-    "deimv2",
-    "grounding_dino",
-    "lw_detr",
-    "mask2former",
-    "mm_grounding_dino",
-    "omdet_turbo",
-    "oneformer",
-    "pp_doclayout_v2",
-    "pp_doclayout_v3",
-    "rf_detr",
-    "rt_detr",
-    "rt_detr_v2",
-)
+# What a model of transformers that has the operator says in its source.
+_TRANSFORMERS_MARKS = (b"class MultiScaleDeformableAttention", b"def multi_scale_deformable_attention")
 _FORWARD_PARAMETERS = (
     "self",
     "value",
@@ -204,13 +191,24 @@ _PLAIN_PARAMETERS = ("value", "value_spatial_shapes", "sampling_locations", "att
 _POINT_LIST_PARAMETERS = (*_PLAIN_PARAMETERS, "num_points_list", "method")
 
 
+def _transformers_modules() -> Iterator[str]:
+    """Modules that have the operator, read off their source: every version has more of them, and importing all of
+    transformers takes minutes."""
+    spec = importlib.util.find_spec("transformers.models")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        root = pathlib.Path(folder)
+        for file in sorted(root.rglob("modeling_*.py")):
+            source = file.read_bytes()
+            if any(mark in source for mark in _TRANSFORMERS_MARKS):
+                yield ".".join(("transformers", "models", *file.relative_to(root).with_suffix("").parts))
+
+
 def _patch_transformers() -> int:
-    for model in _TRANSFORMERS_MODELS:
-        name = f"transformers.models.{model}.modeling_{model}"
+    for name in _transformers_modules():
         try:
             importlib.import_module(name)
-        except ModuleNotFoundError:
-            continue  # Older versions have fewer models.
+        except ImportError:
+            continue  # What it needs is not installed: nobody uses it here.
     count = 0
     for module in _loaded("transformers.models"):
         own = vars(module)

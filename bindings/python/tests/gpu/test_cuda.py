@@ -161,7 +161,7 @@ def test_work_is_queued_on_the_current_stream() -> None:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(100_000_000)
+        torch.cuda._sleep(1_000_000_000)  # About half a second: other processes may hold this one up.
         late = case.value * 1.0
         output = msdeform.ms_deform_attn(late, case.shapes, None, case.locations, case.weights)
     assert not stream.query(), "the call waited for the stream"
@@ -245,6 +245,11 @@ def test_tensors_of_two_devices_are_refused_by_name() -> None:
     case = make_case(device="cuda")
     with pytest.raises(ValueError, match="`attention_weights` on cpu"):
         msdeform.ms_deform_attn(case.value, case.shapes, None, case.locations, case.weights.cpu())
+    for recorded in (True, False):
+        # The processor must not read an address of the GPU.
+        value = case.value.cpu().requires_grad_(recorded)
+        with pytest.raises(ValueError, match="`value` on cpu, `sampling_locations` on cuda:0"):
+            msdeform.ms_deform_attn(value, case.shapes, None, case.locations, case.weights)
     assert_close(attend(case), reference(case), 1e-5)
 
 
