@@ -102,11 +102,13 @@ extern "C" __global__ void bwd_level_sort_pack(const __grid_constant__ BackwardP
 }
 
 extern "C" __global__ void bwd_level_sort_sort(const __grid_constant__ BackwardParams params) {
+    let_next_launch_start();
     sort_level(params);
 }
 
 extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sample_gradients::MIN_BLOCKS)
     bwd_level_sort_sort_and_samples(const __grid_constant__ BackwardParams params) {
+    let_next_launch_start();
     // The grid is as wide as the wider of the two needs it.
     if (blockIdx.z == 0) {
         if (blockIdx.x < LEVELS) sort_level(params);
@@ -117,10 +119,13 @@ extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sampl
 
 extern "C" __global__ void __launch_bounds__(GATHER_WARPS * 32, GATHER_BLOCKS)
     bwd_level_sort_gather(const __grid_constant__ BackwardParams params) {
+    let_next_launch_start();
+    wait_for_launch_before();  // the lists
     gather_groups(params);
 }
 
 extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sample_gradients::MIN_BLOCKS)
     bwd_level_sort_samples(const __grid_constant__ BackwardParams params) {
     sample_gradients::walk_queries(params);
+    wait_for_launch_before();  // needs nothing of it, but who waits for this waits for that
 }

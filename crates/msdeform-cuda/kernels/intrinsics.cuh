@@ -37,6 +37,7 @@ struct alignas(16) Packet<16> {
 #define MSDA_DEVICE __device__ __forceinline__
 
 #include "ptx_copies.cuh"
+#include "ptx_launches.cuh"
 #include "ptx_matrices.cuh"
 #include "ptx_memory.cuh"
 #include "ptx_numbers.cuh"

@@ -11,6 +11,7 @@ use crate::variants::{
     bwd_general::BwdGeneral,
     bwd_level_sort::{BwdLevelSort, level_samples},
     bwd_original::BwdOriginal,
+    bwd_scatter::BwdScatter,
     bwd_tile_sort::BwdTileSort,
     fwd_general::FwdGeneral,
     fwd_split_gather::FwdSplitGather,
@@ -51,6 +52,11 @@ pub static FORWARD: &[Rule] = &[
 /// Backward, best first. In deterministic mode variants that cannot keep the promise refuse the call and
 /// are passed over like any other that does not fit.
 pub static BACKWARD: &[Rule] = &[
+    Rule {
+        variant: &BwdScatter,
+        applies: |call| call.rows() <= 64 * u64::from(call.device.multiprocessors),
+        evidence: "to be measured",
+    },
     Rule {
         variant: &BwdLevelSort,
         applies: |call| level_samples(call) <= 4096,

@@ -5,8 +5,9 @@ use msdeform::Direction;
 use crate::variants::ladder::RUNGS;
 use crate::variants::{
     Variant, bwd_aggregate::BwdAggregate, bwd_general::BwdGeneral, bwd_level_sort::BwdLevelSort,
-    bwd_original::BwdOriginal, bwd_tile_sort::BwdTileSort, fwd_general::FwdGeneral,
-    fwd_original::FwdOriginal, fwd_split_gather::FwdSplitGather, fwd_tile_gather::FwdTileGather,
+    bwd_original::BwdOriginal, bwd_scatter::BwdScatter, bwd_tile_sort::BwdTileSort,
+    fwd_general::FwdGeneral, fwd_original::FwdOriginal, fwd_split_gather::FwdSplitGather,
+    fwd_tile_gather::FwdTileGather,
 };
 
 /// Every variant, in the order tables list them: forward before backward, the ladder first, then what
@@ -24,6 +25,7 @@ const PRODUCTS: &[&dyn Variant] = &[
     &BwdGeneral,
     &BwdTileSort,
     &BwdLevelSort,
+    &BwdScatter,
 ];
 
 const fn joined<const N: usize>(parts: &[&[&'static dyn Variant]]) -> [&'static dyn Variant; N] {

@@ -38,6 +38,7 @@ pub const HEADERS: &[SourceFile] = embedded![
     "params.cuh",
     "ptx_clusters.cuh",
     "ptx_copies.cuh",
+    "ptx_launches.cuh",
     "ptx_matrices.cuh",
     "ptx_memory.cuh",
     "ptx_numbers.cuh",

@@ -283,6 +283,10 @@ MSDA_DEVICE unsigned fetch_add(unsigned* counter, unsigned amount, Site site = S
     *counter += amount;
     return old;
 }
+// Launches run one after the other.
+MSDA_DEVICE void wait_for_launch_before() {}
+MSDA_DEVICE void let_next_launch_start() {}
+
 [[noreturn]] MSDA_DEVICE void trap(Site site = Site::here()) {
     emu::fail(emu::Fault::trap, site, "the kernel trapped");
 }

@@ -4,8 +4,11 @@ use std::ffi::CStr;
 
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
 
-use super::driver;
-use crate::error::Result;
+use super::{driver, driver_version};
+use crate::error::{CudaVersion, Result};
+
+/// The oldest driver that keeps the overlap of launches when it captures them.
+const OVERLAPS_IN_GRAPHS: CudaVersion = CudaVersion { major: 12, minor: 3 };
 
 /// What variants, the dispatcher and records need to know of a GPU. Plain data: launch geometry can
 /// be worked out, and tested, for a GPU that is not there.
@@ -17,6 +20,8 @@ pub struct DeviceProps {
     pub name: String,
     /// Major and minor compute capability.
     pub compute_capability: (u32, u32),
+    /// Whether a launch may start while the one before it still runs, in a captured graph too.
+    pub overlaps_launches: bool,
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
     /// Bytes of L2.
@@ -51,6 +56,7 @@ impl DeviceProps {
             ordinal: 0,
             name: "NVIDIA H200".to_owned(),
             compute_capability: (9, 0),
+            overlaps_launches: true,
             multiprocessors: 132,
             l2_bytes: 50 << 20,
             // No launch is worked out from these: a window is made by whoever has the device.
@@ -93,13 +99,16 @@ impl DeviceProps {
         // SAFETY: `device` comes from cuDeviceGet, `memory_bytes` is writable.
         unsafe { driver!(cuDeviceTotalMem_v2(&raw mut memory_bytes, device)) }?;
         use Attribute::*;
+        let compute_capability = (
+            attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        );
         Ok(Self {
             ordinal,
             name,
-            compute_capability: (
-                attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-                attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-            ),
+            compute_capability,
+            overlaps_launches: compute_capability >= (9, 0)
+                && driver_version()? >= OVERLAPS_IN_GRAPHS,
             multiprocessors: attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             l2_bytes: attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
             persisting_l2_bytes: attribute(CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE)?

@@ -20,13 +20,22 @@ pub struct LaunchGeometry {
     pub shared_bytes: u32,
     /// Blocks of a cluster along x; 1 launches without clusters (they need compute capability 9.0).
     pub cluster: u32,
+    /// Starts while the launch before it still runs, where the GPU can; the kernel waits for that one itself, and
+    /// the one before is a kernel too (`kernels/ptx_launches.cuh`).
+    pub overlaps: bool,
 }
 
 impl LaunchGeometry {
     /// A one-dimensional launch without shared memory.
     #[must_use]
     pub const fn linear(blocks: u32, threads: u32) -> Self {
-        Self { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0, cluster: 1 }
+        Self {
+            grid: [blocks, 1, 1],
+            block: [threads, 1, 1],
+            shared_bytes: 0,
+            cluster: 1,
+            overlaps: false,
+        }
     }
 }
 
@@ -212,6 +221,7 @@ impl Function {
         let mut arguments = [params.cast_mut()];
         let mut attributes = Vec::new();
         attributes.extend((geometry.cluster > 1).then(|| cluster_attribute(geometry.cluster)));
+        attributes.extend(geometry.overlaps.then(overlap_attribute));
         attributes.extend(window.map(|window| window.attribute()));
         if !attributes.is_empty() {
             let config = sys::CUlaunchConfig {
@@ -250,6 +260,16 @@ impl Function {
             ))
         }
     }
+}
+
+/// Permission to start before the launch before is done.
+fn overlap_attribute() -> sys::CUlaunchAttribute {
+    // SAFETY: a C struct of integers, padding and a union of plain data.
+    let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+    attribute.id =
+        sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attribute.value.programmaticStreamSerializationAllowed = 1;
+    attribute
 }
 
 /// Blocks of a cluster, as a launch takes them.

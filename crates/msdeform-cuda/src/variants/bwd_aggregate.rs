@@ -104,6 +104,7 @@ impl Variant for BwdAggregate {
                     shared_bytes: (VALUE_WARPS * (window_bytes + TILE_QUERIES * RECORD_BYTES))
                         as u32,
                     cluster: 1,
+                    overlaps: false,
                 },
             );
             if !sums_in_place {

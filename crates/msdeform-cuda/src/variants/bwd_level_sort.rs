@@ -37,8 +37,14 @@ const FEW: Knob = Knob {
     values: &[0, 32],
     meaning: "entries of a group of tiles up to which it is summed in the lanes, not on tensor cores",
 };
+const OVERLAP: Knob = Knob {
+    name: "OVERLAP",
+    values: &[0, 1],
+    meaning: "launches start while the ones before them still run, where the GPU can",
+};
 static KNOBS: &[Knob] = &[
     FEW,
+    OVERLAP,
     ORDERED,
     ENTRY_BYTES,
     GATHER_BLOCKS,
@@ -117,6 +123,7 @@ impl Variant for BwdLevelSort {
         let samples = SampleStep::of(call, knobs, together.then_some(SORT_WARPS))?;
         let pack = PackStep::of(call, knobs)?;
         let few = knobs.get(FEW.name).unwrap_or(32);
+        let overlaps = knobs.get(OVERLAP.name).unwrap_or(1) == 1 && call.device.overlaps_launches;
         let mut pipeline = Pipeline::default();
         pack.queue(problem, &mut pipeline);
         if wants_value {
@@ -129,18 +136,23 @@ impl Variant for BwdLevelSort {
                 block: [32 * SORT_WARPS as u32, 1, 1],
                 shared_bytes: sort_shared_bytes(call, list_knobs.ordered) as u32,
                 cluster: 1,
+                overlaps: false,
             };
             if together {
                 pipeline.launch("sort_and_samples", side_by_side(sort, samples.geometry));
             } else {
                 pipeline.launch("sort", sort);
             }
-            pipeline.launch("gather", lists.gather_groups(problem, few > 0)?);
+            let gather = lists.gather_groups(problem, few > 0)?;
+            pipeline.launch("gather", LaunchGeometry { overlaps, ..gather });
         }
         if wants_samples && !together {
-            pipeline.launch("samples", samples.geometry);
+            // Alone, there is no kernel of this variant before it that lets it start.
+            let overlaps = overlaps && wants_value;
+            pipeline.launch("samples", LaunchGeometry { overlaps, ..samples.geometry });
         }
-        let mut chosen = vec![("PIECE", 0), (FEW.name, few), pack.knob()];
+        let mut chosen =
+            vec![("PIECE", 0), (FEW.name, few), (OVERLAP.name, i64::from(overlaps)), pack.knob()];
         chosen.extend(list_knobs.values());
         chosen.extend(samples.knobs);
         Ok(Configuration {

@@ -115,6 +115,7 @@ impl Variant for BwdTileSort {
                     block: [threads, 1, 1],
                     shared_bytes: shared_bytes as u32,
                     cluster: 1,
+                    overlaps: false,
                 };
             let counters = lists.tiles * 4;
             let fits = SORT_WARPS * counters <= call.device.shared_bytes_per_block;

@@ -230,6 +230,7 @@ impl Variant for FwdTileGather {
                 block: [32 * launched as u32, 1, 1],
                 shared_bytes: (launched * shape.shared_bytes_per_warp(problem.dtype())) as u32,
                 cluster: 1,
+                overlaps: false,
             }
             .into(),
             value_alignment: 16,

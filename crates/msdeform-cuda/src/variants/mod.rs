@@ -7,6 +7,7 @@ pub mod bwd_aggregate;
 pub mod bwd_general;
 pub mod bwd_level_sort;
 pub mod bwd_original;
+pub mod bwd_scatter;
 pub mod bwd_tile_sort;
 mod chunked_sample;
 pub mod fwd_general;
@@ -407,7 +408,9 @@ mod tests {
     use super::*;
     use crate::registry::REGISTRY;
 
-    fn problem(layout: ValueLayout, batch: usize, queries: usize, size: usize) -> Problem {
+    fn problem(variant: &dyn Variant, batch: usize, queries: usize, size: usize) -> Problem {
+        let dtypes = variant.spec().dtypes;
+        let dtype = if dtypes.contains(&DType::F16) { DType::F16 } else { dtypes[0] };
         Problem::builder()
             .batch(batch)
             .heads(8)
@@ -415,8 +418,8 @@ mod tests {
             .queries(queries)
             .levels([(size as i64, size as i64 + 3), (size as i64 / 2, size as i64 / 2)])
             .points(4)
-            .dtype(DType::F16)
-            .layout(layout)
+            .dtype(dtype)
+            .layout(variant.spec().layouts[0])
             .build()
             .unwrap()
     }
@@ -425,17 +428,16 @@ mod tests {
     fn image_sizes_batches_and_queries_never_compile_again() {
         let device = DeviceProps::h200();
         for variant in REGISTRY {
-            let layout = variant.spec().layouts[0];
             let options = |problem: &Problem| {
                 let call = Call::in_direction(variant.spec().direction, problem, &device);
                 variant.check(&call).ok()?;
                 let configuration = variant.configure(&call, &KnobChoices::default()).ok()?;
                 Some(configuration.defines(&call))
             };
-            let large = options(&problem(layout, 2, 4096, 64));
+            let large = options(&problem(*variant, 2, 4096, 64));
             assert!(large.is_some(), "{variant:?} refuses an ordinary problem");
-            assert_eq!(large, options(&problem(layout, 2, 5000, 72)), "{variant:?}");
-            assert_eq!(large, options(&problem(layout, 3, 4096, 64)), "{variant:?}");
+            assert_eq!(large, options(&problem(*variant, 2, 5000, 72)), "{variant:?}");
+            assert_eq!(large, options(&problem(*variant, 3, 4096, 64)), "{variant:?}");
         }
     }
 
@@ -480,7 +482,7 @@ mod tests {
     fn a_variant_refuses_the_other_direction_and_a_promise_it_cannot_keep() {
         let device = DeviceProps::h200();
         for variant in REGISTRY {
-            let problem = problem(variant.spec().layouts[0], 1, 16, 8);
+            let problem = problem(*variant, 1, 16, 8);
             for direction in Direction::ALL {
                 let mut call = Call::in_direction(direction, &problem, &device);
                 let fits = direction == variant.spec().direction;

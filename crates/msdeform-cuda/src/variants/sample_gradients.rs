@@ -97,6 +97,7 @@ impl SampleStep {
                 block: [32 * warps as u32, 1, 1],
                 shared_bytes: (warps * packets * 16) as u32,
                 cluster: 1,
+                overlaps: false,
             },
             knobs: [
                 (SAMPLE_WARPS.name, warps as i64),

@@ -14,6 +14,7 @@ const SLICE_CHANNELS: usize = 32;
 const SLICE_SUMS: usize = TILE_SIDE * TILE_SIDE * SLICE_CHANNELS;
 const GATHER_WARPS: usize = 4;
 const GROUP_TILES: usize = 4;
+const SPARSE_SAMPLES: usize = 5;
 const PIECE_BYTES: usize = 16;
 /// Queries that the 18 bits of an 8-byte entry tell apart.
 const SHORT_ENTRY_QUERIES: usize = 1 << 18;
@@ -114,7 +115,7 @@ impl ListSizes {
     ) -> Result<LaunchGeometry, String> {
         let of_level = |(level, tiles): (usize, usize)| {
             let samples = problem.queries() * problem.level_samples(level).len();
-            let is_sparse = groups && samples / GROUP_TILES <= tiles;
+            let is_sparse = groups && samples <= SPARSE_SAMPLES * tiles;
             tiles.div_ceil(if is_sparse { GROUP_TILES } else { 1 })
         };
         let widest = level_tiles(problem).enumerate().map(of_level).max().unwrap_or(0);
@@ -137,6 +138,7 @@ impl ListSizes {
             block: [32 * GATHER_WARPS as u32, 1, 1],
             shared_bytes: (GATHER_WARPS * 2 * stage) as u32,
             cluster: 1,
+            overlaps: false,
         })
     }
 }
