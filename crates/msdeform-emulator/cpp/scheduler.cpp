@@ -45,6 +45,7 @@ struct Warp {
     unsigned lanes = 0;   // that exist
     unsigned exited = 0;
     std::vector<OpenMeeting> open;  // rarely more than one: subsets of the lanes meet separately
+    const Thread* last_to_sync = nullptr;  // came last to barrier 0; may have gone on since
 };
 
 struct Block {
@@ -77,6 +78,11 @@ std::string ranges(const std::vector<unsigned>& numbers) {
 const char* base_name(const char* path) {
     const char* slash = strrchr(path, '/');
     return slash != nullptr ? slash + 1 : path;
+}
+
+// Names of one file have one address in one library, so that the sanitized strcmp is rarely needed.
+bool same_site(Site a, Site b) {
+    return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0);
 }
 
 std::string describe_wait(const Thread& thread) {
@@ -169,6 +175,7 @@ void join_barrier(unsigned id, unsigned threads, bool waits, const char* instruc
         Thread& self = this_thread();
         self.barrier = id;
         barrier.waiting.push_back(&self);
+        if (id == 0) warp_of(self).last_to_sync = &self;
         wait_as(Activity::at_barrier, instruction, site);
     }
 }
@@ -377,16 +384,15 @@ void sync_block(Site site) {
         fail(Fault::divergence, site, "__syncthreads, but threads %s have exited",
              ranges(threads_with(Activity::exited)).c_str());
     }
-    // A warp must execute one and the same barrier instruction (bar.sync is `.aligned`).
-    Thread& self = this_thread();
-    for (unsigned lane = 0; lane < warp_lanes; ++lane) {
-        const Thread* other = warp_lane(self, lane);
-        if (other == nullptr || other->activity != Activity::at_barrier || other->barrier != 0) continue;
-        if (other->site.line != site.line || strcmp(other->site.file, site.file) != 0) {
-            fail(Fault::divergence, site,
-                 "thread %u is in this __syncthreads, thread %u of the same warp in the one at %s:%d",
-                 self.linear, other->linear, base_name(other->site.file), other->site.line);
-        }
+    // A warp must execute one and the same barrier instruction (bar.sync is `.aligned`). Lanes that wait
+    // have been compared with each other and leave together, so one of them speaks for all.
+    const Thread& self = this_thread();
+    const Thread* other = warp_of(self).last_to_sync;
+    if (other != nullptr && other->activity == Activity::at_barrier && other->barrier == 0 &&
+        !same_site(other->site, site)) {
+        fail(Fault::divergence, site,
+             "thread %u is in this __syncthreads, thread %u of the same warp in the one at %s:%d",
+             self.linear, other->linear, base_name(other->site.file), other->site.line);
     }
     join_barrier(0, static_cast<unsigned>(block.threads.size()), true, "__syncthreads", site);
 }
