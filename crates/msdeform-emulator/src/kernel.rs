@@ -82,7 +82,7 @@ impl EmulatedKernel {
         specialisations.par_iter().map(Self::compile).collect()
     }
 
-    /// Changes how long one call of [`EmulatedKernel::launch_all`] may take (60 seconds).
+    /// Changes how much processor time one call of [`EmulatedKernel::launch_all`] may take (60 seconds).
     #[must_use]
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
