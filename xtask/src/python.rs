@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -83,18 +84,32 @@ pub fn lint() -> Result<Report> {
     Ok(Report::check("ruff, mypy --strict"))
 }
 
+/// The clean environments that the wheel is tested in, being made in the background.
+pub struct Environments(JoinHandle<Result<(Uv, PathBuf, PathBuf)>>);
+
+impl Environments {
+    /// Starts to make them. PyTorch is gigabytes to fetch and to unpack, and whoever starts early need not wait.
+    pub fn start() -> Self {
+        Self(std::thread::spawn(|| {
+            let uv = Uv::new()?;
+            let alone = uv.environment("package-alone", &["pytest"])?;
+            let torch = uv.environment("package-torch", &TORCH_PACKAGES)?;
+            // Fetched here as well; the wheel is built with it.
+            setup::python_environment("wheel", &BUILD_PACKAGES)?;
+            Ok((uv, alone, torch))
+        }))
+    }
+
+    fn finish(self) -> Result<(Uv, PathBuf, PathBuf)> {
+        self.0.join().unwrap_or_else(|_| bail!("making the environments broke off"))
+    }
+}
+
 /// Builds the wheel and tests it in clean environments: alone, with each NVRTC, with PyTorch.
-pub fn test() -> Result<Report> {
-    let uv = Uv::new()?;
-    // PyTorch is gigabytes to fetch and to unpack, the wheel minutes to compile: each waits for something else.
-    let (wheel, torch) = std::thread::scope(|scope| {
-        let torch = scope.spawn(|| uv.environment("package-torch", &TORCH_PACKAGES));
-        let wheel = build_wheel(Effort::Quick);
-        (wheel, torch.join().unwrap_or_else(|_| bail!("the environment with PyTorch broke off")))
-    });
-    let (wheel, torch) = (wheel?, torch?);
+pub fn test(environments: Environments) -> Result<Report> {
+    let (uv, alone, torch) = environments.finish()?;
+    let wheel = build_wheel(Effort::Quick)?;
     let mut count = Count::default();
-    let alone = uv.environment("package-alone", &["pytest"])?;
     uv.install(&alone, &wheel, "")?;
     count = count.plus(pytest(&alone, &[])?);
     for (extra, major) in [("cuda12", "12."), ("cuda13", "13.")] {

@@ -61,9 +61,14 @@ impl Steps {
         Self { wanted: names.to_vec(), ..Self::default() }
     }
 
+    /// Whether a step would run.
+    pub fn wants(&self, name: &str) -> bool {
+        self.wanted.is_empty() || self.wanted.iter().any(|wanted| wanted == name)
+    }
+
     /// Runs a step now, if it is wanted.
     pub fn run(&mut self, name: &'static str, step: impl FnOnce() -> Result<Report>) {
-        if !self.wanted.is_empty() && !self.wanted.iter().any(|wanted| wanted == name) {
+        if !self.wants(name) {
             return;
         }
         println!("\n==> {name}");

@@ -27,6 +27,8 @@ pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
     let mut steps = Steps::only(&args.only);
     let mut environment = Vec::new();
     steps.run("setup", || set_up(&mut environment));
+    // Not before the setup: both may have to install Python.
+    let environments = (!args.quick && steps.wants("python")).then(python::Environments::start);
     steps.run("format", || succeed(&mut cargo(["fmt", "--all", "--check"])));
     steps.run("links", checks::links::check);
     steps.run("paths", checks::paths::check);
@@ -49,8 +51,8 @@ pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
     }
     steps.run("browser", browser::test);
     steps.run("python lint", python::lint);
-    if !args.quick {
-        steps.run("python", python::test);
+    if let Some(environments) = environments {
+        steps.run("python", || python::test(environments));
     }
     steps.run("variant pages", checks::variant_pages::check);
     Ok(if steps.finish() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

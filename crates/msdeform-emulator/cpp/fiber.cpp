@@ -39,6 +39,16 @@ void switch_done([[maybe_unused]] void* saved, [[maybe_unused]] const void** fro
 #endif
 }
 
+// Away from a fiber, to the one with this stack or, if it is null, to the scheduler. A null slot tells the
+// sanitizer to free what it keeps for the fiber.
+void announce_leave(void** save, const void* next_stack) {
+    if (next_stack == nullptr) {
+        announce_switch(save, scheduler.stack, scheduler.stack_size);
+    } else {
+        announce_switch(save, next_stack, stack_bytes);
+    }
+}
+
 void* map_stack() {
     const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     void* memory = mmap(nullptr, stack_bytes + page, PROT_READ | PROT_WRITE,
@@ -88,7 +98,7 @@ msda_fiber_start:
 )");
 extern "C" void msda_fiber_start();
 
-void Fiber::start(void (*body)(void*), void* argument) {
+void Fiber::start(Fiber* (*body)(void*), void* argument) {
     if (stack_ == nullptr) stack_ = map_stack();
     body_ = body;
     argument_ = argument;
@@ -110,10 +120,9 @@ void Fiber::resume() {
     switch_done(scheduler.sanitizer_state, nullptr, nullptr);
 }
 
-void Fiber::leave(bool for_good) {
-    // A null slot tells the sanitizer to free what it keeps for this fiber.
-    announce_switch(for_good ? nullptr : &sanitizer_state_, scheduler.stack, scheduler.stack_size);
-    msda_switch_stacks(&stack_pointer_, scheduler.stack_pointer);
+void Fiber::leave(Fiber* next, bool for_good) {
+    announce_leave(for_good ? nullptr : &sanitizer_state_, next == nullptr ? nullptr : next->stack_);
+    msda_switch_stacks(&stack_pointer_, next == nullptr ? scheduler.stack_pointer : next->stack_pointer_);
 }
 
 Fiber::~Fiber() = default;
@@ -129,7 +138,7 @@ void enter_ucontext(unsigned low, unsigned high) {
                                           (static_cast<uintptr_t>(high) << 16 << 16)));
 }
 
-void Fiber::start(void (*body)(void*), void* argument) {
+void Fiber::start(Fiber* (*body)(void*), void* argument) {
     if (stack_ == nullptr) stack_ = map_stack();
     if (context_ == nullptr) context_ = new ucontext_t;
     body_ = body;
@@ -151,24 +160,29 @@ void Fiber::resume() {
     switch_done(scheduler.sanitizer_state, nullptr, nullptr);
 }
 
-void Fiber::leave(bool for_good) {
-    announce_switch(for_good ? nullptr : &sanitizer_state_, scheduler.stack, scheduler.stack_size);
-    swapcontext(static_cast<ucontext_t*>(context_), &scheduler_context);
+void Fiber::leave(Fiber* next, bool for_good) {
+    announce_leave(for_good ? nullptr : &sanitizer_state_, next == nullptr ? nullptr : next->stack_);
+    swapcontext(static_cast<ucontext_t*>(context_),
+                next == nullptr ? &scheduler_context : static_cast<ucontext_t*>(next->context_));
 }
 
 Fiber::~Fiber() { delete static_cast<ucontext_t*>(context_); }
 
 #endif
 
-void Fiber::suspend() {
-    leave(false);
+void Fiber::suspend(Fiber* next) {
+    leave(next, false);
     switch_done(sanitizer_state_, nullptr, nullptr);
 }
 
 void Fiber::enter(Fiber* self) {
-    switch_done(nullptr, &scheduler.stack, &scheduler.stack_size);
-    self->body_(self->argument_);
-    self->leave(true);
+    // The process's first fiber is started by the scheduler, whose stack stays where it is.
+    if (scheduler.stack == nullptr) {
+        switch_done(nullptr, &scheduler.stack, &scheduler.stack_size);
+    } else {
+        switch_done(nullptr, nullptr, nullptr);
+    }
+    self->leave(self->body_(self->argument_), true);
     abort();  // a finished fiber is never resumed
 }
 

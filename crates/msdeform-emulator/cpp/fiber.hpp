@@ -12,20 +12,21 @@ public:
     Fiber(const Fiber&) = delete;
     Fiber& operator=(const Fiber&) = delete;
 
-    // The next resume() starts `body(argument)`. May be called again once that body has returned.
-    void start(void (*body)(void*), void* argument);
-    // Called by the scheduler: runs the fiber until it suspends or its body returns.
+    // The next switch to it starts `body(argument)`, which returns whom it hands over to, as suspend() does.
+    // May be called again once that body has returned.
+    void start(Fiber* (*body)(void*), void* argument);
+    // Called by the scheduler: runs the fiber, and those that it hands over to, until one comes back.
     void resume();
-    // Called on a fiber: back to the scheduler.
-    void suspend();
+    // Called on a fiber: hands over to another one, or back to the scheduler if that is null.
+    void suspend(Fiber* next);
 
 private:
     static void enter(Fiber* self);
-    void leave(bool for_good);
+    void leave(Fiber* next, bool for_good);
 
     void* stack_pointer_ = nullptr;
     void* stack_ = nullptr;  // lowest usable address
-    void (*body_)(void*) = nullptr;
+    Fiber* (*body_)(void*) = nullptr;
     void* argument_ = nullptr;
     void* sanitizer_state_ = nullptr;
 #if !defined(__x86_64__) || defined(MSDA_FIBER_UCONTEXT)

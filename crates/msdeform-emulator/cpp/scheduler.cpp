@@ -20,6 +20,7 @@ Index3 block_index, block_size, grid_size;
 namespace {
 
 constexpr unsigned named_barriers = 16;
+constexpr unsigned most_warps = 32;  // of a block
 // Turns that end in a spin, with nothing else happening in the block, before it counts as stuck.
 constexpr unsigned long spin_budget = 2'000'000;
 // A try_wait gives up only when nobody else can run. This often in a row, and it is a deadlock.
@@ -42,20 +43,26 @@ struct OpenMeeting {
 };
 
 struct Warp {
-    unsigned lanes = 0;   // that exist
-    unsigned exited = 0;
-    std::vector<OpenMeeting> open;  // rarely more than one: subsets of the lanes meet separately
+    unsigned lanes;   // that exist
+    unsigned exited;
+    const Thread* last_to_sync;  // came last to barrier 0; may have gone on since
+    // Subsets of the lanes meet separately, each lane in one of them. Rarely more than one.
+    OpenMeeting open[warp_lanes];
+    unsigned open_count;
 };
 
 struct Block {
     std::vector<std::unique_ptr<Thread>> pool;  // stacks are reused from block to block
     std::vector<Thread*> threads;
-    std::vector<Warp> warps;
+    std::vector<Thread*> order;  // in which they get their turns, round after round
+    size_t next_turn = 0;        // position in it
+    Warp warps[most_warps];
     Barrier barriers[named_barriers];
     unsigned char* shared = nullptr;
     size_t shared_bytes = 0;
     unsigned exited = 0;
     bool moved = false;  // something other than a spin happened since it was last cleared
+    unsigned long vain_turns = 0;  // since something moved
     void (*kernel)(const void*) = nullptr;
     const void* arguments = nullptr;
 } block;
@@ -77,6 +84,11 @@ std::string ranges(const std::vector<unsigned>& numbers) {
 const char* base_name(const char* path) {
     const char* slash = strrchr(path, '/');
     return slash != nullptr ? slash + 1 : path;
+}
+
+// Names of one file have one address in one library, so that the sanitized strcmp is rarely needed.
+bool same_site(Site a, Site b) {
+    return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0);
 }
 
 std::string describe_wait(const Thread& thread) {
@@ -151,14 +163,48 @@ void release(Barrier& barrier) {
     block.moved = true;
 }
 
+// What the functions that every thread calls all the time do when something is wrong stands apart, here
+// and below: the sanitizer would poison and clean its temporaries on every call.
+
+[[noreturn, gnu::noinline]] void refuse_count(unsigned id, unsigned threads, const char* instruction,
+                                              Site site) {
+    fail(Fault::divergence, site, "%s %u: %u threads expected here, %u by those that wait%s",
+         instruction, id, threads, block.barriers[id].expected, describe_block().c_str());
+}
+
+[[noreturn, gnu::noinline]] void refuse_exit_from_meeting(const Thread& self,
+                                                          const OpenMeeting& other) {
+    fail(Fault::divergence, other.meeting.site,
+         "lane %u exited while lane %s wait for it in %s with mask 0x%08x", self.lane,
+         lane_ranges(other.arrived).c_str(), other.instruction, other.meeting.mask);
+}
+
+[[noreturn, gnu::noinline]] void refuse_exit_from_barrier(const Thread& self,
+                                                          const Barrier& barrier) {
+    fail(Fault::divergence, barrier.waiting.front()->site,
+         "thread %u exited while others wait in __syncthreads%s", self.linear,
+         describe_block().c_str());
+}
+
+[[noreturn, gnu::noinline]] void refuse_sync_after_exit(Site site) {
+    fail(Fault::divergence, site, "__syncthreads, but threads %s have exited",
+         ranges(threads_with(Activity::exited)).c_str());
+}
+
+[[noreturn, gnu::noinline]] void refuse_split_sync(const Thread& self, const Thread& other,
+                                                   Site site) {
+    fail(Fault::divergence, site,
+         "thread %u is in this __syncthreads, thread %u of the same warp in the one at %s:%d",
+         self.linear, other.linear, base_name(other.site.file), other.site.line);
+}
+
 void join_barrier(unsigned id, unsigned threads, bool waits, const char* instruction, Site site) {
     if (id >= named_barriers) fail(Fault::misuse, site, "%s: there is no barrier %u", instruction, id);
     Barrier& barrier = block.barriers[id];
     if (barrier.expected == 0) {
         barrier.expected = threads;
     } else if (barrier.expected != threads) {
-        fail(Fault::divergence, site, "%s %u: %u threads expected here, %u by those that wait%s",
-             instruction, id, threads, barrier.expected, describe_block().c_str());
+        refuse_count(id, threads, instruction, site);
     }
     barrier.arrived += 1;
     if (barrier.arrived == barrier.expected) {
@@ -169,6 +215,7 @@ void join_barrier(unsigned id, unsigned threads, bool waits, const char* instruc
         Thread& self = this_thread();
         self.barrier = id;
         barrier.waiting.push_back(&self);
+        if (id == 0) warp_of(self).last_to_sync = &self;
         wait_as(Activity::at_barrier, instruction, site);
     }
 }
@@ -181,7 +228,30 @@ void check_named(const char* instruction, unsigned id, unsigned threads, Site si
     }
 }
 
-void thread_body(void* argument) {
+// Starts the turn of the next thread of the round that can run; null when there is none left. Threads hand
+// over to each other, which takes half the switches of going through the scheduler each time.
+Fiber* next_fiber() {
+    while (block.next_turn < block.order.size()) {
+        Thread& thread = *block.order[block.next_turn++];
+        if (thread.activity != Activity::ready && thread.activity != Activity::spinning) continue;
+        thread.spun = thread.activity == Activity::spinning;
+        thread.activity = Activity::ready;
+        current = &thread;
+        return &thread.fiber;
+    }
+    return nullptr;
+}
+
+// Notes whether the turn got anywhere, as opposed to polling once more in vain.
+void end_turn(Thread& thread) {
+    const bool polled = thread.polls && thread.activity == Activity::on_mbarrier;
+    thread.polls = false;
+    if (!polled && !(thread.spun && thread.activity == Activity::spinning)) block.moved = true;
+    block.vain_turns += 1;
+    current = nullptr;
+}
+
+Fiber* thread_body(void* argument) {
     auto* self = static_cast<Thread*>(argument);
     block.kernel(block.arguments);
     self->activity = Activity::exited;
@@ -189,21 +259,19 @@ void thread_body(void* argument) {
     block.moved = true;
     Warp& warp = warp_of(*self);
     warp.exited |= 1u << self->lane;
-    for (const OpenMeeting& other : warp.open) {
-        if ((other.meeting.mask >> self->lane & 1u) != 0) {
-            fail(Fault::divergence, other.meeting.site,
-                 "lane %u exited while lane %s wait for it in %s with mask 0x%08x", self->lane,
-                 lane_ranges(other.arrived).c_str(), other.instruction, other.meeting.mask);
+    for (unsigned i = 0; i < warp.open_count; ++i) {
+        if ((warp.open[i].meeting.mask >> self->lane & 1u) != 0) {
+            refuse_exit_from_meeting(*self, warp.open[i]);
         }
     }
     // The hardware forgives a thread that leaves while others wait in __syncthreads; the rule here is
     // that every thread a barrier counts reaches it the same number of times.
     const Barrier& barrier = block.barriers[0];
     if (barrier.expected == block.threads.size() && !barrier.waiting.empty()) {
-        fail(Fault::divergence, barrier.waiting.front()->site,
-             "thread %u exited while others wait in __syncthreads%s", self->linear,
-             describe_block().c_str());
+        refuse_exit_from_barrier(*self, barrier);
     }
+    end_turn(*self);
+    return next_fiber();
 }
 
 // Brings what is in ascending order into another one.
@@ -213,9 +281,9 @@ void arrange(std::vector<T>& ascending, Order order, std::mt19937& random) {
     if (order == Order::shuffled) std::shuffle(ascending.begin(), ascending.end(), random);
 }
 
-void begin_block(const LaunchShape& shape, std::vector<Thread*>& order, std::mt19937& random) {
-    const size_t count =
-        static_cast<size_t>(shape.block.x) * shape.block.y * shape.block.z;
+// Threads for all blocks of a launch: their stacks are reused from block to block.
+void gather_threads(const LaunchShape& shape) {
+    const size_t count = static_cast<size_t>(shape.block.x) * shape.block.y * shape.block.z;
     while (block.pool.size() < count) block.pool.push_back(std::make_unique<Thread>());
     block.threads.clear();
     for (size_t i = 0; i < count; ++i) {
@@ -225,31 +293,33 @@ void begin_block(const LaunchShape& shape, std::vector<Thread*>& order, std::mt1
                         linear / shape.block.x / shape.block.y};
         thread.linear = linear;
         thread.lane = linear % warp_lanes;
-        thread.activity = Activity::ready;
-        thread.copy_groups.assign(1, {});
-        thread.fiber.start(thread_body, &thread);
         block.threads.push_back(&thread);
     }
-    block.warps.assign((count + warp_lanes - 1) / warp_lanes, Warp{});
-    for (const Thread* thread : block.threads) warp_of(*thread).lanes |= 1u << thread->lane;
+}
+
+void begin_block(const LaunchShape& shape, std::mt19937& random) {
+    const size_t count = block.threads.size();
+    for (size_t i = 0; i < count; ++i) {
+        Thread& thread = *block.threads[i];
+        thread.activity = Activity::ready;
+        const bool copied = thread.copy_groups.size() > 1 || !thread.copy_groups.front().empty();
+        if (copied) thread.copy_groups.assign(1, {});
+        thread.fiber.start(thread_body, &thread);
+    }
+    for (size_t first = 0; first < count; first += warp_lanes) {
+        Warp& warp = block.warps[first / warp_lanes];
+        const size_t lanes = std::min<size_t>(count - first, warp_lanes);
+        warp.lanes = lanes == warp_lanes ? ~0u : (1u << lanes) - 1u;
+        warp.exited = 0;
+        warp.last_to_sync = nullptr;
+        warp.open_count = 0;
+    }
     for (Barrier& barrier : block.barriers) barrier = Barrier{};
     block.exited = 0;
     memset(block.shared, 0xFF, shape.shared_bytes);
     reset_async_copies();
-    order = block.threads;
-    arrange(order, shape.order, random);
-}
-
-// One turn; whether it got anywhere, as opposed to polling once more in vain.
-bool run_turn(Thread& thread) {
-    const bool spun = thread.activity == Activity::spinning;
-    thread.activity = Activity::ready;
-    current = &thread;
-    thread.fiber.resume();
-    current = nullptr;
-    const bool polled = thread.polls && thread.activity == Activity::on_mbarrier;
-    thread.polls = false;
-    return !polled && !(spun && thread.activity == Activity::spinning);
+    block.order = block.threads;
+    arrange(block.order, shape.order, random);
 }
 
 // Lets every try_wait return false once, as the hardware's time limit would.
@@ -263,27 +333,21 @@ bool wake_mbarrier_polls() {
     return any;
 }
 
-void run_block(const std::vector<Thread*>& order) {
-    unsigned long vain_turns = 0;
+void run_block() {
     unsigned long idle_polls = 0;
+    block.vain_turns = 0;
     while (block.exited < block.threads.size()) {
-        bool ran = false;
         block.moved = false;
-        for (Thread* thread : order) {
-            if (thread->activity != Activity::ready && thread->activity != Activity::spinning) {
-                continue;
-            }
-            ran = true;
-            if (run_turn(*thread)) block.moved = true;
-            vain_turns += 1;
-        }
+        block.next_turn = 0;
+        Fiber* first = next_fiber();
+        if (first != nullptr) first->resume();
         if (block.moved || deliver_async_copies()) {
-            vain_turns = 0;
+            block.vain_turns = 0;
             idle_polls = 0;
             continue;
         }
         const bool polls = idle_polls++ < most_idle_polls && wake_mbarrier_polls();
-        if ((!ran && !polls) || vain_turns > spin_budget) {
+        if ((first == nullptr && !polls) || block.vain_turns > spin_budget) {
             fail(Fault::deadlock, Site::here(), "no thread of the block can go on%s",
                  describe_block().c_str());
         }
@@ -291,8 +355,7 @@ void run_block(const std::vector<Thread*>& order) {
     require_copies_done();
 }
 
-// The parts of meet_warp that are not on every lane's path. Apart, because what they keep on the stack
-// would be poisoned and cleaned by the sanitizer on every call.
+// The parts of meet_warp that are not on every lane's path.
 
 [[noreturn, gnu::noinline]] void refuse_mask(const Thread& self, const Warp& warp,
                                              const char* instruction, unsigned mask, Site site) {
@@ -317,8 +380,9 @@ void run_block(const std::vector<Thread*>& order) {
 
 [[gnu::noinline]] OpenMeeting* open_meeting(Warp& warp, const char* instruction, unsigned mask,
                                             Exchange exchange, Site site) {
-    warp.open.push_back(OpenMeeting{WarpMeeting{mask, {}, site}, instruction, exchange, 0});
-    return &warp.open.back();
+    OpenMeeting* meeting = &warp.open[warp.open_count++];
+    *meeting = OpenMeeting{WarpMeeting{mask, {}, site}, instruction, exchange, 0};
+    return meeting;
 }
 
 [[gnu::noinline]] void close_meeting(const Thread& self, Warp& warp, OpenMeeting& complete) {
@@ -326,7 +390,8 @@ void run_block(const std::vector<Thread*>& order) {
     for (unsigned lane = 0; lane < warp_lanes; ++lane) {
         if ((complete.arrived >> lane & 1u) != 0) warp_lane(self, lane)->activity = Activity::ready;
     }
-    warp.open.erase(warp.open.begin() + (&complete - warp.open.data()));
+    const OpenMeeting* last = &warp.open[--warp.open_count];
+    if (&complete != last) complete = *last;
     block.moved = true;
 }
 
@@ -343,7 +408,8 @@ void wait_as(Activity activity, const char* instruction, Site site) {
     self.activity = activity;
     self.instruction = instruction;
     self.site = site;
-    self.fiber.suspend();
+    end_turn(self);
+    self.fiber.suspend(next_fiber());
 }
 
 void meet_warp(const char* instruction, unsigned mask, void* brought, Exchange exchange, Site site) {
@@ -354,7 +420,8 @@ void meet_warp(const char* instruction, unsigned mask, void* brought, Exchange e
         refuse_mask(self, warp, instruction, mask, site);
     }
     OpenMeeting* joined = nullptr;
-    for (OpenMeeting& other : warp.open) {
+    for (unsigned i = 0; i < warp.open_count; ++i) {
+        OpenMeeting& other = warp.open[i];
         if (other.meeting.mask == mask && other.exchange == exchange) {
             joined = &other;
         } else if ((other.meeting.mask & self_bit) != 0 && (other.arrived & mask) != 0) {
@@ -373,20 +440,14 @@ void meet_warp(const char* instruction, unsigned mask, void* brought, Exchange e
 }
 
 void sync_block(Site site) {
-    if (block.exited != 0) {
-        fail(Fault::divergence, site, "__syncthreads, but threads %s have exited",
-             ranges(threads_with(Activity::exited)).c_str());
-    }
-    // A warp must execute one and the same barrier instruction (bar.sync is `.aligned`).
-    Thread& self = this_thread();
-    for (unsigned lane = 0; lane < warp_lanes; ++lane) {
-        const Thread* other = warp_lane(self, lane);
-        if (other == nullptr || other->activity != Activity::at_barrier || other->barrier != 0) continue;
-        if (other->site.line != site.line || strcmp(other->site.file, site.file) != 0) {
-            fail(Fault::divergence, site,
-                 "thread %u is in this __syncthreads, thread %u of the same warp in the one at %s:%d",
-                 self.linear, other->linear, base_name(other->site.file), other->site.line);
-        }
+    if (block.exited != 0) refuse_sync_after_exit(site);
+    // A warp must execute one and the same barrier instruction (bar.sync is `.aligned`). Lanes that wait
+    // have been compared with each other and leave together, so one of them speaks for all.
+    const Thread& self = this_thread();
+    const Thread* other = warp_of(self).last_to_sync;
+    if (other != nullptr && other->activity == Activity::at_barrier && other->barrier == 0 &&
+        !same_site(other->site, site)) {
+        refuse_split_sync(self, *other, site);
     }
     join_barrier(0, static_cast<unsigned>(block.threads.size()), true, "__syncthreads", site);
 }
@@ -472,13 +533,13 @@ void run_grid(const LaunchShape& shape, void (*kernel)(const void*), const void*
     std::vector<uint64_t> blocks(uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z);
     std::iota(blocks.begin(), blocks.end(), uint64_t{0});
     arrange(blocks, shape.block_order, random);
-    std::vector<Thread*> order;
+    gather_threads(shape);
     for (const uint64_t index : blocks) {
         block_index = {static_cast<unsigned>(index % shape.grid.x),
                        static_cast<unsigned>(index / shape.grid.x % shape.grid.y),
                        static_cast<unsigned>(index / shape.grid.x / shape.grid.y)};
-        begin_block(shape, order, random);
-        run_block(order);
+        begin_block(shape, random);
+        run_block();
     }
     free(shared);
     block.shared = nullptr;

@@ -40,6 +40,7 @@ struct Thread : ThreadView {
     void* mbarrier = nullptr;
     unsigned parity = 0;
     bool polls = false;          // resumed from an mbarrier whose phase is not complete
+    bool spun = false;           // its turn began in the middle of a spin
     // cp.async groups, oldest first; the last one is still open.
     std::vector<std::vector<PendingCopy>> copy_groups{1};
 };

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use crate::error::SANITIZER_EXIT;
 use crate::launch::Launch;
-use crate::toolchain::{Toolchain, cpp_folder, hash_file, hash_files, io};
+use crate::toolchain::{KERNEL_SOURCE, Toolchain, cpp_folder, hash_file, hash_files, io};
 use crate::{EmulatorError, wire};
 
 /// The kernels of a file and the macros they are compiled with.
@@ -69,7 +69,7 @@ impl EmulatedKernel {
                 .arg(cpp_folder())
                 .arg("-I")
                 .arg(headers)
-                .arg(cpp_folder().join("entry.cpp"));
+                .arg(cpp_folder().join(KERNEL_SOURCE));
             toolchain.install(command, &file_name, &library)
         })?;
         Ok(Self { name, runner, library, time_limit: Duration::from_secs(60) })
@@ -82,7 +82,7 @@ impl EmulatedKernel {
         specialisations.par_iter().map(Self::compile).collect()
     }
 
-    /// Changes how long one call of [`EmulatedKernel::launch_all`] may take (60 seconds).
+    /// Changes how much processor time one call of [`EmulatedKernel::launch_all`] may take (60 seconds).
     #[must_use]
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;

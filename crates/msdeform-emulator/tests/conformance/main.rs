@@ -36,14 +36,13 @@ fn main() -> ExitCode {
     }
     let full = std::env::var_os("MSDEFORM_EMULATOR_FULL").is_some_and(|value| value == "1");
     let mut report = report::Report::default();
-    for variant in REGISTRY.iter().copied() {
-        let id = variant.spec().id;
-        if wanted.is_empty() || wanted.iter().any(|part| id.contains(part.as_str())) {
-            let outcome = run::run_variant(variant, full);
-            println!("{outcome}");
-            report.add(&outcome);
-        }
-    }
+    let is_wanted = |id: &str| wanted.is_empty() || wanted.iter().any(|part| id.contains(part));
+    let variants: Vec<_> =
+        REGISTRY.iter().copied().filter(|variant| is_wanted(variant.spec().id)).collect();
+    run::run_variants(&variants, full, |outcome| {
+        println!("{outcome}");
+        report.add(outcome);
+    });
     println!("{report}");
     if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

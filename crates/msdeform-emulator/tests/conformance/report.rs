@@ -22,6 +22,7 @@ pub struct Outcome {
     pub errors: BTreeMap<&'static str, (f64, f64)>,
     pub skipped: Skips,
     pub failures: Vec<String>,
+    /// Of all its parts together, however many ran at once.
     pub seconds: f64,
 }
 
@@ -55,7 +56,7 @@ impl fmt::Display for Outcome {
         write!(
             f,
             "{verdict} {id}: {launches} launches of {kernels} kernels in {cells} combinations, \
-             {seconds:.1} s; largest relative error"
+             {seconds:.1} s of work; largest relative error"
         )?;
         for (dtype, (error, bound)) in &self.errors {
             write!(f, " {dtype} {error:.1e} (bound {bound:.0e})")?;

@@ -1,8 +1,10 @@
 //! Compiles a variant's cells, runs all scenes of each, compares.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::Instant;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use msdeform::{DType, Direction, Mode, Problem};
 use msdeform_cuda::variants::{BackwardCall, Call, Configuration, KnobChoices, Variant};
@@ -64,54 +66,95 @@ const OTHER_MULTIPROCESSORS: u32 = 3;
 /// Emulating a backward kernel takes long, and this many queries show what more would.
 const MOST_BACKWARD_QUERIES: usize = 13;
 
-pub fn run_variant(variant: &'static dyn Variant, full: bool) -> Outcome {
-    let started = Instant::now();
-    let spec = variant.spec();
-    let mut outcome = Outcome { id: spec.id, ..Outcome::default() };
-    let Cover { cells, refused } =
-        cover(variant, full, |cell| plan(variant, cell, &SCENES[0], 0).map(|_| ()));
-    outcome.cells = cells.len();
-    for reason in refused {
-        outcome.skipped.add(reason);
+/// Runs variants; `finished` hears of each as soon as it is done.
+///
+/// What all of them have to do is one pile of work, dearest first: cores run dry at its end only, not at the
+/// end of every variant.
+pub fn run_variants(
+    variants: &[&'static dyn Variant],
+    full: bool,
+    finished: impl FnMut(&Outcome) + Send,
+) {
+    let plans: Vec<Plan> = variants.par_iter().map(|&variant| Plan::new(variant, full)).collect();
+    let mut work = Vec::new();
+    let mut progress = Vec::new();
+    for (index, Plan { variant, groups, outcome }) in plans.into_iter().enumerate() {
+        progress.push((groups.len(), outcome));
+        work.extend(groups.into_iter().map(|group| (index, variant, group)));
     }
+    let is_dear = |variant: &dyn Variant| variant.spec().direction == Direction::Backward;
+    work.sort_by_key(|(_, variant, group)| Reverse((is_dear(*variant), group.cases.len())));
+    let shared = Mutex::new((progress, finished));
+    {
+        let (progress, finished) = &mut *shared.lock().unwrap();
+        for (_, outcome) in progress.iter().filter(|(groups, _)| *groups == 0) {
+            finished(outcome);
+        }
+    }
+    // A bridge hands out one by one and in order, where a slice would be cut in halves.
+    work.into_iter().par_bridge().for_each(|(index, variant, group)| {
+        let started = Instant::now();
+        let result = run_group(variant, &group);
+        let (progress, finished) = &mut *shared.lock().unwrap();
+        let (left, outcome) = &mut progress[index];
+        result.add_to(outcome, variant, started.elapsed());
+        *left -= 1;
+        if *left == 0 {
+            // In whatever order its parts were done.
+            outcome.failures.sort();
+            finished(outcome);
+        }
+    });
+}
 
-    // Cases by the macros they are compiled with: one library and one process each.
-    let mut groups: BTreeMap<Vec<String>, Vec<Case>> = BTreeMap::new();
-    for (index, cell) in cells.iter().enumerate() {
-        let usual = usual_kernels(variant, cell);
-        for (turn, scene) in scenes(spec.direction).enumerate() {
-            if !full && left_to_other_cells(variant, index, turn) {
-                continue;
-            }
-            match plan(variant, cell, scene, index + turn) {
-                Ok(case) => {
-                    let defines = case.defines();
-                    if !full && is_compiled_elsewhere(spec.direction, index, &usual, &defines) {
-                        outcome.skipped.add("a kernel for this scene alone".to_owned());
-                    } else {
-                        groups.entry(defines).or_default().push(case);
-                    }
+/// What a variant has to do.
+struct Plan {
+    variant: &'static dyn Variant,
+    groups: Vec<Group>,
+    /// With what is known before anything ran.
+    outcome: Outcome,
+}
+
+/// Cases by the macros they are compiled with: one library and one process.
+struct Group {
+    defines: Vec<String>,
+    cases: Vec<Case>,
+}
+
+impl Plan {
+    fn new(variant: &'static dyn Variant, full: bool) -> Self {
+        let spec = variant.spec();
+        let mut outcome = Outcome { id: spec.id, ..Outcome::default() };
+        let Cover { cells, refused } =
+            cover(variant, full, |cell| plan(variant, cell, &SCENES[0], 0).map(|_| ()));
+        outcome.cells = cells.len();
+        for reason in refused {
+            outcome.skipped.add(reason);
+        }
+        let mut groups: BTreeMap<Vec<String>, Vec<Case>> = BTreeMap::new();
+        for (index, cell) in cells.iter().enumerate() {
+            let usual = usual_kernels(variant, cell);
+            for (turn, scene) in scenes(spec.direction).enumerate() {
+                if !full && left_to_other_cells(variant, index, turn) {
+                    continue;
                 }
-                Err(reason) => outcome.skipped.add(reason),
+                match plan(variant, cell, scene, index + turn) {
+                    Ok(case) => {
+                        let defines = case.defines();
+                        if !full && is_compiled_elsewhere(spec.direction, index, &usual, &defines) {
+                            outcome.skipped.add("a kernel for this scene alone".to_owned());
+                        } else {
+                            groups.entry(defines).or_default().push(case);
+                        }
+                    }
+                    Err(reason) => outcome.skipped.add(reason),
+                }
             }
         }
+        outcome.kernels = groups.len();
+        let groups = groups.into_iter().map(|(defines, cases)| Group { defines, cases });
+        Self { variant, groups: groups.collect(), outcome }
     }
-    outcome.kernels = groups.len();
-    let groups: Vec<_> = groups.into_iter().collect();
-    let results: Vec<GroupResult> =
-        groups.par_iter().map(|(defines, cases)| run_group(variant, defines, cases)).collect();
-    for GroupResult { launches, repeated, errors, failures } in results {
-        outcome.launches += launches;
-        outcome.repeated += repeated;
-        outcome.failures.extend(failures);
-        for (dtype, error) in errors {
-            let bound = spec.rel_l2_bound(dtype);
-            let worst = outcome.errors.entry(dtype.name()).or_insert((0.0, bound));
-            worst.0 = if error > worst.0 || error.is_nan() { error } else { worst.0 };
-        }
-    }
-    outcome.seconds = started.elapsed().as_secs_f64();
-    outcome
 }
 
 /// A backward scene takes several times as long as a forward one, and rungs are many. After the first cell
@@ -230,7 +273,7 @@ struct GroupResult {
 }
 
 /// Runs the cases that share their kernels.
-fn run_group(variant: &'static dyn Variant, defines: &[String], cases: &[Case]) -> GroupResult {
+fn run_group(variant: &'static dyn Variant, Group { defines, cases }: &Group) -> GroupResult {
     let id = variant.spec().id;
     let steps = cases.iter().flat_map(|case| case.configuration.pipeline.launches());
     let entries: BTreeSet<String> = steps.map(|(step, _)| entry_name(id, step)).collect();
@@ -240,7 +283,7 @@ fn run_group(variant: &'static dyn Variant, defines: &[String], cases: &[Case]) 
         source: kernels.join(variant.source().name),
         headers: kernels,
         entries: entries.clone(),
-        defines: defines.to_vec(),
+        defines: defines.clone(),
     });
     let kernel = match compiled {
         Ok(kernel) => kernel,
@@ -291,6 +334,18 @@ fn run_all(
 }
 
 impl GroupResult {
+    fn add_to(self, outcome: &mut Outcome, variant: &dyn Variant, took: Duration) {
+        outcome.launches += self.launches;
+        outcome.repeated += self.repeated;
+        outcome.failures.extend(self.failures);
+        outcome.seconds += took.as_secs_f64();
+        for (dtype, error) in self.errors {
+            let bound = variant.spec().rel_l2_bound(dtype);
+            let worst = outcome.errors.entry(dtype.name()).or_insert((0.0, bound));
+            worst.0 = if error > worst.0 || error.is_nan() { error } else { worst.0 };
+        }
+    }
+
     fn compare(
         &mut self,
         variant: &dyn Variant,
