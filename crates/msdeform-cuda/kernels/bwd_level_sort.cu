@@ -120,7 +120,6 @@ extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sampl
 extern "C" __global__ void __launch_bounds__(GATHER_WARPS * 32, GATHER_BLOCKS)
     bwd_level_sort_gather(const __grid_constant__ BackwardParams params) {
     let_next_launch_start();
-    wait_for_launch_before();  // the lists
     gather_groups(params);
 }
 

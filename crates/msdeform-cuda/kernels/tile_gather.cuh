@@ -543,7 +543,6 @@ MSDA_DEVICE void gather_pieces(const BackwardParams& params) {
 // level first; the grid is as wide as the level with most groups needs it. The same arithmetic as in
 // src/variants/tile_lists.rs.
 constexpr int GROUP_TILES = 4;
-constexpr int SPARSE_SAMPLES = 5;  // of a tile: more, and a group would often have too many entries
 MSDA_DEVICE void gather_groups(const BackwardParams& params) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int level = LEVELS - 1 - static_cast<int>(blockIdx.z) / SLICES, slice = blockIdx.z % SLICES;
@@ -551,13 +550,14 @@ MSDA_DEVICE void gather_groups(const BackwardParams& params) {
     const int level_end = level + 1 < LEVELS ? params.level[level + 1].first_sample : SAMPLES;
     // Fits: lists.max_entries below 2^32 is checked.
     const int samples = params.queries * (level_end - params.level[level].first_sample);
-    const bool is_sparse = FEW_ENTRIES > 0 && samples <= SPARSE_SAMPLES * level_tiles;
+    const bool is_sparse = FEW_ENTRIES > 0 && samples / GROUP_TILES <= level_tiles;
     const int first = (static_cast<int>(blockIdx.x) * GATHER_WARPS + warp) *
                       (is_sparse ? GROUP_TILES : 1);  // tile of the level
     const int tiles = at_most(is_sparse ? GROUP_TILES : 1, level_tiles - first);
     if (tiles <= 0) return;  // the same for the whole warp
     const TileLists lists = tile_lists(params);
     const int first_tile = first_tile_of_level(params, level) + first;
+    wait_for_launch_before();  // the lists
     for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {
         const Piece* pieces = lists.pieces + slab * lists.max_pieces + first_tile;
         if (tiles > 1) {

@@ -14,8 +14,9 @@ const SLICE_CHANNELS: usize = 32;
 const SLICE_SUMS: usize = TILE_SIDE * TILE_SIDE * SLICE_CHANNELS;
 const GATHER_WARPS: usize = 4;
 const GROUP_TILES: usize = 4;
-const SPARSE_SAMPLES: usize = 5;
 const PIECE_BYTES: usize = 16;
+/// Rows of an SM up to which entries are long.
+const FEW_ROWS: u64 = 64;
 /// Queries that the 18 bits of an 8-byte entry tell apart.
 const SHORT_ENTRY_QUERIES: usize = 1 << 18;
 
@@ -115,7 +116,7 @@ impl ListSizes {
     ) -> Result<LaunchGeometry, String> {
         let of_level = |(level, tiles): (usize, usize)| {
             let samples = problem.queries() * problem.level_samples(level).len();
-            let is_sparse = groups && samples <= SPARSE_SAMPLES * tiles;
+            let is_sparse = groups && samples / GROUP_TILES <= tiles;
             tiles.div_ceil(if is_sparse { GROUP_TILES } else { 1 })
         };
         let widest = level_tiles(problem).enumerate().map(of_level).max().unwrap_or(0);
@@ -170,13 +171,11 @@ impl ListKnobs {
             }
             Some(8) => 8,
             Some(_) => 16,
-            None => {
-                if fits_short {
-                    8
-                } else {
-                    16
-                }
-            }
+            // Packing entries is arithmetic: with few of them their bytes are no concern. ddetr_dec in f16 takes 26.1
+            // us with 16 bytes and 28.4 with 8 (records/h200/tuning.json of cc83a21).
+            None if call.rows() <= FEW_ROWS * u64::from(call.device.multiprocessors) => 16,
+            None if fits_short => 8,
+            None => 16,
         };
         let default = if problem.dtype() == DType::F32 { 5 } else { 7 };
         let gather_blocks = knobs.get(GATHER_BLOCKS.name).unwrap_or(default);
