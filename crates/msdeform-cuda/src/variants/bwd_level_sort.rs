@@ -180,6 +180,8 @@ mod tests {
 
     use super::*;
     use crate::driver::DeviceProps;
+    use crate::gradients::Gradients;
+    use crate::variants::BackwardCall;
 
     fn decoder(queries: usize) -> ProblemBuilder {
         Problem::builder()
@@ -214,6 +216,27 @@ mod tests {
             5,
             "four entries of 16 bytes for every sample"
         );
+    }
+
+    #[test]
+    fn only_launches_behind_another_of_the_same_call_overlap() {
+        let overlapping = |device: DeviceProps, gradients: Gradients| {
+            // Enough rows that the step samples has a launch of its own.
+            let problem = decoder(1000).build().unwrap();
+            let backward = Some(BackwardCall { gradients, ..BackwardCall::new(&problem) });
+            let call = Call { backward, ..Call::new(&problem, &device) };
+            let pipeline = BwdLevelSort.configure(&call, &KnobChoices::default()).unwrap().pipeline;
+            pipeline.launches().map(|(name, launch)| (name, launch.overlaps)).collect::<Vec<_>>()
+        };
+        let h200 = DeviceProps::h200;
+        assert_eq!(
+            overlapping(h200(), Gradients::ALL),
+            [("sort", false), ("gather", true), ("samples", true)]
+        );
+        let of_samples = Gradients { value: false, ..Gradients::ALL };
+        assert_eq!(overlapping(h200(), of_samples), [("samples", false)]);
+        let older = DeviceProps { overlaps_launches: false, ..h200() };
+        assert!(overlapping(older, Gradients::ALL).iter().all(|(_, overlaps)| !overlaps));
     }
 
     #[test]

@@ -64,7 +64,7 @@ impl Case {
 const OTHER_MULTIPROCESSORS: u32 = 3;
 
 /// Emulating a backward kernel takes long, and this many queries show what more would.
-const MOST_BACKWARD_QUERIES: usize = 13;
+const MOST_BACKWARD_QUERIES: usize = 20;
 
 /// Runs variants; `finished` hears of each as soon as it is done.
 ///
@@ -161,7 +161,7 @@ impl Plan {
 /// each runs a part of them, in turns, so that every scene still meets every format.
 fn left_to_other_cells(variant: &dyn Variant, cell: usize, scene: usize) -> bool {
     let every = match (variant.spec().direction, variant.spec().rung) {
-        (Direction::Backward, _) => 5,
+        (Direction::Backward, _) => 3,
         (Direction::Forward, true) => 3,
         (Direction::Forward, false) => 1,
     };
