@@ -171,8 +171,8 @@ impl ListKnobs {
             }
             Some(8) => 8,
             Some(_) => 16,
-            // Packing entries is arithmetic: with few of them their bytes are no concern. ddetr_dec in f16 takes 26.1
-            // us with 16 bytes and 28.4 with 8 (records/h200/tuning.json of cc83a21).
+            // Packing entries is arithmetic: with few of them their bytes are no concern. ddetr_dec in f16 takes 25.2
+            // us with 16 bytes and 27.5 with 8 (docs/kernels/bwd_level_sort.md).
             None if call.rows() <= FEW_ROWS * u64::from(call.device.multiprocessors) => 16,
             None if fits_short => 8,
             None => 16,
