@@ -27,6 +27,7 @@ using namespace msda;
 namespace {
 
 static_assert(PIECE_ENTRIES == 0, "lists are short");
+constexpr int SORT_AHEAD = MSDA_KNOB_SORT_AHEAD;  // samples of a lane that are on their way together
 
 // Over the threads before this one; `total` over all of them. `warp_sums` has a word per warp.
 MSDA_DEVICE unsigned block_scan(unsigned value, unsigned* warp_sums, unsigned& total) {
@@ -67,7 +68,7 @@ MSDA_DEVICE void sort_level(const BackwardParams& params) {
     for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {
         for (int i = threadIdx.x; i < copies * tiles; i += blockDim.x) counters[i] = 0;
         __syncthreads();
-        count_samples<1>(params, slab, level, first, end, own);
+        count_samples<SORT_AHEAD>(params, slab, level, first, end, own);
         __syncthreads();
         // Four entries for every sample of the levels before.
         unsigned before = 4u * params.queries * params.level[level].first_sample;
@@ -90,7 +91,7 @@ MSDA_DEVICE void sort_level(const BackwardParams& params) {
             }
         }
         __syncthreads();
-        scatter_samples<1>(params, slab, level, first, end, own, entries_of_slab(lists, slab));
+        scatter_samples<SORT_AHEAD>(params, slab, level, first, end, own, entries_of_slab(lists, slab));
         __syncthreads();
     }
 }

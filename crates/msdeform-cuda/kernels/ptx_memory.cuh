@@ -15,6 +15,12 @@ MSDA_DEVICE unsigned shared_address(const void* shared) {
 MSDA_DEVICE void store_shared(unsigned address, float value) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
+MSDA_DEVICE void load_shared(Packet<8>& packet, unsigned address) {
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+                 : "=r"(packet.word[0]), "=r"(packet.word[1])
+                 : "r"(address)
+                 : "memory");
+}
 MSDA_DEVICE void load_shared(Packet<16>& packet, unsigned address) {
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(packet.word[0]), "=r"(packet.word[1]), "=r"(packet.word[2]),

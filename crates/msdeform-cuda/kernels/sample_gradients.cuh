@@ -41,10 +41,15 @@ constexpr int WARP_HEADS = LAYOUT == INTERLEAVED && PACKED && HEADS % 2 == 0 ? 2
 constexpr int WARP_QUERIES = GROUPS / WARP_HEADS;
 
 // Quads of samples, one per lane and stage. With many samples a (query, head) takes several stages; with
-// few, one stage serves several runs of WARP_QUERIES queries, gathered one after another.
+// few, one stage serves several runs of WARP_QUERIES queries, gathered one after another. Where there are too few
+// rows to fill the GPU they are SPREAD: 1, a warp takes one run; 2, half as long stages, and each is another warp's.
+constexpr int SPREAD = MSDA_KNOB_SPREAD;
 constexpr int QUADS = (SAMPLES + 3) / 4;
-constexpr int STAGE_QUADS = at_most(QUADS, ROW_LANES);
-constexpr int RUNS = ROW_LANES / next_power_of_two(STAGE_QUADS);
+constexpr int FULL_STAGE_QUADS = at_most(QUADS, ROW_LANES);
+constexpr int STAGE_QUADS = SPREAD > 1 ? (FULL_STAGE_QUADS + 1) / 2 : FULL_STAGE_QUADS;
+constexpr int ITEM_QUADS = SPREAD > 1 ? STAGE_QUADS : QUADS;  // of a (query, head), walked by one warp
+constexpr int ITEM_PARTS = (QUADS + ITEM_QUADS - 1) / ITEM_QUADS;
+constexpr int RUNS = SPREAD > 0 ? 1 : ROW_LANES / next_power_of_two(STAGE_QUADS);
 constexpr int ITEM_QUERIES = RUNS * WARP_QUERIES;  // neighbours in a row of the tile
 constexpr int ROW_ITEMS = TILE_WIDTH / ITEM_QUERIES;
 constexpr int QUAD_PACKETS = 5 * GROUPS;  // four offsets in one packet, then four dots for each sample
@@ -372,7 +377,8 @@ MSDA_DEVICE void walk_queries(const BackwardParams& params) {
             lane_chunk * 16;
 
 #pragma unroll 1
-        for (int item = warp; item < ROW_ITEMS * TILE_HEIGHT; item += WARPS) {
+        for (int part = warp; part < ITEM_PARTS * ROW_ITEMS * TILE_HEIGHT; part += WARPS) {
+            const int item = part / ITEM_PARTS, first_quad = part % ITEM_PARTS * ITEM_QUADS;
             const int x = tile.tile_x * TILE_WIDTH + item % ROW_ITEMS * ITEM_QUERIES;
             const int y = tile.tile_y * TILE_HEIGHT + item / ROW_ITEMS;
             const int query = tile.first_query + y * tile.raster_width + x;
@@ -386,7 +392,8 @@ MSDA_DEVICE void walk_queries(const BackwardParams& params) {
             const long long own_row = first_row + at_most(own_query, queries - 1) * HEADS +
                                       own_group % WARP_HEADS;
 #pragma unroll 1
-            for (int stage = 0; stage < QUADS; stage += STAGE_QUADS) {
+            for (int stage = first_quad; stage < at_most(first_quad + ITEM_QUADS, QUADS);
+                 stage += STAGE_QUADS) {
                 const int quads = at_most(STAGE_QUADS, QUADS - stage);
                 const bool owns = own_run < RUNS && own_quad < quads;
                 const int own_first = 4 * (stage + own_quad);

@@ -11,7 +11,6 @@ use crate::variants::{
     bwd_general::BwdGeneral,
     bwd_level_sort::{BwdLevelSort, level_samples},
     bwd_original::BwdOriginal,
-    bwd_scatter::BwdScatter,
     bwd_tile_sort::BwdTileSort,
     fwd_general::FwdGeneral,
     fwd_split_gather::FwdSplitGather,
@@ -52,13 +51,6 @@ pub static FORWARD: &[Rule] = &[
 /// Backward, best first. In deterministic mode variants that cannot keep the promise refuse the call and
 /// are passed over like any other that does not fit.
 pub static BACKWARD: &[Rule] = &[
-    Rule {
-        variant: &BwdScatter,
-        applies: |call| call.rows() <= 64 * u64::from(call.device.multiprocessors),
-        evidence: "f32 decoders whose samples share few pixels; ddetr_dec N=2 (36 rows per SM): 30.3 us against 41.2 \
-                   for the next; dino_dec (109 rows per SM): 58.7 against 56.5 \
-                   (records/h200/2026-11-15-cdd8cf46c)",
-    },
     Rule {
         variant: &BwdLevelSort,
         applies: |call| level_samples(call) <= 4096,

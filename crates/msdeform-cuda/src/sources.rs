@@ -46,8 +46,10 @@ pub const HEADERS: &[SourceFile] = embedded![
     "ptx_warps.cuh",
     "query_tiles.cuh",
     "sample_gradients.cuh",
+    "tile_few.cuh",
     "tile_gather.cuh",
-    "tile_lists.cuh"
+    "tile_lists.cuh",
+    "tile_products.cuh"
 ];
 
 /// Embeds the kernel of a variant: `kernel_source!("fwd_general.cu")`.

@@ -27,7 +27,8 @@ inline void* at_shared_address(const char* instruction, unsigned address, size_t
 MSDA_DEVICE void store_shared(unsigned address, float value, Site site = Site::here()) {
     memcpy(at_shared_address("store_shared", address, sizeof value, site), &value, sizeof value);
 }
-MSDA_DEVICE void load_shared(Packet<16>& packet, unsigned address, Site site = Site::here()) {
+template <int BYTES>
+MSDA_DEVICE void load_shared(Packet<BYTES>& packet, unsigned address, Site site = Site::here()) {
     memcpy(&packet, at_shared_address("load_shared", address, sizeof packet, site), sizeof packet);
 }
 MSDA_DEVICE unsigned shared_add(unsigned address, unsigned amount, bool wanted, Site site = Site::here()) {

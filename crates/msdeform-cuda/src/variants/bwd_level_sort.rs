@@ -5,7 +5,7 @@ use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec}
 use super::chunked_sample::sampling_alignment;
 use super::grad_output_rows::{PACK, PackStep};
 use super::sample_gradients::{
-    self, SAMPLE_BLOCKS, SAMPLE_WARPS, SampleStep, THIN, TILE_HEIGHT, TILE_WIDTH,
+    self, SAMPLE_BLOCKS, SAMPLE_WARPS, SPREAD, SampleStep, THIN, TILE_HEIGHT, TILE_WIDTH,
 };
 use super::tile_lists::{
     ENTRY_BYTES, GATHER_BLOCKS, ListKnobs, ListSizes, ORDERED, check, has_unowned_pixels,
@@ -42,8 +42,20 @@ const OVERLAP: Knob = Knob {
     values: &[0, 1],
     meaning: "launches start while the ones before them still run, where the GPU can",
 };
+const PAIRED: Knob = Knob {
+    name: "PAIRED",
+    values: &[0, 8],
+    meaning: "samples of a tile up to which two tiles are a group",
+};
+const SORT_AHEAD: Knob = Knob {
+    name: "SORT_AHEAD",
+    values: &[1, 2, 3],
+    meaning: "samples of a lane that are on their way together, in the step sort",
+};
 static KNOBS: &[Knob] = &[
     FEW,
+    SORT_AHEAD,
+    PAIRED,
     OVERLAP,
     ORDERED,
     ENTRY_BYTES,
@@ -53,6 +65,7 @@ static KNOBS: &[Knob] = &[
     TILE_WIDTH,
     TILE_HEIGHT,
     THIN,
+    SPREAD,
     PACK,
 ];
 
@@ -115,7 +128,14 @@ impl Variant for BwdLevelSort {
 
     fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
         let problem = call.problem;
-        let list_knobs = ListKnobs::of(call, knobs)?;
+        let (is_single, is_dense) =
+            (problem.dtype() == DType::F32, level_samples(call) > GROUPED_SAMPLES);
+        let gather_blocks = match (is_single, is_dense) {
+            (true, true) => 5,
+            (true, false) => 6,
+            (false, _) => 7,
+        };
+        let list_knobs = ListKnobs::of(call, knobs, gather_blocks)?;
         let (wants_value, wants_samples) = (call.gradients().value, call.gradients().of_samples());
         // In one launch where they are small, unless the caller wants other blocks.
         let together = wants_value
@@ -125,10 +145,11 @@ impl Variant for BwdLevelSort {
         let samples = SampleStep::of(call, knobs, together.then_some(SORT_WARPS))?;
         let pack = PackStep::of(call, knobs)?;
         // In half precision tensor cores are quicker from three samples of a tile on. By the samples alone, so that another
-        // image compiles nothing: dino_dec (3600) takes 38.3 us without groups and 40.9 with, rtdetr_dec (1200) 54.0
-        // and 47.4.
-        let is_dense = problem.dtype() != DType::F32 && level_samples(call) > GROUPED_SAMPLES;
-        let few = knobs.get(FEW.name).unwrap_or(if is_dense { 0 } else { 32 });
+        // image compiles nothing (docs/kernels/bwd_level_sort.md).
+        let few = knobs.get(FEW.name).unwrap_or(if is_dense && !is_single { 0 } else { 32 });
+        let paired = knobs.get(PAIRED.name).unwrap_or(if is_single { 8 } else { 0 });
+        let ahead =
+            knobs.get(SORT_AHEAD.name).unwrap_or(if is_dense && !is_single { 2 } else { 1 });
         let overlaps = knobs.get(OVERLAP.name).unwrap_or(1) == 1 && call.device.overlaps_launches;
         let mut pipeline = Pipeline::default();
         pack.queue(problem, &mut pipeline);
@@ -149,7 +170,8 @@ impl Variant for BwdLevelSort {
             } else {
                 pipeline.launch("sort", sort);
             }
-            let gather = lists.gather_groups(problem, few > 0)?;
+            let gather = lists
+                .gather_groups(problem, (few > 0).then_some(paired.unsigned_abs() as usize))?;
             pipeline.launch("gather", LaunchGeometry { overlaps, ..gather });
         }
         if wants_samples && !together {
@@ -157,8 +179,14 @@ impl Variant for BwdLevelSort {
             let overlaps = overlaps && wants_value;
             pipeline.launch("samples", LaunchGeometry { overlaps, ..samples.geometry });
         }
-        let mut chosen =
-            vec![("PIECE", 0), (FEW.name, few), (OVERLAP.name, i64::from(overlaps)), pack.knob()];
+        let mut chosen = vec![
+            ("PIECE", 0),
+            (FEW.name, few),
+            (SORT_AHEAD.name, ahead),
+            (PAIRED.name, paired),
+            (OVERLAP.name, i64::from(overlaps)),
+            pack.knob(),
+        ];
         chosen.extend(list_knobs.values());
         chosen.extend(samples.knobs);
         Ok(Configuration {
@@ -208,14 +236,27 @@ mod tests {
         assert_eq!(names, ["sort_and_samples", "gather"]);
         assert_eq!(
             pipeline.launches().next().unwrap().1.grid,
-            [19, 16, 2],
-            "4 levels of 16 images and heads; 19 times 16 queries of 8 pairs of heads"
+            [5, 16, 2],
+            "4 levels of 16 images and heads; 5 times 64 queries of 8 pairs of heads"
         );
         assert_eq!(
             pipeline.workspace_bytes / 1_000_000,
             5,
             "four entries of 16 bytes for every sample"
         );
+    }
+
+    #[test]
+    fn in_f32_all_blocks_that_sort_or_walk_run_at_once() {
+        for (queries, tiles) in [(300, 10), (900, 12)] {
+            let pipeline = configured(decoder(queries).dtype(DType::F32)).unwrap().pipeline;
+            let grid = pipeline.launches().next().unwrap().1.grid;
+            assert_eq!(grid, [tiles, 16, 2], "{queries} queries");
+            assert!(
+                4 * 16 + tiles * 16 <= 2 * 132,
+                "{queries} queries: two blocks on each of 132 SMs"
+            );
+        }
     }
 
     #[test]

@@ -88,7 +88,8 @@ impl Variant for BwdTileSort {
 
     fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
         let problem = call.problem;
-        let list_knobs = ListKnobs::of(call, knobs)?;
+        let list_knobs =
+            ListKnobs::of(call, knobs, if problem.dtype() == DType::F32 { 5 } else { 7 })?;
         let samples = SampleStep::of(call, knobs, None)?;
         let pack = PackStep::of(call, knobs)?;
         let piece = knobs.get(PIECE.name).unwrap_or(1024);
@@ -138,7 +139,7 @@ impl Variant for BwdTileSort {
         if call.gradients().of_samples() {
             pipeline.launch("samples", samples.geometry);
         }
-        let mut chosen = vec![(PIECE.name, piece), ("FEW", 0), pack.knob()];
+        let mut chosen = vec![(PIECE.name, piece), ("FEW", 0), ("PAIRED", 0), pack.knob()];
         chosen.extend(list_knobs.values());
         chosen.extend(samples.knobs);
         Ok(Configuration {

@@ -13,7 +13,6 @@ const TILE_SIDE: usize = 4;
 const SLICE_CHANNELS: usize = 32;
 const SLICE_SUMS: usize = TILE_SIDE * TILE_SIDE * SLICE_CHANNELS;
 const GATHER_WARPS: usize = 4;
-const GROUP_TILES: usize = 4;
 const PIECE_BYTES: usize = 16;
 /// Rows of an SM up to which entries are long.
 const FEW_ROWS: u64 = 64;
@@ -32,7 +31,7 @@ pub(super) const ENTRY_BYTES: Knob = Knob {
 };
 pub(super) const GATHER_BLOCKS: Knob = Knob {
     name: "GATHER_BLOCKS",
-    values: &[5, 7],
+    values: &[5, 6, 7],
     meaning: "blocks of the step gather that must fit an SM: caps the registers",
 };
 
@@ -104,30 +103,35 @@ impl ListSizes {
 
     /// The step gather where lists are cut: a warp per piece.
     pub(super) fn gather_pieces(&self, dtype: DType) -> Result<LaunchGeometry, String> {
-        self.gather(dtype, self.max_pieces)
+        self.gather(dtype, self.max_pieces, true)
     }
 
-    /// The step gather where they are not: a warp per group of tiles, several tiles where few entries are
-    /// expected and `groups` says so. Levels are along z.
+    /// The step gather where they are not: a warp per group of tiles, levels along z. Where few entries are expected
+    /// a group is several tiles, if `groups` has the samples of a tile up to which two of them are one.
     pub(super) fn gather_groups(
         &self,
         problem: &Problem,
-        groups: bool,
+        groups: Option<usize>,
     ) -> Result<LaunchGeometry, String> {
         let of_level = |(level, tiles): (usize, usize)| {
             let samples = problem.queries() * problem.level_samples(level).len();
-            let is_sparse = groups && samples / GROUP_TILES <= tiles;
-            tiles.div_ceil(if is_sparse { GROUP_TILES } else { 1 })
+            tiles.div_ceil(match groups {
+                Some(_) if samples <= 4 * tiles => 4,
+                Some(paired) if samples <= paired * tiles => 2,
+                _ => 1,
+            })
         };
         let widest = level_tiles(problem).enumerate().map(of_level).max().unwrap_or(0);
-        let mut geometry = self.gather(problem.dtype(), widest)?;
+        let mut geometry = self.gather(problem.dtype(), widest, false)?;
         geometry.grid[2] *= problem.levels().len() as u32;
         Ok(geometry)
     }
 
-    fn gather(&self, dtype: DType, warps: usize) -> Result<LaunchGeometry, String> {
+    fn gather(&self, dtype: DType, warps: usize, is_cut: bool) -> Result<LaunchGeometry, String> {
         const TENT_BYTES: usize = 2 * TILE_SIDE * 36 * 4;
         let stage = 32 * SLICE_CHANNELS * dtype.size_bytes() + TENT_BYTES;
+        let spares = dtype == DType::F32 && !is_cut;
+        let warp_bytes = if spares { stage + SLICE_SUMS * 4 } else { 2 * stage };
         let blocks =
             u32::try_from(warps.div_ceil(GATHER_WARPS)).ok().filter(|&blocks| blocks < 1 << 31);
         Ok(LaunchGeometry {
@@ -137,7 +141,7 @@ impl ListSizes {
                 self.slices as u32,
             ],
             block: [32 * GATHER_WARPS as u32, 1, 1],
-            shared_bytes: (GATHER_WARPS * 2 * stage) as u32,
+            shared_bytes: (GATHER_WARPS * warp_bytes) as u32,
             cluster: 1,
             overlaps: false,
         })
@@ -152,7 +156,12 @@ pub(super) struct ListKnobs {
 }
 
 impl ListKnobs {
-    pub(super) fn of(call: &Call<'_>, knobs: &KnobChoices) -> Result<Self, String> {
+    /// `gather_blocks` unless the caller wants other ones.
+    pub(super) fn of(
+        call: &Call<'_>,
+        knobs: &KnobChoices,
+        gather_blocks: i64,
+    ) -> Result<Self, String> {
         let problem = call.problem;
         let deterministic = call.backward.is_some_and(|call| call.mode == Mode::Deterministic);
         let ordered = knobs.get(ORDERED.name).map_or(deterministic, |value| value == 1);
@@ -177,8 +186,7 @@ impl ListKnobs {
             None if fits_short => 8,
             None => 16,
         };
-        let default = if problem.dtype() == DType::F32 { 5 } else { 7 };
-        let gather_blocks = knobs.get(GATHER_BLOCKS.name).unwrap_or(default);
+        let gather_blocks = knobs.get(GATHER_BLOCKS.name).unwrap_or(gather_blocks);
         Ok(Self { ordered, entry_bytes, gather_blocks: gather_blocks.unsigned_abs() as usize })
     }
 
