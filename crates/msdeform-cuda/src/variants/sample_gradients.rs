@@ -1,6 +1,6 @@
 //! How `kernels/sample_gradients.cuh` is launched; the same arithmetic as at its top.
 
-use msdeform::{DType, Problem, ValueLayout};
+use msdeform::{DType, Mode, Problem, ValueLayout};
 
 use super::chunked_sample::queries_are_pixels;
 use super::{Call, Knob, KnobChoices};
@@ -80,9 +80,13 @@ impl SampleStep {
         let slabs = problem.batch() * (problem.heads() / warp_heads);
         let busy_items = (warps / item_parts).max(1);
         let full = busy_items * item;
+        // A sort that ranks its samples is what takes longest: other blocks should leave it alone.
+        let is_fast = call.backward.is_none_or(|backward| backward.mode == Mode::Fast);
         let (width, height) = match shared_launch {
             // In steps, so that few sizes of a batch compile a kernel of their own.
-            Some(_) if !packed => (one_wave(call, slabs).next_multiple_of(2 * item).min(full), 1),
+            Some(_) if !packed && is_fast => {
+                (one_wave(call, slabs).next_multiple_of(2 * item).min(full), 1)
+            }
             Some(_) => (full, 1),
             None if few => (full, 1),
             None => (item.max(8), (full / item.max(8)).max(1)),
