@@ -92,20 +92,27 @@ def rt_detr(version: str = "RTDetr") -> Any:
     return getattr(transformers, f"{version}Model")(config)
 
 
+def small_swin(*stages: str) -> Any:
+    """Configures a backbone that hands out these stages."""
+    from transformers import SwinConfig
+
+    return SwinConfig(
+        image_size=64,
+        embed_dim=8,
+        depths=[1, 1, 1, 1],
+        num_heads=[1, 1, 2, 2],
+        window_size=4,
+        drop_path_rate=0.0,
+        out_features=list(stages),
+    )
+
+
 def mask2former() -> Any:
-    from transformers import Mask2FormerConfig, Mask2FormerModel, SwinConfig
+    from transformers import Mask2FormerConfig, Mask2FormerModel
 
     return Mask2FormerModel(
         Mask2FormerConfig(
-            backbone_config=SwinConfig(
-                image_size=64,
-                embed_dim=8,
-                depths=[1, 1, 1, 1],
-                num_heads=[1, 1, 2, 2],
-                window_size=4,
-                drop_path_rate=0.0,
-                out_features=["stage1", "stage2", "stage3", "stage4"],
-            ),
+            backbone_config=small_swin("stage1", "stage2", "stage3", "stage4"),
             backbone=None,
             use_pretrained_backbone=False,
             feature_size=32,
@@ -126,20 +133,12 @@ class GroundingDino(torch.nn.Module):
     """The model and a text to look for."""
 
     def __init__(self) -> None:
-        from transformers import BertConfig, GroundingDinoConfig, GroundingDinoModel, SwinConfig
+        from transformers import BertConfig, GroundingDinoConfig, GroundingDinoModel
 
         super().__init__()
         self.model = GroundingDinoModel(
             GroundingDinoConfig(
-                backbone_config=SwinConfig(
-                    image_size=64,
-                    embed_dim=8,
-                    depths=[1, 1, 1, 1],
-                    num_heads=[1, 1, 2, 2],
-                    window_size=4,
-                    drop_path_rate=0.0,
-                    out_features=["stage2", "stage3", "stage4"],
-                ),
+                backbone_config=small_swin("stage2", "stage3", "stage4"),
                 backbone=None,
                 use_pretrained_backbone=False,
                 text_config=BertConfig(

@@ -89,24 +89,14 @@ pub fn cells_of(row: &Row) -> [String; 10] {
 /// A setting other than a rung's own stands in the README if it takes less than this of its time.
 const WORTH_A_ROW: f64 = 0.98;
 
-/// Headings of the table for the README, which are some of [`HEADINGS`].
-const README_HEADINGS: [&str; 9] = [
-    "rung",
-    "source",
-    "us uniform",
-    "us local",
-    "speed-up",
-    "TFLOP/s",
-    "L1 hit",
-    "bank conflicts",
-    "rel L2",
-];
-
 /// The table for the README: every rung as it sets itself up, followed by its best other setting where that is
 /// faster by more than noise, whatever the locations and the layout. Names link to their pages under `pages`.
 #[must_use]
 pub fn readme_markdown(rows: &[Row], pages: &str) -> String {
-    let mut out = head(&README_HEADINGS);
+    // Times with a border are on the pages.
+    let shown = |heading: &str| heading != "us local, border";
+    let headings: Vec<&str> = HEADINGS.into_iter().filter(|heading| shown(heading)).collect();
+    let mut out = head(&headings);
     for row in rows.iter().filter(|row| row.is_default()) {
         let best = rows
             .iter()
@@ -115,7 +105,7 @@ pub fn readme_markdown(rows: &[Row], pages: &str) -> String {
             .min_by(|(a, _), (b, _)| a.total_cmp(b))
             .filter(|(share, _)| *share < WORTH_A_ROW);
         for row in std::iter::once(row).chain(best.map(|(_, best)| best)) {
-            let cells = linked(row, pages, |heading| README_HEADINGS.contains(&heading));
+            let cells = linked(row, pages, shown);
             line(&mut out, &cells);
         }
     }
