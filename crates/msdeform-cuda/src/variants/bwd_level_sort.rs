@@ -71,8 +71,8 @@ static KNOBS: &[Knob] = &[
 
 /// Warps of a block in the step sort. A constant, because the order of the lists depends on it.
 const SORT_WARPS: usize = 16;
-/// Samples of a level up to which half precision sums short lists of several tiles together.
-const GROUPED_SAMPLES: usize = 2048;
+/// Samples of a level beyond which its lists are taken to be long.
+const DENSE_SAMPLES: usize = 2048;
 /// Samples of one level of an (image, head): beyond, a list that is not cut takes too long.
 const MAX_LEVEL_SAMPLES: usize = 1 << 16;
 
@@ -128,8 +128,10 @@ impl Variant for BwdLevelSort {
 
     fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
         let problem = call.problem;
+        // By the samples alone, so that another image compiles nothing; what each choice brings is in
+        // docs/kernels/bwd_level_sort.md.
         let (is_single, is_dense) =
-            (problem.dtype() == DType::F32, level_samples(call) > GROUPED_SAMPLES);
+            (problem.dtype() == DType::F32, level_samples(call) > DENSE_SAMPLES);
         let gather_blocks = match (is_single, is_dense) {
             (true, true) => 5,
             (true, false) => 6,
@@ -144,12 +146,11 @@ impl Variant for BwdLevelSort {
             && knobs.get(SAMPLE_WARPS.name).is_none();
         let samples = SampleStep::of(call, knobs, together.then_some(SORT_WARPS))?;
         let pack = PackStep::of(call, knobs)?;
-        // In half precision tensor cores are quicker from three samples of a tile on. By the samples alone, so that another
-        // image compiles nothing (docs/kernels/bwd_level_sort.md).
-        let few = knobs.get(FEW.name).unwrap_or(if is_dense && !is_single { 0 } else { 32 });
+        // In half precision tensor cores are quicker from three samples of a tile on, and a short gather makes the sort count.
+        let (few, ahead) = if is_dense && !is_single { (0, 2) } else { (32, 1) };
+        let few = knobs.get(FEW.name).unwrap_or(few);
+        let ahead = knobs.get(SORT_AHEAD.name).unwrap_or(ahead);
         let paired = knobs.get(PAIRED.name).unwrap_or(if is_single { 8 } else { 0 });
-        let ahead =
-            knobs.get(SORT_AHEAD.name).unwrap_or(if is_dense && !is_single { 2 } else { 1 });
         let overlaps = knobs.get(OVERLAP.name).unwrap_or(1) == 1 && call.device.overlaps_launches;
         let mut pipeline = Pipeline::default();
         pack.queue(problem, &mut pipeline);

@@ -59,7 +59,7 @@ impl SampleStep {
         let shares_lines = packed && problem.layout() == ValueLayout::Interleaved;
         let warp_heads = if shares_lines && problem.heads().is_multiple_of(2) { 2 } else { 1 };
         let quads = problem.samples().div_ceil(4);
-        // A warp has to wait for every pair of samples: with few rows two of them share one.
+        // A warp waits for every pair of samples of its rows: where rows are few, two warps share one.
         let is_tiny = shared_launch.is_some() && call.rows() <= rows_per_device(call, 64);
         let spread = knobs.get(SPREAD.name).unwrap_or(if is_tiny && !packed { 2 } else { 0 });
         let full_stage = quads.min(row_lanes);
@@ -87,9 +87,8 @@ impl SampleStep {
             Some(_) if !packed && is_fast => {
                 (one_wave(call, slabs).next_multiple_of(2 * item).min(full), 1)
             }
-            Some(_) => (full, 1),
-            None if few => (full, 1),
-            None => (item.max(8), (full / item.max(8)).max(1)),
+            _ if few || shared_launch.is_some() => (full, 1),
+            _ => (item.max(8), (full / item.max(8)).max(1)),
         };
         let knob = |knob: Knob, default: usize| {
             knobs.get(knob.name).and_then(|value| usize::try_from(value).ok()).unwrap_or(default)
