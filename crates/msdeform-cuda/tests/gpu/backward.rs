@@ -2,14 +2,16 @@
 
 use half::f16;
 use libtest_mimic::Trial;
-use msdeform::{DType, Direction, Element, Error as ProblemError, Mode, Problem, ValueLayout};
+use msdeform::{
+    DType, Direction, Element, Error as ProblemError, Mode, Problem, ProblemBuilder, ValueLayout,
+};
 use msdeform_cuda::variants::Variant;
 use msdeform_cuda::{
     BackwardOptions, BackwardPlan, DeviceBuffer, Error, Gradients, Graph, OutputStrides,
     PlanOptions, REGISTRY, Stream, ValueStrides, WORKSPACE_ALIGNMENT, Workspace,
 };
 
-use crate::cases::{FORMATS, for_formats, problems, with_gaps};
+use crate::cases::{FORMATS, SPARSE, for_formats, problems, with_gaps};
 use crate::conformance::shared_engine;
 use crate::gradients::BackwardCase;
 use crate::{Outcome, engine, ensure};
@@ -39,6 +41,7 @@ pub fn trials() -> Vec<Trial> {
         trials.push(test("strides_of_the_output_gradient", upstream_strides));
         trials.push(test("a_nan_query_stays_among_its_samples", one_nan));
         trials.push(test("every_run_has_the_same_bits_if_promised", same_bits));
+        trials.push(test("calls_back_to_back_do_not_mix", back_to_back));
     }
     trials.extend([
         Trial::test("backward::finite_differences_agree", finite_differences),
@@ -102,16 +105,20 @@ fn run<V: Element, S: Element>(case: &BackwardCase<V, S>, options: &BackwardOpti
 
 /// The worst contention: every sample between the same four pixels.
 fn one_place(variant: &'static dyn Variant) -> Outcome {
-    fn crowded<V: Element>(variant: &dyn Variant) -> Outcome {
-        let builder = Problem::builder().heads(2).channels(32).queries(3000).points(4);
-        let problem = builder.levels([(13, 21), (5, 7)]).dtype(V::DTYPE).build()?;
+    fn crowded<V: Element>(variant: &dyn Variant, problem: ProblemBuilder) -> Outcome {
+        let problem = problem.heads(2).channels(32).points(4).dtype(V::DTYPE).build()?;
         let mut case = BackwardCase::<V, V>::new(&problem, 4);
         case.inputs.locations.fill(V::from_f32(0.40625));
         case.expect();
-        run(&case, &named(variant))
+        run(&case, &named(variant)).map_err(|error| format!("{problem}: {error:?}").into())
     }
-    crowded::<f32>(variant)?;
-    crowded::<f16>(variant)
+    let dense = Problem::builder().queries(3000).levels([(13, 21), (5, 7)]);
+    let sparse = |queries: usize| Problem::builder().queries(queries).levels(SPARSE);
+    for problem in [dense, sparse(9), sparse(12), sparse(40)] {
+        crowded::<f32>(variant, problem.clone())?;
+        crowded::<f16>(variant, problem)?;
+    }
+    Ok(())
 }
 
 fn subsets(variant: &'static dyn Variant) -> Outcome {
@@ -158,7 +165,14 @@ fn upstream_strides(variant: &'static dyn Variant) -> Outcome {
 }
 
 fn one_nan(variant: &'static dyn Variant) -> Outcome {
-    let mut case = BackwardCase::<f32, f32>::new(&ordinary(), 6);
+    let sparse = Problem::builder().batch(2).heads(4).channels(32).queries(11).points(4);
+    let sparse = sparse.levels(SPARSE).build()?;
+    one_nan_in(variant, &ordinary())?;
+    one_nan_in(variant, &sparse)
+}
+
+fn one_nan_in(variant: &dyn Variant, problem: &Problem) -> Outcome {
+    let mut case = BackwardCase::<f32, f32>::new(problem, 6);
     let row = case.problem.heads() * case.problem.channels();
     case.grad_output[7 * row..8 * row].fill(f32::NAN);
     case.expect();
@@ -194,6 +208,39 @@ fn same_bits(variant: &'static dyn Variant) -> Outcome {
         ensure!(*first.get_or_insert_with(|| bits.clone()) == bits, "run {run} has other bits");
         if run == 0 {
             case.check(&found)?;
+        }
+    }
+    Ok(())
+}
+
+/// Launches of a call overlap, and calls share a workspace: nothing of one call may reach the next. Two of them alternate,
+/// many in flight, and each must give the bits that it gives alone.
+fn back_to_back(variant: &'static dyn Variant) -> Outcome {
+    if !variant.is_deterministic() {
+        return Ok(());
+    }
+    let engine = shared_engine()?;
+    let stream = Stream::new(engine.context())?;
+    let builder = Problem::builder().batch(2).heads(2).channels(32).queries(300).points(4);
+    let problem = builder.levels([(50, 84), (25, 42), (13, 21)]).build()?;
+    let options = BackwardOptions { mode: Mode::Deterministic, ..named(variant) };
+    let mut plan = BackwardPlan::new(&engine, &problem, &options)?;
+    let mut calls = Vec::new();
+    for seed in [31, 32] {
+        let mut resident = BackwardCase::<f32, f32>::new(&problem, seed).upload(&stream)?;
+        resident.run(&stream, &mut plan)?;
+        let alone = resident.download(&stream)?.bits();
+        calls.push((resident, alone));
+    }
+    for round in 0..50 {
+        for _ in 0..4 {
+            for (resident, _) in &mut calls {
+                resident.run(&stream, &mut plan)?;
+            }
+        }
+        for (resident, alone) in &calls {
+            let bits = resident.download(&stream)?.bits();
+            ensure!(bits == *alone, "round {round}: a call has other bits than alone");
         }
     }
     Ok(())

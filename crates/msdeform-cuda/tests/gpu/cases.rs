@@ -3,6 +3,9 @@
 use msdeform::{DType, Element, Problem, ProblemBuilder, ValueLayout, reference};
 
 /// Problems by name. Small: the f64 reference computes each of them.
+/// Levels with far more pixels than a few queries have samples.
+pub const SPARSE: [(i64, i64); 3] = [(40, 30), (23, 50), (6, 10)];
+
 pub fn problems() -> Vec<(&'static str, ProblemBuilder)> {
     let base = || Problem::builder().batch(2).heads(3).channels(16).queries(37);
     let pyramid = [(12, 20), (6, 10), (3, 5), (2, 3)];
@@ -16,6 +19,7 @@ pub fn problems() -> Vec<(&'static str, ProblemBuilder)> {
         ("odd_channels", base().channels(33).levels(pyramid).points(2)),
         ("one_channel", base().channels(1).levels(pyramid).points(2)),
         ("many_channels", base().channels(520).queries(5).levels(pyramid).points(2)),
+        ("sparse", base().heads(8).channels(32).queries(11).levels(SPARSE).points(4)),
         ("one_of_everything", Problem::builder().queries(1).levels([(1, 1)]).points(1)),
         ("one_pixel_levels", base().levels([(1, 1), (1, 9), (9, 1)]).points(4)),
         ("points_per_level", base().levels(pyramid).points_per_level([5, 0, 1, 9])),

@@ -134,6 +134,13 @@ const BACKWARD_SCENES: &[Scene] = &[
         ..ORDINARY
     },
     Scene { name: "all in one place", queries: 40, locations: Locations::OnePlace, ..ORDINARY },
+    Scene {
+        name: "all in one place of a large level",
+        queries: 12,
+        sizes: &[(15, 17)],
+        locations: Locations::OnePlace,
+        ..ORDINARY
+    },
     Scene { name: "zero weights", queries: 3, zero_weights: true, ..ORDINARY },
     Scene { name: "one query is NaN", queries: 5, upstream: Upstream::OneNan, ..ORDINARY },
     Scene { name: "an expanded gradient", upstream: Upstream::Expanded, ..ORDINARY },
