@@ -15,6 +15,9 @@ MSDA_DEVICE unsigned shared_address(const void* shared) {
 MSDA_DEVICE void store_shared(unsigned address, float value) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
+MSDA_DEVICE void load_shared(Packet<4>& packet, unsigned address) {
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(packet.word[0]) : "r"(address) : "memory");
+}
 MSDA_DEVICE void load_shared(Packet<8>& packet, unsigned address) {
     asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
                  : "=r"(packet.word[0]), "=r"(packet.word[1])
@@ -184,8 +187,20 @@ MSDA_DEVICE unsigned load_acquire(const unsigned* flag) {
     asm volatile("ld.acquire.gpu.b32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
     return value;
 }
+MSDA_DEVICE unsigned long long load_acquire(const unsigned long long* flag) {
+    unsigned long long value;
+    asm volatile("ld.acquire.gpu.b64 %0, [%1];" : "=l"(value) : "l"(flag) : "memory");
+    return value;
+}
 MSDA_DEVICE void store_release(unsigned* flag, unsigned value) {
     asm volatile("st.release.gpu.b32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+}
+
+// A release in two parts, for many flags: who sees what is stored with store_flag after a fence sees everything that this
+// thread, or its block before a barrier, wrote before the fence.
+MSDA_DEVICE void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+MSDA_DEVICE void store_flag(unsigned long long* flag, unsigned long long value) {
+    asm volatile("st.relaxed.gpu.b64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
 }
 
 // The same within a block: cheaper, enough for flags in shared memory.

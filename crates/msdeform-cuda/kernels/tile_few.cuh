@@ -1,96 +1,32 @@
 // Sums of short lists, entry by entry.
 //
 // A stage of tile_products.cuh and the waiting for memory cost the same for one entry as for 32. Here a warp owns several
-// neighbouring tiles of one level with up to 32 entries in all, waits once for their entries and once for their rows, and
-// adds entry by entry into sums in shared memory: a quarter of the warp owns a corner, a lane of it four channels. Lane i
-// has prepared entry i: the weights of its corners, and where their sums lie. Only corners are added, so nothing has to be
-// computed again where a row is not finite.
+// neighbouring tiles of one level, waits once for 32 of their entries and once for their rows, and adds entry by entry: a lane
+// owns a chunk of some pixels' channels, in registers, and stores it as it is. Lane i has prepared entry i: its tents, as in
+// tile_products.cuh, and its row by an asynchronous copy.
+//
+// Tents are zero where a pixel is no corner, and zero times a row that is not finite is NaN: then the group is summed again,
+// corner by corner.
 #pragma once
 
 #include "tile_products.cuh"
 
 namespace msda {
 
-// A tile's pixels in 16-byte chunks: in pass k a lane has chunk lane % ROW_CHUNKS of pixel
-// lane / ROW_CHUNKS + k ROWS_AT_ONCE.
-constexpr int PASSES = TILE_PIXELS / ROWS_AT_ONCE;
-constexpr int PASS_ROWS = ROWS_AT_ONCE / TILE_SIDE;
-static_assert(PASS_ROWS * TILE_SIDE == ROWS_AT_ONCE, "a pass is whole rows of pixels");
+using LaneSums = float[PASSES][CHUNK_ELEMENTS];
 
-// How a lane writes the tiles of one level, slab and slice.
-struct TileStores {
-    unsigned char* first;  // its chunk of its first pixel of the tile at the level's first pixel
-    long long pass_bytes;
-    int row_pitch;
-    int columns;  // of pixels from this lane's on, in the level
-    int rows;
-    bool exists;  // a slice may be cut short
-
-    // chunk_of_pixel(pixel, chunk) says what; it is asked for every pixel, also beyond the level.
-    template <typename Chunk>
-    MSDA_DEVICE void store_tile(const TilePlace& place, Chunk chunk_of_pixel) const {
-        const int lane = threadIdx.x % 32;
-        const unsigned pixel = place.y * row_pitch + place.x;
-        unsigned char* at = first + static_cast<unsigned long long>(pixel) * PIXEL_BYTES;
-        const bool writes = exists && place.x < columns;
-#pragma unroll
-        for (int k = 0; k < PASSES; ++k) {
-            const Packet16 packet = chunk_of_pixel(lane / ROW_CHUNKS + k * ROWS_AT_ONCE, lane % ROW_CHUNKS);
-            if (writes && place.y + k * PASS_ROWS < rows) store_streaming(at + k * pass_bytes, packet);
-        }
-    }
-
-    // Zeros for a tile that no sample touches.
-    MSDA_DEVICE void clear_tile(const TilePlace& place) const {
-        store_tile(place, [](int, int) { return Packet16{}; });
-    }
-};
-MSDA_DEVICE TileStores tile_stores(const BackwardParams& params, int slab, int slice, int level) {
-    const int lane = threadIdx.x % 32;
-    const int chunk = lane % ROW_CHUNKS, x = lane / ROW_CHUNKS % TILE_SIDE, y = lane / ROW_CHUNKS / TILE_SIDE;
-    const LevelGeometry& geometry = params.level[level];
-    TileStores stores;
-    stores.first = grad_pixel(params, slab, slice, {level, 0, 0}, x, y) + chunk * 16;
-    stores.pass_bytes = static_cast<long long>(PASS_ROWS) * geometry.row_pitch * PIXEL_BYTES;
-    stores.row_pitch = geometry.row_pitch;
-    stores.columns = geometry.width - x;
-    stores.rows = geometry.height - y;
-    stores.exists = CHUNKS % ROW_CHUNKS == 0 || slice * ROW_CHUNKS + chunk < CHUNKS;
-    return stores;
-}
-
-constexpr int LANE_CHANNELS = 4;
 struct FewMemory {
     unsigned char rows[CHUNK][ROW_BYTES];
-    Packet16 sums[SLICE_SUMS / 4];
-    Packet16 weights[CHUNK];  // of corner 2 * bottom + right
-    Packet16 places[CHUNK];   // of its pixel in `sums`, in bytes; negative: another tile's
+    Packet16 columns[CHUNK];  // tents of an entry along x
+    Packet16 lines[CHUNK];    // along y, times its attention weight
 };
 static_assert(sizeof(FewMemory) <= WARP_BYTES, "fits where stages do");
 
-MSDA_DEVICE void place_corners(const Entry& entry, FewMemory& memory) {
-    const float column = floor_near(entry.x), row = floor_near(entry.y);
-    const float right = entry.x - column, bottom = entry.y - row;
-    const int x = static_cast<int>(column), y = static_cast<int>(row);
-    Packet16 weights, places;
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-        const int pixel_x = x + c % 2, pixel_y = y + c / 2;
-        const bool owned = (pixel_x | pixel_y) >= 0 && pixel_x < TILE_SIDE && pixel_y < TILE_SIDE;
-        const int place = (pixel_y * TILE_SIDE + pixel_x) * (SLICE_CHANNELS * 4);
-        weights.word[c] = float_to_bits(entry.attention * (c % 2 ? right : 1.0f - right) *
-                                        (c / 2 ? bottom : 1.0f - bottom));
-        places.word[c] = static_cast<unsigned>(owned ? place : -1);
-    }
-    memory.weights[threadIdx.x % 32] = weights;
-    memory.places[threadIdx.x % 32] = places;
-}
-
-// Brings the entries, one to each lane, and their rows; the sums are zero then.
+// Up to 32 entries, one to each lane: writes their tents and starts copying their rows.
 MSDA_DEVICE void stage_few(const GradRows& grad, int count, const EntryPacket* entries, FewMemory& memory) {
     const int lane = threadIdx.x % 32;
     EntryPacket packet = {};
-    if (lane < count) load_streaming(packet, entries + lane);
+    if (lane < count) load_entry(packet, entries + lane);
     const Entry own = unpack_entry(packet);
     const unsigned offset = own.query * grad.query_chunks;
     const unsigned copies = shared_address(memory.rows) + lane * 16;
@@ -104,75 +40,143 @@ MSDA_DEVICE void stage_few(const GradRows& grad, int count, const EntryPacket* e
         copy_async_or_zero(copies + i * 32 * 16, from, entry < count && exists);
     }
     copy_async_commit();
-    place_corners(own, memory);
+    Packet16 columns, lines;
 #pragma unroll
-    for (int i = 0; i < SLICE_SUMS / 4; i += 32) memory.sums[i + lane] = Packet16{};
+    for (int p = 0; p < TILE_SIDE; ++p) {
+        columns.word[p] = float_to_bits(tent_weight(own.x, p));
+        lines.word[p] = float_to_bits(own.attention * tent_weight(own.y, p));
+    }
+    memory.columns[lane] = columns;
+    memory.lines[lane] = lines;
+}
+
+MSDA_DEVICE void add_entry(const FewMemory& memory, int slot, LaneSums& sums) {
+    const int lane = threadIdx.x % 32;
+    const int pixel = lane / ROW_CHUNKS;  // of pass 0
+    const float column = bits_to_float(memory.columns[slot].word[pixel % TILE_SIDE]);
+    float elements[CHUNK_ELEMENTS];
+    unpack<ValueStorage, CHUNK_ELEMENTS>(reinterpret_cast<const Packet16*>(memory.rows[slot])[lane % ROW_CHUNKS],
+                                         elements);
+#pragma unroll
+    for (int k = 0; k < PASSES; ++k) {
+        const float weight =
+            column * bits_to_float(memory.lines[slot].word[pixel / TILE_SIDE + k * PASS_ROWS]);
+#pragma unroll
+        for (int i = 0; i < CHUNK_ELEMENTS; ++i) sums[k][i] = fmaf(weight, elements[i], sums[k][i]);
+    }
+}
+
+// The definition, corner by corner, where a sum is not finite.
+MSDA_DEVICE void add_entry_exactly(const Entry& entry, const GradRows& grad, LaneSums& sums) {
+    const int lane = threadIdx.x % 32;
+    const int pixel = lane / ROW_CHUNKS;
+    Packet16 row = {};
+    if (CHANNELS % SLICE_CHANNELS == 0 || lane % ROW_CHUNKS < grad.chunks) {
+        load_readonly(row, grad.lane_chunk + static_cast<unsigned long long>(entry.query * grad.query_chunks) * 16);
+    }
+    float elements[CHUNK_ELEMENTS];
+    unpack<ValueStorage, CHUNK_ELEMENTS>(row, elements);
+    const float column = tent_weight(entry.x, pixel % TILE_SIDE);
+#pragma unroll
+    for (int k = 0; k < PASSES; ++k) {
+        const int line = pixel / TILE_SIDE + k * PASS_ROWS;
+        const float weight = entry.attention * (column * tent_weight(entry.y, line));
+        if (!is_corner(entry.x, pixel % TILE_SIDE) || !is_corner(entry.y, line)) continue;
+#pragma unroll
+        for (int i = 0; i < CHUNK_ELEMENTS; ++i) sums[k][i] = fmaf(weight, elements[i], sums[k][i]);
+    }
+}
+
+// A group of neighbouring tiles of a level whose lists follow each other.
+struct TileGroup {
+    TilePlace place;  // of its first tile
+    int tiles;
+    unsigned counts;  // in lane i the entries of tile i
+    int count;        // of all of them
+    const EntryPacket* entries;
+
+    // Calls visit(place, first, end) for each tile and its entries, the same for all lanes.
+    template <typename Visit>
+    MSDA_DEVICE void for_each_tile(int width, Visit visit) const {
+        TilePlace at = place;
+        int first = 0;
+#pragma unroll 1
+        for (int tile = 0; tile < tiles; ++tile) {
+            const int end = first + static_cast<int>(shuffle(counts, tile));
+            visit(at, first, end);
+            first = end;
+            at.x += TILE_SIDE;
+            if (at.x >= width) {
+                at.x = 0;
+                at.y += TILE_SIDE;
+            }
+        }
+    }
+};
+
+// Where a lane reads and writes, whatever its group.
+struct FewLane {
+    GradRows grad;
+    TileStores stores;
+    int width;  // of the level
+};
+MSDA_DEVICE FewLane few_lane(const BackwardParams& params, int slab, int slice, int level) {
+    return {grad_rows(params, slab, slice), tile_stores(params, slab, slice, level), params.level[level].width};
+}
+
+MSDA_DEVICE void sum_few(const FewLane& lane, const TileGroup& group, FewMemory& memory) {
+    const GradRows& grad = lane.grad;
+    const TileStores& stores = lane.stores;
+    const int width = lane.width;
+    int staged = at_most(group.count, CHUNK);
+    if (group.count > 0) stage_few(grad, staged, group.entries, memory);
+    group.for_each_tile(width, [&](const TilePlace& place, int first, int end) {
+        if (first == end) stores.clear_tile(place);
+    });
+    if (group.count == 0) return;
     copy_async_wait<0>();
     sync_warp();
-}
-
-// Adds entries first .. end - 1, the same for all lanes.
-MSDA_DEVICE void add_few(int first, int end, FewMemory& memory) {
-    using RowPart = Packet<LANE_CHANNELS * ValueStorage::BYTES>;
-    const int corner = threadIdx.x % 32 / 8, part = threadIdx.x % 8;
-    unsigned char* sums = reinterpret_cast<unsigned char*>(memory.sums) + part * 16;
-#pragma unroll 2
-    for (int e = first; e < end; ++e) {
-        const int place = static_cast<int>(memory.places[e].word[corner]);
-        const float weight = bits_to_float(memory.weights[e].word[corner]);
-        float elements[LANE_CHANNELS];
-        unpack<ValueStorage, LANE_CHANNELS>(reinterpret_cast<const RowPart*>(memory.rows[e])[part], elements);
-        if (place >= 0) {
-            Packet16& at = *reinterpret_cast<Packet16*>(sums + place);
-            Packet16 sum = at;
-#pragma unroll
-            for (int i = 0; i < LANE_CHANNELS; ++i) {
-                sum.word[i] = float_to_bits(fmaf(weight, elements[i], bits_to_float(sum.word[i])));
-            }
-            at = sum;
-        }
-        sync_warp();  // the next entry's corners are other lanes'
-    }
-}
-
-// `counts` has the entries of tile i in lane i; they follow each other from `entries` on.
-MSDA_DEVICE void sum_few(const BackwardParams& params, int slab, int slice, TilePlace place, int tiles,
-                         unsigned counts, int count, const EntryPacket* entries, FewMemory& memory) {
-    if (count > 0) stage_few(grad_rows(params, slab, slice), count, entries, memory);
-    const TileStores stores = tile_stores(params, slab, slice, place.level);
-    const int width = params.level[place.level].width;
-    int e = 0;
+    float zero = 0.0f;  // NaN if any sum is not finite
+    const auto store = [&](const TilePlace& place, const LaneSums& sums) {
+        stores.store_tile(place, [&](int k) {
+            Packet16 packed;
+            pack<ValueStorage, CHUNK_ELEMENTS>(sums[k], packed);
+            return packed;
+        });
+    };
+    group.for_each_tile(width, [&](const TilePlace& place, int first, int end) {
+        if (first == end) return;
+        LaneSums sums = {};
 #pragma unroll 1
-    for (int tile = 0; tile < tiles; ++tile) {
-        const int end = e + static_cast<int>(shuffle(counts, tile));
-        if (e == end) {
-            stores.clear_tile(place);
-        } else {
-            add_few(e, end, memory);
-            // Leaves zeros for the next tile.
-            stores.store_tile(place, [&](int pixel, int chunk) {
-                float elements[CHUNK_ELEMENTS];
-#pragma unroll
-                for (int p = 0; p < CHUNK_ELEMENTS / 4; ++p) {
-                    Packet16& four =
-                        memory.sums[(pixel * SLICE_CHANNELS + chunk * CHUNK_ELEMENTS) / 4 + p];
-#pragma unroll
-                    for (int i = 0; i < 4; ++i) elements[4 * p + i] = bits_to_float(four.word[i]);
-                    four = Packet16{};
-                }
-                Packet16 packed;
-                pack<ValueStorage, CHUNK_ELEMENTS>(elements, packed);
-                return packed;
-            });
-            sync_warp();
+        while (first < end) {
+            if (first == staged) {
+                sync_warp();  // all have read what is there
+                stage_few(grad, at_most(group.count - staged, CHUNK), group.entries + staged, memory);
+                copy_async_wait<0>();
+                sync_warp();
+                staged = at_most(group.count, staged + CHUNK);
+            }
+            const int stop = at_most(end, staged);
+#pragma unroll 2
+            for (; first < stop; ++first) add_entry(memory, first % CHUNK, sums);
         }
-        e = end;
-        place.x += TILE_SIDE;
-        if (place.x >= width) {
-            place.x = 0;
-            place.y += TILE_SIDE;
+#pragma unroll
+        for (int i = 0; i < PASSES * CHUNK_ELEMENTS; ++i) {
+            zero = fmaf(sums[i / CHUNK_ELEMENTS][i % CHUNK_ELEMENTS], 0.0f, zero);
         }
-    }
+        store(place, sums);
+    });
+    if (!any_lane(!(zero == 0.0f))) return;
+    group.for_each_tile(width, [&](const TilePlace& place, int first, int end) {
+        LaneSums sums = {};
+#pragma unroll 1
+        for (int e = first; e < end; ++e) {
+            EntryPacket packet;
+            load_entry(packet, group.entries + e);
+            add_entry_exactly(unpack_entry(packet), grad, sums);
+        }
+        store(place, sums);
+    });
 }
 
 }  // namespace msda

@@ -10,11 +10,10 @@
 
 namespace msda {
 
-constexpr int GATHER_WARPS = 4;
+constexpr int WARP_BITS = 2;
+constexpr int GATHER_WARPS = 1 << WARP_BITS;
 constexpr int GATHER_BLOCKS = MSDA_KNOB_GATHER_BLOCKS;  // per SM: caps the registers
-constexpr unsigned FEW_ENTRIES = MSDA_KNOB_FEW;  // of a group of tiles: summed without tensor cores
-static_assert(FEW_ENTRIES <= CHUNK, "a lane holds an entry");
-constexpr int PAIRED_SAMPLES = MSDA_KNOB_PAIRED;  // of a tile, up to which two of them are a group
+constexpr unsigned FEW_ENTRIES = MSDA_KNOB_FEW;         // of a group of tiles: summed without tensor cores
 
 // Sums one piece and puts the result where it belongs; place() says where its tile lies.
 template <typename Place>
@@ -51,53 +50,93 @@ MSDA_DEVICE void gather_pieces(const BackwardParams& params) {
     }
 }
 
-// Tiles of a group: several where few entries are expected, by the samples and tiles of a level alone.
+// Tiles of a group, as a power of two: several where few entries are expected, by the samples and tiles of a level alone.
 constexpr int MAX_GROUP_TILES = 4;
-MSDA_DEVICE int group_tiles(int samples, int tiles) {
-    if (FEW_ENTRIES == 0) return 1;
-    if (samples <= 4 * tiles) return 4;
-    return samples <= PAIRED_SAMPLES * tiles ? 2 : 1;
+MSDA_DEVICE int group_bits(int samples, int tiles) {
+    if (FEW_ENTRIES == 0) return 0;
+    if (samples <= 4 * tiles) return 2;
+    return samples <= 8 * tiles ? 1 : 0;
 }
 
-// Where lists are not cut: a warp per group of neighbouring tiles of a slab (blockIdx.y). blockIdx.z is a slice of a level, the
-// last level first: its lists are the longest, of all slabs they should start first. The grid is as wide as the level with most
-// groups needs it. The same arithmetic as in src/variants/tile_lists.rs.
+// Ends: whoever writes the word is running, since this launch started only after that (level_sort.cuh).
+MSDA_DEVICE ListWord wait_for_list(const ListWord* word) {
+    ListWord seen = load_acquire(word);
+    while (seen == 0) {
+        pause(50);
+        seen = load_acquire(word);
+    }
+    return seen;
+}
+
+// The level of a block. Blocks of the last level come first: its lists are the longest.
+struct GroupBlock {
+    int level;
+    int first_tile;  // of the level, numbered in the slab
+    int level_tiles;
+    int group_bits;
+    int block;  // of the level
+};
+MSDA_DEVICE GroupBlock group_block(const CallShape& shape, int block) {
+    GroupBlock at = {};
+    at.block = block;
+    int first_tile = 0;
+    bool found = false;
+#pragma unroll
+    for (int l = LEVELS - 1; l >= 0; --l) {
+        const int tiles = tiles_of_level(shape.level[l]);
+        const int level_end = l + 1 < LEVELS ? shape.level[l + 1].first_sample : SAMPLES;
+        // Fits: lists.max_entries below 2^32 is checked.
+        const int bits = group_bits(shape.queries * (level_end - shape.level[l].first_sample), tiles);
+        const int blocks = (tiles + (GATHER_WARPS << bits) - 1) >> (WARP_BITS + bits);
+        if (!found) {
+            at.level = l;
+            at.first_tile = first_tile;
+            at.level_tiles = tiles;
+            at.group_bits = bits;
+            found = at.block < blocks;
+            if (!found) at.block -= blocks;
+        }
+        first_tile += tiles;
+    }
+    return at;
+}
+
+// Where lists are not cut: a warp per group of neighbouring tiles. blockIdx.x is a slice of a slab: blocks that start together
+// write the same pixels of different heads. blockIdx.y counts the blocks of all levels. The same arithmetic as in
+// src/variants/tile_lists.rs.
 MSDA_DEVICE void gather_groups(const BackwardParams& params) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int level = LEVELS - 1 - static_cast<int>(blockIdx.z) / SLICES, slice = blockIdx.z % SLICES;
-    const int level_tiles = tiles_of_level(params.level[level]);
-    const int level_end = level + 1 < LEVELS ? params.level[level + 1].first_sample : SAMPLES;
-    // Fits: lists.max_entries below 2^32 is checked.
-    const int samples = params.queries * (level_end - params.level[level].first_sample);
-    const int group = group_tiles(samples, level_tiles);
-    const int first = (static_cast<int>(blockIdx.x) * GATHER_WARPS + warp) * group;  // tile of the level
-    const int tiles = at_most(group, level_tiles - first);
+    const int slab = static_cast<int>(blockIdx.x) / SLICES, slice = static_cast<int>(blockIdx.x) % SLICES;
+    const GroupBlock at = group_block(params, static_cast<int>(blockIdx.y));
+    const int first = (at.block * GATHER_WARPS + warp) << at.group_bits;  // tile of the level
+    const int tiles = at_most(1 << at.group_bits, at.level_tiles - first);
     if (tiles <= 0) return;  // the same for the whole warp
     const TileLists lists = tile_lists(params);
-    const int first_tile = first_tile_of_level(params, level) + first;
-    wait_for_launch_before();  // the lists
-    for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {
-        const Piece* pieces = lists.pieces + slab * lists.max_pieces + first_tile;
-        if (tiles > 1) {
-            const Piece own = lane < tiles ? pieces[lane] : Piece{};
-            unsigned count = own.entries;
+    const ListWord* words = lists.list_words + static_cast<long long>(slab) * lists.tiles + at.first_tile + first;
+    unsigned char* memory = shared_memory() + warp * WARP_BYTES;
+    if (tiles > 1) {
+        ListWord own = lane < tiles ? load_acquire(words + lane) : list_word(0, 0);
+        const FewLane few = few_lane(params, slab, slice, at.level);  // while that is on its way
+        if (own == 0) own = wait_for_list(words + lane);
+        unsigned count = entries_of(own);
 #pragma unroll
-            for (int mask = 1; mask < MAX_GROUP_TILES; mask *= 2) count += shuffle_xor(count, mask);
-            count = shuffle(count, 0);
-            if (count <= FEW_ENTRIES) {
-                sum_few(params, slab, slice, place_in_level(params, level, first), tiles, own.entries,
-                        static_cast<int>(count),
-                        entries_of_slab(lists, slab) + shuffle(own.first_entry, 0),
-                        *reinterpret_cast<FewMemory*>(shared_memory() + warp * WARP_BYTES));
-                sync_warp();  // the next slab's rows come to the same place
-                continue;
-            }
+        for (int mask = 1; mask < MAX_GROUP_TILES; mask *= 2) count += shuffle_xor(count, mask);
+        count = shuffle(count, 0);
+        if (count <= FEW_ENTRIES) {
+            const TileGroup group = {place_in_level(params, at.level, first), tiles, entries_of(own),
+                                     static_cast<int>(count),
+                                     entries_of_slab(lists, slab) + shuffle(first_entry_of(own), 0)};
+            sum_few(few, group, *reinterpret_cast<FewMemory*>(memory));
+            return;
         }
+    }
 #pragma unroll 1
-        for (int tile = 0; tile < tiles; ++tile) {
-            gather_piece(params, lists, slab, slice, pieces[tile],
-                         [&] { return place_in_level(params, level, first + tile); });
-        }
+    for (int tile = 0; tile < tiles; ++tile) {
+        const ListWord word = wait_for_list(words + tile);
+        const unsigned tile_of_slab = at.first_tile + first + tile;
+        const Piece piece = {tile_of_slab, first_entry_of(word), entries_of(word), NO_SLOT};
+        gather_piece(params, lists, slab, slice, piece,
+                     [&] { return place_in_level(params, at.level, first + tile); });
     }
 }
 

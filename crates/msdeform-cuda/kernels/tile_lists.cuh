@@ -5,8 +5,8 @@
 // first. A sample belongs to every tile that one of its corners lies in, so to one, two or four of them,
 // 1.56 on average. The gradient of a tile's pixels is then a sum over its list alone.
 //
-// Requires: chunked_sample.cuh's limits but that levels may be one pixel thin; fewer than 2^32 entries in a slab's lists; with 8-byte entries at
-// most 2^18 queries. Checked by src/variants/tile_lists.rs.
+// Requires: chunked_sample.cuh's limits but that levels may be one pixel thin; fewer than 2^32 entries in a slab's lists; with
+// 8-byte entries at most 2^18 queries. Checked by src/variants/tile_lists.rs.
 #pragma once
 
 #include "grad_output_rows.cuh"
@@ -24,7 +24,9 @@ constexpr int SLICE_CHANNELS = 32;                // summed by one warp
 constexpr int SLICES = (CHANNELS + SLICE_CHANNELS - 1) / SLICE_CHANNELS;
 constexpr int SLICE_SUMS = TILE_PIXELS * SLICE_CHANNELS;
 
-MSDA_DEVICE int tiles_across(int size) { return (size + TILE_SIDE - 1) / TILE_SIDE; }
+MSDA_DEVICE int tiles_across(int size) {
+    return static_cast<int>((static_cast<unsigned>(size) + TILE_SIDE - 1) / TILE_SIDE);
+}
 MSDA_DEVICE int tiles_of_level(const LevelGeometry& level) {
     return tiles_across(level.width) * tiles_across(level.height);
 }
@@ -50,8 +52,16 @@ struct alignas(16) Piece {
 };
 constexpr unsigned NO_SLOT = 0xffffffffu;
 
+// Where lists are not cut, a tile's list in one word that is written and read at once. Zero: the list is not there yet.
+using ListWord = unsigned long long;
+MSDA_DEVICE ListWord list_word(unsigned first_entry, unsigned entries) {
+    return static_cast<ListWord>(entries + 1) << 32 | first_entry;
+}
+MSDA_DEVICE unsigned first_entry_of(ListWord word) { return static_cast<unsigned>(word); }
+MSDA_DEVICE unsigned entries_of(ListWord word) { return static_cast<unsigned>(word >> 32) - 1; }
+
 // The parts of the workspace, one after another, each a multiple of 256 bytes; the same arithmetic as in
-// src/variants/tile_lists.rs. The upper five are only there where lists are cut.
+// src/variants/tile_lists.rs. `list_words` are only there where lists are not cut, all but these and `entries` where they are.
 struct TileLists {
     int slabs;
     int parts;  // runs of queries that a slab is divided into
@@ -60,6 +70,7 @@ struct TileLists {
     long long max_pieces;
     long long max_slots;
     Piece* pieces;            // [slabs][max_pieces]
+    ListWord* list_words;     // [slabs][tiles]
     unsigned char* entries;   // [slabs][max_entries]
     unsigned* piece_counts;   // [slabs]
     unsigned* long_counts;    // [slabs]: tiles with several pieces
@@ -71,7 +82,7 @@ struct TileLists {
     unsigned* counts;         // [slabs][parts][tiles]; then where the part starts in the tile's list
 };
 
-MSDA_DEVICE long long aligned(long long bytes) { return (bytes + 255) / 256 * 256; }
+MSDA_DEVICE long long aligned(long long bytes) { return (bytes + 255) & ~255LL; }
 
 template <typename T>
 MSDA_DEVICE T* take(unsigned char*& at, long long count) {
@@ -87,11 +98,12 @@ MSDA_DEVICE TileLists tile_lists(const BackwardParams& params) {
     lists.tiles = tiles_of_slab(params);
     lists.max_entries = 4LL * params.queries * SAMPLES;
     const long long cuts = PIECE_ENTRIES > 0 ? lists.max_entries / (PIECE_ENTRIES > 0 ? PIECE_ENTRIES : 1) : 0;
-    lists.max_pieces = lists.tiles + cuts;
+    lists.max_pieces = PIECE_ENTRIES > 0 ? lists.tiles + cuts : 0;
     lists.max_slots = 2 * cuts;  // a list that is cut fills at least half of its pieces
     const long long slabs = lists.slabs;
     unsigned char* at = workspace_after_rows(params);
     lists.pieces = take<Piece>(at, slabs * lists.max_pieces);
+    lists.list_words = take<ListWord>(at, PIECE_ENTRIES > 0 ? 0 : slabs * lists.tiles);
     lists.entries = take<unsigned char>(at, slabs * lists.max_entries * ENTRY_BYTES);
     lists.piece_counts = take<unsigned>(at, slabs);
     lists.long_counts = take<unsigned>(at, slabs);
@@ -121,6 +133,15 @@ using EntryPacket = Packet<ENTRY_BYTES>;
 
 MSDA_DEVICE EntryPacket* entries_of_slab(const TileLists& lists, int slab) {
     return reinterpret_cast<EntryPacket*>(lists.entries) + slab * lists.max_entries;
+}
+
+// Lists that are not cut are written while those who read them are already running.
+MSDA_DEVICE void load_entry(EntryPacket& packet, const EntryPacket* entry) {
+    if constexpr (PIECE_ENTRIES > 0) {
+        load_streaming(packet, entry);
+    } else {
+        load_l2(packet, entry);
+    }
 }
 
 MSDA_DEVICE float coordinate(unsigned steps) {
@@ -298,64 +319,78 @@ MSDA_DEVICE void for_each_sample(const BackwardParams& params, int slab, int lev
     }
 }
 
-// Adds those samples to counters in shared memory, one per tile of the slab; `counters` is the address of
-// that of tile 0, which need not be there.
+// The counters of the up to four tiles of a sample, by address in shared memory.
+struct SpanCounters {
+    unsigned address[4];
+    bool present[4];
+};
+// `counters` is the address of that of tile 0 of the slab, which need not be there.
+MSDA_DEVICE SpanCounters span_counters(const TileSpan& span, const LevelTiles& tiles, unsigned counters) {
+    const unsigned first = counters + span.tile * 4u, below = first + tiles.tiles_x * 4u;
+    return {{first, first + 4, below, below + 4},
+            {span.counts, span.across, span.down, span.across && span.down}};
+}
+
+// Adds a sample of every lane to its counters; `taken` is what they were before, the sample's place.
+//
+// Lanes that meet in a tile take their places by shared atomics, in an order that nobody promises, or,
+// where lists are ORDERED, the lowest of them takes room for all. Counters belong to one warp then.
+MSDA_DEVICE void take_places(const SpanCounters& counters, unsigned (&taken)[4]) {
+    const int lane = threadIdx.x % 32;
+    const unsigned lanes_before = (1u << lane) - 1;
+    unsigned peers[4];
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+        // Words that no address equals keep the others apart.
+        if constexpr (ORDERED) {
+            peers[c] = match_lanes(counters.present[c] ? counters.address[c] : 0x80000000u | lane);
+        }
+    }
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+        if constexpr (ORDERED) {
+            // A tile may be one lane's first and another's second: first ones go first.
+            sync_warp();
+            const bool lowest = counters.present[c] && (peers[c] & lanes_before) == 0;
+            taken[c] = shared_add(counters.address[c], count_bits(peers[c]), lowest);
+        } else {
+            taken[c] = shared_add(counters.address[c], 1, counters.present[c]);
+        }
+    }
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+        if constexpr (ORDERED) {
+            taken[c] = shuffle(taken[c], first_bit(peers[c])) + count_bits(peers[c] & lanes_before);
+        }
+    }
+}
+
+// Adds those samples to counters, one per tile of the slab.
 template <int UNROLL>
 MSDA_DEVICE void count_samples(const BackwardParams& params, int slab, int level, int first, int end,
                                unsigned counters) {
     const auto visit = [&](int, const LevelTiles& tiles, float x, float y, unsigned, bool exists) {
-        const TileSpan span = tile_span(tiles, x, y, exists);
-        const unsigned counter = counters + span.tile * 4u;
-        const unsigned below = counter + tiles.tiles_x * 4u;
-        shared_increment(counter, span.counts);
-        shared_increment(counter + 4, span.across);
-        shared_increment(below, span.down);
-        shared_increment(below + 4, span.across && span.down);
+        const SpanCounters own = span_counters(tile_span(tiles, x, y, exists), tiles, counters);
+#pragma unroll
+        for (int c = 0; c < 4; ++c) shared_increment(own.address[c], own.present[c]);
     };
     for_each_sample<UNROLL, false>(params, slab, level, first, end, visit);
 }
 
 // Writes those samples to the lists. The words at `cursors` say where each tile's next entry goes.
-//
-// Lanes that meet in a tile take their places by shared atomics, in an order that nobody promises, or,
-// where lists are ORDERED, the lowest of them takes room for all. Counters belong to one warp then.
 template <int UNROLL>
 MSDA_DEVICE void scatter_samples(const BackwardParams& params, int slab, int level, int first, int end,
                                  unsigned cursors, EntryPacket* entries) {
-    const int lane = threadIdx.x % 32;
-    const unsigned lanes_before = (1u << lane) - 1;
     const auto visit = [&](int query, const LevelTiles& tiles, float x, float y, unsigned attention,
                            bool exists) {
         const TileSpan span = tile_span(tiles, x, y, exists);
+        const SpanCounters own = span_counters(span, tiles, cursors);
         const EntryPacket entry = pack_entry(query, span.x, span.y, attention);
-        const unsigned cursor = cursors + span.tile * 4u;
-        const unsigned below = cursor + tiles.tiles_x * 4u;
-        const unsigned place[4] = {cursor, cursor + 4, below, below + 4};
-        const bool present[4] = {span.counts, span.across, span.down, span.across && span.down};
-        unsigned peers[4], position[4];
+        unsigned places[4];
+        take_places(own, places);
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
-            // Words that no address equals keep the others apart.
-            if constexpr (ORDERED) peers[c] = match_lanes(present[c] ? place[c] : 0x80000000u | lane);
-        }
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-            if constexpr (ORDERED) {
-                // A tile may be one lane's first and another's second: first ones go first.
-                sync_warp();
-                const bool lowest = present[c] && (peers[c] & lanes_before) == 0;
-                position[c] = shared_add(place[c], count_bits(peers[c]), lowest);
-            } else {
-                position[c] = shared_add(place[c], 1, present[c]);
-            }
-        }
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-            if constexpr (ORDERED) {
-                position[c] = shuffle(position[c], first_bit(peers[c])) +
-                              count_bits(peers[c] & lanes_before);
-            }
-            if (present[c]) store(entries + position[c], shifted_entry(entry, c % 2, c / 2));
+            if (own.present[c]) store(entries + places[c], shifted_entry(entry, c % 2, c / 2));
         }
     };
     for_each_sample<UNROLL, true>(params, slab, level, first, end, visit);

@@ -25,15 +25,12 @@
 // loads; what it has then are entries t, t + 4, ..., so that a short list ends after the first steps.
 #pragma once
 
-#include "tile_lists.cuh"
+#include "tile_stores.cuh"
 
 namespace msda {
 
 constexpr bool HALF = VALUE_DTYPE != F32;
 constexpr int CHUNK = 32;  // entries at a time, one per lane
-constexpr int ROW_BYTES = SLICE_CHANNELS * ValueStorage::BYTES;
-constexpr int ROW_CHUNKS = ROW_BYTES / 16;
-constexpr int ROWS_AT_ONCE = 32 / ROW_CHUNKS;  // that a warp copies with one instruction
 constexpr int TENT_PITCH = CHUNK + 4;          // keeps the tents of odd and even pixels in different banks
 constexpr int STAGE_BYTES = CHUNK * ROW_BYTES + 2 * TILE_SIDE * TENT_PITCH * 4;
 // f32 needs most registers and shared memory. Where lists are not cut, in decoders, most are one chunk long and a warp mostly
@@ -254,7 +251,7 @@ MSDA_DEVICE void add_exactly(const EntryPacket* entries, int count, const GradRo
 #pragma unroll 1
     for (int e = 0; e < count; ++e) {
         EntryPacket packet;
-        load_readonly(packet, entries + e);
+        load_entry(packet, entries + e);
         const Entry entry = unpack_entry(packet);
         if (!is_corner(entry.x, g % TILE_SIDE)) continue;
         const float x = tent_weight(entry.x, g % TILE_SIDE);
@@ -272,50 +269,6 @@ MSDA_DEVICE void add_exactly(const EntryPacket* entries, int count, const GradRo
             }
         }
     }
-}
-
-// Where a tile lies.
-struct TilePlace {
-    int level;
-    int x;  // of its first pixel
-    int y;
-};
-MSDA_DEVICE TilePlace place_in_level(const CallShape& shape, int level, int tile) {
-    const int tiles_x = tiles_across(shape.level[level].width);
-    const int row = tile / tiles_x;
-    return {level, (tile - row * tiles_x) * TILE_SIDE, row * TILE_SIDE};
-}
-MSDA_DEVICE TilePlace place_of_tile(const CallShape& shape, int tile) {
-    TilePlace place = {LEVELS - 1, 0, 0};
-#pragma unroll
-    for (int l = LEVELS - 1; l > 0; --l) {
-        const int tiles = tiles_of_level(shape.level[l]);
-        if (place.level == l && tile >= tiles) {
-            tile -= tiles;
-            place.level = l - 1;
-        }
-    }
-    return place_in_level(shape, place.level, tile);
-}
-
-// Whether a pixel of a tile lies in its level: tiles may reach past it.
-MSDA_DEVICE bool is_inside(const CallShape& shape, const TilePlace& place, int pixel_x, int pixel_y) {
-    const LevelGeometry& level = shape.level[place.level];
-    return place.x + pixel_x < level.width && place.y + pixel_y < level.height;
-}
-
-// The gradient of a pixel, this slice of its channels.
-MSDA_DEVICE unsigned char* grad_pixel(const BackwardParams& params, int slab, int slice,
-                                      const TilePlace& place, int pixel_x, int pixel_y) {
-    const LevelGeometry& level = params.level[place.level];
-    // Fits: the chunks of an image are numbered in 32 bits.
-    const unsigned pixel = static_cast<unsigned>(level.origin) +
-                           (place.y + pixel_y) * level.row_pitch + place.x + pixel_x;
-    return element_address<ValueStorage>(params.grad_value,
-                                         slab / HEADS * params.grad_value_batch_stride +
-                                             slab % HEADS * params.grad_value_head_stride +
-                                             slice * SLICE_CHANNELS) +
-           static_cast<unsigned long long>(pixel) * PIXEL_BYTES;
 }
 
 // Sums are stored as what leaves L2 first: nobody reads them again in this call, and the values, which are read for the
@@ -358,7 +311,7 @@ MSDA_DEVICE void sum_staged(const EntryPacket* entries, int count, const GradRow
     const int lane = threadIdx.x % 32;
     const int chunks = (count + CHUNK - 1) / CHUNK;
     EntryPacket next = {};
-    if (lane < count) load_streaming(next, entries + lane);
+    if (lane < count) load_entry(next, entries + lane);
 #pragma unroll 1
     for (int chunk = -1; chunk < chunks; ++chunk) {
         if (chunk + 1 < chunks) {
@@ -367,7 +320,7 @@ MSDA_DEVICE void sum_staged(const EntryPacket* entries, int count, const GradRow
         }
         copy_async_commit();
         const int ahead = (chunk + 2) * CHUNK + lane;
-        if (ahead < count) load_streaming(next, entries + ahead);
+        if (ahead < count) load_entry(next, entries + ahead);
         if (chunk < 0) continue;
         copy_async_wait<1>();
         sync_warp();
@@ -381,13 +334,13 @@ MSDA_DEVICE void sum_sparing(const EntryPacket* entries, int count, const GradRo
                              const LaneAddresses& at, float* waiting, TileSums& sums) {
     const int lane = threadIdx.x % 32;
     EntryPacket next = {};
-    if (lane < count) load_streaming(next, entries + lane);
+    if (lane < count) load_entry(next, entries + lane);
 #pragma unroll 1
     for (int first = 0; first < count; first += CHUNK) {
         stage_chunk(at, 0, next, count - first, grad);
         copy_async_commit();
         const int ahead = first + CHUNK + lane;
-        if (ahead < count) load_streaming(next, entries + ahead);
+        if (ahead < count) load_entry(next, entries + ahead);
         copy_async_wait<0>();
         sync_warp();
         if (first > 0) {

@@ -34,6 +34,7 @@ pub const HEADERS: &[SourceFile] = embedded![
     "ladder/tensor_tiles.cuh",
     "ladder/tiles.cuh",
     "ladder/warp_roles.cuh",
+    "level_sort.cuh",
     "numeric.cuh",
     "params.cuh",
     "ptx_clusters.cuh",
@@ -49,7 +50,8 @@ pub const HEADERS: &[SourceFile] = embedded![
     "tile_few.cuh",
     "tile_gather.cuh",
     "tile_lists.cuh",
-    "tile_products.cuh"
+    "tile_products.cuh",
+    "tile_stores.cuh",
 ];
 
 /// Embeds the kernel of a variant: `kernel_source!("fwd_general.cu")`.

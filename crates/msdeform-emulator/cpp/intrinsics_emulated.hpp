@@ -264,7 +264,13 @@ MSDA_DEVICE unsigned load_acquire(const unsigned* flag, Site site = Site::here()
     emu::spin("load_acquire", site);
     return *flag;
 }
+MSDA_DEVICE unsigned long long load_acquire(const unsigned long long* flag, Site site = Site::here()) {
+    emu::spin("load_acquire", site);
+    return *flag;
+}
 MSDA_DEVICE void store_release(unsigned* flag, unsigned value) { *flag = value; }
+MSDA_DEVICE void fence_device() {}
+MSDA_DEVICE void store_flag(unsigned long long* flag, unsigned long long value) { *flag = value; }
 MSDA_DEVICE unsigned load_acquire_block(const unsigned* flag, Site site = Site::here()) {
     return load_acquire(flag, site);
 }

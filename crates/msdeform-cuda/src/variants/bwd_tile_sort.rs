@@ -139,7 +139,7 @@ impl Variant for BwdTileSort {
         if call.gradients().of_samples() {
             pipeline.launch("samples", samples.geometry);
         }
-        let mut chosen = vec![(PIECE.name, piece), ("FEW", 0), ("PAIRED", 0), pack.knob()];
+        let mut chosen = vec![(PIECE.name, piece), ("FEW", 0), pack.knob()];
         chosen.extend(list_knobs.values());
         chosen.extend(samples.knobs);
         Ok(Configuration {

@@ -14,6 +14,7 @@ const SLICE_CHANNELS: usize = 32;
 const SLICE_SUMS: usize = TILE_SIDE * TILE_SIDE * SLICE_CHANNELS;
 const GATHER_WARPS: usize = 4;
 const PIECE_BYTES: usize = 16;
+const LIST_WORD_BYTES: usize = 8;
 /// Rows of an SM up to which entries are long.
 const FEW_ROWS: u64 = 64;
 /// Queries that the 18 bits of an 8-byte entry tell apart.
@@ -77,10 +78,12 @@ impl ListSizes {
         let slabs = problem.batch() * problem.heads();
         let tiles = level_tiles(problem).sum();
         let cuts = max_entries(problem).checked_div(piece).unwrap_or(0);
-        let (max_pieces, max_slots) = (tiles + cuts, 2 * cuts);
+        let max_pieces = if piece > 0 { tiles + cuts } else { 0 };
+        let max_slots = 2 * cuts;
         let slices = problem.channels().div_ceil(SLICE_CHANNELS);
         for bytes in [
             slabs * max_pieces * PIECE_BYTES,
+            if piece > 0 { 0 } else { slabs * tiles * LIST_WORD_BYTES },
             slabs * max_entries(problem) * entry_bytes,
             slabs * 4,
             slabs * 4,
@@ -106,25 +109,30 @@ impl ListSizes {
         self.gather(dtype, self.max_pieces, true)
     }
 
-    /// The step gather where they are not: a warp per group of tiles, levels along z. Where few entries are expected
-    /// a group is several tiles, if `groups` has the samples of a tile up to which two of them are one.
+    /// The step gather where they are not: a warp per group of tiles, the blocks of all levels along y. Where few entries
+    /// are expected a group is several tiles, if there are `groups`.
     pub(super) fn gather_groups(
         &self,
         problem: &Problem,
-        groups: Option<usize>,
+        groups: bool,
     ) -> Result<LaunchGeometry, String> {
         let of_level = |(level, tiles): (usize, usize)| {
             let samples = problem.queries() * problem.level_samples(level).len();
-            tiles.div_ceil(match groups {
-                Some(_) if samples <= 4 * tiles => 4,
-                Some(paired) if samples <= paired * tiles => 2,
+            let group = match samples {
+                _ if !groups => 1,
+                few if few <= 4 * tiles => 4,
+                few if few <= 8 * tiles => 2,
                 _ => 1,
-            })
+            };
+            tiles.div_ceil(GATHER_WARPS * group)
         };
-        let widest = level_tiles(problem).enumerate().map(of_level).max().unwrap_or(0);
-        let mut geometry = self.gather(problem.dtype(), widest, false)?;
-        geometry.grid[2] *= problem.levels().len() as u32;
-        Ok(geometry)
+        let blocks: usize = level_tiles(problem).enumerate().map(of_level).sum();
+        let blocks = u32::try_from(blocks).ok().filter(|&blocks| blocks <= 65_535);
+        let slices =
+            u32::try_from(self.slabs * self.slices).ok().filter(|&slices| slices < 1 << 31);
+        let too_many = "more tiles than a grid holds";
+        let grid = [slices.ok_or(too_many)?, blocks.ok_or(too_many)?, 1];
+        Ok(LaunchGeometry { grid, ..self.gather(problem.dtype(), 1, false)? })
     }
 
     fn gather(&self, dtype: DType, warps: usize, is_cut: bool) -> Result<LaunchGeometry, String> {
