@@ -54,15 +54,15 @@ pub static BACKWARD: &[Rule] = &[
     Rule {
         variant: &BwdLevelSort,
         applies: |call| level_samples(call) <= 4096,
-        evidence: "a level that one block sorts in microseconds; ddetr_dec N=2 f16: 25 us a call in a CUDA \
-                   graph against 60 for the seven launches of the next; rtdetr_dec N=8: 47 against 72 \
-                   (records/h200/2026-11-15-cdd8cf46c)",
+        evidence: "a level that one block sorts in microseconds; ddetr_dec N=2 f16: 20 us a call in a CUDA \
+                   graph against 56 for the seven launches of the next; rtdetr_dec N=8: 43 against 69 \
+                   (records/h200/2026-11-15-9b31071a1)",
     },
     Rule {
         variant: &BwdTileSort,
         applies: |_| true,
-        evidence: "ddetr_enc N=2, local: 419 us in f16, 640 in f32, against 2731 and 2699 with atomics \
-                   (records/h200/2026-11-15-f77bd53-2)",
+        evidence: "ddetr_enc N=2, local: 416 us in f16, 638 in f32, against 2725 and 2694 with atomics \
+                   (records/h200/2026-11-15-9b31071a1-4)",
     },
     Rule {
         variant: &BwdOriginal,
