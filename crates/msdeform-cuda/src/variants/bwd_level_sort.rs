@@ -253,6 +253,32 @@ mod tests {
     }
 
     #[test]
+    fn the_gather_has_a_block_for_every_sixteen_tiles_of_a_sparse_level_and_no_other() {
+        let grid = |queries: usize| {
+            let pipeline = configured(decoder(queries)).unwrap().pipeline;
+            pipeline.launches().find(|(name, _)| *name == "gather").unwrap().1.grid
+        };
+        // 1050, 273, 77 and 24 tiles. 1200 samples: groups of four, of two, and single tiles twice.
+        assert_eq!(grid(300), [16, 66 + 35 + 20 + 6, 1]);
+        // 4 samples: groups of four everywhere.
+        assert_eq!(grid(1), [16, 66 + 18 + 5 + 2, 1]);
+    }
+
+    #[test]
+    fn threads_hold_samples_while_they_are_few() {
+        let held = |queries: usize| {
+            let knobs = configured(decoder(queries)).unwrap().knobs;
+            knobs.iter().find(|(name, _)| *name == HELD.name).unwrap().1
+        };
+        assert_eq!([1, 128, 129, 300, 512, 513].map(held), [1, 1, 2, 3, 4, 0]);
+        let (problem, device) = (decoder(300).build().unwrap(), DeviceProps::h200());
+        let call = Call::in_direction(Direction::Backward, &problem, &device);
+        let two = KnobChoices::new(&BwdLevelSort, &[(HELD.name.to_owned(), 2)]).unwrap();
+        let error = BwdLevelSort.configure(&call, &two).unwrap_err();
+        assert!(error.contains("a thread has 3 samples"), "{error}");
+    }
+
+    #[test]
     fn in_f32_all_blocks_that_sort_or_walk_run_at_once() {
         for (queries, tiles) in [(300, 10), (900, 12)] {
             let pipeline = configured(decoder(queries).dtype(DType::F32)).unwrap().pipeline;
