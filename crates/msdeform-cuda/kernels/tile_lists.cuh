@@ -61,7 +61,8 @@ MSDA_DEVICE unsigned first_entry_of(ListWord word) { return static_cast<unsigned
 MSDA_DEVICE unsigned entries_of(ListWord word) { return static_cast<unsigned>(word >> 32) - 1; }
 
 // The parts of the workspace, one after another, each a multiple of 256 bytes; the same arithmetic as in
-// src/variants/tile_lists.rs. `list_words` are only there where lists are not cut, all but these and `entries` where they are.
+// src/variants/tile_lists.rs. Lists that are not cut have `list_words` and `entries`; the others have no words but all the rest.
+// Of that rest, what is one word per slab or tile is reserved for both.
 struct TileLists {
     int slabs;
     int parts;  // runs of queries that a slab is divided into

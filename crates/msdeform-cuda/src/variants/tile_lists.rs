@@ -106,7 +106,10 @@ impl ListSizes {
 
     /// The step gather where lists are cut: a warp per piece.
     pub(super) fn gather_pieces(&self, dtype: DType) -> Result<LaunchGeometry, String> {
-        self.gather(dtype, self.max_pieces, true)
+        let blocks = u32::try_from(self.max_pieces.div_ceil(GATHER_WARPS)).ok();
+        let blocks = blocks.filter(|&blocks| blocks < 1 << 31);
+        let blocks = blocks.ok_or("more pieces than a grid holds")?;
+        Ok(gather([blocks, self.grid_slabs(), self.slices as u32], 2 * stage_bytes(dtype)))
     }
 
     /// The step gather where they are not: a warp per group of tiles, the blocks of all levels along y. Where few entries
@@ -132,27 +135,27 @@ impl ListSizes {
             u32::try_from(self.slabs * self.slices).ok().filter(|&slices| slices < 1 << 31);
         let too_many = "more tiles than a grid holds";
         let grid = [slices.ok_or(too_many)?, blocks.ok_or(too_many)?, 1];
-        Ok(LaunchGeometry { grid, ..self.gather(problem.dtype(), 1, false)? })
+        let stage = stage_bytes(problem.dtype());
+        // In f32 one stage, and the sums of a long list.
+        let is_single = problem.dtype() == DType::F32;
+        let warp_bytes = if is_single { stage + SLICE_SUMS * 4 } else { 2 * stage };
+        Ok(gather(grid, warp_bytes))
     }
+}
 
-    fn gather(&self, dtype: DType, warps: usize, is_cut: bool) -> Result<LaunchGeometry, String> {
-        const TENT_BYTES: usize = 2 * TILE_SIDE * 36 * 4;
-        let stage = 32 * SLICE_CHANNELS * dtype.size_bytes() + TENT_BYTES;
-        let spares = dtype == DType::F32 && !is_cut;
-        let warp_bytes = if spares { stage + SLICE_SUMS * 4 } else { 2 * stage };
-        let blocks =
-            u32::try_from(warps.div_ceil(GATHER_WARPS)).ok().filter(|&blocks| blocks < 1 << 31);
-        Ok(LaunchGeometry {
-            grid: [
-                blocks.ok_or("more pieces than a grid holds")?,
-                self.grid_slabs(),
-                self.slices as u32,
-            ],
-            block: [32 * GATHER_WARPS as u32, 1, 1],
-            shared_bytes: (GATHER_WARPS * warp_bytes) as u32,
-            cluster: 1,
-            overlaps: false,
-        })
+/// Shared memory of 32 entries: their rows and tents.
+fn stage_bytes(dtype: DType) -> usize {
+    const TENT_BYTES: usize = 2 * TILE_SIDE * 36 * 4;
+    32 * SLICE_CHANNELS * dtype.size_bytes() + TENT_BYTES
+}
+
+fn gather(grid: [u32; 3], warp_bytes: usize) -> LaunchGeometry {
+    LaunchGeometry {
+        grid,
+        block: [32 * GATHER_WARPS as u32, 1, 1],
+        shared_bytes: (GATHER_WARPS * warp_bytes) as u32,
+        cluster: 1,
+        overlaps: false,
     }
 }
 

@@ -2,10 +2,10 @@
 
 use msdeform::{DType, Element, Problem, ProblemBuilder, ValueLayout, reference};
 
-/// Problems by name. Small: the f64 reference computes each of them.
 /// Levels with far more pixels than a few queries have samples.
 pub const SPARSE: [(i64, i64); 3] = [(40, 30), (23, 50), (6, 10)];
 
+/// Problems by name. Small: the f64 reference computes each of them.
 pub fn problems() -> Vec<(&'static str, ProblemBuilder)> {
     let base = || Problem::builder().batch(2).heads(3).channels(16).queries(37);
     let pyramid = [(12, 20), (6, 10), (3, 5), (2, 3)];
