@@ -9,17 +9,19 @@ use crate::conformance::shared_engine;
 use crate::gradients::BackwardCase;
 use crate::{Outcome, ensure};
 
-/// The bound. Measured ratios are 1 to 4, so the noise of a shared GPU does not reach it.
+/// The bound that users are promised. Measured ratios with 300 and 4000 queries are 1 to 4, so the noise of a shared GPU does not
+/// reach it.
 const MOST: f64 = 5.0;
 const RUNS: usize = 15;
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for mode in Mode::ALL {
-        let decoder = move || in_two_formats(problem(300), mode);
-        let encoder = move || in_two_formats(problem(4000), mode);
-        trials.push(Trial::test(format!("contention::few_queries_{mode}"), decoder));
-        trials.push(Trial::test(format!("contention::many_queries_{mode}"), encoder));
+        // 900, as DINO has them, give long lists that are not cut.
+        for (name, queries) in [("few", 300), ("nine_hundred", 900), ("many", 4000)] {
+            let body = move || in_two_formats(problem(queries), mode);
+            trials.push(Trial::test(format!("contention::{name}_queries_{mode}"), body));
+        }
     }
     trials
 }
