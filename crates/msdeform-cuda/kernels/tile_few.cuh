@@ -114,17 +114,17 @@ struct TileGroup {
     }
 };
 
-// Where a lane reads and writes, whatever its group.
-struct FewLane {
+// Where a lane reads and writes in a level, whatever its tiles.
+struct GatherLane {
     GradRows grad;
     TileStores stores;
     int width;  // of the level
 };
-MSDA_DEVICE FewLane few_lane(const BackwardParams& params, int slab, int slice, int level) {
+MSDA_DEVICE GatherLane gather_lane(const BackwardParams& params, int slab, int slice, int level) {
     return {grad_rows(params, slab, slice), tile_stores(params, slab, slice, level), params.level[level].width};
 }
 
-MSDA_DEVICE void sum_few(const FewLane& lane, const TileGroup& group, FewMemory& memory) {
+MSDA_DEVICE void sum_few(const GatherLane& lane, const TileGroup& group, FewMemory& memory) {
     const GradRows& grad = lane.grad;
     const TileStores& stores = lane.stores;
     const int width = lane.width;

@@ -1,6 +1,6 @@
 // The gradient of the values, tile by tile, from the lists of tile_lists.cuh.
 //
-// A warp owns a tile's list or a piece of it, or a group of tiles with short lists, and 32 channels. Long lists are summed
+// A warp owns a tile's list, a piece or a run of it, or a group of tiles with short lists, and 32 channels. Long lists are summed
 // on the tensor cores (tile_products.cuh), those of groups entry by entry (tile_few.cuh).
 //
 // Why that is fast. No atomics, no zeroing, every pixel is written once and in its own format.
@@ -14,39 +14,34 @@ constexpr int WARP_BITS = 2;
 constexpr int GATHER_WARPS = 1 << WARP_BITS;
 constexpr int GATHER_BLOCKS = MSDA_KNOB_GATHER_BLOCKS;  // per SM: caps the registers
 constexpr unsigned FEW_ENTRIES = MSDA_KNOB_FEW;         // of a group of tiles: summed without tensor cores
-
-// Sums one piece and puts the result where it belongs; place() says where its tile lies.
-template <typename Place>
-MSDA_DEVICE void gather_piece(const BackwardParams& params, const TileLists& lists, int slab, int slice,
-                              const Piece& piece, Place place) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    if (piece.entries == 0) {
-        const TilePlace at = place();
-        tile_stores(params, slab, slice, at.level).clear_tile(at);
-        return;
-    }
-    TileSums sums = {};
-    sum_entries(entries_of_slab(lists, slab) + piece.first_entry, static_cast<int>(piece.entries),
-                grad_rows(params, slab, slice), shared_memory() + warp * WARP_BYTES, sums);
-    if (PIECE_ENTRIES == 0 || piece.slot == NO_SLOT) {
-        store_tile(params, slab, slice, place(), sums);
-    } else {
-        float* slot = lists.sums + lane +
-                      ((slab * lists.max_slots + piece.slot) * SLICES + slice) * SLICE_SUMS;
-#pragma unroll
-        for (int k = 0; k < LANE_SUMS; ++k) slot[k * 32] = sums[k / 4][k % 4];
-    }
-}
+constexpr unsigned SHARED_ENTRIES = 512;                // of a list: more are summed by all warps of a block
+static_assert(SHARED_ENTRIES >= GATHER_WARPS * CHUNK, "every warp has some");
 
 // A warp per piece of a slab (blockIdx.y) and slice (blockIdx.z).
 MSDA_DEVICE void gather_pieces(const BackwardParams& params) {
     const TileLists lists = tile_lists(params);
-    const unsigned index = blockIdx.x * GATHER_WARPS + threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int slice = blockIdx.z;
+    const unsigned index = blockIdx.x * GATHER_WARPS + warp;
     for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {
         if (index >= lists.piece_counts[slab]) continue;
         const Piece piece = lists.pieces[slab * lists.max_pieces + index];
-        gather_piece(params, lists, slab, blockIdx.z, piece,
-                     [&] { return place_of_tile(params, static_cast<int>(piece.tile)); });
+        const auto place = [&] { return place_of_tile(params, static_cast<int>(piece.tile)); };
+        if (piece.entries == 0) {
+            clear_tile(params, slab, slice, place());
+            continue;
+        }
+        TileSums sums = {};
+        sum_entries(entries_of_slab(lists, slab) + piece.first_entry, static_cast<int>(piece.entries),
+                    grad_rows(params, slab, slice), shared_memory() + warp * WARP_BYTES, sums);
+        if (piece.slot == NO_SLOT) {
+            store_tile(params, slab, slice, place(), sums);
+            continue;
+        }
+        float* slot = lists.sums + lane +
+                      ((slab * lists.max_slots + piece.slot) * SLICES + slice) * SLICE_SUMS;
+#pragma unroll
+        for (int k = 0; k < LANE_SUMS; ++k) slot[k * 32] = sums[k / 4][k % 4];
     }
 }
 
@@ -101,42 +96,90 @@ MSDA_DEVICE GroupBlock group_block(const CallShape& shape, int block) {
     return at;
 }
 
-// Where lists are not cut: a warp per group of neighbouring tiles. blockIdx.x is a slice of a slab: blocks that start together
-// write the same pixels of different heads. blockIdx.y counts the blocks of all levels. The same arithmetic as in
-// src/variants/tile_lists.rs.
+// The entries of a list that this warp sums: all, or its run of a list that the warps of a block share.
+struct ListRun {
+    int first;
+    int entries;
+};
+MSDA_DEVICE ListRun run_of_warp(int entries, bool shared) {
+    if (!shared) return {0, entries};
+    const int warp = threadIdx.x / 32;
+    const int chunks = (entries + CHUNK - 1) / CHUNK;
+    const int first = chunks * warp / GATHER_WARPS * CHUNK;
+    return {first, at_most(chunks * (warp + 1) / GATHER_WARPS * CHUNK, entries) - first};
+}
+
+// Adds the sums of all warps of the block to those of the first, in their order.
+MSDA_DEVICE void add_warps(TileSums& sums) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float* own = reinterpret_cast<float*>(shared_memory() + warp * WARP_BYTES) + lane;
+#pragma unroll
+    for (int k = 0; k < LANE_SUMS; ++k) own[k * 32] = sums[k / 4][k % 4];
+    __syncthreads();
+    if (warp == 0) {
+#pragma unroll 1
+        for (int other = 1; other < GATHER_WARPS; ++other) {
+#pragma unroll
+            for (int k = 0; k < LANE_SUMS; ++k) sums[k / 4][k % 4] += own[other * (WARP_BYTES / 4) + k * 32];
+        }
+    }
+    __syncthreads();
+}
+
+// Where lists are not cut: a warp per group of neighbouring tiles. A long list is shared by the warps of a block, so that
+// samples which all fall on one place do not wait for one warp. blockIdx.x is a slice of a slab: blocks that start together write the same pixels of different
+// heads. blockIdx.y counts the blocks of all levels. The same arithmetic as in src/variants/tile_lists.rs.
 MSDA_DEVICE void gather_groups(const BackwardParams& params) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int slab = static_cast<int>(blockIdx.x) / SLICES, slice = static_cast<int>(blockIdx.x) % SLICES;
     const GroupBlock at = group_block(params, static_cast<int>(blockIdx.y));
-    const int first = (at.block * GATHER_WARPS + warp) << at.group_bits;  // tile of the level
-    const int tiles = at_most(1 << at.group_bits, at.level_tiles - first);
-    if (tiles <= 0) return;  // the same for the whole warp
+    const int most_tiles = GATHER_WARPS << at.group_bits;
+    const int block_first = at.block * most_tiles;  // tile of the level
+    const int block_tiles = at_most(most_tiles, at.level_tiles - block_first);
+    const int first = warp << at.group_bits;  // tile of the block
+    const int tiles = at_most(1 << at.group_bits, block_tiles - first);  // none, if negative
     const TileLists lists = tile_lists(params);
-    const ListWord* words = lists.list_words + static_cast<long long>(slab) * lists.tiles + at.first_tile + first;
+    // All lists of the block, so that its warps agree on what they share: those of this warp first.
+    const int lane_tile = (first + lane) & (most_tiles - 1);
+    const ListWord* word =
+        lists.list_words + static_cast<long long>(slab) * lists.tiles + at.first_tile + block_first + lane_tile;
+    ListWord list = list_word(0, 0);
+    if (lane < most_tiles && lane_tile < block_tiles) list = load_acquire(word);
+    const GatherLane own = gather_lane(params, slab, slice, at.level);  // while that is on its way
+    if (list == 0) list = wait_for_list(word);
+    const bool shares = any_lane(entries_of(list) > SHARED_ENTRIES);
     unsigned char* memory = shared_memory() + warp * WARP_BYTES;
-    if (tiles > 1) {
-        ListWord own = lane < tiles ? load_acquire(words + lane) : list_word(0, 0);
-        const FewLane few = few_lane(params, slab, slice, at.level);  // while that is on its way
-        if (own == 0) own = wait_for_list(words + lane);
-        unsigned count = entries_of(own);
+    if (tiles > 1 && !shares) {
+        unsigned count = lane < tiles ? entries_of(list) : 0;
 #pragma unroll
         for (int mask = 1; mask < MAX_GROUP_TILES; mask *= 2) count += shuffle_xor(count, mask);
         count = shuffle(count, 0);
         if (count <= FEW_ENTRIES) {
-            const TileGroup group = {place_in_level(params, at.level, first), tiles, entries_of(own),
+            const TileGroup group = {place_in_level(params, at.level, block_first + first), tiles, entries_of(list),
                                      static_cast<int>(count),
-                                     entries_of_slab(lists, slab) + shuffle(first_entry_of(own), 0)};
-            sum_few(few, group, *reinterpret_cast<FewMemory*>(memory));
+                                     entries_of_slab(lists, slab) + shuffle(first_entry_of(list), 0)};
+            sum_few(own, group, *reinterpret_cast<FewMemory*>(memory));
             return;
         }
     }
+    const int end = shares ? block_tiles : first + tiles;
 #pragma unroll 1
-    for (int tile = 0; tile < tiles; ++tile) {
-        const ListWord word = wait_for_list(words + tile);
-        const unsigned tile_of_slab = at.first_tile + first + tile;
-        const Piece piece = {tile_of_slab, first_entry_of(word), entries_of(word), NO_SLOT};
-        gather_piece(params, lists, slab, slice, piece,
-                     [&] { return place_in_level(params, at.level, first + tile); });
+    for (int tile = shares ? 0 : first; tile < end; ++tile) {
+        const int holder = (tile - first) & (most_tiles - 1);
+        const unsigned first_entry = shuffle(first_entry_of(list), holder);
+        const int entries = static_cast<int>(shuffle(entries_of(list), holder));
+        const bool shared = entries > static_cast<int>(SHARED_ENTRIES);
+        if (!shared && tile >> at.group_bits != warp) continue;
+        const auto place = [&] { return place_in_level(params, at.level, block_first + tile); };
+        if (entries == 0) {
+            own.stores.clear_tile(place());
+            continue;
+        }
+        const ListRun run = run_of_warp(entries, shared);
+        TileSums sums = {};
+        sum_entries(entries_of_slab(lists, slab) + first_entry + run.first, run.entries, own.grad, memory, sums);
+        if (shared) add_warps(sums);
+        if (!shared || warp == 0) store_tile(params, slab, slice, place(), sums);
     }
 }
 

@@ -62,7 +62,6 @@ MSDA_DEVICE unsigned entries_of(ListWord word) { return static_cast<unsigned>(wo
 
 // The parts of the workspace, one after another, each a multiple of 256 bytes; the same arithmetic as in
 // src/variants/tile_lists.rs. Lists that are not cut have `list_words` and `entries`; the others have no words but all the rest.
-// Of that rest, what is one word per slab or tile is reserved for both.
 struct TileLists {
     int slabs;
     int parts;  // runs of queries that a slab is divided into
@@ -101,17 +100,17 @@ MSDA_DEVICE TileLists tile_lists(const BackwardParams& params) {
     const long long cuts = PIECE_ENTRIES > 0 ? lists.max_entries / (PIECE_ENTRIES > 0 ? PIECE_ENTRIES : 1) : 0;
     lists.max_pieces = PIECE_ENTRIES > 0 ? lists.tiles + cuts : 0;
     lists.max_slots = 2 * cuts;  // a list that is cut fills at least half of its pieces
-    const long long slabs = lists.slabs;
+    const long long slabs = lists.slabs, cut_slabs = PIECE_ENTRIES > 0 ? slabs : 0, uncut_slabs = slabs - cut_slabs;
     unsigned char* at = workspace_after_rows(params);
     lists.pieces = take<Piece>(at, slabs * lists.max_pieces);
-    lists.list_words = take<ListWord>(at, PIECE_ENTRIES > 0 ? 0 : slabs * lists.tiles);
+    lists.list_words = take<ListWord>(at, uncut_slabs * lists.tiles);
     lists.entries = take<unsigned char>(at, slabs * lists.max_entries * ENTRY_BYTES);
-    lists.piece_counts = take<unsigned>(at, slabs);
-    lists.long_counts = take<unsigned>(at, slabs);
+    lists.piece_counts = take<unsigned>(at, cut_slabs);
+    lists.long_counts = take<unsigned>(at, cut_slabs);
     lists.long_tiles = take<unsigned>(at, slabs * lists.max_slots);
-    lists.slots = take<unsigned>(at, slabs * lists.tiles);
-    lists.totals = take<unsigned>(at, slabs * lists.tiles);
-    lists.starts = take<unsigned>(at, slabs * lists.tiles);
+    lists.slots = take<unsigned>(at, cut_slabs * lists.tiles);
+    lists.totals = take<unsigned>(at, cut_slabs * lists.tiles);
+    lists.starts = take<unsigned>(at, cut_slabs * lists.tiles);
     lists.sums = take<float>(at, slabs * lists.max_slots * (SLICES * SLICE_SUMS));
     lists.counts = take<unsigned>(at, slabs * lists.parts * lists.tiles);
     return lists;

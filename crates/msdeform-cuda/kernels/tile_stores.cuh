@@ -100,4 +100,8 @@ MSDA_DEVICE TileStores tile_stores(const BackwardParams& params, int slab, int s
     return stores;
 }
 
+MSDA_DEVICE void clear_tile(const BackwardParams& params, int slab, int slice, const TilePlace& place) {
+    tile_stores(params, slab, slice, place.level).clear_tile(place);
+}
+
 }  // namespace msda

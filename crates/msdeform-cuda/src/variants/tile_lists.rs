@@ -81,16 +81,17 @@ impl ListSizes {
         let max_pieces = if piece > 0 { tiles + cuts } else { 0 };
         let max_slots = 2 * cuts;
         let slices = problem.channels().div_ceil(SLICE_CHANNELS);
+        let (cut_slabs, uncut_slabs) = if piece > 0 { (slabs, 0) } else { (0, slabs) };
         for bytes in [
             slabs * max_pieces * PIECE_BYTES,
-            if piece > 0 { 0 } else { slabs * tiles * LIST_WORD_BYTES },
+            uncut_slabs * tiles * LIST_WORD_BYTES,
             slabs * max_entries(problem) * entry_bytes,
-            slabs * 4,
-            slabs * 4,
+            cut_slabs * 4,
+            cut_slabs * 4,
             slabs * max_slots * 4,
-            slabs * tiles * 4,
-            slabs * tiles * 4,
-            slabs * tiles * 4,
+            cut_slabs * tiles * 4,
+            cut_slabs * tiles * 4,
+            cut_slabs * tiles * 4,
             slabs * max_slots * slices * SLICE_SUMS * 4,
             slabs * parts * tiles * 4,
         ] {

@@ -116,7 +116,9 @@ fn one_place(variant: &'static dyn Variant) -> Outcome {
     }
     let dense = Problem::builder().queries(3000).levels([(13, 21), (5, 7)]);
     let sparse = |queries: usize| Problem::builder().queries(queries).levels(SPARSE);
-    for problem in [dense, sparse(9), sparse(12), sparse(40)] {
+    // Groups of tiles with lists that are too long for one warp.
+    let long = Problem::builder().queries(300).levels([(100, 167)]);
+    for problem in [dense, sparse(9), sparse(12), sparse(40), long] {
         crowded::<f32>(variant, problem.clone())?;
         crowded::<f16>(variant, problem)?;
     }
@@ -169,8 +171,12 @@ fn upstream_strides(variant: &'static dyn Variant) -> Outcome {
 fn one_nan(variant: &'static dyn Variant) -> Outcome {
     let sparse = Problem::builder().batch(2).heads(4).channels(32).queries(11).points(4);
     let sparse = sparse.levels(SPARSE).build()?;
-    one_nan_in(variant, &ordinary())?;
-    one_nan_in(variant, &sparse)
+    let long_lists = Problem::builder().heads(2).channels(32).queries(1000).points(4);
+    let long_lists = long_lists.levels([(5, 7)]).build()?;
+    for problem in [&ordinary(), &sparse, &long_lists] {
+        one_nan_in(variant, problem)?;
+    }
+    Ok(())
 }
 
 fn one_nan_in(variant: &dyn Variant, problem: &Problem) -> Outcome {

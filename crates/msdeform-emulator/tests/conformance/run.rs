@@ -16,7 +16,7 @@ use super::cover::{Cell, Cover, cover};
 use super::inputs::{Expected, Inputs};
 use super::launch::prepare;
 use super::report::{NOT_EMULATED, Outcome};
-use super::scenes::{SCENES, Scene, scenes};
+use super::scenes::{Locations, SCENES, Scene, scenes};
 
 /// A scene of a cell that can be launched.
 pub struct Case {
@@ -63,7 +63,7 @@ impl Case {
 /// Multiprocessors that a launch is planned for once more, to see that its bits do not depend on it.
 const OTHER_MULTIPROCESSORS: u32 = 3;
 
-/// Emulating a backward kernel takes long, and this many queries show what more would.
+/// Emulating a backward kernel takes long, and this many queries show what more would, unless they crowd.
 const MOST_BACKWARD_QUERIES: usize = 20;
 
 /// Runs variants; `finished` hears of each as soon as it is done.
@@ -212,7 +212,7 @@ fn plan_on(
     let mut problem = scene
         .problem(cell.model, cell.dtype, cell.sampling_dtype, cell.layout)
         .map_err(|error| error.to_string())?;
-    if variant.spec().direction == Direction::Backward {
+    if variant.spec().direction == Direction::Backward && scene.locations != Locations::OnePlace {
         let queries = problem.queries().min(MOST_BACKWARD_QUERIES);
         problem =
             problem.to_builder().queries(queries).build().map_err(|error| error.to_string())?;

@@ -133,11 +133,19 @@ const BACKWARD_SCENES: &[Scene] = &[
         locations: Locations::Special,
         ..ORDINARY
     },
-    Scene { name: "all in one place", queries: 40, locations: Locations::OnePlace, ..ORDINARY },
+    Scene { name: "all in one place", queries: 20, locations: Locations::OnePlace, ..ORDINARY },
     Scene {
         name: "all in one place of a large level",
         queries: 12,
         sizes: &[(15, 17)],
+        locations: Locations::OnePlace,
+        ..ORDINARY
+    },
+    // More than 512 samples of a level: bwd_level_sort shares such a list among the warps of a block.
+    Scene {
+        name: "many in one place",
+        batch: 1,
+        queries: 140,
         locations: Locations::OnePlace,
         ..ORDINARY
     },
