@@ -134,11 +134,7 @@ impl Variant for BwdLevelSort {
         // docs/kernels/bwd_level_sort.md.
         let (is_single, is_dense) =
             (problem.dtype() == DType::F32, level_samples(call) > DENSE_SAMPLES);
-        let gather_blocks = match (is_single, is_dense) {
-            (true, true) => 5,
-            (true, false) => 6,
-            (false, _) => 7,
-        };
+        let gather_blocks = if is_single { 6 } else { 7 };
         let list_knobs = ListKnobs::of(call, knobs, gather_blocks)?;
         let (wants_value, wants_samples) = (call.gradients().value, call.gradients().of_samples());
         // In one launch where they are small, unless the caller wants other blocks.
