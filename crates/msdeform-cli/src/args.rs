@@ -119,7 +119,7 @@ pub struct GridArgs {
     /// Layouts: interleaved, head_major, head_major_padded
     #[arg(long, value_name = "LAYOUT", value_delimiter = ',')]
     pub layout: Vec<ValueLayout>,
-    /// Sampling locations: local (as trained models do), uniform, outside, hostile
+    /// Sampling locations: local (as trained models do), uniform, outside, hostile, one_place
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub locations: Vec<Locations>,
     /// Images, instead of the workload's

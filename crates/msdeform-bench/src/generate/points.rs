@@ -6,6 +6,10 @@ use super::counter::Stream;
 use super::{Draw, math, stream};
 use crate::workload::{Locations, ReferencePoints, Workload};
 
+/// On a level of 100 x 167 pixels, the finest of many workloads, a corner of four tiles of 4 x 4: every kernel that works
+/// tile by tile has all samples in four of them.
+const ONE_PLACE: (f64, f64) = (0.406_25, 0.4);
+
 /// Draws the sampling locations of one query and head at a time.
 pub(super) struct SampleDrawer<'a> {
     problem: &'a Problem,
@@ -111,6 +115,7 @@ impl<'a> SampleDrawer<'a> {
                     Locations::Local => self.local(reference, direction, level, point, position),
                     Locations::Outside => self.outside(position),
                     Locations::Hostile => self.hostile(level, position),
+                    Locations::OnePlace => ONE_PLACE,
                 };
                 out[2 * sample] = x;
                 out[2 * sample + 1] = y;

@@ -19,7 +19,7 @@ fn digest(tensors: &HostTensors) -> String {
 /// Every published figure rests on these bytes: a change here makes old records incomparable.
 #[test]
 fn the_bytes_are_the_published_bytes() {
-    use Locations::{Hostile, Local, Outside, Uniform};
+    use Locations::{Hostile, Local, OnePlace, Outside, Uniform};
     use ValueLayout::{HeadMajor, HeadMajorPadded, Interleaved};
     let cases = [
         ("ddetr_dec", DType::F32, Interleaved, Local),
@@ -30,6 +30,7 @@ fn the_bytes_are_the_published_bytes() {
         ("edge_channels_33", DType::F32, HeadMajor, Uniform),
         ("edge_outside", DType::F32, Interleaved, Outside),
         ("edge_hostile", DType::F32, Interleaved, Hostile),
+        ("edge_one_place", DType::F32, Interleaved, OnePlace),
     ];
     let digests: Vec<String> = cases
         .iter()
@@ -159,4 +160,17 @@ fn outside_means_outside_at_every_level_size() {
     let tensors = inputs("edge_outside", DType::F16, ValueLayout::Interleaved, Locations::Outside);
     let outside = |x: f64| !(-0.5..=1.5).contains(&x);
     assert!(tensors.locations.to_f64().chunks(2).all(|xy| outside(xy[0]) || outside(xy[1])));
+}
+
+#[test]
+fn one_place_lies_between_the_same_pixels_in_every_format() {
+    let cells = |dtype: DType| {
+        let tensors =
+            inputs("edge_one_place", dtype, ValueLayout::Interleaved, Locations::OnePlace);
+        let cell = |xy: &[f64]| ((xy[0] * 167.0 - 0.5) as usize, (xy[1] * 100.0 - 0.5) as usize);
+        tensors.locations.to_f64().chunks(2).map(cell).collect::<std::collections::HashSet<_>>()
+    };
+    for dtype in DType::FAST {
+        assert_eq!(cells(dtype), [(67, 39)].into(), "{dtype}");
+    }
 }

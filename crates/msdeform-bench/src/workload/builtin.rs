@@ -33,6 +33,7 @@ pub(super) static FILES: &[(&str, &str)] = embedded![
     "edge_long_rows",
     "edge_outside",
     "edge_hostile",
+    "edge_one_place",
 ];
 
 static WORKLOADS: LazyLock<Vec<Workload>> = LazyLock::new(|| {

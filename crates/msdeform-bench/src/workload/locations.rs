@@ -18,11 +18,14 @@ pub enum Locations {
     Outside,
     /// NaN, infinite, huge, exactly on borders, and ordinary ones between them.
     Hostile,
+    /// Every sample of a level between the same four pixels: what updates that meet make of the backward pass.
+    OnePlace,
 }
 
 impl Locations {
     /// Every kind.
-    pub const ALL: [Self; 4] = [Self::Local, Self::Uniform, Self::Outside, Self::Hostile];
+    pub const ALL: [Self; 5] =
+        [Self::Local, Self::Uniform, Self::Outside, Self::Hostile, Self::OnePlace];
 
     /// The name used on the command line, in files and in records.
     #[must_use]
@@ -32,6 +35,7 @@ impl Locations {
             Self::Uniform => "uniform",
             Self::Outside => "outside",
             Self::Hostile => "hostile",
+            Self::OnePlace => "one_place",
         }
     }
 }
@@ -47,7 +51,7 @@ impl FromStr for Locations {
 
     fn from_str(name: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
-            format!("unknown locations `{name}`; known: local, uniform, outside, hostile")
+            format!("unknown locations `{name}`; known: {}", Self::ALL.map(Self::name).join(", "))
         })
     }
 }
