@@ -55,14 +55,14 @@ pub static BACKWARD: &[Rule] = &[
         variant: &BwdLevelSort,
         applies: |call| level_samples(call) <= 4096,
         evidence: "a level that one block sorts in microseconds; ddetr_dec N=2 f16: 20 us a call in a CUDA \
-                   graph against 56 for the seven launches of the next; rtdetr_dec N=8: 43 against 69 \
-                   (records/h200/2026-11-15-9b31071a1)",
+                   graph against 56 for the seven launches of the next; rtdetr_dec N=8: 42 against 69 \
+                   (records/h200/2026-11-15-1bb739941)",
     },
     Rule {
         variant: &BwdTileSort,
         applies: |_| true,
-        evidence: "ddetr_enc N=2, local: 416 us in f16, 638 in f32, against 2725 and 2694 with atomics \
-                   (records/h200/2026-11-15-9b31071a1-4)",
+        evidence: "ddetr_enc N=2, local: 416 us in f16, 641 in f32, against 2730 and 2690 with atomics \
+                   (records/h200/2026-11-15-1bb739941-5)",
     },
     Rule {
         variant: &BwdOriginal,
