@@ -319,6 +319,33 @@ fn bench_gives_raw_samples_throughput_and_the_error() {
 }
 
 #[test]
+fn a_bench_that_is_killed_leaves_the_record_of_what_it_timed() {
+    let folder = folder();
+    let mut bench = std::process::Command::new(assert_cmd::cargo::cargo_bin!("msdeform"));
+    bench.current_dir(folder.path()).env("MSDEFORM_TUNING", "off").stdout(Stdio::null());
+    bench.args(["bench", "--device", "cpu", "--threads", "1", "--variant", "fwd_cpu_scalar"]);
+    // The second takes seconds.
+    bench.args(["--workload", "edge_one_point,ddetr_enc", "--dtype", "f32", "--no-probe"]);
+    bench.args(["--seconds", "0", "--direction", "forward", "--record-dir", "records"]);
+    let mut bench = bench.spawn().unwrap();
+    let find = |place: &Path| {
+        let entries = std::fs::read_dir(place).ok()?;
+        let mut paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        paths.find(|path| !path.file_name().unwrap().to_string_lossy().starts_with('.'))
+    };
+    let saved = || find(&find(&folder.path().join("records"))?);
+    while saved().is_none() && bench.try_wait().unwrap().is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    bench.kill().unwrap();
+    bench.wait().unwrap();
+    let text = std::fs::read_to_string(saved().unwrap().join("record.json")).unwrap();
+    let record: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(record["unfinished_cases"], 1);
+    assert_eq!(record["measurements"][0]["workload"], "edge_one_point");
+}
+
+#[test]
 fn bench_times_a_forward_and_a_backward_as_one_training_step() {
     let step = ["bench", "--training", "--device", "cpu", "--workload", "edge_one_point"];
     let quick = ["--dtype", "f32", "--seconds", "0", "--no-probe", "--json"];

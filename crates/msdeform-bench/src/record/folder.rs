@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use super::{Record, RecordError, SCHEMA, summary};
 
 const FILE: &str = "record.json";
+const SUMMARY: &str = "summary.md";
 const MOST_PER_DAY: u32 = 1000;
 
 fn failed<'a>(
@@ -39,6 +40,45 @@ pub fn default_folder() -> PathBuf {
         .map_or_else(|| PathBuf::from("msdeform-records"), |checkout| checkout.join("records"))
 }
 
+/// A record that grows: its folder appears with the first case and is written again after every other.
+#[derive(Debug)]
+pub struct RecordFolder {
+    root: PathBuf,
+    path: Option<PathBuf>,
+}
+
+impl RecordFolder {
+    /// Below `root`, as [`write`] chooses it. Nothing is there yet.
+    #[must_use]
+    pub fn new(root: PathBuf) -> Self {
+        Self { root, path: None }
+    }
+
+    /// Writes what there is of the record, each file whole or as it was.
+    ///
+    /// # Errors
+    /// [`RecordError::Io`] naming the file or folder.
+    pub fn save(&mut self, record: &Record) -> Result<(), RecordError> {
+        if let Some(path) = &self.path {
+            replace_file(&path.join(FILE), &to_json(record)?)?;
+            return replace_file(&path.join(SUMMARY), &summary(record));
+        }
+        self.path = Some(write(record, &self.root)?);
+        Ok(())
+    }
+
+    /// Where it is, once something was saved.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+}
+
+fn to_json(record: &Record) -> Result<String, RecordError> {
+    let json = serde_json::to_string_pretty(record).map_err(RecordError::Serialise)?;
+    Ok(compact_samples(&json))
+}
+
 /// Writes a record into a folder of its own and returns that. The folder appears complete or not
 /// at all, and never replaces another: further records of a commit and day get a number.
 ///
@@ -51,9 +91,8 @@ pub fn write(record: &Record, root: &Path) -> Result<PathBuf, RecordError> {
         .prefix(".pending-")
         .tempdir_in(&device_folder)
         .map_err(failed("create a folder in", &device_folder))?;
-    let json = serde_json::to_string_pretty(record).map_err(RecordError::Serialise)?;
-    write_synced(&pending.path().join(FILE), &compact_samples(&json))?;
-    write_synced(&pending.path().join("summary.md"), &summary(record))?;
+    write_synced(&pending.path().join(FILE), &to_json(record)?)?;
+    write_synced(&pending.path().join(SUMMARY), &summary(record))?;
     make_readable(pending.path(), 0o755)?;
 
     let date = record.date.get(..10).unwrap_or(&record.date);

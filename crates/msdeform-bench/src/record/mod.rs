@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 
 pub use environment::Environment;
 pub use figures::{Figure, newest};
-pub use folder::{default_folder, find_checkout, load_all, load_committed, load_one, write};
+pub use folder::{
+    RecordFolder, default_folder, find_checkout, load_all, load_committed, load_one, write,
+};
 pub(crate) use folder::{device_files, read_file, replace_file, run_files};
 pub use provenance::Provenance;
 pub use summary::summary;
@@ -101,6 +103,14 @@ pub struct Record {
     pub measurements: Vec<Measurement>,
     /// Accuracy.
     pub verification: Report,
+    /// Cases that the command had not come to when this was written; none in a record that is whole.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unfinished_cases: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 impl DeviceRecord {
@@ -138,6 +148,7 @@ impl Record {
             seed: STANDARD_SEED,
             measurements,
             verification,
+            unfinished_cases: 0,
         }
     }
 }

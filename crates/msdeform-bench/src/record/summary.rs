@@ -51,6 +51,9 @@ fn write_summary(record: &Record, out: &mut String) -> std::fmt::Result {
         report.failures().count(),
         report.skipped.len()
     )?;
+    if record.unfinished_cases > 0 {
+        writeln!(out, "Broken off; cases not timed: {}.\n", record.unfinished_cases)?;
+    }
     if record.measurements.is_empty() {
         return Ok(());
     }

@@ -56,7 +56,32 @@ pub(crate) fn record_of(date: &str, median_us: f64) -> Record {
             samples_us,
         }],
         verification: Report::default(),
+        unfinished_cases: 0,
     }
+}
+
+#[test]
+fn a_record_that_grows_is_whole_after_every_case_and_stays_in_its_folder() {
+    let root = tempfile::tempdir().unwrap();
+    let mut folder = RecordFolder::new(root.path().to_owned());
+    assert_eq!(folder.path(), None);
+    let mut record = record_of("2026-02-03T04:05:06Z", 800.0);
+    record.unfinished_cases = 1;
+    folder.save(&record).unwrap();
+    let path = folder.path().unwrap().to_owned();
+    assert_eq!(load_one(&path).unwrap().unfinished_cases, 1);
+    let summary = || std::fs::read_to_string(path.join("summary.md")).unwrap();
+    assert!(summary().contains("cases not timed: 1"), "{}", summary());
+
+    record.measurements.extend(record_of("2026-02-03T04:05:06Z", 900.0).measurements);
+    record.unfinished_cases = 0;
+    folder.save(&record).unwrap();
+    assert_eq!(folder.path(), Some(path.as_path()));
+    let whole = load_one(&path).unwrap();
+    assert_eq!((whole.measurements.len(), whole.unfinished_cases), (2, 0));
+    assert!(!summary().contains("Broken off"), "{}", summary());
+    assert_eq!(std::fs::read_dir(&path).unwrap().count(), 2, "nothing is left beside the two files");
+    assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use msdeform_bench::counters::CounterFile;
 use msdeform_bench::device::named::names_of_sweep;
 use msdeform_bench::device::{DeviceOptions, Timing};
 use msdeform_bench::overview::{three_digits, time};
+use msdeform_bench::record::RecordFolder;
 use msdeform_bench::verify::{Limits, Report};
 use msdeform_bench::work::{BYTES_FORMULA, OPERATIONS_FORMULA};
 use msdeform_bench::{
@@ -53,7 +54,7 @@ pub struct BenchArgs {
     /// Do not compare with the reference; the error stays unknown
     #[arg(long)]
     no_verify: bool,
-    /// Write a record
+    /// Write a record, after every case
     #[arg(long)]
     record: bool,
     #[command(flatten)]
@@ -110,8 +111,10 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
 
     let cases = selection.cases();
     let bar = progress(cases.len(), "timing");
-    let (mut measurements, mut report) = (Vec::new(), Report::default());
-    for case in &cases {
+    let mut record = Record::new(device.as_ref(), bandwidth, Vec::new(), Report::default());
+    let wants_record = args.record || args.record_dir.record_dir.is_some();
+    let mut folder = wants_record.then(|| RecordFolder::new(args.record_dir.folder()));
+    for (index, case) in cases.iter().enumerate() {
         bar.set_message(format!("{} {}", case.workload.name, case.dtype));
         let (timed, checked) = if args.training {
             // Named variants only: all that are registered is no choice.
@@ -123,13 +126,16 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         if !args.json && !args.grid.ladder {
             bar.suspend(|| print_case(case, &timed))?;
         }
-        measurements.extend(timed);
-        report.extend(checked);
+        record.measurements.extend(timed);
+        record.verification.extend(checked);
+        record.unfinished_cases = cases.len() - index - 1;
+        // Whatever ends this run, what was timed is kept.
+        if let Some(folder) = &mut folder {
+            folder.save(&record)?;
+        }
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let nothing_timed = measurements.is_empty();
-    let record = Record::new(device.as_ref(), bandwidth, measurements, report);
     if args.json {
         print_json(&record)?;
     } else {
@@ -141,11 +147,10 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         }
         print_failures(&record.verification)?;
     }
-    if args.record || args.record_dir.record_dir.is_some() {
-        let folder = record::write(&record, &args.record_dir.folder())?;
-        eprintln!("record: {}", folder.display());
+    if let Some(path) = folder.as_ref().and_then(RecordFolder::path) {
+        eprintln!("record: {}", path.display());
     }
-    if nothing_timed {
+    if record.measurements.is_empty() {
         return Err(Usage("nothing to time: no variant fits the chosen cases".into()).into());
     }
     match record.verification.failures().count() {
