@@ -80,7 +80,11 @@ fn a_record_that_grows_is_whole_after_every_case_and_stays_in_its_folder() {
     let whole = load_one(&path).unwrap();
     assert_eq!((whole.measurements.len(), whole.unfinished_cases), (2, 0));
     assert!(!summary().contains("Broken off"), "{}", summary());
-    assert_eq!(std::fs::read_dir(&path).unwrap().count(), 2, "nothing is left beside the two files");
+    assert_eq!(
+        std::fs::read_dir(&path).unwrap().count(),
+        2,
+        "nothing is left beside the two files"
+    );
     assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
 }
 
