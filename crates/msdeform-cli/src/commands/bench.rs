@@ -116,13 +116,17 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let mut folder = wants_record.then(|| RecordFolder::new(args.record_dir.folder()));
     for (index, case) in cases.iter().enumerate() {
         bar.set_message(format!("{} {}", case.workload.name, case.dtype));
-        let (timed, checked) = if args.training {
+        let result = if args.training {
             // Named variants only: all that are registered is no choice.
             let named = if args.grid.variant.is_empty() { &[][..] } else { &variants };
-            bench_step(device.as_ref(), case, named, budget, limits)?
+            bench_step(device.as_ref(), case, named, budget, limits)
         } else {
-            bench_case(device.as_ref(), case, &variants, budget, limits)?
+            bench_case(device.as_ref(), case, &variants, budget, limits)
         };
+        let (timed, checked) = result.inspect_err(|_| {
+            bar.finish_and_clear();
+            say_where(folder.as_ref());
+        })?;
         if !args.json && !args.grid.ladder {
             bar.suspend(|| print_case(case, &timed))?;
         }
@@ -147,15 +151,19 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         }
         print_failures(&record.verification)?;
     }
-    if let Some(path) = folder.as_ref().and_then(RecordFolder::path) {
-        eprintln!("record: {}", path.display());
-    }
+    say_where(folder.as_ref());
     if record.measurements.is_empty() {
         return Err(Usage("nothing to time: no variant fits the chosen cases".into()).into());
     }
     match record.verification.failures().count() {
         0 => Ok(()),
         failed => Err(CheckFailed(format!("{failed} checks failed")).into()),
+    }
+}
+
+fn say_where(folder: Option<&RecordFolder>) {
+    if let Some(path) = folder.and_then(RecordFolder::path) {
+        eprintln!("record: {}", path.display());
     }
 }
 
