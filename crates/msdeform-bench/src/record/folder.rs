@@ -48,7 +48,7 @@ pub struct RecordFolder {
 }
 
 impl RecordFolder {
-    /// Below `root`, as [`write`] chooses it. Nothing is there yet.
+    /// Below `root`, where [`write`](super::write) would put it. Nothing is there yet.
     #[must_use]
     pub fn new(root: PathBuf) -> Self {
         Self { root, path: None }
