@@ -127,8 +127,11 @@ MSDA_DEVICE void add_warps(TileSums& sums) {
 }
 
 // Where lists are not cut: a warp per group of neighbouring tiles. A long list is shared by the warps of a block, so that
-// samples which all fall on one place do not wait for one warp. blockIdx.x is a slice of a slab: blocks that start together write the same pixels of different
-// heads. blockIdx.y counts the blocks of all levels. The same arithmetic as in src/variants/tile_lists.rs.
+// samples which all fall on one place do not wait for one warp. Its barriers are met by all of them: every warp reads the words
+// of all lists of the block, so `shares` is the same in each.
+//
+// blockIdx.x is a slice of a slab: blocks that start together write the same pixels of different heads. blockIdx.y counts the
+// blocks of all levels. The same arithmetic as in src/variants/tile_lists.rs.
 MSDA_DEVICE void gather_groups(const BackwardParams& params) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int slab = static_cast<int>(blockIdx.x) / SLICES, slice = static_cast<int>(blockIdx.x) % SLICES;
