@@ -19,6 +19,7 @@ pub mod profile;
 pub mod readme;
 pub mod record;
 pub mod report;
+pub mod soak;
 mod statistics;
 pub mod tune;
 pub mod verify;

@@ -15,7 +15,8 @@ use msdeform_bench::{
 use msdeform_tuning::Tuning;
 
 use crate::commands::{
-    analyze, bench, main_job, probe, profile, records, report, tune, variants, verify, workloads,
+    analyze, bench, main_job, probe, profile, records, report, soak, tune, variants, verify,
+    workloads,
 };
 use crate::exit::{EXIT_CODES, Usage};
 use crate::run::RunArgs;
@@ -53,6 +54,7 @@ pub enum Command {
     Records(records::RecordsArgs),
     Report(report::ReportArgs),
     Run(RunArgs),
+    Soak(soak::SoakArgs),
     Tune(tune::TuneArgs),
     Workloads(workloads::WorkloadsArgs),
 }
@@ -135,7 +137,7 @@ pub struct GridArgs {
 }
 
 /// A format that devices compute; the reference's `f64` is none.
-fn fast_dtype(name: &str) -> Result<DType, String> {
+pub fn fast_dtype(name: &str) -> Result<DType, String> {
     match name.parse::<DType>() {
         Ok(dtype) if DType::FAST.contains(&dtype) => Ok(dtype),
         Ok(dtype) => Err(format!("no device computes {dtype}; known: f32, f16, bf16")),

@@ -12,7 +12,8 @@ use clap::Parser;
 
 use args::{Cli, Command};
 use commands::{
-    analyze, bench, main_job, probe, profile, records, report, tune, variants, verify, workloads,
+    analyze, bench, main_job, probe, profile, records, report, soak, tune, variants, verify,
+    workloads,
 };
 
 fn main() -> ExitCode {
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         Some(Command::Records(args)) => records::run(args),
         Some(Command::Report(args)) => report::run(args),
         Some(Command::Run(args)) => run::run(args),
+        Some(Command::Soak(args)) => soak::run(args),
         Some(Command::Tune(args)) => tune::run(args),
         Some(Command::Workloads(args)) => workloads::run(args),
     };

@@ -7,7 +7,7 @@
 use msdeform::Direction;
 
 use crate::variants::{
-    Call, Variant,
+    Call, KnobChoices, Variant,
     bwd_general::BwdGeneral,
     bwd_level_sort::{BwdLevelSort, level_samples},
     bwd_original::BwdOriginal,
@@ -78,10 +78,10 @@ pub static BACKWARD: &[Rule] = &[
 ];
 
 /// What computes a forward call that everything else refuses, or whose pointers are misaligned.
-pub(crate) static LAST_RESORT: &dyn Variant = &FwdGeneral;
+static LAST_RESORT: &dyn Variant = &FwdGeneral;
 
 /// The same for a backward call, in either mode.
-pub(crate) static LAST_RESORT_BACKWARD: &dyn Variant = &BwdGeneral;
+static LAST_RESORT_BACKWARD: &dyn Variant = &BwdGeneral;
 
 /// The best variant for a forward call.
 #[must_use]
@@ -93,6 +93,15 @@ pub fn forward(call: &Call<'_>) -> &'static dyn Variant {
 #[must_use]
 pub fn backward(call: &Call<'_>) -> &'static dyn Variant {
     first_fitting(BACKWARD, call).unwrap_or(LAST_RESORT_BACKWARD)
+}
+
+/// What computes a call whose pointers are not aligned as its variant needs them, and how.
+#[must_use]
+pub fn unaligned(call: &Call<'_>) -> (&'static dyn Variant, KnobChoices) {
+    match call.direction() {
+        Direction::Forward => (LAST_RESORT, KnobChoices::of("VECTOR", 1)),
+        Direction::Backward => (LAST_RESORT_BACKWARD, KnobChoices::default()),
+    }
 }
 
 /// The best variant for a call, by these tables alone.
@@ -116,7 +125,7 @@ mod tests {
     use super::*;
     use crate::driver::DeviceProps;
     use crate::registry::REGISTRY;
-    use crate::variants::{BackwardCall, KnobChoices};
+    use crate::variants::BackwardCall;
 
     #[test]
     fn every_row_is_registered_and_the_last_takes_everything() {

@@ -7,6 +7,7 @@ pub mod probe;
 pub mod profile;
 pub mod records;
 pub mod report;
+pub mod soak;
 pub mod tune;
 pub mod variants;
 pub mod verify;

@@ -49,7 +49,7 @@ pub struct VerifyArgs {
     json: bool,
 }
 
-fn parse_seed(text: &str) -> Result<u64, String> {
+pub fn parse_seed(text: &str) -> Result<u64, String> {
     match text {
         "standard" => Ok(msdeform_bench::STANDARD_SEED),
         "random" => {

@@ -14,7 +14,7 @@ use crate::gradients::Gradients;
 use crate::params::{BackwardParams, LevelGeometry};
 use crate::pipeline::{Region, WORKSPACE_ALIGNMENT};
 use crate::strides::OutputStrides;
-use crate::variants::{BackwardCall, Configuration, KnobChoices};
+use crate::variants::{BackwardCall, Configuration};
 
 /// Whose memory the steps of a backward pass share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -185,8 +185,8 @@ impl BackwardPlan {
         let main = Prepared::best(engine, &choices, &call, params)?;
         plan.spec = main.spec;
         if main.needs_fallback(problem) {
-            let (fallback, knobs) = (dispatch::LAST_RESORT_BACKWARD, KnobChoices::default());
-            plan.unaligned = Some(Prepared::new(engine, fallback, &call, &knobs, params)?);
+            let (variant, knobs) = dispatch::unaligned(&call);
+            plan.unaligned = Some(Prepared::new(engine, variant, &call, &knobs, params)?);
         }
         let bytes =
             |prepared: &Prepared<BackwardParams>| prepared.configuration.pipeline.workspace_bytes;

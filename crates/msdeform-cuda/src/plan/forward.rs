@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::nvrtc::KernelResources;
 use crate::params::{ForwardParams, LevelGeometry};
 use crate::pipeline::Region;
-use crate::variants::{Configuration, KnobChoices};
+use crate::variants::Configuration;
 
 /// The tensors of a forward call, in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,9 +98,8 @@ impl ForwardPlan {
         let main = Prepared::best(engine, &choices, &call, params)?;
         plan.spec = main.spec;
         if main.needs_fallback(problem) {
-            let fallback = dispatch::LAST_RESORT;
-            let scalar = KnobChoices::new(fallback, &[("VECTOR".to_owned(), 1)])?;
-            plan.unaligned = Some(Prepared::new(engine, fallback, &call, &scalar, params)?);
+            let (variant, knobs) = dispatch::unaligned(&call);
+            plan.unaligned = Some(Prepared::new(engine, variant, &call, &knobs, params)?);
         }
         let workspace_bytes = main.configuration.pipeline.workspace_bytes;
         if workspace_bytes > 0 {

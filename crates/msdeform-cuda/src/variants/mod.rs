@@ -292,6 +292,11 @@ impl KnobChoices {
         Ok(Self { chosen: chosen.to_vec() })
     }
 
+    /// One knob of a variant that is known to take it.
+    pub(crate) fn of(name: &str, value: i64) -> Self {
+        Self { chosen: vec![(name.to_owned(), value)] }
+    }
+
     /// All that the caller chose.
     #[must_use]
     pub fn chosen(&self) -> &[(String, i64)] {

@@ -1,0 +1,85 @@
+//! Cases on the processor.
+
+use msdeform::cpu::{self, CpuOptions, CpuPlan, GradientsMut};
+
+use crate::case::{Case, Choice, Wants};
+use crate::memory::{Guarded, Tensor, buffers, collect};
+use crate::rules::{CpuRules, Rules};
+use crate::runner::{Fault, Phase, Ran, Runner, Worker};
+use crate::tensors::Inputs;
+
+/// The processor.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuRunner {
+    rules: CpuRules,
+}
+
+impl Runner for CpuRunner {
+    fn rules(&self) -> &dyn Rules {
+        &self.rules
+    }
+
+    fn worker(&self) -> Result<Box<dyn Worker + '_>, String> {
+        Ok(Box::new(CpuWorker))
+    }
+}
+
+struct CpuWorker;
+
+impl Worker for CpuWorker {
+    fn run(
+        &mut self,
+        case: &Case,
+        inputs: &Inputs,
+        phase: &mut dyn FnMut(Phase),
+    ) -> Result<Ran, Fault> {
+        let failed = |error: msdeform::Error| Fault::Failed(error.to_string());
+        let isa = match &case.choice {
+            Choice::Own => None,
+            Choice::Named { variant, .. } => {
+                let found = cpu::variants().iter().find(|found| found.spec.id == variant);
+                Some(found.ok_or_else(|| Fault::Refused(format!("no variant {variant}")))?.isa)
+            }
+        };
+        // Most on the calling thread; the others see that parts fit together.
+        let threads = [1, 1, 1, 1, 2, 3][case.seed as usize % 6];
+        let options = CpuOptions { threads: Some(threads), isa };
+        let mut plan = CpuPlan::new(&case.problem, &options).map_err(failed)?;
+        let mut run = || {
+            let mut buffers = buffers(case, inputs);
+            phase(Phase::Running);
+            compute(&mut plan, case, &mut buffers).map_err(failed)?;
+            Ok::<_, Fault>(collect(&buffers, inputs)?)
+        };
+        let written = run()?;
+        // What a call leaves in a plan must not reach the next one, and its gradients are always the same.
+        if case.seed.is_multiple_of(8) && run()? != written {
+            return Err(Fault::Failed("a second call gives other bits".to_owned()));
+        }
+        Ok(Ran { written, launches: 1 })
+    }
+}
+
+fn compute(
+    plan: &mut CpuPlan,
+    case: &Case,
+    buffers: &mut [Guarded],
+) -> Result<(), msdeform::Error> {
+    let (dtype, sampling) = (case.problem.dtype(), case.problem.sampling_dtype());
+    let inputs = if case.wants == Wants::Output { 3 } else { 4 };
+    let (read, written) = buffers.split_at_mut(inputs);
+    let (value, locations, weights) =
+        (read[0].view(dtype), read[1].view(sampling), read[2].view(sampling));
+    if case.wants == Wants::Output {
+        return plan.forward(value, locations, weights, written[0].view_mut(dtype));
+    }
+    let mut gradients = GradientsMut::new();
+    for buffer in written {
+        gradients = match buffer.tensor {
+            Tensor::GradValue => gradients.value(buffer.view_mut(dtype)),
+            Tensor::GradLocations => gradients.locations(buffer.view_mut(sampling)),
+            _ => gradients.weights(buffer.view_mut(sampling)),
+        };
+    }
+    plan.backward(value, locations, weights, read[3].view(dtype), gradients)
+}

@@ -1,0 +1,256 @@
+//! Cases on a GPU: the plans that users get, with memory whose surroundings are checked.
+//!
+//! All tensors of a call, its workspace and the poison around each of them are one image, which is copied to
+//! the device, worked on there and copied back.
+
+use std::sync::{PoisonError, RwLock};
+
+use msdeform::{Error as ProblemError, Mode};
+use msdeform_cuda::{
+    BackwardOptions, BackwardPlan, BackwardPointers, Context, DeviceBuffer, DevicePointers,
+    DiskCache, Engine, Error, ForwardPlan, PlanOptions, PointerChecks, Stream, Workspace,
+};
+
+use crate::case::{Case, Choice, Wants};
+use crate::memory::{Guarded, Tensor, buffers, collect};
+use crate::rules::{CudaRules, Rules};
+use crate::runner::{Fault, Phase, Ran, Runner, Worker};
+use crate::tensors::Inputs;
+
+/// A GPU.
+pub struct CudaRunner {
+    ordinal: usize,
+    context: Context,
+    rules: CudaRules,
+    /// Replaced by [`Runner::settle`]: code that was compiled for random problems is never used again.
+    engine: RwLock<Option<Engine>>,
+}
+
+impl CudaRunner {
+    /// Opens device `ordinal`. Nothing is read from the user's cache or written to it.
+    ///
+    /// # Errors
+    /// No driver, no such device.
+    pub fn new(ordinal: usize) -> Result<Self, Error> {
+        let context = Context::new(ordinal)?;
+        let rules = CudaRules::new(context.props().clone());
+        Ok(Self { ordinal, context, rules, engine: RwLock::new(None) })
+    }
+
+    /// The device's context.
+    #[must_use]
+    pub const fn context(&self) -> &Context {
+        &self.context
+    }
+
+    fn engine(&self) -> Result<Engine, Error> {
+        let current = self.engine.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(engine) = current {
+            return Ok(engine);
+        }
+        let mut slot = self.engine.write().unwrap_or_else(PoisonError::into_inner);
+        if slot.is_none() {
+            let off = msdeform_tuning::Source::Off;
+            *slot = Some(Engine::with_tuning(self.ordinal, DiskCache::nowhere(), Some(&off))?);
+        }
+        // Just filled.
+        slot.clone().ok_or(Error::NoDevice { ordinal: self.ordinal, count: 0 })
+    }
+}
+
+impl Runner for CudaRunner {
+    fn rules(&self) -> &dyn Rules {
+        &self.rules
+    }
+
+    fn worker(&self) -> Result<Box<dyn Worker + '_>, String> {
+        let streams = || -> Result<[Stream; 3], Error> {
+            Ok([
+                Stream::new(&self.context)?,
+                Stream::new(&self.context)?,
+                Stream::default_of(&self.context),
+            ])
+        };
+        let streams = streams().map_err(|error| error.to_string())?;
+        Ok(Box::new(CudaWorker { runner: self, streams, arena: None }))
+    }
+
+    fn settle(&self) {
+        *self.engine.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn device_bytes(&self) -> Option<u64> {
+        let (free, total) = self.context.memory_bytes().ok()?;
+        Some((total - free) as u64)
+    }
+}
+
+struct CudaWorker<'a> {
+    runner: &'a CudaRunner,
+    streams: [Stream; 3],
+    /// Kept from case to case; words, whatever they hold.
+    arena: Option<DeviceBuffer<f32>>,
+}
+
+enum Plan {
+    Forward(ForwardPlan),
+    Backward(BackwardPlan),
+}
+
+impl Plan {
+    fn new(engine: &Engine, case: &Case) -> Result<Self, Error> {
+        let (variant, knobs) = match &case.choice {
+            Choice::Own => (None, Vec::new()),
+            Choice::Named { variant, knobs } => (Some(variant.clone()), knobs.clone()),
+        };
+        let plan = PlanOptions {
+            variant,
+            knobs,
+            strides: Some(case.value_strides()),
+            query_raster_width: case.raster_width,
+            pointer_checks: PointerChecks::Every,
+        };
+        let Wants::Gradients(gradients) = case.wants else {
+            return ForwardPlan::new(engine, &case.problem, &plan).map(Self::Forward);
+        };
+        let options = BackwardOptions {
+            plan,
+            gradients,
+            mode: case.mode,
+            grad_output_strides: Some(case.upstream_strides()),
+            workspace: Workspace::OfCaller,
+        };
+        BackwardPlan::new(engine, &case.problem, &options).map(Self::Backward)
+    }
+
+    fn workspace_bytes(&self) -> usize {
+        match self {
+            // A forward plan's is its own: only the ladder has any.
+            Self::Forward(_) => 0,
+            Self::Backward(plan) => plan.workspace_bytes(),
+        }
+    }
+
+    fn launches(&self) -> u64 {
+        match self {
+            Self::Forward(plan) => u64::from(plan.geometry().is_some()),
+            Self::Backward(plan) => plan.kernels().count() as u64,
+        }
+    }
+
+    /// # Safety
+    /// The addresses lead to the tensors of the plan's problem, until the stream is done.
+    unsafe fn launch(&self, stream: &Stream, at: impl Fn(Tensor) -> u64) -> Result<(), Error> {
+        let (value, locations, weights) =
+            (at(Tensor::Value), at(Tensor::Locations), at(Tensor::Weights));
+        match self {
+            Self::Forward(plan) => {
+                let output = at(Tensor::Output);
+                // SAFETY: as the caller says.
+                unsafe { plan.launch(stream, DevicePointers { value, locations, weights, output }) }
+            }
+            Self::Backward(plan) => {
+                let pointers = BackwardPointers {
+                    value,
+                    locations,
+                    weights,
+                    grad_output: at(Tensor::Upstream),
+                    grad_value: at(Tensor::GradValue),
+                    grad_locations: at(Tensor::GradLocations),
+                    grad_weights: at(Tensor::GradWeights),
+                    workspace: at(Tensor::Workspace),
+                };
+                // SAFETY: as the caller says.
+                unsafe { plan.launch(stream, pointers) }
+            }
+        }
+    }
+}
+
+impl Worker for CudaWorker<'_> {
+    fn run(
+        &mut self,
+        case: &Case,
+        inputs: &Inputs,
+        phase: &mut dyn FnMut(Phase),
+    ) -> Result<Ran, Fault> {
+        let plan = self.runner.engine().and_then(|engine| Plan::new(&engine, case));
+        let plan = plan.map_err(|error| match error {
+            Error::Problem(ProblemError::Unsupported { .. }) => Fault::Refused(error.to_string()),
+            other => self.fault(&other),
+        })?;
+        phase(Phase::Running);
+        let stream = (case.seed % 3) as usize;
+        let written = self.execute(&plan, case, inputs, stream)?;
+        if case.wants != Wants::Output && case.mode == Mode::Deterministic {
+            let again = self.execute(&plan, case, inputs, (stream + 1) % 3)?;
+            if again != written {
+                return Err(Fault::Failed("a second deterministic run gives other bits".into()));
+            }
+        }
+        Ok(Ran { written, launches: plan.launches() })
+    }
+}
+
+impl CudaWorker<'_> {
+    fn execute(
+        &mut self,
+        plan: &Plan,
+        case: &Case,
+        inputs: &Inputs,
+        stream: usize,
+    ) -> Result<Vec<Vec<u8>>, Fault> {
+        let mut buffers = buffers(case, inputs);
+        buffers.push(Guarded::poisoned(Tensor::Workspace, plan.workspace_bytes(), 0));
+        let mut image: Vec<f32> = Vec::new();
+        let mut starts = Vec::new();
+        for buffer in &buffers {
+            starts.push(image.len());
+            image.extend_from_slice(bytemuck::cast_slice(buffer.words()));
+        }
+        self.compute(plan, &mut image, stream, |tensor| {
+            let found = buffers.iter().zip(&starts).find(|(buffer, _)| buffer.tensor == tensor);
+            found.map(|(buffer, start)| (4 * start + buffer.first()) as u64)
+        })
+        .map_err(|error| self.fault(&error))?;
+        for (buffer, &start) in buffers.iter_mut().zip(&starts) {
+            let words: &mut [f32] = bytemuck::cast_slice_mut(buffer.words_mut());
+            let len = words.len();
+            words.copy_from_slice(&image[start..start + len]);
+        }
+        Ok(collect(&buffers, inputs)?)
+    }
+
+    /// Replaces an image by what the call makes of it.
+    fn compute(
+        &mut self,
+        plan: &Plan,
+        image: &mut [f32],
+        stream: usize,
+        offset: impl Fn(Tensor) -> Option<u64>,
+    ) -> Result<(), Error> {
+        let stream = &self.streams[stream];
+        let arena = match self.arena.take() {
+            Some(arena) if arena.len() >= image.len() => self.arena.insert(arena),
+            small => {
+                drop(small);
+                let len = image.len().next_power_of_two();
+                self.arena.insert(DeviceBuffer::filled(stream, len, 0xFF)?)
+            }
+        };
+        arena.copy_from(stream, 0, image)?;
+        let base = arena.address();
+        // SAFETY: every tensor of the case lies in the image, which the arena holds until the copy below has
+        // waited for the stream; the arena belongs to this worker alone.
+        unsafe { plan.launch(stream, |tensor| offset(tensor).map_or(0, |at| base + at)) }?;
+        arena.copy_to(stream, image)
+    }
+
+    /// What an error means for the cases to come.
+    fn fault(&self, error: &Error) -> Fault {
+        match self.runner.context.synchronize() {
+            Ok(()) => Fault::Failed(error.to_string()),
+            Err(_) => Fault::DeviceLost(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! What a backend takes and how it would compute it: the rules that the generator has to know.
+
+use msdeform::cpu;
+use msdeform_cuda::variants::{Configuration, KnobChoices, Variant};
+use msdeform_cuda::{DeviceProps, REGISTRY, dispatch, entry_name};
+
+use crate::case::{Case, Choice};
+use crate::memory::{Tensor, offset_bytes, tensors};
+use crate::{Coverage, Random};
+
+/// The rules of a backend. Arithmetic only: they can be asked without the device.
+pub trait Rules: Sync {
+    /// Another choice than the backend's own that takes this case: one that a tuning file could make.
+    fn choose(&self, case: &Case, random: &mut Random) -> Option<Choice>;
+
+    /// What a case comes down to.
+    ///
+    /// # Errors
+    /// Why the backend refuses it.
+    fn resolve(&self, case: &Case) -> Result<Resolved, String>;
+
+    /// Everything that could be reached.
+    fn universe(&self) -> Coverage;
+}
+
+/// What a case comes down to.
+#[derive(Clone, Debug, Default)]
+pub struct Resolved {
+    /// The variant; empty where nothing is launched.
+    pub variant: &'static str,
+    /// What it is compiled with.
+    pub defines: Vec<String>,
+    /// Knobs that it can be tuned by, with their values.
+    pub knobs: Vec<(&'static str, i64)>,
+    /// The kernels that it launches.
+    pub entries: Vec<String>,
+}
+
+/// The rules of the processor: its instruction sets.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuRules;
+
+impl Rules for CpuRules {
+    fn choose(&self, case: &Case, random: &mut Random) -> Option<Choice> {
+        let fitting: Vec<_> = cpu::variants()
+            .iter()
+            .filter(|variant| variant.spec.direction == case.direction() && variant.is_available())
+            .collect();
+        let variant = fitting.get(random.below(fitting.len()))?.spec.id.to_owned();
+        Some(Choice::Named { variant, knobs: Vec::new() })
+    }
+
+    fn resolve(&self, case: &Case) -> Result<Resolved, String> {
+        let best = cpu::Isa::best();
+        let mut variants = cpu::variants().iter().filter(|v| v.spec.direction == case.direction());
+        let found = match &case.choice {
+            Choice::Own => variants.find(|variant| variant.isa == best),
+            Choice::Named { variant, .. } => variants.find(|found| found.spec.id == variant),
+        };
+        let found = found.ok_or_else(|| format!("no such variant: {:?}", case.choice))?;
+        Ok(Resolved { variant: found.spec.id, ..Resolved::default() })
+    }
+
+    fn universe(&self) -> Coverage {
+        let mut universe = Coverage::default();
+        for variant in cpu::variants().iter().filter(|variant| variant.is_available()) {
+            universe.add_spec(&variant.spec, true);
+        }
+        universe
+    }
+}
+
+/// The rules of a GPU: the dispatcher's tables, and whatever a tuning file may name.
+#[derive(Clone, Debug)]
+pub struct CudaRules {
+    device: DeviceProps,
+}
+
+impl CudaRules {
+    /// For this GPU.
+    #[must_use]
+    pub const fn new(device: DeviceProps) -> Self {
+        Self { device }
+    }
+
+    /// The GPU.
+    #[must_use]
+    pub const fn device(&self) -> &DeviceProps {
+        &self.device
+    }
+
+    /// The variant and its configuration as a plan would have them; `None` where nothing is launched. Pointers
+    /// that are not aligned as the variant needs them go to the dispatcher's last resort.
+    ///
+    /// # Errors
+    /// Why a variant that is named refuses.
+    pub fn configure(
+        &self,
+        case: &Case,
+    ) -> Result<Option<(&'static dyn Variant, Configuration)>, String> {
+        let call = case.call(&self.device);
+        let (variant, chosen) = match &case.choice {
+            Choice::Own => (dispatch::builtin(&call), KnobChoices::default()),
+            Choice::Named { variant, knobs } => {
+                let variant = find(variant)?;
+                (variant, KnobChoices::new(variant, knobs).map_err(|error| error.to_string())?)
+            }
+        };
+        variant.check(&call).map_err(|error| error.to_string())?;
+        if call.is_empty() {
+            return Ok(None);
+        }
+        let configuration = variant.configure(&call, &chosen)?;
+        if is_aligned(case, &configuration) {
+            return Ok(Some((variant, configuration)));
+        }
+        let (variant, chosen) = dispatch::unaligned(&call);
+        let configuration = variant.configure(&call, &chosen)?;
+        Ok(Some((variant, configuration)))
+    }
+}
+
+fn find(id: &str) -> Result<&'static dyn Variant, String> {
+    let found = REGISTRY.iter().copied().find(|variant| variant.spec().id == id);
+    found.ok_or_else(|| format!("no variant is called {id}"))
+}
+
+/// Whether the offsets of a case leave its pointers aligned as a configuration needs them.
+fn is_aligned(case: &Case, configuration: &Configuration) -> bool {
+    tensors(case).into_iter().all(|tensor| {
+        let alignment = match tensor {
+            Tensor::Locations | Tensor::Weights | Tensor::GradLocations | Tensor::GradWeights => {
+                configuration.sampling_alignment
+            }
+            _ => configuration.value_alignment,
+        };
+        let is_empty = match tensor {
+            Tensor::Value | Tensor::GradValue => case.problem.value_len() == 0,
+            Tensor::Output | Tensor::Upstream => case.problem.output_len() == 0,
+            _ => case.problem.weights_len() == 0,
+        };
+        is_empty || offset_bytes(case, tensor).is_multiple_of(alignment)
+    })
+}
+
+impl Rules for CudaRules {
+    fn choose(&self, case: &Case, random: &mut Random) -> Option<Choice> {
+        const TRIES: usize = 30;
+        let fits = |variant: &&&dyn Variant| {
+            let spec = variant.spec();
+            !spec.rung && variant.check(&case.call(&self.device)).is_ok()
+        };
+        let fitting: Vec<_> = REGISTRY.iter().filter(fits).collect();
+        for _ in 0..TRIES {
+            let variant = fitting.get(random.below(fitting.len()))?;
+            let mut knobs = Vec::new();
+            // One turned as often as several: neighbours of what the dispatcher does, and far corners.
+            for _ in 0..random.one_of(&[0, 1, 1, 1, 2, 3, 5]) {
+                if !variant.knobs().is_empty() {
+                    let knob = variant.knobs()[random.below(variant.knobs().len())];
+                    knobs.retain(|(name, _): &(String, i64)| name != knob.name);
+                    knobs.push((knob.name.to_owned(), random.one_of(knob.values)));
+                }
+            }
+            let choice = Choice::Named { variant: variant.spec().id.to_owned(), knobs };
+            let chosen = Case { choice, ..case.clone() };
+            if self.configure(&chosen).is_ok() {
+                return Some(chosen.choice);
+            }
+        }
+        None
+    }
+
+    fn resolve(&self, case: &Case) -> Result<Resolved, String> {
+        let Some((variant, configuration)) = self.configure(case)? else {
+            return Ok(Resolved::default());
+        };
+        let id = variant.spec().id;
+        let tunable = |name: &str| variant.knobs().iter().any(|knob| knob.name == name);
+        let knobs = configuration.knobs.iter().copied().filter(|(name, _)| tunable(name));
+        let launches = configuration.pipeline.launches();
+        Ok(Resolved {
+            variant: id,
+            knobs: knobs.collect(),
+            entries: launches.map(|(step, _)| entry_name(id, step)).collect(),
+            defines: configuration.defines(&case.call(&self.device)),
+        })
+    }
+
+    fn universe(&self) -> Coverage {
+        let mut universe = Coverage::default();
+        for variant in REGISTRY.iter().filter(|variant| !variant.spec().rung) {
+            universe.add_spec(variant.spec(), variant.is_deterministic());
+            let id = variant.spec().id;
+            for knob in variant.knobs() {
+                for value in knob.values {
+                    universe.add(format!("{id} {}={value}", knob.name));
+                }
+            }
+            for entry in entries(variant.source().text) {
+                universe.add(format!("{id} kernel {entry}"));
+            }
+        }
+        universe
+    }
+}
+
+/// The kernels of a source file.
+fn entries(text: &str) -> impl Iterator<Item = &str> {
+    text.split("extern \"C\" __global__").skip(1).filter_map(|rest| {
+        let head = rest.split("(const __grid_constant__").next()?;
+        head.split_whitespace().last()
+    })
+}

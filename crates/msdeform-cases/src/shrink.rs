@@ -1,0 +1,166 @@
+//! From a case that fails to the smallest one around it that still does.
+
+use msdeform::{DType, Mode, Problem, ProblemBuilder, ValueLayout};
+use msdeform_cuda::Gradients;
+
+use crate::case::{Case, Choice, Numbers, Offsets, UpstreamMemory, ValueMemory, Wants};
+use crate::numbers::{Locations, Values, Weights};
+
+/// The smallest case that `fails`, found by making one thing simpler at a time; at most `tries` are tried.
+pub fn shrink(case: &Case, tries: usize, mut fails: impl FnMut(&Case) -> bool) -> Case {
+    let mut smallest = case.clone();
+    let mut left = tries;
+    loop {
+        let mut simpler = simpler(&smallest).into_iter();
+        let found = simpler.find(|candidate| {
+            if left == 0 {
+                return false;
+            }
+            left -= 1;
+            fails(candidate)
+        });
+        match found {
+            Some(candidate) => smallest = candidate,
+            None => return smallest,
+        }
+    }
+}
+
+/// Cases with one thing simpler, what saves most first.
+fn simpler(case: &Case) -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut push = |candidate: Case| {
+        if candidate != *case {
+            cases.push(candidate);
+        }
+    };
+    for problem in smaller_problems(&case.problem) {
+        push(Case { problem, ..case.clone() });
+    }
+    push(Case { offsets: Offsets::default(), ..case.clone() });
+    push(Case { value_memory: ValueMemory::default(), ..case.clone() });
+    push(Case { upstream_memory: UpstreamMemory::Packed, ..case.clone() });
+    push(Case { raster_width: 0, ..case.clone() });
+    push(Case { mode: Mode::Fast, ..case.clone() });
+    if let Wants::Gradients(Gradients { value, locations, weights }) = case.wants {
+        for mask in [(true, false, false), (false, true, false), (false, false, true)] {
+            let one = Gradients {
+                value: mask.0 && value,
+                locations: mask.1 && locations,
+                weights: mask.2 && weights,
+            };
+            if one.mask() != 0 {
+                push(Case { wants: Wants::Gradients(one), ..case.clone() });
+            }
+        }
+    }
+    let plain = Numbers::default();
+    let numbers = case.numbers;
+    push(Case { numbers: plain, ..case.clone() });
+    push(Case { numbers: Numbers { values: Values::Unit, ..numbers }, ..case.clone() });
+    push(Case { numbers: Numbers { upstream: Values::Unit, ..numbers }, ..case.clone() });
+    push(Case { numbers: Numbers { weights: Weights::Softmax, ..numbers }, ..case.clone() });
+    push(Case { numbers: Numbers { locations: Locations::Inside, ..numbers }, ..case.clone() });
+    if let Choice::Named { variant, knobs } = &case.choice {
+        push(Case { choice: Choice::Own, ..case.clone() });
+        for index in 0..knobs.len() {
+            let mut fewer = knobs.clone();
+            fewer.remove(index);
+            let choice = Choice::Named { variant: variant.clone(), knobs: fewer };
+            push(Case { choice, ..case.clone() });
+        }
+    }
+    cases
+}
+
+fn smaller_problems(problem: &Problem) -> Vec<Problem> {
+    let mut builders: Vec<ProblemBuilder> = Vec::new();
+    let base = || problem.to_builder();
+    for smaller in fewer(problem.queries()) {
+        builders.push(base().queries(smaller));
+    }
+    for smaller in fewer(problem.batch()) {
+        builders.push(base().batch(smaller));
+    }
+    for smaller in fewer(problem.heads()) {
+        builders.push(base().heads(smaller));
+    }
+    for smaller in fewer(problem.channels()) {
+        builders.push(base().channels(smaller));
+    }
+    let sizes: Vec<(i64, i64)> =
+        problem.levels().iter().map(|level| (level.height as i64, level.width as i64)).collect();
+    let points = problem.points();
+    for without in 0..sizes.len() {
+        let (mut sizes, mut points) = (sizes.clone(), points.to_vec());
+        sizes.remove(without);
+        points.remove(without);
+        builders.push(base().packed().levels(sizes).points_per_level(points));
+    }
+    for level in 0..sizes.len() {
+        for smaller in fewer(sizes[level].0 as usize) {
+            let mut sizes = sizes.clone();
+            sizes[level].0 = smaller as i64;
+            builders.push(base().packed().levels(sizes));
+        }
+        for smaller in fewer(sizes[level].1 as usize) {
+            let mut sizes = sizes.clone();
+            sizes[level].1 = smaller as i64;
+            builders.push(base().packed().levels(sizes));
+        }
+        for smaller in fewer(points[level]) {
+            let mut points = points.to_vec();
+            points[level] = smaller;
+            builders.push(base().points_per_level(points));
+        }
+    }
+    builders.push(base().packed());
+    builders.push(base().packed().layout(ValueLayout::Interleaved));
+    if problem.dtype() != DType::F32 {
+        builders.push(base().sampling_dtype(problem.dtype()));
+    }
+    builders.into_iter().filter_map(|builder| builder.build().ok()).collect()
+}
+
+/// Half and one less; never none, which is another kind of case.
+fn fewer(count: usize) -> impl Iterator<Item = usize> {
+    let (half, one_less) = (count / 2, count.saturating_sub(1));
+    let candidates = [1, half, one_less];
+    let useful = move |index: usize, value: usize| {
+        value >= 1 && value < count && !candidates[..index].contains(&value)
+    };
+    (0..3).filter(move |&i| useful(i, candidates[i])).map(move |i| candidates[i])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_matter_is_gone_and_what_does_stays() {
+        let problem = Problem::builder()
+            .batch(3)
+            .heads(8)
+            .channels(40)
+            .queries(100)
+            .levels([(12, 9), (1, 30), (7, 7)])
+            .points(4)
+            .dtype(DType::F16)
+            .build()
+            .unwrap();
+        let mut case = Case::plain(problem, Wants::Gradients(Gradients::ALL));
+        case.offsets.value = 3;
+        // Fails wherever a level is thin and its gradient is asked for.
+        let fails = |case: &Case| {
+            case.problem.levels().iter().any(|level| level.height == 1 && level.width > 2)
+                && matches!(case.wants, Wants::Gradients(gradients) if gradients.locations)
+        };
+        let smallest = shrink(&case, 500, fails);
+        assert!(fails(&smallest));
+        let problem = &smallest.problem;
+        assert_eq!((problem.batch(), problem.heads(), problem.queries()), (1, 1, 1));
+        assert_eq!(problem.levels().len(), 1);
+        assert_eq!((problem.levels()[0].height, problem.levels()[0].width), (1, 3));
+        assert_eq!(smallest.offsets, Offsets::default());
+    }
+}

@@ -1,0 +1,241 @@
+//! `msdeform soak`
+
+use std::time::Duration;
+
+use clap::Args;
+use msdeform::{DType, Direction};
+use msdeform_bench::DeviceId;
+use msdeform_bench::device::Device;
+use msdeform_bench::soak::SoakRecord;
+use msdeform_cases::{
+    Bounds, Case, CpuRunner, CudaRunner, Fault, Limit, Progress, Runner, SoakOptions, SoakReport,
+    check, soak,
+};
+
+use crate::args::{DeviceArgs, RecordDirArgs, fast_dtype, heading};
+use crate::commands::verify::parse_seed;
+use crate::exit::{CheckFailed, Usage};
+use crate::output::{Align, Columns, grouped, print, print_json, progress};
+
+/// Run random problems against the f64 reference
+///
+/// Sizes, layouts, strides, offsets, formats, points per level, subsets of gradients, modes and hostile
+/// numbers are drawn at random; variants and knobs too, whatever a dispatcher or a tuning file could choose.
+/// Every tensor and workspace lies in poison that is checked after the call. The same seed draws the same
+/// problems.
+///
+/// A problem that fails is made as small as possible and printed as a line, which --case runs again. A launch
+/// that does not come back within 20 seconds is reported and ends the command.
+#[derive(Debug, Args)]
+pub struct SoakArgs {
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// How long
+    #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = positive, conflicts_with = "problems")]
+    minutes: f64,
+    /// So many problems of every format and direction, instead of a time
+    #[arg(long, value_name = "N")]
+    problems: Option<u64>,
+    /// Seed of the problems: a number, or `random` for a fresh one, which is printed
+    #[arg(long, value_name = "SEED", default_value = "random", value_parser = parse_seed)]
+    seed: u64,
+    /// Storage formats: f32, f16, bf16
+    #[arg(long, value_name = "DTYPE", value_delimiter = ',', default_value = "f32,f16,bf16", value_parser = fast_dtype)]
+    dtype: Vec<DType>,
+    /// Only forward or only backward
+    #[arg(long, value_name = "DIRECTION")]
+    direction: Option<Direction>,
+    /// Run this one problem: a line that an earlier run printed
+    #[arg(long, value_name = "LINE", conflicts_with_all = ["minutes", "problems", "record"])]
+    case: Option<Case>,
+    /// Keep the result as the device's, in place of an older one
+    #[arg(long)]
+    record: bool,
+    #[command(flatten)]
+    record_dir: RecordDirArgs,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number > 0.0 && number.is_finite() => Ok(number),
+        _ => Err(format!("`{text}` is no number of minutes")),
+    }
+}
+
+/// Problems of one model: on a GPU its kernels have to be compiled.
+const SIZES_OF_A_MODEL: usize = 12;
+/// A launch of these problems takes milliseconds; noticed and reported well within half a minute.
+const HUNG_AFTER: Duration = Duration::from_secs(20);
+
+/// Runs problems and prints what came of it.
+pub fn run(args: &SoakArgs) -> anyhow::Result<()> {
+    let device = args.device.open()?;
+    let on_cpu = device.id() == DeviceId::Cpu;
+    let runner: Box<dyn Runner> = match device.id() {
+        DeviceId::Cpu => Box::new(CpuRunner::default()),
+        DeviceId::Cuda(ordinal) => Box::new(CudaRunner::new(ordinal)?),
+    };
+    if let Some(case) = &args.case {
+        return run_case(runner.as_ref(), case);
+    }
+    let all_cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let options = SoakOptions {
+        bounds: Bounds {
+            dtypes: args.dtype.clone(),
+            directions: msdeform_bench::case::directions(args.direction),
+            // The processor's calls take contiguous tensors.
+            strided: !on_cpu,
+            ..Bounds::default()
+        },
+        seed: args.seed,
+        limit: match args.problems {
+            Some(problems) => Limit::Problems(problems),
+            None => Limit::Time(Duration::from_secs_f64(60.0 * args.minutes)),
+        },
+        threads: args.device.threads.unwrap_or(all_cores),
+        sizes: SIZES_OF_A_MODEL,
+        hung_after: HUNG_AFTER,
+    };
+    if options.threads == 0 {
+        return Err(Usage("--threads: at least one is needed".into()).into());
+    }
+    if !args.json {
+        print(&heading(device.as_ref(), None))?;
+    }
+    let report = watched(runner.as_ref(), &options, args, device.as_ref())?;
+    finish(&report, args, device.as_ref())
+}
+
+/// Runs with a bar. A hang leaves the process from here: the thread that waits for the device cannot be stopped.
+fn watched(
+    runner: &dyn Runner,
+    options: &SoakOptions,
+    args: &SoakArgs,
+    device: &dyn Device,
+) -> anyhow::Result<SoakReport> {
+    let (steps, by_time) = match options.limit {
+        Limit::Time(time) => (time.as_secs(), true),
+        Limit::Problems(problems) => {
+            let kinds = options.bounds.dtypes.len() * options.bounds.directions.len();
+            (problems * kinds as u64, false)
+        }
+    };
+    let bar = progress(steps as usize, "soaking");
+    let look = &mut |at: Progress, hung: Option<&SoakReport>| {
+        bar.set_position(if by_time { at.elapsed.as_secs() } else { at.problems }.min(steps));
+        bar.set_message(format!("{} problems, {} wrong", at.problems, at.failures));
+        if let Some(report) = hung {
+            bar.finish_and_clear();
+            let error = finish(report, args, device).err();
+            eprintln!("error: {}", error.map_or_else(String::new, |error| format!("{error:#}")));
+            std::process::exit(1);
+        }
+    };
+    let report = soak(runner, options, look).map_err(|error| anyhow::anyhow!(error))?;
+    bar.finish_and_clear();
+    Ok(report)
+}
+
+fn finish(report: &SoakReport, args: &SoakArgs, device: &dyn Device) -> anyhow::Result<()> {
+    if args.json {
+        print_json(report)?;
+    } else {
+        print(&table(report).to_string())?;
+        print(&conclusion(report, device.id()))?;
+    }
+    if args.record || args.record_dir.record_dir.is_some() {
+        let record = SoakRecord::new(device, report.clone());
+        eprintln!("soak: {}", record.write(&args.record_dir.folder())?.display());
+    }
+    if report.is_clean() && report.total() > 0 {
+        return Ok(());
+    }
+    let wrong = format!("{} problems failed, {} hung", report.failed, report.hangs.len());
+    Err(CheckFailed(if report.total() == 0 { "nothing was checked".into() } else { wrong }).into())
+}
+
+/// Problems and the largest error of each tensor, by format.
+fn table(report: &SoakReport) -> Columns {
+    let headings =
+        [("tensor", Align::Left), ("worst, of what is allowed", Align::Right)].as_slice();
+    let mut columns = Columns::new(headings);
+    for (tensor, worst) in &report.worst_of_allowed {
+        columns.row(&[tensor.clone(), format!("{worst:.3}")]);
+    }
+    columns
+}
+
+fn conclusion(report: &SoakReport, device: DeviceId) -> String {
+    let mut lines = vec![String::new()];
+    let kinds = report.problems.iter().map(|(kind, count)| format!("{kind} {count}"));
+    lines.push(format!(
+        "{} problems ({}) in {:.0} s, seed {}; {} refused by the variant named for them",
+        grouped(report.total() as usize),
+        kinds.collect::<Vec<_>>().join(", "),
+        report.seconds,
+        report.seed,
+        report.refused
+    ));
+    lines.push(format!(
+        "{} launches, {:.2} GB of tensors; {} of {} features of dispatch, {} specialisations",
+        grouped(report.launches as usize),
+        report.bytes as f64 / 1e9,
+        report.features_met,
+        report.features,
+        report.specialisations
+    ));
+    if !report.features_missed.is_empty() {
+        let shown: Vec<&str> = report.features_missed.iter().take(12).map(String::as_str).collect();
+        let more = report.features_missed.len() - shown.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        lines.push(format!("not met: {}{more}", shown.join(", ")));
+    }
+    let bytes =
+        |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), |bytes| grouped(bytes as usize));
+    lines.push(format!(
+        "{} wrong, {} hung; bytes leaked: host {}, device {}",
+        report.failed,
+        report.hangs.len(),
+        bytes(report.host_growth_bytes),
+        if device == DeviceId::Cpu { "none".to_owned() } else { bytes(report.device_leak_bytes) },
+    ));
+    for hang in &report.hangs {
+        lines.push(format!("hung for {} s: {}", hang.seconds, again(device, &hang.case)));
+    }
+    for failure in &report.failures {
+        lines.push(format!("{}: {}", failure.fault, again(device, &failure.case)));
+        if failure.drawn != failure.case {
+            lines.push(format!("    drawn as {}", failure.drawn));
+        }
+    }
+    lines.join("\n")
+}
+
+/// The command that runs a case again.
+fn again(device: DeviceId, case: &str) -> String {
+    format!("msdeform soak --device {device} --case \"{case}\"")
+}
+
+fn run_case(runner: &dyn Runner, case: &Case) -> anyhow::Result<()> {
+    let mut worker = runner.worker().map_err(|error| anyhow::anyhow!(error))?;
+    let checked = match check(runner.rules(), worker.as_mut(), case, &mut |_| ()) {
+        Ok(checked) => checked,
+        Err(Fault::Refused(reason)) => return Err(Usage(reason).into()),
+        Err(fault) => return Err(CheckFailed(fault.to_string()).into()),
+    };
+    let variant = checked.resolved.variant;
+    print(if variant.is_empty() { "nothing is launched" } else { variant })?;
+    for (_, verdict) in &checked.verdicts {
+        print(&format!(
+            "relative L2 error {:.2e}, {:.3} of what is allowed",
+            verdict.relative, verdict.of_allowed
+        ))?;
+    }
+    match checked.fault() {
+        Some(fault) => Err(CheckFailed(fault.to_owned()).into()),
+        None => Ok(()),
+    }
+}
