@@ -155,7 +155,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
                         const int corner = p * CORNERS + group % CORNERS;
                         const bool counts = exists && owns_chunk && (placed[i].cell >> corner & 1) != 0;
                         const int pixel = (placed[i].cell >> 4) + corner % 2 + (corner / 2 ? pitch : 0);
-                        offset[i][p] = counts ? static_cast<long long>(pixel) * PIXEL_BYTES : -1;
+                        // Chosen before it is widened; see sample_gradients.cuh.
+                        offset[i][p] = static_cast<long long>(counts ? pixel : -1) * PIXEL_BYTES;
                         value[i][p] = {};
                         if (WANTS_SAMPLES && counts) load_readonly(value[i][p], pixels + offset[i][p]);
                     }

@@ -426,9 +426,10 @@ MSDA_DEVICE void walk_queries(const BackwardParams& params) {
                             if (i == 0 || !quads_have_one_level()) {
                                 const LevelGeometry& level = params.level[level_of_sample(sample)];
                                 right[i] = THIN && level.width == 1 ? 0 : PIXEL_BYTES;
-                                below[i] = THIN && level.height == 1
-                                               ? 0
-                                               : static_cast<long long>(level.row_pitch) * PIXEL_BYTES;
+                                // Chosen before it is widened: of a 64-bit choice between zero and a product
+                                // NVRTC (12.9 to 13.4) makes code that reads the zero before it is there.
+                                const int pitch = THIN && level.height == 1 ? 0 : level.row_pitch;
+                                below[i] = static_cast<long long>(pitch) * PIXEL_BYTES;
                             } else {
                                 right[i] = right[0];
                                 below[i] = below[0];

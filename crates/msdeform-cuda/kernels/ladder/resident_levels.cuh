@@ -41,8 +41,8 @@ MSDA_DEVICE void plan_residences(const ForwardParams& params, int shared_bytes, 
         if (others < pixels || (others == pixels && k < l)) before += static_cast<long long>(others) * PIXEL;
     }
     const long long room = shared_bytes - before;
-    long long rows = room < 0 ? 0 : room / (static_cast<long long>(level.row_pitch) * PIXEL);
-    if (rows > level.height) rows = level.height;
+    const long long fitting = room / (static_cast<long long>(level.row_pitch) * PIXEL);
+    int rows = fitting < level.height ? static_cast<int>(fitting) : level.height;
     // One row holds no cell.
     if (rows < 2 || (rest == Rest::nothing && rows < level.height)) rows = 0;
     const unsigned kept = static_cast<unsigned>(rows) * level.row_pitch;

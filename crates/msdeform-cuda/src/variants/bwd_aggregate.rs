@@ -2,7 +2,7 @@
 
 use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
 
-use super::chunked_sample::{lanes_per_pixel, sampling_alignment};
+use super::chunked_sample::{lanes_per_pixel, paired_sampling_alignment};
 use super::grad_output_rows::{self, PACK, PackStep};
 use super::sample_gradients::{SampleStep, THIN};
 use super::{Call, Configuration, Knob, KnobChoices, Specialise, Variant};
@@ -125,8 +125,7 @@ impl Variant for BwdAggregate {
             knobs: chosen,
             pipeline,
             value_alignment: CHUNK_BYTES,
-            sampling_alignment: sampling_alignment(call)
-                .max(2 * problem.sampling_dtype().size_bytes()),
+            sampling_alignment: paired_sampling_alignment(call),
             query_raster_width: samples.raster_width,
             grid_aux: i32::from(samples.pixels),
             ..Configuration::default()

@@ -2,7 +2,7 @@
 
 use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
 
-use super::chunked_sample::{lanes_per_pixel, sampling_alignment};
+use super::chunked_sample::{lanes_per_pixel, paired_sampling_alignment};
 use super::grad_output_rows::{self, PACK, PackStep};
 use super::{Call, Configuration, Knob, KnobChoices, Specialise, Variant};
 use crate::driver::LaunchGeometry;
@@ -90,8 +90,7 @@ impl Variant for BwdScatter {
             knobs: vec![(WARPS.name, warps), (AHEAD.name, ahead), pack.knob()],
             pipeline,
             value_alignment: CHUNK_BYTES,
-            sampling_alignment: sampling_alignment(call)
-                .max(2 * problem.sampling_dtype().size_bytes()),
+            sampling_alignment: paired_sampling_alignment(call),
             ..Configuration::default()
         })
     }

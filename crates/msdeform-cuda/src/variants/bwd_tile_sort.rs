@@ -2,7 +2,7 @@
 
 use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
 
-use super::chunked_sample::sampling_alignment;
+use super::chunked_sample::paired_sampling_alignment;
 use super::grad_output_rows::{PACK, PackStep};
 use super::sample_gradients::{
     SAMPLE_BLOCKS, SAMPLE_WARPS, SampleStep, THIN, TILE_HEIGHT, TILE_WIDTH,
@@ -147,7 +147,7 @@ impl Variant for BwdTileSort {
             knobs: chosen,
             pipeline,
             value_alignment: 16,
-            sampling_alignment: sampling_alignment(call).max(4),
+            sampling_alignment: paired_sampling_alignment(call),
             query_raster_width: samples.raster_width,
             grid_aux: (parts << 1) as i32 | i32::from(samples.pixels),
             ..Configuration::default()

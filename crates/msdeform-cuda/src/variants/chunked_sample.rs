@@ -61,6 +61,11 @@ pub(super) fn sampling_alignment(call: &Call<'_>) -> usize {
     if call.problem.samples().is_multiple_of(4) { CHUNK_BYTES } else { bytes }
 }
 
+/// The same where one load brings both coordinates of a location, whatever the number of samples.
+pub(super) fn paired_sampling_alignment(call: &Call<'_>) -> usize {
+    sampling_alignment(call).max(2 * call.problem.sampling_dtype().size_bytes())
+}
+
 /// Heads whose rows one 128-byte line holds, where heads lie side by side.
 pub(super) fn heads_of_a_line(call: &Call<'_>, lanes: usize) -> usize {
     let heads = call.problem.heads();

@@ -1,14 +1,14 @@
 //! Which combinations of format, layout, model and knob a variant is compiled for.
 //!
 //! Every combination would be hundreds of compilations per variant. The cover has the first model in
-//! every format and layout, and every other model, mixed formats, every subset of the gradients and
-//! every value of every knob at least once, each in another format and layout.
+//! every format and layout, and every other model, mixed formats (with an even and an odd number of points), every
+//! subset of the gradients and every value of every knob at least once, each in another format and layout.
 
 use msdeform::{DType, Direction, ValueLayout};
 use msdeform_cuda::Gradients;
 use msdeform_cuda::variants::Variant;
 
-use super::scenes::{MODELS, Model};
+use super::scenes::{MODELS, Model, ODD};
 
 /// One combination.
 #[derive(Clone, Copy)]
@@ -112,6 +112,8 @@ pub fn cover(
         cover.add([formats[0]], &supported);
         let uneven = Cell { model: &MODELS[2], ..formats[1] }.with_f32_sampling();
         cover.add([uneven, formats[1]], &supported);
+        let odd = Cell { model: &MODELS[ODD], ..formats[0] };
+        cover.add([odd.with_f32_sampling(), odd], &supported);
         for (turn, &knob) in knobs.iter().enumerate() {
             let cell = formats[turn % formats.len()];
             cover.add([Cell { knob: Some(knob), ..cell }], &supported);
@@ -140,6 +142,10 @@ pub fn cover(
             formats.iter().filter(|cell| cell.dtype == dtype).filter(halves).copied().collect();
         let mixed = rotated(&same, turn).iter().map(Cell::with_f32_sampling).collect::<Vec<_>>();
         cover.add(mixed.iter().flat_map(in_every_model), &supported);
+        // A location in f32 is the widest pair, and here nothing but the pair aligns it.
+        let odd = rotated(&formats, turn).into_iter().filter(|cell| cell.dtype == dtype);
+        let odd = odd.map(|cell| Cell { model: &MODELS[ODD], ..cell }.with_f32_sampling());
+        cover.add(odd, &supported);
     }
     for (turn, &gradients) in subsets.iter().enumerate() {
         let candidates = rotated(&formats, turn);

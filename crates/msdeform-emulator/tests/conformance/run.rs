@@ -135,7 +135,7 @@ impl Plan {
         for (index, cell) in cells.iter().enumerate() {
             let usual = usual_kernels(variant, cell);
             for (turn, scene) in scenes(spec.direction).enumerate() {
-                if !full && left_to_other_cells(variant, index, turn) {
+                if !full && !scene.least_aligned && left_to_other_cells(variant, index, turn) {
                     continue;
                 }
                 match plan(variant, cell, scene, index + turn) {
@@ -158,7 +158,8 @@ impl Plan {
 }
 
 /// A backward scene takes several times as long as a forward one, and rungs are many. After the first cell
-/// each runs a part of them, in turns, so that every scene still meets every format.
+/// each runs a part of them, in turns, so that every scene still meets every format. The scene whose tensors are as little
+/// aligned as the configuration allows runs in every cell: what a kernel needs follows from its model and knobs.
 fn left_to_other_cells(variant: &dyn Variant, cell: usize, scene: usize) -> bool {
     let every = match (variant.spec().direction, variant.spec().rung) {
         (Direction::Backward, _) => 3,

@@ -15,11 +15,12 @@ pub struct Model {
     pub points: &'static [usize],
 }
 
-/// The first is run for every format and layout, the others once each.
+/// The first is run for every format and layout, the others once each, [`ODD`] more often.
 pub const MODELS: &[Model] = &[
     Model { name: "four levels", heads: 8, channels: 32, points: &[4, 4, 4, 4] },
     Model { name: "eight points", heads: 2, channels: 32, points: &[8, 8, 8, 8] },
     Model { name: "differing points", heads: 4, channels: 32, points: &[1, 5, 2] },
+    Model { name: "an odd number of points", heads: 4, channels: 32, points: &[1, 5, 3] },
     Model { name: "64 channels", heads: 2, channels: 64, points: &[4, 4] },
     Model { name: "16 channels", heads: 3, channels: 16, points: &[8] },
     Model { name: "odd channels", heads: 2, channels: 33, points: &[3, 3] },
@@ -29,6 +30,9 @@ pub const MODELS: &[Model] = &[
     Model { name: "twenty levels", heads: 1, channels: 8, points: &[1; 20] },
     Model { name: "no levels", heads: 2, channels: 8, points: &[] },
 ];
+
+/// The model whose rows of samples start at no more than an element's alignment.
+pub const ODD: usize = 3;
 
 /// Where the samples of a scene lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

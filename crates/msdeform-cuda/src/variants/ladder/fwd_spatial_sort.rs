@@ -6,7 +6,7 @@ use super::{AMPERE, Rung, anything, grid_over_items, items, spec};
 use crate::driver::LaunchGeometry;
 use crate::pipeline::Pipeline;
 use crate::sources::kernel_source;
-use crate::variants::chunked_sample::sampling_alignment;
+use crate::variants::chunked_sample::paired_sampling_alignment;
 use crate::variants::{Configuration, Knob};
 
 const THREADS: u32 = 128;
@@ -48,8 +48,7 @@ pub(super) static RUNG: Rung = Rung {
             knobs: vec![("CURVE", curve)],
             pipeline,
             // The keys read both coordinates of a location at once.
-            sampling_alignment: sampling_alignment(call)
-                .max(2 * call.problem.sampling_dtype().size_bytes()),
+            sampling_alignment: paired_sampling_alignment(call),
             ..Configuration::default()
         })
     },
