@@ -43,5 +43,5 @@ pub use random::Random;
 pub use rules::{CpuRules, CudaRules, Resolved, Rules};
 pub use runner::{Checked, Fault, Phase, Ran, Runner, Worker, check};
 pub use shrink::shrink;
-pub use soak::{Failure, Hang, Limit, Progress, SoakOptions, SoakReport, soak};
+pub use soak::{Failure, Hang, Limit, MemorySample, Progress, SoakOptions, SoakReport, soak};
 pub use tensors::{Input, Inputs};

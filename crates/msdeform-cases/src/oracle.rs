@@ -1,13 +1,14 @@
 //! What must come out of a call, and whether it did.
 //!
 //! The contract is relative to the result: `|found - reference| <= bound * |reference|` in the L2 norm of a
-//! tensor. Two things can make the result small without making the computation less careful, and there the
-//! bound is relative to what was summed: terms that cancel, and numbers so small that the format itself has
-//! no digits for them. Both are said in the contract (RELIABILITY.md) and both are worked out here:
+//! tensor. Three things can make the result small or large without making the computation less careful. They are
+//! said in the contract (RELIABILITY.md) and worked out here:
 //!
-//! - `magnitude` is the operator on absolute values. Where the result is less than a sixteenth of it
-//!   ([`CANCELLATION`]), a sixteenth of it takes the result's place.
-//! - every element may be off by half the distance of subnormal numbers of its format ([`floor`]).
+//! - Terms that cancel. `magnitude` is the operator on absolute values; where the result is less than a sixteenth
+//!   of it ([`CANCELLATION`]), a sixteenth of it takes the result's place.
+//! - Numbers so small that the format has no digits for them: every element may be off by a few steps of its
+//!   format's subnormal numbers ([`floor`]), times the largest sum of a query's weights where that exceeds 1.
+//! - Numbers beyond the largest of the format, which are infinite in it.
 //!
 //! A NaN among the values or gradients spreads to whatever a corner of a sample touches, also with a share
 //! of zero: a corner counts if it lies inside of its level. Where `f32` coordinates may fall into another
@@ -22,14 +23,23 @@ use crate::tensors::{Inputs, load_all};
 /// A result that is less than this part of what was summed has lost digits to cancellation.
 pub const CANCELLATION: f64 = 16.0;
 
-/// How far every element may be off, whatever its size: half the distance of the format's subnormal numbers,
-/// or the smallest normal number where intermediate results may be flushed to zero.
+/// How far every element may be off, whatever its size: two steps of the format's subnormal numbers, since halves
+/// are interpolated as halves, or the smallest normal number where intermediate results may be flushed to zero.
 #[must_use]
 pub const fn floor(dtype: DType) -> f64 {
     match dtype {
-        DType::F16 => 1.0 / (1u64 << 25) as f64,
+        DType::F16 => 1.0 / (1u64 << 23) as f64,
         DType::Bf16 | DType::F32 => f32::MIN_POSITIVE as f64,
         DType::F64 => f64::MIN_POSITIVE,
+    }
+}
+
+/// Numbers from here on are infinite in a format.
+fn overflow(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 65_520.0,
+        DType::Bf16 | DType::F32 => f64::from(f32::MAX),
+        DType::F64 => f64::INFINITY,
     }
 }
 
@@ -46,6 +56,8 @@ pub struct Expected {
     pub magnitude: Vec<f64>,
     /// Which elements are compared; all if empty.
     pub compared: Vec<bool>,
+    /// How far every element may be off, whatever its size.
+    pub floor: f64,
 }
 
 /// What a comparison found.
@@ -67,12 +79,14 @@ pub fn expect(case: &Case, inputs: &Inputs) -> Vec<Expected> {
         (&inputs.value.numbers, &inputs.locations.numbers, &inputs.weights.numbers);
     let (dtype, sampling) = (problem.dtype(), problem.sampling_dtype());
     let spread = Spread::of(case, inputs);
+    let weight_sum = largest_weight_sum(case, inputs);
     let expected = |tensor, dtype, numbers, magnitude, compared| Expected {
         tensor,
         dtype,
         numbers,
         magnitude,
         compared,
+        floor: floor(dtype) * weight_sum,
     };
     let gradients = match case.wants {
         Wants::Output => {
@@ -142,14 +156,23 @@ impl Expected {
             if wanted.is_nan() {
                 continue;
             }
+            if found.is_infinite() {
+                // Rounding may take what is nearly that large either way.
+                if wanted.abs() > 0.99 * overflow(self.dtype) && (found > 0.0) == (wanted > 0.0) {
+                    continue;
+                }
+                return broken(format!("element {index} is {found}, should be {wanted:.6e}"));
+            }
+            if wanted.abs() >= 1.01 * overflow(self.dtype) {
+                return broken(format!("element {index} is {found}, should be {wanted:.6e}"));
+            }
             error += (found - wanted) * (found - wanted);
             norm += wanted * wanted;
             summed += self.magnitude[index] * self.magnitude[index];
             count += 1;
         }
         let (error, norm, summed) = (error.sqrt(), f64::sqrt(norm), f64::sqrt(summed));
-        let allowed =
-            bound * norm.max(summed / CANCELLATION) + floor(self.dtype) * (count as f64).sqrt();
+        let allowed = bound * norm.max(summed / CANCELLATION) + self.floor * (count as f64).sqrt();
         let of_allowed = if error == 0.0 { 0.0 } else { error / allowed };
         let relative = if error == 0.0 { 0.0 } else { error / norm };
         // Written so that NaN fails.
@@ -325,9 +348,95 @@ fn pixel(problem: &Problem, place: Place, line: usize, column: usize) -> usize {
     problem.head_offset(n, m) + pixel * problem.pixel_stride()
 }
 
+/// The largest sum of a query's weights, at least 1.
+fn largest_weight_sum(case: &Case, inputs: &Inputs) -> f64 {
+    let rows = inputs.weights.numbers.chunks(case.problem.samples().max(1));
+    let sums = rows.map(|row| row.iter().filter(|w| !w.is_nan()).map(|w| w.abs()).sum::<f64>());
+    sums.fold(1.0, f64::max)
+}
+
 fn has_nan(case: &Case, inputs: &Inputs) -> bool {
     use crate::numbers::Values;
     case.numbers.values == Values::OneNan
         || case.numbers.upstream == Values::OneNan
         || inputs.upstream.numbers.iter().any(|number| number.is_nan())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::numbers::Values;
+    use crate::{Locations, Numbers};
+
+    fn expected(dtype: DType, numbers: &[f64], magnitude: f64) -> Expected {
+        Expected {
+            tensor: Tensor::Output,
+            dtype,
+            numbers: numbers.to_vec(),
+            magnitude: vec![magnitude; numbers.len()],
+            compared: Vec::new(),
+            floor: floor(dtype),
+        }
+    }
+
+    fn f16_bytes(numbers: &[f64]) -> Vec<u8> {
+        numbers.iter().flat_map(|&x| half::f16::from_f64(x).to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn an_error_is_held_against_the_result_or_what_was_cancelled_or_the_format() {
+        let bound = DType::F16.rel_l2_bound();
+        let compare = |wanted: f64, found: f64, magnitude: f64| {
+            let expected = expected(DType::F16, &[wanted; 4], magnitude);
+            expected.compare(&f16_bytes(&[found; 4]), bound).fault.is_none()
+        };
+        assert!(compare(1.0, 1.0, 1.0));
+        assert!(!compare(1.0, 1.002, 1.0), "0.2 % is too much");
+        // Of terms a thousand times as large little is left.
+        assert!(compare(0.001, 0.0012, 16.0));
+        assert!(!compare(0.001, 0.0012, 1.0), "not where nothing was cancelled");
+        // Two steps of subnormal numbers, and no more.
+        assert!(compare(1.2e-6, 1.25e-6, 1e-6));
+        assert!(!compare(1.2e-6, 1.7e-6, 1e-6));
+    }
+
+    #[test]
+    fn nan_fails_unless_it_is_expected_and_infinity_unless_the_format_ends() {
+        let bound = DType::F16.rel_l2_bound();
+        let compare = |wanted: f64, found: f64| {
+            let expected = expected(DType::F16, &[wanted, 1.0], 1.0);
+            expected.compare(&f16_bytes(&[found, 1.0]), bound).fault.is_none()
+        };
+        assert!(compare(f64::NAN, f64::NAN));
+        assert!(!compare(1.0, f64::NAN) && !compare(f64::NAN, 1.0));
+        assert!(compare(1e6, f64::INFINITY) && compare(-1e6, f64::NEG_INFINITY));
+        assert!(!compare(1e6, f64::NEG_INFINITY) && !compare(1e6, 6e4));
+        assert!(!compare(1.0, f64::INFINITY));
+    }
+
+    /// Corners with a share of zero count: NaN reaches the pixel beside an exact centre.
+    #[test]
+    fn nan_spreads_by_corners_and_is_not_compared_where_cells_are_in_doubt() {
+        let problem =
+            Problem::builder().queries(1).levels([(1, 3)]).channels(1).points(1).build().unwrap();
+        let wants = Wants::Gradients(msdeform_cuda::Gradients::ALL);
+        let mut case = Case::plain(problem, wants);
+        let upstream = Values::OneNan;
+        case.numbers = Numbers { upstream, locations: Locations::Inside, ..Numbers::default() };
+        let mut inputs = Inputs::new(&case);
+        let compared = |inputs: &Inputs, at: f64| {
+            let mut inputs = inputs.clone();
+            inputs.locations.numbers = vec![at, 0.5];
+            let found = expect(&case, &inputs);
+            (found[0].numbers.clone(), found[0].compared.clone())
+        };
+        inputs.value.numbers = vec![1.0; 3];
+        // The centre of the middle pixel, exactly: the one after it is a corner too.
+        let (numbers, sure) = compared(&inputs, 0.5);
+        assert!(numbers[1].is_nan() && numbers[2].is_nan() && numbers[0] == 0.0);
+        assert_eq!(sure, [true; 3]);
+        // Next to it, which pixel is the other corner is up to rounding.
+        let (_, sure) = compared(&inputs, 0.5 + 1e-9);
+        assert_eq!(sure, [false; 3]);
+    }
 }

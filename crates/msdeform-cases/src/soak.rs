@@ -60,6 +60,17 @@ pub struct Hang {
     pub seconds: u64,
 }
 
+/// Memory in use at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemorySample {
+    /// Since the start.
+    pub seconds: u64,
+    /// Resident bytes of the process, where the system says it.
+    pub host_bytes: Option<u64>,
+    /// Of the device.
+    pub device_bytes: Option<u64>,
+}
+
 /// Where a run stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -104,10 +115,12 @@ pub struct SoakReport {
     pub features_missed: Vec<String>,
     /// Different pieces of code that ran.
     pub specialisations: usize,
-    /// What the process grew by from the first quarter of the run to the last.
+    /// What the process grew by from the second quarter of the run to the last.
     pub host_growth_bytes: Option<u64>,
-    /// Memory of the device in use after the run and not before it.
-    pub device_leak_bytes: Option<u64>,
+    /// What the device's memory in use grew by, likewise.
+    pub device_growth_bytes: Option<u64>,
+    /// Memory over time, thinned out.
+    pub memory: Vec<MemorySample>,
 }
 
 impl SoakReport {
@@ -129,6 +142,8 @@ const LISTED_FAILURES: usize = 20;
 /// Failures that are made smaller: it takes as long as many problems.
 const SHRUNK_FAILURES: usize = 4;
 const SHRINK_TRIES: usize = 150;
+/// Moments at which the report shows memory.
+const LISTED_SAMPLES: usize = 40;
 /// Models after which compiled code is given back.
 const MODELS_BETWEEN_SETTLING: u64 = 192;
 /// How often the run is looked at.
@@ -147,7 +162,6 @@ pub fn soak(
     let state = State::new(runner, options);
     // What a first problem leaves for ever (a context, a pool) is no leak.
     state.warm_up()?;
-    let device_before = runner.device_bytes();
     let workers = (0..options.threads).map(|_| Mutex::new(Slot::default())).collect::<Vec<_>>();
     let left = AtomicU64::new(options.threads as u64);
     std::thread::scope(|scope| {
@@ -172,20 +186,18 @@ pub fn soak(
                     is_new
                 };
                 if is_new {
-                    look(state.progress(), Some(&state.summary(None)));
+                    look(state.progress(), Some(&state.summary()));
                 }
             }
             look(state.progress(), None);
         }
     });
     runner.settle();
-    let leak = device_before
-        .zip(runner.device_bytes())
-        .map(|(before, after)| after.saturating_sub(before));
+    state.sample_memory();
     if let Some(error) = lock(&state.broken).take() {
         return Err(error);
     }
-    Ok(state.summary(leak))
+    Ok(state.summary())
 }
 
 /// What a worker is at.
@@ -217,8 +229,7 @@ struct State<'a> {
     stop: AtomicBool,
     report: Mutex<SoakReport>,
     coverage: Mutex<Coverage>,
-    /// Resident bytes of the process over time.
-    host: Mutex<Vec<(Duration, u64)>>,
+    memory: Mutex<Vec<MemorySample>>,
     broken: Mutex<Option<String>>,
 }
 
@@ -234,7 +245,7 @@ impl<'a> State<'a> {
             stop: AtomicBool::new(false),
             report: Mutex::new(SoakReport { seed: options.seed, ..SoakReport::default() }),
             coverage: Mutex::new(rules.universe()),
-            host: Mutex::default(),
+            memory: Mutex::default(),
             broken: Mutex::default(),
         }
     }
@@ -366,9 +377,12 @@ impl<'a> State<'a> {
     }
 
     fn sample_memory(&self) {
-        if let Some(bytes) = resident_bytes() {
-            lock(&self.host).push((self.started.elapsed(), bytes));
-        }
+        let sample = MemorySample {
+            seconds: self.started.elapsed().as_secs(),
+            host_bytes: resident_bytes(),
+            device_bytes: self.runner.device_bytes(),
+        };
+        lock(&self.memory).push(sample);
     }
 
     fn progress(&self) -> Progress {
@@ -380,7 +394,7 @@ impl<'a> State<'a> {
         }
     }
 
-    fn summary(&self, device_leak_bytes: Option<u64>) -> SoakReport {
+    fn summary(&self) -> SoakReport {
         let mut report = lock(&self.report).clone();
         let coverage = lock(&self.coverage);
         report.seconds = self.started.elapsed().as_secs_f64();
@@ -389,24 +403,23 @@ impl<'a> State<'a> {
         report.features_missed = coverage.missed().map(str::to_owned).collect();
         report.specialisations = coverage.specialisations();
         report.variants = coverage.by_variant();
-        report.host_growth_bytes = growth(&lock(&self.host));
-        report.device_leak_bytes = device_leak_bytes;
+        let memory = lock(&self.memory);
+        report.host_growth_bytes = growth(&memory, |sample| sample.host_bytes);
+        report.device_growth_bytes = growth(&memory, |sample| sample.device_bytes);
+        let every = memory.len().div_ceil(LISTED_SAMPLES).max(1);
+        report.memory = memory.iter().step_by(every).copied().collect();
         report
     }
 }
 
 /// From the least that was held in the second quarter to the least of the last: what comes and goes with
 /// single problems is no growth, and the first quarter fills pools.
-fn growth(samples: &[(Duration, u64)]) -> Option<u64> {
-    let end = samples.last()?.0.as_secs_f64();
-    let least = |from: f64, to: f64| {
-        let inside = samples.iter().filter(|(at, _)| {
-            let at = at.as_secs_f64() / end;
-            at >= from && at <= to
-        });
-        inside.map(|(_, bytes)| *bytes).min()
+fn growth(samples: &[MemorySample], bytes: impl Fn(&MemorySample) -> Option<u64>) -> Option<u64> {
+    let least = |part: usize| {
+        let quarter = samples.len() * part / 4..samples.len() * (part + 1) / 4;
+        samples[quarter].iter().filter_map(&bytes).min()
     };
-    Some(least(0.75, 1.0)?.saturating_sub(least(0.25, 0.5)?))
+    Some(least(3)?.saturating_sub(least(1)?))
 }
 
 /// Memory that the process holds, where the system says it.
@@ -507,10 +520,16 @@ mod tests {
 
     #[test]
     fn memory_that_comes_and_goes_is_no_growth() {
-        let at = |second: u64, bytes: u64| (Duration::from_secs(second), bytes);
+        let at = |second: u64, bytes: u64| MemorySample {
+            seconds: second,
+            host_bytes: Some(bytes),
+            device_bytes: None,
+        };
+        let host = |samples: &[MemorySample]| growth(samples, |sample| sample.host_bytes);
         let flat: Vec<_> = (0..100).map(|s| at(s, 100 + s % 7)).collect();
-        assert_eq!(growth(&flat), Some(0));
-        let rising: Vec<_> = (0..=100).map(|s| at(s, 100 + s)).collect();
-        assert_eq!(growth(&rising), Some(50));
+        assert_eq!(host(&flat), Some(0));
+        assert_eq!(growth(&flat, |sample| sample.device_bytes), None);
+        let rising: Vec<_> = (0..100).map(|s| at(s, 100 + s)).collect();
+        assert_eq!(host(&rising), Some(50));
     }
 }

@@ -200,7 +200,7 @@ fn conclusion(report: &SoakReport, device: DeviceId) -> String {
         report.failed,
         report.hangs.len(),
         bytes(report.host_growth_bytes),
-        if device == DeviceId::Cpu { "none".to_owned() } else { bytes(report.device_leak_bytes) },
+        if device == DeviceId::Cpu { "none".to_owned() } else { bytes(report.device_growth_bytes) },
     ));
     for hang in &report.hangs {
         lines.push(format!("hung for {} s: {}", hang.seconds, again(device, &hang.case)));

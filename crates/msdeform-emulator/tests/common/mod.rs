@@ -1,6 +1,8 @@
 //! Compiles and launches the test kernels.
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
+pub mod launch;
+
 use std::path::{Path, PathBuf};
 
 use msdeform_emulator::placeholder_address;

@@ -10,9 +10,10 @@
     reason = "a test fails by panicking, also in its shared functions"
 )]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod cover;
 mod inputs;
-mod launch;
 mod report;
 mod run;
 mod scenes;

@@ -2,19 +2,18 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use msdeform::{DType, Direction, Mode, Problem};
 use msdeform_cuda::variants::{BackwardCall, Call, Configuration, KnobChoices, Variant};
 use msdeform_cuda::{DeviceProps, ValueStrides, entry_name};
-use msdeform_emulator::{EmulatedKernel, EmulatorError, Launch, Order, Specialisation};
+use msdeform_emulator::{EmulatedKernel, EmulatorError, Launch, Order};
 use rayon::prelude::*;
 
+use super::common::launch::{ByteOffsets, InputBytes, Prepared, specialisation};
 use super::cover::{Cell, Cover, cover};
 use super::inputs::{Expected, Inputs};
-use super::launch::prepare;
 use super::report::{NOT_EMULATED, Outcome};
 use super::scenes::{Locations, SCENES, Scene, scenes};
 
@@ -262,6 +261,38 @@ fn repetition(variant: &'static dyn Variant, case: &Case) -> Option<Case> {
     elsewhere.or_else(|| on(case.device.multiprocessors))
 }
 
+/// The launch of a case; the buffers it writes are the expected tensors in their order, then the workspace.
+fn prepare(id: &str, entries: &[String], case: &Case, inputs: &Inputs) -> Launch {
+    let configuration = &case.configuration;
+    let offset = |alignment: usize| if case.scene.least_aligned { alignment as u32 } else { 0 };
+    let of_value = offset(configuration.value_alignment);
+    let of_sampling = offset(configuration.sampling_alignment);
+    let prepared = Prepared {
+        id,
+        entries,
+        call: case.call(),
+        configuration,
+        inputs: InputBytes {
+            value: &inputs.value,
+            locations: &inputs.locations,
+            weights: &inputs.weights,
+            grad_output: &inputs.grad_output,
+        },
+        offsets: ByteOffsets {
+            value: of_value,
+            locations: of_sampling,
+            weights: of_sampling,
+            grad_output: of_value,
+            first: of_value,
+            grad_locations: of_sampling,
+            grad_weights: of_sampling,
+        },
+        order: case.order,
+        block_order: case.block_order,
+    };
+    prepared.launch()
+}
+
 /// What came of the cases that share their kernels.
 #[derive(Default)]
 struct GroupResult {
@@ -279,13 +310,8 @@ fn run_group(variant: &'static dyn Variant, Group { defines, cases }: &Group) ->
     let steps = cases.iter().flat_map(|case| case.configuration.pipeline.launches());
     let entries: BTreeSet<String> = steps.map(|(step, _)| entry_name(id, step)).collect();
     let entries: Vec<String> = entries.into_iter().collect();
-    let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../msdeform-cuda/kernels");
-    let compiled = EmulatedKernel::compile(&Specialisation {
-        source: kernels.join(variant.source().name),
-        headers: kernels,
-        entries: entries.clone(),
-        defines: defines.clone(),
-    });
+    let compiled =
+        EmulatedKernel::compile(&specialisation(variant, entries.clone(), defines.clone()));
     let kernel = match compiled {
         Ok(kernel) => kernel,
         Err(error) => {

@@ -1,0 +1,143 @@
+//! Cases on the emulator: the configurations that plans would launch.
+
+use msdeform::Mode;
+use msdeform_cases::memory::offset_bytes;
+use msdeform_cases::{
+    Case, Choice, Coverage, CudaRules, Fault, Inputs, Phase, Ran, Random, Resolved, Rules, Runner,
+    Tensor, Wants, Worker,
+};
+use msdeform_cuda::variants::{Configuration, Variant};
+use msdeform_cuda::{DeviceProps, entry_name};
+use msdeform_emulator::{EmulatedKernel, Order, compiler_version};
+
+use super::common::launch::{ByteOffsets, InputBytes, Prepared, specialisation};
+
+/// GPUs of several sizes: what is many queries for one is few for another.
+const MULTIPROCESSORS: [u32; 4] = [132, 2, 16, 1];
+
+/// The emulator, as GPUs of several sizes.
+pub struct EmulatedRunner {
+    gpus: Vec<CudaRules>,
+}
+
+impl Default for EmulatedRunner {
+    fn default() -> Self {
+        let gpu = |multiprocessors| DeviceProps { multiprocessors, ..DeviceProps::h200() };
+        Self { gpus: MULTIPROCESSORS.map(|count| CudaRules::new(gpu(count))).to_vec() }
+    }
+}
+
+impl EmulatedRunner {
+    /// The GPU of a case: the same for all sizes of a model, which share their kernels.
+    fn gpu(&self, case: &Case) -> &CudaRules {
+        let problem = &case.problem;
+        let of_model = problem.heads() + problem.channels() + problem.samples();
+        &self.gpus[of_model % self.gpus.len()]
+    }
+}
+
+impl Rules for EmulatedRunner {
+    fn choose(&self, case: &Case, random: &mut Random) -> Option<Choice> {
+        self.gpu(case).choose(case, random)
+    }
+
+    fn resolve(&self, case: &Case) -> Result<Resolved, String> {
+        self.gpu(case).resolve(case)
+    }
+
+    fn universe(&self) -> Coverage {
+        self.gpus[0].universe()
+    }
+}
+
+impl Runner for EmulatedRunner {
+    fn rules(&self) -> &dyn Rules {
+        self
+    }
+
+    fn worker(&self) -> Result<Box<dyn Worker + '_>, String> {
+        compiler_version().map_err(|error| error.to_string())?;
+        Ok(Box::new(EmulatedWorker { runner: self }))
+    }
+}
+
+struct EmulatedWorker<'a> {
+    runner: &'a EmulatedRunner,
+}
+
+impl Worker for EmulatedWorker<'_> {
+    fn run(
+        &mut self,
+        case: &Case,
+        inputs: &Inputs,
+        phase: &mut dyn FnMut(Phase),
+    ) -> Result<Ran, Fault> {
+        let gpu = self.runner.gpu(case);
+        let configured = gpu.configure(case).map_err(Fault::Refused)?;
+        let Some((variant, configuration)) = configured else { return Ok(nothing_launched(case)) };
+        let id = variant.spec().id;
+        let launches = configuration.pipeline.launches();
+        let mut entries: Vec<String> = launches.map(|(step, _)| entry_name(id, step)).collect();
+        entries.sort();
+        entries.dedup();
+        let call = case.call(gpu.device());
+        let specialisation = specialisation(variant, entries.clone(), configuration.defines(&call));
+        let kernel = EmulatedKernel::compile(&specialisation)
+            .map_err(|error| Fault::Failed(error.to_string()))?;
+        phase(Phase::Running);
+        let run = |turn: u64| {
+            let offset = |tensor: Tensor| offset_bytes(case, tensor) as u32;
+            let prepared = Prepared {
+                id,
+                entries: &entries,
+                call,
+                configuration: &configuration,
+                inputs: InputBytes {
+                    value: &inputs.value.bytes,
+                    locations: &inputs.locations.bytes,
+                    weights: &inputs.weights.bytes,
+                    grad_output: &inputs.upstream.bytes,
+                },
+                offsets: ByteOffsets {
+                    value: offset(Tensor::Value),
+                    locations: offset(Tensor::Locations),
+                    weights: offset(Tensor::Weights),
+                    grad_output: offset(Tensor::Upstream),
+                    first: offset(Tensor::GradValue),
+                    grad_locations: offset(Tensor::GradLocations),
+                    grad_weights: offset(Tensor::GradWeights),
+                },
+                order: Order::ALL[(case.seed + turn) as usize % 3],
+                block_order: Order::ALL[(case.seed / 3 + turn) as usize % 3],
+            };
+            let written = kernel.launch(&prepared.launch());
+            let mut written = written.map_err(|error| Fault::Failed(error.to_string()))?;
+            if has_workspace(&configuration) {
+                written.pop();
+            }
+            Ok::<_, Fault>(written)
+        };
+        let written = run(0)?;
+        if promises_the_same_bits(variant, case) && run(1)? != written {
+            return Err(Fault::Failed("another order of threads gives other bits".to_owned()));
+        }
+        Ok(Ran { written, launches: configuration.pipeline.launches().count() as u64 })
+    }
+}
+
+fn has_workspace(configuration: &Configuration) -> bool {
+    configuration.pipeline.workspace_bytes > 0
+}
+
+fn promises_the_same_bits(variant: &dyn Variant, case: &Case) -> bool {
+    let is_backward = case.wants != Wants::Output;
+    is_backward && case.mode == Mode::Deterministic && variant.is_deterministic()
+}
+
+/// What a plan leaves where there is nothing to compute: zeros.
+fn nothing_launched(case: &Case) -> Ran {
+    let tensors = msdeform_cases::memory::tensors(case).into_iter();
+    let written = tensors.filter(|tensor| tensor.is_written());
+    let zeros = written.map(|t| vec![0; msdeform_cases::memory::written_bytes(case, t)]);
+    Ran { written: zeros.collect(), launches: 0 }
+}

@@ -1,0 +1,109 @@
+//! Random problems through the emulator: every production kernel as a dispatcher or a tuning file could choose
+//! it, under the sanitizers, against the `f64` reference.
+//!
+//! A slice of a few minutes in every test run, of another seed each time, which is printed;
+//! `MSDEFORM_SEED` repeats one. `MSDEFORM_RANDOM_PROBLEMS` asks for more of every format and direction,
+//! `MSDEFORM_CASE` runs one line that an earlier run printed.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, also in its shared functions"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod emulated;
+
+use std::hash::{BuildHasher, RandomState};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
+
+use emulated::EmulatedRunner;
+use msdeform_cases::{Bounds, Case, Limit, Runner, SoakOptions, SoakReport, check, soak};
+
+/// Of every format and direction.
+const PROBLEMS: u64 = 40;
+
+fn main() -> ExitCode {
+    let runner = EmulatedRunner::default();
+    if let Some(case) = from_environment::<Case>("MSDEFORM_CASE") {
+        return run_case(&runner, &case);
+    }
+    let seed = from_environment("MSDEFORM_SEED")
+        .unwrap_or_else(|| RandomState::new().hash_one(std::process::id()) >> 32);
+    let options = SoakOptions {
+        // A lane is a fiber: small problems show what large ones would, in a thousandth of the time.
+        bounds: Bounds { work: 40_000, queries: 60, ..Bounds::default() },
+        seed,
+        limit: Limit::Problems(from_environment("MSDEFORM_RANDOM_PROBLEMS").unwrap_or(PROBLEMS)),
+        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        sizes: 10,
+        hung_after: Duration::from_secs(120),
+    };
+    println!("random problems through the emulator, MSDEFORM_SEED={seed}");
+    let mut shown = 0;
+    let report = soak(&runner, &options, &mut |progress, hung| {
+        if progress.elapsed.as_secs() / 60 > shown {
+            shown = progress.elapsed.as_secs() / 60;
+            println!("{} problems, {} wrong", progress.problems, progress.failures);
+        }
+        if let Some(report) = hung {
+            print_report(report);
+            std::process::exit(1);
+        }
+    });
+    match report {
+        Ok(report) => print_report(&report),
+        // Not a skip: without a compiler no kernel of a change has run at all.
+        Err(error) => {
+            println!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn from_environment<T: FromStr>(name: &str) -> Option<T> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} makes no sense")))
+}
+
+fn print_report(report: &SoakReport) -> ExitCode {
+    for hang in &report.hangs {
+        println!("hung for {} s: MSDEFORM_CASE=\"{}\"", hang.seconds, hang.case);
+    }
+    for failure in &report.failures {
+        println!("{}\n    MSDEFORM_CASE=\"{}\"", failure.fault, failure.case);
+        println!("    drawn as {}", failure.drawn);
+    }
+    println!("worst errors as parts of what is allowed: {:.3?}", report.worst_of_allowed);
+    println!(
+        "{} of {} features, {} specialisations, {} launches in {:.0} s; {} refused",
+        report.features_met,
+        report.features,
+        report.specialisations,
+        report.launches,
+        report.seconds,
+        report.refused
+    );
+    let failed = report.failed + report.hangs.len() as u64;
+    let passed = report.total() - report.failed.min(report.total());
+    let verdict = if failed == 0 { "ok" } else { "FAILED" };
+    println!("test result: {verdict}. {passed} passed; {failed} failed; 0 ignored");
+    if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run_case(runner: &EmulatedRunner, case: &Case) -> ExitCode {
+    let mut worker = runner.worker().unwrap();
+    match check(runner.rules(), worker.as_mut(), case, &mut |_| ()) {
+        Ok(checked) => {
+            let (variant, fault) = (checked.resolved.variant, checked.fault().unwrap_or("passes"));
+            println!("{variant}: {fault}");
+            if checked.fault().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(fault) => {
+            println!("{fault}");
+            ExitCode::FAILURE
+        }
+    }
+}
