@@ -1,12 +1,13 @@
 //! The Python package: `cargo xtask wheel`, and its lints and tests from the built wheel.
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::process::{Finished, capture, run, run_ok};
+use crate::process::{Finished, capture, cargo, run, run_ok};
 use crate::setup::{self, python_in};
 use crate::steps::{Count, Report};
 use crate::test::number_before;
@@ -111,7 +112,7 @@ pub fn test(environments: Environments) -> Result<Report> {
     let wheel = build_wheel(Effort::Quick)?;
     let mut count = Count::default();
     uv.install(&alone, &wheel, "")?;
-    count = count.plus(pytest(&alone, &[])?);
+    count = count.plus(pytest(&alone, &[], None)?);
     for (extra, major) in [("cuda12", "12."), ("cuda13", "13.")] {
         let folder = uv.environment(&format!("package-{extra}"), &[])?;
         uv.install(&folder, &wheel, extra)?;
@@ -121,7 +122,9 @@ pub fn test(environments: Environments) -> Result<Report> {
     uv.install(&torch, &wheel, "")?;
     // Two processes, a file in one of them: importing PyTorch's compiler or transformers takes longer than most
     // tests, and is done once per process.
-    count = count.plus(pytest(&torch, &["--numprocesses=2", "--dist=loadfile"])?);
+    let problems = write_random_problems()?;
+    let options = ["--numprocesses=2", "--dist=loadfile"];
+    count = count.plus(pytest(&torch, &options, Some(&problems))?);
     let versions = "import torch, transformers as t; print(torch.__version__, t.__version__)";
     let versions = capture(Command::new(python_in(&torch)).args(["-c", versions]))?;
     let (torch, transformers) = versions.trim().split_once(' ').unwrap_or_default();
@@ -191,9 +194,22 @@ fn check_nvrtc(environment: &Path, major: &str) -> Result<()> {
     Ok(())
 }
 
-fn pytest(environment: &Path, options: &[&str]) -> Result<Count> {
+/// Random problems of another seed each time, which is printed; `MSDEFORM_SEED` repeats one.
+fn write_random_problems() -> Result<PathBuf> {
+    const MODELS: &str = "60";
+    let fresh = || (RandomState::new().hash_one(std::process::id()) >> 32).to_string();
+    let seed = std::env::var("MSDEFORM_SEED").unwrap_or_else(|_| fresh());
+    println!("random problems: MSDEFORM_SEED={seed}");
+    let folder = tree::cache().join("random-problems");
+    let mut write = cargo(["run", "--package", "msdeform-cases", "--example", "write_cases", "--"]);
+    run_ok(write.arg(&folder).args([&seed, MODELS]))?;
+    Ok(folder)
+}
+
+fn pytest(environment: &Path, options: &[&str], problems: Option<&Path>) -> Result<Count> {
     let mut command = Command::new(python_in(environment));
     command.args(["-m", "pytest", "--quiet", "-p", "no:cacheprovider"]).args(options);
+    command.envs(problems.map(|folder| ("MSDEFORM_CASES", folder)));
     command.current_dir(package());
     let finished = run(&mut command)?;
     pytest_count(&finished)

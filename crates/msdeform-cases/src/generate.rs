@@ -18,6 +18,8 @@ pub struct Bounds {
     pub dtypes: Vec<DType>,
     /// Forward, backward or both.
     pub directions: Vec<Direction>,
+    /// Memory orders of the values.
+    pub layouts: Vec<ValueLayout>,
     /// Multiply-adds of the reference, the largest that is drawn.
     pub work: u64,
     /// Queries of an image, the most that are drawn.
@@ -31,6 +33,7 @@ impl Default for Bounds {
         Self {
             dtypes: DType::FAST.to_vec(),
             directions: Direction::ALL.to_vec(),
+            layouts: ValueLayout::ALL.to_vec(),
             work: 1_500_000,
             queries: 6000,
             strided: true,
@@ -138,7 +141,7 @@ impl<'a> Generator<'a> {
         Model {
             dtype,
             sampling: if half && random.once_in(3) { DType::F32 } else { dtype },
-            layout: random.one_of(&ValueLayout::ALL),
+            layout: random.one_of(&self.bounds.layouts),
             heads: random.one_of(&[1, 2, 3, 4, 5, 6, 8, 8, 8, 16]),
             channels,
             points,

@@ -38,7 +38,7 @@ pub use cuda::CudaRunner;
 pub use generate::{Bounds, Generator};
 pub use memory::Tensor;
 pub use numbers::{Locations, Values, Weights};
-pub use oracle::{CANCELLATION, Expected, Verdict, expect, floor};
+pub use oracle::{CANCELLATION, Class, Expected, Verdict, expect, floor};
 pub use random::Random;
 pub use rules::{CpuRules, CudaRules, Resolved, Rules};
 pub use runner::{Checked, Fault, Phase, Ran, Runner, Worker, check};
