@@ -3,6 +3,7 @@
 use cudarc::driver::sys::CUresult;
 use msdeform::Element;
 
+use super::guard::Guard;
 use super::{Context, Stream, check, driver};
 use crate::error::{DriverError, Error, Result};
 
@@ -29,6 +30,7 @@ pub struct DeviceBuffer<T> {
     /// Null where the buffer is empty: the driver refuses to allocate nothing.
     address: u64,
     len: usize,
+    guard: Guard,
     element: std::marker::PhantomData<T>,
 }
 
@@ -48,17 +50,22 @@ impl<T: Copy + Send + Sync + 'static> DeviceBuffer<T> {
     pub(crate) fn uninitialised(context: &Context, len: usize) -> Result<Self> {
         let bytes =
             len.checked_mul(size_of::<T>()).ok_or(Error::OutOfMemory { bytes: usize::MAX })?;
+        let guard = Guard::now();
+        let around = guard.around(bytes).ok_or(Error::OutOfMemory { bytes })?;
         let mut address = 0;
         if bytes > 0 {
             let _entered = context.enter()?;
-            // SAFETY: the context is current, `address` is writable.
-            match unsafe { cudarc::driver::sys::cuMemAlloc_v2(&raw mut address, bytes) } {
+            let mut base = 0;
+            // SAFETY: the context is current, `base` is writable.
+            match unsafe { cudarc::driver::sys::cuMemAlloc_v2(&raw mut base, around) } {
                 CUresult::CUDA_ERROR_OUT_OF_MEMORY => return Err(Error::OutOfMemory { bytes }),
                 result => check("cuMemAlloc", result)?,
             }
+            // SAFETY: just allocated, in the current context.
+            address = unsafe { guard.raise(base, bytes) }?;
         }
         let element = std::marker::PhantomData;
-        Ok(Self { context: context.clone(), address, len, element })
+        Ok(Self { context: context.clone(), address, len, guard, element })
     }
 
     /// Copies another buffer of the same device over the front of this one.
@@ -213,9 +220,10 @@ impl<T> Drop for DeviceBuffer<T> {
         if self.address != 0
             && let Ok(_entered) = self.context.enter()
         {
+            let bytes = self.len * size_of::<T>();
             // The driver waits for kernels that use it. A failure leaves nothing to do.
             // SAFETY: allocated in `uninitialised`, freed once.
-            let _ = unsafe { driver!(cuMemFree_v2(self.address)) };
+            let _ = unsafe { driver!(cuMemFree_v2(self.guard.lower(self.address, bytes))) };
         }
     }
 }

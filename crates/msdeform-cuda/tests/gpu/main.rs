@@ -13,9 +13,11 @@ mod gradients;
 mod jit;
 mod ladder;
 mod launches;
+mod random;
 mod without_cuda;
 
 use libtest_mimic::{Arguments, Failed, Trial};
+use msdeform_cuda::driver::{broken_guards, guard_allocations};
 use msdeform_cuda::{DiskCache, Engine, device_count};
 
 /// What a test body returns: any error fails it.
@@ -55,11 +57,20 @@ fn main() {
     trials.extend(contention::trials().into_iter().map(needs(1)));
     trials.extend(launches::trials().into_iter().map(needs(1)));
     trials.extend(faults::trials().into_iter().map(needs(1)));
+    trials.extend(random::trials().into_iter().map(needs(1)));
     trials.extend(jit::trials().into_iter().map(needs(1)));
     // A machine with one GPU is an ordinary machine: never a failure.
     let on_two = faults::trials_on_two_devices().into_iter();
     trials.extend(on_two.map(|trial| trial.with_ignored_flag(count < 2)));
     let without = without_cuda::trials().into_iter();
     trials.extend(without.map(|trial| trial.with_ignored_flag(devices.is_ok())));
-    libtest_mimic::run(&arguments, trials).exit();
+    // Every buffer of every test, workspaces too, lies in poison that is looked at when it is freed.
+    guard_allocations();
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    let broken = broken_guards();
+    if !broken.is_empty() {
+        eprintln!("memory beside buffers was written:\n{}", broken.join("\n"));
+        std::process::exit(101);
+    }
+    conclusion.exit();
 }

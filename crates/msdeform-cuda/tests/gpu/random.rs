@@ -1,0 +1,66 @@
+//! Random problems on the GPU, and the poison around what they touch.
+
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use msdeform::{DType, Problem};
+use msdeform_cases::{Bounds, CudaRunner, Limit, SoakOptions, soak};
+use msdeform_cuda::driver::broken_guards;
+use msdeform_cuda::{
+    DeviceBuffer, DevicePointers, ForwardPlan, PlanOptions, PointerChecks, Stream,
+};
+
+use crate::{Outcome, engine, ensure};
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        Trial::test("random::problems_of_every_kind_are_within_the_contract", problems),
+        Trial::test("random::a_write_behind_a_buffer_is_found", trespass),
+    ]
+}
+
+/// A slice of what `msdeform soak` runs for as long as one likes.
+fn problems() -> Outcome {
+    let options = SoakOptions {
+        bounds: Bounds::default(),
+        seed: 20,
+        limit: Limit::Problems(60),
+        threads: std::thread::available_parallelism()?.get(),
+        sizes: 12,
+        hung_after: Duration::from_secs(20),
+    };
+    let report = soak(&CudaRunner::new(0)?, &options, &mut |_, _| ())?;
+    ensure!(report.is_clean(), "{:#?}, {:#?}", report.failures, report.hangs);
+    Ok(())
+}
+
+/// An output that is 16 bytes shorter than the plan was told.
+fn trespass() -> Outcome {
+    let engine = engine()?;
+    let stream = Stream::new(engine.context())?;
+    let problem = Problem::builder().heads(2).channels(24).queries(23).points(4);
+    let problem = problem.levels([(8, 8)]).dtype(DType::F32).build()?;
+    let zeros = |len: usize| DeviceBuffer::<f32>::filled(&stream, len, 0);
+    let (value, locations) = (zeros(problem.value_len())?, zeros(problem.locations_len())?);
+    let weights = zeros(problem.weights_len())?;
+    let short = zeros(problem.output_len() - 4)?;
+    let bytes = short.bytes();
+    let options = PlanOptions { pointer_checks: PointerChecks::Never, ..Default::default() };
+    let plan = ForwardPlan::new(&engine, &problem, &options)?;
+    let pointers = DevicePointers {
+        value: value.address(),
+        locations: locations.address(),
+        weights: weights.address(),
+        output: short.address(),
+    };
+    // SAFETY: what is written behind the output is its guard, which belongs to the same allocation.
+    unsafe { plan.launch(&stream, pointers) }?;
+    stream.synchronize()?;
+    drop(short);
+    let (ours, others): (Vec<String>, Vec<String>) = broken_guards()
+        .into_iter()
+        .partition(|words| words.contains(&format!("a buffer of {bytes} bytes")));
+    ensure!(others.is_empty(), "{others:?}");
+    ensure!(ours.len() == 1 && ours[0].contains("0 bytes behind its end"), "{ours:?}");
+    Ok(())
+}
