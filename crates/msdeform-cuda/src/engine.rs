@@ -175,6 +175,8 @@ impl Engine {
                 self.inner.read_from_disk.fetch_add(1, Ordering::Relaxed);
                 code
             }
+            // Says nothing about the entry.
+            Some(Err(lost @ (Error::ContextLost(_) | Error::Forked))) => return Err(lost),
             // Whole, but the driver refuses it: made by something else, or for another driver.
             Some(Err(_)) => {
                 self.inner.cache.remove(&key);
