@@ -180,6 +180,21 @@ mod interleavings {
         });
     }
 
+    #[test]
+    fn a_reader_notices_that_an_entry_is_written_over() {
+        loom::model(|| {
+            let ring = Arc::new(Ring::<1, 2>::new());
+            ring.push(entry(1));
+            let other = Arc::clone(&ring);
+            let writer = loom::thread::spawn(move || other.push(entry(2)));
+            for (ticket, words) in ring.entries() {
+                assert_eq!(words, entry(ticket));
+            }
+            writer.join().unwrap();
+            assert_eq!(ring.entries(), [(2, entry(2))]);
+        });
+    }
+
     /// What is taken out is one's own entry or nothing.
     #[test]
     fn a_removal_leaves_the_entry_of_another_alone() {
