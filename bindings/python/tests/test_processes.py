@@ -36,6 +36,11 @@ def workers():
     names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
     return sum(name.startswith("msdeform-") for name in names)
 
+def busy_ticks():
+    "Time that worker threads have computed, in hundredths of a second."
+    stats = [(task / "stat").read_text() for task in Path("/proc/self/task").iterdir()]
+    return sum(int(stat.rsplit(")", 1)[1].split()[11]) for stat in stats if "(msdeform-" in stat)
+
 def settle(count):
     "Threads that were told to end take a moment."
     until = time.monotonic() + 20
@@ -95,44 +100,48 @@ def with_torch(program: str, **environment: str) -> str:
 def test_arrays_are_shared_out_to_as_many_threads_as_openmp_may_have() -> None:
     program = """
         attend()
-        print(workers())
+        settle(int(os.environ["WORKERS"]))
     """
-    assert run(program, OMP_NUM_THREADS="3").strip() == "3"
-    # OpenMP's own forms: a list has a number for each level of nesting.
-    assert run(program, OMP_NUM_THREADS="4,2").strip() == "4"
-    assert run(program, OMP_NUM_THREADS="1").strip() == "0", "one thread is the caller's"
+    run(program, OMP_NUM_THREADS="3", WORKERS="3")
+    # OpenMP's own form: a number for each level of nesting.
+    run(program, OMP_NUM_THREADS="4,2", WORKERS="4")
+    # One thread is the caller's.
+    run(program, OMP_NUM_THREADS="1", WORKERS="0")
 
 
 def test_arrays_are_shared_out_to_the_cores_that_the_process_may_run_on() -> None:
     program = """
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+        from msdeform import _array
+
+        cores = sorted(os.sched_getaffinity(0))
+        assert _array._threads() == len(cores)
+        os.sched_setaffinity(0, cores[:1])
+        for nonsense in ("", "many", "0", "-2"):
+            os.environ["OMP_NUM_THREADS"] = nonsense
+            assert _array._threads() == 1, nonsense
         attend()
-        print(workers())
+        time.sleep(0.2)
+        settle(0)
     """
-    assert run(program).strip() == "0"
-    for nonsense in ("", "many", "0", "-2"):
-        assert run(program, OMP_NUM_THREADS=nonsense).strip() == "0", nonsense
+    run(program)
 
 
 def test_tensors_follow_set_num_threads_from_call_to_call() -> None:
     with_torch("""
+        torch.set_num_threads(1)
         expected = attend_tensors()
-        for threads in (3, 2, 1, 5):
+        settle(0)
+        for threads in (3, 2, 5):
             torch.set_num_threads(threads)
             assert torch.equal(attend_tensors(), expected)
-            settle(0 if threads == 1 else threads)
+            settle(threads)
             assert all(torch.equal(a, b) for a, b in zip(gradients(), gradients()))
-    """)
-
-
-def test_one_thread_keeps_no_others_waiting() -> None:
-    with_torch("""
-        torch.set_num_threads(4)
-        attend_tensors()
-        settle(4)
+        # Threads of the last number may stay, asleep.
         torch.set_num_threads(1)
-        attend_tensors()
-        settle(0)
+        before = busy_ticks()
+        for _ in range(20):
+            assert torch.equal(attend_tensors(), expected)
+        assert busy_ticks() == before
     """)
 
 
@@ -204,7 +213,7 @@ def test_arrays_in_a_forked_process(before: str) -> None:
         def work():
             found = attend()
             assert expected is None or np.array_equal(found, expected)
-            assert workers() == 3
+            settle(3)
 
         for _ in range(5):
             in_a_fork(work)

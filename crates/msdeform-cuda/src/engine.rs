@@ -30,6 +30,7 @@ struct Inner {
     /// By variant and macros: all else that determines the code is the same for one engine, and hashing
     /// the sources for every plan would cost more than the rest of making it.
     loaded: Mutex<HashMap<(&'static str, Vec<String>), Code>>,
+    /// Relaxed, like the next: counters that nobody concludes anything from.
     compiled: AtomicU64,
     read_from_disk: AtomicU64,
     tuning: Tuning,

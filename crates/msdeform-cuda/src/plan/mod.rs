@@ -128,6 +128,7 @@ enum Role {
 struct Gate {
     context: Context,
     checks: PointerChecks,
+    /// Relaxed: nothing is published by it. Who sees it late asks the driver once more.
     checked: AtomicBool,
 }
 
