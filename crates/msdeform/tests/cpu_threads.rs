@@ -6,7 +6,7 @@ mod cpu_support;
 
 use std::sync::{Barrier, Mutex};
 
-use cpu_support::{Case, Results};
+use cpu_support::{Case, Results, Tensor};
 use msdeform::cpu::{CpuOptions, CpuPlan};
 use msdeform::{DType, Problem};
 
@@ -20,7 +20,7 @@ fn case(dtype: DType) -> Case {
 
 fn bits(results: &Results) -> [Vec<u64>; 4] {
     let Results { output, grad_value, grad_locations, grad_weights } = results;
-    [output, grad_value, grad_locations, grad_weights].map(|tensor| tensor.bits())
+    [output, grad_value, grad_locations, grad_weights].map(Tensor::bits)
 }
 
 fn at_once(work: impl Fn(usize) + Sync) {
