@@ -25,18 +25,23 @@ def told(call):
     except RuntimeError as error:
         print(type(error).__module__, str(error).replace("\\n", " "))
 
-attend()
+levels = [9, 12, 0, 3, 5, 6, 108, 3, 1, 3, 138, 3]
+batch, pixel, head, _ = case.value.stride()
+operands = [(tensor.data_ptr(), 0, tuple(tensor.shape)) for tensor in case.tensors]
+stream = torch.cuda.current_stream().cuda_stream
+
+def launch(output):
+    "Past PyTorch, whose own allocations and checks fail first where anything is wrong."
+    _native.cuda_forward(levels, 0, stream, (batch, head, pixel), *operands, output)
+
+output = attend()
 torch.cuda.synchronize()
 """
 
 # The address of the output leads nowhere: nothing is there in any process.
 FAULT = """
-levels = [9, 12, 0, 3, 5, 6, 108, 3, 1, 3, 138, 3]
-batch, pixel, head, _ = case.value.stride()
-operands = [(tensor.data_ptr(), 0, tuple(tensor.shape)) for tensor in case.tensors]
-stream = torch.cuda.current_stream().cuda_stream
-told(lambda: _native.cuda_forward(levels, 0, stream, (batch, head, pixel), *operands, 1 << 30))
-told(attend)
+told(lambda: launch(1 << 30))
+told(lambda: launch(output.data_ptr()))
 """
 
 
@@ -76,10 +81,11 @@ def test_a_launch_that_is_waited_for_is_named_at_the_call() -> None:
 def test_the_fault_of_another_library_is_not_taken_for_ours() -> None:
     program = """
 told(lambda: torch.zeros(2, device="cuda")[torch.tensor([99], device="cuda")])
-told(attend)
+told(lambda: launch(output.data_ptr()))
 """
-    for environment in ({}, {"CUDA_LAUNCH_BLOCKING": "1"}):
-        lines = lines_of(program, **environment)
+    # Who waits for every launch looks first whether the GPU has faulted already.
+    for blocking in ("0", "1"):
+        lines = lines_of(program, CUDA_LAUNCH_BLOCKING=blocking)
         assert len(lines) == 2
         assert "must be restarted" in lines[1]
         assert "perhaps of another library" in lines[1]
@@ -88,14 +94,9 @@ told(attend)
 
 def test_a_forked_process_is_told_that_it_was() -> None:
     program = """
-levels = [9, 12, 0, 3, 5, 6, 108, 3, 1, 3, 138, 3]
-batch, pixel, head, _ = case.value.stride()
-operands = [(tensor.data_ptr(), 0, tuple(tensor.shape)) for tensor in case.tensors]
-output = case.value.data_ptr()
 if os.fork() == 0:
-    # Past PyTorch, which has an error of its own for this.
     try:
-        _native.cuda_forward(levels, 0, 0, (batch, head, pixel), *operands, output)
+        launch(output.data_ptr())
     except RuntimeError as error:
         print(error, flush=True)
     os._exit(0)
