@@ -13,6 +13,7 @@ mod python;
 mod python_record;
 mod readme;
 mod setup;
+mod soundness;
 mod steps;
 mod test;
 mod torch;
@@ -42,6 +43,18 @@ enum Command {
     Ledger(ledger::LedgerArgs),
     /// Build the Python package as a manylinux2014 wheel under target/wheels
     Wheel,
+    /// Run the tests of what has no foreign code in it under Miri
+    Miri,
+    /// Run the tests in which threads share something under the thread sanitizer
+    Tsan,
+    /// Go through the interleavings of what is shared without a lock
+    Loom,
+    /// Check licences, duplicates, sources and advisories of what the crates are made of
+    Deny {
+        /// Leave out the advisories, which come from the network
+        #[arg(long)]
+        offline: bool,
+    },
     /// Time PyTorch's grid_sample path and ours in one run and record both
     CompareTorch(torch::CompareArgs),
 }
@@ -64,6 +77,10 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Readme(args) => readme::run(args),
         Command::Ledger(args) => ledger::run(args),
         Command::Wheel => python::wheel(),
+        Command::Miri => soundness::miri(),
+        Command::Tsan => soundness::tsan(),
+        Command::Loom => soundness::loom(),
+        Command::Deny { offline } => soundness::deny(*offline),
         Command::CompareTorch(args) => torch::run(args),
     }
 }

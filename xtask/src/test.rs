@@ -111,7 +111,7 @@ pub fn number_before(line: &str, word: &str) -> usize {
 }
 
 /// Reads the totals that the standard test harness prints for each binary.
-fn harness_report(finished: &Finished) -> Result<Report> {
+pub fn harness_report(finished: &Finished) -> Result<Report> {
     let mut count = Count::default();
     for line in finished.output.lines().filter(|line| line.starts_with("test result: ")) {
         count.passed += number_before(line, "passed");

@@ -55,7 +55,17 @@ struct Pool {
     threads: usize,
     /// The process that started it: threads do not survive a fork.
     process: u32,
-    pool: ThreadPool,
+    pool: Option<ThreadPool>,
+}
+
+impl Drop for Pool {
+    /// In a forked process the threads stayed with the parent: nothing here could stop them, and a lock that one
+    /// of them held at the fork would be waited for forever.
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            std::mem::forget(self.pool.take());
+        }
+    }
 }
 
 thread_local! {
@@ -222,9 +232,7 @@ fn with_prepared<T>(
         let Processor { plans, pool } = processor;
         let Some((_, prepared)) = plans.last_mut() else { unreachable!("it was just found") };
         let workers = match prepared {
-            Prepared::Plan(plan) if plan.threads() > 1 => {
-                Workers::Pool(&pool_of(pool, wanted)?.pool)
-            }
+            Prepared::Plan(plan) if plan.threads() > 1 => Workers::Pool(pool_of(pool, wanted)?),
             _ => Workers::Caller,
         };
         run(prepared, &workers)
@@ -240,7 +248,7 @@ impl Processor {
         let plan = if threads <= 1 || products < ONE_THREAD_BELOW {
             CpuPlan::new(&problem, &CpuOptions { threads: Some(1), isa: None })
         } else {
-            let pool = &pool_of(&mut self.pool, threads)?.pool;
+            let pool = pool_of(&mut self.pool, threads)?;
             pool.install(|| CpuPlan::new(&problem, &CpuOptions::default()))
         };
         let prepared = match plan {
@@ -262,25 +270,64 @@ impl Processor {
 }
 
 /// The worker threads, started where there are none of that number, or none any more.
-fn pool_of(pool: &mut Option<Pool>, threads: usize) -> Result<&Pool, CallError> {
+fn pool_of(pool: &mut Option<Pool>, threads: usize) -> Result<&ThreadPool, CallError> {
     let process = std::process::id();
     let fits = |found: &Pool| found.threads == threads && found.process == process;
     if !pool.as_ref().is_some_and(fits) {
-        if let Some(other) = pool.take()
-            && other.process != process
-        {
-            // Its threads stayed with the parent: nothing here could stop them.
-            std::mem::forget(other);
-        }
+        // Before others are started.
+        *pool = None;
         let started = ThreadPoolBuilder::new()
             .num_threads(threads)
             .thread_name(|index| format!("msdeform-{index}"))
             .build()
             .map_err(|error| msdeform::Error::Threads { threads, reason: error.to_string() })?;
-        *pool = Some(Pool { threads, process, pool: started });
+        *pool = Some(Pool { threads, process, pool: Some(started) });
     }
-    pool.as_ref().ok_or_else(|| {
+    pool.as_ref().and_then(|pool| pool.pool.as_ref()).ok_or_else(|| {
         let reason = "the pool is gone".to_owned();
         msdeform::Error::Threads { threads, reason }.into()
     })
+}
+
+// Run by `native_tests/plan_table.rs`.
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// Two threads that count themselves when they end.
+    fn counted(process: u32, ended: &Arc<AtomicUsize>) -> Pool {
+        let ended = Arc::clone(ended);
+        let count = move |_| {
+            ended.fetch_add(1, Ordering::Relaxed);
+        };
+        let pool = ThreadPoolBuilder::new().num_threads(2).exit_handler(count).build().unwrap();
+        Pool { threads: 2, process, pool: Some(pool) }
+    }
+
+    #[test]
+    fn a_pool_of_the_parent_is_left_alone_and_one_of_our_own_ends() {
+        let process = std::process::id();
+        let (of_parent, own) = (Arc::default(), Arc::default());
+        let mut pool = Some(counted(process + 1, &of_parent));
+        pool_of(&mut pool, 2).unwrap();
+        drop(counted(process + 1, &of_parent));
+        drop(counted(process, &own));
+        let until = Instant::now() + Duration::from_secs(20);
+        while own.load(Ordering::Relaxed) < 2 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!((own.load(Ordering::Relaxed), of_parent.load(Ordering::Relaxed)), (2, 0));
+    }
+
+    #[test]
+    fn a_pool_is_kept_while_it_has_the_number_that_is_wanted() {
+        let mut pool = None;
+        let first: *const ThreadPool = pool_of(&mut pool, 2).unwrap();
+        assert!(std::ptr::eq(first, pool_of(&mut pool, 2).unwrap()));
+        assert_eq!(pool_of(&mut pool, 3).unwrap().current_num_threads(), 3);
+    }
 }

@@ -90,6 +90,8 @@ impl<P> Plans<P> {
 /// we go first.
 pub fn engine(ordinal: usize) -> Result<Engine, CallError> {
     static ENGINES: Mutex<Option<HashMap<usize, Engine>>> = Mutex::new(None);
+    // In a forked process an error, and before the lock, which a thread of the parent may have held.
+    msdeform_cuda::driver_version()?;
     let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
     let opened = engines.get_or_insert_default();
     if let Some(engine) = opened.get(&ordinal) {

@@ -11,6 +11,7 @@ use msdeform_cuda::tuning::Tuning;
 use msdeform_cuda::{device_count, driver_version};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use rayon::ThreadPoolBuilder;
 use serde_json::{Value, json};
 
 use crate::cuda;
@@ -127,8 +128,8 @@ pub fn bench_json(
     let direction: Direction = direction.parse().map_err(invalid)?;
     let id = device.map_or_else(|| Ok(DeviceId::preferred()), str::parse::<DeviceId>);
     let id = id.map_err(|error| invalid(error.to_string()))?;
-    py.detach(|| {
-        let failed = |error: &dyn std::fmt::Display| PyRuntimeError::new_err(error.to_string());
+    let failed = |error: &dyn std::fmt::Display| PyRuntimeError::new_err(error.to_string());
+    let measure = || {
         let device = open(id, DeviceOptions { threads, ..DeviceOptions::default() })
             .map_err(|error| failed(&error))?;
         let case = Case {
@@ -158,6 +159,12 @@ pub fn bench_json(
         row["device"] = device.name().into();
         row["passed"] = report.passed().into();
         Ok(row.to_string())
+    };
+    py.detach(|| {
+        // Threads of its own: those of the global pool, once started, would be missing in a forked process, and
+        // waited for forever.
+        let pool = ThreadPoolBuilder::new().build().map_err(|error| failed(&error))?;
+        pool.install(measure)
     })
 }
 

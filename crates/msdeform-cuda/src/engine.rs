@@ -30,6 +30,7 @@ struct Inner {
     /// By variant and macros: all else that determines the code is the same for one engine, and hashing
     /// the sources for every plan would cost more than the rest of making it.
     loaded: Mutex<HashMap<(&'static str, Vec<String>), Code>>,
+    /// Relaxed, like the next: counters that nobody concludes anything from.
     compiled: AtomicU64,
     read_from_disk: AtomicU64,
     tuning: Tuning,
@@ -175,6 +176,8 @@ impl Engine {
                 self.inner.read_from_disk.fetch_add(1, Ordering::Relaxed);
                 code
             }
+            // Says nothing about the entry.
+            Some(Err(lost @ (Error::ContextLost(_) | Error::Forked))) => return Err(lost),
             // Whole, but the driver refuses it: made by something else, or for another driver.
             Some(Err(_)) => {
                 self.inner.cache.remove(&key);

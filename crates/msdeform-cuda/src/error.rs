@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::driver::{Launched, lost_context, was_initialised_before_a_fork};
+
 /// A CUDA version as the driver and NVRTC number them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CudaVersion {
@@ -39,6 +41,116 @@ pub struct DriverError {
     pub name: String,
     /// What the driver says about it.
     pub description: String,
+}
+
+impl DriverError {
+    /// Whether the GPU faulted, which ends the context: every later call returns the same error until the
+    /// process ends. The CUDA documentation says so of each of these.
+    #[must_use]
+    pub const fn is_fault(&self) -> bool {
+        matches!(
+            self.code,
+            214   // ECC_UNCORRECTABLE
+            | 220 // NVLINK_UNCORRECTABLE
+            | 226 // CONTAINED
+            | 700 // ILLEGAL_ADDRESS
+            | 702 // LAUNCH_TIMEOUT
+            | 710 // ASSERT
+            | 714 // HARDWARE_STACK_ERROR
+            | 715 // ILLEGAL_INSTRUCTION
+            | 716 // MISALIGNED_ADDRESS
+            | 717 // INVALID_ADDRESS_SPACE
+            | 718 // INVALID_PC
+            | 719 // LAUNCH_FAILED
+            | 721 // TENSOR_MEMORY_LEAK
+            | 911 // EXTERNAL_DEVICE
+        )
+    }
+}
+
+/// A GPU that has faulted, and with it the context of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContextLost {
+    /// The call that reported it, which need not be the one that caused it.
+    pub source: DriverError,
+    /// The device, where it is known.
+    pub device: Option<usize>,
+    /// What it is put down to.
+    pub cause: Cause,
+}
+
+/// What a fault is put down to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The launch that was waited for when the driver reported it.
+    Exactly(Launched),
+    /// One of our launches that nobody had waited for, newest first, or a kernel of somebody else. The
+    /// oldest are missing where there are many.
+    OneOf(Vec<Launched>),
+}
+
+/// Launches that a message names; all of them are in [`Cause::OneOf`].
+const NAMED: usize = 8;
+
+impl fmt::Display for ContextLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { source: DriverError { call, name, description, .. }, device, cause } = self;
+        match device {
+            Some(device) => write!(f, "CUDA device {device} has faulted: ")?,
+            None => f.write_str("a CUDA device has faulted: ")?,
+        }
+        write!(f, "{name} ({description}), ")?;
+        match cause {
+            Cause::Exactly(launched) => {
+                write!(
+                    f,
+                    "in {launched}, reported by {call}. Check that the tensors given to it "
+                )?;
+                f.write_str(
+                    "were still allocated and as large as promised, else please report it",
+                )?;
+            }
+            Cause::OneOf(launches) => {
+                write!(f, "reported by {call}, caused by an earlier kernel, perhaps of another ")?;
+                f.write_str("library in this process. ")?;
+                match launches.split_at_checked(NAMED) {
+                    _ if launches.is_empty() => {
+                        f.write_str("No launch of msdeform is known to have been under way ")?;
+                        f.write_str("(replays of CUDA graphs are not seen)")?;
+                    }
+                    Some((named, [])) => write_launches(f, named)?,
+                    Some((named, more)) => {
+                        write_launches(f, named)?;
+                        write!(f, " and {} before", more.len())?;
+                    }
+                    None => write_launches(f, launches)?,
+                }
+                f.write_str(
+                    ". With CUDA_LAUNCH_BLOCKING=1 in the environment the kernel is named when it is \
+                     launched",
+                )?;
+            }
+        }
+        f.write_str(
+            ". The CUDA context is lost: this process must be restarted, nothing in it can use the GPU \
+             any more",
+        )
+    }
+}
+
+fn write_launches(f: &mut fmt::Formatter<'_>, launches: &[Launched]) -> fmt::Result {
+    f.write_str("Launches of msdeform that nobody had waited for, newest first: ")?;
+    for (index, launched) in launches.iter().enumerate() {
+        let comma = if index == 0 { "" } else { ", " };
+        write!(f, "{comma}{launched}")?;
+    }
+    Ok(())
+}
+
+impl std::error::Error for ContextLost {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
 }
 
 /// Everything that can go wrong in this crate. Nothing in it panics on bad input.
@@ -148,7 +260,7 @@ pub enum Error {
         /// What the driver said.
         source: DriverError,
     },
-    /// A kernel that could not be launched, or the late report of an earlier fault on the device.
+    /// A kernel that could not be launched.
     #[error("launching variant `{variant}` failed: {source}")]
     Launch {
         /// The variant.
@@ -156,6 +268,15 @@ pub enum Error {
         /// What the driver said.
         source: DriverError,
     },
+    /// The GPU has faulted: nothing in this process can use it any more.
+    #[error(transparent)]
+    ContextLost(Box<ContextLost>),
+    /// CUDA was in use when this process was forked off another one.
+    #[error(
+        "this process was forked off one that had used CUDA, which does not survive that; start it with \
+         the start method `spawn` or `forkserver`, or use CUDA only after the fork"
+    )]
+    Forked,
     /// Not enough memory on the GPU.
     #[error(
         "the GPU has no room for {bytes} more bytes; free memory there, use a smaller batch, or split \
@@ -250,7 +371,32 @@ pub enum Error {
     Problem(#[from] msdeform::Error),
     /// Any other failure of the driver.
     #[error(transparent)]
-    Driver(#[from] DriverError),
+    Driver(DriverError),
+}
+
+impl From<DriverError> for Error {
+    /// Every failure of the driver comes through here, so that none that means more is taken for a plain one.
+    fn from(source: DriverError) -> Self {
+        /// What a driver answers that was initialised before a fork.
+        const NOT_INITIALIZED: u32 = 3;
+        if source.is_fault() {
+            return Self::ContextLost(Box::new(lost_context(source)));
+        }
+        if source.code == NOT_INITIALIZED && was_initialised_before_a_fork() {
+            return Self::Forked;
+        }
+        Self::Driver(source)
+    }
+}
+
+impl Error {
+    /// A variant's launch that failed. A fault stays one: the launch that hears of it may not be its cause.
+    pub(crate) fn in_launch_of(self, variant: &'static str) -> Self {
+        match self {
+            Self::Driver(source) => Self::Launch { variant, source },
+            other => other,
+        }
+    }
 }
 
 /// The result of anything that may touch the GPU.
@@ -265,9 +411,9 @@ mod tests {
     fn every_message_names_the_cause_and_the_remedy() {
         let refused = DriverError {
             call: "cuLaunchKernel",
-            code: 700,
-            name: "CUDA_ERROR_ILLEGAL_ADDRESS".to_owned(),
-            description: "an illegal memory access was encountered".to_owned(),
+            code: 1,
+            name: "CUDA_ERROR_INVALID_VALUE".to_owned(),
+            description: "invalid argument".to_owned(),
         };
         let version = |major, minor| CudaVersion { major, minor };
         let cases: Vec<(Error, &[&str])> = vec![
@@ -300,8 +446,9 @@ mod tests {
             ),
             (
                 Error::Launch { variant: "fwd_general", source: refused },
-                &["fwd_general", "cuLaunchKernel", "CUDA_ERROR_ILLEGAL_ADDRESS", "illegal memory"],
+                &["fwd_general", "cuLaunchKernel", "CUDA_ERROR_INVALID_VALUE", "invalid argument"],
             ),
+            (Error::Forked, &["forked", "`spawn`", "after the fork"]),
             (Error::OutOfMemory { bytes: 123 }, &["123", "smaller batch"]),
             (Error::NullPointer { tensor: "value" }, &["value", "null"]),
             (Error::HostPointer { tensor: "value", address: 0xabc0 }, &["value", "0xabc0", "copy"]),
@@ -324,5 +471,108 @@ mod tests {
                 assert!(message.contains(word), "`{word}` is not in: {message}");
             }
         }
+    }
+
+    fn fault(code: u32) -> DriverError {
+        DriverError {
+            call: "cuMemAlloc",
+            code,
+            name: "CUDA_ERROR_ILLEGAL_ADDRESS".to_owned(),
+            description: "an illegal memory access was encountered".to_owned(),
+        }
+    }
+
+    fn launched(entry: &'static str, queries: u32) -> Launched {
+        Launched {
+            entry,
+            variant: "bwd_scatter",
+            batch: 2,
+            queries,
+            heads: 8,
+            channels: 32,
+            levels: 4,
+            samples: 16,
+            dtype: msdeform::DType::F16,
+            sampling_dtype: msdeform::DType::F16,
+        }
+    }
+
+    fn message(cause: Cause) -> String {
+        let lost = ContextLost { source: fault(700), device: Some(1), cause };
+        Error::ContextLost(Box::new(lost)).to_string()
+    }
+
+    #[test]
+    fn faults_end_the_context_and_other_errors_do_not() {
+        // Named as the driver numbers them; what a launch or an allocation refuses is not among them.
+        use cudarc::driver::sys::CUresult as R;
+        for code in [
+            R::CUDA_ERROR_ECC_UNCORRECTABLE,
+            R::CUDA_ERROR_NVLINK_UNCORRECTABLE,
+            R::CUDA_ERROR_CONTAINED,
+            R::CUDA_ERROR_ILLEGAL_ADDRESS,
+            R::CUDA_ERROR_LAUNCH_TIMEOUT,
+            R::CUDA_ERROR_ASSERT,
+            R::CUDA_ERROR_HARDWARE_STACK_ERROR,
+            R::CUDA_ERROR_ILLEGAL_INSTRUCTION,
+            R::CUDA_ERROR_MISALIGNED_ADDRESS,
+            R::CUDA_ERROR_INVALID_ADDRESS_SPACE,
+            R::CUDA_ERROR_INVALID_PC,
+            R::CUDA_ERROR_LAUNCH_FAILED,
+            R::CUDA_ERROR_TENSOR_MEMORY_LEAK,
+            R::CUDA_ERROR_EXTERNAL_DEVICE,
+        ] {
+            let error = Error::from(fault(code as u32));
+            assert!(matches!(error, Error::ContextLost(_)), "{code:?}: {error}");
+            let error = Error::from(fault(code as u32)).in_launch_of("fwd_general");
+            assert!(matches!(error, Error::ContextLost(_)), "{code:?}: {error}");
+        }
+        for code in [
+            R::CUDA_ERROR_INVALID_VALUE,
+            R::CUDA_ERROR_OUT_OF_MEMORY,
+            R::CUDA_ERROR_NOT_INITIALIZED,
+            R::CUDA_ERROR_INVALID_HANDLE,
+            R::CUDA_ERROR_NOT_READY,
+            R::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
+            R::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+        ] {
+            let error = Error::from(fault(code as u32));
+            assert!(matches!(error, Error::Driver(_)), "{code:?}: {error}");
+            let error = Error::from(fault(code as u32)).in_launch_of("fwd_general");
+            assert!(matches!(error, Error::Launch { variant: "fwd_general", .. }), "{code:?}");
+        }
+    }
+
+    #[test]
+    fn a_fault_names_its_launch_where_that_is_known_and_else_the_suspects() {
+        let known = message(Cause::Exactly(launched("bwd_scatter", 300)));
+        for words in ["device 1", "ILLEGAL_ADDRESS", "in `bwd_scatter` (N=2", "must be restarted"] {
+            assert!(known.contains(words), "`{words}` is not in: {known}");
+        }
+        assert!(!known.contains("another library") && !known.contains("BLOCKING"), "{known}");
+
+        let several = (1..=10).map(|queries| launched("bwd_scatter_sum", queries)).collect();
+        let several = message(Cause::OneOf(several));
+        for words in [
+            "reported by cuMemAlloc",
+            "perhaps of another library",
+            "newest first: `bwd_scatter_sum` of `bwd_scatter` (N=2 M=8 D=32 Lq=1 ",
+            "Lq=8 ",
+            " and 2 before. ",
+            "CUDA_LAUNCH_BLOCKING=1",
+            "this process must be restarted",
+        ] {
+            assert!(several.contains(words), "`{words}` is not in: {several}");
+        }
+        assert!(!several.contains("Lq=9"), "{several}");
+
+        let one = message(Cause::OneOf(vec![launched("bwd_scatter", 5)]));
+        assert!(
+            one.contains("newest first: `bwd_scatter` (N=2") && !one.contains("before"),
+            "{one}"
+        );
+        let nobody = message(Cause::OneOf(Vec::new()));
+        assert!(nobody.contains("No launch of msdeform is known"), "{nobody}");
+        assert!(nobody.contains("another library"), "{nobody}");
     }
 }

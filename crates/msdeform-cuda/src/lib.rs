@@ -125,11 +125,11 @@ pub mod tuning;
 pub mod variants;
 
 pub use driver::{
-    Context, DeviceBuffer, DeviceProps, Event, Graph, LaunchGeometry, Stream, device_count,
-    driver_version,
+    Context, DeviceBuffer, DeviceProps, Event, Graph, LaunchGeometry, Launched, Stream,
+    device_count, driver_version,
 };
 pub use engine::{Engine, JitCounts};
-pub use error::{CudaVersion, DriverError, Error, Result};
+pub use error::{Cause, ContextLost, CudaVersion, DriverError, Error, Result};
 pub use gradients::Gradients;
 pub use jit::DiskCache;
 pub use params::{

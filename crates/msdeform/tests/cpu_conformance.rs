@@ -6,28 +6,33 @@
 mod cpu_support;
 
 use cpu_support::Case;
-use msdeform::cpu::{self, CpuOptions, CpuPlan};
-use msdeform::{DType, Problem, ProblemBuilder, ValueLayout};
+use msdeform::cpu::{self, CpuOptions, CpuPlan, CpuVariant};
+use msdeform::{DType, Direction, Problem, ProblemBuilder, ValueLayout};
 
 /// The shapes that everything must handle, by name.
 fn shapes() -> Vec<(&'static str, ProblemBuilder)> {
     let base = || {
+        // Miri takes smaller ones: still several images, heads, vectors and a tail.
+        if cfg!(miri) {
+            let builder = Problem::builder().batch(2).heads(2).channels(9).queries(3).points(4);
+            return builder.levels([(4, 5), (2, 3), (1, 1)]);
+        }
         Problem::builder().batch(2).heads(3).channels(32).queries(11).points(4).levels([
             (7, 11),
             (4, 6),
             (1, 1),
         ])
     };
+    // So many that the values are staged, also under Miri: six reads for each of 27 pixels.
+    let many = |queries: usize| if cfg!(miri) { 16 } else { queries };
     vec![
         ("plain", base()),
         ("encoder", {
             // Lq = S with enough reuse for staging, and the tiled walk.
-            Problem::builder()
-                .heads(2)
-                .channels(32)
-                .queries(17 * 13 + 40)
-                .points(4)
-                .levels([(17, 13), (5, 8)])
+            let [first, second] = if cfg!(miri) { [(5, 4), (2, 3)] } else { [(17, 13), (5, 8)] };
+            let queries = (first.0 * first.1 + second.0 * second.1) as usize;
+            let builder = Problem::builder().heads(2).channels(32).queries(queries).points(4);
+            builder.levels([first, second])
         }),
         ("no queries", base().queries(0)),
         ("no images", base().batch(0)),
@@ -39,14 +44,14 @@ fn shapes() -> Vec<(&'static str, ProblemBuilder)> {
         ("one of everything", {
             Problem::builder().channels(1).queries(1).points(1).levels([(1, 1)])
         }),
-        ("one-pixel levels", base().levels([(1, 1), (1, 9), (9, 1)]).queries(200)),
+        ("one-pixel levels", base().levels([(1, 1), (1, 9), (9, 1)]).queries(many(200))),
         ("one channel", base().channels(1)),
         ("7 channels", base().channels(7)),
         ("8 channels", base().channels(8)),
         ("16 channels", base().channels(16)),
-        ("33 channels", base().channels(33).queries(60)),
+        ("33 channels", base().channels(33).queries(many(60))),
         ("48 channels", base().channels(48)),
-        ("64 channels", base().channels(64).queries(60)),
+        ("64 channels", base().channels(64).queries(many(60))),
         ("100 channels", base().channels(100)),
         ("200 channels", base().channels(200)),
         ("one point", base().points(1)),
@@ -55,14 +60,11 @@ fn shapes() -> Vec<(&'static str, ProblemBuilder)> {
         ("gaps between levels", base().level_starts([40, 3, 30]).spatial(250)),
         ("coarse level first", base().levels([(3, 2), (6, 5), (12, 9)])),
         ("many levels", {
-            Problem::builder()
-                .heads(2)
-                .channels(5)
-                .queries(9)
-                .points(2)
-                .levels((1..20).map(|i| (i, 21 - i)))
+            let builder = Problem::builder().heads(2).channels(5).queries(9).points(2);
+            let last = if cfg!(miri) { 8 } else { 20 };
+            builder.levels((1..last).map(|i| (i, last + 1 - i)))
         }),
-        ("reused values", base().queries(500)),
+        ("reused values", base().queries(many(500))),
     ]
 }
 
@@ -75,13 +77,27 @@ const FORMATS: [(DType, DType); 5] = [
     (DType::Bf16, DType::F32),
 ];
 
+/// Whether a combination is run. Miri, thousands of times slower, takes every shape once, every format and layout
+/// with some of them, and of the two variants of an instruction set, whose runs are the same, one; the rest is
+/// counted.
+fn is_run(variant: &CpuVariant, shape: usize, format: usize, layout: usize) -> bool {
+    let layouts = ValueLayout::ALL.len();
+    let in_turn = shape % (FORMATS.len() * layouts) == format * layouts + layout;
+    !cfg!(miri) || variant.spec.direction == Direction::Forward && in_turn
+}
+
 #[test]
 fn every_variant_keeps_the_contract() {
     let (mut run, mut impossible, mut unavailable, mut failures) = (0, 0, 0, Vec::new());
+    let mut left_out = 0;
     for variant in cpu::variants() {
-        for (dtype, sampling) in FORMATS {
-            for layout in ValueLayout::ALL {
+        for (format, (dtype, sampling)) in FORMATS.into_iter().enumerate() {
+            for (position, layout) in ValueLayout::ALL.into_iter().enumerate() {
                 for (seed, (name, builder)) in shapes().into_iter().enumerate() {
+                    if !is_run(variant, seed, format, position) {
+                        left_out += 1;
+                        continue;
+                    }
                     let builder = builder.dtype(dtype).sampling_dtype(sampling).layout(layout);
                     let Ok(problem) = builder.build() else {
                         // Level starts chosen for tight levels do not fit bordered ones.
@@ -112,7 +128,7 @@ fn every_variant_keeps_the_contract() {
     }
     println!(
         "conformance: {run} run, {unavailable} skipped (instruction set missing here), {impossible} \
-         skipped (shape and layout exclude each other), {} failed",
+         skipped (shape and layout exclude each other), {left_out} left out under Miri, {} failed",
         failures.len()
     );
     assert!(failures.is_empty(), "{} of {run} failed:\n{}", failures.len(), failures.join("\n"));

@@ -14,6 +14,7 @@ fn threads_running() -> Option<usize> {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no list of a process's threads")]
 fn a_plan_of_one_thread_starts_none() {
     let Some(before) = threads_running() else {
         println!("skipped: this system does not list a process's threads");

@@ -14,6 +14,11 @@ use msdeform::{
 
 /// An encoder (values read often, hence staged) and a decoder (hence not).
 fn encoder() -> ProblemBuilder {
+    if cfg!(miri) {
+        // As much is staged, of less.
+        let builder = Problem::builder().batch(2).heads(2).channels(6).queries(26).points(4);
+        return builder.levels([(5, 4), (2, 3)]);
+    }
     let pixels = 17 * 13 + 9 * 7 + 5 * 4;
     Problem::builder().batch(2).heads(3).channels(24).queries(pixels).points(4).levels([
         (17, 13),
@@ -23,6 +28,10 @@ fn encoder() -> ProblemBuilder {
 }
 
 fn decoder() -> ProblemBuilder {
+    if cfg!(miri) {
+        let builder = Problem::builder().batch(2).heads(2).channels(6).queries(3).points(2);
+        return builder.levels([(7, 9), (4, 5)]);
+    }
     Problem::builder().batch(2).heads(4).channels(32).queries(20).points(3).levels([
         (40, 50),
         (20, 25),

@@ -9,8 +9,12 @@ use msdeform::cpu::{CpuOptions, CpuPlan, Isa};
 use msdeform::{DType, Problem, ProblemBuilder, ValueLayout};
 use proptest::prelude::*;
 
+/// Miri takes seconds for each.
+const CASES: u32 = if cfg!(miri) { 8 } else { 300 };
+
 fn problems() -> impl Strategy<Value = ProblemBuilder> {
-    let sizes = (0usize..3, 0usize..4, 0usize..70, 0usize..40);
+    let (most_channels, most_queries) = if cfg!(miri) { (20, 8) } else { (70, 40) };
+    let sizes = (0usize..3, 0usize..4, 0usize..most_channels, 0usize..most_queries);
     let level = ((1i64..12, 1i64..12), 0usize..7);
     let levels = prop::collection::vec(level, 0..5);
     let formats = prop::sample::select(vec![
@@ -39,7 +43,7 @@ fn problems() -> impl Strategy<Value = ProblemBuilder> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: CASES, ..ProptestConfig::default() })]
 
     #[test]
     fn random_problems_keep_the_contract(

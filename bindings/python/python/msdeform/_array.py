@@ -53,6 +53,17 @@ def _operand(array: NDArray[Any]) -> tuple[int, int, tuple[int, ...]]:
     return array.ctypes.data, _CODES[array.dtype.name], array.shape
 
 
+def _threads() -> int:
+    """How many threads a call is shared out to. Arrays have no library that would say, as PyTorch does for tensors:
+    what OpenMP would take, or the cores that this process may run on."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if first.isdecimal() and int(first) > 0:
+        return int(first)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def forward(
     value: Any,
     spatial_shapes: Any,
@@ -78,7 +89,7 @@ def forward(
     output = np.empty((batch, locations.shape[1], heads * channels), dtype=value.dtype)
     _native.cpu_forward(
         levels,
-        os.cpu_count() or 1,
+        _threads(),
         _operand(value),
         _operand(locations),
         _operand(weights),

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys;
 
+use super::launches::{Label, Launches};
 use super::persisting::PersistingL2Limit;
-use super::{DeviceProps, driver, driver_version};
-use crate::error::{CudaVersion, Error, Result};
+use super::{DeviceProps, Stream, driver, driver_version, is_initialised};
+use crate::error::{CudaVersion, DriverError, Error, Result};
 
 /// How many CUDA devices the driver sees.
 ///
@@ -37,6 +38,9 @@ struct Primary {
     driver: CudaVersion,
     props: DeviceProps,
     persisting_l2_limit: Mutex<PersistingL2Limit>,
+    launches: Arc<Launches>,
+    /// Whether every launch is waited for, so that a fault is known to be its own.
+    is_blocking: bool,
 }
 
 // SAFETY: a context handle may be used from any thread; the driver locks inside.
@@ -68,8 +72,16 @@ impl Context {
         let mut raw = std::ptr::null_mut();
         // SAFETY: `device` comes from cuDeviceGet; the reference taken here is given back in Drop.
         unsafe { driver!(cuDevicePrimaryCtxRetain(&raw mut raw, device)) }?;
-        let persisting_l2_limit = Mutex::default();
-        Ok(Self { inner: Arc::new(Primary { device, raw, driver, props, persisting_l2_limit }) })
+        let inner = Primary {
+            device,
+            raw,
+            driver,
+            props,
+            persisting_l2_limit: Mutex::default(),
+            launches: Launches::of_context(raw.addr(), ordinal),
+            is_blocking: is_blocking(std::env::var("CUDA_LAUNCH_BLOCKING").ok().as_deref()),
+        };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// What the device is and has.
@@ -96,8 +108,11 @@ impl Context {
     /// What the driver says, such as an illegal address in an earlier kernel.
     pub fn synchronize(&self) -> Result<()> {
         let _entered = self.enter()?;
+        let so_far = self.inner.launches.so_far();
         // SAFETY: the context is current.
-        Ok(unsafe { driver!(cuCtxSynchronize()) }?)
+        unsafe { driver!(cuCtxSynchronize()) }?;
+        self.inner.launches.are_done(so_far, None);
+        Ok(())
     }
 
     /// Free and total bytes of the device's memory.
@@ -126,6 +141,39 @@ impl Context {
         Ok(Entered { pushed: true })
     }
 
+    pub(super) fn launches(&self) -> &Launches {
+        &self.inner.launches
+    }
+
+    /// Queues something, noted under a label so that a fault can be put down to it. The context must be
+    /// current. Where `CUDA_LAUNCH_BLOCKING` asks for it, it is waited for.
+    pub(crate) fn noted(
+        &self,
+        label: Label,
+        stream: &Stream,
+        queue: impl FnOnce() -> std::result::Result<(), DriverError>,
+    ) -> Result<()> {
+        let launches = self.launches();
+        let lost = |source, exact| Error::ContextLost(Box::new(launches.lost(source, exact)));
+        if self.inner.is_blocking {
+            // A fault that is here already is somebody else's.
+            stream.wait_unless_recording()?;
+        }
+        let ticket = launches.note(label, stream.raw().addr());
+        let queued = match self.inner.is_blocking {
+            true => queue().and_then(|()| stream.wait_unless_recording()),
+            false => queue(),
+        };
+        queued.map_err(|source| match source.is_fault() {
+            true if self.inner.is_blocking => lost(source, Some(label)),
+            is_fault => {
+                // It was not queued: neither done nor to blame.
+                launches.forget(ticket);
+                if is_fault { lost(source, None) } else { source.into() }
+            }
+        })
+    }
+
     pub(super) fn persisting_l2_limit(&self) -> &Mutex<PersistingL2Limit> {
         &self.inner.persisting_l2_limit
     }
@@ -133,6 +181,22 @@ impl Context {
     pub(crate) fn raw(&self) -> sys::CUcontext {
         self.inner.raw
     }
+}
+
+/// Whether the variable that CUDA itself reads asks to wait for every launch.
+fn is_blocking(variable: Option<&str>) -> bool {
+    variable.is_some_and(|value| value.trim().parse::<i64>().is_ok_and(|number| number != 0))
+}
+
+/// The driver's address of the thread's current context, if there is one and the driver still says so.
+pub(super) fn current() -> Option<usize> {
+    if !is_initialised() {
+        return None;
+    }
+    let mut current: sys::CUcontext = std::ptr::null_mut();
+    // SAFETY: the driver is initialised, `current` is writable.
+    unsafe { driver!(cuCtxGetCurrent(&raw mut current)) }.ok()?;
+    Some(current.addr())
 }
 
 impl fmt::Debug for Context {
@@ -161,6 +225,21 @@ impl Drop for Entered {
             let mut popped = std::ptr::null_mut();
             // SAFETY: pops what `Context::enter` pushed on this thread.
             let _ = unsafe { driver!(cuCtxPopCurrent_v2(&raw mut popped)) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launches_block_where_the_variable_of_cuda_says_so() {
+        for on in ["1", " 1 ", "2"] {
+            assert!(is_blocking(Some(on)), "{on:?}");
+        }
+        for off in [None, Some(""), Some("0"), Some("no")] {
+            assert!(!is_blocking(off), "{off:?}");
         }
     }
 }

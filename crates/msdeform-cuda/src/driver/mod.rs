@@ -11,9 +11,11 @@ mod device;
 mod event;
 mod graph;
 mod guard;
+mod launches;
 mod module;
 mod persisting;
 mod pointer;
+mod ring;
 mod stream;
 mod tensor_map;
 mod texture;
@@ -30,6 +32,8 @@ pub use device::DeviceProps;
 pub use event::Event;
 pub use graph::Graph;
 pub use guard::{broken_guards, guard_allocations};
+pub use launches::Launched;
+pub(crate) use launches::{Label, ZEROING, lost_context};
 pub use module::{Function, LaunchGeometry, Module};
 pub(crate) use persisting::PersistingL2;
 pub(crate) use pointer::check_pointer;
@@ -46,10 +50,26 @@ pub const OLDEST_DRIVER: CudaVersion = CudaVersion { major: 12, minor: 0 };
 /// What the driver supports, after loading and initialising it once.
 ///
 /// # Errors
-/// [`Error::MissingDriver`], [`Error::OldDriver`], or why it did not initialise.
+/// [`Error::MissingDriver`], [`Error::OldDriver`], [`Error::Forked`], or why it did not initialise.
 pub fn driver_version() -> Result<CudaVersion> {
-    static VERSION: OnceLock<Result<CudaVersion>> = OnceLock::new();
-    VERSION.get_or_init(initialise).clone()
+    let (process, version) = VERSION.get_or_init(|| (std::process::id(), initialise()));
+    if version.is_ok() && *process != std::process::id() {
+        return Err(Error::Forked);
+    }
+    version.clone()
+}
+
+/// What the driver said, and to which process.
+static VERSION: OnceLock<(u32, Result<CudaVersion>)> = OnceLock::new();
+
+/// Whether there is a driver to call.
+fn is_initialised() -> bool {
+    VERSION.get().is_some_and(|(_, version)| version.is_ok())
+}
+
+/// Whether the driver belongs to the process that this one was forked off. It refuses every call then.
+pub(crate) fn was_initialised_before_a_fork() -> bool {
+    is_initialised() && VERSION.get().is_some_and(|(process, _)| *process != std::process::id())
 }
 
 fn initialise() -> Result<CudaVersion> {

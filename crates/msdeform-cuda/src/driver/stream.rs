@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use cudarc::driver::sys;
 
 use super::{Context, Event, driver};
-use crate::error::{Error, Result};
+use crate::error::{DriverError, Error, Result};
 
 /// A queue of work on one device.
 #[derive(Debug)]
@@ -81,8 +81,25 @@ impl Stream {
     /// What the driver says; a fault in an earlier kernel is reported here.
     pub fn synchronize(&self) -> Result<()> {
         let _entered = self.context.enter()?;
+        let launches = self.context.launches();
+        let so_far = launches.so_far();
         // SAFETY: the stream is alive.
-        Ok(unsafe { driver!(cuStreamSynchronize(self.raw)) }?)
+        unsafe { driver!(cuStreamSynchronize(self.raw)) }?;
+        launches.are_done(so_far, Some(self.raw.addr()));
+        Ok(())
+    }
+
+    /// Waits as above, except where a graph is being recorded: that would break the recording, and nothing runs
+    /// yet. The context must be current.
+    pub(super) fn wait_unless_recording(&self) -> std::result::Result<(), DriverError> {
+        let mut status = sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the stream is alive, `status` is writable.
+        unsafe { driver!(cuStreamIsCapturing(self.raw, &raw mut status)) }?;
+        if status != sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE {
+            return Ok(());
+        }
+        // SAFETY: the stream is alive.
+        unsafe { driver!(cuStreamSynchronize(self.raw)) }
     }
 
     /// Lets later work of this stream wait for an event of another.

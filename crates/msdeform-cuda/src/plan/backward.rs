@@ -360,7 +360,7 @@ impl BackwardPlan {
         for gradient in gradients.iter().filter(|gradient| gradient.bytes > 0) {
             // SAFETY: the caller answers for the tensor, which has this many bytes.
             unsafe { zero_bytes(stream, gradient.address, gradient.bytes) }
-                .map_err(|source| Error::Launch { variant: self.spec.id, source })?;
+                .map_err(|source| Error::from(source).in_launch_of(self.spec.id))?;
         }
         Ok(())
     }

@@ -10,8 +10,8 @@ use msdeform::{DType, Problem, VariantSpec};
 
 use crate::dispatch;
 use crate::driver::{
-    Context, DeviceBuffer, EncodedMap, LaunchGeometry, LayeredTexture, PersistingL2, Stream,
-    check_pointer, zero_bytes,
+    Context, DeviceBuffer, EncodedMap, Label, LaunchGeometry, LayeredTexture, PersistingL2, Stream,
+    ZEROING, check_pointer, zero_bytes,
 };
 use crate::engine::{Engine, Kernel};
 use crate::error::{DriverError, Error, Result};
@@ -128,6 +128,7 @@ enum Role {
 struct Gate {
     context: Context,
     checks: PointerChecks,
+    /// Relaxed: nothing is published by it. Who sees it late asks the driver once more.
     checked: AtomicBool,
 }
 
@@ -236,8 +237,8 @@ enum Start {
 /// A step with what it needs.
 #[derive(Debug)]
 enum Queued {
-    Launch { entry: String, kernel: Kernel, geometry: LaunchGeometry },
-    Zero(Region),
+    Launch { entry: String, kernel: Kernel, geometry: LaunchGeometry, label: Label },
+    Zero { region: Region, label: Label },
 }
 
 /// A kernel of a plan: what it is called, how it is launched, what it takes.
@@ -286,14 +287,17 @@ impl<P> Prepared<P> {
         let mut queue = Vec::with_capacity(configuration.pipeline.steps.len());
         for step in &configuration.pipeline.steps {
             queue.push(match *step {
-                Step::Zero(region) => Queued::Zero(region),
+                Step::Zero(region) => {
+                    Queued::Zero { region, label: Label::new(spec.id, ZEROING, call.problem) }
+                }
                 Step::Launch { name, geometry } => {
                     let (entry, kernel) = code.kernel(name)?;
                     kernel
                         .function
                         .prepare(&geometry, call.device)
-                        .map_err(|source| Error::Launch { variant: spec.id, source })?;
-                    Queued::Launch { entry, kernel, geometry }
+                        .map_err(|source| Error::from(source).in_launch_of(spec.id))?;
+                    let label = Label::new(spec.id, &entry, call.problem);
+                    Queued::Launch { entry, kernel, geometry, label }
                 }
             });
         }
@@ -377,7 +381,7 @@ impl<P> Prepared<P> {
         start: Start,
         region: impl Fn(Region) -> (u64, usize),
     ) -> Result<()> {
-        let refused = |source: DriverError| Error::Launch { variant: self.spec.id, source };
+        let refused = |source: DriverError| Error::from(source).in_launch_of(self.spec.id);
         let (with_maps, with_textures);
         let argument = match &self.preamble {
             Preamble::Nothing => std::ptr::from_ref(params).cast::<c_void>(),
@@ -396,30 +400,33 @@ impl<P> Prepared<P> {
             Start::Preparation => 0,
             Start::Operator => self.configuration.pipeline.preparation,
         };
+        let noted = |label: Label, queue: &dyn Fn() -> std::result::Result<(), DriverError>| {
+            stream.context().noted(label, stream, queue)
+        };
         for step in self.queue.iter().skip(skipped) {
             match step {
                 // SAFETY: the parameter begins with what the kernel declares (a layout test holds
                 // that); the caller answers for what it points to.
-                Queued::Launch { kernel, geometry, .. } => unsafe {
+                Queued::Launch { kernel, geometry, label, .. } => noted(*label, &|| unsafe {
                     kernel.function.launch(stream, geometry, window, argument)
-                },
-                Queued::Zero(target) => {
+                }),
+                Queued::Zero { region: target, label } => {
                     let (address, bytes) = region(*target);
                     // SAFETY: the caller answers for the region.
-                    unsafe { zero_bytes(stream, address, bytes) }
+                    noted(*label, &|| unsafe { zero_bytes(stream, address, bytes) })
                 }
             }
-            .map_err(refused)?;
+            .map_err(|error| error.in_launch_of(self.spec.id))?;
         }
         Ok(())
     }
 
     fn kernels(&self) -> impl Iterator<Item = PlannedKernel<'_>> {
         self.queue.iter().filter_map(|step| match step {
-            Queued::Launch { entry, kernel, geometry } => {
+            Queued::Launch { entry, kernel, geometry, .. } => {
                 Some(PlannedKernel { entry, geometry: *geometry, resources: kernel.resources })
             }
-            Queued::Zero(_) => None,
+            Queued::Zero { .. } => None,
         })
     }
 }

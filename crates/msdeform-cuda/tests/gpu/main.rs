@@ -13,6 +13,7 @@ mod gradients;
 mod jit;
 mod ladder;
 mod launches;
+mod lost_context;
 mod random;
 mod without_cuda;
 
@@ -39,6 +40,10 @@ fn engine() -> Result<Engine, Failed> {
 }
 
 fn main() {
+    // A test that loses its context does so in a process of its own.
+    if let Some(code) = lost_context::run_as_child() {
+        std::process::exit(code);
+    }
     let arguments = Arguments::from_args();
     let devices = device_count();
     let required = std::env::var_os("MSDEFORM_REQUIRE_GPU").is_some_and(|value| value == "1");
@@ -58,6 +63,7 @@ fn main() {
     trials.extend(launches::trials().into_iter().map(needs(1)));
     trials.extend(faults::trials().into_iter().map(needs(1)));
     trials.extend(random::trials().into_iter().map(needs(1)));
+    trials.extend(lost_context::trials().into_iter().map(needs(1)));
     trials.extend(jit::trials().into_iter().map(needs(1)));
     // A machine with one GPU is an ordinary machine: never a failure.
     let on_two = faults::trials_on_two_devices().into_iter();

@@ -290,6 +290,7 @@ impl CpuPlan {
         let (tasks, isa, next) = (call.tasks(), self.isa, AtomicUsize::new(0));
         let run = |workspace: &mut Workspace| {
             loop {
+                // Relaxed: it gives every number out once and publishes nothing; the pool's join does that.
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 if index >= tasks {
                     break;

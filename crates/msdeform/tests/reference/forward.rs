@@ -75,7 +75,8 @@ fn the_ends_of_the_range_count_for_nothing_and_just_inside_for_almost_nothing() 
         assert_output_at(x, -1.0, 0.0);
         assert_output_at(x, 2.0, 0.0);
     }
-    let tiny = 0.5f64.powi(20);
+    // Not `powi`, whose last bit Rust does not promise.
+    let tiny = 1.0 / f64::from(1 << 20);
     assert_output_at(-1.0 + tiny, 0.0, tiny * 1.0);
     assert_output_at(4.0 - tiny, 1.0, tiny * 128.0);
     assert_output_at(0.0, -1.0 + tiny, tiny * 1.0);
@@ -280,7 +281,7 @@ fn forward_by_tents(call: &Call) -> Vec<f64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 6 } else { 200 }))]
 
     #[test]
     fn the_output_is_the_sum_of_all_pixels_seen_through_tents(

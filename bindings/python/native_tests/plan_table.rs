@@ -1,0 +1,166 @@
+//! The processor's plans, by key and by calling thread: the same source that the package is built from, without the
+//! Python around it, which a test binary would have to link. So that Miri and the thread sanitizer can look at it.
+
+#![allow(missing_docs, reason = "a test, made of private modules")]
+#![allow(clippy::unwrap_used, reason = "a step that fails is a failed test")]
+
+#[path = "../src/cpu.rs"]
+mod cpu;
+#[path = "../src/memory.rs"]
+mod memory;
+
+/// What `src/call.rs` is to the modules above.
+mod call {
+    use msdeform::Problem;
+
+    use crate::error::CallError;
+
+    #[derive(Default)]
+    pub struct Key {
+        head: Head,
+        numbers: Vec<i64>,
+        problem: Option<Problem>,
+    }
+
+    #[derive(Clone, Copy, Default)]
+    pub struct Head {
+        pub place: i64,
+    }
+
+    impl Key {
+        pub fn new(threads: i64, problem: &Problem) -> Self {
+            let numbers = vec![threads, problem.queries() as i64, problem.dtype() as i64];
+            Self { head: Head { place: threads }, numbers, problem: Some(problem.clone()) }
+        }
+
+        pub fn numbers(&self) -> &[i64] {
+            &self.numbers
+        }
+
+        pub const fn head(&self) -> &Head {
+            &self.head
+        }
+
+        pub fn problem(&self) -> Result<Problem, CallError> {
+            self.problem.clone().ok_or(CallError::NoMemory { tensor: "problem" })
+        }
+    }
+}
+
+/// What `src/error.rs` is to them.
+mod error {
+    #[derive(Debug, thiserror::Error)]
+    pub enum CallError {
+        #[error("`{tensor}` has no memory behind it")]
+        NoMemory { tensor: &'static str },
+        #[error(transparent)]
+        Problem(#[from] msdeform::Error),
+        #[error(transparent)]
+        Cuda(#[from] msdeform_cuda::Error),
+    }
+}
+
+use std::sync::Barrier;
+
+use call::Key;
+use cpu::{Gradients, Inputs};
+use msdeform::{DType, Problem};
+
+const CALLERS: usize = 8;
+
+/// Large enough to be shared out to threads, except under Miri where that would take hours.
+fn problem(queries: usize) -> Problem {
+    let (queries, channels) = if cfg!(miri) { (queries / 40, 16) } else { (queries, 32) };
+    let builder = Problem::builder().batch(2).heads(4).channels(channels).queries(queries);
+    builder.points(4).levels([(9, 11), (5, 6)]).dtype(DType::F32).build().unwrap()
+}
+
+/// Tensors of a problem and what a call makes of them.
+struct Case {
+    problem: Problem,
+    value: Vec<f32>,
+    locations: Vec<f32>,
+    weights: Vec<f32>,
+    grad_output: Vec<f32>,
+}
+
+impl Case {
+    fn new(problem: Problem) -> Self {
+        let numbers = |len: usize, scale: f32| {
+            (0..len).map(|i| (i * 7919 % 1009) as f32 / 1009.0 * scale).collect::<Vec<_>>()
+        };
+        Self {
+            value: numbers(problem.value_len(), 2.0),
+            locations: numbers(problem.locations_len(), 1.0),
+            weights: numbers(problem.weights_len(), 1.0),
+            grad_output: numbers(problem.output_len(), 1.0),
+            problem,
+        }
+    }
+
+    /// As Python calls it: addresses in, results where they point to.
+    fn run(&self, threads: i64) -> [Vec<u32>; 4] {
+        let key = Key::new(threads, &self.problem);
+        let address = |tensor: &[f32]| tensor.as_ptr().expose_provenance();
+        let inputs = Inputs {
+            value: address(&self.value),
+            locations: address(&self.locations),
+            weights: address(&self.weights),
+        };
+        let lengths =
+            [self.problem.output_len(), self.value.len(), self.locations.len(), self.weights.len()];
+        let mut made = lengths.map(|len| vec![f32::NAN; len]);
+        let [output, value, locations, weights] =
+            made.each_mut().map(|tensor| tensor.as_mut_ptr().expose_provenance());
+        // SAFETY: every address is that of a tensor of the problem, which lives through the call.
+        unsafe { cpu::forward(&key, inputs, output) }.unwrap();
+        let gradients = Gradients { value, locations, weights };
+        // SAFETY: as above.
+        unsafe { cpu::backward(&key, inputs, address(&self.grad_output), gradients) }.unwrap();
+        made.map(|tensor| tensor.into_iter().map(f32::to_bits).collect())
+    }
+}
+
+#[test]
+fn eight_threads_at_once_get_the_same_bits_whatever_their_number_of_workers() {
+    let cases = [problem(300), problem(120)].map(Case::new);
+    let expected = cases.each_ref().map(|case| case.run(1));
+    let (rounds, most) = if cfg!(miri) { (1, 2) } else { (4, 4) };
+    let barrier = Barrier::new(CALLERS);
+    std::thread::scope(|scope| {
+        for caller in 0..CALLERS {
+            let (cases, expected, barrier) = (&cases, &expected, &barrier);
+            scope.spawn(move || {
+                barrier.wait();
+                for round in 0..rounds {
+                    let which = (caller + round) % 2;
+                    // As `torch.set_num_threads` between two calls.
+                    let threads = 1 + (caller + round) % most;
+                    let found = cases[which].run(threads as i64);
+                    assert!(found == expected[which], "caller {caller}, {threads} threads");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn more_problems_than_plans_are_kept_are_computed_all_the_same() {
+    let queries = if cfg!(miri) { vec![40, 80, 120] } else { (1..40).collect() };
+    for queries in queries {
+        let case = Case::new(problem(queries));
+        let found = case.run(1);
+        assert!(found == case.run(1), "{queries} queries");
+    }
+}
+
+#[test]
+fn a_tensor_without_memory_is_refused_and_the_next_call_works() {
+    let case = Case::new(problem(120));
+    let key = Key::new(1, &case.problem);
+    let nowhere = Inputs { value: 0, locations: 0, weights: 0 };
+    // SAFETY: refused before anything is read.
+    let error = unsafe { cpu::forward(&key, nowhere, 0) }.unwrap_err();
+    assert!(error.to_string().contains("no memory"), "{error}");
+    assert!(case.run(1) == case.run(2));
+}
