@@ -22,6 +22,7 @@ pub mod report;
 mod statistics;
 pub mod tune;
 pub mod verify;
+pub mod verify_compiled;
 pub mod work;
 pub mod workload;
 
