@@ -1,17 +1,13 @@
 //! The check behind `tests/resources`: which machine code reads a zero before it is there. The listings are what NVRTC
 //! 13.0 made of kernels of this project for an H200.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking, also in its shared functions"
-)]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, also in its shared functions")]
 
 #[path = "resources/early_reads.rs"]
 mod early_reads;
 #[path = "resources/listing.rs"]
 mod listing;
 
-use early_reads::{LATENCY, Verdict, check, is_slow_zero};
+use early_reads::{FirstRead, LONGEST_LATENCY, first_read, is_late, is_slow_zero, latency};
 use listing::{Instruction, parse, stall};
 
 /// An instruction of nothing but its text and the cycles it waits.
@@ -20,15 +16,15 @@ fn instruction(text: &str, stall: u64) -> Instruction {
     parse(&listing).unwrap().remove(0)
 }
 
-fn verdict(code: &[(&str, u64)]) -> Verdict {
-    check(&code.iter().map(|(text, stall)| instruction(text, *stall)).collect::<Vec<_>>())
+fn read(code: &[(&str, u64)]) -> Option<FirstRead> {
+    first_read(&code.iter().map(|(text, stall)| instruction(text, *stall)).collect::<Vec<_>>())
 }
 
 #[test]
 fn what_crashed_on_an_h200_is_found() {
     let code = parse(include_str!("resources/listings/early_product.sass")).unwrap();
-    let Verdict::Early(found) = check(&code) else { panic!("not found") };
-    assert_eq!(found.cycles, 5);
+    let found = first_read(&code).unwrap();
+    assert!(found.is_overwritten && found.cycles == 5 && found.cycles < latency("sm_90a"));
     assert_eq!(found.instructions.len(), 3);
     assert_eq!(found.instructions[1], "@P1 IMAD.WIDE R4, R38, 0xa00, RZ");
 }
@@ -36,14 +32,22 @@ fn what_crashed_on_an_h200_is_found() {
 #[test]
 fn two_floats_that_share_a_zero_are_found_too() {
     let code = parse(include_str!("resources/listings/early_float.sass")).unwrap();
-    let Verdict::Early(found) = check(&code) else { panic!("not found") };
-    assert_eq!(found.cycles, 6);
+    let found = first_read(&code).unwrap();
+    assert!(found.is_overwritten && found.cycles == 6 && found.cycles < latency("sm_90a"));
 }
 
 #[test]
 fn a_reader_that_waits_is_in_time() {
     let code = parse(include_str!("resources/listings/in_time.sass")).unwrap();
-    assert_eq!(check(&code), Verdict::Read { after: Some(LATENCY) });
+    let found = first_read(&code).unwrap();
+    assert!(!found.is_overwritten);
+    assert_eq!(found.cycles, latency("sm_90a"));
+    assert!(
+        ["sm_80", "sm_100a", "sm_120a"]
+            .map(latency)
+            .iter()
+            .all(|&cycles| cycles <= LONGEST_LATENCY)
+    );
 }
 
 #[test]
@@ -58,8 +62,8 @@ fn control_bits_and_opcodes_are_where_the_encoding_has_them() {
 #[test]
 fn every_way_to_read_it_counts_and_nothing_else_does() {
     let early = |reader: &str| {
-        let found = verdict(&[("CS2R R4, SRZ", 1), ("NOP", 2), (reader, 1)]);
-        matches!(found, Verdict::Early(_))
+        let found = read(&[("CS2R R4, SRZ", 1), ("NOP", 2), (reader, 1)]);
+        found.is_some_and(|found| found.cycles == 3)
     };
     for reader in [
         "IADD3 R6, P1, R36, R4, RZ",
@@ -83,20 +87,29 @@ fn every_way_to_read_it_counts_and_nothing_else_does() {
     ] {
         assert!(!early(other), "{other}");
     }
-    let single = verdict(&[("CS2R.32 R4, SR_CLOCKLO", 1), ("IADD3 R6, R5, R7, RZ", 1)]);
-    assert_eq!(single, Verdict::Read { after: None });
+    let single = [("CS2R.32 R4, SR_CLOCKLO", 1), ("IADD3 R6, R5, R7, RZ", 1)];
+    assert_eq!(read(&single), None);
 }
 
 #[test]
 fn what_overwrites_it_for_certain_ends_the_search_and_a_predicate_does_not() {
-    let read = ("IADD3 R6, R4, R7, RZ", 1);
+    let reader = ("IADD3 R6, R4, R7, RZ", 1);
     let zero = ("CS2R R4, SRZ", 1);
-    let is_early = |code: &[(&str, u64)]| matches!(verdict(code), Verdict::Early(_));
-    assert!(is_early(&[zero, ("@P1 IMAD.WIDE R4, R8, 0x10, RZ", 4), read]));
-    assert!(!is_early(&[zero, ("IMAD.WIDE R4, R8, 0x10, RZ", 4), read]));
-    assert!(!is_early(&[zero, ("MOV R4, R8", 4), read]));
-    assert!(is_early(&[zero, ("MOV R5, R8", 4), read]), "only the other half");
-    assert!(!is_early(&[zero, ("BRA 0x200", 1), read]));
-    assert!(is_early(&[zero, ("@P0 BRA 0x200", 1), read]));
-    assert_eq!(verdict(&[("MOV R4, RZ", 1), read]), Verdict::NotSlow);
+    let found = read(&[zero, ("@P1 IMAD.WIDE R4, R8, 0x10, RZ", 4), reader]).unwrap();
+    assert!(found.is_overwritten && found.cycles == 5);
+    assert_eq!(read(&[zero, ("IMAD.WIDE R4, R8, 0x10, RZ", 4), reader]), None);
+    assert_eq!(read(&[zero, ("MOV R4, R8", 4), reader]), None);
+    let half = read(&[zero, ("MOV R5, R8", 4), reader]).unwrap();
+    assert!(!half.is_overwritten, "only the other half");
+    assert_eq!(read(&[zero, ("BRA 0x200", 1), reader]), None);
+    assert!(read(&[zero, ("@P0 BRA 0x200", 1), reader]).is_some());
+    assert!(is_late(&instruction(zero.0, 1)) && !is_late(&instruction("MOV R4, RZ", 1)));
+}
+
+#[test]
+fn predicates_that_may_exclude_each_other_are_not_taken_for_a_read() {
+    let zero = ("@P0 CS2R R4, SRZ", 1);
+    assert_eq!(read(&[zero, ("@P1 MOV R6, R4", 1)]), None);
+    assert!(read(&[zero, ("@P0 MOV R6, R4", 1)]).is_some());
+    assert!(read(&[zero, ("MOV R6, R4", 1)]).is_some());
 }

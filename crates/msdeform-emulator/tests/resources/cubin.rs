@@ -1,6 +1,6 @@
 //! The kernels of a cubin, as raw instructions: an ELF file with a section for each.
 
-use super::early_reads::{LATENCY, is_slow_zero};
+use super::early_reads::{LONGEST_LATENCY, is_slow_zero};
 use super::listing::stall;
 
 /// Bytes of an instruction, since Volta.
@@ -31,7 +31,7 @@ pub fn windows(code: &[u128]) -> impl Iterator<Item = &[u128]> {
     starts.map(|start| {
         let (mut cycles, mut end) = (0, start);
         // A few instructions more, for the statistics.
-        while end < code.len() && cycles < 2 * LATENCY {
+        while end < code.len() && cycles < 2 * LONGEST_LATENCY {
             cycles += stall(code[end]);
             end += 1;
         }

@@ -8,61 +8,66 @@
 
 use super::listing::Instruction;
 
-/// Cycles from a `CS2R` to its first reader, of the opcode [`is_slow_zero`] knows: the least that the compiler keeps
-/// where nothing lies in between, over all kernels and architectures. The fault on the H200 had 5.
-pub const LATENCY: u32 = 7;
+/// Cycles from a `CS2R` to its first reader: the least that the compiler keeps where nothing overwrites the result in
+/// between, over all kernels and compilers of the test, which prints it. The fault on the H200 had 5.
+pub fn latency(arch: &str) -> u32 {
+    match arch {
+        "sm_80" | "sm_89" => 6,
+        "sm_90a" => 7,
+        "sm_100a" => 11,
+        _ => LONGEST_LATENCY,
+    }
+}
 
-/// A read that comes too early.
+/// The longest of them.
+pub const LONGEST_LATENCY: u32 = 12;
+
+/// The first read of a result that is late.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EarlyRead {
+pub struct FirstRead {
     /// Cycles after the producer.
     pub cycles: u32,
+    /// Whether an instruction under a predicate overwrites the result in between.
+    pub is_overwritten: bool,
     /// From the producer to the reader.
     pub instructions: Vec<String>,
 }
 
-impl std::fmt::Display for EarlyRead {
+impl std::fmt::Display for FirstRead {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "read after {} cycles: {}", self.cycles, self.instructions.join("; "))
     }
 }
 
-/// What was found about the producer that a run of instructions begins with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Not one whose result is late.
-    NotSlow,
-    /// Read so many cycles later, or not at all where this looked.
-    Read {
-        after: Option<u32>,
-    },
-    Early(EarlyRead),
-}
-
 /// Follows the result of the first instruction through those that come after it, in the order they stand there: a branch
-/// that is not taken costs nothing, and one that is costs more than the latency.
-pub fn check(instructions: &[Instruction]) -> Verdict {
-    let Some(mut pending) = instructions.first().and_then(slow_result) else {
-        return Verdict::NotSlow;
-    };
-    let mut cycles = instructions[0].stall;
+/// that is not taken costs nothing, and one that is costs more than the latency. Nothing where the first instruction has
+/// no late result, or nobody here reads it.
+pub fn first_read(instructions: &[Instruction]) -> Option<FirstRead> {
+    let producer = instructions.first()?;
+    let mut pending = slow_result(producer)?;
+    let (mut cycles, mut is_overwritten) = (producer.stall, false);
     for (index, instruction) in instructions.iter().enumerate().skip(1) {
-        if reads(instruction, &pending) {
-            if cycles >= LATENCY {
-                return Verdict::Read { after: Some(cycles) };
-            }
-            let text = instructions[..=index].iter().map(Instruction::text);
-            return Verdict::Early(EarlyRead { cycles, instructions: text.collect() });
+        if reads(instruction, &pending) && may_meet(producer, instruction) {
+            let text = instructions[..=index].iter().map(Instruction::text).collect();
+            return Some(FirstRead { cycles, is_overwritten, instructions: text });
         }
+        let written = written(instruction);
         if instruction.guard.is_empty() {
-            pending.retain(|register| !written(instruction).contains(register));
+            pending.retain(|register| !written.contains(register));
+        } else {
+            is_overwritten |= pending.iter().any(|register| written.contains(register));
         }
         if pending.is_empty() || leaves(instruction) {
-            break;
+            return None;
         }
         cycles += instruction.stall;
     }
-    Verdict::Read { after: None }
+    None
+}
+
+/// Whether both may be executed. Of two different predicates one may be the other's opposite.
+fn may_meet(producer: &Instruction, reader: &Instruction) -> bool {
+    producer.guard.is_empty() || reader.guard.is_empty() || producer.guard == reader.guard
 }
 
 /// The registers of a result that takes longer than arithmetic and announces itself to nobody.
@@ -73,6 +78,11 @@ fn slow_result(instruction: &Instruction) -> Option<Vec<u32>> {
         "CS2R.32" => Some(vec![first]),
         _ => None,
     }
+}
+
+/// Whether an instruction has such a result.
+pub fn is_late(instruction: &Instruction) -> bool {
+    slow_result(instruction).is_some()
 }
 
 /// Whether an encoding is of [`slow_result`]'s opcode.

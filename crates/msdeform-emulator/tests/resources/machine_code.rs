@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::cubin::{kernels, windows};
-use super::early_reads::{Verdict, check};
+use super::early_reads::{first_read, is_late, latency};
 use super::listing;
 
 /// What follows slow results, and where, by architecture.
@@ -23,8 +23,8 @@ pub struct MachineCode {
 #[derive(Debug, Default)]
 pub struct Findings {
     pub results: usize,
-    /// The earliest reader that is not too early.
-    pub least_cycles: Option<u32>,
+    /// By architecture, the earliest reader of a result that nothing overwrites.
+    pub least_cycles: BTreeMap<String, u32>,
     pub early: Vec<String>,
 }
 
@@ -56,16 +56,16 @@ impl MachineCode {
                 let (own, rest) = instructions.split_at(window.len());
                 instructions = rest;
                 findings.results += 1;
-                match check(own) {
-                    Verdict::NotSlow => {
-                        return Err(format!("{place}: `{}` is no slow result", own[0].text()));
-                    }
-                    Verdict::Read { after: None } => {}
-                    Verdict::Read { after: Some(after) } => {
-                        let least = findings.least_cycles.unwrap_or(after).min(after);
-                        findings.least_cycles = Some(least);
-                    }
-                    Verdict::Early(early) => findings.early.push(format!("{place}: {early}")),
+                if !is_late(&own[0]) {
+                    return Err(format!("{place}: `{}` is no late result", own[0].text()));
+                }
+                let Some(read) = first_read(own) else { continue };
+                if !read.is_overwritten {
+                    let least = findings.least_cycles.entry(arch.clone()).or_insert(read.cycles);
+                    *least = (*least).min(read.cycles);
+                }
+                if read.cycles < latency(arch) {
+                    findings.early.push(format!("{place}: {read}"));
                 }
             }
         }

@@ -96,7 +96,12 @@ fn check_machine_code(pinned: &Nvrtc, required: bool) -> Result<(), String> {
         code.kernels,
         versions.collect::<Vec<_>>().join(", "),
         findings.results,
-        findings.least_cycles.map_or("never".to_owned(), |cycles| cycles.to_string()),
+        findings
+            .least_cycles
+            .iter()
+            .map(|(arch, cycles)| format!("{cycles} ({arch})"))
+            .collect::<Vec<_>>()
+            .join(", "),
         findings.early.len(),
         started.elapsed().as_secs_f64(),
     );
