@@ -58,6 +58,15 @@ pub fn python_in(environment: &Path) -> PathBuf {
     environment.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" })
 }
 
+/// The NVRTC of an environment that its wheel is installed in.
+pub fn nvrtc_in(environment: &Path) -> Option<PathBuf> {
+    let pythons = std::fs::read_dir(environment.join("lib")).ok()?;
+    let packages = pythons.filter_map(|python| Some(python.ok()?.path().join("site-packages")));
+    let folders = ["nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"];
+    let mut files = packages.flat_map(|site| folders.map(|file| site.join(file)));
+    files.find(|file| file.is_file())
+}
+
 /// Installs Debian packages if that is ours to do.
 pub fn apt_install(packages: &[&str]) -> Result<()> {
     let names = packages.join(" ");

@@ -2,7 +2,7 @@
 
 use std::process::{Command, ExitCode};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::checks;
@@ -60,7 +60,12 @@ pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
 
 /// The compiler of the CUDA kernels, as a wheel: no GPU and no toolkit is needed to compile. Pinned to the
 /// version that `crates/msdeform-cuda/resources.csv` names: another one allocates registers differently.
-const NVRTC_PACKAGES: [&str; 1] = ["nvidia-cuda-nvrtc==13.4.*"];
+/// With the disassembler that its machine code is checked with.
+const NVRTC_PACKAGES: [&str; 2] = ["nvidia-cuda-nvrtc==13.4.*", "nvidia-cuda-nvdisasm==13.4.*"];
+
+/// Other versions that users have, whose machine code is checked too: that of the GPU machine, and one of CUDA 12.
+const OTHER_NVRTC_PACKAGES: [(&str, &str); 2] =
+    [("nvrtc-13.0", "nvidia-cuda-nvrtc==13.0.*"), ("nvrtc-12.9", "nvidia-cuda-nvrtc-cu12==12.9.*")];
 
 /// Rewrites the table of registers and spills that the tests hold kernels to.
 pub fn bless_resources() -> Result<ExitCode> {
@@ -80,10 +85,22 @@ fn set_up(environment: &mut Vec<(&'static str, String)>) -> Result<Report> {
         let nvrtc = setup::python_environment("nvrtc", &NVRTC_PACKAGES)?;
         println!("NVRTC: {}", NVRTC_PACKAGES.join(" "));
         environment.push(("VIRTUAL_ENV", nvrtc.display().to_string()));
+        environment.push(("MSDEFORM_OTHER_NVRTC", other_nvrtc()?));
         // It was just installed: not finding it is a failure, not a reason to skip.
         environment.push(("MSDEFORM_REQUIRE_NVRTC", "1".to_owned()));
     }
     Ok(Report { note: compiler, ..Report::default() })
+}
+
+/// The files of the other versions, as the tests take them.
+fn other_nvrtc() -> Result<String> {
+    let mut files = Vec::new();
+    for (name, package) in OTHER_NVRTC_PACKAGES {
+        let folder = setup::python_environment(name, &[package])?;
+        files.push(setup::nvrtc_in(&folder).with_context(|| format!("no NVRTC in {package}"))?);
+    }
+    let joined = std::env::join_paths(files).context("a path of NVRTC")?;
+    Ok(joined.to_string_lossy().into_owned())
 }
 
 fn succeed(command: &mut Command) -> Result<Report> {

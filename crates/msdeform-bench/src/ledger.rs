@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use msdeform::DType;
-use msdeform_cuda::ledger::{Ledger, LedgerError, Verification, fingerprint};
+use msdeform_cuda::ledger::{CompiledVerification, Ledger, LedgerError, Verification, fingerprint};
 use msdeform_cuda::registry;
 
 use crate::Record;
 use crate::device::Device;
 use crate::verify::Report;
+use crate::verify_compiled::CompiledCheck;
 
 /// The ledger of a device, below the folder of all records.
 #[must_use]
@@ -56,6 +57,29 @@ impl Place {
 /// [`LedgerError`] with the path.
 pub fn update(path: &Path, device: &dyn Device, report: &Report) -> Result<usize, LedgerError> {
     note(path, &Place::new(device.name(), &device.facts()), "verify", report)
+}
+
+/// Writes how everything went that was compiled for known models, and forgets what the dispatcher no longer chooses.
+/// Returns the number of entries written.
+///
+/// # Errors
+/// [`LedgerError`] with the path.
+pub fn update_compiled(
+    path: &Path,
+    device: &dyn Device,
+    checks: &[CompiledCheck],
+) -> Result<usize, LedgerError> {
+    let Place { gpu, driver, nvrtc } = Place::new(device.name(), &device.facts());
+    let mut ledger = Ledger::read(path)?;
+    ledger.keep_only_compiled(&device.specialisations());
+    for CompiledCheck { specialisation, verification } in checks {
+        let worst = Some(verification.worst_rel_l2()).filter(|error| error.is_finite());
+        let (gpu, driver, nvrtc) = (gpu.clone(), driver.clone(), nvrtc.clone());
+        let entry = CompiledVerification::new(specialisation, verification.pass, worst);
+        ledger.record_compiled(CompiledVerification { gpu, driver, nvrtc, ..entry });
+    }
+    ledger.write(path)?;
+    Ok(checks.len())
 }
 
 /// The same from the comparisons that `bench` makes before it times, as a record holds them. The sources must

@@ -23,6 +23,7 @@ pub mod soak;
 mod statistics;
 pub mod tune;
 pub mod verify;
+pub mod verify_compiled;
 pub mod work;
 pub mod workload;
 

@@ -79,11 +79,11 @@ MSDA_DEVICE float value_at(const BackwardParams& params, bool inside, long long 
 
 // Tiles are numbered through a slab, the last level first: models put their coarse levels last, whose tiles
 // have the most samples and should start first.
-MSDA_DEVICE int tiles_across(int size) { return (size - 1) / TILE_SIDE + 1; }
+MSDA_DEVICE int tiles_across(int size) {
+    return static_cast<int>((static_cast<unsigned>(size) + TILE_SIDE - 1) / TILE_SIDE);
+}
 MSDA_DEVICE int level_tiles(const LevelGeometry& level) {
-    return level.width > 0 && level.height > 0
-               ? tiles_across(level.width) * tiles_across(level.height)
-               : 0;
+    return tiles_across(level.width) * tiles_across(level.height);
 }
 
 // A sample in a list.

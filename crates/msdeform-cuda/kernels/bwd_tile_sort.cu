@@ -58,6 +58,10 @@ MSDA_DEVICE TileNeeds needs_of_tile(unsigned entries) {
     // A tile without entries has a piece too: somebody must write its zeros.
     return {entries, is_long ? pieces : 1, is_long, is_long ? pieces : 0};
 }
+MSDA_DEVICE TileNeeds needs_if(bool wanted, const TileNeeds& needs) {
+    return {value_if(wanted, needs.entries), value_if(wanted, needs.pieces), value_if(wanted, needs.long_tiles),
+            value_if(wanted, needs.slots)};
+}
 MSDA_DEVICE TileNeeds from_lane(const TileNeeds& needs, int lane) {
     return {shuffle(needs.entries, lane), shuffle(needs.pieces, lane),
             shuffle(needs.long_tiles, lane), shuffle(needs.slots, lane)};
@@ -157,17 +161,17 @@ extern "C" __global__ void bwd_tile_sort_plan(const __grid_constant__ BackwardPa
             TileNeeds own = {};
 #pragma unroll
             for (int i = 0; i < PLAN_TILES; ++i) {
-                needs[i] = {};
-                if (first + i < lists.tiles) needs[i] = needs_of_tile(lists.totals[base + first + i]);
+                const bool exists = first + i < lists.tiles;
+                needs[i] = needs_if(exists, needs_of_tile(lists.totals[base + (exists ? first + i : 0)]));
             }
 #pragma unroll
             for (int i = 0; i < PLAN_TILES; ++i) own = own + needs[i];
             const TileNeeds of_lanes = warp_scan(own);
             if (lane == 31) warp_needs[warp] = of_lanes;
             __syncthreads();
-            const TileNeeds of_warps = warp_scan(lane < warps ? warp_needs[lane] : TileNeeds{});
+            const TileNeeds of_warps = warp_scan(needs_if(lane < warps, warp_needs[at_most(lane, warps - 1)]));
             const TileNeeds warps_before = from_lane(of_warps, warp > 0 ? warp - 1 : 0);
-            TileNeeds at = before + of_lanes - own + (warp > 0 ? warps_before : TileNeeds{});
+            TileNeeds at = before + of_lanes - own + needs_if(warp > 0, warps_before);
 #pragma unroll
             for (int i = 0; i < PLAN_TILES; ++i) {
                 const unsigned tile = first + i;

@@ -107,6 +107,19 @@ MSDA_DEVICE float add_saturating(float a, float b) {
     return sum;
 }
 
+// The value, or zero, by a mask. Of a plain choice the compiler may make a zero in two registers that it overwrites under
+// predicates and reads before it is there (sample_gradients.cuh); the emulator's tests/resources says where it does.
+MSDA_DEVICE unsigned value_if(bool wanted, unsigned value) {
+    unsigned result;
+    asm("{\n.reg .b32 mask;\nneg.s32 mask, %2;\nand.b32 %0, %1, mask;\n}"
+        : "=r"(result)
+        : "r"(value), "r"(static_cast<unsigned>(wanted)));
+    return result;
+}
+MSDA_DEVICE int value_if(bool wanted, int value) {
+    return static_cast<int>(value_if(wanted, static_cast<unsigned>(value)));
+}
+
 // The same address, with its origin hidden from the compiler. Left to itself it spreads the terms of an
 // address over several sums and computes 64-bit pairs for each; behind this, neighbours are reached
 // through the displacement that a load has anyway.

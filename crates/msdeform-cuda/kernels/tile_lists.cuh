@@ -33,7 +33,7 @@ MSDA_DEVICE int tiles_of_level(const LevelGeometry& level) {
 MSDA_DEVICE int first_tile_of_level(const CallShape& shape, int level) {
     int first = 0;
 #pragma unroll
-    for (int l = LEVELS - 1; l > 0; --l) first += l > level ? tiles_of_level(shape.level[l]) : 0;
+    for (int l = LEVELS - 1; l > 0; --l) first += value_if(l > level, tiles_of_level(shape.level[l]));
     return first;
 }
 MSDA_DEVICE int tiles_of_slab(const CallShape& shape) {
@@ -176,7 +176,8 @@ struct AxisPlace {
 MSDA_DEVICE AxisPlace axis_place(float position, int size, bool counts) {
     AxisPlace place;
     // What does not count may be NaN or too large for an int: converting it is undefined.
-    const float before = counts ? floor_near(position) : 0.0f;
+    const float counted = counts ? position : 0.0f;
+    const float before = floor_near(counted);
     const int pixel = static_cast<int>(before);
     const int first = pixel > 0 ? pixel : 0;
     place.tile = static_cast<int>(static_cast<unsigned>(first) / TILE_SIDE);
@@ -184,7 +185,7 @@ MSDA_DEVICE AxisPlace axis_place(float position, int size, bool counts) {
     place.steps = 0;
     place.position = 0.0f;
     if constexpr (ENTRY_BYTES == 8) {
-        const float fraction = counts ? position - before : 0.0f;
+        const float fraction = counted - before;
         place.steps = static_cast<unsigned>(pixel + 1 - TILE_SIDE * place.tile) * STEPS +
                       (float_to_bits(fmaf(fraction, STEPS, 8388608.0f)) - float_to_bits(8388608.0f));
     } else {

@@ -1,12 +1,16 @@
 //! The verification ledger: which kernels a GPU has verified, and as what.
 //!
 //! CI has no GPU. So verification on a GPU writes, for every variant and format, a fingerprint of what
-//! was verified, and a test compares it with the sources: a kernel cannot change and land unverified.
+//! was verified, and the same for everything that may be compiled for known models ([`crate::models`]). A test compares
+//! both with the sources: a kernel cannot change and land unverified, nor a choice of knobs that no GPU has run.
 //! The ledger of a GPU is `records/<gpu>/ledger.json`.
+
+mod compiled;
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use msdeform::{DType, Mode, Problem};
 use serde::{Deserialize, Serialize};
@@ -14,8 +18,11 @@ use serde::{Deserialize, Serialize};
 use crate::driver::DeviceProps;
 use crate::gradients::Gradients;
 use crate::jit::{COMMON_OPTIONS, included_headers};
+use crate::models::{self, Specialisation};
 use crate::registry::REGISTRY;
 use crate::variants::{BackwardCall, Call, KnobChoices, Variant};
+
+pub use compiled::{CompiledLedger, CompiledVerification};
 
 /// What was verified: one variant with one value format.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -62,6 +69,14 @@ fn by_verify() -> String {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ledger {
     entries: BTreeMap<Subject, Verification>,
+    compiled: CompiledLedger,
+}
+
+/// The file.
+#[derive(Deserialize)]
+struct Document {
+    variants: Vec<Line>,
+    compiled: Vec<CompiledVerification>,
 }
 
 /// A subject and its verification, as the file holds them.
@@ -107,28 +122,29 @@ impl Ledger {
             }
             text => text.map_err(|source| LedgerError::Io { path: name(), source })?,
         };
-        let lines: Vec<Line> = serde_json::from_str(&text)
+        let Document { variants, compiled } = serde_json::from_str(&text)
             .map_err(|source| LedgerError::Format { path: name(), source })?;
-        let entries = lines.into_iter().map(|line| (line.subject, line.verification)).collect();
-        Ok(Self { entries })
+        let entries = variants.into_iter().map(|line| (line.subject, line.verification));
+        Ok(Self { entries: entries.collect(), compiled: CompiledLedger::new(compiled) })
     }
 
-    /// Writes it, sorted, whole or not at all.
+    /// Writes it, sorted, a line for each entry, whole or not at all.
     ///
     /// # Errors
     /// [`LedgerError`] with the path.
     pub fn write(&self, path: &Path) -> Result<(), LedgerError> {
         let name = || path.display().to_string();
-        let lines: Vec<Line> = self
-            .entries
-            .iter()
-            .map(|(subject, verification)| Line {
-                subject: subject.clone(),
-                verification: verification.clone(),
-            })
-            .collect();
-        let text = serde_json::to_string_pretty(&lines)
-            .map_err(|source| LedgerError::Format { path: name(), source })?;
+        let variants = self.entries.iter().map(|(subject, verification)| {
+            let (subject, verification) = (subject.clone(), verification.clone());
+            serde_json::to_string(&Line { subject, verification })
+        });
+        let list = |lines: Result<Vec<String>, serde_json::Error>| {
+            let lines = lines.map_err(|source| LedgerError::Format { path: name(), source })?;
+            Ok::<String, LedgerError>(format!("[\n{}\n]", lines.join(",\n")))
+        };
+        let variants = list(variants.collect())?;
+        let compiled = list(self.compiled.lines().map(serde_json::to_string).collect())?;
+        let text = format!("{{\"variants\": {variants},\n\"compiled\": {compiled}}}");
         let write = || -> std::io::Result<()> {
             let folder = path.parent().unwrap_or(Path::new("."));
             std::fs::create_dir_all(folder)?;
@@ -145,6 +161,16 @@ impl Ledger {
         self.entries.insert(subject(variant, dtype), verification);
     }
 
+    /// Notes a verification of something compiled, instead of an earlier one.
+    pub fn record_compiled(&mut self, verification: CompiledVerification) {
+        self.compiled.record(verification);
+    }
+
+    /// Forgets what the dispatcher no longer chooses.
+    pub fn keep_only_compiled(&mut self, reachable: &[Specialisation]) {
+        self.compiled.keep_only(reachable);
+    }
+
     /// Forgets variants that are no longer registered.
     pub fn forget_unregistered(&mut self) {
         let known = |id: &str| REGISTRY.iter().any(|variant| variant.spec().id == id);
@@ -157,7 +183,8 @@ impl Ledger {
         self.entries.get(&subject(variant, dtype))
     }
 
-    /// Every registered combination that this ledger does not show as verified, with the reason.
+    /// Every registered combination, and everything that may be compiled for known models, that this ledger does not show
+    /// as verified, with the reason.
     #[must_use]
     pub fn unverified(&self) -> Vec<String> {
         let mut missing = Vec::new();
@@ -174,6 +201,7 @@ impl Ledger {
                 missing.push(format!("{} {dtype}: {reason}", variant.spec().id));
             }
         }
+        missing.extend(self.compiled.unverified(&models::specialisations(&DeviceProps::h200())));
         missing
     }
 }
@@ -192,17 +220,8 @@ fn subject(variant: &dyn Variant, dtype: DType) -> Subject {
 /// fixed list of problems, the macros and the launch that the variant asks for.
 #[must_use]
 pub fn fingerprint(variant: &dyn Variant, dtype: DType) -> String {
-    let mut hasher = blake3::Hasher::new();
-    let mut part = |text: &str| {
-        hasher.update(&(text.len() as u64).to_le_bytes());
-        hasher.update(text.as_bytes());
-    };
-    let source = variant.source();
-    for file in std::iter::once(source).chain(included_headers(source)) {
-        part(file.name);
-        part(&without_comments(file.text));
-    }
-    COMMON_OPTIONS.iter().for_each(|option| part(option));
+    let mut parts = Parts::of_sources(variant);
+    let mut part = |text: &str| parts.add(text);
     part(&format!("{:?}", variant.spec().numerics));
     let device = DeviceProps::h200();
     for problem in sample_problems(variant, dtype) {
@@ -217,7 +236,59 @@ pub fn fingerprint(variant: &dyn Variant, dtype: DType) -> String {
             }
         }
     }
-    hasher.finalize().to_hex().to_string()
+    parts.hash()
+}
+
+/// Stands for the sources of a variant and the compiler's common options: with the macros, all that a specialisation is
+/// made from.
+fn hash_sources(variant: &dyn Variant) -> &'static str {
+    static HASHES: LazyLock<BTreeMap<&str, String>> = LazyLock::new(|| {
+        let hash = |variant: &&'static dyn Variant| Parts::of_sources(*variant).hash();
+        REGISTRY.iter().map(|variant| (variant.spec().id, hash(variant))).collect()
+    });
+    HASHES.get(variant.spec().id).map_or("", String::as_str)
+}
+
+/// What a hash is made of, each with its length, so that no two lists read the same.
+struct Parts(blake3::Hasher);
+
+impl Parts {
+    fn of_sources(variant: &dyn Variant) -> Self {
+        let mut parts = Self(blake3::Hasher::new());
+        let source = variant.source();
+        for file in std::iter::once(source).chain(included_headers(source)) {
+            parts.add(file.name);
+            parts.add(&without_comments(file.text));
+        }
+        COMMON_OPTIONS.iter().for_each(|option| parts.add(option));
+        parts
+    }
+
+    fn add(&mut self, text: &str) {
+        self.0.update(&(text.len() as u64).to_le_bytes());
+        self.0.update(text.as_bytes());
+    }
+
+    fn hash(&self) -> String {
+        self.0.finalize().to_hex().to_string()
+    }
+}
+
+impl CompiledVerification {
+    /// Of a specialisation as its sources are now.
+    #[must_use]
+    pub fn new(specialisation: &Specialisation, passed: bool, worst_rel_l2: Option<f64>) -> Self {
+        Self {
+            variant: specialisation.variant.spec().id.to_owned(),
+            defines: specialisation.name(),
+            sources: hash_sources(specialisation.variant).to_owned(),
+            gpu: String::new(),
+            driver: String::new(),
+            nvrtc: String::new(),
+            worst_rel_l2,
+            passed,
+        }
+    }
 }
 
 /// The ways in which a variant may be asked to do a problem: forward in one, backward in both modes and
@@ -302,6 +373,10 @@ mod tests {
                 ledger.record(variant, dtype, passed(fingerprint(variant, dtype)));
             }
         }
+        for specialisation in models::specialisations(&DeviceProps::h200()) {
+            let verification = CompiledVerification::new(&specialisation, true, Some(2.5e-4));
+            ledger.record_compiled(verification);
+        }
         ledger
     }
 
@@ -332,6 +407,37 @@ mod tests {
                 format!("{id} bf16: never verified"),
             ]
         );
+    }
+
+    #[test]
+    fn what_no_gpu_has_compiled_is_open_whatever_its_variant_was_verified_with() {
+        let mut ledger = complete();
+        let reachable = models::specialisations(&DeviceProps::h200());
+        let of = |id: &str| {
+            reachable
+                .iter()
+                .find(|s| s.variant.spec().id == id && s.name().contains("THIN=1"))
+                .unwrap()
+        };
+        let (never, changed) = (of("bwd_level_sort"), of("bwd_tile_sort"));
+        let kept: Vec<Specialisation> =
+            reachable.iter().filter(|s| s.name() != never.name()).cloned().collect();
+        ledger.keep_only_compiled(&kept);
+        let verification = CompiledVerification::new(changed, true, None);
+        ledger
+            .record_compiled(CompiledVerification { sources: "other".to_owned(), ..verification });
+        let forward = reachable.iter().find(|s| s.backward.is_none()).unwrap();
+        ledger.record_compiled(CompiledVerification::new(forward, false, None));
+        let open = ledger.unverified();
+        assert_eq!(open.len(), 3, "{open:?}");
+        for (line, words) in open.iter().zip([
+            "bwd_level_sort: 1 specialisations never verified",
+            "bwd_tile_sort: 1 specialisations changed since",
+            "1 specialisations failed",
+        ]) {
+            assert!(line.contains(words), "{line}");
+        }
+        assert!(open[0].contains("KNOB_THIN=1"), "{}", open[0]);
     }
 
     #[test]

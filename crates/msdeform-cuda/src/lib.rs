@@ -112,6 +112,7 @@ mod gradients;
 pub mod jit;
 pub mod ledger;
 
+pub mod models;
 pub mod nvrtc;
 mod params;
 mod pipeline;

@@ -99,6 +99,8 @@ MSDA_DEVICE float add_saturating(float a, float b) {
     const float sum = a + b;
     return sum > 0.0f ? (sum < 1.0f ? sum : 1.0f) : 0.0f;
 }
+MSDA_DEVICE unsigned value_if(bool wanted, unsigned value) { return wanted ? value : 0; }
+MSDA_DEVICE int value_if(bool wanted, int value) { return wanted ? value : 0; }
 MSDA_DEVICE const unsigned char* opaque_address(const unsigned char* address) { return address; }
 
 // ---- global memory ------------------------------------------------------------------------------

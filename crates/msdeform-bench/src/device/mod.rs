@@ -13,6 +13,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use msdeform::{DeviceKind, Direction, Mode, Problem, VariantSpec};
+use msdeform_cuda::Gradients;
+use msdeform_cuda::models::Specialisation;
 use msdeform_tuning::{CallClass, Origin, Tuning};
 use serde::{Deserialize, Serialize};
 
@@ -396,6 +398,24 @@ pub trait Device: Send + Sync {
         }))
     }
 
+    /// Everything that may be compiled on this device for known models, each with a call that leads there.
+    fn specialisations(&self) -> Vec<Specialisation> {
+        Vec::new()
+    }
+
+    /// As [`Device::prepare`], for such a call.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn prepare_specialisation<'a>(
+        &self,
+        specialisation: &Specialisation,
+        _inputs: &'a HostTensors,
+    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
+        let reason = "nothing is compiled on this device".to_owned();
+        Err(DeviceError::Unsupported { variant: specialisation.variant.spec().id, reason })
+    }
+
     /// What the device's memory can do, measured by a large copy.
     ///
     /// # Errors
@@ -483,6 +503,8 @@ pub struct DeviceOptions {
     pub threads: Option<usize>,
     /// What a GPU's backward promises about its last bits. A processor's are always the same.
     pub mode: Mode,
+    /// Which gradients a GPU's backward computes; the others are left as they were.
+    pub gradients: Gradients,
     /// The clock of a GPU: [`Timing::Events`] or [`Timing::Graph`]. Unless said, events, and for tiny
     /// problems both.
     pub timing: Option<Timing>,

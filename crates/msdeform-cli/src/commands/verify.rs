@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use msdeform::DeviceKind;
+use msdeform::{DeviceKind, VariantSpec};
 use msdeform_bench::verify::{Limits, Report, Verification, verify_cases};
-use msdeform_bench::{Breadth, compare, ledger, workload};
+use msdeform_bench::verify_compiled::{CompiledCheck, verify_compiled};
+use msdeform_bench::{Breadth, Device, compare, ledger, workload};
 use serde::Serialize;
 
 use crate::args::{DeviceArgs, GridArgs, ModeArgs, RecordDirArgs};
@@ -39,7 +40,11 @@ pub struct VerifyArgs {
     /// One line per case instead of the worst of each variant and format
     #[arg(long, short)]
     verbose: bool,
-    /// Note what was verified in the GPU's ledger, which a test compares with the kernels' sources
+    /// Also run everything that may be compiled on the GPU for the models that `msdeform.patch()` knows, each on one
+    /// problem: some minutes the first time
+    #[arg(long)]
+    models: bool,
+    /// Note what was verified, with --models, in the GPU's ledger, which a test compares with the kernels' sources
     #[arg(long, conflicts_with_all = ["workload", "layout", "locations", "batch", "queries"])]
     ledger: bool,
     #[command(flatten)]
@@ -82,15 +87,22 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     let limits = if args.full { Limits::NONE } else { Limits::default() };
     let cases = selection.cases();
     let bar = progress(cases.len(), "verifying");
-    let report = verify_cases(device.as_ref(), &cases, &variants, limits, |case| {
+    let mut report = verify_cases(device.as_ref(), &cases, &variants, limits, |case| {
         bar.set_message(format!("{} {} {}", case.workload.name, case.dtype, case.layout));
         bar.inc(1);
     })?;
     bar.finish_and_clear();
+    let compiled = if args.models || args.ledger {
+        verify_models(device.as_ref(), &variants, args.seed)
+    } else {
+        Vec::new()
+    };
+    report.checked.extend(compiled.iter().map(|check| check.verification.clone()));
     let passed = report.passed() && !report.checked.is_empty();
     if args.ledger {
         let path = ledger::path(&args.record_dir.folder(), device.as_ref());
-        let entries = ledger::update(&path, device.as_ref(), &report)?;
+        let entries = ledger::update(&path, device.as_ref(), &report)?
+            + ledger::update_compiled(&path, device.as_ref(), &compiled)?;
         eprintln!("ledger: {entries} entries in {}", path.display());
     }
     if args.json {
@@ -106,6 +118,22 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
         print(&conclusion(&report, args.seed))?;
     }
     fail_unless_passed(&report)
+}
+
+fn verify_models(
+    device: &dyn Device,
+    variants: &[&'static VariantSpec],
+    seed: u64,
+) -> Vec<CompiledCheck> {
+    let ids: Vec<&str> = variants.iter().map(|spec| spec.id).collect();
+    let bar = progress(0, "compiling");
+    let begin = |count: usize| bar.set_length(count as u64);
+    let checks = verify_compiled(device, &ids, seed, begin, |done| {
+        bar.set_message(format!("{} {}", done.variant.spec().id, done.problem));
+        bar.inc(1);
+    });
+    bar.finish_and_clear();
+    checks
 }
 
 /// The error that makes the exit code 1, if there is reason for it.

@@ -56,15 +56,11 @@ MSDA_DEVICE void add_textbook(const unsigned char* chunk, const LevelGeometry& l
 
 // Along one axis: a cell that reaches over an edge moves inside, and its weights with it.
 MSDA_DEVICE void move_inside(int& cell, int size, float& near, float& far) {
-    if (cell < 0) {
-        cell = 0;
-        near = far;
-        far = 0.0f;
-    } else if (cell > size - 2) {
-        cell = size - 2;
-        far = near;
-        near = 0.0f;
-    }
+    const bool is_before = cell < 0, is_behind = cell > size - 2;
+    const float first = near;
+    near = is_before ? far : is_behind ? 0.0f : near;
+    far = is_behind ? first : is_before ? 0.0f : far;
+    cell = min(max(cell, 0), size - 2);
 }
 
 // sums += one sample, everything an fma.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use msdeform::{DType, Direction, Error, Problem};
 use msdeform_cuda::jit::Recipe;
-use msdeform_cuda::variants::{Call, KnobChoices, Variant};
-use msdeform_cuda::{DeviceProps, REGISTRY, entry_name};
+use msdeform_cuda::variants::{BackwardCall, Call, KnobChoices, Variant};
+use msdeform_cuda::{DeviceProps, Gradients, REGISTRY, dispatch, entry_name};
 
 use super::table::Key;
 
@@ -13,6 +13,9 @@ use super::table::Key;
 pub struct Entry {
     pub keys: Vec<Key>,
     pub recipe: Recipe,
+    pub arch: String,
+    /// Whether the dispatcher may choose it on a GPU like the one that verifies kernels.
+    pub is_dispatched: bool,
 }
 
 /// The architectures, with what a block may ask of shared memory on each.
@@ -32,7 +35,8 @@ pub fn entries() -> (Vec<Entry>, BTreeMap<String, usize>) {
                 ..DeviceProps::h200()
             };
             for problem in problems(variant).into_iter().flatten() {
-                match entry(variant, &device, &problem) {
+                let call = Call::in_direction(variant.spec().direction, &problem, &device);
+                match entry(variant, &call) {
                     Ok(entry) if seen.insert(entry.keys.clone()) => found.push(entry),
                     Ok(_) => {}
                     Err(reason) => *refused.entry(reason).or_default() += 1,
@@ -43,20 +47,55 @@ pub fn entries() -> (Vec<Entry>, BTreeMap<String, usize>) {
     (found, refused)
 }
 
-fn entry(
-    variant: &'static dyn Variant,
-    device: &DeviceProps,
-    problem: &Problem,
-) -> Result<Entry, String> {
-    let call = Call::in_direction(variant.spec().direction, problem, device);
-    variant.check(&call).map_err(|error| error.to_string())?;
-    let configuration = variant.configure(&call, &KnobChoices::default())?;
-    let defines = configuration.defines(&call);
-    let arch = device.arch();
+/// What only the machine code of is looked at: levels one pixel thin, numbers of points that are no multiple of four,
+/// wide heads, single gradients. Some of it lies close to what the compiler gets wrong.
+pub fn rare_entries() -> Vec<Entry> {
+    let mut seen = BTreeSet::new();
+    let mut found = Vec::new();
+    let device = DeviceProps::h200();
+    for variant in REGISTRY.iter().copied().filter(|variant| !variant.spec().rung) {
+        for problem in rare_problems(variant.spec().dtypes).into_iter().flatten() {
+            let whole = Call::in_direction(variant.spec().direction, &problem, &device);
+            for gradients in [Gradients::ALL, Gradients { value: false, ..Gradients::ALL }] {
+                let backward = whole.backward.map(|call| BackwardCall { gradients, ..call });
+                // Most of these refuse something: the table's kernels say what and why.
+                let entry = entry(variant, &Call { backward, ..whole });
+                found.extend(entry.ok().filter(|entry| seen.insert(entry.keys.clone())));
+            }
+        }
+    }
+    found
+}
+
+fn rare_problems(dtypes: &[DType]) -> Vec<Result<Problem, Error>> {
+    let shapes: [(&[(i64, i64)], usize, usize); 3] =
+        [(&[(1, 31), (1, 2)], 5, 160), (&[(1, 9)], 4, 32), (&[(50, 84), (25, 42), (13, 1)], 4, 64)];
+    let mut problems = Vec::new();
+    for &dtype in dtypes {
+        for (levels, points, channels) in shapes {
+            for queries in [1, 900] {
+                let builder = Problem::builder().heads(8).channels(channels).queries(queries);
+                let builder = builder.levels(levels.iter().copied()).points(points).dtype(dtype);
+                problems.push(builder.build());
+            }
+        }
+    }
+    problems
+}
+
+fn entry(variant: &'static dyn Variant, call: &Call<'_>) -> Result<Entry, String> {
+    variant.check(call).map_err(|error| error.to_string())?;
+    let configuration = variant.configure(call, &KnobChoices::default())?;
+    let defines = configuration.defines(call);
+    let arch = call.device.arch();
     let recipe = Recipe::new(variant, &arch, &defines);
     let launches = configuration.pipeline.launches();
     let entries = launches.map(|(step, _)| entry_name(variant.spec().id, step));
-    Ok(Entry { keys: entries.map(|entry| Key::new(&entry, &arch, &defines)).collect(), recipe })
+    let keys = entries.map(|entry| Key::new(&entry, &arch, &defines)).collect();
+    let mut rules = dispatch::FORWARD.iter().chain(dispatch::BACKWARD);
+    let is_chosen = rules.any(|rule| rule.variant.spec().id == variant.spec().id);
+    let is_dispatched = is_chosen && arch == DeviceProps::h200().arch();
+    Ok(Entry { keys, recipe, arch, is_dispatched })
 }
 
 /// An encoder and a decoder with four levels of 32 channels: four points in every format and layout,

@@ -1,20 +1,28 @@
 //! Compiles every registered kernel for every architecture and holds its registers, spills and memory
-//! against the committed table `crates/msdeform-cuda/resources.csv`.
+//! against the committed table `crates/msdeform-cuda/resources.csv`; then searches the machine code for what compilers
+//! get wrong, also that of other NVRTCs (`MSDEFORM_OTHER_NVRTC`, a list of files), which users have.
 //!
 //! Without NVRTC nothing is compiled: a skip, said so, or a failure where `MSDEFORM_REQUIRE_NVRTC` is
 //! set. `BLESS=1` writes the table anew.
 
+mod cubin;
+mod early_reads;
 mod entries;
+mod listing;
+mod machine_code;
 mod table;
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use msdeform_cuda::DiskCache;
-use msdeform_cuda::nvrtc::{KernelResources, Nvrtc};
+use msdeform_cuda::jit::Recipe;
+use msdeform_cuda::nvrtc::{Compiled, KernelResources, Nvrtc};
 use rayon::prelude::*;
 
-use entries::{Entry, entries};
+use entries::{Entry, entries, rare_entries};
+use machine_code::{MachineCode, disassembler};
 use table::{Key, Table, Verdict};
 
 fn main() -> ExitCode {
@@ -31,23 +39,86 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
     };
-    match check(&nvrtc, bless) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failures) => {
-            println!("{failures}");
-            ExitCode::FAILURE
-        }
+    let outcomes = [check(&nvrtc, bless), check_machine_code(&nvrtc, required)];
+    let mut failed = false;
+    for failures in outcomes.into_iter().filter_map(Result::err) {
+        println!("{failures}");
+        failed = true;
     }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// The log with the resources is kept with the cubin; unchanged kernels are not compiled again.
+fn cubins() -> DiskCache {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(folder, Into::into);
+    DiskCache::in_folder(target.join("emulator/cubins"))
+}
+
+/// Of the pinned compiler everything, of others what the dispatcher may choose.
+fn check_machine_code(pinned: &Nvrtc, required: bool) -> Result<(), String> {
+    let Some(disassembler) = disassembler() else {
+        let missing =
+            "no nvdisasm: `pip install nvidia-cuda-nvdisasm`, or name it in MSDEFORM_NVDISASM";
+        println!("SKIPPED the machine code: {missing}");
+        return if required { Err(missing.to_owned()) } else { Ok(()) };
+    };
+    let files = std::env::var_os("MSDEFORM_OTHER_NVRTC").unwrap_or_default();
+    let files = std::env::split_paths(&files).filter(|file| !file.as_os_str().is_empty());
+    let others: Vec<Nvrtc> = files
+        .map(|file| Nvrtc::open(&file).map_err(|error| error.to_string()))
+        .collect::<Result<_, _>>()?;
+    let all = || entries().0.into_iter().chain(rare_entries());
+    let mut work: Vec<(&Nvrtc, Entry)> = all().map(|entry| (pinned, entry)).collect();
+    for other in &others {
+        work.extend(all().filter(|entry| entry.is_dispatched).map(|entry| (other, entry)));
+    }
+    let (cache, started) = (cubins(), Instant::now());
+    let compiled: Vec<Result<(String, String, Compiled), String>> = work
+        .into_par_iter()
+        .map(|(nvrtc, Entry { recipe, arch, .. })| {
+            let compiled = compile(nvrtc, &cache, &recipe)?;
+            let options = recipe.options[3..].join(" ").replace("-DMSDA_", "");
+            Ok((arch, format!("NVRTC {}, {options}", nvrtc.version()), compiled))
+        })
+        .collect();
+    let mut code = MachineCode::default();
+    for compiled in compiled {
+        let (arch, origin, compiled) = compiled?;
+        code.add(&arch, &compiled.cubin, &origin)?;
+    }
+    let compiled_s = started.elapsed().as_secs_f64();
+    let findings = code.check(&disassembler)?;
+    let versions = std::iter::once(pinned).chain(&others).map(|nvrtc| nvrtc.version().to_string());
+    println!(
+        "machine code of {} kernels by NVRTC {}: {} late zeros, the first reader {} cycles later, {} read too early \
+         ({compiled_s:.0} s to compile, {:.0} s in all)",
+        code.kernels,
+        versions.collect::<Vec<_>>().join(", "),
+        findings.results,
+        findings
+            .least_cycles
+            .iter()
+            .map(|(arch, cycles)| format!("{cycles} ({arch})"))
+            .collect::<Vec<_>>()
+            .join(", "),
+        findings.early.len(),
+        started.elapsed().as_secs_f64(),
+    );
+    if findings.early.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "{}\nThe compiler waits for an instruction that a predicate may leave out. Write the kernel so that nothing \
+         overwrites the zero under a condition; kernels/sample_gradients.cuh has an example.",
+        findings.early.join("\n")
+    ))
 }
 
 fn check(nvrtc: &Nvrtc, bless: bool) -> Result<(), String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../msdeform-cuda");
     let path = folder.join("resources.csv");
-    // The log with the resources is kept with the cubin; unchanged kernels are not compiled again.
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or(folder.join("../../target"), Into::into);
-    let cache = DiskCache::in_folder(target.join("emulator/cubins"));
-
+    let cache = cubins();
     let (entries, refused) = entries();
     let results: Vec<Result<Vec<(Key, KernelResources)>, String>> =
         entries.into_par_iter().map(|entry| measure(nvrtc, &cache, entry)).collect();
@@ -98,21 +169,23 @@ fn check(nvrtc: &Nvrtc, bless: bool) -> Result<(), String> {
     Err(failures.join("\n"))
 }
 
+fn compile(nvrtc: &Nvrtc, cache: &DiskCache, recipe: &Recipe) -> Result<Compiled, String> {
+    let name = recipe.key(nvrtc.version());
+    if let Some(compiled) = cache.load(&name) {
+        return Ok(compiled);
+    }
+    let compiled = recipe.compile(nvrtc).map_err(|error| error.to_string())?;
+    cache.store(&name, &compiled);
+    Ok(compiled)
+}
+
 /// What every kernel of a compilation takes.
 fn measure(
     nvrtc: &Nvrtc,
     cache: &DiskCache,
     entry: Entry,
 ) -> Result<Vec<(Key, KernelResources)>, String> {
-    let name = entry.recipe.key(nvrtc.version());
-    let compiled = match cache.load(&name) {
-        Some(compiled) => compiled,
-        None => {
-            let compiled = entry.recipe.compile(nvrtc).map_err(|error| error.to_string())?;
-            cache.store(&name, &compiled);
-            compiled
-        }
-    };
+    let compiled = compile(nvrtc, cache, &entry.recipe)?;
     let of_kernel = |key: Key| {
         let found = KernelResources::parse(&compiled.log, &key.kernel);
         let missing = || format!("no resources of {key} in the log:\n{}", compiled.log);

@@ -7,6 +7,7 @@ mod prepared;
 use std::collections::BTreeMap;
 
 use msdeform::{Direction, Problem, VariantSpec};
+use msdeform_cuda::models::{self, Specialisation};
 use msdeform_cuda::tuning::{self, Origin, Source, Tuning};
 use msdeform_cuda::variants::{Call, Knob, KnobChoices, Variant};
 use msdeform_cuda::{
@@ -193,6 +194,25 @@ impl Device for CudaDevice {
         Ok(Box::new(prepared.map_err(|source| failed(first, source))?))
     }
 
+    fn specialisations(&self) -> Vec<Specialisation> {
+        models::specialisations(self.engine.context().props())
+    }
+
+    fn prepare_specialisation<'a>(
+        &self,
+        specialisation: &Specialisation,
+        inputs: &'a HostTensors,
+    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
+        let spec = specialisation.variant.spec();
+        let (choices, problem) = ([Choice::own(spec)], &specialisation.problem);
+        let mut options = self.options;
+        if let Some(backward) = specialisation.backward {
+            (options.mode, options.gradients) = (backward.mode, backward.gradients);
+        }
+        let prepared = PreparedCuda::new(&self.engine, &choices, problem, inputs, options);
+        Ok(Box::new(prepared.map_err(|source| failed(spec, source))?))
+    }
+
     fn tuning(&self) -> &Tuning {
         self.engine.tuning()
     }
@@ -240,7 +260,7 @@ impl Device for CudaDevice {
                     // No memory for the workspace: many plans are made at once.
                     let options = BackwardOptions {
                         workspace: Workspace::OfCaller,
-                        ..backward_options(choice, self.options.mode)
+                        ..backward_options(choice, self.options)
                     };
                     drop(BackwardPlan::new(&self.engine, problem, &options));
                 }

@@ -89,7 +89,7 @@ enum Work {
         grad_value: DeviceTensor,
         grad_locations: DeviceTensor,
         grad_weights: DeviceTensor,
-        mode: Mode,
+        options: DeviceOptions,
     },
 }
 
@@ -103,8 +103,9 @@ pub(super) fn plan_options(choice: &Choice) -> PlanOptions {
 }
 
 /// Likewise for gradients.
-pub(super) fn backward_options(choice: &Choice, mode: Mode) -> BackwardOptions {
-    BackwardOptions { plan: plan_options(choice), mode, ..Default::default() }
+pub(super) fn backward_options(choice: &Choice, options: DeviceOptions) -> BackwardOptions {
+    let DeviceOptions { mode, gradients, .. } = options;
+    BackwardOptions { plan: plan_options(choice), mode, gradients, ..Default::default() }
 }
 
 impl Work {
@@ -112,7 +113,7 @@ impl Work {
         engine: &Engine,
         choice: &Choice,
         problem: &Problem,
-        mode: Mode,
+        options: DeviceOptions,
         grad_output: &Buffer,
         upload: &impl Fn(&Buffer) -> Result<DeviceTensor, Error>,
     ) -> Result<Self, Error> {
@@ -122,14 +123,14 @@ impl Work {
                 output: upload(&output)?,
             },
             Outputs::Backward { value, locations, weights } => {
-                let options = backward_options(choice, mode);
+                let of_plan = backward_options(choice, options);
                 Self::Backward {
-                    plan: Box::new(BackwardPlan::new(engine, problem, &options)?),
+                    plan: Box::new(BackwardPlan::new(engine, problem, &of_plan)?),
                     grad_output: upload(grad_output)?,
                     grad_value: upload(&value)?,
                     grad_locations: upload(&locations)?,
                     grad_weights: upload(&weights)?,
-                    mode,
+                    options,
                 }
             }
         })
@@ -141,8 +142,8 @@ impl Work {
             Self::Forward { plan, .. } => {
                 **plan = ForwardPlan::new(engine, problem, &plan_options(choice))?;
             }
-            Self::Backward { plan, mode, .. } => {
-                **plan = BackwardPlan::new(engine, problem, &backward_options(choice, *mode))?;
+            Self::Backward { plan, options, .. } => {
+                **plan = BackwardPlan::new(engine, problem, &backward_options(choice, *options))?;
             }
         }
         Ok(())
@@ -223,7 +224,7 @@ impl PreparedCuda {
         let flush_elements = 2 * context.props().l2_bytes / size_of::<f32>();
         let flush = options.cold_l2.then(|| DeviceBuffer::filled(&stream, flush_elements, 0));
         let work = choices.iter().map(|choice| {
-            Work::new(engine, choice, problem, options.mode, &inputs.grad_output, &upload)
+            Work::new(engine, choice, problem, options, &inputs.grad_output, &upload)
         });
         Ok(Self {
             engine: engine.clone(),
@@ -292,8 +293,7 @@ impl PreparedCuda {
     }
 
     fn is_deterministic_backward(&self) -> bool {
-        let deterministic =
-            |work: &Work| matches!(work, Work::Backward { mode: Mode::Deterministic, .. });
+        let deterministic = |work: &Work| matches!(work, Work::Backward { options, .. } if options.mode == Mode::Deterministic);
         self.work.iter().any(deterministic)
     }
 

@@ -1,0 +1,108 @@
+//! Everything that may be compiled for known models, each on one problem against the `f64` reference.
+
+use msdeform::ValueLayout;
+use msdeform_cuda::Gradients;
+use msdeform_cuda::models::Specialisation;
+use rayon::prelude::*;
+
+use crate::case::Label;
+use crate::device::{Device, DeviceError, Outputs};
+use crate::verify::{Oracle, TensorCheck, Verification, run_twice};
+use crate::workload::{Points, Queries, ReferencePoints, Workload};
+use crate::{Draw, HostTensors, Locations};
+
+/// The name of these problems in tables, where others have their workload's.
+pub const MODELS: &str = "models";
+
+/// Something that was compiled, and how its problem went.
+#[derive(Clone, Debug)]
+pub struct CompiledCheck {
+    /// What was compiled.
+    pub specialisation: Specialisation,
+    /// As of any other problem.
+    pub verification: Verification,
+}
+
+/// Runs everything that may be compiled on a device, of the variants with these ids; `done` hears of each that is
+/// finished. Side by side: nearly all of the time goes into compiling.
+pub fn verify_compiled(
+    device: &dyn Device,
+    variants: &[&str],
+    seed: u64,
+    begin: impl FnOnce(usize),
+    done: impl Fn(&Specialisation) + Sync,
+) -> Vec<CompiledCheck> {
+    let mut wanted = device.specialisations();
+    wanted.retain(|wanted| variants.contains(&wanted.variant.spec().id));
+    begin(wanted.len());
+    let check = |specialisation: Specialisation| {
+        let verification = verify_one(device, &specialisation, seed);
+        done(&specialisation);
+        CompiledCheck { specialisation, verification }
+    };
+    wanted.into_par_iter().map(check).collect()
+}
+
+fn verify_one(device: &dyn Device, specialisation: &Specialisation, seed: u64) -> Verification {
+    let (spec, problem) = (specialisation.variant.spec(), &specialisation.problem);
+    let label = Label {
+        workload: MODELS.to_owned(),
+        locations: Locations::Local.name().to_owned(),
+        layout: ValueLayout::Interleaved.name().to_owned(),
+        dtype: problem.dtype().name().to_owned(),
+        direction: spec.direction.name().to_owned(),
+        variant: spec.id.to_owned(),
+        batch: problem.batch(),
+        queries: problem.queries(),
+    };
+    let inputs = inputs(specialisation, seed);
+    let ran = || -> Result<Outputs, DeviceError> {
+        let mut prepared = device.prepare_specialisation(specialisation, &inputs)?;
+        run_twice(prepared.as_mut(), spec.id)
+    };
+    match ran() {
+        Ok(outputs) => {
+            let mut tensors = Oracle::new(problem, &inputs, &[spec]).check(&outputs, spec, problem);
+            let asked = specialisation.backward.map(|backward| backward.gradients);
+            tensors.retain(|check| asked.is_none_or(|asked| is_asked(asked, check)));
+            let pass = !tensors.is_empty() && tensors.iter().all(|check| check.pass);
+            Verification { label, tensors, pass, error: None }
+        }
+        Err(error) => {
+            let error = Some(format!("{error} ({})", specialisation.name()));
+            Verification { label, tensors: Vec::new(), pass: false, error }
+        }
+    }
+}
+
+fn is_asked(asked: Gradients, check: &TensorCheck) -> bool {
+    match check.tensor.as_str() {
+        "grad_value" => asked.value,
+        "grad_locations" => asked.locations,
+        _ => asked.weights,
+    }
+}
+
+/// Samples around points anywhere in the image, as those of a decoder lie: some of them outside.
+fn inputs(specialisation: &Specialisation, seed: u64) -> HostTensors {
+    let problem = &specialisation.problem;
+    let levels = problem.levels().iter().map(|level| (level.height as u32, level.width as u32));
+    let points = (0..problem.levels().len()).map(|level| problem.level_samples(level).len());
+    let workload = Workload {
+        name: MODELS.to_owned(),
+        why: String::new(),
+        tags: Vec::new(),
+        batch: problem.batch(),
+        batch_cpu: None,
+        heads: problem.heads(),
+        channels: problem.channels(),
+        levels: levels.collect(),
+        points: Points::PerLevel(points.collect()),
+        queries: Queries::Count(problem.queries()),
+        reference_points: ReferencePoints::Uniform,
+        locations: vec![Locations::Local],
+        layouts: vec![ValueLayout::Interleaved],
+    };
+    let draw = Draw { locations: Locations::Local, seed, total_queries: problem.queries() };
+    HostTensors::generate(&workload, problem, &draw)
+}
