@@ -12,7 +12,7 @@ use super::geometry::{Geometry, LevelGroup};
 use super::isa::Isa;
 use super::placement::{Span, SpanMut};
 use super::simd::Storage;
-use super::workspace::Workspace;
+use super::workspace::{NoScratch, Workspace};
 use super::{CpuOptions, variant};
 use crate::call::Shapes;
 use crate::view::Expected;
@@ -99,7 +99,7 @@ impl CpuPlan {
     /// [`Error::Unsupported`] for `f64` (the reference computes that), for locations and weights
     /// that are neither `f32` nor of the value's format, for levels beyond 2^24 pixels wide or high
     /// or 2^31 pixels in all, and for an instruction set that this machine lacks;
-    /// [`Error::Threads`] if the worker threads cannot be started.
+    /// [`Error::Threads`] for none, for more than [`max_threads`], and if the worker threads cannot be started.
     pub fn new(problem: &Problem, options: &CpuOptions) -> Result<Self, Error> {
         let isa = options.isa.unwrap_or_else(Isa::best);
         let spec = &variant(Direction::Forward, isa).spec;
@@ -113,6 +113,10 @@ impl CpuPlan {
         let (threads, count) = match options.threads {
             Some(0) => {
                 return Err(Error::Threads { threads: 0, reason: "at least one is needed".into() });
+            }
+            Some(threads) if threads > max_threads() => {
+                let reason = format!("at most {} are started", max_threads());
+                return Err(Error::Threads { threads, reason });
             }
             Some(1) => (Threads::Caller, 1),
             Some(threads) => (Threads::Own(start_pool(threads)?), threads),
@@ -154,7 +158,8 @@ impl CpuPlan {
     /// Computes the output. Every element of it is written.
     ///
     /// # Errors
-    /// A tensor of another dtype, shape or order than the problem says, or an output too small.
+    /// A tensor of another dtype, shape or order than the problem says, or an output too small; no memory for the
+    /// scratch space, and then the output holds anything.
     pub fn forward<'v, 'l, 'w, 'o>(
         &mut self,
         value: impl Into<TensorView<'v>>,
@@ -169,7 +174,8 @@ impl CpuPlan {
     /// the number of threads.
     ///
     /// # Errors
-    /// A tensor of another dtype, shape or order than the problem says, or a gradient too small.
+    /// A tensor of another dtype, shape or order than the problem says, or a gradient too small; no memory for the
+    /// scratch space, and then the gradients hold anything.
     pub fn backward<'v, 'l, 'w, 'g>(
         &mut self,
         value: impl Into<TensorView<'v>>,
@@ -237,10 +243,15 @@ impl CpuPlan {
             output: output.as_mut_ptr(),
         };
         let (units, parts, isa) = (call.units(), self.workspaces.len(), self.isa);
+        let missing_bytes = AtomicUsize::new(0);
         let run = |(part, workspace): (usize, &mut Workspace)| {
             // In 128 bits: the product may exceed the address space.
             let bound = |part: usize| (units as u128 * part as u128 / parts as u128) as usize;
-            isa.run(ForwardPart { call: &call, units: bound(part)..bound(part + 1), workspace });
+            let units = bound(part)..bound(part + 1);
+            if let Err(NoScratch { bytes }) = isa.run(ForwardPart { call: &call, units, workspace })
+            {
+                missing_bytes.fetch_max(bytes, Ordering::Relaxed);
+            }
         };
         match &self.threads {
             Threads::Caller => self.workspaces.iter_mut().enumerate().for_each(run),
@@ -250,7 +261,7 @@ impl CpuPlan {
                 pool.install(|| workspaces.par_iter_mut().enumerate().for_each(run));
             }
         }
-        Ok(())
+        ensure_none_missing(missing_bytes)
     }
 
     fn backward_in<T: Storage>(
@@ -288,13 +299,19 @@ impl CpuPlan {
             grad_weights,
         };
         let (tasks, isa, next) = (call.tasks(), self.isa, AtomicUsize::new(0));
+        let missing_bytes = AtomicUsize::new(0);
         let run = |workspace: &mut Workspace| {
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 if index >= tasks {
                     break;
                 }
-                isa.run(BackwardTask { call: &call, index, workspace });
+                if let Err(NoScratch { bytes }) =
+                    isa.run(BackwardTask { call: &call, index, workspace })
+                {
+                    missing_bytes.fetch_max(bytes, Ordering::Relaxed);
+                    break;
+                }
             }
         };
         match &self.threads {
@@ -305,7 +322,7 @@ impl CpuPlan {
                 pool.install(|| workspaces.par_iter_mut().for_each(run));
             }
         }
-        Ok(())
+        ensure_none_missing(missing_bytes)
     }
 
     fn no_f64(&self) -> Error {
@@ -325,6 +342,21 @@ fn level_groups(geometry: &Geometry, threads: usize) -> Vec<LevelGroup> {
     (0..groups)
         .map(|group| geometry.group(group * levels / groups..(group + 1) * levels / groups))
         .collect()
+}
+
+/// The most threads that a plan starts: 1024, or one per core where there are more. Beyond that threads cost more
+/// than they compute, and starting a hundred thousand of them takes minutes before the system says no.
+#[must_use]
+pub fn max_threads() -> usize {
+    const MOST: usize = 1024;
+    std::thread::available_parallelism().map_or(MOST, |cores| cores.get().max(MOST))
+}
+
+fn ensure_none_missing(missing_bytes: AtomicUsize) -> Result<(), Error> {
+    match missing_bytes.into_inner() {
+        0 => Ok(()),
+        bytes => Err(Error::NoMemory { what: "the scratch space of a thread", bytes }),
+    }
 }
 
 fn start_pool(threads: usize) -> Result<ThreadPool, Error> {
