@@ -29,7 +29,7 @@ use sizes::SizeArgs;
 use write::Target;
 
 use crate::args::{DeviceArgs, ModeArgs};
-use crate::exit::CheckFailed;
+use crate::exit::{CheckFailed, EXIT_CODES};
 use crate::output::{print, print_json};
 
 /// Run the operator on your own tensors
@@ -38,6 +38,7 @@ use crate::output::{print, print_json};
 /// spatial_shapes, sampling_locations, attention_weights; level_start_index if the levels do not
 /// follow each other; grad_output for --backward. Results are written in the same kind of file.
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub struct RunArgs {
     /// A .safetensors file, or a folder of .npy or .bin files
     pub input: PathBuf,
