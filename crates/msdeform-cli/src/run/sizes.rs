@@ -260,7 +260,11 @@ fn place_value(
             ensure_channels(args, value, found.2)?;
             Ok(found)
         }
-        _ => bail!("{}: shape {shape:?}, expected {}", value.label(), expected.join(" or ")),
+        _ => {
+            let refused =
+                format!("{}: shape {shape:?}, expected {}", value.label(), expected.join(" or "));
+            if args.layout.is_some() { bail!(Usage(refused)) } else { bail!(refused) }
+        }
     }
 }
 
@@ -526,8 +530,15 @@ fn integers(tensor: &Tensor<'_>, expected: Option<usize>) -> Result<Vec<i64>> {
 /// The upstream gradient must look like the output.
 pub fn check_grad_output(tensor: &Tensor<'_>, problem: &Problem) -> Result<()> {
     let Some((stored, shape)) = &tensor.stated else { return Ok(()) };
-    let dtype = float_type(tensor, *stored, Some(problem.dtype()))?;
-    debug_assert_eq!(dtype, problem.dtype());
+    // Two raw bytes are what the values are; nobody said so on the command line, which has no option for it.
+    let said = (*stored == Stored::Bits16).then_some(problem.dtype());
+    let dtype = float_type(tensor, *stored, said)?;
+    ensure!(
+        dtype == problem.dtype(),
+        "{}: is {dtype}, expected {} like the values",
+        tensor.label(),
+        problem.dtype()
+    );
     let [batch, queries, row] = problem.output_shape();
     ensure!(
         shape.as_slice() == [batch, queries, row]

@@ -100,7 +100,7 @@ fn wrong_types_are_named() {
         refused_safetensors(FAILED, &with(by_hand(F32, F32), tensor), &[], &[words]);
     }
     let gradient = Tensor::floats("grad_output", F16, &[1, 1, 2], &[0.0; 2]);
-    let words = "`grad_output`: is f16";
+    let words = "`grad_output`: is f16, expected f32 like the values";
     refused_safetensors(FAILED, &with(by_hand(F32, F32), gradient), &["--backward"], &[words]);
     refused_safetensors(
         USAGE,
@@ -126,13 +126,15 @@ fn sizes_that_contradict_the_files_are_refused() {
         (["--layout", "head_major_padded"], "expected [1, 1, 16, D] (head_major_padded)"),
         (["--variant", "fwd_nobody"], "no variant `fwd_nobody`"),
         (["--variant", "bwd_cpu_scalar"], "--backward"),
-        (["--device", "cuda:99"], "cuda:99"),
         (["--threads", "0"], "at least one is needed"),
     ] {
         let place = Place::new();
         let input = place.write_safetensors(&by_hand(F32, F32));
         refused(USAGE, &place, &input, &options, &[words]);
     }
+    let place = Place::new();
+    let input = place.write_safetensors(&by_hand(F32, F32));
+    refused(FAILED, &place, &input, &["--device", "cuda:99"], &["cuda:99"]);
 }
 
 #[test]
