@@ -98,7 +98,8 @@ impl CpuPlan {
     /// # Errors
     /// [`Error::Unsupported`] for `f64` (the reference computes that), for locations and weights
     /// that are neither `f32` nor of the value's format, for levels beyond 2^24 pixels wide or high
-    /// or 2^31 pixels in all, and for an instruction set that this machine lacks;
+    /// or 2^31 pixels in all, and for an instruction set that this machine lacks; [`Error::NoMemory`] for more points
+    /// than there is memory to place;
     /// [`Error::Threads`] for none, for more than [`max_threads`], and if the worker threads cannot be started.
     pub fn new(problem: &Problem, options: &CpuOptions) -> Result<Self, Error> {
         let isa = options.isa.unwrap_or_else(Isa::best);
@@ -108,7 +109,7 @@ impl CpuPlan {
         if !isa.is_available() {
             return Err(refuse("this machine lacks the instruction set"));
         }
-        let geometry = Geometry::new(problem, isa.lanes())
+        let mut geometry = Geometry::new(problem, isa.lanes())
             .ok_or_else(|| refuse("a level is beyond 2^24 pixels a side or 2^31 in all"))?;
         let (threads, count) = match options.threads {
             Some(0) => {
@@ -127,7 +128,10 @@ impl CpuPlan {
         };
         let mut workspaces = Vec::new();
         workspaces.resize_with(count, Workspace::default);
-        let groups = level_groups(&geometry, count);
+        let no_memory =
+            |NoScratch { bytes }| Error::NoMemory { what: "the placement tables", bytes };
+        geometry.place_all_levels().map_err(no_memory)?;
+        let groups = level_groups(&geometry, count).map_err(no_memory)?;
         Ok(Self { problem: problem.clone(), geometry, groups, isa, threads, workspaces })
     }
 
@@ -334,7 +338,7 @@ impl CpuPlan {
 /// The tasks of a backward pass are heads and groups of levels. One group reads and writes whole
 /// cache lines of the samples, so heads are only split where there are too few of them to keep all
 /// threads busy to the end. Levels do not share sums: the split cannot change the result.
-fn level_groups(geometry: &Geometry, threads: usize) -> Vec<LevelGroup> {
+fn level_groups(geometry: &Geometry, threads: usize) -> Result<Vec<LevelGroup>, NoScratch> {
     const TASKS_PER_THREAD: usize = 4;
     let (levels, heads) = (geometry.levels.len(), geometry.batch * geometry.heads);
     let wanted = threads.saturating_mul(TASKS_PER_THREAD).div_ceil(heads.max(1));
