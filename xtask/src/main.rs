@@ -7,6 +7,7 @@
 
 mod browser;
 mod checks;
+mod fuzz;
 mod ledger;
 mod process;
 mod python;
@@ -41,6 +42,8 @@ enum Command {
     Resources,
     /// Note in the ledger what a GPU verified while it timed or tested
     Ledger(ledger::LedgerArgs),
+    /// Give everything that reads files bytes of all kinds; needs a nightly compiler and cargo-fuzz
+    Fuzz(fuzz::FuzzArgs),
     /// Build the Python package as a manylinux2014 wheel under target/wheels
     Wheel,
     /// Run the tests of what has no foreign code in it under Miri
@@ -76,6 +79,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Resources => test::bless_resources(),
         Command::Readme(args) => readme::run(args),
         Command::Ledger(args) => ledger::run(args),
+        Command::Fuzz(args) => fuzz::run_targets(args),
         Command::Wheel => python::wheel(),
         Command::Miri => soundness::miri(),
         Command::Tsan => soundness::tsan(),

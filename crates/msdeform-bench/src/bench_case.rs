@@ -52,7 +52,7 @@ pub fn bench_case(
     if let Some(limits) = limits {
         report.extend(verify_case(device, case, &fitting, limits)?);
     }
-    let inputs = case.inputs(&problem);
+    let inputs = case.inputs(&problem)?;
     let mut measurements = Vec::with_capacity(fitting.len());
     for variant in fitting {
         let mut timed = measure(device, case, &problem, &inputs, variant, budget)?;
@@ -87,7 +87,7 @@ pub fn bench_step(
         Some(limits) => verify_case(device, case, &[forward, backward], limits)?,
         None => Report::default(),
     };
-    let inputs = case.inputs(&problem);
+    let inputs = case.inputs(&problem)?;
     let mut timed = measure_step(device, case, &problem, &inputs, forward, backward, budget)?;
     let errors = || report.checked.iter().map(crate::verify::Verification::worst_rel_l2);
     if !report.checked.is_empty() && !errors().any(f64::is_nan) {

@@ -85,6 +85,15 @@ impl Buffer {
         each!(self, elements => elements.iter().map(|x| x.to_f64()).collect())
     }
 
+    /// How many elements are NaN, and how many infinite.
+    #[must_use]
+    pub fn count_not_finite(&self) -> (usize, usize) {
+        each!(self, elements => elements.iter().fold((0, 0), |(nan, infinite), x| {
+            let x = x.to_f64();
+            (nan + usize::from(x.is_nan()), infinite + usize::from(x.is_infinite()))
+        }))
+    }
+
     /// The elements as little-endian bytes, as files and hashes want them.
     #[must_use]
     pub fn to_le_bytes(&self) -> Vec<u8> {

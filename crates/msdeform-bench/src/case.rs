@@ -4,7 +4,7 @@ use msdeform::{DType, Direction, Problem, ValueLayout, VariantSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::workload::{Sizes, Workload, WorkloadError};
-use crate::{Draw, HostTensors, Locations};
+use crate::{Draw, HostTensors, Locations, memory};
 
 /// A workload, with layout, format, locations and sizes.
 #[derive(Clone, Debug)]
@@ -57,11 +57,16 @@ impl Case<'_> {
     }
 
     /// The inputs of a problem of this case, which may have fewer images and queries than the case.
-    #[must_use]
-    pub fn inputs(&self, problem: &Problem) -> HostTensors {
+    ///
+    /// # Errors
+    /// [`WorkloadError::Memory`] if there is no room for them and for what a run writes.
+    pub fn inputs(&self, problem: &Problem) -> Result<HostTensors, WorkloadError> {
+        // What a run writes is kept twice: where it runs, and for a look at it.
+        let needed = memory::of_inputs(problem) + 2 * memory::of_outputs(problem, true);
+        memory::ensure_room(format_args!("workload `{}`", self.workload.name), needed)?;
         let total_queries = self.sizes.queries.unwrap_or_else(|| self.workload.standard_queries());
         let draw = Draw { locations: self.locations, seed: self.seed, total_queries };
-        HostTensors::generate(self.workload, problem, &draw)
+        Ok(HostTensors::generate(self.workload, problem, &draw))
     }
 
     /// Names of everything chosen, with the sizes of `problem`.

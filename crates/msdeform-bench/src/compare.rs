@@ -1,4 +1,8 @@
-//! Comparisons that NaN fails.
+//! Comparisons that NaN fails, unless the reference has it at the same place.
+//!
+//! A NaN or an infinity in the inputs goes wherever arithmetic carries it, and a result is right if it has them exactly
+//! where the reference does. Everywhere else they fail: there the reference is a number, and an element that was never
+//! written holds the NaN that outputs are filled with before a run.
 
 use msdeform::Problem;
 use serde::{Deserialize, Serialize};
@@ -6,13 +10,19 @@ use serde::{Deserialize, Serialize};
 use crate::number;
 
 /// How far results are from what they should be. Any value that is not finite where the reference
-/// is makes every figure NaN, and NaN is within no bound.
+/// is, or the reverse, makes every figure NaN, and NaN is within no bound.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     /// Elements compared.
     pub elements: usize,
     /// Elements left out, since the reference itself jumps there.
     pub left_out: usize,
+    /// Elements that are NaN, or the same infinity, here and in the reference: agreement, of which no figure speaks.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub not_finite_in_both: usize,
+    /// Elements that are not finite on one side alone, or two different infinities: why the figures are NaN.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub not_finite_in_one: usize,
     /// Largest absolute difference.
     #[serde(with = "number::or_null")]
     pub max_abs: f64,
@@ -23,6 +33,16 @@ pub struct Comparison {
     /// Euclidean norm of the differences relative to that of the reference.
     #[serde(with = "number::or_null")]
     pub rel_l2: f64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+/// Both NaN, or the same infinity.
+fn agree_without_a_number(a: f64, b: f64) -> bool {
+    (a.is_nan() && b.is_nan()) || (a.is_infinite() && a == b)
 }
 
 impl Comparison {
@@ -39,28 +59,36 @@ impl Comparison {
         let kept = || (0..expected.len()).filter(|&index| keep(index));
         let elements = kept().count();
         let left_out = expected.len() - elements;
-        let square_sum: f64 = kept().map(|index| expected[index].powi(2)).sum();
-        let rms = (square_sum / elements.max(1) as f64).sqrt();
+        let squares = || kept().map(|index| expected[index].powi(2)).filter(|x| x.is_finite());
+        let square_sum: f64 = squares().sum();
+        let rms = (square_sum / squares().count().max(1) as f64).sqrt();
         let (mut max_abs, mut max_rel, mut error_sum) = (0.0f64, 0.0f64, 0.0f64);
+        let (mut not_finite_in_both, mut not_finite_in_one) = (0, 0);
         let mut broken = found.len() != expected.len();
         for index in kept() {
             let Some(&result) = found.get(index) else { break };
             let wanted = expected[index];
+            if agree_without_a_number(result, wanted) {
+                not_finite_in_both += 1;
+                continue;
+            }
             let difference = (result - wanted).abs();
-            broken |= !difference.is_finite();
+            if !difference.is_finite() {
+                not_finite_in_one += 1;
+                broken = true;
+            }
             max_abs = max_abs.max(difference);
             if difference > 0.0 {
                 max_rel = max_rel.max(difference / wanted.abs().max(rms));
             }
             error_sum += difference * difference;
         }
-        if broken {
-            let nan = f64::NAN;
-            return Self { elements, left_out, max_abs: nan, max_rel: nan, rel_l2: nan };
-        }
         // Where all should be zero, anything else is infinitely wrong.
-        let rel_l2 = if error_sum == 0.0 { 0.0 } else { (error_sum / square_sum).sqrt() };
-        Self { elements, left_out, max_abs, max_rel, rel_l2 }
+        let mut rel_l2 = if error_sum == 0.0 { 0.0 } else { (error_sum / square_sum).sqrt() };
+        if broken {
+            (max_abs, max_rel, rel_l2) = (f64::NAN, f64::NAN, f64::NAN);
+        }
+        Self { elements, left_out, not_finite_in_both, not_finite_in_one, max_abs, max_rel, rel_l2 }
     }
 
     /// Whether the relative L2 error is at most `bound`; NaN is not.
@@ -126,6 +154,28 @@ mod tests {
                 assert!(comparison.rel_l2.is_nan() && comparison.max_abs.is_nan());
                 assert!(!comparison.is_within(f64::INFINITY));
             }
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_number_in_the_reference_too_is_agreement_and_only_there() {
+        let (nan, inf) = (f64::NAN, f64::INFINITY);
+        let expected = [nan, 3.0, inf, -4.0, -inf];
+        let same = Comparison::of(&expected, &expected);
+        assert_eq!((same.rel_l2, same.not_finite_in_both, same.not_finite_in_one), (0.0, 3, 0));
+        // What is finite is held to the bound as ever.
+        let off = Comparison::of(&[nan, 3.0, inf, -4.5, -inf], &expected);
+        assert_eq!((off.max_abs, off.rel_l2), (0.5, 0.1));
+        for wrong in [
+            [nan, nan, inf, -4.0, -inf],
+            [1.0, 3.0, inf, -4.0, -inf],
+            [nan, 3.0, nan, -4.0, -inf],
+            [nan, 3.0, -inf, -4.0, -inf],
+            [inf, 3.0, inf, -4.0, -inf],
+        ] {
+            let comparison = Comparison::of(&wrong, &expected);
+            assert!(!comparison.is_within(f64::INFINITY), "{wrong:?}");
+            assert_eq!(comparison.not_finite_in_one, 1, "{wrong:?}");
         }
     }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::compare::{Comparison, away_from_borders};
 use crate::device::{Device, DeviceError, Outputs, Prepared};
 use crate::workload::WorkloadError;
-use crate::{Case, HostTensors, case::Label};
+use crate::{Case, HostTensors, case::Label, memory};
 
 /// How large a verified problem may be.
 #[derive(Clone, Copy, Debug)]
@@ -169,7 +169,7 @@ pub fn verify_cases(
 /// Runs the given variants on a case and compares them with the reference.
 ///
 /// # Errors
-/// [`WorkloadError::Problem`]; what a device says is part of the report.
+/// [`WorkloadError::Problem`] and [`WorkloadError::Memory`]; what a device says is part of the report.
 pub fn verify_case(
     device: &dyn Device,
     case: &Case<'_>,
@@ -190,7 +190,11 @@ pub fn verify_case(
     if fitting.is_empty() {
         return Ok(report);
     }
-    let inputs = case.inputs(&problem);
+    memory::ensure_room(
+        format_args!("checking workload `{}`", case.workload.name),
+        memory::of_reference(&problem, true) + memory::of_inputs(&problem),
+    )?;
+    let inputs = case.inputs(&problem)?;
     let oracle = Oracle::new(&problem, &inputs, &fitting);
     for variant in fitting {
         let label = case.label(variant, &problem);

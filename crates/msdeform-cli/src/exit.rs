@@ -3,14 +3,17 @@
 use std::process::ExitCode;
 
 use msdeform_bench::{BenchError, DeviceError, WorkloadError};
+use msdeform_files::FileError;
 
 /// The codes, in the words of `--help`.
 pub const EXIT_CODES: &str = "Exit codes:
   0  done, and everything that was checked is within its bound
   1  a check failed: a variant is not within its bound of the f64 reference, or a comparison of
      records found something slower
-  2  usage: unknown option, workload, variant or file format
-  3  the device, the system or the data failed at run time";
+  2  usage: the command line has to change. An option, name, size or file that cannot be meant, a
+     size that is missing, an output that exists
+  3  the device, the system or the data failed: a file that cannot be read or written, tensors that
+     do not fit together, no memory";
 
 /// A check that ran and failed.
 #[derive(Debug, thiserror::Error)]
@@ -45,19 +48,26 @@ fn code(error: &anyhow::Error) -> u8 {
             return 2;
         }
         match cause.downcast_ref::<BenchError>() {
-            Some(BenchError::Workload(_)) => return 2,
+            Some(BenchError::Workload(error)) if is_usage(error) => return 2,
             Some(BenchError::Device(error)) if is_usage_of_device(error) => return 2,
             _ => {}
         }
-        if cause.downcast_ref().is_some_and(is_usage_of_device) {
+        if cause.downcast_ref().is_some_and(is_usage_of_device)
+            || cause.downcast_ref().is_some_and(is_usage_of_file)
+        {
             return 2;
         }
     }
     3
 }
 
-fn is_usage(_: &WorkloadError) -> bool {
-    true
+fn is_usage(error: &WorkloadError) -> bool {
+    !matches!(error, WorkloadError::Memory(_))
+}
+
+/// What is at the path cannot be meant; that it cannot be read or written is another matter.
+fn is_usage_of_file(error: &FileError) -> bool {
+    matches!(error, FileError::Exists { .. } | FileError::Folder { .. } | FileError::Special { .. })
 }
 
 fn is_usage_of_device(error: &DeviceError) -> bool {
@@ -65,7 +75,7 @@ fn is_usage_of_device(error: &DeviceError) -> bool {
         error,
         DeviceError::UnknownVariant { .. }
             | DeviceError::Unknown { .. }
-            | DeviceError::Threads { threads: 0, .. }
+            | DeviceError::ThreadCount { .. }
     )
 }
 

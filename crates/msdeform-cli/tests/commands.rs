@@ -43,6 +43,7 @@ fn help_is_as_reviewed() {
         "profile",
         "records",
         "report",
+        "run",
         "tune",
         "workloads",
     ];

@@ -8,11 +8,11 @@
 mod compiled;
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::Path;
 use std::sync::LazyLock;
 
 use msdeform::{DType, Mode, Problem};
+use msdeform_files::{Existing, FileError, read_text};
 use serde::{Deserialize, Serialize};
 
 use crate::driver::DeviceProps;
@@ -23,6 +23,9 @@ use crate::registry::REGISTRY;
 use crate::variants::{BackwardCall, Call, KnobChoices, Variant};
 
 pub use compiled::{CompiledLedger, CompiledVerification};
+
+/// The most that is read of a ledger: tens of thousands of entries.
+const LIMIT_BYTES: u64 = 16 << 20;
 
 /// What was verified: one variant with one value format.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -92,13 +95,8 @@ struct Line {
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
     /// The file.
-    #[error("cannot access the ledger {path}: {source}")]
-    Io {
-        /// Its path.
-        path: String,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    #[error("cannot access the ledger: {0}")]
+    File(#[from] FileError),
     /// Its contents.
     #[error("the ledger {path} is damaged: {source}; verify again on a GPU to rewrite it")]
     Format {
@@ -115,15 +113,19 @@ impl Ledger {
     /// # Errors
     /// [`LedgerError`] with the path.
     pub fn read(path: &Path) -> Result<Self, LedgerError> {
-        let name = || path.display().to_string();
-        let text = match std::fs::read_to_string(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(Self::default());
-            }
-            text => text.map_err(|source| LedgerError::Io { path: name(), source })?,
-        };
-        let Document { variants, compiled } = serde_json::from_str(&text)
-            .map_err(|source| LedgerError::Format { path: name(), source })?;
+        match read_text(path, LIMIT_BYTES) {
+            Err(error) if error.is_not_found() => Ok(Self::default()),
+            text => Self::parse(&text?)
+                .map_err(|source| LedgerError::Format { path: path.display().to_string(), source }),
+        }
+    }
+
+    /// A ledger from the text of its file.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
+        let Document { variants, compiled } = serde_json::from_str(text)?;
         let entries = variants.into_iter().map(|line| (line.subject, line.verification));
         Ok(Self { entries: entries.collect(), compiled: CompiledLedger::new(compiled) })
     }
@@ -144,16 +146,9 @@ impl Ledger {
         };
         let variants = list(variants.collect())?;
         let compiled = list(self.compiled.lines().map(serde_json::to_string).collect())?;
-        let text = format!("{{\"variants\": {variants},\n\"compiled\": {compiled}}}");
-        let write = || -> std::io::Result<()> {
-            let folder = path.parent().unwrap_or(Path::new("."));
-            std::fs::create_dir_all(folder)?;
-            let mut file = tempfile::NamedTempFile::new_in(folder)?;
-            writeln!(file, "{text}")?;
-            file.persist(path)?;
-            Ok(())
-        };
-        write().map_err(|source| LedgerError::Io { path: name(), source })
+        let text = format!("{{\"variants\": {variants},\n\"compiled\": {compiled}}}\n");
+        msdeform_files::write(path, text.as_bytes(), Existing::Replace)?;
+        Ok(())
     }
 
     /// Notes a verification, instead of an earlier one of the same subject.

@@ -302,7 +302,8 @@ mod tests {
 
     #[test]
     fn an_axis_past_31_bits_is_refused_and_not_truncated() {
-        let problem = Problem::builder().queries(1 << 31).points(0).build().unwrap();
+        let problem =
+            Problem::builder().queries(1 << 31).levels::<i64>([]).points(0).build().unwrap();
         let strides = ValueStrides::packed(&problem);
         let error = CallShape::of(&problem, strides).unwrap_err();
         assert!(matches!(error, msdeform::Error::TooLarge { tensor: "output" }));

@@ -157,7 +157,8 @@ mod tests {
 
     #[test]
     fn strides_that_make_no_sense_are_refused() {
-        let problem = Problem::builder().batch(3).channels(8).levels([(4, 4)]).build().unwrap();
+        let problem =
+            Problem::builder().batch(3).channels(8).queries(0).levels([(4, 4)]).build().unwrap();
         let packed = ValueStrides::packed(&problem);
         assert!(packed.check(&problem).is_ok());
         assert!(ValueStrides { batch: 0, ..packed }.check(&problem).is_ok(), "an expanded batch");

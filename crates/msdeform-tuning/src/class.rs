@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn the_mode_is_the_backwards_alone() {
-        let problem = Problem::builder().levels([(4, 4)]).build().unwrap();
+        let problem = Problem::builder().queries(0).levels([(4, 4)]).build().unwrap();
         let mode = |direction| CallClass::of(&problem, direction, Mode::Deterministic, None).mode;
         assert_eq!(mode(Direction::Forward), "fast");
         assert_eq!(mode(Direction::Backward), "deterministic");

@@ -1,15 +1,18 @@
 //! The file: what is in it, where it lies, and when it is not used.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use msdeform_files::{Existing, FileError, read_text};
 use serde::{Deserialize, Serialize};
 
 use crate::CallClass;
 
 /// Version of the format.
 pub const SCHEMA: u32 = 1;
+
+/// The most that is read of a tuning file: tens of thousands of entries.
+pub const LIMIT_BYTES: u64 = 16 << 20;
 
 /// Names a tuning file instead of the user's; `off`, or nothing, means none.
 pub const TUNING_VARIABLE: &str = "MSDEFORM_TUNING";
@@ -255,10 +258,19 @@ impl TuningFile {
     /// # Errors
     /// Why it must not be used.
     pub fn read(path: &Path, here: &Origin) -> Result<Self, Ignored> {
-        let text = std::fs::read_to_string(path).map_err(|e| Ignored::Unreadable(e.to_string()))?;
+        let text =
+            read_text(path, LIMIT_BYTES).map_err(|error| Ignored::Unreadable(error.to_string()))?;
+        Self::parse(&text, here)
+    }
+
+    /// The same from the text of a file.
+    ///
+    /// # Errors
+    /// Why it must not be used.
+    pub fn parse(text: &str, here: &Origin) -> Result<Self, Ignored> {
         // The version first: another format need not parse as this one.
         let raw: serde_json::Value =
-            serde_json::from_str(&text).map_err(|error| Ignored::Damaged(error.to_string()))?;
+            serde_json::from_str(text).map_err(|error| Ignored::Damaged(error.to_string()))?;
         match raw.get("schema").and_then(serde_json::Value::as_u64) {
             Some(found) if found == u64::from(SCHEMA) => {}
             Some(other) => return Err(Ignored::Schema(other)),
@@ -279,18 +291,14 @@ impl TuningFile {
     /// Writes it, whole or not at all.
     ///
     /// # Errors
-    /// What the system says.
-    pub fn write(&self, path: &Path) -> std::io::Result<()> {
-        let folder = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        std::fs::create_dir_all(folder)?;
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        writeln!(file, "{}", serde_json::to_string_pretty(self)?)?;
-        file.as_file().sync_all()?;
-        file.persist(path)?;
-        Ok(())
+    /// [`FileError`] naming the file.
+    pub fn write(&self, path: &Path) -> Result<(), FileError> {
+        let json = serde_json::to_string_pretty(self).map_err(|error| FileError::Io {
+            action: "write",
+            path: path.to_owned(),
+            source: error.into(),
+        })?;
+        msdeform_files::write(path, (json + "\n").as_bytes(), Existing::Replace)
     }
 }
 

@@ -10,5 +10,6 @@ mod file;
 
 pub use class::{CallClass, SIZE_FACTOR};
 pub use file::{
-    Contender, Entry, Ignored, Origin, SCHEMA, Source, TUNING_VARIABLE, Tuning, TuningFile, slug,
+    Contender, Entry, Ignored, LIMIT_BYTES, Origin, SCHEMA, Source, TUNING_VARIABLE, Tuning,
+    TuningFile, slug,
 };

@@ -165,6 +165,26 @@ pub enum Error {
         /// The id as given.
         id: String,
     },
+    /// The system gives no memory.
+    #[error(
+        "there is no memory for {what} ({bytes} bytes); use a smaller problem or fewer threads"
+    )]
+    NoMemory {
+        /// What it is for.
+        what: &'static str,
+        /// How much was asked for.
+        bytes: usize,
+    },
+    /// A size that has no default was not given.
+    #[error("a problem needs its {what}: call `{call}`, with {none} if there are none")]
+    Missing {
+        /// What was not given.
+        what: &'static str,
+        /// How it is given.
+        call: &'static str,
+        /// How to say that there are none.
+        none: &'static str,
+    },
     /// The worker threads could not be started.
     #[error("cannot start {threads} worker threads: {reason}; ask for fewer")]
     Threads {

@@ -71,7 +71,8 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Starts a description: one batch, one head, one channel, no queries, no levels, `f32`.
+    /// Starts a description: one batch, one head, one channel, one point on every level, `f32`. Queries and levels must
+    /// be given, and may be given as none.
     #[must_use]
     pub fn builder() -> ProblemBuilder {
         ProblemBuilder::default()
@@ -84,8 +85,8 @@ impl Problem {
             batch: self.batch,
             heads: self.heads,
             channels: self.channels,
-            queries: self.queries,
-            levels: self.levels.iter().map(|l| (l.height as i128, l.width as i128)).collect(),
+            queries: Some(self.queries),
+            levels: Some(self.levels.iter().map(|l| (l.height as i128, l.width as i128)).collect()),
             starts: Some(self.levels.iter().map(|l| l.start as i128).collect()),
             spatial: Some(self.spatial),
             points: Points::PerLevel(self.points.clone()),
@@ -276,8 +277,8 @@ pub struct ProblemBuilder {
     batch: usize,
     heads: usize,
     channels: usize,
-    queries: usize,
-    levels: Vec<(i128, i128)>,
+    queries: Option<usize>,
+    levels: Option<Vec<(i128, i128)>>,
     starts: Option<Vec<i128>>,
     spatial: Option<usize>,
     points: Points,
@@ -292,8 +293,8 @@ impl Default for ProblemBuilder {
             batch: 1,
             heads: 1,
             channels: 1,
-            queries: 0,
-            levels: Vec::new(),
+            queries: None,
+            levels: None,
             starts: None,
             spatial: None,
             points: Points::Same(1),
@@ -326,18 +327,18 @@ impl ProblemBuilder {
         self
     }
 
-    /// Queries of one image, `Lq`.
+    /// Queries of one image, `Lq`. Must be given: a call that computes nothing is one that says so.
     #[must_use]
     pub fn queries(mut self, queries: usize) -> Self {
-        self.queries = queries;
+        self.queries = Some(queries);
         self
     }
 
     /// Height and width of every level. Any integer type, so that the `i64` tensors of PyTorch can
-    /// be passed on as they are; negative sizes are refused when building.
+    /// be passed on as they are; negative sizes are refused when building. Must be given.
     #[must_use]
     pub fn levels<T: Into<i128>>(mut self, sizes: impl IntoIterator<Item = (T, T)>) -> Self {
-        self.levels = sizes.into_iter().map(|(h, w)| (h.into(), w.into())).collect();
+        self.levels = Some(sizes.into_iter().map(|(h, w)| (h.into(), w.into())).collect());
         self
     }
 
@@ -402,15 +403,25 @@ impl ProblemBuilder {
     /// Checks everything and returns the description.
     ///
     /// # Errors
-    /// Lists of different lengths, levels without pixels, that overlap or pass the end of the value
+    /// No queries or no levels given, lists of different lengths, levels without pixels, that overlap or pass the end of the value
     /// tensor, negative numbers, and tensors too large to address.
     pub fn build(self) -> Result<Problem, Error> {
+        let sizes = self.levels.ok_or(Error::Missing {
+            what: "levels",
+            call: ".levels([(height, width), ...])",
+            none: "an empty list",
+        })?;
+        let queries = self.queries.ok_or(Error::Missing {
+            what: "queries",
+            call: ".queries(count)",
+            none: "0",
+        })?;
         let points = match self.points {
-            Points::Same(points) => vec![points; self.levels.len()],
+            Points::Same(points) => vec![points; sizes.len()],
             Points::PerLevel(points) => points,
         };
-        check_level_count("points", self.levels.len(), points.len())?;
-        let levels = place_levels(&self.levels, self.starts.as_deref(), self.layout)?;
+        check_level_count("points", sizes.len(), points.len())?;
+        let levels = place_levels(&sizes, self.starts.as_deref(), self.layout)?;
         let end = check_overlap(&levels, self.layout)?;
         let spatial = self.spatial.unwrap_or(end);
         for (index, level) in levels.iter().enumerate() {
@@ -434,7 +445,7 @@ impl ProblemBuilder {
             batch: self.batch,
             heads: self.heads,
             channels: self.channels,
-            queries: self.queries,
+            queries,
             levels,
             points,
             point_offsets,
@@ -535,7 +546,8 @@ mod tests {
     use super::*;
 
     fn four_levels() -> ProblemBuilder {
-        Problem::builder().heads(8).channels(32).levels([(92, 160), (46, 80), (23, 40), (12, 20)])
+        let levels = [(92, 160), (46, 80), (23, 40), (12, 20)];
+        Problem::builder().heads(8).channels(32).queries(1).levels(levels)
     }
 
     #[test]
@@ -556,10 +568,23 @@ mod tests {
             four_levels().heads(0).queries(3),
             four_levels().channels(0).queries(3),
             four_levels().points(0).queries(3),
-            Problem::builder().queries(5),
-            Problem::builder().levels([(1, 1)]).channels(33),
+            Problem::builder().queries(5).levels::<i64>([]),
+            Problem::builder().queries(0).levels([(1, 1)]).channels(33),
         ] {
             builder.build().unwrap();
+        }
+    }
+
+    #[test]
+    fn queries_and_levels_that_were_forgotten_are_asked_for() {
+        for (builder, what, call) in [
+            (Problem::builder().levels([(2, 2)]), "queries", ".queries(count)"),
+            (Problem::builder().queries(3), "levels", ".levels([(height, width), ...])"),
+            (Problem::builder(), "levels", ".levels("),
+        ] {
+            let error = builder.build().unwrap_err();
+            assert!(matches!(error, Error::Missing { what: found, .. } if found == what));
+            assert!(error.to_string().contains(call), "{error}");
         }
     }
 
@@ -582,22 +607,22 @@ mod tests {
             (four_levels().level_starts([0, 14720]), |e| {
                 matches!(e, LevelCount { list: "level_start_index", levels: 4, found: 2 })
             }),
-            (Problem::builder().levels([(4, 4), (0, 4)]), |e| {
+            (Problem::builder().queries(1).levels([(4, 4), (0, 4)]), |e| {
                 matches!(e, LevelSize { level: 1, height: 0, width: 4 })
             }),
-            (Problem::builder().levels([(4i64, -4i64)]), |e| {
+            (Problem::builder().queries(1).levels([(4i64, -4i64)]), |e| {
                 matches!(e, LevelSize { level: 0, width: -4, .. })
             }),
-            (Problem::builder().levels([(2, 2)]).level_starts([-1]), |e| {
+            (Problem::builder().queries(1).levels([(2, 2)]).level_starts([-1]), |e| {
                 matches!(e, Negative { value: -1, .. })
             }),
-            (Problem::builder().levels([(4, 4), (2, 2)]).level_starts([2, 0]), |e| {
+            (Problem::builder().queries(1).levels([(4, 4), (2, 2)]).level_starts([2, 0]), |e| {
                 matches!(e, LevelOverlap { first: 1, second: 0, first_end: 4, .. })
             }),
-            (Problem::builder().levels([(4, 4)]).spatial(15), |e| {
+            (Problem::builder().queries(1).levels([(4, 4)]).spatial(15), |e| {
                 matches!(e, LevelPastEnd { level: 0, end: 16, spatial: 15, .. })
             }),
-            (Problem::builder().levels([(1i64 << 40, 1i64 << 40)]), |e| {
+            (Problem::builder().queries(1).levels([(1i64 << 40, 1i64 << 40)]), |e| {
                 matches!(e, TooLarge { tensor: "value" })
             }),
             (four_levels().batch(usize::MAX), |e| matches!(e, TooLarge { tensor: "value" })),
@@ -616,6 +641,7 @@ mod tests {
     #[test]
     fn levels_may_come_in_any_order_and_leave_gaps() {
         let problem = Problem::builder()
+            .queries(1)
             .levels([(2, 2), (4, 4)])
             .level_starts([20, 1])
             .spatial(30)

@@ -266,6 +266,11 @@ fn what_a_plan_cannot_do_it_refuses() {
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
     let error = refused(decoder(), CpuOptions { threads: Some(0), ..default });
     assert!(matches!(error, Error::Threads { threads: 0, .. }), "{error}");
+    for threads in [100_000, usize::MAX] {
+        let error = refused(decoder(), CpuOptions { threads: Some(threads), isa: None });
+        assert!(matches!(error, Error::Threads { .. }), "{error}");
+        assert!(error.to_string().contains("at most"), "{error}");
+    }
     for isa in Isa::ALL.into_iter().filter(|isa| !isa.is_available()) {
         let error = refused(decoder(), CpuOptions { isa: Some(isa), ..default });
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");
@@ -357,4 +362,21 @@ fn the_reference_agrees_on_the_test_problems_having_something_to_compare() {
         let output = reference::forward(&case.problem, &value, &locations, &case.weights.to_f64());
         assert!(output.iter().filter(|&&x| x != 0.0).count() > output.len() / 2);
     }
+}
+
+/// Points are declared, and take no memory where there is no query to have them.
+#[test]
+fn any_number_of_points_of_no_queries_is_a_plan_and_of_some_an_error() {
+    let one_thread = CpuOptions { threads: Some(1), isa: None };
+    let none = Problem::builder().queries(0).levels([(2, 2)]).points(1 << 56).build().unwrap();
+    let mut plan = CpuPlan::new(&none, &one_thread).unwrap();
+    let (value, nothing, mut output) = (vec![1f32; 4], Vec::<f32>::new(), Vec::<f32>::new());
+    plan.forward(&value, &nothing, &nothing, &mut output).unwrap();
+    let mut grad_value = vec![f32::NAN; 4];
+    let gradients = GradientsMut::new().value(&mut grad_value);
+    plan.backward(&value, &nothing, &nothing, &nothing, gradients).unwrap();
+    assert_eq!(grad_value, [0.0; 4]);
+    let some = none.to_builder().queries(1).build().unwrap();
+    let error = CpuPlan::new(&some, &one_thread).unwrap_err();
+    assert!(matches!(error, Error::NoMemory { .. }), "{error}");
 }

@@ -125,7 +125,7 @@ impl Analysis {
         let problem = case.problem()?;
         let one_image = problem.to_builder().batch(problem.batch().min(1)).build();
         let one_image = one_image.unwrap_or_else(|_| problem.clone());
-        let footprints = footprints(case.workload, &one_image, &case.inputs(&one_image));
+        let footprints = footprints(case.workload, &one_image, &case.inputs(&one_image)?);
         let analyse = |direction: &Direction| {
             Self::in_direction(case, &problem, *direction, footprints.clone(), profile, figures)
         };

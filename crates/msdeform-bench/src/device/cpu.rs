@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use msdeform::cpu::{CpuOptions, CpuPlan, CpuVariant, GradientsMut, Isa, variants};
+use msdeform::cpu::{CpuOptions, CpuPlan, CpuVariant, GradientsMut, Isa, max_threads, variants};
 use msdeform::{Direction, Mode, Problem, VariantSpec};
 use msdeform_tuning::{CallClass, Origin, Source, Tuning};
 
@@ -55,12 +55,12 @@ impl CpuDevice {
     /// Finds out what the processor is.
     ///
     /// # Errors
-    /// [`DeviceError::Threads`] for zero threads.
+    /// [`DeviceError::ThreadCount`] for no threads or too many.
     pub fn new(options: DeviceOptions) -> Result<Self, DeviceError> {
         let processor = Processor::detect();
         let threads = options.threads.unwrap_or(processor.logical_cores);
-        if threads == 0 {
-            return Err(DeviceError::Threads { threads, reason: "at least one is needed".into() });
+        if !(1..=max_threads()).contains(&threads) {
+            return Err(DeviceError::ThreadCount { threads, most: max_threads() });
         }
         let (slug, name) = (processor.slug(), processor.name());
         let source =

@@ -91,6 +91,16 @@ pub enum DeviceError {
         /// The variant.
         variant: String,
     },
+    /// A number of threads that cannot be meant.
+    #[error(
+        "cannot run on {threads} threads: at least one is needed, and at most {most} are started"
+    )]
+    ThreadCount {
+        /// Threads asked for.
+        threads: usize,
+        /// The most that are started.
+        most: usize,
+    },
     /// Worker threads could not be started.
     #[error("cannot start {threads} threads: {reason}")]
     Threads {

@@ -1,10 +1,10 @@
 //! Records on disk: `records/<device>/<date>-<revision>/{record.json, summary.md}`.
 
 use std::fs;
-use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use msdeform_files::{Existing, FolderInTheMaking, read_text};
 use serde::de::DeserializeOwned;
 
 use super::{Record, RecordError, SCHEMA, summary};
@@ -12,6 +12,8 @@ use super::{Record, RecordError, SCHEMA, summary};
 const FILE: &str = "record.json";
 const SUMMARY: &str = "summary.md";
 const MOST_PER_DAY: u32 = 1000;
+/// The most that is read of one record; the largest so far has 3 MB.
+const LIMIT_BYTES: u64 = 256 << 20;
 
 fn failed<'a>(
     action: &'static str,
@@ -86,57 +88,25 @@ fn to_json(record: &Record) -> Result<String, RecordError> {
 /// [`RecordError::Io`] naming the file or folder.
 pub fn write(record: &Record, root: &Path) -> Result<PathBuf, RecordError> {
     let device_folder = root.join(&record.device.slug);
-    fs::create_dir_all(&device_folder).map_err(failed("create", &device_folder))?;
-    let pending = tempfile::Builder::new()
-        .prefix(".pending-")
-        .tempdir_in(&device_folder)
-        .map_err(failed("create a folder in", &device_folder))?;
-    write_synced(&pending.path().join(FILE), &to_json(record)?)?;
-    write_synced(&pending.path().join(SUMMARY), &summary(record))?;
-    make_readable(pending.path(), 0o755)?;
+    let mut pending = FolderInTheMaking::new(&device_folder)?;
+    // A run that was killed left its temporaries in its own record.
+    for earlier in folders(&device_folder)? {
+        msdeform_files::sweep(&earlier);
+    }
+    pending.add(FILE, to_json(record)?.as_bytes())?;
+    pending.add(SUMMARY, summary(record).as_bytes())?;
 
     let date = record.date.get(..10).unwrap_or(&record.date);
     let name = format!("{date}-{}", record.provenance.revision());
     for number in 1..MOST_PER_DAY {
         let suffix = if number == 1 { String::new() } else { format!("-{number}") };
         let target = device_folder.join(format!("{name}{suffix}"));
-        // Renaming onto an empty folder succeeds on Unix: look first.
-        if target.exists() {
-            continue;
-        }
-        match fs::rename(pending.path(), &target) {
-            Ok(()) => {
-                // It is no longer where the guard would remove it.
-                let _gone = pending.keep();
-                return Ok(target);
-            }
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty
-                ) => {}
-            Err(error) => return Err(failed("create", &target)(error)),
-        }
+        pending = match pending.place(&target)? {
+            None => return Ok(target),
+            Some(pending) => pending,
+        };
     }
     Err(RecordError::NoFreeName { path: device_folder })
-}
-
-fn write_synced(path: &Path, text: &str) -> Result<(), RecordError> {
-    let mut file = fs::File::create(path).map_err(failed("create", path))?;
-    file.write_all(text.as_bytes()).map_err(failed("write", path))?;
-    file.sync_all().map_err(failed("write", path))
-}
-
-/// Temporary files and folders are private; records are not.
-fn make_readable(path: &Path, mode: u32) -> Result<(), RecordError> {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        fs::set_permissions(path, fs::Permissions::from_mode(mode))
-            .map_err(failed("change the permissions of", path))?;
-    }
-    let _ = (path, mode);
-    Ok(())
 }
 
 /// Puts every list of numbers on one line: a record is read by people and compared by diff.
@@ -246,22 +216,22 @@ pub(crate) fn run_files(device: &Path, name: &str) -> Result<Vec<PathBuf>, Recor
 
 /// Writes a file in place of an older one, whole or not at all.
 pub(crate) fn replace_file(path: &Path, text: &str) -> Result<(), RecordError> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder).map_err(failed("create", folder))?;
-    let mut pending =
-        tempfile::NamedTempFile::new_in(folder).map_err(failed("create a file in", folder))?;
-    pending.write_all(text.as_bytes()).map_err(failed("write", path))?;
-    pending.as_file().sync_all().map_err(failed("write", path))?;
-    make_readable(pending.path(), 0o644)?;
-    pending.persist(path).map(drop).map_err(|error| failed("write", path)(error.error))
+    Ok(msdeform_files::write(path, text.as_bytes(), Existing::Replace)?)
 }
 
 /// Reads a file of this version.
 pub(crate) fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
-    let text = fs::read_to_string(path).map_err(failed("read", path))?;
+    parse(&read_text(path, LIMIT_BYTES)?, path)
+}
+
+/// A record, a profile or whatever else lies among the records, from the text of its file; `path` is for messages.
+///
+/// # Errors
+/// [`RecordError::Parse`] and [`RecordError::Schema`].
+pub fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, RecordError> {
     let parse = |source| RecordError::Parse { path: path.to_owned(), source };
     // The version first: another format need not parse as this one.
-    let raw: serde_json::Value = serde_json::from_str(&text).map_err(parse)?;
+    let raw: serde_json::Value = serde_json::from_str(text).map_err(parse)?;
     let found = raw.get("schema").and_then(serde_json::Value::as_u64).unwrap_or(0);
     if found != u64::from(SCHEMA) {
         let found = u32::try_from(found).unwrap_or(u32::MAX);

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub use environment::Environment;
 pub use figures::{Figure, newest};
 pub use folder::{
-    RecordFolder, default_folder, find_checkout, load_all, load_committed, load_one, write,
+    RecordFolder, default_folder, find_checkout, load_all, load_committed, load_one, parse, write,
 };
 pub(crate) use folder::{device_files, read_file, replace_file, run_files};
 pub use provenance::Provenance;
@@ -41,6 +41,9 @@ pub enum RecordError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A file that is too large, no file, or that the system does not give or take.
+    #[error(transparent)]
+    File(#[from] msdeform_files::FileError),
     /// A file that is not a record.
     #[error("{} is not a record: {source}", path.display())]
     Parse {

@@ -126,7 +126,7 @@ impl Inputs {
     /// [`WorkloadError`] if the case makes no problem.
     pub fn of(case: &Case<'_>) -> Result<Self, WorkloadError> {
         let (problem, verified) = (case.problem()?, Limits::default().shrink(case)?);
-        let (whole, part) = (case.inputs(&problem), case.inputs(&verified));
+        let (whole, part) = (case.inputs(&problem)?, case.inputs(&verified)?);
         Ok(Self { problem, whole, verified, part })
     }
 }

@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 pub use builtin::{all, by_tag, find, table_position};
 pub use locations::Locations;
 
+/// The most that is read of a workload file.
+pub const LIMIT_BYTES: u64 = 1 << 20;
+
 /// What is wrong with a workload, by name or by file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -30,13 +33,8 @@ pub enum WorkloadError {
         known: Vec<&'static str>,
     },
     /// A file that cannot be read.
-    #[error("cannot read workload file {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    #[error("cannot read the workload file {0}")]
+    Read(#[from] msdeform_files::FileError),
     /// A file that is not a workload.
     #[error("workload file {}: {message}", path.display())]
     Parse {
@@ -45,6 +43,9 @@ pub enum WorkloadError {
         /// What is wrong, with line and column where known.
         message: String,
     },
+    /// Sizes past the memory that is free.
+    #[error(transparent)]
+    Memory(#[from] crate::MemoryError),
     /// Sizes that do not make a problem.
     #[error("workload `{name}`: {source}")]
     Problem {
@@ -192,9 +193,7 @@ impl Workload {
     /// # Errors
     /// [`WorkloadError::Read`], and those of [`Workload::parse`].
     pub fn load(path: &Path) -> Result<Self, WorkloadError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| WorkloadError::Read { path: path.to_owned(), source })?;
-        Self::parse(&text, path)
+        Self::parse(&msdeform_files::read_text(path, LIMIT_BYTES)?, path)
     }
 
     /// A built-in workload by name, or one from a file if `name` looks like a path.

@@ -9,6 +9,7 @@ use msdeform_bench::analyze::roofline_svg;
 use msdeform_bench::overview::{three_digits, time};
 use msdeform_bench::record;
 use msdeform_bench::{Analysis, Breadth, Profile};
+use msdeform_files::Existing;
 
 use crate::args::{GridArgs, RecordDirArgs, standard_workloads};
 use crate::exit::Usage;
@@ -53,8 +54,8 @@ pub fn run(args: &AnalyzeArgs) -> anyhow::Result<()> {
         }
     }
     if let (Some(path), Some(first)) = (&args.svg, analyses.first()) {
-        std::fs::write(path, roofline_svg(first, profile))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        let picture = roofline_svg(first, profile);
+        msdeform_files::write(path, picture.as_bytes(), Existing::Replace)?;
         eprintln!("roofline: {}", path.display());
     }
     if args.json {

@@ -38,14 +38,16 @@ pub struct ProfileArgs {
     json: bool,
 }
 
+/// The most that is read of a table of counters.
+const LIMIT_CSV_BYTES: u64 = 256 << 20;
+
 /// Launches of a variant that are profiled, at most: the four runs of a shortest `bench`, of ten kernels each.
 const LAUNCHES: usize = 40;
 
 /// Profiles and prints.
 pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
     if let Some(path) = &args.csv {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read {}", path.display()))?;
+        let text = msdeform_files::read_text(path, LIMIT_CSV_BYTES)?;
         let kernels = counters::parse(&text)
             .map_err(|reason| Usage(format!("{} holds no counters: {reason}", path.display())))?;
         return if args.json { print_json(&kernels) } else { print(&table(&kernels)) };

@@ -8,6 +8,7 @@ use msdeform_bench::counters::CounterFile;
 use msdeform_bench::overview::time;
 use msdeform_bench::report::{self, Change, Comparison, Page, Verdict, name_of};
 use msdeform_bench::{Profile, Record, record};
+use msdeform_files::Existing;
 
 use crate::args::RecordDirArgs;
 use crate::exit::{CheckFailed, Usage};
@@ -97,7 +98,7 @@ fn device(records: &[Record], named: Option<&str>) -> anyhow::Result<String> {
 }
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    msdeform_files::write(path, text.as_bytes(), Existing::Replace)?;
     eprintln!("wrote {}", path.display());
     Ok(())
 }

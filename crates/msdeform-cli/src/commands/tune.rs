@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use clap::Args;
 use msdeform::{Direction, Problem, VariantSpec};
 use msdeform_bench::case::Label;
@@ -14,6 +13,7 @@ use msdeform_bench::tune::{
     Finalist, Inputs, Share, TuneRecord, TunedCase, Unfinished, compile_ahead, tune_case,
 };
 use msdeform_bench::{BenchError, Breadth, Case, Device, DeviceError};
+use msdeform_files::Place;
 use msdeform_tuning::{Source, TuningFile};
 use serde::Serialize;
 
@@ -96,6 +96,8 @@ pub fn run(args: &TuneArgs) -> anyhow::Result<()> {
         print(&heading(device.as_ref(), None))?;
     }
 
+    // What cannot be written is refused before the search, not after.
+    let mut found = Found::new(args, device.as_ref(), &jobs)?;
     let start = Instant::now();
     let calls: Vec<(Problem, Direction)> = jobs
         .iter()
@@ -105,7 +107,6 @@ pub fn run(args: &TuneArgs) -> anyhow::Result<()> {
     compile(device.as_ref(), &calls, &variants, start + ahead);
 
     let bar = progress(jobs.len(), "tuning");
-    let mut found = Found::new(args, device.as_ref(), &jobs)?;
     let mut drawn: Option<(&Case<'_>, Inputs)> = None;
     for (index, (case, direction)) in jobs.iter().enumerate() {
         let left = (args.seconds - start.elapsed().as_secs_f64()).max(0.0);
@@ -177,7 +178,10 @@ impl<'a> Found<'a> {
             None
         } else {
             let path = target(args, device)?;
-            let file = known(&path, device);
+            let file = match Place::of(&path)? {
+                Place::Stream(_) => TuningFile::new(device.origin()),
+                Place::Free(_) | Place::File(_) => known(&path, device),
+            };
             Some((path, file))
         };
         let record = TuneRecord::new(device, Vec::new(), Vec::new());
@@ -221,7 +225,10 @@ impl<'a> Found<'a> {
     fn write(&mut self) -> anyhow::Result<()> {
         if let (Some((path, file)), Some(tuned)) = (&mut self.file, self.record.cases.last()) {
             file.insert(tuned.entry());
-            file.write(path).with_context(|| format!("cannot write {}", path.display()))?;
+            // A reader of a stream wants one file, the last.
+            if !matches!(Place::of(path)?, Place::Stream(_)) || self.ahead.is_empty() {
+                file.write(path)?;
+            }
         }
         if self.wants_record() {
             let mut record = self.record.clone();

@@ -114,6 +114,7 @@ fn runs_on(device: &dyn Device, spec: &VariantSpec) -> bool {
     Problem::builder()
         .heads(8)
         .channels(32)
+        .queries(1)
         .levels([(8, 8)])
         .dtype(dtype)
         .layout(layout)

@@ -2,12 +2,14 @@
 
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use half::{bf16, f16};
 use msdeform::{DType, Direction, Problem, VariantSpec, reference};
 use msdeform_bench::device::{Device, Outputs};
 use msdeform_bench::verify::{Oracle, TensorCheck};
-use msdeform_bench::{Buffer, HostTensors};
+use msdeform_bench::{Buffer, HostTensors, memory};
+
+use crate::exit::Usage;
 
 use super::decode::Call;
 use super::sizes::Described;
@@ -22,6 +24,22 @@ pub struct Request<'a> {
     pub variants: &'a [String],
     pub backward: bool,
     pub check: bool,
+}
+
+impl Request<'_> {
+    /// What computing a call takes beside its files, at most.
+    pub fn memory_bytes(&self, problem: &Problem) -> u128 {
+        let outputs = memory::of_outputs(problem, self.backward);
+        // Results are kept where they are computed, read from there, put into bytes and those into files.
+        let device = memory::of_inputs(problem) + 4 * outputs;
+        let by_reference =
+            problem.dtype() == DType::F64 || self.variants.iter().any(|id| id == REFERENCE);
+        if self.check || by_reference {
+            device + memory::of_reference(problem, self.backward)
+        } else {
+            device
+        }
+    }
 }
 
 /// One direction, done.
@@ -98,8 +116,10 @@ pub fn compute(device: &dyn Device, call: &Call, request: &Request<'_>) -> Resul
     let by_reference = choices.iter().any(|choice| matches!(choice, Choice::Reference));
     ensure!(
         !(request.check && by_reference),
-        "--check compares with the reference, and the reference is what computes here{}",
-        if problem.dtype() == DType::F64 { " (nothing else computes f64)" } else { "" }
+        Usage(format!(
+            "--check compares with the reference, and the reference is what computes here{}",
+            if problem.dtype() == DType::F64 { " (nothing else computes f64)" } else { "" }
+        ))
     );
 
     let mut passes = Vec::new();
@@ -144,15 +164,17 @@ fn choose(
     let known = device.variants();
     let mut chosen = vec![None; directions.len()];
     for id in asked.iter().filter(|id| *id != REFERENCE) {
-        let spec = known.iter().copied().find(|spec| spec.id == id).with_context(|| {
+        let spec = known.iter().copied().find(|spec| spec.id == id).ok_or_else(|| {
             let ids: Vec<&str> = known.iter().map(|spec| spec.id).chain([REFERENCE]).collect();
-            format!("device {} has no variant `{id}`; it has: {}", device.id(), ids.join(", "))
+            let ids = ids.join(", ");
+            Usage(format!("device {} has no variant `{id}`; it has: {ids}", device.id()))
         })?;
         let slot = directions.iter().position(|&direction| direction == spec.direction);
-        let slot = slot.with_context(|| {
-            format!("variant `{id}` computes the {}; ask for it with --backward", spec.direction)
+        let slot = slot.ok_or_else(|| {
+            let direction = spec.direction;
+            Usage(format!("variant `{id}` computes the {direction}; ask for it with --backward"))
         })?;
-        ensure!(chosen[slot].is_none(), "two variants for the {}", spec.direction);
+        ensure!(chosen[slot].is_none(), Usage(format!("two variants for the {}", spec.direction)));
         device.supports(spec, problem)?;
         chosen[slot] = Some(Choice::Variant(spec));
     }

@@ -6,7 +6,7 @@ use msdeform::{DType, Element};
 use msdeform_bench::{Buffer, HostTensors};
 
 use super::formats::{Tensor, Tensors, names};
-use super::sizes::{self, Described, SizeArgs};
+use super::sizes::{self, Described};
 
 /// A call with all of its inputs in memory.
 #[derive(Debug)]
@@ -17,9 +17,8 @@ pub struct Call {
 }
 
 impl Call {
-    /// Describes the call and decodes its tensors; `grad_output` only where a backward needs it.
-    pub fn load(tensors: &Tensors<'_>, args: &SizeArgs, backward: bool) -> Result<Self> {
-        let described = sizes::describe(tensors, args)?;
+    /// Decodes the tensors of a call; `grad_output` only where a backward needs it.
+    pub fn load(described: Described, tensors: &Tensors<'_>, backward: bool) -> Result<Self> {
         let problem = &described.problem;
         let (dtype, sampling) = (problem.dtype(), problem.sampling_dtype());
         let value =

@@ -6,8 +6,8 @@ use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::decode::Call;
-use super::formats::{Input, Kind, Stored, names, npy};
+use super::formats::{Kind, Stored, npy};
+use super::fuzzing::load_call;
 use super::sizes::SizeArgs;
 
 /// Mostly small, sometimes past all memory.
@@ -55,18 +55,6 @@ fn integers() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|numbers| numbers.into_iter().flat_map(i64::to_le_bytes).collect())
 }
 
-/// Loads a call from files in the order of [`names::ALL`]; what is loaded has the right sizes.
-fn load(kind: Kind, files: Vec<Vec<u8>>, args: &SizeArgs, backward: bool) {
-    let input = Input::in_memory(kind, names::ALL.into_iter().zip(files).collect());
-    let Ok(tensors) = input.tensors() else { return };
-    if let Ok(Call { described, inputs }) = Call::load(&tensors, args, backward) {
-        assert_eq!(inputs.value.len(), described.problem.value_len());
-        assert_eq!(inputs.locations.len(), described.problem.locations_len());
-        assert_eq!(inputs.weights.len(), described.problem.weights_len());
-        assert_eq!(described.value_shape.iter().product::<usize>(), inputs.value.len());
-    }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
@@ -81,7 +69,7 @@ proptest! {
         let mut files: Vec<Vec<u8>> = lengths.into_iter().map(|length| vec![1; length]).collect();
         files[1] = shapes;
         files[2] = starts;
-        load(Kind::Bin, files, &args, backward);
+        load_call(Kind::Bin, files, &args, backward);
     }
 
     #[test]
@@ -90,6 +78,6 @@ proptest! {
         args in options(),
         backward in any::<bool>(),
     ) {
-        load(Kind::Npy, files, &args, backward);
+        load_call(Kind::Npy, files, &args, backward);
     }
 }

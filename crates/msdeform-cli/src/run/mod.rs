@@ -10,6 +10,7 @@ mod decode;
 mod formats;
 #[cfg(test)]
 mod fuzz;
+pub mod fuzzing;
 mod report;
 mod sizes;
 mod write;
@@ -18,6 +19,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use msdeform_bench::memory;
 
 use compute::{Computation, Request};
 use decode::Call;
@@ -27,7 +29,7 @@ use sizes::SizeArgs;
 use write::Target;
 
 use crate::args::{DeviceArgs, ModeArgs};
-use crate::exit::CheckFailed;
+use crate::exit::{CheckFailed, EXIT_CODES};
 use crate::output::{print, print_json};
 
 /// Run the operator on your own tensors
@@ -36,6 +38,7 @@ use crate::output::{print, print_json};
 /// spatial_shapes, sampling_locations, attention_weights; level_start_index if the levels do not
 /// follow each other; grad_output for --backward. Results are written in the same kind of file.
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub struct RunArgs {
     /// A .safetensors file, or a folder of .npy or .bin files
     pub input: PathBuf,
@@ -76,18 +79,22 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let target = Target::new(&input, args.output.as_deref(), args.force)?;
     target.ensure_free(Computation::tensor_names(args.backward))?;
     let tensors = input.tensors()?;
-    let call = Call::load(&tensors, &args.sizes, args.backward)?;
+    let described = sizes::describe(&tensors, &args.sizes)?;
+    let request = Request { variants: &args.variant, backward: args.backward, check: args.check };
+    memory::ensure_room(&described.problem, request.memory_bytes(&described.problem))?;
+    let call = Call::load(described, &tensors, args.backward)?;
     let idle_gradient = !args.backward && tensors.find(names::GRAD_OUTPUT).is_some();
 
     let device = args.device.open_with(args.mode.options())?;
-    let request = Request { variants: &args.variant, backward: args.backward, check: args.check };
     let computation = compute::compute(device.as_ref(), &call, &request)?;
     let passed = computation.checks().all(|check| check.pass);
-    let report = Report::new(&call.described.problem, &computation, &target, passed, idle_gradient);
+    let report = Report::new(&call, &computation, &target, passed, idle_gradient);
     if passed {
         target.write(&computation.into_products(&call.described))?;
     }
-    if args.json {
+    if target.is_standard_output() {
+        eprintln!("{report}");
+    } else if args.json {
         print_json(&report)?;
     } else {
         print(&report.to_string())?;

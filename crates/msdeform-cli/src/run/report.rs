@@ -2,11 +2,13 @@
 
 use std::fmt;
 
-use msdeform::Problem;
 use msdeform_bench::verify::TensorCheck;
+use msdeform_bench::{Buffer, HostTensors};
 use serde::Serialize;
 
 use super::compute::Computation;
+use super::decode::Call;
+use super::formats::names;
 use super::write::Target;
 
 /// Everything a run has to say; the field names are an interface for scripts.
@@ -15,12 +17,29 @@ pub struct Report {
     problem: String,
     device: String,
     threads: Option<usize>,
+    /// Inputs that hold NaN or infinities.
+    not_finite: Vec<NotFinite>,
     passes: Vec<Pass>,
     /// Where each tensor went; empty if the check failed.
     written: Vec<Written>,
     passed: bool,
     #[serde(skip)]
     idle_gradient: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct NotFinite {
+    tensor: &'static str,
+    nan: usize,
+    infinite: usize,
+    elements: usize,
+}
+
+impl NotFinite {
+    fn of(tensor: &'static str, buffer: &Buffer) -> Option<Self> {
+        let (nan, infinite) = buffer.count_not_finite();
+        (nan + infinite > 0).then_some(Self { tensor, nan, infinite, elements: buffer.len() })
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -40,7 +59,7 @@ struct Written {
 impl Report {
     /// Collects what is to be said.
     pub fn new(
-        problem: &Problem,
+        call: &Call,
         computation: &Computation,
         target: &Target,
         passed: bool,
@@ -54,8 +73,16 @@ impl Report {
             time_us: pass.time_us,
             checks: pass.checks.clone(),
         });
+        let HostTensors { value, locations, weights, grad_output } = &call.inputs;
+        let inputs = [
+            (names::VALUE, value),
+            (names::SAMPLING_LOCATIONS, locations),
+            (names::ATTENTION_WEIGHTS, weights),
+            (names::GRAD_OUTPUT, grad_output),
+        ];
         Self {
-            problem: problem.to_string(),
+            problem: call.described.problem.to_string(),
+            not_finite: inputs.into_iter().filter_map(|(name, x)| NotFinite::of(name, x)).collect(),
             device: computation.device.clone(),
             threads: computation.threads,
             passes: passes.collect(),
@@ -73,6 +100,12 @@ impl fmt::Display for Report {
         writeln!(to, "problem   {}", self.problem)?;
         let threads = self.threads.map(|n| format!(", {n} threads")).unwrap_or_default();
         writeln!(to, "device    {}{threads}", self.device)?;
+        for NotFinite { tensor, nan, infinite, elements } in &self.not_finite {
+            writeln!(
+                to,
+                "note      {tensor} holds {nan} NaN and {infinite} infinite of {elements}"
+            )?;
+        }
         for Pass { direction, variant, time_us, checks } in &self.passes {
             writeln!(to, "{direction:<9} {variant}, {:.3} ms", time_us / 1e3)?;
             for check in checks {
@@ -87,6 +120,20 @@ impl fmt::Display for Report {
                 match comparison.left_out {
                     0 => writeln!(to)?,
                     count => writeln!(to, ", {count} on cell borders left out")?,
+                }
+                if comparison.not_finite_in_both > 0 {
+                    let count = comparison.not_finite_in_both;
+                    writeln!(
+                        to,
+                        "          {count} not finite here and in the reference alike: agreement"
+                    )?;
+                }
+                if comparison.not_finite_in_one > 0 {
+                    let count = comparison.not_finite_in_one;
+                    writeln!(
+                        to,
+                        "          {count} not finite here or in the reference, but not alike: within no bound"
+                    )?;
                 }
             }
         }

@@ -6,6 +6,7 @@ use clap::Args;
 use msdeform::{DType, Problem, ProblemBuilder, ValueLayout};
 
 use super::formats::{Stored, Tensor, Tensors, names};
+use crate::exit::Usage;
 
 /// Sizes on the command line.
 #[derive(Args, Clone, Debug, Default)]
@@ -95,7 +96,7 @@ struct Pyramid {
 impl Pyramid {
     /// Pixels that the levels take in a layout.
     fn end(&self, layout: ValueLayout) -> Result<usize> {
-        Ok(self.builder.clone().layout(layout).build()?.spatial())
+        Ok(self.builder.clone().queries(0).layout(layout).build()?.spatial())
     }
 
     /// Points of each level out of the samples of a query and head.
@@ -104,9 +105,11 @@ impl Pyramid {
             [] => {
                 ensure!(
                     self.levels > 0 && samples.is_multiple_of(self.levels),
-                    "{}: {samples} samples do not divide into {} levels; give --points for each level",
-                    from.label(),
-                    self.levels
+                    Usage(format!(
+                        "{}: {samples} samples do not divide into {} levels; give --points for each level",
+                        from.label(),
+                        self.levels
+                    ))
                 );
                 vec![samples / self.levels; self.levels]
             }
@@ -115,15 +118,19 @@ impl Pyramid {
         };
         ensure!(
             points.len() == self.levels,
-            "--points has {} entries for {} levels; give one, or one per level",
-            points.len(),
-            self.levels
+            Usage(format!(
+                "--points has {} entries for {} levels; give one, or one per level",
+                points.len(),
+                self.levels
+            ))
         );
         ensure!(
             points.iter().try_fold(0usize, |sum, &count| sum.checked_add(count)) == Some(samples),
-            "{}: {samples} samples per query and head, but --points adds up to {}",
-            from.label(),
-            points.iter().map(|&count| count as u128).sum::<u128>()
+            Usage(format!(
+                "{}: {samples} samples per query and head, but --points adds up to {}",
+                from.label(),
+                points.iter().map(|&count| count as u128).sum::<u128>()
+            ))
         );
         Ok(points)
     }
@@ -167,9 +174,11 @@ fn stated(
     ] {
         ensure!(
             said.is_none_or(|said| said == found),
-            "{}: shape {locations_shape:?} says {found}, {option} says {}",
-            locations.label(),
-            said.unwrap_or_default()
+            Usage(format!(
+                "{}: shape {locations_shape:?} says {found}, {option} says {}",
+                locations.label(),
+                said.unwrap_or_default()
+            ))
         );
     }
     let points = pyramid.points(args, samples, locations)?;
@@ -251,14 +260,18 @@ fn place_value(
             ensure_channels(args, value, found.2)?;
             Ok(found)
         }
-        _ => bail!("{}: shape {shape:?}, expected {}", value.label(), expected.join(" or ")),
+        _ => {
+            let refused =
+                format!("{}: shape {shape:?}, expected {}", value.label(), expected.join(" or "));
+            if args.layout.is_some() { bail!(Usage(refused)) } else { bail!(refused) }
+        }
     }
 }
 
 fn ensure_channels(args: &SizeArgs, value: &Tensor<'_>, channels: usize) -> Result<()> {
     match args.channels {
         Some(said) if said != channels => {
-            bail!("{}: {channels} channels, --channels says {said}", value.label())
+            bail!(Usage(format!("{}: {channels} channels, --channels says {said}", value.label())))
         }
         _ => Ok(()),
     }
@@ -284,7 +297,11 @@ fn raw(
     let (Some(heads), Some(channels), Some(value_dtype), []) =
         (args.heads, args.channels, args.dtype, missing.as_slice())
     else {
-        bail!("{}: .bin files state no sizes; give {}", value.file.display(), missing.join(", "));
+        bail!(Usage(format!(
+            "{}: .bin files state no sizes; give {}",
+            value.file.display(),
+            missing.join(", ")
+        )));
     };
     let samples = match args.points.as_slice() {
         [same] => same.checked_mul(pyramid.levels),
@@ -327,10 +344,10 @@ fn raw(
         (None, sampling) => {
             // Half of the bytes could as well be twice the queries.
             let sampling = match sampling {
-                None if value_dtype.size_bytes() == 2 => bail!(
+                None if value_dtype.size_bytes() == 2 => bail!(Usage(format!(
                     "{}: give --queries or --sampling-dtype; the length alone does not tell",
                     weights.file.display()
-                ),
+                ))),
                 sampling => sampling.unwrap_or(value_dtype),
             };
             let query = product(&[batch, row, sampling.size_bytes()])?;
@@ -388,17 +405,20 @@ fn raw_like(stored: Stored, args: &SizeArgs) -> Option<DType> {
 fn float_type(tensor: &Tensor<'_>, stored: Stored, said: Option<DType>) -> Result<DType> {
     match (stored, said) {
         (Stored::Bits16, Some(said)) if said.size_bytes() == 2 => Ok(said),
-        (Stored::Bits16, _) => bail!(
+        (Stored::Bits16, _) => bail!(Usage(format!(
             "{}: elements are two raw bytes; say what they are with --dtype bf16 or --dtype f16",
             tensor.label()
-        ),
+        ))),
         _ => {
             let found = stored.dtype().with_context(|| {
                 format!("{}: is {stored}, expected f32, f16, bf16 or f64", tensor.label())
             })?;
             match said {
                 Some(said) if said != found => {
-                    bail!("{}: is {found}, the command line says {said}", tensor.label())
+                    bail!(Usage(format!(
+                        "{}: is {found}, the command line says {said}",
+                        tensor.label()
+                    )))
                 }
                 _ => Ok(found),
             }
@@ -449,9 +469,7 @@ fn levels(tensors: &Tensors<'_>, args: &SizeArgs) -> Result<Vec<(i64, i64)>> {
     let found: Vec<(i64, i64)> = numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
     ensure!(
         args.levels.is_empty() || args.levels == found,
-        "{}: {found:?}, --levels says {:?}",
-        tensor.label(),
-        args.levels
+        Usage(format!("{}: {found:?}, --levels says {:?}", tensor.label(), args.levels))
     );
     Ok(found)
 }
@@ -512,8 +530,15 @@ fn integers(tensor: &Tensor<'_>, expected: Option<usize>) -> Result<Vec<i64>> {
 /// The upstream gradient must look like the output.
 pub fn check_grad_output(tensor: &Tensor<'_>, problem: &Problem) -> Result<()> {
     let Some((stored, shape)) = &tensor.stated else { return Ok(()) };
-    let dtype = float_type(tensor, *stored, Some(problem.dtype()))?;
-    debug_assert_eq!(dtype, problem.dtype());
+    // Two raw bytes are what the values are; nobody said so on the command line, which has no option for it.
+    let said = (*stored == Stored::Bits16).then_some(problem.dtype());
+    let dtype = float_type(tensor, *stored, said)?;
+    ensure!(
+        dtype == problem.dtype(),
+        "{}: is {dtype}, expected {} like the values",
+        tensor.label(),
+        problem.dtype()
+    );
     let [batch, queries, row] = problem.output_shape();
     ensure!(
         shape.as_slice() == [batch, queries, row]

@@ -143,7 +143,7 @@ fn levels_may_have_different_numbers_of_points() {
     ];
     let place = Place::new();
     let input = place.write_safetensors(&tensors);
-    run(&input, &[]).assert().code(3).stderr(predicate::str::contains("--points"));
+    run(&input, &[]).assert().code(2).stderr(predicate::str::contains("--points"));
     run(&input, &["--points", "2,1"]).assert().success();
     let (_, _, found) = read_safetensors(&place.path("call.output.safetensors"), "output");
     assert_eq!(found, [OUTPUT[0] + 4.0, OUTPUT[1] + 40.0]);

@@ -6,11 +6,15 @@ use safetensors::Dtype::{BF16, F16, F32, F64};
 
 use crate::files::{Place, Tensor, by_hand, run, with, without};
 
-/// Runs, expects a refusal with all of these words, and that no file appeared.
+/// The code of a command line that has to change, and of a device, a system or data that failed.
+const USAGE: i32 = 2;
+const FAILED: i32 = 3;
+
+/// Runs, expects a refusal with this code and all of these words, and that no file appeared.
 #[track_caller]
-fn refused(place: &Place, input: &std::path::Path, options: &[&str], words: &[&str]) {
+fn refused(code: i32, place: &Place, input: &std::path::Path, options: &[&str], words: &[&str]) {
     let before = place.names();
-    let mut assert = run(input, options).assert().failure();
+    let mut assert = run(input, options).assert().code(code);
     for word in words {
         assert = assert.stderr(predicate::str::contains(*word));
     }
@@ -19,30 +23,30 @@ fn refused(place: &Place, input: &std::path::Path, options: &[&str], words: &[&s
 }
 
 #[track_caller]
-fn refused_safetensors(tensors: &[Tensor], options: &[&str], words: &[&str]) {
+fn refused_safetensors(code: i32, tensors: &[Tensor], options: &[&str], words: &[&str]) {
     let place = Place::new();
     let input = place.write_safetensors(tensors);
-    refused(&place, &input, options, &[words, &["call.safetensors"]].concat());
+    refused(code, &place, &input, options, &[words, &["call.safetensors"]].concat());
 }
 
 #[test]
 fn missing_inputs_are_named() {
     let place = Place::new();
-    refused(&place, &place.path("nowhere"), &[], &["nowhere", "no such file or folder"]);
-    refused(&place, &place.path(""), &[], &["neither value.npy nor value.bin"]);
+    refused(USAGE, &place, &place.path("nowhere"), &[], &["nowhere", "no such file or folder"]);
+    refused(USAGE, &place, &place.path(""), &[], &["neither value.npy nor value.bin"]);
     std::fs::write(place.path("x.pt"), b"PK").unwrap();
-    refused(&place, &place.path("x.pt"), &[], &["x.pt", "expected a .safetensors file"]);
+    refused(USAGE, &place, &place.path("x.pt"), &[], &["x.pt", "expected a .safetensors file"]);
     for name in ["value", "sampling_locations", "attention_weights", "spatial_shapes"] {
         let tensors = without(by_hand(F32, F32), name);
-        refused_safetensors(&tensors, &[], &[&format!("no tensor `{name}`")]);
+        refused_safetensors(FAILED, &tensors, &[], &[&format!("no tensor `{name}`")]);
     }
     let tensors = without(by_hand(F32, F32), "grad_output");
-    refused_safetensors(&tensors, &["--backward"], &["no tensor `grad_output`"]);
+    refused_safetensors(FAILED, &tensors, &["--backward"], &["no tensor `grad_output`"]);
     let place = Place::new();
     let input = place.write_npy(&without(by_hand(F32, F32), "attention_weights"));
-    refused(&place, &input, &[], &["no file attention_weights.npy"]);
+    refused(FAILED, &place, &input, &[], &["no file attention_weights.npy"]);
     place.write_bin(&by_hand(F32, F32));
-    refused(&place, &input, &[], &["both value.npy and value.bin"]);
+    refused(USAGE, &place, &input, &[], &["both value.npy and value.bin"]);
 }
 
 #[test]
@@ -75,11 +79,11 @@ fn wrong_shapes_are_named_with_what_was_expected() {
         (Tensor::integers("spatial_shapes", &[1, 2], &[i64::MAX, i64::MAX]), "more elements"),
     ];
     for (tensor, words) in cases {
-        refused_safetensors(&with(by_hand(F32, F32), tensor), &[], &[words]);
+        refused_safetensors(FAILED, &with(by_hand(F32, F32), tensor), &[], &[words]);
     }
     let gradient = Tensor::floats("grad_output", F32, &[1, 2, 1], &[0.0; 2]);
     let words = "`grad_output`: shape [1, 2, 1], expected [1, 1, 2]";
-    refused_safetensors(&with(by_hand(F32, F32), gradient), &["--backward"], &[words]);
+    refused_safetensors(FAILED, &with(by_hand(F32, F32), gradient), &["--backward"], &[words]);
 }
 
 #[test]
@@ -93,19 +97,20 @@ fn wrong_types_are_named() {
         ),
     ];
     for (tensor, words) in cases {
-        refused_safetensors(&with(by_hand(F32, F32), tensor), &[], &[words]);
+        refused_safetensors(FAILED, &with(by_hand(F32, F32), tensor), &[], &[words]);
     }
     let gradient = Tensor::floats("grad_output", F16, &[1, 1, 2], &[0.0; 2]);
-    let words = "`grad_output`: is f16";
-    refused_safetensors(&with(by_hand(F32, F32), gradient), &["--backward"], &[words]);
+    let words = "`grad_output`: is f16, expected f32 like the values";
+    refused_safetensors(FAILED, &with(by_hand(F32, F32), gradient), &["--backward"], &[words]);
     refused_safetensors(
+        USAGE,
         &by_hand(F32, F32),
         &["--dtype", "f16"],
         &["is f32, the command line says f16"],
     );
     let place = Place::new();
     let input = place.write_npy(&by_hand(BF16, BF16));
-    refused(&place, &input, &[], &["value.npy", "two raw bytes", "--dtype bf16"]);
+    refused(USAGE, &place, &input, &[], &["value.npy", "two raw bytes", "--dtype bf16"]);
 }
 
 #[test]
@@ -121,31 +126,39 @@ fn sizes_that_contradict_the_files_are_refused() {
         (["--layout", "head_major_padded"], "expected [1, 1, 16, D] (head_major_padded)"),
         (["--variant", "fwd_nobody"], "no variant `fwd_nobody`"),
         (["--variant", "bwd_cpu_scalar"], "--backward"),
-        (["--device", "cuda:99"], "cuda:99"),
         (["--threads", "0"], "at least one is needed"),
     ] {
         let place = Place::new();
         let input = place.write_safetensors(&by_hand(F32, F32));
-        refused(&place, &input, &options, &[words]);
+        refused(USAGE, &place, &input, &options, &[words]);
     }
+    let place = Place::new();
+    let input = place.write_safetensors(&by_hand(F32, F32));
+    refused(FAILED, &place, &input, &["--device", "cuda:99"], &["cuda:99"]);
 }
 
 #[test]
 fn raw_files_without_sizes_say_which_are_missing() {
     let place = Place::new();
     let input = place.write_bin(&by_hand(F16, F16));
-    refused(&place, &input, &[], &["value.bin", "--heads, --channels, --points, --dtype"]);
+    refused(USAGE, &place, &input, &[], &["value.bin", "--heads, --channels, --points, --dtype"]);
     let sizes = ["--heads", "1", "--channels", "2", "--points", "2", "--dtype", "f16"];
     let with_sizes = |more: &[&'static str]| [&sizes[..], more].concat();
-    refused(&place, &input, &sizes, &["attention_weights.bin", "--queries or --sampling-dtype"]);
+    refused(
+        USAGE,
+        &place,
+        &input,
+        &sizes,
+        &["attention_weights.bin", "--queries or --sampling-dtype"],
+    );
     let words = ["sampling_locations.bin", "8 bytes, expected 24 (12 elements of f16)"];
-    refused(&place, &input, &with_sizes(&["--queries", "3"]), &words);
+    refused(FAILED, &place, &input, &with_sizes(&["--queries", "3"]), &words);
     let words = ["value.bin", "16 bytes are no whole number of images of 48 bytes", "--layout"];
     let odd =
         ["--heads", "1", "--channels", "6", "--points", "2", "--dtype", "f16", "--queries", "1"];
-    refused(&place, &input, &odd, &words);
+    refused(FAILED, &place, &input, &odd, &words);
     std::fs::write(place.path("spatial_shapes.bin"), [1, 2, 3]).unwrap();
-    refused(&place, &input, &sizes, &["spatial_shapes.bin", "3 bytes are no pairs"]);
+    refused(FAILED, &place, &input, &sizes, &["spatial_shapes.bin", "3 bytes are no pairs"]);
 }
 
 #[test]
@@ -157,7 +170,7 @@ fn truncated_files_are_refused_by_name() {
         let bytes = std::fs::read(&file).unwrap();
         for cut in [0, 7, 30, bytes.len() - 1] {
             std::fs::write(&file, &bytes[..cut]).unwrap();
-            refused(&place, &input, &["--backward"], &[&format!("{}.npy", tensor.name)]);
+            refused(FAILED, &place, &input, &["--backward"], &[&format!("{}.npy", tensor.name)]);
         }
     }
     let place = Place::new();
@@ -165,7 +178,13 @@ fn truncated_files_are_refused_by_name() {
     let bytes = std::fs::read(&input).unwrap();
     for cut in [0, 7, 100, bytes.len() - 1] {
         std::fs::write(&input, &bytes[..cut]).unwrap();
-        refused(&place, &input, &[], &["call.safetensors", "not a readable safetensors file"]);
+        refused(
+            FAILED,
+            &place,
+            &input,
+            &[],
+            &["call.safetensors", "not a readable safetensors file"],
+        );
     }
 }
 
@@ -174,16 +193,16 @@ fn results_are_not_replaced_unasked_and_the_input_never() {
     let place = Place::new();
     let input = place.write_safetensors(&by_hand(F32, F32));
     std::fs::write(place.path("call.output.safetensors"), b"mine").unwrap();
-    refused(&place, &input, &[], &["call.output.safetensors", "exists", "--force"]);
+    refused(USAGE, &place, &input, &[], &["call.output.safetensors", "exists", "--force"]);
     assert_eq!(std::fs::read(place.path("call.output.safetensors")).unwrap(), b"mine");
     let same = input.to_str().unwrap();
-    refused(&place, &input, &["--output", same, "--force"], &["is the input"]);
+    refused(USAGE, &place, &input, &["--output", same, "--force"], &["is the input"]);
     run(&input, &["--force"]).assert().success();
 
     let place = Place::new();
     let input = place.write_npy(&by_hand(F32, F32));
     std::fs::write(place.path("grad_value.npy"), b"mine").unwrap();
-    refused(&place, &input, &["--backward"], &["grad_value.npy", "exists"]);
+    refused(USAGE, &place, &input, &["--backward"], &["grad_value.npy", "exists"]);
     let elsewhere = place.path("deep/results");
     let options = ["--backward", "--output", elsewhere.to_str().unwrap()];
     run(&input, &options).assert().success();
@@ -192,16 +211,35 @@ fn results_are_not_replaced_unasked_and_the_input_never() {
 }
 
 #[test]
-fn a_failed_check_is_exit_code_1_and_writes_nothing() {
-    // A NaN that is sampled cannot be within any bound.
+fn a_failed_check_is_exit_code_1_says_why_and_writes_nothing() {
+    // The sum is past the largest f16, and infinity is within no bound of a number.
+    let value = [60000., 10., 60000., 20., 60000., 30., 60000., 40.];
+    let tensors = with(by_hand(F16, F16), Tensor::floats("value", F16, &[1, 4, 1, 2], &value));
+    let weights = Tensor::floats("attention_weights", F16, &[1, 1, 1, 1, 2], &[1.0, 1.0]);
+    let place = Place::new();
+    let input = place.write_safetensors(&with(tensors, weights));
+    let failed = predicate::str::contains("FAIL    output")
+        .and(predicate::str::contains("1 not finite here or in the reference, but not alike"));
+    run(&input, &["--check"]).assert().code(1).stdout(failed);
+    assert_eq!(place.names(), ["call.safetensors"]);
+    run(&input, &[]).assert().success();
+}
+
+#[test]
+fn inputs_that_are_not_finite_are_counted_and_agree_where_the_reference_has_them_too() {
     let value = [f64::NAN, 10., 2., 20., 3., 30., 4., 40.];
     let tensors = with(by_hand(F32, F32), Tensor::floats("value", F32, &[1, 4, 1, 2], &value));
     let place = Place::new();
     let input = place.write_safetensors(&tensors);
-    let failed = predicate::str::contains("FAIL    output");
-    run(&input, &["--check"]).assert().code(1).stdout(failed);
-    assert_eq!(place.names(), ["call.safetensors"]);
-    run(&input, &[]).assert().success();
+    let said = predicate::str::contains("note      value holds 1 NaN and 0 infinite of 8")
+        .and(predicate::str::contains("pass    output"))
+        .and(predicate::str::contains("1 not finite here and in the reference alike: agreement"));
+    run(&input, &["--check"]).assert().success().stdout(said);
+    let output = run(&input, &["--check", "--json", "--force"]).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["not_finite"][0]["tensor"], "value");
+    assert_eq!(report["not_finite"][0]["nan"], 1);
+    assert_eq!(report["passes"][0]["checks"][0]["not_finite_in_both"], 1);
 }
 
 #[test]
@@ -209,5 +247,5 @@ fn checking_the_reference_with_itself_is_refused() {
     let words = "compares with the reference, and the reference is what computes here";
     let place = Place::new();
     let input = place.write_safetensors(&by_hand(F64, F64));
-    refused(&place, &input, &["--check"], &[words, "nothing else computes f64"]);
+    refused(USAGE, &place, &input, &["--check"], &[words, "nothing else computes f64"]);
 }

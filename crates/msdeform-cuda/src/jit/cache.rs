@@ -9,15 +9,19 @@
 //! model needs a handful of entries of 10 to 60 KB, so this takes thousands of models or releases.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+
+use msdeform_files::{Existing, is_temporary};
 
 use super::Key;
 use crate::nvrtc::Compiled;
 
 /// What the folder may hold.
 const LIMIT_BYTES: u64 = 256 << 20;
+
+/// The most that is read of one entry: a hundred times the largest cubin.
+const LIMIT_ENTRY_BYTES: u64 = 64 << 20;
 
 const MAGIC: &[u8; 8] = b"msdacub1";
 const HASH_BYTES: usize = 32;
@@ -72,8 +76,11 @@ impl DiskCache {
     #[must_use]
     pub fn load(&self, key: &Key) -> Option<Compiled> {
         let path = self.path(key)?;
-        let bytes = fs::read(&path).ok()?;
-        let entry = decode(&bytes);
+        let bytes = match msdeform_files::read(&path, LIMIT_ENTRY_BYTES) {
+            Err(msdeform_files::FileError::TooLarge { .. }) => Vec::new(),
+            bytes => bytes.ok()?,
+        };
+        let entry = decode_entry(&bytes);
         if entry.is_none() {
             self.remove(key);
         } else if let Ok(file) = fs::File::open(&path) {
@@ -85,15 +92,8 @@ impl DiskCache {
 
     /// Keeps an entry, if the folder can be written.
     pub fn store(&self, key: &Key, compiled: &Compiled) {
-        let (Some(folder), Some(path)) = (&self.folder, self.path(key)) else { return };
-        let write = || -> std::io::Result<()> {
-            fs::create_dir_all(folder)?;
-            let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(folder)?;
-            file.write_all(&encode(compiled))?;
-            file.persist(&path)?;
-            Ok(())
-        };
-        if write().is_ok() {
+        let Some(path) = self.path(key) else { return };
+        if msdeform_files::write(&path, &encode_entry(compiled), Existing::Replace).is_ok() {
             self.prune();
         }
     }
@@ -113,7 +113,10 @@ impl DiskCache {
         };
         let mut files: Vec<(SystemTime, u64, PathBuf)> = entries
             .filter_map(|entry| {
-                let entry = entry.ok()?;
+                let entry = entry.ok().filter(|entry| {
+                    // Not ours to judge: its writer may be about to rename it.
+                    !is_temporary(&entry.file_name().to_string_lossy())
+                })?;
                 let metadata = entry.metadata().ok().filter(fs::Metadata::is_file)?;
                 Some((metadata.modified().ok()?, metadata.len(), entry.path()))
             })
@@ -135,7 +138,8 @@ impl DiskCache {
 }
 
 /// Magic, hash of the rest, length of the log, log, cubin.
-fn encode(compiled: &Compiled) -> Vec<u8> {
+#[must_use]
+pub fn encode_entry(compiled: &Compiled) -> Vec<u8> {
     let mut body = (compiled.log.len() as u64).to_le_bytes().to_vec();
     body.extend_from_slice(compiled.log.as_bytes());
     body.extend_from_slice(&compiled.cubin);
@@ -145,7 +149,9 @@ fn encode(compiled: &Compiled) -> Vec<u8> {
     bytes
 }
 
-fn decode(bytes: &[u8]) -> Option<Compiled> {
+/// The entry that a file of the cache holds, if it is a whole one.
+#[must_use]
+pub fn decode_entry(bytes: &[u8]) -> Option<Compiled> {
     if bytes.len() <= HEADER_BYTES || !bytes.starts_with(MAGIC) {
         return None;
     }
@@ -186,7 +192,7 @@ mod tests {
     fn every_damaged_byte_is_noticed_and_the_entry_removed() {
         let folder = tempfile::tempdir().unwrap();
         let cache = DiskCache::in_folder(folder.path());
-        let whole = encode(&entry(7));
+        let whole = encode_entry(&entry(7));
         let path = cache.path(&key(7)).unwrap();
         for position in (0..whole.len()).step_by(13) {
             let mut damaged = whole.clone();
@@ -216,7 +222,7 @@ mod tests {
     #[test]
     fn past_the_limit_the_least_recently_used_go_first() {
         let folder = tempfile::tempdir().unwrap();
-        let one = encode(&entry(0)).len() as u64;
+        let one = encode_entry(&entry(0)).len() as u64;
         let cache = DiskCache { folder: Some(folder.path().to_owned()), limit_bytes: 4 * one };
         let past = SystemTime::now() - std::time::Duration::from_secs(1000);
         for index in 0..4 {

@@ -7,7 +7,7 @@ use crate::nvrtc::{Compiled, Nvrtc};
 use crate::sources::{HEADERS, SourceFile};
 use crate::variants::Variant;
 
-pub use cache::DiskCache;
+pub use cache::{DiskCache, decode_entry, encode_entry};
 
 /// Options that every kernel is compiled with. `-v` puts registers and spills into the log, which is
 /// kept with the cubin.

@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn only_what_is_asked_for_is_launched() {
-        let problem = || Problem::builder().channels(33).levels([(4, 6)]);
+        let problem = || Problem::builder().channels(33).queries(0).levels([(4, 6)]);
         for gradients in Gradients::subsets() {
             let pipeline = pipeline(problem(), gradients);
             let names: Vec<&str> = pipeline.launches().map(|(name, _)| name).collect();
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn every_tile_of_every_slice_head_and_image_has_a_warp() {
         // 1 x 2 tiles and 25 x 42, two slices of channels, six slabs, four warps to a block.
-        let problem = Problem::builder().channels(33).levels([(4, 6), (100, 167)]);
+        let problem = Problem::builder().channels(33).queries(0).levels([(4, 6), (100, 167)]);
         let pipeline = pipeline(problem, Gradients::ALL);
         let (_, values) = pipeline.launches().last().unwrap();
         assert_eq!(values.grid[0], (2 + 25 * 42) * 2 * 6 / 4);

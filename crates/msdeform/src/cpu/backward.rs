@@ -24,7 +24,7 @@ use super::placement::{
 };
 use super::simd::{Simd, Storage};
 use super::staging::stage_level;
-use super::workspace::Workspace;
+use super::workspace::{NoScratch, Workspace, grow};
 use crate::Element;
 
 /// Queries between asking for locations, weights and gradients, and using them.
@@ -67,10 +67,10 @@ pub(crate) struct BackwardTask<'a, T> {
 }
 
 impl<T: Storage> Kernel for BackwardTask<'_, T> {
-    type Output = ();
+    type Output = Result<(), NoScratch>;
 
     #[inline(always)]
-    unsafe fn call<S: Simd>(self) {
+    unsafe fn call<S: Simd>(self) -> Result<(), NoScratch> {
         let Self { call, index, workspace } = self;
         let geometry = call.geometry;
         let all_heads = geometry.batch * geometry.heads;
@@ -80,12 +80,12 @@ impl<T: Storage> Kernel for BackwardTask<'_, T> {
         let Some(group) = call.groups.get(group) else {
             // SAFETY: n and m are below their counts.
             unsafe { clear_gaps(call, n, m) };
-            return;
+            return Ok(());
         };
         let floats = geometry.slab_rows * geometry.slab_stride;
         let sampling = call.grad_locations.is_some() || call.grad_weights.is_some();
-        if call.grad_value.is_some() && workspace.marks.len() < geometry.slab_rows {
-            workspace.marks = vec![0; geometry.slab_rows];
+        if call.grad_value.is_some() {
+            grow(&mut workspace.marks, geometry.slab_rows, 0)?;
         }
         // SAFETY: n and m are below their counts, the slabs hold a head each.
         unsafe {
@@ -98,7 +98,7 @@ impl<T: Storage> Kernel for BackwardTask<'_, T> {
                 value: call.grad_value.is_some(),
                 sampling,
                 sums: if call.grad_value.is_some() {
-                    workspace.grad_slab.reserve(floats)
+                    workspace.grad_slab.reserve(floats)?
                 } else {
                     std::ptr::null_mut()
                 },
@@ -106,7 +106,7 @@ impl<T: Storage> Kernel for BackwardTask<'_, T> {
                 marker: std::marker::PhantomData,
             };
             if geometry.staged && sampling {
-                let slab = workspace.value_slab.reserve(floats);
+                let slab = workspace.value_slab.reserve(floats)?;
                 for level in &geometry.levels[group.levels.clone()] {
                     stage_level::<S, T>(geometry, level, values, slab);
                 }
@@ -122,6 +122,7 @@ impl<T: Storage> Kernel for BackwardTask<'_, T> {
                 S::stream_end();
             }
         }
+        Ok(())
     }
 }
 

@@ -19,7 +19,7 @@ use super::isa::Kernel;
 use super::placement::{ALL_INSIDE, CORNERS, Located, Placed, Rows, Span, prefetch};
 use super::simd::{Simd, Storage};
 use super::staging::stage_level;
-use super::workspace::Workspace;
+use super::workspace::{NoScratch, Workspace};
 
 /// Chunks placed before their rows are summed: 64 samples. Queries with more go piece by piece.
 const PIECE: usize = 4;
@@ -58,23 +58,25 @@ pub(crate) struct ForwardPart<'a, T> {
 }
 
 impl<T: Storage> Kernel for ForwardPart<'_, T> {
-    type Output = ();
+    type Output = Result<(), NoScratch>;
 
     #[inline(always)]
-    unsafe fn call<S: Simd>(self) {
+    unsafe fn call<S: Simd>(self) -> Result<(), NoScratch> {
         let Self { call, units, workspace } = self;
         let geometry = call.geometry;
-        let sums = workspace.sums.reserve(geometry.slab_stride);
+        let sums = workspace.sums.reserve(geometry.slab_stride)?;
         let unit = Unit::<S, T> { call, sums, marker: std::marker::PhantomData };
         // SAFETY: the units are below their count.
         unsafe {
             if geometry.staged {
-                let slab = workspace.value_slab.reserve(geometry.slab_rows * geometry.slab_stride);
+                let slab =
+                    workspace.value_slab.reserve(geometry.slab_rows * geometry.slab_stride)?;
                 unit.staged(units, slab);
             } else {
                 unit.direct(units);
             }
         }
+        Ok(())
     }
 }
 

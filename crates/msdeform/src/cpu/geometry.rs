@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::workspace::{NoScratch, grow};
 use crate::Problem;
 
 /// Samples placed together: one AVX-512 vector of coordinates, two of AVX2.
@@ -133,7 +134,7 @@ impl Geometry {
         }
         let pixels: usize = levels.iter().map(|level| level.height * level.width).sum();
         let reads = problem.queries().saturating_mul(problem.samples()).saturating_mul(4);
-        let mut geometry = Self {
+        Some(Self {
             batch: problem.batch(),
             heads: problem.heads(),
             channels,
@@ -148,20 +149,29 @@ impl Geometry {
             levels,
             gaps: gaps(problem),
             staged: reads >= STAGING_REUSE.saturating_mul(pixels),
-        };
-        geometry.all_levels = geometry.group(0..geometry.levels.len());
-        Some(geometry)
+        })
+    }
+
+    /// Fills the tables of all levels. Apart from the sizes, since these take memory.
+    pub(crate) fn place_all_levels(&mut self) -> Result<(), NoScratch> {
+        self.all_levels = self.group(0..self.levels.len())?;
+        Ok(())
     }
 
     /// The placement tables of some levels, side by side. What lies in the lanes past the last
-    /// sample is never used.
-    pub(crate) fn group(&self, levels: Range<usize>) -> LevelGroup {
+    /// sample is never used. None for a call without samples: its description may state any number of points, of which
+    /// no tensor has to be there.
+    pub(crate) fn group(&self, levels: Range<usize>) -> Result<LevelGroup, NoScratch> {
         let chosen = &self.levels[levels.clone()];
         let samples = match (chosen.first(), chosen.last()) {
             (Some(first), Some(last)) => first.samples.start..last.samples.end,
             _ => 0..0,
         };
-        let mut tables = vec![LaneTable::default(); samples.len().div_ceil(CHUNK)];
+        let mut tables = Vec::new();
+        if self.batch == 0 || self.heads == 0 || self.queries == 0 {
+            return Ok(LevelGroup { levels, samples, tables });
+        }
+        grow(&mut tables, samples.len().div_ceil(CHUNK), LaneTable::default())?;
         for level in chosen {
             for sample in level.samples.clone() {
                 let lane = sample - samples.start;
@@ -175,7 +185,7 @@ impl Geometry {
                 table.marks.set(lane, slab_origin, level.slab_pitch, 1);
             }
         }
-        LevelGroup { levels, samples, tables }
+        Ok(LevelGroup { levels, samples, tables })
     }
 
     /// Offset of a head's pixel 0 in the caller's value tensor.

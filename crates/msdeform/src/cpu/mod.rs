@@ -16,7 +16,7 @@ mod workspace;
 
 pub use ceiling::multiply_adds;
 pub use isa::Isa;
-pub use plan::{CpuPlan, GradientsMut};
+pub use plan::{CpuPlan, GradientsMut, max_threads};
 
 use crate::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
 
@@ -24,7 +24,7 @@ use crate::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuOptions {
     /// Threads to use. `None`: those of the ambient rayon pool, which is one per core. `Some(1)`:
-    /// the calling thread alone. Otherwise the plan starts its own.
+    /// the calling thread alone. Otherwise the plan starts its own, at most [`max_threads`].
     pub threads: Option<usize>,
     /// Instructions to use. `None`: the best that this machine has.
     pub isa: Option<Isa>,

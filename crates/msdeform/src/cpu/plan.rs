@@ -12,7 +12,7 @@ use super::geometry::{Geometry, LevelGroup};
 use super::isa::Isa;
 use super::placement::{Span, SpanMut};
 use super::simd::Storage;
-use super::workspace::Workspace;
+use super::workspace::{NoScratch, Workspace};
 use super::{CpuOptions, variant};
 use crate::call::Shapes;
 use crate::view::Expected;
@@ -98,8 +98,9 @@ impl CpuPlan {
     /// # Errors
     /// [`Error::Unsupported`] for `f64` (the reference computes that), for locations and weights
     /// that are neither `f32` nor of the value's format, for levels beyond 2^24 pixels wide or high
-    /// or 2^31 pixels in all, and for an instruction set that this machine lacks;
-    /// [`Error::Threads`] if the worker threads cannot be started.
+    /// or 2^31 pixels in all, and for an instruction set that this machine lacks; [`Error::NoMemory`] for more points
+    /// than there is memory to place;
+    /// [`Error::Threads`] for none, for more than [`max_threads`], and if the worker threads cannot be started.
     pub fn new(problem: &Problem, options: &CpuOptions) -> Result<Self, Error> {
         let isa = options.isa.unwrap_or_else(Isa::best);
         let spec = &variant(Direction::Forward, isa).spec;
@@ -108,11 +109,15 @@ impl CpuPlan {
         if !isa.is_available() {
             return Err(refuse("this machine lacks the instruction set"));
         }
-        let geometry = Geometry::new(problem, isa.lanes())
+        let mut geometry = Geometry::new(problem, isa.lanes())
             .ok_or_else(|| refuse("a level is beyond 2^24 pixels a side or 2^31 in all"))?;
         let (threads, count) = match options.threads {
             Some(0) => {
                 return Err(Error::Threads { threads: 0, reason: "at least one is needed".into() });
+            }
+            Some(threads) if threads > max_threads() => {
+                let reason = format!("at most {} are started", max_threads());
+                return Err(Error::Threads { threads, reason });
             }
             Some(1) => (Threads::Caller, 1),
             Some(threads) => (Threads::Own(start_pool(threads)?), threads),
@@ -123,7 +128,10 @@ impl CpuPlan {
         };
         let mut workspaces = Vec::new();
         workspaces.resize_with(count, Workspace::default);
-        let groups = level_groups(&geometry, count);
+        let no_memory =
+            |NoScratch { bytes }| Error::NoMemory { what: "the placement tables", bytes };
+        geometry.place_all_levels().map_err(no_memory)?;
+        let groups = level_groups(&geometry, count).map_err(no_memory)?;
         Ok(Self { problem: problem.clone(), geometry, groups, isa, threads, workspaces })
     }
 
@@ -154,7 +162,8 @@ impl CpuPlan {
     /// Computes the output. Every element of it is written.
     ///
     /// # Errors
-    /// A tensor of another dtype, shape or order than the problem says, or an output too small.
+    /// A tensor of another dtype, shape or order than the problem says, or an output too small; no memory for the
+    /// scratch space, and then the output holds anything.
     pub fn forward<'v, 'l, 'w, 'o>(
         &mut self,
         value: impl Into<TensorView<'v>>,
@@ -169,7 +178,8 @@ impl CpuPlan {
     /// the number of threads.
     ///
     /// # Errors
-    /// A tensor of another dtype, shape or order than the problem says, or a gradient too small.
+    /// A tensor of another dtype, shape or order than the problem says, or a gradient too small; no memory for the
+    /// scratch space, and then the gradients hold anything.
     pub fn backward<'v, 'l, 'w, 'g>(
         &mut self,
         value: impl Into<TensorView<'v>>,
@@ -237,10 +247,15 @@ impl CpuPlan {
             output: output.as_mut_ptr(),
         };
         let (units, parts, isa) = (call.units(), self.workspaces.len(), self.isa);
+        let missing_bytes = AtomicUsize::new(0);
         let run = |(part, workspace): (usize, &mut Workspace)| {
             // In 128 bits: the product may exceed the address space.
             let bound = |part: usize| (units as u128 * part as u128 / parts as u128) as usize;
-            isa.run(ForwardPart { call: &call, units: bound(part)..bound(part + 1), workspace });
+            let units = bound(part)..bound(part + 1);
+            if let Err(NoScratch { bytes }) = isa.run(ForwardPart { call: &call, units, workspace })
+            {
+                missing_bytes.fetch_max(bytes, Ordering::Relaxed);
+            }
         };
         match &self.threads {
             Threads::Caller => self.workspaces.iter_mut().enumerate().for_each(run),
@@ -250,7 +265,7 @@ impl CpuPlan {
                 pool.install(|| workspaces.par_iter_mut().enumerate().for_each(run));
             }
         }
-        Ok(())
+        ensure_none_missing(missing_bytes)
     }
 
     fn backward_in<T: Storage>(
@@ -288,6 +303,7 @@ impl CpuPlan {
             grad_weights,
         };
         let (tasks, isa, next) = (call.tasks(), self.isa, AtomicUsize::new(0));
+        let missing_bytes = AtomicUsize::new(0);
         let run = |workspace: &mut Workspace| {
             loop {
                 // Relaxed: it gives every number out once and publishes nothing; the pool's join does that.
@@ -295,7 +311,12 @@ impl CpuPlan {
                 if index >= tasks {
                     break;
                 }
-                isa.run(BackwardTask { call: &call, index, workspace });
+                if let Err(NoScratch { bytes }) =
+                    isa.run(BackwardTask { call: &call, index, workspace })
+                {
+                    missing_bytes.fetch_max(bytes, Ordering::Relaxed);
+                    break;
+                }
             }
         };
         match &self.threads {
@@ -306,7 +327,7 @@ impl CpuPlan {
                 pool.install(|| workspaces.par_iter_mut().for_each(run));
             }
         }
-        Ok(())
+        ensure_none_missing(missing_bytes)
     }
 
     fn no_f64(&self) -> Error {
@@ -318,7 +339,7 @@ impl CpuPlan {
 /// The tasks of a backward pass are heads and groups of levels. One group reads and writes whole
 /// cache lines of the samples, so heads are only split where there are too few of them to keep all
 /// threads busy to the end. Levels do not share sums: the split cannot change the result.
-fn level_groups(geometry: &Geometry, threads: usize) -> Vec<LevelGroup> {
+fn level_groups(geometry: &Geometry, threads: usize) -> Result<Vec<LevelGroup>, NoScratch> {
     const TASKS_PER_THREAD: usize = 4;
     let (levels, heads) = (geometry.levels.len(), geometry.batch * geometry.heads);
     let wanted = threads.saturating_mul(TASKS_PER_THREAD).div_ceil(heads.max(1));
@@ -326,6 +347,21 @@ fn level_groups(geometry: &Geometry, threads: usize) -> Vec<LevelGroup> {
     (0..groups)
         .map(|group| geometry.group(group * levels / groups..(group + 1) * levels / groups))
         .collect()
+}
+
+/// The most threads that a plan starts: 1024, or one per core where there are more. Beyond that threads cost more
+/// than they compute, and starting a hundred thousand of them takes minutes before the system says no.
+#[must_use]
+pub fn max_threads() -> usize {
+    const MOST: usize = 1024;
+    std::thread::available_parallelism().map_or(MOST, |cores| cores.get().max(MOST))
+}
+
+fn ensure_none_missing(missing_bytes: AtomicUsize) -> Result<(), Error> {
+    match missing_bytes.into_inner() {
+        0 => Ok(()),
+        bytes => Err(Error::NoMemory { what: "the scratch space of a thread", bytes }),
+    }
 }
 
 fn start_pool(threads: usize) -> Result<ThreadPool, Error> {

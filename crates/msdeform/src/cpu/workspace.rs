@@ -14,19 +14,33 @@ pub(crate) struct AlignedFloats {
 }
 
 impl AlignedFloats {
-    /// At least `len` floats; new ones are zero, old ones keep their contents.
-    pub(crate) fn reserve(&mut self, len: usize) -> *mut f32 {
-        let lines = len.div_ceil(16);
-        if self.lines.len() < lines {
-            // Not `resize`: fresh zeroed pages cost nothing until they are touched.
-            self.lines = vec![Line([0.0; 16]); lines];
-        }
-        self.lines.as_mut_ptr().cast()
+    /// At least `len` floats: those that are there with their contents, or new ones that are zero.
+    pub(crate) fn reserve(&mut self, len: usize) -> Result<*mut f32, NoScratch> {
+        grow(&mut self.lines, len.div_ceil(16), Line([0.0; 16]))?;
+        Ok(self.lines.as_mut_ptr().cast())
     }
 
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(self.lines.as_slice())
     }
+}
+
+/// Memory that the system does not give: the size of a level decides how much is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoScratch {
+    pub bytes: usize,
+}
+
+/// Makes a list `len` long, of `zero` alone, unless it is that long already.
+pub(crate) fn grow<T: Clone>(list: &mut Vec<T>, len: usize, zero: T) -> Result<(), NoScratch> {
+    if list.len() < len {
+        // The old one first: both together may be too much where the new one is not.
+        *list = Vec::new();
+        let bytes = len.saturating_mul(size_of::<T>());
+        list.try_reserve_exact(len).map_err(|_| NoScratch { bytes })?;
+        list.resize(len, zero);
+    }
+    Ok(())
 }
 
 /// What one worker thread keeps.

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use msdeform::DType;
+use msdeform_bench::memory;
+
+use crate::exit::Usage;
 
 pub mod npy;
 pub mod safetensors;
@@ -28,6 +31,9 @@ pub mod names {
         GRAD_OUTPUT,
     ];
 }
+
+/// The most that is read of a stream, which does not say how long it is: `/dev/zero` has no end.
+const LIMIT_STREAM_BYTES: u64 = 1 << 30;
 
 /// How tensors are kept on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,14 +153,16 @@ impl Input {
     pub fn read(path: &Path) -> Result<Self> {
         let path = path.to_path_buf();
         if !path.exists() {
-            bail!("{}: no such file or folder", path.display());
+            bail!(Usage(format!("{}: no such file or folder", path.display())));
         }
-        if path.is_file() {
-            if path.extension().is_none_or(|extension| extension != "safetensors") {
-                bail!(
+        if !path.is_dir() {
+            // A stream has no name that would say what comes: `/dev/fd/63`, a FIFO.
+            let is_named = path.extension().is_some_and(|extension| extension == "safetensors");
+            if path.is_file() && !is_named {
+                bail!(Usage(format!(
                     "{}: expected a .safetensors file, or a folder with value.npy or value.bin",
                     path.display()
-                );
+                )));
             }
             let files = vec![("", path.clone(), read_file(&path)?)];
             return Ok(Self { kind: Kind::Safetensors, path, files });
@@ -163,15 +171,15 @@ impl Input {
         let kind = match (holds(Kind::Npy), holds(Kind::Bin)) {
             (true, false) => Kind::Npy,
             (false, true) => Kind::Bin,
-            (true, true) => bail!(
+            (true, true) => bail!(Usage(format!(
                 "{}: holds both value.npy and value.bin; keep one kind of file in a folder",
                 path.display()
-            ),
-            (false, false) => bail!(
+            ))),
+            (false, false) => bail!(Usage(format!(
                 "{}: holds neither value.npy nor value.bin; a folder keeps one file per tensor: {}",
                 path.display(),
                 names::ALL.join(", ")
-            ),
+            ))),
         };
         let mut files = Vec::new();
         for name in names::ALL {
@@ -185,7 +193,6 @@ impl Input {
     }
 
     /// Files that are nowhere on disk.
-    #[cfg(test)]
     pub fn in_memory(kind: Kind, files: Vec<(&'static str, Vec<u8>)>) -> Self {
         let path = PathBuf::from("memory");
         let files =
@@ -245,6 +252,9 @@ pub fn file_in(folder: &Path, name: &str, kind: Kind) -> PathBuf {
     folder.join(name).with_extension(kind.extension())
 }
 
+/// As much as fits into memory beside what is made of it; a sparse file can claim any length.
 fn read_file(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))
+    let limit = memory::available_bytes() / 2;
+    let limit = if path.is_file() { limit } else { limit.min(LIMIT_STREAM_BYTES) };
+    Ok(msdeform_files::read(path, limit)?)
 }

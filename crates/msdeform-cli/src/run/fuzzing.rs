@@ -1,0 +1,74 @@
+//! What `msdeform run` makes of files, from bytes: for the fuzz targets, and for a slice of them in the tests.
+
+use msdeform::{DType, ValueLayout};
+
+use super::decode::Call;
+use super::formats::{Input, Kind, names};
+use super::sizes::{self, SizeArgs};
+
+/// The kinds of input, and what the command line says about one that states nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    /// One file.
+    Safetensors,
+    /// A file per tensor.
+    Npy,
+    /// A file per tensor, of which the command line says the sizes.
+    Bin {
+        /// Attention heads.
+        heads: usize,
+        /// Channels of a head.
+        channels: usize,
+        /// Points of every level.
+        points: usize,
+        /// Element type.
+        dtype: DType,
+        /// Memory order of the values.
+        layout: ValueLayout,
+    },
+}
+
+/// Loads the call that files describe, in the order value, `spatial_shapes`, `level_start_index`, `sampling_locations`,
+/// `attention_weights`, `grad_output`; a safetensors file comes alone. Says whether they make one.
+///
+/// # Panics
+/// If what was loaded has other sizes than its description: the fault that is looked for.
+#[must_use]
+pub fn load(files: Files, bytes: Vec<Vec<u8>>, backward: bool) -> bool {
+    let (kind, args) = match files {
+        Files::Safetensors => (Kind::Safetensors, SizeArgs::default()),
+        Files::Npy => (Kind::Npy, SizeArgs::default()),
+        Files::Bin { heads, channels, points, dtype, layout } => {
+            let args = SizeArgs {
+                heads: Some(heads),
+                channels: Some(channels),
+                points: vec![points],
+                dtype: Some(dtype),
+                sampling_dtype: Some(dtype),
+                layout: Some(layout),
+                ..SizeArgs::default()
+            };
+            (Kind::Bin, args)
+        }
+    };
+    load_call(kind, bytes, &args, backward)
+}
+
+/// The same with anything on the command line.
+pub(super) fn load_call(kind: Kind, bytes: Vec<Vec<u8>>, args: &SizeArgs, backward: bool) -> bool {
+    let input = Input::in_memory(kind, names::ALL.into_iter().zip(bytes).collect());
+    let Ok(tensors) = input.tensors() else { return false };
+    let Ok(described) = sizes::describe(&tensors, args) else { return false };
+    let Ok(Call { described, inputs }) = Call::load(described, &tensors, backward) else {
+        return false;
+    };
+    let problem = &described.problem;
+    assert_eq!(inputs.value.len(), problem.value_len());
+    assert_eq!(inputs.locations.len(), problem.locations_len());
+    assert_eq!(inputs.weights.len(), problem.weights_len());
+    assert_eq!(inputs.grad_output.len(), if backward { problem.output_len() } else { 0 });
+    assert_eq!(described.value_shape.iter().product::<usize>(), inputs.value.len());
+    assert_eq!(described.locations_shape.iter().product::<usize>(), inputs.locations.len());
+    assert_eq!(described.weights_shape.iter().product::<usize>(), inputs.weights.len());
+    true
+}

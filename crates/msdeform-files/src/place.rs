@@ -1,0 +1,167 @@
+//! What is at a path, before anything is written there.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use crate::FileError;
+use crate::error::failed;
+
+/// Symbolic links that are followed one after the other, as many as Linux follows.
+const LONGEST_CHAIN: usize = 40;
+
+/// Where a file goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Nothing is there: a file appears at this path, behind all symbolic links.
+    Free(PathBuf),
+    /// A file at this path, behind all symbolic links.
+    File(PathBuf),
+    /// A FIFO or a character device: it is written to, never replaced.
+    Stream(PathBuf),
+}
+
+impl Place {
+    /// Finds out what is at `path`.
+    ///
+    /// # Errors
+    /// [`FileError::Folder`] and [`FileError::Special`] for what is neither a file nor a stream, [`FileError::Io`]
+    /// where the system does not say.
+    pub fn of(path: &Path) -> Result<Self, FileError> {
+        let (end, is_descriptor) = follow(path)?;
+        let kind = match fs::metadata(&end) {
+            Ok(metadata) => metadata.file_type(),
+            Err(error) if error.kind() == ErrorKind::NotFound && !is_descriptor => {
+                return Ok(Self::Free(end));
+            }
+            Err(error) => return Err(failed("look", path)(error)),
+        };
+        if kind.is_dir() {
+            return Err(FileError::Folder { path: path.to_owned() });
+        }
+        // Of a descriptor of this process only the descriptor is known for sure, not a name that could be replaced.
+        if is_descriptor || is_stream(kind) {
+            return Ok(Self::Stream(end));
+        }
+        match special(kind) {
+            Some(what) => Err(FileError::Special { path: path.to_owned(), what }),
+            None => Ok(Self::File(end)),
+        }
+    }
+
+    /// Whether writing here loses contents that are there now.
+    #[must_use]
+    pub const fn is_taken(&self) -> bool {
+        matches!(self, Self::File(_))
+    }
+}
+
+/// The path behind all symbolic links, and whether it is an open descriptor such as `/proc/self/fd/1`, whose link
+/// leads to no name that could be trusted.
+fn follow(path: &Path) -> Result<(PathBuf, bool), FileError> {
+    let mut end = path.to_owned();
+    for _ in 0..LONGEST_CHAIN {
+        if is_descriptor(&end) {
+            return Ok((end, true));
+        }
+        match fs::symlink_metadata(&end) {
+            Ok(metadata) if metadata.file_type().is_symlink() => {
+                let target = fs::read_link(&end).map_err(failed("follow the link", &end))?;
+                end = folder_of(&end).join(target);
+            }
+            // What cannot be looked at is not there, or will say so when it is written.
+            _ => return Ok((end, false)),
+        }
+    }
+    let source = std::io::Error::other("too many symbolic links");
+    Err(FileError::Io { action: "follow the link", path: path.to_owned(), source })
+}
+
+/// `/proc/<process>/fd/<number>`, also as `/dev/fd/<number>`.
+fn is_descriptor(path: &Path) -> bool {
+    let Some(folder) = path.parent() else { return false };
+    let is_number = path.file_name().is_some_and(|name| {
+        let name = name.as_encoded_bytes();
+        !name.is_empty() && name.iter().all(u8::is_ascii_digit)
+    });
+    let of_process = folder.starts_with("/proc") && folder.ends_with("fd");
+    is_number && (of_process || folder == Path::new("/dev/fd"))
+}
+
+/// The folder that a path names something in.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+#[cfg(unix)]
+fn is_stream(kind: fs::FileType) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    kind.is_fifo() || kind.is_char_device()
+}
+
+#[cfg(unix)]
+fn special(kind: fs::FileType) -> Option<&'static str> {
+    use std::os::unix::fs::FileTypeExt;
+    if kind.is_block_device() {
+        Some("a block device")
+    } else if kind.is_socket() {
+        Some("a socket")
+    } else {
+        (!kind.is_file()).then_some("no file")
+    }
+}
+
+#[cfg(not(unix))]
+fn is_stream(_: fs::FileType) -> bool {
+    false
+}
+
+#[cfg(not(unix))]
+fn special(kind: fs::FileType) -> Option<&'static str> {
+    (!kind.is_file()).then_some("no file")
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn links_are_followed_to_what_they_mean_also_where_nothing_is_yet() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("file"), b"x").unwrap();
+        fs::create_dir(at("deep")).unwrap();
+        symlink("../file", at("deep/link")).unwrap();
+        symlink("deep/link", at("twice")).unwrap();
+        symlink("absent", at("dangling")).unwrap();
+        symlink("round", at("round")).unwrap();
+        assert_eq!(Place::of(&at("file")).unwrap(), Place::File(at("file")));
+        let Place::File(end) = Place::of(&at("twice")).unwrap() else { panic!("no file") };
+        assert_eq!(end.canonicalize().unwrap(), at("file").canonicalize().unwrap());
+        assert_eq!(Place::of(&at("dangling")).unwrap(), Place::Free(at("absent")));
+        assert_eq!(Place::of(&at("absent")).unwrap(), Place::Free(at("absent")));
+        assert!(matches!(Place::of(&at("round")), Err(FileError::Io { .. })));
+        assert!(matches!(Place::of(folder.path()), Err(FileError::Folder { .. })));
+    }
+
+    #[test]
+    fn devices_and_descriptors_are_streams_and_sockets_are_refused() {
+        assert_eq!(
+            Place::of(Path::new("/dev/null")).unwrap(),
+            Place::Stream(PathBuf::from("/dev/null"))
+        );
+        for name in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
+            assert!(matches!(Place::of(Path::new(name)).unwrap(), Place::Stream(_)), "{name}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let error = Place::of(&socket).unwrap_err().to_string();
+        assert!(error.contains("is a socket") && error.contains("name a file"), "{error}");
+    }
+}

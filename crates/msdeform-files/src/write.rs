@@ -1,0 +1,280 @@
+//! Files that are whole under their names.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use crate::FileError;
+use crate::error::failed;
+use crate::place::{Place, folder_of};
+use crate::temporary::{Backup, create_file, sweep};
+
+/// What becomes of a file that is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    /// It stays, and writing fails. There is no moment between looking and writing in which one could appear unseen.
+    Keep,
+    /// The new one takes its name and its permissions.
+    Replace,
+}
+
+/// A file to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Content {
+    /// Where it goes.
+    pub path: PathBuf,
+    /// What it holds, one part after the other.
+    pub parts: Vec<Vec<u8>>,
+}
+
+/// Writes one file, whole or not at all; its folder is made where it is missing.
+///
+/// # Errors
+/// [`FileError`], and then what was at `path` is still there.
+pub fn write(path: &Path, bytes: &[u8], existing: Existing) -> Result<(), FileError> {
+    let staged = stage(path, &[bytes])?;
+    commit(vec![staged], existing)
+}
+
+/// Writes several files: all of them under temporary names before the first one gets its own. If one cannot get its
+/// name, those that have theirs are taken back.
+///
+/// # Errors
+/// [`FileError`], and then every path holds what it held before, except after [`FileError::Torn`], which says what is new.
+pub fn write_all(files: &[Content], existing: Existing) -> Result<(), FileError> {
+    let staged = files
+        .iter()
+        .map(|Content { path, parts }| {
+            stage(path, &parts.iter().map(Vec::as_slice).collect::<Vec<_>>())
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    commit(staged, existing)
+}
+
+/// Everything about a file but its name.
+#[derive(Debug)]
+enum Staged<'a> {
+    File {
+        temporary: NamedTempFile,
+        /// What the caller calls it.
+        path: &'a Path,
+        /// Where it goes, behind symbolic links.
+        end: PathBuf,
+        replaces: bool,
+    },
+    /// Nothing can be prepared: what is written to a stream is gone.
+    Stream { path: &'a Path, end: PathBuf, parts: Vec<&'a [u8]> },
+}
+
+fn stage<'a>(path: &'a Path, parts: &[&'a [u8]]) -> Result<Staged<'a>, FileError> {
+    let place = Place::of(path)?;
+    let replaces = place.is_taken();
+    let end = match place {
+        Place::Stream(end) => return Ok(Staged::Stream { path, end, parts: parts.to_vec() }),
+        Place::Free(end) | Place::File(end) => end,
+    };
+    let folder = folder_of(&end);
+    fs::create_dir_all(folder).map_err(failed("create the folder", folder))?;
+    sweep(folder);
+    let mut temporary = create_file(folder).map_err(failed("write", path))?;
+    let mut write = || {
+        parts.iter().try_for_each(|part| temporary.write_all(part))?;
+        if replaces {
+            temporary.as_file().set_permissions(fs::metadata(&end)?.permissions())?;
+        }
+        temporary.as_file().sync_all()
+    };
+    write().map_err(failed("write", path))?;
+    Ok(Staged::File { temporary, path, end, replaces })
+}
+
+/// A file that has its name, and how to take that back.
+struct Placed<'a> {
+    path: &'a Path,
+    end: PathBuf,
+    replaced: bool,
+    backup: Option<Backup>,
+}
+
+fn commit(staged: Vec<Staged<'_>>, existing: Existing) -> Result<(), FileError> {
+    let mut files = Vec::new();
+    for one in staged {
+        match one {
+            Staged::File { temporary, path, end, replaces } => {
+                if replaces && existing == Existing::Keep {
+                    return Err(FileError::Exists { path: path.to_owned() });
+                }
+                files.push((temporary, path, end));
+            }
+            Staged::Stream { path, end, parts } => {
+                write_through(&end, &parts).map_err(failed("write", path))?;
+            }
+        }
+    }
+    let mut placed: Vec<Placed<'_>> = Vec::new();
+    let last = files.len().saturating_sub(1);
+    for (index, (temporary, path, end)) in files.into_iter().enumerate() {
+        // Of the last one nothing needs to be taken back.
+        let backup = if index < last { Backup::of(&end) } else { None };
+        let replaced = existing == Existing::Replace && end.exists();
+        let renamed = match existing {
+            Existing::Replace => temporary.persist(&end),
+            Existing::Keep => temporary.persist_noclobber(&end),
+        };
+        if let Err(error) = renamed {
+            return Err(take_back(&placed, path, error.error));
+        }
+        placed.push(Placed { path, end, replaced, backup });
+    }
+    Ok(())
+}
+
+/// Gives the names back, and says what went wrong.
+fn take_back(placed: &[Placed<'_>], path: &Path, source: std::io::Error) -> FileError {
+    let mut kept = Vec::new();
+    for Placed { path, end, replaced, backup } in placed.iter().rev() {
+        let done = match backup {
+            Some(backup) => backup.restore(end),
+            None if *replaced => Err(ErrorKind::Unsupported.into()),
+            // It was not there before: nobody else's file is removed.
+            None => fs::remove_file(end),
+        };
+        if done.is_err() {
+            kept.push((*path).to_owned());
+        }
+    }
+    if !kept.is_empty() {
+        return FileError::Torn { path: path.to_owned(), source, replaced: kept };
+    }
+    match source.kind() {
+        ErrorKind::AlreadyExists => FileError::Exists { path: path.to_owned() },
+        _ => FileError::Io { action: "write", path: path.to_owned(), source },
+    }
+}
+
+fn write_through(end: &Path, parts: &[&[u8]]) -> std::io::Result<()> {
+    // Not created: what is no longer there must not become a file. Cut, as a shell's `>` does, which concerns
+    // descriptors of files alone.
+    let mut stream = fs::OpenOptions::new().write(true).truncate(true).open(end)?;
+    parts.iter().try_for_each(|part| stream.write_all(part))?;
+    stream.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn content(path: &Path, bytes: &[u8]) -> Content {
+        Content { path: path.to_owned(), parts: vec![bytes.to_vec()] }
+    }
+
+    #[test]
+    fn files_appear_whole_and_are_not_replaced_unasked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/output.bin");
+        write(&path, b"first", Existing::Keep).unwrap();
+        let error = write(&path, b"second", Existing::Keep).unwrap_err();
+        assert!(matches!(error, FileError::Exists { .. }), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        write(&path, b"second", Existing::Replace).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"second");
+        assert_eq!(names(&folder.path().join("deep")), ["output.bin"], "no temporary is left");
+    }
+
+    #[test]
+    fn one_file_in_the_way_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("grad_value.npy"), b"mine").unwrap();
+        let files = [content(&at("output.npy"), b"1"), content(&at("grad_value.npy"), b"2")];
+        write_all(&files, Existing::Keep).unwrap_err();
+        assert_eq!(names(folder.path()), ["grad_value.npy"]);
+        assert_eq!(fs::read(at("grad_value.npy")).unwrap(), b"mine");
+        fs::create_dir(at("grad_weights.npy")).unwrap();
+        let files = [content(&at("grad_value.npy"), b"1"), content(&at("grad_weights.npy"), b"2")];
+        let error = write_all(&files, Existing::Replace).unwrap_err();
+        assert!(matches!(error, FileError::Folder { .. }), "{error}");
+        assert_eq!(fs::read(at("grad_value.npy")).unwrap(), b"mine");
+        assert_eq!(names(folder.path()), ["grad_value.npy", "grad_weights.npy"]);
+    }
+
+    #[test]
+    fn a_rename_that_fails_takes_the_earlier_ones_back() {
+        for existing in [Existing::Replace, Existing::Keep] {
+            let folder = tempfile::tempdir().unwrap();
+            let at = |name: &str| folder.path().join(name);
+            if existing == Existing::Replace {
+                fs::write(at("a"), b"old a").unwrap();
+                fs::write(at("c"), b"old c").unwrap();
+            }
+            let before = names(folder.path());
+            let paths = ["a", "b", "c"].map(at);
+            let staged: Vec<_> = paths.iter().map(|path| stage(path, &[b"new"]).unwrap()).collect();
+            let Staged::File { temporary, .. } = &staged[2] else { panic!("no file") };
+            fs::remove_file(temporary.path()).unwrap();
+            let error = commit(staged, existing).unwrap_err();
+            assert!(error.to_string().contains("cannot write"), "{error}");
+            assert_eq!(names(folder.path()), before);
+            if existing == Existing::Replace {
+                assert_eq!(fs::read(at("a")).unwrap(), b"old a");
+                assert_eq!(fs::read(at("c")).unwrap(), b"old c");
+            }
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn streams_are_written_to_and_never_replaced() {
+        use std::os::unix::fs::{FileTypeExt, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("fifo");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+        assert!(made.success());
+        let link = folder.path().join("link");
+        symlink("fifo", &link).unwrap();
+        for (name, existing) in [(&fifo, Existing::Keep), (&link, Existing::Replace)] {
+            let read = std::thread::spawn({
+                let fifo = fifo.clone();
+                move || fs::read(fifo).unwrap()
+            });
+            write(name, b"through", existing).unwrap();
+            assert_eq!(read.join().unwrap(), b"through");
+        }
+        write(Path::new("/dev/null"), b"nothing", Existing::Replace).unwrap();
+        assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device());
+        let error = write(Path::new("/dev/full"), b"too much", Existing::Replace).unwrap_err();
+        assert!(error.to_string().contains("/dev/full: cannot write: No space left"), "{error}");
+        assert_eq!(names(folder.path()), ["fifo", "link"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_stays_a_link_and_its_file_is_replaced() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("real")).unwrap();
+        fs::write(at("real/file"), b"old").unwrap();
+        fs::set_permissions(at("real/file"), fs::Permissions::from_mode(0o600)).unwrap();
+        symlink("real/file", at("link")).unwrap();
+        let error = write(&at("link"), b"new", Existing::Keep).unwrap_err();
+        assert!(matches!(error, FileError::Exists { .. }), "{error}");
+        write(&at("link"), b"new", Existing::Replace).unwrap();
+        assert!(at("link").symlink_metadata().unwrap().file_type().is_symlink());
+        assert_eq!(fs::read(at("real/file")).unwrap(), b"new");
+        let mode = fs::metadata(at("real/file")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "who could not read the old one cannot read the new one");
+        assert_eq!(names(&at("real")), ["file"]);
+    }
+}

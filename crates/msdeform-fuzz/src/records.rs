@@ -1,0 +1,98 @@
+//! Files that the laboratory and the plans read.
+
+use std::path::Path;
+
+use msdeform::{DType, Direction, Mode, Problem};
+use msdeform_bench::counters::{self, CounterFile};
+use msdeform_bench::report::{self, Page};
+use msdeform_bench::tune::TuneRecord;
+use msdeform_bench::workload::Sizes;
+use msdeform_bench::{Profile, Record, Workload, record};
+use msdeform_cuda::jit::{decode_entry, encode_entry};
+use msdeform_cuda::ledger::Ledger;
+use msdeform_tuning::{CallClass, Origin, Tuning, TuningFile};
+
+const PATH: &str = "memory";
+
+fn text(bytes: &[u8]) -> Option<&str> {
+    std::str::from_utf8(bytes).ok()
+}
+
+pub(crate) fn workload(bytes: &[u8]) {
+    let Some(text) = text(bytes) else { return };
+    let Ok(workload) = Workload::parse(text, Path::new(PATH)) else { return };
+    for &layout in &workload.layouts {
+        for dtype in DType::FAST {
+            for batch in [None, Some(0), Some(usize::MAX)] {
+                let sizes = Sizes { batch, ..Sizes::default() };
+                let _ = workload.problem(dtype, layout, sizes);
+            }
+        }
+    }
+    let _ = (workload.standard_queries(), workload.pixels(), workload.processor_batch());
+}
+
+pub(crate) fn tuning(bytes: &[u8]) {
+    let Some(text) = text(bytes) else { return };
+    // The device that the file is about, or else nothing but the first check would run.
+    let here = serde_json::from_str::<Origin>(text).unwrap_or_else(|_| Origin {
+        device: "a device".to_owned(),
+        compute_capability: None,
+        multiprocessors: None,
+        msdeform: "0.1.0".to_owned(),
+        fingerprint: String::new(),
+    });
+    let Ok(file) = TuningFile::parse(text, &here) else { return };
+    if let Ok(written) = serde_json::to_string(&file) {
+        assert_eq!(TuningFile::parse(&written, &here).as_ref(), Ok(&file));
+    }
+    let tuning = Tuning::Loaded { path: PATH.into(), entries: file.entries };
+    let _ = (tuning.summary(), tuning.ignored());
+    let problem = Problem::builder().heads(8).channels(32).queries(300).levels([(8, 8)]).build();
+    if let Ok(problem) = problem {
+        for direction in Direction::ALL {
+            let _ = tuning.find(&CallClass::of(&problem, direction, Mode::Fast, Some(2)));
+        }
+    }
+}
+
+pub(crate) fn cubin(bytes: &[u8]) {
+    let whole = |bytes: &[u8]| {
+        if let Some(entry) = decode_entry(bytes) {
+            assert_eq!(encode_entry(&entry), bytes, "an entry is written in one way");
+        }
+    };
+    whole(bytes);
+    // Nobody guesses a hash: what is behind a right one.
+    let hash = blake3::hash(bytes);
+    whole(&[b"msdacub1", hash.as_bytes().as_slice(), bytes].concat());
+}
+
+pub(crate) fn ledger(bytes: &[u8]) {
+    let Some(text) = text(bytes) else { return };
+    if let Ok(mut ledger) = Ledger::parse(text) {
+        let _ = ledger.unverified();
+        ledger.forget_unregistered();
+    }
+}
+
+pub(crate) fn record(bytes: &[u8]) {
+    let Some(text) = text(bytes) else { return };
+    let path = Path::new(PATH);
+    let profile = record::parse::<Profile>(text, path).ok();
+    let _ = record::parse::<TuneRecord>(text, path);
+    let counters =
+        record::parse::<CounterFile>(text, path).map_or_else(|_| Vec::new(), |file| file.profiled);
+    let Ok(record) = record::parse::<Record>(text, path) else { return };
+    let _ = record::summary(&record);
+    let records = [record];
+    let _ = record::newest(&records);
+    if let Some(page) = Page::of(&records, profile.as_ref(), &counters) {
+        let _ = (report::html(&page), report::markdown(&page));
+    }
+}
+
+pub(crate) fn counters(bytes: &[u8]) {
+    let Some(text) = text(bytes) else { return };
+    let _ = counters::parse(text);
+}
