@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use msdeform::DType;
-use msdeform_cuda::ledger::{CompiledVerification, Ledger, LedgerError, Verification, fingerprint};
+use msdeform_cases::SoakReport;
+use msdeform_cuda::ledger::{
+    CompiledVerification, Ledger, LedgerError, RandomRun, Verification, fingerprint,
+};
 use msdeform_cuda::registry;
 
 use crate::Record;
@@ -80,6 +83,40 @@ pub fn update_compiled(
     }
     ledger.write(path)?;
     Ok(checks.len())
+}
+
+/// Writes how many random problems every variant computed in every format, and whether any of them went wrong.
+/// Returns the number of entries written.
+///
+/// # Errors
+/// [`LedgerError`] with the path.
+pub fn update_random(
+    path: &Path,
+    device: &dyn Device,
+    report: &SoakReport,
+) -> Result<usize, LedgerError> {
+    let Place { gpu, driver, nvrtc } = Place::new(device.name(), &device.facts());
+    let mut ledger = Ledger::read(path)?;
+    ledger.forget_unregistered();
+    let mut written = 0;
+    for variant in registry::REGISTRY {
+        let Some(formats) = report.variants.get(variant.spec().id) else { continue };
+        for &dtype in variant.spec().dtypes {
+            let run = RandomRun {
+                sources: String::new(),
+                gpu: gpu.clone(),
+                driver: driver.clone(),
+                nvrtc: nvrtc.clone(),
+                seed: report.seed,
+                problems: formats.get(dtype.name()).copied().unwrap_or(0),
+                failed: report.failed + report.hangs.len() as u64,
+            };
+            ledger.record_random(*variant, dtype, run);
+            written += 1;
+        }
+    }
+    ledger.write(path)?;
+    Ok(written)
 }
 
 /// The same from the comparisons that `bench` makes before it times, as a record holds them. The sources must

@@ -3,9 +3,11 @@
 //! CI has no GPU. So verification on a GPU writes, for every variant and format, a fingerprint of what
 //! was verified, and the same for everything that may be compiled for known models ([`crate::models`]). A test compares
 //! both with the sources: a kernel cannot change and land unverified, nor a choice of knobs that no GPU has run.
+//! What may be chosen for a call must have computed random problems too (`msdeform soak --ledger`).
 //! The ledger of a GPU is `records/<gpu>/ledger.json`.
 
 mod compiled;
+mod random;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,6 +25,7 @@ use crate::registry::REGISTRY;
 use crate::variants::{BackwardCall, Call, KnobChoices, Variant};
 
 pub use compiled::{CompiledLedger, CompiledVerification};
+pub use random::RandomRun;
 
 /// The most that is read of a ledger: tens of thousands of entries.
 const LIMIT_BYTES: u64 = 16 << 20;
@@ -73,6 +76,7 @@ fn by_verify() -> String {
 pub struct Ledger {
     entries: BTreeMap<Subject, Verification>,
     compiled: CompiledLedger,
+    random: random::RandomLedger,
 }
 
 /// The file.
@@ -80,6 +84,8 @@ pub struct Ledger {
 struct Document {
     variants: Vec<Line>,
     compiled: Vec<CompiledVerification>,
+    #[serde(default)]
+    random: Vec<random::RandomLine>,
 }
 
 /// A subject and its verification, as the file holds them.
@@ -125,9 +131,13 @@ impl Ledger {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
-        let Document { variants, compiled } = serde_json::from_str(text)?;
+        let Document { variants, compiled, random } = serde_json::from_str(text)?;
         let entries = variants.into_iter().map(|line| (line.subject, line.verification));
-        Ok(Self { entries: entries.collect(), compiled: CompiledLedger::new(compiled) })
+        Ok(Self {
+            entries: entries.collect(),
+            compiled: CompiledLedger::new(compiled),
+            random: random::RandomLedger::new(random),
+        })
     }
 
     /// Writes it, sorted, a line for each entry, whole or not at all.
@@ -146,7 +156,10 @@ impl Ledger {
         };
         let variants = list(variants.collect())?;
         let compiled = list(self.compiled.lines().map(serde_json::to_string).collect())?;
-        let text = format!("{{\"variants\": {variants},\n\"compiled\": {compiled}}}\n");
+        let random = list(self.random.lines().map(|line| serde_json::to_string(&line)).collect())?;
+        let text = format!(
+            "{{\"variants\": {variants},\n\"compiled\": {compiled},\n\"random\": {random}}}\n"
+        );
         msdeform_files::write(path, text.as_bytes(), Existing::Replace)?;
         Ok(())
     }
@@ -161,6 +174,11 @@ impl Ledger {
         self.compiled.record(verification);
     }
 
+    /// Notes random problems that a variant computed in a format, with its sources as they are now.
+    pub fn record_random(&mut self, variant: &dyn Variant, dtype: DType, run: RandomRun) {
+        self.random.record(variant, dtype, run);
+    }
+
     /// Forgets what the dispatcher no longer chooses.
     pub fn keep_only_compiled(&mut self, reachable: &[Specialisation]) {
         self.compiled.keep_only(reachable);
@@ -170,6 +188,7 @@ impl Ledger {
     pub fn forget_unregistered(&mut self) {
         let known = |id: &str| REGISTRY.iter().any(|variant| variant.spec().id == id);
         self.entries.retain(|subject, _| known(&subject.variant));
+        self.random.forget_unregistered();
     }
 
     /// The verification of a variant with a format.
@@ -197,6 +216,7 @@ impl Ledger {
             }
         }
         missing.extend(self.compiled.unverified(&models::specialisations(&DeviceProps::h200())));
+        missing.extend(self.random.unverified());
         missing
     }
 }

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use bandwidth::Bandwidth;
 pub use cpu::CpuDevice;
 pub use cuda::CudaDevice;
+pub use msdeform_cuda::driver::{broken_guards, guard_allocations};
 
 use crate::profile::Capability;
 use crate::{Buffer, Ceiling, HostTensors};

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use clap::Args;
 use msdeform::{DType, Direction};
-use msdeform_bench::DeviceId;
 use msdeform_bench::device::Device;
 use msdeform_bench::soak::SoakRecord;
+use msdeform_bench::{DeviceId, ledger};
 use msdeform_cases::{
     Bounds, Case, CpuRunner, CudaRunner, Fault, Limit, Progress, Runner, SoakOptions, SoakReport,
     check, soak,
@@ -51,6 +51,9 @@ pub struct SoakArgs {
     /// Keep the result as the device's, in place of an older one
     #[arg(long)]
     record: bool,
+    /// Note what every variant computed in the GPU's ledger, which a test compares with the kernels' sources
+    #[arg(long, conflicts_with = "case")]
+    ledger: bool,
     #[command(flatten)]
     record_dir: RecordDirArgs,
     /// Print the report as JSON
@@ -74,6 +77,9 @@ const HUNG_AFTER: Duration = Duration::from_secs(20);
 pub fn run(args: &SoakArgs) -> anyhow::Result<()> {
     let device = args.device.open()?;
     let on_cpu = device.id() == DeviceId::Cpu;
+    if args.ledger && on_cpu {
+        return Err(Usage("--ledger is about GPUs; give --device cuda:N".into()).into());
+    }
     let runner: Box<dyn Runner> = match device.id() {
         DeviceId::Cpu => Box::new(CpuRunner::default()),
         DeviceId::Cuda(ordinal) => Box::new(CudaRunner::new(ordinal)?),
@@ -149,6 +155,11 @@ fn finish(report: &SoakReport, args: &SoakArgs, device: &dyn Device) -> anyhow::
     if args.record || args.record_dir.record_dir.is_some() {
         let record = SoakRecord::new(device, report.clone());
         eprintln!("soak: {}", record.write(&args.record_dir.folder())?.display());
+    }
+    if args.ledger {
+        let path = ledger::path(&args.record_dir.folder(), device);
+        let entries = ledger::update_random(&path, device, report)?;
+        eprintln!("ledger: {entries} entries in {}", path.display());
     }
     if report.is_clean() && report.total() > 0 {
         return Ok(());

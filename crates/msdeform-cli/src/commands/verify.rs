@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use msdeform::{DeviceKind, VariantSpec};
+use msdeform_bench::device::{broken_guards, guard_allocations};
 use msdeform_bench::verify::{Limits, Report, Verification, verify_cases};
 use msdeform_bench::verify_compiled::{CompiledCheck, verify_compiled};
 use msdeform_bench::{Breadth, Device, compare, ledger, workload};
@@ -18,7 +19,7 @@ use crate::output::{Align, Columns, error_figure, grouped, print, print_json, pr
 /// Runs every variant that fits on every workload and compares output and gradients with the f64
 /// reference on the same stored inputs.
 ///
-/// Outputs are filled with NaN before a run, and NaN fails. Queries of large workloads are thinned
+/// Outputs are filled with NaN before a run, and NaN fails; so does a write beside a tensor on a GPU. Queries of large workloads are thinned
 /// out evenly so that the reference stays quick; the table says how many elements were compared.
 /// "max rel" relates a difference to its element or, where larger, to the root mean square of the
 /// tensor. Gradients of locations jump at cell borders and are compared away from them by 0.01
@@ -77,6 +78,8 @@ struct Document<'a> {
 
 /// Verifies and prints; an error if anything fails or nothing ran.
 pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
+    // A kernel that writes beside its tensors may well get them right.
+    guard_allocations();
     let device = args.device.open_with(args.mode.options())?;
     if args.ledger && device.id().kind() != DeviceKind::Cuda {
         return Err(Usage("--ledger is about GPUs; give --device cuda:N".into()).into());
@@ -97,6 +100,11 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     } else {
         Vec::new()
     };
+    let broken = broken_guards();
+    if !broken.is_empty() {
+        let words = broken.join("\n");
+        return Err(CheckFailed(format!("memory beside tensors was written:\n{words}")).into());
+    }
     report.checked.extend(compiled.iter().map(|check| check.verification.clone()));
     let passed = report.passed() && !report.checked.is_empty();
     if args.ledger {
