@@ -227,7 +227,7 @@ impl ProbeArgs {
     }
 }
 
-/// One line that names the device and what its memory can do.
+/// One line that names the device, what compiles for it, and what its memory can do.
 pub fn heading(device: &dyn Device, bandwidth: Option<&Bandwidth>) -> String {
     let threads = device.threads().map_or_else(String::new, |threads| {
         format!(", {threads} thread{}", if threads == 1 { "" } else { "s" })
@@ -241,8 +241,9 @@ pub fn heading(device: &dyn Device, bandwidth: Option<&Bandwidth>) -> String {
         }
         _ => String::new(),
     };
+    let software = device.software().map_or_else(String::new, |software| format!("; {software}"));
     let version = env!("CARGO_PKG_VERSION");
-    format!("msdeform {version} on {}{threads}{memory}{tuning}\n", device.name())
+    format!("msdeform {version} on {}{threads}{software}{memory}{tuning}\n", device.name())
 }
 
 /// Where records go.

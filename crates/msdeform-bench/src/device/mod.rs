@@ -319,6 +319,12 @@ pub trait Device: Send + Sync {
     /// Everything about the hardware and its drivers that explains a timing.
     fn facts(&self) -> BTreeMap<String, String>;
 
+    /// What compiles for it and drives it, with versions and where it was found, for whoever reads a bug report. Not part
+    /// of a record: paths are the user's own.
+    fn software(&self) -> Option<String> {
+        None
+    }
+
     /// Worker threads, where that means something.
     fn threads(&self) -> Option<usize>;
 

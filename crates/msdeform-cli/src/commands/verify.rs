@@ -124,6 +124,9 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
         print(&table.to_string())?;
         print_failures(&report)?;
         print(&conclusion(&report, args.seed))?;
+        if let Some(software) = device.software() {
+            print(&format!("{} with {software}", device.name()))?;
+        }
     }
     fail_unless_passed(&report)
 }

@@ -68,14 +68,17 @@ pub fn rare_entries() -> Vec<Entry> {
 }
 
 fn rare_problems(dtypes: &[DType]) -> Vec<Result<Problem, Error>> {
-    let shapes: [(&[(i64, i64)], usize, usize); 3] =
-        [(&[(1, 31), (1, 2)], 5, 160), (&[(1, 9)], 4, 32), (&[(50, 84), (25, 42), (13, 1)], 4, 64)];
+    let shapes = [
+        (vec![(1, 31), (1, 2)], 5, 160),
+        (vec![(1, 9)], 4, 32),
+        (vec![(50, 84), (25, 42), (13, 1)], 4, 64),
+    ];
     let mut problems = Vec::new();
     for &dtype in dtypes {
-        for (levels, points, channels) in shapes {
+        for (levels, points, channels) in &shapes {
             for queries in [1, 900] {
-                let builder = Problem::builder().heads(8).channels(channels).queries(queries);
-                let builder = builder.levels(levels.iter().copied()).points(points).dtype(dtype);
+                let builder = Problem::builder().heads(8).channels(*channels).queries(queries);
+                let builder = builder.levels(levels.iter().copied()).points(*points).dtype(dtype);
                 problems.push(builder.build());
             }
         }

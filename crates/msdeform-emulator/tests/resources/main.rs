@@ -74,6 +74,7 @@ fn check_machine_code(pinned: &Nvrtc, required: bool) -> Result<(), String> {
         work.extend(all().filter(|entry| entry.is_dispatched).map(|entry| (other, entry)));
     }
     let (cache, started) = (cubins(), Instant::now());
+    let compilations = work.len();
     let compiled: Vec<Result<(String, String, Compiled), String>> = work
         .into_par_iter()
         .map(|(nvrtc, Entry { recipe, arch, .. })| {
@@ -92,7 +93,7 @@ fn check_machine_code(pinned: &Nvrtc, required: bool) -> Result<(), String> {
     let versions = std::iter::once(pinned).chain(&others).map(|nvrtc| nvrtc.version().to_string());
     println!(
         "machine code of {} kernels by NVRTC {}: {} late zeros, the first reader {} cycles later, {} read too early \
-         ({compiled_s:.0} s to compile, {:.0} s in all)",
+         ({compilations} compilations in {compiled_s:.0} s, {:.0} s in all)",
         code.kernels,
         versions.collect::<Vec<_>>().join(", "),
         findings.results,

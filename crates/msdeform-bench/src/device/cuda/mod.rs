@@ -123,6 +123,14 @@ impl Device for CudaDevice {
         facts.into_iter().map(|(name, fact)| (name.to_owned(), fact)).collect()
     }
 
+    fn software(&self) -> Option<String> {
+        let nvrtc = match self.engine.nvrtc() {
+            Ok(nvrtc) => format!("NVRTC {} ({})", nvrtc.version(), nvrtc.path().display()),
+            Err(_) => "no NVRTC".to_owned(),
+        };
+        Some(format!("CUDA driver {}, {nvrtc}", self.engine.context().driver()))
+    }
+
     fn threads(&self) -> Option<usize> {
         None
     }
