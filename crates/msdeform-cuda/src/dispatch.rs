@@ -139,8 +139,12 @@ mod tests {
     fn no_valid_problem_is_without_a_variant() {
         let device = DeviceProps::h200();
         let levels: Vec<(i64, i64)> = (1..40).map(|size| (size, 2 * size)).collect();
-        for dtype in DType::FAST {
-            for layout in ValueLayout::ALL {
+        for (format, dtype) in DType::FAST.into_iter().enumerate() {
+            for (order, layout) in ValueLayout::ALL.into_iter().enumerate() {
+                // Miri, thousands of times slower, takes every format and every layout, not every pair.
+                if cfg!(miri) && format != order {
+                    continue;
+                }
                 for (batch, heads, channels, queries, level_count, points) in [
                     (2, 8, 32, 300, 4, 4),
                     (1, 1, 1, 1, 1, 1),
