@@ -21,7 +21,7 @@ fn seeds(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
     files.into_iter().map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
 }
 
-/// Numbers that are the same on every machine (SplitMix64).
+/// Numbers that are the same on every machine (`SplitMix64`).
 struct Numbers(u64);
 
 impl Numbers {
