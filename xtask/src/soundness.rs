@@ -20,7 +20,19 @@ const NIGHTLY: &str = "nightly";
 const MIRI: [&[&str]; 4] = [
     &["--package", "msdeform", "--lib", "--tests"],
     &["--package", "msdeform-tuning", "--lib"],
-    &["--package", "msdeform-cuda", "--lib"],
+    // Left out: NVRTC is loaded from a library, and Miri cannot set the time of a file, which the cubin cache does.
+    &[
+        "--package",
+        "msdeform-cuda",
+        "--lib",
+        "--",
+        "--skip",
+        "nvrtc::tests::",
+        "--skip",
+        "probe::tests::",
+        "--skip",
+        "jit::cache::",
+    ],
     &["--package", "msdeform-python", "--test", "plan_table"],
 ];
 
@@ -41,9 +53,10 @@ const TSAN_TARGET: &str = "x86_64-unknown-linux-gnu";
 pub fn miri() -> Result<ExitCode> {
     components(&["miri", "rust-src"])?;
     finish(MIRI.map(|arguments| {
+        let (cargo, harness) = split_at_dashes(arguments);
         let mut command = nightly_cargo(&["miri", "test"]);
-        command.args(["--locked", "--no-fail-fast"]).args(arguments).env("MIRIFLAGS", MIRI_FLAGS);
-        command.args(own_folder("miri"));
+        command.args(["--locked", "--no-fail-fast"]).args(cargo).args(own_folder("miri"));
+        command.args(harness).env("MIRIFLAGS", MIRI_FLAGS);
         command
     }))
 }
