@@ -26,6 +26,9 @@ pub struct FuzzArgs {
 /// No reader needs more for what a fuzzer gives it.
 const MEMORY_MB: u32 = 2048;
 
+/// A reader that takes longer for a few kilobytes counts something that is not there.
+const LONGEST_SECONDS: u32 = 20;
+
 /// Fuzzes one target after the other and counts.
 pub fn run_targets(args: &FuzzArgs) -> Result<ExitCode> {
     let manifest = std::fs::read_to_string(tree::root().join("fuzz/Cargo.toml"))?;
@@ -72,6 +75,7 @@ fn command(name: &str, corpus: &Path, seconds: u32) -> Command {
     // Read after the corpus, and never written.
     command.arg(tree::root().join("fuzz/seeds").join(name)).arg("--");
     command.arg(format!("-max_total_time={seconds}")).arg(format!("-rss_limit_mb={MEMORY_MB}"));
+    command.arg(format!("-timeout={LONGEST_SECONDS}"));
     command
 }
 

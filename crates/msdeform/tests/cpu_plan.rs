@@ -380,3 +380,28 @@ fn any_number_of_points_of_no_queries_is_a_plan_and_of_some_an_error() {
     let error = CpuPlan::new(&some, &one_thread).unwrap_err();
     assert!(matches!(error, Error::NoMemory { .. }), "{error}");
 }
+
+/// A few bytes describe more images and heads than can be counted in a day; where they have nothing, nothing is done.
+#[test]
+fn any_number_of_images_without_anything_in_them_takes_no_time() {
+    for (channels, points) in [(0, 0), (3, 0), (0, 2)] {
+        let problem = Problem::builder()
+            .batch(1 << 40)
+            .heads(if points == 0 { 1 << 10 } else { 0 })
+            .channels(channels)
+            .queries(if channels == 0 { 5 } else { 0 })
+            .levels::<i64>([])
+            .build()
+            .unwrap();
+        let nothing = Vec::<f32>::new();
+        let (mut output, mut value, mut locations, mut weights) =
+            (nothing.clone(), nothing.clone(), nothing.clone(), nothing.clone());
+        let mut plan = CpuPlan::new(&problem, &CpuOptions { threads: Some(2), isa: None }).unwrap();
+        plan.forward(&nothing, &nothing, &nothing, &mut output).unwrap();
+        let gradients =
+            GradientsMut::new().value(&mut value).locations(&mut locations).weights(&mut weights);
+        plan.backward(&nothing, &nothing, &nothing, &nothing, gradients).unwrap();
+        assert!(reference::forward(&problem, &[], &[], &[]).is_empty());
+        assert!(reference::backward(&problem, &[], &[], &[], &[]).value.is_empty());
+    }
+}
