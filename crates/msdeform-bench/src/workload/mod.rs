@@ -222,7 +222,10 @@ impl Workload {
     /// Pixels of one image, borders not counted.
     #[must_use]
     pub fn pixels(&self) -> usize {
-        self.levels.iter().map(|&(height, width)| height as usize * width as usize).sum()
+        // More than can be counted is refused with the problem; until then it must not wrap around.
+        let pixels =
+            |&(height, width): &(u32, u32)| (height as usize).saturating_mul(width as usize);
+        self.levels.iter().map(pixels).fold(0, usize::saturating_add)
     }
 
     /// Queries of one image unless a caller changes them.

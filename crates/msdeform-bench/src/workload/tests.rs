@@ -85,3 +85,10 @@ fn callers_may_change_batch_queries_and_layout() {
     let problem = workload.problem(DType::F32, ValueLayout::HeadMajorPadded, sizes).unwrap();
     assert_eq!((problem.batch(), problem.queries(), problem.spatial()), (3, 20_522, 20_522));
 }
+
+#[test]
+fn levels_past_counting_are_refused_and_do_not_wrap_around() {
+    let text = include_str!("../../../../fuzz/seeds/workload/levels_past_counting.toml");
+    let error = Workload::parse(text, Path::new("levels.toml")).unwrap_err();
+    assert!(matches!(error, WorkloadError::Problem { .. }), "{error}");
+}
