@@ -27,7 +27,7 @@ pub fn problems() -> Vec<(&'static str, ProblemBuilder)> {
         ("twenty_levels", base().levels(ladder).points(2)),
         ("coarse_first", base().levels([(2, 3), (3, 5), (6, 10)]).points(4)),
         ("no_points", base().levels(pyramid).points(0)),
-        ("no_levels", base()),
+        ("no_levels", base().levels(Vec::<(i64, i64)>::new())),
         ("no_queries", base().queries(0).levels(pyramid).points(2)),
         ("no_batch", base().batch(0).levels(pyramid).points(2)),
     ]
