@@ -158,7 +158,7 @@ impl Device for TestDevice {
             all.swap_remove(at)
         };
         vec![
-            first(|backward| backward.is_none()),
+            first(Option::is_none),
             first(|backward| backward.is_some_and(|backward| backward.gradients.value)),
             first(|backward| backward.is_some_and(|backward| !backward.gradients.value)),
         ]
