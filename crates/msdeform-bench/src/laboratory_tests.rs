@@ -6,6 +6,9 @@ use msdeform::{
     DType, DeviceKind, Direction, Mode, Numerics, Problem, ValueLayout, VariantSpec, reference,
 };
 
+use msdeform_cuda::DeviceProps;
+use msdeform_cuda::models::{self, Specialisation};
+use msdeform_cuda::variants::BackwardCall;
 use msdeform_tuning::{CallClass, Origin, Tuning};
 
 use crate::device::{
@@ -144,6 +147,34 @@ impl Device for TestDevice {
             runs: 0,
             time_us: 10.0,
         }))
+    }
+    /// A forward, a backward, and one without the gradient of the values.
+    fn specialisations(&self) -> Vec<Specialisation> {
+        let mut all = models::specialisations(&DeviceProps::h200());
+        all.retain(|found| found.problem.dtype() == DType::F32);
+        all.sort_by_key(|found| found.problem.weights_len());
+        let mut first = |wanted: fn(&Option<BackwardCall>) -> bool| {
+            let at = all.iter().position(|found| wanted(&found.backward)).unwrap();
+            all.swap_remove(at)
+        };
+        vec![
+            first(Option::is_none),
+            first(|backward| backward.is_some_and(|backward| backward.gradients.value)),
+            first(|backward| backward.is_some_and(|backward| !backward.gradients.value)),
+        ]
+    }
+    /// Wrong where all gradients are asked for.
+    fn prepare_specialisation<'a>(
+        &self,
+        specialisation: &Specialisation,
+        inputs: &'a HostTensors,
+    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
+        let variant = match specialisation.backward {
+            None => &VARIANTS[0].0,
+            Some(backward) if backward.gradients.value => &VARIANTS[6].0,
+            Some(_) => &VARIANTS[5].0,
+        };
+        self.prepare(variant, &specialisation.problem, inputs)
     }
     fn probe_bandwidth(&self) -> Result<Bandwidth, DeviceError> {
         Ok(Bandwidth { copy_gb_per_s: 1.0, buffer_bytes: 1, threads: 1, in_cache: false })

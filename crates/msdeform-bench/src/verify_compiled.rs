@@ -106,3 +106,42 @@ fn inputs(specialisation: &Specialisation, seed: u64) -> HostTensors {
     let draw = Draw { locations: Locations::Local, seed, total_queries: problem.queries() };
     HostTensors::generate(&workload, problem, &draw)
 }
+
+#[cfg(test)]
+mod tests {
+    use msdeform_cuda::ledger::Ledger;
+
+    use super::*;
+    use crate::laboratory_tests::TestDevice;
+    use crate::{STANDARD_SEED, ledger};
+
+    const ALL: [&str; 5] =
+        ["fwd_general", "fwd_split_gather", "fwd_tile_gather", "bwd_level_sort", "bwd_tile_sort"];
+
+    #[test]
+    fn everything_compiled_is_compared_in_what_it_was_asked_for_and_noted() {
+        let mut count = 0;
+        let begin = |wanted| count = wanted;
+        let checks = verify_compiled(&TestDevice, &ALL, STANDARD_SEED, begin, |_| ());
+        let passed: Vec<bool> = checks.iter().map(|check| check.verification.pass).collect();
+        assert_eq!((count, passed), (3, vec![true, false, true]));
+        let tensors = |check: &CompiledCheck| {
+            check.verification.tensors.iter().map(|t| t.tensor.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(tensors(&checks[0]), ["output"]);
+        assert_eq!(tensors(&checks[2]), ["grad_locations", "grad_weights"]);
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.json");
+        assert_eq!(ledger::update_compiled(&path, &TestDevice, &checks).unwrap(), 3);
+        let open = Ledger::read(&path).unwrap().unverified().join("\n");
+        let failed = checks[1].specialisation.variant.spec().id;
+        assert!(open.contains(&format!("{failed}: 1 specialisations failed")), "{open}");
+    }
+
+    #[test]
+    fn only_the_variants_that_are_wanted_run() {
+        let checks = verify_compiled(&TestDevice, &[], STANDARD_SEED, |_| (), |_| ());
+        assert!(checks.is_empty());
+    }
+}
