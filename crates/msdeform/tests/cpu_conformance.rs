@@ -14,7 +14,7 @@ fn shapes() -> Vec<(&'static str, ProblemBuilder)> {
     let base = || {
         // Miri takes smaller ones: still several images, heads, vectors and a tail.
         if cfg!(miri) {
-            let builder = Problem::builder().batch(2).heads(2).channels(9).queries(3).points(4);
+            let builder = Problem::builder().batch(2).heads(2).channels(9).queries(3).points(2);
             return builder.levels([(4, 5), (2, 3), (1, 1)]);
         }
         Problem::builder().batch(2).heads(3).channels(32).queries(11).points(4).levels([
@@ -24,7 +24,7 @@ fn shapes() -> Vec<(&'static str, ProblemBuilder)> {
         ])
     };
     // So many that the values are staged, also under Miri: six reads for each of 27 pixels.
-    let many = |queries: usize| if cfg!(miri) { 16 } else { queries };
+    let many = |queries: usize| if cfg!(miri) { 8 } else { queries };
     vec![
         ("plain", base()),
         ("encoder", {
@@ -56,7 +56,10 @@ fn shapes() -> Vec<(&'static str, ProblemBuilder)> {
         ("200 channels", base().channels(200)),
         ("one point", base().points(1)),
         ("points differ", base().points_per_level([3, 0, 5])),
-        ("many points", base().points_per_level([17, 70, 2]).queries(5)),
+        (
+            "many points",
+            base().points_per_level([17, 70, 2]).queries(if cfg!(miri) { 1 } else { 5 }),
+        ),
         ("gaps between levels", base().level_starts([40, 3, 30]).spatial(250)),
         ("coarse level first", base().levels([(3, 2), (6, 5), (12, 9)])),
         ("many levels", {

@@ -10,7 +10,7 @@ use msdeform::{DType, Problem, ProblemBuilder, ValueLayout};
 use proptest::prelude::*;
 
 /// Miri takes seconds for each.
-const CASES: u32 = if cfg!(miri) { 8 } else { 300 };
+const CASES: u32 = if cfg!(miri) { 4 } else { 300 };
 
 fn problems() -> impl Strategy<Value = ProblemBuilder> {
     let (most_channels, most_queries) = if cfg!(miri) { (20, 8) } else { (70, 40) };

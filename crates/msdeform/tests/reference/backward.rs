@@ -226,7 +226,7 @@ fn slope(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 3 } else { 60 }))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 60 }))]
 
     /// The objective is linear in every value and weight, and in each coordinate within a cell, so
     /// the differences are exact up to rounding with steps as large as the cell allows.

@@ -281,7 +281,7 @@ fn forward_by_tents(call: &Call) -> Vec<f64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 6 } else { 200 }))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 200 }))]
 
     #[test]
     fn the_output_is_the_sum_of_all_pixels_seen_through_tents(
