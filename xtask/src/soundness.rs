@@ -36,9 +36,10 @@ const MIRI: [&[&str]; 4] = [
     &["--package", "msdeform-python", "--test", "plan_table"],
 ];
 
-/// Tree borrows: what rayon and crossbeam-epoch are written for. Threads of the global pool never end, which is no
-/// leak. Files, folders and variables are the machine's: caches and tuning files are tested on disk.
-const MIRI_FLAGS: &str = "-Zmiri-tree-borrows -Zmiri-ignore-leaks -Zmiri-disable-isolation";
+/// Tree borrows and pointers made of integers: what rayon and crossbeam-epoch are written for. Threads of the global
+/// pool never end, which is no leak. Files, folders and variables are the machine's: tuning files are tested on disk.
+const MIRI_FLAGS: &str = "-Zmiri-tree-borrows -Zmiri-permissive-provenance -Zmiri-ignore-leaks \
+                          -Zmiri-disable-isolation";
 
 /// Tests in which threads share something.
 const THREADS: [&[&str]; 3] = [
