@@ -186,6 +186,22 @@ fn a_corner_outside_is_never_multiplied() {
     }
 }
 
+/// Heads begin at offsets that such a tensor does not have; Miri sees to it that nobody goes there.
+#[test]
+fn a_value_tensor_without_pixels_gives_zeros() {
+    for layout in ValueLayout::ALL {
+        for points in [0, 2] {
+            let builder =
+                Problem::builder().batch(2).heads(3).channels(5).queries(2).points(points);
+            let builder = builder.levels(Vec::<(i64, i64)>::new()).layout(layout);
+            let case = Case::random(builder.build().unwrap(), 1);
+            assert_eq!(case.problem.value_len(), 0);
+            let results = case.run(&mut plan(&case.problem, 1));
+            assert!(results.output.to_f64().iter().all(|&x| x == 0.0), "{:?}", results.output);
+        }
+    }
+}
+
 #[test]
 fn wrong_tensors_are_refused_by_name() {
     let problem = decoder().build().unwrap();

@@ -89,7 +89,8 @@ impl<T: Storage> Kernel for BackwardTask<'_, T> {
         }
         // SAFETY: n and m are below their counts, the slabs hold a head each.
         unsafe {
-            let values = call.value.add(geometry.head_offset(n, m));
+            // Not `add`: without pixels there is no tensor for the head to begin in.
+            let values = call.value.wrapping_add(geometry.head_offset(n, m));
             let task = HeadTask::<S, T> {
                 call,
                 group,
@@ -115,7 +116,7 @@ impl<T: Storage> Kernel for BackwardTask<'_, T> {
                 task.run::<T, false>(values);
             }
             if let Some(grad_value) = call.grad_value {
-                let head = grad_value.add(geometry.head_offset(n, m));
+                let head = grad_value.wrapping_add(geometry.head_offset(n, m));
                 for level in &geometry.levels[group.levels.clone()] {
                     task.write_out(level, head);
                 }

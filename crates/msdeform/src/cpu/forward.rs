@@ -129,7 +129,8 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
             // SAFETY: image, head and query are below their counts; the slab has been staged.
             unsafe {
                 if head != staged_head {
-                    let from = call.value.add(geometry.head_offset(n, m));
+                    // Not `add`: without pixels there is no tensor for the head to begin in.
+                    let from = call.value.wrapping_add(geometry.head_offset(n, m));
                     for level in &geometry.levels {
                         stage_level::<S, T>(geometry, level, from, slab);
                     }
@@ -155,10 +156,10 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
     unsafe fn direct(&self, units: std::ops::Range<usize>) {
         let geometry = self.call.geometry;
         let heads = geometry.heads;
-        // SAFETY: the row is below the number of rows, hence image and head below theirs.
-        let head_of = |row: usize| unsafe {
+        let head_of = |row: usize| {
             let (n, m) = (row / heads / geometry.queries, row % heads);
-            self.call.value.add(geometry.head_offset(n, m))
+            // Not `add`, as above.
+            self.call.value.wrapping_add(geometry.head_offset(n, m))
         };
         let mut piece = Piece::new();
         for row in units.start * heads..units.end * heads {
