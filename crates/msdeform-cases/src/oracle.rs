@@ -1,13 +1,15 @@
 //! What must come out of a call, and whether it did.
 //!
 //! The contract is relative to the result: `|found - reference| <= bound * |reference|` in the L2 norm of a
-//! tensor. Three things can make the result small or large without making the computation less careful. They are
+//! tensor. Four things can make the result small or large without making the computation less careful. They are
 //! said in the contract (RELIABILITY.md) and worked out here:
 //!
 //! - Terms that cancel. `magnitude` is the operator on absolute values; where the result is less than a sixteenth
 //!   of it ([`CANCELLATION`]), a sixteenth of it takes the result's place.
 //! - Numbers so small that the format has no digits for them: every element may be off by a few steps of its
 //!   format's subnormal numbers ([`floor`]), times the largest sum of a query's weights where that exceeds 1.
+//! - Samples beside a border, whose share of a pixel is hardly more than the rounding of an `f32` coordinate: what one
+//!   rounding of the coordinate moves is part of what is allowed (`drift`).
 //! - Numbers beyond the largest of the format, which are infinite in it.
 //!
 //! A NaN among the values or gradients spreads to whatever a corner of a sample touches, also with a share
@@ -58,6 +60,8 @@ pub struct Expected {
     pub compared: Vec<bool>,
     /// How far every element may be off, whatever its size.
     pub floor: f64,
+    /// What the rounding of `f32` coordinates moves, in the L2 norm.
+    pub drift: f64,
 }
 
 /// What a comparison found.
@@ -87,12 +91,14 @@ pub fn expect(case: &Case, inputs: &Inputs) -> Vec<Expected> {
         magnitude,
         compared,
         floor: floor(dtype) * weight_sum,
+        drift: 0.0,
     };
     let gradients = match case.wants {
         Wants::Output => {
             let numbers = reference::forward(problem, value, locations, weights);
-            let Spread { output, sure_output, .. } = spread;
-            return vec![expected(Tensor::Output, dtype, numbers, output, sure_output)];
+            let Spread { output, sure_output, drift, .. } = spread;
+            let expected = expected(Tensor::Output, dtype, numbers, output, sure_output);
+            return vec![Expected { drift: drift.output.sqrt(), ..expected }];
         }
         Wants::Gradients(gradients) => gradients,
     };
@@ -129,7 +135,10 @@ pub fn expect(case: &Case, inputs: &Inputs) -> Vec<Expected> {
             ),
         ),
     ];
-    all.into_iter().filter_map(|(asked, expected)| asked.then_some(expected)).collect()
+    let Drift { grad_value, grad_weights, .. } = spread.drift;
+    let drifts = [grad_value.sqrt(), 0.0, grad_weights.sqrt()];
+    let asked = all.into_iter().zip(drifts).filter(|((asked, _), _)| *asked);
+    asked.map(|((_, expected), drift)| Expected { drift, ..expected }).collect()
 }
 
 /// What an element must be.
@@ -172,7 +181,7 @@ impl Expected {
         }
         let (norm, summed) = (f64::sqrt(norm), f64::sqrt(summed));
         let of_format = self.floor * (count as f64).sqrt();
-        (norm, bound * norm.max(summed / CANCELLATION) + of_format)
+        (norm, bound * norm.max(summed / CANCELLATION) + of_format + self.drift)
     }
 
     /// Compares what came out with what should have.
@@ -229,6 +238,15 @@ struct Spread {
     sure_grad_value: Vec<bool>,
     sure_locations: Vec<bool>,
     sure_weights: Vec<bool>,
+    drift: Drift,
+}
+
+/// What the rounding of coordinates moves, squared and summed over elements.
+#[derive(Default)]
+struct Drift {
+    output: f64,
+    grad_value: f64,
+    grad_weights: f64,
 }
 
 impl Spread {
@@ -248,6 +266,7 @@ impl Spread {
             sure_grad_value: vec![true; when(is_backward && has_nan, problem.value_len())],
             sure_locations: vec![true; 2 * samples],
             sure_weights: vec![true; when(has_nan, samples)],
+            drift: Drift::default(),
         };
         let (heads, samples) = (problem.heads(), problem.samples());
         for row in 0..problem.batch() * problem.queries() * heads {
@@ -279,10 +298,13 @@ impl Spread {
             for (line, share_y) in y.corners() {
                 let offset = pixel(problem, place, line, column);
                 let values = &inputs.value.numbers[offset..][..channels];
+                let moved = x.rounding() * share_y + y.rounding() * share_x;
+                let square = |number: f64| if number.is_finite() { number * number } else { 0.0 };
                 if self.grad_weights.is_empty() {
                     let output = &mut self.output[row * channels..][..channels];
                     for (sum, value) in output.iter_mut().zip(values) {
                         *sum += weight * share_x * share_y * value.abs();
+                        self.drift.output += square(weight * moved * value);
                     }
                     continue;
                 }
@@ -291,7 +313,9 @@ impl Spread {
                 for (c, (value, grad)) in values.iter().zip(upstream).enumerate() {
                     dot += (value * grad).abs();
                     self.grad_value[offset + c] += weight * share_x * share_y * grad.abs();
+                    self.drift.grad_value += square(weight * moved * grad);
                 }
+                self.drift.grad_weights += square(moved * dot);
                 self.grad_weights[index] += share_x * share_y * dot;
                 self.grad_locations[2 * index] += weight * dot * share_y * width as f64;
                 self.grad_locations[2 * index + 1] += weight * dot * share_x * height as f64;
@@ -363,6 +387,11 @@ impl Axis {
         pair.into_iter().filter(inside).map(|(pixel, share)| (pixel as usize, share))
     }
 
+    /// How far a coordinate may be off in `f32`: product and difference are rounded once each.
+    fn rounding(&self) -> f64 {
+        f64::from(f32::EPSILON) / 2.0 * (self.position.abs() + (self.position + 0.5).abs())
+    }
+
     /// All pixels that it may touch, whichever cell it falls into.
     fn reach(&self) -> impl Iterator<Item = usize> {
         let near = self.position.round().clamp(-2.0, self.size as f64 + 2.0) as i64;
@@ -407,6 +436,7 @@ mod tests {
             magnitude: vec![magnitude; numbers.len()],
             compared: Vec::new(),
             floor: floor(dtype),
+            drift: 0.0,
         }
     }
 
@@ -443,6 +473,29 @@ mod tests {
         assert!(compare(1e6, f64::INFINITY) && compare(-1e6, f64::NEG_INFINITY));
         assert!(!compare(1e6, f64::NEG_INFINITY) && !compare(1e6, 6e4));
         assert!(!compare(1.0, f64::INFINITY));
+    }
+
+    /// A hair inside of the level a sample's share is a few roundings of its coordinate.
+    #[test]
+    fn what_the_rounding_of_a_coordinate_moves_is_allowed_and_no_more() {
+        let problem =
+            Problem::builder().queries(1).levels([(1, 64)]).channels(1).points(1).build().unwrap();
+        let case = Case::plain(problem, Wants::Output);
+        let mut inputs = Inputs::new(&case);
+        inputs.value.numbers = vec![1.0; 64];
+        inputs.weights.numbers = vec![1.0];
+        let compare = |inputs: &Inputs, off: f64| {
+            let expected = &expect(&case, inputs)[0];
+            let found = (expected.numbers[0] + off) as f32;
+            expected.compare(&found.to_le_bytes(), DType::F32.rel_l2_bound()).fault.is_none()
+        };
+        // Almost one pixel past the last: 1e-5 of it is left.
+        inputs.locations.numbers = vec![(64.5 - 1e-5) / 64.0, 0.5];
+        assert!(compare(&inputs, 5e-6));
+        assert!(!compare(&inputs, 2e-5));
+        // In the middle a millionth is as much as ever.
+        inputs.locations.numbers = vec![0.505, 0.5];
+        assert!(compare(&inputs, 5e-6) && !compare(&inputs, 3e-5));
     }
 
     /// Corners with a share of zero count: NaN reaches the pixel beside an exact centre.

@@ -44,6 +44,7 @@ fn help_is_as_reviewed() {
         "records",
         "report",
         "run",
+        "soak",
         "tune",
         "workloads",
     ];

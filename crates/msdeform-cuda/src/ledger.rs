@@ -381,11 +381,24 @@ mod tests {
         }
     }
 
+    fn random(problems: u64, failed: u64) -> RandomRun {
+        RandomRun {
+            sources: String::new(),
+            gpu: "NVIDIA H200".to_owned(),
+            driver: "13.0".to_owned(),
+            nvrtc: "13.0".to_owned(),
+            seed: 7,
+            problems,
+            failed,
+        }
+    }
+
     fn complete() -> Ledger {
         let mut ledger = Ledger::default();
         for &variant in REGISTRY {
             for &dtype in variant.spec().dtypes {
                 ledger.record(variant, dtype, passed(fingerprint(variant, dtype)));
+                ledger.record_random(variant, dtype, random(100, 0));
             }
         }
         for specialisation in models::specialisations(&DeviceProps::h200()) {
@@ -420,6 +433,21 @@ mod tests {
                 format!("{id} f32: changed since it was verified"),
                 format!("{id} f16: failed"),
                 format!("{id} bf16: never verified"),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_can_be_chosen_must_have_computed_random_problems() {
+        let (variant, mut ledger) = (REGISTRY[0], complete());
+        ledger.record_random(variant, DType::F32, random(0, 0));
+        ledger.record_random(variant, DType::F16, random(100, 1));
+        let id = variant.spec().id;
+        assert_eq!(
+            ledger.unverified(),
+            [
+                format!("{id} f32: no random problems"),
+                format!("{id} f16: in a run of random problems that failed"),
             ]
         );
     }
