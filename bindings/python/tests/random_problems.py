@@ -31,7 +31,9 @@ class Problems:
         dtype = DTYPES[described["dtype"]]
         start = described["at"]
         # A copy, because a tensor shares the array's memory and would be written to.
-        stored = torch.from_numpy(self._bytes[start : start + described["bytes"]].copy()).view(dtype)
+        stored = torch.empty(0, dtype=dtype)
+        if described["bytes"] > 0:
+            stored = torch.from_numpy(self._bytes[start : start + described["bytes"]].copy()).view(dtype)
         offset = described["offset"]
         memory = torch.full((offset + stored.numel(),), float("nan"), dtype=dtype, device=device)
         memory[offset:] = stored.to(device)

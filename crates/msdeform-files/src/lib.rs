@@ -1,6 +1,6 @@
 //! The one way in which msdeform touches files.
 //!
-//! - **Writing** ([`write`], [`write_all`], [`FolderInTheMaking`]): under a temporary name in the same folder, synced,
+//! - **Writing** ([`write()`], [`write_all`], [`FolderInTheMaking`]): under a temporary name in the same folder, synced,
 //!   renamed. What bears a final name is whole. Several files are all written before the first of them is renamed.
 //! - **What is no file** ([`Place`]) is never replaced: a FIFO or a character device (`/dev/null`, `/dev/stdout`) is
 //!   written to, anything else is refused. A symbolic link is followed, and stays.
