@@ -93,8 +93,8 @@ struct CudaWorker<'a> {
 }
 
 enum Plan {
-    Forward(ForwardPlan),
-    Backward(BackwardPlan),
+    Forward(Box<ForwardPlan>),
+    Backward(Box<BackwardPlan>),
 }
 
 impl Plan {
@@ -111,7 +111,8 @@ impl Plan {
             pointer_checks: PointerChecks::Every,
         };
         let Wants::Gradients(gradients) = case.wants else {
-            return ForwardPlan::new(engine, &case.problem, &plan).map(Self::Forward);
+            let plan = ForwardPlan::new(engine, &case.problem, &plan)?;
+            return Ok(Self::Forward(Box::new(plan)));
         };
         let options = BackwardOptions {
             plan,
@@ -120,7 +121,8 @@ impl Plan {
             grad_output_strides: Some(case.upstream_strides()),
             workspace: Workspace::OfCaller,
         };
-        BackwardPlan::new(engine, &case.problem, &options).map(Self::Backward)
+        let plan = BackwardPlan::new(engine, &case.problem, &options)?;
+        Ok(Self::Backward(Box::new(plan)))
     }
 
     fn workspace_bytes(&self) -> usize {

@@ -35,7 +35,7 @@ impl Random {
 
     /// Uniform in `0..count`; 0 if there are none.
     pub fn below(&mut self, count: usize) -> usize {
-        (u128::from(self.bits()) * count as u128 >> 64) as usize
+        ((u128::from(self.bits()) * count as u128) >> 64) as usize
     }
 
     /// Uniform in `low..=high`.
