@@ -5,7 +5,7 @@ use msdeform_cuda::variants::{Configuration, KnobChoices, Variant};
 use msdeform_cuda::{DeviceProps, REGISTRY, dispatch, entry_name};
 
 use crate::case::{Case, Choice};
-use crate::memory::{Tensor, offset_bytes, tensors};
+use crate::memory::{offset_bytes, tensors};
 use crate::{Coverage, Random};
 
 /// The rules of a backend. Arithmetic only: they can be asked without the device.
@@ -100,13 +100,16 @@ impl CudaRules {
     ) -> Result<Option<(&'static dyn Variant, Configuration)>, String> {
         let call = case.call(&self.device);
         let (variant, chosen) = match &case.choice {
-            Choice::Own => (dispatch::builtin(&call), KnobChoices::default()),
+            Choice::Own => {
+                let variant = dispatch::builtin(&call).map_err(|error| error.to_string())?;
+                (variant, KnobChoices::default())
+            }
             Choice::Named { variant, knobs } => {
                 let variant = find(variant)?;
+                variant.check(&call).map_err(|error| error.to_string())?;
                 (variant, KnobChoices::new(variant, knobs).map_err(|error| error.to_string())?)
             }
         };
-        variant.check(&call).map_err(|error| error.to_string())?;
         if call.is_empty() {
             return Ok(None);
         }
@@ -127,19 +130,9 @@ fn find(id: &str) -> Result<&'static dyn Variant, String> {
 
 /// Whether the offsets of a case leave its pointers aligned as a configuration needs them.
 fn is_aligned(case: &Case, configuration: &Configuration) -> bool {
-    tensors(case).into_iter().all(|tensor| {
-        let alignment = match tensor {
-            Tensor::Locations | Tensor::Weights | Tensor::GradLocations | Tensor::GradWeights => {
-                configuration.sampling_alignment
-            }
-            _ => configuration.value_alignment,
-        };
-        let is_empty = match tensor {
-            Tensor::Value | Tensor::GradValue => case.problem.value_len() == 0,
-            Tensor::Output | Tensor::Upstream => case.problem.output_len() == 0,
-            _ => case.problem.weights_len() == 0,
-        };
-        is_empty || offset_bytes(case, tensor).is_multiple_of(alignment)
+    tensors(case).all(|(role, _)| {
+        let alignment = configuration.alignment(role.storage());
+        case.problem.len_of(role) == 0 || offset_bytes(case, role).is_multiple_of(alignment)
     })
 }
 

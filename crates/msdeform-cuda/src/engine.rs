@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use msdeform::Problem;
 use msdeform_tuning::{Source, Tuning};
 
 use crate::driver::{Context, Function, Module};
@@ -12,7 +11,6 @@ use crate::error::{Error, Result};
 use crate::jit::{DiskCache, Key, Recipe};
 use crate::nvrtc::{Compiled, KernelResources, Nvrtc};
 use crate::pipeline::entry_name;
-use crate::plan::{BackwardOptions, BackwardPlan, ForwardPlan, PlanOptions};
 use crate::tuning;
 use crate::variants::{Call, Configuration, Variant};
 
@@ -136,23 +134,6 @@ impl Engine {
             compiled: self.inner.compiled.load(Ordering::Relaxed),
             read_from_disk: self.inner.read_from_disk.load(Ordering::Relaxed),
         }
-    }
-
-    /// A plan for forward calls of one problem; the dispatcher chooses the variant.
-    ///
-    /// # Errors
-    /// As [`ForwardPlan::new`].
-    pub fn forward_plan(&self, problem: &Problem) -> Result<ForwardPlan> {
-        ForwardPlan::new(self, problem, &PlanOptions::default())
-    }
-
-    /// A plan for all three gradients of one problem, with a workspace of its own; the dispatcher
-    /// chooses the variant.
-    ///
-    /// # Errors
-    /// As [`BackwardPlan::new`].
-    pub fn backward_plan(&self, problem: &Problem) -> Result<BackwardPlan> {
-        BackwardPlan::new(self, problem, &BackwardOptions::default())
     }
 
     /// The code of a configuration: from this process, from disk, or compiled.

@@ -292,6 +292,12 @@ pub enum Error {
         /// The tensor.
         tensor: &'static str,
     },
+    /// A buffer that is only to be read, for a tensor that the call writes.
+    #[error("the call writes `{tensor}`; pass it with `Argument::write`")]
+    ReadOnly {
+        /// The tensor.
+        tensor: &'static str,
+    },
     /// A pointer to host memory.
     #[error(
         "`{tensor}` is at {address:#x}, which is not device memory; copy the tensor to the GPU first"
@@ -451,6 +457,7 @@ mod tests {
             (Error::Forked, &["forked", "`spawn`", "after the fork"]),
             (Error::OutOfMemory { bytes: 123 }, &["123", "smaller batch"]),
             (Error::NullPointer { tensor: "value" }, &["value", "null"]),
+            (Error::ReadOnly { tensor: "output" }, &["output", "Argument::write"]),
             (Error::HostPointer { tensor: "value", address: 0xabc0 }, &["value", "0xabc0", "copy"]),
             (
                 Error::WrongDevice { what: "output", expected: 0, found: 1 },

@@ -122,7 +122,7 @@ pub struct Specialisation {
 impl Specialisation {
     fn of(device: &DeviceProps, problem: &Problem, backward: Option<BackwardCall>) -> Option<Self> {
         let call = Call { backward, ..Call::new(problem, device) };
-        let variant = dispatch::builtin(&call);
+        let variant = dispatch::builtin(&call).ok()?;
         let configuration = variant.configure(&call, &KnobChoices::default()).ok()?;
         let defines = configuration.defines(&call);
         Some(Self { variant, defines, problem: problem.clone(), backward })
@@ -221,7 +221,7 @@ mod tests {
         let found = specialisations(&DeviceProps::h200());
         let reached: BTreeSet<&str> = found.iter().map(|s| s.variant.spec().id).collect();
         let fallbacks = ["bwd_original", "bwd_general"];
-        for rule in dispatch::FORWARD.iter().chain(dispatch::BACKWARD) {
+        for rule in dispatch::TABLES.iter().flat_map(|table| table.rules) {
             let id = rule.variant.spec().id;
             assert_eq!(reached.contains(id), !fallbacks.contains(&id), "{id}");
         }

@@ -3,6 +3,8 @@
 //! A forward variant is one kernel. A backward variant may be several: what one step leaves in the
 //! workspace, the next one reads. All steps get the same parameter.
 
+use msdeform::Role;
+
 use crate::driver::LaunchGeometry;
 
 /// Bytes that a workspace's address and the offsets of its parts are multiples of: what allocators
@@ -26,8 +28,8 @@ pub enum Step {
 /// Memory that a step may zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Region {
-    /// The whole gradient of the values.
-    GradValue,
+    /// All of a tensor that the call writes.
+    Tensor(Role),
     /// A part of the workspace.
     Workspace {
         /// Where it starts.

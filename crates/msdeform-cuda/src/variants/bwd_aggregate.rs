@@ -1,6 +1,6 @@
 //! Atomics, after neighbouring queries have added up in shared memory what falls on the same pixels.
 
-use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
+use msdeform::{DType, DeviceKind, Direction, Numerics, Role, ValueLayout, VariantSpec};
 
 use super::chunked_sample::{lanes_per_pixel, paired_sampling_alignment};
 use super::grad_output_rows::{self, PACK, PackStep};
@@ -81,7 +81,7 @@ impl Variant for BwdAggregate {
         if call.gradients().value {
             let sums_in_place = problem.dtype() == DType::F32;
             let sums = if sums_in_place {
-                Region::GradValue
+                Region::Tensor(Role::GradValue)
             } else {
                 let bytes = problem.value_len() * size_of::<f32>();
                 Region::Workspace { offset: pipeline.reserve(bytes), bytes }
@@ -169,7 +169,10 @@ mod tests {
         assert_eq!(half.workspace_bytes, 2 * 22223 * 8 * 32 * 4);
         assert!(matches!(half.steps[0], Step::Zero(Region::Workspace { .. })));
         let single = configured(encoder().dtype(DType::F32)).pipeline;
-        assert_eq!((single.workspace_bytes, single.steps[0]), (0, Step::Zero(Region::GradValue)));
+        assert_eq!(
+            (single.workspace_bytes, single.steps[0]),
+            (0, Step::Zero(Region::Tensor(Role::GradValue)))
+        );
     }
 
     #[test]

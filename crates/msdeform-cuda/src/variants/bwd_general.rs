@@ -1,6 +1,6 @@
 //! Accepts everything, deterministic; what the dispatcher falls back to.
 
-use msdeform::{DType, DeviceKind, Direction, Numerics, Problem, ValueLayout, VariantSpec};
+use msdeform::{DType, DeviceKind, Direction, Numerics, Problem, Role, ValueLayout, VariantSpec};
 
 use super::{Call, Configuration, KnobChoices, Specialise, Variant};
 use crate::driver::LaunchGeometry;
@@ -105,7 +105,7 @@ impl Variant for BwdGeneral {
         if gradients.value {
             sort.reserve(problem, &mut pipeline);
             if has_unowned_pixels(problem) {
-                pipeline.zero(Region::GradValue);
+                pipeline.zero(Region::Tensor(Role::GradValue));
             }
             // Products fit: there are more elements of the workspace or of the values.
             let walks = launch((sort.slabs * sort.parts) as u64, WARPS, THREADS, 0);
@@ -165,10 +165,16 @@ mod tests {
             assert_eq!(names.contains(&"values"), gradients.value, "{gradients}");
             assert_eq!(names.contains(&"samples"), gradients.of_samples(), "{gradients}");
             assert_eq!(pipeline.workspace_bytes > 0, gradients.value, "{gradients}");
-            assert!(!pipeline.steps.contains(&Step::Zero(Region::GradValue)), "no gaps to zero");
+            assert!(
+                !pipeline.steps.contains(&Step::Zero(Region::Tensor(Role::GradValue))),
+                "no gaps to zero"
+            );
         }
         let padded = problem().layout(ValueLayout::HeadMajorPadded);
-        assert_eq!(pipeline(padded, Gradients::ALL).steps[1], Step::Zero(Region::GradValue));
+        assert_eq!(
+            pipeline(padded, Gradients::ALL).steps[1],
+            Step::Zero(Region::Tensor(Role::GradValue))
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Few queries: one block sorts the samples of a level, tiles summed on tensor cores.
 
-use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
+use msdeform::{DType, DeviceKind, Direction, Numerics, Role, ValueLayout, VariantSpec};
 
 use super::chunked_sample::paired_sampling_alignment;
 use super::grad_output_rows::{PACK, PackStep};
@@ -159,7 +159,7 @@ impl Variant for BwdLevelSort {
         if wants_value {
             let lists = ListSizes::reserve(problem, &mut pipeline, 0, 0, list_knobs.entry_bytes);
             if has_unowned_pixels(problem) {
-                pipeline.zero(Region::GradValue);
+                pipeline.zero(Region::Tensor(Role::GradValue));
             }
             let sort = LaunchGeometry {
                 grid: [problem.levels().len() as u32, lists.grid_slabs(), 1],

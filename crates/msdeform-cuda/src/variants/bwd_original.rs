@@ -1,6 +1,6 @@
 //! The kernel that others are measured against.
 
-use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
+use msdeform::{DType, DeviceKind, Direction, Numerics, Role, ValueLayout, VariantSpec};
 
 use super::{Call, Configuration, KnobChoices, Specialise, Variant, check_inline_levels};
 use crate::driver::LaunchGeometry;
@@ -69,7 +69,7 @@ impl Variant for BwdOriginal {
         let sums_in_place = problem.dtype() == DType::F32;
         if gradients.value {
             let sums = if sums_in_place {
-                Region::GradValue
+                Region::Tensor(Role::GradValue)
             } else {
                 let bytes = problem.value_len() * size_of::<f32>();
                 Region::Workspace { offset: pipeline.reserve(bytes), bytes }
@@ -133,7 +133,7 @@ mod tests {
     fn half_precision_sums_in_a_workspace_of_one_float_per_value() {
         let in_place = pipeline(DType::F32, Gradients::ALL);
         assert_eq!(in_place.workspace_bytes, 0);
-        assert_eq!(in_place.steps[0], Step::Zero(Region::GradValue));
+        assert_eq!(in_place.steps[0], Step::Zero(Region::Tensor(Role::GradValue)));
         let names = |pipeline: &Pipeline| pipeline.launches().map(|(n, _)| n).collect::<Vec<_>>();
         assert_eq!(names(&in_place), [""]);
 

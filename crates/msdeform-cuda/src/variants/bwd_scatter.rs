@@ -1,6 +1,6 @@
 //! f32 and few queries: one pass, atomics straight to a zeroed gradient.
 
-use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
+use msdeform::{DType, DeviceKind, Direction, Numerics, Role, ValueLayout, VariantSpec};
 
 use super::chunked_sample::{lanes_per_pixel, paired_sampling_alignment};
 use super::grad_output_rows::{self, PACK, PackStep};
@@ -74,7 +74,7 @@ impl Variant for BwdScatter {
         let mut pipeline = Pipeline::default();
         pack.queue(problem, &mut pipeline);
         if call.gradients().value {
-            pipeline.zero(Region::GradValue);
+            pipeline.zero(Region::Tensor(Role::GradValue));
         }
         // The kernel strides over what a grid cannot hold.
         let blocks = call.rows().div_ceil(warps.unsigned_abs()).min(1 << 30);
@@ -128,7 +128,10 @@ mod tests {
     #[test]
     fn a_decoder_is_zeroed_and_takes_one_launch_without_workspace() {
         let all = pipeline(Gradients::ALL);
-        assert_eq!((all.steps[0], all.workspace_bytes), (Step::Zero(Region::GradValue), 0));
+        assert_eq!(
+            (all.steps[0], all.workspace_bytes),
+            (Step::Zero(Region::Tensor(Role::GradValue)), 0)
+        );
         let launches: Vec<_> = all.launches().collect();
         assert_eq!(launches.len(), 1);
         assert_eq!((launches[0].0, launches[0].1.grid), ("", [2 * 300 * 8 / 4, 1, 1]));

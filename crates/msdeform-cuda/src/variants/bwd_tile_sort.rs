@@ -1,6 +1,6 @@
 //! Many queries: samples sorted by the tile of pixels they fall on, tiles summed on tensor cores.
 
-use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
+use msdeform::{DType, DeviceKind, Direction, Numerics, Role, ValueLayout, VariantSpec};
 
 use super::chunked_sample::paired_sampling_alignment;
 use super::grad_output_rows::{PACK, PackStep};
@@ -107,7 +107,7 @@ impl Variant for BwdTileSort {
                 list_knobs.entry_bytes,
             );
             if has_unowned_pixels(problem) {
-                pipeline.zero(Region::GradValue);
+                pipeline.zero(Region::Tensor(Role::GradValue));
             }
             let rows = lists.grid_slabs();
             let launch =
@@ -205,7 +205,7 @@ mod tests {
             assert_eq!(pipeline.workspace_bytes > 0, gradients.value, "{gradients}");
         }
         let padded = configured(encoder().layout(ValueLayout::HeadMajorPadded)).unwrap();
-        assert_eq!(padded.pipeline.steps[0], Step::Zero(Region::GradValue));
+        assert_eq!(padded.pipeline.steps[0], Step::Zero(Region::Tensor(Role::GradValue)));
     }
 
     #[test]

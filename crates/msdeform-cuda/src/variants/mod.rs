@@ -19,12 +19,14 @@ pub mod ladder;
 mod sample_gradients;
 mod tile_lists;
 
-use msdeform::{DType, Direction, Mode, Problem, ValueLayout, VariantSpec};
+use msdeform::{
+    ATTENTION, DType, Direction, Mode, Operator, Problem, Role, Storage, ValueLayout, VariantSpec,
+};
 
 use crate::driver::{DeviceProps, LaunchGeometry};
 use crate::error::Error;
 use crate::gradients::Gradients;
-use crate::params::{BackwardParams, CallShape, ForwardParams, INLINE_LEVELS};
+use crate::params::{CallShape, INLINE_LEVELS, Params};
 use crate::pipeline::Pipeline;
 use crate::preamble::{LevelTextures, TileMaps};
 use crate::sources::SourceFile;
@@ -90,6 +92,30 @@ impl<'a> Call<'a> {
         Self { backward, ..Self::new(problem, device) }
     }
 
+    /// The operator that is called.
+    #[must_use]
+    pub fn operator(&self) -> &'static Operator {
+        &ATTENTION
+    }
+
+    /// Whether a tensor of the operator is part of this call: all but the gradients that nobody asked for.
+    #[must_use]
+    pub fn has(&self, role: Role) -> bool {
+        self.backward.is_none_or(|backward| backward.gradients.includes(role))
+    }
+
+    /// Bytes from the first element of a tensor to one past its last.
+    #[must_use]
+    pub fn extent(&self, role: Role) -> usize {
+        let problem = self.problem;
+        let elements = match (role, self.backward) {
+            (Role::Value, _) => self.strides.extent(problem),
+            (Role::GradOutput, Some(backward)) => backward.grad_output.extent(problem),
+            _ => problem.len_of(role),
+        };
+        elements * problem.format_of(role).size_bytes()
+    }
+
     /// Which way it runs.
     #[must_use]
     pub const fn direction(&self) -> Direction {
@@ -110,13 +136,9 @@ impl<'a> Call<'a> {
     /// gradient, which are then all zero. Variants are not configured for such calls.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        let Self { problem, .. } = self;
-        match self.direction() {
-            Direction::Forward => problem.output_len() == 0,
-            Direction::Backward => {
-                problem.output_len() == 0 || problem.weights_len() == 0 || problem.value_len() == 0
-            }
-        }
+        let is_without = |role: &Role| self.problem.len_of(*role) == 0;
+        let nothing_contributes = || self.operator().inputs.iter().any(is_without);
+        is_without(&self.operator().output) || (self.backward.is_some() && nothing_contributes())
     }
 
     /// Output rows: one per image, query and head.
@@ -231,28 +253,24 @@ impl Configuration {
         macros.into_iter().map(|(name, value)| format!("-D{name}={value}")).collect()
     }
 
-    /// The parameter of a forward kernel, complete but for the pointers.
+    /// The parameter of the kernels, complete but for the pointers to tensors.
     ///
     /// # Errors
     /// [`msdeform::Error::TooLarge`] where an axis does not fit 31 bits.
-    pub fn forward_params(&self, call: &Call<'_>) -> Result<ForwardParams, msdeform::Error> {
-        Ok(ForwardParams { shape: self.shape(call)?, ..ForwardParams::default() })
-    }
-
-    /// The parameter of a backward kernel, complete but for the pointers.
-    ///
-    /// # Errors
-    /// [`msdeform::Error::TooLarge`] where an axis does not fit 31 bits.
-    pub fn backward_params(&self, call: &Call<'_>) -> Result<BackwardParams, msdeform::Error> {
-        let packed = || OutputStrides::packed(call.problem);
-        let grad_output = call.backward.map_or_else(packed, |backward| backward.grad_output);
-        Ok(BackwardParams::of(call.problem, grad_output, self.shape(call)?))
-    }
-
-    fn shape(&self, call: &Call<'_>) -> Result<CallShape, msdeform::Error> {
+    pub fn params(&self, call: &Call<'_>, level_table: u64) -> Result<Params, msdeform::Error> {
         let shape = CallShape::of(call.problem, call.strides)?;
         let Self { query_raster_width, grid_aux, .. } = *self;
-        Ok(CallShape { query_raster_width, grid_aux, ..shape })
+        let shape = CallShape { query_raster_width, grid_aux, level_table, ..shape };
+        Ok(Params::of(call, &shape))
+    }
+
+    /// Bytes that pointers to tensors of a kind must be multiples of.
+    #[must_use]
+    pub const fn alignment(&self, storage: Storage) -> usize {
+        match storage {
+            Storage::Channels => self.value_alignment,
+            Storage::Samples => self.sampling_alignment,
+        }
     }
 
     /// The launch of a variant that has one.
@@ -292,9 +310,9 @@ impl KnobChoices {
         Ok(Self { chosen: chosen.to_vec() })
     }
 
-    /// One knob of a variant that is known to take it.
-    pub(crate) fn of(name: &str, value: i64) -> Self {
-        Self { chosen: vec![(name.to_owned(), value)] }
+    /// Knobs of a variant that is known to take them.
+    pub(crate) fn of(known: &[(&str, i64)]) -> Self {
+        Self { chosen: known.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect() }
     }
 
     /// All that the caller chose.

@@ -95,7 +95,7 @@ fn entry(variant: &'static dyn Variant, call: &Call<'_>) -> Result<Entry, String
     let launches = configuration.pipeline.launches();
     let entries = launches.map(|(step, _)| entry_name(variant.spec().id, step));
     let keys = entries.map(|entry| Key::new(&entry, &arch, &defines)).collect();
-    let mut rules = dispatch::FORWARD.iter().chain(dispatch::BACKWARD);
+    let mut rules = dispatch::TABLES.iter().flat_map(|table| table.rules);
     let is_chosen = rules.any(|rule| rule.variant.spec().id == variant.spec().id);
     let is_dispatched = is_chosen && arch == DeviceProps::h200().arch();
     Ok(Entry { keys, recipe, arch, is_dispatched })
