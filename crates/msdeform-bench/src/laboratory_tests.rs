@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use msdeform::{DType, DeviceKind, Direction, Mode, Numerics, Problem, ValueLayout, VariantSpec};
 
 use msdeform_cuda::DeviceProps;
-use msdeform_cuda::models::{self, Specialisation};
 use msdeform_cuda::variants::BackwardCall;
+use msdeform_cuda_lab::models::{self, Specialisation};
 use msdeform_tuning::{CallClass, Origin, Tuning};
 
 use crate::device::{

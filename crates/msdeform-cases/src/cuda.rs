@@ -8,8 +8,9 @@ use std::sync::{PoisonError, RwLock};
 use msdeform::{Error as ProblemError, Mode, Role};
 use msdeform_cuda::{
     BackwardOptions, Context, DeviceBuffer, DiskCache, Engine, Error, Plan, PlanOptions,
-    PointerChecks, Pointers, Stream, Workspace, registry,
+    PointerChecks, Pointers, Stream, Workspace,
 };
+use msdeform_cuda_lab::registry;
 
 use crate::case::{Case, Choice, Wants};
 use crate::memory::{Guarded, buffers, collect};

@@ -2,7 +2,8 @@
 
 use msdeform::cpu;
 use msdeform_cuda::variants::{Configuration, KnobChoices, Variant};
-use msdeform_cuda::{DeviceProps, REGISTRY, dispatch, entry_name};
+use msdeform_cuda::{DeviceProps, dispatch, entry_name};
+use msdeform_cuda_lab::REGISTRY;
 
 use crate::case::{Case, Choice};
 use crate::memory::{offset_bytes, tensors};

@@ -492,7 +492,7 @@ mod tests {
     fn launched(entry: &'static str, queries: u32) -> Launched {
         Launched {
             entry,
-            variant: "bwd_scatter",
+            variant: "bwd_original",
             batch: 2,
             queries,
             heads: 8,
@@ -552,18 +552,19 @@ mod tests {
 
     #[test]
     fn a_fault_names_its_launch_where_that_is_known_and_else_the_suspects() {
-        let known = message(Cause::Exactly(launched("bwd_scatter", 300)));
-        for words in ["device 1", "ILLEGAL_ADDRESS", "in `bwd_scatter` (N=2", "must be restarted"] {
+        let known = message(Cause::Exactly(launched("bwd_original", 300)));
+        for words in ["device 1", "ILLEGAL_ADDRESS", "in `bwd_original` (N=2", "must be restarted"]
+        {
             assert!(known.contains(words), "`{words}` is not in: {known}");
         }
         assert!(!known.contains("another library") && !known.contains("BLOCKING"), "{known}");
 
-        let several = (1..=10).map(|queries| launched("bwd_scatter_sum", queries)).collect();
+        let several = (1..=10).map(|queries| launched("bwd_original_sum", queries)).collect();
         let several = message(Cause::OneOf(several));
         for words in [
             "reported by cuMemAlloc",
             "perhaps of another library",
-            "newest first: `bwd_scatter_sum` of `bwd_scatter` (N=2 M=8 D=32 Lq=1 ",
+            "newest first: `bwd_original_sum` of `bwd_original` (N=2 M=8 D=32 Lq=1 ",
             "Lq=8 ",
             " and 2 before. ",
             "CUDA_LAUNCH_BLOCKING=1",
@@ -573,9 +574,9 @@ mod tests {
         }
         assert!(!several.contains("Lq=9"), "{several}");
 
-        let one = message(Cause::OneOf(vec![launched("bwd_scatter", 5)]));
+        let one = message(Cause::OneOf(vec![launched("bwd_original", 5)]));
         assert!(
-            one.contains("newest first: `bwd_scatter` (N=2") && !one.contains("before"),
+            one.contains("newest first: `bwd_original` (N=2") && !one.contains("before"),
             "{one}"
         );
         let nobody = message(Cause::OneOf(Vec::new()));

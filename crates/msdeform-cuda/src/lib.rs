@@ -112,15 +112,11 @@ mod engine;
 mod error;
 mod gradients;
 pub mod jit;
-pub mod ledger;
-
-pub mod models;
 pub mod nvrtc;
 mod params;
 mod pipeline;
 mod plan;
 pub mod preamble;
-pub mod probe;
 pub mod registry;
 pub mod sources;
 mod strides;

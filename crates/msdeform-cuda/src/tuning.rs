@@ -48,7 +48,7 @@ fn fingerprint() -> String {
     for variant in REGISTRY {
         part(variant.spec().id);
         let source = variant.source();
-        for file in std::iter::once(source).chain(included_headers(source)) {
+        for file in std::iter::once(source).chain(included_headers(source, variant.headers())) {
             part(file.name);
             part(file.text);
         }

@@ -14,7 +14,7 @@ use std::str::FromStr;
 
 use msdeform::{ATTENTION, DeviceKind, Direction, Mode, Problem, Role, VariantSpec};
 use msdeform_cuda::Gradients;
-use msdeform_cuda::models::Specialisation;
+use msdeform_cuda_lab::models::Specialisation;
 use msdeform_tuning::{CallClass, Origin, Tuning};
 use serde::{Deserialize, Serialize};
 

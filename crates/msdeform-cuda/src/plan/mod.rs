@@ -260,12 +260,12 @@ impl Plan {
         self.workspace_bytes
     }
 
-    /// Bytes of device memory that are the plan's own: its workspace, textures, levels.
+    /// Bytes of device memory that are the plan's own: its workspace, levels, what its variant prepares.
     #[must_use]
     pub fn own_bytes(&self) -> usize {
         let workspace = self.workspace.as_ref().map_or(0, |own| own.memory.bytes());
         let levels = self.level_table.as_ref().map_or(0, DeviceBuffer::bytes);
-        workspace + levels + self.main.as_ref().map_or(0, Prepared::texture_bytes)
+        workspace + levels + self.main.as_ref().map_or(0, Prepared::device_bytes)
     }
 
     fn level_table_address(&self) -> u64 {

@@ -1,21 +1,19 @@
 //! A variant, compiled, with everything but the pointers.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use msdeform::VariantSpec;
 
 use super::operands::{Operand, Pointers};
 use super::options::Choices;
-use crate::driver::{
-    Context, EncodedMap, Label, LaunchGeometry, LayeredTexture, PersistingL2, Stream, ZEROING,
-    zero_bytes,
-};
+use crate::driver::{Context, Label, LaunchGeometry, PersistingL2, Stream, ZEROING, zero_bytes};
 use crate::engine::{Engine, Kernel};
 use crate::error::{DriverError, Error, Result};
 use crate::nvrtc::KernelResources;
 use crate::params::Params;
 use crate::pipeline::{Region, Step};
-use crate::preamble::TileMap;
+use crate::preamble::{Preamble, PreambleRecipe};
 use crate::tuning::Choice;
 use crate::variants::{Call, Configuration, KnobChoices, Variant};
 
@@ -27,17 +25,7 @@ pub(super) struct Prepared {
     params: Params,
     /// What of L2 is set aside for the values, and their size.
     persisting_value: Option<(PersistingL2, usize)>,
-    preamble: Preamble,
-}
-
-/// What the parameter begins with.
-#[derive(Debug)]
-enum Preamble {
-    Nothing,
-    /// Descriptors that follow the value's address, and how many the parameter has room for.
-    Maps(Vec<TileMap>, usize),
-    /// Textures, one per level, which are the plan's own.
-    Textures(Vec<LayeredTexture>),
+    preamble: Option<Box<dyn Preamble>>,
 }
 
 /// Where a launch starts.
@@ -109,7 +97,7 @@ impl Prepared {
     ) -> Result<Self> {
         let make = |Choice { variant, knobs }: &Choice| {
             let made = Self::configured(engine, *variant, call, knobs, level_table)?;
-            match made.knobs_if_maps_are_refused(engine.context(), *variant)? {
+            match made.knobs_if_preamble_is_refused(engine.context(), *variant)? {
                 Some(knobs) => Self::configured(engine, *variant, call, &knobs, level_table),
                 None => Ok(made),
             }
@@ -163,36 +151,34 @@ impl Prepared {
         } else {
             None
         };
-        let preamble = Preamble::new(engine.context(), variant, call, &configuration)?;
+        let prepare = |recipe: &Arc<dyn PreambleRecipe>| recipe.prepare(engine.context(), call);
+        let preamble = configuration.preamble.as_ref().map(prepare).transpose()?;
         Ok(Self { spec, configuration, queue, params, preamble, persisting_value })
     }
 
-    /// The knobs with which the variant does without its tensor maps, if the driver refuses to make these.
+    /// The knobs with which the variant does without its preamble, if the driver refuses to make that.
     /// It is asked before the first launch, with an address like any other, which it only stores.
-    fn knobs_if_maps_are_refused(
+    fn knobs_if_preamble_is_refused(
         &self,
         context: &Context,
         variant: &dyn Variant,
     ) -> Result<Option<KnobChoices>> {
         const ANY_ADDRESS: u64 = 1 << 32;
-        let (Preamble::Maps(maps, _), Some((knob, value))) =
-            (&self.preamble, self.configuration.without_maps)
+        let (Some(preamble), Some((knob, value))) =
+            (&self.preamble, self.configuration.without_preamble)
         else {
             return Ok(None);
         };
         let _entered = context.enter()?;
-        if maps.iter().all(|map| EncodedMap::new(ANY_ADDRESS, map).is_ok()) {
+        if preamble.words(ANY_ADDRESS).is_ok() {
             return Ok(None);
         }
         KnobChoices::new(variant, &[(knob.to_owned(), value)]).map(Some)
     }
 
-    /// Bytes of the textures it owns.
-    pub fn texture_bytes(&self) -> usize {
-        match &self.preamble {
-            Preamble::Textures(textures) => textures.iter().map(LayeredTexture::bytes).sum(),
-            Preamble::Nothing | Preamble::Maps(..) => 0,
-        }
+    /// Bytes of device memory that are its own.
+    pub fn device_bytes(&self) -> usize {
+        self.preamble.as_ref().map_or(0, |preamble| preamble.device_bytes())
     }
 
     /// Queues the steps. The context must be current.
@@ -203,19 +189,16 @@ impl Prepared {
         let refused = |source: DriverError| Error::from(source).in_launch_of(self.spec.id);
         let value = targets.pointers.get(msdeform::Role::Value);
         let params = targets.fill(self.params);
-        let (with_maps, with_textures);
+        let whole: Vec<u64>;
         let argument = match &self.preamble {
-            Preamble::Nothing => params.words().as_ptr().cast::<c_void>(),
-            Preamble::Maps(maps, capacity) => {
-                with_maps =
-                    parameter_with_maps(&params, maps, *capacity, value).map_err(refused)?;
-                with_maps.as_ptr().cast::<c_void>()
-            }
-            Preamble::Textures(textures) => {
-                with_textures = parameter_with_textures(&params, textures);
-                with_textures.as_ptr().cast::<c_void>()
+            None => params.words(),
+            Some(preamble) => {
+                let first = preamble.words(value).map_err(refused)?;
+                whole = first.into_iter().chain(params.words().iter().copied()).collect();
+                &whole
             }
         };
+        let argument = argument.as_ptr().cast::<c_void>();
         let window =
             self.persisting_value.as_ref().map(|(share, bytes)| share.window(value, *bytes));
         let skipped = match start {
@@ -251,55 +234,4 @@ impl Prepared {
             Queued::Zero { .. } => None,
         })
     }
-}
-
-impl Preamble {
-    fn new(
-        context: &Context,
-        variant: &dyn Variant,
-        call: &Call<'_>,
-        configuration: &Configuration,
-    ) -> Result<Self> {
-        let refuse = |reason| variant.refusal(reason);
-        Ok(match (configuration.tile_maps, configuration.textures) {
-            (None, None) => Self::Nothing,
-            (Some(maps), _) => {
-                let capacity = maps.capacity(call.problem.levels().len());
-                Self::Maps(maps.of(call).map_err(refuse)?, capacity)
-            }
-            (None, Some(textures)) => {
-                let shapes = textures.of(call).map_err(refuse)?.into_iter();
-                let made = shapes.map(|shape| LayeredTexture::new(context, shape));
-                Self::Textures(made.collect::<Result<_>>()?)
-            }
-        })
-    }
-}
-
-/// The bytes of a parameter that begins with tensor maps.
-fn parameter_with_maps(
-    params: &Params,
-    maps: &[TileMap],
-    capacity: usize,
-    value: u64,
-) -> std::result::Result<Vec<EncodedMap>, DriverError> {
-    let words = params.words();
-    let tail = size_of_val(words).div_ceil(size_of::<EncodedMap>());
-    let mut bytes = vec![EncodedMap::unused(); capacity + tail];
-    for (encoded, map) in bytes.iter_mut().zip(maps) {
-        *encoded = EncodedMap::new(value, map)?;
-    }
-    // SAFETY: the last `tail` entries are plain bytes, aligned for words, and at least as large as the parameter.
-    unsafe {
-        let target = bytes.as_mut_ptr().add(capacity).cast::<u64>();
-        std::ptr::copy_nonoverlapping(words.as_ptr(), target, words.len());
-    }
-    Ok(bytes)
-}
-
-/// The words of a parameter that begins with the handles of textures: `struct LevelTexture { texture, surface }`
-/// of every level.
-fn parameter_with_textures(params: &Params, textures: &[LayeredTexture]) -> Vec<u64> {
-    let handles = textures.iter().flat_map(|texture| [texture.texture(), texture.surface()]);
-    handles.chain(params.words().iter().copied()).collect()
 }

@@ -3,21 +3,19 @@
 //! Everything here is arithmetic on a [`Call`] and can be done, and tested, without a GPU. The engine
 //! compiles and launches what comes out; the emulator runs the same configuration on the host.
 
-pub mod bwd_aggregate;
 pub mod bwd_general;
 pub mod bwd_level_sort;
 pub mod bwd_original;
-pub mod bwd_scatter;
 pub mod bwd_tile_sort;
-mod chunked_sample;
+pub mod chunked_sample;
 pub mod fwd_general;
-pub mod fwd_original;
 pub mod fwd_split_gather;
 pub mod fwd_tile_gather;
 mod grad_output_rows;
-pub mod ladder;
 mod sample_gradients;
 mod tile_lists;
+
+use std::sync::Arc;
 
 use msdeform::{
     ATTENTION, DType, Direction, Mode, Operator, Problem, Role, Storage, ValueLayout, VariantSpec,
@@ -28,8 +26,8 @@ use crate::error::Error;
 use crate::gradients::Gradients;
 use crate::params::{CallShape, INLINE_LEVELS, Params};
 use crate::pipeline::Pipeline;
-use crate::preamble::{LevelTextures, TileMaps};
-use crate::sources::SourceFile;
+use crate::preamble::PreambleRecipe;
+use crate::sources::{HEADERS, SourceFile};
 use crate::strides::{OutputStrides, ValueStrides};
 
 /// What a variant is asked to do.
@@ -172,7 +170,7 @@ pub enum Specialise {
 }
 
 /// How a variant wants to be compiled and launched for one call.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Configuration {
     /// Which sizes are compiled in.
     pub specialise: Specialise,
@@ -188,14 +186,12 @@ pub struct Configuration {
     pub query_raster_width: i32,
     /// [`CallShape::grid_aux`].
     pub grid_aux: i32,
-    /// Descriptors of the value tensor that the parameter begins with.
-    pub tile_maps: Option<TileMaps>,
-    /// The knob with which the variant does without them, for where the driver refuses to make them.
-    pub without_maps: Option<(&'static str, i64)>,
+    /// What the parameter begins with, where the call alone does not say enough.
+    pub preamble: Option<Arc<dyn PreambleRecipe>>,
+    /// The knob with which the variant does without it, for where the driver refuses to make it.
+    pub without_preamble: Option<(&'static str, i64)>,
     /// Whether part of L2 is set aside for the values while the plan lives.
     pub persisting_value: bool,
-    /// Textures that the parameter begins with; never together with tensor maps.
-    pub textures: Option<LevelTextures>,
 }
 
 impl Default for Configuration {
@@ -209,10 +205,9 @@ impl Default for Configuration {
             sampling_alignment: 16,
             query_raster_width: 0,
             grid_aux: 0,
-            tile_maps: None,
-            without_maps: None,
+            preamble: None,
+            without_preamble: None,
             persisting_value: false,
-            textures: None,
         }
     }
 }
@@ -337,9 +332,9 @@ pub trait Variant: Send + Sync {
     /// The kernel.
     fn source(&self) -> SourceFile;
 
-    /// What the seed document says that its own version of this achieves.
-    fn claim(&self) -> Option<&'static str> {
-        None
+    /// The headers that it may include.
+    fn headers(&self) -> &'static [SourceFile] {
+        HEADERS
     }
 
     /// Whether a call in [`Mode::Deterministic`] gives the same bits on every run, whatever the launch
@@ -418,7 +413,10 @@ fn layout_code(layout: ValueLayout) -> i32 {
 }
 
 /// Refuses more levels than travel inside the parameter.
-pub(crate) fn check_inline_levels(problem: &Problem) -> Result<(), String> {
+///
+/// # Errors
+/// How many there are.
+pub fn check_inline_levels(problem: &Problem) -> Result<(), String> {
     let levels = problem.levels().len();
     if levels > INLINE_LEVELS {
         return Err(format!("{levels} levels, at most {INLINE_LEVELS}"));

@@ -129,11 +129,6 @@ impl SampleStep {
             pixels,
         })
     }
-
-    /// Tiles of another size over the same queries.
-    pub(super) fn query_tiles(&self, problem: &Problem, width: usize, height: usize) -> usize {
-        query_tiles(problem, self.pixels, self.raster_width as usize, width, height)
-    }
 }
 
 /// Queries of a block beside another step's blocks, one for each level of each image and head: as many as it takes for all

@@ -9,8 +9,9 @@ use msdeform::{
 use msdeform_cuda::variants::Variant;
 use msdeform_cuda::{
     BackwardOptions, DeviceBuffer, Error, Gradients, Graph, OutputStrides, Plan, PlanOptions,
-    REGISTRY, Stream, ValueStrides, WORKSPACE_ALIGNMENT, Workspace,
+    Stream, ValueStrides, WORKSPACE_ALIGNMENT, Workspace,
 };
+use msdeform_cuda_lab::REGISTRY;
 
 use crate::cases::{FORMATS, SPARSE, for_formats, problems, run_forward, with_gaps};
 use crate::conformance::shared_engine;

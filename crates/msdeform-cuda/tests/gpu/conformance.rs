@@ -3,7 +3,8 @@
 use libtest_mimic::Trial;
 use msdeform::{DType, Direction, Element, Error as ProblemError, Problem, ValueLayout};
 use msdeform_cuda::variants::{Call, KnobChoices, Variant};
-use msdeform_cuda::{DeviceBuffer, Error, Plan, PlanOptions, REGISTRY, Stream, ValueStrides};
+use msdeform_cuda::{DeviceBuffer, Error, Plan, PlanOptions, Stream, ValueStrides};
+use msdeform_cuda_lab::REGISTRY;
 
 use crate::cases::{
     FORMATS, Tensors, compare, compare_within, for_formats, problems, run_forward, with_gaps,

@@ -4,8 +4,8 @@ use libtest_mimic::Trial;
 use msdeform::{DType, Problem, Role};
 use msdeform_cuda::{
     Argument, DeviceBuffer, Engine, Error, Plan, PlanOptions, PointerChecks, Pointers, Stream,
-    registry::find,
 };
+use msdeform_cuda_lab::registry::find;
 
 use crate::cases::{forward_pointers, run_forward};
 use crate::{Outcome, engine, ensure};

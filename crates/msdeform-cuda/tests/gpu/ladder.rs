@@ -7,7 +7,8 @@
 use libtest_mimic::Trial;
 use msdeform::{DType, Direction, Problem, ValueLayout};
 use msdeform_cuda::variants::{Call, KnobChoices, Variant};
-use msdeform_cuda::{Plan, PlanOptions, REGISTRY};
+use msdeform_cuda::{Plan, PlanOptions};
+use msdeform_cuda_lab::REGISTRY;
 
 use crate::conformance::{run, shared_engine};
 use crate::{Outcome, ensure};

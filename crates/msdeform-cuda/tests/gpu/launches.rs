@@ -3,9 +3,8 @@
 use half::f16;
 use libtest_mimic::{Failed, Trial};
 use msdeform::{DType, Problem, ValueLayout};
-use msdeform_cuda::{
-    DeviceBuffer, Engine, Event, Graph, Plan, PlanOptions, Stream, registry::find,
-};
+use msdeform_cuda::{DeviceBuffer, Engine, Event, Graph, Plan, PlanOptions, Stream};
+use msdeform_cuda_lab::registry::find;
 
 use crate::cases::{Tensors, compare, forward_pointers, run_forward};
 use crate::{Outcome, engine, ensure};

@@ -1,8 +1,11 @@
 //! A call as the emulator runs it: steps, parameters, device memory.
 
+use std::any::Any;
+
 use msdeform::{Access, Problem, Role};
 use msdeform_cuda::variants::{Call, Configuration, Variant};
 use msdeform_cuda::{INLINE_LEVELS, Region, Step, entry_name, level_geometry};
+use msdeform_cuda_lab::preamble::{LevelTextures, TileMaps};
 use msdeform_emulator::{
     Buffer, Launch, LaunchStep, Order, Specialisation, TENSOR_MAP_BYTES, TensorMap,
     placeholder_address,
@@ -116,13 +119,17 @@ pub fn specialisation(
     entries: Vec<String>,
     defines: Vec<String>,
 ) -> Specialisation {
-    let headers = super::kernels_folder();
-    Specialisation { source: headers.join(variant.source().name), headers, entries, defines }
+    let headers = super::kernel_folders();
+    let places = headers.iter().map(|folder| folder.join(variant.source().name));
+    let source = places.into_iter().find(|place| place.exists()).unwrap();
+    Specialisation { source, headers, entries, defines }
 }
 
 /// The tensor maps that the parameter begins with, if any.
 fn tile_map_bytes(call: &Call<'_>, configuration: &Configuration, value: u64) -> Vec<u8> {
-    let Some(maps) = configuration.tile_maps else { return Vec::new() };
+    let Some(preamble) = &configuration.preamble else { return Vec::new() };
+    let maps: &dyn Any = preamble.as_ref();
+    let maps: &TileMaps = maps.downcast_ref().unwrap();
     let mut bytes = Vec::new();
     for map in maps.of(call).unwrap() {
         let encoded = TensorMap {
@@ -140,4 +147,10 @@ fn tile_map_bytes(call: &Call<'_>, configuration: &Configuration, value: u64) ->
 
 fn level_table_bytes(problem: &Problem) -> Vec<u8> {
     bytemuck::cast_slice(&level_geometry(problem).unwrap()).to_vec()
+}
+
+/// Whether a configuration's parameter begins with textures, which are not emulated.
+pub fn has_textures(configuration: &Configuration) -> bool {
+    let is = |preamble: &dyn Any| preamble.is::<LevelTextures>();
+    configuration.preamble.as_ref().is_some_and(|preamble| is(preamble.as_ref()))
 }

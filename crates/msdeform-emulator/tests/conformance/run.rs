@@ -11,7 +11,7 @@ use msdeform_cuda::{DeviceProps, ValueStrides, entry_name};
 use msdeform_emulator::{EmulatedKernel, EmulatorError, Launch, Order};
 use rayon::prelude::*;
 
-use super::common::launch::{Prepared, Tensors, specialisation};
+use super::common::launch::{Prepared, Tensors, has_textures, specialisation};
 use super::cover::{Cell, Cover, cover};
 use super::inputs::{Expected, Inputs};
 use super::report::{NOT_EMULATED, Outcome};
@@ -241,7 +241,7 @@ fn plan_on(
     if configuration.pipeline.launches().any(|(_, geometry)| geometry.cluster > 1) {
         return Err(format!("a launch with clusters, {NOT_EMULATED}"));
     }
-    if configuration.textures.is_some() {
+    if has_textures(&configuration) {
         return Err(format!("textures, {NOT_EMULATED}"));
     }
     let cell = *cell;

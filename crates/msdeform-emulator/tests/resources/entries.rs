@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use msdeform::{DType, Direction, Error, Problem};
 use msdeform_cuda::jit::Recipe;
 use msdeform_cuda::variants::{BackwardCall, Call, KnobChoices, Variant};
-use msdeform_cuda::{DeviceProps, Gradients, REGISTRY, dispatch, entry_name};
+use msdeform_cuda::{DeviceProps, Gradients, dispatch, entry_name};
+use msdeform_cuda_lab::REGISTRY;
 
 use super::table::Key;
 

@@ -7,13 +7,13 @@ mod prepared;
 use std::collections::BTreeMap;
 
 use msdeform::{Direction, Problem, VariantSpec};
-use msdeform_cuda::models::{self, Specialisation};
 use msdeform_cuda::tuning::{self, Origin, Source, Tuning};
 use msdeform_cuda::variants::{Call, Knob, KnobChoices, Variant};
 use msdeform_cuda::{
-    DeviceBuffer, DiskCache, Engine, Error, Event, Plan, PlanOptions, REGISTRY, Stream, Workspace,
-    dispatch, registry,
+    DeviceBuffer, DiskCache, Engine, Error, Event, Plan, PlanOptions, Stream, Workspace, dispatch,
 };
+use msdeform_cuda_lab::models::{self, Specialisation};
+use msdeform_cuda_lab::{REGISTRY, probe, registry};
 use msdeform_tuning::CallClass;
 use rayon::prelude::*;
 
@@ -275,8 +275,8 @@ impl Device for CudaDevice {
     fn ceilings(&self, before: &mut dyn FnMut(&str)) -> Result<Vec<Ceiling>, DeviceError> {
         let failed =
             |source: Error| DeviceError::Probe { device: self.id(), source: Box::new(source) };
-        let found = msdeform_cuda::probe::ceilings(&self.engine, before).map_err(failed)?;
-        let owned = |ceiling: msdeform_cuda::probe::Ceiling| Ceiling {
+        let found = probe::ceilings(&self.engine, before).map_err(failed)?;
+        let owned = |ceiling: probe::Ceiling| Ceiling {
             name: ceiling.name.to_owned(),
             value: ceiling.value,
             unit: ceiling.unit.to_owned(),
@@ -288,8 +288,8 @@ impl Device for CudaDevice {
     fn capabilities(&self) -> Result<Vec<Capability>, DeviceError> {
         let failed =
             |source: Error| DeviceError::Probe { device: self.id(), source: Box::new(source) };
-        let found = msdeform_cuda::probe::checks(&self.engine).map_err(failed)?;
-        let owned = |check: msdeform_cuda::probe::Check| Capability {
+        let found = probe::checks(&self.engine).map_err(failed)?;
+        let owned = |check: probe::Check| Capability {
             name: check.name.to_owned(),
             works: check.passed,
             outcome: check.outcome,

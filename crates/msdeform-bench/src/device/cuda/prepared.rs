@@ -11,9 +11,9 @@
 use half::{bf16, f16};
 use msdeform::{Direction, Mode, Problem, Role, VariantSpec};
 use msdeform_cuda::{
-    BackwardOptions, DeviceBuffer, Engine, Error, Event, Graph, Plan, PlanOptions, Pointers,
-    Stream, registry,
+    BackwardOptions, DeviceBuffer, Engine, Error, Event, Graph, Plan, PlanOptions, Pointers, Stream,
 };
+use msdeform_cuda_lab::registry;
 
 use super::failed;
 use crate::device::{Choice, DeviceError, DeviceOptions, Outputs, Prepared, Timing};
