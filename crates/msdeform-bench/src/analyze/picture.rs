@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::Analysis;
-use crate::Profile;
+use crate::Ceilings;
 use crate::overview::three_digits;
 
 const WIDTH: f64 = 860.0;
@@ -64,7 +64,7 @@ pub(crate) enum Place {
 
 /// A log-log roofline: what memory and arithmetic allow, and where the call stands. Light and dark.
 #[must_use]
-pub fn roofline_svg(analysis: &Analysis, profile: &Profile) -> String {
+pub fn roofline_svg(analysis: &Analysis, ceilings: &Ceilings) -> String {
     let title = format!(
         "{} {} {} {}, {}",
         analysis.workload, analysis.dtype, analysis.direction, analysis.locations, analysis.device
@@ -83,29 +83,29 @@ pub fn roofline_svg(analysis: &Analysis, profile: &Profile) -> String {
             mark(analysis.flop_per_compulsory_byte, "compulsory"),
         ]
     });
-    roofline((&title, &analysis.problem), profile, &marks, Place::File)
+    roofline((&title, &analysis.problem), ceilings, &marks, Place::File)
 }
 
 /// A roofline with any marks, under a heading and a line.
 pub(crate) fn roofline(
     heading: (&str, &str),
-    profile: &Profile,
+    ceilings: &Ceilings,
     marks: &[Mark],
     place: Place,
 ) -> String {
-    let peak = profile.ceiling("fma_f32").unwrap_or(1.0);
+    let peak = ceilings.ceiling("fma_f32").unwrap_or(1.0);
     // A processor is three decades below a GPU.
     let y = if peak < 5.0 { (-4.0, 1.0) } else { (-1.0, 3.0) };
     let axes = Axes { x: (-1.0, 3.0), y };
     let mut out = String::new();
     // Writing to a String cannot fail.
-    let _ = draw(heading, profile, marks, &axes, place, &mut out);
+    let _ = draw(heading, ceilings, marks, &axes, place, &mut out);
     out
 }
 
 fn draw(
     (title, subtitle): (&str, &str),
-    profile: &Profile,
+    ceilings: &Ceilings,
     marks: &[Mark],
     axes: &Axes,
     place: Place,
@@ -138,13 +138,13 @@ fn draw(
         ("l2_copy", "L2 copy"),
         ("l1d_copy", "L1 copy"),
     ] {
-        if let Some(gb_per_s) = profile.ceiling(ceiling) {
-            slope(axes, gb_per_s, label, profile.ceiling("fma_f32"), out)?;
+        if let Some(gb_per_s) = ceilings.ceiling(ceiling) {
+            slope(axes, gb_per_s, label, ceilings.ceiling("fma_f32"), out)?;
         }
     }
-    if let Some(peak) = profile.ceiling("fma_f32") {
+    if let Some(peak) = ceilings.ceiling("fma_f32") {
         let y = axes.y(peak);
-        let fastest = profile.ceiling("l1_gather_line").or_else(|| profile.ceiling("l1d_copy"));
+        let fastest = ceilings.ceiling("l1_gather_line").or_else(|| ceilings.ceiling("l1d_copy"));
         writeln!(
             out,
             "<line class=\"roof\" x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"/>\n\
