@@ -62,8 +62,9 @@ impl RecordFolder {
     /// [`RecordError::Io`] naming the file or folder.
     pub fn save(&mut self, record: &Record) -> Result<(), RecordError> {
         if let Some(path) = &self.path {
-            replace_file(&path.join(FILE), &to_json(&within_budget(record))?)?;
-            return replace_file(&path.join(SUMMARY), &summary(record));
+            let kept = within_budget(record);
+            replace_file(&path.join(FILE), &to_json(&kept)?)?;
+            return replace_file(&path.join(SUMMARY), &summary(&kept));
         }
         self.path = Some(write(record, &self.root)?);
         Ok(())
@@ -88,8 +89,9 @@ pub fn write(record: &Record, root: &Path) -> Result<PathBuf, RecordError> {
     for earlier in folders(&device_folder)? {
         msdeform_files::sweep(&earlier);
     }
-    pending.add(FILE, to_json(&within_budget(record))?.as_bytes())?;
-    pending.add(SUMMARY, summary(record).as_bytes())?;
+    let kept = within_budget(record);
+    pending.add(FILE, to_json(&kept)?.as_bytes())?;
+    pending.add(SUMMARY, summary(&kept).as_bytes())?;
 
     let date = record.date.get(..10).unwrap_or(&record.date);
     let name = format!("{date}-{}", record.provenance.revision());

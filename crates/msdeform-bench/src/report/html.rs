@@ -45,7 +45,7 @@ fn write_page(page: &Page, out: &mut String) -> std::fmt::Result {
         write_gains(*direction, gains, out)?;
     }
     if let Some(group) = page.ladder() {
-        let what = "Every technique as a kernel of its own, slowest first. Dark: what a call gets. The line: what the gather \
+        let what = "Every technique as a kernel of its own, slowest first. Blue: what a call gets. The line: what the gather \
                     through L1 takes alone. Short marks: other settings of a rung's knobs.";
         section("ladder", "The ladder", what, out)?;
         write_group(group, out)?;

@@ -171,7 +171,7 @@ impl Page {
             gains,
             roofline: ceilings.map_or_else(String::new, |ceilings| roofline_of(&rows, ceilings)),
             error_shares,
-            panels: panels(counted),
+            panels: panels(counted, &figures),
             times: tables::times(&rows, ceilings),
             errors: tables::errors(&figures),
             counters: tables::counters(counted),
@@ -201,15 +201,17 @@ fn subtitle(records: &[Record], figures: usize) -> String {
     format!("{figures} figures of {day}, {commits}")
 }
 
-/// Each workload as it is usually called: its first layout and locations.
+/// Whether a row is of its workload as it is usually called: its first layout and locations.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "what `filter` calls")]
+fn is_usual(row: &&overview::Row) -> bool {
+    workload::find(&row.workload).is_some_and(|found| {
+        let (layout, locations) = (found.layouts.first(), found.locations.first());
+        layout.is_some_and(|layout| layout.name() == row.layout)
+            && locations.is_some_and(|locations| locations.name() == row.locations)
+    })
+}
+
 fn gains(rows: &[overview::Row], ceilings: Option<&Ceilings>) -> Vec<(Direction, Vec<Gain>)> {
-    let is_usual = |row: &&overview::Row| {
-        workload::find(&row.workload).is_some_and(|found| {
-            let (layout, locations) = (found.layouts.first(), found.locations.first());
-            layout.is_some_and(|layout| layout.name() == row.layout)
-                && locations.is_some_and(|locations| locations.name() == row.locations)
-        })
-    };
     let gain = |best: &Figure| {
         Some(Gain {
             workload: best.workload.clone(),
@@ -322,36 +324,35 @@ pub(super) fn name_of(label: &Label, kernel: &KernelCounters) -> String {
     format!("{}{knobs}", kernel.kernel)
 }
 
-/// The best half-precision forward of each case, against the bytes it gathers and those it cannot avoid.
+/// The half-precision forward of each workload as it is usually called, against the bytes it gathers and those it cannot
+/// avoid.
 fn roofline_of(rows: &[overview::Row], ceilings: &Ceilings) -> String {
-    let best = rows.iter().filter_map(|row| row.best.get(DType::F16.name()));
+    let best = rows.iter().filter(is_usual).filter_map(|row| row.best.get(DType::F16.name()));
     let mut marks: Vec<Mark> = Vec::new();
     for best in best.filter(|best| best.direction == Direction::Forward.name()) {
         let Some(problem) = problem_of(best) else { continue };
         let work = Work::of(&problem, Direction::Forward);
         let flop = flop(&problem, &work, Direction::Forward);
         let Figure { workload, locations, layout, .. } = best;
-        let is_named = marks.iter().any(|mark| mark.label == *workload);
         let mark = |bytes: u64, is_hollow| Mark {
             flop_per_byte: flop / bytes as f64,
             tflop_per_s: flop / best.median_us * 1e-6,
             title: format!("{workload} {locations} {layout}: {}", time(best.median_us)),
-            // Once: its other marks stand at the same height or in the same column.
-            label: if is_hollow && !is_named { workload.clone() } else { String::new() },
+            // Once: both stand at the same height.
+            label: if is_hollow { workload.clone() } else { String::new() },
             is_hollow,
         };
-        let both = [mark(work.gathered_bytes, false), mark(work.compulsory_bytes, true)];
-        marks.extend(both);
+        marks.extend([mark(work.gathered_bytes, false), mark(work.compulsory_bytes, true)]);
     }
     if marks.is_empty() {
         return String::new();
     }
-    let legend =
-        "full: against gathered bytes, empty: against compulsory bytes; a column for each workload";
+    let legend = "full: against the bytes gathered through L1, empty: against those that must come from DRAM";
     roofline(("Forward in f16", legend), ceilings, &marks, Place::Page)
 }
 
-fn panels(counted: &[Counted]) -> Vec<Panel> {
+/// What calls get, and every rung of the ladder. Settings stand in the table: beside each other they hide the variants.
+fn panels(counted: &[Counted], figures: &[Figure]) -> Vec<Panel> {
     let shares = |kernel: &KernelCounters| {
         let wavefronts = kernel.get("l1_wavefronts").filter(|count| *count > 0.0);
         let conflicts =
@@ -359,18 +360,26 @@ fn panels(counted: &[Counted]) -> Vec<Panel> {
         [kernel.get("l1_hit_percent"), conflicts, kernel.get("l1_percent")]
     };
     let mut panels: Vec<Panel> = Vec::new();
-    // Settings stand in the table: beside each other they hide the variants.
+    let is_called = |label: &Label| {
+        figures.iter().any(|figure| {
+            figure.dispatched
+                && (&figure.workload, &figure.variant) == (&label.workload, &label.variant)
+                && (&figure.locations, &figure.layout) == (&label.locations, &label.layout)
+                && figure.dtype == label.dtype
+        })
+    };
     for Counted { label, kernels, .. } in counted.iter().filter(|p| is_own(&p.label.variant)) {
         let Label { workload, locations, layout, dtype, direction, .. } = label;
-        let title = format!("{workload}, {locations} {layout} {dtype} {direction}");
+        let is_ladder = workload == ladder::WORKLOAD && layout == ladder::LAYOUTS[0].name();
+        if !is_ladder && !is_called(label) {
+            continue;
+        }
+        let title = format!("{workload}, {direction} in {dtype}, {locations} locations, {layout}");
         let found = kernels.iter().map(|kernel| (kernel.kernel.clone(), shares(kernel)));
         let found = found.filter(|(_, shares)| shares.iter().any(Option::is_some));
         match panels.iter_mut().find(|panel| panel.title == title) {
             Some(panel) => panel.kernels.extend(found),
-            None => {
-                let is_ladder = workload == ladder::WORKLOAD && layout == ladder::LAYOUTS[0].name();
-                panels.push(Panel { title, is_ladder, kernels: found.collect() });
-            }
+            None => panels.push(Panel { title, is_ladder, kernels: found.collect() }),
         }
     }
     panels.retain(|panel| !panel.kernels.is_empty());

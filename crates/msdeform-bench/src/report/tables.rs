@@ -95,7 +95,10 @@ pub(super) fn times(rows: &[Row], ceilings: Option<&Ceilings>) -> Table {
         ("DRAM once", true),
         ("L1 floor / time", true),
     ];
-    let rows = rows.iter().flat_map(|row| row.best.values().map(move |best| (row, best)));
+    let rows = rows.iter().flat_map(|row| {
+        let best = DType::ALL.into_iter().filter_map(|dtype| row.best.get(dtype.name()));
+        best.map(move |best| (row, best))
+    });
     let rows = rows.map(|(row, best)| {
         let floors = ceilings.and_then(|ceilings| floors_of(best, ceilings));
         vec![
