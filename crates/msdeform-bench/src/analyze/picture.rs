@@ -25,7 +25,8 @@ const LETTER: f64 = 7.5;
 /// What pictures and pages have in common; colours are variables.
 pub(crate) const STYLE: &str = "text { fill: var(--ink) } .grid { stroke: var(--line) } \
     .roof { stroke: var(--chosen); stroke-width: 2; fill: none } .name { fill: var(--chosen) } \
-    .mark { fill: var(--floor); stroke: var(--floor); stroke-width: 2 } .hollow { fill: var(--paper) } .leader { stroke: var(--floor) }\n";
+    .mark { fill: var(--floor); stroke: var(--floor); stroke-width: 2 } .hollow { fill: var(--paper) } .leader { stroke: var(--floor) } \
+    .label { stroke: var(--paper); stroke-width: 4; paint-order: stroke; stroke-linejoin: round }\n";
 
 /// Ranges of both axes, in powers of ten.
 struct Axes {
@@ -168,7 +169,7 @@ fn draw(
             writeln!(
                 out,
                 "<line class=\"leader\" x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{0:.1}\" y2=\"{1:.1}\"/>\n\
-                 <text x=\"{2:.1}\" y=\"{3:.1}\" text-anchor=\"{anchor}\">{4}</text>",
+                 <text class=\"label\" x=\"{2:.1}\" y=\"{3:.1}\" text-anchor=\"{anchor}\">{4}</text>",
                 x + side * LABEL_X,
                 spot.y,
                 x + side * (LABEL_X + 4.0),

@@ -144,7 +144,7 @@ fn draw(
     writeln!(
         out,
         "<text x=\"{WIDTH}\" y=\"{}\" text-anchor=\"end\" font-size=\"16\" fill=\"{faint}\">{what}; \
-         \u{d7}: as long as msdeform takes</text>\n</svg>",
+         \u{d7} the time of msdeform</text>\n</svg>",
         height - 10.0
     )
 }

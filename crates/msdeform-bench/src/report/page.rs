@@ -407,6 +407,8 @@ fn groups(figures: &[Figure], ceilings: Option<&Ceilings>) -> Vec<Group> {
             None => cases.push((title, vec![figure])),
         }
     }
+    // A processor's come sorted by threads first.
+    cases.sort_by_key(|(_, of_case)| workload::table_position(&of_case[0].workload));
     cases.into_iter().filter_map(|(title, of_case)| group(title, &of_case, ceilings)).collect()
 }
 

@@ -11,7 +11,7 @@ use crate::output::{Align, Columns, print, print_json, progress};
 /// Measure what a device can do at best
 ///
 /// Memory, caches, arithmetic and launches, each by a probe that does nothing else; a few seconds. With --record the result becomes the device's ceilings,
-/// which the README's floors are computed from.
+/// which floors are computed from.
 #[derive(Debug, Args)]
 pub struct ProbeCommandArgs {
     #[command(flatten)]
