@@ -10,7 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use msdeform::{Access, Problem, VariantSpec};
 
 use crate::dispatch;
-use crate::driver::{DeviceBuffer, Event, Stream, while_capturing, zero_bytes};
+use crate::driver::{DeviceBuffer, Event, Stream, zero_bytes};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::params::{INLINE_LEVELS, LevelGeometry, level_geometry};
@@ -178,17 +178,19 @@ impl Plan {
         };
         self.gate.check_tensors(&self.operands, pointers)?;
         let workspace = self.workspace(pointers)?;
-        let prepared = match &self.fallback {
-            Some(fallback) if !self.is_aligned_for(&main.configuration, pointers) => {
-                self.fall_back(fallback)?
-            }
-            _ => main,
-        };
         let targets = Targets { operands: &self.operands, pointers, workspace };
-        let _entered = self.gate.context().enter()?;
-        // SAFETY: the caller answers for the tensors and the workspace, whose parts lie inside of it
-        // (the pipeline reserved them); the plan owns the level table.
-        unsafe { prepared.queue(stream, &targets, start) }
+        let queue = |prepared: &Prepared| {
+            let _entered = self.gate.context().enter()?;
+            // SAFETY: the caller answers for the tensors and the workspace, whose parts lie inside of it
+            // (the pipeline reserved them); the plan owns the level table.
+            unsafe { prepared.queue(stream, &targets, start) }
+        };
+        match &self.fallback {
+            Some(fallback) if !self.is_aligned_for(&main.configuration, pointers) => {
+                queue(self.fall_back(fallback, stream)?)
+            }
+            _ => queue(main),
+        }
     }
 
     /// Queues the operator on buffers of this crate; their formats and sizes are checked. Tensors that the plan
@@ -279,15 +281,17 @@ impl Plan {
         })
     }
 
-    fn fall_back<'a>(&'a self, fallback: &'a Fallback) -> Result<&'a Prepared> {
+    /// Code cannot be loaded in the middle of a recording: the driver would end it.
+    fn fall_back<'a>(&self, fallback: &'a Fallback, stream: &Stream) -> Result<&'a Prepared> {
         if let Some(made) = fallback.made.get() {
             return Ok(made);
         }
+        if stream.is_capturing()? {
+            return Err(Error::UncompiledInCapture { variant: fallback.variant.spec().id });
+        }
         let call = self.options.call(self.gate.context(), &self.problem)?;
         let (configuration, table) = (fallback.configuration.clone(), self.level_table_address());
-        let made = while_capturing(self.gate.context(), || {
-            Prepared::new(&self.engine, fallback.variant, &call, configuration, table)
-        })?;
+        let made = Prepared::new(&self.engine, fallback.variant, &call, configuration, table)?;
         Ok(fallback.made.get_or_init(|| made))
     }
 
