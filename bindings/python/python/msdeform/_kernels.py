@@ -228,7 +228,7 @@ def backward_cuda(
 
     def allocate(size: int) -> int:
         workspace.append(value.new_empty((size,), dtype=torch.uint8))
-        return workspace[0].data_ptr()
+        return int(workspace[0].data_ptr())
 
     _native.cuda_backward(
         levels,
