@@ -70,10 +70,8 @@ fn the_readme_compares_eight_workloads_in_two_formats_with_peers_that_compute_th
     let cases = against(&newest(std::slice::from_ref(gpu)), &peers);
     let table = short_table(&cases);
     assert_eq!(table.lines().count(), 2 + 8, "{table}");
-    assert!(
-        !table.contains('-') || !table.lines().skip(2).any(|row| row.contains("| -")),
-        "{table}"
-    );
+    // A peer or a time of ours that is missing.
+    assert!(!table.contains("| - "), "{table}");
     for case in cases.iter().filter(|case| case.dtype == DType::F16) {
         let (name, _) = case.best_exact(Quantity::Training).unwrap();
         assert_eq!(

@@ -202,8 +202,7 @@ fn subtitle(records: &[Record], figures: usize) -> String {
 }
 
 /// Whether a row is of its workload as it is usually called: its first layout and locations.
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "what `filter` calls")]
-fn is_usual(row: &&overview::Row) -> bool {
+fn is_usual(row: &overview::Row) -> bool {
     workload::find(&row.workload).is_some_and(|found| {
         let (layout, locations) = (found.layouts.first(), found.locations.first());
         layout.is_some_and(|layout| layout.name() == row.layout)
@@ -222,7 +221,8 @@ fn gains(rows: &[overview::Row], ceilings: Option<&Ceilings>) -> Vec<(Direction,
         })
     };
     let of = |direction: Direction| {
-        let rows = rows.iter().filter(is_usual).filter(|row| row.direction == direction.name());
+        let rows =
+            rows.iter().filter(|row| is_usual(row)).filter(|row| row.direction == direction.name());
         let formats = |row: &overview::Row| {
             let best = DType::FAST.iter().filter_map(|dtype| row.best.get(dtype.name()));
             best.filter_map(gain).collect::<Vec<_>>()
@@ -327,7 +327,8 @@ pub(super) fn name_of(label: &Label, kernel: &KernelCounters) -> String {
 /// The half-precision forward of each workload as it is usually called, against the bytes it gathers and those it cannot
 /// avoid.
 fn roofline_of(rows: &[overview::Row], ceilings: &Ceilings) -> String {
-    let best = rows.iter().filter(is_usual).filter_map(|row| row.best.get(DType::F16.name()));
+    let best =
+        rows.iter().filter(|row| is_usual(row)).filter_map(|row| row.best.get(DType::F16.name()));
     let mut marks: Vec<Mark> = Vec::new();
     for best in best.filter(|best| best.direction == Direction::Forward.name()) {
         let Some(problem) = problem_of(best) else { continue };
