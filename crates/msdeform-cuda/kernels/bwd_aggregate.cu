@@ -8,14 +8,15 @@
 //   samples  gradients of locations and weights (sample_gradients.cuh)
 //
 // Who owns what. A block owns a tile of 32 neighbouring queries of one (image, head) and 32 channels; each of
-// its warps takes a level of its own at a time. A lane is a query while samples are placed, and a channel while
-// they are added: it holds its channel of the 32 rows of the output's gradient in registers. The warp's window,
-// WINDOW_WIDTH x WINDOW_HEIGHT pixels around where its samples lie, is in shared memory; a lane only ever
-// touches its own channel there, so no atomics are needed. Corners outside of the window go to L2 directly.
+// its warps takes a level of its own at a time. A lane is a query while samples are placed, and a channel
+// while they are added: it holds its channel of the 32 rows of the output's gradient in registers. The warp's
+// window, WINDOW_WIDTH x WINDOW_HEIGHT pixels around where its samples lie, is in shared memory; a lane only
+// ever touches its own channel there, so no atomics are needed. Corners outside of the window go to L2
+// directly.
 //
-// Why that is fast. Queries that are neighbours sample the same pixels: 128 samples of a tile and level have 512
-// corners but touch some hundred pixels of a fine level and a few dozen of a coarse one. The sums
-// must be zeroed and, in half precision, converted, but nothing is sorted and nothing is planned.
+// Why that is fast. Queries that are neighbours sample the same pixels: 128 samples of a tile and level have
+// 512 corners but touch some hundred pixels of a fine level and a few dozen of a coarse one. The sums must be
+// zeroed and, in half precision, converted, but nothing is sorted and nothing is planned.
 //
 // When it loses: queries without a neighbourhood aggregate nothing, every corner is an atomic. The last bits
 // differ from run to run: deterministic mode refuses it.
@@ -28,10 +29,10 @@ using namespace msda;
 namespace {
 
 constexpr int VALUE_WARPS = 4;
-constexpr int VALUE_BLOCKS = 3;                     // per SM: caps the registers
-constexpr int TILE_QUERIES = 32;                    // one per lane
-constexpr int RUN = MSDA_KNOB_RUN;                  // of them along x
-constexpr int WINDOW_WIDTH = 16;                    // in pixels
+constexpr int VALUE_BLOCKS = 3;     // per SM: caps the registers
+constexpr int TILE_QUERIES = 32;    // one per lane
+constexpr int RUN = MSDA_KNOB_RUN;  // of them along x
+constexpr int WINDOW_WIDTH = 16;    // in pixels
 constexpr int WINDOW_HEIGHT = MSDA_KNOB_WINDOW_HEIGHT;
 constexpr int WINDOW_PIXELS = WINDOW_WIDTH * WINDOW_HEIGHT;
 constexpr int SLICE_CHANNELS = 32;  // one per lane
@@ -118,9 +119,8 @@ MSDA_DEVICE Box find_window(const BackwardParams& params, const LevelGeometry& l
     return box;
 }
 
-MSDA_DEVICE void place_in_window(const BackwardParams& params, const Position& at,
-                                 const LevelGeometry& level, const Box& window, long long sample,
-                                 Place& place, Packet16& shares) {
+MSDA_DEVICE void place_in_window(const BackwardParams& params, const Position& at, const LevelGeometry& level,
+                                 const Box& window, long long sample, Place& place, Packet16& shares) {
     place = {-1, 0};
     shares = {};
     if (!at.counts) return;
@@ -130,8 +130,7 @@ MSDA_DEVICE void place_in_window(const BackwardParams& params, const Position& a
     for (int c = 0; c < 4; ++c) {
         const int x = at.left + c % 2, y = at.top + c / 2;
         const bool inside = x >= 0 && x < level.width && y >= 0 && y < level.height;
-        const bool is_near = x >= window.left && x <= window.right && y >= window.top &&
-                             y <= window.bottom;
+        const bool is_near = x >= window.left && x <= window.right && y >= window.top && y <= window.bottom;
         near |= inside ? 1u << (is_near ? c : 4 + c) : 0u;
         const float share = (c % 2 ? at.right_share : 1.0f - at.right_share) *
                             (c / 2 ? at.bottom_share : 1.0f - at.bottom_share);
@@ -146,8 +145,8 @@ MSDA_DEVICE constexpr int corner_offset(int corner) {
     return (corner / 2 * WINDOW_WIDTH + corner % 2) * SLICE_CHANNELS;
 }
 
-// Adds the samples of a point that lie in the window with all four corners, every lane its channel. Unrolled, so
-// that the rows stay in registers: nothing else belongs in here, the code must fit the instruction cache.
+// Adds the samples of a point that lie in the window with all four corners, every lane its channel. Unrolled,
+// so that the rows stay in registers: nothing else belongs in here, the code must fit the instruction cache.
 MSDA_DEVICE void add_whole_samples(const WarpMemory& memory, const float (&upstream)[TILE_QUERIES]) {
     float* own_window = memory.window + threadIdx.x % 32;
 #pragma unroll
@@ -168,8 +167,7 @@ MSDA_DEVICE void add_whole_samples(const WarpMemory& memory, const float (&upstr
             for (int c = 0; c < 4; ++c) sum[c] = at[corner_offset(c)];
 #pragma unroll
             for (int c = 0; c < 4; ++c) {
-                at[corner_offset(c)] =
-                    fmaf(bits_to_float(shares[u].word[c]), upstream[first + u], sum[c]);
+                at[corner_offset(c)] = fmaf(bits_to_float(shares[u].word[c]), upstream[first + u], sum[c]);
             }
         }
     }
@@ -202,9 +200,8 @@ MSDA_DEVICE void flush_window(const WarpMemory& memory, const LevelGeometry& lev
     const int lane = threadIdx.x % 32;
     for (int y = window.top; y <= window.bottom; ++y) {
         float* row = memory.window + (y - window.top) * WINDOW_WIDTH * SLICE_CHANNELS + lane;
-        float* sums = head_sums +
-                      (level.origin + static_cast<long long>(y) * level.row_pitch + window.left) *
-                          pixel_stride;
+        float* sums = head_sums + (level.origin + static_cast<long long>(y) * level.row_pitch + window.left) *
+                                      pixel_stride;
 #pragma unroll 4
         for (int x = 0; x <= window.right - window.left; ++x) {
             const float sum = row[x * SLICE_CHANNELS];
@@ -228,8 +225,8 @@ extern "C" __global__ void __launch_bounds__(VALUE_WARPS * 32, VALUE_BLOCKS)
     const WarpMemory memory = warp_memory(warp);
     const int channel = blockIdx.z * SLICE_CHANNELS + lane;
     const bool owns_channel = CHANNELS % SLICE_CHANNELS == 0 || channel < CHANNELS;
-    const QueryTile tile = query_tile<RUN, TILE_QUERIES / RUN>(params, (params.grid_aux & 1) != 0,
-                                                               static_cast<int>(blockIdx.x));
+    const QueryTile tile =
+        query_tile<RUN, TILE_QUERIES / RUN>(params, (params.grid_aux & 1) != 0, static_cast<int>(blockIdx.x));
     const auto query_of = [&](int place) {
         const int x = tile.tile_x * RUN + place % RUN;
         const int y = tile.tile_y * (TILE_QUERIES / RUN) + place / RUN;
@@ -244,16 +241,15 @@ extern "C" __global__ void __launch_bounds__(VALUE_WARPS * 32, VALUE_BLOCKS)
     for (int slab = blockIdx.y; slab < params.batch * HEADS; slab += gridDim.y) {
         const int batch = slab / HEADS, head = slab % HEADS;
         const GradOutput rows = grad_output(params);
-        const long long first_element =
-            batch * rows.batch_stride + head * rows.head_stride + channel;
+        const long long first_element = batch * rows.batch_stride + head * rows.head_stride + channel;
         float upstream[TILE_QUERIES];
 #pragma unroll
         for (int q = 0; q < TILE_QUERIES; ++q) {
             const int query = query_of(q);
             upstream[q] = 0.0f;
             if (query >= 0 && owns_channel) {
-                upstream[q] = load_element<ValueStorage>(
-                    rows.first, first_element + query * rows.query_stride);
+                upstream[q] =
+                    load_element<ValueStorage>(rows.first, first_element + query * rows.query_stride);
             }
         }
         const long long own_row =
@@ -265,14 +261,13 @@ extern "C" __global__ void __launch_bounds__(VALUE_WARPS * 32, VALUE_BLOCKS)
             const int points =
                 (l + 1 < LEVELS ? params.level[l + 1].first_sample : SAMPLES) - level.first_sample;
             const long long first_sample = own_row * SAMPLES + level.first_sample;
-            const Box window =
-                find_window(params, level, points, first_sample, own_query >= 0);
+            const Box window = find_window(params, level, points, first_sample, own_query >= 0);
 #pragma unroll 1
             for (int point = 0; point < points; ++point) {
                 Position at = {};
                 if (own_query >= 0) at = locate_sample(params, level, first_sample + point);
-                place_in_window(params, at, level, window, first_sample + point,
-                                memory.places[lane], memory.shares[lane]);
+                place_in_window(params, at, level, window, first_sample + point, memory.places[lane],
+                                memory.shares[lane]);
                 sync_warp();
                 add_whole_samples(memory, upstream);
                 const Place own_place = memory.places[lane];
@@ -283,16 +278,15 @@ extern "C" __global__ void __launch_bounds__(VALUE_WARPS * 32, VALUE_BLOCKS)
                     const int query = shuffle(own_query, source);
                     float row = 0.0f;
                     if (owns_channel) {
-                        row = load_element<ValueStorage>(rows.first, first_element +
-                                                                        query * rows.query_stride);
+                        row =
+                            load_element<ValueStorage>(rows.first, first_element + query * rows.query_stride);
                     }
                     add_corners(memory, level, window, at, source, row, head_sums,
                                 params.grad_value_pixel_stride, owns_channel);
                 }
                 sync_warp();
             }
-            flush_window(memory, level, window, head_sums, params.grad_value_pixel_stride,
-                         owns_channel);
+            flush_window(memory, level, window, head_sums, params.grad_value_pixel_stride, owns_channel);
         }
     }
 }
@@ -300,8 +294,8 @@ extern "C" __global__ void __launch_bounds__(VALUE_WARPS * 32, VALUE_BLOCKS)
 extern "C" __global__ void bwd_aggregate_convert(const __grid_constant__ BackwardParams params) {
     const long long chunks = params.batch * params.grad_value_batch_stride / CHUNK_ELEMENTS;
     const float* sums = value_sums(params);
-    for (long long index = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-         index < chunks; index += static_cast<long long>(gridDim.x) * blockDim.x) {
+    for (long long index = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; index < chunks;
+         index += static_cast<long long>(gridDim.x) * blockDim.x) {
         float elements[CHUNK_ELEMENTS];
 #pragma unroll
         for (int p = 0; p < CHUNK_ELEMENTS / 4; ++p) {

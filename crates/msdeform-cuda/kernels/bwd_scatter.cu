@@ -1,21 +1,23 @@
 // f32 and few queries (decoders): one pass over the samples, atomics straight to a gradient that was zeroed.
 //
-// Who owns what. A warp owns a (query, head). A lane first owns a sample: it works out the cell and leaves what
-// the others need in shared memory. Then LANES neighbouring lanes own a corner, 16 bytes of its pixel each, and with 32
-// channels the warp has the four corners of one sample: every lane reads its chunk of the pixel for the dot product with
-// the output's gradient, which it holds in registers, and adds its chunk of the gradient with one red.v4. The dot products go
-// back through shared memory to the lane that owns the sample, which writes the gradients of its location and weight.
+// Who owns what. A warp owns a (query, head). A lane first owns a sample: it works out the cell and leaves
+// what the others need in shared memory. Then LANES neighbouring lanes own a corner, 16 bytes of its pixel
+// each, and with 32 channels the warp has the four corners of one sample: every lane reads its chunk of the
+// pixel for the dot product with the output's gradient, which it holds in registers, and adds its chunk of
+// the gradient with one red.v4. The dot products go back through shared memory to the lane that owns the
+// sample, which writes the gradients of its location and weight.
 //
-// Why that is fast. A decoder's samples touch most pixels once, so there is little to aggregate or to sort for, and
-// a vector atomic costs L2 no more than the line that it changes. Nothing is launched but this and the zeroing, each
-// pixel is read where it is added to, and a sample costs a warp some thirty instructions.
+// Why that is fast. A decoder's samples touch most pixels once, so there is little to aggregate or to sort
+// for, and a vector atomic costs L2 no more than the line that it changes. Nothing is launched but this and
+// the zeroing, each pixel is read where it is added to, and a sample costs a warp some thirty instructions.
 //
-// When it loses: many queries (L2 adds up 3.6 TB/s, whatever the samples have in common), and half precision, whose fp32 sums
-// must be zeroed and converted: 6 bytes of traffic for 2 of gradient. The last bits differ from run to run: deterministic
-// mode refuses it.
+// When it loses: many queries (L2 adds up 3.6 TB/s, whatever the samples have in common), and half precision,
+// whose fp32 sums must be zeroed and converted: 6 bytes of traffic for 2 of gradient. The last bits differ
+// from run to run: deterministic mode refuses it.
 //
-// Requires: what chunked_sample.cuh does but that levels may be one pixel thin; f32 values; rows of the output's gradient packed and
-// aligned, or the step pack (grad_output_rows.cuh); fewer than 2^27 pixels of an image.
+// Requires: what chunked_sample.cuh does but that levels may be one pixel thin; f32 values; rows of the
+// output's gradient packed and aligned, or the step pack (grad_output_rows.cuh); fewer than 2^27 pixels of an
+// image.
 #include "grad_output_rows.cuh"
 
 using namespace msda;
@@ -24,13 +26,14 @@ namespace {
 
 static_assert(VALUE_DTYPE == F32, "sums are made in place");
 
-constexpr int WARPS = MSDA_KNOB_WARPS;  // of a block; each has its own row
-constexpr int GROUPS = 32 / LANES;      // of lanes, one for a corner
-constexpr int CORNERS = at_most(GROUPS, 4);       // of a sample, at once
-constexpr int PASSES = 4 / CORNERS;               // over a sample
+constexpr int WARPS = MSDA_KNOB_WARPS;       // of a block; each has its own row
+constexpr int GROUPS = 32 / LANES;           // of lanes, one for a corner
+constexpr int CORNERS = at_most(GROUPS, 4);  // of a sample, at once
+constexpr int PASSES = 4 / CORNERS;          // over a sample
 constexpr int SAMPLES_AT_ONCE = GROUPS / CORNERS;
-constexpr int STAGE = 32;                         // samples, one per lane
-constexpr int AHEAD = at_most(MSDA_KNOB_AHEAD, (at_most(SAMPLES, STAGE) + SAMPLES_AT_ONCE - 1) / SAMPLES_AT_ONCE);
+constexpr int STAGE = 32;  // samples, one per lane
+constexpr int AHEAD =
+    at_most(MSDA_KNOB_AHEAD, (at_most(SAMPLES, STAGE) + SAMPLES_AT_ONCE - 1) / SAMPLES_AT_ONCE);
 constexpr bool WANTS_SAMPLES = WANTS_GRAD_LOCATIONS || WANTS_GRAD_WEIGHTS;
 
 // What a lane leaves for the others. Corner c is 2 * bottom + right.
@@ -59,8 +62,8 @@ MSDA_DEVICE Placed place(const BackwardParams& params, const LevelGeometry& leve
     const Position at = locate(xy[0], xy[1], level.height, level.width);
     const bool left = at.left >= 0, right = at.left + 1 < level.width;
     const bool top = at.top >= 0, bottom = at.top + 1 < level.height;
-    const int corners = (top && left ? 1 : 0) | (top && right ? 2 : 0) | (bottom && left ? 4 : 0) |
-                        (bottom && right ? 8 : 0);
+    const int corners =
+        (top && left ? 1 : 0) | (top && right ? 2 : 0) | (bottom && left ? 4 : 0) | (bottom && right ? 8 : 0);
     const int pixel = static_cast<int>(level.origin) + at.top * level.row_pitch + at.left;
     return {pixel * 16 + (at.counts ? corners : 0), at.right_share, at.bottom_share, attention};
 }
@@ -112,8 +115,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
         const int query = static_cast<int>(row / HEADS % params.queries);
         const int batch = static_cast<int>(row / HEADS / params.queries);
         const unsigned char* pixels =
-            element_address<ValueStorage>(params.value, batch * params.value_batch_stride +
-                                                            head * params.value_head_stride) +
+            element_address<ValueStorage>(
+                params.value, batch * params.value_batch_stride + head * params.value_head_stride) +
             chunk * 16;
         unsigned char* sums =
             element_address<ValueStorage>(params.grad_value, batch * params.grad_value_batch_stride +
@@ -121,10 +124,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
             chunk * 16;
         Packet16 packet;
         float grad[CHUNK_ELEMENTS];
-        load_readonly(packet, element_address<ValueStorage>(
-                                  upstream.first, batch * upstream.batch_stride + query * upstream.query_stride +
-                                                      head * upstream.head_stride) +
-                                  chunk * 16);
+        load_readonly(packet,
+                      element_address<ValueStorage>(upstream.first, batch * upstream.batch_stride +
+                                                                        query * upstream.query_stride +
+                                                                        head * upstream.head_stride) +
+                          chunk * 16);
         unpack<ValueStorage, CHUNK_ELEMENTS>(packet, grad);
 
 #pragma unroll 1
@@ -168,8 +172,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
                         const int corner = p * CORNERS + group % CORNERS;
                         const bool counts = offset[i][p] >= 0;
                         if constexpr (WANTS_GRAD_VALUE) {
-                            const float x_share = corner % 2 ? placed[i].right_share : 1.0f - placed[i].right_share;
-                            const float y_share = corner / 2 ? placed[i].bottom_share : 1.0f - placed[i].bottom_share;
+                            const float x_share =
+                                corner % 2 ? placed[i].right_share : 1.0f - placed[i].right_share;
+                            const float y_share =
+                                corner / 2 ? placed[i].bottom_share : 1.0f - placed[i].bottom_share;
                             const float share = placed[i].attention * (x_share * y_share);
                             float part[CHUNK_ELEMENTS];
 #pragma unroll
