@@ -1,19 +1,19 @@
 // Distributed shared memory: a cluster of blocks holds the levels of a slab among them.
 //
-// Who owns what. A cluster of CLUSTER blocks owns one slab (or a share of its queries). Pixel i of the resident
-// levels lies in block i % CLUSTER, so that any neighbourhood is spread evenly; every block copies its own
-// pixels once, and after one cluster barrier a lane reads corners wherever they are (mapa, ld.shared::cluster).
-// Four lanes own the chunks of an item; the items of the slab go round the blocks.
+// Who owns what. A cluster of CLUSTER blocks owns one slab (or a share of its queries). Pixel i of the
+// resident levels lies in block i % CLUSTER, so that any neighbourhood is spread evenly; every block copies
+// its own pixels once, and after one cluster barrier a lane reads corners wherever they are (mapa,
+// ld.shared::cluster). Four lanes own the chunks of an item; the items of the slab go round the blocks.
 //
 // Which levels are resident is the host's choice (grid_aux, a bit per level): the smallest first, as many as
 // the blocks' shared memory holds together. The others are read from global memory as in fwd_distributed.
 //
-// Why. What one multiprocessor cannot hold (227 KB), eight can: 1.8 MB, a whole slab of the seed workload. Misses
-// of L1 that would go to L2 become reads of a neighbour.
+// Why. What one multiprocessor cannot hold (227 KB), eight can: 1.8 MB, a whole slab of the seed workload.
+// Misses of L1 that would go to L2 become reads of a neighbour.
 //
-// When it loses. All but one in CLUSTER of the reads cross the network between multiprocessors, which is slower
-// than L1 and no faster than what L2 gives to so many warps; a multiprocessor holds one block, whose threads
-// are all the latency hiding there is; and shared memory takes what L1 would have had.
+// When it loses. All but one in CLUSTER of the reads cross the network between multiprocessors, which is
+// slower than L1 and no faster than what L2 gives to so many warps; a multiprocessor holds one block, whose
+// threads are all the latency hiding there is; and shared memory takes what L1 would have had.
 //
 // The last barrier keeps every block alive until nobody reads from it any more.
 #include "ladder/sample_quads.cuh"
@@ -54,8 +54,8 @@ MSDA_DEVICE void stage(const ForwardParams& params, const unsigned char* pixels,
         first += count;
     }
     copy_async_wait_all();
-    // The cluster's barrier behind this call is all that the memory model asks for. Racecheck knows that copies are
-    // over at the block's own barrier.
+    // The cluster's barrier behind this call is all that the memory model asks for. Racecheck knows that
+    // copies are over at the block's own barrier.
     __syncthreads();
 }
 
@@ -89,12 +89,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 for_samples_of_level(params, item.row, l, [&](float x, float y, float attention) {
                     const Sample sample = place_sample(level, x, y, attention);
                     const unsigned top = sample.offset / (PIXEL_BYTES / 16) + shift;
-                    const unsigned pixel[4] = {top, top + 1, top + level.row_pitch, top + level.row_pitch + 1};
+                    const unsigned pixel[4] = {top, top + 1, top + level.row_pitch,
+                                               top + level.row_pitch + 1};
                     Corners corners;
 #pragma unroll
                     for (int c = 0; c < 4; ++c) {
-                        load_cluster(corners.packet[c], shared_address_in(window + pixel[c] / CLUSTER * PIXEL_BYTES,
-                                                                          pixel[c] % CLUSTER));
+                        load_cluster(
+                            corners.packet[c],
+                            shared_address_in(window + pixel[c] / CLUSTER * PIXEL_BYTES, pixel[c] % CLUSTER));
                     }
                     add_corners(corners, sample.weight, sums);
                 });

@@ -1,14 +1,14 @@
 // Loop unrolling: fwd_vector_loads, several samples per turn of the loop.
 //
-// Who owns what. As in fwd_vector_loads. A turn places UNROLL samples, then asks for all 4 * UNROLL corners, then
-// adds: a lane has up to that many 16-byte loads under way instead of four. (The compiler decides how many it
-// finds registers for: 40, 64 and 77 with UNROLL 2, 4 and 8 for sm_90.)
+// Who owns what. As in fwd_vector_loads. A turn places UNROLL samples, then asks for all 4 * UNROLL corners,
+// then adds: a lane has up to that many 16-byte loads under way instead of four. (The compiler decides how
+// many it finds registers for: 40, 64 and 77 with UNROLL 2, 4 and 8 for sm_90.)
 //
-// Why. A warp of the base waits for every sample before it places the next. With more loads in flight the same
-// number of warps covers more latency; the loop's own instructions are shared by UNROLL samples.
+// Why. A warp of the base waits for every sample before it places the next. With more loads in flight the
+// same number of warps covers more latency; the loop's own instructions are shared by UNROLL samples.
 //
-// When it loses. A sample in flight takes 16 registers for its corners and 5 for its place. Past the point where
-// registers take warps away, the loads in flight per SM do not grow any more.
+// When it loses. A sample in flight takes 16 registers for its corners and 5 for its place. Past the point
+// where registers take warps away, the loads in flight per SM do not grow any more.
 #include "ladder/lane_groups.cuh"
 
 using namespace msda;

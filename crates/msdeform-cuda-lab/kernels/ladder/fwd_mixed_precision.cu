@@ -9,8 +9,8 @@
 // multiply-adds: 16 instead of 64 per sample and lane (16 plus 16 with sums in fp32).
 //
 // When it loses. In accuracy: a half has 11 bits, and sums of 128 products in it are off by 1 to 2e-3 (the
-// bound is stated in the spec; 32-bit sums stay within the contract). In time only where arithmetic was not the
-// limit to begin with.
+// bound is stated in the spec; 32-bit sums stay within the contract). In time only where arithmetic was not
+// the limit to begin with.
 #include "ladder/lane_groups.cuh"
 
 using namespace msda;

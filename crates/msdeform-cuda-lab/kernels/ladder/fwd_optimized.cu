@@ -1,14 +1,14 @@
 // Shared memory for what every lane reads, vector loads for everything.
 //
-// Who owns what. Four lanes own an item; a block owns THREADS / 4 neighbouring items. The block first copies their
-// locations and weights to shared memory, 16 bytes per lane and instruction; then every group walks its
+// Who owns what. Four lanes own an item; a block owns THREADS / 4 neighbouring items. The block first copies
+// their locations and weights to shared memory, 16 bytes per lane and instruction; then every group walks its
 // samples, four at a time, and reads their coordinates from there, all four lanes the same 16 bytes.
 //
 //   shared memory    [item][locations of the row, 16 bytes of padding]
 //                    [item][weights of the row, 16 bytes of padding]
 //
-// The padding: the groups of a warp read the same samples of eight rows. Rows of 128 bytes would all start at bank
-// 0; with the padding they start four banks apart.
+// The padding: the groups of a warp read the same samples of eight rows. Rows of 128 bytes would all start at
+// bank 0; with the padding they start four banks apart.
 //
 // Why. The base of the ladder reads coordinates two bytes at a time through L1, where they compete with
 // pixels. Here a row is read from L2 once, in one burst, and pixels have the cache for themselves.

@@ -1,26 +1,28 @@
 // Tensor cores: the sum over corners as a matrix product, operands straight from the loads.
 //
-// For one item the output is w[1 x corners] * V[corners x 32]. An m16n8k16 product contracts over k, and a lane's A
-// register is two neighbours along k. A half2 as loaded is two neighbouring channels. So let k be (corner,
-// parity of the channel): A is what the loads brought, unchanged, and B keeps the parities apart,
+// For one item the output is w[1 x corners] * V[corners x 32]. An m16n8k16 product contracts over k, and a
+// lane's A register is two neighbours along k. A half2 as loaded is two neighbouring channels. So let k be
+// (corner, parity of the channel): A is what the loads brought, unchanged, and B keeps the parities apart,
 //   B[(corner, parity), (.., parity')] = weight(corner) if parity == parity', else 0.
 //
-// Who owns what. A warp owns an item. Lane 4g + t loads 16 bytes, chunk 2 c1 + c0 of one corner of one sample:
+// Who owns what. A warp owns an item. Lane 4g + t loads 16 bytes, chunk 2 c1 + c0 of one corner of one
+// sample:
 //
-//   lane bit   4 3        2     1     0         a quarter-warp (8 lanes) is both x corners, all four chunks: 128
-//              sample,y   c0    c1    x         neighbouring bytes, no bank conflict
+//   lane bit   4 3        2     1     0         a quarter-warp (8 lanes) is both x corners, all four
+//              sample,y   c0    c1    x         chunks: 128 neighbouring bytes, no bank conflict
 //              [-- g --------]  [-- t --]
 //
-// Bits 0 and 1 are A's k, bits 2 to 4 its row. The x corner may be in k: it is summed. (sample, y) are rows, though
-// they should be summed: columns of B tell them apart, each row meets its own weights only on the diagonal, and the
-// four blocks of the diagonal are added once per item. c1 is in k, though it must not be summed: two products with
-// B zeroed for the other c1. A lane needs the weight of the very corner that it loaded, in both roles.
+// Bits 0 and 1 are A's k, bits 2 to 4 its row. The x corner may be in k: it is summed. (sample, y) are rows,
+// though they should be summed: columns of B tell them apart, each row meets its own weights only on the
+// diagonal, and the four blocks of the diagonal are added once per item. c1 is in k, though it must not be
+// summed: two products with B zeroed for the other c1. A lane needs the weight of the very corner that it
+// loaded, in both roles.
 //
-// Why. fp32 accumulation for free, no unpacking of halves, hardly an issue slot for arithmetic. Weights are rounded
-// to half; SPLIT adds the products with what rounding lost.
+// Why. fp32 accumulation for free, no unpacking of halves, hardly an issue slot for arithmetic. Weights are
+// rounded to half; SPLIT adds the products with what rounding lost.
 //
-// When it loses. Half of B is zeros by parity, half of the rest by c1, three quarters of the result is off the
-// diagonal: 1/16 of the multiply-adds are wanted. A warp works on one item at a time: metadata comes by
+// When it loses. Half of B is zeros by parity, half of the rest by c1, three quarters of the result is off
+// the diagonal: 1/16 of the multiply-adds are wanted. A warp works on one item at a time: metadata comes by
 // shuffles, the ends of items are not overlapped. Bringing weights to where B wants them takes more
 // instructions than the products save.
 #include "ladder/rung.cuh"
@@ -31,9 +33,9 @@ namespace {
 
 constexpr int WARPS = MSDA_KNOB_WARPS;
 constexpr bool SPLIT = MSDA_KNOB_SPLIT != 0;
-constexpr int ITEMS = 8;           // of a warp, one after the other
-constexpr int BATCH = 16;          // samples whose metadata a warp computes at once, (sample, y) a lane
-constexpr int LOADS = BATCH / 2;   // of a batch: two samples each
+constexpr int ITEMS = 8;          // of a warp, one after the other
+constexpr int BATCH = 16;         // samples whose metadata a warp computes at once, (sample, y) a lane
+constexpr int LOADS = BATCH / 2;  // of a batch: two samples each
 
 // What a lane computes for all: one row of two corners of one sample.
 struct RowRecord {
@@ -55,15 +57,17 @@ MSDA_DEVICE RowRecord row_record(const ForwardParams& params, long long row, int
     return record;
 }
 
-// Keeps one of two sums and gives the other away: this lane's, plus what the partner lane has of the same one.
+// Keeps one of two sums and gives the other away: this lane's, plus what the partner lane has of the same
+// one.
 MSDA_DEVICE float exchange(float first, float second, int partner_mask, int keep) {
     const float kept = keep != 0 ? second : first, given = keep != 0 ? first : second;
     return kept + shuffle_xor(given, partner_mask);
 }
 
-// Writes words 2 y and 2 y + 1 of a chunk. Zeros of B times a value that is not finite are NaN, also for channels that
-// have nothing to do with it: such sums are computed again.
-MSDA_DEVICE void store_words(const ForwardParams& params, const Item& item, int chunk, int y, float (&sums)[4]) {
+// Writes words 2 y and 2 y + 1 of a chunk. Zeros of B times a value that is not finite are NaN, also for
+// channels that have nothing to do with it: such sums are computed again.
+MSDA_DEVICE void store_words(const ForwardParams& params, const Item& item, int chunk, int y,
+                             float (&sums)[4]) {
     float zero = 0.0f;  // NaN if any sum is not finite
 #pragma unroll
     for (int i = 0; i < 4; ++i) zero = fmaf(sums[i], 0.0f, zero);
@@ -130,8 +134,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
             }
         }
 
-        // Row g and column 2t + parity: on the diagonal where t is (sample, y) of the row. The four lanes that hold
-        // the same channels there add up: the other sample's differ in bits 4 and 1, the other y's in bits 3 and 0.
+        // Row g and column 2t + parity: on the diagonal where t is (sample, y) of the row. The four lanes
+        // that hold the same channels there add up: the other sample's differ in bits 4 and 1, the other y's
+        // in bits 3 and 0.
         float sums[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {

@@ -1,6 +1,6 @@
-// A warp per item, in rounds of eight samples: four lanes per sample, 16 bytes of each corner per lane. With the
-// seeds' eight points per level a round is a level. At the end eight groups of lanes hold partial sums of the
-// same 32 channels, and a tree of shuffles leaves one channel with each lane.
+// A warp per item, in rounds of eight samples: four lanes per sample, 16 bytes of each corner per lane. With
+// the seeds' eight points per level a round is a level. At the end eight groups of lanes hold partial sums of
+// the same 32 channels, and a tree of shuffles leaves one channel with each lane.
 #pragma once
 
 #include "ladder/rung.cuh"

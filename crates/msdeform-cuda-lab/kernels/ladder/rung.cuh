@@ -21,8 +21,8 @@ struct Item {
 
 MSDA_DEVICE const unsigned char* slab_pixels(const ForwardParams& params, int slab) {
     const int batch = slab / params.heads, head = slab % params.heads;
-    return element_address<ValueStorage>(
-        params.value, batch * params.value_batch_stride + head * params.value_head_stride);
+    return element_address<ValueStorage>(params.value,
+                                         batch * params.value_batch_stride + head * params.value_head_stride);
 }
 
 MSDA_DEVICE Item item_of(const ForwardParams& params, int slab, int query) {

@@ -1,13 +1,14 @@
-// Locations and weights four samples at a time. Lanes of different items read rows that lie SAMPLES x 4 bytes and more
-// apart: every load touches a line per item, whatever it takes from it. One load of 16 bytes instead of four of 4 is
-// a quarter of those touches.
+// Locations and weights four samples at a time. Lanes of different items read rows that lie SAMPLES x 4 bytes
+// and more apart: every load touches a line per item, whatever it takes from it. One load of 16 bytes instead
+// of four of 4 is a quarter of those touches.
 #pragma once
 
 #include "ladder/rung.cuh"
 
 namespace msda {
 
-constexpr bool QUADS = SAMPLES % 4 == 0;  // rows of locations and weights then start at multiples of 16 and 8 bytes
+constexpr bool QUADS =
+    SAMPLES % 4 == 0;  // rows of locations and weights then start at multiples of 16 and 8 bytes
 constexpr bool LEVELS_OF_QUADS = QUADS && common_points() % 4 == 0 && common_points() > 0;
 
 struct Quad {
@@ -26,7 +27,8 @@ MSDA_DEVICE Quad load_quad(const ForwardParams& params, long long row, int s) {
         for (int part = 0; part < 8 / PER_PACKET; ++part) {
             Packet16 packet;
             float values[PER_PACKET];
-            load_readonly(packet, element_address<SamplingStorage>(params.locations, 2 * first + part * PER_PACKET));
+            load_readonly(packet,
+                          element_address<SamplingStorage>(params.locations, 2 * first + part * PER_PACKET));
             unpack<SamplingStorage, PER_PACKET>(packet, values);
 #pragma unroll
             for (int i = 0; i < PER_PACKET; ++i) coordinates[part * PER_PACKET + i] = values[i];
