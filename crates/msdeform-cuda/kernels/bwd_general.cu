@@ -299,6 +299,7 @@ MSDA_DEVICE void add_entries(const BackwardParams& params, const Tile& tile, lon
 
 }  // namespace
 
+#if MSDA_STEP_SAMPLES
 extern "C" __global__ void __launch_bounds__(THREADS)
     bwd_general_samples(const __grid_constant__ BackwardParams params) {
     const int lanes = params.grid_aux & 63;
@@ -371,7 +372,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     }
 }
+#endif
 
+#if MSDA_STEP_COUNT
 extern "C" __global__ void __launch_bounds__(THREADS)
     bwd_general_count(const __grid_constant__ BackwardParams params) {
     const SortedSamples sorted = sorted_samples(params);
@@ -391,7 +394,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         walk_part(params, item / sorted.parts, static_cast<int>(item % sorted.parts), sorted.parts, visit);
     }
 }
+#endif
 
+#if MSDA_STEP_OFFSETS
 extern "C" __global__ void __launch_bounds__(THREADS)
     bwd_general_offsets(const __grid_constant__ BackwardParams params) {
     const SortedSamples sorted = sorted_samples(params);
@@ -410,7 +415,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         sorted.starts[slab * (sorted.tiles + 1) + tile] = sum;
     }
 }
+#endif
 
+#if MSDA_STEP_STARTS
 // Turns the lengths of a slab's lists into where they start.
 extern "C" __global__ void __launch_bounds__(SCAN_THREADS)
     bwd_general_starts(const __grid_constant__ BackwardParams params) {
@@ -446,8 +453,10 @@ extern "C" __global__ void __launch_bounds__(SCAN_THREADS)
         }
     }
 }
+#endif
 static_assert(SCAN_THREADS == LANES * LANES, "a warp scans the sums of all warps");
 
+#if MSDA_STEP_SCATTER
 extern "C" __global__ void __launch_bounds__(THREADS)
     bwd_general_scatter(const __grid_constant__ BackwardParams params) {
     const SortedSamples sorted = sorted_samples(params);
@@ -477,7 +486,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         walk_part(params, slab, static_cast<int>(item % sorted.parts), sorted.parts, visit);
     }
 }
+#endif
 
+#if MSDA_STEP_VALUES
 extern "C" __global__ void __launch_bounds__(THREADS)
     bwd_general_values(const __grid_constant__ BackwardParams params) {
     const SortedSamples sorted = sorted_samples(params);
@@ -519,3 +530,4 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     }
 }
+#endif

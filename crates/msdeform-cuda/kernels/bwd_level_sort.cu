@@ -19,23 +19,35 @@
 // When it loses: many queries, since only levels x heads x images blocks sort, and a list is not cut.
 //
 // Requires: what tile_lists.cuh and sample_gradients.cuh do; the counters of a level in shared memory.
+//
+// Every step is compiled by itself, with what it reads.
+#include "grad_output_rows.cuh"
+#if MSDA_STEP_SORT || MSDA_STEP_SORT_AND_SAMPLES
 #include "level_sort.cuh"
+#endif
+#if MSDA_STEP_SAMPLES || MSDA_STEP_SORT_AND_SAMPLES
 #include "sample_gradients.cuh"
+#endif
+#if MSDA_STEP_GATHER
 #include "tile_gather.cuh"
+#endif
 
 using namespace msda;
 
-static_assert(PIECE_ENTRIES == 0, "lists are short");
-
+#if MSDA_STEP_PACK
 extern "C" __global__ void bwd_level_sort_pack(const __grid_constant__ BackwardParams params) {
     pack_rows(params);
 }
+#endif
 
+#if MSDA_STEP_SORT
 extern "C" __global__ void __launch_bounds__(SORT_THREADS, 2)
     bwd_level_sort_sort(const __grid_constant__ BackwardParams params) {
     sort_level(params);
 }
+#endif
 
+#if MSDA_STEP_SORT_AND_SAMPLES
 extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sample_gradients::MIN_BLOCKS)
     bwd_level_sort_sort_and_samples(const __grid_constant__ BackwardParams params) {
     // The grid is as wide as the wider of the two needs it.
@@ -46,7 +58,9 @@ extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sampl
         sample_gradients::walk_queries(params);
     }
 }
+#endif
 
+#if MSDA_STEP_GATHER
 extern "C" __global__ void __launch_bounds__(GATHER_WARPS * 32, GATHER_BLOCKS)
     bwd_level_sort_gather(const __grid_constant__ BackwardParams params) {
     let_next_launch_start();
@@ -55,9 +69,12 @@ extern "C" __global__ void __launch_bounds__(GATHER_WARPS * 32, GATHER_BLOCKS)
     // others out.
     if (blockIdx.x + 1 == gridDim.x && blockIdx.y + 1 == gridDim.y) wait_for_launch_before();
 }
+#endif
 
+#if MSDA_STEP_SAMPLES
 extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sample_gradients::MIN_BLOCKS)
     bwd_level_sort_samples(const __grid_constant__ BackwardParams params) {
     sample_gradients::walk_queries(params);
     wait_for_launch_before();  // needs nothing of it, but who waits for this waits for that
 }
+#endif

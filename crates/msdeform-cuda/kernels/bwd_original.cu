@@ -72,6 +72,7 @@ MSDA_DEVICE SampleGradient block_sum(const SampleGradient& mine) {
 
 }  // namespace
 
+#if MSDA_STEP_MAIN
 extern "C" __global__ void __launch_bounds__(1024)
     bwd_original(const __grid_constant__ BackwardParams params) {
     const int rows = params.batch * params.queries * params.heads;
@@ -152,7 +153,9 @@ extern "C" __global__ void __launch_bounds__(1024)
         }
     }
 }
+#endif
 
+#if MSDA_STEP_CONVERT
 // Half precision: rounds the sums, once.
 extern "C" __global__ void __launch_bounds__(256)
     bwd_original_convert(const __grid_constant__ BackwardParams params) {
@@ -162,3 +165,4 @@ extern "C" __global__ void __launch_bounds__(256)
         store_element<ValueStorage>(params.grad_value, index, value_sums(params)[index]);
     }
 }
+#endif

@@ -22,11 +22,25 @@
 // without any neighbourhood scatter their entries one by one.
 //
 // Requires: what tile_lists.cuh and sample_gradients.cuh do; a counter per tile in shared memory.
+//
+// Every step is compiled by itself, with what it reads.
+#include "grad_output_rows.cuh"
+#if MSDA_STEP_COUNT || MSDA_STEP_OFFSETS || MSDA_STEP_PLAN || MSDA_STEP_SCATTER || MSDA_STEP_COMBINE
+#include "tile_lists.cuh"
+#endif
+#if MSDA_STEP_COMBINE
+#include "tile_products.cuh"
+#endif
+#if MSDA_STEP_SAMPLES
 #include "sample_gradients.cuh"
+#endif
+#if MSDA_STEP_GATHER
 #include "tile_gather.cuh"
+#endif
 
 using namespace msda;
 
+#if MSDA_STEP_COUNT || MSDA_STEP_OFFSETS || MSDA_STEP_PLAN || MSDA_STEP_SCATTER || MSDA_STEP_COMBINE
 namespace {
 
 constexpr int MAX_PARTS = 128;
@@ -81,11 +95,15 @@ MSDA_DEVICE unsigned* counts_of_part(const TileLists& lists, int slab, int part)
 }
 
 }  // namespace
+#endif
 
+#if MSDA_STEP_PACK
 extern "C" __global__ void bwd_tile_sort_pack(const __grid_constant__ BackwardParams params) {
     pack_rows(params);
 }
+#endif
 
+#if MSDA_STEP_COUNT
 extern "C" __global__ void bwd_tile_sort_count(const __grid_constant__ BackwardParams params) {
     const TileLists lists = tile_lists(params);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -107,7 +125,9 @@ extern "C" __global__ void bwd_tile_sort_count(const __grid_constant__ BackwardP
         sync_warp();
     }
 }
+#endif
 
+#if MSDA_STEP_OFFSETS
 // A tile is a lane, its parts are divided among the warps of the block.
 extern "C" __global__ void __launch_bounds__(SEGMENTS * 32)
     bwd_tile_sort_offsets(const __grid_constant__ BackwardParams params) {
@@ -143,7 +163,9 @@ extern "C" __global__ void __launch_bounds__(SEGMENTS * 32)
         __syncthreads();
     }
 }
+#endif
 
+#if MSDA_STEP_PLAN
 // One block per slab.
 extern "C" __global__ void bwd_tile_sort_plan(const __grid_constant__ BackwardParams params) {
     const TileLists lists = tile_lists(params);
@@ -198,7 +220,9 @@ extern "C" __global__ void bwd_tile_sort_plan(const __grid_constant__ BackwardPa
         }
     }
 }
+#endif
 
+#if MSDA_STEP_SCATTER
 extern "C" __global__ void bwd_tile_sort_scatter(const __grid_constant__ BackwardParams params) {
     const TileLists lists = tile_lists(params);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -222,12 +246,16 @@ extern "C" __global__ void bwd_tile_sort_scatter(const __grid_constant__ Backwar
         sync_warp();
     }
 }
+#endif
 
+#if MSDA_STEP_GATHER
 extern "C" __global__ void __launch_bounds__(GATHER_WARPS * 32, GATHER_BLOCKS)
     bwd_tile_sort_gather(const __grid_constant__ BackwardParams params) {
     gather_pieces(params);
 }
+#endif
 
+#if MSDA_STEP_COMBINE
 // A block per tile. Warp w adds pieces w, w + COMBINE_WARPS, ..., the first warp adds the warps' sums.
 extern "C" __global__ void __launch_bounds__(COMBINE_WARPS * 32)
     bwd_tile_sort_combine(const __grid_constant__ BackwardParams params) {
@@ -268,8 +296,11 @@ extern "C" __global__ void __launch_bounds__(COMBINE_WARPS * 32)
         }
     }
 }
+#endif
 
+#if MSDA_STEP_SAMPLES
 extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sample_gradients::MIN_BLOCKS)
     bwd_tile_sort_samples(const __grid_constant__ BackwardParams params) {
     sample_gradients::walk_queries(params);
 }
+#endif

@@ -12,7 +12,7 @@
 // When it loses: against kernels that know L, P and D at compile time (unrolled, 32-bit offsets), and
 // nine shuffles per sample are visible when a row has few channels.
 //
-// Requires: VECTOR (MSDA_KNOB_VECTOR) divides the channels, every stride and, in elements, the
+// Requires: VECTOR (MSDA_VECTOR) divides the channels, every stride and, in elements, the
 // alignment of value and output; 1 requires nothing. Sizes of one axis below 2^31.
 #include "numeric.cuh"
 #include "params.cuh"
@@ -21,7 +21,7 @@ using namespace msda;
 
 namespace {
 
-constexpr int VECTOR = MSDA_KNOB_VECTOR;
+constexpr int VECTOR = MSDA_VECTOR;
 constexpr int THREADS = 128;
 using ValuePacket = Packet<VECTOR * ValueStorage::BYTES>;
 

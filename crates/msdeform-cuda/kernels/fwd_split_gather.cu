@@ -20,10 +20,10 @@ using namespace msda;
 
 namespace {
 
-constexpr int WARPS = MSDA_KNOB_WARPS;  // of a block; each has its own row
+constexpr int WARPS = MSDA_WARPS;  // of a block; each has its own row
 constexpr int SPLITS = 32 / LANES;
 constexpr int ROUNDS = (SAMPLES + SPLITS - 1) / SPLITS;
-constexpr int ROUNDS_IN_FLIGHT = at_most(ROUNDS, MSDA_KNOB_ROUNDS);
+constexpr int ROUNDS_IN_FLIGHT = at_most(ROUNDS, MSDA_ROUNDS);
 constexpr bool WHOLE_ROUNDS = SAMPLES % (ROUNDS_IN_FLIGHT * SPLITS) == 0;
 
 // Adds the sums of lanes that differ in bit MASK or above. Of COUNT sums a lane keeps half per step, the

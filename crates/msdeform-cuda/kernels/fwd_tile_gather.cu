@@ -40,11 +40,11 @@ using namespace msda;
 
 namespace {
 
-constexpr int WARPS = MSDA_KNOB_WARPS;              // of a block, at most; the launch says how many
-constexpr int MIN_BLOCKS = MSDA_KNOB_MIN_BLOCKS;    // of that size per SM: caps the registers
-constexpr int STRIP_ITEMS = MSDA_KNOB_STRIP_ITEMS;  // side by side in a strip
-constexpr int ROUNDS = MSDA_KNOB_ROUNDS;            // items per warp of a long block
-constexpr int UNROLL = MSDA_KNOB_UNROLL;            // quads of samples per loop iteration
+constexpr int WARPS = MSDA_WARPS;              // of a block, at most; the launch says how many
+constexpr int MIN_BLOCKS = MSDA_MIN_BLOCKS;    // of that size per SM: caps the registers
+constexpr int STRIP_ITEMS = MSDA_STRIP_ITEMS;  // side by side in a strip
+constexpr int ROUNDS = MSDA_ROUNDS;            // items per warp of a long block
+constexpr int UNROLL = MSDA_UNROLL;            // quads of samples per loop iteration
 
 MSDA_DEVICE constexpr int heads_that_share_a_line(int lanes) {
     int heads = 1;

@@ -9,7 +9,7 @@
 
 namespace msda {
 
-constexpr bool PACKS = MSDA_KNOB_PACK != 0;
+constexpr bool PACKS = MSDA_PACK != 0;
 
 struct GradOutput {
     const unsigned char* first;  // element of image, query, head and channel 0

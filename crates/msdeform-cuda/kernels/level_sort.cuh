@@ -18,9 +18,9 @@
 namespace msda {
 
 constexpr int SORT_THREADS = 512;     // of a block; the order of lists depends on it
-constexpr int HELD = MSDA_KNOB_HELD;  // samples of a thread; 0: any number, not held
+constexpr int HELD = MSDA_HELD;  // samples of a thread; 0: any number, not held
 constexpr int SORT_AHEAD =
-    MSDA_KNOB_SORT_AHEAD;  // samples of a lane that are on their way together; where not held
+    MSDA_SORT_AHEAD;  // samples of a lane that are on their way together; where not held
 
 static_assert(HELD * SORT_THREADS < 1 << 16, "places are kept in 16 bits");
 

@@ -26,11 +26,11 @@
 
 namespace msda::sample_gradients {
 
-constexpr int WARPS = MSDA_KNOB_SAMPLE_WARPS;        // of a block
-constexpr int MIN_BLOCKS = MSDA_KNOB_SAMPLE_BLOCKS;  // per SM: caps the registers
-constexpr int TILE_WIDTH = MSDA_KNOB_TILE_WIDTH;     // in queries
-constexpr int TILE_HEIGHT = MSDA_KNOB_TILE_HEIGHT;
-constexpr bool THIN = MSDA_KNOB_THIN != 0;  // a level may be one pixel high or wide
+constexpr int WARPS = MSDA_SAMPLE_WARPS;        // of a block
+constexpr int MIN_BLOCKS = MSDA_SAMPLE_BLOCKS;  // per SM: caps the registers
+constexpr int TILE_WIDTH = MSDA_TILE_WIDTH;     // in queries
+constexpr int TILE_HEIGHT = MSDA_TILE_HEIGHT;
+constexpr bool THIN = MSDA_THIN != 0;  // a level may be one pixel high or wide
 
 constexpr bool PACKED = VALUE_DTYPE != F32;
 constexpr int ROW_LANES = PACKED ? 4 : 8;
@@ -44,7 +44,7 @@ constexpr int WARP_QUERIES = GROUPS / WARP_HEADS;
 // one stage serves several runs of WARP_QUERIES queries, gathered one after another. Where there are too few
 // rows to fill the GPU they are SPREAD: 1, a warp takes one run; 2, half as long stages, and each is another
 // warp's.
-constexpr int SPREAD = MSDA_KNOB_SPREAD;
+constexpr int SPREAD = MSDA_SPREAD;
 constexpr int QUADS = (SAMPLES + 3) / 4;
 constexpr int FULL_STAGE_QUADS = at_most(QUADS, ROW_LANES);
 constexpr int STAGE_QUADS = SPREAD > 1 ? (FULL_STAGE_QUADS + 1) / 2 : FULL_STAGE_QUADS;

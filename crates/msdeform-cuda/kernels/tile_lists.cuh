@@ -17,9 +17,9 @@ static_assert(HEADS > 0, "heads are compiled in");
 
 constexpr int TILE_SIDE = 4;
 constexpr int TILE_PIXELS = TILE_SIDE * TILE_SIDE;
-constexpr int PIECE_ENTRIES = MSDA_KNOB_PIECE;  // of a list, summed by one warp; 0: lists are not cut
-constexpr int ENTRY_BYTES = MSDA_KNOB_ENTRY_BYTES;
-constexpr bool ORDERED = MSDA_KNOB_ORDERED != 0;  // the order of a list depends on the call alone
+constexpr int PIECE_ENTRIES = MSDA_PIECE;  // of a list, summed by one warp; 0: lists are not cut
+constexpr int ENTRY_BYTES = MSDA_ENTRY_BYTES;
+constexpr bool ORDERED = MSDA_ORDERED != 0;  // the order of a list depends on the call alone
 constexpr int SLICE_CHANNELS = 32;                // summed by one warp
 constexpr int SLICES = (CHANNELS + SLICE_CHANNELS - 1) / SLICE_CHANNELS;
 constexpr int SLICE_SUMS = TILE_PIXELS * SLICE_CHANNELS;

@@ -22,9 +22,9 @@ using namespace msda;
 namespace {
 
 constexpr int THREADS = 128;
-constexpr int POINTS = MSDA_KNOB_POINTS;
+constexpr int POINTS = MSDA_POINTS;
 static_assert(POINTS % 4 == 0, "stages are whole quads");
-constexpr int TILE_BYTES = POINTS * 4 * PIXEL_BYTES + MSDA_KNOB_PADDING * ValueStorage::BYTES;
+constexpr int TILE_BYTES = POINTS * 4 * PIXEL_BYTES + MSDA_PADDING * ValueStorage::BYTES;
 constexpr int STAGE_BYTES = THREADS / CHUNKS * TILE_BYTES;
 constexpr int STAGES = (SAMPLES + POINTS - 1) / POINTS;
 

@@ -20,9 +20,9 @@ using namespace msda;
 
 namespace {
 
-constexpr int THREADS = MSDA_KNOB_THREADS;
-constexpr int STAGES = MSDA_KNOB_STAGES;
-constexpr int COPY_BYTES = MSDA_KNOB_COPY_BYTES;
+constexpr int THREADS = MSDA_THREADS;
+constexpr int STAGES = MSDA_STAGES;
+constexpr int COPY_BYTES = MSDA_COPY_BYTES;
 
 // A lane's chunk of corner c in a slot: neighbouring lanes stand side by side, in different banks.
 MSDA_DEVICE unsigned char* slot_chunk(int slot, int c) {

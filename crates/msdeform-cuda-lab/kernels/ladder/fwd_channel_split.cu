@@ -18,7 +18,7 @@ using namespace msda;
 namespace {
 
 constexpr int THREADS = 1024;
-constexpr int SHARED_BYTES = MSDA_KNOB_SHARED_KB * 1024;
+constexpr int SHARED_BYTES = MSDA_SHARED_KB * 1024;
 constexpr int KEPT_PIXEL = 16;
 
 MSDA_DEVICE void sum_split_item(const ForwardParams& params, const Item& item, int chunk,

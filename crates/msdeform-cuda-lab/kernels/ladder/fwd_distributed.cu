@@ -17,7 +17,7 @@ using namespace msda;
 
 namespace {
 
-constexpr int THREADS = MSDA_KNOB_THREADS;
+constexpr int THREADS = MSDA_THREADS;
 
 }  // namespace
 

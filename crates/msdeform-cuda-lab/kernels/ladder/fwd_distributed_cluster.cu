@@ -23,7 +23,7 @@ using namespace msda;
 
 namespace {
 
-constexpr int CLUSTER = MSDA_KNOB_CLUSTER;
+constexpr int CLUSTER = MSDA_CLUSTER;
 constexpr int THREADS = 1024;
 constexpr int ITEMS = THREADS / CHUNKS;  // of a block at a time
 static_assert((CLUSTER & (CLUSTER - 1)) == 0, "ranks are low bits of a pixel's number");

@@ -20,7 +20,7 @@ using namespace msda;
 namespace {
 
 constexpr int WARPS = 8;
-constexpr bool FMA = MSDA_KNOB_FMA != 0;
+constexpr bool FMA = MSDA_FMA != 0;
 
 MSDA_DEVICE unsigned pixel_offset(const LevelGeometry& level, int left, int top) {
     const int pixel = static_cast<int>(level.origin) + top * level.row_pitch + left;

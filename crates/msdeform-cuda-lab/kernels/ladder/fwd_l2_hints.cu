@@ -68,7 +68,7 @@ MSDA_DEVICE void stream_chunk(const ForwardParams& params, const Item& item, int
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_THREADS)
     fwd_l2_hints(const __grid_constant__ ForwardParams params) {
     const long long index = own_group_in_grid();
     if (index >= item_count(params)) return;

@@ -15,7 +15,7 @@ using namespace msda;
 
 namespace {
 
-constexpr int UNROLL = MSDA_KNOB_UNROLL;
+constexpr int UNROLL = MSDA_UNROLL;
 
 // COUNT samples from `first` on. The corners of all of them are asked for before the first one is used.
 template <int COUNT>
@@ -36,7 +36,7 @@ MSDA_DEVICE void add_samples(const ForwardParams& params, const Item& item, cons
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_THREADS)
     fwd_loop_unroll(const __grid_constant__ ForwardParams params) {
     const long long index = own_group_in_grid();
     if (index >= item_count(params)) return;

@@ -17,8 +17,8 @@ using namespace msda;
 
 namespace {
 
-constexpr bool HALF_SUMS = MSDA_KNOB_SUM_BITS == 16;
-static_assert(HALF_SUMS || MSDA_KNOB_SUM_BITS == 32, "half or single precision");
+constexpr bool HALF_SUMS = MSDA_SUM_BITS == 16;
+static_assert(HALF_SUMS || MSDA_SUM_BITS == 32, "half or single precision");
 
 constexpr int PAIRS = CHUNK_ELEMENTS / 2;
 
@@ -43,7 +43,7 @@ MSDA_DEVICE void add_pairs(const unsigned (&pairs)[PAIRS], float (&sums)[CHUNK_E
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_THREADS)
     fwd_mixed_precision(const __grid_constant__ ForwardParams params) {
     const long long index = own_group_in_grid();
     if (index >= item_count(params)) return;

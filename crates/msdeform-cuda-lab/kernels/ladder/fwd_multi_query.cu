@@ -21,7 +21,7 @@ namespace {
 
 constexpr int WARPS = 8;
 constexpr int BLOCKS_PER_SM = 4;
-constexpr int QUERIES = MSDA_KNOB_QUERIES;
+constexpr int QUERIES = MSDA_QUERIES;
 constexpr int SHARES = WARPS / QUERIES;  // warps of an item
 
 // sums += every SHARES-th round of an item, from `share` on.

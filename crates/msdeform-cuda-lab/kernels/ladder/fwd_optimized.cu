@@ -21,7 +21,7 @@ using namespace msda;
 
 namespace {
 
-constexpr int ITEMS = MSDA_KNOB_THREADS / GROUP_LANES;  // of a block
+constexpr int ITEMS = MSDA_THREADS / GROUP_LANES;  // of a block
 constexpr int PADDING = 16;
 
 // The widest packet that divides a row.
@@ -40,7 +40,7 @@ MSDA_DEVICE void stage_rows(const ForwardParams& params, const void* rows, long 
                             unsigned char* staged) {
     constexpr int BYTES = packet_bytes(ROW);
     constexpr int PACKETS = ROW / BYTES;
-    for (int i = threadIdx.x; i < items * PACKETS; i += MSDA_KNOB_THREADS) {
+    for (int i = threadIdx.x; i < items * PACKETS; i += MSDA_THREADS) {
         const int item = i / PACKETS, at = i % PACKETS * BYTES;
         const long long row = item_at(params, first + item).row;
         Packet<BYTES> packet;
@@ -51,7 +51,7 @@ MSDA_DEVICE void stage_rows(const ForwardParams& params, const void* rows, long 
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_THREADS)
     fwd_optimized(const __grid_constant__ ForwardParams params) {
     const long long first = static_cast<long long>(blockIdx.x) * ITEMS;
     const long long left = item_count(params) - first;

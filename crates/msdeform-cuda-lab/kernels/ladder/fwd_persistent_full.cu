@@ -19,7 +19,7 @@ namespace {
 
 constexpr int THREADS = 1024;
 constexpr int BLOCK_GROUPS = THREADS / GROUP_LANES;
-constexpr int SHARED_BYTES = MSDA_KNOB_SHARED_KB * 1024;
+constexpr int SHARED_BYTES = MSDA_SHARED_KB * 1024;
 
 }  // namespace
 

@@ -16,11 +16,11 @@ using namespace msda;
 
 namespace {
 
-constexpr int QUERIES = MSDA_KNOB_QUERIES;  // of a group of lanes
+constexpr int QUERIES = MSDA_QUERIES;  // of a group of lanes
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_THREADS)
     fwd_register_blocking(const __grid_constant__ ForwardParams params) {
     const long long first = own_group_in_grid() * QUERIES, count = item_count(params);
     if (first >= count) return;

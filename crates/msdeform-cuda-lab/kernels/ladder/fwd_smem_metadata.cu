@@ -29,7 +29,7 @@ MSDA_DEVICE int column(int group, int sample) { return (group ^ (2 * sample)) % 
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_THREADS)
     fwd_smem_metadata(const __grid_constant__ ForwardParams params) {
     // A group past the end repeats the last item, without storing it: its warp needs all lanes.
     const long long index = own_group_in_grid(), last = item_count(params) - 1;

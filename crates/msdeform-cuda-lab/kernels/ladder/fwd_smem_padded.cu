@@ -25,7 +25,7 @@ namespace {
 
 constexpr int THREADS = 1024;
 constexpr int ITEMS = THREADS / CHUNKS;
-constexpr int ROW_BYTES = (CHANNELS + MSDA_KNOB_PADDING) * ValueStorage::BYTES;  // from pixel to pixel
+constexpr int ROW_BYTES = (CHANNELS + MSDA_PADDING) * ValueStorage::BYTES;  // from pixel to pixel
 constexpr int ACCESS_BYTES = ROW_BYTES % 16 == 0 ? 16 : 4;
 static_assert(ROW_BYTES % 4 == 0, "a row is whole words");
 

@@ -29,7 +29,7 @@ namespace {
 constexpr int THREADS = 128;
 constexpr int KEY_LANES = 8;  // of an item
 constexpr int SORT_THREADS = 1024;
-constexpr bool HILBERT = MSDA_KNOB_CURVE != 0;
+constexpr bool HILBERT = MSDA_CURVE != 0;
 constexpr int GRID_BITS = 6;
 constexpr int GRID = 1 << GRID_BITS;
 constexpr int KEYS = GRID * GRID;

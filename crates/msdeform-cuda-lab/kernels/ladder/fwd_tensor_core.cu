@@ -31,8 +31,8 @@ using namespace msda;
 
 namespace {
 
-constexpr int WARPS = MSDA_KNOB_WARPS;
-constexpr bool SPLIT = MSDA_KNOB_SPLIT != 0;
+constexpr int WARPS = MSDA_WARPS;
+constexpr bool SPLIT = MSDA_SPLIT != 0;
 constexpr int ITEMS = 8;          // of a warp, one after the other
 constexpr int BATCH = 16;         // samples whose metadata a warp computes at once, (sample, y) a lane
 constexpr int LOADS = BATCH / 2;  // of a batch: two samples each

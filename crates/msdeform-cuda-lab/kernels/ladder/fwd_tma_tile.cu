@@ -13,7 +13,7 @@
 // When it loses: here. The engine goes past L1, so that every tile comes from L2, also the ones that
 // neighbouring queries share, and it is built for boxes of kilobytes: it takes requests one at a time, and
 // one of 256 bytes in rows of 128 costs it as much bookkeeping as a large one.
-#if MSDA_KNOB_MAPS == 0
+#if MSDA_MAPS == 0
 #include "ladder/cooperative_tiles.cuh"
 #else
 #include "ladder/tensor_tiles.cuh"
@@ -31,7 +31,7 @@ MSDA_DEVICE Packet16* tiles_of_warp() {
     return reinterpret_cast<Packet16*>(shared_memory() + threadIdx.x / 32 * ROUND_BYTES);
 }
 
-#if MSDA_KNOB_MAPS == 0
+#if MSDA_MAPS == 0
 
 using Params = ForwardParams;
 
@@ -43,7 +43,7 @@ MSDA_DEVICE void compute(const Params& params) {
 
 #else
 
-constexpr bool MAP_PER_SLAB = MSDA_KNOB_MAPS == 3;
+constexpr bool MAP_PER_SLAB = MSDA_MAPS == 3;
 
 // What fits a kernel's parameter, for maps of every level of every slab.
 constexpr int SLAB_MAPS = 224;

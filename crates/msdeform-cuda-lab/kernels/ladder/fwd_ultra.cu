@@ -21,7 +21,7 @@ namespace {
 
 constexpr int THREADS = 512;  // 128 registers each: four samples' corners and records
 constexpr int BLOCK_GROUPS = THREADS / GROUP_LANES;
-constexpr int SHARED_BYTES = MSDA_KNOB_SHARED_KB * 1024;
+constexpr int SHARED_BYTES = MSDA_SHARED_KB * 1024;
 
 // Samples per turn: four, or one where a turn would have samples of two levels or rows are no multiple of it.
 constexpr int TURN = SAMPLES % 4 == 0 && common_points() % 4 == 0 && common_points() > 0 ? 4 : 1;

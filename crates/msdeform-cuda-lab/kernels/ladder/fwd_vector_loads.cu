@@ -18,7 +18,7 @@
 
 using namespace msda;
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_THREADS)
     fwd_vector_loads(const __grid_constant__ ForwardParams params) {
     const long long index = own_group_in_grid();
     if (index >= item_count(params)) return;

@@ -15,10 +15,10 @@
 
 using namespace msda;
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS, 768 / MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_THREADS, 768 / MSDA_THREADS)
     fwd_warp_shuffle(const __grid_constant__ ForwardParams params) {
     const int lane = threadIdx.x % 32;
-    const long long index = static_cast<long long>(blockIdx.x) * (MSDA_KNOB_THREADS / 32) + threadIdx.x / 32;
+    const long long index = static_cast<long long>(blockIdx.x) * (MSDA_THREADS / 32) + threadIdx.x / 32;
     if (index >= item_count(params)) return;
     const Item item = item_at(params, index);
 

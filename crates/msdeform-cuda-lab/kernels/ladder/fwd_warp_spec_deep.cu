@@ -15,7 +15,7 @@ using namespace msda;
 
 namespace {
 
-using Warps = Roles<2, MSDA_KNOB_STAGES>;
+using Warps = Roles<2, MSDA_STAGES>;
 
 }  // namespace
 

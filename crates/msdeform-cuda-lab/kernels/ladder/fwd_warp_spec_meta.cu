@@ -15,7 +15,7 @@ using namespace msda;
 
 namespace {
 
-using Warps = Roles<MSDA_KNOB_PRODUCERS, 2>;
+using Warps = Roles<MSDA_PRODUCERS, 2>;
 
 }  // namespace
 

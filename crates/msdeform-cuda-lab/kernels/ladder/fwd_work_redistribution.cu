@@ -16,10 +16,10 @@
 
 using namespace msda;
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_THREADS)
     fwd_work_redistribution(const __grid_constant__ ForwardParams params) {
     const int group = threadIdx.x % 32 / GROUP_LANES;
-    const long long index = static_cast<long long>(blockIdx.x) * (MSDA_KNOB_THREADS / 32) + threadIdx.x / 32;
+    const long long index = static_cast<long long>(blockIdx.x) * (MSDA_THREADS / 32) + threadIdx.x / 32;
     if (index >= item_count(params)) return;
     const Item item = item_at(params, index);
     const unsigned char* pixels = item.pixels + own_chunk() * 16;

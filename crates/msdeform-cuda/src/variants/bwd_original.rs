@@ -2,7 +2,9 @@
 
 use msdeform::{DType, DeviceKind, Direction, Numerics, Role, ValueLayout, VariantSpec};
 
-use super::{Call, Configuration, GRADIENTS, KnobChoices, Specialise, Variant, check_inline_levels};
+use super::{
+    Call, Configuration, GRADIENTS, KnobChoices, Specialise, Variant, check_inline_levels,
+};
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
 use crate::sources::{SourceFile, kernel_source};

@@ -26,7 +26,8 @@ pub(super) struct PackStep {
 
 impl PackStep {
     pub(super) fn of(call: &Call<'_>, knobs: &KnobChoices) -> Result<Self, String> {
-        let is_packed = |backward: BackwardCall| has_packed_rows(call.problem, &backward.grad_output);
+        let is_packed =
+            |backward: BackwardCall| has_packed_rows(call.problem, &backward.grad_output);
         let needed = !call.backward.is_none_or(is_packed);
         let packs = knobs.get(PACK.name).map_or(needed, |value| value == 1);
         if needed && !packs {

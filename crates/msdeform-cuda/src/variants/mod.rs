@@ -541,17 +541,42 @@ mod tests {
         units
     }
 
+    /// What each number stands for: a choice between variants, between few and many samples, or rows. More would stop a
+    /// training whose images have other sizes with every batch.
     #[test]
     fn what_is_compiled_for_a_model_is_bounded() {
         for dtype in DType::FAST {
             for direction in Direction::ALL {
+                let most = match direction {
+                    Direction::Forward => 2,
+                    Direction::Backward => 6,
+                };
                 let units = compiled_for(direction, dtype);
-                let counts: BTreeMap<&str, usize> =
-                    units.iter().map(|(entry, found)| (entry.as_str(), found.len())).collect();
-                println!("{dtype} {direction}: {counts:?}");
+                for (entry, found) in &units {
+                    assert!(found.len() <= most, "{dtype} {entry}: {found:#?}");
+                }
+                let all: usize = units.values().map(BTreeSet::len).sum();
+                assert!(all <= 22, "{dtype} {direction}: {all} kernels");
             }
         }
-        panic!();
+    }
+
+    /// Nothing that an encoder gets depends on the image.
+    #[test]
+    fn image_sizes_never_compile_again() {
+        let device = DeviceProps::h200();
+        for variant in REGISTRY {
+            let units = |problem: &Problem| {
+                let call = Call::in_direction(variant.spec().direction, problem, &device);
+                variant.check(&call).ok()?;
+                let configuration = variant.configure(&call, &KnobChoices::default()).ok()?;
+                Some(configuration.units(&call))
+            };
+            let large = units(&problem(*variant, 2, 4096, 64));
+            assert!(large.is_some(), "{variant:?} refuses an ordinary problem");
+            assert_eq!(large, units(&problem(*variant, 2, 5000, 72)), "{variant:?}");
+            assert_eq!(large, units(&problem(*variant, 3, 4096, 64)), "{variant:?}");
+        }
     }
 
     #[test]

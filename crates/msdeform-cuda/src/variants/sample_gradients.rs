@@ -95,9 +95,12 @@ impl SampleStep {
         // A sort that ranks its samples is what takes longest: other blocks should leave it alone.
         let is_fast = call.backward.is_none_or(|backward| backward.mode == Mode::Fast);
         let (width, height) = match shared_launch {
-            // In steps, so that few sizes of a batch compile a kernel of their own.
+            // One of a few, so that no number of queries compiles a kernel of its own.
             Some(_) if !packed && is_fast => {
-                (one_wave(call, slabs).next_multiple_of(2 * item).min(full), 1)
+                let widths = [full / 4, full / 2, full * 5 / 8, full];
+                let needed = one_wave(call, slabs);
+                let width = widths.into_iter().find(|&width| width >= needed).unwrap_or(full);
+                (width.next_multiple_of(item), 1)
             }
             _ if few || shared_launch.is_some() => (full, 1),
             _ => (item.max(8), (full / item.max(8)).max(1)),

@@ -38,7 +38,9 @@ pub fn entries() -> (Vec<Entry>, BTreeMap<String, usize>) {
             for problem in problems(variant).into_iter().flatten() {
                 let call = Call::in_direction(variant.spec().direction, &problem, &device);
                 match entries_of(variant, &call) {
-                    Ok(all) => found.extend(all.into_iter().filter(|e| seen.insert(e.keys.clone()))),
+                    Ok(all) => {
+                        found.extend(all.into_iter().filter(|e| seen.insert(e.keys.clone())))
+                    }
                     Err(reason) => *refused.entry(reason).or_default() += 1,
                 }
             }
