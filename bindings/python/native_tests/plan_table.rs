@@ -63,8 +63,8 @@ mod error {
 use std::sync::Barrier;
 
 use call::Key;
-use cpu::{Gradients, Inputs};
-use msdeform::{DType, Problem};
+use msdeform::{DType, Direction, Problem, Role};
+use msdeform_cuda::Pointers;
 
 const CALLERS: usize = 8;
 
@@ -101,22 +101,22 @@ impl Case {
     /// As Python calls it: addresses in, results where they point to.
     fn run(&self, threads: i64) -> [Vec<u32>; 4] {
         let key = Key::new(threads, &self.problem);
-        let address = |tensor: &[f32]| tensor.as_ptr().expose_provenance();
-        let inputs = Inputs {
-            value: address(&self.value),
-            locations: address(&self.locations),
-            weights: address(&self.weights),
-        };
-        let lengths =
-            [self.problem.output_len(), self.value.len(), self.locations.len(), self.weights.len()];
-        let mut made = lengths.map(|len| vec![f32::NAN; len]);
-        let [output, value, locations, weights] =
-            made.each_mut().map(|tensor| tensor.as_mut_ptr().expose_provenance());
-        // SAFETY: every address is that of a tensor of the problem, which lives through the call.
-        unsafe { cpu::forward(&key, inputs, output) }.unwrap();
-        let gradients = Gradients { value, locations, weights };
-        // SAFETY: as above.
-        unsafe { cpu::backward(&key, inputs, address(&self.grad_output), gradients) }.unwrap();
+        let address = |tensor: &[f32]| tensor.as_ptr().expose_provenance() as u64;
+        let written = [Role::Output, Role::GradValue, Role::GradLocations, Role::GradWeights];
+        let mut made = written.map(|role| vec![f32::NAN; self.problem.len_of(role)]);
+        let mut pointers = Pointers::from([
+            (Role::Value, address(&self.value)),
+            (Role::Locations, address(&self.locations)),
+            (Role::Weights, address(&self.weights)),
+            (Role::GradOutput, address(&self.grad_output)),
+        ]);
+        for (role, tensor) in written.iter().zip(&mut made) {
+            pointers = pointers.with(*role, tensor.as_mut_ptr().expose_provenance() as u64);
+        }
+        for direction in Direction::ALL {
+            // SAFETY: every address is that of a tensor of the problem, which lives through the call.
+            unsafe { cpu::run(direction, &key, &pointers) }.unwrap();
+        }
         made.map(|tensor| tensor.into_iter().map(f32::to_bits).collect())
     }
 }
@@ -158,9 +158,8 @@ fn more_problems_than_plans_are_kept_are_computed_all_the_same() {
 fn a_tensor_without_memory_is_refused_and_the_next_call_works() {
     let case = Case::new(problem(120));
     let key = Key::new(1, &case.problem);
-    let nowhere = Inputs { value: 0, locations: 0, weights: 0 };
     // SAFETY: refused before anything is read.
-    let error = unsafe { cpu::forward(&key, nowhere, 0) }.unwrap_err();
+    let error = unsafe { cpu::run(Direction::Forward, &key, &Pointers::default()) }.unwrap_err();
     assert!(error.to_string().contains("no memory"), "{error}");
     assert!(case.run(1) == case.run(2));
 }

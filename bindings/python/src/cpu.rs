@@ -5,7 +5,10 @@
 
 use std::cell::RefCell;
 
-use msdeform::{CpuOptions, CpuPlan, GradientsMut, Problem, TensorView, TensorViewMut};
+use msdeform::{
+    CpuOptions, CpuPlan, Direction, GradientsMut, Problem, Role, TensorView, TensorViewMut,
+};
+use msdeform_cuda::Pointers;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::call::Key;
@@ -20,22 +23,6 @@ const SCRATCH_BYTES: usize = 256 << 20;
 
 /// Below this many products of samples and channels a call is done before another thread wakes up.
 const ONE_THREAD_BELOW: usize = 1 << 16;
-
-/// Addresses of the tensors that a call reads.
-#[derive(Clone, Copy)]
-pub struct Inputs {
-    pub value: usize,
-    pub locations: usize,
-    pub weights: usize,
-}
-
-/// Addresses of the gradients; 0 for those that nobody wants.
-#[derive(Clone, Copy)]
-pub struct Gradients {
-    pub value: usize,
-    pub locations: usize,
-    pub weights: usize,
-}
 
 /// What computes calls of one key.
 enum Prepared {
@@ -72,116 +59,95 @@ thread_local! {
     static PROCESSOR: RefCell<Processor> = RefCell::default();
 }
 
-/// Computes the output.
+/// Computes the output, or the gradients that have an address.
 ///
 /// # Safety
-/// Every address leads to a contiguous tensor that `key` describes; nobody writes to the inputs, and
-/// nobody else touches the output, before this returns.
-pub unsafe fn forward(key: &Key, inputs: Inputs, output: usize) -> Result<(), CallError> {
+/// Every address leads to a contiguous tensor that `key` describes; nobody writes to those that are read, and
+/// nobody else touches those that are written, before this returns.
+pub unsafe fn run(direction: Direction, key: &Key, pointers: &Pointers) -> Result<(), CallError> {
     with_prepared(key, |prepared, pool| {
-        let problem = prepared.problem();
+        let tensors = Tensors { problem: prepared.problem(), pointers };
         // SAFETY: passed on from the caller; the lengths are those of the problem.
-        let (value, locations, weights) = unsafe { inputs.views(problem)? };
-        // SAFETY: as above.
-        let output = unsafe { slice_mut("output", problem.dtype(), output, problem.output_len())? };
-        let output = TensorViewMut::flat(output);
-        match prepared {
-            Prepared::Plan(plan) => {
-                pool.run(move || plan.forward(value, locations, weights, output))
+        let [value, locations, weights] = unsafe {
+            [
+                tensors.read(Role::Value)?,
+                tensors.read(Role::Locations)?,
+                tensors.read(Role::Weights)?,
+            ]
+        };
+        match direction {
+            Direction::Forward => {
+                // SAFETY: as above.
+                let output = unsafe { tensors.write(Role::Output)? };
+                match prepared {
+                    Prepared::Plan(plan) => {
+                        pool.run(move || plan.forward(value, locations, weights, output))
+                    }
+                    Prepared::Reference(problem) => {
+                        msdeform::forward(problem, value, locations, weights, output)
+                    }
+                }
             }
-            Prepared::Reference(problem) => {
-                msdeform::forward(problem, value, locations, weights, output)
+            Direction::Backward => {
+                // SAFETY: as above.
+                let (upstream, gradients) = unsafe {
+                    let gradients = GradientsMut {
+                        value: tensors.write_if_wanted(Role::GradValue)?,
+                        locations: tensors.write_if_wanted(Role::GradLocations)?,
+                        weights: tensors.write_if_wanted(Role::GradWeights)?,
+                    };
+                    (tensors.read(Role::GradOutput)?, gradients)
+                };
+                match prepared {
+                    Prepared::Plan(plan) => pool
+                        .run(move || plan.backward(value, locations, weights, upstream, gradients)),
+                    Prepared::Reference(problem) => {
+                        msdeform::backward(problem, value, locations, weights, upstream, gradients)
+                    }
+                }
             }
         }
         .map_err(CallError::from)
     })
 }
 
-/// Computes the gradients that are wanted.
-///
-/// # Safety
-/// As of [`forward`], for the gradient of the output and the gradients to write.
-pub unsafe fn backward(
-    key: &Key,
-    inputs: Inputs,
-    grad_output: usize,
-    gradients: Gradients,
-) -> Result<(), CallError> {
-    with_prepared(key, |prepared, pool| {
-        let problem = prepared.problem();
-        // SAFETY: passed on from the caller; the lengths are those of the problem.
-        let (value, locations, weights) = unsafe { inputs.views(problem)? };
-        // SAFETY: as above.
-        let grad_output =
-            unsafe { slice("grad_output", problem.dtype(), grad_output, problem.output_len())? };
-        let grad_output = TensorView::flat(grad_output);
-        // SAFETY: as above.
-        let gradients = unsafe { gradients.views(problem)? };
-        match prepared {
-            Prepared::Plan(plan) => {
-                pool.run(move || plan.backward(value, locations, weights, grad_output, gradients))
-            }
-            Prepared::Reference(problem) => {
-                msdeform::backward(problem, value, locations, weights, grad_output, gradients)
-            }
-        }
-        .map_err(CallError::from)
-    })
+/// The tensors of a call as the library takes them.
+struct Tensors<'a> {
+    problem: &'a Problem,
+    pointers: &'a Pointers,
 }
 
-impl Inputs {
+impl Tensors<'_> {
     /// # Safety
-    /// Each address leads to a tensor of the problem that lives for `'a`, and nobody writes to it.
-    unsafe fn views<'a>(
-        self,
-        problem: &Problem,
-    ) -> Result<(TensorView<'a>, TensorView<'a>, TensorView<'a>), CallError> {
-        let (dtype, sampling) = (problem.dtype(), problem.sampling_dtype());
+    /// The address leads to this tensor of the problem, which lives for `'a`, and nobody writes to it.
+    unsafe fn read<'a>(&self, role: Role) -> Result<TensorView<'a>, CallError> {
+        let (dtype, len) = (self.problem.format_of(role), self.problem.len_of(role));
         // SAFETY: passed on from the caller.
-        unsafe {
-            Ok((
-                TensorView::flat(slice("value", dtype, self.value, problem.value_len())?),
-                TensorView::flat(slice(
-                    "sampling_locations",
-                    sampling,
-                    self.locations,
-                    problem.locations_len(),
-                )?),
-                TensorView::flat(slice(
-                    "attention_weights",
-                    sampling,
-                    self.weights,
-                    problem.weights_len(),
-                )?),
-            ))
-        }
+        Ok(TensorView::flat(unsafe { slice(role.name(), dtype, self.address(role), len)? }))
     }
-}
 
-impl Gradients {
     /// # Safety
-    /// Each address but 0 leads to a tensor of the problem that lives for `'a` and is the caller's alone.
-    unsafe fn views<'a>(self, problem: &Problem) -> Result<GradientsMut<'a>, CallError> {
-        let (dtype, sampling) = (problem.dtype(), problem.sampling_dtype());
-        let mut gradients = GradientsMut::new();
+    /// The address leads to this tensor of the problem, which lives for `'a` and is the caller's alone.
+    unsafe fn write<'a>(&self, role: Role) -> Result<TensorViewMut<'a>, CallError> {
+        let (dtype, len) = (self.problem.format_of(role), self.problem.len_of(role));
         // SAFETY: passed on from the caller.
-        unsafe {
-            if self.value != 0 {
-                let to = slice_mut("grad_value", dtype, self.value, problem.value_len())?;
-                gradients = gradients.value(TensorViewMut::flat(to));
-            }
-            if self.locations != 0 {
-                let len = problem.locations_len();
-                let to = slice_mut("grad_sampling_locations", sampling, self.locations, len)?;
-                gradients = gradients.locations(TensorViewMut::flat(to));
-            }
-            if self.weights != 0 {
-                let len = problem.weights_len();
-                let to = slice_mut("grad_attention_weights", sampling, self.weights, len)?;
-                gradients = gradients.weights(TensorViewMut::flat(to));
-            }
-        }
-        Ok(gradients)
+        Ok(TensorViewMut::flat(unsafe { slice_mut(role.name(), dtype, self.address(role), len)? }))
+    }
+
+    /// A gradient without an address is one that nobody wants.
+    ///
+    /// # Safety
+    /// As of [`Tensors::write`], if there is an address.
+    unsafe fn write_if_wanted<'a>(
+        &self,
+        role: Role,
+    ) -> Result<Option<TensorViewMut<'a>>, CallError> {
+        // SAFETY: passed on from the caller.
+        (self.address(role) != 0).then(|| unsafe { self.write(role) }).transpose()
+    }
+
+    fn address(&self, role: Role) -> usize {
+        self.pointers.get(role) as usize
     }
 }
 

@@ -17,27 +17,45 @@ mod torch;
 use std::cell::RefCell;
 use std::path::PathBuf;
 
-use msdeform_cuda::{BackwardPointers, DevicePointers};
+use msdeform::{Direction, Role};
+use msdeform_cuda::Pointers;
 use pyo3::prelude::*;
 
 use call::{Described, Head, Key, Operand, level_numbers};
 
 thread_local! {
-    /// The key of the call in progress, written over by the next one: a repeated call allocates nothing.
+    /// The key of the last call, written over by the next one: a repeated call allocates nothing.
     static KEY: RefCell<Key> = RefCell::default();
 }
 
-/// Encodes a call and runs something with its key.
+/// Encodes a call and runs something with its key, which may call us again: the next key is then another one.
 fn with_key<T>(
     head: Head,
     operands: [&dyn Described; 3],
     levels: &[i64],
     run: impl FnOnce(&Key) -> PyResult<T>,
 ) -> PyResult<T> {
-    KEY.with_borrow_mut(|key| {
-        key.encode(head, operands, levels)?;
-        run(key)
-    })
+    let mut key = KEY.take();
+    let result = key.encode(head, operands, levels).and_then(|()| run(&key));
+    KEY.set(key);
+    result
+}
+
+fn inputs(value: &Operand<'_>, locations: &Operand<'_>, weights: &Operand<'_>) -> Pointers {
+    Pointers::from([
+        (Role::Value, value.0 as u64),
+        (Role::Locations, locations.0 as u64),
+        (Role::Weights, weights.0 as u64),
+    ])
+}
+
+/// With what a backward call reads and writes beside: `grad_output` and the gradients, 0 for those nobody wants.
+fn with_gradients(pointers: Pointers, grad_output: u64, gradients: (u64, u64, u64)) -> Pointers {
+    pointers
+        .with(Role::GradOutput, grad_output)
+        .with(Role::GradValue, gradients.0)
+        .with(Role::GradLocations, gradients.1)
+        .with(Role::GradWeights, gradients.2)
 }
 
 fn on_threads(place: i64) -> Head {
@@ -53,13 +71,13 @@ fn cpu_forward(
     value: Operand<'_>,
     locations: Operand<'_>,
     weights: Operand<'_>,
-    output: usize,
+    output: u64,
 ) -> PyResult<()> {
-    let inputs = cpu::Inputs { value: value.0, locations: locations.0, weights: weights.0 };
+    let pointers = inputs(&value, &locations, &weights).with(Role::Output, output);
     with_key(on_threads(threads), [&value, &locations, &weights], &level_numbers(levels)?, |key| {
         // SAFETY: the Python half allocates the output for exactly this call, holds all tensors until it
         // returns, and passes addresses and shapes of the same contiguous tensors.
-        py.detach(|| unsafe { cpu::forward(key, inputs, output) }).map_err(PyErr::from)
+        py.detach(|| unsafe { cpu::run(Direction::Forward, key, &pointers) }).map_err(PyErr::from)
     })
 }
 
@@ -76,17 +94,13 @@ fn cpu_backward(
     value: Operand<'_>,
     locations: Operand<'_>,
     weights: Operand<'_>,
-    grad_output: usize,
-    gradients: (usize, usize, usize),
+    grad_output: u64,
+    gradients: (u64, u64, u64),
 ) -> PyResult<()> {
-    let inputs = cpu::Inputs { value: value.0, locations: locations.0, weights: weights.0 };
-    let (grad_value, grad_locations, grad_weights) = gradients;
-    let gradients =
-        cpu::Gradients { value: grad_value, locations: grad_locations, weights: grad_weights };
+    let pointers = with_gradients(inputs(&value, &locations, &weights), grad_output, gradients);
     with_key(on_threads(threads), [&value, &locations, &weights], &level_numbers(levels)?, |key| {
         // SAFETY: as in `cpu_forward`; the gradients are allocated for exactly this call.
-        py.detach(|| unsafe { cpu::backward(key, inputs, grad_output, gradients) })
-            .map_err(PyErr::from)
+        py.detach(|| unsafe { cpu::run(Direction::Backward, key, &pointers) }).map_err(PyErr::from)
     })
 }
 
@@ -106,17 +120,12 @@ fn cuda_forward(
     output: u64,
 ) -> PyResult<()> {
     let head = Head { place: device, value_strides: strides, ..Head::default() };
-    let pointers = DevicePointers {
-        value: value.0 as u64,
-        locations: locations.0 as u64,
-        weights: weights.0 as u64,
-        output,
-    };
+    let pointers = inputs(&value, &locations, &weights).with(Role::Output, output);
     with_key(head, [&value, &locations, &weights], &level_numbers(levels)?, |key| {
         // SAFETY: PyTorch's allocator frees memory in stream order and the tensors are held until the
         // launch is queued; addresses, shapes and strides are of the same tensors; the stream is
         // PyTorch's current one on that device.
-        py.detach(|| unsafe { cuda::forward(key, stream, pointers) }).map_err(PyErr::from)
+        py.detach(|| unsafe { cuda::plan(key)?.launch(stream, &pointers) }).map_err(PyErr::from)
     })
 }
 
@@ -137,23 +146,8 @@ impl Request {
     }
 }
 
-/// Bytes of workspace that the same call of `cuda_backward` needs.
-#[pyfunction]
-fn cuda_backward_workspace(
-    py: Python<'_>,
-    levels: &Bound<'_, PyAny>,
-    request: Request,
-    value: Operand<'_>,
-    locations: Operand<'_>,
-    weights: Operand<'_>,
-) -> PyResult<usize> {
-    with_key(request.head(), [&value, &locations, &weights], &level_numbers(levels)?, |key| {
-        py.detach(|| cuda::workspace_bytes(key)).map_err(PyErr::from)
-    })
-}
-
-/// Queues the gradients that are wanted on `stream` of a GPU; `addresses` are those of `grad_output`,
-/// the three gradients and the workspace.
+/// Queues the gradients that are wanted on `stream` of a GPU. `addresses` are those of `grad_output` and the three
+/// gradients; `allocate` is asked for the address of so many bytes beside them, if any are needed.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "the tensors of a call; Python passes them in order")]
 fn cuda_backward(
@@ -164,23 +158,23 @@ fn cuda_backward(
     value: Operand<'_>,
     locations: Operand<'_>,
     weights: Operand<'_>,
-    addresses: (u64, u64, u64, u64, u64),
+    addresses: (u64, u64, u64, u64),
+    allocate: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    let (grad_output, grad_value, grad_locations, grad_weights, workspace) = addresses;
-    let pointers = BackwardPointers {
-        value: value.0 as u64,
-        locations: locations.0 as u64,
-        weights: weights.0 as u64,
-        grad_output,
-        grad_value,
-        grad_locations,
-        grad_weights,
-        workspace,
+    let (grad_output, grad_value, grad_locations, grad_weights) = addresses;
+    let gradients = (grad_value, grad_locations, grad_weights);
+    let pointers = with_gradients(inputs(&value, &locations, &weights), grad_output, gradients);
+    let levels = level_numbers(levels)?;
+    let plan = with_key(request.head(), [&value, &locations, &weights], &levels, |key| {
+        py.detach(|| cuda::plan(key)).map_err(PyErr::from)
+    })?;
+    let workspace = match plan.workspace_bytes() {
+        0 => 0,
+        bytes => allocate.call1((bytes,))?.extract()?,
     };
-    with_key(request.head(), [&value, &locations, &weights], &level_numbers(levels)?, |key| {
-        // SAFETY: as in `cuda_forward`; gradients and workspace are allocated for exactly this call.
-        py.detach(|| unsafe { cuda::backward(key, stream, pointers) }).map_err(PyErr::from)
-    })
+    let pointers = pointers.with_workspace(workspace);
+    // SAFETY: as in `cuda_forward`; gradients and workspace are allocated for exactly this call.
+    py.detach(|| unsafe { plan.launch(stream, &pointers) }).map_err(PyErr::from)
 }
 
 /// Where the packages of this Python are: NVRTC may be among them.
@@ -198,7 +192,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(cpu_forward, module)?)?;
     module.add_function(wrap_pyfunction!(cpu_backward, module)?)?;
     module.add_function(wrap_pyfunction!(cuda_forward, module)?)?;
-    module.add_function(wrap_pyfunction!(cuda_backward_workspace, module)?)?;
     module.add_function(wrap_pyfunction!(cuda_backward, module)?)?;
     module.add_function(wrap_pyfunction!(torch::use_torch, module)?)?;
     module.add_function(wrap_pyfunction!(torch::torch_forward, module)?)?;

@@ -6,8 +6,8 @@
 //! Whatever is not ordinary, or not right, is answered by `None`: the Python half then goes the long way,
 //! which has the words for most errors.
 
-use msdeform::DType;
-use msdeform_cuda::{BackwardPointers, DevicePointers};
+use msdeform::{DType, Direction, Role};
+use msdeform_cuda::Pointers;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -16,7 +16,7 @@ use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict, PyInt, PyList, PyTuple, P
 
 use crate::call::{Described, Head};
 use crate::exchange::{DlTensor, Exchange, Place};
-use crate::{cpu, cuda, on_threads, with_key};
+use crate::{cpu, cuda, on_threads, with_gradients, with_key};
 
 static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
 
@@ -96,19 +96,15 @@ pub fn torch_forward<'py>(
     let Some(levels) = read_levels(levels, inputs.locations.shape()) else { return Ok(None) };
     let output = torch.new_tensor(value, &inputs.value, &inputs.output_shape())?;
     let Some(to) = torch.describe(&output) else { return Ok(None) };
+    let pointers = inputs.pointers().with(Role::Output, to.address());
     match inputs.place {
         Place::Cpu => {
             let head = on_threads(torch.threads.call0(py)?.extract(py)?);
-            let from = cpu::Inputs {
-                value: inputs.value.address() as usize,
-                locations: inputs.locations.address() as usize,
-                weights: inputs.weights.address() as usize,
-            };
-            let to = to.address() as usize;
             with_key(head, inputs.described(), &levels, |key| {
                 // SAFETY: addresses and shapes come from the same live tensors, which `inputs` found to be
                 // contiguous; the output was made for this call.
-                py.detach(|| unsafe { cpu::forward(key, from, to) }).map_err(PyErr::from)
+                py.detach(|| unsafe { cpu::run(Direction::Forward, key, &pointers) })
+                    .map_err(PyErr::from)
             })?;
         }
         Place::Gpu(ordinal) => {
@@ -118,16 +114,11 @@ pub fn torch_forward<'py>(
                 value_strides: inputs.value_strides(),
                 ..Head::default()
             };
-            let pointers = DevicePointers {
-                value: inputs.value.address(),
-                locations: inputs.locations.address(),
-                weights: inputs.weights.address(),
-                output: to.address(),
-            };
             with_key(head, inputs.described(), &levels, |key| {
                 // SAFETY: as above; PyTorch's allocator frees memory in the order of the stream, which is its
                 // current one on the tensors' GPU.
-                py.detach(|| unsafe { cuda::forward(key, stream, pointers) }).map_err(PyErr::from)
+                py.detach(|| unsafe { cuda::plan(key)?.launch(stream, &pointers) })
+                    .map_err(PyErr::from)
             })?;
         }
     }
@@ -173,23 +164,15 @@ pub fn torch_backward<'py>(
     else {
         return Ok(None);
     };
+    let to = (to_value, to_locations, to_weights);
+    let pointers = with_gradients(inputs.pointers(), from.address(), to);
     match inputs.place {
         Place::Cpu => {
             let head = on_threads(torch.threads.call0(py)?.extract(py)?);
-            let tensors = cpu::Inputs {
-                value: inputs.value.address() as usize,
-                locations: inputs.locations.address() as usize,
-                weights: inputs.weights.address() as usize,
-            };
-            let to = cpu::Gradients {
-                value: to_value as usize,
-                locations: to_locations as usize,
-                weights: to_weights as usize,
-            };
-            let from = from.address() as usize;
             with_key(head, inputs.described(), &levels, |key| {
                 // SAFETY: as in `torch_forward`; `takes_gradient` found the gradient contiguous.
-                py.detach(|| unsafe { cpu::backward(key, tensors, from, to) }).map_err(PyErr::from)
+                py.detach(|| unsafe { cpu::run(Direction::Backward, key, &pointers) })
+                    .map_err(PyErr::from)
             })?;
         }
         Place::Gpu(ordinal) => {
@@ -200,27 +183,17 @@ pub fn torch_backward<'py>(
                 value_strides: inputs.value_strides(),
                 grad_strides: (from.strides()[0], from.strides()[1], from.strides()[2]),
             };
-            let bytes = with_key(head, inputs.described(), &levels, |key| {
-                py.detach(|| cuda::workspace_bytes(key)).map_err(PyErr::from)
+            let plan = with_key(head, inputs.described(), &levels, |key| {
+                py.detach(|| cuda::plan(key)).map_err(PyErr::from)
             })?;
+            let bytes = plan.workspace_bytes();
             // From PyTorch's allocator: freed in stream order, and part of a graph that is being captured.
             let workspace = (bytes > 0).then(|| torch.new_bytes(value, bytes)).transpose()?;
-            let Some(workspace) = address(&workspace) else { return Ok(None) };
+            let Some(at) = address(&workspace) else { return Ok(None) };
             let stream = torch.stream(py, ordinal)?;
-            let pointers = BackwardPointers {
-                value: inputs.value.address(),
-                locations: inputs.locations.address(),
-                weights: inputs.weights.address(),
-                grad_output: from.address(),
-                grad_value: to_value,
-                grad_locations: to_locations,
-                grad_weights: to_weights,
-                workspace,
-            };
-            with_key(head, inputs.described(), &levels, |key| {
-                // SAFETY: as in `torch_forward`; gradients and workspace were made for this call.
-                py.detach(|| unsafe { cuda::backward(key, stream, pointers) }).map_err(PyErr::from)
-            })?;
+            let pointers = pointers.with_workspace(at);
+            // SAFETY: as in `torch_forward`; gradients and workspace were made for this call.
+            py.detach(|| unsafe { plan.launch(stream, &pointers) }).map_err(PyErr::from)?;
         }
     }
     Ok(Some(gradients))
@@ -328,6 +301,14 @@ struct Inputs {
 }
 
 impl Inputs {
+    fn pointers(&self) -> Pointers {
+        Pointers::from([
+            (Role::Value, self.value.address()),
+            (Role::Locations, self.locations.address()),
+            (Role::Weights, self.weights.address()),
+        ])
+    }
+
     fn new(value: DlTensor, locations: DlTensor, weights: DlTensor) -> Option<Self> {
         let place = value.place()?;
         let (format, sampling) = (value.dtype()?, locations.dtype()?);

@@ -2,19 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use msdeform::{
-    DType, DeviceKind, Direction, Mode, Numerics, Problem, ValueLayout, VariantSpec, reference,
-};
+use msdeform::{DType, DeviceKind, Direction, Mode, Numerics, Problem, ValueLayout, VariantSpec};
 
 use msdeform_cuda::DeviceProps;
-use msdeform_cuda::models::{self, Specialisation};
 use msdeform_cuda::variants::BackwardCall;
+use msdeform_cuda_lab::models::{self, Specialisation};
 use msdeform_tuning::{CallClass, Origin, Tuning};
 
 use crate::device::{
     Bandwidth, Choice, Device, DeviceError, DeviceId, Outputs, Prepared, Setting, Timing,
 };
-use crate::verify::{Limits, verify_case};
+use crate::verify::{Limits, reference_of, verify_case};
 use crate::workload::{self, Sizes};
 use crate::{
     Breadth, Budget, Buffer, Case, Ceiling, HostTensors, Locations, STANDARD_SEED, Selection,
@@ -223,25 +221,8 @@ impl Prepared for Run<'_> {
         if self.fault == Fault::OnlyOnce && self.runs > 1 {
             return Ok(());
         }
-        let inputs = self.inputs;
-        let (value, locations, weights) =
-            (inputs.value.to_f64(), inputs.locations.to_f64(), inputs.weights.to_f64());
-        self.outputs = match self.spec.direction {
-            Direction::Forward => {
-                let exact = reference::forward(&self.problem, &value, &locations, &weights);
-                Outputs::Forward { output: self.store(&exact) }
-            }
-            Direction::Backward => {
-                let grad_output = inputs.grad_output.to_f64();
-                let exact =
-                    reference::backward(&self.problem, &value, &locations, &weights, &grad_output);
-                Outputs::Backward {
-                    value: self.store(&exact.value),
-                    locations: self.store(&exact.locations),
-                    weights: self.store(&exact.weights),
-                }
-            }
-        };
+        let exact = reference_of(&self.problem, self.inputs, self.spec.direction).into_iter();
+        self.outputs = exact.map(|(role, exact)| (role, self.store(&exact))).collect();
         Ok(())
     }
     fn switch(&mut self, choice: &Choice) -> Result<(), DeviceError> {

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use msdeform::DType;
 use msdeform_cases::SoakReport;
-use msdeform_cuda::ledger::{
+use msdeform_cuda_lab::ledger::{
     CompiledVerification, Ledger, LedgerError, RandomRun, Verification, fingerprint,
 };
-use msdeform_cuda::registry;
+use msdeform_cuda_lab::registry;
 
 use crate::Record;
 use crate::device::Device;

@@ -1,13 +1,13 @@
 //! Every variant that fits against the `f64` reference, on small but representative problems.
 
-use msdeform::{Direction, Problem, VariantSpec, reference};
+use msdeform::{Direction, Problem, Role, VariantSpec, reference};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::compare::{Comparison, away_from_borders};
 use crate::device::{Device, DeviceError, Outputs, Prepared};
 use crate::workload::WorkloadError;
-use crate::{Case, HostTensors, case::Label, memory};
+use crate::{Buffer, Case, HostTensors, case::Label, memory};
 
 /// How large a verified problem may be.
 #[derive(Clone, Copy, Debug)]
@@ -248,11 +248,35 @@ pub(crate) fn run_twice(
     Ok(second)
 }
 
+/// The reference on given inputs: every tensor that the operator writes, in `f64`.
+#[must_use]
+pub fn reference_of(
+    problem: &Problem,
+    inputs: &HostTensors,
+    direction: Direction,
+) -> Vec<(Role, Vec<f64>)> {
+    let [value, locations, weights] =
+        [&inputs.value, &inputs.locations, &inputs.weights].map(Buffer::to_f64);
+    match direction {
+        Direction::Forward => {
+            vec![(Role::Output, reference::forward(problem, &value, &locations, &weights))]
+        }
+        Direction::Backward => {
+            let upstream = inputs.grad_output.to_f64();
+            let found = reference::backward(problem, &value, &locations, &weights, &upstream);
+            vec![
+                (Role::GradValue, found.value),
+                (Role::GradLocations, found.locations),
+                (Role::GradWeights, found.weights),
+            ]
+        }
+    }
+}
+
 /// What the reference says about given inputs, for the directions that are asked for.
 #[derive(Clone, Debug)]
 pub struct Oracle {
-    output: Option<Vec<f64>>,
-    gradients: Option<reference::Gradients>,
+    expected: Vec<(Role, Vec<f64>)>,
     /// Per sample, whether the gradient of its location is compared.
     compared: Vec<bool>,
 }
@@ -262,42 +286,18 @@ impl Oracle {
     #[must_use]
     pub fn new(problem: &Problem, inputs: &HostTensors, variants: &[&VariantSpec]) -> Self {
         let wanted = |direction| variants.iter().any(|variant| variant.direction == direction);
-        let value = inputs.value.to_f64();
-        let locations = inputs.locations.to_f64();
-        let weights = inputs.weights.to_f64();
         // The two directions are the reference's only parallelism: it stays plain.
-        let (output, gradients) = rayon::join(
-            || {
-                wanted(Direction::Forward)
-                    .then(|| reference::forward(problem, &value, &locations, &weights))
-            },
-            || {
-                wanted(Direction::Backward).then(|| {
-                    let grad_output = inputs.grad_output.to_f64();
-                    reference::backward(problem, &value, &locations, &weights, &grad_output)
-                })
-            },
-        );
-        Self { output, gradients, compared: away_from_borders(problem, &locations) }
+        let directions = Direction::ALL.into_par_iter().filter(|direction| wanted(*direction));
+        let expected =
+            directions.flat_map_iter(|direction| reference_of(problem, inputs, direction));
+        Self { expected: expected.collect(), compared: compared(problem, inputs) }
     }
 
     /// Takes results of the same inputs for granted, in place of the reference.
     #[must_use]
     pub fn of_outputs(problem: &Problem, inputs: &HostTensors, trusted: &Outputs) -> Self {
-        let compared = away_from_borders(problem, &inputs.locations.to_f64());
-        match trusted {
-            Outputs::Forward { output } => {
-                Self { output: Some(output.to_f64()), gradients: None, compared }
-            }
-            Outputs::Backward { value, locations, weights } => {
-                let gradients = reference::Gradients {
-                    value: value.to_f64(),
-                    locations: locations.to_f64(),
-                    weights: weights.to_f64(),
-                };
-                Self { output: None, gradients: Some(gradients), compared }
-            }
-        }
+        let expected = trusted.iter().map(|(role, buffer)| (role, buffer.to_f64()));
+        Self { expected: expected.collect(), compared: compared(problem, inputs) }
     }
 
     /// Compares what a variant wrote, tensor by tensor, with the bounds of that variant.
@@ -308,32 +308,25 @@ impl Oracle {
         variant: &VariantSpec,
         problem: &Problem,
     ) -> Vec<TensorCheck> {
-        let check = |tensor: &str, comparison: Comparison, dtype| {
-            let bound = variant.rel_l2_bound(dtype);
+        let check = |(role, buffer): (Role, &Buffer)| {
+            let found = buffer.to_f64();
+            let comparison = match self.expected.iter().find(|(known, _)| *known == role) {
+                Some((_, expected)) if role == Role::GradLocations => {
+                    Comparison::filtered(&found, expected, |index| self.compared[index / 2])
+                }
+                Some((_, expected)) => Comparison::of(&found, expected),
+                // The oracle holds every direction of the variants it was made for; anything else compares
+                // nothing and must not pass.
+                None => Comparison::of(&[], &[f64::NAN]),
+            };
+            let bound = variant.rel_l2_bound(problem.format_of(role));
             let pass = comparison.is_within(bound);
-            TensorCheck { tensor: tensor.to_owned(), comparison, bound, pass }
+            TensorCheck { tensor: role.field().to_owned(), comparison, bound, pass }
         };
-        let (dtype, sampling) = (problem.dtype(), problem.sampling_dtype());
-        match (outputs, &self.output, &self.gradients) {
-            (Outputs::Forward { output }, Some(expected), _) => {
-                vec![check("output", Comparison::of(&output.to_f64(), expected), dtype)]
-            }
-            (Outputs::Backward { value, locations, weights }, _, Some(expected)) => {
-                let of_value = Comparison::of(&value.to_f64(), &expected.value);
-                let of_locations =
-                    Comparison::filtered(&locations.to_f64(), &expected.locations, |index| {
-                        self.compared[index / 2]
-                    });
-                let of_weights = Comparison::of(&weights.to_f64(), &expected.weights);
-                vec![
-                    check("grad_value", of_value, dtype),
-                    check("grad_locations", of_locations, sampling),
-                    check("grad_weights", of_weights, sampling),
-                ]
-            }
-            // The oracle holds every direction of the variants it was made for, and a device returns
-            // outputs of the variant's direction; anything else compares nothing and must not pass.
-            _ => vec![check("output", Comparison::of(&[], &[f64::NAN]), dtype)],
-        }
+        outputs.iter().map(check).collect()
     }
+}
+
+fn compared(problem: &Problem, inputs: &HostTensors) -> Vec<bool> {
+    away_from_borders(problem, &inputs.locations.to_f64())
 }

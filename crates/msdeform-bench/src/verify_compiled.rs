@@ -2,7 +2,7 @@
 
 use msdeform::ValueLayout;
 use msdeform_cuda::Gradients;
-use msdeform_cuda::models::Specialisation;
+use msdeform_cuda_lab::models::Specialisation;
 use rayon::prelude::*;
 
 use crate::case::Label;
@@ -109,7 +109,7 @@ fn inputs(specialisation: &Specialisation, seed: u64) -> HostTensors {
 
 #[cfg(test)]
 mod tests {
-    use msdeform_cuda::ledger::Ledger;
+    use msdeform_cuda_lab::ledger::Ledger;
 
     use super::*;
     use crate::laboratory_tests::TestDevice;

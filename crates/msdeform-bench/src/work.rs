@@ -1,6 +1,6 @@
 //! How much work a call is: the numerators of every throughput.
 
-use msdeform::{Direction, Problem};
+use msdeform::{ATTENTION, Direction, Problem};
 use serde::{Deserialize, Serialize};
 
 /// The formula behind every TFLOP/s figure, in the words of `--help` and of the summaries.
@@ -45,25 +45,18 @@ impl Work {
     pub fn of(problem: &Problem, direction: Direction) -> Self {
         let samples = problem.weights_len() as u64;
         let sample_channels = samples * problem.channels() as u64;
-        let value_bytes = (problem.value_len() * problem.dtype().size_bytes()) as u64;
-        let output_bytes = (problem.output_len() * problem.dtype().size_bytes()) as u64;
-        let sampling_bytes = ((problem.locations_len() + problem.weights_len())
-            * problem.sampling_dtype().size_bytes()) as u64;
         let gathered = sample_channels * 4 * problem.dtype().size_bytes() as u64;
-        match direction {
-            Direction::Forward => Self {
-                samples,
-                operations: 16 * sample_channels,
-                gathered_bytes: gathered,
-                compulsory_bytes: value_bytes + sampling_bytes + output_bytes,
-            },
-            Direction::Backward => Self {
-                samples,
-                operations: 32 * sample_channels,
-                gathered_bytes: 2 * gathered,
-                // Read once and, as gradients of the same shape, written once.
-                compulsory_bytes: 2 * (value_bytes + sampling_bytes) + output_bytes,
-            },
+        // The backward reads the values again and updates their gradients.
+        let passes = match direction {
+            Direction::Forward => 1,
+            Direction::Backward => 2,
+        };
+        let moved = ATTENTION.tensors(direction).map(|(role, _)| problem.bytes_of(role) as u64);
+        Self {
+            samples,
+            operations: passes * 16 * sample_channels,
+            gathered_bytes: passes * gathered,
+            compulsory_bytes: moved.sum(),
         }
     }
 

@@ -6,8 +6,8 @@
 use std::io::Write;
 use std::path::Path;
 
-use msdeform::{Problem, ValueLayout};
-use msdeform_cases::memory::{Tensor, offset_bytes};
+use msdeform::{Problem, Role, ValueLayout};
+use msdeform_cases::memory::{offset_bytes, tensors};
 use msdeform_cases::{
     Bounds, Case, Choice, Class, CudaRules, Expected, Generator, Inputs, Wants, expect,
 };
@@ -71,26 +71,24 @@ fn describe(case: &Case, file: &mut Bytes) -> std::io::Result<Value> {
         Wants::Gradients(gradients) => (Some(gradients.to_string()), Some(case.mode.name())),
     };
     let mut read = serde_json::Map::new();
-    for tensor in [Tensor::Value, Tensor::Locations, Tensor::Weights, Tensor::Upstream] {
-        if tensor == Tensor::Upstream && gradients.is_none() {
-            continue;
-        }
-        let (shape, strides) = shape_and_strides(case, tensor);
-        let dtype = tensor.dtype(case);
-        let bytes = inputs.of(tensor).map_or(&[][..], |input| &input.bytes);
+    for (role, _) in tensors(case) {
+        let Some(input) = inputs.of(role) else { continue };
+        let (shape, strides) = shape_and_strides(case, role);
+        let dtype = problem.format_of(role);
+        let bytes = &input.bytes;
         let described = json!({
             "dtype": dtype.name(),
             "shape": shape,
             "strides": strides,
-            "offset": offset_bytes(case, tensor) / dtype.size_bytes(),
+            "offset": offset_bytes(case, role) / dtype.size_bytes(),
             "at": file.add(bytes)?,
             "bytes": bytes.len(),
         });
-        read.insert(tensor.name().to_owned(), described);
+        read.insert(role.field().to_owned(), described);
     }
     let mut written = serde_json::Map::new();
     for expected in expect(case, &inputs) {
-        written.insert(expected.tensor.name().to_owned(), describe_expected(&expected, file)?);
+        written.insert(expected.tensor.field().to_owned(), describe_expected(&expected, file)?);
     }
     Ok(json!({
         "line": case.to_string(),
@@ -123,21 +121,21 @@ fn describe_expected(expected: &Expected, file: &mut Bytes) -> std::io::Result<V
     }))
 }
 
-fn shape_and_strides(case: &Case, tensor: Tensor) -> (Vec<usize>, Vec<i64>) {
+fn shape_and_strides(case: &Case, role: Role) -> (Vec<usize>, Vec<i64>) {
     let problem: &Problem = &case.problem;
-    match tensor {
-        Tensor::Value => {
+    match role {
+        Role::Value => {
             let strides = case.value_strides();
             let strides = vec![strides.batch, strides.pixel, strides.head, 1];
             (problem.value_shape().to_vec(), strides)
         }
-        Tensor::Upstream => {
+        Role::GradOutput => {
             let strides = case.upstream_strides();
             let shape =
                 vec![problem.batch(), problem.queries(), problem.heads(), problem.channels()];
             (shape, vec![strides.batch, strides.query, strides.head, strides.channel])
         }
-        Tensor::Weights => packed(&problem.weights_shape()),
+        Role::Weights => packed(&problem.weights_shape()),
         _ => packed(&problem.locations_shape()),
     }
 }

@@ -1,9 +1,10 @@
 //! Cases on the processor.
 
+use msdeform::Role;
 use msdeform::cpu::{self, CpuOptions, CpuPlan, GradientsMut};
 
 use crate::case::{Case, Choice, Wants};
-use crate::memory::{Guarded, Tensor, buffers, collect};
+use crate::memory::{Guarded, buffers, collect};
 use crate::rules::{CpuRules, Rules};
 use crate::runner::{Fault, Phase, Ran, Runner, Worker};
 use crate::tensors::Inputs;
@@ -75,9 +76,9 @@ fn compute(
     }
     let mut gradients = GradientsMut::new();
     for buffer in written {
-        gradients = match buffer.tensor {
-            Tensor::GradValue => gradients.value(buffer.view_mut(dtype)),
-            Tensor::GradLocations => gradients.locations(buffer.view_mut(sampling)),
+        gradients = match buffer.role {
+            Some(Role::GradValue) => gradients.value(buffer.view_mut(dtype)),
+            Some(Role::GradLocations) => gradients.locations(buffer.view_mut(sampling)),
             _ => gradients.weights(buffer.view_mut(sampling)),
         };
     }

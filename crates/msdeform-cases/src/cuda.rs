@@ -5,14 +5,15 @@
 
 use std::sync::{PoisonError, RwLock};
 
-use msdeform::{Error as ProblemError, Mode};
+use msdeform::{Error as ProblemError, Mode, Role};
 use msdeform_cuda::{
-    BackwardOptions, BackwardPlan, BackwardPointers, Context, DeviceBuffer, DevicePointers,
-    DiskCache, Engine, Error, ForwardPlan, PlanOptions, PointerChecks, Stream, Workspace,
+    BackwardOptions, Context, DeviceBuffer, DiskCache, Engine, Error, Plan, PlanOptions,
+    PointerChecks, Pointers, Stream, Workspace,
 };
+use msdeform_cuda_lab::registry;
 
 use crate::case::{Case, Choice, Wants};
-use crate::memory::{Guarded, Tensor, buffers, collect};
+use crate::memory::{Guarded, buffers, collect};
 use crate::rules::{CudaRules, Rules};
 use crate::runner::{Fault, Phase, Ran, Runner, Worker};
 use crate::tensors::Inputs;
@@ -92,81 +93,28 @@ struct CudaWorker<'a> {
     arena: Option<DeviceBuffer<f32>>,
 }
 
-enum Plan {
-    Forward(Box<ForwardPlan>),
-    Backward(Box<BackwardPlan>),
-}
-
-impl Plan {
-    fn new(engine: &Engine, case: &Case) -> Result<Self, Error> {
-        let (variant, knobs) = match &case.choice {
-            Choice::Own => (None, Vec::new()),
-            Choice::Named { variant, knobs } => (Some(variant.clone()), knobs.clone()),
-        };
-        let plan = PlanOptions {
-            variant,
-            knobs,
-            strides: Some(case.value_strides()),
-            query_raster_width: case.raster_width,
-            pointer_checks: PointerChecks::Every,
-        };
-        let Wants::Gradients(gradients) = case.wants else {
-            let plan = ForwardPlan::new(engine, &case.problem, &plan)?;
-            return Ok(Self::Forward(Box::new(plan)));
-        };
-        let options = BackwardOptions {
-            plan,
-            gradients,
-            mode: case.mode,
-            grad_output_strides: Some(case.upstream_strides()),
-            workspace: Workspace::OfCaller,
-        };
-        let plan = BackwardPlan::new(engine, &case.problem, &options)?;
-        Ok(Self::Backward(Box::new(plan)))
-    }
-
-    fn workspace_bytes(&self) -> usize {
-        match self {
-            // A forward plan's is its own: only the ladder has any.
-            Self::Forward(_) => 0,
-            Self::Backward(plan) => plan.workspace_bytes(),
+fn plan(engine: &Engine, case: &Case) -> Result<Plan, Error> {
+    let (variant, knobs) = match &case.choice {
+        Choice::Own => (None, Vec::new()),
+        Choice::Named { variant, knobs } => (Some(registry::find(variant)?), knobs.clone()),
+    };
+    let backward = match case.wants {
+        Wants::Output => None,
+        Wants::Gradients(gradients) => {
+            let grad_output_strides = Some(case.upstream_strides());
+            Some(BackwardOptions { gradients, mode: case.mode, grad_output_strides })
         }
-    }
-
-    fn launches(&self) -> u64 {
-        match self {
-            Self::Forward(plan) => u64::from(plan.geometry().is_some()),
-            Self::Backward(plan) => plan.kernels().count() as u64,
-        }
-    }
-
-    /// # Safety
-    /// The addresses lead to the tensors of the plan's problem, until the stream is done.
-    unsafe fn launch(&self, stream: &Stream, at: impl Fn(Tensor) -> u64) -> Result<(), Error> {
-        let (value, locations, weights) =
-            (at(Tensor::Value), at(Tensor::Locations), at(Tensor::Weights));
-        match self {
-            Self::Forward(plan) => {
-                let output = at(Tensor::Output);
-                // SAFETY: as the caller says.
-                unsafe { plan.launch(stream, DevicePointers { value, locations, weights, output }) }
-            }
-            Self::Backward(plan) => {
-                let pointers = BackwardPointers {
-                    value,
-                    locations,
-                    weights,
-                    grad_output: at(Tensor::Upstream),
-                    grad_value: at(Tensor::GradValue),
-                    grad_locations: at(Tensor::GradLocations),
-                    grad_weights: at(Tensor::GradWeights),
-                    workspace: at(Tensor::Workspace),
-                };
-                // SAFETY: as the caller says.
-                unsafe { plan.launch(stream, pointers) }
-            }
-        }
-    }
+    };
+    let options = PlanOptions {
+        backward,
+        variant,
+        knobs,
+        strides: Some(case.value_strides()),
+        query_raster_width: case.raster_width,
+        pointer_checks: PointerChecks::Every,
+        workspace: Workspace::OfCaller,
+    };
+    Plan::new(engine, &case.problem, &options)
 }
 
 impl Worker for CudaWorker<'_> {
@@ -176,7 +124,7 @@ impl Worker for CudaWorker<'_> {
         inputs: &Inputs,
         phase: &mut dyn FnMut(Phase),
     ) -> Result<Ran, Fault> {
-        let plan = self.runner.engine().and_then(|engine| Plan::new(&engine, case));
+        let plan = self.runner.engine().and_then(|engine| plan(&engine, case));
         let plan = plan.map_err(|error| match error {
             Error::Problem(ProblemError::Unsupported { .. }) => Fault::Refused(error.to_string()),
             other => self.fault(&other),
@@ -190,7 +138,7 @@ impl Worker for CudaWorker<'_> {
                 return Err(Fault::Failed("a second deterministic run gives other bits".into()));
             }
         }
-        Ok(Ran { written, launches: plan.launches() })
+        Ok(Ran { written, launches: plan.kernels().count() as u64 })
     }
 }
 
@@ -203,18 +151,18 @@ impl CudaWorker<'_> {
         stream: usize,
     ) -> Result<Vec<Vec<u8>>, Fault> {
         let mut buffers = buffers(case, inputs);
-        buffers.push(Guarded::poisoned(Tensor::Workspace, plan.workspace_bytes(), 0));
+        buffers.push(Guarded::poisoned(None, plan.workspace_bytes(), 0));
         let mut image: Vec<f32> = Vec::new();
         let mut starts = Vec::new();
         for buffer in &buffers {
             starts.push(image.len());
             image.extend_from_slice(bytemuck::cast_slice(buffer.words()));
         }
-        self.compute(plan, &mut image, stream, |tensor| {
-            let found = buffers.iter().zip(&starts).find(|(buffer, _)| buffer.tensor == tensor);
-            found.map(|(buffer, start)| (4 * start + buffer.first()) as u64)
-        })
-        .map_err(|error| self.fault(&error))?;
+        let placed = buffers.iter().zip(&starts);
+        let placed: Vec<(Option<Role>, u64)> = placed
+            .map(|(buffer, start)| (buffer.role, (4 * start + buffer.first()) as u64))
+            .collect();
+        self.compute(plan, &mut image, stream, &placed).map_err(|error| self.fault(&error))?;
         for (buffer, &start) in buffers.iter_mut().zip(&starts) {
             let words: &mut [f32] = bytemuck::cast_slice_mut(buffer.words_mut());
             let len = words.len();
@@ -223,13 +171,13 @@ impl CudaWorker<'_> {
         Ok(collect(&buffers, inputs)?)
     }
 
-    /// Replaces an image by what the call makes of it.
+    /// Replaces an image, in which the tensors and the workspace begin at these bytes, by what the call makes of it.
     fn compute(
         &mut self,
         plan: &Plan,
         image: &mut [f32],
         stream: usize,
-        offset: impl Fn(Tensor) -> Option<u64>,
+        placed: &[(Option<Role>, u64)],
     ) -> Result<(), Error> {
         let stream = &self.streams[stream];
         let arena = match self.arena.take() {
@@ -242,9 +190,13 @@ impl CudaWorker<'_> {
         };
         arena.copy_from(stream, 0, image)?;
         let base = arena.address();
+        let pointers = placed.iter().fold(Pointers::default(), |all, (role, at)| match role {
+            Some(role) => all.with(*role, base + at),
+            None => all.with_workspace(base + at),
+        });
         // SAFETY: every tensor of the case lies in the image, which the arena holds until the copy below has
         // waited for the stream; the arena belongs to this worker alone.
-        unsafe { plan.launch(stream, |tensor| offset(tensor).map_or(0, |at| base + at)) }?;
+        unsafe { plan.launch(stream, &pointers) }?;
         arena.copy_to(stream, image)
     }
 

@@ -36,7 +36,6 @@ pub use coverage::Coverage;
 pub use cpu::CpuRunner;
 pub use cuda::CudaRunner;
 pub use generate::{Bounds, Generator};
-pub use memory::Tensor;
 pub use numbers::{Locations, Values, Weights};
 pub use oracle::{CANCELLATION, Class, Expected, Verdict, expect, floor};
 pub use random::Random;

@@ -1,73 +1,10 @@
 //! Buffers with poison on both sides, so that whoever leaves them is found.
 
-use std::fmt;
-
-use msdeform::{DType, Element, TensorView, TensorViewMut};
+use msdeform::{ATTENTION, Access, DType, Direction, Element, Role, TensorView, TensorViewMut};
+use msdeform_cuda::Gradients;
 
 use crate::case::{Case, Wants};
 use crate::tensors::{Inputs, POISON};
-
-/// A tensor of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Tensor {
-    /// `[N, S, M, D]` or head-major.
-    Value,
-    /// `[N, Lq, M, samples, 2]`.
-    Locations,
-    /// `[N, Lq, M, samples]`.
-    Weights,
-    /// The gradient of the output.
-    Upstream,
-    /// `[N, Lq, M * D]`.
-    Output,
-    /// Packed, in the layout of the values.
-    GradValue,
-    /// Like the locations.
-    GradLocations,
-    /// Like the weights.
-    GradWeights,
-    /// What steps of a call share.
-    Workspace,
-}
-
-impl Tensor {
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Value => "value",
-            Self::Locations => "locations",
-            Self::Weights => "weights",
-            Self::Upstream => "grad_output",
-            Self::Output => "output",
-            Self::GradValue => "grad_value",
-            Self::GradLocations => "grad_locations",
-            Self::GradWeights => "grad_weights",
-            Self::Workspace => "workspace",
-        }
-    }
-
-    /// Whether a call writes it.
-    #[must_use]
-    pub const fn is_written(self) -> bool {
-        !matches!(self, Self::Value | Self::Locations | Self::Weights | Self::Upstream)
-    }
-
-    /// Its storage format in a case.
-    #[must_use]
-    pub fn dtype(self, case: &Case) -> DType {
-        match self {
-            Self::Value | Self::Upstream | Self::Output | Self::GradValue => case.problem.dtype(),
-            _ => case.problem.sampling_dtype(),
-        }
-    }
-}
-
-impl fmt::Display for Tensor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// Poison on each side of a buffer: more than a block of threads would overrun it by at once.
 const GUARD_BYTES: usize = 1024;
@@ -77,8 +14,8 @@ const BASE_BYTES: usize = 256;
 /// A buffer inside poison.
 #[derive(Clone, Debug)]
 pub struct Guarded {
-    /// Which tensor it is.
-    pub tensor: Tensor,
+    /// Which tensor it is; none of them is the workspace.
+    pub role: Option<Role>,
     // Not bytes: typed views need their alignment.
     words: Vec<u64>,
     first: usize,
@@ -89,24 +26,24 @@ pub struct Guarded {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{tensor} was written {place}")]
 pub struct Trespass {
-    tensor: Tensor,
+    tensor: &'static str,
     place: String,
 }
 
 impl Guarded {
     /// `len` bytes of poison, `offset` bytes behind a multiple of 256.
     #[must_use]
-    pub fn poisoned(tensor: Tensor, len: usize, offset: usize) -> Self {
+    pub fn poisoned(role: Option<Role>, len: usize, offset: usize) -> Self {
         let first = GUARD_BYTES + offset;
         let bytes = (first + len + GUARD_BYTES).next_multiple_of(BASE_BYTES);
         let word = u64::from_ne_bytes([POISON; 8]);
-        Self { tensor, words: vec![word; bytes / 8], first, len }
+        Self { role, words: vec![word; bytes / 8], first, len }
     }
 
     /// A copy of these bytes.
     #[must_use]
-    pub fn holding(tensor: Tensor, bytes: &[u8], offset: usize) -> Self {
-        let mut buffer = Self::poisoned(tensor, bytes.len(), offset);
+    pub fn holding(role: Role, bytes: &[u8], offset: usize) -> Self {
+        let mut buffer = Self::poisoned(Some(role), bytes.len(), offset);
         buffer.bytes_mut().copy_from_slice(bytes);
         buffer
     }
@@ -167,7 +104,8 @@ impl Guarded {
     /// Where.
     pub fn check(&self, before: Option<&[u8]>) -> Result<(), Trespass> {
         let all: &[u8] = bytemuck::cast_slice(&self.words);
-        let trespass = |place: String| Err(Trespass { tensor: self.tensor, place });
+        let tensor = self.role.map_or("workspace", Role::name);
+        let trespass = |place: String| Err(Trespass { tensor, place });
         let is_hit = |byte: &u8| *byte != POISON;
         if let Some(at) = all[..self.first].iter().rposition(is_hit) {
             return trespass(format!("{} bytes before its start", self.first - at));
@@ -184,70 +122,45 @@ impl Guarded {
 }
 
 /// Elements before a tensor's first one.
-fn offset(case: &Case, tensor: Tensor) -> usize {
-    let offsets = case.offsets;
-    match tensor {
-        Tensor::Value => offsets.value,
-        Tensor::Locations => offsets.locations,
-        Tensor::Weights => offsets.weights,
-        Tensor::Upstream => offsets.upstream,
-        Tensor::Output | Tensor::GradValue => offsets.first,
-        Tensor::GradLocations => offsets.grad_locations,
-        Tensor::GradWeights => offsets.grad_weights,
-        Tensor::Workspace => 0,
+const fn offset(case: &Case, role: Role) -> usize {
+    let offsets = &case.offsets;
+    match role {
+        Role::Value => offsets.value,
+        Role::Locations => offsets.locations,
+        Role::Weights => offsets.weights,
+        Role::GradOutput => offsets.upstream,
+        Role::Output | Role::GradValue => offsets.first,
+        Role::GradLocations => offsets.grad_locations,
+        Role::GradWeights => offsets.grad_weights,
     }
 }
 
-/// The tensors that a call reads and writes, in this order: inputs, then what is written.
-#[must_use]
-pub fn tensors(case: &Case) -> Vec<Tensor> {
-    let mut tensors = vec![Tensor::Value, Tensor::Locations, Tensor::Weights];
-    match case.wants {
-        Wants::Output => tensors.push(Tensor::Output),
-        Wants::Gradients(gradients) => {
-            tensors.push(Tensor::Upstream);
-            let asked = [
-                (gradients.value, Tensor::GradValue),
-                (gradients.locations, Tensor::GradLocations),
-                (gradients.weights, Tensor::GradWeights),
-            ];
-            tensors.extend(asked.into_iter().filter_map(|(asked, t)| asked.then_some(t)));
-        }
-    }
-    tensors
+/// The tensors that a call reads and writes, in this order.
+pub fn tensors(case: &Case) -> impl Iterator<Item = (Role, Access)> {
+    let (direction, gradients) = match case.wants {
+        Wants::Output => (Direction::Forward, Gradients::ALL),
+        Wants::Gradients(gradients) => (Direction::Backward, gradients),
+    };
+    ATTENTION.tensors(direction).filter(move |(role, _)| gradients.includes(*role))
 }
 
 /// Bytes before a tensor's first element, from a multiple of 256.
 #[must_use]
-pub fn offset_bytes(case: &Case, tensor: Tensor) -> usize {
-    offset(case, tensor) * tensor.dtype(case).size_bytes()
-}
-
-/// Bytes of a tensor that is written.
-#[must_use]
-pub fn written_bytes(case: &Case, tensor: Tensor) -> usize {
-    let problem = &case.problem;
-    let elements = match tensor {
-        Tensor::Output => problem.output_len(),
-        Tensor::GradValue => problem.value_len(),
-        Tensor::GradLocations => problem.locations_len(),
-        Tensor::GradWeights => problem.weights_len(),
-        _ => 0,
-    };
-    elements * tensor.dtype(case).size_bytes()
+pub fn offset_bytes(case: &Case, role: Role) -> usize {
+    offset(case, role) * case.problem.format_of(role).size_bytes()
 }
 
 /// Buffers for the tensors of a case: inputs filled, the others poisoned.
 #[must_use]
 pub fn buffers(case: &Case, inputs: &Inputs) -> Vec<Guarded> {
-    let buffer = |tensor: Tensor| {
-        let offset = offset_bytes(case, tensor);
-        match inputs.of(tensor) {
-            Some(input) => Guarded::holding(tensor, &input.bytes, offset),
-            None => Guarded::poisoned(tensor, written_bytes(case, tensor), offset),
+    let buffer = |(role, _)| {
+        let offset = offset_bytes(case, role);
+        match inputs.of(role) {
+            Some(input) => Guarded::holding(role, &input.bytes, offset),
+            None => Guarded::poisoned(Some(role), case.problem.bytes_of(role), offset),
         }
     };
-    tensors(case).into_iter().map(buffer).collect()
+    tensors(case).map(buffer).collect()
 }
 
 /// Checks the surroundings of all buffers and that inputs are what they were; returns what was written.
@@ -257,8 +170,9 @@ pub fn buffers(case: &Case, inputs: &Inputs) -> Vec<Guarded> {
 pub fn collect(buffers: &[Guarded], inputs: &Inputs) -> Result<Vec<Vec<u8>>, Trespass> {
     let mut written = Vec::new();
     for buffer in buffers {
-        buffer.check(inputs.of(buffer.tensor).map(|input| &input.bytes[..]))?;
-        if buffer.tensor.is_written() && buffer.tensor != Tensor::Workspace {
+        let input = buffer.role.and_then(|role| inputs.of(role));
+        buffer.check(input.map(|input| &input.bytes[..]))?;
+        if buffer.role.is_some() && input.is_none() {
             written.push(buffer.bytes().to_vec());
         }
     }
@@ -277,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_write_beside_a_buffer_is_found_and_one_inside_is_not() {
-        let mut buffer = Guarded::poisoned(Tensor::Output, 12, 2);
+        let mut buffer = Guarded::poisoned(Some(Role::Output), 12, 2);
         buffer.bytes_mut().fill(7);
         buffer.check(None).unwrap();
         for (at, place) in [(1025, "1 bytes before"), (1038, "0 bytes behind")] {
@@ -290,7 +204,7 @@ mod tests {
 
     #[test]
     fn an_input_that_changed_is_found() {
-        let mut buffer = Guarded::holding(Tensor::Value, &[1, 2, 3, 4], 0);
+        let mut buffer = Guarded::holding(Role::Value, &[1, 2, 3, 4], 0);
         buffer.check(Some(&[1, 2, 3, 4])).unwrap();
         buffer.bytes_mut()[2] = 9;
         let error = buffer.check(Some(&[1, 2, 3, 4])).unwrap_err().to_string();

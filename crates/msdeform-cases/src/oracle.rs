@@ -16,10 +16,9 @@
 //! of zero: a corner counts if it lies inside of its level. Where `f32` coordinates may fall into another
 //! cell than `f64` ones, NaN may appear in either, and those elements are not compared.
 
-use msdeform::{DType, Problem, reference};
+use msdeform::{DType, Problem, Role, reference};
 
 use crate::case::{Case, Wants};
-use crate::memory::Tensor;
 use crate::tensors::{Inputs, load_all};
 
 /// A result that is less than this part of what was summed has lost digits to cancellation.
@@ -49,7 +48,7 @@ fn overflow(dtype: DType) -> f64 {
 #[derive(Clone, Debug)]
 pub struct Expected {
     /// Which.
-    pub tensor: Tensor,
+    pub tensor: Role,
     /// Its format.
     pub dtype: DType,
     /// The reference's numbers for the inputs as stored.
@@ -97,7 +96,7 @@ pub fn expect(case: &Case, inputs: &Inputs) -> Vec<Expected> {
         Wants::Output => {
             let numbers = reference::forward(problem, value, locations, weights);
             let Spread { output, sure_output, drift, .. } = spread;
-            let expected = expected(Tensor::Output, dtype, numbers, output, sure_output);
+            let expected = expected(Role::Output, dtype, numbers, output, sure_output);
             return vec![Expected { drift: drift.output.sqrt(), ..expected }];
         }
         Wants::Gradients(gradients) => gradients,
@@ -107,7 +106,7 @@ pub fn expect(case: &Case, inputs: &Inputs) -> Vec<Expected> {
         (
             gradients.value,
             expected(
-                Tensor::GradValue,
+                Role::GradValue,
                 dtype,
                 found.value,
                 spread.grad_value,
@@ -117,7 +116,7 @@ pub fn expect(case: &Case, inputs: &Inputs) -> Vec<Expected> {
         (
             gradients.locations,
             expected(
-                Tensor::GradLocations,
+                Role::GradLocations,
                 sampling,
                 found.locations,
                 spread.grad_locations,
@@ -127,7 +126,7 @@ pub fn expect(case: &Case, inputs: &Inputs) -> Vec<Expected> {
         (
             gradients.weights,
             expected(
-                Tensor::GradWeights,
+                Role::GradWeights,
                 sampling,
                 found.weights,
                 spread.grad_weights,
@@ -430,7 +429,7 @@ mod tests {
 
     fn expected(dtype: DType, numbers: &[f64], magnitude: f64) -> Expected {
         Expected {
-            tensor: Tensor::Output,
+            tensor: Role::Output,
             dtype,
             numbers: numbers.to_vec(),
             magnitude: vec![magnitude; numbers.len()],

@@ -2,10 +2,11 @@
 
 use msdeform::cpu;
 use msdeform_cuda::variants::{Configuration, KnobChoices, Variant};
-use msdeform_cuda::{DeviceProps, REGISTRY, dispatch, entry_name};
+use msdeform_cuda::{DeviceProps, dispatch, entry_name};
+use msdeform_cuda_lab::REGISTRY;
 
 use crate::case::{Case, Choice};
-use crate::memory::{Tensor, offset_bytes, tensors};
+use crate::memory::{offset_bytes, tensors};
 use crate::{Coverage, Random};
 
 /// The rules of a backend. Arithmetic only: they can be asked without the device.
@@ -100,13 +101,16 @@ impl CudaRules {
     ) -> Result<Option<(&'static dyn Variant, Configuration)>, String> {
         let call = case.call(&self.device);
         let (variant, chosen) = match &case.choice {
-            Choice::Own => (dispatch::builtin(&call), KnobChoices::default()),
+            Choice::Own => {
+                let variant = dispatch::builtin(&call).map_err(|error| error.to_string())?;
+                (variant, KnobChoices::default())
+            }
             Choice::Named { variant, knobs } => {
                 let variant = find(variant)?;
+                variant.check(&call).map_err(|error| error.to_string())?;
                 (variant, KnobChoices::new(variant, knobs).map_err(|error| error.to_string())?)
             }
         };
-        variant.check(&call).map_err(|error| error.to_string())?;
         if call.is_empty() {
             return Ok(None);
         }
@@ -127,19 +131,9 @@ fn find(id: &str) -> Result<&'static dyn Variant, String> {
 
 /// Whether the offsets of a case leave its pointers aligned as a configuration needs them.
 fn is_aligned(case: &Case, configuration: &Configuration) -> bool {
-    tensors(case).into_iter().all(|tensor| {
-        let alignment = match tensor {
-            Tensor::Locations | Tensor::Weights | Tensor::GradLocations | Tensor::GradWeights => {
-                configuration.sampling_alignment
-            }
-            _ => configuration.value_alignment,
-        };
-        let is_empty = match tensor {
-            Tensor::Value | Tensor::GradValue => case.problem.value_len() == 0,
-            Tensor::Output | Tensor::Upstream => case.problem.output_len() == 0,
-            _ => case.problem.weights_len() == 0,
-        };
-        is_empty || offset_bytes(case, tensor).is_multiple_of(alignment)
+    tensors(case).all(|(role, _)| {
+        let alignment = configuration.alignment(role.storage());
+        case.problem.len_of(role) == 0 || offset_bytes(case, role).is_multiple_of(alignment)
     })
 }
 
@@ -156,10 +150,11 @@ impl Rules for CudaRules {
             let mut knobs = Vec::new();
             // One turned as often as several: neighbours of what the dispatcher does, and far corners.
             for _ in 0..random.one_of(&[0, 1, 1, 1, 2, 3, 5]) {
-                if !variant.knobs().is_empty() {
-                    let knob = variant.knobs()[random.below(variant.knobs().len())];
-                    knobs.retain(|(name, _): &(String, i64)| name != knob.name);
-                    knobs.push((knob.name.to_owned(), random.one_of(knob.values)));
+                let settable = settable(**variant);
+                if !settable.is_empty() {
+                    let (known, values) = settable[random.below(settable.len())];
+                    knobs.retain(|(name, _): &(String, i64)| name != known);
+                    knobs.push((known.to_owned(), random.one_of(values)));
                 }
             }
             let choice = Choice::Named { variant: variant.spec().id.to_owned(), knobs };
@@ -176,8 +171,7 @@ impl Rules for CudaRules {
             return Ok(Resolved::default());
         };
         let id = variant.spec().id;
-        let tunable = |name: &str| variant.knobs().iter().any(|knob| knob.name == name);
-        let knobs = configuration.knobs.iter().copied().filter(|(name, _)| tunable(name));
+        let knobs = configuration.knobs.iter().chain(&configuration.constants).copied();
         let launches = configuration.pipeline.launches();
         Ok(Resolved {
             variant: id,
@@ -192,9 +186,9 @@ impl Rules for CudaRules {
         for variant in REGISTRY.iter().filter(|variant| !variant.spec().rung) {
             universe.add_spec(variant.spec(), variant.is_deterministic());
             let id = variant.spec().id;
-            for knob in variant.knobs() {
-                for value in knob.values {
-                    universe.add(format!("{id} {}={value}", knob.name));
+            for (name, values) in settable(*variant) {
+                for value in values {
+                    universe.add(format!("{id} {name}={value}"));
                 }
             }
             for entry in entries(variant.source().text) {
@@ -203,6 +197,13 @@ impl Rules for CudaRules {
         }
         universe
     }
+}
+
+/// What a test may set of a variant: what users tune, and what follows from a call but may be something else that holds.
+fn settable(variant: &dyn Variant) -> Vec<(&'static str, &'static [i64])> {
+    let knobs = variant.knobs().iter().map(|knob| (knob.name, knob.values));
+    let constants = variant.constants().iter().map(|constant| (constant.name, constant.values));
+    knobs.chain(constants).collect()
 }
 
 /// The kernels of a source file.

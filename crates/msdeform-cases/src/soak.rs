@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use msdeform::Access;
 use serde::{Deserialize, Serialize};
 
 use crate::case::Case;
@@ -367,9 +368,10 @@ impl<'a> State<'a> {
         *report.problems.entry(kind).or_insert(0) += 1;
         report.launches += checked.launches;
         report.bytes += checked.bytes;
-        let written = tensors(case).into_iter().filter(|tensor| tensor.is_written());
-        for (tensor, (dtype, verdict)) in written.zip(&checked.verdicts) {
-            let worst = report.worst_of_allowed.entry(format!("{dtype} {tensor}")).or_insert(0.0);
+        let written = tensors(case).filter(|(_, access)| *access == Access::Write);
+        for ((role, _), (dtype, verdict)) in written.zip(&checked.verdicts) {
+            let tensor = format!("{dtype} {}", role.field());
+            let worst = report.worst_of_allowed.entry(tensor).or_insert(0.0);
             if verdict.of_allowed > *worst || verdict.of_allowed.is_nan() {
                 *worst = verdict.of_allowed;
             }

@@ -1,12 +1,12 @@
 //! The tensors of a case: as stored, with poison around and between what belongs to them.
 
 use half::{bf16, f16};
-use msdeform::{DType, Problem};
+use msdeform::{DType, Problem, Role};
 use msdeform_cuda::{OutputStrides, ValueStrides};
 
+use crate::Random;
 use crate::case::{Case, Wants};
 use crate::numbers::{Locations, Values};
-use crate::{Random, Tensor};
 
 /// Everything a call reads, exactly as the reference sees it and as it lies in memory.
 #[derive(Clone, Debug)]
@@ -55,14 +55,14 @@ impl Inputs {
         }
     }
 
-    /// The input of this name.
+    /// The tensor of this role, if it is read.
     #[must_use]
-    pub fn of(&self, tensor: Tensor) -> Option<&Input> {
-        match tensor {
-            Tensor::Value => Some(&self.value),
-            Tensor::Locations => Some(&self.locations),
-            Tensor::Weights => Some(&self.weights),
-            Tensor::Upstream => Some(&self.upstream),
+    pub const fn of(&self, role: Role) -> Option<&Input> {
+        match role {
+            Role::Value => Some(&self.value),
+            Role::Locations => Some(&self.locations),
+            Role::Weights => Some(&self.weights),
+            Role::GradOutput => Some(&self.upstream),
             _ => None,
         }
     }

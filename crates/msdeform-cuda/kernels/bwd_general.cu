@@ -13,10 +13,10 @@
 //   starts   a block scans the tiles of one slab
 //   scatter  the warps of `count` again: every sample to its place
 //   values   a warp owns a tile and 32 channels of it, one per lane; their sums lie in shared memory, and no
-//            other thread ever touches them. Cells that touch the tile start in it or in a tile before it, in x, in y or
-//            both: two runs of the sorted samples. It walks them in order, 32 at a time: each lane works
-//            out where one of them lies, a vote picks those that touch, and for these, in order, every lane adds
-//            its channel.
+//            other thread ever touches them. Cells that touch the tile start in it or in a tile before it, in
+//            x, in y or both: two runs of the sorted samples. It walks them in order, 32 at a time: each lane
+//            works out where one of them lies, a vote picks those that touch, and for these, in order, every
+//            lane adds its channel.
 // A tile's samples are in the order of queries and points, whatever the parts: no atomics, nothing depends
 // on the launch. The sums are compensated (Kahan), so that a million samples on one pixel lose no more than
 // one does.
@@ -59,8 +59,7 @@ MSDA_DEVICE int corners_inside(const Position& at, const LevelGeometry& level) {
 MSDA_DEVICE Position locate_sample(const BackwardParams& params, const LevelGeometry& level,
                                    long long sample) {
     return locate(load_element<SamplingStorage>(params.locations, 2 * sample),
-                  load_element<SamplingStorage>(params.locations, 2 * sample + 1), level.height,
-                  level.width);
+                  load_element<SamplingStorage>(params.locations, 2 * sample + 1), level.height, level.width);
 }
 
 MSDA_DEVICE float group_sum(float mine, int lanes) {
@@ -127,8 +126,7 @@ MSDA_DEVICE int first_query_of_part(const BackwardParams& params, int part, int 
 // together, level by level in the order of queries and points; the tile is negative where there is none or
 // it does not count.
 template <typename Visit>
-MSDA_DEVICE void walk_part(const BackwardParams& params, long long slab, int part, int parts,
-                           Visit visit) {
+MSDA_DEVICE void walk_part(const BackwardParams& params, long long slab, int part, int parts, Visit visit) {
     const int lane = static_cast<int>(threadIdx.x) % LANES;
     const long long batch = slab / params.heads, head = slab % params.heads;
     const int first = first_query_of_part(params, part, parts);
@@ -136,8 +134,7 @@ MSDA_DEVICE void walk_part(const BackwardParams& params, long long slab, int par
     int first_tile = 0;
     for (int l = params.levels - 1; l >= 0; --l) {
         const LevelGeometry level = level_geometry(params, l);
-        const int last = l + 1 < params.levels ? level_geometry(params, l + 1).first_sample
-                                               : params.samples;
+        const int last = l + 1 < params.levels ? level_geometry(params, l + 1).first_sample : params.samples;
         const int points = last - level.first_sample;
         const int tiles = level_tiles(level);
         if (points == 0 || tiles == 0) {
@@ -151,8 +148,8 @@ MSDA_DEVICE void walk_part(const BackwardParams& params, long long slab, int par
             int tile = -1;
             if (walked + lane < count) {
                 const long long row = (batch * params.queries + query) * params.heads + head;
-                const Position at = locate_sample(
-                    params, level, row * params.samples + level.first_sample + point);
+                const Position at =
+                    locate_sample(params, level, row * params.samples + level.first_sample + point);
                 const int x = at.left > 0 ? at.left / TILE_SIDE : 0;
                 const int y = at.top > 0 ? at.top / TILE_SIDE : 0;
                 if (at.counts) tile = first_tile + y * tiles_across(level.width) + x;
@@ -190,8 +187,7 @@ MSDA_DEVICE Tile find_tile(const BackwardParams& params, int number) {
         level = level_geometry(params, --l);
     }
     const int tiles_x = tiles_across(level.width);
-    return Tile{level, number, tiles_x, in_level % tiles_x * TILE_SIDE,
-                in_level / tiles_x * TILE_SIDE};
+    return Tile{level, number, tiles_x, in_level % tiles_x * TILE_SIDE, in_level / tiles_x * TILE_SIDE};
 }
 
 // What a sample adds to the pixels of a tile.
@@ -215,8 +211,8 @@ MSDA_DEVICE Contribution describe(const BackwardParams& params, const Tile& tile
     Contribution found = {};
     found.query = query;
     found.corner = TILE_SIDE * y + x;
-    found.inside = corners_inside(at, tile.level) & ((top & left) | (top & right) << 1 |
-                                                     (bottom & left) << 2 | (bottom & right) << 3);
+    found.inside = corners_inside(at, tile.level) &
+                   ((top & left) | (top & right) << 1 | (bottom & left) << 2 | (bottom & right) << 3);
     if (found.inside == 0) return found;
     const float weight = load_element<SamplingStorage>(params.weights, sample);
     const float upper = (1.0f - at.bottom_share) * weight;
@@ -268,8 +264,7 @@ MSDA_DEVICE void add_contribution(const Sums& sums, const Contribution& found, f
 
 // Adds `count` neighbouring entries of a slab's list to the sums of a tile.
 MSDA_DEVICE void add_entries(const BackwardParams& params, const Tile& tile, long long slab,
-                             const Entry* entries, long long count, long long channel,
-                             const Sums& sums) {
+                             const Entry* entries, long long count, long long channel, const Sums& sums) {
     const int lane = static_cast<int>(threadIdx.x) % LANES;
     const long long upstream_row = upstream_base(params, slab / params.heads, 0, slab % params.heads) +
                                    channel * params.grad_output_channel_stride;
@@ -322,8 +317,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const long long query = row / params.heads % params.queries;
         const long long batch = row / params.heads / params.queries;
         const long long upstream_row = upstream_base(params, batch, query, head);
-        const long long head_base =
-            batch * params.value_batch_stride + head * params.value_head_stride;
+        const long long head_base = batch * params.value_batch_stride + head * params.value_head_stride;
 
         int l = 0;
         for (int s = 0; s < params.samples; ++s) {
@@ -370,9 +364,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                         inside != 0 ? load_element<SamplingStorage>(params.weights, sample) : 0.0f;
                     store_element<SamplingStorage>(params.grad_locations, 2 * sample,
                                                    weight * static_cast<float>(level.width) * slope_x);
-                    store_element<SamplingStorage>(
-                        params.grad_locations, 2 * sample + 1,
-                        weight * static_cast<float>(level.height) * slope_y);
+                    store_element<SamplingStorage>(params.grad_locations, 2 * sample + 1,
+                                                   weight * static_cast<float>(level.height) * slope_y);
                 }
             }
         }
@@ -395,8 +388,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             // The next step's lanes see what these have counted.
             sync_warp();
         };
-        walk_part(params, item / sorted.parts, static_cast<int>(item % sorted.parts), sorted.parts,
-                  visit);
+        walk_part(params, item / sorted.parts, static_cast<int>(item % sorted.parts), sorted.parts, visit);
     }
 }
 
@@ -478,8 +470,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             }
             place = shuffle(place, lowest) + count_bits(peers & ((1u << lane) - 1));
             if (tile >= 0) {
-                store(entries + place,
-                      Entry{{static_cast<unsigned>(query), static_cast<unsigned>(sample)}});
+                store(entries + place, Entry{{static_cast<unsigned>(query), static_cast<unsigned>(sample)}});
             }
             sync_warp();
         };
@@ -492,8 +483,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const SortedSamples sorted = sorted_samples(params);
     const int lane = static_cast<int>(threadIdx.x) % LANES;
     const int warp = static_cast<int>(threadIdx.x) / LANES;
-    const Sums sums = {reinterpret_cast<float*>(shared_memory()) + 2 * LANES * TILE_PIXELS * warp +
-                       lane};
+    const Sums sums = {reinterpret_cast<float*>(shared_memory()) + 2 * LANES * TILE_PIXELS * warp + lane};
     const long long slices = (params.channels + LANES - 1) / LANES;
     const long long items = sorted.tiles * slices * sorted.slabs;
 
@@ -523,10 +513,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int pixel = 0; pixel < TILE_PIXELS && channel < params.channels; ++pixel) {
             const int x = tile.x + pixel % TILE_SIDE, y = tile.y + pixel / TILE_SIDE;
             if (x >= tile.level.width || y >= tile.level.height) continue;
-            const long long place =
-                tile.level.origin + static_cast<long long>(y) * tile.level.row_pitch + x;
-            store_element<ValueStorage>(params.grad_value,
-                                        base + place * params.grad_value_pixel_stride,
+            const long long place = tile.level.origin + static_cast<long long>(y) * tile.level.row_pitch + x;
+            store_element<ValueStorage>(params.grad_value, base + place * params.grad_value_pixel_stride,
                                         sums.sum(pixel));
         }
     }

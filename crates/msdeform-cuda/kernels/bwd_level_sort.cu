@@ -3,7 +3,7 @@
 //
 // Steps, of which only those are launched whose gradients are asked for:
 //   pack     the output's gradient, where its rows are not packed (grad_output_rows.cuh)
-//   sort     counts, scans and writes the lists of one level of one (image, head) in one block (level_sort.cuh)
+//   sort     counts, scans and writes the lists of a level of an (image, head) in one block (level_sort.cuh)
 //   samples  gradients of locations and weights (sample_gradients.cuh)
 //   sort_and_samples  both of them in one launch, side by side: neither needs the other
 //   gather   every tile: short lists several tiles at a time, others on the tensor cores (tile_gather.cuh)
@@ -12,9 +12,9 @@
 // different levels have room of their own, so blocks never wait for each other and one launch is enough.
 //
 // Why that is fast. With few samples launches count: two instead of the seven of bwd_tile_sort, and the sort,
-// which waits most of the time, shares the GPU with the gradients of locations and weights. The gather does not
-// wait for these: it starts list by list, as soon as a level is sorted. Pixels that no sample touches are written
-// as zeros by the tile that owns them, so nothing is zeroed beforehand.
+// which waits most of the time, shares the GPU with the gradients of locations and weights. The gather does
+// not wait for these: it starts list by list, as soon as a level is sorted. Pixels that no sample touches are
+// written as zeros by the tile that owns them, so nothing is zeroed beforehand.
 //
 // When it loses: many queries, since only levels x heads x images blocks sort, and a list is not cut.
 //
@@ -51,7 +51,8 @@ extern "C" __global__ void __launch_bounds__(GATHER_WARPS * 32, GATHER_BLOCKS)
     bwd_level_sort_gather(const __grid_constant__ BackwardParams params) {
     let_next_launch_start();
     gather_groups(params);
-    // Who waits for this launch waits for all of the one before. The last block, since one that waits keeps others out.
+    // Who waits for this launch waits for all of the one before. The last block, since one that waits keeps
+    // others out.
     if (blockIdx.x + 1 == gridDim.x && blockIdx.y + 1 == gridDim.y) wait_for_launch_before();
 }
 

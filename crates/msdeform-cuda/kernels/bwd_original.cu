@@ -36,8 +36,8 @@ struct SampleGradient {
 
 // One of the four pixels: its share and the derivatives of it.
 MSDA_DEVICE void visit_corner(const BackwardParams& params, SampleGradient& gradient, bool inside,
-                              int value_offset, int sum_offset, float upstream, float weight,
-                              float share, float share_dx, float share_dy) {
+                              int value_offset, int sum_offset, float upstream, float weight, float share,
+                              float share_dx, float share_dy) {
     if (!inside) return;
     if constexpr (WANTS_GRAD_VALUE) {
         reduce_add(value_sums(params) + sum_offset, weight * share * upstream);
@@ -81,8 +81,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     const int threads = static_cast<int>(blockDim.x);
 
     // Unsigned: the last step may pass 2^31.
-    for (unsigned block_row = blockIdx.x; block_row < static_cast<unsigned>(rows);
-         block_row += gridDim.x) {
+    for (unsigned block_row = blockIdx.x; block_row < static_cast<unsigned>(rows); block_row += gridDim.x) {
         const int row = static_cast<int>(block_row);
         const int head = row % params.heads;
         const int query = row / params.heads % params.queries;
@@ -97,22 +96,19 @@ extern "C" __global__ void __launch_bounds__(1024)
 
         for (int l = 0; l < params.levels; ++l) {
             const LevelGeometry& level = params.level[l];
-            const int last =
-                l + 1 < params.levels ? params.level[l + 1].first_sample : params.samples;
+            const int last = l + 1 < params.levels ? params.level[l + 1].first_sample : params.samples;
 
             for (int s = level.first_sample; s < last; ++s) {
                 const int sample = row * params.samples + s;
-                const Position at =
-                    locate(load_element<SamplingStorage>(params.locations, 2 * sample),
-                           load_element<SamplingStorage>(params.locations, 2 * sample + 1),
-                           level.height, level.width);
+                const Position at = locate(load_element<SamplingStorage>(params.locations, 2 * sample),
+                                           load_element<SamplingStorage>(params.locations, 2 * sample + 1),
+                                           level.height, level.width);
                 SampleGradient gradient = {};
                 float weight = 0.0f;
                 // The same in all threads of the block.
                 if (at.counts) {
                     weight = load_element<SamplingStorage>(params.weights, sample);
-                    const int pixel =
-                        static_cast<int>(level.origin) + at.top * level.row_pitch + at.left;
+                    const int pixel = static_cast<int>(level.origin) + at.top * level.row_pitch + at.left;
                     const bool left = at.left >= 0, right = at.left + 1 < level.width;
                     const bool top = at.top >= 0, bottom = at.top + 1 < level.height;
                     const float right_share = at.right_share, left_share = 1.0f - at.right_share;
@@ -128,15 +124,13 @@ extern "C" __global__ void __launch_bounds__(1024)
                         const int sum_below = sum + level.row_pitch * sum_pixel;
                         visit_corner(params, gradient, top && left, value, sum, upstream, weight,
                                      top_share * left_share, -top_share, -left_share);
-                        visit_corner(params, gradient, top && right, value + value_pixel,
-                                     sum + sum_pixel, upstream, weight, top_share * right_share,
-                                     top_share, -right_share);
-                        visit_corner(params, gradient, bottom && left, value_below, sum_below,
-                                     upstream, weight, bottom_share * left_share, -bottom_share,
-                                     left_share);
+                        visit_corner(params, gradient, top && right, value + value_pixel, sum + sum_pixel,
+                                     upstream, weight, top_share * right_share, top_share, -right_share);
+                        visit_corner(params, gradient, bottom && left, value_below, sum_below, upstream,
+                                     weight, bottom_share * left_share, -bottom_share, left_share);
                         visit_corner(params, gradient, bottom && right, value_below + value_pixel,
-                                     sum_below + sum_pixel, upstream, weight,
-                                     bottom_share * right_share, bottom_share, right_share);
+                                     sum_below + sum_pixel, upstream, weight, bottom_share * right_share,
+                                     bottom_share, right_share);
                     }
                     if constexpr (WANTS_GRAD_LOCATIONS || WANTS_GRAD_WEIGHTS) {
                         gradient = block_sum(gradient);
@@ -144,8 +138,7 @@ extern "C" __global__ void __launch_bounds__(1024)
                 }
                 if (threadIdx.x != 0) continue;
                 if constexpr (WANTS_GRAD_WEIGHTS) {
-                    store_element<SamplingStorage>(params.grad_weights, sample,
-                                                   gradient.interpolated);
+                    store_element<SamplingStorage>(params.grad_weights, sample, gradient.interpolated);
                 }
                 if constexpr (WANTS_GRAD_LOCATIONS) {
                     store_element<SamplingStorage>(
@@ -163,8 +156,7 @@ extern "C" __global__ void __launch_bounds__(1024)
 // Half precision: rounds the sums, once.
 extern "C" __global__ void __launch_bounds__(256)
     bwd_original_convert(const __grid_constant__ BackwardParams params) {
-    const unsigned elements =
-        static_cast<unsigned>(params.batch * params.grad_value_batch_stride);
+    const unsigned elements = static_cast<unsigned>(params.batch * params.grad_value_batch_stride);
     for (unsigned index = blockIdx.x * blockDim.x + threadIdx.x; index < elements;
          index += gridDim.x * blockDim.x) {
         store_element<ValueStorage>(params.grad_value, index, value_sums(params)[index]);

@@ -18,8 +18,8 @@
 // A counting sort moves 8 bytes per entry once (16 in f32), where atomics move 4 x 32 floats per sample. Sums
 // are formed next to each other in registers and every pixel is written once, so there is nothing to zero.
 //
-// When it loses: few queries, where seven launches cost more than the work (bwd_level_sort). Locations without
-// any neighbourhood scatter their entries one by one.
+// When it loses: few queries, where seven launches cost more than the work (bwd_level_sort). Locations
+// without any neighbourhood scatter their entries one by one.
 //
 // Requires: what tile_lists.cuh and sample_gradients.cuh do; a counter per tile in shared memory.
 #include "sample_gradients.cuh"
@@ -45,12 +45,10 @@ struct TileNeeds {
     unsigned slots;
 };
 MSDA_DEVICE TileNeeds operator+(const TileNeeds& a, const TileNeeds& b) {
-    return {a.entries + b.entries, a.pieces + b.pieces, a.long_tiles + b.long_tiles,
-            a.slots + b.slots};
+    return {a.entries + b.entries, a.pieces + b.pieces, a.long_tiles + b.long_tiles, a.slots + b.slots};
 }
 MSDA_DEVICE TileNeeds operator-(const TileNeeds& a, const TileNeeds& b) {
-    return {a.entries - b.entries, a.pieces - b.pieces, a.long_tiles - b.long_tiles,
-            a.slots - b.slots};
+    return {a.entries - b.entries, a.pieces - b.pieces, a.long_tiles - b.long_tiles, a.slots - b.slots};
 }
 MSDA_DEVICE TileNeeds needs_of_tile(unsigned entries) {
     const unsigned pieces = (entries + PIECE_ENTRIES - 1) / PIECE_ENTRIES;
@@ -59,12 +57,12 @@ MSDA_DEVICE TileNeeds needs_of_tile(unsigned entries) {
     return {entries, is_long ? pieces : 1, is_long, is_long ? pieces : 0};
 }
 MSDA_DEVICE TileNeeds needs_if(bool wanted, const TileNeeds& needs) {
-    return {value_if(wanted, needs.entries), value_if(wanted, needs.pieces), value_if(wanted, needs.long_tiles),
-            value_if(wanted, needs.slots)};
+    return {value_if(wanted, needs.entries), value_if(wanted, needs.pieces),
+            value_if(wanted, needs.long_tiles), value_if(wanted, needs.slots)};
 }
 MSDA_DEVICE TileNeeds from_lane(const TileNeeds& needs, int lane) {
-    return {shuffle(needs.entries, lane), shuffle(needs.pieces, lane),
-            shuffle(needs.long_tiles, lane), shuffle(needs.slots, lane)};
+    return {shuffle(needs.entries, lane), shuffle(needs.pieces, lane), shuffle(needs.long_tiles, lane),
+            shuffle(needs.slots, lane)};
 }
 // Over this lane and those before it.
 MSDA_DEVICE TileNeeds warp_scan(TileNeeds needs) {
@@ -72,8 +70,7 @@ MSDA_DEVICE TileNeeds warp_scan(TileNeeds needs) {
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
         const TileNeeds other = {shuffle_up(needs.entries, distance), shuffle_up(needs.pieces, distance),
-                                 shuffle_up(needs.long_tiles, distance),
-                                 shuffle_up(needs.slots, distance)};
+                                 shuffle_up(needs.long_tiles, distance), shuffle_up(needs.slots, distance)};
         if (lane >= distance) needs = needs + other;
     }
     return needs;
@@ -169,7 +166,8 @@ extern "C" __global__ void bwd_tile_sort_plan(const __grid_constant__ BackwardPa
             const TileNeeds of_lanes = warp_scan(own);
             if (lane == 31) warp_needs[warp] = of_lanes;
             __syncthreads();
-            const TileNeeds of_warps = warp_scan(needs_if(lane < warps, warp_needs[at_most(lane, warps - 1)]));
+            const TileNeeds of_warps =
+                warp_scan(needs_if(lane < warps, warp_needs[at_most(lane, warps - 1)]));
             const TileNeeds warps_before = from_lane(of_warps, warp > 0 ? warp - 1 : 0);
             TileNeeds at = before + of_lanes - own + needs_if(warp > 0, warps_before);
 #pragma unroll
@@ -186,8 +184,7 @@ extern "C" __global__ void bwd_tile_sort_plan(const __grid_constant__ BackwardPa
                 for (unsigned p = 0; p < needs[i].pieces; ++p) {
                     const unsigned left = needs[i].entries - p * PIECE_ENTRIES;
                     lists.pieces[slab * lists.max_pieces + at.pieces + p] = {
-                        tile, at.entries + p * PIECE_ENTRIES,
-                        left < PIECE_ENTRIES ? left : PIECE_ENTRIES,
+                        tile, at.entries + p * PIECE_ENTRIES, left < PIECE_ENTRIES ? left : PIECE_ENTRIES,
                         needs[i].slots > 0 ? at.slots + p : NO_SLOT};
                 }
                 at = at + needs[i];
@@ -248,8 +245,7 @@ extern "C" __global__ void __launch_bounds__(COMBINE_WARPS * 32)
             TileSums sums = {};
 #pragma unroll 2
             for (unsigned p = warp; p < pieces; p += COMBINE_WARPS) {
-                const float* slot =
-                    lists.sums + ((first_slot + p) * SLICES + slice) * SLICE_SUMS + lane;
+                const float* slot = lists.sums + ((first_slot + p) * SLICES + slice) * SLICE_SUMS + lane;
 #pragma unroll
                 for (int k = 0; k < LANE_SUMS; ++k) sums[k / 4][k % 4] += slot[k * 32];
             }

@@ -95,15 +95,14 @@ MSDA_DEVICE Sample place_sample(const LevelGeometry& level, float x, float y, fl
     return sample;
 }
 
-// A lane's chunk of a pixel, from its chunk of the head's first pixel: one multiply-add. The pixel to the right
-// is a displacement away.
+// A lane's chunk of a pixel, from its chunk of the head's first pixel: one multiply-add. The pixel to the
+// right is a displacement away.
 MSDA_DEVICE const unsigned char* chunk_at(const unsigned char* pixels, unsigned offset) {
     return opaque_address(pixels + static_cast<unsigned long long>(offset) * 16u);
 }
 
 // The definition, one corner at a time, for a (query, head) whose output is not finite.
-MSDA_DEVICE void recompute_exactly(const ForwardParams& params, const unsigned char* pixels,
-                                   long long row,
+MSDA_DEVICE void recompute_exactly(const ForwardParams& params, const unsigned char* pixels, long long row,
                                    float (&sums)[CHUNK_ELEMENTS]) {
 #pragma unroll
     for (int w = 0; w < CHUNK_ELEMENTS; ++w) sums[w] = 0.0f;

@@ -38,9 +38,9 @@ MSDA_DEVICE Sample describe(const ForwardParams& params, long long row, int s, i
     while (l + 1 < params.levels && s >= level_geometry(params, l + 1).first_sample) ++l;
     const LevelGeometry level = level_geometry(params, l);
     const long long index = row * params.samples + s;
-    const Position at = locate(load_element<SamplingStorage>(params.locations, 2 * index),
-                               load_element<SamplingStorage>(params.locations, 2 * index + 1),
-                               level.height, level.width);
+    const Position at =
+        locate(load_element<SamplingStorage>(params.locations, 2 * index),
+               load_element<SamplingStorage>(params.locations, 2 * index + 1), level.height, level.width);
     const float weight = load_element<SamplingStorage>(params.weights, index);
     const float top = (1.0f - at.bottom_share) * weight;
     const float bottom = at.bottom_share * weight;
@@ -52,16 +52,14 @@ MSDA_DEVICE Sample describe(const ForwardParams& params, long long row, int s, i
 
     Sample sample;
     sample.row_stride = level.row_pitch * params.value_pixel_stride;
-    sample.corner = (level.origin + at.left) * params.value_pixel_stride +
-                    at.top * sample.row_stride;
+    sample.corner = (level.origin + at.left) * params.value_pixel_stride + at.top * sample.row_stride;
     sample.top_left = top * (1.0f - at.right_share);
     sample.top_right = top * at.right_share;
     sample.bottom_left = bottom * (1.0f - at.right_share);
     sample.bottom_right = bottom * at.right_share;
     sample.inside = !at.counts ? 0
                                : (top_inside & left_inside) | (top_inside & right_inside) << 1 |
-                                     (bottom_inside & left_inside) << 2 |
-                                     (bottom_inside & right_inside) << 3;
+                                     (bottom_inside & left_inside) << 2 | (bottom_inside & right_inside) << 3;
     return sample;
 }
 
@@ -107,11 +105,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8)
         const long long row = owns_row ? first_row + group : rows - 1;
         const long long head = row % params.heads;
         const long long batch = row / params.heads / params.queries;
-        const long long head_base =
-            batch * params.value_batch_stride + head * params.value_head_stride;
+        const long long head_base = batch * params.value_batch_stride + head * params.value_head_stride;
 
-        for (int first_channel = 0; first_channel < params.channels;
-             first_channel += lanes * VECTOR) {
+        for (int first_channel = 0; first_channel < params.channels; first_channel += lanes * VECTOR) {
             const int channel = first_channel + lane * VECTOR;
             const bool owns_channels = channel < params.channels;
             float sums[VECTOR] = {};
@@ -140,8 +136,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8)
             if (owns_row && owns_channels) {
                 ValuePacket packet;
                 pack<ValueStorage>(sums, packet);
-                store(element_address<ValueStorage>(params.output, row * params.channels + channel),
-                      packet);
+                store(element_address<ValueStorage>(params.output, row * params.channels + channel), packet);
             }
         }
     }

@@ -77,10 +77,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
          row += static_cast<long long>(gridDim.x) * WARPS) {
         const int head = static_cast<int>(row % HEADS);
         const int batch = static_cast<int>(row / HEADS / params.queries);
-        const unsigned char* pixels = opaque_address(
-            element_address<ValueStorage>(params.value, batch * params.value_batch_stride +
-                                                            head * params.value_head_stride) +
-            chunk * 16);
+        const unsigned char* pixels =
+            opaque_address(element_address<ValueStorage>(params.value, batch * params.value_batch_stride +
+                                                                           head * params.value_head_stride) +
+                           chunk * 16);
 
         float sums[CHUNK_ELEMENTS];
 #pragma unroll

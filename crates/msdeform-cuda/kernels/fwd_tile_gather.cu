@@ -68,8 +68,8 @@ constexpr int STAGE_QUADS = at_most(QUADS, 32 / GROUPS);
 constexpr int RUNS = 32 / (GROUPS * next_power_of_two(STAGE_QUADS));
 constexpr int ITEM_QUERIES = RUNS * WARP_QUERIES;  // neighbours in a row of the tile
 constexpr int STRIP_WIDTH = STRIP_ITEMS * ITEM_QUERIES;
-constexpr int WEIGHT_PACKETS = PACKED ? 2 : 4;                 // 16 bytes each, per group and quad
-constexpr int QUAD_PACKETS = GROUPS * (1 + WEIGHT_PACKETS);    // offsets first, then weights
+constexpr int WEIGHT_PACKETS = PACKED ? 2 : 4;               // 16 bytes each, per group and quad
+constexpr int QUAD_PACKETS = GROUPS * (1 + WEIGHT_PACKETS);  // offsets first, then weights
 constexpr int RUN_PACKETS = STAGE_QUADS * QUAD_PACKETS;
 constexpr int WARP_PACKETS = RUNS * RUN_PACKETS;
 static_assert(RUNS == 1 || QUADS == STAGE_QUADS, "several runs only where one stage is all");
@@ -209,8 +209,7 @@ MSDA_DEVICE Quad load_quad(const ForwardParams& params, long long row, int first
             unpack<S, 8>(locations, xy);
         } else {
             Packet16 half[2];
-            const unsigned char* address =
-                element_address<S>(params.locations, 2 * sample);
+            const unsigned char* address = element_address<S>(params.locations, 2 * sample);
             load_streaming(half[0], address);
             load_streaming(half[1], address + 16);
 #pragma unroll
@@ -231,22 +230,19 @@ MSDA_DEVICE Quad load_quad(const ForwardParams& params, long long row, int first
             const long long index = exists ? sample + i : sample;
             quad.x[i] = exists ? load_element<S>(params.locations, 2 * index) : -4.0f;
             quad.y[i] = load_element<S>(params.locations, 2 * index + 1);
-            quad.attention[i] =
-                exists ? load_element<S>(params.weights, index) : 0.0f;
+            quad.attention[i] = exists ? load_element<S>(params.weights, index) : 0.0f;
         }
     }
     return quad;
 }
 
-MSDA_DEVICE void write_quad(const ForwardParams& params, const Quad& quad, int first,
-                            Packet16* packets) {
+MSDA_DEVICE void write_quad(const ForwardParams& params, const Quad& quad, int first, Packet16* packets) {
     Packet16 offsets, weights[WEIGHT_PACKETS];
     int level = level_of_sample(first);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         if constexpr (!levels_start_at_multiples_of(4)) level = level_of_sample(first + i);
-        const Sample sample =
-            place_sample(params.level[level], quad.x[i], quad.y[i], quad.attention[i]);
+        const Sample sample = place_sample(params.level[level], quad.x[i], quad.y[i], quad.attention[i]);
         offsets.word[i] = sample.offset;
         if constexpr (!PACKED) {
 #pragma unroll
@@ -259,10 +255,8 @@ MSDA_DEVICE void write_quad(const ForwardParams& params, const Quad& quad, int f
             weights[1].word[i] = floats_to_half2(sample.weight[0][1], sample.weight[1][1]);
         } else {
             // One packet per two samples, (left, right) of the top and of the bottom row.
-            weights[i / 2].word[i % 2 * 2] =
-                floats_to_half2(sample.weight[0][0], sample.weight[0][1]);
-            weights[i / 2].word[i % 2 * 2 + 1] =
-                floats_to_half2(sample.weight[1][0], sample.weight[1][1]);
+            weights[i / 2].word[i % 2 * 2] = floats_to_half2(sample.weight[0][0], sample.weight[0][1]);
+            weights[i / 2].word[i % 2 * 2 + 1] = floats_to_half2(sample.weight[1][0], sample.weight[1][1]);
         }
     }
     packets[0] = offsets;
@@ -279,9 +273,8 @@ MSDA_DEVICE unsigned offset_to_row_below(const ForwardParams& params, int sample
 }
 
 // Adds two samples, of which this lane reads one column each: (top, bottom) weights in a word.
-MSDA_DEVICE void gather_columns(const unsigned char* pixels, const unsigned* offsets,
-                                const unsigned* weights, const unsigned (&below)[2],
-                                float (&sums)[CHUNK_ELEMENTS]) {
+MSDA_DEVICE void gather_columns(const unsigned char* pixels, const unsigned* offsets, const unsigned* weights,
+                                const unsigned (&below)[2], float (&sums)[CHUNK_ELEMENTS]) {
     Packet16 upper[2], lower[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -347,9 +340,8 @@ MSDA_DEVICE void gather_quad(const ForwardParams& params, const unsigned char* p
     below[0] = offset_to_row_below(params, 4 * (stage + quad));
 #pragma unroll
     for (int i = 1; i < 4; ++i) {
-        below[i] = levels_start_at_multiples_of(4)
-                       ? below[0]
-                       : offset_to_row_below(params, 4 * (stage + quad) + i);
+        below[i] =
+            levels_start_at_multiples_of(4) ? below[0] : offset_to_row_below(params, 4 * (stage + quad) + i);
     }
     if constexpr (X_PAIR) {
         const Packet16 offsets = packets[0];
@@ -378,8 +370,8 @@ MSDA_DEVICE void gather_quad(const ForwardParams& params, const unsigned char* p
 }
 
 // Stores this lane's channels of an output row.
-MSDA_DEVICE void finish(const ForwardParams& params, const unsigned char* pixels, long long row,
-                        int chunk, float (&sums)[CHUNK_ELEMENTS]) {
+MSDA_DEVICE void finish(const ForwardParams& params, const unsigned char* pixels, long long row, int chunk,
+                        float (&sums)[CHUNK_ELEMENTS]) {
     float zero = 0.0f;  // NaN if any sum is not finite
 #pragma unroll
     for (int w = 0; w < CHUNK_ELEMENTS; ++w) zero = fmaf(sums[w], 0.0f, zero);
@@ -408,19 +400,19 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS)
     const int own_quad = lane % STAGE_QUADS;
     const int own_group = lane / STAGE_QUADS % GROUPS;
     const int own_run = lane / (STAGE_QUADS * GROUPS);
-    Packet16* own_packets = warp_packets + own_run * RUN_PACKETS + own_quad * QUAD_PACKETS +
-                            column(own_group, own_quad);
+    Packet16* own_packets =
+        warp_packets + own_run * RUN_PACKETS + own_quad * QUAD_PACKETS + column(own_group, own_quad);
 
     constexpr int HEAD_GROUPS = HEADS / WARP_HEADS;
     const Share share = share_of_block(params);
     if (share.slab >= params.batch * HEAD_GROUPS) return;  // the grid's last plane is not full
     const int batch = share.slab / HEAD_GROUPS;
     const int first_head = share.slab % HEAD_GROUPS * WARP_HEADS;
-    const long long head_start = batch * params.value_batch_stride +
-                                 (first_head + group_head) * params.value_head_stride;
+    const long long head_start =
+        batch * params.value_batch_stride + (first_head + group_head) * params.value_head_stride;
     // Side 1 of an x pair reads the next pixel; its row follows at once.
-    const unsigned char* pixels = opaque_address(
-        element_address<ValueStorage>(params.value, head_start) + (side * CHUNKS + chunk) * 16);
+    const unsigned char* pixels = opaque_address(element_address<ValueStorage>(params.value, head_start) +
+                                                 (side * CHUNKS + chunk) * 16);
 
 #pragma unroll 1
     for (unsigned number = share.first_item + warp; number < share.end; number += blockDim.x / 32) {
@@ -429,8 +421,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS)
 
         const long long first_row =
             (static_cast<long long>(batch) * params.queries + item.query) * HEADS + first_head;
-        const int own_query =
-            at_most(own_run * WARP_QUERIES + own_group / WARP_HEADS, item.queries - 1);
+        const int own_query = at_most(own_run * WARP_QUERIES + own_group / WARP_HEADS, item.queries - 1);
         const long long own_row = first_row + own_query * HEADS + own_group % WARP_HEADS;
 
         float sums[CHUNK_ELEMENTS];
@@ -439,8 +430,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS)
             const int quads = at_most(STAGE_QUADS, QUADS - stage);
             if (own_run < RUNS && own_quad < quads) {
                 const int first = 4 * (stage + own_quad);
-                write_quad(params, load_quad<SamplingStorage>(params, own_row, first), first,
-                           own_packets);
+                write_quad(params, load_quad<SamplingStorage>(params, own_row, first), first, own_packets);
             }
             sync_warp();
 #pragma unroll 1

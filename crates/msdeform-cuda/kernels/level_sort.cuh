@@ -1,22 +1,26 @@
 // Sorts the samples of a level of one (image, head) by tile, in one block.
 //
-// Counters of the tiles lie in shared memory: samples are added to them, a scan turns them into where each list starts, and
-// every sample's entries are written there. Where lists must be ORDERED every warp has counters of its own.
+// Counters of the tiles lie in shared memory: samples are added to them, a scan turns them into where each
+// list starts, and every sample's entries are written there. Where lists must be ORDERED every warp has
+// counters of its own.
 //
-// With few samples a thread holds its own in registers meanwhile (HELD): they are read once, and the places that they took in
-// the lists when they were counted are those of their entries. With more, a warp walks its run of queries twice.
+// With few samples a thread holds its own in registers meanwhile (HELD): they are read once, and the places
+// that they took in the lists when they were counted are those of their entries. With more, a warp walks its
+// run of queries twice.
 //
-// How lists are handed over. Who reads them may be running: it waits for a word for each tile, which says where its list is
-// (ListWord). The words are cleared before the next launch may start, and set when all entries are written.
+// How lists are handed over. Who reads them may be running: it waits for a word for each tile, which says
+// where its list is (ListWord). The words are cleared before the next launch may start, and set when all
+// entries are written.
 #pragma once
 
 #include "tile_lists.cuh"
 
 namespace msda {
 
-constexpr int SORT_THREADS = 512;                 // of a block; the order of lists depends on it
-constexpr int HELD = MSDA_KNOB_HELD;              // samples of a thread; 0: any number, not held
-constexpr int SORT_AHEAD = MSDA_KNOB_SORT_AHEAD;  // samples of a lane that are on their way together; where not held
+constexpr int SORT_THREADS = 512;     // of a block; the order of lists depends on it
+constexpr int HELD = MSDA_KNOB_HELD;  // samples of a thread; 0: any number, not held
+constexpr int SORT_AHEAD =
+    MSDA_KNOB_SORT_AHEAD;  // samples of a lane that are on their way together; where not held
 
 static_assert(HELD * SORT_THREADS < 1 << 16, "places are kept in 16 bits");
 
@@ -75,8 +79,9 @@ struct LevelCounters {
         return before;
     }
 
-    // Where a tile's list starts, for tiles + 1 of them, once all entries are written: places that were taken before the
-    // scan left the counters there, those taken since moved every cursor to the end, where the next list starts.
+    // Where a tile's list starts, for tiles + 1 of them, once all entries are written: places that were taken
+    // before the scan left the counters there, those taken since moved every cursor to the end, where the
+    // next list starts.
     MSDA_DEVICE unsigned list_start(int tile, unsigned first_entry, unsigned last_end) const {
         if (HELD > 0) return tile < tiles ? first[tile] : last_end;
         return tile > 0 ? first[(copies - 1) * tiles + tile - 1] : first_entry;
@@ -105,7 +110,8 @@ struct HeldSamples {
         const int level_end = level + 1 < LEVELS ? params.level[level + 1].first_sample : SAMPLES;
         samples = params.queries * (level_end - first_point);
         points = common_points() > 0 ? common_points() : level_end - first_point;
-        const long long first_row = static_cast<long long>(slab / HEADS) * params.queries * HEADS + slab % HEADS;
+        const long long first_row =
+            static_cast<long long>(slab / HEADS) * params.queries * HEADS + slab % HEADS;
 #pragma unroll
         for (int k = 0; k < HELD; ++k) {
             location[k] = {};
@@ -164,7 +170,9 @@ MSDA_DEVICE void sort_level(const BackwardParams& params) {
         return lists.list_words + static_cast<long long>(slab) * lists.tiles + tiles.first_tile;
     };
     for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {
-        for (int tile = threadIdx.x; tile < counters.tiles; tile += blockDim.x) store_flag(words(slab) + tile, 0);
+        for (int tile = threadIdx.x; tile < counters.tiles; tile += blockDim.x) {
+            store_flag(words(slab) + tile, 0);
+        }
     }
     // Four entries for every sample of the levels before.
     const unsigned first_entry = 4u * params.queries * geometry.first_sample;

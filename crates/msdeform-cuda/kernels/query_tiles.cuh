@@ -5,8 +5,8 @@
 // wrong guess costs cache hits, never a result.
 #pragma once
 
-#include "params.cuh"
 #include "intrinsics.cuh"
+#include "params.cuh"
 
 namespace msda {
 

@@ -40,9 +40,10 @@ constexpr int GROUPS = 32 / ROW_LANES;
 constexpr int WARP_HEADS = LAYOUT == INTERLEAVED && PACKED && HEADS % 2 == 0 ? 2 : 1;
 constexpr int WARP_QUERIES = GROUPS / WARP_HEADS;
 
-// Quads of samples, one per lane and stage. With many samples a (query, head) takes several stages; with
-// few, one stage serves several runs of WARP_QUERIES queries, gathered one after another. Where there are too few
-// rows to fill the GPU they are SPREAD: 1, a warp takes one run; 2, half as long stages, and each is another warp's.
+// Quads of samples, one per lane and stage. With many samples a (query, head) takes several stages; with few,
+// one stage serves several runs of WARP_QUERIES queries, gathered one after another. Where there are too few
+// rows to fill the GPU they are SPREAD: 1, a warp takes one run; 2, half as long stages, and each is another
+// warp's.
 constexpr int SPREAD = MSDA_KNOB_SPREAD;
 constexpr int QUADS = (SAMPLES + 3) / 4;
 constexpr int FULL_STAGE_QUADS = at_most(QUADS, ROW_LANES);
@@ -59,9 +60,7 @@ static_assert(TILE_WIDTH % ITEM_QUERIES == 0, "a warp takes part of one tile row
 
 // Where a group's packets stand among the GROUPS of a quad: lanes that write or read together own
 // neighbouring quads, the twist keeps them in different banks.
-MSDA_DEVICE int column(int group, int quad) {
-    return (group ^ (GROUPS >= 8 ? quad * 2 : quad / 2)) % GROUPS;
-}
+MSDA_DEVICE int column(int group, int quad) { return (group ^ (GROUPS >= 8 ? quad * 2 : quad / 2)) % GROUPS; }
 
 // ---- samples -----------------------------------------------------------------------------------
 
@@ -198,7 +197,8 @@ MSDA_DEVICE void add_dots_single(const Packet16& left, const Packet16& right, co
 
 // The four corners of two samples, `right` and `below` being the bytes to the cell's other pixels.
 MSDA_DEVICE void dot_corners(const unsigned char* const (&top)[2], const int (&right)[2],
-                             const long long (&below)[2], int lane_chunk, const GradRow& grad, float (&dots)[2][4]) {
+                             const long long (&below)[2], int lane_chunk, const GradRow& grad,
+                             float (&dots)[2][4]) {
 #pragma unroll
     for (int k = 0; k < 8; ++k) dots[k / 4][k % 4] = 0.0f;
 #pragma unroll
@@ -323,8 +323,8 @@ MSDA_DEVICE void finish_quad(const BackwardParams& params, long long row, int fi
         float dot[2][2];
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
-            const bool counts = (c % 2 ? x.far_counts : x.near_counts) &&
-                                (c / 2 ? y.far_counts : y.near_counts);
+            const bool counts =
+                (c % 2 ? x.far_counts : x.near_counts) && (c / 2 ? y.far_counts : y.near_counts);
             dot[c / 2][c % 2] = counts ? bits_to_float(packet.word[c]) : 0.0f;
         }
         const float upper = x.near * dot[0][0] + x.far * dot[0][1];
@@ -355,25 +355,25 @@ MSDA_DEVICE void walk_queries(const BackwardParams& params) {
     const int own_quad = lane % STAGE_QUADS;
     const int own_group = lane / STAGE_QUADS % GROUPS;
     const int own_run = lane / (STAGE_QUADS * GROUPS);
-    Packet16* own_packets = warp_packets + (own_run * STAGE_QUADS + own_quad) * QUAD_PACKETS +
-                            column(own_group, own_quad);
+    Packet16* own_packets =
+        warp_packets + (own_run * STAGE_QUADS + own_quad) * QUAD_PACKETS + column(own_group, own_quad);
 
     const bool queries_are_pixels = (params.grid_aux & 1) != 0;
-    const QueryTile tile = query_tile<TILE_WIDTH, TILE_HEIGHT>(params, queries_are_pixels,
-                                                               static_cast<int>(blockIdx.x));
+    const QueryTile tile =
+        query_tile<TILE_WIDTH, TILE_HEIGHT>(params, queries_are_pixels, static_cast<int>(blockIdx.x));
     constexpr int HEAD_GROUPS = HEADS / WARP_HEADS;
     for (int slab = blockIdx.y; slab < params.batch * HEAD_GROUPS; slab += gridDim.y) {
         const int batch = slab / HEAD_GROUPS;
         const int first_head = slab % HEAD_GROUPS * WARP_HEADS;
         const int head = first_head + group_head;
-        const unsigned char* pixels = kept(
-            element_address<ValueStorage>(params.value, batch * params.value_batch_stride +
-                                                            head * params.value_head_stride) +
-            lane_chunk * 16);
+        const unsigned char* pixels =
+            kept(element_address<ValueStorage>(
+                     params.value, batch * params.value_batch_stride + head * params.value_head_stride) +
+                 lane_chunk * 16);
         const GradOutput upstream = grad_output(params);
         const unsigned char* grad_rows =
-            element_address<ValueStorage>(upstream.first, batch * upstream.batch_stride +
-                                                              head * upstream.head_stride) +
+            element_address<ValueStorage>(upstream.first,
+                                          batch * upstream.batch_stride + head * upstream.head_stride) +
             lane_chunk * 16;
 
 #pragma unroll 1
@@ -389,8 +389,8 @@ MSDA_DEVICE void walk_queries(const BackwardParams& params) {
             const long long first_row =
                 (static_cast<long long>(batch) * params.queries + query) * HEADS + first_head;
             const int own_query = own_run * WARP_QUERIES + own_group / WARP_HEADS;
-            const long long own_row = first_row + at_most(own_query, queries - 1) * HEADS +
-                                      own_group % WARP_HEADS;
+            const long long own_row =
+                first_row + at_most(own_query, queries - 1) * HEADS + own_group % WARP_HEADS;
 #pragma unroll 1
             for (int stage = first_quad; stage < at_most(first_quad + ITEM_QUADS, QUADS);
                  stage += STAGE_QUADS) {
@@ -404,15 +404,12 @@ MSDA_DEVICE void walk_queries(const BackwardParams& params) {
                 sync_warp();
 #pragma unroll 1
                 for (int run = 0; run < RUNS; ++run) {
-                    const int gathered =
-                        query + at_most(run * WARP_QUERIES + group_query, queries - 1);
+                    const int gathered = query + at_most(run * WARP_QUERIES + group_query, queries - 1);
                     const GradRow grad = load_grad_row(
-                        grad_rows + gathered * upstream.query_stride * ValueStorage::BYTES,
-                        lane_chunk);
+                        grad_rows + gathered * upstream.query_stride * ValueStorage::BYTES, lane_chunk);
 #pragma unroll 1
                     for (int pair = 0; pair < 2 * quads; ++pair) {
-                        Packet16* packets = warp_packets +
-                                            (run * STAGE_QUADS + pair / 2) * QUAD_PACKETS +
+                        Packet16* packets = warp_packets + (run * STAGE_QUADS + pair / 2) * QUAD_PACKETS +
                                             column(group, pair / 2);
                         const Packet<8> offsets = reinterpret_cast<const Packet<8>*>(packets)[pair % 2];
                         const unsigned char* top[2];

@@ -1,12 +1,12 @@
 // Sums of short lists, entry by entry.
 //
-// A stage of tile_products.cuh and the waiting for memory cost the same for one entry as for 32. Here a warp owns several
-// neighbouring tiles of one level, waits once for 32 of their entries and once for their rows, and adds entry by entry: a lane
-// owns a chunk of some pixels' channels, in registers, and stores it as it is. Lane i has prepared entry i: its tents, as in
-// tile_products.cuh, and its row by an asynchronous copy.
+// A stage of tile_products.cuh and the waiting for memory cost the same for one entry as for 32. Here a warp
+// owns several neighbouring tiles of one level, waits once for 32 of their entries and once for their rows,
+// and adds entry by entry: a lane owns a chunk of some pixels' channels, in registers, and stores it as it
+// is. Lane i has prepared entry i: its tents, as in tile_products.cuh, and its row by an asynchronous copy.
 //
-// Tents are zero where a pixel is no corner, and zero times a row that is not finite is NaN: then the group is summed again,
-// corner by corner.
+// Tents are zero where a pixel is no corner, and zero times a row that is not finite is NaN: then the group
+// is summed again, corner by corner.
 #pragma once
 
 #include "tile_products.cuh"
@@ -55,8 +55,8 @@ MSDA_DEVICE void add_entry(const FewMemory& memory, int slot, LaneSums& sums) {
     const int pixel = lane / ROW_CHUNKS;  // of pass 0
     const float column = bits_to_float(memory.columns[slot].word[pixel % TILE_SIDE]);
     float elements[CHUNK_ELEMENTS];
-    unpack<ValueStorage, CHUNK_ELEMENTS>(reinterpret_cast<const Packet16*>(memory.rows[slot])[lane % ROW_CHUNKS],
-                                         elements);
+    unpack<ValueStorage, CHUNK_ELEMENTS>(
+        reinterpret_cast<const Packet16*>(memory.rows[slot])[lane % ROW_CHUNKS], elements);
 #pragma unroll
     for (int k = 0; k < PASSES; ++k) {
         const float weight =
@@ -72,7 +72,8 @@ MSDA_DEVICE void add_entry_exactly(const Entry& entry, const GradRows& grad, Lan
     const int pixel = lane / ROW_CHUNKS;
     Packet16 row = {};
     if (CHANNELS % SLICE_CHANNELS == 0 || lane % ROW_CHUNKS < grad.chunks) {
-        load_readonly(row, grad.lane_chunk + static_cast<unsigned long long>(entry.query * grad.query_chunks) * 16);
+        load_readonly(
+            row, grad.lane_chunk + static_cast<unsigned long long>(entry.query * grad.query_chunks) * 16);
     }
     float elements[CHUNK_ELEMENTS];
     unpack<ValueStorage, CHUNK_ELEMENTS>(row, elements);
@@ -121,7 +122,8 @@ struct GatherLane {
     int width;  // of the level
 };
 MSDA_DEVICE GatherLane gather_lane(const BackwardParams& params, int slab, int slice, int level) {
-    return {grad_rows(params, slab, slice), tile_stores(params, slab, slice, level), params.level[level].width};
+    return {grad_rows(params, slab, slice), tile_stores(params, slab, slice, level),
+            params.level[level].width};
 }
 
 MSDA_DEVICE void sum_few(const GatherLane& lane, const TileGroup& group, FewMemory& memory) {

@@ -27,8 +27,24 @@ pub struct Rule {
     pub evidence: &'static str,
 }
 
-/// Forward, best first.
-pub static FORWARD: &[Rule] = &[
+/// What there is to choose from in one direction.
+pub struct Table {
+    /// Which way.
+    pub direction: Direction,
+    /// Best first. The last one takes every valid call, and calls whose pointers are misaligned.
+    pub rules: &'static [Rule],
+    /// The knobs with which the last one reads pointers that are aligned for their elements alone.
+    unaligned: &'static [(&'static str, i64)],
+}
+
+/// Every choice that is built in. In deterministic mode variants that cannot keep the promise refuse the call and
+/// are passed over like any other that does not fit.
+pub static TABLES: [Table; 2] = [
+    Table { direction: Direction::Forward, rules: FORWARD, unaligned: &[("VECTOR", 1)] },
+    Table { direction: Direction::Backward, rules: BACKWARD, unaligned: &[] },
+];
+
+static FORWARD: &[Rule] = &[
     Rule {
         variant: &FwdSplitGather,
         applies: |call| call.rows() <= 64 * u64::from(call.device.multiprocessors),
@@ -42,15 +58,13 @@ pub static FORWARD: &[Rule] = &[
         evidence: "the fastest on every standard encoder and on dino_dec and rtdetr_dec",
     },
     Rule {
-        variant: LAST_RESORT,
+        variant: &FwdGeneral,
         applies: |_| true,
         evidence: "accepts everything; the only choice where nothing above fits",
     },
 ];
 
-/// Backward, best first. In deterministic mode variants that cannot keep the promise refuse the call and
-/// are passed over like any other that does not fit.
-pub static BACKWARD: &[Rule] = &[
+static BACKWARD: &[Rule] = &[
     Rule {
         variant: &BwdLevelSort,
         applies: |call| level_samples(call) <= 4096,
@@ -71,51 +85,38 @@ pub static BACKWARD: &[Rule] = &[
                    of bwd_general on ddetr_enc f16, docs/kernels/bwd_general.md",
     },
     Rule {
-        variant: LAST_RESORT_BACKWARD,
+        variant: &BwdGeneral,
         applies: |_| true,
         evidence: "accepts everything, deterministic; the only choice where nothing above fits",
     },
 ];
 
-/// What computes a forward call that everything else refuses, or whose pointers are misaligned.
-static LAST_RESORT: &dyn Variant = &FwdGeneral;
-
-/// The same for a backward call, in either mode.
-static LAST_RESORT_BACKWARD: &dyn Variant = &BwdGeneral;
-
-/// The best variant for a forward call.
-#[must_use]
-pub fn forward(call: &Call<'_>) -> &'static dyn Variant {
-    first_fitting(FORWARD, call).unwrap_or(LAST_RESORT)
-}
-
-/// The best variant for a backward call.
-#[must_use]
-pub fn backward(call: &Call<'_>) -> &'static dyn Variant {
-    first_fitting(BACKWARD, call).unwrap_or(LAST_RESORT_BACKWARD)
+fn table(call: &Call<'_>) -> &'static Table {
+    // Every direction has one; a test holds that.
+    TABLES.iter().find(|table| table.direction == call.direction()).unwrap_or(&TABLES[0])
 }
 
 /// What computes a call whose pointers are not aligned as its variant needs them, and how.
 #[must_use]
 pub fn unaligned(call: &Call<'_>) -> (&'static dyn Variant, KnobChoices) {
-    match call.direction() {
-        Direction::Forward => (LAST_RESORT, KnobChoices::of("VECTOR", 1)),
-        Direction::Backward => (LAST_RESORT_BACKWARD, KnobChoices::default()),
-    }
+    let Table { rules, unaligned, .. } = table(call);
+    (rules[rules.len() - 1].variant, KnobChoices::of(unaligned))
 }
 
 /// The best variant for a call, by these tables alone.
-#[must_use]
-pub fn builtin(call: &Call<'_>) -> &'static dyn Variant {
-    match call.direction() {
-        Direction::Forward => forward(call),
-        Direction::Backward => backward(call),
+///
+/// # Errors
+/// What the last one says: a format that no kernel stores, an axis that does not fit 31 bits.
+pub fn builtin(call: &Call<'_>) -> Result<&'static dyn Variant, msdeform::Error> {
+    let mut refused = Ok(());
+    for rule in table(call).rules.iter().filter(|rule| (rule.applies)(call)) {
+        refused = rule.variant.check(call);
+        if refused.is_ok() {
+            return Ok(rule.variant);
+        }
     }
-}
-
-fn first_fitting(table: &[Rule], call: &Call<'_>) -> Option<&'static dyn Variant> {
-    let fits = |rule: &&Rule| (rule.applies)(call) && rule.variant.check(call).is_ok();
-    table.iter().find(fits).map(|rule| rule.variant)
+    let (last, _) = unaligned(call);
+    refused.map(|()| last)
 }
 
 #[cfg(test)]
@@ -129,7 +130,10 @@ mod tests {
 
     #[test]
     fn every_row_is_registered_and_the_last_takes_everything() {
-        for rule in FORWARD.iter().chain(BACKWARD) {
+        for direction in Direction::ALL {
+            assert_eq!(TABLES.iter().filter(|table| table.direction == direction).count(), 1);
+        }
+        for rule in TABLES.iter().flat_map(|table| table.rules) {
             assert!(REGISTRY.iter().any(|variant| variant.spec().id == rule.variant.spec().id));
             assert!(!rule.evidence.is_empty());
         }
@@ -167,17 +171,15 @@ mod tests {
                         .build()
                         .unwrap();
                     let call = Call::new(&problem, &device);
-                    let variant = forward(&call);
-                    variant.check(&call).unwrap();
+                    let variant = builtin(&call).unwrap();
                     variant.configure(&call, &KnobChoices::default()).unwrap();
                     for mode in Mode::ALL {
                         let backward = BackwardCall { mode, ..BackwardCall::new(&problem) };
                         let call = Call { backward: Some(backward), ..call };
-                        let variant = super::backward(&call);
-                        variant.check(&call).unwrap();
+                        let variant = builtin(&call).unwrap();
                         assert!(mode == Mode::Fast || variant.is_deterministic());
                         variant.configure(&call, &KnobChoices::default()).unwrap();
-                        LAST_RESORT_BACKWARD.check(&call).unwrap();
+                        unaligned(&call).0.check(&call).unwrap();
                     }
                 }
             }

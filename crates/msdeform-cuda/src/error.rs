@@ -292,6 +292,12 @@ pub enum Error {
         /// The tensor.
         tensor: &'static str,
     },
+    /// A buffer that is only to be read, for a tensor that the call writes.
+    #[error("the call writes `{tensor}`; pass it with `Argument::write`")]
+    ReadOnly {
+        /// The tensor.
+        tensor: &'static str,
+    },
     /// A pointer to host memory.
     #[error(
         "`{tensor}` is at {address:#x}, which is not device memory; copy the tensor to the GPU first"
@@ -451,6 +457,7 @@ mod tests {
             (Error::Forked, &["forked", "`spawn`", "after the fork"]),
             (Error::OutOfMemory { bytes: 123 }, &["123", "smaller batch"]),
             (Error::NullPointer { tensor: "value" }, &["value", "null"]),
+            (Error::ReadOnly { tensor: "output" }, &["output", "Argument::write"]),
             (Error::HostPointer { tensor: "value", address: 0xabc0 }, &["value", "0xabc0", "copy"]),
             (
                 Error::WrongDevice { what: "output", expected: 0, found: 1 },
@@ -485,7 +492,7 @@ mod tests {
     fn launched(entry: &'static str, queries: u32) -> Launched {
         Launched {
             entry,
-            variant: "bwd_scatter",
+            variant: "bwd_original",
             batch: 2,
             queries,
             heads: 8,
@@ -545,18 +552,19 @@ mod tests {
 
     #[test]
     fn a_fault_names_its_launch_where_that_is_known_and_else_the_suspects() {
-        let known = message(Cause::Exactly(launched("bwd_scatter", 300)));
-        for words in ["device 1", "ILLEGAL_ADDRESS", "in `bwd_scatter` (N=2", "must be restarted"] {
+        let known = message(Cause::Exactly(launched("bwd_original", 300)));
+        for words in ["device 1", "ILLEGAL_ADDRESS", "in `bwd_original` (N=2", "must be restarted"]
+        {
             assert!(known.contains(words), "`{words}` is not in: {known}");
         }
         assert!(!known.contains("another library") && !known.contains("BLOCKING"), "{known}");
 
-        let several = (1..=10).map(|queries| launched("bwd_scatter_sum", queries)).collect();
+        let several = (1..=10).map(|queries| launched("bwd_original_sum", queries)).collect();
         let several = message(Cause::OneOf(several));
         for words in [
             "reported by cuMemAlloc",
             "perhaps of another library",
-            "newest first: `bwd_scatter_sum` of `bwd_scatter` (N=2 M=8 D=32 Lq=1 ",
+            "newest first: `bwd_original_sum` of `bwd_original` (N=2 M=8 D=32 Lq=1 ",
             "Lq=8 ",
             " and 2 before. ",
             "CUDA_LAUNCH_BLOCKING=1",
@@ -566,9 +574,9 @@ mod tests {
         }
         assert!(!several.contains("Lq=9"), "{several}");
 
-        let one = message(Cause::OneOf(vec![launched("bwd_scatter", 5)]));
+        let one = message(Cause::OneOf(vec![launched("bwd_original", 5)]));
         assert!(
-            one.contains("newest first: `bwd_scatter` (N=2") && !one.contains("before"),
+            one.contains("newest first: `bwd_original` (N=2") && !one.contains("before"),
             "{one}"
         );
         let nobody = message(Cause::OneOf(Vec::new()));

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use msdeform::Role;
+
 /// A subset of the three gradients. Only what is in it is computed, and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gradients {
@@ -31,6 +33,17 @@ impl Gradients {
 
     const fn from_mask(mask: u32) -> Self {
         Self { value: mask & 1 != 0, locations: mask & 2 != 0, weights: mask & 4 != 0 }
+    }
+
+    /// Whether a tensor belongs to a call for these: everything but the gradients that are not asked for.
+    #[must_use]
+    pub const fn includes(self, role: Role) -> bool {
+        match role {
+            Role::GradValue => self.value,
+            Role::GradLocations => self.locations,
+            Role::GradWeights => self.weights,
+            Role::Value | Role::Locations | Role::Weights | Role::Output | Role::GradOutput => true,
+        }
     }
 
     /// Whether a gradient is asked for that belongs to a sample: of its location or its weight.

@@ -10,8 +10,8 @@
 //!
 //! ```no_run
 //! # // The fifteen lines, compiled.
-//! use msdeform::{DType, Problem};
-//! use msdeform_cuda::{DevicePointers, Engine, Stream};
+//! use msdeform::{DType, Problem, Role};
+//! use msdeform_cuda::{Engine, Plan, Pointers, Stream};
 //! use cudarc::driver::{CudaContext, DevicePtr, DevicePtrMut};
 //!
 //! let queue = CudaContext::new(0)?.new_stream()?;
@@ -23,13 +23,14 @@
 //! let mut output = queue.alloc_zeros::<f32>(problem.output_len())?;
 //!
 //! let engine = Engine::new(0)?;
-//! let plan = engine.forward_plan(&problem)?;
+//! let plan = Plan::forward(&engine, &problem)?;
 //! let ((v, _v), (l, _l)) = (value.device_ptr(&queue), locations.device_ptr(&queue));
 //! let ((w, _w), (o, _o)) = (weights.device_ptr(&queue), output.device_ptr_mut(&queue));
+//! let tensors = [(Role::Value, v), (Role::Locations, l), (Role::Weights, w), (Role::Output, o)];
 //! // SAFETY: the stream and the four tensors outlive the launch and have the problem's sizes.
 //! unsafe {
 //!     let stream = Stream::borrow(engine.context(), queue.cu_stream().cast())?;
-//!     plan.launch(&stream, DevicePointers { value: v, locations: l, weights: w, output: o })?;
+//!     plan.launch(&stream, &Pointers::from(tensors))?;
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -41,7 +42,8 @@
 //! # use msdeform::Problem;
 //! # let problem = Problem::builder().channels(32).queries(9).levels([(8, 8)]).build()?;
 //! # let (value, locations, weights) = (vec![0f32; 1], vec![0f32; 1], vec![0f32; 1]);
-//! use msdeform_cuda::{DeviceBuffer, Engine, Stream};
+//! use msdeform::Role;
+//! use msdeform_cuda::{Argument, DeviceBuffer, Engine, Plan, Stream};
 //!
 //! let engine = Engine::new(0)?;
 //! let stream = Stream::new(engine.context())?;
@@ -49,22 +51,26 @@
 //! let locations = DeviceBuffer::from_host(&stream, &locations)?;
 //! let weights = DeviceBuffer::from_host(&stream, &weights)?;
 //! let mut output = DeviceBuffer::<f32>::filled(&stream, problem.output_len(), 0)?;
-//! engine.forward_plan(&problem)?.run(&stream, &value, &locations, &weights, &mut output)?;
+//! Plan::forward(&engine, &problem)?.run(&stream, [
+//!     Argument::read(Role::Value, &value),
+//!     Argument::read(Role::Locations, &locations),
+//!     Argument::read(Role::Weights, &weights),
+//!     Argument::write(Role::Output, &mut output),
+//! ])?;
 //! let output = output.to_host(&stream)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # Gradients
-//! A [`BackwardPlan`] computes the gradients that are asked for and writes every element of them. Two
+//! A backward plan computes the gradients that are asked for and writes every element of them. Two
 //! modes: fast, and [deterministic](msdeform::Mode), the same bits on every run.
 //!
 //! ```no_run
 //! # use msdeform::Problem;
 //! # let problem = Problem::builder().channels(32).queries(9).levels([(8, 8)]).build()?;
-//! use msdeform::Mode;
+//! use msdeform::{Mode, Role};
 //! use msdeform_cuda::{
-//!     BackwardInputs, BackwardOptions, BackwardPlan, DeviceBuffer, Engine, GradientBuffers,
-//!     Gradients, Stream,
+//!     Argument, BackwardOptions, DeviceBuffer, Engine, Gradients, Plan, PlanOptions, Stream,
 //! };
 //!
 //! let engine = Engine::new(0)?;
@@ -73,26 +79,22 @@
 //! # let locations = DeviceBuffer::<f32>::filled(&stream, problem.locations_len(), 0)?;
 //! # let weights = DeviceBuffer::<f32>::filled(&stream, problem.weights_len(), 0)?;
 //! # let grad_output = DeviceBuffer::<f32>::filled(&stream, problem.output_len(), 0)?;
-//! let options = BackwardOptions {
+//! let options = PlanOptions::backward(BackwardOptions {
 //!     mode: Mode::Deterministic,
 //!     gradients: Gradients { locations: false, ..Gradients::ALL },
 //!     ..Default::default()
-//! };
-//! let mut plan = BackwardPlan::new(&engine, &problem, &options)?;
+//! });
+//! let mut plan = Plan::new(&engine, &problem, &options)?;
 //! let mut grad_value = DeviceBuffer::<f32>::filled(&stream, problem.value_len(), 0)?;
 //! let mut grad_weights = DeviceBuffer::<f32>::filled(&stream, problem.weights_len(), 0)?;
-//! let inputs = BackwardInputs {
-//!     value: &value,
-//!     locations: &locations,
-//!     weights: &weights,
-//!     grad_output: &grad_output,
-//! };
-//! let gradients = GradientBuffers {
-//!     value: Some(&mut grad_value),
-//!     locations: None,
-//!     weights: Some(&mut grad_weights),
-//! };
-//! plan.run(&stream, inputs, gradients)?;
+//! plan.run(&stream, [
+//!     Argument::read(Role::Value, &value),
+//!     Argument::read(Role::Locations, &locations),
+//!     Argument::read(Role::Weights, &weights),
+//!     Argument::read(Role::GradOutput, &grad_output),
+//!     Argument::write(Role::GradValue, &mut grad_value),
+//!     Argument::write(Role::GradWeights, &mut grad_weights),
+//! ])?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -110,15 +112,11 @@ mod engine;
 mod error;
 mod gradients;
 pub mod jit;
-pub mod ledger;
-
-pub mod models;
 pub mod nvrtc;
 mod params;
 mod pipeline;
 mod plan;
 pub mod preamble;
-pub mod probe;
 pub mod registry;
 pub mod sources;
 mod strides;
@@ -133,13 +131,11 @@ pub use engine::{Engine, JitCounts};
 pub use error::{Cause, ContextLost, CudaVersion, DriverError, Error, Result};
 pub use gradients::Gradients;
 pub use jit::DiskCache;
-pub use params::{
-    BackwardParams, CallShape, ForwardParams, INLINE_LEVELS, LevelGeometry, level_geometry,
-};
-pub use pipeline::{Pipeline, Region, Step, WORKSPACE_ALIGNMENT, entry_name};
+pub use params::{CallShape, INLINE_LEVELS, LevelGeometry, Params, level_geometry};
+pub use pipeline::{Pipeline, Reads, Region, Step, WORKSPACE_ALIGNMENT, entry_name};
 pub use plan::{
-    BackwardInputs, BackwardOptions, BackwardPlan, BackwardPointers, DevicePointers, ForwardPlan,
-    GradientBuffers, PlanOptions, PlannedKernel, PointerChecks, VARIANT_VARIABLE, Workspace,
+    Argument, BackwardOptions, Plan, PlanOptions, PlannedKernel, PointerChecks, Pointers,
+    VARIANT_VARIABLE, Workspace,
 };
 pub use registry::REGISTRY;
 pub use strides::{OutputStrides, ValueStrides};

@@ -1,8 +1,10 @@
 //! What a kernel is given: the mirror of `kernels/params.cuh`.
 
-use msdeform::Problem;
+use bytemuck::{Pod, Zeroable};
+use msdeform::{Problem, Role};
 
 use crate::strides::{OutputStrides, ValueStrides};
+use crate::variants::{BackwardCall, Call};
 
 /// Levels that travel inside the parameter. A model has 1 to 5; more than this go through a table in
 /// device memory, which only the general kernels read.
@@ -10,7 +12,7 @@ pub const INLINE_LEVELS: usize = 16;
 
 /// One level as kernels see it.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct LevelGeometry {
     /// Rows.
     pub height: i32,
@@ -24,10 +26,10 @@ pub struct LevelGeometry {
     pub origin: i64,
 }
 
-/// What both directions are told about the call; the last part of either parameter. A kernel declares
+/// What every kernel is told about the call; the last part of its parameter. A kernel declares
 /// only as many levels as it was compiled for, and the driver copies the part it declares.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct CallShape {
     /// Elements from one image to the next.
     pub value_batch_stride: i64,
@@ -57,60 +59,65 @@ pub struct CallShape {
     pub level: [LevelGeometry; INLINE_LEVELS],
 }
 
-/// The parameter of every forward kernel.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ForwardParams {
-    /// Device pointer.
-    pub value: u64,
-    /// Device pointer.
-    pub locations: u64,
-    /// Device pointer.
-    pub weights: u64,
-    /// Device pointer.
-    pub output: u64,
-    /// Device pointer; null where the pipeline needs none.
-    pub workspace: u64,
-    /// Sizes, strides, levels.
-    pub shape: CallShape,
+/// The parameter of a kernel, as words: pointers to the operator's tensors in its order, to the workspace, strides of
+/// what a backward call has beside the values, and the [`CallShape`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Params {
+    words: [u64; Self::CAPACITY],
+    len: usize,
+    tensors: usize,
 }
 
-/// The parameter of every step of a backward pipeline.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BackwardParams {
-    /// Device pointer.
-    pub value: u64,
-    /// Device pointer.
-    pub locations: u64,
-    /// Device pointer.
-    pub weights: u64,
-    /// Device pointer.
-    pub grad_output: u64,
-    /// Device pointer; null where not asked for.
-    pub grad_value: u64,
-    /// Device pointer; null where not asked for.
-    pub grad_locations: u64,
-    /// Device pointer; null where not asked for.
-    pub grad_weights: u64,
-    /// Device pointer; null where the pipeline needs none.
-    pub workspace: u64,
-    /// Elements from one image of the gradient of the values to the next.
-    pub grad_value_batch_stride: i64,
-    /// Elements from one head to the next.
-    pub grad_value_head_stride: i64,
-    /// Elements from one pixel of a head to the next.
-    pub grad_value_pixel_stride: i64,
-    /// Elements from one image of the gradient of the output to the next.
-    pub grad_output_batch_stride: i64,
-    /// Elements from one query to the next.
-    pub grad_output_query_stride: i64,
-    /// Elements from one head to the next.
-    pub grad_output_head_stride: i64,
-    /// Elements from one channel to the next.
-    pub grad_output_channel_stride: i64,
-    /// Sizes, strides of the values, levels.
-    pub shape: CallShape,
+/// Strides in a backward parameter: of the gradient of the values, then of the gradient of the output.
+const BACKWARD_STRIDES: usize = 3 + 4;
+
+impl Params {
+    /// Words of the largest one: a pointer for every role, and all else.
+    const CAPACITY: usize =
+        Role::COUNT + 1 + BACKWARD_STRIDES + size_of::<CallShape>() / size_of::<u64>();
+
+    /// Everything but the pointers. The gradient of the values is packed, that of the output lies as the call says.
+    #[must_use]
+    pub fn of(call: &Call<'_>, shape: &CallShape) -> Self {
+        let tensors = call.operator().tensors(call.direction()).count();
+        let mut params = Self { words: [0; Self::CAPACITY], len: tensors + 1, tensors };
+        if let Some(BackwardCall { grad_output, .. }) = call.backward {
+            let grad_value = ValueStrides::packed(call.problem);
+            params.push(&[grad_value.batch, grad_value.head, grad_value.pixel]);
+            let OutputStrides { batch, query, head, channel } = grad_output;
+            params.push(&[batch, query, head, channel]);
+        }
+        params.push(std::slice::from_ref(shape));
+        params
+    }
+
+    fn push<T: Pod>(&mut self, values: &[T]) {
+        let words: &[u64] = bytemuck::cast_slice(values);
+        self.words[self.len..][..words.len()].copy_from_slice(words);
+        self.len += words.len();
+    }
+
+    /// Sets the pointer to a tensor, by its place among the operator's.
+    pub fn set_tensor(&mut self, place: usize, address: u64) {
+        self.words[..self.tensors][place] = address;
+    }
+
+    /// Sets the pointer to the workspace.
+    pub fn set_workspace(&mut self, address: u64) {
+        self.words[self.tensors] = address;
+    }
+
+    /// What the kernel is given.
+    #[must_use]
+    pub fn words(&self) -> &[u64] {
+        &self.words[..self.len]
+    }
+}
+
+impl std::fmt::Debug for Params {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.words()).finish()
+    }
 }
 
 /// Every level of a problem, as kernels see it.
@@ -163,26 +170,6 @@ impl CallShape {
     }
 }
 
-impl BackwardParams {
-    /// Everything but the pointers: gradients of the values are packed, those of the output lie as
-    /// `grad_output` says.
-    #[must_use]
-    pub fn of(problem: &Problem, grad_output: OutputStrides, shape: CallShape) -> Self {
-        let packed = ValueStrides::packed(problem);
-        Self {
-            grad_value_batch_stride: packed.batch,
-            grad_value_head_stride: packed.head,
-            grad_value_pixel_stride: packed.pixel,
-            grad_output_batch_stride: grad_output.batch,
-            grad_output_query_stride: grad_output.query,
-            grad_output_head_stride: grad_output.head,
-            grad_output_channel_stride: grad_output.channel,
-            shape,
-            ..Self::default()
-        }
-    }
-}
-
 fn narrow(size: usize, tensor: &'static str) -> Result<i32, msdeform::Error> {
     i32::try_from(size).map_err(|_| msdeform::Error::TooLarge { tensor })
 }
@@ -191,55 +178,76 @@ fn narrow(size: usize, tensor: &'static str) -> Result<i32, msdeform::Error> {
 mod tests {
     use std::mem::offset_of;
 
-    use msdeform::ValueLayout;
+    use msdeform::{Direction, ValueLayout};
 
     use super::*;
+    use crate::driver::DeviceProps;
 
-    /// The device's own view of the struct, compiled: a `static_assert` per field. Holds for the host
+    fn problem() -> Problem {
+        Problem::builder()
+            .batch(2)
+            .heads(3)
+            .channels(5)
+            .queries(7)
+            .levels([(11, 13), (17, 19)])
+            .points_per_level([2, 4])
+            .layout(ValueLayout::HeadMajorPadded)
+            .build()
+            .unwrap()
+    }
+
+    /// The strides in a parameter, as the header calls them.
+    const STRIDES: [&str; BACKWARD_STRIDES] = [
+        "grad_value_batch_stride",
+        "grad_value_head_stride",
+        "grad_value_pixel_stride",
+        "grad_output_batch_stride",
+        "grad_output_query_stride",
+        "grad_output_head_stride",
+        "grad_output_channel_stride",
+    ];
+
+    /// The device's own view of the structs, compiled: a `static_assert` per field. Holds for the host
     /// compiler and NVRTC alike, since both follow the C layout rules of the 64-bit ABI.
     #[test]
     fn the_device_header_has_the_same_layout() {
         let Some(nvrtc) = crate::nvrtc::Nvrtc::for_tests() else { return };
+        let (problem, device) = (problem(), DeviceProps::h200());
+        let mut fields: Vec<(&str, &str, usize)> = Vec::new();
+        let mut sizes = vec![
+            ("LevelGeometry", size_of::<LevelGeometry>()),
+            ("CallShape", size_of::<CallShape>()),
+        ];
+        macro_rules! offsets {
+            ($struct:ident in $name:expr, $first:expr; $($field:ident)*) => {
+                $(fields.push(($name, stringify!($field), $first + offset_of!($struct, $field)));)*
+            };
+        }
+        offsets!(LevelGeometry in "LevelGeometry", 0; height width row_pitch first_sample origin);
+        for (direction, name) in Direction::ALL.into_iter().zip(["ForwardParams", "BackwardParams"])
+        {
+            let call = Call::in_direction(direction, &problem, &device);
+            let tensors = call.operator().tensors(direction).map(|(role, _)| role.field());
+            let strides = if call.backward.is_some() { &STRIDES[..] } else { &[] };
+            let header = tensors.chain(["workspace"]).chain(strides.iter().copied());
+            let header: Vec<&str> = header.collect();
+            fields.extend(header.iter().enumerate().map(|(word, field)| (name, *field, 8 * word)));
+            // A base of the parameter on the device.
+            offsets!(CallShape in name, 8 * header.len(); value_batch_stride value_head_stride
+                value_pixel_stride batch heads queries channels levels samples query_raster_width
+                grid_aux level_table level);
+            let params = Params::of(&call, &CallShape::default());
+            sizes.push((name, 8 * params.words().len()));
+        }
         let mut source = String::from("#include \"params.cuh\"\nusing namespace msda;\n");
-        let mut assert_offset = |name: &str, field: &str, offset: usize| {
+        for (name, field, offset) in fields {
             source += &format!(
                 "static_assert(__builtin_offsetof({name}, {field}) == {offset}, \"{name}.{field}\");\n"
             );
-        };
-        macro_rules! same_offset {
-            ($struct:ident: $($field:ident)*) => {$(
-                assert_offset(
-                    stringify!($struct), stringify!($field), offset_of!($struct, $field),
-                );
-            )*};
         }
-        // A base of the parameter on the device, a field here.
-        macro_rules! same_shape {
-            ($struct:ident: $($field:ident)*) => {$(
-                assert_offset(
-                    stringify!($struct), stringify!($field), offset_of!($struct, shape.$field),
-                );
-            )*};
+        for (name, size) in sizes {
+            source += &format!("static_assert(sizeof({name}) == {size}, \"{name}\");\n");
         }
-        same_offset!(LevelGeometry: height width row_pitch first_sample origin);
-        same_offset!(ForwardParams: value locations weights output workspace);
-        same_offset!(BackwardParams: value locations weights grad_output grad_value grad_locations
-            grad_weights workspace grad_value_batch_stride grad_value_head_stride
-            grad_value_pixel_stride grad_output_batch_stride grad_output_query_stride
-            grad_output_head_stride grad_output_channel_stride);
-        same_shape!(ForwardParams: value_batch_stride value_head_stride value_pixel_stride batch
-            heads queries channels levels samples query_raster_width grid_aux level_table level);
-        same_shape!(BackwardParams: value_batch_stride value_head_stride value_pixel_stride batch
-            heads queries channels levels samples query_raster_width grid_aux level_table level);
-        macro_rules! same_size {
-            ($($struct:ident)*) => {$(
-                source += &format!(
-                    "static_assert(sizeof({0}) == {1}, \"{0}\");\n",
-                    stringify!($struct), size_of::<$struct>(),
-                );
-            )*};
-        }
-        same_size!(LevelGeometry CallShape ForwardParams BackwardParams);
         source += "extern \"C\" __global__ void layout() {}\n";
         let options = [
             "--gpu-architecture=sm_80",
@@ -255,16 +263,7 @@ mod tests {
 
     #[test]
     fn every_field_carries_its_own_number() {
-        let problem = Problem::builder()
-            .batch(2)
-            .heads(3)
-            .channels(5)
-            .queries(7)
-            .levels([(11, 13), (17, 19)])
-            .points_per_level([2, 4])
-            .layout(ValueLayout::HeadMajorPadded)
-            .build()
-            .unwrap();
+        let (problem, device) = (problem(), DeviceProps::h200());
         let strides = ValueStrides { batch: 101, head: 103, pixel: 107 };
         let shape = CallShape::of(&problem, strides).unwrap();
         let CallShape { batch, heads, queries, channels, levels, samples, .. } = shape;
@@ -281,23 +280,19 @@ mod tests {
         assert_eq!(shape.level[1], second);
         assert_eq!(shape.level[2], LevelGeometry::default());
 
-        let grad_output = OutputStrides { batch: 109, query: 113, head: 0, channel: 127 };
-        let params = BackwardParams::of(&problem, grad_output, shape);
-        assert_eq!(params.shape, shape);
-        let of_output = (
-            params.grad_output_batch_stride,
-            params.grad_output_query_stride,
-            params.grad_output_head_stride,
-            params.grad_output_channel_stride,
-        );
-        assert_eq!(of_output, (109, 113, 0, 127));
-        let spatial = problem.spatial() as i64;
-        let of_value = (
-            params.grad_value_batch_stride,
-            params.grad_value_head_stride,
-            params.grad_value_pixel_stride,
-        );
-        assert_eq!(of_value, (3 * spatial * 5, spatial * 5, 5), "packed, whatever the values are");
+        let mut call = Call::in_direction(Direction::Backward, &problem, &device);
+        if let Some(backward) = &mut call.backward {
+            backward.grad_output = OutputStrides { batch: 109, query: 113, head: 0, channel: 127 };
+        }
+        let mut params = Params::of(&call, &shape);
+        (0..7).for_each(|place| params.set_tensor(place, 1 + place as u64));
+        params.set_workspace(8);
+        let (header, rest) = params.words().split_at(15);
+        let spatial = problem.spatial() as u64;
+        assert_eq!(header[..8], [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(header[8..11], [3 * spatial * 5, spatial * 5, 5], "packed, whatever values are");
+        assert_eq!(header[11..], [109, 113, 0, 127]);
+        assert_eq!(rest, bytemuck::cast_slice::<_, u64>(&[shape]));
     }
 
     #[test]

@@ -1,228 +1,32 @@
-//! What a kernel's parameter begins with when the call alone does not say enough: descriptors that the
-//! driver makes of the value tensor, once its address is known.
-//!
-//! The parameter of such a kernel is `struct { TensorMap map[N]; ForwardParams call; }`, or `struct {
-//! LevelTexture texture[LEVELS]; ForwardParams call; }`.
+//! What a kernel's parameter begins with when the call alone does not say enough: descriptors that the driver makes of
+//! the value tensor. Only variants of the laboratory have one.
 
-use msdeform::ValueLayout;
+use std::any::Any;
+use std::fmt::Debug;
 
-use crate::params::level_geometry;
+use crate::driver::Context;
+use crate::error::{DriverError, Result};
 use crate::variants::Call;
 
-/// Maps that fit the 32764 bytes a parameter may have, with room for the call.
-pub const MAPS_PER_SLAB_CAPACITY: usize = 224;
-
-/// Tensor maps of the value tensor, for the copy engine of compute capability 9.0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TileMaps {
-    /// Channels, columns and rows of the tile that one copy moves.
-    pub tile: [u32; 3],
-    /// How they are made.
-    pub kind: MapKind,
-}
-
-/// How many maps there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MapKind {
-    /// Three dimensions (channel, column, row); one per image, head and level, at
-    /// `slab * levels + level`, in an array of [`MAPS_PER_SLAB_CAPACITY`].
-    PerSlab,
-    /// Four dimensions, the last one being the slab (image and head); one per level.
-    PerLevel,
-}
-
-/// One map, as the driver (or the emulator) is asked for it. Zeros outside; no swizzle.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TileMap {
-    /// First element, in bytes from the value tensor's address.
-    pub offset_bytes: u64,
-    /// Elements along each dimension, innermost first.
-    pub size: Vec<u32>,
-    /// Bytes from one element to the next along each dimension but the innermost.
-    pub stride_bytes: Vec<u64>,
-    /// Elements of the tile along each dimension.
-    pub tile: Vec<u32>,
-    /// Bytes of one element.
-    pub element_bytes: u32,
-}
-
-impl TileMaps {
-    /// Every map that the parameter holds, in its order.
+/// How the beginning of a parameter is made.
+pub trait PreambleRecipe: Debug + Send + Sync + Any {
+    /// Allocates what it needs for a plan.
     ///
     /// # Errors
-    /// The reason why the call has none, in words that complete "variant x cannot do this: ...".
-    pub fn of(&self, call: &Call<'_>) -> Result<Vec<TileMap>, String> {
-        let (problem, strides) = (call.problem, call.strides);
-        if problem.layout() == ValueLayout::Interleaved {
-            return Err("no interleaved values: slabs are not evenly spaced".to_owned());
-        }
-        if strides.batch != strides.head * problem.heads() as i64 && problem.batch() > 1 {
-            return Err(format!("value strides {strides:?}; images must follow each other"));
-        }
-        let slabs = problem.batch() * problem.heads();
-        let maps = slabs * problem.levels().len();
-        if self.kind == MapKind::PerSlab && maps > MAPS_PER_SLAB_CAPACITY {
-            return Err(format!(
-                "{slabs} slabs of {} levels take {maps} tensor maps, at most {MAPS_PER_SLAB_CAPACITY}",
-                problem.levels().len()
-            ));
-        }
-        let element_bytes = problem.dtype().size_bytes();
-        let bytes = |elements: i64| elements.unsigned_abs() * element_bytes as u64;
-        let levels = level_geometry(problem).map_err(|error| error.to_string())?;
-        let [channels, columns, rows] = self.tile;
-        let of_level = |slab: usize, level: &crate::params::LevelGeometry| {
-            let mut map = TileMap {
-                offset_bytes: bytes(slab as i64 * strides.head + level.origin * strides.pixel),
-                size: vec![problem.channels() as u32, level.width as u32, level.height as u32],
-                stride_bytes: vec![
-                    bytes(strides.pixel),
-                    bytes(i64::from(level.row_pitch) * strides.pixel),
-                ],
-                tile: vec![channels, columns, rows],
-                element_bytes: element_bytes as u32,
-            };
-            if self.kind == MapKind::PerLevel {
-                map.size.push(slabs as u32);
-                map.stride_bytes.push(bytes(strides.head));
-                map.tile.push(1);
-            }
-            map
-        };
-        Ok(match self.kind {
-            MapKind::PerLevel => levels.iter().map(|level| of_level(0, level)).collect(),
-            MapKind::PerSlab => (0..slabs)
-                .flat_map(|slab| levels.iter().map(move |level| (slab, level)))
-                .map(|(slab, level)| of_level(slab, level))
-                .collect(),
-        })
-    }
-
-    /// Entries of the array in the parameter.
-    #[must_use]
-    pub fn capacity(&self, levels: usize) -> usize {
-        match self.kind {
-            MapKind::PerSlab => MAPS_PER_SLAB_CAPACITY,
-            MapKind::PerLevel => levels,
-        }
-    }
+    /// What the driver says, or why this call has none.
+    fn prepare(&self, context: &Context, call: &Call<'_>) -> Result<Box<dyn Preamble>>;
 }
 
-/// Layered textures, one per level: a layer is four channels of one slab (image and head). The plan owns
-/// them; a kernel of the pipeline fills them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LevelTextures;
-
-/// One layered texture, in texels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TextureShape {
-    /// Columns.
-    pub width: usize,
-    /// Rows.
-    pub height: usize,
-    /// Layers.
-    pub layers: usize,
-}
-
-/// Channels of a texel.
-const TEXEL_CHANNELS: usize = 4;
-/// What compute capability 3.5 and later allow of layered textures.
-const MAX_LAYERS: usize = 2048;
-const MAX_LAYERED_SIZE: usize = 32_768;
-
-impl LevelTextures {
-    /// The texture of every level.
+/// The beginning of a plan's parameter.
+pub trait Preamble: Debug + Send + Sync {
+    /// The words before the rest, for a value tensor at this address. The context is current.
     ///
     /// # Errors
-    /// The reason why the call has none, in words that complete "variant x cannot do this: ...".
-    pub fn of(self, call: &Call<'_>) -> Result<Vec<TextureShape>, String> {
-        let problem = call.problem;
-        let slabs = problem.batch() * problem.heads();
-        let layers = slabs * problem.channels().div_ceil(TEXEL_CHANNELS);
-        if layers > MAX_LAYERS {
-            return Err(format!(
-                "{slabs} slabs of {} channels take {layers} layers of a texture, at most {MAX_LAYERS}",
-                problem.channels()
-            ));
-        }
-        let of_level = |level: &msdeform::Level| {
-            let (height, width) = (level.height, level.width);
-            if height.max(width) > MAX_LAYERED_SIZE {
-                return Err(format!(
-                    "a level of {height} x {width}; a layered texture has at most {MAX_LAYERED_SIZE}"
-                ));
-            }
-            Ok(TextureShape { width, height, layers })
-        };
-        problem.levels().iter().map(of_level).collect()
-    }
-}
+    /// What the driver says.
+    fn words(&self, value: u64) -> std::result::Result<Vec<u64>, DriverError>;
 
-#[cfg(test)]
-mod tests {
-    use msdeform::{DType, Problem};
-
-    use super::*;
-    use crate::driver::DeviceProps;
-
-    fn maps(layout: ValueLayout, kind: MapKind) -> Result<Vec<TileMap>, String> {
-        let problem = Problem::builder()
-            .batch(2)
-            .heads(3)
-            .channels(32)
-            .queries(5)
-            .levels([(8, 9), (4, 5)])
-            .dtype(DType::F16)
-            .layout(layout)
-            .build()
-            .unwrap();
-        let device = DeviceProps::h200();
-        TileMaps { tile: [32, 2, 2], kind }.of(&Call::new(&problem, &device))
-    }
-
-    #[test]
-    fn a_map_covers_the_pixels_of_a_level_and_not_its_border() {
-        let per_level = maps(ValueLayout::HeadMajorPadded, MapKind::PerLevel).unwrap();
-        let slab = (10 * 11 + 6 * 7) * 64;
-        assert_eq!(
-            per_level[1],
-            TileMap {
-                offset_bytes: (10 * 11 + 7 + 1) * 64,
-                size: vec![32, 5, 4, 6],
-                stride_bytes: vec![64, 7 * 64, slab],
-                tile: vec![32, 2, 2, 1],
-                element_bytes: 2,
-            }
-        );
-        let per_slab = maps(ValueLayout::HeadMajorPadded, MapKind::PerSlab).unwrap();
-        assert_eq!(per_slab.len(), 12);
-        assert_eq!(per_slab[2 * 2 + 1].offset_bytes, 2 * slab + per_level[1].offset_bytes);
-        assert_eq!(per_slab[5].size, [32, 5, 4]);
-    }
-
-    #[test]
-    fn a_texture_has_a_layer_for_four_channels_of_a_slab_and_2048_at_most() {
-        let of = |batch| {
-            let problem = Problem::builder()
-                .batch(batch)
-                .heads(8)
-                .channels(32)
-                .queries(5)
-                .levels([(8, 9), (4, 5)])
-                .build()
-                .unwrap();
-            LevelTextures.of(&Call::new(&problem, &DeviceProps::h200()))
-        };
-        let shapes = of(6).unwrap();
-        assert_eq!(shapes[1], TextureShape { width: 5, height: 4, layers: 384 });
-        assert_eq!(of(32).unwrap()[0].layers, 2048);
-        let reason = of(33).unwrap_err();
-        assert!(reason.contains("2112 layers"), "{reason}");
-    }
-
-    #[test]
-    fn interleaved_values_are_refused_by_name() {
-        let reason = maps(ValueLayout::Interleaved, MapKind::PerLevel).unwrap_err();
-        assert!(reason.contains("interleaved"), "{reason}");
+    /// Bytes of device memory that it owns.
+    fn device_bytes(&self) -> usize {
+        0
     }
 }

@@ -1,47 +1,21 @@
-//! Every CUDA variant, once. Listings, verification, benchmarks and documentation come from here.
+//! What the dispatcher and tuning files choose from, once. The laboratory has more (`msdeform-cuda-lab`).
 
-use msdeform::Direction;
-
-use crate::variants::ladder::RUNGS;
 use crate::variants::{
-    Variant, bwd_aggregate::BwdAggregate, bwd_general::BwdGeneral, bwd_level_sort::BwdLevelSort,
-    bwd_original::BwdOriginal, bwd_scatter::BwdScatter, bwd_tile_sort::BwdTileSort,
-    fwd_general::FwdGeneral, fwd_original::FwdOriginal, fwd_split_gather::FwdSplitGather,
+    Variant, bwd_general::BwdGeneral, bwd_level_sort::BwdLevelSort, bwd_original::BwdOriginal,
+    bwd_tile_sort::BwdTileSort, fwd_general::FwdGeneral, fwd_split_gather::FwdSplitGather,
     fwd_tile_gather::FwdTileGather,
 };
 
-/// Every variant, in the order tables list them: forward before backward, the ladder first, then what
-/// the dispatcher uses.
-pub static REGISTRY: &[&dyn Variant] =
-    &joined::<{ 1 + RUNGS.len() + PRODUCTS.len() }>(&[&[&FwdOriginal], RUNGS, PRODUCTS]);
-
-/// Everything but the ladder.
-const PRODUCTS: &[&dyn Variant] = &[
+/// Every variant of the product, forward before backward.
+pub const REGISTRY: &[&dyn Variant] = &[
     &FwdGeneral,
     &FwdTileGather,
     &FwdSplitGather,
     &BwdOriginal,
-    &BwdAggregate,
     &BwdGeneral,
     &BwdTileSort,
     &BwdLevelSort,
-    &BwdScatter,
 ];
-
-const fn joined<const N: usize>(parts: &[&[&'static dyn Variant]]) -> [&'static dyn Variant; N] {
-    let mut all: [&'static dyn Variant; N] = [&FwdOriginal; N];
-    let (mut part, mut at) = (0, 0);
-    while part < parts.len() {
-        let mut i = 0;
-        while i < parts[part].len() {
-            all[at] = parts[part][i];
-            i += 1;
-            at += 1;
-        }
-        part += 1;
-    }
-    all
-}
 
 /// The variant with an id.
 ///
@@ -52,24 +26,11 @@ pub fn find(id: &str) -> Result<&'static dyn Variant, msdeform::Error> {
     found.ok_or_else(|| msdeform::Error::UnknownVariant { id: id.to_owned() })
 }
 
-/// What speed-ups are relative to: the first rung of a direction's ladder, if it has one.
-#[must_use]
-pub fn baseline(direction: Direction) -> Option<&'static dyn Variant> {
-    REGISTRY.iter().copied().find(|variant| variant.spec().direction == direction)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
-    use msdeform::Problem;
-
     use super::*;
-    use crate::driver::DeviceProps;
-    use crate::gradients::Gradients;
-    use crate::pipeline::entry_name;
-    use crate::strides::OutputStrides;
-    use crate::variants::{BackwardCall, Call, KnobChoices};
 
     #[test]
     fn every_kernel_is_registered_once_under_its_own_name() {
@@ -79,70 +40,14 @@ mod tests {
         assert_eq!(registered.len(), REGISTRY.len(), "an id is used twice");
         assert_eq!(on_disk, registered);
         for variant in REGISTRY {
-            let (id, source) = (variant.spec().id, variant.source());
-            let file = source.name.strip_prefix("ladder/").unwrap_or(source.name);
-            assert_eq!(file, format!("{id}.cu"));
-            assert_eq!(file != source.name, variant.spec().rung, "{id} is in the wrong folder");
-        }
-    }
-
-    /// A step without a kernel, or a kernel without a step, would only show on a GPU.
-    #[test]
-    fn every_step_has_its_entry_and_every_entry_belongs_to_a_step() {
-        let device = DeviceProps::h200();
-        for &variant in REGISTRY {
-            let (spec, text) = (variant.spec(), variant.source().text);
-            let mut entries = BTreeSet::new();
-            for &dtype in spec.dtypes {
-                let subsets = Gradients::subsets();
-                for (gradients, is_expanded) in
-                    subsets.iter().flat_map(|&gradients| [(gradients, false), (gradients, true)])
-                {
-                    let problem = Problem::builder()
-                        .heads(8)
-                        .channels(32)
-                        .queries(64)
-                        .levels([(8, 8), (4, 4)])
-                        .points(4)
-                        .dtype(dtype)
-                        .layout(spec.layouts[0])
-                        .build()
-                        .unwrap();
-                    let mut call = Call::in_direction(spec.direction, &problem, &device);
-                    call.backward = call.backward.map(|b| BackwardCall { gradients, ..b });
-                    if let Some(backward) = call.backward.as_mut().filter(|_| is_expanded) {
-                        backward.grad_output =
-                            OutputStrides { batch: 0, query: 0, head: 0, channel: 0 };
-                    }
-                    let configured = variant.configure(&call, &KnobChoices::default()).unwrap();
-                    let launches = configured.pipeline.launches();
-                    entries.extend(launches.map(|(step, _)| entry_name(spec.id, step)));
-                }
-            }
-            for entry in &entries {
-                let declared = format!(" {entry}(const __grid_constant__ ");
-                assert!(text.contains(&declared), "{entry} is not in {}.cu", spec.id);
-            }
-            let declared = text.matches("extern \"C\" __global__").count();
-            assert_eq!(declared, entries.len(), "{}: {entries:?}", spec.id);
-        }
-    }
-
-    #[test]
-    fn every_variant_has_its_page() {
-        let pages = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/kernels");
-        for variant in REGISTRY {
-            let page = pages.join(format!("{}.md", variant.spec().id));
-            let text = std::fs::read_to_string(&page).unwrap_or_default();
-            assert!(text.contains(variant.spec().id), "{} is missing or empty", page.display());
+            assert_eq!(variant.source().name, format!("{}.cu", variant.spec().id));
+            assert!(!variant.spec().rung);
         }
     }
 
     #[test]
     fn ids_are_found_and_unknown_ones_refused_by_name() {
         assert_eq!(find("fwd_general").unwrap().spec().id, "fwd_general");
-        assert_eq!(baseline(Direction::Forward).unwrap().spec().id, "fwd_original");
-        assert_eq!(baseline(Direction::Backward).unwrap().spec().id, "bwd_original");
         assert!(find("fwd_fastest").unwrap_err().to_string().contains("fwd_fastest"));
     }
 }

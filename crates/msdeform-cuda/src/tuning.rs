@@ -48,7 +48,7 @@ fn fingerprint() -> String {
     for variant in REGISTRY {
         part(variant.spec().id);
         let source = variant.source();
-        for file in std::iter::once(source).chain(included_headers(source)) {
+        for file in std::iter::once(source).chain(included_headers(source, variant.headers())) {
             part(file.name);
             part(file.text);
         }
@@ -143,7 +143,7 @@ mod tests {
         let device = DeviceProps::h200();
         let (measured, near, far) = (problem(300, 32), problem(330, 32), problem(3000, 32));
         let call = Call::new(&measured, &device);
-        assert_ne!(dispatch::builtin(&call).spec().id, "fwd_tile_gather");
+        assert_ne!(dispatch::builtin(&call).unwrap().spec().id, "fwd_tile_gather");
         let tuning = tuning(&call, "fwd_tile_gather", &[("WARPS", 4)]);
         for problem in [&measured, &near] {
             let choice = choose(&tuning, &Call::new(problem, &device)).unwrap();

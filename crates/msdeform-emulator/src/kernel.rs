@@ -1,5 +1,6 @@
 //! Kernels compiled for the host, and their launches.
 
+use std::ffi::OsStr;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -17,8 +18,8 @@ use crate::{EmulatorError, wire};
 pub struct Specialisation {
     /// The `.cu` file.
     pub source: PathBuf,
-    /// The folder of its headers (`*.cuh`).
-    pub headers: PathBuf,
+    /// The folders of its headers (`*.cuh`).
+    pub headers: Vec<PathBuf>,
     /// Its entry functions, each of which takes one structure. A launch names them by their position.
     pub entries: Vec<String>,
     /// `-DNAME=VALUE` each, as the device compiler gets them.
@@ -46,7 +47,9 @@ impl EmulatedKernel {
         let toolchain = Toolchain::get()?;
         let mut hasher = toolchain.hasher();
         hash_file(&mut hasher, source)?;
-        hash_files(&mut hasher, headers, &["cuh"])?;
+        for folder in headers {
+            hash_files(&mut hasher, folder, &["cuh"])?;
+        }
         hasher.update(entries.as_bytes());
         for define in defines {
             hasher.update(b"\0").update(define.as_bytes());
@@ -67,8 +70,7 @@ impl EmulatedKernel {
                 .arg(cpp_folder().join("vocabulary.hpp"))
                 .arg("-I")
                 .arg(cpp_folder())
-                .arg("-I")
-                .arg(headers)
+                .args(headers.iter().flat_map(|folder| [OsStr::new("-I"), folder.as_os_str()]))
                 .arg(cpp_folder().join(KERNEL_SOURCE));
             toolchain.install(command, &file_name, &library)
         })?;

@@ -6,7 +6,7 @@
 //!
 //! let kernel = EmulatedKernel::compile(&Specialisation {
 //!     source: "crates/msdeform-cuda/kernels/fwd_general.cu".into(),
-//!     headers: "crates/msdeform-cuda/kernels".into(),
+//!     headers: vec!["crates/msdeform-cuda/kernels".into()],
 //!     entries: vec!["fwd_general".into()],
 //!     defines: vec!["-DMSDA_LEVELS=4".into()],
 //! })?;

@@ -149,7 +149,7 @@ fn a_kernel_that_does_not_compile_shows_the_compilers_words() {
     let error = EmulatedKernel::compile(&Specialisation {
         source: std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("test_kernels/matrix_product.cu"),
-        headers: kernels_folder(),
+        headers: kernel_folders(),
         entries: vec!["matrix_product".to_owned()],
         defines: vec!["-DMSDA_TEST_BFLOAT=NO_SUCH_NAME".to_owned()],
     })

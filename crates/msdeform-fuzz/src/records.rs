@@ -9,7 +9,7 @@ use msdeform_bench::tune::TuneRecord;
 use msdeform_bench::workload::Sizes;
 use msdeform_bench::{Ceilings, Record, Workload, record};
 use msdeform_cuda::jit::{decode_entry, encode_entry};
-use msdeform_cuda::ledger::Ledger;
+use msdeform_cuda_lab::ledger::Ledger;
 use msdeform_tuning::{CallClass, Origin, Tuning, TuningFile};
 
 const PATH: &str = "memory";

@@ -222,20 +222,20 @@ def backward_cuda(
         _value_strides(value),
         grad_output.stride(),
     )
-    workspace_bytes = _native.cuda_backward_workspace(levels, request, *operands)
-    # From PyTorch's allocator: freed in stream order, and part of a graph that is being captured.
-    workspace = value.new_empty((workspace_bytes,), dtype=torch.uint8)
+    # Held until the launch is queued. From PyTorch's allocator: freed in stream order, and part of a graph that is
+    # being captured.
+    workspace: list[Tensor] = []
+
+    def allocate(size: int) -> int:
+        workspace.append(value.new_empty((size,), dtype=torch.uint8))
+        return workspace[0].data_ptr()
+
     _native.cuda_backward(
         levels,
         request,
         _current_stream(index),
         *operands,
-        (
-            grad_output.data_ptr(),
-            gradients[0].data_ptr(),
-            gradients[1].data_ptr(),
-            gradients[2].data_ptr(),
-            workspace.data_ptr(),
-        ),
+        (grad_output.data_ptr(), gradients[0].data_ptr(), gradients[1].data_ptr(), gradients[2].data_ptr()),
+        allocate,
     )
     return gradients

@@ -1,6 +1,6 @@
 """The native half; addresses in, results written where they point to."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 __version__: str
@@ -41,13 +41,6 @@ def cuda_forward(
 # pixels, strides of grad_output's images, queries and channels.
 _Request = tuple[int, int, bool, tuple[int, int, int], tuple[int, int, int]]
 
-def cuda_backward_workspace(
-    levels: list[int] | tuple[int, ...],
-    request: _Request,
-    value: _Operand,
-    locations: _Operand,
-    weights: _Operand,
-) -> int: ...
 def cuda_backward(
     levels: list[int] | tuple[int, ...],
     request: _Request,
@@ -55,7 +48,8 @@ def cuda_backward(
     value: _Operand,
     locations: _Operand,
     weights: _Operand,
-    addresses: tuple[int, int, int, int, int],
+    addresses: tuple[int, int, int, int],
+    allocate: Callable[[int], int],
 ) -> None: ...
 
 # PyTorch's own objects: its annotations differ from version to version, so none of them is named here.

@@ -31,8 +31,7 @@ const USED_BY: &[(&str, &[&str])] = &[
     ("texture unit", &["texture"]),
     ("spatial ordering", &["spatial_sort"]),
     ("mixed precision", &["mixed_precision"]),
-    ("plain atomics", &["bwd_original", "bwd_scatter"]),
-    ("aggregation", &["bwd_aggregate"]),
+    ("plain atomics", &["bwd_original"]),
     ("sorting", &["_tile_sort", "_level_sort"]),
 ];
 

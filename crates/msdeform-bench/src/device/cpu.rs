@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use msdeform::cpu::{CpuOptions, CpuPlan, CpuVariant, GradientsMut, Isa, max_threads, variants};
-use msdeform::{Direction, Mode, Problem, VariantSpec};
+use msdeform::{Direction, Mode, Problem, Role, VariantSpec};
 use msdeform_tuning::{CallClass, Origin, Source, Tuning};
 
 use super::bandwidth;
@@ -239,25 +239,20 @@ impl Prepared for PreparedCpu<'_> {
     fn run(&mut self) -> Result<(), DeviceError> {
         let HostTensors { value, locations, weights, grad_output } = self.inputs;
         let (value, locations, weights) = (value.view(), locations.view(), weights.view());
-        match &mut self.outputs {
-            Outputs::Forward { output } => {
-                self.plan.forward(value, locations, weights, output.view_mut())
+        let mut gradients = GradientsMut::new();
+        let mut output = None;
+        for (role, buffer) in self.outputs.iter_mut() {
+            let view = buffer.view_mut();
+            match role {
+                Role::GradValue => gradients.value = Some(view),
+                Role::GradLocations => gradients.locations = Some(view),
+                Role::GradWeights => gradients.weights = Some(view),
+                _ => output = Some(view),
             }
-            Outputs::Backward {
-                value: grad_value,
-                locations: grad_locations,
-                weights: grad_weights,
-            } => self.plan.backward(
-                value,
-                locations,
-                weights,
-                grad_output.view(),
-                GradientsMut {
-                    value: Some(grad_value.view_mut()),
-                    locations: Some(grad_locations.view_mut()),
-                    weights: Some(grad_weights.view_mut()),
-                },
-            ),
+        }
+        match output {
+            Some(output) => self.plan.forward(value, locations, weights, output),
+            None => self.plan.backward(value, locations, weights, grad_output.view(), gradients),
         }
         .map_err(|source| DeviceError::Run { variant: self.spec.id, source })
     }

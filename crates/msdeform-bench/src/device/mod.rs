@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use msdeform::{DeviceKind, Direction, Mode, Problem, VariantSpec};
+use msdeform::{ATTENTION, DeviceKind, Direction, Mode, Problem, Role, VariantSpec};
 use msdeform_cuda::Gradients;
-use msdeform_cuda::models::Specialisation;
+use msdeform_cuda_lab::models::Specialisation;
 use msdeform_tuning::{CallClass, Origin, Tuning};
 use serde::{Deserialize, Serialize};
 
@@ -203,64 +203,55 @@ impl FromStr for Timing {
     }
 }
 
-/// Results of a run, brought to the host.
-#[derive(Clone, Debug)]
-pub enum Outputs {
-    /// Of a forward run.
-    Forward {
-        /// `[N, Lq, M * D]`.
-        output: Buffer,
-    },
-    /// Of a backward run.
-    Backward {
-        /// Gradient of the values, in their layout.
-        value: Buffer,
-        /// Gradient of the sampling locations.
-        locations: Buffer,
-        /// Gradient of the attention weights.
-        weights: Buffer,
-    },
-}
+/// Results of a run, brought to the host: every tensor that the operator writes, in its order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outputs(Vec<(Role, Buffer)>);
 
 impl Outputs {
     /// Buffers of NaN for the results of a problem.
     #[must_use]
     pub fn poisoned(problem: &Problem, direction: Direction) -> Self {
-        let (dtype, sampling) = (problem.dtype(), problem.sampling_dtype());
-        match direction {
-            Direction::Forward => {
-                Self::Forward { output: Buffer::poisoned(dtype, problem.output_len()) }
-            }
-            Direction::Backward => Self::Backward {
-                value: Buffer::poisoned(dtype, problem.value_len()),
-                locations: Buffer::poisoned(sampling, problem.locations_len()),
-                weights: Buffer::poisoned(sampling, problem.weights_len()),
-            },
-        }
+        let buffer = |role| Buffer::poisoned(problem.format_of(role), problem.len_of(role));
+        ATTENTION.written(direction).map(|role| (role, buffer(role))).collect()
+    }
+
+    /// Every tensor.
+    pub fn iter(&self) -> impl Iterator<Item = (Role, &Buffer)> {
+        self.0.iter().map(|(role, buffer)| (*role, buffer))
+    }
+
+    /// Every tensor, to be written.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Role, &mut Buffer)> {
+        self.0.iter_mut().map(|(role, buffer)| (*role, buffer))
     }
 
     /// Whether every bit of every tensor is the same.
     #[must_use]
     pub fn has_same_bits(&self, other: &Self) -> bool {
-        let bits = |outputs: &Self| match outputs {
-            Self::Forward { output } => vec![output.to_le_bytes()],
-            Self::Backward { value, locations, weights } => {
-                [value, locations, weights].map(Buffer::to_le_bytes).to_vec()
-            }
+        let bits = |outputs: &Self| {
+            outputs.iter().map(|(_, buffer)| buffer.to_le_bytes()).collect::<Vec<_>>()
         };
         bits(self) == bits(other)
     }
 
     /// Fills all of them with NaN.
     pub fn poison(&mut self) {
-        match self {
-            Self::Forward { output } => output.poison(),
-            Self::Backward { value, locations, weights } => {
-                value.poison();
-                locations.poison();
-                weights.poison();
-            }
-        }
+        self.iter_mut().for_each(|(_, buffer)| buffer.poison());
+    }
+}
+
+impl IntoIterator for Outputs {
+    type Item = (Role, Buffer);
+    type IntoIter = std::vec::IntoIter<(Role, Buffer)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl FromIterator<(Role, Buffer)> for Outputs {
+    fn from_iter<T: IntoIterator<Item = (Role, Buffer)>>(tensors: T) -> Self {
+        Self(tensors.into_iter().collect())
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use msdeform::VariantSpec;
-use msdeform_cuda::registry;
+use msdeform_cuda_lab::registry;
 
 /// Separates the id from the first knob, and one knob from the next.
 pub const KNOB_SEPARATOR: char = ':';

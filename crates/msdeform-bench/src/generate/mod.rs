@@ -9,7 +9,7 @@ mod math;
 mod points;
 
 use half::{bf16, f16};
-use msdeform::{DType, Element, Problem, ValueLayout};
+use msdeform::{DType, Element, Problem, Role, ValueLayout};
 use rayon::prelude::*;
 
 use crate::Buffer;
@@ -77,6 +77,18 @@ impl HostTensors {
             weights: weights(problem, draw),
             grad_output: grad_output(problem, draw),
         }
+    }
+
+    /// Every tensor, in the order of the operator.
+    pub fn iter(&self) -> impl Iterator<Item = (Role, &Buffer)> {
+        let Self { value, locations, weights, grad_output } = self;
+        [
+            (Role::Value, value),
+            (Role::Locations, locations),
+            (Role::Weights, weights),
+            (Role::GradOutput, grad_output),
+        ]
+        .into_iter()
     }
 }
 

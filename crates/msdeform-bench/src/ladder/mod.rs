@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use msdeform::{DType, Direction, ValueLayout, VariantSpec};
 use msdeform_cuda::variants::Variant;
-use msdeform_cuda::{REGISTRY, registry};
+use msdeform_cuda_lab::{REGISTRY, claim, registry};
 
 use crate::counters::{Counted, KernelCounters};
 use crate::device::Timing;
@@ -135,7 +135,7 @@ pub fn rows(records: &[Record], counted: &[Counted]) -> Vec<Row> {
             let row = of_variant.entry(name).or_insert_with(|| Row {
                 name: name.clone(),
                 spec: variant.spec(),
-                claim: variant.claim(),
+                claim: claim(variant.spec().id),
                 cells: BTreeMap::new(),
             });
             row.cells.insert((layout.clone(), locations.clone()), cell);

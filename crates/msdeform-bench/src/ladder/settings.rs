@@ -1,7 +1,8 @@
 //! Which settings of a rung's knobs are settings of their own.
 
+use msdeform_cuda::DeviceProps;
 use msdeform_cuda::variants::{Call, KnobChoices, Variant};
-use msdeform_cuda::{DeviceProps, registry};
+use msdeform_cuda_lab::registry;
 
 use super::{DTYPE, LAYOUTS, WORKLOAD, forward};
 use crate::device::named::{id_in, knobs_in, name_with};

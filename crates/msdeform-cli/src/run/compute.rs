@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use half::{bf16, f16};
-use msdeform::{DType, Direction, Problem, VariantSpec, reference};
+use msdeform::{ATTENTION, DType, Direction, Problem, Role, VariantSpec};
 use msdeform_bench::device::{Device, Outputs};
-use msdeform_bench::verify::{Oracle, TensorCheck};
+use msdeform_bench::verify::{Oracle, TensorCheck, reference_of};
 use msdeform_bench::{Buffer, HostTensors, memory};
 
 use crate::exit::Usage;
@@ -64,10 +64,9 @@ pub struct Computation {
 
 impl Computation {
     /// The tensors that a run writes.
-    pub const fn tensor_names(backward: bool) -> &'static [&'static str] {
-        const NAMES: [&str; 4] =
-            ["output", "grad_value", "grad_sampling_locations", "grad_attention_weights"];
-        if backward { &NAMES } else { &["output"] }
+    pub fn tensor_names(backward: bool) -> Vec<&'static str> {
+        let directions = Direction::ALL.iter().filter(|d| backward || **d == Direction::Forward);
+        directions.flat_map(|direction| ATTENTION.written(*direction)).map(Role::name).collect()
     }
 
     /// The comparisons with the reference.
@@ -77,34 +76,16 @@ impl Computation {
 
     /// The tensors to write, with the shapes of those they belong to.
     pub fn into_products(self, described: &Described) -> Vec<Product> {
-        let mut products = Vec::new();
-        for pass in self.passes {
-            match pass.outputs {
-                Outputs::Forward { output } => products.push(Product {
-                    name: "output",
-                    shape: described.problem.output_shape().to_vec(),
-                    data: output,
-                }),
-                Outputs::Backward { value, locations, weights } => products.extend([
-                    Product {
-                        name: "grad_value",
-                        shape: described.value_shape.clone(),
-                        data: value,
-                    },
-                    Product {
-                        name: "grad_sampling_locations",
-                        shape: described.locations_shape.clone(),
-                        data: locations,
-                    },
-                    Product {
-                        name: "grad_attention_weights",
-                        shape: described.weights_shape.clone(),
-                        data: weights,
-                    },
-                ]),
-            }
-        }
-        products
+        let product = |(role, data)| {
+            let shape = match role {
+                Role::GradValue => described.value_shape.clone(),
+                Role::GradLocations => described.locations_shape.clone(),
+                Role::GradWeights => described.weights_shape.clone(),
+                _ => described.problem.output_shape().to_vec(),
+            };
+            Product { name: role.name(), shape, data }
+        };
+        self.passes.into_iter().flat_map(|pass| pass.outputs).map(product).collect()
     }
 }
 
@@ -205,26 +186,10 @@ fn run_variant(
 }
 
 fn run_reference(problem: &Problem, inputs: &HostTensors, direction: Direction) -> (Outputs, f64) {
-    let HostTensors { value, locations, weights, grad_output } = inputs;
-    let (dtype, sampling) = (problem.dtype(), problem.sampling_dtype());
-    let (value, locations, weights) = (value.to_f64(), locations.to_f64(), weights.to_f64());
     let start = Instant::now();
-    let outputs = match direction {
-        Direction::Forward => {
-            let output = reference::forward(problem, &value, &locations, &weights);
-            Outputs::Forward { output: rounded(output, dtype) }
-        }
-        Direction::Backward => {
-            let upstream = grad_output.to_f64();
-            let grads = reference::backward(problem, &value, &locations, &weights, &upstream);
-            Outputs::Backward {
-                value: rounded(grads.value, dtype),
-                locations: rounded(grads.locations, sampling),
-                weights: rounded(grads.weights, sampling),
-            }
-        }
-    };
-    (outputs, start.elapsed().as_secs_f64() * 1e6)
+    let exact = reference_of(problem, inputs, direction).into_iter();
+    let outputs = exact.map(|(role, exact)| (role, rounded(exact, problem.format_of(role))));
+    (outputs.collect(), start.elapsed().as_secs_f64() * 1e6)
 }
 
 /// The nearest values of a format.

@@ -77,7 +77,7 @@ pub struct RunArgs {
 pub fn run(args: &RunArgs) -> Result<()> {
     let input = Input::read(&args.input)?;
     let target = Target::new(&input, args.output.as_deref(), args.force)?;
-    target.ensure_free(Computation::tensor_names(args.backward))?;
+    target.ensure_free(&Computation::tensor_names(args.backward))?;
     let tensors = input.tensors()?;
     let described = sizes::describe(&tensors, &args.sizes)?;
     let request = Request { variants: &args.variant, backward: args.backward, check: args.check };

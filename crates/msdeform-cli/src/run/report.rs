@@ -66,7 +66,7 @@ impl Report {
         idle_gradient: bool,
     ) -> Self {
         let backward = computation.passes.len() > 1;
-        let names = Computation::tensor_names(backward).iter().filter(|_| passed);
+        let names = Computation::tensor_names(backward).into_iter().filter(|_| passed);
         let passes = computation.passes.iter().map(|pass| Pass {
             direction: pass.direction.name(),
             variant: pass.variant,
@@ -87,7 +87,7 @@ impl Report {
             threads: computation.threads,
             passes: passes.collect(),
             written: names
-                .map(|&tensor| Written { tensor, file: target.file(tensor).display().to_string() })
+                .map(|tensor| Written { tensor, file: target.file(tensor).display().to_string() })
                 .collect(),
             passed,
             idle_gradient,

@@ -129,7 +129,8 @@ impl Context {
 
     /// Makes this context the thread's current one until the guard is dropped. Costs one query where
     /// it already is, as in a process that uses one GPU.
-    pub(crate) fn enter(&self) -> Result<Entered> {
+    #[doc(hidden)]
+    pub fn enter(&self) -> Result<Entered> {
         let mut current = std::ptr::null_mut();
         // SAFETY: the driver is initialised, `current` is writable.
         unsafe { driver!(cuCtxGetCurrent(&raw mut current)) }?;
@@ -215,7 +216,8 @@ impl Drop for Primary {
 
 /// Restores the thread's context when dropped.
 #[must_use]
-pub(crate) struct Entered {
+#[doc(hidden)]
+pub struct Entered {
     pushed: bool,
 }
 

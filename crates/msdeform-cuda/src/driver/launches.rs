@@ -267,8 +267,8 @@ mod tests {
         );
         let label = Label::new("fwd_general", "fwd_general", &problem(1));
         assert!(label.launched().to_string().starts_with("`fwd_general` (N=2"));
-        let label = Label::new("bwd_scatter", ZEROING, &problem(1));
-        assert!(label.launched().to_string().starts_with("zeroing for `bwd_scatter` (N=2"));
+        let label = Label::new("bwd_original", ZEROING, &problem(1));
+        assert!(label.launched().to_string().starts_with("zeroing for `bwd_original` (N=2"));
     }
 
     #[test]

@@ -17,8 +17,6 @@ mod persisting;
 mod pointer;
 mod ring;
 mod stream;
-mod tensor_map;
-mod texture;
 
 use std::ffi::CStr;
 use std::sync::OnceLock;
@@ -31,6 +29,7 @@ pub use context::{Context, device_count};
 pub use device::DeviceProps;
 pub use event::Event;
 pub use graph::Graph;
+pub(crate) use graph::while_capturing;
 pub use guard::{broken_guards, guard_allocations};
 pub use launches::Launched;
 pub(crate) use launches::{Label, ZEROING, lost_context};
@@ -38,8 +37,6 @@ pub use module::{Function, LaunchGeometry, Module};
 pub(crate) use persisting::PersistingL2;
 pub(crate) use pointer::check_pointer;
 pub use stream::Stream;
-pub use tensor_map::EncodedMap;
-pub use texture::LayeredTexture;
 
 use crate::error::{CudaVersion, DriverError, Error, Result};
 
@@ -94,7 +91,8 @@ fn initialise() -> Result<CudaVersion> {
 }
 
 /// Turns the driver's answer into a result.
-pub(crate) fn check(call: &'static str, result: CUresult) -> std::result::Result<(), DriverError> {
+#[doc(hidden)]
+pub fn check(call: &'static str, result: CUresult) -> std::result::Result<(), DriverError> {
     if result == CUresult::CUDA_SUCCESS {
         return Ok(());
     }

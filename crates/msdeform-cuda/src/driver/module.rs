@@ -67,7 +67,8 @@ impl Module {
     ///
     /// # Errors
     /// What the driver says, such as code for another architecture.
-    pub(crate) fn load(context: &Context, cubin: &[u8]) -> crate::Result<Arc<Self>> {
+    #[doc(hidden)]
+    pub fn load(context: &Context, cubin: &[u8]) -> crate::Result<Arc<Self>> {
         let _entered = context.enter()?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: the context is current; the image is whole (the compiler made it, or the cache checked
@@ -215,7 +216,8 @@ impl Function {
     /// # Safety
     /// `params` leads to what the kernel declares, or to something that begins with it, and what that points
     /// to is valid on the device for as long as the kernel runs.
-    pub(crate) unsafe fn launch(
+    #[doc(hidden)]
+    pub unsafe fn launch(
         &self,
         stream: &Stream,
         geometry: &LaunchGeometry,

@@ -19,7 +19,8 @@ pub(crate) struct PersistingL2 {
 
 /// Memory whose lines stay in the set-aside share of L2 while a kernel runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct AccessWindow {
+#[doc(hidden)]
+pub struct AccessWindow {
     address: u64,
     bytes: usize,
     /// The share of its lines that stay; which ones, the hardware chooses. The others are treated as streams.

@@ -4,14 +4,14 @@ mod cache;
 
 use crate::error::Result;
 use crate::nvrtc::{Compiled, Nvrtc};
-use crate::sources::{HEADERS, SourceFile};
+use crate::sources::SourceFile;
 use crate::variants::Variant;
 
 pub use cache::{DiskCache, decode_entry, encode_entry};
 
 /// Options that every kernel is compiled with. `-v` puts registers and spills into the log, which is
 /// kept with the cubin.
-pub(crate) const COMMON_OPTIONS: &[&str] = &["--std=c++17", "--ptxas-options=-v"];
+pub const COMMON_OPTIONS: &[&str] = &["--std=c++17", "--ptxas-options=-v"];
 
 /// Everything that determines a cubin.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,15 +31,21 @@ impl Recipe {
     /// How to compile a variant for an architecture (such as `sm_90a`) with these macros.
     #[must_use]
     pub fn new(variant: &dyn Variant, arch: &str, defines: &[String]) -> Self {
-        Self::of_source(variant.source(), arch, defines)
+        Self::of_source(variant.source(), variant.headers(), arch, defines)
     }
 
     /// How to compile a kernel that is no variant.
-    pub(crate) fn of_source(source: SourceFile, arch: &str, defines: &[String]) -> Self {
+    #[must_use]
+    pub fn of_source(
+        source: SourceFile,
+        headers: &[SourceFile],
+        arch: &str,
+        defines: &[String],
+    ) -> Self {
         let mut options = vec![format!("--gpu-architecture={arch}")];
         options.extend(COMMON_OPTIONS.iter().map(|&option| option.to_owned()));
         options.extend_from_slice(defines);
-        Self { source, headers: included_headers(source), options }
+        Self { source, headers: included_headers(source, headers), options }
     }
 
     /// The key of the cubin this makes with a compiler of this version.
@@ -69,22 +75,22 @@ impl Recipe {
     }
 }
 
-/// The embedded headers that a file includes, transitively, in the order of [`HEADERS`]: a change to a
+/// Those of the given headers that a file includes, transitively, in their order: a change to a
 /// header concerns the kernels that include it and no others.
 #[must_use]
-pub fn included_headers(source: SourceFile) -> Vec<SourceFile> {
-    let mut included = vec![false; HEADERS.len()];
+pub fn included_headers(source: SourceFile, headers: &[SourceFile]) -> Vec<SourceFile> {
+    let mut included = vec![false; headers.len()];
     let mut pending = vec![source];
     while let Some(file) = pending.pop() {
         for name in file.text.lines().filter_map(included_name) {
-            let position = HEADERS.iter().position(|header| header.name == name);
+            let position = headers.iter().position(|header| header.name == name);
             if let Some(position) = position.filter(|&position| !included[position]) {
                 included[position] = true;
-                pending.push(HEADERS[position]);
+                pending.push(headers[position]);
             }
         }
     }
-    HEADERS.iter().zip(included).filter_map(|(header, is)| is.then_some(*header)).collect()
+    headers.iter().zip(included).filter_map(|(header, is)| is.then_some(*header)).collect()
 }
 
 fn included_name(line: &str) -> Option<&str> {
@@ -96,13 +102,14 @@ mod tests {
     use super::*;
     use crate::CudaVersion;
     use crate::registry::REGISTRY;
+    use crate::sources::HEADERS;
 
     const COMPILER: CudaVersion = CudaVersion { major: 13, minor: 0 };
 
     #[test]
     fn headers_are_followed_transitively_and_only_where_included() {
         let names = |text| {
-            let headers = included_headers(SourceFile { name: "x.cu", text });
+            let headers = included_headers(SourceFile { name: "x.cu", text }, HEADERS);
             headers.into_iter().map(|header| header.name).collect::<Vec<_>>()
         };
         assert_eq!(names("int x;"), Vec::<&str>::new());

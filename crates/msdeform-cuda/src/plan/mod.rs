@@ -1,490 +1,351 @@
 //! Plans: everything about a call that does not change from launch to launch, worked out once.
 
-mod backward;
-mod forward;
+mod gate;
+mod operands;
+mod options;
+mod prepared;
 
-use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use msdeform::{DType, Problem, VariantSpec};
+use msdeform::{Access, Problem, VariantSpec};
 
 use crate::dispatch;
-use crate::driver::{
-    Context, DeviceBuffer, EncodedMap, Label, LaunchGeometry, LayeredTexture, PersistingL2, Stream,
-    ZEROING, check_pointer, zero_bytes,
-};
-use crate::engine::{Engine, Kernel};
-use crate::error::{DriverError, Error, Result};
-use crate::nvrtc::KernelResources;
+use crate::driver::{DeviceBuffer, Event, Stream, while_capturing, zero_bytes};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
 use crate::params::{INLINE_LEVELS, LevelGeometry, level_geometry};
-use crate::pipeline::{Region, Step};
-use crate::preamble::TileMap;
-use crate::registry;
-use crate::strides::ValueStrides;
-use crate::tuning::{self, Choice};
-use crate::variants::{BackwardCall, Call, Configuration, KnobChoices, Variant};
+use crate::pipeline::WORKSPACE_ALIGNMENT;
+use crate::variants::{Call, Configuration, Variant};
+use gate::Gate;
+use operands::Operand;
+use prepared::{Prepared, Start, Targets};
 
-pub use backward::{
-    BackwardInputs, BackwardOptions, BackwardPlan, BackwardPointers, GradientBuffers, Workspace,
-};
-pub use forward::{DevicePointers, ForwardPlan};
+pub use operands::{Argument, Pointers};
+pub use options::{BackwardOptions, PlanOptions, PointerChecks, VARIANT_VARIABLE, Workspace};
+pub use prepared::PlannedKernel;
 
-/// Names a variant for every plan of its direction that does not name one itself.
-pub const VARIANT_VARIABLE: &str = "MSDEFORM_VARIANT";
-
-/// When a plan asks the driver what the pointers it is given point to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PointerChecks {
-    /// On every launch: about a microsecond each.
-    Every,
-    /// On the first launch.
-    #[default]
-    First,
-    /// Never; null and misaligned pointers are found all the same.
-    Never,
-}
-
-/// What a caller may decide about a plan.
-#[derive(Clone, Debug, Default)]
-pub struct PlanOptions {
-    /// The variant, instead of what `MSDEFORM_VARIANT` or the dispatcher says.
-    pub variant: Option<String>,
-    /// Knobs of that variant, instead of its own choice.
-    pub knobs: Vec<(String, i64)>,
-    /// Strides of the value tensor, if it is not contiguous.
-    pub strides: Option<ValueStrides>,
-    /// Width of the raster that the queries form, if they do (a hint for scheduling).
-    pub query_raster_width: u32,
-    /// When pointers are looked up.
-    pub pointer_checks: PointerChecks,
-}
-
-impl PlanOptions {
-    /// The call that these options make of a problem.
-    fn call<'a>(
-        &self,
-        context: &'a Context,
-        problem: &'a Problem,
-        backward: Option<BackwardCall>,
-    ) -> Result<Call<'a>> {
-        let strides = self.strides.unwrap_or_else(|| ValueStrides::packed(problem));
-        strides.check(problem)?;
-        let (device, query_raster_width) = (context.props(), self.query_raster_width);
-        Ok(Call { problem, strides, device, query_raster_width, backward })
-    }
-
-    /// What computes a call: the caller's choice or the environment's, or what was measured on this machine and
-    /// else the dispatcher's. Whoever names a variant gets that one or an error: a silent
-    /// substitute would be measured or trusted as something it is not. The environment speaks to both directions
-    /// at once, so there a name of the other one is no choice.
-    fn choices(&self, engine: &Engine, call: &Call<'_>) -> Result<Choices> {
-        let named = match &self.variant {
-            Some(id) => Some(registry::find(id)?),
-            None => match std::env::var(VARIANT_VARIABLE) {
-                Ok(id) if !id.is_empty() => Some(registry::find(&id)?)
-                    .filter(|variant| variant.spec().direction == call.direction()),
-                _ => None,
-            },
-        };
-        let variant = named.unwrap_or_else(|| dispatch::builtin(call));
-        variant.check(call)?;
-        let sure = Choice { variant, knobs: KnobChoices::new(variant, &self.knobs)? };
-        // Knobs without a variant are those of the dispatcher's.
-        let is_open = named.is_none() && self.knobs.is_empty();
-        let tuned = if is_open { tuning::choose(engine.tuning(), call) } else { None };
-        Ok(Choices { tuned, sure })
-    }
-}
-
-/// What computes a call.
-struct Choices {
-    /// What was measured on this machine, where it fits the call.
-    tuned: Option<Choice>,
-    /// What takes the call in any case.
-    sure: Choice,
-}
-
-/// A tensor of a call in device memory.
-#[derive(Clone, Copy)]
-struct Tensor {
-    name: &'static str,
-    address: u64,
-    bytes: usize,
-    element_bytes: usize,
-    /// Which of a configuration's alignments it must have.
-    role: Role,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
-    /// Values, outputs and their gradients.
-    Value,
-    /// Locations, weights and their gradients.
-    Sampling,
-}
-
-/// Looks at what a launch is given before anything is queued.
+/// A call of the operator in one direction, ready to be launched any number of times on any stream of its device.
+/// Launching allocates nothing, waits for nothing, takes no lock, and can be captured in a graph.
+///
+/// A plan belongs to one problem; a backward plan to one set of gradients too, and only those are computed. Every element
+/// of what is written is written: nothing has to be zeroed before. Making a plan for another image size, batch or number of
+/// queries takes microseconds once the code is there.
+///
+/// Where a call needs a workspace (see [`Plan::workspace_bytes`]; forward calls do not, but for some of the ladder) and it
+/// is the plan's own, launches must follow each other. With one of the caller, and where none is needed, they may come from
+/// several threads and run side by side.
 #[derive(Debug)]
-struct Gate {
-    context: Context,
-    checks: PointerChecks,
-    /// Relaxed: nothing is published by it. Who sees it late asks the driver once more.
-    checked: AtomicBool,
-}
-
-impl Gate {
-    fn new(context: &Context, checks: PointerChecks) -> Self {
-        Self { context: context.clone(), checks, checked: AtomicBool::new(false) }
-    }
-
-    fn check_stream(&self, stream: &Stream) -> Result<()> {
-        if stream.context().raw() == self.context.raw() {
-            return Ok(());
-        }
-        let (expected, found) = (self.context.ordinal(), stream.context().ordinal());
-        Err(Error::WrongDevice { what: "stream", expected, found })
-    }
-
-    fn check_tensors(&self, tensors: &[Tensor]) -> Result<()> {
-        // An empty tensor is never touched: its pointer may be anything.
-        let tensors = tensors.iter().filter(|tensor| tensor.bytes > 0);
-        for &Tensor { name: tensor, address, element_bytes, .. } in tensors.clone() {
-            if address == 0 {
-                return Err(Error::NullPointer { tensor });
-            }
-            if !address.is_multiple_of(element_bytes as u64) {
-                return Err(Error::MisalignedElement { tensor, address, element_bytes });
-            }
-        }
-        let ask = match self.checks {
-            PointerChecks::Every => true,
-            PointerChecks::First => !self.checked.load(Ordering::Relaxed),
-            PointerChecks::Never => false,
-        };
-        if ask {
-            for tensor in tensors {
-                check_pointer(&self.context, tensor.name, tensor.address, tensor.bytes)?;
-            }
-            self.checked.store(true, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    /// Refuses buffers that are too small or on another GPU.
-    fn check_buffers<const N: usize>(&self, buffers: [BufferCheck<'_>; N]) -> Result<()> {
-        for BufferCheck { tensor, required, found, context } in buffers {
-            if found < required {
-                return Err(Error::BufferTooSmall { tensor, required, found });
-            }
-            if context.raw() != self.context.raw() {
-                let (expected, found) = (self.context.ordinal(), context.ordinal());
-                return Err(Error::WrongDevice { what: tensor, expected, found });
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A buffer of this crate, for a tensor of so many bytes.
-struct BufferCheck<'a> {
-    tensor: &'static str,
-    required: usize,
-    found: usize,
-    context: &'a Context,
-}
-
-impl<'a> BufferCheck<'a> {
-    fn new<T: msdeform::Element>(
-        tensor: &'static str,
-        required: usize,
-        buffer: &'a DeviceBuffer<T>,
-    ) -> Self {
-        Self { tensor, required, found: buffer.bytes(), context: buffer.context() }
-    }
-}
-
-/// A variant, compiled, with everything but the pointers.
-#[derive(Debug)]
-struct Prepared<P> {
+pub struct Plan {
+    gate: Gate,
+    engine: Engine,
+    problem: Problem,
+    options: PlanOptions,
+    operands: Vec<Operand>,
+    /// What is launched; nothing where there is nothing to compute.
+    main: Option<Prepared>,
+    fallback: Option<Fallback>,
+    /// Levels that do not fit the parameter, which points here.
+    level_table: Option<DeviceBuffer<LevelGeometry>>,
+    workspace_bytes: usize,
+    /// Only where it belongs to the plan and there is one.
+    workspace: Option<OwnWorkspace>,
     spec: &'static VariantSpec,
+}
+
+/// What takes over where pointers are less aligned than the plan's variant needs them. Hardly anybody has such
+/// pointers, so it is compiled when they come.
+#[derive(Debug)]
+struct Fallback {
+    variant: &'static dyn Variant,
     configuration: Configuration,
-    queue: Vec<Queued>,
-    params: P,
-    /// What of L2 is set aside for the values, and their size.
-    persisting_value: Option<(PersistingL2, usize)>,
-    preamble: Preamble,
+    made: OnceLock<Prepared>,
 }
 
-/// What the parameter begins with.
 #[derive(Debug)]
-enum Preamble {
-    Nothing,
-    /// Descriptors that follow the value's address, and how many the parameter has room for.
-    Maps(Vec<TileMap>, usize),
-    /// Textures, one per level, which are the plan's own.
-    Textures(Vec<LayeredTexture>),
+struct OwnWorkspace {
+    memory: DeviceBuffer<u8>,
+    /// When the last [`Plan::run`] is done with it. Whoever runs next holds it while queueing.
+    free: Mutex<Event>,
 }
 
-/// Where a launch starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Start {
-    /// At the first step.
-    Preparation,
-    /// Behind what an earlier launch prepared.
-    Operator,
-}
-
-/// A step with what it needs.
-#[derive(Debug)]
-enum Queued {
-    Launch { entry: String, kernel: Kernel, geometry: LaunchGeometry, label: Label },
-    Zero { region: Region, label: Label },
-}
-
-/// A kernel of a plan: what it is called, how it is launched, what it takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlannedKernel<'a> {
-    /// The entry in the variant's file.
-    pub entry: &'a str,
-    /// Grid, block and shared memory.
-    pub geometry: LaunchGeometry,
-    /// Registers and memory.
-    pub resources: KernelResources,
-}
-
-impl<P> Prepared<P> {
-    /// The best choice that this GPU takes. What was measured with another compiler may need more registers
-    /// now: then a call is none the worse, and only what is sure to fit may fail.
-    fn best(
-        engine: &Engine,
-        choices: &Choices,
-        call: &Call<'_>,
-        params: impl Fn(&Configuration) -> Result<P>,
-    ) -> Result<Self> {
-        let make = |Choice { variant, knobs }: &Choice| {
-            let made = Self::new(engine, *variant, call, knobs, &params)?;
-            match made.knobs_if_maps_are_refused(engine.context(), *variant)? {
-                Some(knobs) => Self::new(engine, *variant, call, &knobs, &params),
-                None => Ok(made),
-            }
-        };
-        let tuned = choices.tuned.as_ref().and_then(|tuned| make(tuned).ok());
-        tuned.map_or_else(|| make(&choices.sure), Ok)
+impl Plan {
+    /// A forward call; the dispatcher chooses the variant.
+    ///
+    /// # Errors
+    /// As [`Plan::new`].
+    pub fn forward(engine: &Engine, problem: &Problem) -> Result<Self> {
+        Self::new(engine, problem, &PlanOptions::default())
     }
 
-    fn new(
-        engine: &Engine,
-        variant: &'static dyn Variant,
-        call: &Call<'_>,
-        knobs: &KnobChoices,
-        params: impl FnOnce(&Configuration) -> Result<P>,
-    ) -> Result<Self> {
-        let spec = variant.spec();
-        let configuration =
-            variant.configure(call, knobs).map_err(|reason| variant.refusal(reason))?;
-        let code = engine.code(variant, &configuration, call)?;
-        let params = params(&configuration)?;
-        let mut queue = Vec::with_capacity(configuration.pipeline.steps.len());
-        for step in &configuration.pipeline.steps {
-            queue.push(match *step {
-                Step::Zero(region) => {
-                    Queued::Zero { region, label: Label::new(spec.id, ZEROING, call.problem) }
-                }
-                Step::Launch { name, geometry } => {
-                    let (entry, kernel) = code.kernel(name)?;
-                    kernel
-                        .function
-                        .prepare(&geometry, call.device)
-                        .map_err(|source| Error::from(source).in_launch_of(spec.id))?;
-                    let label = Label::new(spec.id, &entry, call.problem);
-                    Queued::Launch { entry, kernel, geometry, label }
-                }
+    /// All gradients, as fast as possible, with a workspace of the plan's own; the dispatcher chooses the variant.
+    ///
+    /// # Errors
+    /// As [`Plan::new`].
+    pub fn backward(engine: &Engine, problem: &Problem) -> Result<Self> {
+        Self::new(engine, problem, &PlanOptions::backward(BackwardOptions::default()))
+    }
+
+    /// Chooses, compiles and loads what the problem needs, and allocates the plan's workspace.
+    ///
+    /// # Errors
+    /// A variant that was asked for and cannot do it, strides that make no sense, no NVRTC, no room for
+    /// the workspace, or what compiler and driver say. Never for a valid problem that leaves the choice
+    /// to the dispatcher, as long as there is memory.
+    pub fn new(engine: &Engine, problem: &Problem, options: &PlanOptions) -> Result<Self> {
+        let context = engine.context();
+        let call = options.call(context, problem)?;
+        let choices = options.choices(engine, &call)?;
+        let operands: Vec<Operand> = Operand::of(&call).collect();
+        let mut plan = Self {
+            gate: Gate::new(context, options.pointer_checks),
+            engine: engine.clone(),
+            problem: problem.clone(),
+            options: options.clone(),
+            main: None,
+            fallback: None,
+            level_table: None,
+            workspace_bytes: 0,
+            workspace: None,
+            spec: choices.sure.variant.spec(),
+            operands,
+        };
+        let writes = |operand: &Operand| operand.access == Access::Write && operand.is_present;
+        if call.is_empty() || !plan.operands.iter().any(writes) {
+            return Ok(plan);
+        }
+        plan.level_table = level_table(engine, problem)?;
+        let main = Prepared::best(engine, &choices, &call, plan.level_table_address())?;
+        plan.spec = main.spec;
+        plan.workspace_bytes = main.configuration.pipeline.workspace_bytes;
+        if needs_fallback(&main.configuration, &plan.operands) {
+            let fallback = Fallback::new(&call)?;
+            let bytes = fallback.configuration.pipeline.workspace_bytes;
+            plan.workspace_bytes = plan.workspace_bytes.max(bytes);
+            plan.fallback = Some(fallback);
+        }
+        if options.workspace == Workspace::OfPlan && plan.workspace_bytes > 0 {
+            plan.workspace = Some(OwnWorkspace {
+                memory: DeviceBuffer::uninitialised(context, plan.workspace_bytes)?,
+                free: Mutex::new(Event::new(context)?),
             });
         }
-        let refuse = |reason| variant.refusal(reason);
-        let preamble = match (configuration.tile_maps, configuration.textures) {
-            (None, None) => Preamble::Nothing,
-            (Some(maps), _) => {
-                let capacity = maps.capacity(call.problem.levels().len());
-                Preamble::Maps(maps.of(call).map_err(refuse)?, capacity)
-            }
-            (None, Some(textures)) => {
-                let shapes = textures.of(call).map_err(refuse)?.into_iter();
-                let made = shapes.map(|shape| LayeredTexture::new(engine.context(), shape));
-                Preamble::Textures(made.collect::<Result<_>>()?)
-            }
-        };
-        let persisting_value = if configuration.persisting_value {
-            let bytes = call.strides.extent(call.problem) * call.problem.dtype().size_bytes();
-            PersistingL2::set_aside(engine.context(), bytes)?.map(|share| (share, bytes))
-        } else {
-            None
-        };
-        Ok(Self { spec, configuration, queue, params, preamble, persisting_value })
+        plan.main = Some(main);
+        Ok(plan)
     }
 
-    /// The knobs with which the variant does without its tensor maps, if the driver refuses to make these.
-    /// It is asked before the first launch, with an address like any other, which it only stores.
-    fn knobs_if_maps_are_refused(
+    /// Queues the operator on the caller's stream.
+    ///
+    /// # Safety
+    /// Each pointer leads to a tensor of the plan's problem that stays valid until the stream is
+    /// done; nothing else writes to them meanwhile; nothing that is written, and no workspace, overlaps another
+    /// tensor. A workspace, the plan's own included, is used by one launch at a time. What is recorded
+    /// in a graph must hold for every replay.
+    ///
+    /// # Errors
+    /// Before the launch: a null, misaligned or host pointer, another device's tensor or stream, an
+    /// allocation that is too small, each by name. [`Error::Launch`] with the variant's name if the
+    /// driver refuses.
+    pub unsafe fn launch(&self, stream: &Stream, pointers: &Pointers) -> Result<()> {
+        // SAFETY: as the caller says.
+        unsafe { self.launch_from(stream, pointers, Start::Preparation) }
+    }
+
+    /// Queues what comes after the preparation: the steps whose results an earlier [`Plan::launch`]
+    /// left behind. The same as a launch where [`Plan::has_preparation`] says no.
+    ///
+    /// # Safety
+    /// As [`Plan::launch`]; a launch on the same stream came before, and inputs that the
+    /// preparation looks at have not changed since.
+    ///
+    /// # Errors
+    /// As [`Plan::launch`].
+    pub unsafe fn launch_after_preparation(
         &self,
-        context: &Context,
-        variant: &dyn Variant,
-    ) -> Result<Option<KnobChoices>> {
-        const ANY_ADDRESS: u64 = 1 << 32;
-        let (Preamble::Maps(maps, _), Some((knob, value))) =
-            (&self.preamble, self.configuration.without_maps)
-        else {
-            return Ok(None);
-        };
-        let _entered = context.enter()?;
-        if maps.iter().all(|map| EncodedMap::new(ANY_ADDRESS, map).is_ok()) {
-            return Ok(None);
-        }
-        KnobChoices::new(variant, &[(knob.to_owned(), value)]).map(Some)
+        stream: &Stream,
+        pointers: &Pointers,
+    ) -> Result<()> {
+        // SAFETY: as the caller says.
+        unsafe { self.launch_from(stream, pointers, Start::Operator) }
     }
 
-    fn is_aligned(&self, tensors: &[Tensor]) -> bool {
-        tensors.iter().all(|tensor| {
-            let alignment = match tensor.role {
-                Role::Value => self.configuration.value_alignment,
-                Role::Sampling => self.configuration.sampling_alignment,
-            };
-            tensor.bytes == 0 || tensor.address.is_multiple_of(alignment as u64)
+    /// # Safety
+    /// As the two above.
+    unsafe fn launch_from(&self, stream: &Stream, pointers: &Pointers, start: Start) -> Result<()> {
+        self.gate.check_stream(stream)?;
+        let Some(main) = &self.main else {
+            // SAFETY: as the caller promises.
+            return unsafe { self.leave_zeros(stream, pointers) };
+        };
+        self.gate.check_tensors(&self.operands, pointers)?;
+        let workspace = self.workspace(pointers)?;
+        let prepared = match &self.fallback {
+            Some(fallback) if !self.is_aligned_for(&main.configuration, pointers) => {
+                self.fall_back(fallback)?
+            }
+            _ => main,
+        };
+        let targets = Targets { operands: &self.operands, pointers, workspace };
+        let _entered = self.gate.context().enter()?;
+        // SAFETY: the caller answers for the tensors and the workspace, whose parts lie inside of it
+        // (the pipeline reserved them); the plan owns the level table.
+        unsafe { prepared.queue(stream, &targets, start) }
+    }
+
+    /// Queues the operator on buffers of this crate; their formats and sizes are checked. Tensors that the plan
+    /// has no use for are left alone. The plan's own workspace is used after the run before, whichever stream and
+    /// thread that was on.
+    ///
+    /// # Errors
+    /// A format or size that is not the problem's, a buffer that is missing or may not be written, a plan whose
+    /// workspace is the caller's, and as [`Plan::launch`].
+    pub fn run<'a>(
+        &self,
+        stream: &Stream,
+        arguments: impl IntoIterator<Item = Argument<'a>>,
+    ) -> Result<()> {
+        let mut pointers = Pointers::default();
+        self.gate.check_stream(stream)?;
+        for argument in arguments {
+            let role = argument.role();
+            if let Some(operand) = self.operands.iter().find(|operand| operand.role == role) {
+                self.gate.check_argument(operand, &self.problem, &argument)?;
+                pointers = pointers.with(role, argument.address());
+            }
+        }
+        // A thread that panicked elsewhere left the event whole.
+        let free = self.workspace.as_ref();
+        let free = free.map(|own| own.free.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(free) = &free {
+            stream.wait_for(free)?;
+        }
+        // SAFETY: sizes are checked above, a missing tensor is a null pointer, which is refused; freeing
+        // a buffer waits for the kernels that use it; what is written is exclusively borrowed and allocations
+        // of its own; the run before is done with the workspace when this one starts.
+        unsafe { self.launch(stream, &pointers) }?;
+        free.map_or(Ok(()), |free| free.record(stream))
+    }
+
+    /// The problem it was made for.
+    #[must_use]
+    pub const fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    /// The variant that was chosen.
+    #[must_use]
+    pub const fn variant(&self) -> &'static VariantSpec {
+        self.spec
+    }
+
+    /// The knobs it was compiled with.
+    #[must_use]
+    pub fn knobs(&self) -> &[(&'static str, i64)] {
+        self.main.as_ref().map_or(&[], |main| &main.configuration.knobs)
+    }
+
+    /// Its kernels in the order they are launched; none where there is nothing to compute.
+    pub fn kernels(&self) -> impl Iterator<Item = PlannedKernel<'_>> {
+        self.main.iter().flat_map(Prepared::kernels)
+    }
+
+    /// Whether some steps leave something that another launch on the same inputs could use.
+    #[must_use]
+    pub fn has_preparation(&self) -> bool {
+        self.main.as_ref().is_some_and(|main| main.configuration.pipeline.preparation > 0)
+    }
+
+    /// Bytes of the workspace that a launch needs, whoever it belongs to.
+    #[must_use]
+    pub const fn workspace_bytes(&self) -> usize {
+        self.workspace_bytes
+    }
+
+    /// Bytes of device memory that are the plan's own: its workspace, levels, what its variant prepares.
+    #[must_use]
+    pub fn own_bytes(&self) -> usize {
+        let workspace = self.workspace.as_ref().map_or(0, |own| own.memory.bytes());
+        let levels = self.level_table.as_ref().map_or(0, DeviceBuffer::bytes);
+        workspace + levels + self.main.as_ref().map_or(0, Prepared::device_bytes)
+    }
+
+    fn level_table_address(&self) -> u64 {
+        self.level_table.as_ref().map_or(0, DeviceBuffer::address)
+    }
+
+    fn is_aligned_for(&self, configuration: &Configuration, pointers: &Pointers) -> bool {
+        self.operands.iter().filter(|operand| operand.bytes > 0).all(|operand| {
+            let alignment = configuration.alignment(operand.role.storage());
+            pointers.get(operand.role).is_multiple_of(alignment as u64)
         })
     }
 
-    /// Whether some pointers are aligned for their elements and not for this.
-    fn needs_fallback(&self, problem: &Problem) -> bool {
-        let (value_bytes, sampling_bytes) = element_bytes(problem);
-        self.configuration.value_alignment > value_bytes
-            || self.configuration.sampling_alignment > sampling_bytes
-    }
-
-    /// Bytes of the textures it owns.
-    fn texture_bytes(&self) -> usize {
-        match &self.preamble {
-            Preamble::Textures(textures) => textures.iter().map(LayeredTexture::bytes).sum(),
-            Preamble::Nothing | Preamble::Maps(..) => 0,
+    fn fall_back<'a>(&'a self, fallback: &'a Fallback) -> Result<&'a Prepared> {
+        if let Some(made) = fallback.made.get() {
+            return Ok(made);
         }
+        let call = self.options.call(self.gate.context(), &self.problem)?;
+        let (configuration, table) = (fallback.configuration.clone(), self.level_table_address());
+        let made = while_capturing(self.gate.context(), || {
+            Prepared::new(&self.engine, fallback.variant, &call, configuration, table)
+        })?;
+        Ok(fallback.made.get_or_init(|| made))
     }
 
-    /// Queues the steps. The context must be current. `value` is the address of the value tensor.
+    fn workspace(&self, pointers: &Pointers) -> Result<u64> {
+        let address = match &self.workspace {
+            Some(own) => own.memory.address(),
+            None if self.workspace_bytes == 0 => 0,
+            None => self.gate.check_workspace(pointers.workspace(), self.workspace_bytes)?,
+        };
+        if !address.is_multiple_of(WORKSPACE_ALIGNMENT as u64) {
+            return Err(Error::MisalignedWorkspace { address, alignment: WORKSPACE_ALIGNMENT });
+        }
+        Ok(address)
+    }
+
+    /// What a call without anything to compute leaves behind.
     ///
     /// # Safety
-    /// `params` holds what the kernels take, valid until the stream is done, and `region` returns the
-    /// address and size of memory that may be zeroed.
-    unsafe fn queue(
-        &self,
-        stream: &Stream,
-        params: &P,
-        value: u64,
-        start: Start,
-        region: impl Fn(Region) -> (u64, usize),
-    ) -> Result<()> {
-        let refused = |source: DriverError| Error::from(source).in_launch_of(self.spec.id);
-        let (with_maps, with_textures);
-        let argument = match &self.preamble {
-            Preamble::Nothing => std::ptr::from_ref(params).cast::<c_void>(),
-            Preamble::Maps(maps, capacity) => {
-                with_maps = parameter_with_maps(params, maps, *capacity, value).map_err(refused)?;
-                with_maps.as_ptr().cast::<c_void>()
-            }
-            Preamble::Textures(textures) => {
-                with_textures = parameter_with_textures(params, textures);
-                with_textures.as_ptr().cast::<c_void>()
-            }
-        };
-        let window =
-            self.persisting_value.as_ref().map(|(share, bytes)| share.window(value, *bytes));
-        let skipped = match start {
-            Start::Preparation => 0,
-            Start::Operator => self.configuration.pipeline.preparation,
-        };
-        let noted = |label: Label, queue: &dyn Fn() -> std::result::Result<(), DriverError>| {
-            stream.context().noted(label, stream, queue)
-        };
-        for step in self.queue.iter().skip(skipped) {
-            match step {
-                // SAFETY: the parameter begins with what the kernel declares (a layout test holds
-                // that); the caller answers for what it points to.
-                Queued::Launch { kernel, geometry, label, .. } => noted(*label, &|| unsafe {
-                    kernel.function.launch(stream, geometry, window, argument)
-                }),
-                Queued::Zero { region: target, label } => {
-                    let (address, bytes) = region(*target);
-                    // SAFETY: the caller answers for the region.
-                    noted(*label, &|| unsafe { zero_bytes(stream, address, bytes) })
-                }
-            }
-            .map_err(|error| error.in_launch_of(self.spec.id))?;
+    /// As [`Plan::launch`].
+    unsafe fn leave_zeros(&self, stream: &Stream, pointers: &Pointers) -> Result<()> {
+        let written: Vec<Operand> = self
+            .operands
+            .iter()
+            .filter(|operand| operand.access == Access::Write)
+            .copied()
+            .collect();
+        self.gate.check_tensors(&written, pointers)?;
+        let _entered = self.gate.context().enter()?;
+        for Operand { role, bytes, .. } in written {
+            // SAFETY: the caller answers for the tensor, which has this many bytes.
+            unsafe { zero_bytes(stream, pointers.get(role), bytes) }
+                .map_err(|source| Error::from(source).in_launch_of(self.spec.id))?;
         }
         Ok(())
     }
+}
 
-    fn kernels(&self) -> impl Iterator<Item = PlannedKernel<'_>> {
-        self.queue.iter().filter_map(|step| match step {
-            Queued::Launch { entry, kernel, geometry, .. } => {
-                Some(PlannedKernel { entry, geometry: *geometry, resources: kernel.resources })
-            }
-            Queued::Zero { .. } => None,
-        })
+impl Fallback {
+    fn new(call: &Call<'_>) -> Result<Self> {
+        let (variant, knobs) = dispatch::unaligned(call);
+        let configuration =
+            variant.configure(call, &knobs).map_err(|reason| variant.refusal(reason))?;
+        Ok(Self { variant, configuration, made: OnceLock::new() })
     }
 }
 
-/// The bytes of a parameter that begins with tensor maps.
-fn parameter_with_maps<P>(
-    params: &P,
-    maps: &[TileMap],
-    capacity: usize,
-    value: u64,
-) -> std::result::Result<Vec<EncodedMap>, DriverError> {
-    let tail = size_of::<P>().div_ceil(size_of::<EncodedMap>());
-    let mut bytes = vec![EncodedMap::unused(); capacity + tail];
-    for (encoded, map) in bytes.iter_mut().zip(maps) {
-        *encoded = EncodedMap::new(value, map)?;
-    }
-    // SAFETY: the last `tail` entries are plain bytes and at least as large as the parameter.
-    unsafe {
-        let target = bytes.as_mut_ptr().add(capacity).cast::<u8>();
-        std::ptr::copy_nonoverlapping(std::ptr::from_ref(params).cast(), target, size_of::<P>());
-    }
-    Ok(bytes)
-}
-
-/// The bytes of a parameter that begins with the handles of textures: `struct LevelTexture { texture, surface }`
-/// of every level.
-fn parameter_with_textures<P>(params: &P, textures: &[LayeredTexture]) -> Vec<u64> {
-    let handles = textures.iter().flat_map(|texture| [texture.texture(), texture.surface()]);
-    let mut words: Vec<u64> = handles.collect();
-    let first = words.len();
-    words.resize(first + size_of::<P>().div_ceil(size_of::<u64>()), 0);
-    // SAFETY: the words from `first` on are plain bytes and at least as large as the parameter.
-    unsafe {
-        let target = words.as_mut_ptr().add(first).cast::<u8>();
-        std::ptr::copy_nonoverlapping(std::ptr::from_ref(params).cast(), target, size_of::<P>());
-    }
-    words
+/// Whether some pointers are aligned for their elements and not for this.
+fn needs_fallback(configuration: &Configuration, operands: &[Operand]) -> bool {
+    operands
+        .iter()
+        .any(|operand| configuration.alignment(operand.role.storage()) > operand.element_bytes)
 }
 
 /// Levels that do not fit the parameter, in device memory.
-fn level_table(
-    context: &Context,
-    problem: &Problem,
-) -> Result<Option<DeviceBuffer<LevelGeometry>>> {
+fn level_table(engine: &Engine, problem: &Problem) -> Result<Option<DeviceBuffer<LevelGeometry>>> {
     if problem.levels().len() <= INLINE_LEVELS {
         return Ok(None);
     }
-    let stream = Stream::new(context)?;
+    let stream = Stream::new(engine.context())?;
     Ok(Some(DeviceBuffer::from_plain(&stream, &level_geometry(problem)?)?))
-}
-
-fn element_bytes(problem: &Problem) -> (usize, usize) {
-    (problem.dtype().size_bytes(), problem.sampling_dtype().size_bytes())
-}
-
-fn check_dtype(tensor: &'static str, expected: DType, found: DType) -> Result<()> {
-    if expected == found {
-        return Ok(());
-    }
-    Err(msdeform::Error::DtypeMismatch { tensor, expected, found }.into())
 }

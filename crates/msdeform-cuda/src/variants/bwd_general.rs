@@ -1,8 +1,8 @@
 //! Accepts everything, deterministic; what the dispatcher falls back to.
 
-use msdeform::{DType, DeviceKind, Direction, Numerics, Problem, ValueLayout, VariantSpec};
+use msdeform::{DType, DeviceKind, Direction, Numerics, Problem, Role, ValueLayout, VariantSpec};
 
-use super::{Call, Configuration, KnobChoices, Specialise, Variant};
+use super::{Call, Configuration, GRADIENTS, KnobChoices, Specialise, Variant};
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
 use crate::sources::{SourceFile, kernel_source};
@@ -100,24 +100,24 @@ impl Variant for BwdGeneral {
         let sort = Sort::of(problem);
         if gradients.of_samples() {
             let groups = u64::from(THREADS) / lanes as u64;
-            pipeline.launch("samples", launch(call.rows(), groups, THREADS, 0));
+            pipeline.launch("samples", launch(call.rows(), groups, THREADS, 0), &[&[GRADIENTS]]);
         }
         if gradients.value {
             sort.reserve(problem, &mut pipeline);
             if has_unowned_pixels(problem) {
-                pipeline.zero(Region::GradValue);
+                pipeline.zero(Region::Tensor(Role::GradValue));
             }
             // Products fit: there are more elements of the workspace or of the values.
             let walks = launch((sort.slabs * sort.parts) as u64, WARPS, THREADS, 0);
             let tiles = (sort.slabs * sort.tiles) as u64;
             let slices = problem.channels().div_ceil(LANES) as u64;
-            pipeline.launch("count", walks);
-            pipeline.launch("offsets", launch(tiles, u64::from(THREADS), THREADS, 0));
+            pipeline.launch("count", walks, &[]);
+            pipeline.launch("offsets", launch(tiles, u64::from(THREADS), THREADS, 0), &[]);
             let starts = launch(sort.slabs as u64, 1, SCAN_THREADS, STARTS_SHARED_BYTES);
-            pipeline.launch("starts", starts);
-            pipeline.launch("scatter", walks);
+            pipeline.launch("starts", starts, &[]);
+            pipeline.launch("scatter", walks, &[]);
             let values = launch(tiles * slices, WARPS, THREADS, VALUES_SHARED_BYTES);
-            pipeline.launch("values", values);
+            pipeline.launch("values", values, &[]);
         }
         Ok(Configuration {
             specialise: Specialise::Formats,
@@ -165,10 +165,16 @@ mod tests {
             assert_eq!(names.contains(&"values"), gradients.value, "{gradients}");
             assert_eq!(names.contains(&"samples"), gradients.of_samples(), "{gradients}");
             assert_eq!(pipeline.workspace_bytes > 0, gradients.value, "{gradients}");
-            assert!(!pipeline.steps.contains(&Step::Zero(Region::GradValue)), "no gaps to zero");
+            assert!(
+                !pipeline.steps.contains(&Step::Zero(Region::Tensor(Role::GradValue))),
+                "no gaps to zero"
+            );
         }
         let padded = problem().layout(ValueLayout::HeadMajorPadded);
-        assert_eq!(pipeline(padded, Gradients::ALL).steps[1], Step::Zero(Region::GradValue));
+        assert_eq!(
+            pipeline(padded, Gradients::ALL).steps[1],
+            Step::Zero(Region::Tensor(Role::GradValue))
+        );
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The kernel that others are measured against.
 
-use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
+use msdeform::{DType, DeviceKind, Direction, Numerics, Role, ValueLayout, VariantSpec};
 
-use super::{Call, Configuration, KnobChoices, Specialise, Variant, check_inline_levels};
+use super::{Call, Configuration, GRADIENTS, KnobChoices, Specialise, Variant, check_inline_levels};
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
 use crate::sources::{SourceFile, kernel_source};
@@ -69,7 +69,7 @@ impl Variant for BwdOriginal {
         let sums_in_place = problem.dtype() == DType::F32;
         if gradients.value {
             let sums = if sums_in_place {
-                Region::GradValue
+                Region::Tensor(Role::GradValue)
             } else {
                 let bytes = problem.value_len() * size_of::<f32>();
                 Region::Workspace { offset: pipeline.reserve(bytes), bytes }
@@ -77,17 +77,16 @@ impl Variant for BwdOriginal {
             pipeline.zero(sums);
         }
         let threads = problem.channels().next_power_of_two().clamp(32, 1024) as u32;
-        pipeline.launch(
-            "",
-            LaunchGeometry {
-                shared_bytes: threads * FLOATS_PER_THREAD * size_of::<f32>() as u32,
-                // Below 2^31: `supports` has looked at the output.
-                ..LaunchGeometry::linear(call.rows() as u32, threads)
-            },
-        );
+        let geometry = LaunchGeometry {
+            shared_bytes: threads * FLOATS_PER_THREAD * size_of::<f32>() as u32,
+            // Below 2^31: `supports` has looked at the output.
+            ..LaunchGeometry::linear(call.rows() as u32, threads)
+        };
+        pipeline.launch("", geometry, &[&[GRADIENTS]]);
         if gradients.value && !sums_in_place {
             let blocks = problem.value_len().div_ceil(CONVERT_THREADS as usize);
-            pipeline.launch("convert", LaunchGeometry::linear(blocks as u32, CONVERT_THREADS));
+            let geometry = LaunchGeometry::linear(blocks as u32, CONVERT_THREADS);
+            pipeline.launch("convert", geometry, &[]);
         }
         Ok(Configuration {
             specialise: Specialise::Formats,
@@ -133,7 +132,7 @@ mod tests {
     fn half_precision_sums_in_a_workspace_of_one_float_per_value() {
         let in_place = pipeline(DType::F32, Gradients::ALL);
         assert_eq!(in_place.workspace_bytes, 0);
-        assert_eq!(in_place.steps[0], Step::Zero(Region::GradValue));
+        assert_eq!(in_place.steps[0], Step::Zero(Region::Tensor(Role::GradValue)));
         let names = |pipeline: &Pipeline| pipeline.launches().map(|(n, _)| n).collect::<Vec<_>>();
         assert_eq!(names(&in_place), [""]);
 

@@ -9,9 +9,11 @@ const CHUNK_BYTES: usize = 16;
 /// `place_sample` adds pixel numbers to 2^23 in fp32.
 const MAX_LEVEL_PIXELS: usize = 1 << 23;
 
-/// Lanes that read one pixel of one head, or why these kernels cannot do the call; levels have at least
-/// `smallest_side` pixels along each axis.
-pub(super) fn lanes_per_pixel(call: &Call<'_>, smallest_side: usize) -> Result<usize, String> {
+/// Lanes that read one pixel of one head; levels have at least `smallest_side` pixels along each axis.
+///
+/// # Errors
+/// Why these kernels cannot do the call.
+pub fn lanes_per_pixel(call: &Call<'_>, smallest_side: usize) -> Result<usize, String> {
     let problem = call.problem;
     check_inline_levels(problem)?;
     let element_bytes = problem.dtype().size_bytes();
@@ -50,24 +52,28 @@ pub(super) fn lanes_per_pixel(call: &Call<'_>, smallest_side: usize) -> Result<u
 }
 
 /// Whether the queries are the pixels of the levels, in order: an encoder.
-pub(super) fn queries_are_pixels(call: &Call<'_>) -> bool {
+#[must_use]
+pub fn queries_are_pixels(call: &Call<'_>) -> bool {
     let pixels = call.problem.levels().iter().map(|level| level.height * level.width);
     pixels.sum::<usize>() == call.problem.queries()
 }
 
 /// Alignment that vector loads of four samples need; only elements where the rows are not multiples.
-pub(super) fn sampling_alignment(call: &Call<'_>) -> usize {
+#[must_use]
+pub fn sampling_alignment(call: &Call<'_>) -> usize {
     let bytes = call.problem.sampling_dtype().size_bytes();
     if call.problem.samples().is_multiple_of(4) { CHUNK_BYTES } else { bytes }
 }
 
 /// The same where one load brings both coordinates of a location, whatever the number of samples.
-pub(super) fn paired_sampling_alignment(call: &Call<'_>) -> usize {
+#[must_use]
+pub fn paired_sampling_alignment(call: &Call<'_>) -> usize {
     sampling_alignment(call).max(2 * call.problem.sampling_dtype().size_bytes())
 }
 
 /// Heads whose rows one 128-byte line holds, where heads lie side by side.
-pub(super) fn heads_of_a_line(call: &Call<'_>, lanes: usize) -> usize {
+#[must_use]
+pub fn heads_of_a_line(call: &Call<'_>, lanes: usize) -> usize {
     let heads = call.problem.heads();
     let mut shared = 1;
     if call.problem.layout() == ValueLayout::Interleaved {

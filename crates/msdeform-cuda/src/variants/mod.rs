@@ -3,31 +3,31 @@
 //! Everything here is arithmetic on a [`Call`] and can be done, and tested, without a GPU. The engine
 //! compiles and launches what comes out; the emulator runs the same configuration on the host.
 
-pub mod bwd_aggregate;
 pub mod bwd_general;
 pub mod bwd_level_sort;
 pub mod bwd_original;
-pub mod bwd_scatter;
 pub mod bwd_tile_sort;
-mod chunked_sample;
+pub mod chunked_sample;
 pub mod fwd_general;
-pub mod fwd_original;
 pub mod fwd_split_gather;
 pub mod fwd_tile_gather;
 mod grad_output_rows;
-pub mod ladder;
 mod sample_gradients;
 mod tile_lists;
 
-use msdeform::{DType, Direction, Mode, Problem, ValueLayout, VariantSpec};
+use std::sync::Arc;
+
+use msdeform::{
+    ATTENTION, DType, Direction, Mode, Operator, Problem, Role, Storage, ValueLayout, VariantSpec,
+};
 
 use crate::driver::{DeviceProps, LaunchGeometry};
 use crate::error::Error;
 use crate::gradients::Gradients;
-use crate::params::{BackwardParams, CallShape, ForwardParams, INLINE_LEVELS};
-use crate::pipeline::Pipeline;
-use crate::preamble::{LevelTextures, TileMaps};
-use crate::sources::SourceFile;
+use crate::params::{CallShape, INLINE_LEVELS, Params};
+use crate::pipeline::{Pipeline, Reads, Step};
+use crate::preamble::PreambleRecipe;
+use crate::sources::{HEADERS, SourceFile};
 use crate::strides::{OutputStrides, ValueStrides};
 
 /// What a variant is asked to do.
@@ -90,6 +90,30 @@ impl<'a> Call<'a> {
         Self { backward, ..Self::new(problem, device) }
     }
 
+    /// The operator that is called.
+    #[must_use]
+    pub fn operator(&self) -> &'static Operator {
+        &ATTENTION
+    }
+
+    /// Whether a tensor of the operator is part of this call: all but the gradients that nobody asked for.
+    #[must_use]
+    pub fn has(&self, role: Role) -> bool {
+        self.backward.is_none_or(|backward| backward.gradients.includes(role))
+    }
+
+    /// Bytes from the first element of a tensor to one past its last.
+    #[must_use]
+    pub fn extent(&self, role: Role) -> usize {
+        let problem = self.problem;
+        let elements = match (role, self.backward) {
+            (Role::Value, _) => self.strides.extent(problem),
+            (Role::GradOutput, Some(backward)) => backward.grad_output.extent(problem),
+            _ => problem.len_of(role),
+        };
+        elements * problem.format_of(role).size_bytes()
+    }
+
     /// Which way it runs.
     #[must_use]
     pub const fn direction(&self) -> Direction {
@@ -110,13 +134,9 @@ impl<'a> Call<'a> {
     /// gradient, which are then all zero. Variants are not configured for such calls.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        let Self { problem, .. } = self;
-        match self.direction() {
-            Direction::Forward => problem.output_len() == 0,
-            Direction::Backward => {
-                problem.output_len() == 0 || problem.weights_len() == 0 || problem.value_len() == 0
-            }
-        }
+        let is_without = |role: &Role| self.problem.len_of(*role) == 0;
+        let nothing_contributes = || self.operator().inputs.iter().any(is_without);
+        is_without(&self.operator().output) || (self.backward.is_some() && nothing_contributes())
     }
 
     /// Output rows: one per image, query and head.
@@ -127,7 +147,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Something about a kernel that may be tuned: the macro `MSDA_KNOB_<name>`.
+/// Something that may be tuned. What kernels read of it is the macro `MSDA_<name>`; some concern the launch alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Knob {
     /// Its name, in capitals.
@@ -135,6 +155,18 @@ pub struct Knob {
     /// The values it takes.
     pub values: &'static [i64],
     /// What it changes.
+    pub meaning: &'static str,
+}
+
+/// Something that follows from the call: the macro `MSDA_<name>` for the kernels that read it. Nothing to tune; a test may
+/// set another value that holds for the call as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Constant {
+    /// Its name, in capitals.
+    pub name: &'static str,
+    /// The values it has.
+    pub values: &'static [i64],
+    /// What it says.
     pub meaning: &'static str,
 }
 
@@ -150,12 +182,14 @@ pub enum Specialise {
 }
 
 /// How a variant wants to be compiled and launched for one call.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Configuration {
     /// Which sizes are compiled in.
     pub specialise: Specialise,
     /// The value of every knob of the variant.
     pub knobs: Vec<(&'static str, i64)>,
+    /// What follows from the call, for the kernels that read it.
+    pub constants: Vec<(&'static str, i64)>,
     /// What is queued: for most a single launch, `geometry.into()`.
     pub pipeline: Pipeline,
     /// Bytes that the pointers of value, output and their gradients must be multiples of.
@@ -166,14 +200,12 @@ pub struct Configuration {
     pub query_raster_width: i32,
     /// [`CallShape::grid_aux`].
     pub grid_aux: i32,
-    /// Descriptors of the value tensor that the parameter begins with.
-    pub tile_maps: Option<TileMaps>,
-    /// The knob with which the variant does without them, for where the driver refuses to make them.
-    pub without_maps: Option<(&'static str, i64)>,
+    /// What the parameter begins with, where the call alone does not say enough.
+    pub preamble: Option<Arc<dyn PreambleRecipe>>,
+    /// The knob with which the variant does without it, for where the driver refuses to make it.
+    pub without_preamble: Option<(&'static str, i64)>,
     /// Whether part of L2 is set aside for the values while the plan lives.
     pub persisting_value: bool,
-    /// Textures that the parameter begins with; never together with tensor maps.
-    pub textures: Option<LevelTextures>,
 }
 
 impl Default for Configuration {
@@ -182,77 +214,103 @@ impl Default for Configuration {
         Self {
             specialise: Specialise::Model,
             knobs: Vec::new(),
+            constants: Vec::new(),
             pipeline: Pipeline::default(),
             value_alignment: 16,
             sampling_alignment: 16,
             query_raster_width: 0,
             grid_aux: 0,
-            tile_maps: None,
-            without_maps: None,
+            preamble: None,
+            without_preamble: None,
             persisting_value: false,
-            textures: None,
         }
     }
 }
 
 impl Configuration {
-    /// The macros of this configuration, as compiler options. Never holds an image's size, a batch or
-    /// a number of queries: they change from call to call and must not compile again.
+    /// What every kernel of the pipeline is compiled from, in the order they are launched, each once.
+    #[must_use]
+    pub fn units(&self, call: &Call<'_>) -> Vec<Unit> {
+        let mut units: Vec<Unit> = Vec::new();
+        for step in &self.pipeline.steps {
+            if let Step::Launch { name, reads, .. } = *step
+                && units.iter().all(|known| known.step != name)
+            {
+                units.push(Unit { step: name, defines: self.defines_of(call, name, reads) });
+            }
+        }
+        units
+    }
+
+    /// The macros of all of them together, for whoever compiles them as one.
     #[must_use]
     pub fn defines(&self, call: &Call<'_>) -> Vec<String> {
+        let mut all: Vec<String> = Vec::new();
+        for define in self.units(call).into_iter().flat_map(|unit| unit.defines) {
+            if !all.contains(&define) {
+                all.push(define);
+            }
+        }
+        all
+    }
+
+    /// The macros of one kernel, as compiler options. Never holds an image's size, a batch or
+    /// a number of queries: they change from call to call and must not compile again.
+    fn defines_of(&self, call: &Call<'_>, step: &str, reads: Reads) -> Vec<String> {
         let problem = call.problem;
-        let mut macros = vec![
-            ("MSDA_VALUE_DTYPE".to_owned(), dtype_code(problem.dtype()).to_string()),
-            ("MSDA_SAMPLING_DTYPE".to_owned(), dtype_code(problem.sampling_dtype()).to_string()),
-        ];
-        let mut define = |name: &str, value: String| macros.push((name.to_owned(), value));
+        let mut defines = Vec::new();
+        let mut define = |name: &str, value: String| defines.push(format!("-DMSDA_{name}={value}"));
+        define("VALUE_DTYPE", dtype_code(problem.dtype()).to_string());
+        define("SAMPLING_DTYPE", dtype_code(problem.sampling_dtype()).to_string());
         match self.specialise {
-            Specialise::Formats => define("MSDA_LEVELS", INLINE_LEVELS.to_string()),
+            Specialise::Formats => define("LEVELS", INLINE_LEVELS.to_string()),
             Specialise::Model | Specialise::ModelAndHeads => {
                 let levels = problem.levels().len();
                 let mut offsets = vec!["0".to_owned()];
                 offsets.extend((0..levels).map(|l| problem.level_samples(l).end.to_string()));
-                define("MSDA_LEVELS", levels.to_string());
-                define("MSDA_CHANNELS", problem.channels().to_string());
-                define("MSDA_SAMPLES", problem.samples().to_string());
-                define("MSDA_POINT_OFFSETS", offsets.join(","));
-                define("MSDA_LAYOUT", layout_code(problem.layout()).to_string());
+                define("LEVELS", levels.to_string());
+                define("CHANNELS", problem.channels().to_string());
+                define("SAMPLES", problem.samples().to_string());
+                define("POINT_OFFSETS", offsets.join(","));
+                define("LAYOUT", layout_code(problem.layout()).to_string());
             }
         }
         if self.specialise == Specialise::ModelAndHeads {
-            define("MSDA_HEADS", problem.heads().to_string());
+            define("HEADS", problem.heads().to_string());
         }
-        if let Some(backward) = &call.backward {
-            define("MSDA_GRADIENTS", backward.gradients.mask().to_string());
+        if let Some(backward) = call.backward.filter(|_| reads.includes(GRADIENTS)) {
+            define(GRADIENTS, backward.gradients.mask().to_string());
         }
-        for (name, value) in &self.knobs {
-            define(&format!("MSDA_KNOB_{name}"), value.to_string());
+        for (name, value) in self.knobs.iter().chain(&self.constants) {
+            if reads.includes(name) {
+                define(name, value.to_string());
+            }
         }
-        macros.into_iter().map(|(name, value)| format!("-D{name}={value}")).collect()
+        if reads != Reads::All {
+            let step = if step.is_empty() { "MAIN" } else { step };
+            define(&format!("STEP_{}", step.to_uppercase()), "1".to_owned());
+        }
+        defines
     }
 
-    /// The parameter of a forward kernel, complete but for the pointers.
+    /// The parameter of the kernels, complete but for the pointers to tensors.
     ///
     /// # Errors
     /// [`msdeform::Error::TooLarge`] where an axis does not fit 31 bits.
-    pub fn forward_params(&self, call: &Call<'_>) -> Result<ForwardParams, msdeform::Error> {
-        Ok(ForwardParams { shape: self.shape(call)?, ..ForwardParams::default() })
-    }
-
-    /// The parameter of a backward kernel, complete but for the pointers.
-    ///
-    /// # Errors
-    /// [`msdeform::Error::TooLarge`] where an axis does not fit 31 bits.
-    pub fn backward_params(&self, call: &Call<'_>) -> Result<BackwardParams, msdeform::Error> {
-        let packed = || OutputStrides::packed(call.problem);
-        let grad_output = call.backward.map_or_else(packed, |backward| backward.grad_output);
-        Ok(BackwardParams::of(call.problem, grad_output, self.shape(call)?))
-    }
-
-    fn shape(&self, call: &Call<'_>) -> Result<CallShape, msdeform::Error> {
+    pub fn params(&self, call: &Call<'_>, level_table: u64) -> Result<Params, msdeform::Error> {
         let shape = CallShape::of(call.problem, call.strides)?;
         let Self { query_raster_width, grid_aux, .. } = *self;
-        Ok(CallShape { query_raster_width, grid_aux, ..shape })
+        let shape = CallShape { query_raster_width, grid_aux, level_table, ..shape };
+        Ok(Params::of(call, &shape))
+    }
+
+    /// Bytes that pointers to tensors of a kind must be multiples of.
+    #[must_use]
+    pub const fn alignment(&self, storage: Storage) -> usize {
+        match storage {
+            Storage::Channels => self.value_alignment,
+            Storage::Samples => self.sampling_alignment,
+        }
     }
 
     /// The launch of a variant that has one.
@@ -262,6 +320,18 @@ impl Configuration {
         let only = launches.next().map(|(_, geometry)| geometry);
         only.filter(|_| launches.next().is_none())
     }
+}
+
+/// The constant that says which gradients are asked for, as [`Gradients::mask`].
+pub const GRADIENTS: &str = "GRADIENTS";
+
+/// What one kernel is compiled from, beside the sources.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Unit {
+    /// The step that launches it.
+    pub step: &'static str,
+    /// Its macros.
+    pub defines: Vec<String>,
 }
 
 /// Knobs that the caller sets; the variant chooses the others.
@@ -276,10 +346,12 @@ impl KnobChoices {
     /// # Errors
     /// [`Error::Knob`] naming what it takes.
     pub fn new(variant: &dyn Variant, chosen: &[(String, i64)]) -> Result<Self, Error> {
+        let knobs = variant.knobs().iter().map(|knob| (knob.name, knob.values));
+        let constants = variant.constants().iter().map(|constant| (constant.name, constant.values));
         for (name, value) in chosen {
-            let fits = |knob: &&Knob| knob.name == name && knob.values.contains(value);
-            if !variant.knobs().iter().any(|knob| fits(&knob)) {
-                let known = variant.knobs().iter().map(|k| format!("{} in {:?}", k.name, k.values));
+            let fits = |(known, values): (&str, &[i64])| known == name && values.contains(value);
+            if !knobs.clone().chain(constants.clone()).any(fits) {
+                let known = knobs.map(|(name, values)| format!("{name} in {values:?}"));
                 let known = known.collect::<Vec<_>>().join(", ");
                 return Err(Error::Knob {
                     variant: variant.spec().id,
@@ -292,9 +364,9 @@ impl KnobChoices {
         Ok(Self { chosen: chosen.to_vec() })
     }
 
-    /// One knob of a variant that is known to take it.
-    pub(crate) fn of(name: &str, value: i64) -> Self {
-        Self { chosen: vec![(name.to_owned(), value)] }
+    /// Knobs of a variant that is known to take them.
+    pub(crate) fn of(known: &[(&str, i64)]) -> Self {
+        Self { chosen: known.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect() }
     }
 
     /// All that the caller chose.
@@ -319,9 +391,9 @@ pub trait Variant: Send + Sync {
     /// The kernel.
     fn source(&self) -> SourceFile;
 
-    /// What the seed document says that its own version of this achieves.
-    fn claim(&self) -> Option<&'static str> {
-        None
+    /// The headers that it may include.
+    fn headers(&self) -> &'static [SourceFile] {
+        HEADERS
     }
 
     /// Whether a call in [`Mode::Deterministic`] gives the same bits on every run, whatever the launch
@@ -332,6 +404,11 @@ pub trait Variant: Send + Sync {
 
     /// What may be tuned.
     fn knobs(&self) -> &'static [Knob] {
+        &[]
+    }
+
+    /// What follows from a call and is compiled in.
+    fn constants(&self) -> &'static [Constant] {
         &[]
     }
 
@@ -400,7 +477,10 @@ fn layout_code(layout: ValueLayout) -> i32 {
 }
 
 /// Refuses more levels than travel inside the parameter.
-pub(crate) fn check_inline_levels(problem: &Problem) -> Result<(), String> {
+///
+/// # Errors
+/// How many there are.
+pub fn check_inline_levels(problem: &Problem) -> Result<(), String> {
     let levels = problem.levels().len();
     if levels > INLINE_LEVELS {
         return Err(format!("{levels} levels, at most {INLINE_LEVELS}"));
@@ -410,6 +490,8 @@ pub(crate) fn check_inline_levels(problem: &Problem) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
     use super::*;
     use crate::registry::REGISTRY;
 
@@ -429,21 +511,47 @@ mod tests {
             .unwrap()
     }
 
-    #[test]
-    fn image_sizes_batches_and_queries_never_compile_again() {
+    /// What is compiled for a model, whatever the batch and the number of queries: kernels by step.
+    fn compiled_for(direction: Direction, dtype: DType) -> BTreeMap<String, BTreeSet<Vec<String>>> {
         let device = DeviceProps::h200();
-        for variant in REGISTRY {
-            let options = |problem: &Problem| {
-                let call = Call::in_direction(variant.spec().direction, problem, &device);
-                variant.check(&call).ok()?;
-                let configuration = variant.configure(&call, &KnobChoices::default()).ok()?;
-                Some(configuration.defines(&call))
-            };
-            let large = options(&problem(*variant, 2, 4096, 64));
-            assert!(large.is_some(), "{variant:?} refuses an ordinary problem");
-            assert_eq!(large, options(&problem(*variant, 2, 5000, 72)), "{variant:?}");
-            assert_eq!(large, options(&problem(*variant, 3, 4096, 64)), "{variant:?}");
+        let mut units: BTreeMap<String, BTreeSet<Vec<String>>> = BTreeMap::new();
+        // Miri, thousands of times slower, takes a few of them.
+        let step = if cfg!(miri) { 399 } else { 1 };
+        for batch in [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64] {
+            for queries in (1..=2000).step_by(step) {
+                let problem = Problem::builder()
+                    .batch(batch)
+                    .heads(8)
+                    .channels(32)
+                    .queries(queries)
+                    .levels([(100, 167), (50, 84), (25, 42), (13, 21)])
+                    .points(4)
+                    .dtype(dtype)
+                    .build()
+                    .unwrap();
+                let call = Call::in_direction(direction, &problem, &device);
+                let variant = crate::dispatch::builtin(&call).unwrap();
+                let configured = variant.configure(&call, &KnobChoices::default()).unwrap();
+                for unit in configured.units(&call) {
+                    let entry = crate::pipeline::entry_name(variant.spec().id, unit.step);
+                    units.entry(entry).or_default().insert(unit.defines);
+                }
+            }
         }
+        units
+    }
+
+    #[test]
+    fn what_is_compiled_for_a_model_is_bounded() {
+        for dtype in DType::FAST {
+            for direction in Direction::ALL {
+                let units = compiled_for(direction, dtype);
+                let counts: BTreeMap<&str, usize> =
+                    units.iter().map(|(entry, found)| (entry.as_str(), found.len())).collect();
+                println!("{dtype} {direction}: {counts:?}");
+            }
+        }
+        panic!();
     }
 
     #[test]
@@ -475,12 +583,12 @@ mod tests {
             configuration.defines(&call).join(" "),
             "-DMSDA_VALUE_DTYPE=2 -DMSDA_SAMPLING_DTYPE=0 -DMSDA_LEVELS=2 -DMSDA_CHANNELS=32 \
              -DMSDA_SAMPLES=8 -DMSDA_POINT_OFFSETS=0,3,8 -DMSDA_LAYOUT=1 -DMSDA_HEADS=8 \
-             -DMSDA_KNOB_TILE=16"
+             -DMSDA_TILE=16"
         );
         let gradients = Gradients { locations: false, ..Gradients::ALL };
         call.backward = Some(BackwardCall { gradients, ..BackwardCall::new(&problem) });
         let defines = configuration.defines(&call).join(" ");
-        assert!(defines.contains("-DMSDA_HEADS=8 -DMSDA_GRADIENTS=5 -DMSDA_KNOB"), "{defines}");
+        assert!(defines.contains("-DMSDA_HEADS=8 -DMSDA_GRADIENTS=5 -DMSDA_TILE"), "{defines}");
     }
 
     #[test]

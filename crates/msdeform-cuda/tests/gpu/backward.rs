@@ -3,15 +3,17 @@
 use half::f16;
 use libtest_mimic::Trial;
 use msdeform::{
-    DType, Direction, Element, Error as ProblemError, Mode, Problem, ProblemBuilder, ValueLayout,
+    ATTENTION, DType, Direction, Element, Error as ProblemError, Mode, Problem, ProblemBuilder,
+    ValueLayout,
 };
 use msdeform_cuda::variants::Variant;
 use msdeform_cuda::{
-    BackwardOptions, BackwardPlan, DeviceBuffer, Error, Gradients, Graph, OutputStrides,
-    PlanOptions, REGISTRY, Stream, ValueStrides, WORKSPACE_ALIGNMENT, Workspace,
+    BackwardOptions, DeviceBuffer, Error, Gradients, Graph, OutputStrides, Plan, PlanOptions,
+    Stream, ValueStrides, WORKSPACE_ALIGNMENT, Workspace,
 };
+use msdeform_cuda_lab::REGISTRY;
 
-use crate::cases::{FORMATS, SPARSE, for_formats, problems, with_gaps};
+use crate::cases::{FORMATS, SPARSE, for_formats, problems, run_forward, with_gaps};
 use crate::conformance::shared_engine;
 use crate::gradients::BackwardCase;
 use crate::{Outcome, engine, ensure};
@@ -59,9 +61,12 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-fn named(variant: &dyn Variant) -> BackwardOptions {
-    let plan = PlanOptions { variant: Some(variant.spec().id.into()), ..Default::default() };
-    BackwardOptions { plan, ..Default::default() }
+fn named(variant: &'static dyn Variant) -> PlanOptions {
+    with(variant, BackwardOptions::default())
+}
+
+fn with(variant: &'static dyn Variant, backward: BackwardOptions) -> PlanOptions {
+    PlanOptions { variant: Some(variant), ..PlanOptions::backward(backward) }
 }
 
 fn ordinary() -> Problem {
@@ -79,17 +84,18 @@ fn in_every_format(variant: &'static dyn Variant, problem: &Problem) -> Outcome 
 }
 
 /// Compares one variant on one problem; what it refuses, it must refuse by name.
-fn check<V: Element, S: Element>(problem: &Problem, options: &BackwardOptions) -> Outcome {
-    let strides = options.grad_output_strides.unwrap_or_else(|| OutputStrides::packed(problem));
+fn check<V: Element, S: Element>(problem: &Problem, options: &PlanOptions) -> Outcome {
+    let strides = options.backward.and_then(|backward| backward.grad_output_strides);
+    let strides = strides.unwrap_or_else(|| OutputStrides::packed(problem));
     run(&BackwardCase::<V, S>::with_strides(problem, 1, strides), options)
 }
 
-fn run<V: Element, S: Element>(case: &BackwardCase<V, S>, options: &BackwardOptions) -> Outcome {
+fn run<V: Element, S: Element>(case: &BackwardCase<V, S>, options: &PlanOptions) -> Outcome {
     let engine = shared_engine()?;
     let stream = Stream::new(engine.context())?;
-    let mut plan = match BackwardPlan::new(&engine, &case.problem, options) {
+    let plan = match Plan::new(&engine, &case.problem, options) {
         Err(Error::Problem(ProblemError::Unsupported { variant, reason })) => {
-            let asked = options.plan.variant.as_deref();
+            let asked = options.variant.map(|variant| variant.spec().id);
             ensure!(Some(variant) == asked, "{variant} refused: {reason}");
             return Ok(());
         }
@@ -99,7 +105,7 @@ fn run<V: Element, S: Element>(case: &BackwardCase<V, S>, options: &BackwardOpti
     // Twice: a workspace that was used before is as good as a fresh one.
     for _ in 0..2 {
         resident.poison(&stream)?;
-        resident.run(&stream, &mut plan)?;
+        resident.run(&stream, &plan)?;
         case.check(&resident.download(&stream)?)?;
     }
     Ok(())
@@ -107,7 +113,7 @@ fn run<V: Element, S: Element>(case: &BackwardCase<V, S>, options: &BackwardOpti
 
 /// The worst contention: every sample between the same four pixels.
 fn one_place(variant: &'static dyn Variant) -> Outcome {
-    fn crowded<V: Element>(variant: &dyn Variant, problem: ProblemBuilder) -> Outcome {
+    fn crowded<V: Element>(variant: &'static dyn Variant, problem: ProblemBuilder) -> Outcome {
         let problem = problem.heads(2).channels(32).points(4).dtype(V::DTYPE).build()?;
         let mut case = BackwardCase::<V, V>::new(&problem, 4);
         case.inputs.locations.fill(V::from_f32(0.40625));
@@ -130,10 +136,10 @@ fn subsets(variant: &'static dyn Variant) -> Outcome {
     let stream = Stream::new(engine.context())?;
     let case = BackwardCase::<f32, f32>::new(&ordinary(), 5);
     for gradients in Gradients::subsets() {
-        let options = BackwardOptions { gradients, ..named(variant) };
-        let mut plan = BackwardPlan::new(&engine, &case.problem, &options)?;
+        let options = with(variant, BackwardOptions { gradients, ..Default::default() });
+        let plan = Plan::new(&engine, &case.problem, &options)?;
         let mut resident = case.upload(&stream)?;
-        resident.run(&stream, &mut plan)?;
+        resident.run(&stream, &plan)?;
         let mut found = resident.download(&stream)?;
         let untouched = |asked: bool, numbers: &[f32]| asked || numbers.iter().all(|x| x.is_nan());
         ensure!(untouched(gradients.value, &found.value), "{gradients}: wrote grad_value");
@@ -162,7 +168,8 @@ fn upstream_strides(variant: &'static dyn Variant) -> Outcome {
         OutputStrides { batch: 0, ..packed },
         OutputStrides { batch: 64 * packed.batch, query: 3, head: 7 * 64, channel: 28 * 64 },
     ] {
-        let options = BackwardOptions { grad_output_strides: Some(strides), ..named(variant) };
+        let backward = BackwardOptions { grad_output_strides: Some(strides), ..Default::default() };
+        let options = with(variant, backward);
         check::<f32, f32>(&problem, &options).map_err(|error| format!("{strides:?}: {error:?}"))?;
     }
     Ok(())
@@ -179,7 +186,7 @@ fn one_nan(variant: &'static dyn Variant) -> Outcome {
     Ok(())
 }
 
-fn one_nan_in(variant: &dyn Variant, problem: &Problem) -> Outcome {
+fn one_nan_in(variant: &'static dyn Variant, problem: &Problem) -> Outcome {
     let mut case = BackwardCase::<f32, f32>::new(problem, 6);
     let row = case.problem.heads() * case.problem.channels();
     case.grad_output[7 * row..8 * row].fill(f32::NAN);
@@ -198,19 +205,20 @@ fn same_bits(variant: &'static dyn Variant) -> Outcome {
     let builder = Problem::builder().batch(2).heads(8).channels(32).queries(1500).points(4);
     let problem = builder.levels([(25, 42), (13, 21), (7, 11)]).dtype(DType::F16).build()?;
     let case = BackwardCase::<f16, f16>::new(&problem, 7);
-    let options = BackwardOptions { mode: Mode::Deterministic, ..named(variant) };
-    let plan = BackwardPlan::new(&engine, &problem, &options);
+    let options =
+        with(variant, BackwardOptions { mode: Mode::Deterministic, ..Default::default() });
+    let plan = Plan::new(&engine, &problem, &options);
     if !variant.is_deterministic() {
         let refused = plan.err().map_or_else(String::new, |error| error.to_string());
         ensure!(refused.contains(variant.spec().id), "not refused by name: `{refused}`");
         return Ok(());
     }
-    let mut plan = plan?;
+    let plan = plan?;
     let mut resident = case.upload(&stream)?;
     let mut first = None;
     for run in 0..20 {
         resident.poison(&stream)?;
-        resident.run(&stream, &mut plan)?;
+        resident.run(&stream, &plan)?;
         let found = resident.download(&stream)?;
         let bits = found.bits();
         ensure!(*first.get_or_insert_with(|| bits.clone()) == bits, "run {run} has other bits");
@@ -228,19 +236,20 @@ fn back_to_back(variant: &'static dyn Variant) -> Outcome {
     let stream = Stream::new(engine.context())?;
     let builder = Problem::builder().batch(2).heads(2).channels(32).queries(300).points(4);
     let problem = builder.levels([(50, 84), (25, 42), (13, 21)]).build()?;
-    let options = BackwardOptions { mode: Mode::Deterministic, ..named(variant) };
-    let mut plan = BackwardPlan::new(&engine, &problem, &options)?;
+    let options =
+        with(variant, BackwardOptions { mode: Mode::Deterministic, ..Default::default() });
+    let plan = Plan::new(&engine, &problem, &options)?;
     let mut calls = Vec::new();
     for seed in [31, 32] {
         let mut resident = BackwardCase::<f32, f32>::new(&problem, seed).upload(&stream)?;
-        resident.run(&stream, &mut plan)?;
+        resident.run(&stream, &plan)?;
         let alone = resident.download(&stream)?.bits();
         calls.push((resident, alone));
     }
     for round in 0..50 {
         for _ in 0..4 {
             for (resident, _) in &mut calls {
-                resident.run(&stream, &mut plan)?;
+                resident.run(&stream, &plan)?;
             }
         }
         for (resident, alone) in &calls {
@@ -269,17 +278,17 @@ fn finite_differences() -> Outcome {
     }
     case.expect();
     let mut resident = case.upload(&stream)?;
-    resident.run(&stream, &mut engine.backward_plan(&problem)?)?;
+    resident.run(&stream, &Plan::backward(&engine, &problem)?)?;
     let found = resident.download(&stream)?;
 
-    let plan = engine.forward_plan(&problem)?;
+    let plan = Plan::forward(&engine, &problem)?;
     let upstream = case.grad_output.clone();
     let mut output = DeviceBuffer::<f32>::filled(&stream, problem.output_len(), 0xff)?;
     let mut loss = |value: &[f32], locations: &[f32], weights: &[f32]| {
         let value = DeviceBuffer::from_host(&stream, value)?;
         let locations = DeviceBuffer::from_host(&stream, locations)?;
         let weights = DeviceBuffer::from_host(&stream, weights)?;
-        plan.run(&stream, &value, &locations, &weights, &mut output)?;
+        run_forward(&plan, &stream, (&value, &locations, &weights), &mut output)?;
         let output = output.to_host(&stream)?;
         Ok::<f64, Error>(
             output.iter().zip(&upstream).map(|(&o, &g)| f64::from(o) * f64::from(g)).sum(),
@@ -334,10 +343,10 @@ fn graph() -> Outcome {
     let stream = Stream::new(engine.context())?;
     let mut case = BackwardCase::<f32, f32>::new(&ordinary(), 10);
     let mut resident = case.upload(&stream)?;
-    let plan = engine.backward_plan(&case.problem)?;
+    let plan = Plan::backward(&engine, &case.problem)?;
     let pointers = resident.pointers(0);
     // SAFETY: the buffers and the plan outlive the replays, which one stream orders.
-    let graph = Graph::capture(&stream, |stream| unsafe { plan.launch(stream, pointers) })?;
+    let graph = Graph::capture(&stream, |stream| unsafe { plan.launch(stream, &pointers) })?;
     let untouched = resident.download(&stream)?;
     ensure!(untouched.value.iter().all(|x| x.is_nan()), "capturing must not run anything");
     for seed in [11, 12] {
@@ -359,8 +368,8 @@ fn misaligned() -> Outcome {
     let problem = ordinary().to_builder().dtype(DType::F16).sampling_dtype(DType::F16).build()?;
     let case = BackwardCase::<f16, f16>::new(&problem, 13);
     for mode in Mode::ALL {
-        let options = BackwardOptions { mode, ..Default::default() };
-        let plan = BackwardPlan::new(&engine, &problem, &options)?;
+        let options = PlanOptions::backward(BackwardOptions { mode, ..Default::default() });
+        let plan = Plan::new(&engine, &problem, &options)?;
         for which in 0..8 {
             let by = |tensor: usize| usize::from(tensor == which || which == 7);
             let shifted = |data: &[f16], tensor: usize| -> msdeform_cuda::Result<_> {
@@ -378,22 +387,11 @@ fn misaligned() -> Outcome {
                 DeviceBuffer::filled(&stream, problem.locations_len() + 1, 0xff)?;
             resident.grad_weights = DeviceBuffer::filled(&stream, problem.weights_len() + 1, 0xff)?;
             let mut pointers = resident.pointers(0);
-            for (tensor, pointer) in [
-                &mut pointers.value,
-                &mut pointers.locations,
-                &mut pointers.weights,
-                &mut pointers.grad_output,
-                &mut pointers.grad_value,
-                &mut pointers.grad_locations,
-                &mut pointers.grad_weights,
-            ]
-            .into_iter()
-            .enumerate()
-            {
-                *pointer += 2 * by(tensor) as u64;
+            for (tensor, (role, _)) in ATTENTION.tensors(Direction::Backward).enumerate() {
+                pointers = pointers.with(role, pointers.get(role) + 2 * by(tensor) as u64);
             }
             // SAFETY: the buffers hold the tensors from these pointers on and outlive the launch.
-            unsafe { plan.launch(&stream, pointers) }?;
+            unsafe { plan.launch(&stream, &pointers) }?;
             let mut found = resident.download(&stream)?;
             for (tensor, numbers) in
                 [(4, &mut found.value), (5, &mut found.locations), (6, &mut found.weights)]
@@ -421,13 +419,13 @@ fn callers_workspace() -> Outcome {
     let in_half = |v: &&&dyn Variant| v.spec().dtypes.contains(&DType::F16);
     let backward = REGISTRY.iter().filter(|v| v.spec().direction == Direction::Backward);
     for variant in backward.filter(in_half) {
-        let options = BackwardOptions { workspace: Workspace::OfCaller, ..named(*variant) };
-        let plan = BackwardPlan::new(&engine, &problem, &options)?;
+        let options = PlanOptions { workspace: Workspace::OfCaller, ..named(*variant) };
+        let plan = Plan::new(&engine, &problem, &options)?;
         let bytes = plan.workspace_bytes();
         let residents = [cases[0].upload(&streams[0])?, cases[1].upload(&streams[1])?];
         if bytes > 0 {
             // SAFETY: refused before anything is queued.
-            let missing = unsafe { plan.launch(&streams[0], residents[0].pointers(0)) };
+            let missing = unsafe { plan.launch(&streams[0], &residents[0].pointers(0)) };
             let named = matches!(missing, Err(Error::NullPointer { tensor: "workspace" }));
             ensure!(named, "{missing:?}");
         }
@@ -438,7 +436,7 @@ fn callers_workspace() -> Outcome {
         if bytes > 0 {
             let odd = memory[0].address() + 4;
             // SAFETY: refused before anything is queued.
-            let refused = unsafe { plan.launch(&streams[0], residents[0].pointers(odd)) };
+            let refused = unsafe { plan.launch(&streams[0], &residents[0].pointers(odd)) };
             let named = matches!(
                 refused,
                 Err(Error::MisalignedWorkspace { alignment: WORKSPACE_ALIGNMENT, .. })
@@ -448,7 +446,7 @@ fn callers_workspace() -> Outcome {
         for _ in 0..20 {
             for ((stream, resident), memory) in streams.iter().zip(&residents).zip(&memory) {
                 // SAFETY: each stream has tensors and a workspace of its own, all alive until the end.
-                unsafe { plan.launch(stream, resident.pointers(memory.address())) }?;
+                unsafe { plan.launch(stream, &resident.pointers(memory.address())) }?;
             }
         }
         for ((stream, resident), case) in streams.iter().zip(&residents).zip(&cases) {
@@ -469,11 +467,11 @@ fn two_streams() -> Outcome {
         .queries(900)
         .build()?;
     let cases = [16, 17].map(|seed| BackwardCase::<f16, f16>::new(&problem, seed));
-    let mut plan = engine.backward_plan(&problem)?;
+    let plan = Plan::backward(&engine, &problem)?;
     let mut residents = [cases[0].upload(&streams[0])?, cases[1].upload(&streams[1])?];
     for _ in 0..20 {
         for (stream, resident) in streams.iter().zip(&mut residents) {
-            resident.run(stream, &mut plan)?;
+            resident.run(stream, &plan)?;
         }
     }
     for ((stream, resident), case) in streams.iter().zip(&residents).zip(&cases) {
@@ -493,11 +491,11 @@ fn empty() -> Outcome {
         ("channels", builder().channels(0).build()?),
     ] {
         let case = BackwardCase::<f32, f32>::new(&problem, 18);
-        let mut plan = engine.backward_plan(&problem)?;
+        let plan = Plan::backward(&engine, &problem)?;
         ensure!(plan.kernels().next().is_none(), "no {name}: kernels are launched");
         ensure!(plan.workspace_bytes() == 0, "no {name}: a workspace");
         let mut resident = case.upload(&stream)?;
-        resident.run(&stream, &mut plan)?;
+        resident.run(&stream, &plan)?;
         let found = resident.download(&stream)?;
         let all = found.value.iter().chain(&found.locations).chain(&found.weights);
         ensure!(all.clone().all(|&x| x == 0.0), "no {name}: not zero");
@@ -510,30 +508,13 @@ fn bad_pointers() -> Outcome {
     let stream = Stream::new(engine.context())?;
     let case = BackwardCase::<f32, f32>::new(&ordinary(), 19);
     let resident = case.upload(&stream)?;
-    let plan = engine.backward_plan(&case.problem)?;
-    for which in 0..7 {
-        let spoiled = |address: u64| {
-            let mut pointers = resident.pointers(0);
-            let (name, pointer) = [
-                ("value", &mut pointers.value),
-                ("sampling_locations", &mut pointers.locations),
-                ("attention_weights", &mut pointers.weights),
-                ("grad_output", &mut pointers.grad_output),
-                ("grad_value", &mut pointers.grad_value),
-                ("grad_sampling_locations", &mut pointers.grad_locations),
-                ("grad_attention_weights", &mut pointers.grad_weights),
-            ]
-            .into_iter()
-            .nth(which)
-            .unwrap();
-            *pointer = address;
-            (name, pointers)
-        };
+    let plan = Plan::backward(&engine, &case.problem)?;
+    for (role, _) in ATTENTION.tensors(Direction::Backward) {
         let host = 0f32;
         for address in [0, 0x1001, std::ptr::from_ref(&host).addr() as u64] {
-            let (name, pointers) = spoiled(address);
+            let (name, pointers) = (role.name(), resident.pointers(0).with(role, address));
             // SAFETY: refused before anything is queued.
-            let refused = unsafe { plan.launch(&stream, pointers) };
+            let refused = unsafe { plan.launch(&stream, &pointers) };
             let tensor = match refused {
                 Err(
                     Error::NullPointer { tensor }
@@ -551,10 +532,10 @@ fn bad_pointers() -> Outcome {
 fn other_sizes() -> Outcome {
     let engine = engine()?;
     let problem = ordinary();
-    engine.backward_plan(&problem)?;
+    Plan::backward(&engine, &problem)?;
     let before = engine.jit_counts();
     let other = problem.to_builder().batch(3).queries(77).levels([(10, 8), (5, 4), (3, 2)]);
-    engine.backward_plan(&other.build()?)?;
+    Plan::backward(&engine, &other.build()?)?;
     let after = engine.jit_counts();
     ensure!(before.compiled > 0 && before == after, "{before:?} became {after:?}");
     Ok(())
@@ -568,14 +549,14 @@ fn far_strides() -> Outcome {
     let case = BackwardCase::<f16, f16>::new(&problem, 20);
     let packed = ValueStrides::packed(&problem);
     let strides = ValueStrides { batch: (1 << 31) + 64, ..packed };
-    let plan = PlanOptions { strides: Some(strides), ..Default::default() };
-    let options = BackwardOptions { plan, ..Default::default() };
-    let mut plan = BackwardPlan::new(&engine, &problem, &options)?;
+    let backward = PlanOptions::backward(BackwardOptions::default());
+    let options = PlanOptions { strides: Some(strides), ..backward };
+    let plan = Plan::new(&engine, &problem, &options)?;
     let mut resident = case.upload(&stream)?;
     resident.value = DeviceBuffer::filled(&stream, strides.extent(&problem), 0xff)?;
     let (first, second) = case.inputs.value.split_at(packed.batch as usize);
     resident.value.copy_from(&stream, 0, first)?;
     resident.value.copy_from(&stream, strides.batch as usize, second)?;
-    resident.run(&stream, &mut plan)?;
+    resident.run(&stream, &plan)?;
     case.check(&resident.download(&stream)?)
 }

@@ -1,6 +1,7 @@
 //! Problems with awkward shapes, and tensors for them.
 
-use msdeform::{DType, Element, Problem, ProblemBuilder, ValueLayout, reference};
+use msdeform::{DType, Element, Problem, ProblemBuilder, Role, ValueLayout, reference};
+use msdeform_cuda::{Argument, DeviceBuffer, Plan, Pointers, Stream};
 
 /// Levels with far more pixels than a few queries have samples.
 pub const SPARSE: [(i64, i64); 3] = [(40, 30), (23, 50), (6, 10)];
@@ -48,6 +49,32 @@ pub fn with_gaps(layout: ValueLayout) -> Problem {
         .spatial(230)
         .build()
         .unwrap()
+}
+
+/// Runs a forward plan on three tensors.
+pub fn run_forward<V: Element, S: Element>(
+    plan: &Plan,
+    stream: &Stream,
+    (value, locations, weights): (&DeviceBuffer<V>, &DeviceBuffer<S>, &DeviceBuffer<S>),
+    output: &mut DeviceBuffer<V>,
+) -> msdeform_cuda::Result<()> {
+    let arguments = [
+        Argument::read(Role::Value, value),
+        Argument::read(Role::Locations, locations),
+        Argument::read(Role::Weights, weights),
+        Argument::write(Role::Output, output),
+    ];
+    plan.run(stream, arguments)
+}
+
+/// The pointers of a forward call.
+pub fn forward_pointers([value, locations, weights, output]: [u64; 4]) -> Pointers {
+    Pointers::from([
+        (Role::Value, value),
+        (Role::Locations, locations),
+        (Role::Weights, weights),
+        (Role::Output, output),
+    ])
 }
 
 /// The inputs of a call, and what it should give.

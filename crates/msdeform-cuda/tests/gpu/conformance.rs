@@ -3,11 +3,12 @@
 use libtest_mimic::Trial;
 use msdeform::{DType, Direction, Element, Error as ProblemError, Problem, ValueLayout};
 use msdeform_cuda::variants::{Call, KnobChoices, Variant};
-use msdeform_cuda::{
-    DeviceBuffer, Error, ForwardPlan, PlanOptions, REGISTRY, Stream, ValueStrides,
-};
+use msdeform_cuda::{DeviceBuffer, Error, Plan, PlanOptions, Stream, ValueStrides};
+use msdeform_cuda_lab::REGISTRY;
 
-use crate::cases::{FORMATS, Tensors, compare, compare_within, for_formats, problems, with_gaps};
+use crate::cases::{
+    FORMATS, Tensors, compare, compare_within, for_formats, problems, run_forward, with_gaps,
+};
 use crate::{Outcome, engine, ensure};
 
 pub fn trials() -> Vec<Trial> {
@@ -41,20 +42,18 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// Compares one variant on one problem; what it refuses, it must refuse by name.
-fn check<V: Element, S: Element>(variant: &dyn Variant, problem: &Problem) -> Outcome {
-    run::<V, S>(
-        problem,
-        &PlanOptions { variant: Some(variant.spec().id.into()), ..Default::default() },
-    )
+fn check<V: Element, S: Element>(variant: &'static dyn Variant, problem: &Problem) -> Outcome {
+    run::<V, S>(problem, &PlanOptions { variant: Some(variant), ..Default::default() })
 }
 
 /// Compares what these options run. The bound is the variant's own.
 pub fn run<V: Element, S: Element>(problem: &Problem, options: &PlanOptions) -> Outcome {
     let engine = shared_engine()?;
     let stream = Stream::new(engine.context())?;
-    let plan = match ForwardPlan::new(&engine, problem, options) {
+    let plan = match Plan::new(&engine, problem, options) {
         Err(Error::Problem(ProblemError::Unsupported { variant, reason })) => {
-            ensure!(Some(variant) == options.variant.as_deref(), "{variant} refused: {reason}");
+            let asked = options.variant.map(|asked| asked.spec().id);
+            ensure!(Some(variant) == asked, "{variant} refused: {reason}");
             return Ok(());
         }
         plan => plan?,
@@ -64,7 +63,7 @@ pub fn run<V: Element, S: Element>(problem: &Problem, options: &PlanOptions) -> 
     let locations = DeviceBuffer::from_host(&stream, &tensors.locations)?;
     let weights = DeviceBuffer::from_host(&stream, &tensors.weights)?;
     let mut output = DeviceBuffer::<V>::filled(&stream, problem.output_len(), 0xff)?;
-    plan.run(&stream, &value, &locations, &weights, &mut output)?;
+    run_forward(&plan, &stream, (&value, &locations, &weights), &mut output)?;
     let bound = plan.variant().rel_l2_bound(problem.dtype());
     compare_within(&output.to_host(&stream)?, &tensors.expected, bound)
 }
@@ -98,8 +97,7 @@ fn every_knob(variant: &'static dyn Variant) -> Outcome {
             if variant.configure(&call, &KnobChoices::new(variant, &knobs)?).is_err() {
                 continue;
             }
-            let id = variant.spec().id.to_owned();
-            let options = PlanOptions { variant: Some(id), knobs, ..Default::default() };
+            let options = PlanOptions { variant: Some(variant), knobs, ..Default::default() };
             run::<half::f16, half::f16>(&problem, &options)
                 .map_err(|error| format!("{}={value}: {error:?}", knob.name))?;
         }
@@ -131,8 +129,8 @@ fn far_strides() -> Outcome {
     let weights = DeviceBuffer::from_host(&stream, &tensors.weights)?;
     let mut output = DeviceBuffer::filled(&stream, problem.output_len(), 0xff)?;
     let options = PlanOptions { strides: Some(strides), ..Default::default() };
-    let plan = ForwardPlan::new(&engine, &problem, &options)?;
-    plan.run(&stream, &value, &locations, &weights, &mut output)?;
+    let plan = Plan::new(&engine, &problem, &options)?;
+    run_forward(&plan, &stream, (&value, &locations, &weights), &mut output)?;
     compare(&output.to_host(&stream)?, &tensors.expected)
 }
 

@@ -3,7 +3,7 @@
 use half::f16;
 use libtest_mimic::Trial;
 use msdeform::{Element, Mode, Problem, ProblemBuilder};
-use msdeform_cuda::{BackwardOptions, BackwardPlan, Event, Stream};
+use msdeform_cuda::{BackwardOptions, Event, Plan, PlanOptions, Stream};
 
 use crate::conformance::shared_engine;
 use crate::gradients::BackwardCase;
@@ -57,14 +57,14 @@ fn median_us<V: Element>(
 ) -> Result<f64, libtest_mimic::Failed> {
     let engine = shared_engine()?;
     let stream = Stream::new(engine.context())?;
-    let options = BackwardOptions { mode, ..Default::default() };
-    let mut plan = BackwardPlan::new(&engine, &case.problem, &options)?;
+    let options = PlanOptions::backward(BackwardOptions { mode, ..Default::default() });
+    let plan = Plan::new(&engine, &case.problem, &options)?;
     let mut resident = case.upload(&stream)?;
     let mut times = Vec::with_capacity(RUNS);
     for _ in 0..RUNS {
         let (start, end) = (Event::new(engine.context())?, Event::new(engine.context())?);
         start.record(&stream)?;
-        resident.run(&stream, &mut plan)?;
+        resident.run(&stream, &plan)?;
         end.record(&stream)?;
         end.synchronize()?;
         times.push(end.elapsed_us_since(&start)?);

@@ -1,11 +1,13 @@
 //! Bad input, and what the caller is told.
 
 use libtest_mimic::Trial;
-use msdeform::{DType, Problem};
+use msdeform::{DType, Problem, Role};
 use msdeform_cuda::{
-    DeviceBuffer, DevicePointers, Engine, Error, ForwardPlan, PlanOptions, PointerChecks, Stream,
+    Argument, DeviceBuffer, Engine, Error, Plan, PlanOptions, PointerChecks, Pointers, Stream,
 };
+use msdeform_cuda_lab::registry::find;
 
+use crate::cases::{forward_pointers, run_forward};
 use crate::{Outcome, engine, ensure};
 
 pub fn trials() -> Vec<Trial> {
@@ -49,9 +51,8 @@ fn tensors(stream: &Stream, problem: &Problem) -> msdeform_cuda::Result<[DeviceB
     ])
 }
 
-fn pointers_to(buffers: &[DeviceBuffer<f32>; 4]) -> DevicePointers {
-    let [value, locations, weights, output] = buffers.each_ref().map(DeviceBuffer::address);
-    DevicePointers { value, locations, weights, output }
+fn pointers_to(buffers: &[DeviceBuffer<f32>; 4]) -> Pointers {
+    forward_pointers(buffers.each_ref().map(DeviceBuffer::address))
 }
 
 fn bad_pointers() -> Outcome {
@@ -61,34 +62,33 @@ fn bad_pointers() -> Outcome {
     let buffers = tensors(&stream, &problem)?;
     let good = pointers_to(&buffers);
     let options = PlanOptions { pointer_checks: PointerChecks::Every, ..Default::default() };
-    let plan = ForwardPlan::new(&engine, &problem, &options)?;
+    let plan = Plan::new(&engine, &problem, &options)?;
     // SAFETY: either all pointers are good, or the plan refuses before it launches.
-    let launch = |pointers| unsafe { plan.launch(&stream, pointers) };
+    let launch = |pointers: Pointers| unsafe { plan.launch(&stream, &pointers) };
     launch(good)?;
     expect_error!(
-        launch(DevicePointers { weights: 0, ..good }),
+        launch(good.with(Role::Weights, 0)),
         Error::NullPointer { tensor: "attention_weights" }
     );
     expect_error!(
-        launch(DevicePointers { output: good.output + 1, ..good }),
+        launch(good.with(Role::Output, good.get(Role::Output) + 1)),
         Error::MisalignedElement { tensor: "output", element_bytes: 4, .. }
     );
     let host = vec![0f32; problem.value_len()];
     expect_error!(
-        launch(DevicePointers { value: host.as_ptr() as u64, ..good }),
+        launch(good.with(Role::Value, host.as_ptr() as u64)),
         Error::HostPointer { tensor: "value", .. }
     );
     let small = DeviceBuffer::<f32>::filled(&stream, problem.locations_len() / 2, 0)?;
     expect_error!(
-        launch(DevicePointers { locations: small.address(), ..good }),
+        launch(good.with(Role::Locations, small.address())),
         Error::BufferTooSmall { tensor: "sampling_locations", .. }
     );
     stream.synchronize()?;
     // The first launch of a plan looks the pointers up without being asked to.
-    let plan = engine.forward_plan(&problem)?;
+    let plan = Plan::forward(&engine, &problem)?;
     // SAFETY: refused before the launch.
-    let refused =
-        unsafe { plan.launch(&stream, DevicePointers { value: host.as_ptr() as u64, ..good }) };
+    let refused = unsafe { plan.launch(&stream, &good.with(Role::Value, host.as_ptr() as u64)) };
     expect_error!(refused, Error::HostPointer { tensor: "value", .. });
     Ok(())
 }
@@ -98,18 +98,26 @@ fn wrong_buffers() -> Outcome {
     let stream = Stream::new(engine.context())?;
     let problem = problem();
     let [value, locations, weights, mut output] = tensors(&stream, &problem)?;
-    let plan = engine.forward_plan(&problem)?;
+    let plan = Plan::forward(&engine, &problem)?;
     let mut short = DeviceBuffer::<f32>::filled(&stream, problem.output_len() - 1, 0)?;
     expect_error!(
-        plan.run(&stream, &value, &locations, &weights, &mut short),
+        run_forward(&plan, &stream, (&value, &locations, &weights), &mut short),
         Error::BufferTooSmall { tensor: "output", .. }
     );
     let half = DeviceBuffer::<half::f16>::filled(&stream, problem.locations_len(), 0)?;
     expect_error!(
-        plan.run(&stream, &value, &half, &half, &mut output),
+        run_forward(&plan, &stream, (&value, &half, &half), &mut output),
         Error::Problem(msdeform::Error::DtypeMismatch { tensor: "sampling_locations", .. })
     );
-    plan.run(&stream, &value, &locations, &weights, &mut output)?;
+    run_forward(&plan, &stream, (&value, &locations, &weights), &mut output)?;
+    let arguments = [
+        Argument::read(Role::Value, &value),
+        Argument::read(Role::Locations, &locations),
+        Argument::read(Role::Weights, &weights),
+        Argument::read(Role::Output, &output),
+    ];
+    expect_error!(plan.run(&stream, arguments), Error::ReadOnly { tensor: "output" });
+    expect_error!(plan.run(&stream, []), Error::NullPointer { tensor: "value" });
     Ok(stream.synchronize()?)
 }
 
@@ -126,8 +134,8 @@ fn no_memory() -> Outcome {
     );
     // The engine is as good as before.
     let [value, locations, weights, mut output] = tensors(&stream, &problem())?;
-    let plan = engine.forward_plan(&problem())?;
-    plan.run(&stream, &value, &locations, &weights, &mut output)?;
+    let plan = Plan::forward(&engine, &problem())?;
+    run_forward(&plan, &stream, (&value, &locations, &weights), &mut output)?;
     Ok(stream.synchronize()?)
 }
 
@@ -140,9 +148,8 @@ fn refused_variants() -> Outcome {
     let engine = engine()?;
     let plan = |problem: &Problem, variant: &str, knobs: &[(&str, i64)]| {
         let knobs = knobs.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
-        let options =
-            PlanOptions { variant: Some(variant.to_owned()), knobs, ..Default::default() };
-        ForwardPlan::new(&engine, problem, &options)
+        let options = PlanOptions { variant: Some(find(variant)?), knobs, ..Default::default() };
+        Plan::new(&engine, problem, &options)
     };
     expect_error!(
         plan(&problem(), "fwd_nothing", &[]),
@@ -158,7 +165,7 @@ fn refused_variants() -> Outcome {
         Error::Knob { variant: "fwd_general", .. }
     );
     let wide = problem().to_builder().dtype(DType::F64).sampling_dtype(DType::F64).build()?;
-    let refused = engine.forward_plan(&wide);
+    let refused = Plan::forward(&engine, &wide);
     expect_error!(refused, Error::Problem(msdeform::Error::Unsupported { .. }));
     Ok(())
 }
@@ -170,13 +177,13 @@ fn refused_launch() -> Outcome {
     let stream = Stream::new(engine.context())?;
     let problem = problem();
     let [value, locations, weights, mut output] = tensors(&stream, &problem)?;
-    let plan = engine.forward_plan(&problem)?;
-    plan.run(&stream, &value, &locations, &weights, &mut output)?;
+    let plan = Plan::forward(&engine, &problem)?;
+    run_forward(&plan, &stream, (&value, &locations, &weights), &mut output)?;
     let mut launched = Ok(());
     let captured = msdeform_cuda::Graph::capture(&stream, |stream| {
         // Breaks the capture; every launch after it is refused.
         drop(stream.synchronize());
-        launched = plan.run(stream, &value, &locations, &weights, &mut output);
+        launched = run_forward(&plan, stream, (&value, &locations, &weights), &mut output);
         Ok(())
     });
     ensure!(captured.is_err(), "a broken capture must not become a graph");
@@ -193,9 +200,9 @@ fn other_device() -> Outcome {
     let problem = problem();
     let good = tensors(&streams[0], &problem)?;
     let foreign = tensors(&streams[1], &problem)?;
-    let plan = first.forward_plan(&problem)?;
+    let plan = Plan::forward(&first, &problem)?;
     // SAFETY: refused before the launch.
-    let launch = |stream, pointers| unsafe { plan.launch(stream, pointers) };
+    let launch = |stream, pointers| unsafe { plan.launch(stream, &pointers) };
     expect_error!(
         launch(&streams[1], pointers_to(&good)),
         Error::WrongDevice { what: "stream", expected: 0, found: 1 }

@@ -1,11 +1,8 @@
 //! Tensors of a backward call, on the host and on the device, and the gradients they should give.
 
 use libtest_mimic::Failed;
-use msdeform::{Element, Problem, reference};
-use msdeform_cuda::{
-    BackwardInputs, BackwardPlan, BackwardPointers, DeviceBuffer, GradientBuffers, OutputStrides,
-    Stream,
-};
+use msdeform::{Element, Problem, Role, reference};
+use msdeform_cuda::{Argument, DeviceBuffer, OutputStrides, Plan, Pointers, Stream};
 
 use crate::cases::{Random, Tensors, compare};
 use crate::{Outcome, ensure};
@@ -104,33 +101,31 @@ pub struct Resident<V, S> {
 }
 
 impl<V: Element, S: Element> Resident<V, S> {
-    pub fn run(&mut self, stream: &Stream, plan: &mut BackwardPlan) -> msdeform_cuda::Result<()> {
-        let inputs = BackwardInputs {
-            value: &self.value,
-            locations: &self.locations,
-            weights: &self.weights,
-            grad_output: &self.grad_output,
-        };
-        let gradients = GradientBuffers {
-            value: Some(&mut self.grad_value),
-            locations: Some(&mut self.grad_locations),
-            weights: Some(&mut self.grad_weights),
-        };
-        plan.run(stream, inputs, gradients)
+    pub fn run(&mut self, stream: &Stream, plan: &Plan) -> msdeform_cuda::Result<()> {
+        let arguments = [
+            Argument::read(Role::Value, &self.value),
+            Argument::read(Role::Locations, &self.locations),
+            Argument::read(Role::Weights, &self.weights),
+            Argument::read(Role::GradOutput, &self.grad_output),
+            Argument::write(Role::GradValue, &mut self.grad_value),
+            Argument::write(Role::GradLocations, &mut self.grad_locations),
+            Argument::write(Role::GradWeights, &mut self.grad_weights),
+        ];
+        plan.run(stream, arguments)
     }
 
     /// The pointers, with a workspace of the caller if there is one.
-    pub fn pointers(&self, workspace: u64) -> BackwardPointers {
-        BackwardPointers {
-            value: self.value.address(),
-            locations: self.locations.address(),
-            weights: self.weights.address(),
-            grad_output: self.grad_output.address(),
-            grad_value: self.grad_value.address(),
-            grad_locations: self.grad_locations.address(),
-            grad_weights: self.grad_weights.address(),
-            workspace,
-        }
+    pub fn pointers(&self, workspace: u64) -> Pointers {
+        Pointers::from([
+            (Role::Value, self.value.address()),
+            (Role::Locations, self.locations.address()),
+            (Role::Weights, self.weights.address()),
+            (Role::GradOutput, self.grad_output.address()),
+            (Role::GradValue, self.grad_value.address()),
+            (Role::GradLocations, self.grad_locations.address()),
+            (Role::GradWeights, self.grad_weights.address()),
+        ])
+        .with_workspace(workspace)
     }
 
     pub fn poison(&mut self, stream: &Stream) -> msdeform_cuda::Result<()> {

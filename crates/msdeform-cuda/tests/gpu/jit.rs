@@ -7,9 +7,9 @@ use libtest_mimic::{Failed, Trial};
 use msdeform::{DType, Problem};
 use msdeform_cuda::jit::Key;
 use msdeform_cuda::nvrtc::Compiled;
-use msdeform_cuda::{DeviceBuffer, DiskCache, Engine, JitCounts, Stream};
+use msdeform_cuda::{DeviceBuffer, DiskCache, Engine, JitCounts, Plan, Stream};
 
-use crate::cases::{Tensors, compare};
+use crate::cases::{Tensors, compare, run_forward};
 use crate::{Outcome, engine, ensure};
 
 pub fn trials() -> Vec<Trial> {
@@ -35,8 +35,8 @@ fn run(engine: &Engine, problem: &Problem) -> Outcome {
     let locations = DeviceBuffer::from_host(&stream, &tensors.locations)?;
     let weights = DeviceBuffer::from_host(&stream, &tensors.weights)?;
     let mut output = DeviceBuffer::filled(&stream, problem.output_len(), 0xff)?;
-    let plan = engine.forward_plan(problem)?;
-    plan.run(&stream, &value, &locations, &weights, &mut output)?;
+    let plan = Plan::forward(engine, problem)?;
+    run_forward(&plan, &stream, (&value, &locations, &weights), &mut output)?;
     compare(&output.to_host(&stream)?, &tensors.expected)
 }
 
@@ -117,8 +117,9 @@ fn damaged_cache() -> Outcome {
 
 fn resources() -> Outcome {
     let folder = Folder::new("resources");
-    let fresh = folder.engine()?.forward_plan(&problem(1, 50, 16))?.resources();
-    let cached = folder.engine()?.forward_plan(&problem(1, 50, 16))?.resources();
+    let of = |plan: &Plan| plan.kernels().next().map(|kernel| kernel.resources);
+    let fresh = of(&Plan::forward(&folder.engine()?, &problem(1, 50, 16))?);
+    let cached = of(&Plan::forward(&folder.engine()?, &problem(1, 50, 16))?);
     ensure!(fresh == cached, "{fresh:?} and {cached:?}");
     ensure!(fresh.is_some_and(|resources| resources.registers > 0), "{fresh:?}");
     Ok(())

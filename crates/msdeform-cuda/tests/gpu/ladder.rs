@@ -7,7 +7,8 @@
 use libtest_mimic::Trial;
 use msdeform::{DType, Direction, Problem, ValueLayout};
 use msdeform_cuda::variants::{Call, KnobChoices, Variant};
-use msdeform_cuda::{ForwardPlan, PlanOptions, REGISTRY};
+use msdeform_cuda::{Plan, PlanOptions};
+use msdeform_cuda_lab::REGISTRY;
 
 use crate::conformance::{run, shared_engine};
 use crate::{Outcome, ensure};
@@ -63,9 +64,8 @@ fn given_knobs(variant: &'static dyn Variant) -> Outcome {
     for knobs in choices(variant) {
         let chosen = KnobChoices::new(variant, &knobs)?;
         let Ok(configuration) = variant.configure(&call, &chosen) else { continue };
-        let id = Some(variant.spec().id.to_owned());
-        let options = PlanOptions { variant: id, knobs, ..Default::default() };
-        let plan = ForwardPlan::new(&engine, &problem, &options)?;
+        let options = PlanOptions { variant: Some(variant), knobs, ..Default::default() };
+        let plan = Plan::new(&engine, &problem, &options)?;
         let (planned, found) = (&configuration.knobs[..], plan.knobs());
         ensure!(planned == found, "{planned:?} became {found:?}");
     }
@@ -86,9 +86,11 @@ fn tails(variant: &'static dyn Variant, layout: ValueLayout) -> Outcome {
                 if variant.configure(&call, &KnobChoices::new(variant, &knobs)?).is_err() {
                     continue;
                 }
-                let id = Some(variant.spec().id.to_owned());
-                let options =
-                    PlanOptions { variant: id, knobs: knobs.clone(), ..Default::default() };
+                let options = PlanOptions {
+                    variant: Some(variant),
+                    knobs: knobs.clone(),
+                    ..Default::default()
+                };
                 run::<half::f16, half::f16>(&problem, &options)
                     .map_err(|error| format!("{problem} {knobs:?}: {error:?}"))?;
                 compared += 1;

@@ -3,11 +3,10 @@
 use half::f16;
 use libtest_mimic::{Failed, Trial};
 use msdeform::{DType, Problem, ValueLayout};
-use msdeform_cuda::{
-    DeviceBuffer, DevicePointers, Engine, Event, ForwardPlan, Graph, PlanOptions, Stream,
-};
+use msdeform_cuda::{DeviceBuffer, Engine, Event, Graph, Plan, PlanOptions, Stream};
+use msdeform_cuda_lab::registry::find;
 
-use crate::cases::{Tensors, compare};
+use crate::cases::{Tensors, compare, forward_pointers, run_forward};
 use crate::{Outcome, engine, ensure};
 
 pub fn trials() -> Vec<Trial> {
@@ -19,6 +18,10 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("launch::one_plan_serves_many_threads", many_threads),
         Trial::test("launch::borrowed_and_default_streams", other_streams),
         Trial::test("launch::misaligned_pointers_give_the_same_result", misaligned),
+        Trial::test(
+            "launch::what_misaligned_pointers_need_is_compiled_when_they_come",
+            late_fallback,
+        ),
         Trial::test("launch::events_order_and_time", events),
         Trial::test("launch::an_empty_output_launches_nothing", empty),
     ]
@@ -37,7 +40,7 @@ struct Resident {
     locations: DeviceBuffer<f16>,
     weights: DeviceBuffer<f16>,
     output: DeviceBuffer<f16>,
-    plan: ForwardPlan,
+    plan: Plan,
 }
 
 impl Resident {
@@ -48,14 +51,14 @@ impl Resident {
             locations: DeviceBuffer::from_host(stream, &tensors.locations)?,
             weights: DeviceBuffer::from_host(stream, &tensors.weights)?,
             output: DeviceBuffer::filled(stream, problem.output_len(), 0xff)?,
-            plan: engine.forward_plan(problem)?,
+            plan: Plan::forward(engine, problem)?,
             tensors,
         })
     }
 
     fn launch(&mut self, stream: &Stream) -> msdeform_cuda::Result<()> {
         let Self { value, locations, weights, output, plan, .. } = self;
-        plan.run(stream, value, locations, weights, output)
+        run_forward(plan, stream, (value, locations, weights), output)
     }
 
     fn check(&self, stream: &Stream) -> Outcome {
@@ -90,8 +93,8 @@ fn persisting_window() -> Outcome {
     let stream = Stream::new(engine.context())?;
     let problem = problem(50).to_builder().layout(ValueLayout::HeadMajor).build()?;
     let mut resident = Resident::new(&engine, &stream, &problem, 9)?;
-    let options = PlanOptions { variant: Some("fwd_l2_policy".to_owned()), ..Default::default() };
-    resident.plan = ForwardPlan::new(&engine, &problem, &options)?;
+    let options = PlanOptions { variant: Some(find("fwd_l2_policy")?), ..Default::default() };
+    resident.plan = Plan::new(&engine, &problem, &options)?;
     resident.launch(&stream)?;
     resident.check(&stream)?;
     resident.output.fill(&stream, 0xff)?;
@@ -131,13 +134,13 @@ fn two_streams() -> Outcome {
 fn many_threads() -> Outcome {
     let engine = engine()?;
     let problem = problem(123);
-    let plan = engine.forward_plan(&problem)?;
+    let plan = Plan::forward(&engine, &problem)?;
     let work = |seed: u64| -> Outcome {
         let stream = Stream::new(engine.context())?;
         let mut resident = Resident::new(&engine, &stream, &problem, seed)?;
         for _ in 0..20 {
             let Resident { value, locations, weights, output, .. } = &mut resident;
-            plan.run(&stream, value, locations, weights, output)?;
+            run_forward(&plan, &stream, (value, locations, weights), output)?;
         }
         resident.check(&stream)
     };
@@ -172,7 +175,7 @@ fn misaligned() -> Outcome {
         buffer.copy_from(&stream, by, data)?;
         Ok(buffer)
     };
-    let plan = engine.forward_plan(&problem)?;
+    let plan = Plan::forward(&engine, &problem)?;
     for which in 0..5 {
         let by = |tensor: usize| usize::from(tensor == which || which == 4);
         let value = shifted(&tensors.value, by(0))?;
@@ -180,20 +183,37 @@ fn misaligned() -> Outcome {
         let weights = shifted(&tensors.weights, by(2))?;
         let output = DeviceBuffer::<f16>::filled(&stream, problem.output_len() + 1, 0xff)?;
         let at = |buffer: &DeviceBuffer<f16>, tensor| buffer.address() + 2 * by(tensor) as u64;
-        let pointers = DevicePointers {
-            value: at(&value, 0),
-            locations: at(&locations, 1),
-            weights: at(&weights, 2),
-            output: at(&output, 3),
-        };
+        let pointers = [at(&value, 0), at(&locations, 1), at(&weights, 2), at(&output, 3)];
         // SAFETY: the buffers hold the tensors from these pointers on and outlive the launch.
-        unsafe { plan.launch(&stream, pointers) }?;
+        unsafe { plan.launch(&stream, &forward_pointers(pointers)) }?;
         let mut found = output.to_host(&stream)?;
         let beside = if by(3) == 1 { found.remove(0) } else { found.pop().unwrap() };
         ensure!(beside.is_nan(), "wrote beside the output");
         compare(&found, &tensors.expected).map_err(|e| format!("tensor {which}: {e:?}"))?;
     }
     Ok(())
+}
+
+/// Compiled and loaded inside of a capture too, which the driver would refuse in its strict modes.
+fn late_fallback() -> Outcome {
+    let engine = engine()?;
+    let stream = Stream::new(engine.context())?;
+    let problem = problem(50);
+    let tensors = Tensors::<f16, f16>::new(&problem, 12);
+    let value = DeviceBuffer::from_host(&stream, &tensors.value)?;
+    let locations = DeviceBuffer::from_host(&stream, &tensors.locations)?;
+    let weights = DeviceBuffer::from_host(&stream, &tensors.weights)?;
+    let output = DeviceBuffer::<f16>::filled(&stream, problem.output_len() + 1, 0xff)?;
+    let plan = Plan::forward(&engine, &problem)?;
+    ensure!(engine.jit_counts().compiled == 1, "{:?}", engine.jit_counts());
+    let [value, locations, weights] = [&value, &locations, &weights].map(DeviceBuffer::address);
+    let pointers = forward_pointers([value, locations, weights, output.address() + 2]);
+    // SAFETY: the buffers hold the tensors from these pointers on, and outlive the replay.
+    let graph = Graph::capture(&stream, |stream| unsafe { plan.launch(stream, &pointers) })?;
+    ensure!(engine.jit_counts().compiled == 2, "{:?}", engine.jit_counts());
+    // SAFETY: as above.
+    unsafe { graph.launch(&stream) }?;
+    compare(&output.to_host(&stream)?[1..], &tensors.expected)
 }
 
 fn events() -> Outcome {
@@ -215,10 +235,9 @@ fn events() -> Outcome {
 fn empty() -> Outcome {
     let engine = engine()?;
     let stream = Stream::new(engine.context())?;
-    let plan = engine.forward_plan(&problem(0))?;
-    ensure!(plan.geometry().is_none(), "{:?}", plan.geometry());
-    let nothing = DevicePointers { value: 0, locations: 0, weights: 0, output: 0 };
+    let plan = Plan::forward(&engine, &problem(0))?;
+    ensure!(plan.kernels().next().is_none(), "a kernel for nothing");
     // SAFETY: nothing is launched.
-    unsafe { plan.launch(&stream, nothing) }?;
+    unsafe { plan.launch(&stream, &forward_pointers([0; 4])) }?;
     Ok(())
 }

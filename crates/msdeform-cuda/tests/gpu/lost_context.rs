@@ -6,10 +6,10 @@ use std::process::Command;
 use libtest_mimic::{Failed, Trial};
 use msdeform::{DType, Problem};
 use msdeform_cuda::{
-    DeviceBuffer, DevicePointers, Engine, Error, ForwardPlan, PlanOptions, PointerChecks, Result,
-    Stream,
+    DeviceBuffer, Engine, Error, Plan, PlanOptions, PointerChecks, Result, Stream,
 };
 
+use crate::cases::forward_pointers;
 use crate::{Outcome, engine, ensure};
 
 /// Makes a process provoke a fault instead of running tests.
@@ -46,7 +46,7 @@ pub fn run_as_child() -> Option<i32> {
 const NOWHERE: u64 = 1 << 30;
 
 struct Case {
-    plan: ForwardPlan,
+    plan: Plan,
     buffers: [DeviceBuffer<f32>; 4],
 }
 
@@ -64,14 +64,14 @@ impl Case {
             lengths.map(|len| DeviceBuffer::<f32>::filled(stream, len, 0));
         let buffers = [value?, locations?, weights?, output?];
         let options = PlanOptions { pointer_checks: PointerChecks::Never, ..Default::default() };
-        Ok(Self { plan: ForwardPlan::new(engine, &problem, &options)?, buffers })
+        Ok(Self { plan: Plan::new(engine, &problem, &options)?, buffers })
     }
 
     fn launch(&self, stream: &Stream, output: Option<u64>) -> Result<()> {
         let [value, locations, weights, own] = self.buffers.each_ref().map(DeviceBuffer::address);
         let output = output.unwrap_or(own);
         // SAFETY: nothing about it where the output leads nowhere; that is what this process is for.
-        unsafe { self.plan.launch(stream, DevicePointers { value, locations, weights, output }) }
+        unsafe { self.plan.launch(stream, &forward_pointers([value, locations, weights, output])) }
     }
 }
 

@@ -6,10 +6,9 @@ use libtest_mimic::Trial;
 use msdeform::{DType, Problem};
 use msdeform_cases::{Bounds, CudaRunner, Limit, SoakOptions, soak};
 use msdeform_cuda::driver::broken_guards;
-use msdeform_cuda::{
-    DeviceBuffer, DevicePointers, ForwardPlan, PlanOptions, PointerChecks, Stream,
-};
+use msdeform_cuda::{DeviceBuffer, Plan, PlanOptions, PointerChecks, Stream};
 
+use crate::cases::forward_pointers;
 use crate::{Outcome, engine, ensure};
 
 pub fn trials() -> Vec<Trial> {
@@ -46,15 +45,10 @@ fn trespass() -> Outcome {
     let short = zeros(problem.output_len() - 4)?;
     let bytes = short.bytes();
     let options = PlanOptions { pointer_checks: PointerChecks::Never, ..Default::default() };
-    let plan = ForwardPlan::new(&engine, &problem, &options)?;
-    let pointers = DevicePointers {
-        value: value.address(),
-        locations: locations.address(),
-        weights: weights.address(),
-        output: short.address(),
-    };
+    let plan = Plan::new(&engine, &problem, &options)?;
+    let pointers = [&value, &locations, &weights, &short].map(DeviceBuffer::address);
     // SAFETY: what is written behind the output is its guard, which belongs to the same allocation.
-    unsafe { plan.launch(&stream, pointers) }?;
+    unsafe { plan.launch(&stream, &forward_pointers(pointers)) }?;
     stream.synchronize()?;
     drop(short);
     let (ours, others): (Vec<String>, Vec<String>) = broken_guards()

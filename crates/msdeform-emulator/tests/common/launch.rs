@@ -1,11 +1,11 @@
 //! A call as the emulator runs it: steps, parameters, device memory.
 
-use msdeform::Problem;
+use std::any::Any;
+
+use msdeform::{Access, Problem, Role};
 use msdeform_cuda::variants::{Call, Configuration, Variant};
-use msdeform_cuda::{
-    BackwardParams, CallShape, ForwardParams, INLINE_LEVELS, LevelGeometry, Region, Step,
-    entry_name, level_geometry,
-};
+use msdeform_cuda::{INLINE_LEVELS, Region, Step, entry_name, level_geometry};
+use msdeform_cuda_lab::preamble::{LevelTextures, TileMaps};
 use msdeform_emulator::{
     Buffer, Launch, LaunchStep, Order, Specialisation, TENSOR_MAP_BYTES, TensorMap,
     placeholder_address,
@@ -26,27 +26,12 @@ impl Memory {
     }
 }
 
-/// What a call reads, as it lies in memory.
-#[derive(Clone, Copy)]
-pub struct InputBytes<'a> {
-    pub value: &'a [u8],
-    pub locations: &'a [u8],
-    pub weights: &'a [u8],
-    /// Only a backward call's.
-    pub grad_output: &'a [u8],
-}
-
-/// Bytes from an aligned address to the start of each tensor.
-#[derive(Clone, Copy, Default)]
-pub struct ByteOffsets {
-    pub value: u32,
-    pub locations: u32,
-    pub weights: u32,
-    pub grad_output: u32,
-    /// Of the output, or of the gradient of the values.
-    pub first: u32,
-    pub grad_locations: u32,
-    pub grad_weights: u32,
+/// The tensors of a call: what it reads as it lies in memory, and where each begins.
+pub trait Tensors {
+    /// The bytes of a tensor that is read.
+    fn input(&self, role: Role) -> &[u8];
+    /// Bytes from an aligned address to its first element.
+    fn offset(&self, role: Role) -> u32;
 }
 
 /// A configured call, and how it is run.
@@ -56,8 +41,7 @@ pub struct Prepared<'a> {
     pub entries: &'a [String],
     pub call: Call<'a>,
     pub configuration: &'a Configuration,
-    pub inputs: InputBytes<'a>,
-    pub offsets: ByteOffsets,
+    pub tensors: &'a dyn Tensors,
     pub order: Order,
     pub block_order: Order,
 }
@@ -65,70 +49,45 @@ pub struct Prepared<'a> {
 impl Prepared<'_> {
     /// The launch; the buffers it writes are the expected tensors in their order, then the workspace.
     pub fn launch(&self) -> Launch {
-        let Self { call, configuration, inputs, offsets, .. } = self;
+        let Self { call, configuration, tensors, .. } = self;
         let problem = call.problem;
         let mut memory = Memory::default();
-        let mut input = |bytes: &[u8], offset| memory.add(Buffer::input(bytes.to_vec()), offset);
-        let value = input(inputs.value, offsets.value);
-        let locations = input(inputs.locations, offsets.locations);
-        let weights = input(inputs.weights, offsets.weights);
         let level_table = if problem.levels().len() > INLINE_LEVELS {
-            input(&level_table_bytes(problem), 0)
+            memory.add(Buffer::input(level_table_bytes(problem)), 0)
         } else {
             0
         };
-        let value_bytes = problem.dtype().size_bytes();
-        let sampling_bytes = problem.sampling_dtype().size_bytes();
-
-        let Some(backward) = call.backward else {
-            let mut params = configuration.forward_params(call).unwrap();
-            (params.value, params.locations, params.weights) = (value, locations, weights);
-            let output_bytes = problem.output_len() * value_bytes;
-            params.output = memory.add(Buffer::output(output_bytes), offsets.first);
-            params.shape.level_table = level_table;
-            if configuration.pipeline.workspace_bytes > 0 {
-                params.workspace =
-                    memory.add(Buffer::output(configuration.pipeline.workspace_bytes), 0);
+        let mut params = configuration.params(call, level_table).unwrap();
+        let (mut value, mut written) = (0, Vec::new());
+        for (place, (role, access)) in call.operator().tensors(call.direction()).enumerate() {
+            if !call.has(role) {
+                continue;
             }
-            let mut bytes = tile_map_bytes(call, configuration, value);
-            bytes.extend(bytes_of_forward(&params));
-            return self.steps(memory, bytes, None);
-        };
-
-        let mut params = configuration.backward_params(call).unwrap();
-        (params.value, params.locations, params.weights) = (value, locations, weights);
-        params.grad_output =
-            memory.add(Buffer::input(inputs.grad_output.to_vec()), offsets.grad_output);
-        params.shape.level_table = level_table;
-        let grad_value = memory.buffers.len();
-        let mut gradient = |asked: bool, bytes: usize, offset| {
-            if asked { memory.add(Buffer::output(bytes), offset) } else { 0 }
-        };
-        let gradients = backward.gradients;
-        params.grad_value =
-            gradient(gradients.value, problem.value_len() * value_bytes, offsets.first);
-        params.grad_locations = gradient(
-            gradients.locations,
-            problem.locations_len() * sampling_bytes,
-            offsets.grad_locations,
-        );
-        params.grad_weights = gradient(
-            gradients.weights,
-            problem.weights_len() * sampling_bytes,
-            offsets.grad_weights,
-        );
+            let buffer = match access {
+                Access::Read => Buffer::input(tensors.input(role).to_vec()),
+                Access::Write => {
+                    written.push((role, memory.buffers.len()));
+                    Buffer::output(problem.bytes_of(role))
+                }
+            };
+            let address = memory.add(buffer, tensors.offset(role));
+            params.set_tensor(place, address);
+            value = if role == Role::Value { address } else { value };
+        }
         // Poisoned like an output: what a step does not write first, it must not read.
         if configuration.pipeline.workspace_bytes > 0 {
-            params.workspace =
-                memory.add(Buffer::output(configuration.pipeline.workspace_bytes), 0);
+            let workspace = Buffer::output(configuration.pipeline.workspace_bytes);
+            params.set_workspace(memory.add(workspace, 0));
         }
-        self.steps(memory, bytes_of_backward(&params), Some(grad_value))
+        let mut bytes = tile_map_bytes(call, configuration, value);
+        bytes.extend(params.words().iter().flat_map(|word| word.to_le_bytes()));
+        self.steps(memory, bytes, &written)
     }
 
-    fn steps(&self, memory: Memory, params: Vec<u8>, grad_value: Option<usize>) -> Launch {
+    fn steps(&self, memory: Memory, params: Vec<u8>, written: &[(Role, usize)]) -> Launch {
         let workspace = memory.buffers.len() - 1;
         let step = |step: &Step| match *step {
-            Step::Launch { name, geometry } => {
+            Step::Launch { name, geometry, .. } => {
                 let entry = entry_name(self.id, name);
                 LaunchStep::Kernel {
                     entry: self.entries.iter().position(|known| *known == entry).unwrap(),
@@ -137,8 +96,8 @@ impl Prepared<'_> {
                     shared_bytes: geometry.shared_bytes as usize,
                 }
             }
-            Step::Zero(Region::GradValue) => {
-                let index = grad_value.unwrap();
+            Step::Zero(Region::Tensor(role)) => {
+                let (_, index) = *written.iter().find(|(known, _)| *known == role).unwrap();
                 let bytes = memory.buffers[index].bytes.len();
                 LaunchStep::Zero { buffer: index as u8, offset: 0, bytes }
             }
@@ -160,13 +119,17 @@ pub fn specialisation(
     entries: Vec<String>,
     defines: Vec<String>,
 ) -> Specialisation {
-    let headers = super::kernels_folder();
-    Specialisation { source: headers.join(variant.source().name), headers, entries, defines }
+    let headers = super::kernel_folders();
+    let places = headers.iter().map(|folder| folder.join(variant.source().name));
+    let source = places.into_iter().find(|place| place.exists()).unwrap();
+    Specialisation { source, headers, entries, defines }
 }
 
 /// The tensor maps that the parameter begins with, if any.
 fn tile_map_bytes(call: &Call<'_>, configuration: &Configuration, value: u64) -> Vec<u8> {
-    let Some(maps) = configuration.tile_maps else { return Vec::new() };
+    let Some(preamble) = &configuration.preamble else { return Vec::new() };
+    let maps: &dyn Any = preamble.as_ref();
+    let maps: &TileMaps = maps.downcast_ref().unwrap();
     let mut bytes = Vec::new();
     for map in maps.of(call).unwrap() {
         let encoded = TensorMap {
@@ -183,40 +146,11 @@ fn tile_map_bytes(call: &Call<'_>, configuration: &Configuration, value: u64) ->
 }
 
 fn level_table_bytes(problem: &Problem) -> Vec<u8> {
-    let levels = level_geometry(problem).unwrap();
-    levels
-        .iter()
-        .flat_map(|level| {
-            let numbers = [level.height, level.width, level.row_pitch, level.first_sample];
-            let mut bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
-            bytes.extend(level.origin.to_le_bytes());
-            bytes
-        })
-        .collect()
+    bytemuck::cast_slice(&level_geometry(problem).unwrap()).to_vec()
 }
 
-fn bytes_of_forward(params: &ForwardParams) -> Vec<u8> {
-    // SAFETY: no byte of it is padding, see below.
-    unsafe { bytes_of(params) }
+/// Whether a configuration's parameter begins with textures, which are not emulated.
+pub fn has_textures(configuration: &Configuration) -> bool {
+    let is = |preamble: &dyn Any| preamble.is::<LevelTextures>();
+    configuration.preamble.as_ref().is_some_and(|preamble| is(preamble.as_ref()))
 }
-
-fn bytes_of_backward(params: &BackwardParams) -> Vec<u8> {
-    // SAFETY: no byte of it is padding, see below.
-    unsafe { bytes_of(params) }
-}
-
-/// # Safety
-/// Every byte of a `T` is initialised: there is no padding.
-unsafe fn bytes_of<T>(params: &T) -> Vec<u8> {
-    // SAFETY: as the caller says; the slice is as long as the structure.
-    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(params).cast::<u8>(), size_of::<T>()) }
-        .to_vec()
-}
-
-/// Kept beside the code that relies on it: no byte of the parameters is padding.
-const _: () = {
-    assert!(size_of::<LevelGeometry>() == 24);
-    assert!(size_of::<CallShape>() == 3 * 8 + 8 * 4 + 8 + INLINE_LEVELS * 24);
-    assert!(size_of::<ForwardParams>() == 5 * 8 + size_of::<CallShape>());
-    assert!(size_of::<BackwardParams>() == 15 * 8 + size_of::<CallShape>());
-};

@@ -8,9 +8,15 @@ use std::path::{Path, PathBuf};
 use msdeform_emulator::placeholder_address;
 use msdeform_emulator::{Buffer, EmulatedKernel, EmulatorError, Launch, Order, Specialisation};
 
-/// The folder of the production kernels and of every device header.
+/// The folder of the product's kernels and headers.
 pub fn kernels_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../msdeform-cuda/kernels")
+}
+
+/// That, and the laboratory's.
+pub fn kernel_folders() -> Vec<PathBuf> {
+    let of_laboratory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../msdeform-cuda-lab/kernels");
+    vec![kernels_folder(), of_laboratory]
 }
 
 pub fn test_kernel(name: &str, defines: &[&str]) -> EmulatedKernel {
@@ -22,7 +28,7 @@ pub fn test_kernels(name: &str, entries: &[&str], defines: &[&str]) -> EmulatedK
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("test_kernels");
     let specialisation = Specialisation {
         source: folder.join(name).with_extension("cu"),
-        headers: kernels_folder(),
+        headers: kernel_folders(),
         entries: entries.iter().map(|&entry| entry.to_owned()).collect(),
         defines: defines.iter().map(|&define| define.to_owned()).collect(),
     };

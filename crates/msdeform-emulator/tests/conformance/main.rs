@@ -20,7 +20,7 @@ mod scenes;
 
 use std::process::ExitCode;
 
-use msdeform_cuda::REGISTRY;
+use msdeform_cuda_lab::REGISTRY;
 
 fn main() -> ExitCode {
     let wanted: Vec<String> =

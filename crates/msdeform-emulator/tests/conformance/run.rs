@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use msdeform::{DType, Direction, Mode, Problem};
+use msdeform::{DType, Direction, Mode, Problem, Role};
 use msdeform_cuda::variants::{BackwardCall, Call, Configuration, KnobChoices, Variant};
 use msdeform_cuda::{DeviceProps, ValueStrides, entry_name};
 use msdeform_emulator::{EmulatedKernel, EmulatorError, Launch, Order};
 use rayon::prelude::*;
 
-use super::common::launch::{ByteOffsets, InputBytes, Prepared, specialisation};
+use super::common::launch::{Prepared, Tensors, has_textures, specialisation};
 use super::cover::{Cell, Cover, cover};
 use super::inputs::{Expected, Inputs};
 use super::report::{NOT_EMULATED, Outcome};
@@ -241,7 +241,7 @@ fn plan_on(
     if configuration.pipeline.launches().any(|(_, geometry)| geometry.cluster > 1) {
         return Err(format!("a launch with clusters, {NOT_EMULATED}"));
     }
-    if configuration.textures.is_some() {
+    if has_textures(&configuration) {
         return Err(format!("textures, {NOT_EMULATED}"));
     }
     let cell = *cell;
@@ -263,34 +263,39 @@ fn repetition(variant: &'static dyn Variant, case: &Case) -> Option<Case> {
 
 /// The launch of a case; the buffers it writes are the expected tensors in their order, then the workspace.
 fn prepare(id: &str, entries: &[String], case: &Case, inputs: &Inputs) -> Launch {
-    let configuration = &case.configuration;
-    let offset = |alignment: usize| if case.scene.least_aligned { alignment as u32 } else { 0 };
-    let of_value = offset(configuration.value_alignment);
-    let of_sampling = offset(configuration.sampling_alignment);
+    let tensors = OfCase { case, inputs };
     let prepared = Prepared {
         id,
         entries,
         call: case.call(),
-        configuration,
-        inputs: InputBytes {
-            value: &inputs.value,
-            locations: &inputs.locations,
-            weights: &inputs.weights,
-            grad_output: &inputs.grad_output,
-        },
-        offsets: ByteOffsets {
-            value: of_value,
-            locations: of_sampling,
-            weights: of_sampling,
-            grad_output: of_value,
-            first: of_value,
-            grad_locations: of_sampling,
-            grad_weights: of_sampling,
-        },
+        configuration: &case.configuration,
+        tensors: &tensors,
         order: case.order,
         block_order: case.block_order,
     };
     prepared.launch()
+}
+
+struct OfCase<'a> {
+    case: &'a Case,
+    inputs: &'a Inputs,
+}
+
+impl Tensors for OfCase<'_> {
+    fn input(&self, role: Role) -> &[u8] {
+        match role {
+            Role::Value => &self.inputs.value,
+            Role::Locations => &self.inputs.locations,
+            Role::Weights => &self.inputs.weights,
+            Role::GradOutput => &self.inputs.grad_output,
+            _ => &[],
+        }
+    }
+
+    fn offset(&self, role: Role) -> u32 {
+        let alignment = self.case.configuration.alignment(role.storage());
+        if self.case.scene.least_aligned { alignment as u32 } else { 0 }
+    }
 }
 
 /// What came of the cases that share their kernels.

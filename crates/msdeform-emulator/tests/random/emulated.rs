@@ -1,16 +1,16 @@
 //! Cases on the emulator: the configurations that plans would launch.
 
-use msdeform::Mode;
-use msdeform_cases::memory::offset_bytes;
+use msdeform::{Access, Mode, Role};
+use msdeform_cases::memory::{offset_bytes, tensors};
 use msdeform_cases::{
     Case, Choice, Coverage, CudaRules, Fault, Inputs, Phase, Ran, Random, Resolved, Rules, Runner,
-    Tensor, Wants, Worker,
+    Wants, Worker,
 };
 use msdeform_cuda::variants::{Configuration, Variant};
 use msdeform_cuda::{DeviceProps, entry_name};
 use msdeform_emulator::{EmulatedKernel, Order, compiler_version};
 
-use super::common::launch::{ByteOffsets, InputBytes, Prepared, specialisation};
+use super::common::launch::{Prepared, Tensors, specialisation};
 
 /// GPUs of several sizes: what is many queries for one is few for another.
 const MULTIPROCESSORS: [u32; 4] = [132, 2, 16, 1];
@@ -86,27 +86,12 @@ impl Worker for EmulatedWorker<'_> {
             .map_err(|error| Fault::Failed(error.to_string()))?;
         phase(Phase::Running);
         let run = |turn: u64| {
-            let offset = |tensor: Tensor| offset_bytes(case, tensor) as u32;
             let prepared = Prepared {
                 id,
                 entries: &entries,
                 call,
                 configuration: &configuration,
-                inputs: InputBytes {
-                    value: &inputs.value.bytes,
-                    locations: &inputs.locations.bytes,
-                    weights: &inputs.weights.bytes,
-                    grad_output: &inputs.upstream.bytes,
-                },
-                offsets: ByteOffsets {
-                    value: offset(Tensor::Value),
-                    locations: offset(Tensor::Locations),
-                    weights: offset(Tensor::Weights),
-                    grad_output: offset(Tensor::Upstream),
-                    first: offset(Tensor::GradValue),
-                    grad_locations: offset(Tensor::GradLocations),
-                    grad_weights: offset(Tensor::GradWeights),
-                },
+                tensors: &OfCase { case, inputs },
                 order: Order::ALL[(case.seed + turn) as usize % 3],
                 block_order: Order::ALL[(case.seed / 3 + turn) as usize % 3],
             };
@@ -125,6 +110,21 @@ impl Worker for EmulatedWorker<'_> {
     }
 }
 
+struct OfCase<'a> {
+    case: &'a Case,
+    inputs: &'a Inputs,
+}
+
+impl Tensors for OfCase<'_> {
+    fn input(&self, role: Role) -> &[u8] {
+        self.inputs.of(role).map_or(&[], |input| &input.bytes)
+    }
+
+    fn offset(&self, role: Role) -> u32 {
+        offset_bytes(self.case, role) as u32
+    }
+}
+
 fn has_workspace(configuration: &Configuration) -> bool {
     configuration.pipeline.workspace_bytes > 0
 }
@@ -136,8 +136,7 @@ fn promises_the_same_bits(variant: &dyn Variant, case: &Case) -> bool {
 
 /// What a plan leaves where there is nothing to compute: zeros.
 fn nothing_launched(case: &Case) -> Ran {
-    let tensors = msdeform_cases::memory::tensors(case).into_iter();
-    let written = tensors.filter(|tensor| tensor.is_written());
-    let zeros = written.map(|t| vec![0; msdeform_cases::memory::written_bytes(case, t)]);
+    let written = tensors(case).filter(|(_, access)| *access == Access::Write);
+    let zeros = written.map(|(role, _)| vec![0; case.problem.bytes_of(role)]);
     Ran { written: zeros.collect(), launches: 0 }
 }

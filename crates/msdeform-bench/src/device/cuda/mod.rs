@@ -7,13 +7,13 @@ mod prepared;
 use std::collections::BTreeMap;
 
 use msdeform::{Direction, Problem, VariantSpec};
-use msdeform_cuda::models::{self, Specialisation};
 use msdeform_cuda::tuning::{self, Origin, Source, Tuning};
 use msdeform_cuda::variants::{Call, Knob, KnobChoices, Variant};
 use msdeform_cuda::{
-    BackwardOptions, BackwardPlan, DeviceBuffer, DiskCache, Engine, Error, Event, ForwardPlan,
-    REGISTRY, Stream, Workspace, dispatch, registry,
+    DeviceBuffer, DiskCache, Engine, Error, Event, Plan, PlanOptions, Stream, Workspace, dispatch,
 };
+use msdeform_cuda_lab::models::{self, Specialisation};
+use msdeform_cuda_lab::{REGISTRY, probe, registry};
 use msdeform_tuning::CallClass;
 use rayon::prelude::*;
 
@@ -21,7 +21,7 @@ use super::{Bandwidth, Choice, Device, DeviceError, DeviceId, DeviceOptions, Pre
 use crate::ceilings::Capability;
 use crate::device::named::{id_in, knobs_in};
 use crate::{Ceiling, HostTensors};
-use prepared::{PreparedCuda, backward_options, plan_options};
+use prepared::{PreparedCuda, plan_options};
 
 /// What the memory probe copies: far more than any L2.
 const PROBE_BYTES: usize = 1 << 30;
@@ -148,9 +148,10 @@ impl Device for CudaDevice {
         problem: &Problem,
         direction: Direction,
     ) -> Result<&'static VariantSpec, DeviceError> {
-        let chosen = dispatch::builtin(&self.call(direction, problem)).spec();
-        self.supports(chosen, problem)?;
-        Ok(chosen)
+        match dispatch::builtin(&self.call(direction, problem)) {
+            Ok(variant) => Ok(variant.spec()),
+            Err(error) => Err(refusal("dispatch", error)),
+        }
     }
 
     fn dispatch(
@@ -169,12 +170,8 @@ impl Device for CudaDevice {
         if spec.id != variant.spec().id {
             return self.admits(&self.choice(spec, problem)?, problem);
         }
-        let refuse = |reason| Err(DeviceError::Unsupported { variant: variant.spec().id, reason });
-        match variant.check(&self.call(variant.spec().direction, problem)) {
-            Ok(()) => Ok(()),
-            Err(msdeform::Error::Unsupported { reason, .. }) => refuse(reason),
-            Err(other) => refuse(other.to_string()),
-        }
+        let checked = variant.check(&self.call(variant.spec().direction, problem));
+        checked.map_err(|error| refusal(variant.spec().id, error))
     }
 
     fn prepare<'a>(
@@ -249,8 +246,8 @@ impl Device for CudaDevice {
         self.supports(choice.variant, problem)?;
         let variant = self.find(choice.variant)?;
         let refuse = |reason| DeviceError::Unsupported { variant: choice.variant.id, reason };
-        let knobs = KnobChoices::new(variant, &plan_options(choice).knobs)
-            .map_err(|error| refuse(error.to_string()))?;
+        let knobs: Vec<(String, i64)> = choice.knobs.clone().into_iter().collect();
+        let knobs = KnobChoices::new(variant, &knobs).map_err(|error| refuse(error.to_string()))?;
         let call = self.call(choice.variant.direction, problem);
         variant.configure(&call, &knobs).map(drop).map_err(refuse)
     }
@@ -259,20 +256,12 @@ impl Device for CudaDevice {
         choices.par_iter().for_each(|choice| {
             let named = self.choice(choice.variant, problem).ok();
             let choice = &named.filter(|_| choice.knobs.is_empty()).unwrap_or(choice.clone());
-            // A plan that cannot be made says so again when it is asked for.
-            match choice.variant.direction {
-                Direction::Forward => {
-                    drop(ForwardPlan::new(&self.engine, problem, &plan_options(choice)));
-                }
-                Direction::Backward => {
-                    // No memory for the workspace: many plans are made at once.
-                    let options = BackwardOptions {
-                        workspace: Workspace::OfCaller,
-                        ..backward_options(choice, self.options)
-                    };
-                    drop(BackwardPlan::new(&self.engine, problem, &options));
-                }
-            }
+            // No memory for the workspace: many plans are made at once. A plan that cannot be made says so again when
+            // it is asked for.
+            let options = plan_options(choice, self.options);
+            let options =
+                options.map(|options| PlanOptions { workspace: Workspace::OfCaller, ..options });
+            drop(options.and_then(|options| Plan::new(&self.engine, problem, &options)));
         });
     }
 
@@ -286,8 +275,8 @@ impl Device for CudaDevice {
     fn ceilings(&self, before: &mut dyn FnMut(&str)) -> Result<Vec<Ceiling>, DeviceError> {
         let failed =
             |source: Error| DeviceError::Probe { device: self.id(), source: Box::new(source) };
-        let found = msdeform_cuda::probe::ceilings(&self.engine, before).map_err(failed)?;
-        let owned = |ceiling: msdeform_cuda::probe::Ceiling| Ceiling {
+        let found = probe::ceilings(&self.engine, before).map_err(failed)?;
+        let owned = |ceiling: probe::Ceiling| Ceiling {
             name: ceiling.name.to_owned(),
             value: ceiling.value,
             unit: ceiling.unit.to_owned(),
@@ -299,13 +288,22 @@ impl Device for CudaDevice {
     fn capabilities(&self) -> Result<Vec<Capability>, DeviceError> {
         let failed =
             |source: Error| DeviceError::Probe { device: self.id(), source: Box::new(source) };
-        let found = msdeform_cuda::probe::checks(&self.engine).map_err(failed)?;
-        let owned = |check: msdeform_cuda::probe::Check| Capability {
+        let found = probe::checks(&self.engine).map_err(failed)?;
+        let owned = |check: probe::Check| Capability {
             name: check.name.to_owned(),
             works: check.passed,
             outcome: check.outcome,
         };
         Ok(found.into_iter().map(owned).collect())
+    }
+}
+
+fn refusal(variant: &'static str, error: msdeform::Error) -> DeviceError {
+    match error {
+        msdeform::Error::Unsupported { variant, reason } => {
+            DeviceError::Unsupported { variant, reason }
+        }
+        other => DeviceError::Unsupported { variant, reason: other.to_string() },
     }
 }
 

@@ -9,11 +9,11 @@
 //! the mode of a record says which.
 
 use half::{bf16, f16};
-use msdeform::{Mode, Problem, VariantSpec};
+use msdeform::{Direction, Mode, Problem, Role, VariantSpec};
 use msdeform_cuda::{
-    BackwardOptions, BackwardPlan, BackwardPointers, DeviceBuffer, DevicePointers, Engine, Error,
-    Event, ForwardPlan, Graph, PlanOptions, Stream,
+    BackwardOptions, DeviceBuffer, Engine, Error, Event, Graph, Plan, PlanOptions, Pointers, Stream,
 };
+use msdeform_cuda_lab::registry;
 
 use super::failed;
 use crate::device::{Choice, DeviceError, DeviceOptions, Outputs, Prepared, Timing};
@@ -78,34 +78,24 @@ impl DeviceTensor {
 }
 
 /// What is launched, in order: one direction, or a forward and a backward as one training step.
-enum Work {
-    Forward {
-        plan: Box<ForwardPlan>,
-        output: DeviceTensor,
-    },
-    Backward {
-        plan: Box<BackwardPlan>,
-        grad_output: DeviceTensor,
-        grad_value: DeviceTensor,
-        grad_locations: DeviceTensor,
-        grad_weights: DeviceTensor,
-        options: DeviceOptions,
-    },
+struct Work {
+    plan: Plan,
+    /// Everything the call writes.
+    outputs: Vec<(Role, DeviceTensor)>,
+    direction: Direction,
+    options: DeviceOptions,
 }
 
 /// The options of a plan that is exactly this choice.
-pub(super) fn plan_options(choice: &Choice) -> PlanOptions {
-    PlanOptions {
-        variant: Some(choice.variant.id.to_owned()),
+pub(super) fn plan_options(choice: &Choice, options: DeviceOptions) -> Result<PlanOptions, Error> {
+    let DeviceOptions { mode, gradients, .. } = options;
+    let backward = BackwardOptions { mode, gradients, ..Default::default() };
+    Ok(PlanOptions {
+        backward: (choice.variant.direction == Direction::Backward).then_some(backward),
+        variant: Some(registry::find(choice.variant.id)?),
         knobs: choice.knobs.iter().map(|(name, value)| (name.clone(), *value)).collect(),
         ..Default::default()
-    }
-}
-
-/// Likewise for gradients.
-pub(super) fn backward_options(choice: &Choice, options: DeviceOptions) -> BackwardOptions {
-    let DeviceOptions { mode, gradients, .. } = options;
-    BackwardOptions { plan: plan_options(choice), mode, gradients, ..Default::default() }
+    })
 }
 
 impl Work {
@@ -114,59 +104,32 @@ impl Work {
         choice: &Choice,
         problem: &Problem,
         options: DeviceOptions,
-        grad_output: &Buffer,
         upload: &impl Fn(&Buffer) -> Result<DeviceTensor, Error>,
     ) -> Result<Self, Error> {
-        Ok(match Outputs::poisoned(problem, choice.variant.direction) {
-            Outputs::Forward { output } => Self::Forward {
-                plan: Box::new(ForwardPlan::new(engine, problem, &plan_options(choice))?),
-                output: upload(&output)?,
-            },
-            Outputs::Backward { value, locations, weights } => {
-                let of_plan = backward_options(choice, options);
-                Self::Backward {
-                    plan: Box::new(BackwardPlan::new(engine, problem, &of_plan)?),
-                    grad_output: upload(grad_output)?,
-                    grad_value: upload(&value)?,
-                    grad_locations: upload(&locations)?,
-                    grad_weights: upload(&weights)?,
-                    options,
-                }
-            }
+        let direction = choice.variant.direction;
+        let outputs = Outputs::poisoned(problem, direction);
+        let uploaded = outputs.iter().map(|(role, buffer)| Ok((role, upload(buffer)?)));
+        Ok(Self {
+            plan: Plan::new(engine, problem, &plan_options(choice, options)?)?,
+            outputs: uploaded.collect::<Result<_, Error>>()?,
+            direction,
+            options,
         })
     }
 
     /// Another plan on the same tensors.
     fn switch(&mut self, engine: &Engine, problem: &Problem, choice: &Choice) -> Result<(), Error> {
-        match self {
-            Self::Forward { plan, .. } => {
-                **plan = ForwardPlan::new(engine, problem, &plan_options(choice))?;
-            }
-            Self::Backward { plan, options, .. } => {
-                **plan = BackwardPlan::new(engine, problem, &backward_options(choice, *options))?;
-            }
-        }
+        self.plan = Plan::new(engine, problem, &plan_options(choice, self.options)?)?;
         Ok(())
     }
 
-    fn outputs(&mut self) -> Vec<&mut DeviceTensor> {
-        match self {
-            Self::Forward { output, .. } => vec![output],
-            Self::Backward { grad_value, grad_locations, grad_weights, .. } => {
-                vec![grad_value, grad_locations, grad_weights]
-            }
-        }
+    fn download(&self, stream: &Stream) -> Result<Outputs, Error> {
+        let outputs = self.outputs.iter();
+        outputs.map(|(role, tensor)| Ok((*role, tensor.download(stream)?))).collect()
     }
 
-    fn download(&self, stream: &Stream) -> Result<Outputs, Error> {
-        Ok(match self {
-            Self::Forward { output, .. } => Outputs::Forward { output: output.download(stream)? },
-            Self::Backward { grad_value, grad_locations, grad_weights, .. } => Outputs::Backward {
-                value: grad_value.download(stream)?,
-                locations: grad_locations.download(stream)?,
-                weights: grad_weights.download(stream)?,
-            },
-        })
+    fn is_deterministic_backward(&self) -> bool {
+        self.direction == Direction::Backward && self.options.mode == Mode::Deterministic
     }
 }
 
@@ -183,9 +146,7 @@ pub(super) struct PreparedCuda {
     // Dropped in this order: the graph before what it uses.
     graph: Option<Graph>,
     work: Vec<Work>,
-    value: DeviceTensor,
-    locations: DeviceTensor,
-    weights: DeviceTensor,
+    inputs: Vec<(Role, DeviceTensor)>,
     /// Written before every timed run where L2 should be cold.
     flush: Option<DeviceBuffer<f32>>,
     start: Event,
@@ -223,17 +184,17 @@ impl PreparedCuda {
         };
         let flush_elements = 2 * context.props().l2_bytes / size_of::<f32>();
         let flush = options.cold_l2.then(|| DeviceBuffer::filled(&stream, flush_elements, 0));
-        let work = choices.iter().map(|choice| {
-            Work::new(engine, choice, problem, options, &inputs.grad_output, &upload)
-        });
+        let work =
+            choices.iter().map(|choice| Work::new(engine, choice, problem, options, &upload));
+        let is_backward = spec.direction == Direction::Backward;
+        let read = inputs.iter().filter(|(role, _)| is_backward || *role != Role::GradOutput);
+        let read = read.map(|(role, buffer)| Ok((role, upload(buffer)?)));
         Ok(Self {
             engine: engine.clone(),
             problem: problem.clone(),
             graph: None,
             work: work.collect::<Result<_, _>>()?,
-            value: upload(&inputs.value)?,
-            locations: upload(&inputs.locations)?,
-            weights: upload(&inputs.weights)?,
+            inputs: read.collect::<Result<_, Error>>()?,
             flush: flush.transpose()?,
             start: Event::new(context)?,
             end: Event::new(context)?,
@@ -251,50 +212,23 @@ impl PreparedCuda {
     }
 
     fn launch_from(&self, stream: &Stream, start: Start) -> Result<(), Error> {
-        let (value, locations) = (self.value.address(), self.locations.address());
-        let weights = self.weights.address();
-        for work in &self.work {
-            match work {
-                Work::Forward { plan, output } => {
-                    let output = output.address();
-                    let pointers = DevicePointers { value, locations, weights, output };
-                    // SAFETY: see above; who skips the preparation has launched it before.
-                    unsafe {
-                        match start {
-                            Start::Preparation => plan.launch(stream, pointers),
-                            Start::Operator => plan.launch_after_preparation(stream, pointers),
-                        }
-                    }?;
+        for Work { plan, outputs, .. } in &self.work {
+            let tensors = self.inputs.iter().chain(outputs);
+            let pointers = tensors
+                .fold(Pointers::default(), |all, (role, tensor)| all.with(*role, tensor.address()));
+            // SAFETY: see above; who skips the preparation has launched it before.
+            unsafe {
+                match start {
+                    Start::Preparation => plan.launch(stream, &pointers),
+                    Start::Operator => plan.launch_after_preparation(stream, &pointers),
                 }
-                Work::Backward {
-                    plan,
-                    grad_output,
-                    grad_value,
-                    grad_locations,
-                    grad_weights,
-                    ..
-                } => {
-                    let pointers = BackwardPointers {
-                        value,
-                        locations,
-                        weights,
-                        grad_output: grad_output.address(),
-                        grad_value: grad_value.address(),
-                        grad_locations: grad_locations.address(),
-                        grad_weights: grad_weights.address(),
-                        workspace: 0,
-                    };
-                    // SAFETY: see above.
-                    unsafe { plan.launch(stream, pointers) }?;
-                }
-            }
+            }?;
         }
         Ok(())
     }
 
     fn is_deterministic_backward(&self) -> bool {
-        let deterministic = |work: &Work| matches!(work, Work::Backward { options, .. } if options.mode == Mode::Deterministic);
-        self.work.iter().any(deterministic)
+        self.work.iter().any(Work::is_deterministic_backward)
     }
 
     /// The launches before the timed one prepare, whatever the timed one does.
@@ -332,9 +266,9 @@ impl PreparedCuda {
 
 impl Prepared for PreparedCuda {
     fn poison(&mut self) -> Result<(), DeviceError> {
-        let mut outputs = self.work.iter_mut().flat_map(Work::outputs);
+        let mut outputs = self.work.iter_mut().flat_map(|work| &mut work.outputs);
         outputs
-            .try_for_each(|output| output.poison(&self.stream))
+            .try_for_each(|(_, output)| output.poison(&self.stream))
             .map_err(|source| failed(self.spec, source))
     }
 
@@ -380,9 +314,8 @@ impl Prepared for PreparedCuda {
         clock: Timing,
         count: usize,
     ) -> Result<Option<Vec<f64>>, DeviceError> {
-        let prepares =
-            |work: &Work| matches!(work, Work::Forward { plan, .. } if plan.has_preparation());
-        if clock != Timing::Events || !self.work.iter().any(prepares) {
+        let prepares = self.work.iter().any(|work| work.plan.has_preparation());
+        if clock != Timing::Events || !prepares {
             return Ok(None);
         }
         let times = (0..count).map(|_| self.time_launch(Start::Operator));
@@ -403,10 +336,6 @@ impl Prepared for PreparedCuda {
     }
 
     fn workspace_bytes(&self) -> usize {
-        let bytes = |work: &Work| match work {
-            Work::Forward { plan, .. } => plan.workspace_bytes(),
-            Work::Backward { plan, .. } => plan.workspace_bytes(),
-        };
-        self.work.iter().map(bytes).sum()
+        self.work.iter().map(|work| work.plan.own_bytes()).sum()
     }
 }

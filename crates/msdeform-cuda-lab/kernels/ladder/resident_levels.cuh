@@ -1,0 +1,168 @@
+// Levels of a slab that a block keeps in shared memory, for the kernels of one block per SM.
+//
+// Shared memory is filled from the smallest level upwards: a pixel of a small level is read more often than
+// one of a large level, since every level has its share of the samples. A level is copied as it lies, row
+// after row (with a border: what lies between the rows too), so a pixel's place differs from its offset in
+// the slab by a constant.
+//
+//   shared memory  | table, a line per level | stolen unit | smallest level | next | ... | rows that fit |
+#pragma once
+
+#include "ladder/lane_groups.cuh"
+
+namespace msda {
+
+struct alignas(16) Residence {
+    unsigned first;   // the level's pixel (0, 0), in the units of Sample::offset
+    unsigned limit;   // a cell less than this behind it lies in shared memory, all four corners
+    unsigned place;   // of that pixel, in bytes of shared memory
+    unsigned pixels;  // that are kept
+};
+
+constexpr int RESIDENT_HEADER = (LEVELS * 16 + 16 + 127) / 128 * 128;
+
+MSDA_DEVICE Residence* residences() { return reinterpret_cast<Residence*>(shared_memory()); }
+
+// What becomes of a level that does not fit: its first rows are kept, or nothing of it.
+enum class Rest { rows, nothing };
+
+// Fills the table; the first LEVELS threads, before a barrier. A kept pixel takes PIXEL bytes: 64, or 16
+// where a block owns one chunk.
+template <int PIXEL>
+MSDA_DEVICE void plan_residences(const ForwardParams& params, int shared_bytes, Rest rest) {
+    const int l = threadIdx.x;
+    if (l >= LEVELS) return;
+    const LevelGeometry& level = params.level[l];
+    const int pixels = level.height * level.row_pitch;
+    long long before = RESIDENT_HEADER;
+#pragma unroll 1
+    for (int k = 0; k < LEVELS; ++k) {
+        const int others = params.level[k].height * params.level[k].row_pitch;
+        if (others < pixels || (others == pixels && k < l)) before += static_cast<long long>(others) * PIXEL;
+    }
+    const long long room = shared_bytes - before;
+    const long long fitting = room / (static_cast<long long>(level.row_pitch) * PIXEL);
+    int rows = fitting < level.height ? static_cast<int>(fitting) : level.height;
+    // One row holds no cell.
+    if (rows < 2 || (rest == Rest::nothing && rows < level.height)) rows = 0;
+    const unsigned kept = static_cast<unsigned>(rows) * level.row_pitch;
+    Residence& own = residences()[l];
+    own.first = static_cast<unsigned>(level.origin) * (PIXEL_BYTES / 16);
+    own.limit = rows == 0 ? 0 : (kept - level.row_pitch) * (PIXEL_BYTES / 16);
+    own.place = static_cast<unsigned>(before);
+    own.pixels = kept;
+}
+
+// Replaces the pixels in shared memory by those of another slab (of one chunk of it, where PIXEL is 16). All
+// threads of the block; barriers on both sides.
+template <int PIXEL>
+MSDA_DEVICE void keep_slab(const unsigned char* slab) {
+    constexpr unsigned PARTS = PIXEL / 16;
+    __syncthreads();
+#pragma unroll 1
+    for (int l = 0; l < LEVELS; ++l) {
+        const Residence kept = residences()[l];
+        const unsigned char* source = slab + static_cast<unsigned long long>(kept.first) * 16;
+        for (unsigned i = threadIdx.x; i < kept.pixels * PARTS; i += blockDim.x) {
+            copy_async<16>(shared_memory() + kept.place + i * 16,
+                           source + i / PARTS * PIXEL_BYTES + i % PARTS * 16);
+        }
+    }
+    copy_async_wait_all();
+    __syncthreads();
+}
+
+// Corners of a cell `inside` behind the level's first pixel, where pixels of PIXEL bytes start at `pixels`.
+template <int PIXEL>
+MSDA_DEVICE Corners resident_corners(const unsigned char* pixels, unsigned inside, unsigned below) {
+    constexpr unsigned SCALE = PIXEL / (PIXEL_BYTES / 16);
+    const unsigned char* top = pixels + inside * SCALE;
+    const unsigned char* bottom = top + below * SCALE;
+    Corners corners;
+    corners.packet[0] = *reinterpret_cast<const Packet16*>(top);
+    corners.packet[1] = *reinterpret_cast<const Packet16*>(top + PIXEL);
+    corners.packet[2] = *reinterpret_cast<const Packet16*>(bottom);
+    corners.packet[3] = *reinterpret_cast<const Packet16*>(bottom + PIXEL);
+    return corners;
+}
+
+// Corners of a cell, wherever they are. `pixels` is this lane's chunk of the slab's first pixel, `shift` that
+// chunk's place within a kept pixel.
+template <int PIXEL>
+MSDA_DEVICE Corners corners_of_cell(const Residence& level, const unsigned char* pixels, int shift,
+                                    unsigned offset, unsigned below) {
+    const unsigned inside = offset - level.first;
+    if (inside < level.limit) {
+        return resident_corners<PIXEL>(shared_memory() + level.place + shift, inside, below);
+    }
+    return load_corners(pixels, offset, below);
+}
+
+// This lane's chunk of an item, eight channels.
+MSDA_DEVICE void sum_resident_item(const ForwardParams& params, const Item& item,
+                                   float (&sums)[CHUNK_ELEMENTS]) {
+    const int shift = own_chunk() * 16;
+    clear(sums);
+#pragma unroll 1
+    for (int run = 0; run < RUNS; ++run) {
+        const SampleRun found = load_run(params, item.row, run);
+#pragma unroll
+        for (int i = 0; i < RUN; ++i) {
+            const int l = level_of_sample(run * RUN + i);
+            const Sample sample = sample_of_run(params.level[l], found, i);
+            const Corners corners = corners_of_cell<PIXEL_BYTES>(residences()[l], item.pixels + shift, shift,
+                                                                 sample.offset, row_below(params.level[l]));
+            add_corners(corners, sample.weight, sums);
+        }
+    }
+}
+
+// ---- who takes what -----------------------------------------------------------------------------
+
+// An equal share of `count` neighbours for every block.
+struct Share {
+    long long first;
+    long long end;
+};
+MSDA_DEVICE Share own_share(long long count) {
+    return {count * blockIdx.x / gridDim.x, count * (blockIdx.x + 1) / gridDim.x};
+}
+
+// Of a share with `left` items left, those of the slab that the next one belongs to.
+MSDA_DEVICE int queries_left(const ForwardParams& params, int first_query, long long left) {
+    const int of_slab = params.queries - first_query;
+    return left < of_slab ? static_cast<int>(left) : of_slab;
+}
+
+// The next unit of work nobody has taken yet, the same for all threads of the block; a counter at the start
+// of the workspace, which a step before has set to zero. All threads call it; the barriers also end whatever
+// they did with the unit before.
+MSDA_DEVICE unsigned steal_unit(const ForwardParams& params) {
+    auto* const stolen = reinterpret_cast<unsigned*>(shared_memory() + LEVELS * 16);
+    __syncthreads();
+    if (threadIdx.x == 0) *stolen = fetch_add(static_cast<unsigned*>(params.workspace), 1);
+    __syncthreads();
+    return *stolen;
+}
+
+// Units are runs of neighbouring queries of one slab, `params.grid_aux` of them but for the last one.
+struct Unit {
+    int slab;
+    int first_query;
+    int end_query;
+};
+MSDA_DEVICE unsigned units_per_slab(const ForwardParams& params) {
+    return static_cast<unsigned>((params.queries + params.grid_aux - 1) / params.grid_aux);
+}
+MSDA_DEVICE unsigned unit_count(const ForwardParams& params) {
+    return static_cast<unsigned>(params.batch * params.heads) * units_per_slab(params);
+}
+MSDA_DEVICE Unit unit_at(const ForwardParams& params, unsigned number) {
+    Unit unit;
+    unit.slab = static_cast<int>(number / units_per_slab(params));
+    unit.first_query = static_cast<int>(number % units_per_slab(params)) * params.grid_aux;
+    unit.end_query = at_most(params.queries - unit.first_query, params.grid_aux) + unit.first_query;
+    return unit;
+}
+
+}  // namespace msda

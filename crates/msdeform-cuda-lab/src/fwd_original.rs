@@ -1,0 +1,100 @@
+//! One thread per output element: the rung that the others are measured against.
+
+use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
+
+use crate::sources::{SourceFile, headers, kernel_source};
+use msdeform_cuda::driver::LaunchGeometry;
+use msdeform_cuda::variants::{
+    Call, Configuration, KnobChoices, Specialise, Variant, check_inline_levels,
+};
+
+/// See `kernels/fwd_original.cu`.
+pub struct FwdOriginal;
+
+static SPEC: VariantSpec = VariantSpec {
+    id: "fwd_original",
+    direction: Direction::Forward,
+    device: DeviceKind::Cuda,
+    dtypes: &DType::FAST,
+    layouts: &ValueLayout::ALL,
+    source: "guide (002): original",
+    idea: "one thread per output element, scalar loads",
+    why: "the kernel of 2018-2020 that every public implementation copies: the baseline",
+    numerics: Numerics::Contract,
+    rung: false,
+};
+
+/// What the seed document says that its own version achieves.
+pub(crate) const CLAIM: &str = "0.5 TFLOP/s, 1.0x";
+
+/// What the original used.
+const THREADS: u32 = 1024;
+
+impl Variant for FwdOriginal {
+    fn spec(&self) -> &'static VariantSpec {
+        &SPEC
+    }
+
+    fn source(&self) -> SourceFile {
+        kernel_source!("fwd_original.cu")
+    }
+
+    fn headers(&self) -> &'static [SourceFile] {
+        headers()
+    }
+
+    fn supports(&self, call: &Call<'_>) -> Result<(), String> {
+        check_inline_levels(call.problem)?;
+        let counts = [
+            ("value", call.strides.extent(call.problem)),
+            ("sampling_locations", call.problem.locations_len()),
+            ("output", call.problem.output_len()),
+        ];
+        for (tensor, elements) in counts {
+            if i32::try_from(elements).is_err() {
+                return Err(format!("`{tensor}` has {elements} elements and indices are 32-bit"));
+            }
+        }
+        Ok(())
+    }
+
+    fn configure(&self, call: &Call<'_>, _: &KnobChoices) -> Result<Configuration, String> {
+        let elements = call.problem.output_len() as u64;
+        let blocks = u32::try_from(elements.div_ceil(u64::from(THREADS))).unwrap_or(u32::MAX);
+        Ok(Configuration {
+            specialise: Specialise::Formats,
+            knobs: Vec::new(),
+            pipeline: LaunchGeometry::linear(blocks, THREADS).into(),
+            value_alignment: call.problem.dtype().size_bytes(),
+            sampling_alignment: call.problem.sampling_dtype().size_bytes(),
+            query_raster_width: 0,
+            grid_aux: 0,
+            ..Configuration::default()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use msdeform::Problem;
+
+    use msdeform_cuda::driver::DeviceProps;
+
+    use super::*;
+
+    #[test]
+    fn what_overflowed_silently_in_the_original_is_refused_by_name() {
+        let device = DeviceProps::h200();
+        let problem = Problem::builder()
+            .batch(64)
+            .heads(8)
+            .channels(32)
+            .queries(1 << 18)
+            .levels([(8, 8)])
+            .build()
+            .unwrap();
+        let variant: &dyn Variant = &FwdOriginal;
+        let error = variant.check(&Call::new(&problem, &device)).unwrap_err().to_string();
+        assert!(error.contains("fwd_original") && error.contains("32-bit"), "{error}");
+    }
+}

@@ -1,0 +1,52 @@
+//! cp.async into two buffers.
+
+use msdeform::Numerics;
+
+use super::{AMPERE, Rung, anything, grid_over_items, spec};
+use msdeform_cuda::driver::LaunchGeometry;
+use crate::sources::kernel_source;
+use msdeform_cuda::variants::chunked_sample::sampling_alignment;
+use msdeform_cuda::variants::{Configuration, Knob};
+
+const THREADS: u32 = 128;
+const ITEMS: u32 = THREADS / 4;
+const PIXEL_BYTES: u32 = 64;
+
+/// See `kernels/ladder/fwd_async_double_buffer.cu`.
+pub(super) static RUNG: Rung = Rung {
+    spec: &spec(
+        "fwd_async_double_buffer",
+        "report (001): TMA optimized",
+        "cp.async of the next samples' corners into one padded buffer while the other is added up",
+        "whether copies that run by themselves hide more than loads that are simply issued early",
+        Numerics::Contract,
+    ),
+    source: kernel_source!("ladder/fwd_async_double_buffer.cu"),
+    claim: "928 us, 0.78x",
+    knobs: &[
+        Knob { name: "POINTS", values: &[4, 8], meaning: "samples of a stage" },
+        Knob { name: "PADDING", values: &[0, 32], meaning: "channels after the tile of an item" },
+    ],
+    since: AMPERE,
+    supports: anything,
+    configure: |call, knobs| {
+        let points = knobs.get("POINTS").unwrap_or(4);
+        let padding = knobs.get("PADDING").unwrap_or(32);
+        let tile_bytes = points as u32 * 4 * PIXEL_BYTES + padding as u32 * 2;
+        let shared_bytes = 2 * ITEMS * tile_bytes;
+        if shared_bytes as usize > call.device.shared_bytes_per_block {
+            return Err(format!(
+                "{shared_bytes} bytes of shared memory; the GPU has {} for a block",
+                call.device.shared_bytes_per_block
+            ));
+        }
+        let blocks = grid_over_items(call, u64::from(ITEMS))?;
+        let geometry = LaunchGeometry { shared_bytes, ..LaunchGeometry::linear(blocks, THREADS) };
+        Ok(Configuration {
+            knobs: vec![("POINTS", points), ("PADDING", padding)],
+            pipeline: geometry.into(),
+            sampling_alignment: sampling_alignment(call),
+            ..Configuration::default()
+        })
+    },
+};

@@ -1,0 +1,59 @@
+//! Values quantised to bytes, then gathered.
+
+use msdeform::Numerics;
+
+use super::{AMPERE, Rung, anything, grid_over_items, spec};
+use msdeform_cuda::driver::LaunchGeometry;
+use msdeform_cuda::{Pipeline, Region};
+use crate::sources::kernel_source;
+use msdeform_cuda::variants::chunked_sample::sampling_alignment;
+use msdeform_cuda::variants::{Call, Configuration};
+
+const THREADS: u32 = 256;
+const BYTES_PER_PIXEL: usize = 32;
+
+/// Blocks of a pass over all values: enough for every multiprocessor's threads, a multiple of the slabs.
+pub(super) fn grid_over_values(call: &Call<'_>) -> Result<u32, String> {
+    let slabs = (call.problem.batch() * call.problem.heads()) as u64;
+    let blocks = (8 * u64::from(call.device.multiprocessors)).div_ceil(slabs) * slabs;
+    i32::try_from(blocks)
+        .map(|blocks| blocks as u32)
+        .map_err(|_| format!("{slabs} slabs, more than a grid has blocks"))
+}
+
+/// See `kernels/ladder/fwd_int8_value.cu`.
+pub(super) static RUNG: Rung = Rung {
+    spec: &spec(
+        "fwd_int8_value",
+        "analysis (000): INT8 values",
+        "values quantised to 8 bits per image and head, gathered as bytes, summed in fp32",
+        "half the bytes of the gather, for the price of quantising and of its error",
+        // Steps of largest / 127: see the page.
+        Numerics::Loose { rel_l2: 2e-2 },
+    ),
+    source: kernel_source!("ladder/fwd_int8_value.cu"),
+    claim: "20-30 % potential",
+    knobs: &[],
+    since: AMPERE,
+    supports: anything,
+    configure: |call, _| {
+        let slabs = call.problem.batch() * call.problem.heads();
+        let spatial = call.problem.spatial();
+        let mut pipeline = Pipeline::default();
+        let offset = pipeline.reserve(slabs * 4);
+        pipeline.reserve(slabs * spatial * BYTES_PER_PIXEL);
+        let over_values = LaunchGeometry::linear(grid_over_values(call)?, THREADS);
+        pipeline.zero(Region::Workspace { offset, bytes: slabs * 4 });
+        pipeline.launch_of_whole("largest", over_values);
+        pipeline.launch_of_whole("quantise", over_values);
+        pipeline.prepared();
+        let blocks = grid_over_items(call, u64::from(THREADS / 2))?;
+        pipeline.launch_of_whole("", LaunchGeometry::linear(blocks, THREADS));
+        Ok(Configuration {
+            pipeline,
+            sampling_alignment: sampling_alignment(call),
+            grid_aux: i32::try_from(spatial).map_err(|_| format!("{spatial} pixels of a slab"))?,
+            ..Configuration::default()
+        })
+    },
+};

@@ -1,0 +1,52 @@
+//! Small levels in shared memory with padded pixel rows.
+
+use msdeform::Numerics;
+
+use super::resident::{grid_over_shares, resident_levels, shares_of_a_slab};
+use super::{AMPERE, CHANNELS, Rung, anything, spec};
+use msdeform_cuda::driver::LaunchGeometry;
+use crate::sources::kernel_source;
+use msdeform_cuda::variants::chunked_sample::sampling_alignment;
+use msdeform_cuda::variants::{Configuration, Knob};
+
+const THREADS: u64 = 1024;
+const ITEMS: u64 = THREADS / 4;
+
+/// See `kernels/ladder/fwd_smem_padded.cu`.
+pub(super) static RUNG: Rung = Rung {
+    spec: &spec(
+        "fwd_smem_padded",
+        "report (001): shared memory + padding",
+        "small levels in shared memory, pixels 32 + PADDING channels apart",
+        "what bank conflicts cost, and what avoiding them costs",
+        Numerics::Contract,
+    ),
+    source: kernel_source!("ladder/fwd_smem_padded.cu"),
+    claim: "971 us, 0.75x, no conflicts",
+    knobs: &[Knob {
+        name: "PADDING",
+        values: &[0, 2, 8],
+        meaning: "channels between pixels; the report's 2 leave 4-byte loads, 8 keep 16-byte ones",
+    }],
+    since: AMPERE,
+    supports: anything,
+    configure: |call, knobs| {
+        let padding = knobs.get("PADDING").unwrap_or(2);
+        let row_bytes = (CHANNELS as u64 + padding as u64) * 2;
+        let capacity = call.device.shared_bytes_per_block as u64 / row_bytes;
+        let (mask, pixels) = resident_levels(call, capacity)?;
+        let shares = shares_of_a_slab(call, call.device.multiprocessors.into(), ITEMS);
+        let blocks = grid_over_shares(call, shares, 1)?;
+        let geometry = LaunchGeometry {
+            shared_bytes: (pixels * row_bytes) as u32,
+            ..LaunchGeometry::linear(blocks, THREADS as u32)
+        };
+        Ok(Configuration {
+            knobs: vec![("PADDING", padding)],
+            pipeline: geometry.into(),
+            sampling_alignment: sampling_alignment(call),
+            grid_aux: mask,
+            ..Configuration::default()
+        })
+    },
+};

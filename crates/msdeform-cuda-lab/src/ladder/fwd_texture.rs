@@ -1,0 +1,48 @@
+//! Layered textures with hardware bilinear filtering.
+
+use std::sync::Arc;
+
+use msdeform::Numerics;
+
+use super::fwd_int8_value::grid_over_values;
+use super::{AMPERE, Rung, grid_over_items, spec};
+use msdeform_cuda::driver::LaunchGeometry;
+use msdeform_cuda::Pipeline;
+use crate::preamble::LevelTextures;
+use crate::sources::kernel_source;
+use msdeform_cuda::variants::chunked_sample::sampling_alignment;
+use msdeform_cuda::variants::Configuration;
+
+const THREADS: u32 = 256;
+/// Lanes of an item: four channels each.
+const LANES: u32 = 8;
+
+/// See `kernels/ladder/fwd_texture.cu`.
+pub(super) static RUNG: Rung = Rung {
+    spec: &spec(
+        "fwd_texture",
+        "analysis (000): texture memory",
+        "every level a layered texture, four channels a texel: one filtered fetch per sample and lane",
+        "the unit that was built for bilinear sampling, with its 8-bit fractions",
+        // Fractions of 8 bits: see the page.
+        Numerics::Loose { rel_l2: 1e-2 },
+    ),
+    source: kernel_source!("ladder/fwd_texture.cu"),
+    claim: "20-30 % potential",
+    knobs: &[],
+    since: AMPERE,
+    supports: |call| LevelTextures.of(call).map(|_| ()),
+    configure: |call, _| {
+        let mut pipeline = Pipeline::default();
+        pipeline.launch_of_whole("fill", LaunchGeometry::linear(grid_over_values(call)?, THREADS));
+        pipeline.prepared();
+        let blocks = grid_over_items(call, u64::from(THREADS / LANES))?;
+        pipeline.launch_of_whole("", LaunchGeometry::linear(blocks, THREADS));
+        Ok(Configuration {
+            pipeline,
+            preamble: Some(Arc::new(LevelTextures)),
+            sampling_alignment: sampling_alignment(call),
+            ..Configuration::default()
+        })
+    },
+};

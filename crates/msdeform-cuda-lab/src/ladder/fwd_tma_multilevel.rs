@@ -1,0 +1,39 @@
+//! Two rounds of tiles under way.
+
+use std::sync::Arc;
+
+use msdeform::Numerics;
+
+use super::rounds::{
+    HOPPER, MAPS_PER_LEVEL, ROUND_BYTES, WARPS, maps_per_level, paired_sampling_alignment,
+    warp_per_item,
+};
+use super::{Rung, spec};
+use crate::sources::kernel_source;
+use msdeform_cuda::variants::Configuration;
+
+/// See `kernels/ladder/fwd_tma_multilevel.cu`.
+pub(super) static RUNG: Rung = Rung {
+    spec: &spec(
+        "fwd_tma_multilevel",
+        "warp specialisation (003): tma_multilevel",
+        "the next level's tiles are in flight while this one computes",
+        "what overlap brings without warps of two kinds",
+        Numerics::Contract,
+    ),
+    source: kernel_source!("ladder/fwd_tma_multilevel.cu"),
+    claim: "+10-15 % expected",
+    knobs: &[],
+    since: HOPPER,
+    supports: maps_per_level,
+    configure: |call, _| {
+        // Two buffers of tiles with a barrier each, for every warp.
+        let shared_bytes = WARPS * 2 * (ROUND_BYTES + 8);
+        Ok(Configuration {
+            pipeline: warp_per_item(call, WARPS, shared_bytes)?.into(),
+            sampling_alignment: paired_sampling_alignment(call),
+            preamble: Some(Arc::new(MAPS_PER_LEVEL)),
+            ..Configuration::default()
+        })
+    },
+};

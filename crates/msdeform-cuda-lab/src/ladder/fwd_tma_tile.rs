@@ -1,0 +1,117 @@
+//! Tiles brought by the copy engine.
+
+use std::sync::Arc;
+
+use msdeform::Numerics;
+use msdeform_cuda::preamble::PreambleRecipe;
+
+use super::rounds::{
+    ROUND_BYTES, TILE, WARPS, has_copy_engine, needs_copy_engine, paired_sampling_alignment,
+    warp_per_item,
+};
+use super::{AMPERE, Rung, anything, spec};
+use crate::preamble::{MapKind, TileMaps};
+use crate::sources::kernel_source;
+use msdeform_cuda::variants::{Configuration, Knob};
+
+/// The value of `MAPS` for GPUs and drivers that make none: what `fwd_tile_2x2` does.
+const COOPERATIVE: i64 = 0;
+
+const KNOB: Knob = Knob {
+    name: "MAPS",
+    values: &[COOPERATIVE, 3, 4],
+    meaning: "dimensions of a tensor map: 3 is a map per image, head and level, 4 one per level; \
+              0 copies tiles without the copy engine",
+};
+
+/// See `kernels/ladder/fwd_tma_tile.cu`.
+pub(super) static RUNG: Rung = Rung {
+    spec: &spec(
+        "fwd_tma_tile",
+        "tiles (004): tma_tile",
+        "a sample's 2x2x32 tile brought by the copy engine, zeros outside of the level instead of a border",
+        "what the copy engine does with boxes of 256 bytes",
+        Numerics::Contract,
+    ),
+    source: kernel_source!("ladder/fwd_tma_tile.cu"),
+    claim: "not run: needs Hopper",
+    knobs: &[KNOB],
+    since: AMPERE,
+    supports: anything,
+    configure: |call, knobs| {
+        let maps = knobs.get("MAPS").unwrap_or(if has_copy_engine(call) { 4 } else { COOPERATIVE });
+        if maps != COOPERATIVE {
+            needs_copy_engine(call)?;
+        }
+        let kind = if maps == 3 { MapKind::PerSlab } else { MapKind::PerLevel };
+        let tile_maps = (maps != COOPERATIVE).then_some(TileMaps { tile: TILE, kind });
+        if let Some(tile_maps) = &tile_maps {
+            tile_maps.of(call)?;
+        }
+        // Tiles, and a barrier for every warp.
+        let shared_bytes = WARPS * (ROUND_BYTES + 8);
+        Ok(Configuration {
+            knobs: vec![("MAPS", maps)],
+            pipeline: warp_per_item(call, WARPS, shared_bytes)?.into(),
+            sampling_alignment: paired_sampling_alignment(call),
+            preamble: tile_maps.map(|maps| Arc::new(maps) as Arc<dyn PreambleRecipe>),
+            without_preamble: Some(("MAPS", COOPERATIVE)),
+            ..Configuration::default()
+        })
+    },
+};
+
+#[cfg(test)]
+mod tests {
+    use msdeform::{DType, Problem, ValueLayout};
+
+    use super::*;
+    use msdeform_cuda::driver::DeviceProps;
+    use msdeform_cuda::variants::{Call, KnobChoices, Variant};
+
+    fn configure(
+        compute_capability: (u32, u32),
+        batch: usize,
+        maps: Option<i64>,
+    ) -> Result<Configuration, String> {
+        let problem = Problem::builder()
+            .batch(batch)
+            .heads(1)
+            .channels(32)
+            .queries(5)
+            .levels([(8, 9), (4, 5), (2, 3), (2, 2)])
+            .points(8)
+            .dtype(DType::F16)
+            .layout(ValueLayout::HeadMajor)
+            .build()
+            .unwrap();
+        let device = DeviceProps { compute_capability, ..DeviceProps::h200() };
+        let chosen: Vec<_> = maps.map(|maps| ("MAPS".to_owned(), maps)).into_iter().collect();
+        RUNG.configure(&Call::new(&problem, &device), &KnobChoices::new(&RUNG, &chosen).unwrap())
+    }
+
+    #[test]
+    fn without_a_copy_engine_lanes_copy_the_tiles_and_the_knobs_say_so() {
+        let configuration = configure((8, 0), 48, None).unwrap();
+        assert_eq!(configuration.knobs, [("MAPS", COOPERATIVE)]);
+        assert!(configuration.preamble.is_none());
+        let reason = configure((8, 0), 48, Some(4)).unwrap_err();
+        assert!(reason.contains("8.0") && reason.contains("copy engine"), "{reason}");
+    }
+
+    #[test]
+    fn a_refused_map_has_a_knob_that_does_without() {
+        let configuration = configure((9, 0), 48, None).unwrap();
+        assert!(configuration.preamble.is_some());
+        let (knob, value) = configuration.without_preamble.unwrap();
+        assert!(KNOB.name == knob && KNOB.values.contains(&value));
+    }
+
+    #[test]
+    fn maps_of_every_slab_end_where_the_parameter_does() {
+        assert!(configure((9, 0), 56, Some(3)).is_ok());
+        let reason = configure((9, 0), 57, Some(3)).unwrap_err();
+        assert!(reason.contains("57 slabs"), "{reason}");
+        assert!(configure((9, 0), 57, Some(4)).is_ok());
+    }
+}

@@ -1,0 +1,36 @@
+//! The combination.
+
+use msdeform::Numerics;
+
+use super::resident_levels::{self, SHARED_KB, units};
+use super::{AMPERE, Rung, anything, sample_records, spec};
+use msdeform_cuda::Pipeline;
+use crate::sources::kernel_source;
+use msdeform_cuda::variants::Configuration;
+
+/// See `kernels/ladder/fwd_ultra.cu`.
+pub(super) static RUNG: Rung = Rung {
+    spec: &spec(
+        "fwd_ultra",
+        "guide (002): ultra",
+        "persistent, kept levels, stealing, precomputed weights, unrolling, L2 hints",
+        "whether techniques add up",
+        Numerics::Contract,
+    ),
+    source: kernel_source!("ladder/fwd_ultra.cu"),
+    claim: "1.86 TFLOP/s, 3.7x",
+    knobs: &[SHARED_KB],
+    since: AMPERE,
+    supports: anything,
+    configure: |call, knobs| {
+        let (unit_queries, units) = units(call)?;
+        let (configuration, geometry) =
+            resident_levels::launch(call, knobs, 512, units)?;
+        let mut pipeline = Pipeline::default();
+        let counter = sample_records::reserve_counter(&mut pipeline);
+        pipeline.zero(counter);
+        sample_records::write(&mut pipeline, call)?;
+        pipeline.launch_of_whole("", geometry);
+        Ok(Configuration { pipeline, grid_aux: unit_queries, ..configuration })
+    },
+};

@@ -1,0 +1,48 @@
+//! What the rungs that include `ladder/lane_groups.cuh` have in common: four lanes own an item.
+
+use super::{CHANNELS, grid_over_items};
+use msdeform_cuda::driver::LaunchGeometry;
+use msdeform_cuda::variants::{Call, Configuration, Knob, KnobChoices};
+
+/// Lanes of a pixel: 16 bytes each.
+pub(super) const GROUP_LANES: u64 = (CHANNELS * 2 / 16) as u64;
+
+/// Threads of a block.
+pub(super) const THREADS: Knob =
+    Knob { name: "THREADS", values: &[128, 256], meaning: "threads of a block" };
+
+/// The block that these kernels take unless they are told.
+pub(super) const DEFAULT_THREADS: i64 = 256;
+
+/// A launch with `threads_per_item` threads for each item.
+pub(super) fn launch(
+    call: &Call<'_>,
+    knobs: &KnobChoices,
+    threads_per_item: u64,
+) -> Result<Configuration, String> {
+    let threads = knobs.get(THREADS.name).unwrap_or(DEFAULT_THREADS);
+    let blocks = grid_over_items(call, threads as u64 / threads_per_item)?;
+    Ok(Configuration {
+        knobs: vec![(THREADS.name, threads)],
+        pipeline: LaunchGeometry::linear(blocks, threads as u32).into(),
+        ..Configuration::default()
+    })
+}
+
+/// The same with shared memory: so many bytes for every thread.
+pub(super) fn launch_with_shared(
+    call: &Call<'_>,
+    knobs: &KnobChoices,
+    bytes_per_thread: u64,
+) -> Result<Configuration, String> {
+    let mut configuration = launch(call, knobs, GROUP_LANES)?;
+    if let Some(geometry) = configuration.geometry() {
+        let shared = bytes_per_thread * u64::from(geometry.block[0]);
+        let most = call.device.shared_bytes_per_block as u64;
+        if shared > most {
+            return Err(format!("{shared} bytes of shared memory for a block, at most {most}"));
+        }
+        configuration.pipeline = LaunchGeometry { shared_bytes: shared as u32, ..geometry }.into();
+    }
+    Ok(configuration)
+}

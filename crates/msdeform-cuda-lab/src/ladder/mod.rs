@@ -1,0 +1,183 @@
+//! The ladder: every technique of the seed documents as a kernel of its own, in their setting (fp16, 32
+//! channels, head-major).
+//!
+//! A rung is `kernels/ladder/<id>.cu`, `<id>.rs` here, a page, and its line in the list below.
+
+use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
+
+use msdeform_cuda::variants::chunked_sample::lanes_per_pixel;
+use msdeform_cuda::variants::{Call, Configuration, Knob, KnobChoices, Variant};
+
+use crate::sources::{SourceFile, headers};
+
+mod lane_groups;
+mod resident_levels;
+mod sample_records;
+
+macro_rules! rungs {
+    ($($id:ident),* $(,)?) => {
+        $(mod $id;)*
+        /// Every rung, in the order of the seed documents.
+        pub(crate) const RUNGS: &[&dyn Variant] = &[$(&$id::RUNG),*];
+
+        /// What the seed document says that its own version of a rung achieves.
+        #[must_use]
+        pub fn claim(id: &str) -> Option<&'static str> {
+            let rungs: &[&Rung] = &[$(&$id::RUNG),*];
+            let of_rung = rungs.iter().find(|rung| rung.spec.id == id).map(|rung| rung.claim);
+            of_rung.or_else(|| (id == "fwd_original").then_some(crate::fwd_original::CLAIM))
+        }
+    };
+}
+
+mod resident;
+mod rounds;
+
+rungs![
+    // Guide (002).
+    fwd_simple,
+    fwd_optimized,
+    fwd_persistent,
+    fwd_persistent_full,
+    fwd_channel_split,
+    fwd_ultra,
+    // Its first suite.
+    fwd_warp_shuffle,
+    fwd_async_pipeline,
+    fwd_register_blocking,
+    fwd_l2_policy,
+    fwd_vector_loads,
+    // Its second suite.
+    fwd_smem_metadata,
+    fwd_work_redistribution,
+    fwd_loop_unroll,
+    fwd_precomputed_weights,
+    fwd_l2_hints,
+    fwd_mixed_precision,
+    // Report (001).
+    fwd_direct_vec8,
+    fwd_distributed,
+    fwd_distributed_cluster,
+    fwd_smem_padded,
+    fwd_async_double_buffer,
+    // Warp specialisation (003).
+    fwd_warp_spec,
+    fwd_warp_spec_meta,
+    fwd_warp_spec_flags,
+    fwd_warp_spec_deep,
+    fwd_shuffle_meta,
+    fwd_prefetch_query,
+    fwd_multi_query,
+    fwd_fma_weights,
+    fwd_tma_multilevel,
+    // Tiles (004).
+    fwd_tile_2x2,
+    fwd_tma_tile,
+    // Analysis (000).
+    fwd_tensor_core,
+    fwd_texture,
+    fwd_spatial_sort,
+    fwd_int8_value,
+];
+
+/// Channels of a rung.
+const CHANNELS: usize = 32;
+
+/// What all rungs share: what they take, and how they say it.
+struct Rung {
+    spec: &'static VariantSpec,
+    source: SourceFile,
+    claim: &'static str,
+    knobs: &'static [Knob],
+    /// The first compute capability that has its instructions.
+    since: (u32, u32),
+    /// What it cannot do beyond that.
+    supports: fn(&Call<'_>) -> Result<(), String>,
+    configure: fn(&Call<'_>, &KnobChoices) -> Result<Configuration, String>,
+}
+
+/// What the specs of all rungs have in common.
+const fn spec(
+    id: &'static str,
+    source: &'static str,
+    idea: &'static str,
+    why: &'static str,
+    numerics: Numerics,
+) -> VariantSpec {
+    VariantSpec {
+        id,
+        direction: Direction::Forward,
+        device: DeviceKind::Cuda,
+        dtypes: &[DType::F16],
+        layouts: &[ValueLayout::HeadMajor, ValueLayout::HeadMajorPadded],
+        source,
+        idea,
+        why,
+        numerics,
+        rung: true,
+    }
+}
+
+/// Ampere: every instruction of a plain rung.
+const AMPERE: (u32, u32) = (8, 0);
+
+/// Hopper: clusters and bulk copies.
+const HOPPER: (u32, u32) = (9, 0);
+
+/// For a rung without limits of its own.
+fn anything(_: &Call<'_>) -> Result<(), String> {
+    Ok(())
+}
+
+impl Variant for Rung {
+    fn spec(&self) -> &'static VariantSpec {
+        self.spec
+    }
+
+    fn source(&self) -> SourceFile {
+        self.source
+    }
+
+    fn headers(&self) -> &'static [SourceFile] {
+        headers()
+    }
+
+    fn knobs(&self) -> &'static [Knob] {
+        self.knobs
+    }
+
+    fn supports(&self, call: &Call<'_>) -> Result<(), String> {
+        lanes_per_pixel(call, 2)?;
+        let (major, minor) = call.device.compute_capability;
+        if (major, minor) < self.since {
+            return Err(format!(
+                "compute capability {major}.{minor}; its instructions exist from {}.{} on",
+                self.since.0, self.since.1
+            ));
+        }
+        if call.problem.channels() != CHANNELS {
+            return Err(format!("{} channels; it has {CHANNELS}", call.problem.channels()));
+        }
+        (self.supports)(call)
+    }
+
+    fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
+        (self.configure)(call, knobs)
+    }
+}
+
+/// Items: one query of one slab each.
+fn items(call: &Call<'_>) -> u64 {
+    call.rows()
+}
+
+/// A grid with so many items per block.
+fn grid_over_items(call: &Call<'_>, items_per_block: u64) -> Result<u32, String> {
+    let blocks = items(call).div_ceil(items_per_block);
+    i32::try_from(blocks).map(|blocks| blocks as u32).map_err(|_| {
+        format!(
+            "{} queries of all heads and images take {blocks} blocks, more than a grid has",
+            items(call)
+        )
+    })
+}

@@ -1,0 +1,92 @@
+//! What the rungs that include `ladder/resident_levels.cuh` have in common: one block per multiprocessor, which
+//! keeps levels in shared memory.
+
+use super::items;
+use msdeform_cuda::driver::LaunchGeometry;
+use msdeform_cuda::variants::{Call, Configuration, Knob, KnobChoices};
+
+/// Kilobytes of shared memory of a block: what the documents use, and all that an H200 has.
+pub(super) const SHARED_KB: Knob = Knob {
+    name: "SHARED_KB",
+    values: &[96, 227],
+    meaning: "kilobytes of shared memory of a block",
+};
+
+/// Units of work that a multiprocessor takes on average: enough to end together, few enough that exchanging
+/// the kept levels between units costs little.
+const UNITS_PER_MULTIPROCESSOR: u64 = 4;
+/// Queries of a unit at least: fewer are done before the kept levels are there.
+const MIN_UNIT_QUERIES: u64 = 64;
+
+/// A block per multiprocessor, or fewer where there is not that much work.
+pub(super) fn launch(
+    call: &Call<'_>,
+    knobs: &KnobChoices,
+    threads: u32,
+    most_blocks: u64,
+) -> Result<(Configuration, LaunchGeometry), String> {
+    let kilobytes = knobs.get(SHARED_KB.name).unwrap_or(96);
+    let shared_bytes = kilobytes as usize * 1024;
+    if shared_bytes > call.device.shared_bytes_per_block {
+        return Err(format!(
+            "{kilobytes} KB of shared memory for a block, at most {} KB",
+            call.device.shared_bytes_per_block / 1024
+        ));
+    }
+    let blocks = u64::from(call.device.multiprocessors).min(most_blocks).max(1);
+    let geometry = LaunchGeometry {
+        shared_bytes: shared_bytes as u32,
+        ..LaunchGeometry::linear(blocks as u32, threads)
+    };
+    let configuration = Configuration {
+        knobs: vec![(SHARED_KB.name, kilobytes)],
+        pipeline: geometry.into(),
+        ..Configuration::default()
+    };
+    Ok((configuration, geometry))
+}
+
+/// Queries of a unit that blocks steal, and how many units there are.
+pub(super) fn units(call: &Call<'_>) -> Result<(i32, u64), String> {
+    let wanted = u64::from(call.device.multiprocessors) * UNITS_PER_MULTIPROCESSOR;
+    let slabs = (call.problem.batch() * call.problem.heads()) as u64;
+    let queries = call.problem.queries() as u64;
+    // An axis has at most 31 bits.
+    let unit_queries = items(call).div_ceil(wanted).max(MIN_UNIT_QUERIES).min(queries.max(1));
+    let units = slabs * queries.div_ceil(unit_queries);
+    // Every block asks once more than there is work, with a 32-bit counter.
+    if units > u64::from(u32::MAX / 2) {
+        return Err(format!("{units} units of work, more than its counter counts"));
+    }
+    Ok((unit_queries as i32, units))
+}
+
+#[cfg(test)]
+mod tests {
+    use msdeform::{DType, Problem};
+
+    use super::*;
+    use msdeform_cuda::driver::DeviceProps;
+
+    fn units_of(batch: usize, queries: usize) -> (i32, u64) {
+        let problem = Problem::builder()
+            .batch(batch)
+            .channels(32)
+            .queries(queries)
+            .levels([(8, 9)])
+            .dtype(DType::F16)
+            .build()
+            .unwrap();
+        units(&Call::new(&problem, &DeviceProps::h200())).unwrap()
+    }
+
+    #[test]
+    fn units_divide_the_work_of_any_call() {
+        // The seed workload: exactly four for each of 132 multiprocessors.
+        assert_eq!(units_of(48, 15422), (1402, 528));
+        assert_eq!(units_of(1, 1), (1, 1));
+        assert_eq!(units_of(1, 100), (64, 2));
+        // Never more than a slab.
+        assert_eq!(units_of(1000, 7), (7, 1000));
+    }
+}

@@ -1,0 +1,127 @@
+//! Every CUDA variant there is, once: the ladder and what the product dispatches to. Listings, verification, benchmarks and
+//! documentation come from here.
+
+use msdeform::Direction;
+use msdeform_cuda::REGISTRY as PRODUCT;
+use msdeform_cuda::variants::Variant;
+
+use crate::fwd_original::FwdOriginal;
+use crate::ladder::RUNGS;
+
+/// Every variant, in the order tables list them: forward before backward, the ladder first, then what
+/// the dispatcher uses.
+pub static REGISTRY: &[&dyn Variant] =
+    &joined::<{ 1 + RUNGS.len() + PRODUCT.len() }>(&[BASELINE, RUNGS, PRODUCT]);
+
+const BASELINE: &[&dyn Variant] = &[&FwdOriginal];
+
+/// Those of this crate.
+#[cfg(test)]
+pub(crate) static OWN: &[&dyn Variant] = &joined::<{ 1 + RUNGS.len() }>(&[BASELINE, RUNGS]);
+
+const fn joined<const N: usize>(parts: &[&[&'static dyn Variant]]) -> [&'static dyn Variant; N] {
+    let mut all: [&'static dyn Variant; N] = [&FwdOriginal; N];
+    let (mut part, mut at) = (0, 0);
+    while part < parts.len() {
+        let mut i = 0;
+        while i < parts[part].len() {
+            all[at] = parts[part][i];
+            i += 1;
+            at += 1;
+        }
+        part += 1;
+    }
+    all
+}
+
+/// The variant with an id.
+///
+/// # Errors
+/// [`msdeform::Error::UnknownVariant`].
+pub fn find(id: &str) -> Result<&'static dyn Variant, msdeform::Error> {
+    let found = REGISTRY.iter().copied().find(|variant| variant.spec().id == id);
+    found.ok_or_else(|| msdeform::Error::UnknownVariant { id: id.to_owned() })
+}
+
+/// What speed-ups are relative to: the first rung of a direction's ladder, if it has one.
+#[must_use]
+pub fn baseline(direction: Direction) -> Option<&'static dyn Variant> {
+    REGISTRY.iter().copied().find(|variant| variant.spec().direction == direction)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use msdeform::Problem;
+    use msdeform_cuda::variants::{BackwardCall, Call, KnobChoices};
+    use msdeform_cuda::{DeviceProps, Gradients, OutputStrides, entry_name};
+
+    use super::*;
+
+    #[test]
+    fn no_id_is_used_twice() {
+        let ids: BTreeSet<&str> = REGISTRY.iter().map(|variant| variant.spec().id).collect();
+        assert_eq!(ids.len(), REGISTRY.len());
+    }
+
+    /// A step without a kernel, or a kernel without a step, would only show on a GPU.
+    #[test]
+    fn every_step_has_its_entry_and_every_entry_belongs_to_a_step() {
+        let device = DeviceProps::h200();
+        for &variant in REGISTRY {
+            let (spec, text) = (variant.spec(), variant.source().text);
+            let mut entries = BTreeSet::new();
+            for &dtype in spec.dtypes {
+                let subsets = Gradients::subsets();
+                for (gradients, is_expanded) in
+                    subsets.iter().flat_map(|&gradients| [(gradients, false), (gradients, true)])
+                {
+                    let problem = Problem::builder()
+                        .heads(8)
+                        .channels(32)
+                        .queries(64)
+                        .levels([(8, 8), (4, 4)])
+                        .points(4)
+                        .dtype(dtype)
+                        .layout(spec.layouts[0])
+                        .build()
+                        .unwrap();
+                    let mut call = Call::in_direction(spec.direction, &problem, &device);
+                    call.backward = call.backward.map(|b| BackwardCall { gradients, ..b });
+                    if let Some(backward) = call.backward.as_mut().filter(|_| is_expanded) {
+                        backward.grad_output =
+                            OutputStrides { batch: 0, query: 0, head: 0, channel: 0 };
+                    }
+                    let configured = variant.configure(&call, &KnobChoices::default()).unwrap();
+                    let launches = configured.pipeline.launches();
+                    entries.extend(launches.map(|(step, _)| entry_name(spec.id, step)));
+                }
+            }
+            for entry in &entries {
+                let declared = format!(" {entry}(const __grid_constant__ ");
+                assert!(text.contains(&declared), "{entry} is not in {}.cu", spec.id);
+            }
+            let declared = text.matches("extern \"C\" __global__").count();
+            assert_eq!(declared, entries.len(), "{}: {entries:?}", spec.id);
+        }
+    }
+
+    #[test]
+    fn every_variant_has_its_page() {
+        let pages = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/kernels");
+        for variant in REGISTRY {
+            let page = pages.join(format!("{}.md", variant.spec().id));
+            let text = std::fs::read_to_string(&page).unwrap_or_default();
+            assert!(text.contains(variant.spec().id), "{} is missing or empty", page.display());
+        }
+    }
+
+    #[test]
+    fn ids_are_found_and_unknown_ones_refused_by_name() {
+        assert_eq!(find("fwd_simple").unwrap().spec().id, "fwd_simple");
+        assert_eq!(baseline(Direction::Forward).unwrap().spec().id, "fwd_original");
+        assert_eq!(baseline(Direction::Backward).unwrap().spec().id, "bwd_original");
+        assert!(find("fwd_fastest").unwrap_err().to_string().contains("fwd_fastest"));
+    }
+}

@@ -1,0 +1,117 @@
+//! Layered textures: an array that kernels write as a surface and sample with the filter of the hardware.
+
+use cudarc::driver::sys;
+
+use crate::preamble::TextureShape;
+use msdeform_cuda::Context;
+use msdeform_cuda::Result;
+use msdeform_cuda::driver::check;
+
+/// Four halves.
+const TEXEL_BYTES: usize = 8;
+
+/// An array of half4 texels in layers, with a texture (bilinear, coordinates in texels, zero outside) and a
+/// surface of it.
+#[derive(Debug)]
+pub struct LayeredTexture {
+    context: Context,
+    array: sys::CUarray,
+    texture: sys::CUtexObject,
+    surface: sys::CUsurfObject,
+    bytes: usize,
+}
+
+// SAFETY: handles that the driver lets any thread use; nothing here changes after construction.
+unsafe impl Send for LayeredTexture {}
+// SAFETY: as above.
+unsafe impl Sync for LayeredTexture {}
+
+impl LayeredTexture {
+    /// Allocates the array; what it holds is undefined until a kernel has written it.
+    ///
+    /// # Errors
+    /// What the driver says, such as no memory.
+    pub fn new(context: &Context, shape: TextureShape) -> Result<Self> {
+        let _entered = context.enter()?;
+        let TextureShape { width, height, layers } = shape;
+        let descriptor = sys::CUDA_ARRAY3D_DESCRIPTOR {
+            Width: width,
+            Height: height,
+            Depth: layers,
+            Format: sys::CUarray_format::CU_AD_FORMAT_HALF,
+            NumChannels: 4,
+            Flags: sys::CUDA_ARRAY3D_LAYERED | sys::CUDA_ARRAY3D_SURFACE_LDST,
+        };
+        // From here on dropping it frees what there is.
+        let mut made = Self {
+            context: context.clone(),
+            array: std::ptr::null_mut(),
+            texture: 0,
+            surface: 0,
+            bytes: width * height * layers * TEXEL_BYTES,
+        };
+        // SAFETY: the context is current, the handle is writable, the descriptor lives through the call.
+        unsafe {
+            check(
+                "cuArray3DCreate",
+                sys::cuArray3DCreate_v2(&raw mut made.array, &raw const descriptor),
+            )
+        }?;
+        // SAFETY: C structs of integers, pointers and unions of those.
+        let (mut resource, mut sampler): (sys::CUDA_RESOURCE_DESC, sys::CUDA_TEXTURE_DESC) =
+            unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        resource.resType = sys::CUresourcetype::CU_RESOURCE_TYPE_ARRAY;
+        resource.res.array.hArray = made.array;
+        sampler.addressMode = [sys::CUaddress_mode::CU_TR_ADDRESS_MODE_BORDER; 3];
+        sampler.filterMode = sys::CUfilter_mode::CU_TR_FILTER_MODE_LINEAR;
+        let (resource, sampler) = (&raw const resource, &raw const sampler);
+        let no_view = std::ptr::null();
+        // SAFETY: the array is alive; the handles are writable; the descriptions live through the calls.
+        unsafe {
+            check(
+                "cuTexObjectCreate",
+                sys::cuTexObjectCreate(&raw mut made.texture, resource, sampler, no_view),
+            )?;
+            check("cuSurfObjectCreate", sys::cuSurfObjectCreate(&raw mut made.surface, resource))?;
+        }
+        Ok(made)
+    }
+
+    /// What a kernel samples through.
+    #[must_use]
+    pub const fn texture(&self) -> u64 {
+        self.texture
+    }
+
+    /// What a kernel writes through.
+    #[must_use]
+    pub const fn surface(&self) -> u64 {
+        self.surface
+    }
+
+    /// Bytes of its texels.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for LayeredTexture {
+    fn drop(&mut self) {
+        // Failures leave nothing to do.
+        let Ok(_entered) = self.context.enter() else { return };
+        // SAFETY: each was made in `new` and is destroyed once, the array after what looks at it. Destroying
+        // an array waits for the kernels that use it, as freeing memory does.
+        unsafe {
+            if self.surface != 0 {
+                let _ = check("cuSurfObjectDestroy", sys::cuSurfObjectDestroy(self.surface));
+            }
+            if self.texture != 0 {
+                let _ = check("cuTexObjectDestroy", sys::cuTexObjectDestroy(self.texture));
+            }
+            if !self.array.is_null() {
+                let _ = check("cuArrayDestroy", sys::cuArrayDestroy(self.array));
+            }
+        }
+    }
+}

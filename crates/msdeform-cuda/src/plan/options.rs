@@ -1,0 +1,130 @@
+//! What a caller may decide about a plan, and what comes of it.
+
+use msdeform::{Mode, Problem};
+
+use crate::dispatch;
+use crate::driver::Context;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::gradients::Gradients;
+use crate::registry;
+use crate::strides::{OutputStrides, ValueStrides};
+use crate::tuning::{self, Choice};
+use crate::variants::{BackwardCall, Call, KnobChoices, Variant};
+
+/// Names a variant for every plan of its direction that does not name one itself.
+pub const VARIANT_VARIABLE: &str = "MSDEFORM_VARIANT";
+
+/// When a plan asks the driver what the pointers it is given point to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PointerChecks {
+    /// On every launch: about a microsecond each.
+    Every,
+    /// On the first launch.
+    #[default]
+    First,
+    /// Never; null and misaligned pointers are found all the same.
+    Never,
+}
+
+/// Whose memory the steps of a call share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Workspace {
+    /// The plan's own, allocated when it is made. One launch at a time then: launches on one stream
+    /// follow each other anyway, those on several need a plan each, or workspaces of the caller.
+    #[default]
+    OfPlan,
+    /// The caller's, given with every launch: [`Plan::workspace_bytes`](super::Plan::workspace_bytes) bytes at a
+    /// multiple of [`WORKSPACE_ALIGNMENT`](crate::WORKSPACE_ALIGNMENT).
+    OfCaller,
+}
+
+/// What a caller may decide about a plan.
+#[derive(Clone, Debug, Default)]
+pub struct PlanOptions {
+    /// Gradients instead of the output.
+    pub backward: Option<BackwardOptions>,
+    /// The variant, instead of what `MSDEFORM_VARIANT` or the dispatcher says.
+    pub variant: Option<&'static dyn Variant>,
+    /// Knobs of that variant, instead of its own choice.
+    pub knobs: Vec<(String, i64)>,
+    /// Strides of the value tensor, if it is not contiguous.
+    pub strides: Option<ValueStrides>,
+    /// Width of the raster that the queries form, if they do (a hint for scheduling).
+    pub query_raster_width: u32,
+    /// When pointers are looked up.
+    pub pointer_checks: PointerChecks,
+    /// Whose workspace is used.
+    pub workspace: Workspace,
+}
+
+/// What only a backward plan has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BackwardOptions {
+    /// Which gradients are computed; all of them unless said.
+    pub gradients: Gradients,
+    /// What is promised about their last bits.
+    pub mode: Mode,
+    /// Strides of the gradient of the output, if it is not contiguous.
+    pub grad_output_strides: Option<OutputStrides>,
+}
+
+impl PlanOptions {
+    /// A backward plan, everything else as usual.
+    #[must_use]
+    pub fn backward(backward: BackwardOptions) -> Self {
+        Self { backward: Some(backward), ..Self::default() }
+    }
+
+    /// The call that these options make of a problem.
+    pub(super) fn call<'a>(&self, context: &'a Context, problem: &'a Problem) -> Result<Call<'a>> {
+        let strides = self.strides.unwrap_or_else(|| ValueStrides::packed(problem));
+        strides.check(problem)?;
+        let backward =
+            self.backward.map(|BackwardOptions { gradients, mode, grad_output_strides }| {
+                let packed = || OutputStrides::packed(problem);
+                BackwardCall {
+                    gradients,
+                    mode,
+                    grad_output: grad_output_strides.unwrap_or_else(packed),
+                }
+            });
+        if let Some(backward) = &backward {
+            backward.grad_output.check(problem)?;
+        }
+        let (device, query_raster_width) = (context.props(), self.query_raster_width);
+        Ok(Call { problem, strides, device, query_raster_width, backward })
+    }
+
+    /// What computes a call: the caller's choice or the environment's, or what was measured on this machine and
+    /// else the dispatcher's. Whoever names a variant gets that one or an error: a silent
+    /// substitute would be measured or trusted as something it is not. The environment speaks to both directions
+    /// at once, so there a name of the other one is no choice.
+    pub(super) fn choices(&self, engine: &Engine, call: &Call<'_>) -> Result<Choices> {
+        let named = match self.variant {
+            Some(variant) => Some(variant),
+            None => match std::env::var(VARIANT_VARIABLE) {
+                Ok(id) if !id.is_empty() => Some(registry::find(&id)?)
+                    .filter(|variant| variant.spec().direction == call.direction()),
+                _ => None,
+            },
+        };
+        let variant = match named {
+            Some(variant) => variant.check(call).map(|()| variant)?,
+            None => dispatch::builtin(call)?,
+        };
+        let sure = Choice { variant, knobs: KnobChoices::new(variant, &self.knobs)? };
+        // Knobs without a variant are those of the dispatcher's.
+        let is_open = named.is_none() && self.knobs.is_empty();
+        let tuned = if is_open { tuning::choose(engine.tuning(), call) } else { None };
+        Ok(Choices { tuned, sure })
+    }
+}
+
+/// What computes a call.
+pub(super) struct Choices {
+    /// What was measured on this machine, where it fits the call.
+    pub tuned: Option<Choice>,
+    /// What takes the call in any case.
+    pub sure: Choice,
+}
