@@ -31,6 +31,7 @@ const VARIANTS: &str = "crates/msdeform-cuda/src/variants";
 pub fn run(args: &LedgerArgs) -> Result<ExitCode> {
     let found = record::load_one(&args.record)?;
     let commit = &found.provenance.commit;
+    ensure!(found.commits().len() == 1, "the record is of several commits; name one of its runs");
     ensure!(!found.provenance.dirty, "the record's sources differed from its commit");
     let same = Command::new("git")
         .current_dir(tree::root())

@@ -14,6 +14,7 @@ mod process;
 mod python;
 mod python_record;
 mod readme;
+mod release;
 mod setup;
 mod soundness;
 mod steps;
@@ -41,6 +42,8 @@ enum Command {
     Format,
     /// Write the tables of README.md and of the Python package's from the committed records
     Readme(readme::ReadmeArgs),
+    /// Make runs on one device the record that documents quote, and write their tables
+    Release(release::ReleaseArgs),
     /// Write crates/msdeform-cuda/resources.csv anew, after a kernel changed on purpose
     Resources,
     /// Note in the ledger what a GPU verified while it timed or tested
@@ -82,6 +85,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Format => format::apply(),
         Command::Resources => test::bless_resources(),
         Command::Readme(args) => readme::run(args),
+        Command::Release(args) => release::run(args),
         Command::Ledger(args) => ledger::run(args),
         Command::Fuzz(args) => fuzz::run_targets(args),
         Command::Wheel => python::wheel(),

@@ -1,7 +1,7 @@
-//! The tables of the Python package's README, from the newest record of `benches/record.py`.
+//! The tables of the Python package's README, from a record of `benches/record.py`.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -13,7 +13,6 @@ const SCHEMA: u32 = 1;
 #[derive(Debug, Deserialize)]
 struct PythonRecord {
     schema: u32,
-    date: String,
     commit: String,
     environment: Environment,
     // A run that broke off leaves parts out.
@@ -70,53 +69,25 @@ struct Side {
     peak_mib: f64,
 }
 
-/// Replaces what stands between the markers by what the newest record under `root` says.
-pub fn splice(readme: &str, root: &Path) -> Result<String> {
+/// Replaces what stands between the markers by what a record says, named by its folder under `root`.
+pub fn splice(readme: &str, root: &Path, record: Option<&str>) -> Result<String> {
     let from = readme.find(BEGIN).context("no marker where the tables begin")? + BEGIN.len();
     let to = readme.find(END).context("no marker where the tables end")?;
     ensure!(from <= to && readme.matches(BEGIN).count() == 1, "the markers are out of order");
-    let table = match newest(root)? {
-        Some((folder, record)) => tables(&folder, &record),
+    let table = match record {
+        Some(folder) => {
+            let file = root.join(folder).join("python.json");
+            tables(folder, &read(&file).with_context(|| file.display().to_string())?)
+        }
         None => "Nothing has been measured yet.\n".to_owned(),
     };
     Ok(format!("{}\n{table}{}", &readme[..from], &readme[to..]))
-}
-
-/// `<root>/<device>/<run>-python/python.json`, the last by date.
-fn newest(root: &Path) -> Result<Option<(String, PythonRecord)>> {
-    let mut found: Option<(String, PythonRecord)> = None;
-    for device in folders(root)? {
-        for run in folders(&device)? {
-            let file = run.join("python.json");
-            if !file.is_file() {
-                continue;
-            }
-            let record = read(&file).with_context(|| file.display().to_string())?;
-            if found.as_ref().is_none_or(|(_, known)| known.date < record.date) {
-                let shown = run.strip_prefix(root).unwrap_or(&run).display().to_string();
-                found = Some((shown, record));
-            }
-        }
-    }
-    Ok(found)
 }
 
 fn read(file: &Path) -> Result<PythonRecord> {
     let record: PythonRecord = serde_json::from_str(&std::fs::read_to_string(file)?)?;
     ensure!(record.schema == SCHEMA, "schema {} is not known here", record.schema);
     Ok(record)
-}
-
-fn folders(path: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(path).with_context(|| path.display().to_string())? {
-        let path = entry?.path();
-        if path.is_dir() {
-            found.push(path);
-        }
-    }
-    found.sort();
-    Ok(found)
 }
 
 fn tables(folder: &str, record: &PythonRecord) -> String {
@@ -191,16 +162,14 @@ mod tests {
             "after": {"median_ms": 50, "peak_mib": 1000}}]}"#;
 
     #[test]
-    fn the_newest_record_stands_between_the_markers_and_nothing_else_changes() {
+    fn the_record_stands_between_the_markers_and_nothing_else_changes() {
         let root =
             std::env::temp_dir().join(format!("msdeform-python-record-{}", std::process::id()));
         let text = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
-        for (run, date) in [("a-python", "2026-01-02"), ("b-python", "2025-01-02")] {
-            let folder = root.join("gpu").join(run);
-            std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(folder.join("python.json"), RECORD.replace("2026-01-02", date)).unwrap();
-        }
-        let spliced = splice(&text, &root).unwrap();
+        let folder = root.join("gpu/a-python");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("python.json"), RECORD).unwrap();
+        let spliced = splice(&text, &root, Some("gpu/a-python")).unwrap();
         std::fs::remove_dir_all(&root).unwrap();
         assert!(spliced.starts_with(&format!("before\n{BEGIN}\nG, torch 2.11")), "{spliced}");
         assert!(spliced.ends_with(&format!("\n{END}\nafter\n")), "{spliced}");
@@ -214,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_readme_without_markers_or_a_broken_record_is_an_error() {
-        assert!(splice("nothing", Path::new(".")).is_err());
+        assert!(splice("nothing", Path::new("."), None).is_err());
         assert!(serde_json::from_str::<PythonRecord>("{}").is_err());
     }
 

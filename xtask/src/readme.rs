@@ -1,15 +1,17 @@
-//! `cargo xtask readme`: the tables of README.md, the Python package's, docs/LADDER.md and the kernels' pages from
-//! the committed records.
+//! `cargo xtask readme`: the tables and pictures of README.md, docs/PERFORMANCE.md, docs/LADDER.md, the Python package's
+//! README and the kernels' pages, from the records that the manifest names.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use msdeform_bench::counters::{CounterFile, Profiled, counters_markdown};
-use msdeform_bench::record::Figure;
+use msdeform::DType;
+use msdeform_bench::counters::{Counted, CounterFile, counters_markdown};
+use msdeform_bench::peers::{self, Against, Scheme};
+use msdeform_bench::record::{Figure, Manifest};
 use msdeform_bench::tune::{TuneRecord, gaps_markdown};
-use msdeform_bench::{Profile, Record, ladder, readme, record};
+use msdeform_bench::{Ceilings, ladder, readme, record};
 
 use crate::python_record;
 use crate::steps::Report;
@@ -23,11 +25,17 @@ pub struct ReadmeArgs {
     check: bool,
 }
 
-/// A file with tables.
+/// The case of the README's picture: the encoder that the operator was made for, in the format that every peer takes.
+const PICTURED: (&str, DType) = ("ddetr_enc", DType::F32);
+
+/// People read it to the end.
+const MOST_LINES_OF_README: usize = 150;
+
+/// A file with tables, or a picture.
 struct Page {
     path: PathBuf,
     found: String,
-    spliced: String,
+    made: String,
 }
 
 /// Writes or checks the tables.
@@ -36,11 +44,16 @@ pub fn run(args: &ReadmeArgs) -> Result<ExitCode> {
         println!("all tables agree with {}", check()?.note);
         return Ok(ExitCode::SUCCESS);
     }
+    write()
+}
+
+/// Writes the tables.
+pub fn write() -> Result<ExitCode> {
     let (pages, records) = pages()?;
-    let stale: Vec<&Page> = pages.iter().filter(|page| page.found != page.spliced).collect();
+    let stale: Vec<&Page> = pages.iter().filter(|page| page.found != page.made).collect();
     for page in &stale {
-        std::fs::write(&page.path, &page.spliced)?;
-        println!("{}: tables written", relative(&page.path));
+        std::fs::write(&page.path, &page.made)?;
+        println!("{}: written", relative(&page.path));
     }
     println!("{} files, {} of them changed, from {records} records", pages.len(), stale.len());
     Ok(ExitCode::SUCCESS)
@@ -52,46 +65,66 @@ pub fn check() -> Result<Report> {
     for page in &pages {
         let path = relative(&page.path);
         ensure!(
-            page.found == page.spliced,
+            page.found == page.made,
             "{path} is not what the records say; run `cargo xtask readme`"
         );
     }
+    let lines = std::fs::read_to_string(tree::root().join("README.md"))?.lines().count();
+    ensure!(
+        lines <= MOST_LINES_OF_README,
+        "README.md has {lines} lines, the most is {MOST_LINES_OF_README}"
+    );
     Ok(Report::check(format!("{records} records, {} files", pages.len())))
 }
 
 /// Every file with tables, as it is and as the records say it should be, and the number of records.
 fn pages() -> Result<(Vec<Page>, usize)> {
     let folder = tree::root().join("records");
-    let records = record::load_committed(&folder)?;
-    let profiles = Profile::load_all(&folder)?;
-    let rungs = ladder_rows(&records, &folder)?;
+    let manifest = Manifest::load(&folder)?.unwrap_or_default();
+    let records = record::load_releases(&folder)?;
+    let ceilings = Ceilings::load_all(&folder)?;
+    let gpu = records.iter().rev().find(|record| record.device.kind == "cuda");
+    let gpu = gpu.context("the manifest names no record of a GPU")?;
+    let slug = &gpu.device.slug;
+    let counted = CounterFile::of_runs(&[folder.join(slug).join(&manifest.releases[slug].record)])?;
+    let figures = record::newest(std::slice::from_ref(gpu));
+    let rungs = ladder::rows(std::slice::from_ref(gpu), &counted);
+    let cases = peers::against(&figures, &peers::load(&folder, slug)?);
 
-    let tuning = tuning_tables(&folder)?;
-    let counters = counter_table(&records, &folder)?;
-
-    let mut pages = Vec::new();
-    let mut add = |path: PathBuf, splice: &dyn Fn(String) -> Result<String>| -> Result<()> {
+    let mut pages = pictures(&cases, &gpu.device.name)?;
+    let mut add = |path: &str, splice: &dyn Fn(String) -> Result<String>| -> Result<()> {
+        let path = tree::root().join(path);
         let found = std::fs::read_to_string(&path).with_context(|| relative(&path))?;
-        let spliced = splice(found.clone()).with_context(|| relative(&path))?;
-        pages.push(Page { path, found, spliced });
+        let made = splice(found.clone()).with_context(|| relative(&path))?;
+        pages.push(Page { path, found, made });
         Ok(())
     };
-    add(tree::root().join("README.md"), &|text| {
-        let text = readme::splice(&text, &records, &profiles)?;
-        let table = || format!("\n{}", ladder::readme_markdown(&rungs, "docs/kernels/"));
-        let text = readme::replace_between(text, "ladder", table)?;
-        let text = readme::replace_between(text, "tuning", || tuning.clone())?;
-        Ok(readme::replace_between(text, "counters", || counters.clone())?)
+    add("README.md", &|text| {
+        let table = || format!("\n{}", peers::short_table(&cases));
+        Ok(readme::replace_between(text, "peers", table)?)
     })?;
-    add(tree::root().join("docs/LADDER.md"), &|text| {
+    let tuned = tuning_tables(&folder)?;
+    add("docs/PERFORMANCE.md", &|text| {
+        let text = readme::splice(&text, &records, &ceilings)?;
+        let table = || format!("\n{}", peers::every_peer(&cases));
+        let text = readme::replace_between(text, "peers", table)?;
+        let text = readme::replace_between(text, "tuning", || tuned.clone())?;
+        let table = || format!("\n{}", counters_markdown(&of_calls(&counted, &figures)));
+        Ok(readme::replace_between(text, "counters", table)?)
+    })?;
+    add("docs/LADDER.md", &|text| {
         let table = || format!("\n{}", ladder::markdown(&rungs, "kernels/"));
         Ok(readme::replace_between(text, "ladder", table)?)
     })?;
-    add(tree::root().join("bindings/python/README.md"), &|text| {
-        python_record::splice(&text, &folder)
+    let python =
+        manifest.releases.iter().rev().find_map(|(slug, release)| {
+            release.python.as_ref().map(|name| format!("{slug}/{name}"))
+        });
+    add("bindings/python/README.md", &|text| {
+        python_record::splice(&text, &folder, python.as_deref())
     })?;
     for spec in ladder::variants() {
-        add(tree::root().join(format!("docs/kernels/{}.md", spec.id)), &|text| {
+        add(&format!("docs/kernels/{}.md", spec.id), &|text| {
             let table = || format!("\n{}", ladder::page_markdown(&rungs, spec.id));
             Ok(readme::replace_between(text, "measured", table)?)
         })?;
@@ -99,14 +132,19 @@ fn pages() -> Result<(Vec<Page>, usize)> {
     Ok((pages, records.len()))
 }
 
-/// The ladder of the GPU that was measured last.
-fn ladder_rows(records: &[Record], folder: &Path) -> Result<Vec<ladder::Row>> {
-    let records = ladder::newest_gpu(records);
-    let profiled = match records.last() {
-        Some(record) => CounterFile::of_device(folder, &record.device.slug)?,
-        None => Vec::new(),
+/// The README's picture, for light pages and for dark ones.
+fn pictures(cases: &[Against], device: &str) -> Result<Vec<Page>> {
+    let is_pictured = |case: &&Against| {
+        (case.workload.as_str(), case.dtype) == PICTURED && case.locations == "local"
     };
-    Ok(ladder::rows(&records, &profiled))
+    let case = cases.iter().find(is_pictured).context("the pictured case was not timed")?;
+    let page = |scheme: Scheme| {
+        let path = tree::root().join(format!("docs/peers-{}.svg", scheme.name()));
+        // A picture that is not there is one that is out of date.
+        let found = std::fs::read_to_string(&path).unwrap_or_default();
+        Page { path, found, made: peers::picture(case, device, scheme) }
+    };
+    Ok(Scheme::ALL.map(page).into())
 }
 
 fn relative(path: &Path) -> String {
@@ -125,20 +163,16 @@ fn tuning_tables(folder: &Path) -> Result<String> {
     })
 }
 
-/// The counters of what a call gets on the GPU that was measured last.
-fn counter_table(records: &[Record], folder: &Path) -> Result<String> {
-    let gpu = records.iter().rev().find(|record| record.device.kind == "cuda");
-    let Some(gpu) = gpu else { return Ok("\nNo GPU has been measured yet.\n".to_owned()) };
-    let figures = record::newest(records);
-    let mut profiled = CounterFile::of_device(folder, &gpu.device.slug)?;
-    profiled.retain(|Profiled { label, .. }| {
-        let is_same = |figure: &&Figure| {
-            figure.variant == label.variant
+/// The counters of what a call gets.
+fn of_calls(counted: &[Counted], figures: &[Figure]) -> Vec<Counted> {
+    let is_called = |Counted { label, .. }: &&Counted| {
+        figures.iter().any(|figure| {
+            figure.dispatched
+                && figure.variant == label.variant
                 && figure.workload == label.workload
                 && figure.locations == label.locations
                 && (&figure.dtype, &figure.layout) == (&label.dtype, &label.layout)
-        };
-        figures.iter().any(|figure| figure.dispatched && is_same(&figure))
-    });
-    Ok(format!("\n{}", counters_markdown(&profiled)))
+        })
+    };
+    counted.iter().filter(is_called).cloned().collect()
 }

@@ -33,6 +33,7 @@ pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
     steps.run("cuda format", format::check);
     steps.run("links", checks::links::check);
     steps.run("paths", checks::paths::check);
+    steps.run("records", checks::records::check);
     steps.run("readme", readme::check);
     steps.run("clippy", || {
         let lint = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];

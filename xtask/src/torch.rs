@@ -144,7 +144,6 @@ fn add_record(sum: &mut Option<Record>, round: Record) -> Result<()> {
             Some(known) => {
                 known.samples_us.extend(measurement.samples_us);
                 known.statistics = statistics(&known.samples_us)?;
-                known.throughput = known.work.throughput(known.statistics.median_us);
             }
             None => sum.measurements.push(measurement),
         }
@@ -185,10 +184,9 @@ fn torch_measurement(ours: &[Measurement], line: &TorchLine) -> Result<Measureme
     row.label.variant = VARIANT.into();
     row.mode = "default".into();
     row.statistics = statistics(&line.samples_us)?;
-    row.throughput = row.work.throughput(row.statistics.median_us);
     row.workspace_bytes = 0;
     row.rel_l2 = f64::NAN;
-    row.speedup = None;
+    (row.dispatched, row.is_baseline) = (false, false);
     row.samples_us.clone_from(&line.samples_us);
     Ok(row)
 }

@@ -2,7 +2,7 @@
 
 use msdeform::{Direction, VariantSpec};
 
-use crate::device::{Choice, Device, DeviceError, Timing};
+use crate::device::{Choice, Device, DeviceError};
 use crate::verify::{Limits, Report, Skip, verify_case};
 use crate::workload::WorkloadError;
 use crate::{Budget, Case, Measurement, measure, measure_step};
@@ -61,7 +61,6 @@ pub fn bench_case(
         }
         measurements.extend(timed);
     }
-    fill_speedups(device, &mut measurements);
     Ok((measurements, report))
 }
 
@@ -94,21 +93,4 @@ pub fn bench_step(
         timed.iter_mut().for_each(|step| step.rel_l2 = errors().fold(0.0, f64::max));
     }
     Ok((timed, report))
-}
-
-/// Relates every time to that of the baseline of its direction by the same clock, where that was timed
-/// too.
-fn fill_speedups(device: &dyn Device, measurements: &mut [Measurement]) {
-    for direction in Direction::ALL {
-        let Some(baseline) = device.baseline(direction) else { continue };
-        let baselines: Vec<(Timing, f64)> = measurements
-            .iter()
-            .filter(|m| m.label.variant == baseline.id)
-            .map(|m| (m.timing, m.statistics.median_us))
-            .collect();
-        for m in measurements.iter_mut().filter(|m| m.label.direction == direction.name()) {
-            let same_clock = baselines.iter().find(|(clock, _)| *clock == m.timing);
-            m.speedup = same_clock.map(|(_, baseline_us)| baseline_us / m.statistics.median_us);
-        }
-    }
 }

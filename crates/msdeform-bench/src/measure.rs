@@ -43,26 +43,52 @@ pub struct Measurement {
     /// What a call has to do.
     #[serde(flatten)]
     pub work: Work,
-    /// Work per time at the median.
-    #[serde(flatten)]
-    pub throughput: Throughput,
     /// Bytes allocated beside inputs and outputs.
     pub workspace_bytes: usize,
     /// Worst relative L2 error against the reference on the same case, where it was verified.
     #[serde(default, with = "number::or_null")]
     pub rel_l2: f64,
-    /// Time of the baseline variant over this one's, where it was timed too.
-    #[serde(default)]
-    pub speedup: Option<f64>,
     /// Median without the steps whose results another run on the same inputs could use, where the variant
     /// has such steps. `median_us` always includes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub us_after_preparation: Option<f64>,
     /// Whether this is what a user gets without naming a variant.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub dispatched: bool,
-    /// Every sample, in the order taken.
+    /// Whether the others of its direction are compared with this one.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub is_baseline: bool,
+    /// Which of the record's runs it comes from, where that has several.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub run: usize,
+    /// Samples in the order taken; a record on disk keeps some of them ([`MOST_SAMPLES`](crate::record::MOST_SAMPLES)).
     pub samples_us: Vec<f64>,
+}
+
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+impl Measurement {
+    /// Work per time at the median.
+    #[must_use]
+    pub fn throughput(&self) -> Throughput {
+        self.work.throughput(self.statistics.median_us)
+    }
+
+    /// Time of the baseline among these over this one's: the same case by the same clock in the same mode.
+    #[must_use]
+    pub fn speedup_among(&self, others: &[Self]) -> Option<f64> {
+        let is_same_case = |other: &&Self| {
+            let variant = self.label.variant.clone();
+            other.is_baseline
+                && (other.timing, other.threads, &other.mode)
+                    == (self.timing, self.threads, &self.mode)
+                && Label { variant, ..other.label.clone() } == self.label
+        };
+        let baseline = others.iter().find(is_same_case)?;
+        Some(baseline.statistics.median_us / self.statistics.median_us)
+    }
 }
 
 /// Warm-up ends after this many runs or this share of the time, whichever is first.
@@ -88,7 +114,11 @@ pub fn measure(
     let label = case.label(variant, problem);
     let work = Work::of(problem, variant.direction);
     let mut timed = time_prepared(device, prepared.as_mut(), variant, &label, work, budget)?;
-    timed.iter_mut().for_each(|measurement| measurement.dispatched = dispatched);
+    let baseline = device.baseline(variant.direction);
+    for measurement in &mut timed {
+        measurement.dispatched = dispatched;
+        measurement.is_baseline = baseline.is_some_and(|baseline| baseline.id == variant.id);
+    }
     Ok(timed)
 }
 
@@ -146,12 +176,12 @@ fn time_prepared(
             threads: device.threads(),
             statistics,
             work,
-            throughput: work.throughput(statistics.median_us),
             workspace_bytes: prepared.workspace_bytes(),
             rel_l2: f64::NAN,
-            speedup: None,
             us_after_preparation: after_preparation(prepared, clock, samples_us.len())?,
             dispatched: false,
+            is_baseline: false,
+            run: 0,
             samples_us,
         })
     });

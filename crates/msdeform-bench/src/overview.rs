@@ -10,7 +10,7 @@ use crate::case::TRAINING;
 use crate::device::Timing;
 use crate::record::{Figure, Record, newest};
 use crate::workload::{self, Sizes};
-use crate::{Floors, Profile};
+use crate::{Ceilings, Floors};
 
 /// One line of the short table.
 #[derive(Clone, Debug)]
@@ -102,7 +102,7 @@ impl DispatchLoss {
     }
 }
 
-/// Every dispatched figure beside the fastest exact variant that the same record timed on the same case
+/// Every dispatched figure beside the fastest exact variant that the same run timed on the same case
 /// by the same clock. Tiny calls are judged by graph replay, where they have one.
 #[must_use]
 pub fn dispatch_losses(record: &Record) -> Vec<DispatchLoss> {
@@ -110,7 +110,7 @@ pub fn dispatch_losses(record: &Record) -> Vec<DispatchLoss> {
     let same_case = |a: &Figure, b: &Figure| {
         let key = |f: &Figure| {
             let names = [&f.workload, &f.locations, &f.layout, &f.dtype, &f.direction, &f.mode];
-            (names.map(Clone::clone), f.batch, f.queries, f.threads)
+            (names.map(Clone::clone), f.batch, f.queries, f.threads, f.date.clone())
         };
         key(a) == key(b)
     };
@@ -206,13 +206,13 @@ fn name(row: &Row) -> String {
 }
 
 /// The forward rows again, each best half-precision time beside what the device's ceilings leave for it;
-/// empty if the profile has no such ceilings.
+/// empty if those were not measured.
 #[must_use]
-pub fn floors_markdown(rows: &[Row], profile: &Profile) -> String {
+pub fn floors_markdown(rows: &[Row], ceilings: &Ceilings) -> String {
     let mut lines = String::new();
     for row in rows.iter().filter(|row| row.direction == Direction::Forward.name()) {
         let Some(best) = row.best.get(DType::F16.name()) else { continue };
-        let Some(floors) = floors_of(row, profile) else { continue };
+        let Some(floors) = floors_of(row, ceilings) else { continue };
         let share = 100.0 * floors.l1_us / best.median_us;
         // Writing to a String cannot fail.
         let _ = writeln!(
@@ -238,17 +238,17 @@ pub fn floors_markdown(rows: &[Row], profile: &Profile) -> String {
     )
 }
 
-fn floors_of(row: &Row, profile: &Profile) -> Option<Floors> {
+fn floors_of(row: &Row, ceilings: &Ceilings) -> Option<Floors> {
     let sizes = Sizes { batch: Some(row.batch), queries: Some(row.queries) };
     let layout = row.layout.parse().ok()?;
     let problem = workload::find(&row.workload)?.problem(DType::F16, layout, sizes).ok()?;
-    Floors::of(&problem, profile)
+    Floors::of(&problem, ceilings)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::tests::profile_of;
+    use crate::ceilings::tests::ceilings_of;
     use crate::record::tests::record_of;
 
     #[test]
@@ -294,12 +294,12 @@ mod tests {
         let mut record = record_of("2026-01-01T00:00:00Z", 100.0);
         record.measurements[0].label.dtype = "f16".to_owned();
         let rows = overview(&newest(std::slice::from_ref(&record)));
-        let table = floors_markdown(&rows, &profile_of("test-chip-2c"));
+        let table = floors_markdown(&rows, &ceilings_of("test-chip-2c"));
         // 22223 x 8 x 16 samples of 4 x 64 bytes at 32.4 TB/s.
         assert!(table.contains("| ddetr_enc | local | 100 us | 22.5 us |"), "{table}");
         record.measurements[0].label.direction = "backward".to_owned();
         let rows = overview(&newest(std::slice::from_ref(&record)));
-        assert_eq!(floors_markdown(&rows, &profile_of("test-chip-2c")), "");
+        assert_eq!(floors_markdown(&rows, &ceilings_of("test-chip-2c")), "");
     }
 
     #[test]

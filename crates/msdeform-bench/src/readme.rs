@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use msdeform::DeviceKind;
 
-use crate::Profile;
+use crate::Ceilings;
 use crate::overview::{floors_markdown, markdown, most_threads, overview};
 use crate::record::{Record, newest};
 
@@ -24,18 +24,18 @@ pub enum SpliceError {
 
 /// Replaces what stands between `<!-- records:cpu:begin -->` and `<!-- records:cpu:end -->` (and
 /// likewise for `cuda`) by the newest figures of the given records, which come oldest first, and the
-/// floors that the profiles imply. A README without a kind's markers gets no table of it; all other text stays as it is.
+/// floors that the ceilings imply. A README without a kind's markers gets no table of it; all other text stays as it is.
 ///
 /// # Errors
 /// [`SpliceError::Markers`] if a marker is missing its partner or comes twice.
 pub fn splice(
     readme: &str,
     records: &[Record],
-    profiles: &[Profile],
+    ceilings: &[Ceilings],
 ) -> Result<String, SpliceError> {
     let mut text = readme.to_owned();
     for kind in [DeviceKind::Cpu, DeviceKind::Cuda] {
-        let table = || tables(kind, records, profiles);
+        let table = || tables(kind, records, ceilings);
         text = replace_between(text, &format!("records:{kind}"), table)?;
     }
     Ok(text)
@@ -65,8 +65,16 @@ pub fn replace_between(
     }
 }
 
+/// `of commit 0123456`, or of how many.
+fn provenance(record: &Record) -> String {
+    match &record.commits()[..] {
+        [commit] => format!("of commit {commit}"),
+        commits => format!("of {} commits, until one full run replaces it", commits.len()),
+    }
+}
+
 /// One table per device of a kind, the device measured last first.
-fn tables(kind: DeviceKind, records: &[Record], profiles: &[Profile]) -> String {
+fn tables(kind: DeviceKind, records: &[Record], ceilings: &[Ceilings]) -> String {
     let of_kind: Vec<Record> =
         records.iter().filter(|record| record.device.kind == kind.name()).cloned().collect();
     if of_kind.is_empty() {
@@ -92,13 +100,14 @@ fn tables(kind: DeviceKind, records: &[Record], profiles: &[Profile]) -> String 
         // Writing to a String cannot fail.
         let _ = writeln!(
             out,
-            "{}{threads}; median times of the {variant}, from `records/{slug}`.\n",
-            record.device.name
+            "{}{threads}; median times of the {variant}, from the release record in `records/{slug}`, {}.\n",
+            record.device.name,
+            provenance(record)
         );
         out.push_str(&markdown(&rows));
         out.push('\n');
-        if let Some(profile) = profiles.iter().find(|profile| profile.device.slug == slug) {
-            out.push_str(&floors_markdown(&rows, profile));
+        if let Some(ceilings) = ceilings.iter().find(|ceilings| ceilings.device.slug == slug) {
+            out.push_str(&floors_markdown(&rows, ceilings));
         }
     }
     out.truncate(out.trim_end().len());

@@ -15,7 +15,7 @@ use clap::Parser;
 
 use args::{Cli, Command};
 use commands::{
-    analyze, bench, main_job, probe, profile, records, report, soak, tune, variants, verify,
+    analyze, bench, counters, main_job, probe, records, report, soak, tune, variants, verify,
     workloads,
 };
 
@@ -32,7 +32,7 @@ pub fn command_line() -> ExitCode {
         Some(Command::Bench(args)) => bench::run(args),
         Some(Command::Probe(args)) => probe::run(args),
         Some(Command::Analyze(args)) => analyze::run(args),
-        Some(Command::Profile(args)) => profile::run(args),
+        Some(Command::Counters(args)) => counters::run(args),
         Some(Command::Records(args)) => records::run(args),
         Some(Command::Report(args)) => report::run(args),
         Some(Command::Run(args)) => run::run(args),

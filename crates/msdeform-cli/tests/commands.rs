@@ -40,7 +40,7 @@ fn help_is_as_reviewed() {
         "bench",
         "probe",
         "analyze",
-        "profile",
+        "counters",
         "records",
         "report",
         "run",
@@ -58,14 +58,14 @@ fn help_is_as_reviewed() {
 }
 
 #[test]
-fn a_probe_becomes_the_profile_of_its_device() {
+fn a_probe_becomes_the_ceilings_of_its_device() {
     let folder = folder();
     let records = folder.path().join("records");
     let arguments = ["probe", "--device", "cpu", "--threads", "1", "--json", "--record-dir"];
     let output = msdeform(folder.path()).args(arguments).arg(&records).assert().success();
     let printed: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
     let device = records.join(printed["device"]["slug"].as_str().unwrap());
-    let written = std::fs::read_to_string(device.join("profile.json")).unwrap();
+    let written = std::fs::read_to_string(device.join("ceilings.json")).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&written).unwrap(), printed);
     let ceilings = printed["ceilings"].as_array().unwrap();
     for name in ["dram_copy", "fma_f32"] {
@@ -102,7 +102,7 @@ fn what_tune_finds_is_what_calls_get_until_it_is_stale() {
     assert_eq!(found["cases"].as_array().unwrap().len(), 2, "forward and backward");
     assert!(found["cases"][0]["timed"].as_u64() >= Some(2), "every instruction set at least");
     let slug = found["device"]["slug"].as_str().unwrap();
-    assert!(folder.path().join("records").join(slug).join("tuning.json").is_file());
+    assert!(folder.path().join("records").join(slug).join("tuned.json").is_file());
 
     // The slowest choice, so that it cannot be the built-in one.
     let mut tuning: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
@@ -163,7 +163,7 @@ fn a_tune_that_is_killed_leaves_what_it_found_and_names_what_it_did_not_reach() 
         serde_json::from_slice(&std::fs::read(folder.path().join(path)).unwrap()).unwrap()
     };
     let device = std::fs::read_dir(folder.path().join("records")).unwrap().next().unwrap();
-    let record = read(&device.unwrap().path().join("tuning.json"));
+    let record = read(&device.unwrap().path().join("tuned.json"));
     let cases = record["cases"].as_array().unwrap();
     let unfinished = record["unfinished"].as_array().unwrap();
     assert!(!cases.is_empty() && cases.len() + unfinished.len() == 4, "{record}");
@@ -188,7 +188,7 @@ fn tune_refuses_what_makes_no_sense() {
 }
 
 #[test]
-fn an_analysis_without_a_profile_says_how_to_make_one() {
+fn an_analysis_without_ceilings_says_how_to_make_one() {
     let folder = folder();
     let output = msdeform(folder.path()).args(["analyze"]).assert().failure();
     let message = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
@@ -202,15 +202,15 @@ fn counters_are_read_from_a_table_and_a_missing_profiler_is_named() {
     let text = "\"ID\",\"Kernel Name\",\"l1tex__t_sector_hit_rate.pct\"\n\"\",\"\",\"%\"\n\
                 \"0\",\"fwd_x\",\"81.5\"\n";
     std::fs::write(&table, text).unwrap();
-    let read = msdeform(folder.path()).args(["profile", "--json", "--csv"]).arg(&table).assert();
+    let read = msdeform(folder.path()).args(["counters", "--json", "--csv"]).arg(&table).assert();
     let kernels: Value = serde_json::from_slice(&read.success().get_output().stdout).unwrap();
     assert_eq!(kernels[0]["readings"][0]["name"], "l1_hit_percent");
     assert_eq!(kernels[0]["readings"][0]["value"], 81.5);
     std::fs::write(&table, "no table").unwrap();
-    let broken = msdeform(folder.path()).args(["profile", "--csv"]).arg(&table).assert().failure();
+    let broken = msdeform(folder.path()).args(["counters", "--csv"]).arg(&table).assert().failure();
     assert!(String::from_utf8_lossy(&broken.get_output().stderr).contains("--page raw"));
     let missing = msdeform(folder.path())
-        .args(["profile", "--workload", "ddetr_dec"])
+        .args(["counters", "--workload", "ddetr_dec"])
         .env("PATH", "")
         .env_remove("MSDEFORM_NCU")
         .assert()
@@ -288,7 +288,7 @@ fn verify_takes_a_fresh_seed_and_says_which() {
 }
 
 #[test]
-fn bench_gives_raw_samples_throughput_and_the_error() {
+fn bench_gives_raw_samples_and_the_error() {
     let record = json(&[
         "bench",
         "--workload",
@@ -311,10 +311,9 @@ fn bench_gives_raw_samples_throughput_and_the_error() {
         assert_eq!((&m["batch"], &m["queries"], &m["threads"]), (&1.into(), &50.into(), &1.into()));
         assert!(m["samples_us"].as_array().unwrap().len() >= 5);
         assert!(m["rel_l2"].as_f64().unwrap() <= 5e-4);
-        for field in ["median_us", "mad_us", "samples_per_s", "gathered_gb_per_s", "tflop_per_s"] {
+        for field in ["median_us", "mad_us", "samples", "gathered_bytes", "operations"] {
             assert!(m[field].as_f64().unwrap() >= 0.0, "{field}");
         }
-        assert!(m["speedup"].is_number());
     }
     assert!(record["device"]["bandwidth"]["copy_gb_per_s"].as_f64().unwrap() > 0.0);
     assert_eq!(record["commit"], "0123456789abcdef");
@@ -429,18 +428,8 @@ fn the_main_job_writes_where_told_or_not_at_all() {
 }
 
 #[test]
-fn records_that_are_not_checked_in_are_shown_only_when_asked_for() {
+fn records_that_no_manifest_names_are_shown_only_when_asked_for() {
     let folder = folder();
-    let git = |arguments: &[&str]| {
-        let identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"];
-        Command::new("git")
-            .current_dir(folder.path())
-            .args(identity)
-            .args(arguments)
-            .assert()
-            .success();
-    };
-    git(&["init", "-q"]);
     msdeform(folder.path())
         .args(["--workload", "edge_one_point", "--seconds", "0", "--no-probe"])
         .assert()
@@ -451,6 +440,9 @@ fn records_that_are_not_checked_in_are_shown_only_when_asked_for() {
         let figures: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
         figures.as_array().unwrap().len()
     };
+    assert!(count(&[]) > 0, "all of them, where there is no manifest");
+    let manifest = folder.path().join("msdeform-records/manifest.json");
+    std::fs::write(manifest, r#"{"schema": 1, "releases": {}}"#).unwrap();
     assert_eq!(count(&[]), 0);
     assert!(count(&["--local"]) > 0);
     msdeform(folder.path())
@@ -458,8 +450,6 @@ fn records_that_are_not_checked_in_are_shown_only_when_asked_for() {
         .assert()
         .success()
         .stderr(predicate::str::contains("--local adds them"));
-    git(&["add", "."]);
-    assert!(count(&[]) > 0);
 }
 
 #[test]

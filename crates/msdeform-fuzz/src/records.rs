@@ -7,7 +7,7 @@ use msdeform_bench::counters::{self, CounterFile};
 use msdeform_bench::report::{self, Page};
 use msdeform_bench::tune::TuneRecord;
 use msdeform_bench::workload::Sizes;
-use msdeform_bench::{Profile, Record, Workload, record};
+use msdeform_bench::{Ceilings, Record, Workload, record};
 use msdeform_cuda::jit::{decode_entry, encode_entry};
 use msdeform_cuda_lab::ledger::Ledger;
 use msdeform_tuning::{CallClass, Origin, Tuning, TuningFile};
@@ -79,15 +79,15 @@ pub(crate) fn ledger(bytes: &[u8]) {
 pub(crate) fn record(bytes: &[u8]) {
     let Some(text) = text(bytes) else { return };
     let path = Path::new(PATH);
-    let profile = record::parse::<Profile>(text, path).ok();
+    let ceilings = record::parse::<Ceilings>(text, path).ok();
     let _ = record::parse::<TuneRecord>(text, path);
     let counters =
-        record::parse::<CounterFile>(text, path).map_or_else(|_| Vec::new(), |file| file.profiled);
+        record::parse::<CounterFile>(text, path).map_or_else(|_| Vec::new(), |file| file.counted);
     let Ok(record) = record::parse::<Record>(text, path) else { return };
     let _ = record::summary(&record);
     let records = [record];
     let _ = record::newest(&records);
-    if let Some(page) = Page::of(&records, profile.as_ref(), &counters) {
+    if let Some(page) = Page::of(&records, ceilings.as_ref(), &counters) {
         let _ = (report::html(&page), report::markdown(&page));
     }
 }

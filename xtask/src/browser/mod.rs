@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use msdeform_bench::counters::CounterFile;
 use msdeform_bench::overview::{overview, time};
 use msdeform_bench::report::{self, Page};
-use msdeform_bench::{Profile, record};
+use msdeform_bench::{Ceilings, record};
 use serde_json::{Value, json};
 
 use crate::steps::{Count, Report};
@@ -39,11 +39,14 @@ pub fn test() -> Result<Report> {
     browser.ask("Page.navigate", &json!({"url": format!("file://{}", path.display())}))?;
     browser.wait_for("Page.loadEventFired")?;
 
-    let checks: [Check<'_>; 6] = [
+    let checks: [Check<'_>; 9] = [
+        ("shows before it tells", &shows_first),
         ("shows the numbers of the records", &|browser| has_numbers(browser, &numbers)),
+        ("shows a workload and a format alone", &filters),
         ("sorts every table by click", &sorts),
         ("shows values when hovered", &hovers),
         ("is readable in light and dark", &has_two_schemes),
+        ("fits a phone", &fits_a_phone),
         ("prints dark on light, whole tables", &prints),
         // Last: whatever the others provoke counts.
         ("reports no error and asks for nothing outside", &is_quiet),
@@ -69,18 +72,15 @@ pub fn test() -> Result<Report> {
 /// The page of the committed records, and texts that must be in it.
 fn page() -> Result<(String, Vec<String>)> {
     let folder = tree::root().join("records");
-    let mut records = record::load_committed(&folder)?;
-    let slug = records
-        .iter()
-        .rev()
-        .find(|record| record.device.kind == "cuda")
-        .map(|record| record.device.slug.clone())
-        .context("no GPU record is committed")?;
+    let mut records = record::load_releases(&folder)?;
+    records.retain(|record| record.device.kind == "cuda");
+    let slug = records.last().context("no GPU record is quoted")?.device.slug.clone();
     records.retain(|record| record.device.slug == slug);
-    let profiles = Profile::load_all(&folder)?;
-    let profile = profiles.iter().find(|profile| profile.device.slug == slug);
+    let ceilings = Ceilings::load_all(&folder)?;
+    let ceilings = ceilings.iter().find(|ceilings| ceilings.device.slug == slug);
     let counters = CounterFile::of_device(&folder, &slug)?;
-    let page = Page::of(&records, profile, &counters).context("the records hold no measurement")?;
+    let page =
+        Page::of(&records, ceilings, &counters).context("the records hold no measurement")?;
     let rows = overview(&record::newest(&records));
     let numbers: Vec<String> =
         rows.iter().flat_map(|row| row.best.values()).map(|best| time(best.median_us)).collect();
@@ -89,8 +89,7 @@ fn page() -> Result<(String, Vec<String>)> {
 }
 
 fn has_numbers(browser: &mut Chromium, numbers: &[String]) -> Result<()> {
-    let cells =
-        "[...document.querySelectorAll('#times + p + .wide td')].map(cell => cell.innerText)";
+    let cells = "[...document.querySelectorAll('#times td')].map(cell => cell.textContent)";
     let cells = browser.evaluate(cells)?;
     let cells: Vec<&str> =
         cells.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -100,8 +99,59 @@ fn has_numbers(browser: &mut Chromium, numbers: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// Headlines, bars, the ladder and the roofline are on the page before any table is, and tables are folded.
+fn shows_first(browser: &mut Chromium) -> Result<()> {
+    let order = "[...document.querySelectorAll('.headlines, #forward, #backward, #ladder, #roofline, #errors, #counters, \
+                 #tables, table')].map(element => element.id || element.className || element.localName)";
+    let order = browser.evaluate(order)?;
+    let order: Vec<&str> =
+        order.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let expected =
+        ["headlines", "forward", "backward", "ladder", "roofline", "errors", "counters", "tables"];
+    ensure!(order.starts_with(&expected), "{order:?}");
+    let open = browser
+        .evaluate("document.querySelectorAll('details[open], table:not(details table)').length")?;
+    ensure!(open == 0, "{open} tables are not folded");
+    Ok(())
+}
+
+/// Chooses a workload and a format, looks at what is left, and takes both back.
+fn filters(browser: &mut Chromium) -> Result<()> {
+    let choose = |browser: &mut Chromium, workload: &str, dtype: &str| {
+        browser.evaluate(&format!(
+            "(() => {{ const form = document.querySelector('#filter'); form.elements.workload.value = '{workload}'; \
+             form.elements.dtype.value = '{dtype}'; form.dispatchEvent(new Event('change')); return \
+             [...document.querySelectorAll('#times tbody tr')].filter(row => !row.hidden).map(row => \
+             [row.cells[0].textContent, row.cells[6].textContent]); }})()"
+        ))
+    };
+    let all = choose(browser, "", "")?.as_array().map_or(0, Vec::len);
+    let left = choose(browser, "ddetr_dec", "f16")?;
+    let left = left.as_array().map_or(&[][..], |rows| rows);
+    let is_wanted = |row: &Value| row[0] == "ddetr_dec" && row[1] == "f16";
+    ensure!(
+        !left.is_empty() && left.len() < all && left.iter().all(is_wanted),
+        "{left:?} of {all}"
+    );
+    choose(browser, "", "")?;
+    Ok(())
+}
+
+/// Nothing but what scrolls by itself is wider than the screen.
+fn fits_a_phone(browser: &mut Chromium) -> Result<()> {
+    let screen = json!({"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": true});
+    browser.ask("Emulation.setDeviceMetricsOverride", &screen)?;
+    let width = browser.evaluate("document.documentElement.scrollWidth")?;
+    browser.ask("Emulation.clearDeviceMetricsOverride", &json!({}))?;
+    ensure!(width.as_u64() <= Some(400), "the page is {width} wide on 400");
+    Ok(())
+}
+
 /// Clicks, with the mouse, the last numeric heading of every table, twice.
 fn sorts(browser: &mut Chromium) -> Result<()> {
+    browser.evaluate(
+        "document.querySelectorAll('details').forEach(folded => { folded.open = true; })",
+    )?;
     let tables = browser.evaluate("document.querySelectorAll('table').length")?;
     let tables = tables.as_u64().unwrap_or(0);
     ensure!(tables >= 3, "only {tables} tables");
@@ -136,10 +186,8 @@ fn sorts(browser: &mut Chromium) -> Result<()> {
 }
 
 fn hovers(browser: &mut Chromium) -> Result<()> {
-    let bars = "[...document.querySelectorAll('svg rect.bar, svg rect.chosen')]";
-    let silent = format!(
-        "{bars}.filter(bar => !bar.closest('g')?.querySelector('title')?.textContent).length"
-    );
+    let bars = "[...document.querySelectorAll('.track')]";
+    let silent = format!("{bars}.filter(bar => !bar.title).length");
     let (bars, silent) = (browser.evaluate(&format!("{bars}.length"))?, browser.evaluate(&silent)?);
     ensure!(bars.as_u64() > Some(0) && silent == 0, "{silent} of {bars} bars say nothing");
     Ok(())

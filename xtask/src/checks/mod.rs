@@ -2,4 +2,5 @@
 
 pub mod links;
 pub mod paths;
+pub mod records;
 pub mod variant_pages;

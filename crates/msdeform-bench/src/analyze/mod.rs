@@ -17,7 +17,7 @@ pub use verdicts::{Verdict, verdicts};
 
 use crate::record::Figure;
 use crate::workload::WorkloadError;
-use crate::{Case, Floors, Profile, Work};
+use crate::{Case, Ceilings, Floors, Work};
 
 /// Floating-point operations of a call. Per sample and channel four fused multiply-adds, one for each corner; the
 /// backward has four for the dot products behind locations and weights, and four for the values.
@@ -32,7 +32,7 @@ pub(crate) fn flop(problem: &Problem, work: &Work, direction: Direction) -> f64 
 /// The least time that one ceiling leaves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Floor {
-    /// The ceiling, as the profile names it.
+    /// The ceiling, by its name.
     pub ceiling: String,
     /// Microseconds.
     pub us: f64,
@@ -67,7 +67,7 @@ impl Measured {
 /// A call of a workload on a device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Analysis {
-    /// The device of the profile.
+    /// The device of the ceilings.
     pub device: String,
     /// The workload, its locations, layout and format, and sizes.
     pub workload: String,
@@ -111,7 +111,7 @@ pub struct Analysis {
 }
 
 impl Analysis {
-    /// Analyses a case in each of some directions for the device of a profile. `figures` may hold times to set beside
+    /// Analyses a case in each of some directions for the device of some ceilings. `figures` may hold times to set beside
     /// the predictions.
     ///
     /// # Errors
@@ -119,7 +119,7 @@ impl Analysis {
     pub fn of(
         case: &Case<'_>,
         directions: &[Direction],
-        profile: &Profile,
+        ceilings: &Ceilings,
         figures: &[Figure],
     ) -> Result<Vec<Self>, WorkloadError> {
         let problem = case.problem()?;
@@ -127,7 +127,7 @@ impl Analysis {
         let one_image = one_image.unwrap_or_else(|_| problem.clone());
         let footprints = footprints(case.workload, &one_image, &case.inputs(&one_image)?);
         let analyse = |direction: &Direction| {
-            Self::in_direction(case, &problem, *direction, footprints.clone(), profile, figures)
+            Self::in_direction(case, &problem, *direction, footprints.clone(), ceilings, figures)
         };
         Ok(directions.iter().map(analyse).collect())
     }
@@ -137,26 +137,26 @@ impl Analysis {
         problem: &Problem,
         direction: Direction,
         footprints: Vec<Footprint>,
-        profile: &Profile,
+        ceilings: &Ceilings,
         figures: &[Figure],
     ) -> Self {
         let work = Work::of(problem, direction);
         let flop = flop(problem, &work, direction);
-        let floors = floors(problem, &work, direction, profile);
-        let of_call = figures_of(case, problem, direction, profile, figures);
+        let floors = floors(problem, &work, direction, ceilings);
+        let of_call = figures_of(case, problem, direction, ceilings, figures);
         let tiled = tiled(&footprints);
-        let gather_us = predict_gather(problem, tiled, profile);
+        let gather_us = predict_gather(problem, tiled, ceilings);
         let routes = match direction {
             Direction::Forward => Vec::new(),
-            Direction::Backward => routes::routes(problem, &work, tiled, gather_us, profile),
+            Direction::Backward => routes::routes(problem, &work, tiled, gather_us, ceilings),
         };
         let fastest = routes.iter().map(|route| route.us).reduce(f64::min);
         let compulsory = work.compulsory_bytes as f64;
         let dram_us =
-            profile.ceiling("dram_copy").map_or(f64::NAN, |copy| compulsory / copy * 1e-3);
+            ceilings.ceiling("dram_copy").map_or(f64::NAN, |copy| compulsory / copy * 1e-3);
         let misses = tiled.map_or(1.0, |tiled| 1.0 - tiled.hit_rate);
         let mut analysis = Self {
-            device: profile.device.name.clone(),
+            device: ceilings.device.name.clone(),
             workload: case.workload.name.clone(),
             locations: case.locations.name().to_owned(),
             layout: problem.layout().name().to_owned(),
@@ -177,14 +177,14 @@ impl Analysis {
             measured: measured(problem, &of_call),
             verdicts: Vec::new(),
         };
-        analysis.verdicts = verdicts(&analysis, problem, profile);
+        analysis.verdicts = verdicts(&analysis, problem, ceilings);
         for verdict in &mut analysis.verdicts {
             verdict.measured = verdicts::measured_with(&verdict.technique, &of_call);
         }
         analysis
     }
 
-    /// The floor of a ceiling, where the profile has it.
+    /// The floor of a ceiling, where it was measured.
     #[must_use]
     pub fn floor_us(&self, ceiling: &str) -> Option<f64> {
         self.floors.iter().find(|floor| floor.ceiling == ceiling).map(|floor| floor.us)
@@ -208,10 +208,10 @@ fn tiled(footprints: &[Footprint]) -> Option<&Footprint> {
     tiles.or_else(|| footprints.first())
 }
 
-fn floors(problem: &Problem, work: &Work, direction: Direction, profile: &Profile) -> Vec<Floor> {
+fn floors(problem: &Problem, work: &Work, direction: Direction, ceilings: &Ceilings) -> Vec<Floor> {
     let mut found = Vec::new();
     let mut floor = |ceiling: &str, amount: f64, per_us: f64, what: &str| {
-        if let Some(value) = profile.ceiling(ceiling) {
+        if let Some(value) = ceilings.ceiling(ceiling) {
             let (ceiling, us) = (ceiling.to_owned(), amount / (value * per_us));
             let only_if = match (direction, ceiling.as_str()) {
                 (Direction::Backward, "l2_reduce_f32") => Some("by plain atomics"),
@@ -244,7 +244,7 @@ fn floors(problem: &Problem, work: &Work, direction: Direction, profile: &Profil
             floor("l2_reduce_f32", updates, 1e3, "every corner and channel an atomic of its own");
         }
     }
-    if let Some(us) = profile.ceiling("launch_in_graph") {
+    if let Some(us) = ceilings.ceiling("launch_in_graph") {
         let what = "an empty kernel in a graph".to_owned();
         let ceiling = "launch_in_graph".to_owned();
         found.push(Floor { ceiling, us, what, only_if: None });
@@ -254,9 +254,9 @@ fn floors(problem: &Problem, work: &Work, direction: Direction, profile: &Profil
 }
 
 /// Every corner's values through L1, and those that miss it through L2; not a number without these ceilings.
-fn predict_gather(problem: &Problem, tiled: Option<&Footprint>, profile: &Profile) -> f64 {
+fn predict_gather(problem: &Problem, tiled: Option<&Footprint>, ceilings: &Ceilings) -> f64 {
     let misses = tiled.map_or(1.0, |tiled| 1.0 - tiled.hit_rate);
-    Floors::of(problem, profile)
+    Floors::of(problem, ceilings)
         .map_or(f64::NAN, |floors| floors.l1_us + misses * floors.without_l1_us)
 }
 
@@ -265,11 +265,11 @@ fn figures_of<'a>(
     case: &Case<'_>,
     problem: &Problem,
     direction: Direction,
-    profile: &Profile,
+    ceilings: &Ceilings,
     figures: &'a [Figure],
 ) -> Vec<&'a Figure> {
     let same = |figure: &&Figure| {
-        figure.device == profile.device.slug
+        figure.device == ceilings.device.slug
             && figure.workload == case.workload.name
             && figure.locations == case.locations.name()
             && figure.layout == problem.layout().name()
@@ -291,7 +291,7 @@ mod tests {
     use msdeform::ValueLayout;
 
     use super::*;
-    use crate::profile::tests::profile_of;
+    use crate::ceilings::tests::ceilings_of;
     use crate::record::newest;
     use crate::record::tests::record_of;
     use crate::workload::{self, Sizes};
@@ -311,7 +311,7 @@ mod tests {
             sizes: Sizes::default(),
             seed: STANDARD_SEED,
         };
-        let found = Analysis::of(&case, &[direction], &profile_of("h200"), &[]).unwrap();
+        let found = Analysis::of(&case, &[direction], &ceilings_of("h200"), &[]).unwrap();
         found.into_iter().next().unwrap()
     }
 
@@ -333,9 +333,9 @@ mod tests {
             sizes: Sizes { batch: Some(1), queries: None },
             seed: STANDARD_SEED,
         };
-        let profile = profile_of(&record.device.slug);
+        let ceilings = ceilings_of(&record.device.slug);
         let directions = [Direction::Forward];
-        let analysis = Analysis::of(&case, &directions, &profile, &figures).unwrap().remove(0);
+        let analysis = Analysis::of(&case, &directions, &ceilings, &figures).unwrap().remove(0);
         assert_eq!(analysis.measured.unwrap().variant, "fwd_exact", "an inexact time is none");
         let with = |technique: &str| {
             let found = analysis.verdicts.iter().find(|v| v.technique == technique).unwrap();
@@ -382,10 +382,10 @@ mod tests {
     #[test]
     fn a_backward_does_twice_the_work_and_only_one_technique_has_to_pass_the_atomics() {
         let forward = analysed("ddetr_enc", DType::F16);
-        let mut profile = profile_of("h200");
-        let mut reduce = profile.ceilings[0].clone();
+        let mut ceilings = ceilings_of("h200");
+        let mut reduce = ceilings.ceilings[0].clone();
         (reduce.name, reduce.value) = ("l2_reduce_f32".to_owned(), 3_500.0);
-        profile.ceilings.push(reduce);
+        ceilings.ceilings.push(reduce);
         let workload = workload::find("ddetr_enc").unwrap();
         let case = Case {
             workload,
@@ -396,7 +396,7 @@ mod tests {
             seed: STANDARD_SEED,
         };
         let backward =
-            Analysis::of(&case, &[Direction::Backward], &profile, &[]).unwrap().remove(0);
+            Analysis::of(&case, &[Direction::Backward], &ceilings, &[]).unwrap().remove(0);
         assert!((backward.flop / forward.flop - 2.0).abs() < 1e-12);
         assert_eq!(backward.floors[0].ceiling, "l2_reduce_f32");
         assert_eq!(backward.floors[0].only_if.as_deref(), Some("by plain atomics"));
@@ -416,9 +416,9 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_without_the_ceilings_of_a_gpu_still_gives_a_prediction() {
-        let mut profile = profile_of("x");
-        profile.ceilings.retain(|ceiling| ceiling.name == "dram_copy");
+    fn ceilings_without_those_of_a_gpu_still_give_a_prediction() {
+        let mut ceilings = ceilings_of("x");
+        ceilings.ceilings.retain(|ceiling| ceiling.name == "dram_copy");
         let workload = workload::find("ddetr_dec").unwrap();
         let case = Case {
             workload,
@@ -428,7 +428,7 @@ mod tests {
             sizes: Sizes::default(),
             seed: STANDARD_SEED,
         };
-        for analysis in Analysis::of(&case, &Direction::ALL, &profile, &[]).unwrap() {
+        for analysis in Analysis::of(&case, &Direction::ALL, &ceilings, &[]).unwrap() {
             assert_eq!(analysis.floor_us("dram_copy"), Some(analysis.predicted_us));
             assert_eq!(analysis.binding.as_deref(), Some("dram_copy"));
         }

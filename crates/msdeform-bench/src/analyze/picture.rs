@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::Analysis;
-use crate::Profile;
+use crate::Ceilings;
 use crate::overview::three_digits;
 
 const WIDTH: f64 = 860.0;
@@ -13,15 +13,20 @@ const RIGHT: f64 = 30.0;
 const TOP: f64 = 60.0;
 const BOTTOM: f64 = 64.0;
 const RADIUS: f64 = 6.0;
+/// From where a memory's line begins to its name.
+const NAME_X: f64 = 14.0;
 /// From a mark to its label, from a label to the next, and width of a letter.
 const LABEL_X: f64 = 22.0;
 const LABEL_HEIGHT: f64 = 15.0;
+/// Between a label and what stands beside it.
+const LABEL_GAP: f64 = 12.0;
 const LETTER: f64 = 7.5;
 
 /// What pictures and pages have in common; colours are variables.
 pub(crate) const STYLE: &str = "text { fill: var(--ink) } .grid { stroke: var(--line) } \
     .roof { stroke: var(--chosen); stroke-width: 2; fill: none } .name { fill: var(--chosen) } \
-    .mark { fill: var(--floor); stroke: var(--floor); stroke-width: 2 } .hollow { fill: var(--paper) } .leader { stroke: var(--floor) }\n";
+    .mark { fill: var(--floor); stroke: var(--floor); stroke-width: 2 } .hollow { fill: var(--paper) } .leader { stroke: var(--floor) } \
+    .label { stroke: var(--paper); stroke-width: 4; paint-order: stroke; stroke-linejoin: round }\n";
 
 /// Ranges of both axes, in powers of ten.
 struct Axes {
@@ -64,7 +69,7 @@ pub(crate) enum Place {
 
 /// A log-log roofline: what memory and arithmetic allow, and where the call stands. Light and dark.
 #[must_use]
-pub fn roofline_svg(analysis: &Analysis, profile: &Profile) -> String {
+pub fn roofline_svg(analysis: &Analysis, ceilings: &Ceilings) -> String {
     let title = format!(
         "{} {} {} {}, {}",
         analysis.workload, analysis.dtype, analysis.direction, analysis.locations, analysis.device
@@ -83,29 +88,29 @@ pub fn roofline_svg(analysis: &Analysis, profile: &Profile) -> String {
             mark(analysis.flop_per_compulsory_byte, "compulsory"),
         ]
     });
-    roofline((&title, &analysis.problem), profile, &marks, Place::File)
+    roofline((&title, &analysis.problem), ceilings, &marks, Place::File)
 }
 
 /// A roofline with any marks, under a heading and a line.
 pub(crate) fn roofline(
     heading: (&str, &str),
-    profile: &Profile,
+    ceilings: &Ceilings,
     marks: &[Mark],
     place: Place,
 ) -> String {
-    let peak = profile.ceiling("fma_f32").unwrap_or(1.0);
+    let peak = ceilings.ceiling("fma_f32").unwrap_or(1.0);
     // A processor is three decades below a GPU.
-    let y = if peak < 5.0 { (-4.0, 1.0) } else { (-1.0, 3.0) };
-    let axes = Axes { x: (-1.0, 3.0), y };
+    let y = if peak < 5.0 { (-4.0, 1.0) } else { (0.0, 2.2) };
+    let axes = Axes { x: (-1.0, 2.3), y };
     let mut out = String::new();
     // Writing to a String cannot fail.
-    let _ = draw(heading, profile, marks, &axes, place, &mut out);
+    let _ = draw(heading, ceilings, marks, &axes, place, &mut out);
     out
 }
 
 fn draw(
     (title, subtitle): (&str, &str),
-    profile: &Profile,
+    ceilings: &Ceilings,
     marks: &[Mark],
     axes: &Axes,
     place: Place,
@@ -138,13 +143,13 @@ fn draw(
         ("l2_copy", "L2 copy"),
         ("l1d_copy", "L1 copy"),
     ] {
-        if let Some(gb_per_s) = profile.ceiling(ceiling) {
-            slope(axes, gb_per_s, label, profile.ceiling("fma_f32"), out)?;
+        if let Some(gb_per_s) = ceilings.ceiling(ceiling) {
+            slope(axes, gb_per_s, label, ceilings.ceiling("fma_f32"), out)?;
         }
     }
-    if let Some(peak) = profile.ceiling("fma_f32") {
+    if let Some(peak) = ceilings.ceiling("fma_f32") {
         let y = axes.y(peak);
-        let fastest = profile.ceiling("l1_gather_line").or_else(|| profile.ceiling("l1d_copy"));
+        let fastest = ceilings.ceiling("l1_gather_line").or_else(|| ceilings.ceiling("l1d_copy"));
         writeln!(
             out,
             "<line class=\"roof\" x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"/>\n\
@@ -156,17 +161,19 @@ fn draw(
             three_digits(peak)
         )?;
     }
-    for (mark, label_y) in marks.iter().zip(spread(marks, axes)) {
+    for (mark, spot) in marks.iter().zip(spread(marks, axes)) {
         let (x, y) = (axes.x(mark.flop_per_byte), axes.y(mark.tflop_per_s));
         let class = if mark.is_hollow { "mark hollow" } else { "mark" };
         if !mark.label.is_empty() {
+            let (side, anchor) = if spot.is_left { (-1.0, "end") } else { (1.0, "start") };
             writeln!(
                 out,
-                "<line class=\"leader\" x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{0:.1}\" y2=\"{label_y:.1}\"/>\n\
-                 <text x=\"{1:.1}\" y=\"{2:.1}\">{3}</text>",
-                x + LABEL_X,
-                x + LABEL_X + 4.0,
-                label_y + 4.0,
+                "<line class=\"leader\" x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{0:.1}\" y2=\"{1:.1}\"/>\n\
+                 <text class=\"label\" x=\"{2:.1}\" y=\"{3:.1}\" text-anchor=\"{anchor}\">{4}</text>",
+                x + side * LABEL_X,
+                spot.y,
+                x + side * (LABEL_X + 4.0),
+                spot.y + 4.0,
                 escaped(&mark.label)
             )?;
         }
@@ -180,33 +187,51 @@ fn draw(
     Ok(())
 }
 
-/// Heights of the labels of marks: each at its mark or, where another label or mark is in the way, below that.
-fn spread(marks: &[Mark], axes: &Axes) -> Vec<f64> {
+/// Where the label of a mark stands.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Spot {
+    /// Left of its mark instead of right.
+    is_left: bool,
+    y: f64,
+}
+
+/// The labels of marks: each right of its mark or else left of it, at its height; where other labels or marks are in the
+/// way on both sides, right of it and below them.
+fn spread(marks: &[Mark], axes: &Axes) -> Vec<Spot> {
     let place = |mark: &Mark| (axes.x(mark.flop_per_byte), axes.y(mark.tflop_per_s));
-    let mut heights: Vec<f64> = marks.iter().map(|mark| place(mark).1).collect();
+    let mut spots: Vec<Spot> =
+        marks.iter().map(|mark| Spot { is_left: false, y: place(mark).1 }).collect();
     // From, to, and at what height.
     let around = |mark: &Mark| (place(mark).0 - RADIUS, place(mark).0 + RADIUS, place(mark).1);
     let mut taken: Vec<(f64, f64, f64)> = marks.iter().map(around).collect();
     let mut labelled: Vec<usize> =
         (0..marks.len()).filter(|&index| !marks[index].label.is_empty()).collect();
-    labelled.sort_by(|&a, &b| heights[a].total_cmp(&heights[b]));
+    labelled.sort_by(|&a, &b| spots[a].y.total_cmp(&spots[b].y));
     for index in labelled {
-        let start = place(&marks[index]).0 + LABEL_X;
-        let end = start + LETTER * marks[index].label.chars().count() as f64;
-        let mut y = heights[index];
-        let is_in_the_way = |y: f64| {
-            move |&&(from, to, at): &&(f64, f64, f64)| {
-                from < end && start < to && (at - y).abs() < LABEL_HEIGHT
-            }
+        let x = place(&marks[index]).0;
+        let length = LETTER * marks[index].label.chars().count() as f64;
+        let right = (x + LABEL_X, x + LABEL_X + length);
+        let left = (x - LABEL_X - length, x - LABEL_X);
+        let in_the_way = |(start, end): (f64, f64), y: f64, taken: &[(f64, f64, f64)]| {
+            let collides = |&&(from, to, at): &&(f64, f64, f64)| {
+                from < end + LABEL_GAP && start - LABEL_GAP < to && (at - y).abs() < LABEL_HEIGHT
+            };
+            taken.iter().find(collides).map(|(_, _, at)| *at)
         };
-        while let Some((_, _, at)) = taken.iter().find(is_in_the_way(y)) {
+        let own = spots[index].y;
+        let is_left = in_the_way(right, own, &taken).is_some()
+            && in_the_way(left, own, &taken).is_none()
+            && left.0 > LEFT;
+        let sides = if is_left { left } else { right };
+        let mut y = own;
+        while let Some(at) = in_the_way(sides, y, &taken) {
             // A little more, so that rounding cannot leave it where it is.
             y = at + LABEL_HEIGHT + 0.1;
         }
-        heights[index] = y;
-        taken.push((start, end, y));
+        spots[index] = Spot { is_left, y };
+        taken.push((sides.0, sides.1, y));
     }
-    heights
+    spots
 }
 
 fn grid(axes: &Axes, out: &mut String) -> std::fmt::Result {
@@ -257,7 +282,9 @@ fn slope(
     let (x1, y1) = (axes.x(start), axes.y(start * tb_per_s));
     let (x2, y2) = (axes.x(end), axes.y(end * tb_per_s));
     let angle = (y2 - y1).atan2(x2 - x1).to_degrees();
-    let (tx, ty) = (x1 + 0.25 * (x2 - x1), y1 + 0.25 * (y2 - y1) - 7.0);
+    // At the left end, where no call stands.
+    let share = NAME_X / (x2 - x1);
+    let (tx, ty) = (x1 + NAME_X, y1 + share * (y2 - y1) - 7.0);
     writeln!(
         out,
         "<line class=\"roof\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>\n\
@@ -286,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_of_marks_in_one_place_stand_below_each_other() {
+    fn labels_of_marks_in_one_place_stand_beside_and_below_each_other() {
         let axes = Axes { x: (-1.0, 3.0), y: (-1.0, 3.0) };
         let mark = |tflop_per_s, label: &str| Mark {
             flop_per_byte: 1.0,
@@ -295,10 +322,14 @@ mod tests {
             label: label.to_owned(),
             is_hollow: false,
         };
-        let marks = [mark(10.0, "a"), mark(10.0, "b"), mark(10.0, ""), mark(100.0, "c")];
+        let marks = [mark(10.0, "a"), mark(10.0, "b"), mark(10.0, "c"), mark(100.0, "d")];
         let found = spread(&marks, &axes);
-        let y = axes.y(10.0);
-        assert_eq!((found[0], found[2], found[3]), (y, y, axes.y(100.0)));
-        assert!((found[1] - y - LABEL_HEIGHT).abs() < 1.0, "{found:?}");
+        let (y, top) = (axes.y(10.0), axes.y(100.0));
+        let spot = |is_left, y| Spot { is_left, y };
+        assert_eq!(
+            (found[0], found[1], found[3]),
+            (spot(false, y), spot(true, y), spot(false, top))
+        );
+        assert!(!found[2].is_left && (found[2].y - y - LABEL_HEIGHT).abs() < 1.0, "{found:?}");
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Footprint;
 use crate::overview::{three_digits, time};
-use crate::{Profile, Work};
+use crate::{Ceilings, Work};
 
 /// Bytes of a sum: gradients are summed in f32 whatever the storage.
 const SUM_BYTES: u64 = 4;
@@ -42,10 +42,10 @@ pub(super) fn routes(
     work: &Work,
     tiled: Option<&Footprint>,
     gather_us: f64,
-    profile: &Profile,
+    ceilings: &Ceilings,
 ) -> Vec<Route> {
     let ceilings =
-        ["l2_reduce_f32", "l2_gather_line", "dram_copy"].map(|name| profile.ceiling(name));
+        ["l2_reduce_f32", "l2_gather_line", "dram_copy"].map(|name| ceilings.ceiling(name));
     let [Some(reduce), Some(l2), Some(dram)] = ceilings else { return Vec::new() };
     // GB/s are 1e3 bytes a microsecond.
     let us = |bytes: u64, gb_per_s: f64| bytes as f64 / (gb_per_s * 1e3);
@@ -99,7 +99,7 @@ pub(super) fn routes(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::tests::profile_of;
+    use crate::ceilings::tests::ceilings_of;
     use crate::workload::{self, Sizes};
     use msdeform::{Direction, ValueLayout};
 
@@ -116,11 +116,11 @@ mod tests {
             group_bytes: 0.0,
             group_lines: 0.0,
         };
-        let mut profile = profile_of("h200");
-        let mut reduce = profile.ceilings[0].clone();
+        let mut ceilings = ceilings_of("h200");
+        let mut reduce = ceilings.ceilings[0].clone();
         (reduce.name, reduce.value) = ("l2_reduce_f32".to_owned(), 3_500.0);
-        profile.ceilings.push(reduce);
-        routes(&problem, &work, Some(&tiled), 0.0, &profile)
+        ceilings.ceilings.push(reduce);
+        routes(&problem, &work, Some(&tiled), 0.0, &ceilings)
     }
 
     #[test]
@@ -152,6 +152,6 @@ mod tests {
         let problem =
             workload.problem(DType::F16, ValueLayout::Interleaved, Sizes::default()).unwrap();
         let work = Work::of(&problem, Direction::Backward);
-        assert!(routes(&problem, &work, None, 0.0, &profile_of("x")).is_empty());
+        assert!(routes(&problem, &work, None, 0.0, &ceilings_of("x")).is_empty());
     }
 }

@@ -4,7 +4,7 @@ use msdeform::{DType, DeviceKind, Problem};
 use serde::{Deserialize, Serialize};
 
 use super::{Analysis, Measured, Route};
-use crate::Profile;
+use crate::Ceilings;
 use crate::overview::{three_digits, time};
 use crate::record::Figure;
 
@@ -56,14 +56,14 @@ const TEXTURE_WEIGHT_BITS: i32 = 8;
 
 /// The verdict on every technique.
 #[must_use]
-pub fn verdicts(analysis: &Analysis, problem: &Problem, profile: &Profile) -> Vec<Verdict> {
+pub fn verdicts(analysis: &Analysis, problem: &Problem, ceilings: &Ceilings) -> Vec<Verdict> {
     let verdict = |technique: &str, (verdict, why): (&str, String)| Verdict {
         technique: technique.to_owned(),
         verdict: verdict.to_owned(),
         why,
         measured: None,
     };
-    if profile.device.kind == DeviceKind::Cpu.name() {
+    if ceilings.device.kind == DeviceKind::Cpu.name() {
         let none = |what: &str| ("no", format!("a processor has no {what}"));
         return vec![
             verdict("tensor cores", none("matrix units that the kernels use")),
@@ -90,7 +90,7 @@ pub fn verdicts(analysis: &Analysis, problem: &Problem, profile: &Profile) -> Ve
         verdict("tensor cores", tensor_cores(analysis)),
         verdict("warp specialisation", warp_specialisation(analysis)),
         verdict("shared-memory caching", shared_memory(analysis, problem)),
-        verdict("TMA tiles", tma_tiles(analysis, problem, profile)),
+        verdict("TMA tiles", tma_tiles(analysis, problem, ceilings)),
         verdict("texture unit", texture(problem)),
         verdict("spatial ordering", spatial_ordering(analysis)),
         verdict("mixed precision", mixed_precision(analysis, problem)),
@@ -157,10 +157,14 @@ fn shared_memory(analysis: &Analysis, problem: &Problem) -> (&'static str, Strin
     (if hit_rate < 0.5 && share > 50.0 { "helps" } else { "little" }, why)
 }
 
-fn tma_tiles(analysis: &Analysis, problem: &Problem, profile: &Profile) -> (&'static str, String) {
+fn tma_tiles(
+    analysis: &Analysis,
+    problem: &Problem,
+    ceilings: &Ceilings,
+) -> (&'static str, String) {
     let tile_bytes = 4 * problem.channels() * problem.dtype().size_bytes();
     let tiles = analysis.work.samples as f64;
-    match profile.ceiling("tma_tile_copy") {
+    match ceilings.ceiling("tma_tile_copy") {
         Some(gb_per_s) => {
             let us = tiles * tile_bytes as f64 / gb_per_s * 1e-3;
             let wall = analysis.wall_us();

@@ -1,5 +1,5 @@
 //! The table that `ncu --csv --page raw` prints: one row per launch, one column per metric, a row of
-//! units below the names, and lines of the profiled program before it.
+//! units below the names, and lines of the counted program before it.
 
 use super::{COUNTERS, KernelCounters, Reading};
 

@@ -10,10 +10,13 @@ use crate::record::{self, Provenance, RecordError, SCHEMA};
 
 /// What was read of one variant on one case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Profiled {
+pub struct Counted {
     /// The case and the variant.
     #[serde(flatten)]
     pub label: Label,
+    /// The sources that were counted.
+    #[serde(default)]
+    pub commit: String,
     /// Its kernels, in the order they ran.
     pub kernels: Vec<KernelCounters>,
 }
@@ -29,7 +32,7 @@ pub struct CounterFile {
     #[serde(flatten)]
     pub provenance: Provenance,
     /// What was read.
-    pub profiled: Vec<Profiled>,
+    pub counted: Vec<Counted>,
 }
 
 const FILE: &str = "counters.json";
@@ -48,7 +51,7 @@ impl CounterFile {
     ///
     /// # Errors
     /// [`RecordError`] naming the file.
-    pub fn of_device(records: &Path, slug: &str) -> Result<Vec<Profiled>, RecordError> {
+    pub fn of_device(records: &Path, slug: &str) -> Result<Vec<Counted>, RecordError> {
         let files = record::run_files(&records.join(slug), FILE)?
             .iter()
             .map(|path| record::read_file::<Self>(path))
@@ -60,17 +63,17 @@ impl CounterFile {
     ///
     /// # Errors
     /// [`RecordError`] naming the file.
-    pub fn of_runs(folders: &[PathBuf]) -> Result<Vec<Profiled>, RecordError> {
+    pub fn of_runs(folders: &[PathBuf]) -> Result<Vec<Counted>, RecordError> {
         let files = folders.iter().filter_map(|folder| Self::read(folder).transpose());
         Ok(Self::newest(files.collect::<Result<Vec<_>, _>>()?))
     }
 
-    fn newest(mut files: Vec<Self>) -> Vec<Profiled> {
+    fn newest(mut files: Vec<Self>) -> Vec<Counted> {
         files.sort_by(|a, b| a.date.cmp(&b.date));
-        let mut newest: Vec<Profiled> = Vec::new();
-        for profiled in files.into_iter().flat_map(|file| file.profiled) {
-            newest.retain(|old| old.label != profiled.label);
-            newest.push(profiled);
+        let mut newest: Vec<Counted> = Vec::new();
+        for counted in files.into_iter().flat_map(|file| file.counted) {
+            newest.retain(|old| old.label != counted.label);
+            newest.push(counted);
         }
         newest.sort_by(|a, b| a.label.cmp(&b.label));
         newest
@@ -80,21 +83,28 @@ impl CounterFile {
     ///
     /// # Errors
     /// [`RecordError`] naming the file.
-    pub fn join(folder: &Path, profiled: &[Profiled]) -> Result<PathBuf, RecordError> {
-        let before = Self::read(folder)?.map_or_else(Vec::new, |file| file.profiled);
+    pub fn join(folder: &Path, counted: &[Counted]) -> Result<PathBuf, RecordError> {
+        let before = Self::read(folder)?.map_or_else(Vec::new, |file| file.counted);
         let kept =
-            before.into_iter().filter(|old| profiled.iter().all(|new| new.label != old.label));
+            before.into_iter().filter(|old| counted.iter().all(|new| new.label != old.label));
         let file = Self {
             schema: SCHEMA,
             date: record::now(),
             provenance: Provenance::now(),
-            profiled: kept.chain(profiled.iter().cloned()).collect(),
+            counted: kept.chain(counted.iter().map(within_budget)).collect(),
         };
         let path = folder.join(FILE);
-        let json = serde_json::to_string_pretty(&file).map_err(RecordError::Serialise)?;
-        record::replace_file(&path, &(json + "\n"))?;
+        record::replace_file(&path, &record::to_json(&file)?)?;
         Ok(path)
     }
+}
+
+/// Four digits of each reading: more than two runs have in common.
+fn within_budget(counted: &Counted) -> Counted {
+    let mut kept = counted.clone();
+    let readings = kept.kernels.iter_mut().flat_map(|kernel| &mut kernel.readings);
+    readings.for_each(|reading| reading.value = record::significant(reading.value, 4));
+    kept
 }
 
 #[cfg(test)]
@@ -108,26 +118,27 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert!(CounterFile::read(folder.path()).unwrap().is_none());
         let mut label = record_of("2026-01-01T00:00:00Z", 1.0).measurements[0].label.clone();
-        let profiled = |label: &Label, value| Profiled {
+        let counted = |label: &Label, value| Counted {
             label: label.clone(),
+            commit: "0123456789abcdef".to_owned(),
             kernels: vec![KernelCounters {
                 kernel: "k".to_owned(),
                 launches: 1,
                 readings: vec![Reading { name: "registers".to_owned(), value }],
             }],
         };
-        CounterFile::join(folder.path(), &[profiled(&label, 1.0)]).unwrap();
-        CounterFile::join(folder.path(), &[profiled(&label, 2.0)]).unwrap();
+        CounterFile::join(folder.path(), &[counted(&label, 1.0)]).unwrap();
+        CounterFile::join(folder.path(), &[counted(&label, 2.0)]).unwrap();
         label.variant = "other".to_owned();
-        CounterFile::join(folder.path(), &[profiled(&label, 3.0)]).unwrap();
+        CounterFile::join(folder.path(), &[counted(&label, 3.0)]).unwrap();
         let file = CounterFile::read(folder.path()).unwrap().unwrap();
         let values: Vec<_> =
-            file.profiled.iter().map(|p| p.kernels[0].get("registers").unwrap()).collect();
+            file.counted.iter().map(|p| p.kernels[0].get("registers").unwrap()).collect();
         assert_eq!(values, [2.0, 3.0]);
         let root = tempfile::tempdir().unwrap();
         assert!(CounterFile::of_device(root.path(), "h200").unwrap().is_empty());
         for (run, value) in [("a", 4.0), ("b", 5.0)] {
-            CounterFile::join(&root.path().join("h200").join(run), &[profiled(&label, value)])
+            CounterFile::join(&root.path().join("h200").join(run), &[counted(&label, value)])
                 .unwrap();
         }
         let found = CounterFile::of_device(root.path(), "h200").unwrap();

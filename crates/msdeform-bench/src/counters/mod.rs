@@ -8,7 +8,7 @@ mod table;
 use serde::{Deserialize, Serialize};
 
 pub use csv::parse;
-pub use folder::{CounterFile, Profiled};
+pub use folder::{Counted, CounterFile};
 pub use ncu::{CounterError, command, find_ncu, run};
 pub use table::counters_markdown;
 
@@ -63,7 +63,7 @@ counters! {
 pub struct Reading {
     /// As in [`COUNTERS`].
     pub name: String,
-    /// The mean over the profiled launches.
+    /// The mean over the counted launches.
     pub value: f64,
 }
 
@@ -72,7 +72,7 @@ pub struct Reading {
 pub struct KernelCounters {
     /// The entry kernel.
     pub kernel: String,
-    /// Launches that were profiled.
+    /// Launches that were counted.
     pub launches: usize,
     /// The counters that the profiler could read.
     pub readings: Vec<Reading>,

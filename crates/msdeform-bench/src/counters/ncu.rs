@@ -53,7 +53,7 @@ pub fn find_ncu() -> Result<PathBuf, CounterError> {
     found.ok_or(CounterError::Missing)
 }
 
-/// The command that profiles `program` with `arguments`: launches of kernels whose name matches `kernels`
+/// The command that counts what `program` does with `arguments`: launches of kernels whose name matches `kernels`
 /// (a regular expression), the first `skip` of them not.
 #[must_use]
 pub fn command(

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{KernelCounters, Profiled};
+use super::{Counted, KernelCounters};
 use crate::overview::three_digits;
 
 /// A column: its heading, and what stands in it.
@@ -24,8 +24,8 @@ const COLUMNS: &[Column] = &[
 
 /// A line for each kernel that was read.
 #[must_use]
-pub fn counters_markdown(profiled: &[Profiled]) -> String {
-    if profiled.is_empty() {
+pub fn counters_markdown(counted: &[Counted]) -> String {
+    if counted.is_empty() {
         return "No counters have been read yet.\n".to_owned();
     }
     let mut out = String::from("| kernel | workload | locations | dtype |");
@@ -34,7 +34,7 @@ pub fn counters_markdown(profiled: &[Profiled]) -> String {
         let _ = write!(out, " {heading} |");
     }
     let _ = writeln!(out, "\n|---|---|---|---|{}", "--:|".repeat(COLUMNS.len()));
-    for Profiled { label, kernels } in profiled {
+    for Counted { label, kernels, .. } in counted {
         for kernel in kernels {
             let case = format!("{} | {} | {}", label.workload, label.locations, label.dtype);
             let _ = write!(out, "| {} | {case} |", kernel.kernel);
@@ -57,7 +57,8 @@ mod tests {
     #[test]
     fn conflicts_are_a_share_and_what_was_not_read_is_a_dash() {
         let reading = |name: &str, value| Reading { name: name.to_owned(), value };
-        let profiled = Profiled {
+        let counted = Counted {
+            commit: String::new(),
             label: record_of("2026-01-01T00:00:00Z", 1.0).measurements[0].label.clone(),
             kernels: vec![KernelCounters {
                 kernel: "fwd_test".to_owned(),
@@ -65,7 +66,7 @@ mod tests {
                 readings: vec![reading("l1_wavefronts", 200.0), reading("bank_conflicts", 9.0)],
             }],
         };
-        let table = counters_markdown(&[profiled]);
+        let table = counters_markdown(&[counted]);
         assert!(
             table.contains("| fwd_test | ddetr_enc | local | f32 | - | - | 4.50 | - |"),
             "{table}"

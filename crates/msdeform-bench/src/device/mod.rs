@@ -23,7 +23,7 @@ pub use cpu::CpuDevice;
 pub use cuda::CudaDevice;
 pub use msdeform_cuda::driver::{broken_guards, guard_allocations};
 
-use crate::profile::Capability;
+use crate::ceilings::Capability;
 use crate::{Buffer, Ceiling, HostTensors};
 
 /// What can go wrong between a command and a device.

@@ -5,18 +5,18 @@ mod tables;
 
 use std::collections::BTreeMap;
 
-use msdeform::{DType, DeviceKind, Direction, ValueLayout, VariantSpec};
+use msdeform::{DType, Direction, ValueLayout, VariantSpec};
 use msdeform_cuda::variants::Variant;
 use msdeform_cuda_lab::{REGISTRY, claim, registry};
 
-use crate::counters::{KernelCounters, Profiled};
+use crate::counters::{Counted, KernelCounters};
 use crate::device::Timing;
 use crate::device::named::id_in;
 use crate::record::Record;
 use crate::{Locations, Measurement};
 
 pub use settings::{names, own_name};
-pub use tables::{HEADINGS, cells_of, markdown, page_markdown, readme_markdown};
+pub use tables::{HEADINGS, cells_of, markdown, page_markdown};
 
 /// The workload of the seed documents.
 pub const WORKLOAD: &str = "seed";
@@ -85,11 +85,11 @@ impl Row {
     }
 }
 
-/// The table of one device's records, which come oldest first, and of what was profiled on it. A variant
+/// The table of one device's records, which come oldest first, and of what was counted on it. A variant
 /// that no record has gets no row, and a setting that a variant has by itself (`fwd_simple:WARPS=8`) none of its own:
 /// it stands for the variant only where the same record did not time it by its plain name.
 #[must_use]
-pub fn rows(records: &[Record], profiled: &[Profiled]) -> Vec<Row> {
+pub fn rows(records: &[Record], counted: &[Counted]) -> Vec<Row> {
     let mut newest: BTreeMap<(String, String, String), &Measurement> = BTreeMap::new();
     for record in records {
         let of_ladder = record.measurements.iter().filter(|measurement| is_of_ladder(measurement));
@@ -112,7 +112,7 @@ pub fn rows(records: &[Record], profiled: &[Profiled]) -> Vec<Row> {
                 continue;
             }
             let baseline = newest.get(&(original.to_owned(), layout.clone(), locations.clone()));
-            let counters = profiled.iter().find(|p| p.label == measurement.label);
+            let counters = counted.iter().find(|p| p.label == measurement.label);
             let sum = |counter| {
                 let kernels = &counters?.kernels;
                 let found: Vec<f64> = kernels.iter().filter_map(|k| k.get(counter)).collect();
@@ -122,7 +122,7 @@ pub fn rows(records: &[Record], profiled: &[Profiled]) -> Vec<Row> {
             let cell = Cell {
                 us,
                 us_after_preparation: measurement.us_after_preparation,
-                tflop_per_s: measurement.throughput.tflop_per_s,
+                tflop_per_s: measurement.throughput().tflop_per_s,
                 rel_l2: measurement.rel_l2,
                 speedup: baseline.map(|baseline| baseline.statistics.median_us / us),
                 // Of the step that gathers, which comes last.
@@ -154,16 +154,6 @@ fn is_of_ladder(measurement: &Measurement) -> bool {
         && measurement.mode == "warm_l2"
 }
 
-/// The records of the GPU that was measured last.
-#[must_use]
-pub fn newest_gpu(records: &[Record]) -> Vec<Record> {
-    let on_gpu = || records.iter().filter(|record| record.device.kind == DeviceKind::Cuda.name());
-    let Some(slug) = on_gpu().next_back().map(|record| record.device.slug.clone()) else {
-        return Vec::new();
-    };
-    on_gpu().filter(|record| record.device.slug == slug).cloned().collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,7 +182,8 @@ mod tests {
             measured("fwd_original", "local", 2000.0),
             measured("fwd_simple", "uniform", 1100.0),
         ];
-        let profiled = Profiled {
+        let counted = Counted {
+            commit: String::new(),
             label: record.measurements[1].label.clone(),
             kernels: vec![KernelCounters {
                 kernel: "fwd_simple".to_owned(),
@@ -203,7 +194,7 @@ mod tests {
                 ],
             }],
         };
-        let rows = rows(&[record], &[profiled]);
+        let rows = rows(&[record], &[counted]);
         let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
         assert_eq!(names, ["fwd_original", "fwd_simple", "fwd_simple:WARPS=4", "fwd_tile_gather"]);
         let table = markdown(&rows, "docs/kernels/");
@@ -214,7 +205,7 @@ mod tests {
         assert!(table.contains("| 0.8 TFLOP/s, 1.6x |\n| [·\u{a0}WARPS=4]"), "{table}");
         let page = page_markdown(&rows, "fwd_simple");
         assert!(page.contains("| WARPS=4 | 1000 | - | - | - | 2.00x | - |"), "{page}");
-        // One kernel was profiled; what was not read of it is a dash.
+        // One kernel was counted; what was not read of it is a dash.
         assert!(
             page.contains("| WARPS=4 | - | - | - | - | - (-) | - | 2.50\u{a0}M | 81\u{a0}% |"),
             "{page}"
@@ -242,27 +233,6 @@ mod tests {
         let mut sweep = record_of("2026-01-02T00:00:00Z", 1.0);
         sweep.measurements = vec![measured("fwd_simple:WARPS=8", "local", 900.0)];
         assert_eq!(us(&rows(&[record, sweep], &[]))[0], ("fwd_simple".to_owned(), 900.0));
-    }
-
-    #[test]
-    fn the_readme_has_the_defaults_and_what_beats_them() {
-        let mut record = record_of("2026-01-01T00:00:00Z", 1.0);
-        record.measurements = vec![
-            measured("fwd_simple", "local", 1000.0),
-            measured("fwd_simple:WARPS=4", "local", 985.0),
-            // Faster here and slower there is no better setting.
-            measured("fwd_tile_2x2", "local", 1000.0),
-            measured("fwd_tile_2x2", "uniform", 1000.0),
-            measured("fwd_tile_2x2:WARPS=4", "local", 800.0),
-            measured("fwd_tile_2x2:WARPS=4", "uniform", 1100.0),
-            measured("fwd_smem_padded", "local", 500.0),
-            measured("fwd_smem_padded:PADDING=0", "local", 400.0),
-            measured("fwd_smem_padded:PADDING=8", "local", 450.0),
-        ];
-        let table = readme_markdown(&rows(&[record], &[]), "docs/kernels/");
-        assert_eq!(table.lines().count(), 2 + 4, "{table}");
-        assert!(table.contains("[·\u{a0}PADDING=0](docs/kernels/fwd_smem_padded.md)"), "{table}");
-        assert!(!table.contains("WARPS=4") && !table.contains("PADDING=8"), "{table}");
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! The ladder as text: a line of `bench --ladder`, and the tables of README, docs/LADDER.md and the pages.
+//! The ladder as text: a line of `bench --ladder`, and the tables of docs/LADDER.md and the pages.
 
 use std::fmt::Write;
 
 use msdeform::ValueLayout;
 
-use super::{Cell, LAYOUTS, LOCATIONS, Row};
+use super::{LAYOUTS, LOCATIONS, Row};
 use crate::Locations;
 use crate::counters::KernelCounters;
 use crate::device::named::KNOB_SEPARATOR;
@@ -84,38 +84,6 @@ pub fn cells_of(row: &Row) -> [String; 10] {
         count(main.and_then(|cell| cell.bank_conflicts)),
         error(worst_error(row)),
     ]
-}
-
-/// A setting other than a rung's own stands in the README if it takes less than this of its time.
-const WORTH_A_ROW: f64 = 0.98;
-
-/// The table for the README: every rung as it sets itself up, followed by its best other setting where that is
-/// faster by more than noise, whatever the locations and the layout. Names link to their pages under `pages`.
-#[must_use]
-pub fn readme_markdown(rows: &[Row], pages: &str) -> String {
-    // Times with a border are on the pages.
-    let shown = |heading: &str| heading != "us local, border";
-    let headings: Vec<&str> = HEADINGS.into_iter().filter(|heading| shown(heading)).collect();
-    let mut out = head(&headings);
-    for row in rows.iter().filter(|row| row.is_default()) {
-        let best = rows
-            .iter()
-            .filter(|other| other.spec.id == row.spec.id && !other.is_default())
-            .filter_map(|other| Some((largest_share(other, row)?, other)))
-            .min_by(|(a, _), (b, _)| a.total_cmp(b))
-            .filter(|(share, _)| *share < WORTH_A_ROW);
-        for row in std::iter::once(row).chain(best.map(|(_, best)| best)) {
-            let cells = linked(row, pages, shown);
-            line(&mut out, &cells);
-        }
-    }
-    out
-}
-
-/// The time of a row over that of another in the cell where it is worst; `None` if they share no cell.
-fn largest_share(row: &Row, other: &Row) -> Option<f64> {
-    let share = |(key, cell): (_, &Cell)| Some(cell.us / other.cells.get(key)?.us);
-    row.cells.iter().filter_map(share).max_by(f64::total_cmp)
 }
 
 /// Everything as Markdown, a table for each document, with what it calls a rung and says of it in a last column. Names

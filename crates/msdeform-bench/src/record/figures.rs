@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use msdeform::{DType, Direction};
 use serde::{Deserialize, Serialize};
 
-use super::Record;
+use super::{Record, Run};
 use crate::device::Timing;
-use crate::{number, workload};
+use crate::{Measurement, number, workload};
 
 /// One line of `msdeform records`. The field names are an interface: scripts read them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ pub struct Figure {
     pub dirty: bool,
     pub batch: usize,
     pub queries: usize,
-    /// Time of the baseline variant over this one's, where both were timed together.
+    /// Time of the baseline variant over this one's, where both were timed.
     pub speedup: Option<f64>,
     /// Whether this is what a user gets without naming a variant.
     pub dispatched: bool,
@@ -42,7 +42,7 @@ pub struct Figure {
 impl Figure {
     /// Everything that makes two figures comparable; a newer one with the same key replaces. Sorts
     /// as tables do: workloads and formats as they are listed, forward before backward.
-    fn key(&self) -> impl Ord + use<> {
+    pub(super) fn key(&self) -> impl Ord + use<> {
         let order = (
             self.device.clone(),
             self.threads,
@@ -64,35 +64,42 @@ impl Figure {
     }
 }
 
+impl Figure {
+    pub(super) fn of(record: &Record, measurement: &Measurement) -> Self {
+        let label = &measurement.label;
+        let Run { date, provenance } = record.run_of(measurement);
+        Self {
+            device: record.device.slug.clone(),
+            workload: label.workload.clone(),
+            locations: label.locations.clone(),
+            layout: label.layout.clone(),
+            dtype: label.dtype.clone(),
+            direction: label.direction.clone(),
+            mode: measurement.mode.clone(),
+            variant: label.variant.clone(),
+            timing: measurement.timing,
+            threads: measurement.threads,
+            median_us: measurement.statistics.median_us,
+            mad_us: measurement.statistics.mad_us,
+            rel_l2: measurement.rel_l2,
+            commit: provenance.commit,
+            dirty: provenance.dirty,
+            batch: label.batch,
+            queries: label.queries,
+            speedup: measurement.speedup_among(&record.measurements),
+            dispatched: measurement.dispatched,
+            date,
+        }
+    }
+}
+
 /// The figures of records that come oldest first, newest per combination, sorted by combination.
 #[must_use]
 pub fn newest(records: &[Record]) -> Vec<Figure> {
     let mut figures = BTreeMap::new();
     for record in records {
         for measurement in &record.measurements {
-            let label = &measurement.label;
-            let figure = Figure {
-                device: record.device.slug.clone(),
-                workload: label.workload.clone(),
-                locations: label.locations.clone(),
-                layout: label.layout.clone(),
-                dtype: label.dtype.clone(),
-                direction: label.direction.clone(),
-                mode: measurement.mode.clone(),
-                variant: label.variant.clone(),
-                timing: measurement.timing,
-                threads: measurement.threads,
-                median_us: measurement.statistics.median_us,
-                mad_us: measurement.statistics.mad_us,
-                rel_l2: measurement.rel_l2,
-                commit: record.provenance.commit.clone(),
-                dirty: record.provenance.dirty,
-                batch: label.batch,
-                queries: label.queries,
-                speedup: measurement.speedup,
-                dispatched: measurement.dispatched,
-                date: record.date.clone(),
-            };
+            let figure = Figure::of(record, measurement);
             figures.insert(figure.key(), figure);
         }
     }

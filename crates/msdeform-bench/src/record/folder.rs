@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use msdeform_files::{Existing, FolderInTheMaking, read_text};
 use serde::de::DeserializeOwned;
 
-use super::{Record, RecordError, SCHEMA, summary};
+use super::budget::within_budget;
+use super::{Record, RecordError, SCHEMA, summary, to_json};
 
 const FILE: &str = "record.json";
 const SUMMARY: &str = "summary.md";
@@ -62,8 +62,9 @@ impl RecordFolder {
     /// [`RecordError::Io`] naming the file or folder.
     pub fn save(&mut self, record: &Record) -> Result<(), RecordError> {
         if let Some(path) = &self.path {
-            replace_file(&path.join(FILE), &to_json(record)?)?;
-            return replace_file(&path.join(SUMMARY), &summary(record));
+            let kept = within_budget(record);
+            replace_file(&path.join(FILE), &to_json(&kept)?)?;
+            return replace_file(&path.join(SUMMARY), &summary(&kept));
         }
         self.path = Some(write(record, &self.root)?);
         Ok(())
@@ -74,11 +75,6 @@ impl RecordFolder {
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
-}
-
-fn to_json(record: &Record) -> Result<String, RecordError> {
-    let json = serde_json::to_string_pretty(record).map_err(RecordError::Serialise)?;
-    Ok(compact_samples(&json))
 }
 
 /// Writes a record into a folder of its own and returns that. The folder appears complete or not
@@ -93,8 +89,9 @@ pub fn write(record: &Record, root: &Path) -> Result<PathBuf, RecordError> {
     for earlier in folders(&device_folder)? {
         msdeform_files::sweep(&earlier);
     }
-    pending.add(FILE, to_json(record)?.as_bytes())?;
-    pending.add(SUMMARY, summary(record).as_bytes())?;
+    let kept = within_budget(record);
+    pending.add(FILE, to_json(&kept)?.as_bytes())?;
+    pending.add(SUMMARY, summary(&kept).as_bytes())?;
 
     let date = record.date.get(..10).unwrap_or(&record.date);
     let name = format!("{date}-{}", record.provenance.revision());
@@ -107,27 +104,6 @@ pub fn write(record: &Record, root: &Path) -> Result<PathBuf, RecordError> {
         };
     }
     Err(RecordError::NoFreeName { path: device_folder })
-}
-
-/// Puts every list of numbers on one line: a record is read by people and compared by diff.
-fn compact_samples(json: &str) -> String {
-    let mut out = String::with_capacity(json.len());
-    let mut in_list = false;
-    for line in json.lines() {
-        let text = line.trim();
-        if in_list {
-            in_list = !text.starts_with(']');
-            out.push_str(text);
-            out.push_str(if text.ends_with(',') && in_list { " " } else { "" });
-        } else {
-            out.push_str(line);
-            in_list = text.ends_with("\"samples_us\": [");
-        }
-        if !in_list {
-            out.push('\n');
-        }
-    }
-    out
 }
 
 /// Every record under a folder, oldest first.
@@ -144,36 +120,6 @@ pub fn load_all(root: &Path) -> Result<Vec<Record>, RecordError> {
 /// [`RecordError`] naming the file.
 pub fn load_one(path: &Path) -> Result<Record, RecordError> {
     read_file(&if path.is_dir() { path.join(FILE) } else { path.to_owned() })
-}
-
-/// Every record under a folder that is checked in there, oldest first; all of them where there is
-/// no repository to ask.
-///
-/// # Errors
-/// As [`load_all`].
-pub fn load_committed(root: &Path) -> Result<Vec<Record>, RecordError> {
-    let mut files = record_files(root)?;
-    if let Some(tracked) = tracked_files(root) {
-        files.retain(|file| tracked.iter().any(|tracked| file.ends_with(tracked)));
-    }
-    load(&files)
-}
-
-/// Paths relative to `root` that git tracks.
-fn tracked_files(root: &Path) -> Option<Vec<PathBuf>> {
-    let output = Command::new("git")
-        .arg("-C")
-        .arg(root)
-        .args(["ls-files", "-z", "--", "."])
-        .output()
-        .ok()?;
-    output.status.success().then(|| {
-        String::from_utf8_lossy(&output.stdout)
-            .split('\0')
-            .filter(|path| !path.is_empty())
-            .map(PathBuf::from)
-            .collect()
-    })
 }
 
 /// Folders in a folder, sorted, leaving out those whose name starts with a dot.
@@ -224,7 +170,7 @@ pub(crate) fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, RecordErr
     parse(&read_text(path, LIMIT_BYTES)?, path)
 }
 
-/// A record, a profile or whatever else lies among the records, from the text of its file; `path` is for messages.
+/// A record, ceilings or whatever else lies among the records, from the text of its file; `path` is for messages.
 ///
 /// # Errors
 /// [`RecordError::Parse`] and [`RecordError::Schema`].

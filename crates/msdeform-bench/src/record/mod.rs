@@ -1,9 +1,12 @@
 //! Evidence: raw samples with everything needed to judge them, and the figures drawn from it.
 
+mod budget;
 mod environment;
 mod figures;
 mod folder;
+mod json;
 mod provenance;
+mod release;
 mod summary;
 
 use std::collections::BTreeMap;
@@ -11,16 +14,19 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use budget::MOST_SAMPLES;
+pub(crate) use budget::significant;
 pub use environment::Environment;
 pub use figures::{Figure, newest};
-pub use folder::{
-    RecordFolder, default_folder, find_checkout, load_all, load_committed, load_one, parse, write,
-};
+pub use folder::{RecordFolder, default_folder, find_checkout, load_all, load_one, parse, write};
 pub(crate) use folder::{device_files, read_file, replace_file, run_files};
+pub(crate) use json::to_json;
 pub use provenance::Provenance;
+pub use release::{Manifest, Release, load_releases, merge};
 pub use summary::summary;
 
 use crate::device::{Bandwidth, Device};
+use crate::measure::is_default;
 use crate::verify::Report;
 use crate::{Measurement, STANDARD_SEED};
 
@@ -60,6 +66,14 @@ pub enum RecordError {
         /// The version it has.
         found: u32,
     },
+    /// A table of other implementations that cannot be read.
+    #[error("{}: {source}", path.display())]
+    Peers {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: crate::peers::PeerError,
+    },
     /// Too many records of one commit on one day.
     #[error("{} has no free name left for a record of this commit", path.display())]
     NoFreeName {
@@ -86,7 +100,17 @@ pub struct DeviceRecord {
     pub bandwidth: Option<Bandwidth>,
 }
 
-/// One run of the laboratory.
+/// A run whose measurements stand in a record with those of others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// When, in UTC, RFC 3339.
+    pub date: String,
+    /// Which sources and which command.
+    #[serde(flatten)]
+    pub provenance: Provenance,
+}
+
+/// One run of the laboratory, or several on one device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
     /// [`SCHEMA`].
@@ -102,18 +126,16 @@ pub struct Record {
     pub environment: Environment,
     /// Seed of the inputs.
     pub seed: u64,
-    /// Timings with raw samples.
+    /// The runs that it was merged from, oldest first; none where it is one itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<Run>,
+    /// Timings with samples.
     pub measurements: Vec<Measurement>,
     /// Accuracy.
     pub verification: Report,
     /// Cases that the command had not come to when this was written; none in a record that is whole.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub unfinished_cases: usize,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
-fn is_zero(count: &usize) -> bool {
-    *count == 0
 }
 
 impl DeviceRecord {
@@ -149,6 +171,7 @@ impl Record {
             device: DeviceRecord::of(device, bandwidth),
             environment: Environment::now(),
             seed: STANDARD_SEED,
+            runs: Vec::new(),
             measurements,
             verification,
             unfinished_cases: 0,

@@ -31,6 +31,7 @@ pub(crate) fn record_of(date: &str, median_us: f64) -> Record {
         },
         environment: Environment::now(),
         seed: STANDARD_SEED,
+        runs: Vec::new(),
         measurements: vec![Measurement {
             label: Label {
                 workload: "ddetr_enc".into(),
@@ -47,12 +48,12 @@ pub(crate) fn record_of(date: &str, median_us: f64) -> Record {
             threads: Some(2),
             statistics: Statistics::of(&samples_us).unwrap(),
             work,
-            throughput: work.throughput(median_us),
             workspace_bytes: 0,
             rel_l2: 1e-6,
-            speedup: Some(2.0),
             us_after_preparation: None,
             dispatched: true,
+            is_baseline: true,
+            run: 0,
             samples_us,
         }],
         verification: Report::default(),

@@ -1,13 +1,16 @@
-//! The page as one HTML file: no network, light and dark, readable when printed.
+//! The page as one HTML file: pictures first, tables folded below; no network, light and dark, on paper and on a phone.
 
 use std::fmt::Write;
 
-use super::page::{Bar, Cell, Group, Page, Panel, SHARES, Table};
+use msdeform::Direction;
+
+use super::page::{Bar, Gain, Group, Page, Panel, SHARES};
+use super::tables::{Cell, Table};
 use crate::analyze::PICTURE_STYLE;
 use crate::overview::{three_digits, time};
 
 const STYLE: &str = include_str!("style.css");
-const SCRIPT: &str = include_str!("sort.js");
+const SCRIPT: &str = include_str!("tables.js");
 
 /// The page as HTML.
 #[must_use]
@@ -25,54 +28,92 @@ fn write_page(page: &Page, out: &mut String) -> std::fmt::Result {
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <link rel=\"icon\" href=\"data:,\">\n<title>{title}</title>\n<style>\n{STYLE}{PICTURE_STYLE}</style>\n</head>\n<body>\n\
-         <main>\n<h1>{title}</h1>"
+         <main>\n<h1>{title}</h1>\n<p class=\"subtitle\">{}</p>",
+        escaped(&page.subtitle)
     )?;
-    section("times", "Times", "Median of the variant that a call gets. A heading sorts.", out)?;
-    table(&page.times, out)?;
-    if !page.floors.rows.is_empty() {
-        let what = "The gather alone if every byte comes from L1 and if none does, and the tensors once \
-                    through DRAM; warm runs of small calls find them in L2.";
-        section("floors", "What the chip leaves", what, out)?;
-        table(&page.floors, out)?;
+    out.push_str("<div class=\"headlines\">\n");
+    for headline in &page.headlines {
+        writeln!(
+            out,
+            "<div><strong>{}</strong><span>{}</span></div>",
+            escaped(&headline.figure),
+            escaped(&headline.what)
+        )?;
+    }
+    out.push_str("</div>\n");
+    for (direction, gains) in &page.gains {
+        write_gains(*direction, gains, out)?;
+    }
+    if let Some(group) = page.ladder() {
+        let what = "Every technique as a kernel of its own, slowest first. Blue: what a call gets. The line: what the gather \
+                    through L1 takes alone. Short marks: other settings of a rung's knobs.";
+        section("ladder", "The ladder", what, out)?;
+        write_group(group, out)?;
     }
     if !page.roofline.is_empty() {
-        let what = "What memory and arithmetic allow, and where each workload stands. Hover for locations, layout and time.";
+        let what = "What memory and arithmetic allow, and where each workload stands.";
         section("roofline", "Roofline", what, out)?;
-        writeln!(out, "<figure>\n{}</figure>", page.roofline)?;
+        writeln!(out, "<figure class=\"wide\">\n{}</figure>", page.roofline)?;
     }
-    if !page.counters.rows.is_empty() {
-        let what = "Read by Nsight Compute in runs of their own, with clocks and caches as in a timed run. Settings of \
-                    knobs stand in the table only.";
+    write_errors(page, out)?;
+    if page.panels.iter().any(|panel| !panel.is_ladder) {
+        let what = "Of the kernels that a call gets, by Nsight Compute in runs of their own, clocks and caches as in a timed run.";
         section("counters", "Counters", what, out)?;
-        for panel in &page.panels {
-            shares(panel, out)?;
+        for panel in page.panels.iter().filter(|panel| !panel.is_ladder) {
+            write_shares(panel, out)?;
         }
-        table(&page.counters, out)?;
     }
-    let what = "Slowest first; the dashed line is the time that the L1 gather alone takes, short lines are other settings of a \
-         variant's knobs. Dark: what a call gets. Hover for the spread.";
-    section("ladder", "Every variant", what, out)?;
-    for group in &page.groups {
-        ladder(group, out)?;
+    section(
+        "tables",
+        "Tables",
+        "Everything above in numbers, and everything else. A heading sorts.",
+        out,
+    )?;
+    out.push_str("<form id=\"filter\" hidden></form>\n");
+    folded("times", "Times", &page.times, out)?;
+    folded("every-error", "Errors", &page.errors, out)?;
+    folded("every-counter", "Counters", &page.counters, out)?;
+    for panel in page.panels.iter().filter(|panel| panel.is_ladder) {
+        summary("", "Counters of the ladder", panel.kernels.len(), "kernels", out)?;
+        write_shares(panel, out)?;
+        out.push_str("</details>\n");
     }
-    section("errors", "Errors", "Against the f64 reference on the same stored inputs.", out)?;
-    table(&page.errors, out)?;
-    section("environment", "Environment", "", out)?;
+    for of_workload in page.groups.chunk_by(|a, b| a.workload == b.workload) {
+        let title = format!("Every variant of {}", of_workload[0].workload);
+        summary("", &title, of_workload.len(), "cases", out)?;
+        for group in of_workload {
+            write_group(group, out)?;
+        }
+        out.push_str("</details>\n");
+    }
+    folded("runs", "Runs", &page.runs, out)?;
+    summary("environment", "Environment", page.environment.len(), "facts", out)?;
     out.push_str("<dl>\n");
     for (name, fact) in &page.environment {
         writeln!(out, "<dt>{}</dt><dd>{}</dd>", escaped(name), escaped(fact))?;
     }
-    out.push_str("</dl>\n");
-    table(&page.records, out)?;
-    writeln!(out, "</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>")
+    writeln!(out, "</dl>\n</details>\n</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>")
 }
 
 fn section(id: &str, title: &str, what: &str, out: &mut String) -> std::fmt::Result {
-    writeln!(out, "<h2 id=\"{id}\">{title}</h2>")?;
-    if what.is_empty() { Ok(()) } else { writeln!(out, "<p>{what}</p>") }
+    writeln!(out, "<h2 id=\"{id}\">{title}</h2>\n<p>{what}</p>")
 }
 
-fn table(table: &Table, out: &mut String) -> std::fmt::Result {
+/// Opens something folded, which the caller closes.
+fn summary(id: &str, title: &str, count: usize, of: &str, out: &mut String) -> std::fmt::Result {
+    let id = if id.is_empty() { String::new() } else { format!(" id=\"{id}\"") };
+    writeln!(
+        out,
+        "<details{id}>\n<summary>{} <small>{count} {of}</small></summary>",
+        escaped(title)
+    )
+}
+
+fn folded(id: &str, title: &str, table: &Table, out: &mut String) -> std::fmt::Result {
+    if table.rows.is_empty() {
+        return Ok(());
+    }
+    summary(id, title, table.rows.len(), "rows", out)?;
     out.push_str("<div class=\"wide\"><table>\n<thead><tr>");
     for (name, numeric) in &table.headings {
         let class = if *numeric { " class=\"number\"" } else { "" };
@@ -88,133 +129,180 @@ fn table(table: &Table, out: &mut String) -> std::fmt::Result {
         }
         out.push_str("</tr>\n");
     }
-    out.push_str("</tbody>\n</table></div>\n");
+    out.push_str("</tbody>\n</table></div>\n</details>\n");
     Ok(())
 }
 
-const ROW: f64 = 20.0;
-const WIDTH: f64 = 860.0;
-/// Room for the number behind a bar.
-const NUMBER: f64 = 130.0;
-/// Width of a letter, about.
-const LETTER: f64 = 7.3;
-
-/// Room that names need, the longest deciding.
-fn room<'a>(names: impl Iterator<Item = &'a str>) -> f64 {
-    let letters = names.map(|name| name.chars().count()).max().unwrap_or(0);
-    (letters as f64 * LETTER + 12.0).min(0.5 * WIDTH)
+/// A bar in its track, with marks on it; all lengths in percent of the track.
+struct Track {
+    class: &'static str,
+    percent: f64,
+    title: String,
+    floor: Option<f64>,
+    settings: Vec<(f64, String)>,
 }
 
-fn start_figure(title: &str, rows: usize, out: &mut String) -> std::fmt::Result {
-    writeln!(
-        out,
-        "<figure>\n<figcaption>{0}</figcaption>\n\
-         <svg viewBox=\"0 0 {WIDTH} {1}\" role=\"img\" aria-label=\"{0}\">",
-        escaped(title),
-        ROW * rows as f64 + 6.0
-    )
+impl Track {
+    fn new(class: &'static str, share: f64, title: String) -> Self {
+        Self { class, percent: percent(share), title, floor: None, settings: Vec::new() }
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        write!(
+            out,
+            "<span class=\"track\" title=\"{}\"><span class=\"{}\" style=\"width:{:.2}%\"></span>",
+            escaped(&self.title),
+            self.class,
+            self.percent
+        )?;
+        if let Some(floor) = self.floor {
+            write!(out, "<span class=\"floor\" style=\"left:{floor:.2}%\"></span>")?;
+        }
+        for (at, title) in &self.settings {
+            write!(
+                out,
+                "<span class=\"setting\" style=\"left:{at:.2}%\" title=\"{}\"></span>",
+                escaped(title)
+            )?;
+        }
+        out.push_str("</span>");
+        Ok(())
+    }
 }
 
-fn ladder(group: &Group, out: &mut String) -> std::fmt::Result {
+/// What is no share is drawn as none.
+fn percent(share: f64) -> f64 {
+    if share.is_finite() { 100.0 * share.clamp(0.0, 1.0) } else { 0.0 }
+}
+
+/// What a call gets, as a share of the baseline's time.
+fn write_gains(direction: Direction, gains: &[Gain], out: &mut String) -> std::fmt::Result {
+    let has_floors = gains.iter().any(|gain| gain.floor_us.is_some());
+    let floors = if has_floors { " The line: what the gather through L1 takes alone." } else { "" };
+    let what = format!("What a call takes; the whole track is the baseline's time.{floors}");
+    let name = direction.name();
+    let title = format!("{}{}", name[..1].to_uppercase(), &name[1..]);
+    section(name, &title, &what, out)?;
+    out.push_str("<div class=\"bars gains\">\n");
+    for of_workload in gains.chunk_by(|a, b| a.workload == b.workload) {
+        writeln!(out, "<h3>{}</h3>", escaped(&of_workload[0].workload))?;
+        for gain in of_workload {
+            let Gain { dtype, us, baseline_us, floor_us, .. } = gain;
+            let floor = floor_us.map(|floor| format!(", L1 floor {}", time(floor)));
+            let title = format!(
+                "{} {dtype}: {}, baseline {}{}",
+                gain.workload,
+                time(*us),
+                time(*baseline_us),
+                floor.unwrap_or_default()
+            );
+            let mut track = Track::new("chosen", us / baseline_us, title);
+            track.floor = floor_us.map(|floor| percent(floor / baseline_us));
+            write!(out, "<span class=\"format\">{dtype}</span>")?;
+            track.write(out)?;
+            writeln!(
+                out,
+                "<span class=\"value\">{}</span><span class=\"value strong\">{:.1}\u{d7}</span>",
+                time(*us),
+                baseline_us / us
+            )?;
+        }
+    }
+    out.push_str("</div>\n");
+    Ok(())
+}
+
+fn write_group(group: &Group, out: &mut String) -> std::fmt::Result {
     let times = group.bars.iter().flat_map(|bar| {
         std::iter::once(bar.us).chain(bar.settings.iter().map(|setting| setting.us))
     });
     let longest = times.fold(0.0, f64::max);
-    let names = room(group.bars.iter().map(|bar| bar.name.as_str()));
-    let scale = if longest > 0.0 { (WIDTH - names - NUMBER) / longest } else { 0.0 };
-    start_figure(&group.title, group.bars.len(), out)?;
-    for (index, bar) in group.bars.iter().enumerate() {
-        draw_bar(bar, ROW * index as f64, names, scale, out)?;
-    }
-    if let Some(floor) = group.floor_us.filter(|floor| *floor <= longest) {
+    writeln!(
+        out,
+        "<figure data-workload=\"{}\" data-dtype=\"{}\">\n<figcaption>{}</figcaption>\n<div class=\"bars variants\">",
+        escaped(&group.workload),
+        escaped(&group.dtype),
+        escaped(&group.title)
+    )?;
+    for bar in &group.bars {
+        let Bar { name, us, mad_us, .. } = bar;
+        let speedup = bar.speedup.map(|ratio| format!("{ratio:.1}\u{d7}")).unwrap_or_default();
+        let error =
+            if bar.rel_l2.is_nan() { String::new() } else { format!(", error {:.1e}", bar.rel_l2) };
+        let title = format!("{name}: {} +- {}{error}", time(*us), time(*mad_us));
+        let class = if bar.dispatched { "chosen" } else { "bar" };
+        let mut track = Track::new(class, us / longest, title);
+        track.floor = group.floor_us.map(|floor| percent(floor / longest));
+        track.settings = bar
+            .settings
+            .iter()
+            .map(|s| (percent(s.us / longest), format!("{name} {}: {}", s.name, time(s.us))))
+            .collect();
+        write!(out, "<span class=\"name\">{}</span>", escaped(name))?;
+        track.write(out)?;
         writeln!(
             out,
-            "<line class=\"floor\" x1=\"{0:.1}\" y1=\"0\" x2=\"{0:.1}\" y2=\"{1}\">\
-             <title>L1 floor {2}</title></line>",
-            names + scale * floor,
-            ROW * group.bars.len() as f64 + 6.0,
-            time(floor)
+            "<span class=\"value\">{}</span><span class=\"value strong\">{speedup}</span>",
+            time(*us)
         )?;
     }
-    out.push_str("</svg>\n</figure>\n");
+    out.push_str("</div>\n</figure>\n");
+    Ok(())
+}
+
+fn write_errors(page: &Page, out: &mut String) -> std::fmt::Result {
+    if page.error_shares.is_empty() {
+        return Ok(());
+    }
+    let what = "Largest relative L2 error against f64 on the same stored inputs, of what calls get; the whole track is what the \
+                accuracy contract allows.";
+    section("errors", "Errors", what, out)?;
+    out.push_str("<div class=\"bars gains\">\n");
+    for of_variant in page.error_shares.chunk_by(|a, b| a.variant == b.variant) {
+        writeln!(out, "<h3>{}</h3>", escaped(&of_variant[0].variant))?;
+        for error in of_variant {
+            let share = error.rel_l2 / error.bound;
+            let title = format!("{} {}: {:.1e}", error.variant, error.dtype, error.rel_l2);
+            let class = if share <= 1.0 { "chosen" } else { "over" };
+            write!(out, "<span class=\"format\">{}</span>", escaped(&error.dtype))?;
+            Track::new(class, share, title).write(out)?;
+            writeln!(
+                out,
+                "<span class=\"value\">{:.1e}</span><span class=\"value\">of {:.0e}</span>",
+                error.rel_l2, error.bound
+            )?;
+        }
+    }
+    out.push_str("</div>\n");
     Ok(())
 }
 
 /// A column of bars for each share, each bar with its number.
-fn shares(panel: &Panel, out: &mut String) -> std::fmt::Result {
-    let names = room(panel.kernels.iter().map(|(name, _)| name.as_str()));
-    let column = (WIDTH - names) / SHARES.len() as f64;
-    start_figure(&panel.title, panel.kernels.len() + 1, out)?;
-    for (index, title) in SHARES.iter().enumerate() {
-        let x = names + column * index as f64;
-        writeln!(out, "<text class=\"faint\" x=\"{x:.1}\" y=\"{}\">{title}, %</text>", ROW - 6.0)?;
-    }
-    for (index, (name, shares)) in panel.kernels.iter().enumerate() {
-        let y = ROW * (index + 1) as f64;
-        let text = y + ROW - 6.0;
-        writeln!(
-            out,
-            "<text x=\"{:.1}\" y=\"{text}\" text-anchor=\"end\">{}</text>",
-            names - 8.0,
-            escaped(name)
-        )?;
-        for (index, (title, percent)) in SHARES.iter().zip(shares).enumerate() {
-            let Some(percent) = percent else { continue };
-            let x = names + column * index as f64;
-            // The number needs room too.
-            let length = (column - 52.0) * percent.clamp(0.0, 100.0) / 100.0;
-            writeln!(
-                out,
-                "<g><title>{}, {title}: {1} %</title>\
-                 <rect class=\"bar\" x=\"{x:.1}\" y=\"{2}\" width=\"{length:.1}\" height=\"{3}\" rx=\"2\"/>\
-                 <text x=\"{4:.1}\" y=\"{text}\">{1}</text></g>",
-                escaped(name),
-                three_digits(*percent),
-                y + 3.0,
-                ROW - 6.0,
-                x + length + 5.0
-            )?;
-        }
-    }
-    out.push_str("</svg>\n</figure>\n");
-    Ok(())
-}
-
-fn draw_bar(bar: &Bar, y: f64, names: f64, scale: f64, out: &mut String) -> std::fmt::Result {
-    let class = if bar.dispatched { "chosen" } else { "bar" };
-    let speedup = bar.speedup.map_or_else(String::new, |s| format!(", {}x", three_digits(s)));
-    let error =
-        if bar.rel_l2.is_nan() { String::new() } else { format!(", error {:.1e}", bar.rel_l2) };
-    let text = y + ROW - 6.0;
-    let furthest = bar.settings.iter().map(|setting| setting.us).fold(bar.us, f64::max);
+fn write_shares(panel: &Panel, out: &mut String) -> std::fmt::Result {
     writeln!(
         out,
-        "<g><title>{0}: {1} +- {2}{speedup}{error}</title>\
-         <text x=\"{3:.1}\" y=\"{text}\" text-anchor=\"end\">{0}</text>\
-         <rect class=\"{class}\" x=\"{names:.1}\" y=\"{4}\" width=\"{5:.1}\" height=\"{6}\" rx=\"2\"/>\
-         <text x=\"{7:.1}\" y=\"{text}\">{1}{speedup}</text></g>",
-        escaped(&bar.name),
-        time(bar.us),
-        time(bar.mad_us),
-        names - 8.0,
-        y + 3.0,
-        scale * bar.us,
-        ROW - 6.0,
-        names + scale * furthest + 6.0
+        "<figure>\n<figcaption>{}</figcaption>\n<div class=\"bars shares\">\n<span class=\"name\"></span>",
+        escaped(&panel.title)
     )?;
-    for setting in &bar.settings {
-        writeln!(
-            out,
-            "<line class=\"setting\" x1=\"{0:.1}\" y1=\"{1}\" x2=\"{0:.1}\" y2=\"{2}\">\
-             <title>{3} {4}: {5}</title></line>",
-            names + scale * setting.us,
-            y + 2.0,
-            y + ROW - 2.0,
-            escaped(&bar.name),
-            escaped(&setting.name),
-            time(setting.us)
-        )?;
+    for title in SHARES {
+        write!(out, "<span class=\"head\">{title}</span>")?;
     }
+    out.push('\n');
+    for (name, shares) in &panel.kernels {
+        write!(out, "<span class=\"name\">{}</span>", escaped(name))?;
+        for (title, share) in SHARES.iter().zip(shares) {
+            let Some(share) = share else {
+                out.push_str("<span></span><span class=\"value\">-</span>");
+                continue;
+            };
+            let number = three_digits(*share);
+            let title = format!("{name}, {title}: {number} %");
+            Track::new("bar", share / 100.0, title).write(out)?;
+            write!(out, "<span class=\"value\">{number}</span>")?;
+        }
+        out.push('\n');
+    }
+    out.push_str("</div>\n</figure>\n");
     Ok(())
 }
 

@@ -3,10 +3,12 @@
 mod compare;
 mod html;
 mod page;
+mod tables;
 
 pub use compare::{Change, Comparison, Verdict, name_of};
 pub use html::html;
-pub use page::{Bar, Group, Page, Panel, SHARES, Setting};
+pub use page::{Bar, ErrorShare, Gain, Group, Headline, Page, Panel, SHARES, Setting};
+pub use tables::{Cell, Table};
 
 use std::fmt::Write;
 
@@ -22,22 +24,18 @@ pub fn markdown(page: &Page) -> String {
 }
 
 fn write_markdown(page: &Page, out: &mut String) -> std::fmt::Result {
-    writeln!(out, "## Environment\n")?;
-    for (name, fact) in &page.environment {
-        writeln!(out, "- {name}: {fact}")?;
+    writeln!(out, "{}\n", page.subtitle)?;
+    for headline in &page.headlines {
+        writeln!(out, "- {} {}", headline.figure, headline.what)?;
     }
-    writeln!(out, "\n{}", table(&page.records))?;
-    writeln!(out, "## Times\n\n{}", table(&page.times))?;
-    if !page.floors.rows.is_empty() {
-        writeln!(out, "## Floors\n\n{}", table(&page.floors))?;
-    }
+    writeln!(out, "\n## Times\n\n{}", table(&page.times))?;
     if !page.counters.rows.is_empty() {
         writeln!(out, "## Counters\n\n{}", table(&page.counters))?;
     }
     writeln!(out, "## Errors\n\n{}", table(&page.errors))?;
     writeln!(out, "## By workload\n")?;
     for group in &page.groups {
-        writeln!(out, "### {}\n", group.title)?;
+        writeln!(out, "### {}, {}\n", group.workload, group.title)?;
         for bar in &group.bars {
             let chosen = if bar.dispatched { " (what a call gets)" } else { "" };
             writeln!(out, "- {}: {}{chosen}", bar.name, time(bar.us))?;
@@ -47,10 +45,15 @@ fn write_markdown(page: &Page, out: &mut String) -> std::fmt::Result {
         }
         out.push('\n');
     }
+    writeln!(out, "## Runs\n\n{}", table(&page.runs))?;
+    writeln!(out, "## Environment\n")?;
+    for (name, fact) in &page.environment {
+        writeln!(out, "- {name}: {fact}")?;
+    }
     Ok(())
 }
 
-fn table(table: &page::Table) -> String {
+fn table(table: &Table) -> String {
     let line = |cells: &mut dyn Iterator<Item = String>| {
         format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
     };

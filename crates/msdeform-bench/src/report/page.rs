@@ -2,47 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::analyze::{Mark, Place, flop, roofline};
-use crate::case::Label;
-use crate::counters::{KernelCounters, Profiled};
-use crate::device::named::id_in;
-use crate::overview::{overview, three_digits, time};
-use crate::record::{Figure, Record, newest};
-use crate::workload::{self, Sizes};
-use crate::{Floors, Profile, Work, ladder};
 use msdeform::{DType, Direction, Problem};
 
-/// A cell: what is read, and what it is sorted by.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Cell {
-    /// What people read.
-    pub text: String,
-    /// What a column of numbers is sorted by.
-    pub number: Option<f64>,
-}
+use crate::analyze::{Mark, Place, flop, roofline};
+use crate::case::Label;
+use crate::counters::{Counted, KernelCounters};
+use crate::device::named::id_in;
+use crate::overview::{self, overview, time};
+use crate::record::{Figure, Record, newest};
+use crate::workload::{self, Sizes};
+use crate::{Ceilings, Floors, Work, ladder};
 
-impl Cell {
-    fn word(text: impl Into<String>) -> Self {
-        Self { text: text.into(), number: None }
-    }
-
-    fn time(us: f64) -> Self {
-        Self { text: time(us), number: Some(us) }
-    }
-
-    fn number(text: String, number: f64) -> Self {
-        Self { text, number: Some(number) }
-    }
-}
-
-/// A table with named columns; `true` for numbers.
-#[derive(Clone, Debug, Default)]
-pub struct Table {
-    /// Names of the columns, and whether they hold numbers.
-    pub headings: Vec<(&'static str, bool)>,
-    /// Cells, row by row.
-    pub rows: Vec<Vec<Cell>>,
-}
+use super::tables::{self, Table};
 
 /// One setting of a variant's knobs.
 #[derive(Clone, Debug)]
@@ -75,12 +46,55 @@ pub struct Bar {
 /// The variants of one case, fastest last.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// The case.
+    /// Name of the workload.
+    pub workload: String,
+    /// The format.
+    pub dtype: String,
+    /// The rest of the case.
     pub title: String,
     /// Slowest first, as a ladder.
     pub bars: Vec<Bar>,
-    /// The L1 floor, where the device has a profile and the case one.
+    /// The L1 floor, where the device has ceilings and the case one.
     pub floor_us: Option<f64>,
+    /// Whether it is the case of the ladder.
+    is_ladder: bool,
+}
+
+/// A figure to begin with.
+#[derive(Clone, Debug)]
+pub struct Headline {
+    /// The figure, with its unit.
+    pub figure: String,
+    /// What it is.
+    pub what: String,
+}
+
+/// What a call gets of a workload in a format, beside the baseline.
+#[derive(Clone, Debug)]
+pub struct Gain {
+    /// Name of the workload.
+    pub workload: String,
+    /// The format.
+    pub dtype: String,
+    /// Median.
+    pub us: f64,
+    /// What the baseline takes.
+    pub baseline_us: f64,
+    /// What the gather through L1 takes alone, where that is known.
+    pub floor_us: Option<f64>,
+}
+
+/// The error of what calls get in a format, against what is allowed.
+#[derive(Clone, Debug)]
+pub struct ErrorShare {
+    /// The variant.
+    pub variant: String,
+    /// The format.
+    pub dtype: String,
+    /// The largest of its cases.
+    pub rel_l2: f64,
+    /// The contract's.
+    pub bound: f64,
 }
 
 /// What a panel shows of a kernel, each in percent: of its sectors, of its wavefronts, of the time.
@@ -92,6 +106,8 @@ pub const SHARES: [&str; 3] =
 pub struct Panel {
     /// The case.
     pub title: String,
+    /// Whether it shows every rung of the ladder, not what a call gets.
+    pub is_ladder: bool,
     /// The kernels, and [`SHARES`] of each where they were read.
     pub kernels: Vec<(String, [Option<f64>; 3])>,
 }
@@ -99,26 +115,32 @@ pub struct Panel {
 /// Everything a report shows.
 #[derive(Clone, Debug)]
 pub struct Page {
-    /// The device and the records.
+    /// The device.
     pub title: String,
-    /// Hardware and software, as the newest record says.
-    pub environment: BTreeMap<String, String>,
-    /// Where every number comes from.
-    pub records: Table,
-    /// Best times by workload.
-    pub times: Table,
-    /// Times beside what the device's ceilings leave.
-    pub floors: Table,
-    /// Where the half-precision forward stands under the device's ceilings; empty without a profile.
+    /// How much was measured, when, and of which sources.
+    pub subtitle: String,
+    /// What to see first.
+    pub headlines: Vec<Headline>,
+    /// Every workload as it is usually called, by direction.
+    pub gains: Vec<(Direction, Vec<Gain>)>,
+    /// Where the half-precision forward stands under the device's ceilings; empty without them.
     pub roofline: String,
-    /// Hardware counters, where they were read.
-    pub counters: Table,
+    /// The errors of what calls get.
+    pub error_shares: Vec<ErrorShare>,
     /// [`SHARES`], case by case.
     pub panels: Vec<Panel>,
+    /// Best times by workload, beside what the device's ceilings leave.
+    pub times: Table,
     /// Every variant's error.
     pub errors: Table,
+    /// Hardware counters, where they were read.
+    pub counters: Table,
     /// Every case with all its variants.
     pub groups: Vec<Group>,
+    /// Where every number comes from.
+    pub runs: Table,
+    /// Hardware and software, as the newest record says.
+    pub environment: BTreeMap<String, String>,
 }
 
 impl Page {
@@ -126,35 +148,144 @@ impl Page {
     #[must_use]
     pub fn of(
         records: &[Record],
-        profile: Option<&Profile>,
-        profiled: &[Profiled],
+        ceilings: Option<&Ceilings>,
+        counted: &[Counted],
     ) -> Option<Self> {
         let last = records.iter().rev().find(|record| !record.measurements.is_empty())?;
         let figures = newest(records);
         let rows = overview(&figures);
         let figures = without_repeats(figures, |f| (&f.workload, &f.dtype, &f.variant));
-        let profiled = &without_repeats(profiled.to_vec(), |Profiled { label, .. }| {
+        let counted = &without_repeats(counted.to_vec(), |Counted { label, .. }| {
             (&label.workload, &label.dtype, &label.variant)
         });
         let mut environment = last.device.facts.clone();
         let mut fact = |name: &str, value: String| environment.insert(name.to_owned(), value);
         fact("date", last.date.clone());
-        fact("commit", last.provenance.commit.clone());
-        fact("command", last.provenance.command.clone());
         fact("msdeform", format!("{} ({})", last.environment.msdeform, last.environment.rustc));
+        let gains = gains(&rows, ceilings);
+        let error_shares = error_shares(&figures);
         Some(Self {
             title: format!("msdeform on {}", last.device.name),
+            subtitle: subtitle(records, figures.len()),
+            headlines: headlines(&gains, &error_shares),
+            gains,
+            roofline: ceilings.map_or_else(String::new, |ceilings| roofline_of(&rows, ceilings)),
+            error_shares,
+            panels: panels(counted, &figures),
+            times: tables::times(&rows, ceilings),
+            errors: tables::errors(&figures),
+            counters: tables::counters(counted),
+            groups: groups(&figures, ceilings),
+            runs: tables::runs(records),
             environment,
-            records: provenance(records),
-            times: times(&rows),
-            floors: profile.map_or_else(Table::default, |profile| floors(&rows, profile)),
-            roofline: profile.map_or_else(String::new, |profile| roofline_of(&rows, profile)),
-            counters: counters(profiled),
-            panels: panels(profiled),
-            errors: errors(&figures),
-            groups: groups(&figures, profile),
         })
     }
+
+    /// The ladder, where it was climbed on this device: without the border, as trained models draw locations.
+    #[must_use]
+    pub fn ladder(&self) -> Option<&Group> {
+        self.groups.iter().find(|group| group.is_ladder)
+    }
+}
+
+fn subtitle(records: &[Record], figures: usize) -> String {
+    let mut commits: Vec<String> = records.iter().flat_map(Record::commits).collect();
+    commits.sort_unstable();
+    commits.dedup();
+    let days = records.iter().filter_map(|record| record.date.get(..10));
+    let day = days.max().unwrap_or_default();
+    let commits = match &commits[..] {
+        [commit] => format!("commit {commit}"),
+        several => format!("{} commits", several.len()),
+    };
+    format!("{figures} figures of {day}, {commits}")
+}
+
+/// Whether a row is of its workload as it is usually called: its first layout and locations.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "what `filter` calls")]
+fn is_usual(row: &&overview::Row) -> bool {
+    workload::find(&row.workload).is_some_and(|found| {
+        let (layout, locations) = (found.layouts.first(), found.locations.first());
+        layout.is_some_and(|layout| layout.name() == row.layout)
+            && locations.is_some_and(|locations| locations.name() == row.locations)
+    })
+}
+
+fn gains(rows: &[overview::Row], ceilings: Option<&Ceilings>) -> Vec<(Direction, Vec<Gain>)> {
+    let gain = |best: &Figure| {
+        Some(Gain {
+            workload: best.workload.clone(),
+            dtype: best.dtype.clone(),
+            us: best.median_us,
+            baseline_us: best.median_us * best.speedup?,
+            floor_us: ceilings.and_then(|c| floors_of(best, c)).map(|floors| floors.l1_us),
+        })
+    };
+    let of = |direction: Direction| {
+        let rows = rows.iter().filter(is_usual).filter(|row| row.direction == direction.name());
+        let formats = |row: &overview::Row| {
+            let best = DType::FAST.iter().filter_map(|dtype| row.best.get(dtype.name()));
+            best.filter_map(gain).collect::<Vec<_>>()
+        };
+        (direction, rows.flat_map(formats).collect::<Vec<_>>())
+    };
+    Direction::ALL.map(of).into_iter().filter(|(_, gains)| !gains.is_empty()).collect()
+}
+
+fn headlines(gains: &[(Direction, Vec<Gain>)], errors: &[ErrorShare]) -> Vec<Headline> {
+    let mut found = Vec::new();
+    for (direction, gains) in gains {
+        for dtype in [DType::F32, DType::F16] {
+            let ratios = gains.iter().filter(|gain| gain.dtype == dtype.name());
+            let logarithms: Vec<f64> =
+                ratios.map(|gain| (gain.baseline_us / gain.us).ln()).collect();
+            if logarithms.is_empty() {
+                continue;
+            }
+            let count = logarithms.len();
+            let mean = (logarithms.iter().sum::<f64>() / count as f64).exp();
+            let workloads = if count == 1 { "workload" } else { "workloads" };
+            found.push(Headline {
+                figure: format!("{mean:.1}\u{d7}"),
+                what: format!("{direction} in {dtype} against the baseline, {count} {workloads}"),
+            });
+        }
+    }
+    let share =
+        |gain: &Gain| Some((gain.floor_us? / gain.us, gain.workload.clone(), gain.dtype.clone()));
+    let nearest = gains.iter().flat_map(|(_, gains)| gains).filter_map(share);
+    if let Some((share, workload, dtype)) = nearest.max_by(|a, b| a.0.total_cmp(&b.0)) {
+        found.push(Headline {
+            figure: format!("{:.0} %", 100.0 * share),
+            what: format!("of what the L1 data path can do, {workload} in {dtype}"),
+        });
+    }
+    let worst = errors.iter().max_by(|a, b| (a.rel_l2 / a.bound).total_cmp(&(b.rel_l2 / b.bound)));
+    if let Some(worst) = worst {
+        found.push(Headline {
+            figure: format!("{:.0} %", 100.0 * worst.rel_l2 / worst.bound),
+            what: "of the allowed error at most, in what calls get".to_owned(),
+        });
+    }
+    found
+}
+
+/// The largest error of each variant that calls get, by format.
+fn error_shares(figures: &[Figure]) -> Vec<ErrorShare> {
+    let mut worst: BTreeMap<(String, Option<usize>), ErrorShare> = BTreeMap::new();
+    let of_calls = figures.iter().filter(|figure| figure.dispatched && !figure.rel_l2.is_nan());
+    for figure in of_calls.filter(|figure| figure.direction.parse::<Direction>().is_ok()) {
+        let Ok(dtype) = figure.dtype.parse::<DType>() else { continue };
+        let place = DType::ALL.iter().position(|known| *known == dtype);
+        let entry = worst.entry((figure.variant.clone(), place)).or_insert_with(|| ErrorShare {
+            variant: figure.variant.clone(),
+            dtype: figure.dtype.clone(),
+            rel_l2: 0.0,
+            bound: dtype.rel_l2_bound(),
+        });
+        entry.rel_l2 = entry.rel_l2.max(figure.rel_l2);
+    }
+    worst.into_values().collect()
 }
 
 /// Without settings that a rung of the ladder has by itself, where it was measured by its plain name too: the same
@@ -173,61 +304,11 @@ fn without_repeats<T>(
     items
 }
 
-fn provenance(records: &[Record]) -> Table {
-    let headings =
-        vec![("date", false), ("commit", false), ("measurements", true), ("command", false)];
-    let rows = records.iter().rev().map(|record| {
-        let count = record.measurements.len();
-        vec![
-            Cell::word(&record.date),
-            Cell::word(record.provenance.commit.chars().take(9).collect::<String>()),
-            Cell::number(count.to_string(), count as f64),
-            Cell::word(&record.provenance.command),
-        ]
-    });
-    Table { headings, rows: rows.collect() }
-}
-
-fn times(rows: &[crate::overview::Row]) -> Table {
-    let headings = vec![
-        ("workload", false),
-        ("N", true),
-        ("Lq", true),
-        ("locations", false),
-        ("layout", false),
-        ("direction", false),
-        ("f32", true),
-        ("f16", true),
-        ("bf16", true),
-        ("f32 against baseline", true),
-    ];
-    let missing = || Cell::word("-");
-    let rows = rows.iter().map(|row| {
-        let cell = |dtype: DType| {
-            row.best.get(dtype.name()).map_or_else(missing, |best| Cell::time(best.median_us))
-        };
-        let speedup = row.best.get(DType::F32.name()).and_then(|best| best.speedup);
-        vec![
-            Cell::word(&row.workload),
-            Cell::number(row.batch.to_string(), row.batch as f64),
-            Cell::number(row.queries.to_string(), row.queries as f64),
-            Cell::word(&row.locations),
-            Cell::word(&row.layout),
-            Cell::word(&row.direction),
-            cell(DType::F32),
-            cell(DType::F16),
-            cell(DType::Bf16),
-            speedup.map_or_else(missing, |speedup| Cell::number(format!("{speedup:.1}x"), speedup)),
-        ]
-    });
-    Table { headings, rows: rows.collect() }
-}
-
-fn floors_of(figure: &Figure, profile: &Profile) -> Option<Floors> {
+pub(super) fn floors_of(figure: &Figure, ceilings: &Ceilings) -> Option<Floors> {
     if figure.direction != Direction::Forward.name() {
         return None;
     }
-    Floors::of(&problem_of(figure)?, profile)
+    Floors::of(&problem_of(figure)?, ceilings)
 }
 
 /// The call that was timed, where its workload is built in.
@@ -237,106 +318,41 @@ fn problem_of(figure: &Figure) -> Option<Problem> {
     workload::find(&figure.workload)?.problem(dtype, layout, sizes).ok()
 }
 
-fn floors(rows: &[crate::overview::Row], profile: &Profile) -> Table {
-    let headings = vec![
-        ("workload", false),
-        ("locations", false),
-        ("layout", false),
-        ("dtype", false),
-        ("time", true),
-        ("all from L1", true),
-        ("none from L1", true),
-        ("DRAM once", true),
-        ("L1 floor / time", true),
-    ];
-    let lines = rows.iter().flat_map(|row| row.best.values()).filter_map(|best| {
-        let floors = floors_of(best, profile)?;
-        let share = 100.0 * floors.l1_us / best.median_us;
-        Some(vec![
-            Cell::word(&best.workload),
-            Cell::word(&best.locations),
-            Cell::word(&best.layout),
-            Cell::word(&best.dtype),
-            Cell::time(best.median_us),
-            Cell::time(floors.l1_us),
-            Cell::time(floors.without_l1_us),
-            Cell::time(floors.dram_us),
-            Cell::number(format!("{share:.0} %"), share),
-        ])
-    });
-    Table { headings, rows: lines.collect() }
-}
-
-/// What is shown of each kernel: name of the counter, heading, how many of the unit make one.
-const SHOWN_COUNTERS: &[(&str, &str, f64)] = &[
-    ("l1_wavefronts", "L1 wavefronts, M", 1e6),
-    ("l1_percent", "of L1's peak, %", 1.0),
-    ("bank_conflicts", "bank conflicts, M", 1e6),
-    ("l1_hit_percent", "L1 hits, %", 1.0),
-    ("l2_hit_percent", "L2 hits, %", 1.0),
-    ("dram_bytes", "DRAM, MB", 1e6),
-    ("issue_percent", "issue slots, %", 1.0),
-    ("occupancy_percent", "warps, %", 1.0),
-    ("registers", "registers", 1.0),
-];
-
-fn counters(profiled: &[Profiled]) -> Table {
-    let mut headings =
-        vec![("workload", false), ("locations", false), ("dtype", false), ("kernel", false)];
-    headings.extend(SHOWN_COUNTERS.iter().map(|(_, heading, _)| (*heading, true)));
-    let kernels = profiled.iter().flat_map(|p| p.kernels.iter().map(move |kernel| (p, kernel)));
-    let rows = kernels.map(|(Profiled { label, .. }, kernel)| {
-        let mut row = vec![
-            Cell::word(&label.workload),
-            Cell::word(&label.locations),
-            Cell::word(&label.dtype),
-            Cell::word(name_of(label, kernel)),
-        ];
-        row.extend(SHOWN_COUNTERS.iter().map(|(name, _, one)| {
-            let value = kernel.get(name).map(|value| value / one);
-            value.map_or_else(|| Cell::word("-"), |v| Cell::number(three_digits(v), v))
-        }));
-        row
-    });
-    Table { headings, rows: rows.collect() }
-}
-
 /// A kernel, with the knobs that were set.
-fn name_of(label: &Label, kernel: &KernelCounters) -> String {
+pub(super) fn name_of(label: &Label, kernel: &KernelCounters) -> String {
     let knobs = label.variant.strip_prefix(id_in(&label.variant)).unwrap_or_default();
     format!("{}{knobs}", kernel.kernel)
 }
 
-/// The best half-precision forward of each case, against the bytes it gathers and those it cannot avoid.
-fn roofline_of(rows: &[crate::overview::Row], profile: &Profile) -> String {
-    let best = rows.iter().filter_map(|row| row.best.get(DType::F16.name()));
+/// The half-precision forward of each workload as it is usually called, against the bytes it gathers and those it cannot
+/// avoid.
+fn roofline_of(rows: &[overview::Row], ceilings: &Ceilings) -> String {
+    let best = rows.iter().filter(is_usual).filter_map(|row| row.best.get(DType::F16.name()));
     let mut marks: Vec<Mark> = Vec::new();
     for best in best.filter(|best| best.direction == Direction::Forward.name()) {
         let Some(problem) = problem_of(best) else { continue };
         let work = Work::of(&problem, Direction::Forward);
         let flop = flop(&problem, &work, Direction::Forward);
         let Figure { workload, locations, layout, .. } = best;
-        let is_named = marks.iter().any(|mark| mark.label == *workload);
         let mark = |bytes: u64, is_hollow| Mark {
             flop_per_byte: flop / bytes as f64,
             tflop_per_s: flop / best.median_us * 1e-6,
             title: format!("{workload} {locations} {layout}: {}", time(best.median_us)),
-            // Once: its other marks stand at the same height or in the same column.
-            label: if is_hollow && !is_named { workload.clone() } else { String::new() },
+            // Once: both stand at the same height.
+            label: if is_hollow { workload.clone() } else { String::new() },
             is_hollow,
         };
-        let both = [mark(work.gathered_bytes, false), mark(work.compulsory_bytes, true)];
-        marks.extend(both);
+        marks.extend([mark(work.gathered_bytes, false), mark(work.compulsory_bytes, true)]);
     }
     if marks.is_empty() {
         return String::new();
     }
-    let legend =
-        "full: against gathered bytes, empty: against compulsory bytes; a column for each workload";
-    roofline(("Forward in f16", legend), profile, &marks, Place::Page)
+    let legend = "full: against the bytes gathered through L1, empty: against those that must come from DRAM";
+    roofline(("Forward in f16", legend), ceilings, &marks, Place::Page)
 }
 
-fn panels(profiled: &[Profiled]) -> Vec<Panel> {
+/// What calls get, and every rung of the ladder. Settings stand in the table: beside each other they hide the variants.
+fn panels(counted: &[Counted], figures: &[Figure]) -> Vec<Panel> {
     let shares = |kernel: &KernelCounters| {
         let wavefronts = kernel.get("l1_wavefronts").filter(|count| *count > 0.0);
         let conflicts =
@@ -344,15 +360,26 @@ fn panels(profiled: &[Profiled]) -> Vec<Panel> {
         [kernel.get("l1_hit_percent"), conflicts, kernel.get("l1_percent")]
     };
     let mut panels: Vec<Panel> = Vec::new();
-    // Settings stand in the table: beside each other they hide the variants.
-    for Profiled { label, kernels } in profiled.iter().filter(|p| is_own(&p.label.variant)) {
+    let is_called = |label: &Label| {
+        figures.iter().any(|figure| {
+            figure.dispatched
+                && (&figure.workload, &figure.variant) == (&label.workload, &label.variant)
+                && (&figure.locations, &figure.layout) == (&label.locations, &label.layout)
+                && figure.dtype == label.dtype
+        })
+    };
+    for Counted { label, kernels, .. } in counted.iter().filter(|p| is_own(&p.label.variant)) {
         let Label { workload, locations, layout, dtype, direction, .. } = label;
-        let title = format!("{workload}, {locations} {layout} {dtype} {direction}");
+        let is_ladder = workload == ladder::WORKLOAD && layout == ladder::LAYOUTS[0].name();
+        if !is_ladder && !is_called(label) {
+            continue;
+        }
+        let title = format!("{workload}, {direction} in {dtype}, {locations} locations, {layout}");
         let found = kernels.iter().map(|kernel| (kernel.kernel.clone(), shares(kernel)));
         let found = found.filter(|(_, shares)| shares.iter().any(Option::is_some));
         match panels.iter_mut().find(|panel| panel.title == title) {
             Some(panel) => panel.kernels.extend(found),
-            None => panels.push(Panel { title, kernels: found.collect() }),
+            None => panels.push(Panel { title, is_ladder, kernels: found.collect() }),
         }
     }
     panels.retain(|panel| !panel.kernels.is_empty());
@@ -364,58 +391,32 @@ fn is_own(variant: &str) -> bool {
     id_in(variant) == variant
 }
 
-fn errors(figures: &[Figure]) -> Table {
-    let headings = vec![
-        ("variant", false),
-        ("dtype", false),
-        ("cases", true),
-        ("worst rel L2", true),
-        ("bound", true),
-    ];
-    let mut worst: BTreeMap<(&str, &str), (usize, f64)> = BTreeMap::new();
-    for figure in figures.iter().filter(|figure| !figure.rel_l2.is_nan()) {
-        let entry = worst.entry((&figure.variant, &figure.dtype)).or_insert((0, 0.0));
-        *entry = (entry.0 + 1, entry.1.max(figure.rel_l2));
-    }
-    let rows = worst.into_iter().map(|((variant, dtype), (cases, error))| {
-        let bound = dtype.parse::<DType>().map_or(0.0, DType::rel_l2_bound);
-        vec![
-            Cell::word(variant),
-            Cell::word(dtype),
-            Cell::number(cases.to_string(), cases as f64),
-            Cell::number(format!("{error:.1e}"), error),
-            Cell::number(format!("{bound:.0e}"), bound),
-        ]
-    });
-    Table { headings, rows: rows.collect() }
-}
-
-fn groups(figures: &[Figure], profile: Option<&Profile>) -> Vec<Group> {
+fn groups(figures: &[Figure], ceilings: Option<&Ceilings>) -> Vec<Group> {
     let mut cases: Vec<(String, Vec<&Figure>)> = Vec::new();
     for figure in figures {
+        let Figure { batch, queries, locations, layout, dtype, direction, .. } = figure;
         let threads = figure.threads.map_or_else(String::new, |count| format!(", {count} threads"));
         let title = format!(
-            "{} N={} Lq={}, {} {} {} {}{threads}",
-            figure.workload,
-            figure.batch,
-            figure.queries,
-            figure.locations,
-            figure.layout,
-            figure.dtype,
-            figure.direction
+            "{direction} in {dtype}, {locations} locations, {layout}, N={batch}, Lq={queries}{threads}"
         );
-        match cases.iter_mut().find(|(known, _)| *known == title) {
+        let is_same = |(known, of_case): &&mut (String, Vec<&Figure>)| {
+            *known == title && of_case[0].workload == figure.workload
+        };
+        match cases.iter_mut().find(is_same) {
             Some((_, of_case)) => of_case.push(figure),
             None => cases.push((title, vec![figure])),
         }
     }
-    cases.into_iter().map(|(title, of_case)| group(title, &of_case, profile)).collect()
+    // A processor's come sorted by threads first.
+    cases.sort_by_key(|(_, of_case)| workload::table_position(&of_case[0].workload));
+    cases.into_iter().filter_map(|(title, of_case)| group(title, &of_case, ceilings)).collect()
 }
 
-fn group(title: String, figures: &[&Figure], profile: Option<&Profile>) -> Group {
+fn group(title: String, figures: &[&Figure], ceilings: Option<&Ceilings>) -> Option<Group> {
+    let first = figures.first()?;
     let way = |figure: &Figure| format!(" ({}, {})", figure.timing.name(), figure.mode);
-    let first = figures.first().map_or_else(String::new, |figure| way(figure));
-    let is_alike = figures.iter().all(|figure| way(figure) == first);
+    let way_of_first = way(first);
+    let is_alike = figures.iter().all(|figure| way(figure) == way_of_first);
     let mut bars: Vec<Bar> = Vec::new();
     let (own, set): (Vec<&Figure>, Vec<&Figure>) =
         figures.iter().partition(|figure| is_own(&figure.variant));
@@ -448,10 +449,21 @@ fn group(title: String, figures: &[&Figure], profile: Option<&Profile>) -> Group
     for bar in &mut bars {
         bar.settings.sort_by(|a, b| a.us.total_cmp(&b.us));
     }
-    let floor_us = figures.first().and_then(|figure| floors_of(figure, profile?));
-    Group {
-        title: if is_alike { title + &first } else { title },
+    let [plain, _] = ladder::LAYOUTS;
+    let is_ladder = (first.workload.as_str(), first.dtype.as_str())
+        == (ladder::WORKLOAD, ladder::DTYPE.name())
+        && (first.layout.as_str(), first.locations.as_str()) == (plain.name(), "local")
+        && first.direction == Direction::Forward.name()
+        && bars.len() > MOST_OF_A_CALL;
+    Some(Group {
+        workload: first.workload.clone(),
+        dtype: first.dtype.clone(),
+        title: if is_alike { title + &way_of_first } else { title },
         bars,
-        floor_us: floor_us.map(|floors| floors.l1_us),
-    }
+        floor_us: ceilings.and_then(|ceilings| floors_of(first, ceilings)).map(|f| f.l1_us),
+        is_ladder,
+    })
 }
+
+/// With more variants than this a case is a ladder, not a choice.
+const MOST_OF_A_CALL: usize = 8;

@@ -1,11 +1,12 @@
 use super::*;
-use crate::counters::{KernelCounters, Profiled, Reading};
-use crate::profile::tests::profile_of;
+use crate::ceilings::tests::ceilings_of;
+use crate::counters::{Counted, KernelCounters, Reading};
 use crate::record::tests::record_of;
 
 fn page() -> Page {
     let record = record_of("2026-01-01T00:00:00Z", 812.0);
-    let profiled = Profiled {
+    let counted = Counted {
+        commit: String::new(),
         label: record.measurements[0].label.clone(),
         kernels: vec![KernelCounters {
             kernel: "fwd_test_step".to_owned(),
@@ -13,14 +14,14 @@ fn page() -> Page {
             readings: vec![Reading { name: "l1_hit_percent".to_owned(), value: 81.25 }],
         }],
     };
-    Page::of(&[record], Some(&profile_of("test-chip-2c")), &[profiled]).unwrap()
+    Page::of(&[record], Some(&ceilings_of("test-chip-2c")), &[counted]).unwrap()
 }
 
 #[test]
 fn the_page_has_the_numbers_of_the_record_and_needs_nothing_else() {
     let html = html(&page());
     for text in
-        ["Test Chip", "812 us", "fwd_test", "1.0e-6", "ddetr_enc", "2.0x", "fwd_test_step", "81.2"]
+        ["Test Chip", "812 us", "fwd_test", "1.0e-6", "ddetr_enc", "1.0x", "fwd_test_step", "81.2"]
     {
         assert!(html.contains(text), "{text} is missing");
     }
@@ -29,7 +30,11 @@ fn the_page_has_the_numbers_of_the_record_and_needs_nothing_else() {
     }
     assert!(html.contains("data-key=\"812\""), "numbers sort as numbers");
     assert!(html.contains("L1 floor"));
-    assert!(html.contains("<title>fwd_test_step, sectors found in L1: 81.2 %</title>"));
+    let first = |what: &str| html.find(what).unwrap_or(usize::MAX);
+    assert!(first("class=\"headlines\"") < first("class=\"track\""), "figures, then bars");
+    assert!(first("class=\"track\"") < first("<table"), "and tables last");
+    assert_eq!(html.matches("<table").count(), html.matches("<div class=\"wide\"><table").count());
+    assert!(html.contains("title=\"fwd_test_step, sectors found in L1: 81.2 %\""));
     assert!(!html.contains("lost to bank conflicts: "), "a share that was not read has no bar");
     assert!(!html.contains("id=\"roofline\""), "no half-precision time, no roofline");
 }
@@ -38,8 +43,8 @@ fn the_page_has_the_numbers_of_the_record_and_needs_nothing_else() {
 fn a_half_precision_forward_stands_under_the_roofline() {
     let mut record = record_of("2026-01-01T00:00:00Z", 812.0);
     record.measurements[0].label.dtype = "f16".to_owned();
-    let profile = profile_of("test-chip-2c");
-    let html = html(&Page::of(&[record], Some(&profile), &[]).unwrap());
+    let ceilings = ceilings_of("test-chip-2c");
+    let html = html(&Page::of(&[record], Some(&ceilings), &[]).unwrap());
     assert!(
         html.contains("id=\"roofline\"") && html.contains("ddetr_enc local interleaved: 812 us"),
         "{html}"
@@ -52,11 +57,12 @@ fn a_half_precision_forward_stands_under_the_roofline() {
 fn markdown_has_the_same_numbers() {
     let markdown = markdown(&page());
     assert!(markdown.contains(
-        "| ddetr_enc | 1 | 22223 | local | interleaved | forward | 812 us | - | - | 2.0x |"
+        "| ddetr_enc | 1 | 22223 | local | interleaved | forward | f32 | 812 us | 1.0x |"
     ));
     assert!(
         markdown.contains(
-            "f32 forward, 2 threads (cpu, default)\n\n- fwd_test: 812 us (what a call gets)"
+            "### ddetr_enc, forward in f32, local locations, interleaved, N=1, Lq=22223, 2 threads \
+             (cpu, default)\n\n- fwd_test: 812 us (what a call gets)"
         ),
         "{markdown}"
     );
@@ -68,7 +74,7 @@ fn text_of_a_record_cannot_become_markup() {
     record.device.name = "<script>alert(1)</script>".to_owned();
     let page = Page::of(&[record], None, &[]).unwrap();
     assert!(!html(&page).contains("<script>alert"));
-    assert!(page.floors.rows.is_empty());
+    assert_eq!(page.times.rows[0].last().map(|cell| cell.text.as_str()), Some("-"), "no floor");
 }
 
 #[test]
@@ -93,7 +99,7 @@ fn settings_stand_on_the_bar_of_their_variant() {
     assert_eq!(names, ["fwd_other:WARPS=4", "fwd_test"], "what has no bar of its own gets one");
     let [setting] = &group.bars[1].settings[..] else { panic!("one setting") };
     assert_eq!((setting.name.as_str(), setting.us), ("WARPS=8", 700.0));
-    assert!(html(&page).contains("<title>fwd_test WARPS=8: 700 us</title>"));
+    assert!(html(&page).contains("title=\"fwd_test WARPS=8: 700 us\""));
     assert!(markdown(&page).contains("what a call gets)\n  - WARPS=8: 700 us"));
 }
 

@@ -1,4 +1,4 @@
-//! How far the built-in choices are from the best ones: `records/<device>/tuning.json`.
+//! How far the built-in choices are from the best ones: `records/<device>/tuned.json`.
 
 use std::path::{Path, PathBuf};
 
@@ -38,7 +38,7 @@ pub struct TuneRecord {
     pub unfinished: Vec<Unfinished>,
 }
 
-const FILE: &str = "tuning.json";
+const FILE: &str = "tuned.json";
 
 impl TuneRecord {
     /// What was found out on a device, now.
@@ -61,8 +61,7 @@ impl TuneRecord {
     /// [`RecordError::Io`] naming the file.
     pub fn write(&self, records: &Path) -> Result<PathBuf, RecordError> {
         let path = records.join(&self.device.slug).join(FILE);
-        let json = serde_json::to_string_pretty(self).map_err(RecordError::Serialise)?;
-        record::replace_file(&path, &(json + "\n"))?;
+        record::replace_file(&path, &record::to_json(self)?)?;
         Ok(path)
     }
 

@@ -8,7 +8,7 @@ use msdeform::Direction;
 use msdeform_bench::analyze::roofline_svg;
 use msdeform_bench::overview::{three_digits, time};
 use msdeform_bench::record;
-use msdeform_bench::{Analysis, Breadth, Profile};
+use msdeform_bench::{Analysis, Breadth, Ceilings};
 use msdeform_files::Existing;
 
 use crate::args::{GridArgs, RecordDirArgs, standard_workloads};
@@ -19,12 +19,12 @@ use crate::output::{Align, Columns, print, print_json};
 ///
 /// Forward and backward: work, bytes, the time that each measured ceiling leaves and which one binds, how often the actual locations touch the same memory,
 /// the ways to sum the gradient of the values, and a prediction beside what a record says.
-/// Needs the device's profile (`msdeform probe --record`), not the device.
+/// Needs the device's ceilings (`msdeform probe --record`), not the device.
 #[derive(Debug, Args)]
 pub struct AnalyzeArgs {
-    /// Device whose profile is used, by its folder under records/ [default: a GPU's, if there is one]
+    /// Device whose ceilings are used, by its folder under records/ [default: a GPU's, if there is one]
     #[arg(long, value_name = "NAME")]
-    profile: Option<String>,
+    ceilings: Option<String>,
     #[command(flatten)]
     grid: GridArgs,
     #[command(flatten)]
@@ -40,13 +40,13 @@ pub struct AnalyzeArgs {
 /// Analyses and prints.
 pub fn run(args: &AnalyzeArgs) -> anyhow::Result<()> {
     let folder = args.record_dir.folder();
-    let profiles = if folder.is_dir() { Profile::load_all(&folder)? } else { Vec::new() };
-    let profile = choose(&profiles, args.profile.as_deref())?;
+    let ceilings = if folder.is_dir() { Ceilings::load_all(&folder)? } else { Vec::new() };
+    let ceilings = choose(&ceilings, args.ceilings.as_deref())?;
     let figures = record::newest(&record::load_all(&folder).context("cannot read the records")?);
     let selection = args.grid.selection(standard_workloads(), Breadth::First)?;
     let mut analyses = Vec::new();
     for case in &selection.cases() {
-        for analysis in Analysis::of(case, &selection.directions, profile, &figures)? {
+        for analysis in Analysis::of(case, &selection.directions, ceilings, &figures)? {
             if !args.json {
                 print(&text(&analysis))?;
             }
@@ -54,7 +54,7 @@ pub fn run(args: &AnalyzeArgs) -> anyhow::Result<()> {
         }
     }
     if let (Some(path), Some(first)) = (&args.svg, analyses.first()) {
-        let picture = roofline_svg(first, profile);
+        let picture = roofline_svg(first, ceilings);
         msdeform_files::write(path, picture.as_bytes(), Existing::Replace)?;
         eprintln!("roofline: {}", path.display());
     }
@@ -64,19 +64,20 @@ pub fn run(args: &AnalyzeArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn choose<'a>(profiles: &'a [Profile], name: Option<&str>) -> anyhow::Result<&'a Profile> {
-    let known: Vec<&str> = profiles.iter().map(|p| p.device.slug.as_str()).collect();
+fn choose<'a>(ceilings: &'a [Ceilings], name: Option<&str>) -> anyhow::Result<&'a Ceilings> {
+    let known: Vec<&str> = ceilings.iter().map(|p| p.device.slug.as_str()).collect();
     let found = match name {
-        Some(name) => profiles.iter().find(|profile| profile.device.slug == name),
+        Some(name) => ceilings.iter().find(|ceilings| ceilings.device.slug == name),
         None => {
-            let gpu = profiles.iter().find(|profile| profile.device.kind == "cuda");
-            gpu.or_else(|| profiles.first())
+            let gpu = ceilings.iter().find(|ceilings| ceilings.device.kind == "cuda");
+            gpu.or_else(|| ceilings.first())
         }
     };
     found.ok_or_else(|| {
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        let what = name.map_or_else(|| "a profile".to_owned(), |name| format!("profile `{name}`"));
-        Usage(format!("no {what}; known: {known}. `msdeform probe --record` makes one")).into()
+        let what =
+            name.map_or_else(|| "ceilings".to_owned(), |name| format!("ceilings of `{name}`"));
+        Usage(format!("no {what}; known: {known}. `msdeform probe --record` measures them")).into()
     })
 }
 

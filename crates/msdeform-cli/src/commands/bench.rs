@@ -169,8 +169,8 @@ fn say_where(folder: Option<&RecordFolder>) {
 
 /// The ladder, with the counters that were read on such a device before.
 fn ladder_table(record: &Record) -> anyhow::Result<String> {
-    let profiled = CounterFile::of_device(&record::default_folder(), &record.device.slug)?;
-    let rows = ladder::rows(std::slice::from_ref(record), &profiled);
+    let counted = CounterFile::of_device(&record::default_folder(), &record.device.slug)?;
+    let rows = ladder::rows(std::slice::from_ref(record), &counted);
     let headings = ladder::HEADINGS.map(|name| match name {
         "rung" | "source" => (name, Align::Left),
         _ => (name, Align::Right),
@@ -208,6 +208,7 @@ fn print_case(case: &Case<'_>, timed: &[Measurement]) -> anyhow::Result<()> {
     ];
     let mut columns = Columns::new(&headings);
     for m in timed {
+        let throughput = m.throughput();
         columns.row(&[
             m.label.variant.clone(),
             m.timing.name().to_owned(),
@@ -216,11 +217,11 @@ fn print_case(case: &Case<'_>, timed: &[Measurement]) -> anyhow::Result<()> {
             time(m.statistics.p10_us),
             time(m.statistics.p90_us),
             m.statistics.runs.to_string(),
-            three_digits(m.throughput.samples_per_s * 1e-6),
-            three_digits(m.throughput.gathered_gb_per_s),
-            three_digits(m.throughput.compulsory_gb_per_s),
-            format!("{:.4}", m.throughput.tflop_per_s),
-            m.speedup.map_or_else(|| "-".to_owned(), |speedup| format!("{speedup:.2}x")),
+            three_digits(throughput.samples_per_s * 1e-6),
+            three_digits(throughput.gathered_gb_per_s),
+            three_digits(throughput.compulsory_gb_per_s),
+            format!("{:.4}", throughput.tflop_per_s),
+            m.speedup_among(timed).map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}x")),
             if m.rel_l2.is_nan() { "-".to_owned() } else { error_figure(m.rel_l2) },
         ]);
     }

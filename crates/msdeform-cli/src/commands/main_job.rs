@@ -202,7 +202,7 @@ fn line(record: &Record, row: &Row) -> Vec<String> {
                 && m.label.dtype == best.dtype
                 && m.label.variant == best.variant
         };
-        record.measurements.iter().find(same).map(|m| m.throughput)
+        record.measurements.iter().find(same).map(Measurement::throughput)
     });
     vec![
         row.workload.clone(),

@@ -2,9 +2,9 @@
 
 pub mod analyze;
 pub mod bench;
+pub mod counters;
 pub mod main_job;
 pub mod probe;
-pub mod profile;
 pub mod records;
 pub mod report;
 pub mod soak;

@@ -1,27 +1,27 @@
 //! `msdeform probe`
 
 use clap::Args;
-use msdeform_bench::Profile;
+use msdeform_bench::Ceilings;
+use msdeform_bench::ceilings::Capability;
 use msdeform_bench::overview::three_digits;
-use msdeform_bench::profile::Capability;
 
 use crate::args::{DeviceArgs, RecordDirArgs, heading};
 use crate::output::{Align, Columns, print, print_json, progress};
 
 /// Measure what a device can do at best
 ///
-/// Memory, caches, arithmetic and launches, each by a probe that does nothing else; a few seconds. With --record the result becomes the device's profile,
-/// which the README's floors are computed from.
+/// Memory, caches, arithmetic and launches, each by a probe that does nothing else; a few seconds. With --record the result becomes the device's ceilings,
+/// which floors are computed from.
 #[derive(Debug, Args)]
 pub struct ProbeCommandArgs {
     #[command(flatten)]
     device: DeviceArgs,
-    /// Write it as the device's profile, in place of an older one
+    /// Write it as the device's ceilings, in place of an older one
     #[arg(long)]
     record: bool,
     #[command(flatten)]
     record_dir: RecordDirArgs,
-    /// Print the profile as JSON
+    /// Print the ceilings as JSON
     #[arg(long)]
     json: bool,
 }
@@ -31,10 +31,11 @@ pub fn run(args: &ProbeCommandArgs) -> anyhow::Result<()> {
     let device = args.device.open()?;
     // How many there are is known when they are done: a spinner, not a share.
     let bar = progress(0, "probing");
-    let profile = Profile::measure(device.as_ref(), &mut |name| bar.set_message(name.to_owned()))?;
+    let ceilings =
+        Ceilings::measure(device.as_ref(), &mut |name| bar.set_message(name.to_owned()))?;
     bar.finish_and_clear();
     if args.json {
-        print_json(&profile)?;
+        print_json(&ceilings)?;
     } else {
         print(&heading(device.as_ref(), None))?;
         let headings = [
@@ -44,7 +45,7 @@ pub fn run(args: &ProbeCommandArgs) -> anyhow::Result<()> {
             ("what", Align::Left),
         ];
         let mut columns = Columns::new(&headings).wrapping();
-        for ceiling in &profile.ceilings {
+        for ceiling in &ceilings.ceilings {
             columns.row(&[
                 ceiling.name.clone(),
                 three_digits(ceiling.value),
@@ -53,14 +54,14 @@ pub fn run(args: &ProbeCommandArgs) -> anyhow::Result<()> {
             ]);
         }
         print(&columns.to_string())?;
-        for Capability { name, works, outcome } in &profile.capabilities {
+        for Capability { name, works, outcome } in &ceilings.capabilities {
             let verdict = if *works { "works" } else { "does not work" };
             print(&format!("\n{name} {verdict}: {outcome}"))?;
         }
     }
     if args.record || args.record_dir.record_dir.is_some() {
-        let path = profile.write(&args.record_dir.folder())?;
-        eprintln!("profile: {}", path.display());
+        let path = ceilings.write(&args.record_dir.folder())?;
+        eprintln!("ceilings: {}", path.display());
     }
     Ok(())
 }

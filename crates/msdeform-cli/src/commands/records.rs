@@ -10,16 +10,16 @@ use msdeform_bench::record::{self, Figure};
 
 use crate::output::{Align, Columns, error_figure, print, print_json};
 
-/// Show the newest committed figure of every measured combination
+/// Show the figure of every measured combination
 ///
-/// Figures come from the records of a checkout, so that another machine can be set beside them.
+/// Figures come from the records that the documents of a checkout quote, one for each device, so that another machine can be set beside them.
 #[derive(Debug, Args)]
 pub struct RecordsArgs {
     /// Folder of the records [default: records/ of the checkout around the current folder, or else
     /// ./msdeform-records]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Also those that are not checked in: of this machine, for example
+    /// All records that are there, of this machine for example; the newest figure of each combination
     #[arg(long)]
     local: bool,
     /// Only one device, by its folder
@@ -47,7 +47,7 @@ pub fn run(args: &RecordsArgs) -> anyhow::Result<()> {
         "no records: there is no folder {}; `msdeform` writes one, --dir names another",
         folder.display()
     );
-    let load = if args.local { record::load_all } else { record::load_committed };
+    let load = if args.local { record::load_all } else { record::load_releases };
     let records = load(&folder).context("cannot read the records")?;
     let figures: Vec<Figure> = record::newest(&records)
         .into_iter()
@@ -63,16 +63,16 @@ pub fn run(args: &RecordsArgs) -> anyhow::Result<()> {
         return print_json(&figures);
     }
     if figures.is_empty() {
-        return print(&format!("no committed figures in {}", folder.display()));
+        return print(&format!("no figures in {}", folder.display()));
     }
     print(&table(&figures))
 }
 
 /// A hint on standard error, so that nobody wonders where the record of a minute ago is.
-fn note_local(folder: &std::path::Path, committed: usize) -> anyhow::Result<()> {
+fn note_local(folder: &std::path::Path, shown: usize) -> anyhow::Result<()> {
     let all = record::load_all(folder).context("cannot read the records")?.len();
-    if all > committed {
-        eprintln!("note: {} records here are not checked in; --local adds them", all - committed);
+    if all > shown {
+        eprintln!("note: no document quotes {} records here; --local adds them", all - shown);
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use msdeform_bench::counters::CounterFile;
 use msdeform_bench::overview::time;
 use msdeform_bench::report::{self, Change, Comparison, Page, Verdict, name_of};
-use msdeform_bench::{Profile, Record, record};
+use msdeform_bench::{Ceilings, Record, record};
 use msdeform_files::Existing;
 
 use crate::args::RecordDirArgs;
@@ -16,11 +16,11 @@ use crate::output::{Align, Columns, print, print_json};
 
 /// Make a page of records, or compare two
 ///
-/// One HTML file that needs no network: times, floors, roofline, counters, every variant, errors, environment. Without names all records of one device are shown, the newest
-/// figure of each combination. --compare says what changed between two records and fails on a regression.
+/// One HTML file that needs no network: times beside the baseline and what the device leaves, the ladder, the roofline, errors, counters. Without names it shows the record
+/// of a device that documents quote, or all of a device that none is quoted of. --compare says what changed between two records and fails on a regression.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Folders of records [default: all of the device]
+    /// Folders of records [default: what documents quote]
     #[arg(value_name = "RECORD")]
     records: Vec<PathBuf>,
     /// Device whose records are shown, by its folder [default: a GPU, if there is one]
@@ -59,15 +59,20 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     };
     records.sort_by(|a, b| a.date.cmp(&b.date));
     let slug = device(&records, args.device.as_deref())?;
+    if !named {
+        let mut quoted = record::load_releases(&root).context("cannot read the records")?;
+        quoted.retain(|record| record.device.slug == slug);
+        records = if quoted.is_empty() { records } else { quoted };
+    }
     records.retain(|record| record.device.slug == slug);
-    let profiles = if root.is_dir() { Profile::load_all(&root)? } else { Vec::new() };
-    let profile = profiles.iter().find(|profile| profile.device.slug == slug);
-    let profiled = if named {
+    let ceilings = if root.is_dir() { Ceilings::load_all(&root)? } else { Vec::new() };
+    let ceilings = ceilings.iter().find(|ceilings| ceilings.device.slug == slug);
+    let counted = if named {
         CounterFile::of_runs(&args.records)?
     } else {
         CounterFile::of_device(&root, &slug)?
     };
-    let page = Page::of(&records, profile, &profiled)
+    let page = Page::of(&records, ceilings, &counted)
         .ok_or_else(|| Usage(format!("the records of {slug} hold no measurement")))?;
     write(&args.output, &report::html(&page))?;
     if let Some(path) = &args.markdown {

@@ -176,7 +176,7 @@ fn endless_files() {
     fs::create_dir_all(&run).unwrap();
     write_sparse(&run.join("record.json"), 1 << 40);
     expect(limited().args(["records", "--dir", "records"]), 3, &["record.json", "larger than"]);
-    expect(limited().args(["profile", "--csv", "/dev/zero"]), 3, &["/dev/zero", "larger than"]);
+    expect(limited().args(["counters", "--csv", "/dev/zero"]), 3, &["/dev/zero", "larger than"]);
 }
 
 fn little_memory() {

@@ -18,8 +18,8 @@ use msdeform_tuning::CallClass;
 use rayon::prelude::*;
 
 use super::{Bandwidth, Choice, Device, DeviceError, DeviceId, DeviceOptions, Prepared, Setting};
+use crate::ceilings::Capability;
 use crate::device::named::{id_in, knobs_in};
-use crate::profile::Capability;
 use crate::{Ceiling, HostTensors};
 use prepared::{PreparedCuda, plan_options};
 

@@ -1,0 +1,193 @@
+//! What a device can do at best, measured, and the least time that implies for a call.
+
+use std::path::{Path, PathBuf};
+
+use msdeform::{Direction, Problem};
+use serde::{Deserialize, Serialize};
+
+use crate::Work;
+use crate::device::{Device, DeviceError};
+use crate::record::{self, DeviceRecord, Environment, Provenance, RecordError, SCHEMA};
+
+/// One measured ceiling.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ceiling {
+    /// Its name, such as `dram_copy`; the same on every device that has it.
+    pub name: String,
+    /// The best that was reached.
+    pub value: f64,
+    /// What `value` counts.
+    pub unit: String,
+    /// What was done, in words.
+    pub what: String,
+}
+
+/// Something that works on a device or does not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capability {
+    /// Its name, such as `tma_descriptor`.
+    pub name: String,
+    /// Whether it does.
+    pub works: bool,
+    /// What was seen, in words; the driver's where it refused.
+    pub outcome: String,
+}
+
+/// The ceilings of one device: `records/<device>/ceilings.json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Ceilings {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// When it was measured, in UTC, RFC 3339.
+    pub date: String,
+    /// Which sources and which command.
+    #[serde(flatten)]
+    pub provenance: Provenance,
+    /// The device.
+    pub device: DeviceRecord,
+    /// The software around it.
+    pub environment: Environment,
+    /// What was measured.
+    pub ceilings: Vec<Ceiling>,
+    /// What works and what does not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub capabilities: Vec<Capability>,
+}
+
+const FILE: &str = "ceilings.json";
+
+impl Ceilings {
+    /// Measures a device. `before` is told each ceiling's name as its probe starts.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    pub fn measure(device: &dyn Device, before: &mut dyn FnMut(&str)) -> Result<Self, DeviceError> {
+        let ceilings = device.ceilings(before)?;
+        before("capabilities");
+        let capabilities = device.capabilities()?;
+        Ok(Self {
+            schema: SCHEMA,
+            date: record::now(),
+            provenance: Provenance::now(),
+            device: DeviceRecord::of(device, None),
+            environment: Environment::now(),
+            ceilings,
+            capabilities,
+        })
+    }
+
+    /// A ceiling by name.
+    #[must_use]
+    pub fn ceiling(&self, name: &str) -> Option<f64> {
+        self.ceilings.iter().find(|ceiling| ceiling.name == name).map(|ceiling| ceiling.value)
+    }
+
+    /// Writes it below the folder of all records, in place of an older one, whole or not at all.
+    ///
+    /// # Errors
+    /// [`RecordError::Io`] naming the file.
+    pub fn write(&self, records: &Path) -> Result<PathBuf, RecordError> {
+        let path = records.join(&self.device.slug).join(FILE);
+        record::replace_file(&path, &record::to_json(self)?)?;
+        Ok(path)
+    }
+
+    /// Those of every device below the folder of all records.
+    ///
+    /// # Errors
+    /// [`RecordError`] naming the file: a broken file is not passed over.
+    pub fn load_all(records: &Path) -> Result<Vec<Self>, RecordError> {
+        record::device_files(records, FILE)?.iter().map(|path| record::read_file(path)).collect()
+    }
+}
+
+/// The least time that each ceiling leaves for a forward call, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Floors {
+    /// Every gathered byte through the L1 data path once, all of them hits without bank conflicts.
+    pub l1_us: f64,
+    /// No gathered byte found in L1: what reuse in L1 is measured against, not a floor.
+    pub without_l1_us: f64,
+    /// Every input read from DRAM once, every output written once. A call whose tensors stay in L2
+    /// from the run before can be faster.
+    pub dram_us: f64,
+}
+
+impl Floors {
+    /// The floors of a call on a device with these ceilings, where they were measured.
+    #[must_use]
+    pub fn of(problem: &Problem, ceilings: &Ceilings) -> Option<Self> {
+        let work = Work::of(problem, Direction::Forward);
+        // GB/s are bytes per nanosecond.
+        let us = |bytes: u64, gb_per_s: f64| bytes as f64 / gb_per_s * 1e-3;
+        Some(Self {
+            l1_us: us(work.gathered_bytes, ceilings.ceiling("l1_gather_line")?),
+            without_l1_us: us(work.gathered_bytes, ceilings.ceiling("l2_gather_line")?),
+            dram_us: us(work.compulsory_bytes, ceilings.ceiling("dram_copy")?),
+        })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use msdeform::{DType, ValueLayout};
+
+    use super::*;
+    use crate::record::tests::record_of;
+    use crate::workload::{self, Sizes};
+
+    /// The H200 of the design: 32.4 TB/s from L1.
+    pub(crate) fn ceilings_of(slug: &str) -> Ceilings {
+        let record = record_of("2026-01-01T00:00:00Z", 1.0);
+        let ceiling = |name: &str, value| Ceiling {
+            name: name.to_owned(),
+            value,
+            unit: "GB/s".to_owned(),
+            what: String::new(),
+        };
+        Ceilings {
+            schema: SCHEMA,
+            date: record.date,
+            provenance: record.provenance,
+            device: DeviceRecord {
+                slug: slug.to_owned(),
+                kind: "cuda".to_owned(),
+                ..record.device
+            },
+            environment: record.environment,
+            ceilings: vec![
+                ceiling("l1_gather_line", 32_400.0),
+                ceiling("l2_gather_line", 11_300.0),
+                ceiling("dram_copy", 4_800.0),
+            ],
+            capabilities: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_seed_workload_has_the_floors_of_the_design() {
+        let seed = workload::find("seed").unwrap();
+        let problem = seed.problem(DType::F16, ValueLayout::HeadMajor, Sizes::default()).unwrap();
+        let floors = Floors::of(&problem, &ceilings_of("x")).unwrap();
+        assert!((floors.l1_us - 187.0).abs() < 1.0, "{floors:?}");
+        assert!((floors.dram_us - 52.0).abs() < 1.5, "{floors:?}");
+        assert!((floors.without_l1_us - 537.0).abs() < 2.0, "{floors:?}");
+    }
+
+    #[test]
+    fn ceilings_survive_the_disk_and_replace_those_before() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(Ceilings::load_all(folder.path()).unwrap().is_empty());
+        for value in [1.0, 2.0] {
+            let mut ceilings = ceilings_of("h200");
+            ceilings.ceilings[0].value = value;
+            ceilings.write(folder.path()).unwrap();
+        }
+        let read = Ceilings::load_all(folder.path()).unwrap();
+        assert_eq!(read.len(), 1);
+        assert_eq!(read[0].ceiling("l1_gather_line"), Some(2.0));
+        assert_eq!(read[0].ceiling("unheard_of"), None);
+        std::fs::write(folder.path().join("h200").join(FILE), "{}").unwrap();
+        assert!(Ceilings::load_all(folder.path()).is_err(), "a broken file is an error");
+    }
+}

@@ -1,0 +1,192 @@
+//! `msdeform counters`
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use msdeform_bench::counters::{self, COUNTERS, Counted, CounterFile, KernelCounters};
+use msdeform_bench::device::DeviceError;
+use msdeform_bench::device::named::id_in;
+use msdeform_bench::overview::three_digits;
+use msdeform_bench::record::Provenance;
+use msdeform_bench::{Breadth, Case, DeviceId};
+
+use crate::args::{DeviceArgs, GridArgs, ModeArgs};
+use crate::exit::Usage;
+use crate::output::{Align, Columns, print, print_json, progress};
+
+/// Read hardware counters of variants with Nsight Compute
+///
+/// Runs `bench` of each chosen variant under `ncu` and prints a small named set of counters: wavefronts, bank conflicts, hit rates, sectors, issue slots, stalls.
+/// With --join they become part of a record, and its report shows them.
+#[derive(Debug, Args)]
+pub struct CountersArgs {
+    #[command(flatten)]
+    device: DeviceArgs,
+    #[command(flatten)]
+    mode: ModeArgs,
+    #[command(flatten)]
+    grid: GridArgs,
+    /// Read this table instead of running the profiler: what `ncu --csv --page raw` printed
+    #[arg(long, value_name = "FILE", conflicts_with = "join")]
+    csv: Option<PathBuf>,
+    /// Folder of the record that the counters explain
+    #[arg(long, value_name = "RECORD")]
+    join: Option<PathBuf>,
+    /// Print a JSON list
+    #[arg(long)]
+    json: bool,
+}
+
+/// The most that is read of a table of counters.
+const LIMIT_CSV_BYTES: u64 = 256 << 20;
+
+/// Launches of a variant that are counted, at most: the four runs of a shortest `bench`, of ten kernels each.
+const LAUNCHES: usize = 40;
+
+/// Profiles and prints.
+pub fn run(args: &CountersArgs) -> anyhow::Result<()> {
+    if let Some(path) = &args.csv {
+        let text = msdeform_files::read_text(path, LIMIT_CSV_BYTES)?;
+        let kernels = counters::parse(&text)
+            .map_err(|reason| Usage(format!("{} holds no counters: {reason}", path.display())))?;
+        return if args.json { print_json(&kernels) } else { print(&table(&kernels)) };
+    }
+    let ncu = counters::find_ncu()?;
+    let device = args.device.open_with(args.mode.options())?;
+    let DeviceId::Cuda(_) = device.id() else {
+        return Err(Usage("counters are read on a GPU; use --device cuda:0".into()).into());
+    };
+    let selection = args.grid.selection(std::iter::empty(), Breadth::First)?;
+    if selection.workloads.is_empty() {
+        return Err(Usage("name the workloads to count with --workload".into()).into());
+    }
+    let variants = selection.variants_of(device.as_ref())?;
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let cases = selection.cases();
+    let bar = progress(cases.len(), "counting");
+    let commit = Provenance::now().revision();
+    let mut counted = Vec::new();
+    for case in &cases {
+        bar.set_message(format!("{} {} {}", case.workload.name, case.dtype, case.layout));
+        let problem = case.problem()?;
+        let mut fitting = Vec::new();
+        for &variant in &variants {
+            match device.supports(variant, &problem) {
+                Ok(()) => fitting.push(variant),
+                Err(DeviceError::Unsupported { .. }) => {}
+                Err(other) => return Err(other.into()),
+            }
+        }
+        // Many in one process: making the inputs takes longer than counting. Settings of one variant have
+        // kernels of the same names and take turns.
+        while !fitting.is_empty() {
+            let mut ids: Vec<&str> = Vec::new();
+            let mut names: Vec<&str> = Vec::new();
+            let (turn, later): (Vec<_>, Vec<_>) = fitting.into_iter().partition(|variant| {
+                let is_first = !ids.contains(&id_in(variant.id));
+                if is_first {
+                    ids.push(id_in(variant.id));
+                    names.push(variant.id);
+                }
+                is_first
+            });
+            let bench = bench_arguments(args, &device.id().to_string(), case, &names.join(","));
+            let (names, launches) = (format!("^({})(_|$)", ids.join("|")), LAUNCHES * ids.len());
+            let command = counters::command(&ncu, &names, 0, launches, &program, &bench);
+            let (_, kernels) = counters::run(command)?;
+            for variant in turn {
+                let label = case.label(variant, &problem);
+                let kernels = counters::of_variant(&kernels, id_in(variant.id), &ids);
+                if !args.json {
+                    let title = format!("{}: {problem}, {}", label.workload, label.locations);
+                    bar.suspend(|| print(&format!("{title}\n{}\n", table(&kernels))))?;
+                }
+                counted.push(Counted { label, commit: commit.clone(), kernels });
+            }
+            fitting = later;
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    if args.json {
+        print_json(&counted)?;
+    }
+    if let Some(folder) = &args.join {
+        let path = CounterFile::join(folder, &counted)?;
+        eprintln!("counters: {}", path.display());
+    }
+    Ok(())
+}
+
+/// The least that runs the variants on the case: what is counted is not what is timed.
+fn bench_arguments(
+    args: &CountersArgs,
+    device: &str,
+    case: &Case<'_>,
+    variants: &str,
+) -> Vec<OsString> {
+    // A workload from a file is named by its path, as it was given.
+    let given = args.grid.workload.iter().find(|name| {
+        msdeform_bench::Workload::named(name).is_ok_and(|found| found.name == case.workload.name)
+    });
+    let mut words: Vec<OsString> = [
+        "bench",
+        "--device",
+        device,
+        "--workload",
+        given.unwrap_or(&case.workload.name),
+        "--variant",
+        variants,
+        "--dtype",
+        case.dtype.name(),
+        "--layout",
+        case.layout.name(),
+        "--locations",
+        case.locations.name(),
+        "--mode",
+        args.mode.mode.name(),
+        "--timing",
+        "events",
+        "--seconds",
+        "0",
+        "--samples",
+        "1",
+        "--no-verify",
+        "--no-probe",
+    ]
+    .map(OsString::from)
+    .to_vec();
+    for (name, size) in [("--batch", case.sizes.batch), ("--queries", case.sizes.queries)] {
+        if let Some(size) = size {
+            words.extend([name.into(), size.to_string().into()]);
+        }
+    }
+    words
+}
+
+fn table(kernels: &[KernelCounters]) -> String {
+    let mut headings = vec![("counter", Align::Left)];
+    headings.extend(kernels.iter().map(|kernel| (kernel.kernel.as_str(), Align::Right)));
+    headings.push(("what", Align::Left));
+    let mut columns = Columns::new(&headings);
+    for counter in COUNTERS {
+        let cells = kernels.iter().map(|k| k.get(counter.name).map_or_else(|| "-".into(), figure));
+        let mut row = vec![counter.name.to_owned()];
+        row.extend(cells);
+        row.push(counter.what.to_owned());
+        columns.row(&row);
+    }
+    columns.to_string()
+}
+
+/// Three digits with a letter for thousands, millions, billions.
+fn figure(value: f64) -> String {
+    match value.abs() {
+        v if v < 1e4 => three_digits(value),
+        v if v < 1e7 => format!("{} k", three_digits(value * 1e-3)),
+        v if v < 1e10 => format!("{} M", three_digits(value * 1e-6)),
+        _ => format!("{} G", three_digits(value * 1e-9)),
+    }
+}
