@@ -549,14 +549,14 @@ mod tests {
             for direction in Direction::ALL {
                 let most = match direction {
                     Direction::Forward => 2,
-                    Direction::Backward => 6,
+                    Direction::Backward => 8,
                 };
                 let units = compiled_for(direction, dtype);
                 for (entry, found) in &units {
                     assert!(found.len() <= most, "{dtype} {entry}: {found:#?}");
                 }
                 let all: usize = units.values().map(BTreeSet::len).sum();
-                assert!(all <= 22, "{dtype} {direction}: {all} kernels");
+                assert!(all <= 24, "{dtype} {direction}: {all} kernels");
             }
         }
     }
