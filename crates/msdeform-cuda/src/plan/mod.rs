@@ -178,17 +178,25 @@ impl Plan {
         };
         self.gate.check_tensors(&self.operands, pointers)?;
         let workspace = self.workspace(pointers)?;
-        let prepared = match &self.fallback {
-            Some(fallback) if !self.is_aligned_for(&main.configuration, pointers) => {
-                self.fall_back(fallback)?
-            }
-            _ => main,
-        };
         let targets = Targets { operands: &self.operands, pointers, workspace };
-        let _entered = self.gate.context().enter()?;
-        // SAFETY: the caller answers for the tensors and the workspace, whose parts lie inside of it
-        // (the pipeline reserved them); the plan owns the level table.
-        unsafe { prepared.queue(stream, &targets, start) }
+        let queue = |prepared: &Prepared| {
+            let _entered = self.gate.context().enter()?;
+            // SAFETY: the caller answers for the tensors and the workspace, whose parts lie inside of it
+            // (the pipeline reserved them); the plan owns the level table.
+            unsafe { prepared.queue(stream, &targets, start) }
+        };
+        match &self.fallback {
+            Some(fallback) if !self.is_aligned_for(&main.configuration, pointers) => {
+                match fallback.made.get() {
+                    Some(made) => queue(made),
+                    // The launch too: the driver may load a kernel with its first one.
+                    None => {
+                        while_capturing(self.gate.context(), || queue(self.fall_back(fallback)?))
+                    }
+                }
+            }
+            _ => queue(main),
+        }
     }
 
     /// Queues the operator on buffers of this crate; their formats and sizes are checked. Tensors that the plan
@@ -280,14 +288,9 @@ impl Plan {
     }
 
     fn fall_back<'a>(&'a self, fallback: &'a Fallback) -> Result<&'a Prepared> {
-        if let Some(made) = fallback.made.get() {
-            return Ok(made);
-        }
         let call = self.options.call(self.gate.context(), &self.problem)?;
         let (configuration, table) = (fallback.configuration.clone(), self.level_table_address());
-        let made = while_capturing(self.gate.context(), || {
-            Prepared::new(&self.engine, fallback.variant, &call, configuration, table)
-        })?;
+        let made = Prepared::new(&self.engine, fallback.variant, &call, configuration, table)?;
         Ok(fallback.made.get_or_init(|| made))
     }
 
