@@ -212,6 +212,42 @@ MSDA_DEVICE void flush_window(const WarpMemory& memory, const LevelGeometry& lev
     }
 }
 
+// Query number `place` of a tile, -1 if there is none.
+MSDA_DEVICE int query_of_place(const QueryTile& tile, int queries, int place) {
+    const int x = tile.x * RUN + place % RUN;
+    const int y = tile.y * (TILE_QUERIES / RUN) + place / RUN;
+    const int query = tile.raster.first_query + y * tile.raster.width + x;
+    const bool exists = x < tile.raster.width && y < tile.raster.height && query < queries;
+    return exists ? query : -1;
+}
+
+// This lane's channel of the output's gradient.
+struct UpstreamChannel {
+    GradOutput rows;
+    long long first_element;
+    bool exists;
+
+    MSDA_DEVICE float of_query(int query) const {
+        return load_element<ValueStorage>(rows.first, first_element + query * rows.query_stride);
+    }
+};
+
+// Adds the samples of a point that do not lie in the window with all corners, one after another.
+MSDA_DEVICE void add_other_samples(const WarpMemory& memory, const LevelGeometry& level, const Box& window,
+                                   const Position& own, int own_query, const UpstreamChannel& upstream,
+                                   float* head_sums, long long pixel_stride) {
+    const Place own_place = memory.places[threadIdx.x % 32];
+    unsigned others = ballot_lanes(own_place.slot < 0 && own_place.near != 0);
+#pragma unroll 1
+    for (; others != 0; others &= others - 1) {
+        const int source = first_bit(others);
+        const int query = shuffle(own_query, source);
+        float row = 0.0f;
+        if (upstream.exists) row = upstream.of_query(query);
+        add_corners(memory, level, window, own, source, row, head_sums, pixel_stride, upstream.exists);
+    }
+}
+
 }  // namespace
 
 extern "C" __global__ void bwd_aggregate_pack(const __grid_constant__ BackwardParams params) {
@@ -227,14 +263,7 @@ extern "C" __global__ void __launch_bounds__(VALUE_WARPS * 32, VALUE_BLOCKS)
     const bool owns_channel = CHANNELS % SLICE_CHANNELS == 0 || channel < CHANNELS;
     const QueryTile tile =
         query_tile<RUN, TILE_QUERIES / RUN>(params, (params.grid_aux & 1) != 0, static_cast<int>(blockIdx.x));
-    const auto query_of = [&](int place) {
-        const int x = tile.tile_x * RUN + place % RUN;
-        const int y = tile.tile_y * (TILE_QUERIES / RUN) + place / RUN;
-        const int query = tile.first_query + y * tile.raster_width + x;
-        const bool exists = x < tile.raster_width && y < tile.raster_height && query < params.queries;
-        return exists ? query : -1;
-    };
-    const int own_query = query_of(lane);
+    const int own_query = query_of_place(tile, params.queries, lane);
     for (int pixel = 0; pixel < WINDOW_PIXELS; ++pixel) {
         memory.window[pixel * SLICE_CHANNELS + lane] = 0.0f;
     }
@@ -242,15 +271,13 @@ extern "C" __global__ void __launch_bounds__(VALUE_WARPS * 32, VALUE_BLOCKS)
         const int batch = slab / HEADS, head = slab % HEADS;
         const GradOutput rows = grad_output(params);
         const long long first_element = batch * rows.batch_stride + head * rows.head_stride + channel;
+        const UpstreamChannel channel_rows = {rows, first_element, owns_channel};
         float upstream[TILE_QUERIES];
 #pragma unroll
         for (int q = 0; q < TILE_QUERIES; ++q) {
-            const int query = query_of(q);
+            const int query = query_of_place(tile, params.queries, q);
             upstream[q] = 0.0f;
-            if (query >= 0 && owns_channel) {
-                upstream[q] =
-                    load_element<ValueStorage>(rows.first, first_element + query * rows.query_stride);
-            }
+            if (query >= 0 && owns_channel) upstream[q] = channel_rows.of_query(query);
         }
         const long long own_row =
             (static_cast<long long>(batch) * params.queries + at_least(own_query, 0)) * HEADS + head;
@@ -270,20 +297,8 @@ extern "C" __global__ void __launch_bounds__(VALUE_WARPS * 32, VALUE_BLOCKS)
                                 memory.shares[lane]);
                 sync_warp();
                 add_whole_samples(memory, upstream);
-                const Place own_place = memory.places[lane];
-                unsigned others = ballot_lanes(own_place.slot < 0 && own_place.near != 0);
-#pragma unroll 1
-                for (; others != 0; others &= others - 1) {
-                    const int source = first_bit(others);
-                    const int query = shuffle(own_query, source);
-                    float row = 0.0f;
-                    if (owns_channel) {
-                        row =
-                            load_element<ValueStorage>(rows.first, first_element + query * rows.query_stride);
-                    }
-                    add_corners(memory, level, window, at, source, row, head_sums,
-                                params.grad_value_pixel_stride, owns_channel);
-                }
+                add_other_samples(memory, level, window, at, own_query, channel_rows, head_sums,
+                                  params.grad_value_pixel_stride);
                 sync_warp();
             }
             flush_window(memory, level, window, head_sums, params.grad_value_pixel_stride, owns_channel);

@@ -94,6 +94,108 @@ MSDA_DEVICE void write_gradients(const BackwardParams& params, const LevelGeomet
     }
 }
 
+// A lane's chunks of a (query, head): of its pixels, their gradients and the output's.
+struct RowChunks {
+    const unsigned char* pixels;  // of the head's first pixel
+    unsigned char* sums;
+    float grad[CHUNK_ELEMENTS];
+};
+MSDA_DEVICE RowChunks row_chunks(const BackwardParams& params, const GradOutput& upstream, long long row,
+                                 int chunk) {
+    const int head = static_cast<int>(row % HEADS);
+    const int query = static_cast<int>(row / HEADS % params.queries);
+    const int batch = static_cast<int>(row / HEADS / params.queries);
+    const long long value = batch * params.value_batch_stride + head * params.value_head_stride;
+    const long long grad_value =
+        batch * params.grad_value_batch_stride + head * params.grad_value_head_stride;
+    const long long grad =
+        batch * upstream.batch_stride + query * upstream.query_stride + head * upstream.head_stride;
+    RowChunks chunks;
+    chunks.pixels = element_address<ValueStorage>(params.value, value) + chunk * 16;
+    chunks.sums = element_address<ValueStorage>(params.grad_value, grad_value) + chunk * 16;
+    Packet16 packet;
+    load_readonly(packet, element_address<ValueStorage>(upstream.first, grad) + chunk * 16);
+    unpack<ValueStorage, CHUNK_ELEMENTS>(packet, chunks.grad);
+    return chunks;
+}
+
+// The corners of AHEAD samples that this lane's group owns, on their way.
+struct Corners {
+    Placed placed[AHEAD];
+    int number[AHEAD];  // of the sample in its stage
+    Packet16 value[AHEAD][PASSES];
+    long long offset[AHEAD][PASSES];  // in bytes, from the first pixel; negative: no corner
+};
+MSDA_DEVICE int corner_of_pass(int pass, int group) { return pass * CORNERS + group % CORNERS; }
+
+// Of the samples from `step` on in a stage of `count`, which starts at sample `first`.
+MSDA_DEVICE void load_corners(const CallShape& shape, const WarpMemory& memory, const unsigned char* pixels,
+                              int first, int step, int count, int group, bool owns_chunk, Corners& corners) {
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i) {
+        const int sample = step + i * SAMPLES_AT_ONCE + group / CORNERS;
+        const bool exists = sample < count;
+        corners.number[i] = at_most(sample, STAGE - 1);
+        corners.placed[i] = memory.placed[corners.number[i]];
+        const int cell = corners.placed[i].cell;
+        const int pitch = shape.level[level_of_sample(exists ? first + corners.number[i] : 0)].row_pitch;
+#pragma unroll
+        for (int p = 0; p < PASSES; ++p) {
+            const int corner = corner_of_pass(p, group);
+            const bool counts = exists && owns_chunk && (cell >> corner & 1) != 0;
+            const int pixel = (cell >> 4) + corner % 2 + (corner / 2 ? pitch : 0);
+            // Chosen before it is widened; see sample_gradients.cuh.
+            corners.offset[i][p] = static_cast<long long>(counts ? pixel : -1) * PIXEL_BYTES;
+            corners.value[i][p] = {};
+            if (WANTS_SAMPLES && counts) {
+                load_readonly(corners.value[i][p], pixels + corners.offset[i][p]);
+            }
+        }
+    }
+}
+
+// Adds this lane's chunk of a corner's gradient.
+MSDA_DEVICE void scatter_corner(const RowChunks& row, const Placed& placed, int corner, long long offset) {
+    const float x_share = corner % 2 ? placed.right_share : 1.0f - placed.right_share;
+    const float y_share = corner / 2 ? placed.bottom_share : 1.0f - placed.bottom_share;
+    const float share = placed.attention * (x_share * y_share);
+    float part[CHUNK_ELEMENTS];
+#pragma unroll
+    for (int w = 0; w < CHUNK_ELEMENTS; ++w) part[w] = share * row.grad[w];
+    if (offset >= 0) reduce_add(reinterpret_cast<float*>(row.sums + offset), part);
+}
+
+// The dot product of a corner with the output's gradient, in all lanes that own it.
+MSDA_DEVICE float corner_dot(const RowChunks& row, const Packet16& value, bool counts) {
+    float values[CHUNK_ELEMENTS];
+    unpack<ValueStorage, CHUNK_ELEMENTS>(value, values);
+    float dot = 0.0f;
+#pragma unroll
+    for (int w = 0; w < CHUNK_ELEMENTS; ++w) dot = fmaf(values[w], row.grad[w], dot);
+    // A gradient that is not finite times the zeros of a corner that is none.
+    dot = counts ? dot : 0.0f;
+#pragma unroll
+    for (int mask = LANES / 2; mask > 0; mask /= 2) dot += shuffle_xor(dot, mask);
+    return dot;
+}
+
+MSDA_DEVICE void use_corners(const WarpMemory& memory, const RowChunks& row, int group, int lane,
+                             const Corners& corners) {
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i) {
+#pragma unroll
+        for (int p = 0; p < PASSES; ++p) {
+            const int corner = corner_of_pass(p, group);
+            const long long offset = corners.offset[i][p];
+            if constexpr (WANTS_GRAD_VALUE) scatter_corner(row, corners.placed[i], corner, offset);
+            if constexpr (WANTS_SAMPLES) {
+                const float dot = corner_dot(row, corners.value[i][p], offset >= 0);
+                if (lane % LANES == 0) memory.dots[corners.number[i] * 4 + corner] = dot;
+            }
+        }
+    }
+}
+
 }  // namespace
 
 extern "C" __global__ void bwd_scatter_pack(const __grid_constant__ BackwardParams params) {
@@ -111,26 +213,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
 
     for (long long row = static_cast<long long>(blockIdx.x) * WARPS + threadIdx.x / 32; row < rows;
          row += static_cast<long long>(gridDim.x) * WARPS) {
-        const int head = static_cast<int>(row % HEADS);
-        const int query = static_cast<int>(row / HEADS % params.queries);
-        const int batch = static_cast<int>(row / HEADS / params.queries);
-        const unsigned char* pixels =
-            element_address<ValueStorage>(
-                params.value, batch * params.value_batch_stride + head * params.value_head_stride) +
-            chunk * 16;
-        unsigned char* sums =
-            element_address<ValueStorage>(params.grad_value, batch * params.grad_value_batch_stride +
-                                                                 head * params.grad_value_head_stride) +
-            chunk * 16;
-        Packet16 packet;
-        float grad[CHUNK_ELEMENTS];
-        load_readonly(packet,
-                      element_address<ValueStorage>(upstream.first, batch * upstream.batch_stride +
-                                                                        query * upstream.query_stride +
-                                                                        head * upstream.head_stride) +
-                          chunk * 16);
-        unpack<ValueStorage, CHUNK_ELEMENTS>(packet, grad);
-
+        const RowChunks chunks = row_chunks(params, upstream, row, chunk);
 #pragma unroll 1
         for (int first = 0; first < SAMPLES; first += STAGE) {
             const bool owns_sample = first + lane < SAMPLES;
@@ -140,62 +223,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
             if (owns_sample) own = place(params, own_level, own_sample);
             memory.placed[lane] = own;
             sync_warp();
-
             const int count = at_most(STAGE, SAMPLES - first);
 #pragma unroll 1
             for (int step = 0; step < count; step += AHEAD * SAMPLES_AT_ONCE) {
-                Placed placed[AHEAD];
-                Packet16 value[AHEAD][PASSES];
-                long long offset[AHEAD][PASSES];  // in bytes, from the first pixel; negative: no corner
-                int number[AHEAD];
-#pragma unroll
-                for (int i = 0; i < AHEAD; ++i) {
-                    number[i] = at_most(step + i * SAMPLES_AT_ONCE + group / CORNERS, STAGE - 1);
-                    const bool exists = step + i * SAMPLES_AT_ONCE + group / CORNERS < count;
-                    placed[i] = memory.placed[number[i]];
-                    const int pitch = params.level[level_of_sample(exists ? first + number[i] : 0)].row_pitch;
-#pragma unroll
-                    for (int p = 0; p < PASSES; ++p) {
-                        const int corner = p * CORNERS + group % CORNERS;
-                        const bool counts = exists && owns_chunk && (placed[i].cell >> corner & 1) != 0;
-                        const int pixel = (placed[i].cell >> 4) + corner % 2 + (corner / 2 ? pitch : 0);
-                        // Chosen before it is widened; see sample_gradients.cuh.
-                        offset[i][p] = static_cast<long long>(counts ? pixel : -1) * PIXEL_BYTES;
-                        value[i][p] = {};
-                        if (WANTS_SAMPLES && counts) load_readonly(value[i][p], pixels + offset[i][p]);
-                    }
-                }
-#pragma unroll
-                for (int i = 0; i < AHEAD; ++i) {
-#pragma unroll
-                    for (int p = 0; p < PASSES; ++p) {
-                        const int corner = p * CORNERS + group % CORNERS;
-                        const bool counts = offset[i][p] >= 0;
-                        if constexpr (WANTS_GRAD_VALUE) {
-                            const float x_share =
-                                corner % 2 ? placed[i].right_share : 1.0f - placed[i].right_share;
-                            const float y_share =
-                                corner / 2 ? placed[i].bottom_share : 1.0f - placed[i].bottom_share;
-                            const float share = placed[i].attention * (x_share * y_share);
-                            float part[CHUNK_ELEMENTS];
-#pragma unroll
-                            for (int w = 0; w < CHUNK_ELEMENTS; ++w) part[w] = share * grad[w];
-                            if (counts) reduce_add(reinterpret_cast<float*>(sums + offset[i][p]), part);
-                        }
-                        if constexpr (WANTS_SAMPLES) {
-                            float values[CHUNK_ELEMENTS];
-                            unpack<ValueStorage, CHUNK_ELEMENTS>(value[i][p], values);
-                            float dot = 0.0f;
-#pragma unroll
-                            for (int w = 0; w < CHUNK_ELEMENTS; ++w) dot = fmaf(values[w], grad[w], dot);
-                            // A gradient that is not finite times the zeros of a corner that is none.
-                            dot = counts ? dot : 0.0f;
-#pragma unroll
-                            for (int mask = LANES / 2; mask > 0; mask /= 2) dot += shuffle_xor(dot, mask);
-                            if (lane % LANES == 0) memory.dots[number[i] * 4 + corner] = dot;
-                        }
-                    }
-                }
+                Corners corners;
+                load_corners(params, memory, chunks.pixels, first, step, count, group, owns_chunk, corners);
+                use_corners(memory, chunks, group, lane, corners);
             }
             if constexpr (WANTS_SAMPLES) {
                 sync_warp();
