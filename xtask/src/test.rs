@@ -31,6 +31,7 @@ pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
     let environments = (!args.quick && steps.wants("python")).then(python::Environments::start);
     steps.run("format", || succeed(&mut cargo(["fmt", "--all", "--check"])));
     steps.run("cuda format", format::check);
+    steps.run("kernel text", checks::kernel_text::check);
     steps.run("links", checks::links::check);
     steps.run("paths", checks::paths::check);
     steps.run("records", checks::records::check);

@@ -74,6 +74,50 @@ MSDA_DEVICE float value_at(const BackwardParams& params, bool inside, long long 
     return inside ? load_element<ValueStorage>(params.value, offset) : 0.0f;
 }
 
+// What the channels of a sample add up to: its interpolated value and that value's slopes, times the output's
+// gradient.
+struct SampleSums {
+    float interpolated;
+    float slope_x;
+    float slope_y;
+};
+MSDA_DEVICE void add_channel(const BackwardParams& params, const Position& at, int inside, long long corner,
+                             long long below, float upstream, SampleSums& sums) {
+    const long long right = params.value_pixel_stride;
+    const float top_left = value_at(params, inside & 1, corner);
+    const float top_right = value_at(params, inside & 2, corner + right);
+    const float bottom_left = value_at(params, inside & 4, corner + below);
+    const float bottom_right = value_at(params, inside & 8, corner + below + right);
+    const float top_step = top_right - top_left;
+    const float bottom_step = bottom_right - bottom_left;
+    const float top = fmaf(at.right_share, top_step, top_left);
+    const float bottom = fmaf(at.right_share, bottom_step, bottom_left);
+    const float across = fmaf(at.bottom_share, bottom_step - top_step, top_step);
+    sums.interpolated = fmaf(upstream, fmaf(at.bottom_share, bottom - top, top), sums.interpolated);
+    sums.slope_x = fmaf(upstream, across, sums.slope_x);
+    sums.slope_y = fmaf(upstream, bottom - top, sums.slope_y);
+}
+// Adds up over the lanes of a group; the one that `stores` writes the gradients.
+MSDA_DEVICE void finish_sample(const BackwardParams& params, const LevelGeometry& level, long long sample,
+                               bool counts, SampleSums sums, int lanes, bool stores) {
+    using S = SamplingStorage;
+    if constexpr (WANTS_GRAD_WEIGHTS) {
+        sums.interpolated = group_sum(sums.interpolated, lanes);
+        if (stores) store_element<S>(params.grad_weights, sample, sums.interpolated);
+    }
+    if constexpr (WANTS_GRAD_LOCATIONS) {
+        sums.slope_x = group_sum(sums.slope_x, lanes);
+        sums.slope_y = group_sum(sums.slope_y, lanes);
+        if (!stores) return;
+        // The weight of a sample that does not count may be NaN.
+        const float weight = counts ? load_element<S>(params.weights, sample) : 0.0f;
+        store_element<S>(params.grad_locations, 2 * sample,
+                         weight * static_cast<float>(level.width) * sums.slope_x);
+        store_element<S>(params.grad_locations, 2 * sample + 1,
+                         weight * static_cast<float>(level.height) * sums.slope_y);
+    }
+}
+
 // ---- sorting -------------------------------------------------------------------------------------
 
 // Tiles are numbered through a slab, the last level first: models put their coarse levels last, whose tiles
@@ -327,48 +371,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             const long long sample = row * params.samples + s;
             const Position at = locate_sample(params, level, sample);
             const int inside = corners_inside(at, level);
-            const long long right = params.value_pixel_stride;
             const long long below = level.row_pitch * params.value_pixel_stride;
             const long long corner =
                 head_base + (level.origin + at.left) * params.value_pixel_stride + at.top * below;
 
-            float interpolated = 0.0f, slope_x = 0.0f, slope_y = 0.0f;
+            SampleSums sums = {};
             for (int channel = lane; channel < params.channels && inside != 0; channel += lanes) {
                 const float upstream = load_element<ValueStorage>(
                     params.grad_output, upstream_row + channel * params.grad_output_channel_stride);
-                const long long at_channel = corner + channel;
-                const float top_left = value_at(params, inside & 1, at_channel);
-                const float top_right = value_at(params, inside & 2, at_channel + right);
-                const float bottom_left = value_at(params, inside & 4, at_channel + below);
-                const float bottom_right = value_at(params, inside & 8, at_channel + below + right);
-                const float top_step = top_right - top_left;
-                const float bottom_step = bottom_right - bottom_left;
-                const float top = fmaf(at.right_share, top_step, top_left);
-                const float bottom = fmaf(at.right_share, bottom_step, bottom_left);
-                const float across = fmaf(at.bottom_share, bottom_step - top_step, top_step);
-                interpolated = fmaf(upstream, fmaf(at.bottom_share, bottom - top, top), interpolated);
-                slope_x = fmaf(upstream, across, slope_x);
-                slope_y = fmaf(upstream, bottom - top, slope_y);
+                add_channel(params, at, inside, corner + channel, below, upstream, sums);
             }
-            if constexpr (WANTS_GRAD_WEIGHTS) {
-                interpolated = group_sum(interpolated, lanes);
-                if (owns_row && lane == 0) {
-                    store_element<SamplingStorage>(params.grad_weights, sample, interpolated);
-                }
-            }
-            if constexpr (WANTS_GRAD_LOCATIONS) {
-                slope_x = group_sum(slope_x, lanes);
-                slope_y = group_sum(slope_y, lanes);
-                if (owns_row && lane == 0) {
-                    // The weight of a sample that does not count may be NaN.
-                    const float weight =
-                        inside != 0 ? load_element<SamplingStorage>(params.weights, sample) : 0.0f;
-                    store_element<SamplingStorage>(params.grad_locations, 2 * sample,
-                                                   weight * static_cast<float>(level.width) * slope_x);
-                    store_element<SamplingStorage>(params.grad_locations, 2 * sample + 1,
-                                                   weight * static_cast<float>(level.height) * slope_y);
-                }
-            }
+            finish_sample(params, level, sample, inside != 0, sums, lanes, owns_row && lane == 0);
         }
     }
 }

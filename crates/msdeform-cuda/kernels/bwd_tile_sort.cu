@@ -90,6 +90,24 @@ MSDA_DEVICE TileNeeds warp_scan(TileNeeds needs) {
     return needs;
 }
 
+// Notes a tile that needs `needs` where it has its place, at `at`.
+MSDA_DEVICE void plan_tile(const TileLists& lists, int slab, unsigned tile, const TileNeeds& needs,
+                           const TileNeeds& at) {
+    const long long base = static_cast<long long>(slab) * lists.tiles;
+    if (needs.pieces > 0) {
+        lists.starts[base + tile] = at.entries;
+        lists.slots[base + tile] = at.slots;
+    }
+    if (needs.long_tiles > 0) lists.long_tiles[slab * lists.max_slots + at.long_tiles] = tile;
+#pragma unroll 1
+    for (unsigned p = 0; p < needs.pieces; ++p) {
+        const unsigned left = needs.entries - p * PIECE_ENTRIES;
+        lists.pieces[slab * lists.max_pieces + at.pieces + p] = {tile, at.entries + p * PIECE_ENTRIES,
+                                                                 left < PIECE_ENTRIES ? left : PIECE_ENTRIES,
+                                                                 needs.slots > 0 ? at.slots + p : NO_SLOT};
+    }
+}
+
 MSDA_DEVICE unsigned* counts_of_part(const TileLists& lists, int slab, int part) {
     return lists.counts + (static_cast<long long>(slab) * lists.parts + part) * lists.tiles;
 }
@@ -194,21 +212,7 @@ extern "C" __global__ void bwd_tile_sort_plan(const __grid_constant__ BackwardPa
             TileNeeds at = before + of_lanes - own + needs_if(warp > 0, warps_before);
 #pragma unroll
             for (int i = 0; i < PLAN_TILES; ++i) {
-                const unsigned tile = first + i;
-                if (needs[i].pieces > 0) {
-                    lists.starts[base + tile] = at.entries;
-                    lists.slots[base + tile] = at.slots;
-                }
-                if (needs[i].long_tiles > 0) {
-                    lists.long_tiles[slab * lists.max_slots + at.long_tiles] = tile;
-                }
-#pragma unroll 1
-                for (unsigned p = 0; p < needs[i].pieces; ++p) {
-                    const unsigned left = needs[i].entries - p * PIECE_ENTRIES;
-                    lists.pieces[slab * lists.max_pieces + at.pieces + p] = {
-                        tile, at.entries + p * PIECE_ENTRIES, left < PIECE_ENTRIES ? left : PIECE_ENTRIES,
-                        needs[i].slots > 0 ? at.slots + p : NO_SLOT};
-                }
+                plan_tile(lists, slab, first + i, needs[i], at);
                 at = at + needs[i];
             }
             before = before + from_lane(of_warps, 31);

@@ -87,6 +87,15 @@ MSDA_DEVICE void add_corner(float (&sums)[VECTOR], bool inside, float share, con
     for (int i = 0; i < VECTOR; ++i) sums[i] = fmaf(share, values[i], sums[i]);
 }
 
+MSDA_DEVICE void add_sample(float (&sums)[VECTOR], const ForwardParams& params, const Sample& sample,
+                            int inside, long long top) {
+    const long long right = params.value_pixel_stride, bottom = top + sample.row_stride;
+    add_corner(sums, inside & 1, sample.top_left, params.value, top);
+    add_corner(sums, inside & 2, sample.top_right, params.value, top + right);
+    add_corner(sums, inside & 4, sample.bottom_left, params.value, bottom);
+    add_corner(sums, inside & 8, sample.bottom_right, params.value, bottom + right);
+}
+
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(THREADS, 8)
@@ -121,15 +130,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8)
 
                 for (int source = 0; source < count; ++source) {
                     const Sample sample = broadcast(mine, source, lanes);
-                    const int inside = owns_channels ? sample.inside : 0;
-                    const long long top = head_base + sample.corner + channel;
-                    const long long bottom = top + sample.row_stride;
-                    add_corner(sums, inside & 1, sample.top_left, params.value, top);
-                    add_corner(sums, inside & 2, sample.top_right, params.value,
-                               top + params.value_pixel_stride);
-                    add_corner(sums, inside & 4, sample.bottom_left, params.value, bottom);
-                    add_corner(sums, inside & 8, sample.bottom_right, params.value,
-                               bottom + params.value_pixel_stride);
+                    add_sample(sums, params, sample, owns_channels ? sample.inside : 0,
+                               head_base + sample.corner + channel);
                 }
             }
 

@@ -88,6 +88,19 @@ struct LevelCounters {
     }
 };
 
+MSDA_DEVICE LevelCounters level_counters(const LevelGeometry& level, const LevelTiles& tiles,
+                                         unsigned* memory) {
+    const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    LevelCounters counters = {memory, tiles_of_level(level), ORDERED ? warps : 1, 0};
+    counters.own = shared_address(counters.first) +
+                   static_cast<unsigned>((ORDERED ? warp * counters.tiles : 0) - tiles.first_tile) * 4u;
+    return counters;
+}
+
+MSDA_DEVICE void clear_words(ListWord* words, int tiles) {
+    for (int tile = threadIdx.x; tile < tiles; tile += blockDim.x) store_flag(words + tile, 0);
+}
+
 // The samples of a thread: threadIdx.x, + blockDim.x, ... of the level's, by query and point.
 struct HeldSamples {
     static constexpr int COUNT = HELD > 0 ? HELD : 1;
@@ -160,22 +173,15 @@ MSDA_DEVICE void sort_level(const BackwardParams& params) {
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const int level = blockIdx.x;
     const LevelGeometry& geometry = params.level[level];
-    const LevelTiles tiles = {geometry.width, geometry.height, tiles_across(geometry.width),
-                              first_tile_of_level(params, level)};
+    const LevelTiles tiles = level_tiles(params, level);
     unsigned* warp_sums = reinterpret_cast<unsigned*>(shared_memory());
-    LevelCounters counters = {warp_sums + 32, tiles_of_level(geometry), ORDERED ? warps : 1, 0};
-    counters.own = shared_address(counters.first) +
-                   static_cast<unsigned>((ORDERED ? warp * counters.tiles : 0) - tiles.first_tile) * 4u;
+    const LevelCounters counters = level_counters(geometry, tiles, warp_sums + 32);
     const auto words = [&](int slab) {
         return lists.list_words + static_cast<long long>(slab) * lists.tiles + tiles.first_tile;
     };
-    for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {
-        for (int tile = threadIdx.x; tile < counters.tiles; tile += blockDim.x) {
-            store_flag(words(slab) + tile, 0);
-        }
-    }
-    // Four entries for every sample of the levels before.
-    const unsigned first_entry = 4u * params.queries * geometry.first_sample;
+    for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y)
+        clear_words(words(slab), counters.tiles);
+    const unsigned first_entry = 4u * params.queries * geometry.first_sample;  // four for each sample before
     const int first = first_query_of_part(params.queries, warp, warps);
     const int end = first_query_of_part(params.queries, warp + 1, warps);
     for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {

@@ -126,34 +126,46 @@ MSDA_DEVICE GatherLane gather_lane(const BackwardParams& params, int slab, int s
             params.level[level].width};
 }
 
+MSDA_DEVICE void store_sums(const TileStores& stores, const TilePlace& place, const LaneSums& sums) {
+    stores.store_tile(place, [&](int k) {
+        Packet16 packed;
+        pack<ValueStorage, CHUNK_ELEMENTS>(sums[k], packed);
+        return packed;
+    });
+}
+
+// Sums the tiles of a group once more, where a sum is not finite.
+MSDA_DEVICE void sum_few_exactly(const GatherLane& lane, const TileGroup& group) {
+    group.for_each_tile(lane.width, [&](const TilePlace& place, int first, int end) {
+        LaneSums sums = {};
+#pragma unroll 1
+        for (int e = first; e < end; ++e) {
+            EntryPacket packet;
+            load_entry(packet, group.entries + e);
+            add_entry_exactly(unpack_entry(packet), lane.grad, sums);
+        }
+        store_sums(lane.stores, place, sums);
+    });
+}
+
 MSDA_DEVICE void sum_few(const GatherLane& lane, const TileGroup& group, FewMemory& memory) {
-    const GradRows& grad = lane.grad;
-    const TileStores& stores = lane.stores;
-    const int width = lane.width;
     int staged = at_most(group.count, CHUNK);
-    if (group.count > 0) stage_few(grad, staged, group.entries, memory);
-    group.for_each_tile(width, [&](const TilePlace& place, int first, int end) {
-        if (first == end) stores.clear_tile(place);
+    if (group.count > 0) stage_few(lane.grad, staged, group.entries, memory);
+    group.for_each_tile(lane.width, [&](const TilePlace& place, int first, int end) {
+        if (first == end) lane.stores.clear_tile(place);
     });
     if (group.count == 0) return;
     copy_async_wait<0>();
     sync_warp();
     float zero = 0.0f;  // NaN if any sum is not finite
-    const auto store = [&](const TilePlace& place, const LaneSums& sums) {
-        stores.store_tile(place, [&](int k) {
-            Packet16 packed;
-            pack<ValueStorage, CHUNK_ELEMENTS>(sums[k], packed);
-            return packed;
-        });
-    };
-    group.for_each_tile(width, [&](const TilePlace& place, int first, int end) {
+    group.for_each_tile(lane.width, [&](const TilePlace& place, int first, int end) {
         if (first == end) return;
         LaneSums sums = {};
 #pragma unroll 1
         while (first < end) {
             if (first == staged) {
                 sync_warp();  // all have read what is there
-                stage_few(grad, at_most(group.count - staged, CHUNK), group.entries + staged, memory);
+                stage_few(lane.grad, at_most(group.count - staged, CHUNK), group.entries + staged, memory);
                 copy_async_wait<0>();
                 sync_warp();
                 staged = at_most(group.count, staged + CHUNK);
@@ -166,19 +178,9 @@ MSDA_DEVICE void sum_few(const GatherLane& lane, const TileGroup& group, FewMemo
         for (int i = 0; i < PASSES * CHUNK_ELEMENTS; ++i) {
             zero = fmaf(sums[i / CHUNK_ELEMENTS][i % CHUNK_ELEMENTS], 0.0f, zero);
         }
-        store(place, sums);
+        store_sums(lane.stores, place, sums);
     });
-    if (!any_lane(!(zero == 0.0f))) return;
-    group.for_each_tile(width, [&](const TilePlace& place, int first, int end) {
-        LaneSums sums = {};
-#pragma unroll 1
-        for (int e = first; e < end; ++e) {
-            EntryPacket packet;
-            load_entry(packet, group.entries + e);
-            add_entry_exactly(unpack_entry(packet), grad, sums);
-        }
-        store(place, sums);
-    });
+    if (any_lane(!(zero == 0.0f))) sum_few_exactly(lane, group);
 }
 
 }  // namespace msda

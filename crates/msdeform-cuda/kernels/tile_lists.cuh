@@ -233,6 +233,11 @@ struct LevelTiles {
     int first_tile;
 };
 
+MSDA_DEVICE LevelTiles level_tiles(const CallShape& shape, int level) {
+    const LevelGeometry& geometry = shape.level[level];
+    return {geometry.width, geometry.height, tiles_across(geometry.width), first_tile_of_level(shape, level)};
+}
+
 // The tiles of one sample.
 struct TileSpan {
     AxisPlace x;
@@ -263,6 +268,31 @@ struct SampleBatch {
     Packet<SamplingStorage::BYTES> attention[UNROLL];
 };
 
+// Where a lane reads its samples, step after step.
+template <int UNROLL, bool ATTENTION>
+struct SampleStream {
+    const unsigned char* location;
+    const unsigned char* attention;
+    long long step;  // bytes of attention weights from one step to the next
+    int step_queries;
+    int left;  // queries from the next load on
+
+    MSDA_DEVICE SampleBatch<UNROLL> load() {
+        SampleBatch<UNROLL> loaded = {};
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            if (u * step_queries < left) {
+                load_readonly(loaded.location[u], location + u * 2 * step);
+                if constexpr (ATTENTION) load_readonly(loaded.attention[u], attention + u * step);
+            }
+        }
+        location += 2 * UNROLL * step;
+        attention += UNROLL * step;
+        left -= UNROLL * step_queries;
+        return loaded;
+    }
+};
+
 // Calls visit(query, level, x, y, attention bits, exists) for every sample of queries first .. end - 1 of
 // one slab and level, all lanes together, in the order of queries and points. A warp sees the points of
 // neighbouring queries together, which fall into few tiles: their entries are stored in whole sectors.
@@ -274,8 +304,7 @@ MSDA_DEVICE void for_each_sample(const BackwardParams& params, int slab, int lev
     const long long query_samples = static_cast<long long>(HEADS) * SAMPLES;
     const LevelGeometry& geometry = params.level[level];
     const int level_end = level + 1 < LEVELS ? params.level[level + 1].first_sample : SAMPLES;
-    const LevelTiles tiles = {geometry.width, geometry.height, tiles_across(geometry.width),
-                              first_tile_of_level(params, level)};
+    const LevelTiles tiles = level_tiles(params, level);
 #pragma unroll 1
     for (int point = geometry.first_sample; point < level_end; point += 32) {
         // Queries that the warp takes at a time, and this lane's.
@@ -287,29 +316,16 @@ MSDA_DEVICE void for_each_sample(const BackwardParams& params, int slab, int lev
         const long long start =
             (static_cast<long long>(batch) * params.queries + first + lane_query) * query_samples +
             head * SAMPLES + point + lane % points;
-        const long long step = query_samples * warp_queries * SamplingStorage::BYTES;
-        const unsigned char* location = element_address<SamplingStorage>(params.locations, 2 * start);
-        const unsigned char* attention = element_address<SamplingStorage>(params.weights, start);
-        int left = takes_part ? end - first - lane_query : 0;  // queries from the next load on
-        const auto load = [&] {
-            SampleBatch<UNROLL> loaded = {};
-#pragma unroll
-            for (int u = 0; u < UNROLL; ++u) {
-                if (u * warp_queries < left) {
-                    load_readonly(loaded.location[u], location + u * 2 * step);
-                    if constexpr (ATTENTION) load_readonly(loaded.attention[u], attention + u * step);
-                }
-            }
-            location += 2 * UNROLL * step;
-            attention += UNROLL * step;
-            left -= UNROLL * warp_queries;
-            return loaded;
-        };
-        SampleBatch<UNROLL> next = load();
+        SampleStream<UNROLL, ATTENTION> stream = {
+            element_address<SamplingStorage>(params.locations, 2 * start),
+            element_address<SamplingStorage>(params.weights, start),
+            query_samples * warp_queries * SamplingStorage::BYTES, warp_queries,
+            takes_part ? end - first - lane_query : 0};
+        SampleBatch<UNROLL> next = stream.load();
 #pragma unroll 1
         for (int at = first; at < end; at += UNROLL * warp_queries) {
             const SampleBatch<UNROLL> now = next;
-            next = load();
+            next = stream.load();
 #pragma unroll
             for (int u = 0; u < UNROLL; ++u) {
                 float xy[2];

@@ -43,8 +43,7 @@ MSDA_DEVICE void start(const ForwardParams& params, const Item& item, const unsi
         if (s >= SAMPLES) break;
         if (p % 4 == 0) quad = load_quad(params, item.row, s);
         const LevelGeometry& level = params.level[level_of_sample(s)];
-        const Sample sample =
-            place_sample(level, quad.location[p % 4][0], quad.location[p % 4][1], quad.attention[p % 4]);
+        const Sample sample = place_sample(level, quad.x[p % 4], quad.y[p % 4], quad.attention[p % 4]);
         const unsigned char* top = chunk_at(pixels, sample.offset);
         const unsigned char* bottom = chunk_at(pixels, sample.offset + row_below(level));
         unsigned char* corners = tile + p * 4 * PIXEL_BYTES;

@@ -59,6 +59,18 @@ MSDA_DEVICE void stage(const ForwardParams& params, const unsigned char* pixels,
     __syncthreads();
 }
 
+// The cell whose first pixel is number `top` of the cluster's; neighbouring pixels are different blocks'.
+MSDA_DEVICE Corners load_spread_corners(unsigned window, unsigned top, int row_pitch) {
+    const unsigned pixel[4] = {top, top + 1, top + row_pitch, top + row_pitch + 1};
+    Corners corners;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+        load_cluster(corners.packet[c],
+                     shared_address_in(window + pixel[c] / CLUSTER * PIXEL_BYTES, pixel[c] % CLUSTER));
+    }
+    return corners;
+}
+
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -89,16 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 for_samples_of_level(params, item.row, l, [&](float x, float y, float attention) {
                     const Sample sample = place_sample(level, x, y, attention);
                     const unsigned top = sample.offset / (PIXEL_BYTES / 16) + shift;
-                    const unsigned pixel[4] = {top, top + 1, top + level.row_pitch,
-                                               top + level.row_pitch + 1};
-                    Corners corners;
-#pragma unroll
-                    for (int c = 0; c < 4; ++c) {
-                        load_cluster(
-                            corners.packet[c],
-                            shared_address_in(window + pixel[c] / CLUSTER * PIXEL_BYTES, pixel[c] % CLUSTER));
-                    }
-                    add_corners(corners, sample.weight, sums);
+                    add_corners(load_spread_corners(window, top, level.row_pitch), sample.weight, sums);
                 });
                 first += span(level);
             } else {

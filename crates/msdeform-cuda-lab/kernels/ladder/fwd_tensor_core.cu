@@ -82,6 +82,32 @@ MSDA_DEVICE void store_words(const ForwardParams& params, const Item& item, int 
     store(element_address<ValueStorage>(params.output, item.row * CHANNELS) + chunk * 16 + y * 8, packet);
 }
 
+// [c1][words 0 and 1, or 2 and 3 of the chunk][row, parity]
+using Products = float[2][2][4];
+
+// The products of what was loaded with its weights, two loads at a time: B is zero for the other c1.
+MSDA_DEVICE void add_products(const Packet16 (&loaded)[LOADS], const unsigned (&high)[LOADS],
+                              const unsigned (&low)[LOADS], int c1, Products& product) {
+#pragma unroll
+    for (int j = 0; j < LOADS; j += 2) {
+#pragma unroll
+        for (int words = 0; words < 2; ++words) {
+            const unsigned a[4] = {loaded[j].word[2 * words], loaded[j].word[2 * words + 1],
+                                   loaded[j + 1].word[2 * words], loaded[j + 1].word[2 * words + 1]};
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+                const bool mine = c1 == c;
+                const unsigned b[2] = {mine ? high[j] : 0u, mine ? high[j + 1] : 0u};
+                mma_f16_16x8x16(product[c][words], a, b);
+                if constexpr (SPLIT) {
+                    const unsigned rest[2] = {mine ? low[j] : 0u, mine ? low[j + 1] : 0u};
+                    mma_f16_16x8x16(product[c][words], a, rest);
+                }
+            }
+        }
+    }
+}
+
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
@@ -100,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
         }
         const unsigned char* corner = item.pixels + x * PIXEL_BYTES + (2 * c1 + c0) * 16;
 
-        float product[2][2][4] = {};  // [c1][words 0 and 1, or 2 and 3 of the chunk][row, parity]
+        Products product = {};
 #pragma unroll 1
         for (int first = 0; first < SAMPLES; first += BATCH) {
             const RowRecord record = row_record(params, item.row, first + lane / 2, lane % 2);
@@ -114,24 +140,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
                 high[j] = (shuffle(record.high, source) >> 16 * x & 0xffffu) << 16 * c0;
                 if constexpr (SPLIT) low[j] = (shuffle(record.low, source) >> 16 * x & 0xffffu) << 16 * c0;
             }
-#pragma unroll
-            for (int j = 0; j < LOADS; j += 2) {
-#pragma unroll
-                for (int words = 0; words < 2; ++words) {
-                    const unsigned a[4] = {loaded[j].word[2 * words], loaded[j].word[2 * words + 1],
-                                           loaded[j + 1].word[2 * words], loaded[j + 1].word[2 * words + 1]};
-#pragma unroll
-                    for (int c = 0; c < 2; ++c) {
-                        const bool mine = c1 == c;
-                        const unsigned b[2] = {mine ? high[j] : 0u, mine ? high[j + 1] : 0u};
-                        mma_f16_16x8x16(product[c][words], a, b);
-                        if constexpr (SPLIT) {
-                            const unsigned rest[2] = {mine ? low[j] : 0u, mine ? low[j + 1] : 0u};
-                            mma_f16_16x8x16(product[c][words], a, rest);
-                        }
-                    }
-                }
-            }
+            add_products(loaded, high, low, c1, product);
         }
 
         // Row g and column 2t + parity: on the diagonal where t is (sample, y) of the row. The four lanes

@@ -19,10 +19,6 @@ MSDA_DEVICE int samples_of_round(int round) {
 
 // ---- what is read of a sample --------------------------------------------------------------------
 
-struct Location {
-    float x;
-    float y;
-};
 // Both coordinates in one load: `locations` must be a multiple of two elements.
 MSDA_DEVICE Location load_location(const ForwardParams& params, long long sample) {
     Packet<2 * SamplingStorage::BYTES> pair;

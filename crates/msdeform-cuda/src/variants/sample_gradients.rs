@@ -165,7 +165,7 @@ fn rows_per_device(call: &Call<'_>, per_multiprocessor: u64) -> u64 {
     per_multiprocessor * u64::from(call.device.multiprocessors)
 }
 
-/// Tiles of a size that cover the queries, as `query_tiles.cuh` numbers them.
+/// Tiles of a size that cover the queries, as `query_rasters.cuh` numbers them.
 fn query_tiles(
     problem: &Problem,
     pixels: bool,
