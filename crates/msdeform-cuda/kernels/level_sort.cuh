@@ -17,8 +17,8 @@
 
 namespace msda {
 
-constexpr int SORT_THREADS = 512;     // of a block; the order of lists depends on it
-constexpr int HELD = MSDA_HELD;  // samples of a thread; 0: any number, not held
+constexpr int SORT_THREADS = 512;  // of a block; the order of lists depends on it
+constexpr int HELD = MSDA_HELD;    // samples of a thread; 0: any number, not held
 constexpr int SORT_AHEAD =
     MSDA_SORT_AHEAD;  // samples of a lane that are on their way together; where not held
 

@@ -15,7 +15,7 @@ constexpr int WARP_BITS = 2;
 constexpr int GATHER_WARPS = 1 << WARP_BITS;
 constexpr int GATHER_BLOCKS = MSDA_GATHER_BLOCKS;  // per SM: caps the registers
 constexpr unsigned FEW_ENTRIES = MSDA_FEW;         // of a group of tiles: summed without tensor cores
-constexpr unsigned SHARED_ENTRIES = 512;                // of a list: more are summed by all warps of a block
+constexpr unsigned SHARED_ENTRIES = 512;           // of a list: more are summed by all warps of a block
 static_assert(SHARED_ENTRIES >= GATHER_WARPS * CHUNK, "every warp has some");
 
 // A warp per piece of a slab (blockIdx.y) and slice (blockIdx.z).

@@ -20,7 +20,7 @@ constexpr int TILE_PIXELS = TILE_SIDE * TILE_SIDE;
 constexpr int PIECE_ENTRIES = MSDA_PIECE;  // of a list, summed by one warp; 0: lists are not cut
 constexpr int ENTRY_BYTES = MSDA_ENTRY_BYTES;
 constexpr bool ORDERED = MSDA_ORDERED != 0;  // the order of a list depends on the call alone
-constexpr int SLICE_CHANNELS = 32;                // summed by one warp
+constexpr int SLICE_CHANNELS = 32;           // summed by one warp
 constexpr int SLICES = (CHANNELS + SLICE_CHANNELS - 1) / SLICE_CHANNELS;
 constexpr int SLICE_SUMS = TILE_PIXELS * SLICE_CHANNELS;
 

@@ -7,6 +7,7 @@ use crate::{format, tree};
 
 /// As in `.clang-format`, which leaves comments alone.
 const MAX_COLUMNS: usize = 110;
+const KERNELS: [&str; 2] = ["crates/msdeform-cuda/kernels", "crates/msdeform-cuda-lab/kernels"];
 /// Of a function in the kernels, from its first line to its last.
 const MAX_LINES: usize = 50;
 
@@ -23,7 +24,7 @@ pub fn check() -> Result<Report> {
                 found.push(format!("{name}:{}: {columns} columns", index + 1));
             }
         }
-        if !file.starts_with("crates/msdeform-cuda/kernels") {
+        if !KERNELS.iter().any(|folder| file.starts_with(folder)) {
             continue;
         }
         for function in functions_of(&text) {
