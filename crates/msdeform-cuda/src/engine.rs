@@ -156,7 +156,6 @@ impl Engine {
                 threads.into_iter().map(joined).collect()
             }),
         };
-        // Loaded by this thread, whose capture may have been told to allow it.
         for (&at, obtained) in missing.iter().zip(obtained) {
             let kernel = self.load(variant, &units[at].1, obtained?)?;
             self.lock_loaded().insert(units[at].clone(), kernel.clone());

@@ -298,6 +298,15 @@ pub enum Error {
         /// The tensor.
         tensor: &'static str,
     },
+    /// Pointers that need another kernel than the plan's, which is not loaded yet, in a stream that is being captured.
+    #[error(
+        "a tensor is less aligned than the plan's kernel needs it, and `{variant}`, which takes it, cannot be loaded while a \
+         graph is captured; launch the plan once with such tensors before the capture, or align them to 16 bytes"
+    )]
+    UncompiledInCapture {
+        /// The variant that takes over.
+        variant: &'static str,
+    },
     /// A pointer to host memory.
     #[error(
         "`{tensor}` is at {address:#x}, which is not device memory; copy the tensor to the GPU first"
@@ -458,6 +467,10 @@ mod tests {
             (Error::OutOfMemory { bytes: 123 }, &["123", "smaller batch"]),
             (Error::NullPointer { tensor: "value" }, &["value", "null"]),
             (Error::ReadOnly { tensor: "output" }, &["output", "Argument::write"]),
+            (
+                Error::UncompiledInCapture { variant: "fwd_general" },
+                &["fwd_general", "before the capture", "16 bytes"],
+            ),
             (Error::HostPointer { tensor: "value", address: 0xabc0 }, &["value", "0xabc0", "copy"]),
             (
                 Error::WrongDevice { what: "output", expected: 0, found: 1 },

@@ -5,24 +5,6 @@ use cudarc::driver::sys;
 use super::{Context, Stream, driver};
 use crate::error::Result;
 
-/// Runs something that loads code or allocates, whether or not a stream of this process is being captured: in the
-/// strict modes the driver would refuse that, and end the capture.
-///
-/// # Errors
-/// Those of `work`, or what the driver says.
-pub(crate) fn while_capturing<T>(context: &Context, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let _entered = context.enter()?;
-    let exchange = |mode: sys::CUstreamCaptureMode| {
-        let mut mode = mode;
-        // SAFETY: `mode` is writable, and comes back as what it was before.
-        unsafe { driver!(cuThreadExchangeStreamCaptureMode(&raw mut mode)) }.map(|()| mode)
-    };
-    let before = exchange(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)?;
-    let worked = work();
-    exchange(before)?;
-    worked
-}
-
 /// Launches recorded once and ready to be replayed.
 #[derive(Debug)]
 pub struct Graph {

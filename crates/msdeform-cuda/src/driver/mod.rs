@@ -29,7 +29,6 @@ pub use context::{Context, device_count};
 pub use device::DeviceProps;
 pub use event::Event;
 pub use graph::Graph;
-pub(crate) use graph::while_capturing;
 pub use guard::{broken_guards, guard_allocations};
 pub use launches::Launched;
 pub(crate) use launches::{Label, ZEROING, lost_context};

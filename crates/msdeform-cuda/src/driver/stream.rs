@@ -112,6 +112,18 @@ impl Stream {
         Ok(unsafe { driver!(cuStreamWaitEvent(self.raw, event.raw(), 0)) }?)
     }
 
+    /// Whether what is queued is being recorded in a graph.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn is_capturing(&self) -> Result<bool> {
+        let _entered = self.context.enter()?;
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the stream is alive, `status` is writable.
+        unsafe { driver!(cuStreamIsCapturing(self.raw, &raw mut status)) }?;
+        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
     pub(crate) fn raw(&self) -> sys::CUstream {
         self.raw
     }

@@ -10,7 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use msdeform::{Access, Problem, VariantSpec};
 
 use crate::dispatch;
-use crate::driver::{DeviceBuffer, Event, Stream, while_capturing, zero_bytes};
+use crate::driver::{DeviceBuffer, Event, Stream, zero_bytes};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::params::{INLINE_LEVELS, LevelGeometry, level_geometry};
@@ -287,7 +287,14 @@ impl Plan {
         })
     }
 
-    fn fall_back<'a>(&'a self, fallback: &'a Fallback) -> Result<&'a Prepared> {
+    /// Code cannot be loaded in the middle of a recording: the driver would end it.
+    fn fall_back<'a>(&self, fallback: &'a Fallback, stream: &Stream) -> Result<&'a Prepared> {
+        if let Some(made) = fallback.made.get() {
+            return Ok(made);
+        }
+        if stream.is_capturing()? {
+            return Err(Error::UncompiledInCapture { variant: fallback.variant.spec().id });
+        }
         let call = self.options.call(self.gate.context(), &self.problem)?;
         let (configuration, table) = (fallback.configuration.clone(), self.level_table_address());
         let made = Prepared::new(&self.engine, fallback.variant, &call, configuration, table)?;

@@ -78,8 +78,6 @@ const SORT_WARPS: usize = 16;
 /// queries takes 24.5 and 31.6 us so, 24.8 and 32.1 otherwise. As many as there are would be a kernel for every number, and
 /// gain 1 % (19.7 us instead of 19.9 in f16).
 const MAX_HELD: i64 = 4;
-/// Rows of an SM up to which entries are long.
-const FEW_ROWS: u64 = 64;
 /// Samples of a level beyond which its lists are taken to be long.
 const DENSE_SAMPLES: usize = 2048;
 /// Samples of one level of an (image, head): beyond, a list that is not cut takes too long.
@@ -146,7 +144,7 @@ impl Variant for BwdLevelSort {
         let (is_single, is_dense) =
             (problem.dtype() == DType::F32, level_samples(call) > DENSE_SAMPLES);
         let gather_blocks = if is_single { 6 } else { 7 };
-        let list_knobs = ListKnobs::of(call, knobs, gather_blocks, FEW_ROWS)?;
+        let list_knobs = ListKnobs::of(call, knobs, gather_blocks)?;
         let (wants_value, wants_samples) = (call.gradients().value, call.gradients().of_samples());
         // In one launch where they are small, unless the caller wants other blocks.
         let together = wants_value

@@ -98,7 +98,7 @@ impl Variant for BwdTileSort {
     fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
         let problem = call.problem;
         let list_knobs =
-            ListKnobs::of(call, knobs, if problem.dtype() == DType::F32 { 5 } else { 7 }, 0)?;
+            ListKnobs::of(call, knobs, if problem.dtype() == DType::F32 { 5 } else { 7 })?;
         let samples = SampleStep::of(call, knobs, None)?;
         let pack = PackStep::of(call, knobs)?;
         let piece = knobs.get(PIECE.name).unwrap_or(1024);
