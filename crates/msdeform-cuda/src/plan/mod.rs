@@ -187,13 +187,7 @@ impl Plan {
         };
         match &self.fallback {
             Some(fallback) if !self.is_aligned_for(&main.configuration, pointers) => {
-                match fallback.made.get() {
-                    Some(made) => queue(made),
-                    // The launch too: the driver may load a kernel with its first one.
-                    None => {
-                        while_capturing(self.gate.context(), || queue(self.fall_back(fallback)?))
-                    }
-                }
+                queue(self.fall_back(fallback, stream)?)
             }
             _ => queue(main),
         }
