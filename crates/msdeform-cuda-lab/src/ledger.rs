@@ -9,6 +9,7 @@
 mod compiled;
 mod random;
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::LazyLock;
@@ -18,11 +19,12 @@ use msdeform_files::{Existing, FileError, read_text};
 use serde::{Deserialize, Serialize};
 
 use crate::models::{self, Specialisation};
+use crate::preamble::{LevelTextures, TileMaps};
 use crate::registry::REGISTRY;
 use msdeform_cuda::Gradients;
 use msdeform_cuda::driver::DeviceProps;
 use msdeform_cuda::jit::{COMMON_OPTIONS, included_headers};
-use msdeform_cuda::variants::{BackwardCall, Call, KnobChoices, Variant};
+use msdeform_cuda::variants::{BackwardCall, Call, Configuration, KnobChoices, Variant};
 
 pub use compiled::{CompiledLedger, CompiledVerification};
 pub use random::RandomRun;
@@ -246,12 +248,31 @@ pub fn fingerprint(variant: &dyn Variant, dtype: DType) -> String {
                 Err(refused) => Err(refused),
             };
             match asked {
-                Ok(asked) => part(&format!("{asked:?} {:?}", asked.defines(&call))),
+                Ok(asked) => part(&format!("{} {:?}", spelled_out(&asked), asked.defines(&call))),
                 Err(_) => part("refused"),
             }
         }
     }
     parts.hash()
+}
+
+/// A configuration in words of the ledger's own, so that a name in the code may change where no launch does.
+fn spelled_out(asked: &Configuration) -> String {
+    let preamble = asked.preamble.as_ref().map(|recipe| -> &dyn Any { recipe.as_ref() });
+    let tile_maps: Option<&TileMaps> = preamble.and_then(|recipe| recipe.downcast_ref());
+    let textures: Option<&LevelTextures> = preamble.and_then(|recipe| recipe.downcast_ref());
+    let Configuration { specialise, knobs, pipeline, value_alignment, sampling_alignment, .. } =
+        asked;
+    let Configuration { query_raster_width, grid_aux, without_preamble, persisting_value, .. } =
+        asked;
+    let pipeline = format!("{pipeline:?}").replace("Tensor(GradValue)", "GradValue");
+    format!(
+        "Configuration {{ specialise: {specialise:?}, knobs: {knobs:?}, pipeline: {pipeline}, \
+         value_alignment: {value_alignment}, sampling_alignment: {sampling_alignment}, \
+         query_raster_width: {query_raster_width}, grid_aux: {grid_aux}, tile_maps: {tile_maps:?}, \
+         without_maps: {without_preamble:?}, persisting_value: {persisting_value}, \
+         textures: {textures:?} }}"
+    )
 }
 
 /// Stands for the sources of a variant and the compiler's common options: with the macros, all that a specialisation is
