@@ -24,8 +24,12 @@ pub struct LedgerArgs {
 }
 
 /// What a fingerprint is computed from.
-const KERNELS: &str = "crates/msdeform-cuda/kernels";
-const VARIANTS: &str = "crates/msdeform-cuda/src/variants";
+const SOURCES: [&str; 4] = [
+    "crates/msdeform-cuda/kernels",
+    "crates/msdeform-cuda/src/variants",
+    "crates/msdeform-cuda-lab/kernels",
+    "crates/msdeform-cuda-lab/src/ladder",
+];
 
 /// Writes the entries.
 pub fn run(args: &LedgerArgs) -> Result<ExitCode> {
@@ -35,7 +39,8 @@ pub fn run(args: &LedgerArgs) -> Result<ExitCode> {
     ensure!(!found.provenance.dirty, "the record's sources differed from its commit");
     let same = Command::new("git")
         .current_dir(tree::root())
-        .args(["diff", "--quiet", commit, "--", KERNELS, VARIANTS])
+        .args(["diff", "--quiet", commit, "--"])
+        .args(SOURCES)
         .status()
         .context("git")?;
     ensure!(

@@ -7,6 +7,7 @@
 
 mod browser;
 mod checks;
+mod format;
 mod fuzz;
 mod ledger;
 mod process;
@@ -37,6 +38,8 @@ struct Cli {
 enum Command {
     /// Set up what is missing, then run every lint, test and check of the tree; CI runs exactly this
     Test(test::TestArgs),
+    /// Format everything: Rust, Python, CUDA and C++
+    Format,
     /// Write the tables of README.md and of the Python package's from the committed records
     Readme(readme::ReadmeArgs),
     /// Make runs on one device the record that documents quote, and write their tables
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Test(args) => test::run_all(args),
+        Command::Format => format::apply(),
         Command::Resources => test::bless_resources(),
         Command::Readme(args) => readme::run(args),
         Command::Release(args) => release::run(args),

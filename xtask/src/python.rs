@@ -71,6 +71,14 @@ fn build_wheel(effort: Effort) -> Result<PathBuf> {
     Ok(entries.next().context("maturin built no wheel")??.path())
 }
 
+/// Formats the Python half.
+pub fn format() -> Result<()> {
+    let environment = setup::python_environment("lint", &LINT_PACKAGES)?;
+    let mut ruff = Command::new(python_in(&environment));
+    run_ok(ruff.args(["-m", "ruff", "format", "."]).current_dir(package()))?;
+    Ok(())
+}
+
 /// Format, lints and types of the Python half.
 pub fn lint() -> Result<Report> {
     let environment = setup::python_environment("lint", &LINT_PACKAGES)?;

@@ -9,7 +9,7 @@ use crate::checks;
 use crate::process::{Finished, cargo, run, run_ok};
 use crate::steps::{Count, Report, Steps};
 use crate::tree;
-use crate::{browser, python, readme, setup};
+use crate::{browser, format, python, readme, setup};
 
 /// Options of `test`.
 #[derive(Args)]
@@ -30,6 +30,8 @@ pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
     // Not before the setup: both may have to install Python.
     let environments = (!args.quick && steps.wants("python")).then(python::Environments::start);
     steps.run("format", || succeed(&mut cargo(["fmt", "--all", "--check"])));
+    steps.run("cuda format", format::check);
+    steps.run("kernel text", checks::kernel_text::check);
     steps.run("links", checks::links::check);
     steps.run("paths", checks::paths::check);
     steps.run("records", checks::records::check);

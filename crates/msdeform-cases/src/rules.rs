@@ -150,10 +150,11 @@ impl Rules for CudaRules {
             let mut knobs = Vec::new();
             // One turned as often as several: neighbours of what the dispatcher does, and far corners.
             for _ in 0..random.one_of(&[0, 1, 1, 1, 2, 3, 5]) {
-                if !variant.knobs().is_empty() {
-                    let knob = variant.knobs()[random.below(variant.knobs().len())];
-                    knobs.retain(|(name, _): &(String, i64)| name != knob.name);
-                    knobs.push((knob.name.to_owned(), random.one_of(knob.values)));
+                let settable = settable(**variant);
+                if !settable.is_empty() {
+                    let (known, values) = settable[random.below(settable.len())];
+                    knobs.retain(|(name, _): &(String, i64)| name != known);
+                    knobs.push((known.to_owned(), random.one_of(values)));
                 }
             }
             let choice = Choice::Named { variant: variant.spec().id.to_owned(), knobs };
@@ -170,8 +171,7 @@ impl Rules for CudaRules {
             return Ok(Resolved::default());
         };
         let id = variant.spec().id;
-        let tunable = |name: &str| variant.knobs().iter().any(|knob| knob.name == name);
-        let knobs = configuration.knobs.iter().copied().filter(|(name, _)| tunable(name));
+        let knobs = configuration.knobs.iter().chain(&configuration.constants).copied();
         let launches = configuration.pipeline.launches();
         Ok(Resolved {
             variant: id,
@@ -186,9 +186,9 @@ impl Rules for CudaRules {
         for variant in REGISTRY.iter().filter(|variant| !variant.spec().rung) {
             universe.add_spec(variant.spec(), variant.is_deterministic());
             let id = variant.spec().id;
-            for knob in variant.knobs() {
-                for value in knob.values {
-                    universe.add(format!("{id} {}={value}", knob.name));
+            for (name, values) in settable(*variant) {
+                for value in values {
+                    universe.add(format!("{id} {name}={value}"));
                 }
             }
             for entry in entries(variant.source().text) {
@@ -197,6 +197,13 @@ impl Rules for CudaRules {
         }
         universe
     }
+}
+
+/// What a test may set of a variant: what users tune, and what follows from a call but may be something else that holds.
+fn settable(variant: &dyn Variant) -> Vec<(&'static str, &'static [i64])> {
+    let knobs = variant.knobs().iter().map(|knob| (knob.name, knob.values));
+    let constants = variant.constants().iter().map(|constant| (constant.name, constant.values));
+    knobs.chain(constants).collect()
 }
 
 /// The kernels of a source file.

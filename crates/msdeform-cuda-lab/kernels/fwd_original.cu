@@ -21,6 +21,38 @@
 
 using namespace msda;
 
+namespace {
+
+// Between the four pixels around a sample, as far as they exist; `corner` is the first of them.
+MSDA_DEVICE float interpolate(const void* value, const Position& at, const LevelGeometry& level, int corner,
+                              int pixel_stride, int row_stride) {
+    const bool left_inside = at.left >= 0;
+    const bool right_inside = at.left + 1 < level.width;
+    float interpolated = 0.0f;
+    if (at.top >= 0) {
+        const float share = 1.0f - at.bottom_share;
+        if (left_inside) {
+            interpolated += share * (1.0f - at.right_share) * load_element<ValueStorage>(value, corner);
+        }
+        if (right_inside) {
+            interpolated += share * at.right_share * load_element<ValueStorage>(value, corner + pixel_stride);
+        }
+    }
+    if (at.top + 1 < level.height) {
+        const float share = at.bottom_share;
+        const int below = corner + row_stride;
+        if (left_inside) {
+            interpolated += share * (1.0f - at.right_share) * load_element<ValueStorage>(value, below);
+        }
+        if (right_inside) {
+            interpolated += share * at.right_share * load_element<ValueStorage>(value, below + pixel_stride);
+        }
+    }
+    return interpolated;
+}
+
+}  // namespace
+
 extern "C" __global__ void __launch_bounds__(1024)
     fwd_original(const __grid_constant__ ForwardParams params) {
     const int channels = params.channels;
@@ -30,8 +62,8 @@ extern "C" __global__ void __launch_bounds__(1024)
     const int pixel_stride = static_cast<int>(params.value_pixel_stride);
 
     // Unsigned: the last step may pass 2^31.
-    for (unsigned index = blockIdx.x * blockDim.x + threadIdx.x;
-         index < static_cast<unsigned>(elements); index += gridDim.x * blockDim.x) {
+    for (unsigned index = blockIdx.x * blockDim.x + threadIdx.x; index < static_cast<unsigned>(elements);
+         index += gridDim.x * blockDim.x) {
         const int row = static_cast<int>(index) / channels;  // (batch, query, head)
         const int channel = static_cast<int>(index) % channels;
         const int head = row % heads;
@@ -48,41 +80,14 @@ extern "C" __global__ void __launch_bounds__(1024)
 
             for (int s = level.first_sample; s < last; ++s) {
                 const int sample = row * samples + s;
-                const Position at =
-                    locate(load_element<SamplingStorage>(params.locations, 2 * sample),
-                           load_element<SamplingStorage>(params.locations, 2 * sample + 1),
-                           level.height, level.width);
+                const Position at = locate(load_element<SamplingStorage>(params.locations, 2 * sample),
+                                           load_element<SamplingStorage>(params.locations, 2 * sample + 1),
+                                           level.height, level.width);
                 if (!at.counts) continue;
 
                 const int corner = level_base + at.top * row_stride + at.left * pixel_stride;
-                const bool left_inside = at.left >= 0;
-                const bool right_inside = at.left + 1 < level.width;
-                float interpolated = 0.0f;
-                if (at.top >= 0) {
-                    const float share = 1.0f - at.bottom_share;
-                    if (left_inside) {
-                        interpolated += share * (1.0f - at.right_share) *
-                                        load_element<ValueStorage>(params.value, corner);
-                    }
-                    if (right_inside) {
-                        interpolated +=
-                            share * at.right_share *
-                            load_element<ValueStorage>(params.value, corner + pixel_stride);
-                    }
-                }
-                if (at.top + 1 < level.height) {
-                    const float share = at.bottom_share;
-                    const int below = corner + row_stride;
-                    if (left_inside) {
-                        interpolated += share * (1.0f - at.right_share) *
-                                        load_element<ValueStorage>(params.value, below);
-                    }
-                    if (right_inside) {
-                        interpolated +=
-                            share * at.right_share *
-                            load_element<ValueStorage>(params.value, below + pixel_stride);
-                    }
-                }
+                const float interpolated =
+                    interpolate(params.value, at, level, corner, pixel_stride, row_stride);
                 sum += load_element<SamplingStorage>(params.weights, sample) * interpolated;
             }
         }

@@ -1,5 +1,5 @@
-// Clusters: blocks on neighbouring multiprocessors that read each other's shared memory (sm_90). Included by the
-// kernels that need it; the emulator has no clusters and no twins of these.
+// Clusters: blocks on neighbouring multiprocessors that read each other's shared memory (sm_90). Included by
+// the kernels that need it; the emulator has no clusters and no twins of these.
 #pragma once
 
 #include "intrinsics.cuh"
@@ -23,8 +23,7 @@ MSDA_DEVICE unsigned shared_address_in(unsigned address, unsigned rank) {
 // An address of shared_address_in.
 MSDA_DEVICE void load_cluster(Packet<16>& packet, unsigned address) {
     asm volatile("ld.shared::cluster.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(packet.word[0]), "=r"(packet.word[1]), "=r"(packet.word[2]),
-                   "=r"(packet.word[3])
+                 : "=r"(packet.word[0]), "=r"(packet.word[1]), "=r"(packet.word[2]), "=r"(packet.word[3])
                  : "r"(address)
                  : "memory");
 }

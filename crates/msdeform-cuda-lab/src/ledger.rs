@@ -501,7 +501,7 @@ mod tests {
         ]) {
             assert!(line.contains(words), "{line}");
         }
-        assert!(open[0].contains("KNOB_THIN=1"), "{}", open[0]);
+        assert!(open[0].contains("THIN=1"), "{}", open[0]);
     }
 
     #[test]

@@ -13,10 +13,10 @@
 //   starts   a block scans the tiles of one slab
 //   scatter  the warps of `count` again: every sample to its place
 //   values   a warp owns a tile and 32 channels of it, one per lane; their sums lie in shared memory, and no
-//            other thread ever touches them. Cells that touch the tile start in it or in a tile before it, in x, in y or
-//            both: two runs of the sorted samples. It walks them in order, 32 at a time: each lane works
-//            out where one of them lies, a vote picks those that touch, and for these, in order, every lane adds
-//            its channel.
+//            other thread ever touches them. Cells that touch the tile start in it or in a tile before it, in
+//            x, in y or both: two runs of the sorted samples. It walks them in order, 32 at a time: each lane
+//            works out where one of them lies, a vote picks those that touch, and for these, in order, every
+//            lane adds its channel.
 // A tile's samples are in the order of queries and points, whatever the parts: no atomics, nothing depends
 // on the launch. The sums are compensated (Kahan), so that a million samples on one pixel lose no more than
 // one does.
@@ -59,8 +59,7 @@ MSDA_DEVICE int corners_inside(const Position& at, const LevelGeometry& level) {
 MSDA_DEVICE Position locate_sample(const BackwardParams& params, const LevelGeometry& level,
                                    long long sample) {
     return locate(load_element<SamplingStorage>(params.locations, 2 * sample),
-                  load_element<SamplingStorage>(params.locations, 2 * sample + 1), level.height,
-                  level.width);
+                  load_element<SamplingStorage>(params.locations, 2 * sample + 1), level.height, level.width);
 }
 
 MSDA_DEVICE float group_sum(float mine, int lanes) {
@@ -73,6 +72,50 @@ MSDA_DEVICE float group_sum(float mine, int lanes) {
 // An outside corner is never read: its address may be anywhere, and a NaN there must not count.
 MSDA_DEVICE float value_at(const BackwardParams& params, bool inside, long long offset) {
     return inside ? load_element<ValueStorage>(params.value, offset) : 0.0f;
+}
+
+// What the channels of a sample add up to: its interpolated value and that value's slopes, times the output's
+// gradient.
+struct SampleSums {
+    float interpolated;
+    float slope_x;
+    float slope_y;
+};
+MSDA_DEVICE void add_channel(const BackwardParams& params, const Position& at, int inside, long long corner,
+                             long long below, float upstream, SampleSums& sums) {
+    const long long right = params.value_pixel_stride;
+    const float top_left = value_at(params, inside & 1, corner);
+    const float top_right = value_at(params, inside & 2, corner + right);
+    const float bottom_left = value_at(params, inside & 4, corner + below);
+    const float bottom_right = value_at(params, inside & 8, corner + below + right);
+    const float top_step = top_right - top_left;
+    const float bottom_step = bottom_right - bottom_left;
+    const float top = fmaf(at.right_share, top_step, top_left);
+    const float bottom = fmaf(at.right_share, bottom_step, bottom_left);
+    const float across = fmaf(at.bottom_share, bottom_step - top_step, top_step);
+    sums.interpolated = fmaf(upstream, fmaf(at.bottom_share, bottom - top, top), sums.interpolated);
+    sums.slope_x = fmaf(upstream, across, sums.slope_x);
+    sums.slope_y = fmaf(upstream, bottom - top, sums.slope_y);
+}
+// Adds up over the lanes of a group; the one that `stores` writes the gradients.
+MSDA_DEVICE void finish_sample(const BackwardParams& params, const LevelGeometry& level, long long sample,
+                               bool counts, SampleSums sums, int lanes, bool stores) {
+    using S = SamplingStorage;
+    if constexpr (WANTS_GRAD_WEIGHTS) {
+        sums.interpolated = group_sum(sums.interpolated, lanes);
+        if (stores) store_element<S>(params.grad_weights, sample, sums.interpolated);
+    }
+    if constexpr (WANTS_GRAD_LOCATIONS) {
+        sums.slope_x = group_sum(sums.slope_x, lanes);
+        sums.slope_y = group_sum(sums.slope_y, lanes);
+        if (!stores) return;
+        // The weight of a sample that does not count may be NaN.
+        const float weight = counts ? load_element<S>(params.weights, sample) : 0.0f;
+        store_element<S>(params.grad_locations, 2 * sample,
+                         weight * static_cast<float>(level.width) * sums.slope_x);
+        store_element<S>(params.grad_locations, 2 * sample + 1,
+                         weight * static_cast<float>(level.height) * sums.slope_y);
+    }
 }
 
 // ---- sorting -------------------------------------------------------------------------------------
@@ -127,8 +170,7 @@ MSDA_DEVICE int first_query_of_part(const BackwardParams& params, int part, int 
 // together, level by level in the order of queries and points; the tile is negative where there is none or
 // it does not count.
 template <typename Visit>
-MSDA_DEVICE void walk_part(const BackwardParams& params, long long slab, int part, int parts,
-                           Visit visit) {
+MSDA_DEVICE void walk_part(const BackwardParams& params, long long slab, int part, int parts, Visit visit) {
     const int lane = static_cast<int>(threadIdx.x) % LANES;
     const long long batch = slab / params.heads, head = slab % params.heads;
     const int first = first_query_of_part(params, part, parts);
@@ -136,8 +178,7 @@ MSDA_DEVICE void walk_part(const BackwardParams& params, long long slab, int par
     int first_tile = 0;
     for (int l = params.levels - 1; l >= 0; --l) {
         const LevelGeometry level = level_geometry(params, l);
-        const int last = l + 1 < params.levels ? level_geometry(params, l + 1).first_sample
-                                               : params.samples;
+        const int last = l + 1 < params.levels ? level_geometry(params, l + 1).first_sample : params.samples;
         const int points = last - level.first_sample;
         const int tiles = level_tiles(level);
         if (points == 0 || tiles == 0) {
@@ -151,8 +192,8 @@ MSDA_DEVICE void walk_part(const BackwardParams& params, long long slab, int par
             int tile = -1;
             if (walked + lane < count) {
                 const long long row = (batch * params.queries + query) * params.heads + head;
-                const Position at = locate_sample(
-                    params, level, row * params.samples + level.first_sample + point);
+                const Position at =
+                    locate_sample(params, level, row * params.samples + level.first_sample + point);
                 const int x = at.left > 0 ? at.left / TILE_SIDE : 0;
                 const int y = at.top > 0 ? at.top / TILE_SIDE : 0;
                 if (at.counts) tile = first_tile + y * tiles_across(level.width) + x;
@@ -190,8 +231,7 @@ MSDA_DEVICE Tile find_tile(const BackwardParams& params, int number) {
         level = level_geometry(params, --l);
     }
     const int tiles_x = tiles_across(level.width);
-    return Tile{level, number, tiles_x, in_level % tiles_x * TILE_SIDE,
-                in_level / tiles_x * TILE_SIDE};
+    return Tile{level, number, tiles_x, in_level % tiles_x * TILE_SIDE, in_level / tiles_x * TILE_SIDE};
 }
 
 // What a sample adds to the pixels of a tile.
@@ -215,8 +255,8 @@ MSDA_DEVICE Contribution describe(const BackwardParams& params, const Tile& tile
     Contribution found = {};
     found.query = query;
     found.corner = TILE_SIDE * y + x;
-    found.inside = corners_inside(at, tile.level) & ((top & left) | (top & right) << 1 |
-                                                     (bottom & left) << 2 | (bottom & right) << 3);
+    found.inside = corners_inside(at, tile.level) &
+                   ((top & left) | (top & right) << 1 | (bottom & left) << 2 | (bottom & right) << 3);
     if (found.inside == 0) return found;
     const float weight = load_element<SamplingStorage>(params.weights, sample);
     const float upper = (1.0f - at.bottom_share) * weight;
@@ -268,8 +308,7 @@ MSDA_DEVICE void add_contribution(const Sums& sums, const Contribution& found, f
 
 // Adds `count` neighbouring entries of a slab's list to the sums of a tile.
 MSDA_DEVICE void add_entries(const BackwardParams& params, const Tile& tile, long long slab,
-                             const Entry* entries, long long count, long long channel,
-                             const Sums& sums) {
+                             const Entry* entries, long long count, long long channel, const Sums& sums) {
     const int lane = static_cast<int>(threadIdx.x) % LANES;
     const long long upstream_row = upstream_base(params, slab / params.heads, 0, slab % params.heads) +
                                    channel * params.grad_output_channel_stride;
@@ -304,6 +343,7 @@ MSDA_DEVICE void add_entries(const BackwardParams& params, const Tile& tile, lon
 
 }  // namespace
 
+#if MSDA_STEP_SAMPLES
 extern "C" __global__ void __launch_bounds__(THREADS)
     bwd_general_samples(const __grid_constant__ BackwardParams params) {
     const int lanes = params.grid_aux & 63;
@@ -322,8 +362,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const long long query = row / params.heads % params.queries;
         const long long batch = row / params.heads / params.queries;
         const long long upstream_row = upstream_base(params, batch, query, head);
-        const long long head_base =
-            batch * params.value_batch_stride + head * params.value_head_stride;
+        const long long head_base = batch * params.value_batch_stride + head * params.value_head_stride;
 
         int l = 0;
         for (int s = 0; s < params.samples; ++s) {
@@ -332,53 +371,23 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             const long long sample = row * params.samples + s;
             const Position at = locate_sample(params, level, sample);
             const int inside = corners_inside(at, level);
-            const long long right = params.value_pixel_stride;
             const long long below = level.row_pitch * params.value_pixel_stride;
             const long long corner =
                 head_base + (level.origin + at.left) * params.value_pixel_stride + at.top * below;
 
-            float interpolated = 0.0f, slope_x = 0.0f, slope_y = 0.0f;
+            SampleSums sums = {};
             for (int channel = lane; channel < params.channels && inside != 0; channel += lanes) {
                 const float upstream = load_element<ValueStorage>(
                     params.grad_output, upstream_row + channel * params.grad_output_channel_stride);
-                const long long at_channel = corner + channel;
-                const float top_left = value_at(params, inside & 1, at_channel);
-                const float top_right = value_at(params, inside & 2, at_channel + right);
-                const float bottom_left = value_at(params, inside & 4, at_channel + below);
-                const float bottom_right = value_at(params, inside & 8, at_channel + below + right);
-                const float top_step = top_right - top_left;
-                const float bottom_step = bottom_right - bottom_left;
-                const float top = fmaf(at.right_share, top_step, top_left);
-                const float bottom = fmaf(at.right_share, bottom_step, bottom_left);
-                const float across = fmaf(at.bottom_share, bottom_step - top_step, top_step);
-                interpolated = fmaf(upstream, fmaf(at.bottom_share, bottom - top, top), interpolated);
-                slope_x = fmaf(upstream, across, slope_x);
-                slope_y = fmaf(upstream, bottom - top, slope_y);
+                add_channel(params, at, inside, corner + channel, below, upstream, sums);
             }
-            if constexpr (WANTS_GRAD_WEIGHTS) {
-                interpolated = group_sum(interpolated, lanes);
-                if (owns_row && lane == 0) {
-                    store_element<SamplingStorage>(params.grad_weights, sample, interpolated);
-                }
-            }
-            if constexpr (WANTS_GRAD_LOCATIONS) {
-                slope_x = group_sum(slope_x, lanes);
-                slope_y = group_sum(slope_y, lanes);
-                if (owns_row && lane == 0) {
-                    // The weight of a sample that does not count may be NaN.
-                    const float weight =
-                        inside != 0 ? load_element<SamplingStorage>(params.weights, sample) : 0.0f;
-                    store_element<SamplingStorage>(params.grad_locations, 2 * sample,
-                                                   weight * static_cast<float>(level.width) * slope_x);
-                    store_element<SamplingStorage>(
-                        params.grad_locations, 2 * sample + 1,
-                        weight * static_cast<float>(level.height) * slope_y);
-                }
-            }
+            finish_sample(params, level, sample, inside != 0, sums, lanes, owns_row && lane == 0);
         }
     }
 }
+#endif
 
+#if MSDA_STEP_COUNT
 extern "C" __global__ void __launch_bounds__(THREADS)
     bwd_general_count(const __grid_constant__ BackwardParams params) {
     const SortedSamples sorted = sorted_samples(params);
@@ -395,11 +404,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             // The next step's lanes see what these have counted.
             sync_warp();
         };
-        walk_part(params, item / sorted.parts, static_cast<int>(item % sorted.parts), sorted.parts,
-                  visit);
+        walk_part(params, item / sorted.parts, static_cast<int>(item % sorted.parts), sorted.parts, visit);
     }
 }
+#endif
 
+#if MSDA_STEP_OFFSETS
 extern "C" __global__ void __launch_bounds__(THREADS)
     bwd_general_offsets(const __grid_constant__ BackwardParams params) {
     const SortedSamples sorted = sorted_samples(params);
@@ -418,7 +428,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         sorted.starts[slab * (sorted.tiles + 1) + tile] = sum;
     }
 }
+#endif
 
+#if MSDA_STEP_STARTS
 // Turns the lengths of a slab's lists into where they start.
 extern "C" __global__ void __launch_bounds__(SCAN_THREADS)
     bwd_general_starts(const __grid_constant__ BackwardParams params) {
@@ -454,8 +466,10 @@ extern "C" __global__ void __launch_bounds__(SCAN_THREADS)
         }
     }
 }
+#endif
 static_assert(SCAN_THREADS == LANES * LANES, "a warp scans the sums of all warps");
 
+#if MSDA_STEP_SCATTER
 extern "C" __global__ void __launch_bounds__(THREADS)
     bwd_general_scatter(const __grid_constant__ BackwardParams params) {
     const SortedSamples sorted = sorted_samples(params);
@@ -478,22 +492,22 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             }
             place = shuffle(place, lowest) + count_bits(peers & ((1u << lane) - 1));
             if (tile >= 0) {
-                store(entries + place,
-                      Entry{{static_cast<unsigned>(query), static_cast<unsigned>(sample)}});
+                store(entries + place, Entry{{static_cast<unsigned>(query), static_cast<unsigned>(sample)}});
             }
             sync_warp();
         };
         walk_part(params, slab, static_cast<int>(item % sorted.parts), sorted.parts, visit);
     }
 }
+#endif
 
+#if MSDA_STEP_VALUES
 extern "C" __global__ void __launch_bounds__(THREADS)
     bwd_general_values(const __grid_constant__ BackwardParams params) {
     const SortedSamples sorted = sorted_samples(params);
     const int lane = static_cast<int>(threadIdx.x) % LANES;
     const int warp = static_cast<int>(threadIdx.x) / LANES;
-    const Sums sums = {reinterpret_cast<float*>(shared_memory()) + 2 * LANES * TILE_PIXELS * warp +
-                       lane};
+    const Sums sums = {reinterpret_cast<float*>(shared_memory()) + 2 * LANES * TILE_PIXELS * warp + lane};
     const long long slices = (params.channels + LANES - 1) / LANES;
     const long long items = sorted.tiles * slices * sorted.slabs;
 
@@ -523,11 +537,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int pixel = 0; pixel < TILE_PIXELS && channel < params.channels; ++pixel) {
             const int x = tile.x + pixel % TILE_SIDE, y = tile.y + pixel / TILE_SIDE;
             if (x >= tile.level.width || y >= tile.level.height) continue;
-            const long long place =
-                tile.level.origin + static_cast<long long>(y) * tile.level.row_pitch + x;
-            store_element<ValueStorage>(params.grad_value,
-                                        base + place * params.grad_value_pixel_stride,
+            const long long place = tile.level.origin + static_cast<long long>(y) * tile.level.row_pitch + x;
+            store_element<ValueStorage>(params.grad_value, base + place * params.grad_value_pixel_stride,
                                         sums.sum(pixel));
         }
     }
 }
+#endif

@@ -3,7 +3,7 @@
 //
 // Steps, of which only those are launched whose gradients are asked for:
 //   pack     the output's gradient, where its rows are not packed (grad_output_rows.cuh)
-//   sort     counts, scans and writes the lists of one level of one (image, head) in one block (level_sort.cuh)
+//   sort     counts, scans and writes the lists of a level of an (image, head) in one block (level_sort.cuh)
 //   samples  gradients of locations and weights (sample_gradients.cuh)
 //   sort_and_samples  both of them in one launch, side by side: neither needs the other
 //   gather   every tile: short lists several tiles at a time, others on the tensor cores (tile_gather.cuh)
@@ -12,30 +12,42 @@
 // different levels have room of their own, so blocks never wait for each other and one launch is enough.
 //
 // Why that is fast. With few samples launches count: two instead of the seven of bwd_tile_sort, and the sort,
-// which waits most of the time, shares the GPU with the gradients of locations and weights. The gather does not
-// wait for these: it starts list by list, as soon as a level is sorted. Pixels that no sample touches are written
-// as zeros by the tile that owns them, so nothing is zeroed beforehand.
+// which waits most of the time, shares the GPU with the gradients of locations and weights. The gather does
+// not wait for these: it starts list by list, as soon as a level is sorted. Pixels that no sample touches are
+// written as zeros by the tile that owns them, so nothing is zeroed beforehand.
 //
 // When it loses: many queries, since only levels x heads x images blocks sort, and a list is not cut.
 //
 // Requires: what tile_lists.cuh and sample_gradients.cuh do; the counters of a level in shared memory.
+//
+// Every step is compiled by itself, with what it reads.
+#include "grad_output_rows.cuh"
+#if MSDA_STEP_SORT || MSDA_STEP_SORT_AND_SAMPLES
 #include "level_sort.cuh"
+#endif
+#if MSDA_STEP_SAMPLES || MSDA_STEP_SORT_AND_SAMPLES
 #include "sample_gradients.cuh"
+#endif
+#if MSDA_STEP_GATHER
 #include "tile_gather.cuh"
+#endif
 
 using namespace msda;
 
-static_assert(PIECE_ENTRIES == 0, "lists are short");
-
+#if MSDA_STEP_PACK
 extern "C" __global__ void bwd_level_sort_pack(const __grid_constant__ BackwardParams params) {
     pack_rows(params);
 }
+#endif
 
+#if MSDA_STEP_SORT
 extern "C" __global__ void __launch_bounds__(SORT_THREADS, 2)
     bwd_level_sort_sort(const __grid_constant__ BackwardParams params) {
     sort_level(params);
 }
+#endif
 
+#if MSDA_STEP_SORT_AND_SAMPLES
 extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sample_gradients::MIN_BLOCKS)
     bwd_level_sort_sort_and_samples(const __grid_constant__ BackwardParams params) {
     // The grid is as wide as the wider of the two needs it.
@@ -46,17 +58,23 @@ extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sampl
         sample_gradients::walk_queries(params);
     }
 }
+#endif
 
+#if MSDA_STEP_GATHER
 extern "C" __global__ void __launch_bounds__(GATHER_WARPS * 32, GATHER_BLOCKS)
     bwd_level_sort_gather(const __grid_constant__ BackwardParams params) {
     let_next_launch_start();
     gather_groups(params);
-    // Who waits for this launch waits for all of the one before. The last block, since one that waits keeps others out.
+    // Who waits for this launch waits for all of the one before. The last block, since one that waits keeps
+    // others out.
     if (blockIdx.x + 1 == gridDim.x && blockIdx.y + 1 == gridDim.y) wait_for_launch_before();
 }
+#endif
 
+#if MSDA_STEP_SAMPLES
 extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sample_gradients::MIN_BLOCKS)
     bwd_level_sort_samples(const __grid_constant__ BackwardParams params) {
     sample_gradients::walk_queries(params);
     wait_for_launch_before();  // needs nothing of it, but who waits for this waits for that
 }
+#endif

@@ -36,8 +36,8 @@ struct SampleGradient {
 
 // One of the four pixels: its share and the derivatives of it.
 MSDA_DEVICE void visit_corner(const BackwardParams& params, SampleGradient& gradient, bool inside,
-                              int value_offset, int sum_offset, float upstream, float weight,
-                              float share, float share_dx, float share_dy) {
+                              int value_offset, int sum_offset, float upstream, float weight, float share,
+                              float share_dx, float share_dy) {
     if (!inside) return;
     if constexpr (WANTS_GRAD_VALUE) {
         reduce_add(value_sums(params) + sum_offset, weight * share * upstream);
@@ -47,6 +47,50 @@ MSDA_DEVICE void visit_corner(const BackwardParams& params, SampleGradient& grad
         gradient.interpolated = fmaf(share, product, gradient.interpolated);
         gradient.slope_x = fmaf(share_dx, product, gradient.slope_x);
         gradient.slope_y = fmaf(share_dy, product, gradient.slope_y);
+    }
+}
+
+// The four pixels of a sample that counts, this thread's channels.
+MSDA_DEVICE void visit_sample(const BackwardParams& params, SampleGradient& gradient, const Position& at,
+                              const LevelGeometry& level, int value_base, int sum_base, int upstream_base,
+                              float weight) {
+    const int value_pixel = static_cast<int>(params.value_pixel_stride);
+    const int sum_pixel = static_cast<int>(params.grad_value_pixel_stride);
+    const int upstream_channel = static_cast<int>(params.grad_output_channel_stride);
+    const int pixel = static_cast<int>(level.origin) + at.top * level.row_pitch + at.left;
+    const bool left = at.left >= 0, right = at.left + 1 < level.width;
+    const bool top = at.top >= 0, bottom = at.top + 1 < level.height;
+    const float right_share = at.right_share, left_share = 1.0f - at.right_share;
+    const float bottom_share = at.bottom_share, top_share = 1.0f - at.bottom_share;
+
+    for (int channel = static_cast<int>(threadIdx.x); channel < params.channels;
+         channel += static_cast<int>(blockDim.x)) {
+        const float upstream =
+            load_element<ValueStorage>(params.grad_output, upstream_base + channel * upstream_channel);
+        const int value = value_base + pixel * value_pixel + channel;
+        const int sum = sum_base + pixel * sum_pixel + channel;
+        const int value_below = value + level.row_pitch * value_pixel;
+        const int sum_below = sum + level.row_pitch * sum_pixel;
+        visit_corner(params, gradient, top && left, value, sum, upstream, weight, top_share * left_share,
+                     -top_share, -left_share);
+        visit_corner(params, gradient, top && right, value + value_pixel, sum + sum_pixel, upstream, weight,
+                     top_share * right_share, top_share, -right_share);
+        visit_corner(params, gradient, bottom && left, value_below, sum_below, upstream, weight,
+                     bottom_share * left_share, -bottom_share, left_share);
+        visit_corner(params, gradient, bottom && right, value_below + value_pixel, sum_below + sum_pixel,
+                     upstream, weight, bottom_share * right_share, bottom_share, right_share);
+    }
+}
+
+MSDA_DEVICE void store_gradients(const BackwardParams& params, const LevelGeometry& level, int sample,
+                                 float weight, const SampleGradient& gradient) {
+    using S = SamplingStorage;
+    if constexpr (WANTS_GRAD_WEIGHTS) store_element<S>(params.grad_weights, sample, gradient.interpolated);
+    if constexpr (WANTS_GRAD_LOCATIONS) {
+        store_element<S>(params.grad_locations, 2 * sample,
+                         weight * static_cast<float>(level.width) * gradient.slope_x);
+        store_element<S>(params.grad_locations, 2 * sample + 1,
+                         weight * static_cast<float>(level.height) * gradient.slope_y);
     }
 }
 
@@ -72,17 +116,13 @@ MSDA_DEVICE SampleGradient block_sum(const SampleGradient& mine) {
 
 }  // namespace
 
+#if MSDA_STEP_MAIN
 extern "C" __global__ void __launch_bounds__(1024)
     bwd_original(const __grid_constant__ BackwardParams params) {
     const int rows = params.batch * params.queries * params.heads;
-    const int value_pixel = static_cast<int>(params.value_pixel_stride);
-    const int sum_pixel = static_cast<int>(params.grad_value_pixel_stride);
-    const int upstream_channel = static_cast<int>(params.grad_output_channel_stride);
-    const int threads = static_cast<int>(blockDim.x);
 
     // Unsigned: the last step may pass 2^31.
-    for (unsigned block_row = blockIdx.x; block_row < static_cast<unsigned>(rows);
-         block_row += gridDim.x) {
+    for (unsigned block_row = blockIdx.x; block_row < static_cast<unsigned>(rows); block_row += gridDim.x) {
         const int row = static_cast<int>(block_row);
         const int head = row % params.heads;
         const int query = row / params.heads % params.queries;
@@ -97,76 +137,39 @@ extern "C" __global__ void __launch_bounds__(1024)
 
         for (int l = 0; l < params.levels; ++l) {
             const LevelGeometry& level = params.level[l];
-            const int last =
-                l + 1 < params.levels ? params.level[l + 1].first_sample : params.samples;
+            const int last = l + 1 < params.levels ? params.level[l + 1].first_sample : params.samples;
 
             for (int s = level.first_sample; s < last; ++s) {
                 const int sample = row * params.samples + s;
-                const Position at =
-                    locate(load_element<SamplingStorage>(params.locations, 2 * sample),
-                           load_element<SamplingStorage>(params.locations, 2 * sample + 1),
-                           level.height, level.width);
+                const Position at = locate(load_element<SamplingStorage>(params.locations, 2 * sample),
+                                           load_element<SamplingStorage>(params.locations, 2 * sample + 1),
+                                           level.height, level.width);
                 SampleGradient gradient = {};
                 float weight = 0.0f;
                 // The same in all threads of the block.
                 if (at.counts) {
                     weight = load_element<SamplingStorage>(params.weights, sample);
-                    const int pixel =
-                        static_cast<int>(level.origin) + at.top * level.row_pitch + at.left;
-                    const bool left = at.left >= 0, right = at.left + 1 < level.width;
-                    const bool top = at.top >= 0, bottom = at.top + 1 < level.height;
-                    const float right_share = at.right_share, left_share = 1.0f - at.right_share;
-                    const float bottom_share = at.bottom_share, top_share = 1.0f - at.bottom_share;
-
-                    for (int channel = static_cast<int>(threadIdx.x); channel < params.channels;
-                         channel += threads) {
-                        const float upstream = load_element<ValueStorage>(
-                            params.grad_output, upstream_base + channel * upstream_channel);
-                        const int value = value_base + pixel * value_pixel + channel;
-                        const int sum = sum_base + pixel * sum_pixel + channel;
-                        const int value_below = value + level.row_pitch * value_pixel;
-                        const int sum_below = sum + level.row_pitch * sum_pixel;
-                        visit_corner(params, gradient, top && left, value, sum, upstream, weight,
-                                     top_share * left_share, -top_share, -left_share);
-                        visit_corner(params, gradient, top && right, value + value_pixel,
-                                     sum + sum_pixel, upstream, weight, top_share * right_share,
-                                     top_share, -right_share);
-                        visit_corner(params, gradient, bottom && left, value_below, sum_below,
-                                     upstream, weight, bottom_share * left_share, -bottom_share,
-                                     left_share);
-                        visit_corner(params, gradient, bottom && right, value_below + value_pixel,
-                                     sum_below + sum_pixel, upstream, weight,
-                                     bottom_share * right_share, bottom_share, right_share);
-                    }
+                    visit_sample(params, gradient, at, level, value_base, sum_base, upstream_base, weight);
                     if constexpr (WANTS_GRAD_LOCATIONS || WANTS_GRAD_WEIGHTS) {
                         gradient = block_sum(gradient);
                     }
                 }
                 if (threadIdx.x != 0) continue;
-                if constexpr (WANTS_GRAD_WEIGHTS) {
-                    store_element<SamplingStorage>(params.grad_weights, sample,
-                                                   gradient.interpolated);
-                }
-                if constexpr (WANTS_GRAD_LOCATIONS) {
-                    store_element<SamplingStorage>(
-                        params.grad_locations, 2 * sample,
-                        weight * static_cast<float>(level.width) * gradient.slope_x);
-                    store_element<SamplingStorage>(
-                        params.grad_locations, 2 * sample + 1,
-                        weight * static_cast<float>(level.height) * gradient.slope_y);
-                }
+                store_gradients(params, level, sample, weight, gradient);
             }
         }
     }
 }
+#endif
 
+#if MSDA_STEP_CONVERT
 // Half precision: rounds the sums, once.
 extern "C" __global__ void __launch_bounds__(256)
     bwd_original_convert(const __grid_constant__ BackwardParams params) {
-    const unsigned elements =
-        static_cast<unsigned>(params.batch * params.grad_value_batch_stride);
+    const unsigned elements = static_cast<unsigned>(params.batch * params.grad_value_batch_stride);
     for (unsigned index = blockIdx.x * blockDim.x + threadIdx.x; index < elements;
          index += gridDim.x * blockDim.x) {
         store_element<ValueStorage>(params.grad_value, index, value_sums(params)[index]);
     }
 }
+#endif

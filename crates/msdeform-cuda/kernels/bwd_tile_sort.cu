@@ -18,15 +18,29 @@
 // A counting sort moves 8 bytes per entry once (16 in f32), where atomics move 4 x 32 floats per sample. Sums
 // are formed next to each other in registers and every pixel is written once, so there is nothing to zero.
 //
-// When it loses: few queries, where seven launches cost more than the work (bwd_level_sort). Locations without
-// any neighbourhood scatter their entries one by one.
+// When it loses: few queries, where seven launches cost more than the work (bwd_level_sort). Locations
+// without any neighbourhood scatter their entries one by one.
 //
 // Requires: what tile_lists.cuh and sample_gradients.cuh do; a counter per tile in shared memory.
+//
+// Every step is compiled by itself, with what it reads.
+#include "grad_output_rows.cuh"
+#if MSDA_STEP_COUNT || MSDA_STEP_OFFSETS || MSDA_STEP_PLAN || MSDA_STEP_SCATTER || MSDA_STEP_COMBINE
+#include "tile_lists.cuh"
+#endif
+#if MSDA_STEP_COMBINE
+#include "tile_products.cuh"
+#endif
+#if MSDA_STEP_SAMPLES
 #include "sample_gradients.cuh"
+#endif
+#if MSDA_STEP_GATHER
 #include "tile_gather.cuh"
+#endif
 
 using namespace msda;
 
+#if MSDA_STEP_COUNT || MSDA_STEP_OFFSETS || MSDA_STEP_PLAN || MSDA_STEP_SCATTER || MSDA_STEP_COMBINE
 namespace {
 
 constexpr int MAX_PARTS = 128;
@@ -45,12 +59,10 @@ struct TileNeeds {
     unsigned slots;
 };
 MSDA_DEVICE TileNeeds operator+(const TileNeeds& a, const TileNeeds& b) {
-    return {a.entries + b.entries, a.pieces + b.pieces, a.long_tiles + b.long_tiles,
-            a.slots + b.slots};
+    return {a.entries + b.entries, a.pieces + b.pieces, a.long_tiles + b.long_tiles, a.slots + b.slots};
 }
 MSDA_DEVICE TileNeeds operator-(const TileNeeds& a, const TileNeeds& b) {
-    return {a.entries - b.entries, a.pieces - b.pieces, a.long_tiles - b.long_tiles,
-            a.slots - b.slots};
+    return {a.entries - b.entries, a.pieces - b.pieces, a.long_tiles - b.long_tiles, a.slots - b.slots};
 }
 MSDA_DEVICE TileNeeds needs_of_tile(unsigned entries) {
     const unsigned pieces = (entries + PIECE_ENTRIES - 1) / PIECE_ENTRIES;
@@ -59,12 +71,12 @@ MSDA_DEVICE TileNeeds needs_of_tile(unsigned entries) {
     return {entries, is_long ? pieces : 1, is_long, is_long ? pieces : 0};
 }
 MSDA_DEVICE TileNeeds needs_if(bool wanted, const TileNeeds& needs) {
-    return {value_if(wanted, needs.entries), value_if(wanted, needs.pieces), value_if(wanted, needs.long_tiles),
-            value_if(wanted, needs.slots)};
+    return {value_if(wanted, needs.entries), value_if(wanted, needs.pieces),
+            value_if(wanted, needs.long_tiles), value_if(wanted, needs.slots)};
 }
 MSDA_DEVICE TileNeeds from_lane(const TileNeeds& needs, int lane) {
-    return {shuffle(needs.entries, lane), shuffle(needs.pieces, lane),
-            shuffle(needs.long_tiles, lane), shuffle(needs.slots, lane)};
+    return {shuffle(needs.entries, lane), shuffle(needs.pieces, lane), shuffle(needs.long_tiles, lane),
+            shuffle(needs.slots, lane)};
 }
 // Over this lane and those before it.
 MSDA_DEVICE TileNeeds warp_scan(TileNeeds needs) {
@@ -72,11 +84,28 @@ MSDA_DEVICE TileNeeds warp_scan(TileNeeds needs) {
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
         const TileNeeds other = {shuffle_up(needs.entries, distance), shuffle_up(needs.pieces, distance),
-                                 shuffle_up(needs.long_tiles, distance),
-                                 shuffle_up(needs.slots, distance)};
+                                 shuffle_up(needs.long_tiles, distance), shuffle_up(needs.slots, distance)};
         if (lane >= distance) needs = needs + other;
     }
     return needs;
+}
+
+// Notes a tile that needs `needs` where it has its place, at `at`.
+MSDA_DEVICE void plan_tile(const TileLists& lists, int slab, unsigned tile, const TileNeeds& needs,
+                           const TileNeeds& at) {
+    const long long base = static_cast<long long>(slab) * lists.tiles;
+    if (needs.pieces > 0) {
+        lists.starts[base + tile] = at.entries;
+        lists.slots[base + tile] = at.slots;
+    }
+    if (needs.long_tiles > 0) lists.long_tiles[slab * lists.max_slots + at.long_tiles] = tile;
+#pragma unroll 1
+    for (unsigned p = 0; p < needs.pieces; ++p) {
+        const unsigned left = needs.entries - p * PIECE_ENTRIES;
+        lists.pieces[slab * lists.max_pieces + at.pieces + p] = {tile, at.entries + p * PIECE_ENTRIES,
+                                                                 left < PIECE_ENTRIES ? left : PIECE_ENTRIES,
+                                                                 needs.slots > 0 ? at.slots + p : NO_SLOT};
+    }
 }
 
 MSDA_DEVICE unsigned* counts_of_part(const TileLists& lists, int slab, int part) {
@@ -84,11 +113,15 @@ MSDA_DEVICE unsigned* counts_of_part(const TileLists& lists, int slab, int part)
 }
 
 }  // namespace
+#endif
 
+#if MSDA_STEP_PACK
 extern "C" __global__ void bwd_tile_sort_pack(const __grid_constant__ BackwardParams params) {
     pack_rows(params);
 }
+#endif
 
+#if MSDA_STEP_COUNT
 extern "C" __global__ void bwd_tile_sort_count(const __grid_constant__ BackwardParams params) {
     const TileLists lists = tile_lists(params);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -110,7 +143,9 @@ extern "C" __global__ void bwd_tile_sort_count(const __grid_constant__ BackwardP
         sync_warp();
     }
 }
+#endif
 
+#if MSDA_STEP_OFFSETS
 // A tile is a lane, its parts are divided among the warps of the block.
 extern "C" __global__ void __launch_bounds__(SEGMENTS * 32)
     bwd_tile_sort_offsets(const __grid_constant__ BackwardParams params) {
@@ -146,7 +181,9 @@ extern "C" __global__ void __launch_bounds__(SEGMENTS * 32)
         __syncthreads();
     }
 }
+#endif
 
+#if MSDA_STEP_PLAN
 // One block per slab.
 extern "C" __global__ void bwd_tile_sort_plan(const __grid_constant__ BackwardParams params) {
     const TileLists lists = tile_lists(params);
@@ -169,27 +206,13 @@ extern "C" __global__ void bwd_tile_sort_plan(const __grid_constant__ BackwardPa
             const TileNeeds of_lanes = warp_scan(own);
             if (lane == 31) warp_needs[warp] = of_lanes;
             __syncthreads();
-            const TileNeeds of_warps = warp_scan(needs_if(lane < warps, warp_needs[at_most(lane, warps - 1)]));
+            const TileNeeds of_warps =
+                warp_scan(needs_if(lane < warps, warp_needs[at_most(lane, warps - 1)]));
             const TileNeeds warps_before = from_lane(of_warps, warp > 0 ? warp - 1 : 0);
             TileNeeds at = before + of_lanes - own + needs_if(warp > 0, warps_before);
 #pragma unroll
             for (int i = 0; i < PLAN_TILES; ++i) {
-                const unsigned tile = first + i;
-                if (needs[i].pieces > 0) {
-                    lists.starts[base + tile] = at.entries;
-                    lists.slots[base + tile] = at.slots;
-                }
-                if (needs[i].long_tiles > 0) {
-                    lists.long_tiles[slab * lists.max_slots + at.long_tiles] = tile;
-                }
-#pragma unroll 1
-                for (unsigned p = 0; p < needs[i].pieces; ++p) {
-                    const unsigned left = needs[i].entries - p * PIECE_ENTRIES;
-                    lists.pieces[slab * lists.max_pieces + at.pieces + p] = {
-                        tile, at.entries + p * PIECE_ENTRIES,
-                        left < PIECE_ENTRIES ? left : PIECE_ENTRIES,
-                        needs[i].slots > 0 ? at.slots + p : NO_SLOT};
-                }
+                plan_tile(lists, slab, first + i, needs[i], at);
                 at = at + needs[i];
             }
             before = before + from_lane(of_warps, 31);
@@ -201,7 +224,9 @@ extern "C" __global__ void bwd_tile_sort_plan(const __grid_constant__ BackwardPa
         }
     }
 }
+#endif
 
+#if MSDA_STEP_SCATTER
 extern "C" __global__ void bwd_tile_sort_scatter(const __grid_constant__ BackwardParams params) {
     const TileLists lists = tile_lists(params);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -225,12 +250,16 @@ extern "C" __global__ void bwd_tile_sort_scatter(const __grid_constant__ Backwar
         sync_warp();
     }
 }
+#endif
 
+#if MSDA_STEP_GATHER
 extern "C" __global__ void __launch_bounds__(GATHER_WARPS * 32, GATHER_BLOCKS)
     bwd_tile_sort_gather(const __grid_constant__ BackwardParams params) {
     gather_pieces(params);
 }
+#endif
 
+#if MSDA_STEP_COMBINE
 // A block per tile. Warp w adds pieces w, w + COMBINE_WARPS, ..., the first warp adds the warps' sums.
 extern "C" __global__ void __launch_bounds__(COMBINE_WARPS * 32)
     bwd_tile_sort_combine(const __grid_constant__ BackwardParams params) {
@@ -248,8 +277,7 @@ extern "C" __global__ void __launch_bounds__(COMBINE_WARPS * 32)
             TileSums sums = {};
 #pragma unroll 2
             for (unsigned p = warp; p < pieces; p += COMBINE_WARPS) {
-                const float* slot =
-                    lists.sums + ((first_slot + p) * SLICES + slice) * SLICE_SUMS + lane;
+                const float* slot = lists.sums + ((first_slot + p) * SLICES + slice) * SLICE_SUMS + lane;
 #pragma unroll
                 for (int k = 0; k < LANE_SUMS; ++k) sums[k / 4][k % 4] += slot[k * 32];
             }
@@ -272,8 +300,11 @@ extern "C" __global__ void __launch_bounds__(COMBINE_WARPS * 32)
         }
     }
 }
+#endif
 
+#if MSDA_STEP_SAMPLES
 extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sample_gradients::MIN_BLOCKS)
     bwd_tile_sort_samples(const __grid_constant__ BackwardParams params) {
     sample_gradients::walk_queries(params);
 }
+#endif

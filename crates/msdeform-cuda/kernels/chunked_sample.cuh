@@ -58,6 +58,12 @@ MSDA_DEVICE int level_of_sample(int sample) {
     }
 }
 
+// Of a sample, in units of its level.
+struct Location {
+    float x;
+    float y;
+};
+
 // The two pixels that a coordinate lies between, clamped into the level, and their weights.
 struct Tent {
     float cell;
@@ -95,27 +101,27 @@ MSDA_DEVICE Sample place_sample(const LevelGeometry& level, float x, float y, fl
     return sample;
 }
 
-// A lane's chunk of a pixel, from its chunk of the head's first pixel: one multiply-add. The pixel to the right
-// is a displacement away.
+// A lane's chunk of a pixel, from its chunk of the head's first pixel: one multiply-add. The pixel to the
+// right is a displacement away.
 MSDA_DEVICE const unsigned char* chunk_at(const unsigned char* pixels, unsigned offset) {
     return opaque_address(pixels + static_cast<unsigned long long>(offset) * 16u);
 }
 
-// The definition, one corner at a time, for a (query, head) whose output is not finite.
-MSDA_DEVICE void recompute_exactly(const ForwardParams& params, const unsigned char* pixels,
-                                   long long row,
-                                   float (&sums)[CHUNK_ELEMENTS]) {
+// The definition, one corner at a time, for a (query, head) whose output is not finite. The samples come from
+// a source (sample_source.cuh).
+template <typename Source>
+MSDA_DEVICE void recompute_exactly(const CallShape& shape, const Source& source, const unsigned char* pixels,
+                                   long long row, float (&sums)[CHUNK_ELEMENTS]) {
 #pragma unroll
     for (int w = 0; w < CHUNK_ELEMENTS; ++w) sums[w] = 0.0f;
+    const typename Source::Row samples = source.row(row);
 #pragma unroll 1
     for (int s = 0; s < SAMPLES; ++s) {
-        const LevelGeometry& level = params.level[level_of_sample(s)];
-        const long long sample = row * SAMPLES + s;
-        const Position at = locate(load_element<SamplingStorage>(params.locations, 2 * sample),
-                                   load_element<SamplingStorage>(params.locations, 2 * sample + 1),
-                                   level.height, level.width);
+        const LevelGeometry& level = shape.level[level_of_sample(s)];
+        const Location location = source.location(samples, s);
+        const Position at = locate(location.x, location.y, level.height, level.width);
         if (!at.counts) continue;
-        const float attention = load_element<SamplingStorage>(params.weights, sample);
+        const float attention = source.attention(samples, s);
 #pragma unroll 1
         for (int c = 0; c < 4; ++c) {
             const int x = at.left + c % 2, y = at.top + c / 2;

@@ -12,7 +12,7 @@
 // When it loses: against kernels that know L, P and D at compile time (unrolled, 32-bit offsets), and
 // nine shuffles per sample are visible when a row has few channels.
 //
-// Requires: VECTOR (MSDA_KNOB_VECTOR) divides the channels, every stride and, in elements, the
+// Requires: VECTOR (MSDA_VECTOR) divides the channels, every stride and, in elements, the
 // alignment of value and output; 1 requires nothing. Sizes of one axis below 2^31.
 #include "numeric.cuh"
 #include "params.cuh"
@@ -21,7 +21,7 @@ using namespace msda;
 
 namespace {
 
-constexpr int VECTOR = MSDA_KNOB_VECTOR;
+constexpr int VECTOR = MSDA_VECTOR;
 constexpr int THREADS = 128;
 using ValuePacket = Packet<VECTOR * ValueStorage::BYTES>;
 
@@ -38,9 +38,9 @@ MSDA_DEVICE Sample describe(const ForwardParams& params, long long row, int s, i
     while (l + 1 < params.levels && s >= level_geometry(params, l + 1).first_sample) ++l;
     const LevelGeometry level = level_geometry(params, l);
     const long long index = row * params.samples + s;
-    const Position at = locate(load_element<SamplingStorage>(params.locations, 2 * index),
-                               load_element<SamplingStorage>(params.locations, 2 * index + 1),
-                               level.height, level.width);
+    const Position at =
+        locate(load_element<SamplingStorage>(params.locations, 2 * index),
+               load_element<SamplingStorage>(params.locations, 2 * index + 1), level.height, level.width);
     const float weight = load_element<SamplingStorage>(params.weights, index);
     const float top = (1.0f - at.bottom_share) * weight;
     const float bottom = at.bottom_share * weight;
@@ -52,16 +52,14 @@ MSDA_DEVICE Sample describe(const ForwardParams& params, long long row, int s, i
 
     Sample sample;
     sample.row_stride = level.row_pitch * params.value_pixel_stride;
-    sample.corner = (level.origin + at.left) * params.value_pixel_stride +
-                    at.top * sample.row_stride;
+    sample.corner = (level.origin + at.left) * params.value_pixel_stride + at.top * sample.row_stride;
     sample.top_left = top * (1.0f - at.right_share);
     sample.top_right = top * at.right_share;
     sample.bottom_left = bottom * (1.0f - at.right_share);
     sample.bottom_right = bottom * at.right_share;
     sample.inside = !at.counts ? 0
                                : (top_inside & left_inside) | (top_inside & right_inside) << 1 |
-                                     (bottom_inside & left_inside) << 2 |
-                                     (bottom_inside & right_inside) << 3;
+                                     (bottom_inside & left_inside) << 2 | (bottom_inside & right_inside) << 3;
     return sample;
 }
 
@@ -89,6 +87,15 @@ MSDA_DEVICE void add_corner(float (&sums)[VECTOR], bool inside, float share, con
     for (int i = 0; i < VECTOR; ++i) sums[i] = fmaf(share, values[i], sums[i]);
 }
 
+MSDA_DEVICE void add_sample(float (&sums)[VECTOR], const ForwardParams& params, const Sample& sample,
+                            int inside, long long top) {
+    const long long right = params.value_pixel_stride, bottom = top + sample.row_stride;
+    add_corner(sums, inside & 1, sample.top_left, params.value, top);
+    add_corner(sums, inside & 2, sample.top_right, params.value, top + right);
+    add_corner(sums, inside & 4, sample.bottom_left, params.value, bottom);
+    add_corner(sums, inside & 8, sample.bottom_right, params.value, bottom + right);
+}
+
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(THREADS, 8)
@@ -107,11 +114,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8)
         const long long row = owns_row ? first_row + group : rows - 1;
         const long long head = row % params.heads;
         const long long batch = row / params.heads / params.queries;
-        const long long head_base =
-            batch * params.value_batch_stride + head * params.value_head_stride;
+        const long long head_base = batch * params.value_batch_stride + head * params.value_head_stride;
 
-        for (int first_channel = 0; first_channel < params.channels;
-             first_channel += lanes * VECTOR) {
+        for (int first_channel = 0; first_channel < params.channels; first_channel += lanes * VECTOR) {
             const int channel = first_channel + lane * VECTOR;
             const bool owns_channels = channel < params.channels;
             float sums[VECTOR] = {};
@@ -125,23 +130,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8)
 
                 for (int source = 0; source < count; ++source) {
                     const Sample sample = broadcast(mine, source, lanes);
-                    const int inside = owns_channels ? sample.inside : 0;
-                    const long long top = head_base + sample.corner + channel;
-                    const long long bottom = top + sample.row_stride;
-                    add_corner(sums, inside & 1, sample.top_left, params.value, top);
-                    add_corner(sums, inside & 2, sample.top_right, params.value,
-                               top + params.value_pixel_stride);
-                    add_corner(sums, inside & 4, sample.bottom_left, params.value, bottom);
-                    add_corner(sums, inside & 8, sample.bottom_right, params.value,
-                               bottom + params.value_pixel_stride);
+                    add_sample(sums, params, sample, owns_channels ? sample.inside : 0,
+                               head_base + sample.corner + channel);
                 }
             }
 
             if (owns_row && owns_channels) {
                 ValuePacket packet;
                 pack<ValueStorage>(sums, packet);
-                store(element_address<ValueStorage>(params.output, row * params.channels + channel),
-                      packet);
+                store(element_address<ValueStorage>(params.output, row * params.channels + channel), packet);
             }
         }
     }

@@ -14,16 +14,16 @@
 // gains (fwd_tile_gather).
 //
 // Requires: what chunked_sample.cuh does.
-#include "chunked_sample.cuh"
+#include "sample_source.cuh"
 
 using namespace msda;
 
 namespace {
 
-constexpr int WARPS = MSDA_KNOB_WARPS;  // of a block; each has its own row
+constexpr int WARPS = MSDA_WARPS;  // of a block; each has its own row
 constexpr int SPLITS = 32 / LANES;
 constexpr int ROUNDS = (SAMPLES + SPLITS - 1) / SPLITS;
-constexpr int ROUNDS_IN_FLIGHT = at_most(ROUNDS, MSDA_KNOB_ROUNDS);
+constexpr int ROUNDS_IN_FLIGHT = at_most(ROUNDS, MSDA_ROUNDS);
 constexpr bool WHOLE_ROUNDS = SAMPLES % (ROUNDS_IN_FLIGHT * SPLITS) == 0;
 
 // Adds the sums of lanes that differ in bit MASK or above. Of COUNT sums a lane keeps half per step, the
@@ -64,92 +64,113 @@ struct Tree {
     }
 };
 
-}  // namespace
+// Samples that are under way together: four corners of each, and what they weigh.
+struct Rounds {
+    Packet16 corner[ROUNDS_IN_FLIGHT][4];
+    float weight[ROUNDS_IN_FLIGHT][4];
+};
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32)
-    fwd_split_gather(const __grid_constant__ ForwardParams params) {
+// Asks for the corners of the next samples of this lane's group.
+template <typename Source, typename Row>
+MSDA_DEVICE void load_rounds(const CallShape& shape, const Source& source, const Row& row,
+                             const unsigned char* pixels, int first, Rounds& rounds) {
+#pragma unroll
+    for (int r = 0; r < ROUNDS_IN_FLIGHT; ++r) {
+        const int s = first + r * SPLITS;
+        const bool exists = WHOLE_ROUNDS || s < SAMPLES;
+        const Location location = source.location(row, exists ? s : 0);
+        const float attention = source.attention(row, exists ? s : 0);
+        const LevelGeometry& level = shape.level[level_of_sample(exists ? s : 0)];
+        const Sample sample = place_sample(level, location.x, location.y, exists ? attention : 0.0f);
+#pragma unroll
+        for (int c = 0; c < 4; ++c) rounds.weight[r][c] = sample.weight[c / 2][c % 2];
+        const unsigned below = static_cast<unsigned>(level.row_pitch) * (PIXEL_BYTES / 16);
+        const unsigned char* top = chunk_at(pixels, sample.offset);
+        const unsigned char* bottom = chunk_at(pixels, sample.offset + below);
+        load_readonly(rounds.corner[r][0], top);
+        load_readonly(rounds.corner[r][1], top + PIXEL_BYTES);
+        load_readonly(rounds.corner[r][2], bottom);
+        load_readonly(rounds.corner[r][3], bottom + PIXEL_BYTES);
+    }
+}
+
+MSDA_DEVICE void add_rounds(const Rounds& rounds, float (&sums)[CHUNK_ELEMENTS]) {
+#pragma unroll
+    for (int r = 0; r < ROUNDS_IN_FLIGHT; ++r) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+            float values[CHUNK_ELEMENTS];
+            unpack<ValueStorage, CHUNK_ELEMENTS>(rounds.corner[r][c], values);
+#pragma unroll
+            for (int w = 0; w < CHUNK_ELEMENTS; ++w) {
+                sums[w] = fmaf(rounds.weight[r][c], values[w], sums[w]);
+            }
+        }
+    }
+}
+
+// Adds up over the groups and stores each lane's piece of its chunk, at `output`.
+MSDA_DEVICE void store_tree(unsigned char* output, bool owns_chunk, float (&sums)[CHUNK_ELEMENTS]) {
+    const int lane = threadIdx.x % 32;
+    constexpr bool SPLIT = SPLITS > 1;
+    using Sum = Tree<SPLIT ? 16 : LANES, CHUNK_ELEMENTS>;
+    constexpr int LEFT = SPLIT ? Sum::left() : CHUNK_ELEMENTS;
+    constexpr int COPIES = SPLIT ? Sum::copies() : 0;
+    int first = 0;
+    if constexpr (SPLIT) first = Sum::reduce(sums, lane);
+    if (!owns_chunk || (lane & COPIES) != 0) return;
+    float own[LEFT];
+#pragma unroll
+    for (int i = 0; i < LEFT; ++i) own[i] = sums[i];
+    Packet<LEFT * ValueStorage::BYTES> packet;
+    pack<ValueStorage, LEFT>(own, packet);
+    store(output + first * ValueStorage::BYTES, packet);
+}
+
+template <typename Source>
+MSDA_DEVICE void gather_rows(const ForwardParams& params, const Source& source) {
     const int lane = threadIdx.x % 32;
     const int group = lane / LANES;
     const int chunk = at_most(lane % LANES, CHUNKS - 1);
+    const bool owns_chunk = LANES == CHUNKS || lane % LANES < CHUNKS;
     const long long rows = static_cast<long long>(params.batch) * params.queries * HEADS;
 
     for (long long row = static_cast<long long>(blockIdx.x) * WARPS + threadIdx.x / 32; row < rows;
          row += static_cast<long long>(gridDim.x) * WARPS) {
         const int head = static_cast<int>(row % HEADS);
         const int batch = static_cast<int>(row / HEADS / params.queries);
-        const unsigned char* pixels = opaque_address(
-            element_address<ValueStorage>(params.value, batch * params.value_batch_stride +
-                                                            head * params.value_head_stride) +
-            chunk * 16);
-
+        const long long head_start = batch * params.value_batch_stride + head * params.value_head_stride;
+        const unsigned char* pixels =
+            opaque_address(element_address<ValueStorage>(params.value, head_start) + chunk * 16);
+        const typename Source::Row samples = source.row(row, lane, 32);
         float sums[CHUNK_ELEMENTS];
 #pragma unroll
         for (int w = 0; w < CHUNK_ELEMENTS; ++w) sums[w] = 0.0f;
 #pragma unroll 1
         for (int round = 0; round < ROUNDS; round += ROUNDS_IN_FLIGHT) {
-            Packet16 corner[ROUNDS_IN_FLIGHT][4];
-            float weight[ROUNDS_IN_FLIGHT][4];
-#pragma unroll
-            for (int r = 0; r < ROUNDS_IN_FLIGHT; ++r) {
-                const int s = (round + r) * SPLITS + group;
-                const bool exists = WHOLE_ROUNDS || s < SAMPLES;
-                const long long index = row * SAMPLES + (exists ? s : 0);
-                const float x = load_element<SamplingStorage>(params.locations, 2 * index);
-                const float y = load_element<SamplingStorage>(params.locations, 2 * index + 1);
-                const float attention = load_element<SamplingStorage>(params.weights, index);
-                const LevelGeometry& level = params.level[level_of_sample(exists ? s : 0)];
-                const Sample sample = place_sample(level, x, y, exists ? attention : 0.0f);
-#pragma unroll
-                for (int c = 0; c < 4; ++c) weight[r][c] = sample.weight[c / 2][c % 2];
-                const unsigned below = static_cast<unsigned>(level.row_pitch) * (PIXEL_BYTES / 16);
-                const unsigned char* top = chunk_at(pixels, sample.offset);
-                const unsigned char* bottom = chunk_at(pixels, sample.offset + below);
-                load_readonly(corner[r][0], top);
-                load_readonly(corner[r][1], top + PIXEL_BYTES);
-                load_readonly(corner[r][2], bottom);
-                load_readonly(corner[r][3], bottom + PIXEL_BYTES);
-            }
-#pragma unroll
-            for (int r = 0; r < ROUNDS_IN_FLIGHT; ++r) {
-#pragma unroll
-                for (int c = 0; c < 4; ++c) {
-                    float values[CHUNK_ELEMENTS];
-                    unpack<ValueStorage, CHUNK_ELEMENTS>(corner[r][c], values);
-#pragma unroll
-                    for (int w = 0; w < CHUNK_ELEMENTS; ++w) {
-                        sums[w] = fmaf(weight[r][c], values[w], sums[w]);
-                    }
-                }
-            }
+            Rounds rounds;
+            load_rounds(params, source, samples, pixels, round * SPLITS + group, rounds);
+            add_rounds(rounds, sums);
         }
 
         float zero = 0.0f;  // NaN if any sum is not finite
 #pragma unroll
         for (int w = 0; w < CHUNK_ELEMENTS; ++w) zero = fmaf(sums[w], 0.0f, zero);
-        unsigned char* output = element_address<ValueStorage>(params.output, row * CHANNELS);
-        const bool owns_chunk = LANES == CHUNKS || lane % LANES < CHUNKS;
-        if (any_lane(!(zero == 0.0f))) {
-            if (group == 0 && owns_chunk) {
-                recompute_exactly(params, pixels, row, sums);
-                Packet16 packet;
-                pack<ValueStorage, CHUNK_ELEMENTS>(sums, packet);
-                store(output + chunk * 16, packet);
-            }
-            continue;
-        }
-        int first = 0;
-        constexpr bool SPLIT = SPLITS > 1;
-        using Sum = Tree<SPLIT ? 16 : LANES, CHUNK_ELEMENTS>;
-        constexpr int LEFT = SPLIT ? Sum::left() : CHUNK_ELEMENTS;
-        constexpr int COPIES = SPLIT ? Sum::copies() : 0;
-        if constexpr (SPLIT) first = Sum::reduce(sums, lane);
-        if (owns_chunk && (lane & COPIES) == 0) {
-            float own[LEFT];
-#pragma unroll
-            for (int i = 0; i < LEFT; ++i) own[i] = sums[i];
-            Packet<LEFT * ValueStorage::BYTES> packet;
-            pack<ValueStorage, LEFT>(own, packet);
-            store(output + chunk * 16 + first * ValueStorage::BYTES, packet);
+        unsigned char* output = element_address<ValueStorage>(params.output, row * CHANNELS) + chunk * 16;
+        if (!any_lane(!(zero == 0.0f))) {
+            store_tree(output, owns_chunk, sums);
+        } else if (group == 0 && owns_chunk) {
+            recompute_exactly(params, source, pixels, row, sums);
+            Packet16 packet;
+            pack<ValueStorage, CHUNK_ELEMENTS>(sums, packet);
+            store(output, packet);
         }
     }
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    fwd_split_gather(const __grid_constant__ ForwardParams params) {
+    gather_rows(params, sample_source(params));
 }

@@ -34,17 +34,17 @@
 // to keep warps at the same level; keeping fine levels out of L1, or coarse ones in it longer.
 //
 // Requires: what chunked_sample.cuh does.
-#include "chunked_sample.cuh"
+#include "query_walk.cuh"
 
 using namespace msda;
 
 namespace {
 
-constexpr int WARPS = MSDA_KNOB_WARPS;              // of a block, at most; the launch says how many
-constexpr int MIN_BLOCKS = MSDA_KNOB_MIN_BLOCKS;    // of that size per SM: caps the registers
-constexpr int STRIP_ITEMS = MSDA_KNOB_STRIP_ITEMS;  // side by side in a strip
-constexpr int ROUNDS = MSDA_KNOB_ROUNDS;            // items per warp of a long block
-constexpr int UNROLL = MSDA_KNOB_UNROLL;            // quads of samples per loop iteration
+constexpr int WARPS = MSDA_WARPS;              // of a block, at most; the launch says how many
+constexpr int MIN_BLOCKS = MSDA_MIN_BLOCKS;    // of that size per SM: caps the registers
+constexpr int STRIP_ITEMS = MSDA_STRIP_ITEMS;  // side by side in a strip
+constexpr int ROUNDS = MSDA_ROUNDS;            // items per warp of a long block
+constexpr int UNROLL = MSDA_UNROLL;            // quads of samples per loop iteration
 
 MSDA_DEVICE constexpr int heads_that_share_a_line(int lanes) {
     int heads = 1;
@@ -55,30 +55,10 @@ MSDA_DEVICE constexpr int heads_that_share_a_line(int lanes) {
 constexpr bool PACKED = VALUE_DTYPE != F32;  // two elements per register
 constexpr bool X_PAIR = PACKED && LAYOUT != INTERLEAVED && LANES == CHUNKS && LANES <= 4;
 constexpr int GROUP_LANES = X_PAIR ? 2 * LANES : LANES;
-constexpr int GROUPS = 32 / GROUP_LANES;
 constexpr int WARP_HEADS = LAYOUT == INTERLEAVED ? heads_that_share_a_line(LANES) : 1;
-constexpr int WARP_QUERIES = GROUPS / WARP_HEADS;
-
-static_assert(HEADS > 0, "heads are compiled in");
-
-// Metadata: quads of samples, one quad per lane and stage. With many samples a (query, head) takes several
-// stages; with few, one stage serves several runs of WARP_QUERIES queries, gathered one after another.
-constexpr int QUADS = (SAMPLES + 3) / 4;  // of one (query, head)
-constexpr int STAGE_QUADS = at_most(QUADS, 32 / GROUPS);
-constexpr int RUNS = 32 / (GROUPS * next_power_of_two(STAGE_QUADS));
-constexpr int ITEM_QUERIES = RUNS * WARP_QUERIES;  // neighbours in a row of the tile
-constexpr int STRIP_WIDTH = STRIP_ITEMS * ITEM_QUERIES;
-constexpr int WEIGHT_PACKETS = PACKED ? 2 : 4;                 // 16 bytes each, per group and quad
-constexpr int QUAD_PACKETS = GROUPS * (1 + WEIGHT_PACKETS);    // offsets first, then weights
-constexpr int RUN_PACKETS = STAGE_QUADS * QUAD_PACKETS;
-constexpr int WARP_PACKETS = RUNS * RUN_PACKETS;
-static_assert(RUNS == 1 || QUADS == STAGE_QUADS, "several runs only where one stage is all");
-
-// Where a group's packets stand among the GROUPS of a quad. Eight lanes write together: neighbouring quads
-// of one or more groups, whose rows start at the same bank or a few apart; the twist keeps them apart.
-MSDA_DEVICE int column(int group, int quad) {
-    return (group ^ (GROUPS >= 8 ? quad * (GROUPS / 4) : quad * GROUPS / 8)) % GROUPS;
-}
+constexpr int WEIGHT_PACKETS = PACKED ? 2 : 4;  // of a quad, behind one of offsets
+using Walk = QueryWalk<GROUP_LANES, WARP_HEADS, 1 + WEIGHT_PACKETS, 0>;
+constexpr int GROUPS = Walk::GROUPS;
 
 // Adds weight * pixel, exactly converted, to this lane's channels.
 MSDA_DEVICE void add_weighted(const Packet16& pixel, float weight, float (&sums)[CHUNK_ELEMENTS]) {
@@ -106,9 +86,9 @@ struct Share {
     unsigned first_item;
     unsigned end;
 };
-MSDA_DEVICE Share share_of_block(const ForwardParams& params) {
+MSDA_DEVICE Share share_of_block(const CallShape& shape) {
     const int grid_row = static_cast<int>(blockIdx.z * gridDim.y + blockIdx.y);
-    const int long_slabs = params.grid_aux;
+    const int long_slabs = shape.grid_aux;
     const unsigned warps = blockDim.x / 32;
     Share share;
     if (grid_row < long_slabs) {
@@ -124,62 +104,6 @@ MSDA_DEVICE Share share_of_block(const ForwardParams& params) {
     return share;
 }
 
-// A raster of queries: one level where the queries are the pixels, all of them otherwise. It is cut into
-// strips of STRIP_ITEMS items across; items are numbered along the rows of a strip, strip after strip.
-struct Raster {
-    int width;
-    int height;
-};
-MSDA_DEVICE unsigned items_of(const Raster& raster) {
-    const unsigned strips = static_cast<unsigned>(raster.width + STRIP_WIDTH - 1) / STRIP_WIDTH;
-    return strips * STRIP_ITEMS * static_cast<unsigned>(raster.height);
-}
-
-// Neighbouring queries in a row of a raster. None, or fewer than none, where a strip reaches past the
-// raster or the number past the last item.
-struct Item {
-    int query;
-    int queries;
-};
-MSDA_DEVICE Item item_of_raster(const Raster& raster, int first_query, int end_query, unsigned number) {
-    const unsigned strip_items = STRIP_ITEMS * static_cast<unsigned>(raster.height);
-    const unsigned strip = number / strip_items;
-    const unsigned in_strip = number - strip * strip_items;
-    const int x = static_cast<int>(strip * STRIP_WIDTH + in_strip % STRIP_ITEMS * ITEM_QUERIES);
-    const int y = static_cast<int>(in_strip / STRIP_ITEMS);
-    const int query = first_query + y * raster.width + x;
-    return {query, at_most(at_most(raster.width - x, end_query - query), ITEM_QUERIES)};
-}
-
-MSDA_DEVICE Item item_of_slab(const ForwardParams& params, unsigned number) {
-    const int queries = params.queries, width = params.query_raster_width;
-    if (width >= queries) {  // one row
-        const int query = static_cast<int>(number) * ITEM_QUERIES;
-        return {query, at_most(queries - query, ITEM_QUERIES)};
-    }
-    if (width > 0) {
-        const unsigned height = static_cast<unsigned>(queries + width - 1) / width;
-        return item_of_raster({width, static_cast<int>(height)}, 0, queries, number);
-    }
-
-    // The queries are the pixels of the levels.
-    Raster raster = {params.level[0].width, params.level[0].height};
-    unsigned first_item = 0, next_item = 0;
-    int first_query = 0, next_query = 0;
-#pragma unroll
-    for (int l = 1; l < LEVELS; ++l) {
-        const Raster before = {params.level[l - 1].width, params.level[l - 1].height};
-        next_item += items_of(before);
-        next_query += before.width * before.height;
-        if (number >= next_item) {
-            raster = {params.level[l].width, params.level[l].height};
-            first_item = next_item;
-            first_query = next_query;
-        }
-    }
-    return item_of_raster(raster, first_query, queries, number - first_item);
-}
-
 // ---- metadata ----------------------------------------------------------------------------------
 
 MSDA_DEVICE constexpr bool levels_start_at_multiples_of(int samples) {
@@ -189,64 +113,13 @@ MSDA_DEVICE constexpr bool levels_start_at_multiples_of(int samples) {
     return true;
 }
 
-// Four samples of one (query, head): locations and weights from `first` on.
-struct Quad {
-    float x[4];
-    float y[4];
-    float attention[4];
-};
-template <typename S>
-MSDA_DEVICE Quad load_quad(const ForwardParams& params, long long row, int first) {
-    Quad quad;
-    const long long sample = row * SAMPLES + first;
-    if constexpr (SAMPLES % 4 == 0) {
-        constexpr int BYTES = S::BYTES;
-        float xy[8];
-        Packet<4 * BYTES> weights;
-        if constexpr (BYTES == 2) {
-            Packet16 locations;
-            load_streaming(locations, element_address<S>(params.locations, 2 * sample));
-            unpack<S, 8>(locations, xy);
-        } else {
-            Packet16 half[2];
-            const unsigned char* address =
-                element_address<S>(params.locations, 2 * sample);
-            load_streaming(half[0], address);
-            load_streaming(half[1], address + 16);
-#pragma unroll
-            for (int i = 0; i < 8; ++i) xy[i] = bits_to_float(half[i / 4].word[i % 4]);
-        }
-        load_streaming(weights, element_address<S>(params.weights, sample));
-        unpack<S, 4>(weights, quad.attention);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            quad.x[i] = xy[2 * i];
-            quad.y[i] = xy[2 * i + 1];
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            // Past the last sample: a location outside of every level, so the weights become zero.
-            const bool exists = first + i < SAMPLES;
-            const long long index = exists ? sample + i : sample;
-            quad.x[i] = exists ? load_element<S>(params.locations, 2 * index) : -4.0f;
-            quad.y[i] = load_element<S>(params.locations, 2 * index + 1);
-            quad.attention[i] =
-                exists ? load_element<S>(params.weights, index) : 0.0f;
-        }
-    }
-    return quad;
-}
-
-MSDA_DEVICE void write_quad(const ForwardParams& params, const Quad& quad, int first,
-                            Packet16* packets) {
+MSDA_DEVICE void write_quad(const CallShape& shape, const Quad& quad, int first, Packet16* packets) {
     Packet16 offsets, weights[WEIGHT_PACKETS];
     int level = level_of_sample(first);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         if constexpr (!levels_start_at_multiples_of(4)) level = level_of_sample(first + i);
-        const Sample sample =
-            place_sample(params.level[level], quad.x[i], quad.y[i], quad.attention[i]);
+        const Sample sample = place_sample(shape.level[level], quad.x[i], quad.y[i], quad.attention[i]);
         offsets.word[i] = sample.offset;
         if constexpr (!PACKED) {
 #pragma unroll
@@ -259,10 +132,8 @@ MSDA_DEVICE void write_quad(const ForwardParams& params, const Quad& quad, int f
             weights[1].word[i] = floats_to_half2(sample.weight[0][1], sample.weight[1][1]);
         } else {
             // One packet per two samples, (left, right) of the top and of the bottom row.
-            weights[i / 2].word[i % 2 * 2] =
-                floats_to_half2(sample.weight[0][0], sample.weight[0][1]);
-            weights[i / 2].word[i % 2 * 2 + 1] =
-                floats_to_half2(sample.weight[1][0], sample.weight[1][1]);
+            weights[i / 2].word[i % 2 * 2] = floats_to_half2(sample.weight[0][0], sample.weight[0][1]);
+            weights[i / 2].word[i % 2 * 2 + 1] = floats_to_half2(sample.weight[1][0], sample.weight[1][1]);
         }
     }
     packets[0] = offsets;
@@ -273,15 +144,14 @@ MSDA_DEVICE void write_quad(const ForwardParams& params, const Quad& quad, int f
 // ---- gather ------------------------------------------------------------------------------------
 
 // From a pixel to the one below it, in the unit of Sample::offset.
-MSDA_DEVICE unsigned offset_to_row_below(const ForwardParams& params, int sample) {
-    const int pitch = params.level[level_of_sample(sample)].row_pitch;
+MSDA_DEVICE unsigned offset_to_row_below(const CallShape& shape, int sample) {
+    const int pitch = shape.level[level_of_sample(sample)].row_pitch;
     return static_cast<unsigned>(pitch) * (PIXEL_BYTES / 16);
 }
 
 // Adds two samples, of which this lane reads one column each: (top, bottom) weights in a word.
-MSDA_DEVICE void gather_columns(const unsigned char* pixels, const unsigned* offsets,
-                                const unsigned* weights, const unsigned (&below)[2],
-                                float (&sums)[CHUNK_ELEMENTS]) {
+MSDA_DEVICE void gather_columns(const unsigned char* pixels, const unsigned* offsets, const unsigned* weights,
+                                const unsigned (&below)[2], float (&sums)[CHUNK_ELEMENTS]) {
     Packet16 upper[2], lower[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -338,18 +208,14 @@ MSDA_DEVICE void gather_cell(const unsigned char* pixels, unsigned offset, const
     }
 }
 
-// Adds the four samples of a quad, two by two, to this lane's channels.
-MSDA_DEVICE void gather_quad(const ForwardParams& params, const unsigned char* pixels,
-                             const Packet16* run_packets, int group, int side, int stage, int quad,
-                             float (&sums)[CHUNK_ELEMENTS]) {
-    const Packet16* packets = run_packets + quad * QUAD_PACKETS + column(group, quad);
+// Adds the four samples of a quad, from `first` on, two by two.
+MSDA_DEVICE void gather_quad(const CallShape& shape, const unsigned char* pixels, int side,
+                             const Packet16* packets, int first, float (&sums)[CHUNK_ELEMENTS]) {
     unsigned below[4];
-    below[0] = offset_to_row_below(params, 4 * (stage + quad));
+    below[0] = offset_to_row_below(shape, first);
 #pragma unroll
     for (int i = 1; i < 4; ++i) {
-        below[i] = levels_start_at_multiples_of(4)
-                       ? below[0]
-                       : offset_to_row_below(params, 4 * (stage + quad) + i);
+        below[i] = levels_start_at_multiples_of(4) ? below[0] : offset_to_row_below(shape, first + i);
     }
     if constexpr (X_PAIR) {
         const Packet16 offsets = packets[0];
@@ -377,104 +243,93 @@ MSDA_DEVICE void gather_quad(const ForwardParams& params, const unsigned char* p
     }
 }
 
-// Stores this lane's channels of an output row.
-MSDA_DEVICE void finish(const ForwardParams& params, const unsigned char* pixels, long long row,
-                        int chunk, float (&sums)[CHUNK_ELEMENTS]) {
-    float zero = 0.0f;  // NaN if any sum is not finite
+// ---- the walk ----------------------------------------------------------------------------------
+
+// The walk's task: this lane's chunk of the output row that its group owns.
+template <typename Source>
+struct WeightedSums {
+    static constexpr bool FINISHES = false;
+
+    const ForwardParams& params;
+    const Source& source;
+    const Walk& walk;
+    const unsigned char* pixels;  // this lane's chunk of its head's first pixel; side 1: of the second
+    int side;
+    int chunk;
+    long long first_row;  // of the item
+    float (&sums)[CHUNK_ELEMENTS];
+
+    MSDA_DEVICE void place(const Quad& quad, int first, Packet16* packets) const {
+        write_quad(params, quad, first, packets);
+    }
+
+    MSDA_DEVICE void gather(const Item& item, int run, int stage, int quads) {
+        if (Walk::RUNS > 1 || stage == 0) {
 #pragma unroll
-    for (int w = 0; w < CHUNK_ELEMENTS; ++w) zero = fmaf(sums[w], 0.0f, zero);
-    if (!(zero == 0.0f)) recompute_exactly(params, pixels, row, sums);
-    Packet16 packet;
-    pack<ValueStorage, CHUNK_ELEMENTS>(sums, packet);
-    store_streaming(element_address<ValueStorage>(params.output, row * CHANNELS) + chunk * 16, packet);
+            for (int w = 0; w < CHUNK_ELEMENTS; ++w) sums[w] = 0.0f;
+        }
+        const auto add_quad = [&](int quad) {
+            gather_quad(params, pixels, side, walk.packets_of(run, quad), 4 * (stage + quad), sums);
+        };
+        if constexpr (Walk::QUADS % Walk::STAGE_QUADS == 0) {
+#pragma unroll UNROLL
+            for (int quad = 0; quad < Walk::STAGE_QUADS; ++quad) add_quad(quad);
+        } else {
+#pragma unroll 1
+            for (int quad = 0; quad < quads; ++quad) add_quad(quad);
+        }
+        if (stage + Walk::STAGE_QUADS >= Walk::QUADS) finish(item, run);
+    }
+
+    // All samples are added. Stores the sums, unless the query or the chunk is another's.
+    MSDA_DEVICE void finish(const Item& item, int run) {
+        if constexpr (X_PAIR) {
+#pragma unroll
+            for (int w = 0; w < CHUNK_ELEMENTS; ++w) sums[w] += shuffle_xor(sums[w], LANES);
+        }
+        const int in_item = run * Walk::WARP_QUERIES + walk.group_query;
+        const bool owns_chunk = LANES == CHUNKS || walk.lane % LANES < CHUNKS;
+        if (in_item >= item.queries || side != 0 || !owns_chunk) return;
+
+        const long long row = first_row + in_item * HEADS + walk.group_head;
+        float zero = 0.0f;  // NaN if any sum is not finite
+#pragma unroll
+        for (int w = 0; w < CHUNK_ELEMENTS; ++w) zero = fmaf(sums[w], 0.0f, zero);
+        if (!(zero == 0.0f)) recompute_exactly(params, source, pixels, row, sums);
+        Packet16 packet;
+        pack<ValueStorage, CHUNK_ELEMENTS>(sums, packet);
+        store_streaming(element_address<ValueStorage>(params.output, row * CHANNELS) + chunk * 16, packet);
+    }
+};
+
+template <typename Source>
+MSDA_DEVICE void gather_queries(const ForwardParams& params, const Source& source) {
+    const Walk walk;
+    const Share share = share_of_block(params);
+    if (share.slab >= params.batch * Walk::HEAD_GROUPS) return;  // the grid's last plane is not full
+    const HeadGroup heads = Walk::head_group(share.slab);
+    const int side = walk.lane % GROUP_LANES / LANES;
+    const int chunk = at_most(walk.lane % LANES, CHUNKS - 1);
+    const long long head_start = heads.batch * params.value_batch_stride +
+                                 (heads.first_head + walk.group_head) * params.value_head_stride;
+    // Side 1 of an x pair reads the next pixel; its row follows at once.
+    const unsigned char* pixels = opaque_address(element_address<ValueStorage>(params.value, head_start) +
+                                                 (side * CHUNKS + chunk) * 16);
+#pragma unroll 1
+    for (unsigned number = share.first_item + threadIdx.x / 32; number < share.end;
+         number += blockDim.x / 32) {
+        const Item item = Strips<Walk::ITEM_QUERIES, STRIP_ITEMS>::item(params, number);
+        if (item.queries <= 0) continue;  // the same for the whole warp
+        const long long first_row = Walk::first_row(params, heads, item);
+        float sums[CHUNK_ELEMENTS];
+        WeightedSums<Source> task = {params, source, walk, pixels, side, chunk, first_row, sums};
+        walk.walk(item, first_row, 0, source, task);
+    }
 }
 
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS)
     fwd_tile_gather(const __grid_constant__ ForwardParams params) {
-    const int lane = threadIdx.x % 32;
-    const int warp = threadIdx.x / 32;
-    Packet16* warp_packets = reinterpret_cast<Packet16*>(shared_memory()) + warp * WARP_PACKETS;
-
-    // Gathering, this lane belongs to (query, head) `group` and owns one chunk of its channels.
-    const int group = lane / GROUP_LANES;
-    const int group_query = group / WARP_HEADS;
-    const int group_head = group % WARP_HEADS;
-    const int side = lane % GROUP_LANES / LANES;
-    const int chunk = at_most(lane % LANES, CHUNKS - 1);
-    // For metadata it owns one quad of one group of one run. Neighbouring lanes take neighbouring quads:
-    // locations and weights arrive in whole lines.
-    const int own_quad = lane % STAGE_QUADS;
-    const int own_group = lane / STAGE_QUADS % GROUPS;
-    const int own_run = lane / (STAGE_QUADS * GROUPS);
-    Packet16* own_packets = warp_packets + own_run * RUN_PACKETS + own_quad * QUAD_PACKETS +
-                            column(own_group, own_quad);
-
-    constexpr int HEAD_GROUPS = HEADS / WARP_HEADS;
-    const Share share = share_of_block(params);
-    if (share.slab >= params.batch * HEAD_GROUPS) return;  // the grid's last plane is not full
-    const int batch = share.slab / HEAD_GROUPS;
-    const int first_head = share.slab % HEAD_GROUPS * WARP_HEADS;
-    const long long head_start = batch * params.value_batch_stride +
-                                 (first_head + group_head) * params.value_head_stride;
-    // Side 1 of an x pair reads the next pixel; its row follows at once.
-    const unsigned char* pixels = opaque_address(
-        element_address<ValueStorage>(params.value, head_start) + (side * CHUNKS + chunk) * 16);
-
-#pragma unroll 1
-    for (unsigned number = share.first_item + warp; number < share.end; number += blockDim.x / 32) {
-        const Item item = item_of_slab(params, number);
-        if (item.queries <= 0) continue;  // the same for the whole warp
-
-        const long long first_row =
-            (static_cast<long long>(batch) * params.queries + item.query) * HEADS + first_head;
-        const int own_query =
-            at_most(own_run * WARP_QUERIES + own_group / WARP_HEADS, item.queries - 1);
-        const long long own_row = first_row + own_query * HEADS + own_group % WARP_HEADS;
-
-        float sums[CHUNK_ELEMENTS];
-#pragma unroll 1
-        for (int stage = 0; stage < QUADS; stage += STAGE_QUADS) {
-            const int quads = at_most(STAGE_QUADS, QUADS - stage);
-            if (own_run < RUNS && own_quad < quads) {
-                const int first = 4 * (stage + own_quad);
-                write_quad(params, load_quad<SamplingStorage>(params, own_row, first), first,
-                           own_packets);
-            }
-            sync_warp();
-#pragma unroll 1
-            for (int run = 0; run < RUNS; ++run) {
-                const Packet16* run_packets = warp_packets + run * RUN_PACKETS;
-                if (RUNS > 1 || stage == 0) {
-#pragma unroll
-                    for (int w = 0; w < CHUNK_ELEMENTS; ++w) sums[w] = 0.0f;
-                }
-                if constexpr (QUADS % STAGE_QUADS == 0) {
-#pragma unroll UNROLL
-                    for (int quad = 0; quad < STAGE_QUADS; ++quad) {
-                        gather_quad(params, pixels, run_packets, group, side, stage, quad, sums);
-                    }
-                } else {
-#pragma unroll 1
-                    for (int quad = 0; quad < quads; ++quad) {
-                        gather_quad(params, pixels, run_packets, group, side, stage, quad, sums);
-                    }
-                }
-                if (stage + STAGE_QUADS < QUADS) continue;
-
-                if constexpr (X_PAIR) {
-#pragma unroll
-                    for (int w = 0; w < CHUNK_ELEMENTS; ++w) sums[w] += shuffle_xor(sums[w], LANES);
-                }
-                const int in_item = run * WARP_QUERIES + group_query;
-                const bool owns_chunk = LANES == CHUNKS || lane % LANES < CHUNKS;
-                if (in_item < item.queries && side == 0 && owns_chunk) {
-                    const long long row = first_row + in_item * HEADS + group_head;
-                    finish(params, pixels, row, chunk, sums);
-                }
-            }
-            sync_warp();  // the next stage or item overwrites what others may still read
-        }
-    }
+    gather_queries(params, sample_source(params));
 }

@@ -9,7 +9,7 @@
 
 namespace msda {
 
-constexpr bool PACKS = MSDA_KNOB_PACK != 0;
+constexpr bool PACKS = MSDA_PACK != 0;
 
 struct GradOutput {
     const unsigned char* first;  // element of image, query, head and channel 0
@@ -21,8 +21,7 @@ struct GradOutput {
 MSDA_DEVICE GradOutput grad_output(const BackwardParams& params) {
     if constexpr (PACKS) {
         constexpr long long QUERY = static_cast<long long>(HEADS) * CHANNELS;
-        return {static_cast<const unsigned char*>(params.workspace), params.queries * QUERY, QUERY,
-                CHANNELS};
+        return {static_cast<const unsigned char*>(params.workspace), params.queries * QUERY, QUERY, CHANNELS};
     } else {
         return {static_cast<const unsigned char*>(params.grad_output), params.grad_output_batch_stride,
                 params.grad_output_query_stride, params.grad_output_head_stride};
@@ -43,8 +42,8 @@ MSDA_DEVICE unsigned char* workspace_after_rows(const BackwardParams& params) {
 MSDA_DEVICE void pack_rows(const BackwardParams& params) {
     const long long chunks = static_cast<long long>(params.batch) * params.queries * HEADS * CHUNKS;
     auto* rows = static_cast<unsigned char*>(params.workspace);
-    for (long long index = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-         index < chunks; index += static_cast<long long>(gridDim.x) * blockDim.x) {
+    for (long long index = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; index < chunks;
+         index += static_cast<long long>(gridDim.x) * blockDim.x) {
         const long long row = index / CHUNKS;
         const long long channel = index % CHUNKS * CHUNK_ELEMENTS;
         const long long from = row / HEADS / params.queries * params.grad_output_batch_stride +
@@ -54,8 +53,8 @@ MSDA_DEVICE void pack_rows(const BackwardParams& params) {
         float elements[CHUNK_ELEMENTS];
 #pragma unroll
         for (int i = 0; i < CHUNK_ELEMENTS; ++i) {
-            elements[i] = load_element<ValueStorage>(params.grad_output,
-                                                     from + i * params.grad_output_channel_stride);
+            elements[i] =
+                load_element<ValueStorage>(params.grad_output, from + i * params.grad_output_channel_stride);
         }
         // There and back through fp32: exact.
         Packet16 packet;

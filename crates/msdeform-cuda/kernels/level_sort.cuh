@@ -1,22 +1,26 @@
 // Sorts the samples of a level of one (image, head) by tile, in one block.
 //
-// Counters of the tiles lie in shared memory: samples are added to them, a scan turns them into where each list starts, and
-// every sample's entries are written there. Where lists must be ORDERED every warp has counters of its own.
+// Counters of the tiles lie in shared memory: samples are added to them, a scan turns them into where each
+// list starts, and every sample's entries are written there. Where lists must be ORDERED every warp has
+// counters of its own.
 //
-// With few samples a thread holds its own in registers meanwhile (HELD): they are read once, and the places that they took in
-// the lists when they were counted are those of their entries. With more, a warp walks its run of queries twice.
+// With few samples a thread holds its own in registers meanwhile (HELD): they are read once, and the places
+// that they took in the lists when they were counted are those of their entries. With more, a warp walks its
+// run of queries twice.
 //
-// How lists are handed over. Who reads them may be running: it waits for a word for each tile, which says where its list is
-// (ListWord). The words are cleared before the next launch may start, and set when all entries are written.
+// How lists are handed over. Who reads them may be running: it waits for a word for each tile, which says
+// where its list is (ListWord). The words are cleared before the next launch may start, and set when all
+// entries are written.
 #pragma once
 
 #include "tile_lists.cuh"
 
 namespace msda {
 
-constexpr int SORT_THREADS = 512;                 // of a block; the order of lists depends on it
-constexpr int HELD = MSDA_KNOB_HELD;              // samples of a thread; 0: any number, not held
-constexpr int SORT_AHEAD = MSDA_KNOB_SORT_AHEAD;  // samples of a lane that are on their way together; where not held
+constexpr int SORT_THREADS = 512;  // of a block; the order of lists depends on it
+constexpr int HELD = MSDA_HELD;    // samples of a thread; 0: any number, not held
+constexpr int SORT_AHEAD =
+    MSDA_SORT_AHEAD;  // samples of a lane that are on their way together; where not held
 
 static_assert(HELD * SORT_THREADS < 1 << 16, "places are kept in 16 bits");
 
@@ -75,13 +79,27 @@ struct LevelCounters {
         return before;
     }
 
-    // Where a tile's list starts, for tiles + 1 of them, once all entries are written: places that were taken before the
-    // scan left the counters there, those taken since moved every cursor to the end, where the next list starts.
+    // Where a tile's list starts, for tiles + 1 of them, once all entries are written: places that were taken
+    // before the scan left the counters there, those taken since moved every cursor to the end, where the
+    // next list starts.
     MSDA_DEVICE unsigned list_start(int tile, unsigned first_entry, unsigned last_end) const {
         if (HELD > 0) return tile < tiles ? first[tile] : last_end;
         return tile > 0 ? first[(copies - 1) * tiles + tile - 1] : first_entry;
     }
 };
+
+MSDA_DEVICE LevelCounters level_counters(const LevelGeometry& level, const LevelTiles& tiles,
+                                         unsigned* memory) {
+    const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    LevelCounters counters = {memory, tiles_of_level(level), ORDERED ? warps : 1, 0};
+    counters.own = shared_address(counters.first) +
+                   static_cast<unsigned>((ORDERED ? warp * counters.tiles : 0) - tiles.first_tile) * 4u;
+    return counters;
+}
+
+MSDA_DEVICE void clear_words(ListWord* words, int tiles) {
+    for (int tile = threadIdx.x; tile < tiles; tile += blockDim.x) store_flag(words + tile, 0);
+}
 
 // The samples of a thread: threadIdx.x, + blockDim.x, ... of the level's, by query and point.
 struct HeldSamples {
@@ -105,7 +123,8 @@ struct HeldSamples {
         const int level_end = level + 1 < LEVELS ? params.level[level + 1].first_sample : SAMPLES;
         samples = params.queries * (level_end - first_point);
         points = common_points() > 0 ? common_points() : level_end - first_point;
-        const long long first_row = static_cast<long long>(slab / HEADS) * params.queries * HEADS + slab % HEADS;
+        const long long first_row =
+            static_cast<long long>(slab / HEADS) * params.queries * HEADS + slab % HEADS;
 #pragma unroll
         for (int k = 0; k < HELD; ++k) {
             location[k] = {};
@@ -154,20 +173,15 @@ MSDA_DEVICE void sort_level(const BackwardParams& params) {
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const int level = blockIdx.x;
     const LevelGeometry& geometry = params.level[level];
-    const LevelTiles tiles = {geometry.width, geometry.height, tiles_across(geometry.width),
-                              first_tile_of_level(params, level)};
+    const LevelTiles tiles = level_tiles(params, level);
     unsigned* warp_sums = reinterpret_cast<unsigned*>(shared_memory());
-    LevelCounters counters = {warp_sums + 32, tiles_of_level(geometry), ORDERED ? warps : 1, 0};
-    counters.own = shared_address(counters.first) +
-                   static_cast<unsigned>((ORDERED ? warp * counters.tiles : 0) - tiles.first_tile) * 4u;
+    const LevelCounters counters = level_counters(geometry, tiles, warp_sums + 32);
     const auto words = [&](int slab) {
         return lists.list_words + static_cast<long long>(slab) * lists.tiles + tiles.first_tile;
     };
-    for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {
-        for (int tile = threadIdx.x; tile < counters.tiles; tile += blockDim.x) store_flag(words(slab) + tile, 0);
-    }
-    // Four entries for every sample of the levels before.
-    const unsigned first_entry = 4u * params.queries * geometry.first_sample;
+    for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y)
+        clear_words(words(slab), counters.tiles);
+    const unsigned first_entry = 4u * params.queries * geometry.first_sample;  // four for each sample before
     const int first = first_query_of_part(params.queries, warp, warps);
     const int end = first_query_of_part(params.queries, warp + 1, warps);
     for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {

@@ -29,9 +29,7 @@ struct Storage<F16> {
     static constexpr int BYTES = 2;
     MSDA_DEVICE static float to_float(Bits bits) { return half_to_float(bits); }
     MSDA_DEVICE static Bits from_float(float value) { return float_to_half(value); }
-    MSDA_DEVICE static unsigned pair_from_floats(float low, float high) {
-        return floats_to_half2(low, high);
-    }
+    MSDA_DEVICE static unsigned pair_from_floats(float low, float high) { return floats_to_half2(low, high); }
 };
 
 template <>
@@ -115,8 +113,8 @@ MSDA_DEVICE Position locate(float location_x, float location_y, int height, int 
     const float y = fmaf(location_y, static_cast<float>(height), -0.5f);
     Position position;
     // Written so that NaN fails.
-    position.counts = x > -1.0f && x < static_cast<float>(width) && y > -1.0f &&
-                      y < static_cast<float>(height);
+    position.counts =
+        x > -1.0f && x < static_cast<float>(width) && y > -1.0f && y < static_cast<float>(height);
     // A sample that does not count may be NaN or too large for an int: converting it is undefined.
     const float left = position.counts ? floorf(x) : 0.0f;
     const float top = position.counts ? floorf(y) : 0.0f;

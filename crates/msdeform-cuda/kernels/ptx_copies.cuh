@@ -12,12 +12,11 @@ namespace msda {
 template <int BYTES>
 MSDA_DEVICE void copy_async(void* shared, const void* global) {
     if constexpr (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)),
-                     "l"(global)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global)
                      : "memory");
     } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared_address(shared)),
-                     "l"(global), "n"(BYTES)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared_address(shared)), "l"(global),
+                     "n"(BYTES)
                      : "memory");
     }
 }
@@ -26,13 +25,11 @@ template <int BYTES>
 MSDA_DEVICE void copy_async_or_zero(void* shared, const void* global, bool valid) {
     const int valid_bytes = valid ? BYTES : 0;
     if constexpr (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                         shared_address(shared)),
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
                      "l"(global), "r"(valid_bytes)
                      : "memory");
     } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(
-                         shared_address(shared)),
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)),
                      "l"(global), "n"(BYTES), "r"(valid_bytes)
                      : "memory");
     }
@@ -62,14 +59,13 @@ MSDA_DEVICE void mbarrier_init(Mbarrier* barrier, int arrivals) {
                  : "memory");
 }
 MSDA_DEVICE void mbarrier_arrive(Mbarrier* barrier) {
-    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(
-                     shared_address(barrier))
-                 : "memory");
+    asm volatile(
+        "{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(shared_address(barrier))
+        : "memory");
 }
 // Arrives when this thread's copy_async copies so far are there; counts as one of the arrivals.
 MSDA_DEVICE void mbarrier_arrive_after_copies(Mbarrier* barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier))
-                 : "memory");
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 MSDA_DEVICE bool mbarrier_test_wait(Mbarrier* barrier, unsigned parity) {
     unsigned complete;
@@ -119,46 +115,39 @@ struct alignas(64) TensorMap {
 #if __CUDA_ARCH__ >= 900
 
 // Makes initialised mbarriers visible to the copy engine.
-MSDA_DEVICE void mbarrier_init_fence() {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
+MSDA_DEVICE void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 MSDA_DEVICE void mbarrier_expect_bytes(Mbarrier* barrier, int bytes) {
-    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(
-                     shared_address(barrier)),
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
                  "r"(bytes)
                  : "memory");
 }
 MSDA_DEVICE void mbarrier_arrive_expect_bytes(Mbarrier* barrier, int bytes) {
-    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;\n}" ::
-                     "r"(shared_address(barrier)),
+    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;\n}" ::"r"(
+                     shared_address(barrier)),
                  "r"(bytes)
                  : "memory");
 }
 MSDA_DEVICE void copy_bulk(void* shared, const void* global, int bytes, Mbarrier* barrier) {
     asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-            "r"(shared_address(shared)),
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            shared_address(shared)),
         "l"(global), "r"(bytes), "r"(shared_address(barrier))
         : "memory");
 }
 // Orders this thread's own accesses to shared memory before copies that are issued after it.
-MSDA_DEVICE void fence_before_copy() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
+MSDA_DEVICE void fence_before_copy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 MSDA_DEVICE void prefetch_tensor_map(const TensorMap* map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 // The box of the map at these coordinates, innermost first; what lies outside arrives as zeros.
-MSDA_DEVICE void copy_tensor_2d(void* shared, const TensorMap* map, int x, int y,
-                                Mbarrier* barrier) {
+MSDA_DEVICE void copy_tensor_2d(void* shared, const TensorMap* map, int x, int y, Mbarrier* barrier) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
         "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(shared)),
         "l"(map), "r"(x), "r"(y), "r"(shared_address(barrier))
         : "memory");
 }
-MSDA_DEVICE void copy_tensor_3d(void* shared, const TensorMap* map, int x, int y, int z,
-                                Mbarrier* barrier) {
+MSDA_DEVICE void copy_tensor_3d(void* shared, const TensorMap* map, int x, int y, int z, Mbarrier* barrier) {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
         "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(shared_address(shared)),

@@ -12,20 +12,18 @@ namespace msda {
 //   b[i]: column g, rows 2t + 8i and the next
 //   sums[i]: row g + 8 (i / 2), column 2t + i % 2.
 
-#define MSDA_MMA(NAME, FORMAT)                                                                   \
-    MSDA_DEVICE void NAME##_16x8x16(float (&sums)[4], const unsigned (&a)[4],                    \
-                                    const unsigned (&b)[2]) {                                    \
-        asm("mma.sync.aligned.m16n8k16.row.col.f32." FORMAT "." FORMAT                           \
-            ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"               \
-            : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                         \
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                 \
-    }                                                                                            \
-    MSDA_DEVICE void NAME##_16x8x8(float (&sums)[4], const unsigned (&a)[2],                     \
-                                   const unsigned (&b)[1]) {                                     \
-        asm("mma.sync.aligned.m16n8k8.row.col.f32." FORMAT "." FORMAT                            \
-            ".f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"                           \
-            : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                         \
-            : "r"(a[0]), "r"(a[1]), "r"(b[0]));                                                  \
+#define MSDA_MMA(NAME, FORMAT)                                                                          \
+    MSDA_DEVICE void NAME##_16x8x16(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+        asm("mma.sync.aligned.m16n8k16.row.col.f32." FORMAT "." FORMAT                                  \
+            ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                      \
+            : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                                \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                        \
+    }                                                                                                   \
+    MSDA_DEVICE void NAME##_16x8x8(float (&sums)[4], const unsigned (&a)[2], const unsigned (&b)[1]) {  \
+        asm("mma.sync.aligned.m16n8k8.row.col.f32." FORMAT "." FORMAT                                   \
+            ".f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"                                  \
+            : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                                \
+            : "r"(a[0]), "r"(a[1]), "r"(b[0]));                                                         \
     }
 MSDA_MMA(mma_f16, "f16")
 MSDA_MMA(mma_bf16, "bf16")

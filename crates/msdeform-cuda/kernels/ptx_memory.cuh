@@ -26,8 +26,7 @@ MSDA_DEVICE void load_shared(Packet<8>& packet, unsigned address) {
 }
 MSDA_DEVICE void load_shared(Packet<16>& packet, unsigned address) {
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(packet.word[0]), "=r"(packet.word[1]), "=r"(packet.word[2]),
-                   "=r"(packet.word[3])
+                 : "=r"(packet.word[0]), "=r"(packet.word[1]), "=r"(packet.word[2]), "=r"(packet.word[3])
                  : "r"(address)
                  : "memory");
 }
@@ -69,47 +68,43 @@ MSDA_DEVICE const unsigned char* kept(const unsigned char* pointer) {
 // load_streaming: data read once; does not push anything out of L1.
 // store_streaming: results nobody on this GPU reads soon; first to leave L2.
 
-#define MSDA_LOAD(NAME, QUALIFIER)                                                               \
-    MSDA_DEVICE void NAME(Packet<2>& packet, const void* address) {                              \
-        asm("ld.global.nc" QUALIFIER ".b16 %0, [%1];" : "=h"(packet.word[0]) : "l"(address));    \
-    }                                                                                            \
-    MSDA_DEVICE void NAME(Packet<4>& packet, const void* address) {                              \
-        asm("ld.global.nc" QUALIFIER ".b32 %0, [%1];" : "=r"(packet.word[0]) : "l"(address));    \
-    }                                                                                            \
-    MSDA_DEVICE void NAME(Packet<8>& packet, const void* address) {                              \
-        asm("ld.global.nc" QUALIFIER ".v2.b32 {%0, %1}, [%2];"                                   \
-            : "=r"(packet.word[0]), "=r"(packet.word[1])                                         \
-            : "l"(address));                                                                     \
-    }                                                                                            \
-    MSDA_DEVICE void NAME(Packet<16>& packet, const void* address) {                             \
-        asm("ld.global.nc" QUALIFIER ".v4.b32 {%0, %1, %2, %3}, [%4];"                           \
-            : "=r"(packet.word[0]), "=r"(packet.word[1]), "=r"(packet.word[2]),                  \
-              "=r"(packet.word[3])                                                               \
-            : "l"(address));                                                                     \
+#define MSDA_LOAD(NAME, QUALIFIER)                                                                   \
+    MSDA_DEVICE void NAME(Packet<2>& packet, const void* address) {                                  \
+        asm("ld.global.nc" QUALIFIER ".b16 %0, [%1];" : "=h"(packet.word[0]) : "l"(address));        \
+    }                                                                                                \
+    MSDA_DEVICE void NAME(Packet<4>& packet, const void* address) {                                  \
+        asm("ld.global.nc" QUALIFIER ".b32 %0, [%1];" : "=r"(packet.word[0]) : "l"(address));        \
+    }                                                                                                \
+    MSDA_DEVICE void NAME(Packet<8>& packet, const void* address) {                                  \
+        asm("ld.global.nc" QUALIFIER ".v2.b32 {%0, %1}, [%2];"                                       \
+            : "=r"(packet.word[0]), "=r"(packet.word[1])                                             \
+            : "l"(address));                                                                         \
+    }                                                                                                \
+    MSDA_DEVICE void NAME(Packet<16>& packet, const void* address) {                                 \
+        asm("ld.global.nc" QUALIFIER ".v4.b32 {%0, %1, %2, %3}, [%4];"                               \
+            : "=r"(packet.word[0]), "=r"(packet.word[1]), "=r"(packet.word[2]), "=r"(packet.word[3]) \
+            : "l"(address));                                                                         \
     }
 MSDA_LOAD(load_readonly, "")
 MSDA_LOAD(load_streaming, ".L1::no_allocate")
 #undef MSDA_LOAD
 
-#define MSDA_STORE(NAME, QUALIFIER)                                                              \
-    MSDA_DEVICE void NAME(void* address, const Packet<2>& packet) {                              \
-        asm volatile("st.global" QUALIFIER ".b16 [%0], %1;" ::"l"(address), "h"(packet.word[0])  \
-                     : "memory");                                                                \
-    }                                                                                            \
-    MSDA_DEVICE void NAME(void* address, const Packet<4>& packet) {                              \
-        asm volatile("st.global" QUALIFIER ".b32 [%0], %1;" ::"l"(address), "r"(packet.word[0])  \
-                     : "memory");                                                                \
-    }                                                                                            \
-    MSDA_DEVICE void NAME(void* address, const Packet<8>& packet) {                              \
-        asm volatile("st.global" QUALIFIER ".v2.b32 [%0], {%1, %2};" ::"l"(address),             \
-                     "r"(packet.word[0]), "r"(packet.word[1])                                    \
-                     : "memory");                                                                \
-    }                                                                                            \
-    MSDA_DEVICE void NAME(void* address, const Packet<16>& packet) {                             \
-        asm volatile("st.global" QUALIFIER ".v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address),     \
-                     "r"(packet.word[0]), "r"(packet.word[1]), "r"(packet.word[2]),              \
-                     "r"(packet.word[3])                                                         \
-                     : "memory");                                                                \
+#define MSDA_STORE(NAME, QUALIFIER)                                                                          \
+    MSDA_DEVICE void NAME(void* address, const Packet<2>& packet) {                                          \
+        asm volatile("st.global" QUALIFIER ".b16 [%0], %1;" ::"l"(address), "h"(packet.word[0]) : "memory"); \
+    }                                                                                                        \
+    MSDA_DEVICE void NAME(void* address, const Packet<4>& packet) {                                          \
+        asm volatile("st.global" QUALIFIER ".b32 [%0], %1;" ::"l"(address), "r"(packet.word[0]) : "memory"); \
+    }                                                                                                        \
+    MSDA_DEVICE void NAME(void* address, const Packet<8>& packet) {                                          \
+        asm volatile("st.global" QUALIFIER ".v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(packet.word[0]),    \
+                     "r"(packet.word[1])                                                                     \
+                     : "memory");                                                                            \
+    }                                                                                                        \
+    MSDA_DEVICE void NAME(void* address, const Packet<16>& packet) {                                         \
+        asm volatile("st.global" QUALIFIER ".v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address),                 \
+                     "r"(packet.word[0]), "r"(packet.word[1]), "r"(packet.word[2]), "r"(packet.word[3])      \
+                     : "memory");                                                                            \
     }
 MSDA_STORE(store, "")
 MSDA_STORE(store_streaming, ".cs")
@@ -132,32 +127,29 @@ MSDA_DEVICE CachePolicy policy_evict_last() {
     return policy;
 }
 
-#define MSDA_LOAD(NAME, INSTRUCTION)                                                             \
-    MSDA_DEVICE void NAME(Packet<2>& packet, const void* address) {                              \
-        asm(INSTRUCTION ".b16 %0, [%1];" : "=h"(packet.word[0]) : "l"(address));                 \
-    }                                                                                            \
-    MSDA_DEVICE void NAME(Packet<4>& packet, const void* address) {                              \
-        asm(INSTRUCTION ".b32 %0, [%1];" : "=r"(packet.word[0]) : "l"(address));                 \
-    }                                                                                            \
-    MSDA_DEVICE void NAME(Packet<8>& packet, const void* address) {                              \
-        asm(INSTRUCTION ".v2.b32 {%0, %1}, [%2];"                                                \
-            : "=r"(packet.word[0]), "=r"(packet.word[1])                                         \
-            : "l"(address));                                                                     \
-    }                                                                                            \
-    MSDA_DEVICE void NAME(Packet<16>& packet, const void* address) {                             \
-        asm(INSTRUCTION ".v4.b32 {%0, %1, %2, %3}, [%4];"                                        \
-            : "=r"(packet.word[0]), "=r"(packet.word[1]), "=r"(packet.word[2]),                  \
-              "=r"(packet.word[3])                                                               \
-            : "l"(address));                                                                     \
+#define MSDA_LOAD(NAME, INSTRUCTION)                                                                 \
+    MSDA_DEVICE void NAME(Packet<2>& packet, const void* address) {                                  \
+        asm(INSTRUCTION ".b16 %0, [%1];" : "=h"(packet.word[0]) : "l"(address));                     \
+    }                                                                                                \
+    MSDA_DEVICE void NAME(Packet<4>& packet, const void* address) {                                  \
+        asm(INSTRUCTION ".b32 %0, [%1];" : "=r"(packet.word[0]) : "l"(address));                     \
+    }                                                                                                \
+    MSDA_DEVICE void NAME(Packet<8>& packet, const void* address) {                                  \
+        asm(INSTRUCTION ".v2.b32 {%0, %1}, [%2];"                                                    \
+            : "=r"(packet.word[0]), "=r"(packet.word[1])                                             \
+            : "l"(address));                                                                         \
+    }                                                                                                \
+    MSDA_DEVICE void NAME(Packet<16>& packet, const void* address) {                                 \
+        asm(INSTRUCTION ".v4.b32 {%0, %1, %2, %3}, [%4];"                                            \
+            : "=r"(packet.word[0]), "=r"(packet.word[1]), "=r"(packet.word[2]), "=r"(packet.word[3]) \
+            : "l"(address));                                                                         \
     }
 MSDA_LOAD(load_l2, "ld.global.cg")
 MSDA_LOAD(load_evict_last, "ld.global.nc.L1::evict_last")
 #undef MSDA_LOAD
 
 MSDA_DEVICE void load_hinted(Packet<4>& packet, const void* address, CachePolicy policy) {
-    asm("ld.global.nc.L2::cache_hint.b32 %0, [%1], %2;"
-        : "=r"(packet.word[0])
-        : "l"(address), "l"(policy));
+    asm("ld.global.nc.L2::cache_hint.b32 %0, [%1], %2;" : "=r"(packet.word[0]) : "l"(address), "l"(policy));
 }
 MSDA_DEVICE void load_hinted(Packet<8>& packet, const void* address, CachePolicy policy) {
     asm("ld.global.nc.L2::cache_hint.v2.b32 {%0, %1}, [%2], %3;"
@@ -171,12 +163,8 @@ MSDA_DEVICE void load_hinted(Packet<16>& packet, const void* address, CachePolic
 }
 
 // One line; an address outside of every allocation does no harm.
-MSDA_DEVICE void prefetch_l1(const void* address) {
-    asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
-}
-MSDA_DEVICE void prefetch_l2(const void* address) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
-}
+MSDA_DEVICE void prefetch_l1(const void* address) { asm volatile("prefetch.global.L1 [%0];" ::"l"(address)); }
+MSDA_DEVICE void prefetch_l2(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
 // ---- flags, sums and giving up -----------------------------------------------------------------
 
@@ -196,8 +184,8 @@ MSDA_DEVICE void store_release(unsigned* flag, unsigned value) {
     asm volatile("st.release.gpu.b32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
 }
 
-// A release in two parts, for many flags: who sees what is stored with store_flag after a fence sees everything that this
-// thread, or its block before a barrier, wrote before the fence.
+// A release in two parts, for many flags: who sees what is stored with store_flag after a fence sees
+// everything that this thread, or its block before a barrier, wrote before the fence.
 MSDA_DEVICE void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 MSDA_DEVICE void store_flag(unsigned long long* flag, unsigned long long value) {
     asm volatile("st.relaxed.gpu.b64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
@@ -219,8 +207,7 @@ MSDA_DEVICE void reduce_add(float* address, float value) {
 }
 MSDA_DEVICE void reduce_add(float* address, const float (&values)[2]) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(address), "f"(values[0]),
-                 "f"(values[1])
+    asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(address), "f"(values[0]), "f"(values[1])
                  : "memory");
 #else
     for (int i = 0; i < 2; ++i) reduce_add(address + i, values[i]);
@@ -240,17 +227,12 @@ MSDA_DEVICE void reduce_add(float* address, const float (&values)[4]) {
 // comes first.
 MSDA_DEVICE unsigned fetch_add(unsigned* counter, unsigned amount) {
     unsigned old;
-    asm volatile("atom.global.add.u32 %0, [%1], %2;"
-                 : "=r"(old)
-                 : "l"(counter), "r"(amount)
-                 : "memory");
+    asm volatile("atom.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(counter), "r"(amount) : "memory");
     return old;
 }
 
 // Ends the kernel with an error: what a wait does that has lasted too long.
 MSDA_DEVICE void trap() { asm volatile("trap;"); }
-MSDA_DEVICE void pause(unsigned nanoseconds) {
-    asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds));
-}
+MSDA_DEVICE void pause(unsigned nanoseconds) { asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds)); }
 
 }  // namespace msda

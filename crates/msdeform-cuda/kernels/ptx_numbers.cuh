@@ -74,9 +74,7 @@ MSDA_DEVICE unsigned add_half2(unsigned a, unsigned b) {
 // One half of a pair in both places. Costs nothing: packed arithmetic selects halves of its operands.
 MSDA_DEVICE unsigned duplicate_low(unsigned pair) {
     unsigned result;
-    asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low};}"
-        : "=r"(result)
-        : "r"(pair));
+    asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low};}" : "=r"(result) : "r"(pair));
     return result;
 }
 
@@ -107,8 +105,9 @@ MSDA_DEVICE float add_saturating(float a, float b) {
     return sum;
 }
 
-// The value, or zero, by a mask. Of a plain choice the compiler may make a zero in two registers that it overwrites under
-// predicates and reads before it is there (sample_gradients.cuh); the emulator's tests/resources says where it does.
+// The value, or zero, by a mask. Of a plain choice the compiler may make a zero in two registers that it
+// overwrites under predicates and reads before it is there (sample_gradients.cuh); the emulator's
+// tests/resources says where it does.
 MSDA_DEVICE unsigned value_if(bool wanted, unsigned value) {
     unsigned result;
     asm("{\n.reg .b32 mask;\nneg.s32 mask, %2;\nand.b32 %0, %1, mask;\n}"

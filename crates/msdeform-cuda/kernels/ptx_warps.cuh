@@ -39,12 +39,12 @@ MSDA_DEVICE long long shuffle_xor(long long word, int lane_mask, int width = 32)
 }
 // From the lane `distance` above (down) or below (up); a lane whose source is outside of the group
 // keeps its own word.
-#define MSDA_SHUFFLE(TYPE)                                                                       \
-    MSDA_DEVICE TYPE shuffle_down(TYPE word, int distance, int width = 32) {                     \
-        return __shfl_down_sync(ALL_LANES, word, distance, width);                               \
-    }                                                                                            \
-    MSDA_DEVICE TYPE shuffle_up(TYPE word, int distance, int width = 32) {                       \
-        return __shfl_up_sync(ALL_LANES, word, distance, width);                                 \
+#define MSDA_SHUFFLE(TYPE)                                                   \
+    MSDA_DEVICE TYPE shuffle_down(TYPE word, int distance, int width = 32) { \
+        return __shfl_down_sync(ALL_LANES, word, distance, width);           \
+    }                                                                        \
+    MSDA_DEVICE TYPE shuffle_up(TYPE word, int distance, int width = 32) {   \
+        return __shfl_up_sync(ALL_LANES, word, distance, width);             \
     }
 MSDA_SHUFFLE(unsigned)
 MSDA_SHUFFLE(int)

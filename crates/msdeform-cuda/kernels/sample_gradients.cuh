@@ -22,89 +22,28 @@
 #pragma once
 
 #include "grad_output_rows.cuh"
-#include "query_tiles.cuh"
+#include "query_walk.cuh"
 
 namespace msda::sample_gradients {
 
-constexpr int WARPS = MSDA_KNOB_SAMPLE_WARPS;        // of a block
-constexpr int MIN_BLOCKS = MSDA_KNOB_SAMPLE_BLOCKS;  // per SM: caps the registers
-constexpr int TILE_WIDTH = MSDA_KNOB_TILE_WIDTH;     // in queries
-constexpr int TILE_HEIGHT = MSDA_KNOB_TILE_HEIGHT;
-constexpr bool THIN = MSDA_KNOB_THIN != 0;  // a level may be one pixel high or wide
+constexpr int WARPS = MSDA_SAMPLE_WARPS;        // of a block
+constexpr int MIN_BLOCKS = MSDA_SAMPLE_BLOCKS;  // per SM: caps the registers
+constexpr int TILE_WIDTH = MSDA_TILE_WIDTH;     // in queries
+constexpr int TILE_HEIGHT = MSDA_TILE_HEIGHT;
+constexpr bool THIN = MSDA_THIN != 0;  // a level may be one pixel high or wide
 
 constexpr bool PACKED = VALUE_DTYPE != F32;
 constexpr int ROW_LANES = PACKED ? 4 : 8;
 constexpr int ROW_STEPS = (CHUNKS + ROW_LANES - 1) / ROW_LANES;  // loads of a lane per pixel
 constexpr bool WHOLE_ROWS = CHUNKS % ROW_LANES == 0;
-constexpr int GROUPS = 32 / ROW_LANES;
 constexpr int WARP_HEADS = LAYOUT == INTERLEAVED && PACKED && HEADS % 2 == 0 ? 2 : 1;
-constexpr int WARP_QUERIES = GROUPS / WARP_HEADS;
-
-// Quads of samples, one per lane and stage. With many samples a (query, head) takes several stages; with
-// few, one stage serves several runs of WARP_QUERIES queries, gathered one after another. Where there are too few
-// rows to fill the GPU they are SPREAD: 1, a warp takes one run; 2, half as long stages, and each is another warp's.
-constexpr int SPREAD = MSDA_KNOB_SPREAD;
-constexpr int QUADS = (SAMPLES + 3) / 4;
-constexpr int FULL_STAGE_QUADS = at_most(QUADS, ROW_LANES);
-constexpr int STAGE_QUADS = SPREAD > 1 ? (FULL_STAGE_QUADS + 1) / 2 : FULL_STAGE_QUADS;
-constexpr int ITEM_QUADS = SPREAD > 1 ? STAGE_QUADS : QUADS;  // of a (query, head), walked by one warp
-constexpr int ITEM_PARTS = (QUADS + ITEM_QUADS - 1) / ITEM_QUADS;
-constexpr int RUNS = SPREAD > 0 ? 1 : ROW_LANES / next_power_of_two(STAGE_QUADS);
-constexpr int ITEM_QUERIES = RUNS * WARP_QUERIES;  // neighbours in a row of the tile
-constexpr int ROW_ITEMS = TILE_WIDTH / ITEM_QUERIES;
-constexpr int QUAD_PACKETS = 5 * GROUPS;  // four offsets in one packet, then four dots for each sample
-constexpr int WARP_PACKETS = RUNS * STAGE_QUADS * QUAD_PACKETS;
-static_assert(RUNS == 1 || QUADS == STAGE_QUADS, "several runs only where one stage is all");
-static_assert(TILE_WIDTH % ITEM_QUERIES == 0, "a warp takes part of one tile row");
-
-// Where a group's packets stand among the GROUPS of a quad: lanes that write or read together own
-// neighbouring quads, the twist keeps them in different banks.
-MSDA_DEVICE int column(int group, int quad) {
-    return (group ^ (GROUPS >= 8 ? quad * 2 : quad / 2)) % GROUPS;
-}
+// Packets of a quad: four offsets in one, then four dots for each sample.
+using Walk = QueryWalk<ROW_LANES, WARP_HEADS, 5, MSDA_SPREAD>;
+constexpr int GROUPS = Walk::GROUPS;
+constexpr int ROW_ITEMS = TILE_WIDTH / Walk::ITEM_QUERIES;
+static_assert(TILE_WIDTH % Walk::ITEM_QUERIES == 0, "a warp takes part of one tile row");
 
 // ---- samples -----------------------------------------------------------------------------------
-
-struct Quad {
-    float x[4];  // locations; once placed, from the first pixel of the cell, NaN if it does not count
-    float y[4];
-    float attention[4];
-};
-
-template <typename S>
-MSDA_DEVICE Quad load_quad(const BackwardParams& params, long long row, int first) {
-    Quad quad;
-    const long long sample = row * SAMPLES + first;
-    if constexpr (SAMPLES % 4 == 0) {
-        constexpr int PACKETS = S::BYTES / 2;  // of 16 bytes, for eight coordinates
-        Packet<4 * S::BYTES> weights;
-        load_streaming(weights, element_address<S>(params.weights, sample));
-        unpack<S, 4>(weights, quad.attention);
-#pragma unroll
-        for (int p = 0; p < PACKETS; ++p) {
-            Packet16 packet;
-            float xy[16 / S::BYTES];
-            load_streaming(packet, element_address<S>(params.locations, 2 * sample) + 16 * p);
-            unpack<S, 16 / S::BYTES>(packet, xy);
-#pragma unroll
-            for (int i = 0; i < 4 / PACKETS; ++i) {
-                quad.x[p * 2 % 4 + i] = xy[2 * i];
-                quad.y[p * 2 % 4 + i] = xy[2 * i + 1];
-            }
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            // Past the last sample: a location outside of every level.
-            const bool exists = first + i < SAMPLES;
-            const long long index = exists ? sample + i : sample;
-            quad.x[i] = exists ? load_element<S>(params.locations, 2 * index) : -4.0f;
-            quad.y[i] = load_element<S>(params.locations, 2 * index + 1);
-            quad.attention[i] = exists ? load_element<S>(params.weights, index) : 0.0f;
-        }
-    }
-    return quad;
-}
 
 struct LevelSizes {
     float width;
@@ -112,8 +51,8 @@ struct LevelSizes {
     float row_pitch;
     unsigned origin;
 };
-MSDA_DEVICE LevelSizes level_sizes(const BackwardParams& params, int sample) {
-    const LevelGeometry& level = params.level[level_of_sample(sample)];
+MSDA_DEVICE LevelSizes level_sizes(const CallShape& shape, int sample) {
+    const LevelGeometry& level = shape.level[level_of_sample(sample)];
     return {static_cast<float>(level.width), static_cast<float>(level.height),
             static_cast<float>(level.row_pitch), static_cast<unsigned>(level.origin)};
 }
@@ -130,12 +69,12 @@ MSDA_DEVICE float clamped_cell(float position, float size) {
 }
 
 // Turns locations into coordinates inside of cells; returns where the cells start, in 16-byte units.
-MSDA_DEVICE Packet16 place_quad(const BackwardParams& params, int first, Quad& quad) {
+MSDA_DEVICE Packet16 place_quad(const CallShape& shape, int first, Quad& quad) {
     Packet16 offsets;
-    LevelSizes level = level_sizes(params, first);
+    LevelSizes level = level_sizes(shape, first);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        if (i > 0 && !quads_have_one_level()) level = level_sizes(params, first + i);
+        if (i > 0 && !quads_have_one_level()) level = level_sizes(shape, first + i);
         const float x = fmaf(quad.x[i], level.width, -0.5f);
         const float y = fmaf(quad.y[i], level.height, -0.5f);
         const bool counts = x > -1.0f && x < level.width && y > -1.0f && y < level.height;
@@ -196,9 +135,36 @@ MSDA_DEVICE void add_dots_single(const Packet16& left, const Packet16& right, co
     }
 }
 
-// The four corners of two samples, `right` and `below` being the bytes to the cell's other pixels.
-MSDA_DEVICE void dot_corners(const unsigned char* const (&top)[2], const int (&right)[2],
-                             const long long (&below)[2], int lane_chunk, const GradRow& grad, float (&dots)[2][4]) {
+// The cells of two neighbouring samples of a group.
+struct CellPair {
+    const unsigned char* top[2];
+    int right[2];        // bytes to the cell's other column
+    long long below[2];  // and row
+};
+MSDA_DEVICE CellPair cell_pair(const CallShape& shape, const unsigned char* pixels, const Packet<8>& offsets,
+                               int first) {
+    CellPair cells;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        cells.top[i] = pixels + static_cast<unsigned long long>(offsets.word[i]) * 16u;
+        if (i == 0 || !quads_have_one_level()) {
+            const LevelGeometry& level = shape.level[level_of_sample(first + i)];
+            cells.right[i] = THIN && level.width == 1 ? 0 : PIXEL_BYTES;
+            // Chosen before it is widened: of a 64-bit choice between zero and a product NVRTC (12.9 to 13.4)
+            // makes code that reads the zero before it is there.
+            const int pitch = THIN && level.height == 1 ? 0 : level.row_pitch;
+            cells.below[i] = static_cast<long long>(pitch) * PIXEL_BYTES;
+        } else {
+            cells.right[i] = cells.right[0];
+            cells.below[i] = cells.below[0];
+        }
+    }
+    return cells;
+}
+
+// The dot products of the output's gradient with the corners of two cells.
+MSDA_DEVICE void dot_corners(const CellPair& cells, int lane_chunk, const GradRow& grad,
+                             float (&dots)[2][4]) {
 #pragma unroll
     for (int k = 0; k < 8; ++k) dots[k / 4][k % 4] = 0.0f;
 #pragma unroll
@@ -207,11 +173,11 @@ MSDA_DEVICE void dot_corners(const unsigned char* const (&top)[2], const int (&r
         if (WHOLE_ROWS || step * ROW_LANES + lane_chunk < CHUNKS) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                const unsigned char* at = top[i] + step * ROW_LANES * 16;
+                const unsigned char* at = cells.top[i] + step * ROW_LANES * 16;
                 load_readonly(corner[i][0], at);
-                load_readonly(corner[i][1], at + right[i]);
-                load_readonly(corner[i][2], at + below[i]);
-                load_readonly(corner[i][3], at + below[i] + right[i]);
+                load_readonly(corner[i][1], at + cells.right[i]);
+                load_readonly(corner[i][2], at + cells.below[i]);
+                load_readonly(corner[i][3], at + cells.below[i] + cells.right[i]);
             }
         }
 #pragma unroll
@@ -275,56 +241,21 @@ MSDA_DEVICE Axis axis_at(float u, float size) {
     return axis;
 }
 
-template <typename S>
-MSDA_DEVICE void store_quad(const BackwardParams& params, long long row, int first,
-                            const float (&locations)[8], const float (&weights)[4]) {
-    const long long sample = row * SAMPLES + first;
-    if constexpr (SAMPLES % 4 == 0) {
-        if constexpr (WANTS_GRAD_LOCATIONS) {
-            constexpr int EACH = 16 / S::BYTES;
-#pragma unroll
-            for (int p = 0; p < 8 / EACH; ++p) {
-                float part[EACH];
-#pragma unroll
-                for (int i = 0; i < EACH; ++i) part[i] = locations[p * EACH + i];
-                Packet16 packet;
-                pack<S, EACH>(part, packet);
-                store_streaming(element_address<S>(params.grad_locations, 2 * sample) + 16 * p, packet);
-            }
-        }
-        if constexpr (WANTS_GRAD_WEIGHTS) {
-            Packet<4 * S::BYTES> packet;
-            pack<S, 4>(weights, packet);
-            store_streaming(element_address<S>(params.grad_weights, sample), packet);
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            if (first + i >= SAMPLES) continue;
-            if constexpr (WANTS_GRAD_LOCATIONS) {
-                store_element<S>(params.grad_locations, 2 * (sample + i), locations[2 * i]);
-                store_element<S>(params.grad_locations, 2 * (sample + i) + 1, locations[2 * i + 1]);
-            }
-            if constexpr (WANTS_GRAD_WEIGHTS) store_element<S>(params.grad_weights, sample + i, weights[i]);
-        }
-    }
-}
-
 // The gradients of a placed quad from its dot products, at dots[0], dots[GROUPS], ...
-MSDA_DEVICE void finish_quad(const BackwardParams& params, long long row, int first, const Quad& quad,
-                             const Packet16* dots) {
-    float locations[8], weights[4];
-    LevelSizes level = level_sizes(params, first);
+MSDA_DEVICE QuadGradients quad_gradients(const CallShape& shape, int first, const Quad& quad,
+                                         const Packet16* dots) {
+    QuadGradients gradients;
+    LevelSizes level = level_sizes(shape, first);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        if (i > 0 && !quads_have_one_level()) level = level_sizes(params, first + i);
+        if (i > 0 && !quads_have_one_level()) level = level_sizes(shape, first + i);
         const Packet16 packet = dots[i * GROUPS];
         const Axis x = axis_at(quad.x[i], level.width), y = axis_at(quad.y[i], level.height);
         float dot[2][2];
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
-            const bool counts = (c % 2 ? x.far_counts : x.near_counts) &&
-                                (c / 2 ? y.far_counts : y.near_counts);
+            const bool counts =
+                (c % 2 ? x.far_counts : x.near_counts) && (c / 2 ? y.far_counts : y.near_counts);
             dot[c / 2][c % 2] = counts ? bits_to_float(packet.word[c]) : 0.0f;
         }
         const float upper = x.near * dot[0][0] + x.far * dot[0][1];
@@ -334,122 +265,100 @@ MSDA_DEVICE void finish_quad(const BackwardParams& params, long long row, int fi
         const float slope_x = y.near * upper_slope + y.far * lower_slope;
         const float slope_y = y.near_slope * upper + y.far_slope * lower;
         const bool counts = quad.x[i] == quad.x[i];
-        locations[2 * i] = counts ? quad.attention[i] * slope_x * level.width : 0.0f;
-        locations[2 * i + 1] = counts ? quad.attention[i] * slope_y * level.height : 0.0f;
-        weights[i] = counts ? y.near * upper + y.far * lower : 0.0f;
+        gradients.locations[2 * i] = counts ? quad.attention[i] * slope_x * level.width : 0.0f;
+        gradients.locations[2 * i + 1] = counts ? quad.attention[i] * slope_y * level.height : 0.0f;
+        gradients.attention[i] = counts ? y.near * upper + y.far * lower : 0.0f;
     }
-    store_quad<SamplingStorage>(params, row, first, locations, weights);
+    return gradients;
 }
 
 // ---- the walk ----------------------------------------------------------------------------------
 
-// A block takes a 2-D tile of queries (blockIdx.x) of an image and head group (blockIdx.y). Warps never
-// wait for each other.
-MSDA_DEVICE void walk_queries(const BackwardParams& params) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    Packet16* warp_packets = reinterpret_cast<Packet16*>(shared_memory()) + warp * WARP_PACKETS;
-    // Gathering, this lane belongs to (query, head) `group`.
-    const int group = lane / ROW_LANES, lane_chunk = lane % ROW_LANES;
-    const int group_query = group / WARP_HEADS, group_head = group % WARP_HEADS;
-    // For the rest it owns one quad of one group of one run.
-    const int own_quad = lane % STAGE_QUADS;
-    const int own_group = lane / STAGE_QUADS % GROUPS;
-    const int own_run = lane / (STAGE_QUADS * GROUPS);
-    Packet16* own_packets = warp_packets + (own_run * STAGE_QUADS + own_quad) * QUAD_PACKETS +
-                            column(own_group, own_quad);
+// The walk's task: a group's dot products, and for the owner of a quad its gradients.
+template <typename Sink>
+struct DotProducts {
+    static constexpr bool FINISHES = true;
 
-    const bool queries_are_pixels = (params.grid_aux & 1) != 0;
-    const QueryTile tile = query_tile<TILE_WIDTH, TILE_HEIGHT>(params, queries_are_pixels,
-                                                               static_cast<int>(blockIdx.x));
-    constexpr int HEAD_GROUPS = HEADS / WARP_HEADS;
-    for (int slab = blockIdx.y; slab < params.batch * HEAD_GROUPS; slab += gridDim.y) {
-        const int batch = slab / HEAD_GROUPS;
-        const int first_head = slab % HEAD_GROUPS * WARP_HEADS;
-        const int head = first_head + group_head;
-        const unsigned char* pixels = kept(
-            element_address<ValueStorage>(params.value, batch * params.value_batch_stride +
-                                                            head * params.value_head_stride) +
-            lane_chunk * 16);
-        const GradOutput upstream = grad_output(params);
-        const unsigned char* grad_rows =
-            element_address<ValueStorage>(upstream.first, batch * upstream.batch_stride +
-                                                              head * upstream.head_stride) +
-            lane_chunk * 16;
+    const CallShape& shape;
+    const Sink& sink;
+    const Walk& walk;
+    const unsigned char* pixels;     // this lane's chunk of its head's first pixel
+    const unsigned char* grad_rows;  // of the output's gradient at its head's first query
+    long long query_stride;
+    int lane_chunk;
 
-#pragma unroll 1
-        for (int part = warp; part < ITEM_PARTS * ROW_ITEMS * TILE_HEIGHT; part += WARPS) {
-            const int item = part / ITEM_PARTS, first_quad = part % ITEM_PARTS * ITEM_QUADS;
-            const int x = tile.tile_x * TILE_WIDTH + item % ROW_ITEMS * ITEM_QUERIES;
-            const int y = tile.tile_y * TILE_HEIGHT + item / ROW_ITEMS;
-            const int query = tile.first_query + y * tile.raster_width + x;
-            const int in_row = at_most(tile.raster_width - x, params.queries - query);
-            const int queries = y < tile.raster_height ? at_most(in_row, ITEM_QUERIES) : 0;
-            if (queries <= 0) continue;  // the same for the whole warp
+    MSDA_DEVICE void place(Quad quad, int first, Packet16* packets) const {
+        packets[0] = place_quad(shape, first, quad);
+    }
 
-            const long long first_row =
-                (static_cast<long long>(batch) * params.queries + query) * HEADS + first_head;
-            const int own_query = own_run * WARP_QUERIES + own_group / WARP_HEADS;
-            const long long own_row = first_row + at_most(own_query, queries - 1) * HEADS +
-                                      own_group % WARP_HEADS;
+    MSDA_DEVICE void gather(const Item& item, int run, int stage, int quads) const {
+        const int gathered =
+            item.query + at_most(run * Walk::WARP_QUERIES + walk.group_query, item.queries - 1);
+        const GradRow grad =
+            load_grad_row(grad_rows + gathered * query_stride * ValueStorage::BYTES, lane_chunk);
 #pragma unroll 1
-            for (int stage = first_quad; stage < at_most(first_quad + ITEM_QUADS, QUADS);
-                 stage += STAGE_QUADS) {
-                const int quads = at_most(STAGE_QUADS, QUADS - stage);
-                const bool owns = own_run < RUNS && own_quad < quads;
-                const int own_first = 4 * (stage + own_quad);
-                if (owns) {
-                    Quad quad = load_quad<SamplingStorage>(params, own_row, own_first);
-                    own_packets[0] = place_quad(params, own_first, quad);
-                }
-                sync_warp();
-#pragma unroll 1
-                for (int run = 0; run < RUNS; ++run) {
-                    const int gathered =
-                        query + at_most(run * WARP_QUERIES + group_query, queries - 1);
-                    const GradRow grad = load_grad_row(
-                        grad_rows + gathered * upstream.query_stride * ValueStorage::BYTES,
-                        lane_chunk);
-#pragma unroll 1
-                    for (int pair = 0; pair < 2 * quads; ++pair) {
-                        Packet16* packets = warp_packets +
-                                            (run * STAGE_QUADS + pair / 2) * QUAD_PACKETS +
-                                            column(group, pair / 2);
-                        const Packet<8> offsets = reinterpret_cast<const Packet<8>*>(packets)[pair % 2];
-                        const unsigned char* top[2];
-                        int right[2];
-                        long long below[2];
-                        float dots[2][4];
-#pragma unroll
-                        for (int i = 0; i < 2; ++i) {
-                            const int sample = 4 * stage + 2 * pair + i;
-                            top[i] = pixels + static_cast<unsigned long long>(offsets.word[i]) * 16u;
-                            if (i == 0 || !quads_have_one_level()) {
-                                const LevelGeometry& level = params.level[level_of_sample(sample)];
-                                right[i] = THIN && level.width == 1 ? 0 : PIXEL_BYTES;
-                                // Chosen before it is widened: of a 64-bit choice between zero and a product
-                                // NVRTC (12.9 to 13.4) makes code that reads the zero before it is there.
-                                const int pitch = THIN && level.height == 1 ? 0 : level.row_pitch;
-                                below[i] = static_cast<long long>(pitch) * PIXEL_BYTES;
-                            } else {
-                                right[i] = right[0];
-                                below[i] = below[0];
-                            }
-                        }
-                        dot_corners(top, right, below, lane_chunk, grad, dots);
-                        keep_dots(packets + (1 + pair % 2 * 2) * GROUPS, dots[0]);
-                        keep_dots(packets + (2 + pair % 2 * 2) * GROUPS, dots[1]);
-                    }
-                }
-                sync_warp();
-                if (owns && own_query < queries) {
-                    Quad quad = load_quad<SamplingStorage>(params, own_row, own_first);
-                    place_quad(params, own_first, quad);
-                    finish_quad(params, own_row, own_first, quad, own_packets + GROUPS);
-                }
-                sync_warp();  // the next stage overwrites what others may still read
-            }
+        for (int pair = 0; pair < 2 * quads; ++pair) {
+            Packet16* packets = walk.packets_of(run, pair / 2);
+            const Packet<8> offsets = reinterpret_cast<const Packet<8>*>(packets)[pair % 2];
+            const CellPair cells = cell_pair(shape, pixels, offsets, 4 * stage + 2 * pair);
+            float dots[2][4];
+            dot_corners(cells, lane_chunk, grad, dots);
+            keep_dots(packets + (1 + pair % 2 * 2) * GROUPS, dots[0]);
+            keep_dots(packets + (2 + pair % 2 * 2) * GROUPS, dots[1]);
         }
     }
+
+    template <typename Row>
+    MSDA_DEVICE void finish(const Row& row, Quad quad, int first, const Packet16* packets) const {
+        place_quad(shape, first, quad);
+        sink.store_quad(row, first, quad, quad_gradients(shape, first, quad, packets + GROUPS));
+    }
+};
+
+// Item `number` of a tile, row after row.
+MSDA_DEVICE Item item_of_tile(const QueryTile& tile, int queries, int number) {
+    const int x = tile.x * TILE_WIDTH + number % ROW_ITEMS * Walk::ITEM_QUERIES;
+    const int y = tile.y * TILE_HEIGHT + number / ROW_ITEMS;
+    const int query = tile.raster.first_query + y * tile.raster.width + x;
+    const int in_row = at_most(tile.raster.width - x, queries - query);
+    return {query, y < tile.raster.height ? at_most(in_row, Walk::ITEM_QUERIES) : 0};
+}
+
+// A block takes a 2-D tile of queries (blockIdx.x) of an image and head group (blockIdx.y).
+template <typename Source, typename Sink>
+MSDA_DEVICE void walk_queries(const BackwardParams& params, const Source& source, const Sink& sink) {
+    const Walk walk;
+    const int lane_chunk = walk.lane % ROW_LANES;
+    const bool queries_are_pixels = (params.grid_aux & 1) != 0;
+    const QueryTile tile =
+        query_tile<TILE_WIDTH, TILE_HEIGHT>(params, queries_are_pixels, static_cast<int>(blockIdx.x));
+    for (int slab = blockIdx.y; slab < params.batch * Walk::HEAD_GROUPS; slab += gridDim.y) {
+        const HeadGroup heads = Walk::head_group(slab);
+        const int head = heads.first_head + walk.group_head;
+        const long long head_start =
+            heads.batch * params.value_batch_stride + head * params.value_head_stride;
+        const unsigned char* pixels =
+            kept(element_address<ValueStorage>(params.value, head_start) + lane_chunk * 16);
+        const GradOutput upstream = grad_output(params);
+        const unsigned char* grad_rows =
+            element_address<ValueStorage>(upstream.first,
+                                          heads.batch * upstream.batch_stride + head * upstream.head_stride) +
+            lane_chunk * 16;
+        const DotProducts<Sink> task = {params,    sink, walk, pixels, grad_rows, upstream.query_stride,
+                                        lane_chunk};
+#pragma unroll 1
+        for (int part = threadIdx.x / 32; part < Walk::ITEM_PARTS * ROW_ITEMS * TILE_HEIGHT; part += WARPS) {
+            const Item item = item_of_tile(tile, params.queries, part / Walk::ITEM_PARTS);
+            if (item.queries <= 0) continue;  // the same for the whole warp
+            walk.walk(item, Walk::first_row(params, heads, item), part % Walk::ITEM_PARTS * Walk::ITEM_QUADS,
+                      source, task);
+        }
+    }
+}
+
+// Of locations and weights.
+MSDA_DEVICE void walk_queries(const BackwardParams& params) {
+    walk_queries(params, sample_source(params), sample_sink(params));
 }
 
 }  // namespace msda::sample_gradients

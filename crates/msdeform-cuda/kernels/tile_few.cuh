@@ -1,12 +1,12 @@
 // Sums of short lists, entry by entry.
 //
-// A stage of tile_products.cuh and the waiting for memory cost the same for one entry as for 32. Here a warp owns several
-// neighbouring tiles of one level, waits once for 32 of their entries and once for their rows, and adds entry by entry: a lane
-// owns a chunk of some pixels' channels, in registers, and stores it as it is. Lane i has prepared entry i: its tents, as in
-// tile_products.cuh, and its row by an asynchronous copy.
+// A stage of tile_products.cuh and the waiting for memory cost the same for one entry as for 32. Here a warp
+// owns several neighbouring tiles of one level, waits once for 32 of their entries and once for their rows,
+// and adds entry by entry: a lane owns a chunk of some pixels' channels, in registers, and stores it as it
+// is. Lane i has prepared entry i: its tents, as in tile_products.cuh, and its row by an asynchronous copy.
 //
-// Tents are zero where a pixel is no corner, and zero times a row that is not finite is NaN: then the group is summed again,
-// corner by corner.
+// Tents are zero where a pixel is no corner, and zero times a row that is not finite is NaN: then the group
+// is summed again, corner by corner.
 #pragma once
 
 #include "tile_products.cuh"
@@ -55,8 +55,8 @@ MSDA_DEVICE void add_entry(const FewMemory& memory, int slot, LaneSums& sums) {
     const int pixel = lane / ROW_CHUNKS;  // of pass 0
     const float column = bits_to_float(memory.columns[slot].word[pixel % TILE_SIDE]);
     float elements[CHUNK_ELEMENTS];
-    unpack<ValueStorage, CHUNK_ELEMENTS>(reinterpret_cast<const Packet16*>(memory.rows[slot])[lane % ROW_CHUNKS],
-                                         elements);
+    unpack<ValueStorage, CHUNK_ELEMENTS>(
+        reinterpret_cast<const Packet16*>(memory.rows[slot])[lane % ROW_CHUNKS], elements);
 #pragma unroll
     for (int k = 0; k < PASSES; ++k) {
         const float weight =
@@ -72,7 +72,8 @@ MSDA_DEVICE void add_entry_exactly(const Entry& entry, const GradRows& grad, Lan
     const int pixel = lane / ROW_CHUNKS;
     Packet16 row = {};
     if (CHANNELS % SLICE_CHANNELS == 0 || lane % ROW_CHUNKS < grad.chunks) {
-        load_readonly(row, grad.lane_chunk + static_cast<unsigned long long>(entry.query * grad.query_chunks) * 16);
+        load_readonly(
+            row, grad.lane_chunk + static_cast<unsigned long long>(entry.query * grad.query_chunks) * 16);
     }
     float elements[CHUNK_ELEMENTS];
     unpack<ValueStorage, CHUNK_ELEMENTS>(row, elements);
@@ -121,37 +122,50 @@ struct GatherLane {
     int width;  // of the level
 };
 MSDA_DEVICE GatherLane gather_lane(const BackwardParams& params, int slab, int slice, int level) {
-    return {grad_rows(params, slab, slice), tile_stores(params, slab, slice, level), params.level[level].width};
+    return {grad_rows(params, slab, slice), tile_stores(params, slab, slice, level),
+            params.level[level].width};
+}
+
+MSDA_DEVICE void store_sums(const TileStores& stores, const TilePlace& place, const LaneSums& sums) {
+    stores.store_tile(place, [&](int k) {
+        Packet16 packed;
+        pack<ValueStorage, CHUNK_ELEMENTS>(sums[k], packed);
+        return packed;
+    });
+}
+
+// Sums the tiles of a group once more, where a sum is not finite.
+MSDA_DEVICE void sum_few_exactly(const GatherLane& lane, const TileGroup& group) {
+    group.for_each_tile(lane.width, [&](const TilePlace& place, int first, int end) {
+        LaneSums sums = {};
+#pragma unroll 1
+        for (int e = first; e < end; ++e) {
+            EntryPacket packet;
+            load_entry(packet, group.entries + e);
+            add_entry_exactly(unpack_entry(packet), lane.grad, sums);
+        }
+        store_sums(lane.stores, place, sums);
+    });
 }
 
 MSDA_DEVICE void sum_few(const GatherLane& lane, const TileGroup& group, FewMemory& memory) {
-    const GradRows& grad = lane.grad;
-    const TileStores& stores = lane.stores;
-    const int width = lane.width;
     int staged = at_most(group.count, CHUNK);
-    if (group.count > 0) stage_few(grad, staged, group.entries, memory);
-    group.for_each_tile(width, [&](const TilePlace& place, int first, int end) {
-        if (first == end) stores.clear_tile(place);
+    if (group.count > 0) stage_few(lane.grad, staged, group.entries, memory);
+    group.for_each_tile(lane.width, [&](const TilePlace& place, int first, int end) {
+        if (first == end) lane.stores.clear_tile(place);
     });
     if (group.count == 0) return;
     copy_async_wait<0>();
     sync_warp();
     float zero = 0.0f;  // NaN if any sum is not finite
-    const auto store = [&](const TilePlace& place, const LaneSums& sums) {
-        stores.store_tile(place, [&](int k) {
-            Packet16 packed;
-            pack<ValueStorage, CHUNK_ELEMENTS>(sums[k], packed);
-            return packed;
-        });
-    };
-    group.for_each_tile(width, [&](const TilePlace& place, int first, int end) {
+    group.for_each_tile(lane.width, [&](const TilePlace& place, int first, int end) {
         if (first == end) return;
         LaneSums sums = {};
 #pragma unroll 1
         while (first < end) {
             if (first == staged) {
                 sync_warp();  // all have read what is there
-                stage_few(grad, at_most(group.count - staged, CHUNK), group.entries + staged, memory);
+                stage_few(lane.grad, at_most(group.count - staged, CHUNK), group.entries + staged, memory);
                 copy_async_wait<0>();
                 sync_warp();
                 staged = at_most(group.count, staged + CHUNK);
@@ -164,19 +178,9 @@ MSDA_DEVICE void sum_few(const GatherLane& lane, const TileGroup& group, FewMemo
         for (int i = 0; i < PASSES * CHUNK_ELEMENTS; ++i) {
             zero = fmaf(sums[i / CHUNK_ELEMENTS][i % CHUNK_ELEMENTS], 0.0f, zero);
         }
-        store(place, sums);
+        store_sums(lane.stores, place, sums);
     });
-    if (!any_lane(!(zero == 0.0f))) return;
-    group.for_each_tile(width, [&](const TilePlace& place, int first, int end) {
-        LaneSums sums = {};
-#pragma unroll 1
-        for (int e = first; e < end; ++e) {
-            EntryPacket packet;
-            load_entry(packet, group.entries + e);
-            add_entry_exactly(unpack_entry(packet), grad, sums);
-        }
-        store(place, sums);
-    });
+    if (any_lane(!(zero == 0.0f))) sum_few_exactly(lane, group);
 }
 
 }  // namespace msda

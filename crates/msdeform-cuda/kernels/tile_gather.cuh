@@ -1,7 +1,8 @@
 // The gradient of the values, tile by tile, from the lists of tile_lists.cuh.
 //
-// A warp owns a tile's list, a piece or a run of it, or a group of tiles with short lists, and 32 channels. Long lists are summed
-// on the tensor cores (tile_products.cuh), those of groups entry by entry (tile_few.cuh).
+// A warp owns a tile's list, a piece or a run of it, or a group of tiles with short lists, and 32 channels.
+// Long lists are summed on the tensor cores (tile_products.cuh), those of groups entry by entry
+// (tile_few.cuh).
 //
 // Why that is fast. No atomics, no zeroing, every pixel is written once and in its own format.
 #pragma once
@@ -12,9 +13,9 @@ namespace msda {
 
 constexpr int WARP_BITS = 2;
 constexpr int GATHER_WARPS = 1 << WARP_BITS;
-constexpr int GATHER_BLOCKS = MSDA_KNOB_GATHER_BLOCKS;  // per SM: caps the registers
-constexpr unsigned FEW_ENTRIES = MSDA_KNOB_FEW;         // of a group of tiles: summed without tensor cores
-constexpr unsigned SHARED_ENTRIES = 512;                // of a list: more are summed by all warps of a block
+constexpr int GATHER_BLOCKS = MSDA_GATHER_BLOCKS;  // per SM: caps the registers
+constexpr unsigned FEW_ENTRIES = MSDA_FEW;         // of a group of tiles: summed without tensor cores
+constexpr unsigned SHARED_ENTRIES = 512;           // of a list: more are summed by all warps of a block
 static_assert(SHARED_ENTRIES >= GATHER_WARPS * CHUNK, "every warp has some");
 
 // A warp per piece of a slab (blockIdx.y) and slice (blockIdx.z).
@@ -38,14 +39,15 @@ MSDA_DEVICE void gather_pieces(const BackwardParams& params) {
             store_tile(params, slab, slice, place(), sums);
             continue;
         }
-        float* slot = lists.sums + lane +
-                      ((slab * lists.max_slots + piece.slot) * SLICES + slice) * SLICE_SUMS;
+        float* slot =
+            lists.sums + lane + ((slab * lists.max_slots + piece.slot) * SLICES + slice) * SLICE_SUMS;
 #pragma unroll
         for (int k = 0; k < LANE_SUMS; ++k) slot[k * 32] = sums[k / 4][k % 4];
     }
 }
 
-// Tiles of a group, as a power of two: several where few entries are expected, by the samples and tiles of a level alone.
+// Tiles of a group, as a power of two: several where few entries are expected, by the samples and tiles of a
+// level alone.
 constexpr int MAX_GROUP_TILES = 4;
 MSDA_DEVICE int group_bits(int samples, int tiles) {
     if (FEW_ENTRIES == 0) return 0;
@@ -126,61 +128,76 @@ MSDA_DEVICE void add_warps(TileSums& sums) {
     __syncthreads();
 }
 
-// Where lists are not cut: a warp per group of neighbouring tiles. A long list is shared by the warps of a block, so that
-// samples which all fall on one place do not wait for one warp. Its barriers are met by all of them: every warp reads the words
-// of all lists of the block, so `shares` is the same in each.
+// The tiles of a block, and those of this warp among them.
+struct BlockTiles {
+    int most;   // that a block has: a power of two
+    int first;  // of the level
+    int count;
+    int own_first;  // of the block
+    int own_count;  // none, if negative
+};
+MSDA_DEVICE BlockTiles block_tiles(const GroupBlock& at) {
+    BlockTiles tiles;
+    tiles.most = GATHER_WARPS << at.group_bits;
+    tiles.first = at.block * tiles.most;
+    tiles.count = at_most(tiles.most, at.level_tiles - tiles.first);
+    tiles.own_first = static_cast<int>(threadIdx.x / 32) << at.group_bits;
+    tiles.own_count = at_most(1 << at.group_bits, tiles.count - tiles.own_first);
+    return tiles;
+}
+
+// Where lists are not cut: a warp per group of neighbouring tiles. A long list is shared by the warps of a
+// block, so that samples which all fall on one place do not wait for one warp. Its barriers are met by all of
+// them: every warp reads the words of all lists of the block, so `shares` is the same in each.
 //
-// blockIdx.x is a slice of a slab: blocks that start together write the same pixels of different heads. blockIdx.y counts the
-// blocks of all levels. The same arithmetic as in src/variants/tile_lists.rs.
+// blockIdx.x is a slice of a slab: blocks that start together write the same pixels of different heads.
+// blockIdx.y counts the blocks of all levels. The same arithmetic as in src/variants/tile_lists.rs.
 MSDA_DEVICE void gather_groups(const BackwardParams& params) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int slab = static_cast<int>(blockIdx.x) / SLICES, slice = static_cast<int>(blockIdx.x) % SLICES;
     const GroupBlock at = group_block(params, static_cast<int>(blockIdx.y));
-    const int most_tiles = GATHER_WARPS << at.group_bits;
-    const int block_first = at.block * most_tiles;  // tile of the level
-    const int block_tiles = at_most(most_tiles, at.level_tiles - block_first);
-    const int first = warp << at.group_bits;  // tile of the block
-    const int tiles = at_most(1 << at.group_bits, block_tiles - first);  // none, if negative
+    const BlockTiles tiles = block_tiles(at);
     const TileLists lists = tile_lists(params);
     // All lists of the block, so that its warps agree on what they share: those of this warp first.
-    const int lane_tile = (first + lane) & (most_tiles - 1);
-    const ListWord* word =
-        lists.list_words + static_cast<long long>(slab) * lists.tiles + at.first_tile + block_first + lane_tile;
+    const int lane_tile = (tiles.own_first + lane) & (tiles.most - 1);
+    const ListWord* word = lists.list_words + static_cast<long long>(slab) * lists.tiles + at.first_tile +
+                           tiles.first + lane_tile;
     ListWord list = list_word(0, 0);
-    if (lane < most_tiles && lane_tile < block_tiles) list = load_acquire(word);
+    if (lane < tiles.most && lane_tile < tiles.count) list = load_acquire(word);
     const GatherLane own = gather_lane(params, slab, slice, at.level);  // while that is on its way
     if (list == 0) list = wait_for_list(word);
     const bool shares = any_lane(entries_of(list) > SHARED_ENTRIES);
     unsigned char* memory = shared_memory() + warp * WARP_BYTES;
-    if (tiles > 1 && !shares) {
-        unsigned count = lane < tiles ? entries_of(list) : 0;
+    if (tiles.own_count > 1 && !shares) {
+        unsigned count = lane < tiles.own_count ? entries_of(list) : 0;
 #pragma unroll
         for (int mask = 1; mask < MAX_GROUP_TILES; mask *= 2) count += shuffle_xor(count, mask);
         count = shuffle(count, 0);
         if (count <= FEW_ENTRIES) {
-            const TileGroup group = {place_in_level(params, at.level, block_first + first), tiles, entries_of(list),
-                                     static_cast<int>(count),
-                                     entries_of_slab(lists, slab) + shuffle(first_entry_of(list), 0)};
-            sum_few(own, group, *reinterpret_cast<FewMemory*>(memory));
+            const TilePlace place = place_in_level(params, at.level, tiles.first + tiles.own_first);
+            const EntryPacket* entries = entries_of_slab(lists, slab) + shuffle(first_entry_of(list), 0);
+            sum_few(own, {place, tiles.own_count, entries_of(list), static_cast<int>(count), entries},
+                    *reinterpret_cast<FewMemory*>(memory));
             return;
         }
     }
-    const int end = shares ? block_tiles : first + tiles;
+    const int end = shares ? tiles.count : tiles.own_first + tiles.own_count;
 #pragma unroll 1
-    for (int tile = shares ? 0 : first; tile < end; ++tile) {
-        const int holder = (tile - first) & (most_tiles - 1);
+    for (int tile = shares ? 0 : tiles.own_first; tile < end; ++tile) {
+        const int holder = (tile - tiles.own_first) & (tiles.most - 1);
         const unsigned first_entry = shuffle(first_entry_of(list), holder);
-        const int entries = static_cast<int>(shuffle(entries_of(list), holder));
-        const bool shared = entries > static_cast<int>(SHARED_ENTRIES);
+        const int count = static_cast<int>(shuffle(entries_of(list), holder));
+        const bool shared = count > static_cast<int>(SHARED_ENTRIES);
         if (!shared && tile >> at.group_bits != warp) continue;
-        const auto place = [&] { return place_in_level(params, at.level, block_first + tile); };
-        if (entries == 0) {
+        const auto place = [&] { return place_in_level(params, at.level, tiles.first + tile); };
+        if (count == 0) {
             own.stores.clear_tile(place());
             continue;
         }
-        const ListRun run = run_of_warp(entries, shared);
+        const ListRun run = run_of_warp(count, shared);
         TileSums sums = {};
-        sum_entries(entries_of_slab(lists, slab) + first_entry + run.first, run.entries, own.grad, memory, sums);
+        sum_entries(entries_of_slab(lists, slab) + first_entry + run.first, run.entries, own.grad, memory,
+                    sums);
         if (shared) add_warps(sums);
         if (!shared || warp == 0) store_tile(params, slab, slice, place(), sums);
     }

@@ -5,8 +5,8 @@
 // first. A sample belongs to every tile that one of its corners lies in, so to one, two or four of them,
 // 1.56 on average. The gradient of a tile's pixels is then a sum over its list alone.
 //
-// Requires: chunked_sample.cuh's limits but that levels may be one pixel thin; fewer than 2^32 entries in a slab's lists; with
-// 8-byte entries at most 2^18 queries. Checked by src/variants/tile_lists.rs.
+// Requires: chunked_sample.cuh's limits but that levels may be one pixel thin; fewer than 2^32 entries in a
+// slab's lists; with 8-byte entries at most 2^18 queries. Checked by src/variants/tile_lists.rs.
 #pragma once
 
 #include "grad_output_rows.cuh"
@@ -17,10 +17,10 @@ static_assert(HEADS > 0, "heads are compiled in");
 
 constexpr int TILE_SIDE = 4;
 constexpr int TILE_PIXELS = TILE_SIDE * TILE_SIDE;
-constexpr int PIECE_ENTRIES = MSDA_KNOB_PIECE;  // of a list, summed by one warp; 0: lists are not cut
-constexpr int ENTRY_BYTES = MSDA_KNOB_ENTRY_BYTES;
-constexpr bool ORDERED = MSDA_KNOB_ORDERED != 0;  // the order of a list depends on the call alone
-constexpr int SLICE_CHANNELS = 32;                // summed by one warp
+constexpr int PIECE_ENTRIES = MSDA_PIECE;  // of a list, summed by one warp; 0: lists are not cut
+constexpr int ENTRY_BYTES = MSDA_ENTRY_BYTES;
+constexpr bool ORDERED = MSDA_ORDERED != 0;  // the order of a list depends on the call alone
+constexpr int SLICE_CHANNELS = 32;           // summed by one warp
 constexpr int SLICES = (CHANNELS + SLICE_CHANNELS - 1) / SLICE_CHANNELS;
 constexpr int SLICE_SUMS = TILE_PIXELS * SLICE_CHANNELS;
 
@@ -52,7 +52,8 @@ struct alignas(16) Piece {
 };
 constexpr unsigned NO_SLOT = 0xffffffffu;
 
-// Where lists are not cut, a tile's list in one word that is written and read at once. Zero: the list is not there yet.
+// Where lists are not cut, a tile's list in one word that is written and read at once. Zero: the list is not
+// there yet.
 using ListWord = unsigned long long;
 MSDA_DEVICE ListWord list_word(unsigned first_entry, unsigned entries) {
     return static_cast<ListWord>(entries + 1) << 32 | first_entry;
@@ -61,25 +62,26 @@ MSDA_DEVICE unsigned first_entry_of(ListWord word) { return static_cast<unsigned
 MSDA_DEVICE unsigned entries_of(ListWord word) { return static_cast<unsigned>(word >> 32) - 1; }
 
 // The parts of the workspace, one after another, each a multiple of 256 bytes; the same arithmetic as in
-// src/variants/tile_lists.rs. Lists that are not cut have `list_words` and `entries`; the others have no words but all the rest.
+// src/variants/tile_lists.rs. Lists that are not cut have `list_words` and `entries`; the others have no
+// words but all the rest.
 struct TileLists {
     int slabs;
-    int parts;  // runs of queries that a slab is divided into
-    int tiles;  // of a slab
+    int parts;              // runs of queries that a slab is divided into
+    int tiles;              // of a slab
     long long max_entries;  // of a slab
     long long max_pieces;
     long long max_slots;
-    Piece* pieces;            // [slabs][max_pieces]
-    ListWord* list_words;     // [slabs][tiles]
-    unsigned char* entries;   // [slabs][max_entries]
-    unsigned* piece_counts;   // [slabs]
-    unsigned* long_counts;    // [slabs]: tiles with several pieces
-    unsigned* long_tiles;     // [slabs][max_slots]
-    unsigned* slots;          // [slabs][tiles]: the first slot of such a tile
-    unsigned* totals;         // [slabs][tiles]: lengths of the lists
-    unsigned* starts;         // [slabs][tiles]: of the lists
-    float* sums;              // [slabs][max_slots][SLICES][SLICE_SUMS]
-    unsigned* counts;         // [slabs][parts][tiles]; then where the part starts in the tile's list
+    Piece* pieces;           // [slabs][max_pieces]
+    ListWord* list_words;    // [slabs][tiles]
+    unsigned char* entries;  // [slabs][max_entries]
+    unsigned* piece_counts;  // [slabs]
+    unsigned* long_counts;   // [slabs]: tiles with several pieces
+    unsigned* long_tiles;    // [slabs][max_slots]
+    unsigned* slots;         // [slabs][tiles]: the first slot of such a tile
+    unsigned* totals;        // [slabs][tiles]: lengths of the lists
+    unsigned* starts;        // [slabs][tiles]: of the lists
+    float* sums;             // [slabs][max_slots][SLICES][SLICE_SUMS]
+    unsigned* counts;        // [slabs][parts][tiles]; then where the part starts in the tile's list
 };
 
 MSDA_DEVICE long long aligned(long long bytes) { return (bytes + 255) & ~255LL; }
@@ -97,10 +99,12 @@ MSDA_DEVICE TileLists tile_lists(const BackwardParams& params) {
     lists.parts = params.grid_aux >> 1;
     lists.tiles = tiles_of_slab(params);
     lists.max_entries = 4LL * params.queries * SAMPLES;
-    const long long cuts = PIECE_ENTRIES > 0 ? lists.max_entries / (PIECE_ENTRIES > 0 ? PIECE_ENTRIES : 1) : 0;
+    const long long cuts =
+        PIECE_ENTRIES > 0 ? lists.max_entries / (PIECE_ENTRIES > 0 ? PIECE_ENTRIES : 1) : 0;
     lists.max_pieces = PIECE_ENTRIES > 0 ? lists.tiles + cuts : 0;
     lists.max_slots = 2 * cuts;  // a list that is cut fills at least half of its pieces
-    const long long slabs = lists.slabs, cut_slabs = PIECE_ENTRIES > 0 ? slabs : 0, uncut_slabs = slabs - cut_slabs;
+    const long long slabs = lists.slabs, cut_slabs = PIECE_ENTRIES > 0 ? slabs : 0,
+                    uncut_slabs = slabs - cut_slabs;
     unsigned char* at = workspace_after_rows(params);
     lists.pieces = take<Piece>(at, slabs * lists.max_pieces);
     lists.list_words = take<ListWord>(at, uncut_slabs * lists.tiles);
@@ -155,8 +159,8 @@ MSDA_DEVICE Entry unpack_entry(const EntryPacket& packet) {
         entry.query = packet.word[0] >> 30 | packet.word[1] >> 16 << 2;
         entry.x = coordinate(packet.word[0] & 0x7fffu);
         entry.y = coordinate(packet.word[0] >> 15 & 0x7fffu);
-        entry.attention = SamplingStorage::to_float(
-            static_cast<typename SamplingStorage::Bits>(packet.word[1] & 0xffffu));
+        entry.attention =
+            SamplingStorage::to_float(static_cast<typename SamplingStorage::Bits>(packet.word[1] & 0xffffu));
     } else {
         entry.query = packet.word[0];
         entry.attention = bits_to_float(packet.word[1]);
@@ -229,6 +233,11 @@ struct LevelTiles {
     int first_tile;
 };
 
+MSDA_DEVICE LevelTiles level_tiles(const CallShape& shape, int level) {
+    const LevelGeometry& geometry = shape.level[level];
+    return {geometry.width, geometry.height, tiles_across(geometry.width), first_tile_of_level(shape, level)};
+}
+
 // The tiles of one sample.
 struct TileSpan {
     AxisPlace x;
@@ -238,8 +247,7 @@ struct TileSpan {
     bool across;  // counts, and also tile + 1
     bool down;    // counts, and also the tile below
 };
-MSDA_DEVICE TileSpan tile_span(const LevelTiles& level, float location_x, float location_y,
-                               bool exists) {
+MSDA_DEVICE TileSpan tile_span(const LevelTiles& level, float location_x, float location_y, bool exists) {
     const float width = static_cast<float>(level.width), height = static_cast<float>(level.height);
     const float x = fmaf(location_x, width, -0.5f);
     const float y = fmaf(location_y, height, -0.5f);
@@ -260,19 +268,43 @@ struct SampleBatch {
     Packet<SamplingStorage::BYTES> attention[UNROLL];
 };
 
+// Where a lane reads its samples, step after step.
+template <int UNROLL, bool ATTENTION>
+struct SampleStream {
+    const unsigned char* location;
+    const unsigned char* attention;
+    long long step;  // bytes of attention weights from one step to the next
+    int step_queries;
+    int left;  // queries from the next load on
+
+    MSDA_DEVICE SampleBatch<UNROLL> load() {
+        SampleBatch<UNROLL> loaded = {};
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            if (u * step_queries < left) {
+                load_readonly(loaded.location[u], location + u * 2 * step);
+                if constexpr (ATTENTION) load_readonly(loaded.attention[u], attention + u * step);
+            }
+        }
+        location += 2 * UNROLL * step;
+        attention += UNROLL * step;
+        left -= UNROLL * step_queries;
+        return loaded;
+    }
+};
+
 // Calls visit(query, level, x, y, attention bits, exists) for every sample of queries first .. end - 1 of
 // one slab and level, all lanes together, in the order of queries and points. A warp sees the points of
 // neighbouring queries together, which fall into few tiles: their entries are stored in whole sectors.
 template <int UNROLL, bool ATTENTION, typename Visit>
-MSDA_DEVICE void for_each_sample(const BackwardParams& params, int slab, int level, int first,
-                                 int end, Visit visit) {
+MSDA_DEVICE void for_each_sample(const BackwardParams& params, int slab, int level, int first, int end,
+                                 Visit visit) {
     const int lane = threadIdx.x % 32;
     const int batch = slab / HEADS, head = slab % HEADS;
     const long long query_samples = static_cast<long long>(HEADS) * SAMPLES;
     const LevelGeometry& geometry = params.level[level];
     const int level_end = level + 1 < LEVELS ? params.level[level + 1].first_sample : SAMPLES;
-    const LevelTiles tiles = {geometry.width, geometry.height, tiles_across(geometry.width),
-                              first_tile_of_level(params, level)};
+    const LevelTiles tiles = level_tiles(params, level);
 #pragma unroll 1
     for (int point = geometry.first_sample; point < level_end; point += 32) {
         // Queries that the warp takes at a time, and this lane's.
@@ -284,29 +316,16 @@ MSDA_DEVICE void for_each_sample(const BackwardParams& params, int slab, int lev
         const long long start =
             (static_cast<long long>(batch) * params.queries + first + lane_query) * query_samples +
             head * SAMPLES + point + lane % points;
-        const long long step = query_samples * warp_queries * SamplingStorage::BYTES;
-        const unsigned char* location = element_address<SamplingStorage>(params.locations, 2 * start);
-        const unsigned char* attention = element_address<SamplingStorage>(params.weights, start);
-        int left = takes_part ? end - first - lane_query : 0;  // queries from the next load on
-        const auto load = [&] {
-            SampleBatch<UNROLL> loaded = {};
-#pragma unroll
-            for (int u = 0; u < UNROLL; ++u) {
-                if (u * warp_queries < left) {
-                    load_readonly(loaded.location[u], location + u * 2 * step);
-                    if constexpr (ATTENTION) load_readonly(loaded.attention[u], attention + u * step);
-                }
-            }
-            location += 2 * UNROLL * step;
-            attention += UNROLL * step;
-            left -= UNROLL * warp_queries;
-            return loaded;
-        };
-        SampleBatch<UNROLL> next = load();
+        SampleStream<UNROLL, ATTENTION> stream = {
+            element_address<SamplingStorage>(params.locations, 2 * start),
+            element_address<SamplingStorage>(params.weights, start),
+            query_samples * warp_queries * SamplingStorage::BYTES, warp_queries,
+            takes_part ? end - first - lane_query : 0};
+        SampleBatch<UNROLL> next = stream.load();
 #pragma unroll 1
         for (int at = first; at < end; at += UNROLL * warp_queries) {
             const SampleBatch<UNROLL> now = next;
-            next = load();
+            next = stream.load();
 #pragma unroll
             for (int u = 0; u < UNROLL; ++u) {
                 float xy[2];

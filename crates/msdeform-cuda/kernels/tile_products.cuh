@@ -7,22 +7,23 @@
 // corner; the rows are those of the output's gradient. Lane i prepares entry i: eight tents in fp32 to shared
 // memory, and its row by asynchronous copies, one chunk ahead of the products.
 //
-// Why that is fast. There is no divergence: lists of any length cost what their entries cost, rounded up to 32. Building
-// dense weights costs two instructions per entry and pixel pair, far less than 32 lanes branching over four corners.
+// Why that is fast. There is no divergence: lists of any length cost what their entries cost, rounded up to
+// 32. Building dense weights costs two instructions per entry and pixel pair, far less than 32 lanes
+// branching over four corners.
 //
 // Numerics. Sums are fp32. f16 and bf16: a weight is rounded once, products are exact. f32: weights and rows
 // are split into two tf32 each, three products, relative error about 2^-21. Tensor cores cut off what a sum
-// cannot hold instead of rounding it, which drifts with the length of a list; so f32 adds up only 32 entries there
-// and these sums outside.
+// cannot hold instead of rounding it, which drifts with the length of a list; so f32 adds up only 32 entries
+// there and these sums outside.
 //
 // A weight of zero times a row that is not finite is NaN, for pixels that the sample never touches. So a
 // result that is not finite is computed again, pixel by pixel, from the samples that have it as a corner
 // (add_exactly).
 //
-// Layout of a stage: 32 slots; entry e takes slot 8 (e % 4) + e / 4. A slot's row lies at slot * ROW_BYTES, its
-// 16-byte chunks twisted by slot / 8; then tents, four columns and four rows of TENT_PITCH floats. Lane 4g + t
-// of a product owns pixels g and g + 8 of the tile and reads the tents of slots 8t to 8t + 7 in whole 16-byte
-// loads; what it has then are entries t, t + 4, ..., so that a short list ends after the first steps.
+// Layout of a stage: 32 slots; entry e takes slot 8 (e % 4) + e / 4. A slot's row lies at slot * ROW_BYTES,
+// its 16-byte chunks twisted by slot / 8; then tents, four columns and four rows of TENT_PITCH floats. Lane
+// 4g + t of a product owns pixels g and g + 8 of the tile and reads the tents of slots 8t to 8t + 7 in whole
+// 16-byte loads; what it has then are entries t, t + 4, ..., so that a short list ends after the first steps.
 #pragma once
 
 #include "tile_stores.cuh"
@@ -30,11 +31,12 @@
 namespace msda {
 
 constexpr bool HALF = VALUE_DTYPE != F32;
-constexpr int CHUNK = 32;  // entries at a time, one per lane
-constexpr int TENT_PITCH = CHUNK + 4;          // keeps the tents of odd and even pixels in different banks
+constexpr int CHUNK = 32;              // entries at a time, one per lane
+constexpr int TENT_PITCH = CHUNK + 4;  // keeps the tents of odd and even pixels in different banks
 constexpr int STAGE_BYTES = CHUNK * ROW_BYTES + 2 * TILE_SIDE * TENT_PITCH * 4;
-// f32 needs most registers and shared memory. Where lists are not cut, in decoders, most are one chunk long and a warp mostly
-// waits: then as many warps as possible count more than a second stage, and the sums of a long list wait in shared memory.
+// f32 needs most registers and shared memory. Where lists are not cut, in decoders, most are one chunk long
+// and a warp mostly waits: then as many warps as possible count more than a second stage, and the sums of a
+// long list wait in shared memory.
 constexpr bool SPARES = !HALF && PIECE_ENTRIES == 0;
 constexpr int STAGES = SPARES ? 1 : 2;
 constexpr int WARP_BYTES = SPARES ? STAGE_BYTES + SLICE_SUMS * 4 : STAGES * STAGE_BYTES;
@@ -65,10 +67,10 @@ struct GradRows {
 MSDA_DEVICE GradRows grad_rows(const BackwardParams& params, int slab, int slice) {
     GradRows grad;
     const GradOutput upstream = grad_output(params);
-    const long long first = slab / HEADS * upstream.batch_stride +
-                            slab % HEADS * upstream.head_stride + slice * SLICE_CHANNELS;
-    grad.lane_chunk = kept(element_address<ValueStorage>(upstream.first, first) +
-                           threadIdx.x % ROW_CHUNKS * 16);
+    const long long first =
+        slab / HEADS * upstream.batch_stride + slab % HEADS * upstream.head_stride + slice * SLICE_CHANNELS;
+    grad.lane_chunk =
+        kept(element_address<ValueStorage>(upstream.first, first) + threadIdx.x % ROW_CHUNKS * 16);
     grad.query_chunks = static_cast<unsigned>(upstream.query_stride) * ValueStorage::BYTES / 16u;
     grad.chunks = at_most(CHUNKS - slice * ROW_CHUNKS, ROW_CHUNKS);
     return grad;
@@ -100,16 +102,15 @@ MSDA_DEVICE LaneAddresses lane_addresses(unsigned stages) {
     const int slot = 8 * (r / 2) + 2 * (matrix % 2) + r % 2;
 #pragma unroll
     for (int pair = 0; pair < 2; ++pair) {
-        at.rows[pair] =
-            kept(stages + (HALF ? row_chunk(slot, 2 * pair + matrix / 2) : row_chunk(8 * t, g)));
+        at.rows[pair] = kept(stages + (HALF ? row_chunk(slot, 2 * pair + matrix / 2) : row_chunk(8 * t, g)));
     }
     return at;
 }
 
 // Starts copying the rows of up to 32 entries and writes their tents; rows and weights past the last are
 // zero.
-MSDA_DEVICE void stage_chunk(const LaneAddresses& at, unsigned stage, const EntryPacket& packet,
-                             int entries, const GradRows& grad) {
+MSDA_DEVICE void stage_chunk(const LaneAddresses& at, unsigned stage, const EntryPacket& packet, int entries,
+                             const GradRows& grad) {
     const int lane = threadIdx.x % 32;
     const Entry entry = unpack_entry(packet);
     const unsigned offset = entry.query * grad.query_chunks;
@@ -117,8 +118,8 @@ MSDA_DEVICE void stage_chunk(const LaneAddresses& at, unsigned stage, const Entr
     for (int i = 0; i < ROW_CHUNKS; ++i) {
         const int slot = i * ROWS_AT_ONCE + lane / ROW_CHUNKS;
         const int source = slot % 8 * 4 + slot / 8;  // the entry of this slot
-        const bool valid = source < entries &&
-                           (CHANNELS % SLICE_CHANNELS == 0 || lane % ROW_CHUNKS < grad.chunks);
+        const bool valid =
+            source < entries && (CHANNELS % SLICE_CHANNELS == 0 || lane % ROW_CHUNKS < grad.chunks);
         const unsigned char* from =
             grad.lane_chunk + static_cast<unsigned long long>(shuffle(offset, source)) * 16;
         copy_async_or_zero(at.copy[i] + stage, from, valid);
@@ -154,9 +155,8 @@ MSDA_DEVICE unsigned pack_pair(float low, float high) {
 }
 
 // Two steps of 16 entries.
-MSDA_DEVICE void add_chunk_half(const LaneAddresses& at, unsigned stage, int entries,
-                                const float (&x)[8], const float (&upper)[8],
-                                const float (&lower)[8], TileSums& sums) {
+MSDA_DEVICE void add_chunk_half(const LaneAddresses& at, unsigned stage, int entries, const float (&x)[8],
+                                const float (&upper)[8], const float (&lower)[8], TileSums& sums) {
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
         if (step * 16 >= entries) return;
@@ -242,8 +242,7 @@ MSDA_DEVICE bool is_corner(float position, int pixel) {
 }
 
 // The definition, pixel by pixel, where a sum is not finite.
-MSDA_DEVICE void add_exactly(const EntryPacket* entries, int count, const GradRows& grad,
-                             TileSums& sums) {
+MSDA_DEVICE void add_exactly(const EntryPacket* entries, int count, const GradRows& grad, TileSums& sums) {
     const int lane = threadIdx.x % 32;
     const int g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -255,33 +254,31 @@ MSDA_DEVICE void add_exactly(const EntryPacket* entries, int count, const GradRo
         const Entry entry = unpack_entry(packet);
         if (!is_corner(entry.x, g % TILE_SIDE)) continue;
         const float x = tent_weight(entry.x, g % TILE_SIDE);
-        const unsigned char* row =
-            grad.lane_chunk - threadIdx.x % ROW_CHUNKS * 16 +
-            static_cast<unsigned long long>(entry.query * grad.query_chunks) * 16;
+        const unsigned char* row = grad.lane_chunk - threadIdx.x % ROW_CHUNKS * 16 +
+                                   static_cast<unsigned long long>(entry.query * grad.query_chunks) * 16;
 #pragma unroll
         for (int k = 0; k < LANE_SUMS; ++k) {
             const int channel = channel_of_sum(k / 4, k % 4, t);
             const int pixel_y = g / TILE_SIDE + 2 * (k % 4 / 2);
             const float weight = x * tent_weight(entry.y, pixel_y);
             if (is_corner(entry.y, pixel_y) && channel < grad.chunks * CHUNK_ELEMENTS) {
-                sums[k / 4][k % 4] = fmaf(entry.attention * weight,
-                                          load_element<ValueStorage>(row, channel), sums[k / 4][k % 4]);
+                sums[k / 4][k % 4] = fmaf(entry.attention * weight, load_element<ValueStorage>(row, channel),
+                                          sums[k / 4][k % 4]);
             }
         }
     }
 }
 
-// Sums are stored as what leaves L2 first: nobody reads them again in this call, and the values, which are read for the
-// other gradients, should stay.
-MSDA_DEVICE void store_tile(const BackwardParams& params, int slab, int slice,
-                            const TilePlace& place, const TileSums& sums) {
+// Sums are stored as what leaves L2 first: nobody reads them again in this call, and the values, which are
+// read for the other gradients, should stay.
+MSDA_DEVICE void store_tile(const BackwardParams& params, int slab, int slice, const TilePlace& place,
+                            const TileSums& sums) {
     const int lane = threadIdx.x % 32;
     const int g = lane / 4, t = lane % 4;
     unsigned char* first = grad_pixel(params, slab, slice, place, g % TILE_SIDE, g / TILE_SIDE);
     const long long two_rows = 2LL * params.level[place.level].row_pitch * PIXEL_BYTES;
     // Known at compile time where slices are whole.
-    const int channels =
-        CHANNELS % SLICE_CHANNELS == 0 ? SLICE_CHANNELS : CHANNELS - slice * SLICE_CHANNELS;
+    const int channels = CHANNELS % SLICE_CHANNELS == 0 ? SLICE_CHANNELS : CHANNELS - slice * SLICE_CHANNELS;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         if (!is_inside(params, place, g % TILE_SIDE, g / TILE_SIDE + 2 * half)) continue;

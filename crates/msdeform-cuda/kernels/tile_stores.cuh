@@ -44,12 +44,11 @@ MSDA_DEVICE unsigned char* grad_pixel(const BackwardParams& params, int slab, in
                                       const TilePlace& place, int pixel_x, int pixel_y) {
     const LevelGeometry& level = params.level[place.level];
     // Fits: the chunks of an image are numbered in 32 bits.
-    const unsigned pixel = static_cast<unsigned>(level.origin) +
-                           (place.y + pixel_y) * level.row_pitch + place.x + pixel_x;
-    return element_address<ValueStorage>(params.grad_value,
-                                         slab / HEADS * params.grad_value_batch_stride +
-                                             slab % HEADS * params.grad_value_head_stride +
-                                             slice * SLICE_CHANNELS) +
+    const unsigned pixel =
+        static_cast<unsigned>(level.origin) + (place.y + pixel_y) * level.row_pitch + place.x + pixel_x;
+    return element_address<ValueStorage>(params.grad_value, slab / HEADS * params.grad_value_batch_stride +
+                                                                slab % HEADS * params.grad_value_head_stride +
+                                                                slice * SLICE_CHANNELS) +
            static_cast<unsigned long long>(pixel) * PIXEL_BYTES;
 }
 

@@ -12,7 +12,7 @@ use crate::jit::{DiskCache, Key, Recipe};
 use crate::nvrtc::{Compiled, KernelResources, Nvrtc};
 use crate::pipeline::entry_name;
 use crate::tuning;
-use crate::variants::{Call, Configuration, Variant};
+use crate::variants::{Call, Configuration, Unit, Variant};
 
 /// One GPU, ready to make plans. Cloning is cheap and shares everything; use one per device.
 #[derive(Clone, Debug)]
@@ -25,39 +25,30 @@ struct Inner {
     cache: DiskCache,
     /// Looked for when the first kernel is needed, so that an engine can be opened without.
     nvrtc: OnceLock<Result<Nvrtc>>,
-    /// By variant and macros: all else that determines the code is the same for one engine, and hashing
+    /// By variant, step and macros: all else that determines the code is the same for one engine, and hashing
     /// the sources for every plan would cost more than the rest of making it.
-    loaded: Mutex<HashMap<(&'static str, Vec<String>), Code>>,
+    loaded: Mutex<HashMap<(&'static str, Unit), Kernel>>,
     /// Relaxed, like the next: counters that nobody concludes anything from.
     compiled: AtomicU64,
     read_from_disk: AtomicU64,
     tuning: Tuning,
 }
 
-/// The kernels of a variant, loaded.
-#[derive(Clone, Debug)]
-pub(crate) struct Code {
-    variant: &'static str,
-    module: Arc<Module>,
-    /// The compiler's, for what each kernel takes.
-    log: Arc<str>,
-}
-
-/// A loaded kernel and what it takes.
+/// A kernel, loaded, and what it takes.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
+    pub step: &'static str,
+    pub entry: String,
     pub function: Function,
     pub resources: KernelResources,
 }
 
-impl Code {
-    /// The kernel of a step of the variant's pipeline, with its name.
-    pub(crate) fn kernel(&self, step: &str) -> Result<(String, Kernel)> {
-        let entry = entry_name(self.variant, step);
-        let function = self.module.function(&entry)?;
-        let resources = KernelResources::parse(&self.log, &entry).unwrap_or_default();
-        Ok((entry, Kernel { function, resources }))
-    }
+/// A kernel, compiled.
+struct Obtained {
+    compiled: Compiled,
+    recipe: Recipe,
+    key: Key,
+    is_from_disk: bool,
 }
 
 /// Where the kernels of an engine came from so far.
@@ -136,61 +127,106 @@ impl Engine {
         }
     }
 
-    /// The code of a configuration: from this process, from disk, or compiled.
-    pub(crate) fn code(
+    /// The kernels of a configuration in the order they are launched: from this process, from disk, or compiled, side
+    /// by side.
+    pub(crate) fn kernels(
         &self,
         variant: &'static dyn Variant,
         configuration: &Configuration,
         call: &Call<'_>,
-    ) -> Result<Code> {
-        let name = (variant.spec().id, configuration.defines(call));
-        if let Some(code) = self.lock_loaded().get(&name) {
-            return Ok(code.clone());
+    ) -> Result<Vec<Kernel>> {
+        let id = variant.spec().id;
+        let units: Vec<(&str, Unit)> =
+            configuration.units(call).into_iter().map(|unit| (id, unit)).collect();
+        let mut kernels: Vec<Option<Kernel>> = {
+            let loaded = self.lock_loaded();
+            units.iter().map(|unit| loaded.get(unit).cloned()).collect()
+        };
+        let missing: Vec<usize> = (0..units.len()).filter(|&at| kernels[at].is_none()).collect();
+        // Not under the lock: compiling takes long, and doing it twice is harmless.
+        let obtained: Vec<Result<Obtained>> = match missing[..] {
+            [only] => vec![self.obtain(variant, &units[only].1)],
+            _ => std::thread::scope(|scope| {
+                let wanted = missing.iter().map(|&at| &units[at].1);
+                let obtain = |unit| scope.spawn(move || self.obtain(variant, unit));
+                let threads: Vec<_> = wanted.map(obtain).collect();
+                let joined = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+                    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                };
+                threads.into_iter().map(joined).collect()
+            }),
+        };
+        for (&at, obtained) in missing.iter().zip(obtained) {
+            let kernel = self.load(variant, &units[at].1, obtained?)?;
+            self.lock_loaded().insert(units[at].clone(), kernel.clone());
+            kernels[at] = Some(kernel);
         }
+        Ok(kernels.into_iter().flatten().collect())
+    }
+
+    /// What a kernel is compiled to: from disk, or by NVRTC.
+    fn obtain(&self, variant: &'static dyn Variant, unit: &Unit) -> Result<Obtained> {
         let nvrtc = self.nvrtc()?;
         let target = nvrtc.target_for(&self.inner.context.props().arch())?;
-        let recipe = Recipe::new(variant, &target, &name.1);
+        let recipe = Recipe::new(variant, &target, &unit.defines);
         let key = recipe.key(nvrtc.version());
-        // Not under the lock: compiling takes long, and doing it twice is harmless.
-        let code = match self.inner.cache.load(&key).map(|found| self.load(variant, &found)) {
-            Some(Ok(code)) => {
-                self.inner.read_from_disk.fetch_add(1, Ordering::Relaxed);
-                code
-            }
-            // Says nothing about the entry.
-            Some(Err(lost @ (Error::ContextLost(_) | Error::Forked))) => return Err(lost),
-            // Whole, but the driver refuses it: made by something else, or for another driver.
-            Some(Err(_)) => {
-                self.inner.cache.remove(&key);
-                self.compile(variant, &recipe, &key)?
-            }
-            None => self.compile(variant, &recipe, &key)?,
+        let (compiled, is_from_disk) = match self.inner.cache.load(&key) {
+            Some(found) => (found, true),
+            None => (self.compile(&recipe)?, false),
         };
-        Ok(self.lock_loaded().entry(name).or_insert(code).clone())
+        Ok(Obtained { compiled, recipe, key, is_from_disk })
     }
 
-    fn compile(&self, variant: &'static dyn Variant, recipe: &Recipe, key: &Key) -> Result<Code> {
+    fn compile(&self, recipe: &Recipe) -> Result<Compiled> {
         let compiled = recipe.compile(self.nvrtc()?)?;
         self.inner.compiled.fetch_add(1, Ordering::Relaxed);
-        let code = self.load(variant, &compiled)?;
-        self.inner.cache.store(key, &compiled);
-        Ok(code)
+        Ok(compiled)
     }
 
-    fn load(&self, variant: &'static dyn Variant, compiled: &Compiled) -> Result<Code> {
-        let variant = variant.spec().id;
-        let compiler = self.nvrtc()?.version();
-        let load = Module::load(&self.inner.context, &compiled.cubin);
-        let module = load.map_err(|error| match error {
+    fn load(
+        &self,
+        variant: &'static dyn Variant,
+        unit: &Unit,
+        obtained: Obtained,
+    ) -> Result<Kernel> {
+        let Obtained { mut compiled, recipe, key, mut is_from_disk } = obtained;
+        let module = match self.load_module(variant, &compiled) {
+            // Says nothing about the entry.
+            Err(lost @ (Error::ContextLost(_) | Error::Forked)) => return Err(lost),
+            // Whole, but the driver refuses it: made by something else, or for another driver.
+            Err(_) if is_from_disk => {
+                self.inner.cache.remove(&key);
+                (compiled, is_from_disk) = (self.compile(&recipe)?, false);
+                self.load_module(variant, &compiled)?
+            }
+            loaded => loaded?,
+        };
+        if is_from_disk {
+            self.inner.read_from_disk.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.inner.cache.store(&key, &compiled);
+        }
+        let entry = entry_name(variant.spec().id, unit.step);
+        let function = module.function(&entry)?;
+        let resources = KernelResources::parse(&compiled.log, &entry).unwrap_or_default();
+        Ok(Kernel { step: unit.step, entry, function, resources })
+    }
+
+    fn load_module(
+        &self,
+        variant: &'static dyn Variant,
+        compiled: &Compiled,
+    ) -> Result<Arc<Module>> {
+        let (variant, compiler) = (variant.spec().id, self.nvrtc()?.version());
+        Module::load(&self.inner.context, &compiled.cubin).map_err(|error| match error {
             Error::Driver(source) => {
                 Error::Load { variant, driver: self.inner.context.driver(), compiler, source }
             }
             other => other,
-        })?;
-        Ok(Code { variant, module, log: compiled.log.as_str().into() })
+        })
     }
 
-    fn lock_loaded(&self) -> MutexGuard<'_, HashMap<(&'static str, Vec<String>), Code>> {
+    fn lock_loaded(&self) -> MutexGuard<'_, HashMap<(&'static str, Unit), Kernel>> {
         // A thread that panicked elsewhere left the map whole.
         self.inner.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }

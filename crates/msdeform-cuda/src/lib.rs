@@ -132,7 +132,7 @@ pub use error::{Cause, ContextLost, CudaVersion, DriverError, Error, Result};
 pub use gradients::Gradients;
 pub use jit::DiskCache;
 pub use params::{CallShape, INLINE_LEVELS, LevelGeometry, Params, level_geometry};
-pub use pipeline::{Pipeline, Region, Step, WORKSPACE_ALIGNMENT, entry_name};
+pub use pipeline::{Pipeline, Reads, Region, Step, WORKSPACE_ALIGNMENT, entry_name};
 pub use plan::{
     Argument, BackwardOptions, Plan, PlanOptions, PlannedKernel, PointerChecks, Pointers,
     VARIANT_VARIABLE, Workspace,

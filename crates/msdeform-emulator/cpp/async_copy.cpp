@@ -20,10 +20,10 @@ constexpr int64_t most_tx_bytes = (1 << 20) - 1;
 constexpr unsigned char poison = 0xFF;
 
 struct Mbarrier {
-    unsigned arrivals;      // per phase
-    unsigned pending;       // still missing in this phase
-    int64_t tx_bytes = 0;   // announced and not yet arrived
-    unsigned parity = 0;    // of the phase in progress
+    unsigned arrivals;     // per phase
+    unsigned pending;      // still missing in this phase
+    int64_t tx_bytes = 0;  // announced and not yet arrived
+    unsigned parity = 0;   // of the phase in progress
 };
 
 // A copy that completes on an mbarrier.
@@ -75,8 +75,8 @@ void announce(const char* instruction, Mbarrier& barrier, unsigned bytes, Site s
 
 unsigned arrive(const char* instruction, Mbarrier& barrier, unsigned arrivals, Site site) {
     if (arrivals == 0 || arrivals > barrier.pending) {
-        fail(Fault::misuse, site, "%s: %u arrivals, but the phase waits for %u of %u", instruction,
-             arrivals, barrier.pending, barrier.arrivals);
+        fail(Fault::misuse, site, "%s: %u arrivals, but the phase waits for %u of %u", instruction, arrivals,
+             barrier.pending, barrier.arrivals);
     }
     barrier.pending -= arrivals;
     return barrier.parity;
@@ -118,8 +118,7 @@ bool deliver_async_copies() {
 
 void cp_async(void* shared, const void* global, unsigned bytes, unsigned valid_bytes, Site site) {
     if ((bytes != 4 && bytes != 8 && bytes != 16) || valid_bytes > bytes) {
-        fail(Fault::misuse, site, "cp.async: %u of %u bytes; 4, 8 or 16 can be copied", valid_bytes,
-             bytes);
+        fail(Fault::misuse, site, "cp.async: %u of %u bytes; 4, 8 or 16 can be copied", valid_bytes, bytes);
     }
     require_shared("cp.async", shared, bytes, site);
     require_aligned("cp.async", shared, bytes, site);
@@ -137,7 +136,8 @@ void cp_async_wait(unsigned pending_groups) {
     auto& groups = self.copy_groups;
     const size_t committed = groups.size() - 1;
     const bool all = pending_groups == ~0u;
-    const size_t done = all ? groups.size() : committed - (pending_groups < committed ? pending_groups : committed);
+    const size_t done =
+        all ? groups.size() : committed - (pending_groups < committed ? pending_groups : committed);
     for (size_t i = 0; i < done; ++i) {
         for (const PendingCopy& copy : groups[i]) put(copy);
     }
@@ -238,7 +238,9 @@ void tensor_load(void* shared, const TensorMap* map, const int* origin, unsigned
              map->magic != TensorMap::expected_magic ? " that is no tensor map" : "");
     }
     const unsigned row_bytes = map->box[0] * map->element_bytes;
-    if (row_bytes % 16 != 0) fail(Fault::misuse, site, "%s: box rows of %u bytes, not a multiple of 16", name, row_bytes);
+    if (row_bytes % 16 != 0) {
+        fail(Fault::misuse, site, "%s: box rows of %u bytes, not a multiple of 16", name, row_bytes);
+    }
     size_t rows = 1;
     for (unsigned d = 1; d < rank; ++d) rows *= map->box[d];
     const size_t bytes = rows * row_bytes;

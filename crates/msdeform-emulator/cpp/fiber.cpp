@@ -134,8 +134,8 @@ Fiber::~Fiber() = default;
 static ucontext_t scheduler_context;
 
 void enter_ucontext(unsigned low, unsigned high) {
-    Fiber::enter(reinterpret_cast<Fiber*>(static_cast<uintptr_t>(low) |
-                                          (static_cast<uintptr_t>(high) << 16 << 16)));
+    Fiber::enter(
+        reinterpret_cast<Fiber*>(static_cast<uintptr_t>(low) | (static_cast<uintptr_t>(high) << 16 << 16)));
 }
 
 void Fiber::start(Fiber* (*body)(void*), void* argument) {
@@ -150,8 +150,8 @@ void Fiber::start(Fiber* (*body)(void*), void* argument) {
     context->uc_stack.ss_size = stack_bytes;
     context->uc_link = nullptr;
     const auto self = reinterpret_cast<uintptr_t>(this);
-    makecontext(context, reinterpret_cast<void (*)()>(&enter_ucontext), 2,
-                static_cast<unsigned>(self), static_cast<unsigned>(self >> 16 >> 16));
+    makecontext(context, reinterpret_cast<void (*)()>(&enter_ucontext), 2, static_cast<unsigned>(self),
+                static_cast<unsigned>(self >> 16 >> 16));
 }
 
 void Fiber::resume() {

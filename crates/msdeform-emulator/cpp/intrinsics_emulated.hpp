@@ -71,8 +71,7 @@ MSDA_DEVICE unsigned fma_half2(unsigned a, unsigned b, unsigned c) {
         const auto part = [&](unsigned word) {
             return emu::half_to_double(static_cast<unsigned short>(word >> shift));
         };
-        return static_cast<unsigned>(
-                   emu::double_to_half(emu::fma_round_to_odd(part(a), part(b), part(c))))
+        return static_cast<unsigned>(emu::double_to_half(emu::fma_round_to_odd(part(a), part(b), part(c))))
                << shift;
     };
     return one(0) | one(16);
@@ -82,8 +81,7 @@ MSDA_DEVICE unsigned fma_bfloat2(unsigned a, unsigned b, unsigned c) {
         const auto part = [&](unsigned word) {
             return emu::bfloat_to_double(static_cast<unsigned short>(word >> shift));
         };
-        return static_cast<unsigned>(
-                   emu::double_to_bfloat(emu::fma_round_to_odd(part(a), part(b), part(c))))
+        return static_cast<unsigned>(emu::double_to_bfloat(emu::fma_round_to_odd(part(a), part(b), part(c))))
                << shift;
     };
     return one(0) | one(16);
@@ -106,14 +104,12 @@ MSDA_DEVICE const unsigned char* opaque_address(const unsigned char* address) { 
 // ---- global memory ------------------------------------------------------------------------------
 
 template <int BYTES>
-inline void load_packet(const char* instruction, Packet<BYTES>& packet, const void* address,
-                        Site site) {
+inline void load_packet(const char* instruction, Packet<BYTES>& packet, const void* address, Site site) {
     emu::require_aligned(instruction, address, BYTES, site);
     memcpy(&packet, address, BYTES);
 }
 template <int BYTES>
-inline void store_packet(const char* instruction, void* address, const Packet<BYTES>& packet,
-                         Site site) {
+inline void store_packet(const char* instruction, void* address, const Packet<BYTES>& packet, Site site) {
     emu::require_aligned(instruction, address, BYTES, site);
     memcpy(address, &packet, BYTES);
 }
@@ -157,7 +153,8 @@ inline void exchange_words(const emu::WarpMeeting& meeting) {
         if (self == nullptr) continue;
         const int width = self->width;
         if (width < 1 || width > 32 || (width & (width - 1)) != 0) {
-            emu::fail(emu::Fault::misuse, meeting.site, "shuffle: width %d is not a power of two up to 32", width);
+            emu::fail(emu::Fault::misuse, meeting.site, "shuffle: width %d is not a power of two up to 32",
+                      width);
         }
         const int first = lane / width * width, within = lane % width, by = self->operand;
         int source = lane;
@@ -169,8 +166,9 @@ inline void exchange_words(const emu::WarpMeeting& meeting) {
             case ShuffleFrom::lane_below: source = within - by >= 0 ? lane - by : lane; break;
         }
         if (source < 0 || source > 31 || meeting.lane[source] == nullptr) {
-            emu::fail(emu::Fault::divergence, meeting.site, "shuffle with mask 0x%08x: lane %d reads lane %d, which takes no part",
-                      meeting.mask, lane, source);
+            emu::fail(emu::Fault::divergence, meeting.site,
+                      "shuffle with mask 0x%08x: lane %d reads lane %d, which takes no part", meeting.mask,
+                      lane, source);
         }
         self->result = static_cast<ShufflePart<T>*>(meeting.lane[source])->word;
     }
@@ -183,14 +181,14 @@ inline T shuffle_words(const char* instruction, unsigned mask, T word, int opera
     return part.result;
 }
 
-#define MSDA_SHUFFLE(NAME, FROM, TYPE)                                                            \
-    MSDA_DEVICE TYPE NAME(TYPE word, int operand, int width = 32, Site site = Site::here()) {     \
+#define MSDA_SHUFFLE(NAME, FROM, TYPE)                                                               \
+    MSDA_DEVICE TYPE NAME(TYPE word, int operand, int width = 32, Site site = Site::here()) {        \
         return shuffle_words<TYPE, ShuffleFrom::FROM>(#NAME, ALL_LANES, word, operand, width, site); \
     }
-#define MSDA_SHUFFLES(NAME, FROM)       \
-    MSDA_SHUFFLE(NAME, FROM, unsigned)  \
-    MSDA_SHUFFLE(NAME, FROM, int)       \
-    MSDA_SHUFFLE(NAME, FROM, float)     \
+#define MSDA_SHUFFLES(NAME, FROM)      \
+    MSDA_SHUFFLE(NAME, FROM, unsigned) \
+    MSDA_SHUFFLE(NAME, FROM, int)      \
+    MSDA_SHUFFLE(NAME, FROM, float)    \
     MSDA_SHUFFLE(NAME, FROM, long long)
 MSDA_SHUFFLES(shuffle, lane)
 MSDA_SHUFFLES(shuffle_xor, lane_xor)
@@ -247,9 +245,7 @@ MSDA_DEVICE unsigned match_lanes(unsigned word, Site site = Site::here()) {
 }
 MSDA_DEVICE int count_bits(unsigned word) { return __popc(word); }
 MSDA_DEVICE int first_bit(unsigned word) { return __ffs(static_cast<int>(word)) - 1; }
-MSDA_DEVICE void sync_warp(unsigned mask = ALL_LANES, Site site = Site::here()) {
-    __syncwarp(mask, site);
-}
+MSDA_DEVICE void sync_warp(unsigned mask = ALL_LANES, Site site = Site::here()) { __syncwarp(mask, site); }
 
 // ---- named barriers -----------------------------------------------------------------------------
 
@@ -330,8 +326,7 @@ MSDA_DEVICE void copy_async(void* shared, const void* global, Site site = Site::
     emu::cp_async(shared, global, BYTES, BYTES, site);
 }
 template <int BYTES>
-MSDA_DEVICE void copy_async_or_zero(void* shared, const void* global, bool valid,
-                                    Site site = Site::here()) {
+MSDA_DEVICE void copy_async_or_zero(void* shared, const void* global, bool valid, Site site = Site::here()) {
     emu::cp_async(shared, global, BYTES, valid ? BYTES : 0, site);
 }
 MSDA_DEVICE void copy_async_or_zero(unsigned shared, const void* global, bool valid,
@@ -391,8 +386,8 @@ MSDA_DEVICE void copy_tensor_2d(void* shared, const TensorMap* map, int x, int y
     const int origin[] = {x, y};
     emu::tensor_load(shared, map, origin, 2, barrier, site);
 }
-MSDA_DEVICE void copy_tensor_3d(void* shared, const TensorMap* map, int x, int y, int z,
-                                Mbarrier* barrier, Site site = Site::here()) {
+MSDA_DEVICE void copy_tensor_3d(void* shared, const TensorMap* map, int x, int y, int z, Mbarrier* barrier,
+                                Site site = Site::here()) {
     const int origin[] = {x, y, z};
     emu::tensor_load(shared, map, origin, 3, barrier, site);
 }

@@ -74,7 +74,9 @@ public:
         const size_t offset = read_number<uint32_t>();
         written_ = read_number<uint32_t>() != 0;
         const size_t total = bytes_ + offset > 0 ? bytes_ + offset : 8;
-        if (posix_memalign(&allocation_, allocation_alignment, total) != 0) refuse("no memory for %zu bytes", total);
+        if (posix_memalign(&allocation_, allocation_alignment, total) != 0) {
+            refuse("no memory for %zu bytes", total);
+        }
         data_ = static_cast<unsigned char*>(allocation_) + offset;
         read_exactly(data_, bytes_);
         if (!written_) original_.assign(data_, data_ + bytes_);
@@ -85,7 +87,9 @@ public:
     }
     ~Buffer() {
 #if defined(__SANITIZE_ADDRESS__)
-        __asan_unpoison_memory_region(allocation_, static_cast<size_t>(data_ - static_cast<unsigned char*>(allocation_)) + (bytes_ > 0 ? bytes_ : 8));
+        __asan_unpoison_memory_region(allocation_,
+                                      static_cast<size_t>(data_ - static_cast<unsigned char*>(allocation_)) +
+                                          (bytes_ > 0 ? bytes_ : 8));
 #endif
         free(allocation_);
     }
@@ -96,8 +100,8 @@ public:
 
     void zero(uint64_t offset, uint64_t bytes) const {
         if (!written_ || offset > bytes_ || bytes > bytes_ - offset) {
-            refuse("zeroing %llu bytes at %llu of a buffer of %zu",
-                   static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(offset), bytes_);
+            refuse("zeroing %llu bytes at %llu of a buffer of %zu", static_cast<unsigned long long>(bytes),
+                   static_cast<unsigned long long>(offset), bytes_);
         }
         memset(data_ + offset, 0, bytes);
     }
@@ -195,7 +199,9 @@ void run_launch(const Library& library) {
         const auto at = read_number<uint64_t>();
         const auto buffer = read_number<uint32_t>();
         const auto offset = read_number<uint64_t>();
-        if (at + sizeof(void*) > params_bytes || buffer >= buffers.size()) refuse("%s", "a pointer outside of the parameters");
+        if (at + sizeof(void*) > params_bytes || buffer >= buffers.size()) {
+            refuse("%s", "a pointer outside of the parameters");
+        }
         const void* address = buffers[buffer]->data() + offset;
         memcpy(static_cast<unsigned char*>(params) + at, &address, sizeof address);
     }

@@ -30,9 +30,9 @@ struct Kernel {
 
 // The part of a thread that kernels can see.
 struct ThreadView {
-    Index3 index;      // threadIdx
-    unsigned linear;   // x fastest
-    unsigned lane;     // linear % 32
+    Index3 index;     // threadIdx
+    unsigned linear;  // x fastest
+    unsigned lane;    // linear % 32
 };
 
 // The running thread. Every fiber switch changes it.
@@ -53,8 +53,7 @@ enum class Fault : int {
 };
 
 // Prints the fault with the block and thread it happened in, and ends the process.
-[[noreturn]] void fail(Fault fault, Site site, const char* format, ...)
-    __attribute__((format(printf, 3, 4)));
+[[noreturn]] void fail(Fault fault, Site site, const char* format, ...) __attribute__((format(printf, 3, 4)));
 
 // ---- warps --------------------------------------------------------------------------------------
 
@@ -72,7 +71,7 @@ void meet_warp(const char* instruction, unsigned mask, void* brought, Exchange e
 
 // ---- barriers -----------------------------------------------------------------------------------
 
-void sync_block(Site site);                                 // bar.sync 0
+void sync_block(Site site);                                   // bar.sync 0
 void sync_named(unsigned id, unsigned threads, Site site);    // bar.sync id, threads
 void arrive_named(unsigned id, unsigned threads, Site site);  // bar.arrive id, threads
 
@@ -91,8 +90,7 @@ void* shared_pointer(uint32_t address, size_t bytes, Site site);
 void require_shared(const char* instruction, const void* pointer, size_t bytes, Site site);
 void misaligned(const char* instruction, const void* pointer, size_t alignment, Site site);
 
-inline void require_aligned(
-    const char* instruction, const void* pointer, size_t alignment, Site site) {
+inline void require_aligned(const char* instruction, const void* pointer, size_t alignment, Site site) {
     if (reinterpret_cast<uintptr_t>(pointer) % alignment != 0) {
         misaligned(instruction, pointer, alignment, site);
     }

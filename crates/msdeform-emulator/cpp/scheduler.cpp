@@ -43,7 +43,7 @@ struct OpenMeeting {
 };
 
 struct Warp {
-    unsigned lanes;   // that exist
+    unsigned lanes;  // that exist
     unsigned exited;
     const Thread* last_to_sync;  // came last to barrier 0; may have gone on since
     // Subsets of the lanes meet separately, each lane in one of them. Rarely more than one.
@@ -61,7 +61,7 @@ struct Block {
     unsigned char* shared = nullptr;
     size_t shared_bytes = 0;
     unsigned exited = 0;
-    bool moved = false;  // something other than a spin happened since it was last cleared
+    bool moved = false;            // something other than a spin happened since it was last cleared
     unsigned long vain_turns = 0;  // since something moved
     void (*kernel)(const void*) = nullptr;
     const void* arguments = nullptr;
@@ -94,10 +94,8 @@ bool same_site(Site a, Site b) {
 std::string describe_wait(const Thread& thread) {
     char text[256];
     switch (thread.activity) {
-        case Activity::exited:
-            return "exited";
-        case Activity::ready:
-            return "can run";
+        case Activity::exited: return "exited";
+        case Activity::ready: return "can run";
         case Activity::in_warp_meeting:
             snprintf(text, sizeof text, "wait in %s with mask 0x%08x at %s:%d", thread.instruction,
                      thread.mask, base_name(thread.site.file), thread.site.line);
@@ -107,10 +105,8 @@ std::string describe_wait(const Thread& thread) {
                      thread.barrier, base_name(thread.site.file), thread.site.line);
             return text;
         case Activity::on_mbarrier:
-            snprintf(text, sizeof text, "wait in %s on shared+%zu for parity %u at %s:%d",
-                     thread.instruction,
-                     static_cast<size_t>(static_cast<unsigned char*>(thread.mbarrier) -
-                                         block.shared),
+            snprintf(text, sizeof text, "wait in %s on shared+%zu for parity %u at %s:%d", thread.instruction,
+                     static_cast<size_t>(static_cast<unsigned char*>(thread.mbarrier) - block.shared),
                      thread.parity, base_name(thread.site.file), thread.site.line);
             return text;
         case Activity::spinning:
@@ -168,22 +164,19 @@ void release(Barrier& barrier) {
 
 [[noreturn, gnu::noinline]] void refuse_count(unsigned id, unsigned threads, const char* instruction,
                                               Site site) {
-    fail(Fault::divergence, site, "%s %u: %u threads expected here, %u by those that wait%s",
-         instruction, id, threads, block.barriers[id].expected, describe_block().c_str());
+    fail(Fault::divergence, site, "%s %u: %u threads expected here, %u by those that wait%s", instruction, id,
+         threads, block.barriers[id].expected, describe_block().c_str());
 }
 
-[[noreturn, gnu::noinline]] void refuse_exit_from_meeting(const Thread& self,
-                                                          const OpenMeeting& other) {
+[[noreturn, gnu::noinline]] void refuse_exit_from_meeting(const Thread& self, const OpenMeeting& other) {
     fail(Fault::divergence, other.meeting.site,
          "lane %u exited while lane %s wait for it in %s with mask 0x%08x", self.lane,
          lane_ranges(other.arrived).c_str(), other.instruction, other.meeting.mask);
 }
 
-[[noreturn, gnu::noinline]] void refuse_exit_from_barrier(const Thread& self,
-                                                          const Barrier& barrier) {
+[[noreturn, gnu::noinline]] void refuse_exit_from_barrier(const Thread& self, const Barrier& barrier) {
     fail(Fault::divergence, barrier.waiting.front()->site,
-         "thread %u exited while others wait in __syncthreads%s", self.linear,
-         describe_block().c_str());
+         "thread %u exited while others wait in __syncthreads%s", self.linear, describe_block().c_str());
 }
 
 [[noreturn, gnu::noinline]] void refuse_sync_after_exit(Site site) {
@@ -191,11 +184,10 @@ void release(Barrier& barrier) {
          ranges(threads_with(Activity::exited)).c_str());
 }
 
-[[noreturn, gnu::noinline]] void refuse_split_sync(const Thread& self, const Thread& other,
-                                                   Site site) {
+[[noreturn, gnu::noinline]] void refuse_split_sync(const Thread& self, const Thread& other, Site site) {
     fail(Fault::divergence, site,
-         "thread %u is in this __syncthreads, thread %u of the same warp in the one at %s:%d",
-         self.linear, other.linear, base_name(other.site.file), other.site.line);
+         "thread %u is in this __syncthreads, thread %u of the same warp in the one at %s:%d", self.linear,
+         other.linear, base_name(other.site.file), other.site.line);
 }
 
 void join_barrier(unsigned id, unsigned threads, bool waits, const char* instruction, Site site) {
@@ -223,8 +215,8 @@ void join_barrier(unsigned id, unsigned threads, bool waits, const char* instruc
 void check_named(const char* instruction, unsigned id, unsigned threads, Site site) {
     if (threads == 0 || threads % warp_lanes != 0 || threads > block.threads.size()) {
         fail(Fault::misuse, site,
-             "%s %u: %u threads; must be a multiple of the warp size, at most the block's %zu",
-             instruction, id, threads, block.threads.size());
+             "%s %u: %u threads; must be a multiple of the warp size, at most the block's %zu", instruction,
+             id, threads, block.threads.size());
     }
 }
 
@@ -357,8 +349,8 @@ void run_block() {
 
 // The parts of meet_warp that are not on every lane's path.
 
-[[noreturn, gnu::noinline]] void refuse_mask(const Thread& self, const Warp& warp,
-                                             const char* instruction, unsigned mask, Site site) {
+[[noreturn, gnu::noinline]] void refuse_mask(const Thread& self, const Warp& warp, const char* instruction,
+                                             unsigned mask, Site site) {
     if ((mask >> self.lane & 1u) == 0) {
         fail(Fault::misuse, site, "%s: lane %u calls it but is not in its mask 0x%08x", instruction,
              self.lane, mask);
@@ -373,8 +365,8 @@ void run_block() {
 [[noreturn, gnu::noinline]] void refuse_mixture(const Thread& self, const OpenMeeting& other,
                                                 const char* instruction, unsigned mask, Site site) {
     fail(Fault::divergence, site,
-         "lane %u is in %s with mask 0x%08x, lane %s in %s with mask 0x%08x at %s:%d", self.lane,
-         instruction, mask, lane_ranges(other.arrived).c_str(), other.instruction, other.meeting.mask,
+         "lane %u is in %s with mask 0x%08x, lane %s in %s with mask 0x%08x at %s:%d", self.lane, instruction,
+         mask, lane_ranges(other.arrived).c_str(), other.instruction, other.meeting.mask,
          base_name(other.meeting.site.file), other.meeting.site.line);
 }
 
@@ -478,21 +470,19 @@ void require_shared(const char* instruction, const void* pointer, size_t bytes, 
 
 uint32_t shared_address(const void* pointer, Site site) {
     require_shared("a shared address", pointer, 0, site);
-    return shared_window +
-           static_cast<uint32_t>(static_cast<const unsigned char*>(pointer) - block.shared);
+    return shared_window + static_cast<uint32_t>(static_cast<const unsigned char*>(pointer) - block.shared);
 }
 
 void* shared_pointer(uint32_t address, size_t bytes, Site site) {
     if (address < shared_window || address - shared_window + bytes > block.shared_bytes) {
-        fail(Fault::misuse, site, "shared address 0x%x (%zu bytes) is not in the block's %zu bytes",
-             address, bytes, block.shared_bytes);
+        fail(Fault::misuse, site, "shared address 0x%x (%zu bytes) is not in the block's %zu bytes", address,
+             bytes, block.shared_bytes);
     }
     return block.shared + (address - shared_window);
 }
 
 void misaligned(const char* instruction, const void* pointer, size_t alignment, Site site) {
-    fail(Fault::misaligned, site, "%s: address %p is not a multiple of %zu", instruction, pointer,
-         alignment);
+    fail(Fault::misaligned, site, "%s: address %p is not a multiple of %zu", instruction, pointer, alignment);
 }
 
 void describe_position(char* text, size_t size) {

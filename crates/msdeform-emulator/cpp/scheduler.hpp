@@ -35,12 +35,12 @@ struct Thread : ThreadView {
     // Why it waits, for reports.
     const char* instruction = "";
     Site site{"", 0};
-    unsigned mask = 0;           // of the warp meeting
-    unsigned barrier = 0;        // number of the named barrier
+    unsigned mask = 0;     // of the warp meeting
+    unsigned barrier = 0;  // number of the named barrier
     void* mbarrier = nullptr;
     unsigned parity = 0;
-    bool polls = false;          // resumed from an mbarrier whose phase is not complete
-    bool spun = false;           // its turn began in the middle of a spin
+    bool polls = false;  // resumed from an mbarrier whose phase is not complete
+    bool spun = false;   // its turn began in the middle of a spin
     // cp.async groups, oldest first; the last one is still open.
     std::vector<std::vector<PendingCopy>> copy_groups{1};
 };

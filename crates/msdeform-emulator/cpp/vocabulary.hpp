@@ -21,10 +21,10 @@
 #define gridDim (::msda_emulator::grid_size)
 constexpr int warpSize = 32;
 
-#define MSDA_VECTOR_TYPES(SCALAR, NAME)                                                           \
-    struct alignas(2 * sizeof(SCALAR)) NAME##2 { SCALAR x, y; };                                  \
+#define MSDA_VECTOR_TYPES(SCALAR, NAME)                                                               \
+    struct alignas(2 * sizeof(SCALAR)) NAME##2 { SCALAR x, y; };                                      \
     struct alignas(4 * sizeof(SCALAR) > 16 ? 16 : 4 * sizeof(SCALAR)) NAME##4 { SCALAR x, y, z, w; }; \
-    inline NAME##2 make_##NAME##2(SCALAR x, SCALAR y) { return {x, y}; }                          \
+    inline NAME##2 make_##NAME##2(SCALAR x, SCALAR y) { return {x, y}; }                              \
     inline NAME##4 make_##NAME##4(SCALAR x, SCALAR y, SCALAR z, SCALAR w) { return {x, y, z, w}; }
 MSDA_VECTOR_TYPES(float, float)
 MSDA_VECTOR_TYPES(int, int)
@@ -38,10 +38,8 @@ inline void __syncthreads(msda_emulator::Site site = msda_emulator::Site::here()
     msda_emulator::sync_block(site);
 }
 
-inline void __syncwarp(unsigned mask = 0xffffffffu,
-                       msda_emulator::Site site = msda_emulator::Site::here()) {
-    msda_emulator::meet_warp("__syncwarp", mask, nullptr, [](const msda_emulator::WarpMeeting&) {},
-                             site);
+inline void __syncwarp(unsigned mask = 0xffffffffu, msda_emulator::Site site = msda_emulator::Site::here()) {
+    msda_emulator::meet_warp("__syncwarp", mask, nullptr, [](const msda_emulator::WarpMeeting&) {}, site);
 }
 
 // Turns are never taken away from a thread between two instructions, so there is nothing to order.

@@ -28,9 +28,7 @@ struct MatrixPart {
 template <int DEPTH, MatrixFormat FORMAT>
 void multiply_matrices(const WarpMeeting& meeting) {
     double a[16][DEPTH], b[DEPTH][8];
-    const auto part = [&](unsigned lane) {
-        return static_cast<MatrixPart<DEPTH>*>(meeting.lane[lane]);
-    };
+    const auto part = [&](unsigned lane) { return static_cast<MatrixPart<DEPTH>*>(meeting.lane[lane]); };
     for (unsigned lane = 0; lane < warp_lanes; ++lane) {
         const int group = static_cast<int>(lane / 4), within = static_cast<int>(lane % 4);
         for (int i = 0; i < DEPTH / 4; ++i) {

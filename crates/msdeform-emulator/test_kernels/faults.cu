@@ -3,28 +3,28 @@
 
 enum Fault {
     NO_FAULT,
-    DIVERGENT_BARRIER,      // half of a warp skips __syncthreads
-    SPLIT_BARRIER,          // the halves of a warp meet in different __syncthreads
-    EXIT_BEFORE_BARRIER,    // one thread returns, the others wait for it
-    MISSING_SHUFFLE_LANE,   // one lane does not take part
-    SHUFFLE_AGAINST_VOTE,   // lanes of one warp in different instructions
-    GLOBAL_OUT_OF_BOUNDS,   // one element past the input
-    GLOBAL_BEFORE_START,    // one element before it
-    SHARED_OUT_OF_BOUNDS,   // one element past the shared memory
-    UNWRITTEN_SHARED,       // reads what no thread wrote
-    MISSING_BARRIER,        // reads what another thread has perhaps not written yet
-    BARRIER_DEADLOCK,       // two warps wait on two named barriers, each for the other
-    MBARRIER_DEADLOCK,      // nobody arrives
-    FLAG_DEADLOCK,          // nobody sets the flag that all spin on
-    MISALIGNED_LOAD,        // 16 bytes at a multiple of 4
-    EARLY_READ,             // of a cp.async destination, before waiting
-    UNFINISHED_COPY,        // a bulk copy that nobody waits for
-    OVERWRITTEN_MBARRIER,   // data where the barrier is
-    TOO_MANY_ARRIVALS,      // at an mbarrier
-    WRITES_INPUT,           // through a cast
-    ENDLESS_LOOP,           // without any wait in it
-    GIVES_UP,               // trap
-    SHIFT_TOO_FAR,          // undefined in C++
+    DIVERGENT_BARRIER,     // half of a warp skips __syncthreads
+    SPLIT_BARRIER,         // the halves of a warp meet in different __syncthreads
+    EXIT_BEFORE_BARRIER,   // one thread returns, the others wait for it
+    MISSING_SHUFFLE_LANE,  // one lane does not take part
+    SHUFFLE_AGAINST_VOTE,  // lanes of one warp in different instructions
+    GLOBAL_OUT_OF_BOUNDS,  // one element past the input
+    GLOBAL_BEFORE_START,   // one element before it
+    SHARED_OUT_OF_BOUNDS,  // one element past the shared memory
+    UNWRITTEN_SHARED,      // reads what no thread wrote
+    MISSING_BARRIER,       // reads what another thread has perhaps not written yet
+    BARRIER_DEADLOCK,      // two warps wait on two named barriers, each for the other
+    MBARRIER_DEADLOCK,     // nobody arrives
+    FLAG_DEADLOCK,         // nobody sets the flag that all spin on
+    MISALIGNED_LOAD,       // 16 bytes at a multiple of 4
+    EARLY_READ,            // of a cp.async destination, before waiting
+    UNFINISHED_COPY,       // a bulk copy that nobody waits for
+    OVERWRITTEN_MBARRIER,  // data where the barrier is
+    TOO_MANY_ARRIVALS,     // at an mbarrier
+    WRITES_INPUT,          // through a cast
+    ENDLESS_LOOP,          // without any wait in it
+    GIVES_UP,              // trap
+    SHIFT_TOO_FAR,         // undefined in C++
 };
 
 extern "C" __global__ void faults(const __grid_constant__ TestParams params) {

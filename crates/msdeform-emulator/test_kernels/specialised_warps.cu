@@ -29,8 +29,7 @@ extern "C" __global__ void specialised_warps(const __grid_constant__ TestParams 
                 // Parity 1 first: a fresh stage is empty.
                 mbarrier_wait(empty + stage, tile / STAGES % 2 == 0);
                 mbarrier_arrive_expect_bytes(full + stage, TILE * sizeof(float));
-                copy_bulk(stages + stage * TILE, input + tile * TILE, TILE * sizeof(float),
-                          full + stage);
+                copy_bulk(stages + stage * TILE, input + tile * TILE, TILE * sizeof(float), full + stage);
             }
         }
     } else {

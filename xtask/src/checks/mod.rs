@@ -1,5 +1,6 @@
 //! Checks of the tree that no compiler makes.
 
+pub mod kernel_text;
 pub mod links;
 pub mod paths;
 pub mod records;

@@ -26,8 +26,7 @@ MSDA_DEVICE void compute_with_cooperative_tiles(const ForwardParams& params, con
         const LevelGeometry& level = params.level[level_of_sample(placed)];
         const long long index = item.row * SAMPLES + placed;
         const Location location = load_location(params, index);
-        const Sample at =
-            place_sample(level, location.x, location.y, load_attention(params, index));
+        const Sample at = place_sample(level, location.x, location.y, load_attention(params, index));
         const unsigned below = row_below(level);
 
         Packet16 copied[COPIES];

@@ -1,20 +1,20 @@
 // cp.async with two buffers: the next samples' corners are under way while these are added up.
 //
 // Who owns what. Four lanes own the chunks of an item, a warp eight items, as in fwd_distributed. A stage is
-// POINTS samples of every item, a level where levels have that many: its four corners, 64 bytes each, lie in shared
-// memory as a tile per item. A lane copies its own 16 bytes of each corner and reads only those back, so
-// that nobody waits for anybody: cp.async.wait_group is the only synchronisation.
+// POINTS samples of every item, a level where levels have that many: its four corners, 64 bytes each, lie in
+// shared memory as a tile per item. A lane copies its own 16 bytes of each corner and reads only those back,
+// so that nobody waits for anybody: cp.async.wait_group is the only synchronisation.
 //
 //   stage 0:  copy | ------------- | add  | copy            |
 //   stage 1:       | copy          |      | --------- | add |      (time runs to the right)
 //
-// Why the padding. A tile is POINTS x 4 x 64 bytes, a multiple of 128: the two items of a quarter-warp would start in
-// the same bank and every access would take two turns. PADDING 32 channels (64 bytes) after every tile, they
-// take one. The report pads pixels by two channels; rows of 68 bytes would forbid copies of 16.
+// Why the padding. A tile is POINTS x 4 x 64 bytes, a multiple of 128: the two items of a quarter-warp would
+// start in the same bank and every access would take two turns. PADDING 32 channels (64 bytes) after every
+// tile, they take one. The report pads pixels by two channels; rows of 68 bytes would forbid copies of 16.
 //
 // When it loses. Registers would have held the same bytes: a load that is not used at once is just as
-// asynchronous, and does not go through shared memory's banks twice more (in, and out). A thread in flight takes
-// POINTS x 128 bytes of shared memory, which L1 no longer has.
+// asynchronous, and does not go through shared memory's banks twice more (in, and out). A thread in flight
+// takes POINTS x 128 bytes of shared memory, which L1 no longer has.
 #include "ladder/sample_quads.cuh"
 
 using namespace msda;
@@ -22,9 +22,9 @@ using namespace msda;
 namespace {
 
 constexpr int THREADS = 128;
-constexpr int POINTS = MSDA_KNOB_POINTS;
+constexpr int POINTS = MSDA_POINTS;
 static_assert(POINTS % 4 == 0, "stages are whole quads");
-constexpr int TILE_BYTES = POINTS * 4 * PIXEL_BYTES + MSDA_KNOB_PADDING * ValueStorage::BYTES;
+constexpr int TILE_BYTES = POINTS * 4 * PIXEL_BYTES + MSDA_PADDING * ValueStorage::BYTES;
 constexpr int STAGE_BYTES = THREADS / CHUNKS * TILE_BYTES;
 constexpr int STAGES = (SAMPLES + POINTS - 1) / POINTS;
 
@@ -32,7 +32,8 @@ struct StageWeights {
     float of[POINTS][2][2];
 };
 
-// Starts the copies of a stage and keeps what its corners weigh. Past the last sample: nothing, with weight 0.
+// Starts the copies of a stage and keeps what its corners weigh. Past the last sample: nothing, with weight
+// 0.
 MSDA_DEVICE void start(const ForwardParams& params, const Item& item, const unsigned char* pixels, int stage,
                        unsigned char* tile, StageWeights& weights) {
     Quad quad;
@@ -42,8 +43,7 @@ MSDA_DEVICE void start(const ForwardParams& params, const Item& item, const unsi
         if (s >= SAMPLES) break;
         if (p % 4 == 0) quad = load_quad(params, item.row, s);
         const LevelGeometry& level = params.level[level_of_sample(s)];
-        const Sample sample =
-            place_sample(level, quad.location[p % 4][0], quad.location[p % 4][1], quad.attention[p % 4]);
+        const Sample sample = place_sample(level, quad.x[p % 4], quad.y[p % 4], quad.attention[p % 4]);
         const unsigned char* top = chunk_at(pixels, sample.offset);
         const unsigned char* bottom = chunk_at(pixels, sample.offset + row_below(level));
         unsigned char* corners = tile + p * 4 * PIXEL_BYTES;

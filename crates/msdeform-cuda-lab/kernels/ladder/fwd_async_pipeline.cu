@@ -1,28 +1,28 @@
 // Asynchronous pipeline: corners travel to shared memory while earlier ones are added up.
 //
-// Who owns what. Four lanes own an item, as in fwd_vector_loads. A lane has STAGES slots of 64 bytes in shared
-// memory, one per sample under way; it copies its own chunks of the four corners there and reads them back
-// itself, so that waiting for its own copies is all the synchronisation there is.
+// Who owns what. Four lanes own an item, as in fwd_vector_loads. A lane has STAGES slots of 64 bytes in
+// shared memory, one per sample under way; it copies its own chunks of the four corners there and reads them
+// back itself, so that waiting for its own copies is all the synchronisation there is.
 //
 //   slot      0         1         2         3            STAGES = 4
 //   sample  s: add    s + 1     s + 2     s + 3: copy
 //           s + 4: copy  ...
 //
-// Why. A copy needs no register until it is used: the loads in flight are bounded by shared memory, not by the
-// register file.
+// Why. A copy needs no register until it is used: the loads in flight are bounded by shared memory, not by
+// the register file.
 //
-// When it loses. A 16-byte copy of this kind (cp.async.cg) goes past L1, so every corner comes from L2, neighbours'
-// corners included: COPY_BYTES = 8 uses the form that L1 keeps, at twice the instructions. And every byte is
-// moved twice more, into shared memory and out of it, on the data path that is the wall here.
+// When it loses. A 16-byte copy of this kind (cp.async.cg) goes past L1, so every corner comes from L2,
+// neighbours' corners included: COPY_BYTES = 8 uses the form that L1 keeps, at twice the instructions. And
+// every byte is moved twice more, into shared memory and out of it, on the data path that is the wall here.
 #include "ladder/lane_groups.cuh"
 
 using namespace msda;
 
 namespace {
 
-constexpr int THREADS = MSDA_KNOB_THREADS;
-constexpr int STAGES = MSDA_KNOB_STAGES;
-constexpr int COPY_BYTES = MSDA_KNOB_COPY_BYTES;
+constexpr int THREADS = MSDA_THREADS;
+constexpr int STAGES = MSDA_STAGES;
+constexpr int COPY_BYTES = MSDA_COPY_BYTES;
 
 // A lane's chunk of corner c in a slot: neighbouring lanes stand side by side, in different banks.
 MSDA_DEVICE unsigned char* slot_chunk(int slot, int c) {
@@ -62,8 +62,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const unsigned char* pixels = item.pixels + own_chunk() * 16;
 
     Sample sample[STAGES];
-    // Starts sample s into its slot, if there is one. A group of copies is closed either way, so that the number
-    // of groups under way says which samples have arrived.
+    // Starts sample s into its slot, if there is one. A group of copies is closed either way, so that the
+    // number of groups under way says which samples have arrived.
     const auto start = [&](int s, int slot) {
         if (s < SAMPLES) {
             sample[slot] = sample_of_pair(params, item.row, s);

@@ -1,14 +1,15 @@
 // The seeds' own kernel: eight channels a thread, past L1, everything in half precision.
 //
-// Who owns what. Four neighbouring lanes own the four 16-byte chunks (eight channels each) of one item; a warp
-// has eight items. A lane reads its chunk of all four corners with ld.global.cg and adds them up as half2.
+// Who owns what. Four neighbouring lanes own the four 16-byte chunks (eight channels each) of one item; a
+// warp has eight items. A lane reads its chunk of all four corners with ld.global.cg and adds them up as
+// half2.
 //
-// Why. One 16-byte load replaces the eight scalar loads of the original, and half2 arithmetic does two channels
-// per instruction without converting anything. `.cg` keeps values out of L1, on the theory that they are not
-// read again soon.
+// Why. One 16-byte load replaces the eight scalar loads of the original, and half2 arithmetic does two
+// channels per instruction without converting anything. `.cg` keeps values out of L1, on the theory that they
+// are not read again soon.
 //
-// When it loses. Neighbouring queries do read the same pixels: what L1 would have served comes from L2. And the
-// arithmetic is wrong by percents: a column is at most 11 bits, so at 128 and more it is an eighth of a
+// When it loses. Neighbouring queries do read the same pixels: what L1 would have served comes from L2. And
+// the arithmetic is wrong by percents: a column is at most 11 bits, so at 128 and more it is an eighth of a
 // pixel coarse, and 128 products are added up in 11 bits. Its bound is its own (fwd_direct_vec8.rs).
 #include "ladder/sample_quads.cuh"
 
@@ -16,7 +17,7 @@ using namespace msda;
 
 namespace {
 
-constexpr int THREADS = MSDA_KNOB_THREADS;
+constexpr int THREADS = MSDA_THREADS;
 
 struct HalfSample {
     unsigned offset;
@@ -30,7 +31,8 @@ MSDA_DEVICE HalfSample place_in_half(const LevelGeometry& level, float x, float 
     const Tent column = tent(half_to_float(static_cast<unsigned short>(position)), level.width);
     const Tent row = tent(half_to_float(static_cast<unsigned short>(position >> 16)), level.height);
     const unsigned columns = floats_to_half2(column.near, column.far);
-    const unsigned rows = multiply_half2(floats_to_half2(row.near, row.far), floats_to_half2(attention, attention));
+    const unsigned rows =
+        multiply_half2(floats_to_half2(row.near, row.far), floats_to_half2(attention, attention));
     const unsigned top = multiply_half2(duplicate_low(rows), columns);
     const unsigned bottom = multiply_half2(duplicate_high(rows), columns);
     const int pixel = static_cast<int>(row.cell) * level.row_pitch + static_cast<int>(column.cell);

@@ -5,18 +5,19 @@
 // the samples of its item, loads four corners through L1, and adds them up in fp32.
 //
 // Why. Edges are tents (chunked_sample.cuh), so a sample has no cases; a level's size is read once per level;
-// locations are read four samples at a time. What remains between two samples is arithmetic that the scheduler can
-// overlap with the loads of the next one: independent, unrolled.
+// locations are read four samples at a time. What remains between two samples is arithmetic that the
+// scheduler can overlap with the loads of the next one: independent, unrolled.
 //
 // When it loses. The four lanes of an item compute the same coordinates four times, and the two rows of a
-// quarter-warp (two items) meet in the same half of a 128-byte line half of the time: a two-way conflict in L1.
+// quarter-warp (two items) meet in the same half of a 128-byte line half of the time: a two-way conflict in
+// L1.
 #include "ladder/sample_quads.cuh"
 
 using namespace msda;
 
 namespace {
 
-constexpr int THREADS = MSDA_KNOB_THREADS;
+constexpr int THREADS = MSDA_THREADS;
 
 }  // namespace
 

@@ -1,19 +1,19 @@
 // Distributed shared memory: a cluster of blocks holds the levels of a slab among them.
 //
-// Who owns what. A cluster of CLUSTER blocks owns one slab (or a share of its queries). Pixel i of the resident
-// levels lies in block i % CLUSTER, so that any neighbourhood is spread evenly; every block copies its own
-// pixels once, and after one cluster barrier a lane reads corners wherever they are (mapa, ld.shared::cluster).
-// Four lanes own the chunks of an item; the items of the slab go round the blocks.
+// Who owns what. A cluster of CLUSTER blocks owns one slab (or a share of its queries). Pixel i of the
+// resident levels lies in block i % CLUSTER, so that any neighbourhood is spread evenly; every block copies
+// its own pixels once, and after one cluster barrier a lane reads corners wherever they are (mapa,
+// ld.shared::cluster). Four lanes own the chunks of an item; the items of the slab go round the blocks.
 //
 // Which levels are resident is the host's choice (grid_aux, a bit per level): the smallest first, as many as
 // the blocks' shared memory holds together. The others are read from global memory as in fwd_distributed.
 //
-// Why. What one multiprocessor cannot hold (227 KB), eight can: 1.8 MB, a whole slab of the seed workload. Misses
-// of L1 that would go to L2 become reads of a neighbour.
+// Why. What one multiprocessor cannot hold (227 KB), eight can: 1.8 MB, a whole slab of the seed workload.
+// Misses of L1 that would go to L2 become reads of a neighbour.
 //
-// When it loses. All but one in CLUSTER of the reads cross the network between multiprocessors, which is slower
-// than L1 and no faster than what L2 gives to so many warps; a multiprocessor holds one block, whose threads
-// are all the latency hiding there is; and shared memory takes what L1 would have had.
+// When it loses. All but one in CLUSTER of the reads cross the network between multiprocessors, which is
+// slower than L1 and no faster than what L2 gives to so many warps; a multiprocessor holds one block, whose
+// threads are all the latency hiding there is; and shared memory takes what L1 would have had.
 //
 // The last barrier keeps every block alive until nobody reads from it any more.
 #include "ladder/sample_quads.cuh"
@@ -23,7 +23,7 @@ using namespace msda;
 
 namespace {
 
-constexpr int CLUSTER = MSDA_KNOB_CLUSTER;
+constexpr int CLUSTER = MSDA_CLUSTER;
 constexpr int THREADS = 1024;
 constexpr int ITEMS = THREADS / CHUNKS;  // of a block at a time
 static_assert((CLUSTER & (CLUSTER - 1)) == 0, "ranks are low bits of a pixel's number");
@@ -54,9 +54,21 @@ MSDA_DEVICE void stage(const ForwardParams& params, const unsigned char* pixels,
         first += count;
     }
     copy_async_wait_all();
-    // The cluster's barrier behind this call is all that the memory model asks for. Racecheck knows that copies are
-    // over at the block's own barrier.
+    // The cluster's barrier behind this call is all that the memory model asks for. Racecheck knows that
+    // copies are over at the block's own barrier.
     __syncthreads();
+}
+
+// The cell whose first pixel is number `top` of the cluster's; neighbouring pixels are different blocks'.
+MSDA_DEVICE Corners load_spread_corners(unsigned window, unsigned top, int row_pitch) {
+    const unsigned pixel[4] = {top, top + 1, top + row_pitch, top + row_pitch + 1};
+    Corners corners;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+        load_cluster(corners.packet[c],
+                     shared_address_in(window + pixel[c] / CLUSTER * PIXEL_BYTES, pixel[c] % CLUSTER));
+    }
+    return corners;
 }
 
 }  // namespace
@@ -89,14 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 for_samples_of_level(params, item.row, l, [&](float x, float y, float attention) {
                     const Sample sample = place_sample(level, x, y, attention);
                     const unsigned top = sample.offset / (PIXEL_BYTES / 16) + shift;
-                    const unsigned pixel[4] = {top, top + 1, top + level.row_pitch, top + level.row_pitch + 1};
-                    Corners corners;
-#pragma unroll
-                    for (int c = 0; c < 4; ++c) {
-                        load_cluster(corners.packet[c], shared_address_in(window + pixel[c] / CLUSTER * PIXEL_BYTES,
-                                                                          pixel[c] % CLUSTER));
-                    }
-                    add_corners(corners, sample.weight, sums);
+                    add_corners(load_spread_corners(window, top, level.row_pitch), sample.weight, sums);
                 });
                 first += span(level);
             } else {

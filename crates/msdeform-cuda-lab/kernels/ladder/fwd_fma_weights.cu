@@ -1,18 +1,18 @@
 // Bilinear weights as fused multiply-adds.
 //
-// Who owns what. A warp owns an item and takes eight samples a round, four lanes for each; every lane places its
-// sample itself, so that the weights' arithmetic weighs four times as much as where it is shared.
+// Who owns what. A warp owns an item and takes eight samples a round, four lanes for each; every lane places
+// its sample itself, so that the weights' arithmetic weighs four times as much as where it is shared.
 //
-// FMA = 0 is the textbook: 1 - u and 1 - v, four products of shares, each corner looked up only if it lies inside,
-// and the attention weight multiplied in at the end: five instructions per channel and sample.
+// FMA = 0 is the textbook: 1 - u and 1 - v, four products of shares, each corner looked up only if it lies
+// inside, and the attention weight multiplied in at the end: five instructions per channel and sample.
 //
-// FMA = 1 folds the attention weight in first and gets every "one minus" from an fma, a (1 - v) = fma(-a, v, a):
-// six instructions for four weights, none of which waits for more than one other, and four per channel and sample.
-// With a border in memory that is all: every corner of a sample that counts can be read. Without one, samples at an
-// edge move their weights to the pixels that are there.
+// FMA = 1 folds the attention weight in first and gets every "one minus" from an fma: a (1 - v) is fma(-a, v,
+// a). Six instructions for four weights, none of which waits for more than one other, and four per channel
+// and sample. With a border in memory that is all: every corner of a sample that counts can be read. Without
+// one, samples at an edge move their weights to the pixels that are there.
 //
-// When it loses: never. It matters here, where every lane places its own sample and instructions are the limit; it
-// stops mattering where metadata is computed once for many lanes (fwd_shuffle_meta).
+// When it loses: never. It matters here, where every lane places its own sample and instructions are the
+// limit; it stops mattering where metadata is computed once for many lanes (fwd_shuffle_meta).
 #include "ladder/rounds.cuh"
 
 using namespace msda;
@@ -20,7 +20,7 @@ using namespace msda;
 namespace {
 
 constexpr int WARPS = 8;
-constexpr bool FMA = MSDA_KNOB_FMA != 0;
+constexpr bool FMA = MSDA_FMA != 0;
 
 MSDA_DEVICE unsigned pixel_offset(const LevelGeometry& level, int left, int top) {
     const int pixel = static_cast<int>(level.origin) + top * level.row_pitch + left;
@@ -32,8 +32,8 @@ MSDA_DEVICE void add_textbook(const unsigned char* chunk, const LevelGeometry& l
                               float attention, float (&sums)[CHUNK_ELEMENTS]) {
     if (!at.counts) return;
     const float left_share = 1.0f - at.right_share, top_share = 1.0f - at.bottom_share;
-    const float share[4] = {top_share * left_share, top_share * at.right_share,
-                            at.bottom_share * left_share, at.bottom_share * at.right_share};
+    const float share[4] = {top_share * left_share, top_share * at.right_share, at.bottom_share * left_share,
+                            at.bottom_share * at.right_share};
     float interpolated[CHUNK_ELEMENTS];
     clear(interpolated);
 #pragma unroll
@@ -56,7 +56,8 @@ MSDA_DEVICE void add_textbook(const unsigned char* chunk, const LevelGeometry& l
 
 // Along one axis: a cell that reaches over an edge moves inside, and its weights with it.
 MSDA_DEVICE void move_inside(int& cell, int size, float& near, float& far) {
-    const bool is_before = cell < 0, is_behind = cell > size - 2;
+    const bool is_before = cell < 0;
+    const bool is_behind = cell > size - 2;
     const float first = near;
     near = is_before ? far : is_behind ? 0.0f : near;
     far = is_behind ? first : is_before ? 0.0f : far;

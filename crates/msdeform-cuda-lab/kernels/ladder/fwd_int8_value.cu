@@ -1,23 +1,24 @@
 // Values as bytes: half of what is gathered, after a pass that quantises.
 //
-// Steps, all with the same parameter. The workspace holds a word per slab, the largest |value| as half bits, zeroed
-// before; from the next multiple of 256 bytes on, 32 bytes per pixel.
-//   _largest    blocks share the levels of a slab out and find its largest |value|: an integer maximum of the bits
+// Steps, all with the same parameter. The workspace holds a word per slab, the largest |value| as half bits,
+// zeroed before; from the next multiple of 256 bytes on, 32 bytes per pixel.
+//   _largest    blocks share the levels of a slab out and find its largest |value|: an integer maximum of
+//               the bits
 //   _quantise   byte = round(value * 127 / largest) + 128
 //   (gather)    two lanes own 16 channels each of an item, a warp sixteen items; a corner is one 16-byte load
 //
 // Why. A pixel is 32 bytes instead of 64: the gather moves half, L1 and L2 hold twice as many pixels.
 //
-// From byte to float in one instruction: a byte permute puts byte b into the second byte of 1.0f, which is then
-// 1 + b 2^-15. Products are added up as they are; of the sum of a level the sum of its weights times
+// From byte to float in one instruction: a byte permute puts byte b into the second byte of 1.0f, which is
+// then 1 + b 2^-15. Products are added up as they are; of the sum of a level the sum of its weights times
 // (1 + 128 2^-15) is taken away once, before it has grown enough to cost digits.
 //
-// When it loses. Its error is that of 8 bits over the range of a whole slab (bound in fwd_int8_value.rs); one outlier
-// makes all others coarse. The passes before cost a read of all values twice and a write of half of them; whoever
-// uses the values once pays them every time.
+// When it loses. Its error is that of 8 bits over the range of a whole slab (bound in fwd_int8_value.rs); one
+// outlier makes all others coarse. The passes before cost a read of all values twice and a write of half of
+// them; whoever uses the values once pays them every time.
 //
-// A slab that has a value that is not finite gets a scale that is not finite, and so are its sums: store_chunk
-// computes them from the original values.
+// A slab that has a value that is not finite gets a scale that is not finite, and so are its sums:
+// store_chunk computes them from the original values.
 #include "ladder/sample_quads.cuh"
 
 using namespace msda;
@@ -25,10 +26,10 @@ using namespace msda;
 namespace {
 
 constexpr int THREADS = 256;
-constexpr int BYTE_PIXEL = CHANNELS;            // bytes of a quantised pixel
+constexpr int BYTE_PIXEL = CHANNELS;  // bytes of a quantised pixel
 constexpr int LANES_PER_ITEM = BYTE_PIXEL / 16;
 constexpr int LANE_CHANNELS = 16;
-constexpr float QUANTUM = 1.0f / 32768.0f;      // of a byte in the second byte of 1.0f
+constexpr float QUANTUM = 1.0f / 32768.0f;  // of a byte in the second byte of 1.0f
 constexpr float BIAS = 1.0f + 128.0f * QUANTUM;
 
 MSDA_DEVICE unsigned* largest_of(const ForwardParams& params, int slab) {
@@ -127,7 +128,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
         for_samples_of_level(params, item.row, l, [&](float x, float y, float attention) {
             const Sample sample = place_sample(level, x, y, attention);
             // Offsets count 16 bytes of halves, which are 8 here.
-            const unsigned char* top = opaque_address(bytes + static_cast<unsigned long long>(sample.offset) * 8);
+            const unsigned char* top =
+                opaque_address(bytes + static_cast<unsigned long long>(sample.offset) * 8);
             Packet16 corner[4];
             load_readonly(corner[0], top);
             load_readonly(corner[1], top + BYTE_PIXEL);

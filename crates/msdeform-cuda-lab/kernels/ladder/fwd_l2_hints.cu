@@ -3,12 +3,12 @@
 // Who owns what. As in fwd_vector_loads. Values are loaded with an evict_last policy (the last to leave),
 // locations and weights with evict_first, outputs are stored as streaming.
 //
-// Why. Same aim as fwd_l2_policy, per instruction instead of per launch: nothing is set aside, nothing needs the
-// host, and any kernel of a larger program can do it.
+// Why. Same aim as fwd_l2_policy, per instruction instead of per launch: nothing is set aside, nothing needs
+// the host, and any kernel of a larger program can do it.
 //
-// When it loses. There is nothing to gain where the streams do not push values out, and at any moment the GPU works
-// on a few slabs of 1.25 MB. But evict_last outlives its use: lines of slabs that are done stay, and what the
-// running slab needs leaves before them. A policy is also a 64-bit operand, held through the loop.
+// When it loses. There is nothing to gain where the streams do not push values out, and at any moment the GPU
+// works on a few slabs of 1.25 MB. But evict_last outlives its use: lines of slabs that are done stay, and
+// what the running slab needs leaves before them. A policy is also a 64-bit operand, held through the loop.
 #include "ladder/lane_groups.cuh"
 
 using namespace msda;
@@ -39,8 +39,7 @@ MSDA_DEVICE Sample hinted_sample(const ForwardParams& params, long long row, int
     load_hinted(location, element_address<SamplingStorage>(params.locations, 2 * index), policy);
     float xy[2];
     unpack<SamplingStorage, 2>(location, xy);
-    return place_sample(params.level[level_of_sample(s)], xy[0], xy[1],
-                        hinted_weight(params, index, policy));
+    return place_sample(params.level[level_of_sample(s)], xy[0], xy[1], hinted_weight(params, index, policy));
 }
 
 MSDA_DEVICE Corners hinted_corners(const unsigned char* chunk, unsigned offset, unsigned below,
@@ -69,7 +68,7 @@ MSDA_DEVICE void stream_chunk(const ForwardParams& params, const Item& item, int
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_THREADS)
     fwd_l2_hints(const __grid_constant__ ForwardParams params) {
     const long long index = own_group_in_grid();
     if (index >= item_count(params)) return;

@@ -1,19 +1,21 @@
 // L2 policy: fwd_vector_loads, launched with a persisting access window over the values.
 //
-// Who owns what. As in fwd_vector_loads: four lanes an item. The difference is in the launch (the configuration's
-// `persisting_value`): part of L2 is set aside, and lines of the value tensor stay there when the streams of
-// locations, weights and outputs pass through. No instruction says so; the window is a property of the launch.
+// Who owns what. As in fwd_vector_loads: four lanes an item. The difference is in the launch (the
+// configuration's `persisting_value`): part of L2 is set aside, and lines of the value tensor stay there when
+// the streams of locations, weights and outputs pass through. No instruction says so; the window is a
+// property of the launch.
 //
-// Why. The values are read again and again, the streams once: whatever they push out of L2 comes back from DRAM.
+// Why. The values are read again and again, the streams once: whatever they push out of L2 comes back from
+// DRAM.
 //
-// When it loses. If the values fit L2 beside the streams, there is nothing to protect; if they are much larger
-// than the set-aside part, the window protects a random share of them; and what is set aside is missing for
-// everything else that runs in the context.
+// When it loses. If the values fit L2 beside the streams, there is nothing to protect; if they are much
+// larger than the set-aside part, the window protects a random share of them; and what is set aside is
+// missing for everything else that runs in the context.
 #include "ladder/lane_groups.cuh"
 
 using namespace msda;
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_THREADS)
     fwd_l2_policy(const __grid_constant__ ForwardParams params) {
     const long long index = own_group_in_grid();
     if (index >= item_count(params)) return;

@@ -1,21 +1,21 @@
 // Loop unrolling: fwd_vector_loads, several samples per turn of the loop.
 //
-// Who owns what. As in fwd_vector_loads. A turn places UNROLL samples, then asks for all 4 * UNROLL corners, then
-// adds: a lane has up to that many 16-byte loads under way instead of four. (The compiler decides how many it
-// finds registers for: 40, 64 and 77 with UNROLL 2, 4 and 8 for sm_90.)
+// Who owns what. As in fwd_vector_loads. A turn places UNROLL samples, then asks for all 4 * UNROLL corners,
+// then adds: a lane has up to that many 16-byte loads under way instead of four. (The compiler decides how
+// many it finds registers for: 40, 64 and 77 with UNROLL 2, 4 and 8 for sm_90.)
 //
-// Why. A warp of the base waits for every sample before it places the next. With more loads in flight the same
-// number of warps covers more latency; the loop's own instructions are shared by UNROLL samples.
+// Why. A warp of the base waits for every sample before it places the next. With more loads in flight the
+// same number of warps covers more latency; the loop's own instructions are shared by UNROLL samples.
 //
-// When it loses. A sample in flight takes 16 registers for its corners and 5 for its place. Past the point where
-// registers take warps away, the loads in flight per SM do not grow any more.
+// When it loses. A sample in flight takes 16 registers for its corners and 5 for its place. Past the point
+// where registers take warps away, the loads in flight per SM do not grow any more.
 #include "ladder/lane_groups.cuh"
 
 using namespace msda;
 
 namespace {
 
-constexpr int UNROLL = MSDA_KNOB_UNROLL;
+constexpr int UNROLL = MSDA_UNROLL;
 
 // COUNT samples from `first` on. The corners of all of them are asked for before the first one is used.
 template <int COUNT>
@@ -36,7 +36,7 @@ MSDA_DEVICE void add_samples(const ForwardParams& params, const Item& item, cons
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_THREADS)
     fwd_loop_unroll(const __grid_constant__ ForwardParams params) {
     const long long index = own_group_in_grid();
     if (index >= item_count(params)) return;

@@ -9,16 +9,16 @@
 // multiply-adds: 16 instead of 64 per sample and lane (16 plus 16 with sums in fp32).
 //
 // When it loses. In accuracy: a half has 11 bits, and sums of 128 products in it are off by 1 to 2e-3 (the
-// bound is stated in the spec; 32-bit sums stay within the contract). In time only where arithmetic was not the
-// limit to begin with.
+// bound is stated in the spec; 32-bit sums stay within the contract). In time only where arithmetic was not
+// the limit to begin with.
 #include "ladder/lane_groups.cuh"
 
 using namespace msda;
 
 namespace {
 
-constexpr bool HALF_SUMS = MSDA_KNOB_SUM_BITS == 16;
-static_assert(HALF_SUMS || MSDA_KNOB_SUM_BITS == 32, "half or single precision");
+constexpr bool HALF_SUMS = MSDA_SUM_BITS == 16;
+static_assert(HALF_SUMS || MSDA_SUM_BITS == 32, "half or single precision");
 
 constexpr int PAIRS = CHUNK_ELEMENTS / 2;
 
@@ -43,7 +43,7 @@ MSDA_DEVICE void add_pairs(const unsigned (&pairs)[PAIRS], float (&sums)[CHUNK_E
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_THREADS)
     fwd_mixed_precision(const __grid_constant__ ForwardParams params) {
     const long long index = own_group_in_grid();
     if (index >= item_count(params)) return;

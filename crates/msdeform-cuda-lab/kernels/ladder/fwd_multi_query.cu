@@ -1,16 +1,16 @@
 // Several queries per block: QUERIES items share eight warps and one barrier.
 //
-// Who owns what. A block stays on its SM and takes QUERIES items per turn; 8 / QUERIES warps share an item's rounds
-// of eight samples. Each warp leaves its partial sums, a channel per lane, in shared memory; after a barrier the
-// first warp of an item adds them up and writes. Partial sums are double-buffered, so that one barrier a turn is
-// enough.
+// Who owns what. A block stays on its SM and takes QUERIES items per turn; 8 / QUERIES warps share an item's
+// rounds of eight samples. Each warp leaves its partial sums, a channel per lane, in shared memory; after a
+// barrier the first warp of an item adds them up and writes. Partial sums are double-buffered, so that one
+// barrier a turn is enough.
 //
-// Why. With one query per block, 32 samples are four rounds for eight warps: half of them have nothing to do, and
-// all wait at a barrier for it. Two queries fill the warps, four halve the barriers per query once more.
+// Why. With one query per block, 32 samples are four rounds for eight warps: half of them have nothing to do,
+// and all wait at a barrier for it. Two queries fill the warps, four halve the barriers per query once more.
 //
-// The barrier counts every thread, so every thread runs every turn: in the last one, warps without an item add
-// nothing and still arrive. A warp that left the loop instead would stop the block for good, which is what
-// happened to the seed (docs/kernels/fwd_warp_spec.md).
+// The barrier counts every thread, so every thread runs every turn: in the last one, warps without an item
+// add nothing and still arrive. A warp that left the loop instead would stop the block for good, which is
+// what happened to the seed (docs/kernels/fwd_warp_spec.md).
 //
 // When it loses: against a warp per item, which needs no barrier at all.
 #include "ladder/rounds.cuh"
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int WARPS = 8;
 constexpr int BLOCKS_PER_SM = 4;
-constexpr int QUERIES = MSDA_KNOB_QUERIES;
+constexpr int QUERIES = MSDA_QUERIES;
 constexpr int SHARES = WARPS / QUERIES;  // warps of an item
 
 // sums += every SHARES-th round of an item, from `share` on.

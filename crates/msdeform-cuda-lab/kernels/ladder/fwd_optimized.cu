@@ -1,14 +1,14 @@
 // Shared memory for what every lane reads, vector loads for everything.
 //
-// Who owns what. Four lanes own an item; a block owns THREADS / 4 neighbouring items. The block first copies their
-// locations and weights to shared memory, 16 bytes per lane and instruction; then every group walks its
+// Who owns what. Four lanes own an item; a block owns THREADS / 4 neighbouring items. The block first copies
+// their locations and weights to shared memory, 16 bytes per lane and instruction; then every group walks its
 // samples, four at a time, and reads their coordinates from there, all four lanes the same 16 bytes.
 //
 //   shared memory    [item][locations of the row, 16 bytes of padding]
 //                    [item][weights of the row, 16 bytes of padding]
 //
-// The padding: the groups of a warp read the same samples of eight rows. Rows of 128 bytes would all start at bank
-// 0; with the padding they start four banks apart.
+// The padding: the groups of a warp read the same samples of eight rows. Rows of 128 bytes would all start at
+// bank 0; with the padding they start four banks apart.
 //
 // Why. The base of the ladder reads coordinates two bytes at a time through L1, where they compete with
 // pixels. Here a row is read from L2 once, in one burst, and pixels have the cache for themselves.
@@ -21,7 +21,7 @@ using namespace msda;
 
 namespace {
 
-constexpr int ITEMS = MSDA_KNOB_THREADS / GROUP_LANES;  // of a block
+constexpr int ITEMS = MSDA_THREADS / GROUP_LANES;  // of a block
 constexpr int PADDING = 16;
 
 // The widest packet that divides a row.
@@ -40,7 +40,7 @@ MSDA_DEVICE void stage_rows(const ForwardParams& params, const void* rows, long 
                             unsigned char* staged) {
     constexpr int BYTES = packet_bytes(ROW);
     constexpr int PACKETS = ROW / BYTES;
-    for (int i = threadIdx.x; i < items * PACKETS; i += MSDA_KNOB_THREADS) {
+    for (int i = threadIdx.x; i < items * PACKETS; i += MSDA_THREADS) {
         const int item = i / PACKETS, at = i % PACKETS * BYTES;
         const long long row = item_at(params, first + item).row;
         Packet<BYTES> packet;
@@ -51,7 +51,7 @@ MSDA_DEVICE void stage_rows(const ForwardParams& params, const void* rows, long 
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_THREADS)
     fwd_optimized(const __grid_constant__ ForwardParams params) {
     const long long first = static_cast<long long>(blockIdx.x) * ITEMS;
     const long long left = item_count(params) - first;

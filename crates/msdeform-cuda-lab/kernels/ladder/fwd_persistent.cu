@@ -1,16 +1,18 @@
 // Persistent: one block per SM, which keeps the coarse levels in shared memory and steals its work.
 //
-// Who owns what. The grid has a block per SM, 1024 threads. A block takes a unit (a run of queries of one slab)
-// from an atomic counter, keeps the slab's small levels in shared memory, from the smallest upwards and with
-// as many rows of the first one that does not fit, and walks the unit's queries, four lanes each. Units are
-// numbered slab by slab: blocks that run at the same time read the same few slabs from L2.
+// Who owns what. The grid has a block per SM, 1024 threads. A block takes a unit (a run of queries of one
+// slab) from an atomic counter, keeps the slab's small levels in shared memory, from the smallest upwards and
+// with as many rows of the first one that does not fit, and walks the unit's queries, four lanes each. Units
+// are numbered slab by slab: blocks that run at the same time read the same few slabs from L2.
 //
-// Why. The coarse levels take half of the samples and little room. In shared memory they are copied once per unit,
-// never evicted, and found without a tag. Stealing ends the kernel with all SMs at once, whatever a unit costs.
+// Why. The coarse levels take half of the samples and little room. In shared memory they are copied once per
+// unit, never evicted, and found without a tag. Stealing ends the kernel with all SMs at once, whatever a
+// unit costs.
 //
-// When it loses. L1 and shared memory are one memory: what the small levels get, the large ones miss. L1 would have
-// kept the hot pixels of the small levels anyway. A lane asks where its cell lies, and the groups of a warp
-// answer differently, for the level that is kept in part. And half of the SM's warps are all that fit.
+// When it loses. L1 and shared memory are one memory: what the small levels get, the large ones miss. L1
+// would have kept the hot pixels of the small levels anyway. A lane asks where its cell lies, and the groups
+// of a warp answer differently, for the level that is kept in part. And half of the SM's warps are all that
+// fit.
 #include "ladder/resident_levels.cuh"
 
 using namespace msda;
@@ -19,7 +21,7 @@ namespace {
 
 constexpr int THREADS = 1024;
 constexpr int BLOCK_GROUPS = THREADS / GROUP_LANES;
-constexpr int SHARED_BYTES = MSDA_KNOB_SHARED_KB * 1024;
+constexpr int SHARED_BYTES = MSDA_SHARED_KB * 1024;
 
 }  // namespace
 

@@ -1,15 +1,16 @@
 // Persistent, any size: small levels whole in shared memory, the large ones streamed through L1.
 //
-// Who owns what. A block per SM, 1024 threads. Every block owns an equal, contiguous run of all queries of all
-// slabs; where the run crosses into another slab the small levels are exchanged. A level is kept whole or not at
-// all, so all lanes of a warp agree about where a sample lies. Four lanes own an item.
+// Who owns what. A block per SM, 1024 threads. Every block owns an equal, contiguous run of all queries of
+// all slabs; where the run crosses into another slab the small levels are exchanged. A level is kept whole or
+// not at all, so all lanes of a warp agree about where a sample lies. Four lanes own an item.
 //
-// Why. Against fwd_persistent: no counter and no unit to come back from, a window of neighbouring queries that
-// moves slowly through the streamed levels (what one round fetched, the next finds in L1), and 96 KB for the
-// small levels, so that L1 keeps the rest.
+// Why. Against fwd_persistent: no counter and no unit to come back from, a window of neighbouring queries
+// that moves slowly through the streamed levels (what one round fetched, the next finds in L1), and 96 KB for
+// the small levels, so that L1 keeps the rest.
 //
-// When it loses. A fixed share is as slow as its slowest block. All slabs are read at once: 132 blocks at 132 places
-// of 48 slabs ask L2 for all of the values, 60 MB, where blocks that walk together ask for a few megabytes.
+// When it loses. A fixed share is as slow as its slowest block. All slabs are read at once: 132 blocks at 132
+// places of 48 slabs ask L2 for all of the values, 60 MB, where blocks that walk together ask for a few
+// megabytes.
 #include "ladder/resident_levels.cuh"
 
 using namespace msda;
@@ -18,7 +19,7 @@ namespace {
 
 constexpr int THREADS = 1024;
 constexpr int BLOCK_GROUPS = THREADS / GROUP_LANES;
-constexpr int SHARED_BYTES = MSDA_KNOB_SHARED_KB * 1024;
+constexpr int SHARED_BYTES = MSDA_SHARED_KB * 1024;
 
 }  // namespace
 

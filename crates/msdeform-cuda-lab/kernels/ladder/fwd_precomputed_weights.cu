@@ -1,25 +1,25 @@
 // Precomputed weights: fwd_vector_loads, with all samples placed by a kernel that runs before it.
 //
-// Who owns what. The first kernel gives every sample a thread, which leaves offset and weights in the workspace.
-// In the second, four lanes own an item as in the base; they read a record where the base read a
+// Who owns what. The first kernel gives every sample a thread, which leaves offset and weights in the
+// workspace. In the second, four lanes own an item as in the base; they read a record where the base read a
 // location and did arithmetic.
 //
 // Why. Every sample is placed once instead of by four lanes, with all lanes of a warp busy and no gather
 // waiting for it.
 //
 // When it loses. The records are 12 bytes a sample where locations and weights are six (fp16): written once,
-// read once, through DRAM. For the seed workload 284 MB each way; at 4.3 TB/s that is 130 us for what the base
-// does in the shadow of its gather.
+// read once, through DRAM. For the seed workload 284 MB each way; at 4.3 TB/s that is 130 us for what the
+// base does in the shadow of its gather.
 #include "ladder/sample_records.cuh"
 
 using namespace msda;
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_THREADS)
     fwd_precomputed_weights_records(const __grid_constant__ ForwardParams params) {
     write_records(params);
 }
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_THREADS)
     fwd_precomputed_weights(const __grid_constant__ ForwardParams params) {
     const long long index = own_group_in_grid();
     if (index >= item_count(params)) return;

@@ -1,13 +1,14 @@
 // The next query's locations and weights are loaded while this one computes.
 //
-// Who owns what. As in fwd_shuffle_meta, with warps that stay: a warp takes every (warps of the grid)-th item. Each
-// lane keeps one sample of the current item and one of the next in registers, three floats each.
+// Who owns what. As in fwd_shuffle_meta, with warps that stay: a warp takes every (warps of the grid)-th
+// item. Each lane keeps one sample of the current item and one of the next in registers, three floats each.
 //
-// Why. An item starts with a load of its locations, from DRAM, before it knows what else to load. In a loop that
-// wait can begin one item earlier and costs nothing then.
+// Why. An item starts with a load of its locations, from DRAM, before it knows what else to load. In a loop
+// that wait can begin one item earlier and costs nothing then.
 //
-// When it loses: other warps hide the same wait, if there are enough of them. The loop itself takes registers and
-// gives up what launching blocks in order does for free: the hardware starts a new block wherever one ends.
+// When it loses: other warps hide the same wait, if there are enough of them. The loop itself takes registers
+// and gives up what launching blocks in order does for free: the hardware starts a new block wherever one
+// ends.
 #include "ladder/shuffled_samples.cuh"
 
 using namespace msda;

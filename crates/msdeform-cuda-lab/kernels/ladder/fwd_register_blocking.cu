@@ -1,26 +1,26 @@
 // Register blocking: a group of lanes keeps the sums of several queries in registers.
 //
-// Who owns what. Four lanes own QUERIES neighbouring items of fwd_vector_loads; a lane holds 8 * QUERIES sums. A
-// turn of the loop takes the same sample of each of them: the level and its geometry are looked up once, and
-// 4 * QUERIES corner loads are under way together.
+// Who owns what. Four lanes own QUERIES neighbouring items of fwd_vector_loads; a lane holds 8 * QUERIES
+// sums. A turn of the loop takes the same sample of each of them: the level and its geometry are looked up
+// once, and 4 * QUERIES corner loads are under way together.
 //
 // Why. Fewer instructions per item for what does not depend on the query, and independent work within a lane,
 // as in fwd_loop_unroll. Neighbouring queries look at neighbouring pixels, now in the same lane and one after
 // the other: what the first one fetched the second one finds in L1.
 //
-// When it loses. 24 registers per query. Registers are the only thing a block could share, and in this operator
-// no operand is shared between queries: unlike a matrix product, blocking saves no load.
+// When it loses. 24 registers per query. Registers are the only thing a block could share, and in this
+// operator no operand is shared between queries: unlike a matrix product, blocking saves no load.
 #include "ladder/lane_groups.cuh"
 
 using namespace msda;
 
 namespace {
 
-constexpr int QUERIES = MSDA_KNOB_QUERIES;  // of a group of lanes
+constexpr int QUERIES = MSDA_QUERIES;  // of a group of lanes
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_THREADS)
     fwd_register_blocking(const __grid_constant__ ForwardParams params) {
     const long long first = own_group_in_grid() * QUERIES, count = item_count(params);
     if (first >= count) return;

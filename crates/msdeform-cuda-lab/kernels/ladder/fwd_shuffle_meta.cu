@@ -1,15 +1,16 @@
 // Metadata once per warp, exchanged by shuffles.
 //
 // Who owns what. A warp owns an item. Lane s places sample s: one pass for the seeds' 32 samples. Then, in
-// rounds of eight samples, four lanes load and sum each, and get its offset and weights from the lane that placed
-// it: five shuffles a round.
+// rounds of eight samples, four lanes load and sum each, and get its offset and weights from the lane that
+// placed it: five shuffles a round.
 //
-// Why. Where the four lanes of a sample place it themselves, the same thirty instructions run four times over:
-// once per round instead of once per item. Shuffles replace three of four passes, and neither shared memory nor a
-// barrier is involved.
+// Why. Where the four lanes of a sample place it themselves, the same thirty instructions run four times
+// over: once per round instead of once per item. Shuffles replace three of four passes, and neither shared
+// memory nor a barrier is involved.
 //
-// When it loses: a shuffle goes through the same pipe as shared memory. Where metadata is shared by more lanes than
-// a warp has, or is wanted in wide packets, one 16-byte load from shared memory replaces four shuffles.
+// When it loses: a shuffle goes through the same pipe as shared memory. Where metadata is shared by more
+// lanes than a warp has, or is wanted in wide packets, one 16-byte load from shared memory replaces four
+// shuffles.
 #include "ladder/shuffled_samples.cuh"
 
 using namespace msda;

@@ -15,7 +15,7 @@ using namespace msda;
 
 namespace {
 
-constexpr int WARPS = MSDA_KNOB_WARPS;
+constexpr int WARPS = MSDA_WARPS;
 
 MSDA_DEVICE float value_at(const unsigned char* channel, unsigned offset, unsigned pixels) {
     Packet<2> packet;

@@ -1,20 +1,20 @@
 // Metadata in shared memory: fwd_vector_loads, with every sample placed once instead of four times.
 //
-// Who owns what. Four lanes own an item, as in the base, but a sample is placed by one of them: for eight samples
-// at a time each lane places two and leaves offset and weights (20 bytes) in shared memory, where all four
-// lanes of the group read them back. A warp's records are its own: warps never wait for each other.
+// Who owns what. Four lanes own an item, as in the base, but a sample is placed by one of them: for eight
+// samples at a time each lane places two and leaves offset and weights (20 bytes) in shared memory, where all
+// four lanes of the group read them back. A warp's records are its own: warps never wait for each other.
 //
 //   words of a stage      weights  [sample][group ^ twist]  16 bytes, read by four lanes at once
 //                         offsets  [sample][group ^ twist]   4 bytes
 //
-// The twist keeps the writers apart: four lanes of a group write samples that lie 128 bytes from each other, in
-// the same bank, unless their groups stand in different columns. Readers are eight groups of one row: never in
-// each other's way.
+// The twist keeps the writers apart: four lanes of a group write samples that lie 128 bytes from each other,
+// in the same bank, unless their groups stand in different columns. Readers are eight groups of one row:
+// never in each other's way.
 //
 // Why. Placing a sample is about 25 instructions and two loads; a quarter of the lanes now do it.
 //
-// When it loses. Records cost shared-memory wavefronts: two to write and three to read per sample of eight groups,
-// on the same data path that the gather needs.
+// When it loses. Records cost shared-memory wavefronts: two to write and three to read per sample of eight
+// groups, on the same data path that the gather needs.
 #include "ladder/lane_groups.cuh"
 
 using namespace msda;
@@ -29,7 +29,7 @@ MSDA_DEVICE int column(int group, int sample) { return (group ^ (2 * sample)) % 
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_THREADS)
     fwd_smem_metadata(const __grid_constant__ ForwardParams params) {
     // A group past the end repeats the last item, without storing it: its warp needs all lanes.
     const long long index = own_group_in_grid(), last = item_count(params) - 1;

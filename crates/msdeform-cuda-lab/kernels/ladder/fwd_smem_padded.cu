@@ -1,13 +1,15 @@
 // Small levels in shared memory, pixel rows padded: what bank conflicts cost and what avoiding them costs.
 //
-// Who owns what. A block owns a share of the queries of one slab and keeps the slab's small levels (grid_aux, a bit
-// each; as many as fit, smallest first) in its shared memory, a pixel every 32 + PADDING channels. Four lanes
-// own the chunks (eight channels) of an item. Larger levels are read from global memory as in fwd_distributed.
+// Who owns what. A block owns a share of the queries of one slab and keeps the slab's small levels (grid_aux,
+// a bit each; as many as fit, smallest first) in its shared memory, a pixel every 32 + PADDING channels. Four
+// lanes own the chunks (eight channels) of an item. Larger levels are read from global memory as in
+// fwd_distributed.
 //
-// Why the padding. A pixel of 64 bytes is 16 of the 32 banks: unpadded, every pixel starts in bank 0 or 16, and
-// items that meet in the same half wait for each other. The report's answer is 34 channels (PADDING 2): pixels
-// then start in any bank. It also makes pixels multiples of 4 bytes only, so a chunk is four 4-byte loads where
-// it was one of 16 bytes. PADDING 8 (80 bytes) starts pixels in eight places and keeps the 16-byte load.
+// Why the padding. A pixel of 64 bytes is 16 of the 32 banks: unpadded, every pixel starts in bank 0 or 16,
+// and items that meet in the same half wait for each other. The report's answer is 34 channels (PADDING 2):
+// pixels then start in any bank. It also makes pixels multiples of 4 bytes only, so a chunk is four 4-byte
+// loads where it was one of 16 bytes. PADDING 8 (80 bytes) starts pixels in eight places and keeps the
+// 16-byte load.
 //
 //   PADDING 0   | c0 c1 c2 c3 | c0 c1 c2 c3 | ...             16-byte loads
 //   PADDING 2   | c0 c1 c2 c3 .| c0 c1 c2 c3 .| ...           4-byte loads
@@ -23,7 +25,7 @@ namespace {
 
 constexpr int THREADS = 1024;
 constexpr int ITEMS = THREADS / CHUNKS;
-constexpr int ROW_BYTES = (CHANNELS + MSDA_KNOB_PADDING) * ValueStorage::BYTES;  // from pixel to pixel
+constexpr int ROW_BYTES = (CHANNELS + MSDA_PADDING) * ValueStorage::BYTES;  // from pixel to pixel
 constexpr int ACCESS_BYTES = ROW_BYTES % 16 == 0 ? 16 : 4;
 static_assert(ROW_BYTES % 4 == 0, "a row is whole words");
 

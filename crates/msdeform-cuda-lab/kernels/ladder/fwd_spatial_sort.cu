@@ -1,24 +1,25 @@
 // Queries in the order of a space-filling curve: neighbours in the image are neighbours in time.
 //
-// Steps. The workspace holds the order (a word per item), then the keys (two bytes per item), slab after slab.
-//   _keys      eight lanes average the locations of an item; the mean's cell of a 64 x 64 grid gives its key, the
-//              cell's number along a Morton or a Hilbert curve (CURVE)
-//   _sort      a block counts the keys of a slab in shared memory, sums the counts up, and deals the queries out:
-//              a counting sort in two passes over keys
+// Steps. The workspace holds the order (a word per item), then the keys (two bytes per item), slab after
+// slab.
+//   _keys      eight lanes average the locations of an item; the mean's cell of a 64 x 64 grid gives its key,
+//              the cell's number along a Morton or a Hilbert curve (CURVE)
+//   _sort      a block counts the keys of a slab in shared memory, sums the counts up, and deals the queries
+//              out: a counting sort in two passes over keys
 //   (gather)   as fwd_distributed, the item at a place being the query that the order has there
 //
 // Queries with equal keys come in any order. It decides when a query is computed, never what comes out.
 //
-// Why. Queries that run at the same time on a multiprocessor share L1. In raster order they are a row of the image, a
-// pixel high; along the curve they are a patch, whose corners are fewer lines.
+// Why. Queries that run at the same time on a multiprocessor share L1. In raster order they are a row of the
+// image, a pixel high; along the curve they are a patch, whose corners are fewer lines.
 //
 //   raster   1 2 3 4 5 6 ...       Morton   1 2 5 6       Hilbert   1 2 15 16
 //                                           3 4 7 8                 4 3 14 13
 //                                           9 ...                   5 8 9 12
 //
-// When it loses. All locations are read once more for the keys, a block per slab sorts while other multiprocessors
-// idle, and the order must be made again for every call: locations are a layer's output. Where locations are not
-// local (uniform), means say nothing and the order is only a permutation.
+// When it loses. All locations are read once more for the keys, a block per slab sorts while other
+// multiprocessors idle, and the order must be made again for every call: locations are a layer's output.
+// Where locations are not local (uniform), means say nothing and the order is only a permutation.
 #include "ladder/sample_quads.cuh"
 
 using namespace msda;
@@ -28,7 +29,7 @@ namespace {
 constexpr int THREADS = 128;
 constexpr int KEY_LANES = 8;  // of an item
 constexpr int SORT_THREADS = 1024;
-constexpr bool HILBERT = MSDA_KNOB_CURVE != 0;
+constexpr bool HILBERT = MSDA_CURVE != 0;
 constexpr int GRID_BITS = 6;
 constexpr int GRID = 1 << GRID_BITS;
 constexpr int KEYS = GRID * GRID;
@@ -41,8 +42,8 @@ MSDA_DEVICE unsigned char* key_at(const ForwardParams& params, long long place) 
     return order_at(params, (item_count(params) + 63) / 64 * 64) + place * 2;
 }
 
-// The number of a cell along the curve. Morton interleaves the bits of row and column; Hilbert also turns every
-// quarter so that the curve never jumps.
+// The number of a cell along the curve. Morton interleaves the bits of row and column; Hilbert also turns
+// every quarter so that the curve never jumps.
 MSDA_DEVICE unsigned curve_key(unsigned x, unsigned y) {
     unsigned key = 0;
 #pragma unroll
@@ -79,7 +80,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int s = lane; s < SAMPLES; s += KEY_LANES) {
         Packet<2 * SamplingStorage::BYTES> packet;
         float at[2];
-        load_streaming(packet, element_address<SamplingStorage>(params.locations, 2 * (item.row * SAMPLES + s)));
+        load_streaming(packet,
+                       element_address<SamplingStorage>(params.locations, 2 * (item.row * SAMPLES + s)));
         unpack<SamplingStorage, 2>(packet, at);
         for (int axis = 0; axis < 2; ++axis) mean[axis] += saturate(at[axis]) / SAMPLES;  // NaN: 0
     }
@@ -100,7 +102,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
     fwd_spatial_sort_sort(const __grid_constant__ ForwardParams params) {
-    unsigned* counts = reinterpret_cast<unsigned*>(shared_memory());  // then: where the next one of a key goes
+    unsigned* counts =
+        reinterpret_cast<unsigned*>(shared_memory());  // then: where the next one of a key goes
     unsigned* of_warp = counts + KEYS;
     const long long first = static_cast<long long>(blockIdx.x) * params.queries;
     const int thread = threadIdx.x, lane = thread % 32;
@@ -152,7 +155,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (place >= item_count(params)) return;
     Packet<4> query;
     load_readonly(query, order_at(params, place));
-    const Item item = item_of(params, static_cast<int>(place / params.queries), static_cast<int>(query.word[0]));
+    const Item item =
+        item_of(params, static_cast<int>(place / params.queries), static_cast<int>(query.word[0]));
     const int chunk = static_cast<int>(thread % CHUNKS);
     const unsigned char* pixels = item.pixels + chunk * 16;
 

@@ -1,26 +1,28 @@
 // Tensor cores: the sum over corners as a matrix product, operands straight from the loads.
 //
-// For one item the output is w[1 x corners] * V[corners x 32]. An m16n8k16 product contracts over k, and a lane's A
-// register is two neighbours along k. A half2 as loaded is two neighbouring channels. So let k be (corner,
-// parity of the channel): A is what the loads brought, unchanged, and B keeps the parities apart,
+// For one item the output is w[1 x corners] * V[corners x 32]. An m16n8k16 product contracts over k, and a
+// lane's A register is two neighbours along k. A half2 as loaded is two neighbouring channels. So let k be
+// (corner, parity of the channel): A is what the loads brought, unchanged, and B keeps the parities apart,
 //   B[(corner, parity), (.., parity')] = weight(corner) if parity == parity', else 0.
 //
-// Who owns what. A warp owns an item. Lane 4g + t loads 16 bytes, chunk 2 c1 + c0 of one corner of one sample:
+// Who owns what. A warp owns an item. Lane 4g + t loads 16 bytes, chunk 2 c1 + c0 of one corner of one
+// sample:
 //
-//   lane bit   4 3        2     1     0         a quarter-warp (8 lanes) is both x corners, all four chunks: 128
-//              sample,y   c0    c1    x         neighbouring bytes, no bank conflict
+//   lane bit   4 3        2     1     0         a quarter-warp (8 lanes) is both x corners, all four
+//              sample,y   c0    c1    x         chunks: 128 neighbouring bytes, no bank conflict
 //              [-- g --------]  [-- t --]
 //
-// Bits 0 and 1 are A's k, bits 2 to 4 its row. The x corner may be in k: it is summed. (sample, y) are rows, though
-// they should be summed: columns of B tell them apart, each row meets its own weights only on the diagonal, and the
-// four blocks of the diagonal are added once per item. c1 is in k, though it must not be summed: two products with
-// B zeroed for the other c1. A lane needs the weight of the very corner that it loaded, in both roles.
+// Bits 0 and 1 are A's k, bits 2 to 4 its row. The x corner may be in k: it is summed. (sample, y) are rows,
+// though they should be summed: columns of B tell them apart, each row meets its own weights only on the
+// diagonal, and the four blocks of the diagonal are added once per item. c1 is in k, though it must not be
+// summed: two products with B zeroed for the other c1. A lane needs the weight of the very corner that it
+// loaded, in both roles.
 //
-// Why. fp32 accumulation for free, no unpacking of halves, hardly an issue slot for arithmetic. Weights are rounded
-// to half; SPLIT adds the products with what rounding lost.
+// Why. fp32 accumulation for free, no unpacking of halves, hardly an issue slot for arithmetic. Weights are
+// rounded to half; SPLIT adds the products with what rounding lost.
 //
-// When it loses. Half of B is zeros by parity, half of the rest by c1, three quarters of the result is off the
-// diagonal: 1/16 of the multiply-adds are wanted. A warp works on one item at a time: metadata comes by
+// When it loses. Half of B is zeros by parity, half of the rest by c1, three quarters of the result is off
+// the diagonal: 1/16 of the multiply-adds are wanted. A warp works on one item at a time: metadata comes by
 // shuffles, the ends of items are not overlapped. Bringing weights to where B wants them takes more
 // instructions than the products save.
 #include "ladder/rung.cuh"
@@ -29,11 +31,11 @@ using namespace msda;
 
 namespace {
 
-constexpr int WARPS = MSDA_KNOB_WARPS;
-constexpr bool SPLIT = MSDA_KNOB_SPLIT != 0;
-constexpr int ITEMS = 8;           // of a warp, one after the other
-constexpr int BATCH = 16;          // samples whose metadata a warp computes at once, (sample, y) a lane
-constexpr int LOADS = BATCH / 2;   // of a batch: two samples each
+constexpr int WARPS = MSDA_WARPS;
+constexpr bool SPLIT = MSDA_SPLIT != 0;
+constexpr int ITEMS = 8;          // of a warp, one after the other
+constexpr int BATCH = 16;         // samples whose metadata a warp computes at once, (sample, y) a lane
+constexpr int LOADS = BATCH / 2;  // of a batch: two samples each
 
 // What a lane computes for all: one row of two corners of one sample.
 struct RowRecord {
@@ -55,15 +57,17 @@ MSDA_DEVICE RowRecord row_record(const ForwardParams& params, long long row, int
     return record;
 }
 
-// Keeps one of two sums and gives the other away: this lane's, plus what the partner lane has of the same one.
+// Keeps one of two sums and gives the other away: this lane's, plus what the partner lane has of the same
+// one.
 MSDA_DEVICE float exchange(float first, float second, int partner_mask, int keep) {
     const float kept = keep != 0 ? second : first, given = keep != 0 ? first : second;
     return kept + shuffle_xor(given, partner_mask);
 }
 
-// Writes words 2 y and 2 y + 1 of a chunk. Zeros of B times a value that is not finite are NaN, also for channels that
-// have nothing to do with it: such sums are computed again.
-MSDA_DEVICE void store_words(const ForwardParams& params, const Item& item, int chunk, int y, float (&sums)[4]) {
+// Writes words 2 y and 2 y + 1 of a chunk. Zeros of B times a value that is not finite are NaN, also for
+// channels that have nothing to do with it: such sums are computed again.
+MSDA_DEVICE void store_words(const ForwardParams& params, const Item& item, int chunk, int y,
+                             float (&sums)[4]) {
     float zero = 0.0f;  // NaN if any sum is not finite
 #pragma unroll
     for (int i = 0; i < 4; ++i) zero = fmaf(sums[i], 0.0f, zero);
@@ -76,6 +80,32 @@ MSDA_DEVICE void store_words(const ForwardParams& params, const Item& item, int 
     Packet<8> packet;
     pack<ValueStorage, 4>(sums, packet);
     store(element_address<ValueStorage>(params.output, item.row * CHANNELS) + chunk * 16 + y * 8, packet);
+}
+
+// [c1][words 0 and 1, or 2 and 3 of the chunk][row, parity]
+using Products = float[2][2][4];
+
+// The products of what was loaded with its weights, two loads at a time: B is zero for the other c1.
+MSDA_DEVICE void add_products(const Packet16 (&loaded)[LOADS], const unsigned (&high)[LOADS],
+                              const unsigned (&low)[LOADS], int c1, Products& product) {
+#pragma unroll
+    for (int j = 0; j < LOADS; j += 2) {
+#pragma unroll
+        for (int words = 0; words < 2; ++words) {
+            const unsigned a[4] = {loaded[j].word[2 * words], loaded[j].word[2 * words + 1],
+                                   loaded[j + 1].word[2 * words], loaded[j + 1].word[2 * words + 1]};
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+                const bool mine = c1 == c;
+                const unsigned b[2] = {mine ? high[j] : 0u, mine ? high[j + 1] : 0u};
+                mma_f16_16x8x16(product[c][words], a, b);
+                if constexpr (SPLIT) {
+                    const unsigned rest[2] = {mine ? low[j] : 0u, mine ? low[j + 1] : 0u};
+                    mma_f16_16x8x16(product[c][words], a, rest);
+                }
+            }
+        }
+    }
 }
 
 }  // namespace
@@ -96,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
         }
         const unsigned char* corner = item.pixels + x * PIXEL_BYTES + (2 * c1 + c0) * 16;
 
-        float product[2][2][4] = {};  // [c1][words 0 and 1, or 2 and 3 of the chunk][row, parity]
+        Products product = {};
 #pragma unroll 1
         for (int first = 0; first < SAMPLES; first += BATCH) {
             const RowRecord record = row_record(params, item.row, first + lane / 2, lane % 2);
@@ -110,28 +140,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
                 high[j] = (shuffle(record.high, source) >> 16 * x & 0xffffu) << 16 * c0;
                 if constexpr (SPLIT) low[j] = (shuffle(record.low, source) >> 16 * x & 0xffffu) << 16 * c0;
             }
-#pragma unroll
-            for (int j = 0; j < LOADS; j += 2) {
-#pragma unroll
-                for (int words = 0; words < 2; ++words) {
-                    const unsigned a[4] = {loaded[j].word[2 * words], loaded[j].word[2 * words + 1],
-                                           loaded[j + 1].word[2 * words], loaded[j + 1].word[2 * words + 1]};
-#pragma unroll
-                    for (int c = 0; c < 2; ++c) {
-                        const bool mine = c1 == c;
-                        const unsigned b[2] = {mine ? high[j] : 0u, mine ? high[j + 1] : 0u};
-                        mma_f16_16x8x16(product[c][words], a, b);
-                        if constexpr (SPLIT) {
-                            const unsigned rest[2] = {mine ? low[j] : 0u, mine ? low[j + 1] : 0u};
-                            mma_f16_16x8x16(product[c][words], a, rest);
-                        }
-                    }
-                }
-            }
+            add_products(loaded, high, low, c1, product);
         }
 
-        // Row g and column 2t + parity: on the diagonal where t is (sample, y) of the row. The four lanes that hold
-        // the same channels there add up: the other sample's differ in bits 4 and 1, the other y's in bits 3 and 0.
+        // Row g and column 2t + parity: on the diagonal where t is (sample, y) of the row. The four lanes
+        // that hold the same channels there add up: the other sample's differ in bits 4 and 1, the other y's
+        // in bits 3 and 0.
         float sums[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {

@@ -1,17 +1,17 @@
 // Texture units: the hardware finds the corners, weighs them and leaves out what is outside.
 //
-// Steps. Every level is a layered texture of half4 texels, layer = slab x 8 + group of four channels; its handles come
-// in front of the parameter.
+// Steps. Every level is a layered texture of half4 texels, layer = slab x 8 + group of four channels; its
+// handles come in front of the parameter.
 //   _fill      a thread per pixel reads its 64 bytes and writes eight texels, one per layer
 //   (gather)   eight lanes own the groups of an item, a warp four items; a sample is one fetch per lane
 //
-// Why. Pixel = location * size - 0.5, and a texel's centre is at + 0.5: the coordinate is location * size. Addresses,
-// four loads, bilinear weights, edges and conversions are one instruction, done by units that otherwise idle;
-// texels lie in two-dimensional blocks, so that a neighbourhood is a few cache lines.
+// Why. Pixel = location * size - 0.5, and a texel's centre is at + 0.5: the coordinate is location * size.
+// Addresses, four loads, bilinear weights, edges and conversions are one instruction, done by units that
+// otherwise idle; texels lie in two-dimensional blocks, so that a neighbourhood is a few cache lines.
 //
-// When it loses. The filter has 8-bit fractions: the error is its own (bound in fwd_texture.rs). The unit finds
-// the corners and weighs them anew for every four channels, eight times a sample, at its own fixed rate. The values are
-// copied first, every time they change.
+// When it loses. The filter has 8-bit fractions: the error is its own (bound in fwd_texture.rs). The unit
+// finds the corners and weighs them anew for every four channels, eight times a sample, at its own fixed
+// rate. The values are copied first, every time they change.
 #include "ladder/sample_quads.cuh"
 #include "ptx_textures.cuh"
 
@@ -45,7 +45,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int chunk = 0; chunk < CHUNKS; ++chunk) {
                 Packet16 packet;
                 load_streaming(packet, pixels + pixel * PIXEL_BYTES + chunk * 16);
-                const unsigned texel[2][2] = {{packet.word[0], packet.word[1]}, {packet.word[2], packet.word[3]}};
+                const unsigned texel[2][2] = {{packet.word[0], packet.word[1]},
+                                              {packet.word[2], packet.word[3]}};
                 store_texel(params.level_texture[l], slab * GROUPS + 2 * chunk, x, y, texel[0]);
                 store_texel(params.level_texture[l], slab * GROUPS + 2 * chunk + 1, x, y, texel[1]);
             }

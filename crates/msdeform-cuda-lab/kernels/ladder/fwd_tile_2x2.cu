@@ -17,7 +17,7 @@ using namespace msda;
 
 namespace {
 
-constexpr int WARPS = MSDA_KNOB_WARPS;
+constexpr int WARPS = MSDA_WARPS;
 
 }  // namespace
 

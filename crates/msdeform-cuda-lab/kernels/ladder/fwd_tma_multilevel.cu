@@ -7,8 +7,8 @@
 // Why. The time from asking to arriving is hidden behind the arithmetic of the level before, without a second
 // kind of warp: the warp that needs the tiles asks for them, and no one has to be told.
 //
-// When it loses: it saves latency, and other warps hide that too. What the engine and L2 take for a tile stays
-// the same, and twice the shared memory halves how many warps fit where shared memory is the limit.
+// When it loses: it saves latency, and other warps hide that too. What the engine and L2 take for a tile
+// stays the same, and twice the shared memory halves how many warps fit where shared memory is the limit.
 #include "ladder/tensor_tiles.cuh"
 
 using namespace msda;

@@ -4,16 +4,16 @@
 // (with eight points: a level) one lane of each sample asks the copy engine for its tile, a box of 32
 // channels x 2 columns x 2 rows, and everyone waits for the 2 KB to arrive. MAPS says how the tensor is
 // described: 3 is the seeds' way, a three-dimensional map for every level of every image and head; 4 has one
-// map per level and counts slabs along a fourth dimension. 0 is what runs where there is no copy engine or the
-// driver refuses the map: the warp copies the tiles itself.
+// map per level and counts slabs along a fourth dimension. 0 is what runs where there is no copy engine or
+// the driver refuses the map: the warp copies the tiles itself.
 //
-// Why. A copy takes one instruction and no registers, addresses are computed by the engine, and pixels outside
-// of a level arrive as zeros: neither a border in memory nor a clamp in the kernel.
+// Why. A copy takes one instruction and no registers, addresses are computed by the engine, and pixels
+// outside of a level arrive as zeros: neither a border in memory nor a clamp in the kernel.
 //
 // When it loses: here. The engine goes past L1, so that every tile comes from L2, also the ones that
-// neighbouring queries share, and it is built for boxes of kilobytes: it takes requests one at a time, and one
-// of 256 bytes in rows of 128 costs it as much bookkeeping as a large one.
-#if MSDA_KNOB_MAPS == 0
+// neighbouring queries share, and it is built for boxes of kilobytes: it takes requests one at a time, and
+// one of 256 bytes in rows of 128 costs it as much bookkeeping as a large one.
+#if MSDA_MAPS == 0
 #include "ladder/cooperative_tiles.cuh"
 #else
 #include "ladder/tensor_tiles.cuh"
@@ -26,14 +26,12 @@ namespace {
 constexpr int WARPS = 8;
 
 // This warp's item; behind the last one for warps that have none.
-MSDA_DEVICE long long item_of_warp() {
-    return static_cast<long long>(blockIdx.x) * WARPS + threadIdx.x / 32;
-}
+MSDA_DEVICE long long item_of_warp() { return static_cast<long long>(blockIdx.x) * WARPS + threadIdx.x / 32; }
 MSDA_DEVICE Packet16* tiles_of_warp() {
     return reinterpret_cast<Packet16*>(shared_memory() + threadIdx.x / 32 * ROUND_BYTES);
 }
 
-#if MSDA_KNOB_MAPS == 0
+#if MSDA_MAPS == 0
 
 using Params = ForwardParams;
 
@@ -45,7 +43,7 @@ MSDA_DEVICE void compute(const Params& params) {
 
 #else
 
-constexpr bool MAP_PER_SLAB = MSDA_KNOB_MAPS == 3;
+constexpr bool MAP_PER_SLAB = MSDA_MAPS == 3;
 
 // What fits a kernel's parameter, for maps of every level of every slab.
 constexpr int SLAB_MAPS = 224;
@@ -103,7 +101,6 @@ MSDA_DEVICE void compute(const Params& params) {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32)
-    fwd_tma_tile(const __grid_constant__ Params params) {
+extern "C" __global__ void __launch_bounds__(WARPS * 32) fwd_tma_tile(const __grid_constant__ Params params) {
     compute(params);
 }

@@ -5,12 +5,12 @@
 // Nothing else changed: every lane still finds out alone where its samples lie (four lanes the same place),
 // one sample after the other.
 //
-// Why. A warp of fwd_simple asks for 64 bytes per instruction, this one for 512. An item takes an eighth of the
-// load instructions, of the address arithmetic and of the coordinates.
+// Why. A warp of fwd_simple asks for 64 bytes per instruction, this one for 512. An item takes an eighth of
+// the load instructions, of the address arithmetic and of the coordinates.
 //
-// When it loses. Eight lanes make one wavefront of the L1 data path, and here they hold two unrelated pixels: if
-// both lie in the same half of a 128-byte line they meet in the banks. The kernels that put the x neighbours
-// side by side instead (fwd_tile_gather) do not have that.
+// When it loses. Eight lanes make one wavefront of the L1 data path, and here they hold two unrelated pixels:
+// if both lie in the same half of a 128-byte line they meet in the banks. The kernels that put the x
+// neighbours side by side instead (fwd_tile_gather) do not have that.
 //
 // The base of suite 2: fwd_smem_metadata, fwd_work_redistribution, fwd_loop_unroll, fwd_precomputed_weights,
 // fwd_l2_hints and fwd_mixed_precision each change one thing about this kernel.
@@ -18,7 +18,7 @@
 
 using namespace msda;
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_THREADS)
     fwd_vector_loads(const __grid_constant__ ForwardParams params) {
     const long long index = own_group_in_grid();
     if (index >= item_count(params)) return;

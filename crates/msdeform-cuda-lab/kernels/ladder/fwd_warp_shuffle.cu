@@ -1,24 +1,24 @@
 // Warp shuffle: the samples of an item spread over the lanes of a warp, their sums exchanged at the end.
 //
-// Who owns what. A warp owns an item. Lane s owns sample s (and s + 32, ...): it places it alone, loads all 64
-// bytes of its four corners and sums 32 channels in registers. Then the lanes exchange: after 31 shuffles lane c
-// holds the total of channel c and writes it.
+// Who owns what. A warp owns an item. Lane s owns sample s (and s + 32, ...): it places it alone, loads all
+// 64 bytes of its four corners and sums 32 channels in registers. Then the lanes exchange: after 31 shuffles
+// lane c holds the total of channel c and writes it.
 //
-// Why. No coordinate is computed twice, locations and weights are read by one coalesced load each, and 16 loads of
-// 16 bytes are under way in every lane at once: the latency of an item is one round trip.
+// Why. No coordinate is computed twice, locations and weights are read by one coalesced load each, and 16
+// loads of 16 bytes are under way in every lane at once: the latency of an item is one round trip.
 //
-// When it loses. The loads. The eight lanes that share a wavefront of the L1 data path now read one chunk each of
-// eight unrelated pixels, all the same chunk. Pixels are 64 bytes, so for these eight there are two places in
-// the banks, and five of them want the fuller one on average. Lanes idle where samples are no multiple of 32.
+// When it loses. The loads. The eight lanes that share a wavefront of the L1 data path now read one chunk
+// each of eight unrelated pixels, all the same chunk. Pixels are 64 bytes, so for these eight there are two
+// places in the banks, and five of them want the fuller one on average. Lanes idle where samples are no
+// multiple of 32.
 #include "ladder/shuffle_sums.cuh"
 
 using namespace msda;
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS, 768 / MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_THREADS, 768 / MSDA_THREADS)
     fwd_warp_shuffle(const __grid_constant__ ForwardParams params) {
     const int lane = threadIdx.x % 32;
-    const long long index =
-        static_cast<long long>(blockIdx.x) * (MSDA_KNOB_THREADS / 32) + threadIdx.x / 32;
+    const long long index = static_cast<long long>(blockIdx.x) * (MSDA_THREADS / 32) + threadIdx.x / 32;
     if (index >= item_count(params)) return;
     const Item item = item_at(params, index);
 

@@ -1,12 +1,12 @@
 // Two kinds of warps: two that bring tiles, six that compute.
 //
-// Who owns what. A block stays on its SM and takes six items per turn. A consumer warp owns an item and a ring
-// of two buffers of eight tiles; a producer warp feeds three consumers, eight lanes for each, a sample per lane.
-// Full and empty mbarriers say whose turn a buffer is (warp_roles.cuh). As in the seed, both sides compute where
-// a sample lies: producers for the tile, consumers for the weights.
+// Who owns what. A block stays on its SM and takes six items per turn. A consumer warp owns an item and a
+// ring of two buffers of eight tiles; a producer warp feeds three consumers, eight lanes for each, a sample
+// per lane. Full and empty mbarriers say whose turn a buffer is (warp_roles.cuh). As in the seed, both sides
+// compute where a sample lies: producers for the tile, consumers for the weights.
 //
-// Why. The copy engine needs one thread that asks; a warp that does nothing else runs ahead of the arithmetic,
-// so that tiles are there when a consumer wants them, and a consumer is one short loop.
+// Why. The copy engine needs one thread that asks; a warp that does nothing else runs ahead of the
+// arithmetic, so that tiles are there when a consumer wants them, and a consumer is one short loop.
 //
 // When it loses: where loading was no burden to begin with. A gather's addresses are known as soon as its
 // locations are, and thirty-two warps that each have four loads in flight hide latency without anyone's help.
@@ -37,8 +37,8 @@ MSDA_DEVICE void consume(const TiledParams& params, int warp, int lane) {
             CornerWeights weights = {};
             if (exists) {
                 const long long from = item.row * SAMPLES + s;
-                const TilePlace place = place_tile(call.level[level_of_sample(s)],
-                                                   load_location(call, from), load_attention(call, from));
+                const TilePlace place = place_tile(call.level[level_of_sample(s)], load_location(call, from),
+                                                   load_attention(call, from));
                 weights = flipped(place.weight, flip);
             }
             mbarrier_wait(Warps::full(buffer), at.parity);

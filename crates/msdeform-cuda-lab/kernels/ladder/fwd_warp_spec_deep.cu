@@ -3,19 +3,19 @@
 // Who owns what. As in fwd_warp_spec_meta with two producers; a consumer's ring has STAGES buffers of 2 KB of
 // tiles and 128 bytes of weights.
 //
-// Why. While a consumer works on one round, a ring of two has one round in flight; a copy that takes longer than
-// one round of arithmetic makes it wait. With S stages it takes S - 1 rounds.
+// Why. While a consumer works on one round, a ring of two has one round in flight; a copy that takes longer
+// than one round of arithmetic makes it wait. With S stages it takes S - 1 rounds.
 //
 // When it loses: shared memory pays for depth. Four stages are 49 KB a block; blocks that no longer fit take
-// their warps with them, and warps hide latency as well as stages do. Where producers cannot fill the rings, longer
-// ones change nothing.
+// their warps with them, and warps hide latency as well as stages do. Where producers cannot fill the rings,
+// longer ones change nothing.
 #include "ladder/warp_roles.cuh"
 
 using namespace msda;
 
 namespace {
 
-using Warps = Roles<2, MSDA_KNOB_STAGES>;
+using Warps = Roles<2, MSDA_STAGES>;
 
 }  // namespace
 

@@ -1,22 +1,22 @@
 // A flag per sample instead of a barrier per buffer, with the ordering that makes it right.
 //
-// Who owns what. As in fwd_warp_spec_meta with two producers. But a sample's weights are announced by a flag of
-// their own, and a consumer's progress by a counter of its own:
+// Who owns what. As in fwd_warp_spec_meta with two producers. But a sample's weights are announced by a flag
+// of their own, and a consumer's progress by a counter of its own:
 //
 //     ready[buffer][sample]  written by the one producer lane that wrote the sample's weights
 //     done[consumer]         written by lane 0 of the consumer
 //
 // A flag holds the number of the round that it announces, counted from 1 over the whole life of the block. It
-// only ever grows, so that nobody resets it, a reader that comes late does not mistake an old announcement for
-// a new one, and there is no phase to agree on at the start. Tiles themselves are still announced by an mbarrier:
-// the copy engine can signal nothing else.
+// only ever grows, so that nobody resets it, a reader that comes late does not mistake an old announcement
+// for a new one, and there is no phase to agree on at the start. Tiles themselves are still announced by an
+// mbarrier: the copy engine can signal nothing else.
 //
-// What the seed's version lacked. `volatile` orders nothing: a reader may see the flag before the data. Here the
-// writer's store releases and the reader's load acquires. And a wait that cannot end ends the kernel: spins are
-// counted and trap.
+// What the seed's version lacked. `volatile` orders nothing: a reader may see the flag before the data. Here
+// the writer's store releases and the reader's load acquires. And a wait that cannot end ends the kernel:
+// spins are counted and trap.
 //
-// When it loses: eight flags are eight stores and, for the consumer, a poll of a word per lane where a barrier is
-// one; the hardware can put a thread to sleep on an mbarrier and cannot on a word.
+// When it loses: eight flags are eight stores and, for the consumer, a poll of a word per lane where a
+// barrier is one; the hardware can put a thread to sleep on an mbarrier and cannot on a word.
 #include "ladder/warp_roles.cuh"
 
 using namespace msda;
@@ -26,8 +26,7 @@ namespace {
 using Warps = Roles<2, 2>;
 
 MSDA_DEVICE unsigned* ready_flag(int buffer, int sample) {
-    return reinterpret_cast<unsigned*>(shared_memory() + Warps::FLAGS_AT) + buffer * ROUND_SAMPLES +
-           sample;
+    return reinterpret_cast<unsigned*>(shared_memory() + Warps::FLAGS_AT) + buffer * ROUND_SAMPLES + sample;
 }
 MSDA_DEVICE unsigned* done_counter(int consumer) { return ready_flag(Warps::BUFFERS, 0) + consumer; }
 

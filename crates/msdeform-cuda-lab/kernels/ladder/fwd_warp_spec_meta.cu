@@ -1,21 +1,21 @@
 // Metadata once, by the producers, in shared memory beside the tiles.
 //
-// Who owns what. As in fwd_warp_spec, with PRODUCERS of the eight warps producing. A producer's lane that places
-// a sample also writes its four corner weights, 16 bytes, into the buffer; its arrival at the full barrier, which
-// releases, announces them together with the tiles.
+// Who owns what. As in fwd_warp_spec, with PRODUCERS of the eight warps producing. A producer's lane that
+// places a sample also writes its four corner weights, 16 bytes, into the buffer; its arrival at the full
+// barrier, which releases, announces them together with the tiles.
 //
-// Why. Consumers read 16 bytes instead of location and weight and some thirty instructions for where the sample
-// lies, which four lanes of each sample do redundantly there.
+// Why. Consumers read 16 bytes instead of location and weight and some thirty instructions for where the
+// sample lies, which four lanes of each sample do redundantly there.
 //
-// When it loses: against metadata that needs no second warp (fwd_shuffle_meta). A warp asks for one tile at a time,
-// so that a single producer is too few; with two the block waits for other things than asking.
+// When it loses: against metadata that needs no second warp (fwd_shuffle_meta). A warp asks for one tile at a
+// time, so that a single producer is too few; with two the block waits for other things than asking.
 #include "ladder/warp_roles.cuh"
 
 using namespace msda;
 
 namespace {
 
-using Warps = Roles<MSDA_KNOB_PRODUCERS, 2>;
+using Warps = Roles<MSDA_PRODUCERS, 2>;
 
 }  // namespace
 

@@ -1,25 +1,25 @@
-// Work redistribution: fwd_vector_loads with the samples of one item, not eight items, side by side in a warp.
+// Work redistribution: fwd_vector_loads with the samples of one item, not eight items, side by side in a
+// warp.
 //
-// Who owns what. A warp owns an item. Its eight groups of four lanes take samples g, g + 8, ...; a lane keeps its
-// chunk of the channels, as in the base. At the end the groups' partial sums meet by seven shuffles, each lane
-// keeping one channel.
+// Who owns what. A warp owns an item. Its eight groups of four lanes take samples g, g + 8, ...; a lane keeps
+// its chunk of the channels, as in the base. At the end the groups' partial sums meet by seven shuffles, each
+// lane keeping one channel.
 //
-// Why. Eight times as many warps for the same work: a call of a few hundred queries fills the GPU, and no warp
-// is longer than a handful of samples. The samples of a level lie near each other, so what one warp asks for
-// at once comes from few lines.
+// Why. Eight times as many warps for the same work: a call of a few hundred queries fills the GPU, and no
+// warp is longer than a handful of samples. The samples of a level lie near each other, so what one warp asks
+// for at once comes from few lines.
 //
-// When it loses. What a warp does once per item (finding it, the exchange, the store of 64 bytes) is no longer
-// shared by eight items.
+// When it loses. What a warp does once per item (finding it, the exchange, the store of 64 bytes) is no
+// longer shared by eight items.
 #include "ladder/lane_groups.cuh"
 #include "ladder/shuffle_sums.cuh"
 
 using namespace msda;
 
-extern "C" __global__ void __launch_bounds__(MSDA_KNOB_THREADS)
+extern "C" __global__ void __launch_bounds__(MSDA_THREADS)
     fwd_work_redistribution(const __grid_constant__ ForwardParams params) {
     const int group = threadIdx.x % 32 / GROUP_LANES;
-    const long long index =
-        static_cast<long long>(blockIdx.x) * (MSDA_KNOB_THREADS / 32) + threadIdx.x / 32;
+    const long long index = static_cast<long long>(blockIdx.x) * (MSDA_THREADS / 32) + threadIdx.x / 32;
     if (index >= item_count(params)) return;
     const Item item = item_at(params, index);
     const unsigned char* pixels = item.pixels + own_chunk() * 16;

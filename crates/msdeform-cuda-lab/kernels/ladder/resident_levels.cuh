@@ -1,11 +1,11 @@
 // Levels of a slab that a block keeps in shared memory, for the kernels of one block per SM.
 //
-// Shared memory is filled from the smallest level upwards: a pixel of a small level is read more often than one of
-// a large level, since every level has its share of the samples. A level is copied as it lies, row after
-// row (with a border: what lies between the rows too), so a pixel's place differs from its offset in the slab
-// by a constant.
+// Shared memory is filled from the smallest level upwards: a pixel of a small level is read more often than
+// one of a large level, since every level has its share of the samples. A level is copied as it lies, row
+// after row (with a border: what lies between the rows too), so a pixel's place differs from its offset in
+// the slab by a constant.
 //
-//   shared memory   | table, a line per level | stolen unit | smallest level | next | ... | rows that still fit |
+//   shared memory  | table, a line per level | stolen unit | smallest level | next | ... | rows that fit |
 #pragma once
 
 #include "ladder/lane_groups.cuh"
@@ -26,8 +26,8 @@ MSDA_DEVICE Residence* residences() { return reinterpret_cast<Residence*>(shared
 // What becomes of a level that does not fit: its first rows are kept, or nothing of it.
 enum class Rest { rows, nothing };
 
-// Fills the table; the first LEVELS threads, before a barrier. A kept pixel takes PIXEL bytes: 64, or 16 where a
-// block owns one chunk.
+// Fills the table; the first LEVELS threads, before a barrier. A kept pixel takes PIXEL bytes: 64, or 16
+// where a block owns one chunk.
 template <int PIXEL>
 MSDA_DEVICE void plan_residences(const ForwardParams& params, int shared_bytes, Rest rest) {
     const int l = threadIdx.x;
@@ -110,9 +110,8 @@ MSDA_DEVICE void sum_resident_item(const ForwardParams& params, const Item& item
         for (int i = 0; i < RUN; ++i) {
             const int l = level_of_sample(run * RUN + i);
             const Sample sample = sample_of_run(params.level[l], found, i);
-            const Corners corners =
-                corners_of_cell<PIXEL_BYTES>(residences()[l], item.pixels + shift, shift, sample.offset,
-                                             row_below(params.level[l]));
+            const Corners corners = corners_of_cell<PIXEL_BYTES>(residences()[l], item.pixels + shift, shift,
+                                                                 sample.offset, row_below(params.level[l]));
             add_corners(corners, sample.weight, sums);
         }
     }
@@ -135,8 +134,8 @@ MSDA_DEVICE int queries_left(const ForwardParams& params, int first_query, long 
     return left < of_slab ? static_cast<int>(left) : of_slab;
 }
 
-// The next unit of work nobody has taken yet, the same for all threads of the block; a counter at the start of
-// the workspace, which a step before has set to zero. All threads call it; the barriers also end whatever
+// The next unit of work nobody has taken yet, the same for all threads of the block; a counter at the start
+// of the workspace, which a step before has set to zero. All threads call it; the barriers also end whatever
 // they did with the unit before.
 MSDA_DEVICE unsigned steal_unit(const ForwardParams& params) {
     auto* const stolen = reinterpret_cast<unsigned*>(shared_memory() + LEVELS * 16);

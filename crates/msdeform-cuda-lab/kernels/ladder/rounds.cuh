@@ -1,6 +1,6 @@
-// A warp per item, in rounds of eight samples: four lanes per sample, 16 bytes of each corner per lane. With the
-// seeds' eight points per level a round is a level. At the end eight groups of lanes hold partial sums of the
-// same 32 channels, and a tree of shuffles leaves one channel with each lane.
+// A warp per item, in rounds of eight samples: four lanes per sample, 16 bytes of each corner per lane. With
+// the seeds' eight points per level a round is a level. At the end eight groups of lanes hold partial sums of
+// the same 32 channels, and a tree of shuffles leaves one channel with each lane.
 #pragma once
 
 #include "ladder/rung.cuh"
@@ -19,10 +19,6 @@ MSDA_DEVICE int samples_of_round(int round) {
 
 // ---- what is read of a sample --------------------------------------------------------------------
 
-struct Location {
-    float x;
-    float y;
-};
 // Both coordinates in one load: `locations` must be a multiple of two elements.
 MSDA_DEVICE Location load_location(const ForwardParams& params, long long sample) {
     Packet<2 * SamplingStorage::BYTES> pair;

@@ -4,7 +4,7 @@
 // else: coordinates, weights and edges come from chunked_sample.cuh for all of them.
 #pragma once
 
-#include "chunked_sample.cuh"
+#include "sample_source.cuh"
 
 namespace msda {
 
@@ -21,8 +21,8 @@ struct Item {
 
 MSDA_DEVICE const unsigned char* slab_pixels(const ForwardParams& params, int slab) {
     const int batch = slab / params.heads, head = slab % params.heads;
-    return element_address<ValueStorage>(
-        params.value, batch * params.value_batch_stride + head * params.value_head_stride);
+    return element_address<ValueStorage>(params.value,
+                                         batch * params.value_batch_stride + head * params.value_head_stride);
 }
 
 MSDA_DEVICE Item item_of(const ForwardParams& params, int slab, int query) {
@@ -86,6 +86,12 @@ MSDA_DEVICE void add_corners(const Corners& corners, const float (&weight)[2][2]
             sums[w] = fmaf(weight[c / 2][c % 2], values[w], sums[w]);
         }
     }
+}
+
+// A chunk of an output row by the definition, where a sum is not finite; `pixels` is that of the first pixel.
+MSDA_DEVICE void recompute_exactly(const ForwardParams& params, const unsigned char* pixels, long long row,
+                                   float (&sums)[CHUNK_ELEMENTS]) {
+    recompute_exactly(params, sample_source(params), pixels, row, sums);
 }
 
 template <int N>

@@ -1,19 +1,15 @@
-// Locations and weights four samples at a time. Lanes of different items read rows that lie SAMPLES x 4 bytes and more
-// apart: every load touches a line per item, whatever it takes from it. One load of 16 bytes instead of four of 4 is
-// a quarter of those touches.
+// Locations and weights four samples at a time. Lanes of different items read rows that lie SAMPLES x 4 bytes
+// and more apart: every load touches a line per item, whatever it takes from it. One load of 16 bytes instead
+// of four of 4 is a quarter of those touches.
 #pragma once
 
 #include "ladder/rung.cuh"
 
 namespace msda {
 
-constexpr bool QUADS = SAMPLES % 4 == 0;  // rows of locations and weights then start at multiples of 16 and 8 bytes
+// Rows of locations and weights then start at multiples of 16 and 8 bytes.
+constexpr bool QUADS = SAMPLES % 4 == 0;
 constexpr bool LEVELS_OF_QUADS = QUADS && common_points() % 4 == 0 && common_points() > 0;
-
-struct Quad {
-    float location[4][2];
-    float attention[4];
-};
 
 // Samples s to s + 3 of a row; past the last sample the last one again.
 MSDA_DEVICE Quad load_quad(const ForwardParams& params, long long row, int s) {
@@ -26,13 +22,17 @@ MSDA_DEVICE Quad load_quad(const ForwardParams& params, long long row, int s) {
         for (int part = 0; part < 8 / PER_PACKET; ++part) {
             Packet16 packet;
             float values[PER_PACKET];
-            load_readonly(packet, element_address<SamplingStorage>(params.locations, 2 * first + part * PER_PACKET));
+            load_readonly(packet,
+                          element_address<SamplingStorage>(params.locations, 2 * first + part * PER_PACKET));
             unpack<SamplingStorage, PER_PACKET>(packet, values);
 #pragma unroll
             for (int i = 0; i < PER_PACKET; ++i) coordinates[part * PER_PACKET + i] = values[i];
         }
 #pragma unroll
-        for (int i = 0; i < 8; ++i) quad.location[i / 2][i % 2] = coordinates[i];
+        for (int i = 0; i < 4; ++i) {
+            quad.x[i] = coordinates[2 * i];
+            quad.y[i] = coordinates[2 * i + 1];
+        }
         Packet<4 * SamplingStorage::BYTES> packet;
         load_readonly(packet, element_address<SamplingStorage>(params.weights, first));
         unpack<SamplingStorage, 4>(packet, quad.attention);
@@ -40,8 +40,8 @@ MSDA_DEVICE Quad load_quad(const ForwardParams& params, long long row, int s) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const long long index = row * SAMPLES + at_most(s + i, SAMPLES - 1);
-            quad.location[i][0] = load_element<SamplingStorage>(params.locations, 2 * index);
-            quad.location[i][1] = load_element<SamplingStorage>(params.locations, 2 * index + 1);
+            quad.x[i] = load_element<SamplingStorage>(params.locations, 2 * index);
+            quad.y[i] = load_element<SamplingStorage>(params.locations, 2 * index + 1);
             quad.attention[i] = load_element<SamplingStorage>(params.weights, index);
         }
     }
@@ -56,7 +56,7 @@ MSDA_DEVICE void for_samples_of_level(const ForwardParams& params, long long row
         for (int s = POINT_OFFSETS.at[level]; s < POINT_OFFSETS.at[level + 1]; s += 4) {
             const Quad quad = load_quad(params, row, s);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) visit(quad.location[i][0], quad.location[i][1], quad.attention[i]);
+            for (int i = 0; i < 4; ++i) visit(quad.x[i], quad.y[i], quad.attention[i]);
         }
     } else {
 #pragma unroll 2

@@ -1,5 +1,6 @@
-// Samples placed by a kernel of their own: a record per sample in the workspace, an offset and four weights that
-// already contain the attention weight. Offsets and weights are two arrays, so that both are read in whole words.
+// Samples placed by a kernel of their own: a record per sample in the workspace, an offset and four weights
+// that already contain the attention weight. Offsets and weights are two arrays, so that both are read in
+// whole words.
 //
 // The weights are rounded to fp16: 12 bytes a sample instead of 20, for 2e-4 of error. What does not fit
 // fp16 becomes infinite, and the item is computed again like any other that is not finite.

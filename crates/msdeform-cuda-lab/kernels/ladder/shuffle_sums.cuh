@@ -5,9 +5,9 @@
 
 namespace msda {
 
-// N sums in each of N lanes (SPACING lanes apart) become one total per lane: lane i * SPACING gets the total of
-// entry i, in sums[0]. Each step halves what a lane holds: it gives away the half that its partner keeps and
-// adds what the partner gives. N - 1 shuffles, where a tree per entry would take N log2(N).
+// N sums in each of N lanes (SPACING lanes apart) become one total per lane: lane i * SPACING gets the total
+// of entry i, in sums[0]. Each step halves what a lane holds: it gives away the half that its partner keeps
+// and adds what the partner gives. N - 1 shuffles, where a tree per entry would take N log2(N).
 //
 //   lane        0      1      2      3          N = 4, SPACING = 1
 //   holds     abcd   abcd   abcd   abcd
@@ -27,8 +27,8 @@ MSDA_DEVICE void sum_over_lanes(float (&sums)[N]) {
     if constexpr (HALF > 1) sum_over_lanes<SPACING, N, HALF / 2>(sums);
 }
 
-// Writes one channel per lane of a warp that owns an item. All lanes take part; if a sum is not finite, the first
-// ones compute the item again (chunked_sample.cuh).
+// Writes one channel per lane of a warp that owns an item. All lanes take part; if a sum is not finite, the
+// first ones compute the item again (chunked_sample.cuh).
 MSDA_DEVICE void store_channel(const ForwardParams& params, const Item& item, int channel, float sum) {
     if (any_lane(!(sum * 0.0f == 0.0f))) {
         const int chunk = threadIdx.x % 32;

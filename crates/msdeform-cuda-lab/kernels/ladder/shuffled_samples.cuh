@@ -23,8 +23,7 @@ MSDA_DEVICE void add_shuffled(const ForwardParams& params, const unsigned char* 
                               float (&sums)[CHUNK_ELEMENTS]) {
     const int own = first + lane < SAMPLES ? first + lane : first;
     const LevelGeometry& own_level = params.level[level_of_sample(own)];
-    const Sample placed =
-        place_sample(own_level, inputs.location.x, inputs.location.y, inputs.attention);
+    const Sample placed = place_sample(own_level, inputs.location.x, inputs.location.y, inputs.attention);
     const unsigned own_below = row_below(own_level);
     constexpr int POINTS = common_points();
 #pragma unroll

@@ -22,8 +22,7 @@ struct TilePlace {
     int top;
     float weight[2][2];
 };
-MSDA_DEVICE TilePlace place_tile(const LevelGeometry& level, const Location& location,
-                                 float attention) {
+MSDA_DEVICE TilePlace place_tile(const LevelGeometry& level, const Location& location, float attention) {
     const Position at = locate(location.x, location.y, level.height, level.width);
     constexpr int OUTSIDE = -2;
     // A weight that does not count may be NaN.

@@ -1,13 +1,14 @@
 // Warps with roles: a block of eight warps, of which the first PRODUCERS place samples and ask the copy
 // engine for their tiles, and the others compute. A persistent grid: blocks stay and take items in turns.
 //
-// Every consumer warp has a ring of STAGES buffers, a round's eight tiles each, with two mbarriers per buffer:
+// Every consumer warp has a ring of STAGES buffers, a round's eight tiles each, with two mbarriers per
+// buffer:
 //
 //     full   eight producer lanes arrive, one of which announces the bytes, and the bytes: the consumer waits
 //     empty  the 32 consumer lanes arrive, which have read them:                          the producer waits
 //
-// Every lane arrives for itself. One could vouch for its warp after a sync_warp, with fewer arrivals; but then
-// neither compute-sanitizer nor a reader sees whose accesses a phase has ordered.
+// Every lane arrives for itself. One could vouch for its warp after a sync_warp, with fewer arrivals; but
+// then neither compute-sanitizer nor a reader sees whose accesses a phase has ordered.
 //
 // What must hold, and why nothing hangs. A ring has exactly one warp at each end, and both walk the same
 // items and rounds, found by the same arithmetic from the same numbers: each barrier is reached as often
@@ -22,7 +23,8 @@
 namespace msda {
 
 constexpr int WARPS = 8;
-// Of a block with two stages: as many as leave a thread 64 registers. Mirrored by src/variants/ladder/rounds.rs.
+// Of a block with two stages: as many as leave a thread 64 registers. Mirrored by
+// src/variants/ladder/rounds.rs.
 constexpr int BLOCKS_PER_SM = 4;
 
 template <int PRODUCER_WARPS, int RING_STAGES>
@@ -39,12 +41,10 @@ struct Roles {
 
     MSDA_DEVICE static int buffer(int consumer, int stage) { return consumer * STAGES + stage; }
     MSDA_DEVICE static Packet16* tile(int buffer, int sample) {
-        return reinterpret_cast<Packet16*>(shared_memory() + buffer * ROUND_BYTES) +
-               sample * TILE_PACKETS;
+        return reinterpret_cast<Packet16*>(shared_memory() + buffer * ROUND_BYTES) + sample * TILE_PACKETS;
     }
     MSDA_DEVICE static Packet16* weights(int buffer, int sample) {
-        return reinterpret_cast<Packet16*>(shared_memory() + WEIGHTS_AT) + buffer * ROUND_SAMPLES +
-               sample;
+        return reinterpret_cast<Packet16*>(shared_memory() + WEIGHTS_AT) + buffer * ROUND_SAMPLES + sample;
     }
     MSDA_DEVICE static Mbarrier* full(int buffer) {
         return reinterpret_cast<Mbarrier*>(shared_memory() + BARRIERS_AT) + buffer;
@@ -63,9 +63,7 @@ struct Roles {
 
     // Items of turn t are first_item() + t * items_per_turn() and the following, one per consumer.
     MSDA_DEVICE static long long first_item() { return static_cast<long long>(blockIdx.x) * CONSUMERS; }
-    MSDA_DEVICE static long long items_per_turn() {
-        return static_cast<long long>(gridDim.x) * CONSUMERS;
-    }
+    MSDA_DEVICE static long long items_per_turn() { return static_cast<long long>(gridDim.x) * CONSUMERS; }
 };
 
 // Where in its ring a warp is. The parity is that of the phase in which the buffer is filled.
@@ -83,8 +81,8 @@ struct RingPosition {
 
 // ---- producers -------------------------------------------------------------------------------------
 // Eight lanes feed one consumer, a sample each, so that a producer places the samples of four consumers at
-// once. Producer p has consumers p, p + PRODUCERS, p + 2 PRODUCERS and so on. Locations and weights of a round
-// are loaded one round ahead: they come from DRAM, and nobody else covers a producer's wait.
+// once. Producer p has consumers p, p + PRODUCERS, p + 2 PRODUCERS and so on. Locations and weights of a
+// round are loaded one round ahead: they come from DRAM, and nobody else covers a producer's wait.
 
 template <typename R>
 struct Feeding {
@@ -131,8 +129,8 @@ struct Feeding {
             tiles.fed[pass] = has_item[pass];
             tiles.wanted[pass] = has_item[pass] && sample < tiles.count;
             tiles.slab[pass] = slab[pass];
-            tiles.place[pass] = place_tile(params.level[tiles.level], inputs[pass].location,
-                                           inputs[pass].attention);
+            tiles.place[pass] =
+                place_tile(params.level[tiles.level], inputs[pass].location, inputs[pass].attention);
         }
         if (++round == ROUNDS) {
             round = 0;

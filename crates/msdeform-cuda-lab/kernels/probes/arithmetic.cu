@@ -18,6 +18,75 @@ struct ArithmeticParams {
     int rounds;     // of UNROLL instructions on each chain
 };
 
+// Calls step(chain) UNROLL times for every chain, round after round.
+template <typename Step>
+MSDA_DEVICE void run_chains(int rounds, Step step) {
+#pragma unroll 1
+    for (int round = 0; round < rounds; ++round) {
+#pragma unroll
+        for (int i = 0; i < UNROLL * CHAINS; ++i) step(i % CHAINS);
+    }
+}
+
+MSDA_DEVICE unsigned fma_f32_chains(unsigned seed, int rounds) {
+    float sums[CHAINS];
+    const float factor = 1.0f + static_cast<float>(seed & 7u) * 1e-6f;
+#pragma unroll
+    for (int c = 0; c < CHAINS; ++c) sums[c] = static_cast<float>(c);
+    run_chains(rounds, [&](int c) { sums[c] = fmaf(sums[c], factor, factor); });
+    unsigned result = 0;
+#pragma unroll
+    for (int c = 0; c < CHAINS; ++c) result ^= float_to_bits(sums[c]);
+    return result;
+}
+
+MSDA_DEVICE unsigned fma_half2_chains(unsigned seed, int rounds) {
+    unsigned sums[CHAINS];
+#pragma unroll
+    for (int c = 0; c < CHAINS; ++c) sums[c] = seed + c;
+    run_chains(rounds, [&](int c) { sums[c] = fma_half2(sums[c], seed, seed); });
+    unsigned result = 0;
+#pragma unroll
+    for (int c = 0; c < CHAINS; ++c) result ^= sums[c];
+    return result;
+}
+
+MSDA_DEVICE unsigned mma_f16_chains(unsigned seed, int rounds) {
+    float sums[CHAINS][4] = {};
+    const unsigned a[4] = {seed, seed, seed, seed};
+    const unsigned b[2] = {seed, seed};
+    run_chains(rounds, [&](int c) { mma_f16_16x8x16(sums[c], a, b); });
+    unsigned result = 0;
+#pragma unroll
+    for (int c = 0; c < CHAINS; ++c) result ^= float_to_bits(sums[c][0]);
+    return result;
+}
+
+// Neighbouring lanes read neighbouring packets: no bank is asked twice. With 4 bytes every load of a warp is
+// one pass of 128 bytes.
+template <int BYTES>
+MSDA_DEVICE unsigned shared_loads(unsigned seed, int rounds) {
+    constexpr unsigned PACKETS = UNROLL * CHAINS * 32;
+    Packet<BYTES>* packets = reinterpret_cast<Packet<BYTES>*>(shared_memory());
+    for (unsigned p = threadIdx.x; p < PACKETS; p += blockDim.x) {
+#pragma unroll
+        for (int w = 0; w < BYTES / 4; ++w) packets[p].word[w] = seed;
+    }
+    __syncthreads();
+    unsigned index = threadIdx.x, result = 0;
+#pragma unroll 1
+    for (int round = 0; round < rounds; ++round) {
+#pragma unroll
+        for (int i = 0; i < UNROLL * CHAINS; ++i) {
+            const Packet<BYTES> packet = packets[(index + i * 32) % PACKETS];
+#pragma unroll
+            for (int w = 0; w < BYTES / 4; ++w) result ^= packet.word[w];
+        }
+        index += result;  // zero, but the compiler cannot keep a round's loads for the next
+    }
+    return result;
+}
+
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(512, 2)
@@ -25,74 +94,15 @@ extern "C" __global__ void __launch_bounds__(512, 2)
     const unsigned seed = params.seed + threadIdx.x;
     unsigned result = 0;
     if constexpr (UNIT == FMA_F32) {
-        float sums[CHAINS];
-        const float factor = 1.0f + static_cast<float>(seed & 7u) * 1e-6f;
-#pragma unroll
-        for (int c = 0; c < CHAINS; ++c) sums[c] = static_cast<float>(c);
-#pragma unroll 1
-        for (int round = 0; round < params.rounds; ++round) {
-#pragma unroll
-            for (int i = 0; i < UNROLL * CHAINS; ++i) {
-                sums[i % CHAINS] = fmaf(sums[i % CHAINS], factor, factor);
-            }
-        }
-#pragma unroll
-        for (int c = 0; c < CHAINS; ++c) result ^= float_to_bits(sums[c]);
+        result = fma_f32_chains(seed, params.rounds);
     } else if constexpr (UNIT == FMA_HALF2) {
-        unsigned sums[CHAINS];
-#pragma unroll
-        for (int c = 0; c < CHAINS; ++c) sums[c] = seed + c;
-#pragma unroll 1
-        for (int round = 0; round < params.rounds; ++round) {
-#pragma unroll
-            for (int i = 0; i < UNROLL * CHAINS; ++i) {
-                sums[i % CHAINS] = fma_half2(sums[i % CHAINS], seed, seed);
-            }
-        }
-#pragma unroll
-        for (int c = 0; c < CHAINS; ++c) result ^= sums[c];
+        result = fma_half2_chains(seed, params.rounds);
     } else if constexpr (UNIT == MMA_F16) {
-        float sums[CHAINS][4] = {};
-        const unsigned a[4] = {seed, seed, seed, seed};
-        const unsigned b[2] = {seed, seed};
-#pragma unroll 1
-        for (int round = 0; round < params.rounds; ++round) {
-#pragma unroll
-            for (int i = 0; i < UNROLL * CHAINS; ++i) mma_f16_16x8x16(sums[i % CHAINS], a, b);
-        }
-#pragma unroll
-        for (int c = 0; c < CHAINS; ++c) result ^= float_to_bits(sums[c][0]);
+        result = mma_f16_chains(seed, params.rounds);
     } else if constexpr (UNIT == LOAD_SHARED_WORD) {
-        // 4 bytes a lane: every load of a warp is one pass of 128 bytes.
-        constexpr unsigned WORDS = UNROLL * CHAINS * 32;
-        unsigned* words = reinterpret_cast<unsigned*>(shared_memory());
-        for (unsigned w = threadIdx.x; w < WORDS; w += blockDim.x) words[w] = params.seed;
-        __syncthreads();
-        unsigned index = threadIdx.x;
-#pragma unroll 1
-        for (int round = 0; round < params.rounds; ++round) {
-#pragma unroll
-            for (int i = 0; i < UNROLL * CHAINS; ++i) result ^= words[(index + i * 32) % WORDS];
-            index += result;  // zero, as below
-        }
+        result = shared_loads<4>(params.seed, params.rounds);
     } else {
-        // 16 bytes a lane, neighbouring lanes neighbouring bytes: no bank is asked twice.
-        constexpr unsigned PACKETS = UNROLL * CHAINS * 32;
-        Packet<16>* packets = reinterpret_cast<Packet<16>*>(shared_memory());
-        for (unsigned p = threadIdx.x; p < PACKETS; p += blockDim.x) {
-            packets[p] = {{params.seed, params.seed, params.seed, params.seed}};
-        }
-        __syncthreads();
-        unsigned index = threadIdx.x;
-#pragma unroll 1
-        for (int round = 0; round < params.rounds; ++round) {
-#pragma unroll
-            for (int i = 0; i < UNROLL * CHAINS; ++i) {
-                const Packet<16> packet = packets[(index + i * 32) % PACKETS];
-                result ^= packet.word[0] ^ packet.word[1] ^ packet.word[2] ^ packet.word[3];
-            }
-            index += result;  // zero, but the compiler cannot keep a round's loads for the next
-        }
+        result = shared_loads<16>(params.seed, params.rounds);
     }
     if (result == 0x5eed5eedu) params.sink[0] = result;
 }

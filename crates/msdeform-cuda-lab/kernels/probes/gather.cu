@@ -45,8 +45,7 @@ MSDA_DEVICE unsigned byte_in_row(int lane) {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(1024, 2)
-    gather(const __grid_constant__ GatherParams params) {
+extern "C" __global__ void __launch_bounds__(1024, 2) gather(const __grid_constant__ GatherParams params) {
     const int lane = threadIdx.x % 32;
     const unsigned char* own = params.slab + byte_in_row(lane);
     const unsigned warp = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;

@@ -17,8 +17,7 @@ struct ReduceParams {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(1024, 2)
-    reduce(const __grid_constant__ ReduceParams params) {
+extern "C" __global__ void __launch_bounds__(1024, 2) reduce(const __grid_constant__ ReduceParams params) {
     const unsigned warp = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
     unsigned state = warp * 2654435769u + 12345u;
     float* own = params.slab + threadIdx.x % 32;

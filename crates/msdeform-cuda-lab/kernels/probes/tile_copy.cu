@@ -1,8 +1,8 @@
 // How fast tiles of 2 x 2 pixels with 32 half channels (what one sample reads) reach shared memory.
 //
 // The slab is one level of one head: rows of pixels of 64 bytes. Tiles are drawn at random, a slot of shared
-// memory takes one of them, 128-byte aligned. Cooperatively, 16 lanes load 16 bytes each and store them; by the copy
-// engine, one lane of a warp names the tile and a barrier counts its bytes.
+// memory takes one of them, 128-byte aligned. Cooperatively, 16 lanes load 16 bytes each and store them; by
+// the copy engine, one lane of a warp names the tile and a barrier counts its bytes.
 #include "intrinsics.cuh"
 
 using namespace msda;
@@ -63,8 +63,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4)
                 mbarrier_wait(arrived + slot, (round + 1) & 1);
                 mbarrier_arrive_expect_bytes(arrived + slot, TILE_BYTES);
                 const Place place = dice.draw(params);
-                copy_tensor_3d(tiles + slot * TILE_BYTES, &params.map, 0, place.x, place.y,
-                               arrived + slot);
+                copy_tensor_3d(tiles + slot * TILE_BYTES, &params.map, 0, place.x, place.y, arrived + slot);
             }
         }
         // Shared memory must outlive the copies.

@@ -28,7 +28,7 @@ pub(super) static RUNG: Rung = Rung {
         let mut pipeline = Pipeline::default();
         let counter = sample_records::reserve_counter(&mut pipeline);
         pipeline.zero(counter);
-        pipeline.launch("", geometry);
+        pipeline.launch_of_whole("", geometry);
         Ok(Configuration { pipeline, grid_aux: unit_queries, ..configuration })
     },
 };

@@ -30,7 +30,7 @@ pub(super) static RUNG: Rung = Rung {
         let counter = sample_records::reserve_counter(&mut pipeline);
         pipeline.zero(counter);
         sample_records::write(&mut pipeline, call)?;
-        pipeline.launch("", geometry);
+        pipeline.launch_of_whole("", geometry);
         Ok(Configuration { pipeline, grid_aux: unit_queries, ..configuration })
     },
 };

@@ -40,7 +40,7 @@ pub(super) enum Start {
 /// A step with what it needs.
 #[derive(Debug)]
 enum Queued {
-    Launch { entry: String, kernel: Kernel, geometry: LaunchGeometry, label: Label },
+    Launch { kernel: Kernel, geometry: LaunchGeometry, label: Label },
     Zero { region: Region, label: Label },
 }
 
@@ -126,7 +126,7 @@ impl Prepared {
         level_table: u64,
     ) -> Result<Self> {
         let spec = variant.spec();
-        let code = engine.code(variant, &configuration, call)?;
+        let kernels = engine.kernels(variant, &configuration, call)?;
         let params = configuration.params(call, level_table)?;
         let mut queue = Vec::with_capacity(configuration.pipeline.steps.len());
         for step in &configuration.pipeline.steps {
@@ -134,14 +134,16 @@ impl Prepared {
                 Step::Zero(region) => {
                     Queued::Zero { region, label: Label::new(spec.id, ZEROING, call.problem) }
                 }
-                Step::Launch { name, geometry } => {
-                    let (entry, kernel) = code.kernel(name)?;
+                Step::Launch { name, geometry, .. } => {
+                    let Some(kernel) = kernels.iter().find(|kernel| kernel.step == name) else {
+                        continue;
+                    };
                     kernel
                         .function
                         .prepare(&geometry, call.device)
                         .map_err(|source| Error::from(source).in_launch_of(spec.id))?;
-                    let label = Label::new(spec.id, &entry, call.problem);
-                    Queued::Launch { entry, kernel, geometry, label }
+                    let label = Label::new(spec.id, &kernel.entry, call.problem);
+                    Queued::Launch { kernel: kernel.clone(), geometry, label }
                 }
             });
         }
@@ -228,8 +230,8 @@ impl Prepared {
 
     pub fn kernels(&self) -> impl Iterator<Item = PlannedKernel<'_>> {
         self.queue.iter().filter_map(|step| match step {
-            Queued::Launch { entry, kernel, geometry, .. } => {
-                Some(PlannedKernel { entry, geometry: *geometry, resources: kernel.resources })
+            Queued::Launch { kernel: Kernel { entry, resources, .. }, geometry, .. } => {
+                Some(PlannedKernel { entry, geometry: *geometry, resources: *resources })
             }
             Queued::Zero { .. } => None,
         })

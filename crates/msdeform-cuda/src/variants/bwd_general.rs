@@ -2,7 +2,7 @@
 
 use msdeform::{DType, DeviceKind, Direction, Numerics, Problem, Role, ValueLayout, VariantSpec};
 
-use super::{Call, Configuration, KnobChoices, Specialise, Variant};
+use super::{Call, Configuration, GRADIENTS, KnobChoices, Specialise, Variant};
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
 use crate::sources::{SourceFile, kernel_source};
@@ -100,7 +100,7 @@ impl Variant for BwdGeneral {
         let sort = Sort::of(problem);
         if gradients.of_samples() {
             let groups = u64::from(THREADS) / lanes as u64;
-            pipeline.launch("samples", launch(call.rows(), groups, THREADS, 0));
+            pipeline.launch("samples", launch(call.rows(), groups, THREADS, 0), &[&[GRADIENTS]]);
         }
         if gradients.value {
             sort.reserve(problem, &mut pipeline);
@@ -111,13 +111,13 @@ impl Variant for BwdGeneral {
             let walks = launch((sort.slabs * sort.parts) as u64, WARPS, THREADS, 0);
             let tiles = (sort.slabs * sort.tiles) as u64;
             let slices = problem.channels().div_ceil(LANES) as u64;
-            pipeline.launch("count", walks);
-            pipeline.launch("offsets", launch(tiles, u64::from(THREADS), THREADS, 0));
+            pipeline.launch("count", walks, &[]);
+            pipeline.launch("offsets", launch(tiles, u64::from(THREADS), THREADS, 0), &[]);
             let starts = launch(sort.slabs as u64, 1, SCAN_THREADS, STARTS_SHARED_BYTES);
-            pipeline.launch("starts", starts);
-            pipeline.launch("scatter", walks);
+            pipeline.launch("starts", starts, &[]);
+            pipeline.launch("scatter", walks, &[]);
             let values = launch(tiles * slices, WARPS, THREADS, VALUES_SHARED_BYTES);
-            pipeline.launch("values", values);
+            pipeline.launch("values", values, &[]);
         }
         Ok(Configuration {
             specialise: Specialise::Formats,

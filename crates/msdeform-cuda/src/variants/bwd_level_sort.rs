@@ -3,15 +3,16 @@
 use msdeform::{DType, DeviceKind, Direction, Numerics, Role, ValueLayout, VariantSpec};
 
 use super::chunked_sample::paired_sampling_alignment;
-use super::grad_output_rows::{PACK, PackStep};
+use super::grad_output_rows::{PACK, PackStep, ROWS_READ};
 use super::sample_gradients::{
-    self, SAMPLE_BLOCKS, SAMPLE_WARPS, SPREAD, SampleStep, THIN, TILE_HEIGHT, TILE_WIDTH,
+    self, SAMPLE_BLOCKS, SAMPLE_WARPS, SAMPLES_READ, SPREAD, SampleStep, THIN, TILE_HEIGHT,
+    TILE_WIDTH,
 };
 use super::tile_lists::{
-    ENTRY_BYTES, GATHER_BLOCKS, ListKnobs, ListSizes, ORDERED, check, has_unowned_pixels,
-    level_tiles,
+    self, ENTRY_BYTES, GATHER_BLOCKS, GATHER_READS, LISTS_READ, ListKnobs, ListSizes, ORDERED,
+    PIECE, check, has_unowned_pixels, level_tiles,
 };
-use super::{Call, Configuration, Knob, KnobChoices, Specialise, Variant};
+use super::{Call, Configuration, Constant, Knob, KnobChoices, Specialise, Variant};
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
 use crate::sources::{SourceFile, kernel_source};
@@ -33,7 +34,7 @@ static SPEC: VariantSpec = VariantSpec {
 };
 
 const FEW: Knob = Knob {
-    name: "FEW",
+    name: tile_lists::FEW,
     values: &[0, 64],
     meaning: "entries of a group of tiles up to which it is summed in the lanes, not on tensor cores",
 };
@@ -42,11 +43,13 @@ const OVERLAP: Knob = Knob {
     values: &[0, 1],
     meaning: "launches start while the ones before them still run, where the GPU can",
 };
-const HELD: Knob = Knob {
+const HELD: Constant = Constant {
     name: "HELD",
     values: &[0, 1, 2, 3, 4],
     meaning: "samples that a thread of the step sort holds in registers; 0: it reads them twice",
 };
+/// Lists are not cut.
+const UNCUT: Constant = Constant { name: PIECE, values: &[0], meaning: "lists are not cut" };
 const SORT_AHEAD: Knob = Knob {
     name: "SORT_AHEAD",
     values: &[1, 2, 3],
@@ -54,24 +57,26 @@ const SORT_AHEAD: Knob = Knob {
 };
 static KNOBS: &[Knob] = &[
     FEW,
-    HELD,
     SORT_AHEAD,
     OVERLAP,
-    ORDERED,
     ENTRY_BYTES,
     GATHER_BLOCKS,
     SAMPLE_WARPS,
     SAMPLE_BLOCKS,
     TILE_WIDTH,
     TILE_HEIGHT,
-    THIN,
     SPREAD,
-    PACK,
 ];
+static CONSTANTS: &[Constant] = &[HELD, UNCUT, ORDERED, THIN, PACK];
+
+/// What `level_sort.cuh` reads beside the lists.
+const SORT_READS: &[&str] = &[HELD.name, SORT_AHEAD.name];
 
 /// Warps of a block in the step sort. A constant, because the order of the lists depends on it; as in the kernel.
 const SORT_WARPS: usize = 16;
-/// Samples that a thread can hold without spilling: with eight of them `dino_dec` in f32 takes 50.2 us, with none 48.1.
+/// Samples that a thread holds where it has no more, in half precision. In f32 it holds none: `ddetr_dec` with 300 and 512
+/// queries takes 24.5 and 31.6 us so, 24.8 and 32.1 otherwise. As many as there are would be a kernel for every number, and
+/// gain 1 % (19.7 us instead of 19.9 in f16).
 const MAX_HELD: i64 = 4;
 /// Samples of a level beyond which its lists are taken to be long.
 const DENSE_SAMPLES: usize = 2048;
@@ -113,6 +118,10 @@ impl Variant for BwdLevelSort {
         KNOBS
     }
 
+    fn constants(&self) -> &'static [Constant] {
+        CONSTANTS
+    }
+
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         check(call)?;
         let samples = level_samples(call);
@@ -150,7 +159,8 @@ impl Variant for BwdLevelSort {
         let ahead = knobs.get(SORT_AHEAD.name).unwrap_or(ahead);
         let overlaps = knobs.get(OVERLAP.name).unwrap_or(1) == 1 && call.device.overlaps_launches;
         let each = level_samples(call).div_ceil(32 * SORT_WARPS) as i64;
-        let held = knobs.get(HELD.name).unwrap_or(if each <= MAX_HELD { each } else { 0 });
+        let holds = !is_single && each <= MAX_HELD;
+        let held = knobs.get(HELD.name).unwrap_or(if holds { MAX_HELD } else { 0 });
         if held > 0 && held < each {
             return Err(format!("HELD={held}; here a thread has {each} samples"));
         }
@@ -169,31 +179,37 @@ impl Variant for BwdLevelSort {
                 overlaps: false,
             };
             if together {
-                pipeline.launch("sort_and_samples", side_by_side(sort, samples.geometry));
+                pipeline.launch(
+                    "sort_and_samples",
+                    side_by_side(sort, samples.geometry),
+                    &[SORT_READS, LISTS_READ, SAMPLES_READ, ROWS_READ],
+                );
             } else {
-                pipeline.launch("sort", sort);
+                pipeline.launch("sort", sort, &[SORT_READS, LISTS_READ, ROWS_READ]);
             }
-            let gather = lists.gather_groups(problem, few > 0)?;
-            pipeline.launch("gather", LaunchGeometry { overlaps, ..gather });
+            let gather = LaunchGeometry { overlaps, ..lists.gather_groups(problem, few > 0)? };
+            pipeline.launch("gather", gather, &[GATHER_READS, LISTS_READ, ROWS_READ]);
         }
         if wants_samples && !together {
             // Alone, there is no kernel of this variant before it that lets it start.
             let overlaps = overlaps && wants_value;
-            pipeline.launch("samples", LaunchGeometry { overlaps, ..samples.geometry });
+            let geometry = LaunchGeometry { overlaps, ..samples.geometry };
+            pipeline.launch("samples", geometry, &[SAMPLES_READ, ROWS_READ]);
         }
-        let mut chosen = vec![
-            ("PIECE", 0),
-            (HELD.name, held),
-            (FEW.name, few),
-            (SORT_AHEAD.name, ahead),
-            (OVERLAP.name, i64::from(overlaps)),
-            pack.knob(),
-        ];
-        chosen.extend(list_knobs.values());
+        let mut chosen =
+            vec![(FEW.name, few), (SORT_AHEAD.name, ahead), (OVERLAP.name, i64::from(overlaps))];
+        chosen.extend(list_knobs.knobs());
         chosen.extend(samples.knobs);
         Ok(Configuration {
             specialise: Specialise::ModelAndHeads,
             knobs: chosen,
+            constants: vec![
+                (HELD.name, held),
+                (UNCUT.name, 0),
+                list_knobs.ordered(),
+                samples.thin,
+                pack.constant(),
+            ],
             pipeline,
             value_alignment: 16,
             sampling_alignment: paired_sampling_alignment(call),
@@ -263,10 +279,10 @@ mod tests {
     #[test]
     fn threads_hold_samples_while_they_are_few() {
         let held = |queries: usize| {
-            let knobs = configured(decoder(queries)).unwrap().knobs;
-            knobs.iter().find(|(name, _)| *name == HELD.name).unwrap().1
+            let constants = configured(decoder(queries)).unwrap().constants;
+            constants.iter().find(|(name, _)| *name == HELD.name).unwrap().1
         };
-        assert_eq!([1, 128, 129, 300, 512, 513].map(held), [1, 1, 2, 3, 4, 0]);
+        assert_eq!([1, 300, 512, 513].map(held), [4, 4, 4, 0]);
         let (problem, device) = (decoder(300).build().unwrap(), DeviceProps::h200());
         let call = Call::in_direction(Direction::Backward, &problem, &device);
         let two = KnobChoices::new(&BwdLevelSort, &[(HELD.name.to_owned(), 2)]).unwrap();

@@ -2,7 +2,9 @@
 
 use msdeform::{DType, DeviceKind, Direction, Numerics, Role, ValueLayout, VariantSpec};
 
-use super::{Call, Configuration, KnobChoices, Specialise, Variant, check_inline_levels};
+use super::{
+    Call, Configuration, GRADIENTS, KnobChoices, Specialise, Variant, check_inline_levels,
+};
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
 use crate::sources::{SourceFile, kernel_source};
@@ -77,17 +79,16 @@ impl Variant for BwdOriginal {
             pipeline.zero(sums);
         }
         let threads = problem.channels().next_power_of_two().clamp(32, 1024) as u32;
-        pipeline.launch(
-            "",
-            LaunchGeometry {
-                shared_bytes: threads * FLOATS_PER_THREAD * size_of::<f32>() as u32,
-                // Below 2^31: `supports` has looked at the output.
-                ..LaunchGeometry::linear(call.rows() as u32, threads)
-            },
-        );
+        let geometry = LaunchGeometry {
+            shared_bytes: threads * FLOATS_PER_THREAD * size_of::<f32>() as u32,
+            // Below 2^31: `supports` has looked at the output.
+            ..LaunchGeometry::linear(call.rows() as u32, threads)
+        };
+        pipeline.launch("", geometry, &[&[GRADIENTS]]);
         if gradients.value && !sums_in_place {
             let blocks = problem.value_len().div_ceil(CONVERT_THREADS as usize);
-            pipeline.launch("convert", LaunchGeometry::linear(blocks as u32, CONVERT_THREADS));
+            let geometry = LaunchGeometry::linear(blocks as u32, CONVERT_THREADS);
+            pipeline.launch("convert", geometry, &[]);
         }
         Ok(Configuration {
             specialise: Specialise::Formats,

@@ -3,15 +3,15 @@
 use msdeform::{DType, DeviceKind, Direction, Numerics, Role, ValueLayout, VariantSpec};
 
 use super::chunked_sample::paired_sampling_alignment;
-use super::grad_output_rows::{PACK, PackStep};
+use super::grad_output_rows::{PACK, PackStep, ROWS_READ};
 use super::sample_gradients::{
-    SAMPLE_BLOCKS, SAMPLE_WARPS, SampleStep, THIN, TILE_HEIGHT, TILE_WIDTH,
+    SAMPLE_BLOCKS, SAMPLE_WARPS, SAMPLES_READ, SPREAD, SampleStep, THIN, TILE_HEIGHT, TILE_WIDTH,
 };
 use super::tile_lists::{
-    ENTRY_BYTES, GATHER_BLOCKS, ListKnobs, ListSizes, ORDERED, check, has_unowned_pixels,
-    level_tiles,
+    self, ENTRY_BYTES, FEW, GATHER_BLOCKS, GATHER_READS, LISTS_READ, ListKnobs, ListSizes, ORDERED,
+    check, has_unowned_pixels, level_tiles,
 };
-use super::{Call, Configuration, Knob, KnobChoices, Specialise, Variant};
+use super::{Call, Configuration, Constant, Knob, KnobChoices, Specialise, Variant};
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
 use crate::sources::{SourceFile, kernel_source};
@@ -33,22 +33,27 @@ static SPEC: VariantSpec = VariantSpec {
 };
 
 const PIECE: Knob = Knob {
-    name: "PIECE",
+    name: tile_lists::PIECE,
     values: &[64, 1024],
     meaning: "entries of a list that one warp sums; longer lists are cut",
 };
+/// Lists are long.
+const NOT_FEW: Constant =
+    Constant { name: FEW, values: &[0], meaning: "every list is summed on tensor cores" };
 static KNOBS: &[Knob] = &[
     PIECE,
-    ORDERED,
     ENTRY_BYTES,
     GATHER_BLOCKS,
     SAMPLE_WARPS,
     SAMPLE_BLOCKS,
     TILE_WIDTH,
     TILE_HEIGHT,
-    THIN,
-    PACK,
+    SPREAD,
 ];
+static CONSTANTS: &[Constant] = &[NOT_FEW, ORDERED, THIN, PACK];
+
+/// What the steps of the sort read.
+const SORT_READS: &[&[&str]] = &[LISTS_READ, ROWS_READ];
 
 /// As in the kernel.
 const MAX_PARTS: usize = 128;
@@ -72,6 +77,10 @@ impl Variant for BwdTileSort {
 
     fn knobs(&self) -> &'static [Knob] {
         KNOBS
+    }
+
+    fn constants(&self) -> &'static [Constant] {
+        CONSTANTS
     }
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
@@ -123,28 +132,29 @@ impl Variant for BwdTileSort {
             let warps = if fits { SORT_WARPS } else { 1 };
             let sort = launch(parts.div_ceil(warps), 32 * warps as u32, warps * counters, 1);
             let segments = MAX_PARTS / 16;
-            pipeline.launch("count", sort);
-            pipeline.launch(
-                "offsets",
-                launch(lists.tiles.div_ceil(32), 32 * segments as u32, 32 * segments * 4, 1),
-            );
-            pipeline.launch("plan", launch(1, PLAN_THREADS, PLAN_THREADS as usize / 32 * 16, 1));
-            pipeline.launch("scatter", sort);
-            pipeline.launch("gather", lists.gather_pieces(problem.dtype())?);
-            pipeline.launch(
-                "combine",
-                launch(64, 32 * COMBINE_WARPS, COMBINE_WARPS as usize * 16 * 32 * 4, lists.slices),
-            );
+            let offsets =
+                launch(lists.tiles.div_ceil(32), 32 * segments as u32, 32 * segments * 4, 1);
+            let plan = launch(1, PLAN_THREADS, PLAN_THREADS as usize / 32 * 16, 1);
+            let gather = lists.gather_pieces(problem.dtype())?;
+            let combine =
+                launch(64, 32 * COMBINE_WARPS, COMBINE_WARPS as usize * 16 * 32 * 4, lists.slices);
+            pipeline.launch("count", sort, SORT_READS);
+            pipeline.launch("offsets", offsets, SORT_READS);
+            pipeline.launch("plan", plan, SORT_READS);
+            pipeline.launch("scatter", sort, SORT_READS);
+            pipeline.launch("gather", gather, &[GATHER_READS, LISTS_READ, ROWS_READ]);
+            pipeline.launch("combine", combine, SORT_READS);
         }
         if call.gradients().of_samples() {
-            pipeline.launch("samples", samples.geometry);
+            pipeline.launch("samples", samples.geometry, &[SAMPLES_READ, ROWS_READ]);
         }
-        let mut chosen = vec![(PIECE.name, piece), ("FEW", 0), pack.knob()];
-        chosen.extend(list_knobs.values());
+        let mut chosen = vec![(PIECE.name, piece)];
+        chosen.extend(list_knobs.knobs());
         chosen.extend(samples.knobs);
         Ok(Configuration {
             specialise: Specialise::ModelAndHeads,
             knobs: chosen,
+            constants: vec![(NOT_FEW.name, 0), list_knobs.ordered(), samples.thin, pack.constant()],
             pipeline,
             value_alignment: 16,
             sampling_alignment: paired_sampling_alignment(call),
@@ -227,8 +237,8 @@ mod tests {
     fn deterministic_mode_orders_the_lists_on_any_device_alike() {
         let deterministic = |backward| BackwardCall { mode: Mode::Deterministic, ..backward };
         let configuration = configured_as(encoder(), deterministic).unwrap();
-        assert!(configuration.knobs.contains(&("ORDERED", 1)));
-        assert!(configured(encoder()).unwrap().knobs.contains(&("ORDERED", 0)));
+        assert!(configuration.constants.contains(&("ORDERED", 1)));
+        assert!(configured(encoder()).unwrap().constants.contains(&("ORDERED", 0)));
         let (problem, large) = (encoder().build().unwrap(), DeviceProps::h200());
         let small = DeviceProps { multiprocessors: 2, ..DeviceProps::h200() };
         let [large, small] = [&large, &small].map(|device| {
@@ -254,7 +264,7 @@ mod tests {
     fn only_levels_one_pixel_thin_compile_other_code() {
         let thin = |levels: &[(i64, i64)]| {
             let configured = configured(encoder().levels(levels.iter().copied())).unwrap();
-            configured.knobs.contains(&("THIN", 1))
+            configured.constants.contains(&("THIN", 1))
         };
         assert!(thin(&[(1, 300)]) && thin(&[(50, 84), (20, 1)]));
         assert!(!thin(&[(2, 300)]));
@@ -281,7 +291,7 @@ mod tests {
         let first = configured.pipeline.launches().next().unwrap();
         // 16-byte chunks: 2 x 22223 rows of 8 heads and 32 channels in half precision.
         assert_eq!((first.0, first.1.grid), ("pack", [(2 * 22223 * 32_u32).div_ceil(256), 1, 1]));
-        assert!(configured.knobs.contains(&("PACK", 1)));
+        assert!(configured.constants.contains(&("PACK", 1)));
         let packed = configured_as(encoder(), |backward| backward).unwrap();
         assert!(packed.pipeline.launches().all(|(name, _)| name != "pack"));
     }

@@ -2,16 +2,18 @@
 
 use msdeform::Problem;
 
-use super::{Call, Knob, KnobChoices};
+use super::{BackwardCall, Call, Constant, KnobChoices};
 use crate::driver::LaunchGeometry;
 use crate::pipeline::Pipeline;
 use crate::strides::OutputStrides;
 
-pub(super) const PACK: Knob = Knob {
+pub(super) const PACK: Constant = Constant {
     name: "PACK",
     values: &[0, 1],
-    meaning: "write the output's gradient out as packed rows first; needed where it has none",
+    meaning: "the output's gradient has no packed rows, and is written out as such first",
 };
+/// What whoever includes the header reads.
+pub(super) const ROWS_READ: &[&str] = &[PACK.name];
 
 const CHUNK_BYTES: usize = 16;
 const PACK_THREADS: u32 = 256;
@@ -24,9 +26,9 @@ pub(super) struct PackStep {
 
 impl PackStep {
     pub(super) fn of(call: &Call<'_>, knobs: &KnobChoices) -> Result<Self, String> {
-        let needed = call
-            .backward
-            .is_some_and(|backward| !has_packed_rows(call.problem, &backward.grad_output));
+        let is_packed =
+            |backward: BackwardCall| has_packed_rows(call.problem, &backward.grad_output);
+        let needed = !call.backward.is_none_or(is_packed);
         let packs = knobs.get(PACK.name).map_or(needed, |value| value == 1);
         if needed && !packs {
             return Err("PACK=0; rows of this grad_output are not packed or not aligned".to_owned());
@@ -41,11 +43,12 @@ impl PackStep {
             pipeline.reserve(bytes);
             // The kernel strides over what a grid cannot hold.
             let blocks = (bytes / CHUNK_BYTES).div_ceil(PACK_THREADS as usize).min(1 << 20);
-            pipeline.launch("pack", LaunchGeometry::linear(blocks as u32, PACK_THREADS));
+            let geometry = LaunchGeometry::linear(blocks as u32, PACK_THREADS);
+            pipeline.launch("pack", geometry, &[ROWS_READ]);
         }
     }
 
-    pub(super) fn knob(self) -> (&'static str, i64) {
+    pub(super) fn constant(self) -> (&'static str, i64) {
         (PACK.name, i64::from(self.packs))
     }
 }

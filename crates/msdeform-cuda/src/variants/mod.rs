@@ -25,7 +25,7 @@ use crate::driver::{DeviceProps, LaunchGeometry};
 use crate::error::Error;
 use crate::gradients::Gradients;
 use crate::params::{CallShape, INLINE_LEVELS, Params};
-use crate::pipeline::Pipeline;
+use crate::pipeline::{Pipeline, Reads, Step};
 use crate::preamble::PreambleRecipe;
 use crate::sources::{HEADERS, SourceFile};
 use crate::strides::{OutputStrides, ValueStrides};
@@ -147,7 +147,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Something about a kernel that may be tuned: the macro `MSDA_KNOB_<name>`.
+/// Something that may be tuned. What kernels read of it is the macro `MSDA_<name>`; some concern the launch alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Knob {
     /// Its name, in capitals.
@@ -155,6 +155,18 @@ pub struct Knob {
     /// The values it takes.
     pub values: &'static [i64],
     /// What it changes.
+    pub meaning: &'static str,
+}
+
+/// Something that follows from the call: the macro `MSDA_<name>` for the kernels that read it. Nothing to tune; a test may
+/// set another value that holds for the call as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Constant {
+    /// Its name, in capitals.
+    pub name: &'static str,
+    /// The values it has.
+    pub values: &'static [i64],
+    /// What it says.
     pub meaning: &'static str,
 }
 
@@ -176,6 +188,8 @@ pub struct Configuration {
     pub specialise: Specialise,
     /// The value of every knob of the variant.
     pub knobs: Vec<(&'static str, i64)>,
+    /// What follows from the call, for the kernels that read it.
+    pub constants: Vec<(&'static str, i64)>,
     /// What is queued: for most a single launch, `geometry.into()`.
     pub pipeline: Pipeline,
     /// Bytes that the pointers of value, output and their gradients must be multiples of.
@@ -200,6 +214,7 @@ impl Default for Configuration {
         Self {
             specialise: Specialise::Model,
             knobs: Vec::new(),
+            constants: Vec::new(),
             pipeline: Pipeline::default(),
             value_alignment: 16,
             sampling_alignment: 16,
@@ -213,39 +228,69 @@ impl Default for Configuration {
 }
 
 impl Configuration {
-    /// The macros of this configuration, as compiler options. Never holds an image's size, a batch or
-    /// a number of queries: they change from call to call and must not compile again.
+    /// What every kernel of the pipeline is compiled from, in the order they are launched, each once.
+    #[must_use]
+    pub fn units(&self, call: &Call<'_>) -> Vec<Unit> {
+        let mut units: Vec<Unit> = Vec::new();
+        for step in &self.pipeline.steps {
+            if let Step::Launch { name, reads, .. } = *step
+                && units.iter().all(|known| known.step != name)
+            {
+                units.push(Unit { step: name, defines: self.defines_of(call, name, reads) });
+            }
+        }
+        units
+    }
+
+    /// The macros of all of them together, for whoever compiles them as one.
     #[must_use]
     pub fn defines(&self, call: &Call<'_>) -> Vec<String> {
+        let mut all: Vec<String> = Vec::new();
+        for define in self.units(call).into_iter().flat_map(|unit| unit.defines) {
+            if !all.contains(&define) {
+                all.push(define);
+            }
+        }
+        all
+    }
+
+    /// The macros of one kernel, as compiler options. Never holds an image's size, a batch or
+    /// a number of queries: they change from call to call and must not compile again.
+    fn defines_of(&self, call: &Call<'_>, step: &str, reads: Reads) -> Vec<String> {
         let problem = call.problem;
-        let mut macros = vec![
-            ("MSDA_VALUE_DTYPE".to_owned(), dtype_code(problem.dtype()).to_string()),
-            ("MSDA_SAMPLING_DTYPE".to_owned(), dtype_code(problem.sampling_dtype()).to_string()),
-        ];
-        let mut define = |name: &str, value: String| macros.push((name.to_owned(), value));
+        let mut defines = Vec::new();
+        let mut define = |name: &str, value: String| defines.push(format!("-DMSDA_{name}={value}"));
+        define("VALUE_DTYPE", dtype_code(problem.dtype()).to_string());
+        define("SAMPLING_DTYPE", dtype_code(problem.sampling_dtype()).to_string());
         match self.specialise {
-            Specialise::Formats => define("MSDA_LEVELS", INLINE_LEVELS.to_string()),
+            Specialise::Formats => define("LEVELS", INLINE_LEVELS.to_string()),
             Specialise::Model | Specialise::ModelAndHeads => {
                 let levels = problem.levels().len();
                 let mut offsets = vec!["0".to_owned()];
                 offsets.extend((0..levels).map(|l| problem.level_samples(l).end.to_string()));
-                define("MSDA_LEVELS", levels.to_string());
-                define("MSDA_CHANNELS", problem.channels().to_string());
-                define("MSDA_SAMPLES", problem.samples().to_string());
-                define("MSDA_POINT_OFFSETS", offsets.join(","));
-                define("MSDA_LAYOUT", layout_code(problem.layout()).to_string());
+                define("LEVELS", levels.to_string());
+                define("CHANNELS", problem.channels().to_string());
+                define("SAMPLES", problem.samples().to_string());
+                define("POINT_OFFSETS", offsets.join(","));
+                define("LAYOUT", layout_code(problem.layout()).to_string());
             }
         }
         if self.specialise == Specialise::ModelAndHeads {
-            define("MSDA_HEADS", problem.heads().to_string());
+            define("HEADS", problem.heads().to_string());
         }
-        if let Some(backward) = &call.backward {
-            define("MSDA_GRADIENTS", backward.gradients.mask().to_string());
+        if let Some(backward) = call.backward.filter(|_| reads.includes(GRADIENTS)) {
+            define(GRADIENTS, backward.gradients.mask().to_string());
         }
-        for (name, value) in &self.knobs {
-            define(&format!("MSDA_KNOB_{name}"), value.to_string());
+        for (name, value) in self.knobs.iter().chain(&self.constants) {
+            if reads.includes(name) {
+                define(name, value.to_string());
+            }
         }
-        macros.into_iter().map(|(name, value)| format!("-D{name}={value}")).collect()
+        if reads != Reads::All {
+            let step = if step.is_empty() { "MAIN" } else { step };
+            define(&format!("STEP_{}", step.to_uppercase()), "1".to_owned());
+        }
+        defines
     }
 
     /// The parameter of the kernels, complete but for the pointers to tensors.
@@ -277,6 +322,18 @@ impl Configuration {
     }
 }
 
+/// The constant that says which gradients are asked for, as [`Gradients::mask`].
+pub const GRADIENTS: &str = "GRADIENTS";
+
+/// What one kernel is compiled from, beside the sources.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Unit {
+    /// The step that launches it.
+    pub step: &'static str,
+    /// Its macros.
+    pub defines: Vec<String>,
+}
+
 /// Knobs that the caller sets; the variant chooses the others.
 #[derive(Clone, Debug, Default)]
 pub struct KnobChoices {
@@ -289,10 +346,12 @@ impl KnobChoices {
     /// # Errors
     /// [`Error::Knob`] naming what it takes.
     pub fn new(variant: &dyn Variant, chosen: &[(String, i64)]) -> Result<Self, Error> {
+        let knobs = variant.knobs().iter().map(|knob| (knob.name, knob.values));
+        let constants = variant.constants().iter().map(|constant| (constant.name, constant.values));
         for (name, value) in chosen {
-            let fits = |knob: &&Knob| knob.name == name && knob.values.contains(value);
-            if !variant.knobs().iter().any(|knob| fits(&knob)) {
-                let known = variant.knobs().iter().map(|k| format!("{} in {:?}", k.name, k.values));
+            let fits = |(known, values): (&str, &[i64])| known == name && values.contains(value);
+            if !knobs.clone().chain(constants.clone()).any(fits) {
+                let known = knobs.map(|(name, values)| format!("{name} in {values:?}"));
                 let known = known.collect::<Vec<_>>().join(", ");
                 return Err(Error::Knob {
                     variant: variant.spec().id,
@@ -345,6 +404,11 @@ pub trait Variant: Send + Sync {
 
     /// What may be tuned.
     fn knobs(&self) -> &'static [Knob] {
+        &[]
+    }
+
+    /// What follows from a call and is compiled in.
+    fn constants(&self) -> &'static [Constant] {
         &[]
     }
 
@@ -426,6 +490,8 @@ pub fn check_inline_levels(problem: &Problem) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
     use super::*;
     use crate::registry::REGISTRY;
 
@@ -445,20 +511,71 @@ mod tests {
             .unwrap()
     }
 
+    /// What is compiled for a model, whatever the batch and the number of queries: kernels by step.
+    fn compiled_for(direction: Direction, dtype: DType) -> BTreeMap<String, BTreeSet<Vec<String>>> {
+        let device = DeviceProps::h200();
+        let mut units: BTreeMap<String, BTreeSet<Vec<String>>> = BTreeMap::new();
+        // Miri, thousands of times slower, takes a few of them.
+        let step = if cfg!(miri) { 399 } else { 1 };
+        for batch in [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64] {
+            for queries in (1..=2000).step_by(step) {
+                let problem = Problem::builder()
+                    .batch(batch)
+                    .heads(8)
+                    .channels(32)
+                    .queries(queries)
+                    .levels([(100, 167), (50, 84), (25, 42), (13, 21)])
+                    .points(4)
+                    .dtype(dtype)
+                    .build()
+                    .unwrap();
+                let call = Call::in_direction(direction, &problem, &device);
+                let variant = crate::dispatch::builtin(&call).unwrap();
+                let configured = variant.configure(&call, &KnobChoices::default()).unwrap();
+                for unit in configured.units(&call) {
+                    let entry = crate::pipeline::entry_name(variant.spec().id, unit.step);
+                    units.entry(entry).or_default().insert(unit.defines);
+                }
+            }
+        }
+        units
+    }
+
+    /// What each number stands for: a choice between variants, between few and many samples, or rows. More would stop a
+    /// training whose images have other sizes with every batch.
     #[test]
-    fn image_sizes_batches_and_queries_never_compile_again() {
+    fn what_is_compiled_for_a_model_is_bounded() {
+        for dtype in DType::FAST {
+            for direction in Direction::ALL {
+                let most = match direction {
+                    Direction::Forward => 2,
+                    Direction::Backward => 8,
+                };
+                let units = compiled_for(direction, dtype);
+                for (entry, found) in &units {
+                    assert!(found.len() <= most, "{dtype} {entry}: {found:#?}");
+                }
+                let all: usize = units.values().map(BTreeSet::len).sum();
+                assert!(all <= 24, "{dtype} {direction}: {all} kernels");
+            }
+        }
+    }
+
+    /// Nothing that an encoder gets depends on the image.
+    #[test]
+    fn image_sizes_never_compile_again() {
         let device = DeviceProps::h200();
         for variant in REGISTRY {
-            let options = |problem: &Problem| {
+            let units = |problem: &Problem| {
                 let call = Call::in_direction(variant.spec().direction, problem, &device);
                 variant.check(&call).ok()?;
                 let configuration = variant.configure(&call, &KnobChoices::default()).ok()?;
-                Some(configuration.defines(&call))
+                Some(configuration.units(&call))
             };
-            let large = options(&problem(*variant, 2, 4096, 64));
+            let large = units(&problem(*variant, 2, 4096, 64));
             assert!(large.is_some(), "{variant:?} refuses an ordinary problem");
-            assert_eq!(large, options(&problem(*variant, 2, 5000, 72)), "{variant:?}");
-            assert_eq!(large, options(&problem(*variant, 3, 4096, 64)), "{variant:?}");
+            assert_eq!(large, units(&problem(*variant, 2, 5000, 72)), "{variant:?}");
+            assert_eq!(large, units(&problem(*variant, 3, 4096, 64)), "{variant:?}");
         }
     }
 
@@ -491,12 +608,12 @@ mod tests {
             configuration.defines(&call).join(" "),
             "-DMSDA_VALUE_DTYPE=2 -DMSDA_SAMPLING_DTYPE=0 -DMSDA_LEVELS=2 -DMSDA_CHANNELS=32 \
              -DMSDA_SAMPLES=8 -DMSDA_POINT_OFFSETS=0,3,8 -DMSDA_LAYOUT=1 -DMSDA_HEADS=8 \
-             -DMSDA_KNOB_TILE=16"
+             -DMSDA_TILE=16"
         );
         let gradients = Gradients { locations: false, ..Gradients::ALL };
         call.backward = Some(BackwardCall { gradients, ..BackwardCall::new(&problem) });
         let defines = configuration.defines(&call).join(" ");
-        assert!(defines.contains("-DMSDA_HEADS=8 -DMSDA_GRADIENTS=5 -DMSDA_KNOB"), "{defines}");
+        assert!(defines.contains("-DMSDA_HEADS=8 -DMSDA_GRADIENTS=5 -DMSDA_TILE"), "{defines}");
     }
 
     #[test]

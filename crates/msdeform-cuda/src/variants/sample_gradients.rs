@@ -3,7 +3,7 @@
 use msdeform::{DType, Mode, Problem, ValueLayout};
 
 use super::chunked_sample::queries_are_pixels;
-use super::{Call, Knob, KnobChoices};
+use super::{Call, Constant, GRADIENTS, Knob, KnobChoices};
 use crate::driver::LaunchGeometry;
 
 /// The knobs of this step, for the lists of its variants.
@@ -25,7 +25,7 @@ pub(super) const TILE_HEIGHT: Knob = Knob {
     meaning: "queries of a tile along y, in the step samples",
 };
 
-pub(super) const THIN: Knob = Knob {
+pub(super) const THIN: Constant = Constant {
     name: "THIN",
     values: &[0, 1],
     meaning: "levels may be one pixel high or wide, in the step samples",
@@ -37,10 +37,22 @@ pub(super) const SPREAD: Knob = Knob {
     meaning: "how thinly rows are spread over warps in the step samples: 2, samples of a row are two warps'",
 };
 
+/// What whoever includes the header reads.
+pub(super) const SAMPLES_READ: &[&str] = &[
+    GRADIENTS,
+    SAMPLE_WARPS.name,
+    SAMPLE_BLOCKS.name,
+    TILE_WIDTH.name,
+    TILE_HEIGHT.name,
+    SPREAD.name,
+    THIN.name,
+];
+
 /// The launch of the step, and what the kernel is compiled and told for it.
 pub(super) struct SampleStep {
     pub(super) geometry: LaunchGeometry,
-    pub(super) knobs: [(&'static str, i64); 6],
+    pub(super) knobs: [(&'static str, i64); 5],
+    pub(super) thin: (&'static str, i64),
     pub(super) raster_width: i32,
     pub(super) pixels: bool,
 }
@@ -83,9 +95,12 @@ impl SampleStep {
         // A sort that ranks its samples is what takes longest: other blocks should leave it alone.
         let is_fast = call.backward.is_none_or(|backward| backward.mode == Mode::Fast);
         let (width, height) = match shared_launch {
-            // In steps, so that few sizes of a batch compile a kernel of their own.
+            // One of a few, so that no number of queries compiles a kernel of its own.
             Some(_) if !packed && is_fast => {
-                (one_wave(call, slabs).next_multiple_of(2 * item).min(full), 1)
+                let widths = [full / 4, full / 2, full * 5 / 8, full];
+                let needed = one_wave(call, slabs);
+                let width = widths.into_iter().find(|&width| width >= needed).unwrap_or(full);
+                (width.next_multiple_of(item), 1)
             }
             _ if few || shared_launch.is_some() => (full, 1),
             _ => (item.max(8), (full / item.max(8)).max(1)),
@@ -104,7 +119,6 @@ impl SampleStep {
         if is_thin && !thin {
             return Err("THIN=0; there is a level one pixel high or wide".to_owned());
         }
-
         let raster_width = raster_width(call, width, height);
         let tiles = query_tiles(problem, pixels, raster_width, width, height);
         let grid_x = u32::try_from(tiles).ok().filter(|&tiles| tiles < 1 << 31);
@@ -122,9 +136,9 @@ impl SampleStep {
                 (SAMPLE_BLOCKS.name, blocks as i64),
                 (TILE_WIDTH.name, width as i64),
                 (TILE_HEIGHT.name, height as i64),
-                (THIN.name, i64::from(thin)),
                 (SPREAD.name, spread),
             ],
+            thin: (THIN.name, i64::from(thin)),
             raster_width: i32::try_from(raster_width).map_err(|_| "too many queries")?,
             pixels,
         })
@@ -151,7 +165,7 @@ fn rows_per_device(call: &Call<'_>, per_multiprocessor: u64) -> u64 {
     per_multiprocessor * u64::from(call.device.multiprocessors)
 }
 
-/// Tiles of a size that cover the queries, as `query_tiles.cuh` numbers them.
+/// Tiles of a size that cover the queries, as `query_rasters.cuh` numbers them.
 fn query_tiles(
     problem: &Problem,
     pixels: bool,

@@ -87,7 +87,7 @@ impl Prepared<'_> {
     fn steps(&self, memory: Memory, params: Vec<u8>, written: &[(Role, usize)]) -> Launch {
         let workspace = memory.buffers.len() - 1;
         let step = |step: &Step| match *step {
-            Step::Launch { name, geometry } => {
+            Step::Launch { name, geometry, .. } => {
                 let entry = entry_name(self.id, name);
                 LaunchStep::Kernel {
                     entry: self.entries.iter().position(|known| *known == entry).unwrap(),

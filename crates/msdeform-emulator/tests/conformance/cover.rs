@@ -84,8 +84,11 @@ pub fn cover(
     let halves = |cell: &&Cell| cell.dtype != DType::F32;
     let in_every_model =
         |cell: &Cell| MODELS.iter().map(|model| Cell { model, ..*cell }).collect::<Vec<_>>();
-    let knobs = variant.knobs().iter().flat_map(|knob| knob.values.iter().map(|&v| (knob.name, v)));
-    let knobs: Vec<(&'static str, i64)> = knobs.collect();
+    let knobs = variant.knobs().iter().map(|knob| (knob.name, knob.values));
+    let constants = variant.constants().iter().map(|constant| (constant.name, constant.values));
+    let set = knobs.chain(constants);
+    let knobs: Vec<(&'static str, i64)> =
+        set.flat_map(|(name, values)| values.iter().map(move |&value| (name, value))).collect();
     let subsets: &[Gradients] = match spec.direction {
         Direction::Forward => &[],
         Direction::Backward => &Gradients::subsets()[1..],

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use msdeform::{DType, Direction, Error, Problem};
 use msdeform_cuda::jit::Recipe;
-use msdeform_cuda::variants::{BackwardCall, Call, KnobChoices, Variant};
+use msdeform_cuda::variants::{BackwardCall, Call, KnobChoices, Unit, Variant};
 use msdeform_cuda::{DeviceProps, Gradients, dispatch, entry_name};
 use msdeform_cuda_lab::REGISTRY;
 
@@ -37,9 +37,10 @@ pub fn entries() -> (Vec<Entry>, BTreeMap<String, usize>) {
             };
             for problem in problems(variant).into_iter().flatten() {
                 let call = Call::in_direction(variant.spec().direction, &problem, &device);
-                match entry(variant, &call) {
-                    Ok(entry) if seen.insert(entry.keys.clone()) => found.push(entry),
-                    Ok(_) => {}
+                match entries_of(variant, &call) {
+                    Ok(all) => {
+                        found.extend(all.into_iter().filter(|e| seen.insert(e.keys.clone())))
+                    }
                     Err(reason) => *refused.entry(reason).or_default() += 1,
                 }
             }
@@ -60,8 +61,8 @@ pub fn rare_entries() -> Vec<Entry> {
             for gradients in [Gradients::ALL, Gradients { value: false, ..Gradients::ALL }] {
                 let backward = whole.backward.map(|call| BackwardCall { gradients, ..call });
                 // Most of these refuse something: the table's kernels say what and why.
-                let entry = entry(variant, &Call { backward, ..whole });
-                found.extend(entry.ok().filter(|entry| seen.insert(entry.keys.clone())));
+                let all = entries_of(variant, &Call { backward, ..whole }).unwrap_or_default();
+                found.extend(all.into_iter().filter(|entry| seen.insert(entry.keys.clone())));
             }
         }
     }
@@ -87,19 +88,27 @@ fn rare_problems(dtypes: &[DType]) -> Vec<Result<Problem, Error>> {
     problems
 }
 
-fn entry(variant: &'static dyn Variant, call: &Call<'_>) -> Result<Entry, String> {
+/// What is compiled for a call; kernels that come out of one compilation are one entry.
+fn entries_of(variant: &'static dyn Variant, call: &Call<'_>) -> Result<Vec<Entry>, String> {
     variant.check(call).map_err(|error| error.to_string())?;
     let configuration = variant.configure(call, &KnobChoices::default())?;
-    let defines = configuration.defines(call);
     let arch = call.device.arch();
-    let recipe = Recipe::new(variant, &arch, &defines);
-    let launches = configuration.pipeline.launches();
-    let entries = launches.map(|(step, _)| entry_name(variant.spec().id, step));
-    let keys = entries.map(|entry| Key::new(&entry, &arch, &defines)).collect();
     let mut rules = dispatch::TABLES.iter().flat_map(|table| table.rules);
     let is_chosen = rules.any(|rule| rule.variant.spec().id == variant.spec().id);
     let is_dispatched = is_chosen && arch == DeviceProps::h200().arch();
-    Ok(Entry { keys, recipe, arch, is_dispatched })
+    let mut entries: Vec<(Vec<String>, Entry)> = Vec::new();
+    for Unit { step, defines } in configuration.units(call) {
+        let key = Key::new(&entry_name(variant.spec().id, step), &arch, &defines);
+        match entries.iter_mut().find(|(known, _)| *known == defines) {
+            Some((_, entry)) => entry.keys.push(key),
+            None => {
+                let recipe = Recipe::new(variant, &arch, &defines);
+                let (keys, arch) = (vec![key], arch.clone());
+                entries.push((defines, Entry { keys, recipe, arch, is_dispatched }));
+            }
+        }
+    }
+    Ok(entries.into_iter().map(|(_, entry)| entry).collect())
 }
 
 /// An encoder and a decoder with four levels of 32 channels: four points in every format and layout,

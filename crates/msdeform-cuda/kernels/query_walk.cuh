@@ -1,0 +1,109 @@
+// One walk over the samples of neighbouring queries, for kernels that gather pixels in 16-byte chunks.
+//
+// Who owns what. ROW_LANES neighbouring lanes read a pixel together. Such a group owns one (query, head)
+// while the warp gathers; the warp's groups are WARP_QUERIES x WARP_HEADS of them. For everything else a lane
+// owns a quad: four samples of one (query, head). Neighbouring lanes own neighbouring quads, so that what the
+// source reads arrives in whole lines.
+//
+// A stage. Every lane asks the source for its quad and leaves what the gather needs in the warp's own shared
+// memory; then all groups gather. With many samples a (query, head) takes several stages; with few, one stage
+// serves several runs of WARP_QUERIES queries, gathered one after another. Warps never wait for each other.
+//
+// Where samples come from is the source's (sample_source.cuh), what is gathered is the task's:
+//   place(quad, first, packets)        the owner works its quad out; the quad's packets are GROUPS apart
+//   gather(item, run, stage, quads)    all groups: quads `stage`, `stage` + 1, ... of a run, from packets_of
+//   finish(row, quad, first, packets)  if FINISHES: the owner again, once its stage is gathered
+#pragma once
+
+#include "query_rasters.cuh"
+#include "sample_source.cuh"
+
+namespace msda {
+
+// One image and the heads that a warp walks together.
+struct HeadGroup {
+    int batch;
+    int first_head;
+};
+
+// GROUP_PACKETS of shared memory belong to a quad. Where there are too few rows to fill the GPU they are
+// SPREAD: 1, a warp takes one run; 2, half as long stages, and each is another warp's.
+template <int ROW_LANES, int WARP_HEADS, int GROUP_PACKETS, int SPREAD>
+struct QueryWalk {
+    static constexpr int GROUPS = 32 / ROW_LANES;
+    static constexpr int WARP_QUERIES = GROUPS / WARP_HEADS;
+    static constexpr int QUADS = (SAMPLES + 3) / 4;  // of one (query, head)
+    static constexpr int FULL_STAGE_QUADS = at_most(QUADS, ROW_LANES);
+    static constexpr int STAGE_QUADS = SPREAD > 1 ? (FULL_STAGE_QUADS + 1) / 2 : FULL_STAGE_QUADS;
+    static constexpr int ITEM_QUADS = SPREAD > 1 ? STAGE_QUADS : QUADS;  // walked by one warp
+    static constexpr int ITEM_PARTS = (QUADS + ITEM_QUADS - 1) / ITEM_QUADS;
+    static constexpr int RUNS = SPREAD > 0 ? 1 : ROW_LANES / next_power_of_two(STAGE_QUADS);
+    static constexpr int ITEM_QUERIES = RUNS * WARP_QUERIES;  // neighbours in a row of the raster
+    static constexpr int HEAD_GROUPS = HEADS / WARP_HEADS;
+    static constexpr int QUAD_PACKETS = GROUP_PACKETS * GROUPS;
+    static constexpr int WARP_PACKETS = RUNS * STAGE_QUADS * QUAD_PACKETS;
+    static_assert(HEADS > 0, "heads are compiled in");
+    static_assert(RUNS == 1 || QUADS == STAGE_QUADS, "several runs only where one stage is all");
+
+    // Where a group's packets stand among the GROUPS of a quad. Lanes that write together own neighbouring
+    // quads, whose rows start at the same bank or a few apart; the twist keeps them apart.
+    MSDA_DEVICE static int column(int group, int quad) {
+        return (group ^ (GROUPS >= 8 ? quad * (GROUPS / 4) : quad * GROUPS / 8)) % GROUPS;
+    }
+
+    MSDA_DEVICE static HeadGroup head_group(int slab) {
+        return {slab / HEAD_GROUPS, slab % HEAD_GROUPS * WARP_HEADS};
+    }
+
+    int lane = threadIdx.x % 32;
+    // Of this lane while it gathers.
+    int group = lane / ROW_LANES;
+    int group_query = group / WARP_HEADS;
+    int group_head = group % WARP_HEADS;
+    // Of its quad.
+    int own_quad = lane % STAGE_QUADS;
+    int own_group = lane / STAGE_QUADS % GROUPS;
+    int own_run = lane / (STAGE_QUADS * GROUPS);
+    Packet16* warp_packets = reinterpret_cast<Packet16*>(shared_memory()) + threadIdx.x / 32 * WARP_PACKETS;
+    Packet16* own_packets =
+        warp_packets + (own_run * STAGE_QUADS + own_quad) * QUAD_PACKETS + column(own_group, own_quad);
+
+    // Of this lane's group, quad `quad` of the stage.
+    MSDA_DEVICE Packet16* packets_of(int run, int quad) const {
+        return warp_packets + (run * STAGE_QUADS + quad) * QUAD_PACKETS + column(group, quad);
+    }
+
+    // The row of an item's first query and head.
+    MSDA_DEVICE static long long first_row(const CallShape& shape, const HeadGroup& heads, const Item& item) {
+        return (static_cast<long long>(heads.batch) * shape.queries + item.query) * HEADS + heads.first_head;
+    }
+
+    // Walks the quads of an item from `first_quad` on. All lanes together.
+    template <typename Source, typename Task>
+    MSDA_DEVICE void walk(const Item& item, long long first_row, int first_quad, const Source& source,
+                          Task& task) const {
+        const int own_query = own_run * WARP_QUERIES + own_group / WARP_HEADS;
+        const long long own_row =
+            first_row + at_most(own_query, item.queries - 1) * HEADS + own_group % WARP_HEADS;
+        const typename Source::Row row = source.row(own_row, own_quad, STAGE_QUADS);
+#pragma unroll 1
+        for (int stage = first_quad; stage < at_most(first_quad + ITEM_QUADS, QUADS); stage += STAGE_QUADS) {
+            const int quads = at_most(STAGE_QUADS, QUADS - stage);
+            const bool owns = own_run < RUNS && own_quad < quads;
+            const int own_first = 4 * (stage + own_quad);
+            if (owns) task.place(source.quad(row, own_first), own_first, own_packets);
+            sync_warp();
+#pragma unroll 1
+            for (int run = 0; run < RUNS; ++run) task.gather(item, run, stage, quads);
+            if constexpr (Task::FINISHES) {
+                sync_warp();
+                if (owns && own_query < item.queries) {
+                    task.finish(row, source.quad(row, own_first), own_first, own_packets);
+                }
+            }
+            sync_warp();  // the next stage or item overwrites what others may still read
+        }
+    }
+};
+
+}  // namespace msda
