@@ -16,6 +16,9 @@
 //   attention(row, s)
 // and a sink
 //   store_quad(row, first, quad, gradients)   of the samples that exist; `quad` has their attention weights
+//
+// A sink that needs a sum over the row, as behind a softmax, finds it in the row: the sum of weights times
+// their gradients is the dot product of the row's output with its gradient.
 #pragma once
 
 #include "chunked_sample.cuh"
