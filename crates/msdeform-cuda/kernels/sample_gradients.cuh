@@ -344,8 +344,8 @@ MSDA_DEVICE void walk_queries(const BackwardParams& params, const Source& source
             element_address<ValueStorage>(upstream.first,
                                           heads.batch * upstream.batch_stride + head * upstream.head_stride) +
             lane_chunk * 16;
-        const DotProducts<Sink> task = {params,    sink, walk, pixels, grad_rows, upstream.query_stride,
-                                        lane_chunk};
+        const long long query_stride = upstream.query_stride;
+        const DotProducts<Sink> task = {params, sink, walk, pixels, grad_rows, query_stride, lane_chunk};
 #pragma unroll 1
         for (int part = threadIdx.x / 32; part < Walk::ITEM_PARTS * ROW_ITEMS * TILE_HEIGHT; part += WARPS) {
             const Item item = item_of_tile(tile, params.queries, part / Walk::ITEM_PARTS);

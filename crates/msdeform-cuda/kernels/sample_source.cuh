@@ -16,6 +16,9 @@
 //   attention(row, s)
 // and a sink
 //   store_quad(row, first, quad, gradients)   of the samples that exist; `quad` has their attention weights
+//
+// A sink that needs a sum over the row, as behind a softmax, finds it in the row: the sum of weights times
+// their gradients is the dot product of the row's output with its gradient.
 #pragma once
 
 #include "chunked_sample.cuh"
@@ -35,22 +38,22 @@ struct LocationsAndWeights {
     const Tensors& tensors;
 
     struct Row {
-        long long number;
+        long long first_sample;
     };
-    MSDA_DEVICE Row row(long long number) const { return {number}; }
+    MSDA_DEVICE Row row(long long number) const { return {number * SAMPLES}; }
     MSDA_DEVICE Row row(long long number, int, int) const { return row(number); }
 
     MSDA_DEVICE Location location(const Row& row, int s) const {
-        const long long sample = row.number * SAMPLES + s;
+        const long long sample = row.first_sample + s;
         return {load_element<SamplingStorage>(tensors.locations, 2 * sample),
                 load_element<SamplingStorage>(tensors.locations, 2 * sample + 1)};
     }
     MSDA_DEVICE float attention(const Row& row, int s) const {
-        return load_element<SamplingStorage>(tensors.weights, row.number * SAMPLES + s);
+        return load_element<SamplingStorage>(tensors.weights, row.first_sample + s);
     }
 
     MSDA_DEVICE Quad quad(const Row& row, int first) const {
-        const long long sample = row.number * SAMPLES + first;
+        const long long sample = row.first_sample + first;
         if constexpr (SAMPLES % 4 == 0) return whole_quad(sample);
         return cut_quad(sample, first);
     }
@@ -107,7 +110,7 @@ struct LocationAndWeightGradients {
     template <typename Row>
     MSDA_DEVICE void store_quad(const Row& row, int first, const Quad&,
                                 const QuadGradients& gradients) const {
-        const long long sample = row.number * SAMPLES + first;
+        const long long sample = row.first_sample + first;
         if constexpr (SAMPLES % 4 == 0) {
             if constexpr (WANTS_GRAD_LOCATIONS) store_locations(sample, gradients.locations);
             if constexpr (WANTS_GRAD_WEIGHTS) store_weights(sample, gradients.attention);
