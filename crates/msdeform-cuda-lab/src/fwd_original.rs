@@ -67,8 +67,6 @@ impl Variant for FwdOriginal {
             pipeline: LaunchGeometry::linear(blocks, THREADS).into(),
             value_alignment: call.problem.dtype().size_bytes(),
             sampling_alignment: call.problem.sampling_dtype().size_bytes(),
-            query_raster_width: 0,
-            grid_aux: 0,
             ..Configuration::default()
         })
     }

@@ -256,22 +256,17 @@ pub fn fingerprint(variant: &dyn Variant, dtype: DType) -> String {
     parts.hash()
 }
 
-/// A configuration in words of the ledger's own, so that a name in the code may change where no launch does.
+/// A configuration as its fingerprint has it.
 fn spelled_out(asked: &Configuration) -> String {
     let preamble = asked.preamble.as_ref().map(|recipe| -> &dyn Any { recipe.as_ref() });
     let tile_maps: Option<&TileMaps> = preamble.and_then(|recipe| recipe.downcast_ref());
     let textures: Option<&LevelTextures> = preamble.and_then(|recipe| recipe.downcast_ref());
-    let Configuration { specialise, knobs, pipeline, value_alignment, sampling_alignment, .. } =
-        asked;
-    let Configuration { query_raster_width, grid_aux, without_preamble, persisting_value, .. } =
-        asked;
-    let pipeline = format!("{pipeline:?}").replace("Tensor(GradValue)", "GradValue");
+    let Configuration { specialise, knobs, constants, pipeline, derived, .. } = asked;
+    let Configuration { value_alignment, sampling_alignment, .. } = asked;
+    let Configuration { without_preamble, persisting_value, .. } = asked;
     format!(
-        "Configuration {{ specialise: {specialise:?}, knobs: {knobs:?}, pipeline: {pipeline}, \
-         value_alignment: {value_alignment}, sampling_alignment: {sampling_alignment}, \
-         query_raster_width: {query_raster_width}, grid_aux: {grid_aux}, tile_maps: {tile_maps:?}, \
-         without_maps: {without_preamble:?}, persisting_value: {persisting_value}, \
-         textures: {textures:?} }}"
+        "{specialise:?} {knobs:?} {constants:?} {pipeline:?} {derived:?} {value_alignment} {sampling_alignment} \
+         {tile_maps:?} {textures:?} {without_preamble:?} {persisting_value}"
     )
 }
 

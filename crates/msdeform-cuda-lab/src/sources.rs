@@ -21,6 +21,7 @@ pub const OWN_HEADERS: &[SourceFile] = embedded![
     "ladder/sample_records.cuh",
     "ladder/shuffle_sums.cuh",
     "ladder/shuffled_samples.cuh",
+    "ladder/stolen_units.cuh",
     "ladder/tensor_tiles.cuh",
     "ladder/tiles.cuh",
     "ladder/warp_roles.cuh",

@@ -3,7 +3,7 @@
 // for misaligned pointers, and what deterministic mode can always fall back to.
 //
 // `samples`, gradients of locations and weights. A group of `lanes` lanes (a power of two, in
-// params.grid_aux) owns one output row (batch, query, head) and walks its samples; a lane sums its
+// params.lanes) owns one output row (batch, query, head) and walks its samples; a lane sums its
 // channels, the group adds up by shuffles, lane 0 writes.
 //
 // The gradient of the values takes five steps: a counting sort of the samples by the tile of 4 x 4 pixels
@@ -33,12 +33,12 @@ using namespace msda;
 
 namespace {
 
-constexpr int THREADS = 128;
+constexpr int THREADS = MSDA_THREADS;  // of a block, but in the step starts
 constexpr int LANES = 32;
 constexpr int WARPS = THREADS / LANES;
-constexpr int TILE_SIDE = 4;
+constexpr int TILE_SIDE = MSDA_TILE_SIDE;
 constexpr int TILE_PIXELS = TILE_SIDE * TILE_SIDE;
-constexpr int SCAN_THREADS = 1024;
+constexpr int SCAN_THREADS = MSDA_SCAN_THREADS;
 // Rows of the output's gradient that a warp has in flight at once.
 constexpr int AHEAD = 4;
 
@@ -131,9 +131,9 @@ MSDA_DEVICE int level_tiles(const LevelGeometry& level) {
 
 // A sample in a list.
 using Entry = Packet<8>;  // query; number among the samples of its row
+static_assert(sizeof(Entry) == MSDA_LIST_ENTRY_BYTES, "as the host reserves");
 
-// The parts of the workspace, one after another, each a multiple of 256 bytes; the same arithmetic as in
-// src/variants/bwd_general.rs. Counts are 64-bit: a slab may have more than 2^32 samples.
+// What lies in the workspace. Counts are 64-bit: a slab may have more than 2^32 samples.
 struct SortedSamples {
     int parts;  // that the queries of a slab are divided into
     int tiles;  // of a slab
@@ -144,21 +144,15 @@ struct SortedSamples {
     Entry* entries;     // [slabs][slab_entries]
 };
 
-MSDA_DEVICE long long aligned(long long bytes) { return (bytes + 255) / 256 * 256; }
-
 MSDA_DEVICE SortedSamples sorted_samples(const BackwardParams& params) {
     SortedSamples sorted;
-    sorted.parts = params.grid_aux >> 6;
-    sorted.tiles = 0;
-    for (int l = 0; l < params.levels; ++l) sorted.tiles += level_tiles(level_geometry(params, l));
+    sorted.parts = params.slab_parts;
+    sorted.tiles = params.slab_tiles;
     sorted.slabs = static_cast<long long>(params.batch) * params.heads;
     sorted.slab_entries = static_cast<long long>(params.queries) * params.samples;
-    auto* at = static_cast<unsigned char*>(params.workspace);
-    sorted.places = reinterpret_cast<long long*>(at);
-    at += aligned(sorted.slabs * sorted.parts * sorted.tiles * 8);
-    sorted.starts = reinterpret_cast<long long*>(at);
-    at += aligned(sorted.slabs * (sorted.tiles + 1) * 8);
-    sorted.entries = reinterpret_cast<Entry*>(at);
+    sorted.places = workspace_part<long long>(params, params.places_at);
+    sorted.starts = workspace_part<long long>(params, params.starts_at);
+    sorted.entries = workspace_part<Entry>(params, params.entries_at);
     return sorted;
 }
 
@@ -346,7 +340,7 @@ MSDA_DEVICE void add_entries(const BackwardParams& params, const Tile& tile, lon
 #if MSDA_STEP_SAMPLES
 extern "C" __global__ void __launch_bounds__(THREADS)
     bwd_general_samples(const __grid_constant__ BackwardParams params) {
-    const int lanes = params.grid_aux & 63;
+    const int lanes = params.lanes;
     const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
     const int group = static_cast<int>(threadIdx.x) / lanes;
     const int groups = THREADS / lanes;

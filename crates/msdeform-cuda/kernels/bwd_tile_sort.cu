@@ -28,6 +28,9 @@
 #if MSDA_STEP_COUNT || MSDA_STEP_OFFSETS || MSDA_STEP_PLAN || MSDA_STEP_SCATTER || MSDA_STEP_COMBINE
 #include "tile_lists.cuh"
 #endif
+#if MSDA_STEP_SCATTER
+#include "list_entries.cuh"
+#endif
 #if MSDA_STEP_COMBINE
 #include "tile_products.cuh"
 #endif
@@ -43,12 +46,12 @@ using namespace msda;
 #if MSDA_STEP_COUNT || MSDA_STEP_OFFSETS || MSDA_STEP_PLAN || MSDA_STEP_SCATTER || MSDA_STEP_COMBINE
 namespace {
 
-constexpr int MAX_PARTS = 128;
-constexpr int SEGMENT_PARTS = 16;  // parts of one thread in `offsets`
+constexpr int MAX_PARTS = MSDA_MAX_PARTS;
+constexpr int SEGMENT_PARTS = MSDA_SEGMENT_PARTS;  // parts of one thread in `offsets`
 constexpr int SEGMENTS = MAX_PARTS / SEGMENT_PARTS;
 constexpr int UNROLL = 4;      // steps of samples in flight
 constexpr int PLAN_TILES = 4;  // of one thread in `plan`
-constexpr int COMBINE_WARPS = 4;
+constexpr int COMBINE_WARPS = MSDA_COMBINE_WARPS;
 static_assert(PIECE_ENTRIES > 0, "long lists are cut");
 
 // What tiles need, and by scanning, where they start.

@@ -1,7 +1,7 @@
 // Accepts everything: any number of levels, points and channels, any layout and value strides, any
 // tensor size. The dispatcher's last resort, and the path for misaligned pointers.
 //
-// Who owns what: a group of `lanes` lanes (a power of two, params.grid_aux) owns one output row
+// Who owns what: a group of `lanes` lanes (a power of two, params.lanes) owns one output row
 // (batch, query, head); each lane owns VECTOR neighbouring channels, and rows with more channels than
 // lanes * VECTOR are walked in several passes. A warp holds 32 / lanes rows.
 //
@@ -22,7 +22,7 @@ using namespace msda;
 namespace {
 
 constexpr int VECTOR = MSDA_VECTOR;
-constexpr int THREADS = 128;
+constexpr int THREADS = MSDA_THREADS;  // of a block
 using ValuePacket = Packet<VECTOR * ValueStorage::BYTES>;
 
 // What the lanes of a group need to know of one sample. Offsets are in elements from (batch, head).
@@ -100,7 +100,7 @@ MSDA_DEVICE void add_sample(float (&sums)[VECTOR], const ForwardParams& params, 
 
 extern "C" __global__ void __launch_bounds__(THREADS, 8)
     fwd_general(const __grid_constant__ ForwardParams params) {
-    const int lanes = params.grid_aux;
+    const int lanes = params.lanes;
     const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
     const int group = static_cast<int>(threadIdx.x) / lanes;
     const int groups = THREADS / lanes;

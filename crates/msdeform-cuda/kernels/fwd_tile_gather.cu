@@ -10,7 +10,7 @@
 //                 lanes 4-7  pixel x+1  of query q
 //
 // So a group of lanes owns one (query, head) and a warp QUERIES x HEADS of them: an item, neighbours in a
-// row of queries. A slab is one image and head group. A raster of queries is cut into strips a few items
+// row of queries. A raster of queries is cut into strips a few items
 // wide; a block takes the next rows of a strip, one item per warp and round. Warps never wait for each
 // other.
 //
@@ -23,7 +23,7 @@
 // Why that is fast. The wall is the L1 data path: four corners of 64 bytes cost half a wavefront each,
 // whatever else happens. Metadata adds about two wavefronts to the sixteen of a warp's samples. Queries that
 // are neighbours in the image share most of their lines, so the window that an SM works in moves slowly:
-// 88 to 94 % of the sectors hit L1 with local locations. All of the GPU works on one or two slabs at a time,
+// 88 to 94 % of the sectors hit L1 with local locations. All of the GPU works on one or two head groups at a time,
 // which stay in L2.
 //
 // When it loses: a few hundred queries (fwd_split_gather spreads one query over a warp), and locations
@@ -46,19 +46,15 @@ constexpr int STRIP_ITEMS = MSDA_STRIP_ITEMS;  // side by side in a strip
 constexpr int ROUNDS = MSDA_ROUNDS;            // items per warp of a long block
 constexpr int UNROLL = MSDA_UNROLL;            // quads of samples per loop iteration
 
-MSDA_DEVICE constexpr int heads_that_share_a_line(int lanes) {
-    int heads = 1;
-    while (2 * heads * lanes <= 8 && HEADS % (2 * heads) == 0) heads *= 2;
-    return heads;
-}
-
 constexpr bool PACKED = VALUE_DTYPE != F32;  // two elements per register
-constexpr bool X_PAIR = PACKED && LAYOUT != INTERLEAVED && LANES == CHUNKS && LANES <= 4;
-constexpr int GROUP_LANES = X_PAIR ? 2 * LANES : LANES;
-constexpr int WARP_HEADS = LAYOUT == INTERLEAVED ? heads_that_share_a_line(LANES) : 1;
-constexpr int WEIGHT_PACKETS = PACKED ? 2 : 4;  // of a quad, behind one of offsets
-using Walk = QueryWalk<GROUP_LANES, WARP_HEADS, 1 + WEIGHT_PACKETS, 0>;
+using Walk = QueryWalk;
 constexpr int GROUPS = Walk::GROUPS;
+constexpr int GROUP_LANES = Walk::ROW_LANES;
+constexpr bool X_PAIR = GROUP_LANES > LANES;    // a group reads two pixels
+constexpr int WEIGHT_PACKETS = PACKED ? 2 : 4;  // of a quad, behind one of offsets
+static_assert(GROUP_LANES == (X_PAIR ? 2 * LANES : LANES), "a pixel or two");
+static_assert(!X_PAIR || (PACKED && LAYOUT != INTERLEAVED && LANES == CHUNKS), "two pixels are one line");
+static_assert(Walk::GROUP_PACKETS == 1 + WEIGHT_PACKETS, "as the host reserves");
 
 // Adds weight * pixel, exactly converted, to this lane's channels.
 MSDA_DEVICE void add_weighted(const Packet16& pixel, float weight, float (&sums)[CHUNK_ELEMENTS]) {
@@ -78,26 +74,26 @@ MSDA_DEVICE float high_weight(unsigned pair) {
 
 // ---- items -------------------------------------------------------------------------------------
 
-// What a block computes: items of one slab (one image, one head group). A long block takes ROUNDS items per
-// warp, which lie side by side and meet in L1. The last slabs go to short blocks of one item per warp, so
-// that all SMs end together: there ROUNDS rows of the grid stand for one slab.
+// What a block computes: items of one head group of one image. A long block takes ROUNDS items per
+// warp, which lie side by side and meet in L1. The last head groups go to short blocks of one item per warp, so
+// that all SMs end together: there ROUNDS rows of the grid stand for one of them.
 struct Share {
-    int slab;
+    int head_group;  // counted over images
     unsigned first_item;
     unsigned end;
 };
 MSDA_DEVICE Share share_of_block(const CallShape& shape) {
     const int grid_row = static_cast<int>(blockIdx.z * gridDim.y + blockIdx.y);
-    const int long_slabs = shape.grid_aux;
+    const int long_groups = shape.long_groups;
     const unsigned warps = blockDim.x / 32;
     Share share;
-    if (grid_row < long_slabs) {
-        share.slab = grid_row;
+    if (grid_row < long_groups) {
+        share.head_group = grid_row;
         share.first_item = blockIdx.x * (ROUNDS * warps);
         share.end = share.first_item + ROUNDS * warps;
     } else {
-        const int short_row = grid_row - long_slabs;
-        share.slab = long_slabs + short_row / ROUNDS;
+        const int short_row = grid_row - long_groups;
+        share.head_group = long_groups + short_row / ROUNDS;
         share.first_item = (short_row % ROUNDS * gridDim.x + blockIdx.x) * warps;
         share.end = share.first_item + warps;
     }
@@ -306,8 +302,8 @@ template <typename Source>
 MSDA_DEVICE void gather_queries(const ForwardParams& params, const Source& source) {
     const Walk walk;
     const Share share = share_of_block(params);
-    if (share.slab >= params.batch * Walk::HEAD_GROUPS) return;  // the grid's last plane is not full
-    const HeadGroup heads = Walk::head_group(share.slab);
+    if (share.head_group >= params.batch * Walk::HEAD_GROUPS) return;  // the grid's last plane is not full
+    const HeadGroup heads = Walk::head_group(share.head_group);
     const int side = walk.lane % GROUP_LANES / LANES;
     const int chunk = at_most(walk.lane % LANES, CHUNKS - 1);
     const long long head_start = heads.batch * params.value_batch_stride +

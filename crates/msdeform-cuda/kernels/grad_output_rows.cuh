@@ -1,7 +1,7 @@
 // The rows of the output's gradient, packed and aligned, for kernels that read them in 16-byte chunks.
 //
 // A gradient that comes otherwise (of `sum()`, say: one number seen from everywhere, all strides zero) is
-// first written out as a packed tensor at the start of the workspace by the step `pack`: one read and one
+// first written out as a packed tensor in the workspace by the step `pack`: one read and one
 // write of it, a few per cent of the gather that follows.
 #pragma once
 
@@ -21,27 +21,18 @@ struct GradOutput {
 MSDA_DEVICE GradOutput grad_output(const BackwardParams& params) {
     if constexpr (PACKS) {
         constexpr long long QUERY = static_cast<long long>(HEADS) * CHANNELS;
-        return {static_cast<const unsigned char*>(params.workspace), params.queries * QUERY, QUERY, CHANNELS};
+        return {workspace_part<unsigned char>(params, params.rows_at), params.queries * QUERY, QUERY,
+                CHANNELS};
     } else {
         return {static_cast<const unsigned char*>(params.grad_output), params.grad_output_batch_stride,
                 params.grad_output_query_stride, params.grad_output_head_stride};
     }
 }
 
-// Where the workspace goes on behind the packed rows.
-MSDA_DEVICE unsigned char* workspace_after_rows(const BackwardParams& params) {
-    auto* at = static_cast<unsigned char*>(params.workspace);
-    if constexpr (PACKS) {
-        const long long bytes = params.batch * grad_output(params).batch_stride * ValueStorage::BYTES;
-        at += (bytes + 255) / 256 * 256;
-    }
-    return at;
-}
-
 // A thread per chunk.
 MSDA_DEVICE void pack_rows(const BackwardParams& params) {
     const long long chunks = static_cast<long long>(params.batch) * params.queries * HEADS * CHUNKS;
-    auto* rows = static_cast<unsigned char*>(params.workspace);
+    auto* rows = workspace_part<unsigned char>(params, params.rows_at);
     for (long long index = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; index < chunks;
          index += static_cast<long long>(gridDim.x) * blockDim.x) {
         const long long row = index / CHUNKS;

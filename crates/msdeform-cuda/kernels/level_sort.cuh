@@ -13,12 +13,12 @@
 // entries are written.
 #pragma once
 
-#include "tile_lists.cuh"
+#include "list_entries.cuh"
 
 namespace msda {
 
-constexpr int SORT_THREADS = 512;  // of a block; the order of lists depends on it
-constexpr int HELD = MSDA_HELD;    // samples of a thread; 0: any number, not held
+constexpr int SORT_THREADS = MSDA_SORT_THREADS;  // of a block; the order of lists depends on it
+constexpr int HELD = MSDA_HELD;                  // samples of a thread; 0: any number, not held
 constexpr int SORT_AHEAD =
     MSDA_SORT_AHEAD;  // samples of a lane that are on their way together; where not held
 
@@ -59,8 +59,8 @@ struct LevelCounters {
     // Turns counts into where their entries start, from `before` on; returns where the last end.
     MSDA_DEVICE unsigned scan(unsigned before, unsigned* warp_sums) const {
         constexpr int THREAD_TILES = ORDERED ? 1 : 4;  // the copies of a tile are enough for a thread
-        for (int chunk = 0; chunk < tiles; chunk += THREAD_TILES * blockDim.x) {
-            const int start = chunk + THREAD_TILES * threadIdx.x;
+        for (int first_tile = 0; first_tile < tiles; first_tile += THREAD_TILES * blockDim.x) {
+            const int start = first_tile + THREAD_TILES * threadIdx.x;
             const int end = at_most(start + THREAD_TILES, tiles);
             unsigned entries = 0, all;
             for (int tile = start; tile < end; ++tile) {

@@ -18,10 +18,21 @@ struct LevelGeometry {
     long long origin;  // pixel (0, 0), in pixels from the start of the (batch, head)
 };
 
+// What the host worked out for the kernels of this variant, by name; nothing for some. A word each, so that
+// the host needs no rule for how they lie (src/derived.rs).
+#ifndef MSDA_DERIVED
+#define MSDA_DERIVED
+#endif
+#define COUNT(name) alignas(8) int name;
+#define SIZE(name) alignas(8) long long name;
+#define COUNT_OF_LEVELS(name) alignas(8) int name[LEVELS];
+
 // What both directions are told about the call. Ends in an array whose length is compiled in, so it is
 // the last base of both parameters.
 struct CallShape {
-    long long value_batch_stride;
+    MSDA_DERIVED
+
+    alignas(8) long long value_batch_stride;
     long long value_head_stride;
     long long value_pixel_stride;
 
@@ -32,14 +43,13 @@ struct CallShape {
     int levels;
     int samples;
 
-    // Scheduling only; no result depends on them.
-    int query_raster_width;  // queries are a raster of this width, 0 if nothing is known
-    int grid_aux;            // meaning belongs to the variant
-
     // In device memory, for kernels that take any number of levels; null when `level` holds them all.
     const LevelGeometry* level_table;
     LevelGeometry level[LEVELS];
 };
+#undef COUNT
+#undef SIZE
+#undef COUNT_OF_LEVELS
 
 // Level `l`, wherever it is kept.
 __device__ __forceinline__ LevelGeometry level_geometry(const CallShape& shape, int l) {
@@ -84,5 +94,11 @@ struct BackwardTensors {
 };
 
 struct BackwardParams : BackwardTensors, CallShape {};
+
+// What lies `offset` bytes into the workspace.
+template <typename T, typename Tensors>
+__device__ __forceinline__ T* workspace_part(const Tensors& tensors, long long offset) {
+    return reinterpret_cast<T*>(static_cast<unsigned char*>(tensors.workspace) + offset);
+}
 
 }  // namespace msda

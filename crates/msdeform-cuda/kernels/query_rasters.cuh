@@ -1,7 +1,7 @@
 // Queries as rasters: neighbours in the image are walked together and find each other's lines in L1.
 //
 // Where the queries are the pixels (Lq = S) every level is a raster, one after another; otherwise all queries
-// are taken to form one of shape.query_raster_width. A wrong guess costs cache hits, never a result.
+// are taken to form one of shape.raster_width. A wrong guess costs cache hits, never a result.
 //
 // A raster is cut into items, runs of neighbouring queries in a row, one warp's at a time. Which items a
 // block takes is its kernel's: rows of a strip a few items wide (Strips), or a 2-D tile (query_tile).
@@ -69,7 +69,7 @@ struct Strips {
 
     // Width 0 says that the queries are the pixels.
     MSDA_DEVICE static Item item(const CallShape& shape, unsigned number) {
-        const int queries = shape.queries, width = shape.query_raster_width;
+        const int queries = shape.queries, width = shape.raster_width;
         if (width >= queries) {  // one row
             const int query = static_cast<int>(number) * ITEM_QUERIES;
             return {query, at_most(queries - query, ITEM_QUERIES)};
@@ -87,26 +87,30 @@ struct Strips {
 
 struct QueryTile {
     Raster raster;
-    int x;  // in tiles
+    int x;  // of its first query
     int y;
 };
 
-MSDA_DEVICE int tiles_along(int size, int tile) { return (size + tile - 1) / tile; }
-
-template <int TILE_WIDTH, int TILE_HEIGHT>
-MSDA_DEVICE QueryTile query_tile(const CallShape& shape, bool queries_are_pixels, int number) {
-    const int width = shape.query_raster_width;
-    QueryTile tile = {{width, 0, 0}, 0, 0};
-    if (queries_are_pixels) {
-        tile.raster = level_of_unit(shape, number, [](const Raster& level) {
-            return tiles_along(level.width, TILE_WIDTH) * tiles_along(level.height, TILE_HEIGHT);
-        });
-    } else {
-        tile.raster.height = tiles_along(shape.queries, width);
+// Tiles of params.tile_width x tile_height queries, numbered through the levels as the host says.
+MSDA_DEVICE QueryTile query_tile(const CallShape& shape, int number) {
+    QueryTile tile = {{shape.raster_width, shape.raster_height, 0}, 0, 0};
+    int level = 0;
+    if (shape.queries_are_pixels != 0) {
+        int next_query = 0;
+        tile.raster = {shape.level[0].width, shape.level[0].height, 0};
+#pragma unroll
+        for (int l = 1; l < LEVELS; ++l) {
+            next_query += shape.level[l - 1].width * shape.level[l - 1].height;
+            if (number >= shape.first_query_tile[l]) {
+                level = l;
+                tile.raster = {shape.level[l].width, shape.level[l].height, next_query};
+            }
+        }
     }
-    const int tiles_x = tiles_along(tile.raster.width, TILE_WIDTH);
-    tile.y = number / tiles_x;
-    tile.x = number - tile.y * tiles_x;
+    const int in_level = number - shape.first_query_tile[level];
+    const int row = in_level / shape.query_tiles_x[level];
+    tile.y = row * shape.tile_height;
+    tile.x = (in_level - row * shape.query_tiles_x[level]) * shape.tile_width;
     return tile;
 }
 

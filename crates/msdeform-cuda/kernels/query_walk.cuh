@@ -26,23 +26,26 @@ struct HeadGroup {
     int first_head;
 };
 
-// GROUP_PACKETS of shared memory belong to a quad. Where there are too few rows to fill the GPU they are
-// SPREAD: 1, a warp takes one run; 2, half as long stages, and each is another warp's.
-template <int ROW_LANES, int WARP_HEADS, int GROUP_PACKETS, int SPREAD>
+// How a warp is divided, as src/variants/query_walk.rs decides. Where there are too few rows to fill the GPU a
+// warp takes one run, or a (query, head) is several warps', one stage each.
 struct QueryWalk {
+    static constexpr int ROW_LANES = MSDA_ROW_LANES;
+    static constexpr int WARP_HEADS = MSDA_WARP_HEADS;
     static constexpr int GROUPS = 32 / ROW_LANES;
     static constexpr int WARP_QUERIES = GROUPS / WARP_HEADS;
     static constexpr int QUADS = (SAMPLES + 3) / 4;  // of one (query, head)
-    static constexpr int FULL_STAGE_QUADS = at_most(QUADS, ROW_LANES);
-    static constexpr int STAGE_QUADS = SPREAD > 1 ? (FULL_STAGE_QUADS + 1) / 2 : FULL_STAGE_QUADS;
-    static constexpr int ITEM_QUADS = SPREAD > 1 ? STAGE_QUADS : QUADS;  // walked by one warp
+    static constexpr int STAGE_QUADS = MSDA_STAGE_QUADS;
+    static constexpr int ITEM_QUADS = MSDA_ITEM_QUADS;  // walked by one warp
     static constexpr int ITEM_PARTS = (QUADS + ITEM_QUADS - 1) / ITEM_QUADS;
-    static constexpr int RUNS = SPREAD > 0 ? 1 : ROW_LANES / next_power_of_two(STAGE_QUADS);
+    static constexpr int RUNS = MSDA_RUNS;
+    static constexpr int GROUP_PACKETS = MSDA_GROUP_PACKETS;  // of shared memory, of a quad
     static constexpr int ITEM_QUERIES = RUNS * WARP_QUERIES;  // neighbours in a row of the raster
     static constexpr int HEAD_GROUPS = HEADS / WARP_HEADS;
     static constexpr int QUAD_PACKETS = GROUP_PACKETS * GROUPS;
     static constexpr int WARP_PACKETS = RUNS * STAGE_QUADS * QUAD_PACKETS;
-    static_assert(HEADS > 0, "heads are compiled in");
+    static_assert(HEADS > 0 && HEADS % WARP_HEADS == 0, "heads are compiled in, and groups of them whole");
+    static_assert(GROUPS % WARP_HEADS == 0, "every group has a query and a head");
+    static_assert(RUNS * STAGE_QUADS <= ROW_LANES, "a lane owns one quad");
     static_assert(RUNS == 1 || QUADS == STAGE_QUADS, "several runs only where one stage is all");
 
     // Where a group's packets stand among the GROUPS of a quad. Lanes that write together own neighbouring
@@ -51,8 +54,9 @@ struct QueryWalk {
         return (group ^ (GROUPS >= 8 ? quad * (GROUPS / 4) : quad * GROUPS / 8)) % GROUPS;
     }
 
-    MSDA_DEVICE static HeadGroup head_group(int slab) {
-        return {slab / HEAD_GROUPS, slab % HEAD_GROUPS * WARP_HEADS};
+    // Counted over images.
+    MSDA_DEVICE static HeadGroup head_group(int number) {
+        return {number / HEAD_GROUPS, number % HEAD_GROUPS * WARP_HEADS};
     }
 
     int lane = threadIdx.x % 32;

@@ -28,20 +28,16 @@ namespace msda::sample_gradients {
 
 constexpr int WARPS = MSDA_SAMPLE_WARPS;        // of a block
 constexpr int MIN_BLOCKS = MSDA_SAMPLE_BLOCKS;  // per SM: caps the registers
-constexpr int TILE_WIDTH = MSDA_TILE_WIDTH;     // in queries
-constexpr int TILE_HEIGHT = MSDA_TILE_HEIGHT;
-constexpr bool THIN = MSDA_THIN != 0;  // a level may be one pixel high or wide
+constexpr bool THIN = MSDA_THIN != 0;           // a level may be one pixel high or wide
 
 constexpr bool PACKED = VALUE_DTYPE != F32;
-constexpr int ROW_LANES = PACKED ? 4 : 8;
+using Walk = QueryWalk;
+constexpr int ROW_LANES = Walk::ROW_LANES;
+static_assert(ROW_LANES == (PACKED ? 4 : 8), "as products and shuffles have it");
 constexpr int ROW_STEPS = (CHUNKS + ROW_LANES - 1) / ROW_LANES;  // loads of a lane per pixel
 constexpr bool WHOLE_ROWS = CHUNKS % ROW_LANES == 0;
-constexpr int WARP_HEADS = LAYOUT == INTERLEAVED && PACKED && HEADS % 2 == 0 ? 2 : 1;
-// Packets of a quad: four offsets in one, then four dots for each sample.
-using Walk = QueryWalk<ROW_LANES, WARP_HEADS, 5, MSDA_SPREAD>;
+static_assert(Walk::GROUP_PACKETS == 5, "four offsets in one, then four dots for each sample");
 constexpr int GROUPS = Walk::GROUPS;
-constexpr int ROW_ITEMS = TILE_WIDTH / Walk::ITEM_QUERIES;
-static_assert(TILE_WIDTH % Walk::ITEM_QUERIES == 0, "a warp takes part of one tile row");
 
 // ---- samples -----------------------------------------------------------------------------------
 
@@ -316,11 +312,12 @@ struct DotProducts {
 };
 
 // Item `number` of a tile, row after row.
-MSDA_DEVICE Item item_of_tile(const QueryTile& tile, int queries, int number) {
-    const int x = tile.x * TILE_WIDTH + number % ROW_ITEMS * Walk::ITEM_QUERIES;
-    const int y = tile.y * TILE_HEIGHT + number / ROW_ITEMS;
+MSDA_DEVICE Item item_of_tile(const CallShape& shape, const QueryTile& tile, int number) {
+    const int row = number / shape.tile_row_items;
+    const int x = tile.x + (number - row * shape.tile_row_items) * Walk::ITEM_QUERIES;
+    const int y = tile.y + row;
     const int query = tile.raster.first_query + y * tile.raster.width + x;
-    const int in_row = at_most(tile.raster.width - x, queries - query);
+    const int in_row = at_most(tile.raster.width - x, shape.queries - query);
     return {query, y < tile.raster.height ? at_most(in_row, Walk::ITEM_QUERIES) : 0};
 }
 
@@ -329,11 +326,10 @@ template <typename Source, typename Sink>
 MSDA_DEVICE void walk_queries(const BackwardParams& params, const Source& source, const Sink& sink) {
     const Walk walk;
     const int lane_chunk = walk.lane % ROW_LANES;
-    const bool queries_are_pixels = (params.grid_aux & 1) != 0;
-    const QueryTile tile =
-        query_tile<TILE_WIDTH, TILE_HEIGHT>(params, queries_are_pixels, static_cast<int>(blockIdx.x));
-    for (int slab = blockIdx.y; slab < params.batch * Walk::HEAD_GROUPS; slab += gridDim.y) {
-        const HeadGroup heads = Walk::head_group(slab);
+    const QueryTile tile = query_tile(params, static_cast<int>(blockIdx.x));
+    const int parts = Walk::ITEM_PARTS * params.tile_row_items * params.tile_height;
+    for (int group = blockIdx.y; group < params.batch * Walk::HEAD_GROUPS; group += gridDim.y) {
+        const HeadGroup heads = Walk::head_group(group);
         const int head = heads.first_head + walk.group_head;
         const long long head_start =
             heads.batch * params.value_batch_stride + head * params.value_head_stride;
@@ -347,8 +343,8 @@ MSDA_DEVICE void walk_queries(const BackwardParams& params, const Source& source
         const long long query_stride = upstream.query_stride;
         const DotProducts<Sink> task = {params, sink, walk, pixels, grad_rows, query_stride, lane_chunk};
 #pragma unroll 1
-        for (int part = threadIdx.x / 32; part < Walk::ITEM_PARTS * ROW_ITEMS * TILE_HEIGHT; part += WARPS) {
-            const Item item = item_of_tile(tile, params.queries, part / Walk::ITEM_PARTS);
+        for (int part = threadIdx.x / 32; part < parts; part += WARPS) {
+            const Item item = item_of_tile(params, tile, part / Walk::ITEM_PARTS);
             if (item.queries <= 0) continue;  // the same for the whole warp
             walk.walk(item, Walk::first_row(params, heads, item), part % Walk::ITEM_PARTS * Walk::ITEM_QUADS,
                       source, task);

@@ -16,9 +16,9 @@ namespace msda {
 using LaneSums = float[PASSES][CHUNK_ELEMENTS];
 
 struct FewMemory {
-    unsigned char rows[CHUNK][ROW_BYTES];
-    Packet16 columns[CHUNK];  // tents of an entry along x
-    Packet16 lines[CHUNK];    // along y, times its attention weight
+    unsigned char rows[STAGE_ENTRIES][ROW_BYTES];
+    Packet16 columns[STAGE_ENTRIES];  // tents of an entry along x
+    Packet16 lines[STAGE_ENTRIES];    // along y, times its attention weight
 };
 static_assert(sizeof(FewMemory) <= WARP_BYTES, "fits where stages do");
 
@@ -149,7 +149,7 @@ MSDA_DEVICE void sum_few_exactly(const GatherLane& lane, const TileGroup& group)
 }
 
 MSDA_DEVICE void sum_few(const GatherLane& lane, const TileGroup& group, FewMemory& memory) {
-    int staged = at_most(group.count, CHUNK);
+    int staged = at_most(group.count, STAGE_ENTRIES);
     if (group.count > 0) stage_few(lane.grad, staged, group.entries, memory);
     group.for_each_tile(lane.width, [&](const TilePlace& place, int first, int end) {
         if (first == end) lane.stores.clear_tile(place);
@@ -165,14 +165,15 @@ MSDA_DEVICE void sum_few(const GatherLane& lane, const TileGroup& group, FewMemo
         while (first < end) {
             if (first == staged) {
                 sync_warp();  // all have read what is there
-                stage_few(lane.grad, at_most(group.count - staged, CHUNK), group.entries + staged, memory);
+                stage_few(lane.grad, at_most(group.count - staged, STAGE_ENTRIES), group.entries + staged,
+                          memory);
                 copy_async_wait<0>();
                 sync_warp();
-                staged = at_most(group.count, staged + CHUNK);
+                staged = at_most(group.count, staged + STAGE_ENTRIES);
             }
             const int stop = at_most(end, staged);
 #pragma unroll 2
-            for (; first < stop; ++first) add_entry(memory, first % CHUNK, sums);
+            for (; first < stop; ++first) add_entry(memory, first % STAGE_ENTRIES, sums);
         }
 #pragma unroll
         for (int i = 0; i < PASSES * CHUNK_ELEMENTS; ++i) {

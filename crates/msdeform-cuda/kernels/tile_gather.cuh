@@ -11,12 +11,12 @@
 
 namespace msda {
 
-constexpr int WARP_BITS = 2;
-constexpr int GATHER_WARPS = 1 << WARP_BITS;
+constexpr int GATHER_WARPS = MSDA_GATHER_WARPS;
 constexpr int GATHER_BLOCKS = MSDA_GATHER_BLOCKS;  // per SM: caps the registers
 constexpr unsigned FEW_ENTRIES = MSDA_FEW;         // of a group of tiles: summed without tensor cores
 constexpr unsigned SHARED_ENTRIES = 512;           // of a list: more are summed by all warps of a block
-static_assert(SHARED_ENTRIES >= GATHER_WARPS * CHUNK, "every warp has some");
+static_assert(SHARED_ENTRIES >= GATHER_WARPS * STAGE_ENTRIES, "every warp has some");
+static_assert(WARP_BYTES == MSDA_GATHER_WARP_BYTES, "as the host launches it");
 
 // A warp per piece of a slab (blockIdx.y) and slice (blockIdx.z).
 MSDA_DEVICE void gather_pieces(const BackwardParams& params) {
@@ -46,14 +46,8 @@ MSDA_DEVICE void gather_pieces(const BackwardParams& params) {
     }
 }
 
-// Tiles of a group, as a power of two: several where few entries are expected, by the samples and tiles of a
-// level alone.
+// Tiles of a group: several where few entries are expected.
 constexpr int MAX_GROUP_TILES = 4;
-MSDA_DEVICE int group_bits(int samples, int tiles) {
-    if (FEW_ENTRIES == 0) return 0;
-    if (samples <= 4 * tiles) return 2;
-    return samples <= 8 * tiles ? 1 : 0;
-}
 
 // Ends: whoever writes the word is running, since this launch started only after that (level_sort.cuh).
 MSDA_DEVICE ListWord wait_for_list(const ListWord* word) {
@@ -70,32 +64,17 @@ struct GroupBlock {
     int level;
     int first_tile;  // of the level, numbered in the slab
     int level_tiles;
-    int group_bits;
-    int block;  // of the level
+    int group_bits;  // tiles of a group, as a power of two
+    int block;       // of the level
 };
 MSDA_DEVICE GroupBlock group_block(const CallShape& shape, int block) {
-    GroupBlock at = {};
-    at.block = block;
-    int first_tile = 0;
-    bool found = false;
+    int level = LEVELS - 1;
 #pragma unroll
-    for (int l = LEVELS - 1; l >= 0; --l) {
-        const int tiles = tiles_of_level(shape.level[l]);
-        const int level_end = l + 1 < LEVELS ? shape.level[l + 1].first_sample : SAMPLES;
-        // Fits: lists.max_entries below 2^32 is checked.
-        const int bits = group_bits(shape.queries * (level_end - shape.level[l].first_sample), tiles);
-        const int blocks = (tiles + (GATHER_WARPS << bits) - 1) >> (WARP_BITS + bits);
-        if (!found) {
-            at.level = l;
-            at.first_tile = first_tile;
-            at.level_tiles = tiles;
-            at.group_bits = bits;
-            found = at.block < blocks;
-            if (!found) at.block -= blocks;
-        }
-        first_tile += tiles;
+    for (int l = LEVELS - 2; l >= 0; --l) {
+        if (block >= shape.first_block[l]) level = l;
     }
-    return at;
+    return {level, shape.first_tile[level], tiles_of_level(shape.level[level]), shape.group_bits[level],
+            block - shape.first_block[level]};
 }
 
 // The entries of a list that this warp sums: all, or its run of a list that the warps of a block share.
@@ -106,9 +85,9 @@ struct ListRun {
 MSDA_DEVICE ListRun run_of_warp(int entries, bool shared) {
     if (!shared) return {0, entries};
     const int warp = threadIdx.x / 32;
-    const int chunks = (entries + CHUNK - 1) / CHUNK;
-    const int first = chunks * warp / GATHER_WARPS * CHUNK;
-    return {first, at_most(chunks * (warp + 1) / GATHER_WARPS * CHUNK, entries) - first};
+    const int rounds = (entries + STAGE_ENTRIES - 1) / STAGE_ENTRIES;
+    const int first = rounds * warp / GATHER_WARPS * STAGE_ENTRIES;
+    return {first, at_most(rounds * (warp + 1) / GATHER_WARPS * STAGE_ENTRIES, entries) - first};
 }
 
 // Adds the sums of all warps of the block to those of the first, in their order.
@@ -151,7 +130,7 @@ MSDA_DEVICE BlockTiles block_tiles(const GroupBlock& at) {
 // them: every warp reads the words of all lists of the block, so `shares` is the same in each.
 //
 // blockIdx.x is a slice of a slab: blocks that start together write the same pixels of different heads.
-// blockIdx.y counts the blocks of all levels. The same arithmetic as in src/variants/tile_lists.rs.
+// blockIdx.y counts the blocks of all levels.
 MSDA_DEVICE void gather_groups(const BackwardParams& params) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int slab = static_cast<int>(blockIdx.x) / SLICES, slice = static_cast<int>(blockIdx.x) % SLICES;

@@ -15,12 +15,11 @@ namespace msda {
 
 static_assert(HEADS > 0, "heads are compiled in");
 
-constexpr int TILE_SIDE = 4;
+constexpr int TILE_SIDE = MSDA_TILE_SIDE;
 constexpr int TILE_PIXELS = TILE_SIDE * TILE_SIDE;
-constexpr int PIECE_ENTRIES = MSDA_PIECE;  // of a list, summed by one warp; 0: lists are not cut
-constexpr int ENTRY_BYTES = MSDA_ENTRY_BYTES;
-constexpr bool ORDERED = MSDA_ORDERED != 0;  // the order of a list depends on the call alone
-constexpr int SLICE_CHANNELS = 32;           // summed by one warp
+constexpr int PIECE_ENTRIES = MSDA_PIECE;            // of a list, summed by one warp; 0: lists are not cut
+constexpr bool ORDERED = MSDA_ORDERED != 0;          // the order of a list depends on the call alone
+constexpr int SLICE_CHANNELS = MSDA_SLICE_CHANNELS;  // summed by one warp
 constexpr int SLICES = (CHANNELS + SLICE_CHANNELS - 1) / SLICE_CHANNELS;
 constexpr int SLICE_SUMS = TILE_PIXELS * SLICE_CHANNELS;
 
@@ -29,15 +28,6 @@ MSDA_DEVICE int tiles_across(int size) {
 }
 MSDA_DEVICE int tiles_of_level(const LevelGeometry& level) {
     return tiles_across(level.width) * tiles_across(level.height);
-}
-MSDA_DEVICE int first_tile_of_level(const CallShape& shape, int level) {
-    int first = 0;
-#pragma unroll
-    for (int l = LEVELS - 1; l > 0; --l) first += value_if(l > level, tiles_of_level(shape.level[l]));
-    return first;
-}
-MSDA_DEVICE int tiles_of_slab(const CallShape& shape) {
-    return first_tile_of_level(shape, 0) + tiles_of_level(shape.level[0]);
 }
 
 // ---- workspace ---------------------------------------------------------------------------------
@@ -51,19 +41,20 @@ struct alignas(16) Piece {
     unsigned slot;
 };
 constexpr unsigned NO_SLOT = 0xffffffffu;
+static_assert(sizeof(Piece) == MSDA_PIECE_BYTES, "as the host reserves");
 
 // Where lists are not cut, a tile's list in one word that is written and read at once. Zero: the list is not
 // there yet.
 using ListWord = unsigned long long;
+static_assert(sizeof(ListWord) == MSDA_LIST_WORD_BYTES, "as the host reserves");
 MSDA_DEVICE ListWord list_word(unsigned first_entry, unsigned entries) {
     return static_cast<ListWord>(entries + 1) << 32 | first_entry;
 }
 MSDA_DEVICE unsigned first_entry_of(ListWord word) { return static_cast<unsigned>(word); }
 MSDA_DEVICE unsigned entries_of(ListWord word) { return static_cast<unsigned>(word >> 32) - 1; }
 
-// The parts of the workspace, one after another, each a multiple of 256 bytes; the same arithmetic as in
-// src/variants/tile_lists.rs. Lists that are not cut have `list_words` and `entries`; the others have no
-// words but all the rest.
+// What lies in the workspace, as src/variants/tile_lists.rs reserves it. Lists that are not cut have
+// `list_words` and `entries`; the others have no words but all the rest.
 struct TileLists {
     int slabs;
     int parts;              // runs of queries that a slab is divided into
@@ -84,147 +75,48 @@ struct TileLists {
     unsigned* counts;        // [slabs][parts][tiles]; then where the part starts in the tile's list
 };
 
-MSDA_DEVICE long long aligned(long long bytes) { return (bytes + 255) & ~255LL; }
-
-template <typename T>
-MSDA_DEVICE T* take(unsigned char*& at, long long count) {
-    T* taken = reinterpret_cast<T*>(at);
-    at += aligned(count * static_cast<long long>(sizeof(T)));
-    return taken;
-}
-
 MSDA_DEVICE TileLists tile_lists(const BackwardParams& params) {
     TileLists lists;
     lists.slabs = params.batch * HEADS;
-    lists.parts = params.grid_aux >> 1;
-    lists.tiles = tiles_of_slab(params);
-    lists.max_entries = 4LL * params.queries * SAMPLES;
-    const long long cuts =
-        PIECE_ENTRIES > 0 ? lists.max_entries / (PIECE_ENTRIES > 0 ? PIECE_ENTRIES : 1) : 0;
-    lists.max_pieces = PIECE_ENTRIES > 0 ? lists.tiles + cuts : 0;
-    lists.max_slots = 2 * cuts;  // a list that is cut fills at least half of its pieces
-    const long long slabs = lists.slabs, cut_slabs = PIECE_ENTRIES > 0 ? slabs : 0,
-                    uncut_slabs = slabs - cut_slabs;
-    unsigned char* at = workspace_after_rows(params);
-    lists.pieces = take<Piece>(at, slabs * lists.max_pieces);
-    lists.list_words = take<ListWord>(at, uncut_slabs * lists.tiles);
-    lists.entries = take<unsigned char>(at, slabs * lists.max_entries * ENTRY_BYTES);
-    lists.piece_counts = take<unsigned>(at, cut_slabs);
-    lists.long_counts = take<unsigned>(at, cut_slabs);
-    lists.long_tiles = take<unsigned>(at, slabs * lists.max_slots);
-    lists.slots = take<unsigned>(at, cut_slabs * lists.tiles);
-    lists.totals = take<unsigned>(at, cut_slabs * lists.tiles);
-    lists.starts = take<unsigned>(at, cut_slabs * lists.tiles);
-    lists.sums = take<float>(at, slabs * lists.max_slots * (SLICES * SLICE_SUMS));
-    lists.counts = take<unsigned>(at, slabs * lists.parts * lists.tiles);
+    lists.parts = params.slab_parts;
+    lists.tiles = params.slab_tiles;
+    lists.max_entries = params.max_entries;
+    lists.max_pieces = params.max_pieces;
+    lists.max_slots = params.max_slots;
+    lists.pieces = workspace_part<Piece>(params, params.pieces_at);
+    lists.list_words = workspace_part<ListWord>(params, params.list_words_at);
+    lists.entries = workspace_part<unsigned char>(params, params.entries_at);
+    lists.piece_counts = workspace_part<unsigned>(params, params.piece_counts_at);
+    lists.long_counts = workspace_part<unsigned>(params, params.long_counts_at);
+    lists.long_tiles = workspace_part<unsigned>(params, params.long_tiles_at);
+    lists.slots = workspace_part<unsigned>(params, params.slots_at);
+    lists.totals = workspace_part<unsigned>(params, params.totals_at);
+    lists.starts = workspace_part<unsigned>(params, params.starts_at);
+    lists.sums = workspace_part<float>(params, params.sums_at);
+    lists.counts = workspace_part<unsigned>(params, params.counts_at);
     return lists;
 }
 
-// ---- entries -----------------------------------------------------------------------------------
-
-// A sample as a tile sees it: coordinates from its first pixel, -1 to 4.
-struct Entry {
-    unsigned query;
-    float x;
-    float y;
-    float attention;
-};
-
-// Where samples are stored in half precision an entry is 8 bytes: coordinates in steps of 2^-12 pixel, the
-// attention weight as it came, 18 bits of query. Else 16 bytes, nothing lost.
-constexpr unsigned STEPS = 4096;  // to a pixel
-using EntryPacket = Packet<ENTRY_BYTES>;
-
-MSDA_DEVICE EntryPacket* entries_of_slab(const TileLists& lists, int slab) {
-    return reinterpret_cast<EntryPacket*>(lists.entries) + slab * lists.max_entries;
-}
-
-// Lists that are not cut are written while those who read them are already running.
-MSDA_DEVICE void load_entry(EntryPacket& packet, const EntryPacket* entry) {
-    if constexpr (PIECE_ENTRIES > 0) {
-        load_streaming(packet, entry);
-    } else {
-        load_l2(packet, entry);
-    }
-}
-
-MSDA_DEVICE float coordinate(unsigned steps) {
-    // 2^23 + n has n in its low mantissa bits; both the product and the difference are exact.
-    return fmaf(bits_to_float(steps | 0x4b000000u), 1.0f / STEPS, -8388608.0f / STEPS - 1.0f);
-}
-
-MSDA_DEVICE Entry unpack_entry(const EntryPacket& packet) {
-    Entry entry;
-    if constexpr (ENTRY_BYTES == 8) {
-        entry.query = packet.word[0] >> 30 | packet.word[1] >> 16 << 2;
-        entry.x = coordinate(packet.word[0] & 0x7fffu);
-        entry.y = coordinate(packet.word[0] >> 15 & 0x7fffu);
-        entry.attention =
-            SamplingStorage::to_float(static_cast<typename SamplingStorage::Bits>(packet.word[1] & 0xffffu));
-    } else {
-        entry.query = packet.word[0];
-        entry.attention = bits_to_float(packet.word[1]);
-        entry.x = bits_to_float(packet.word[2]);
-        entry.y = bits_to_float(packet.word[3]);
-    }
-    return entry;
-}
+// ---- samples -----------------------------------------------------------------------------------
 
 // One axis of a sample that counts: the first and last tile with a corner inside of the level.
 struct AxisPlace {
     int tile;
     int last_tile;
-    unsigned steps;  // ENTRY_BYTES == 8: from one pixel before the tile
-    float position;  // else: from the tile's first pixel
+    float position;  // in pixels; 0 if it does not count
+    float before;    // the pixel before it
 };
 MSDA_DEVICE AxisPlace axis_place(float position, int size, bool counts) {
     AxisPlace place;
     // What does not count may be NaN or too large for an int: converting it is undefined.
-    const float counted = counts ? position : 0.0f;
-    const float before = floor_near(counted);
-    const int pixel = static_cast<int>(before);
+    place.position = counts ? position : 0.0f;
+    place.before = floor_near(place.position);
+    const int pixel = static_cast<int>(place.before);
     const int first = pixel > 0 ? pixel : 0;
     place.tile = static_cast<int>(static_cast<unsigned>(first) / TILE_SIDE);
     place.last_tile = static_cast<int>(static_cast<unsigned>(at_most(pixel + 1, size - 1)) / TILE_SIDE);
-    place.steps = 0;
-    place.position = 0.0f;
-    if constexpr (ENTRY_BYTES == 8) {
-        const float fraction = counted - before;
-        place.steps = static_cast<unsigned>(pixel + 1 - TILE_SIDE * place.tile) * STEPS +
-                      (float_to_bits(fmaf(fraction, STEPS, 8388608.0f)) - float_to_bits(8388608.0f));
-    } else {
-        place.position = position - static_cast<float>(TILE_SIDE * place.tile);
-    }
     return place;
 }
-
-MSDA_DEVICE EntryPacket pack_entry(unsigned query, const AxisPlace& x, const AxisPlace& y,
-                                   unsigned attention_bits) {
-    EntryPacket packet;
-    if constexpr (ENTRY_BYTES == 8) {
-        packet.word[0] = x.steps | y.steps << 15 | query << 30;
-        packet.word[1] = attention_bits | query >> 2 << 16;
-    } else {
-        const auto bits = static_cast<typename SamplingStorage::Bits>(attention_bits);
-        packet.word[0] = query;
-        packet.word[1] = float_to_bits(SamplingStorage::to_float(bits));
-        packet.word[2] = float_to_bits(x.position);
-        packet.word[3] = float_to_bits(y.position);
-    }
-    return packet;
-}
-// The same sample as the tile beside or below sees it.
-MSDA_DEVICE EntryPacket shifted_entry(EntryPacket packet, bool across, bool down) {
-    if constexpr (ENTRY_BYTES == 8) {
-        packet.word[0] -= (across ? TILE_SIDE * STEPS : 0u) + (down ? TILE_SIDE * STEPS << 15 : 0u);
-    } else {
-        if (across) packet.word[2] = float_to_bits(bits_to_float(packet.word[2]) - TILE_SIDE);
-        if (down) packet.word[3] = float_to_bits(bits_to_float(packet.word[3]) - TILE_SIDE);
-    }
-    return packet;
-}
-
-// ---- samples -----------------------------------------------------------------------------------
 
 struct LevelTiles {
     int width;
@@ -235,7 +127,7 @@ struct LevelTiles {
 
 MSDA_DEVICE LevelTiles level_tiles(const CallShape& shape, int level) {
     const LevelGeometry& geometry = shape.level[level];
-    return {geometry.width, geometry.height, tiles_across(geometry.width), first_tile_of_level(shape, level)};
+    return {geometry.width, geometry.height, tiles_across(geometry.width), shape.first_tile[level]};
 }
 
 // The tiles of one sample.
@@ -395,25 +287,6 @@ MSDA_DEVICE void count_samples(const BackwardParams& params, int slab, int level
         for (int c = 0; c < 4; ++c) shared_increment(own.address[c], own.present[c]);
     };
     for_each_sample<UNROLL, false>(params, slab, level, first, end, visit);
-}
-
-// Writes those samples to the lists. The words at `cursors` say where each tile's next entry goes.
-template <int UNROLL>
-MSDA_DEVICE void scatter_samples(const BackwardParams& params, int slab, int level, int first, int end,
-                                 unsigned cursors, EntryPacket* entries) {
-    const auto visit = [&](int query, const LevelTiles& tiles, float x, float y, unsigned attention,
-                           bool exists) {
-        const TileSpan span = tile_span(tiles, x, y, exists);
-        const SpanCounters own = span_counters(span, tiles, cursors);
-        const EntryPacket entry = pack_entry(query, span.x, span.y, attention);
-        unsigned places[4];
-        take_places(own, places);
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-            if (own.present[c]) store(entries + places[c], shifted_entry(entry, c % 2, c / 2));
-        }
-    };
-    for_each_sample<UNROLL, true>(params, slab, level, first, end, visit);
 }
 
 // Queries of a slab are divided evenly; a part starts here.

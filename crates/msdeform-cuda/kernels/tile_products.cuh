@@ -5,7 +5,7 @@
 // 32 entries at a time: the weights are products of two tents, max(0, 1 - |pixel - x|)
 // and the same along y times the attention weight, dense for all 16 pixels, zero where a pixel is no
 // corner; the rows are those of the output's gradient. Lane i prepares entry i: eight tents in fp32 to shared
-// memory, and its row by asynchronous copies, one chunk ahead of the products.
+// memory, and its row by asynchronous copies, one stage ahead of the products.
 //
 // Why that is fast. There is no divergence: lists of any length cost what their entries cost, rounded up to
 // 32. Building dense weights costs two instructions per entry and pixel pair, far less than 32 lanes
@@ -26,15 +26,16 @@
 // 16-byte loads; what it has then are entries t, t + 4, ..., so that a short list ends after the first steps.
 #pragma once
 
+#include "list_entries.cuh"
 #include "tile_stores.cuh"
 
 namespace msda {
 
 constexpr bool HALF = VALUE_DTYPE != F32;
-constexpr int CHUNK = 32;              // entries at a time, one per lane
-constexpr int TENT_PITCH = CHUNK + 4;  // keeps the tents of odd and even pixels in different banks
-constexpr int STAGE_BYTES = CHUNK * ROW_BYTES + 2 * TILE_SIDE * TENT_PITCH * 4;
-// f32 needs most registers and shared memory. Where lists are not cut, in decoders, most are one chunk long
+constexpr int STAGE_ENTRIES = 32;              // entries at a time, one per lane
+constexpr int TENT_PITCH = STAGE_ENTRIES + 4;  // keeps the tents of odd and even pixels in different banks
+constexpr int STAGE_BYTES = STAGE_ENTRIES * ROW_BYTES + 2 * TILE_SIDE * TENT_PITCH * 4;
+// f32 needs most registers and shared memory. Where lists are not cut, in decoders, most are one stage long
 // and a warp mostly waits: then as many warps as possible count more than a second stage, and the sums of a
 // long list wait in shared memory.
 constexpr bool SPARES = !HALF && PIECE_ENTRIES == 0;
@@ -93,7 +94,7 @@ MSDA_DEVICE LaneAddresses lane_addresses(unsigned stages) {
         const int slot = i * ROWS_AT_ONCE + lane / ROW_CHUNKS;
         at.copy[i] = kept(stages + row_chunk(slot, lane % ROW_CHUNKS));
     }
-    const unsigned tents = stages + CHUNK * ROW_BYTES;
+    const unsigned tents = stages + STAGE_ENTRIES * ROW_BYTES;
     at.tents = kept(tents + (8 * (lane % 4) + lane / 4) * 4);
     at.x = kept(tents + (g % TILE_SIDE * TENT_PITCH + 8 * t) * 4);
     at.y = kept(tents + ((TILE_SIDE + g / TILE_SIDE) * TENT_PITCH + 8 * t) * 4);
@@ -109,8 +110,8 @@ MSDA_DEVICE LaneAddresses lane_addresses(unsigned stages) {
 
 // Starts copying the rows of up to 32 entries and writes their tents; rows and weights past the last are
 // zero.
-MSDA_DEVICE void stage_chunk(const LaneAddresses& at, unsigned stage, const EntryPacket& packet, int entries,
-                             const GradRows& grad) {
+MSDA_DEVICE void fill_stage(const LaneAddresses& at, unsigned stage, const EntryPacket& packet, int entries,
+                            const GradRows& grad) {
     const int lane = threadIdx.x % 32;
     const Entry entry = unpack_entry(packet);
     const unsigned offset = entry.query * grad.query_chunks;
@@ -155,7 +156,7 @@ MSDA_DEVICE unsigned pack_pair(float low, float high) {
 }
 
 // Two steps of 16 entries.
-MSDA_DEVICE void add_chunk_half(const LaneAddresses& at, unsigned stage, int entries, const float (&x)[8],
+MSDA_DEVICE void add_stage_half(const LaneAddresses& at, unsigned stage, int entries, const float (&x)[8],
                                 const float (&upper)[8], const float (&lower)[8], TileSums& sums) {
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
@@ -220,13 +221,13 @@ MSDA_DEVICE void sum_chunk_single(const LaneAddresses& at, unsigned stage, int e
     }
 }
 
-MSDA_DEVICE void add_chunk(const LaneAddresses& at, unsigned stage, int entries, TileSums& sums) {
+MSDA_DEVICE void add_stage(const LaneAddresses& at, unsigned stage, int entries, TileSums& sums) {
     if constexpr (HALF) {
         float x[8], upper[8], lower[8];
         load_eight(at.x + stage, x);
         load_eight(at.y + stage, upper);
         load_eight(at.y + stage + 2 * TENT_PITCH * 4, lower);
-        add_chunk_half(at, stage, entries, x, upper, lower, sums);
+        add_stage_half(at, stage, entries, x, upper, lower, sums);
     } else {
         TileSums part = {};
         sum_chunk_single(at, stage, entries, part);
@@ -302,26 +303,26 @@ MSDA_DEVICE void store_tile(const BackwardParams& params, int slab, int slice, c
     }
 }
 
-// Sums `count` entries, the next chunk on its way.
+// Sums `count` entries, the next stage on its way.
 MSDA_DEVICE void sum_staged(const EntryPacket* entries, int count, const GradRows& grad,
                             const LaneAddresses& at, TileSums& sums) {
     const int lane = threadIdx.x % 32;
-    const int chunks = (count + CHUNK - 1) / CHUNK;
+    const int rounds = (count + STAGE_ENTRIES - 1) / STAGE_ENTRIES;
     EntryPacket next = {};
     if (lane < count) load_entry(next, entries + lane);
 #pragma unroll 1
-    for (int chunk = -1; chunk < chunks; ++chunk) {
-        if (chunk + 1 < chunks) {
-            const unsigned stage = (chunk + 1) % STAGES * STAGE_BYTES;
-            stage_chunk(at, stage, next, count - (chunk + 1) * CHUNK, grad);
+    for (int round = -1; round < rounds; ++round) {
+        if (round + 1 < rounds) {
+            const unsigned stage = (round + 1) % STAGES * STAGE_BYTES;
+            fill_stage(at, stage, next, count - (round + 1) * STAGE_ENTRIES, grad);
         }
         copy_async_commit();
-        const int ahead = (chunk + 2) * CHUNK + lane;
+        const int ahead = (round + 2) * STAGE_ENTRIES + lane;
         if (ahead < count) load_entry(next, entries + ahead);
-        if (chunk < 0) continue;
+        if (round < 0) continue;
         copy_async_wait<1>();
         sync_warp();
-        add_chunk(at, chunk % STAGES * STAGE_BYTES, count - chunk * CHUNK, sums);
+        add_stage(at, round % STAGES * STAGE_BYTES, count - round * STAGE_ENTRIES, sums);
         sync_warp();
     }
 }
@@ -333,10 +334,10 @@ MSDA_DEVICE void sum_sparing(const EntryPacket* entries, int count, const GradRo
     EntryPacket next = {};
     if (lane < count) load_entry(next, entries + lane);
 #pragma unroll 1
-    for (int first = 0; first < count; first += CHUNK) {
-        stage_chunk(at, 0, next, count - first, grad);
+    for (int first = 0; first < count; first += STAGE_ENTRIES) {
+        fill_stage(at, 0, next, count - first, grad);
         copy_async_commit();
-        const int ahead = first + CHUNK + lane;
+        const int ahead = first + STAGE_ENTRIES + lane;
         if (ahead < count) load_entry(next, entries + ahead);
         copy_async_wait<0>();
         sync_warp();

@@ -106,6 +106,7 @@
 //! | `MSDEFORM_VARIANT` | the variant for every plan of its direction that names none |
 //! | `MSDEFORM_TUNING` | the tuning file instead of the user's; `off` or empty uses none |
 
+mod derived;
 pub mod dispatch;
 pub mod driver;
 mod engine;
@@ -123,6 +124,7 @@ mod strides;
 pub mod tuning;
 pub mod variants;
 
+pub use derived::Derived;
 pub use driver::{
     Context, DeviceBuffer, DeviceProps, Event, Graph, LaunchGeometry, Launched, Stream,
     device_count, driver_version,

@@ -3,6 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use msdeform::{Problem, Role};
 
+use crate::derived::Derived;
 use crate::strides::{OutputStrides, ValueStrides};
 use crate::variants::{BackwardCall, Call};
 
@@ -49,10 +50,6 @@ pub struct CallShape {
     pub levels: i32,
     /// Samples of a query and head, over all levels.
     pub samples: i32,
-    /// Queries are a raster of this width; 0 if nothing is known. Scheduling only.
-    pub query_raster_width: i32,
-    /// Belongs to the variant. Scheduling only.
-    pub grid_aux: i32,
     /// Device pointer to the levels where `level` is too small, else null.
     pub level_table: u64,
     /// The levels.
@@ -60,7 +57,7 @@ pub struct CallShape {
 }
 
 /// The parameter of a kernel, as words: pointers to the operator's tensors in its order, to the workspace, strides of
-/// what a backward call has beside the values, and the [`CallShape`].
+/// what a backward call has beside the values, what the variant worked out, and the [`CallShape`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Params {
     words: [u64; Self::CAPACITY],
@@ -73,12 +70,15 @@ const BACKWARD_STRIDES: usize = 3 + 4;
 
 impl Params {
     /// Words of the largest one: a pointer for every role, and all else.
-    const CAPACITY: usize =
-        Role::COUNT + 1 + BACKWARD_STRIDES + size_of::<CallShape>() / size_of::<u64>();
+    const CAPACITY: usize = Role::COUNT
+        + 1
+        + BACKWARD_STRIDES
+        + Derived::MOST_WORDS
+        + size_of::<CallShape>() / size_of::<u64>();
 
     /// Everything but the pointers. The gradient of the values is packed, that of the output lies as the call says.
     #[must_use]
-    pub fn of(call: &Call<'_>, shape: &CallShape) -> Self {
+    pub fn of(call: &Call<'_>, derived: &Derived, shape: &CallShape) -> Self {
         let tensors = call.operator().tensors(call.direction()).count();
         let mut params = Self { words: [0; Self::CAPACITY], len: tensors + 1, tensors };
         if let Some(BackwardCall { grad_output, .. }) = call.backward {
@@ -87,6 +87,7 @@ impl Params {
             let OutputStrides { batch, query, head, channel } = grad_output;
             params.push(&[batch, query, head, channel]);
         }
+        params.push(&derived.words());
         params.push(std::slice::from_ref(shape));
         params
     }
@@ -145,7 +146,7 @@ pub fn level_geometry(problem: &Problem) -> Result<Vec<LevelGeometry>, msdeform:
 }
 
 impl CallShape {
-    /// Everything but the variant's own fields. Levels beyond [`INLINE_LEVELS`] are left out.
+    /// Levels beyond [`INLINE_LEVELS`] are left out.
     ///
     /// # Errors
     /// [`msdeform::Error::TooLarge`] where a size does not fit the 32 bits that kernels count an axis
@@ -213,10 +214,14 @@ mod tests {
     fn the_device_header_has_the_same_layout() {
         let Some(nvrtc) = crate::nvrtc::Nvrtc::for_tests() else { return };
         let (problem, device) = (problem(), DeviceProps::h200());
+        let mut derived = Derived::of_count("lanes", 4).unwrap();
+        derived.size("entries_at", 256);
+        derived.levels("first_tile", [0; INLINE_LEVELS]).unwrap();
+        let derived_bytes = 8 * derived.words().len();
         let mut fields: Vec<(&str, &str, usize)> = Vec::new();
         let mut sizes = vec![
             ("LevelGeometry", size_of::<LevelGeometry>()),
-            ("CallShape", size_of::<CallShape>()),
+            ("CallShape", derived_bytes + size_of::<CallShape>()),
         ];
         macro_rules! offsets {
             ($struct:ident in $name:expr, $first:expr; $($field:ident)*) => {
@@ -232,11 +237,17 @@ mod tests {
             let header = tensors.chain(["workspace"]).chain(strides.iter().copied());
             let header: Vec<&str> = header.collect();
             fields.extend(header.iter().enumerate().map(|(word, field)| (name, *field, 8 * word)));
+            let first = 8 * header.len();
+            fields.extend([
+                (name, "lanes", first),
+                (name, "entries_at", first + 8),
+                (name, "first_tile", first + 16),
+            ]);
             // A base of the parameter on the device.
-            offsets!(CallShape in name, 8 * header.len(); value_batch_stride value_head_stride
-                value_pixel_stride batch heads queries channels levels samples query_raster_width
-                grid_aux level_table level);
-            let params = Params::of(&call, &CallShape::default());
+            offsets!(CallShape in name, first + derived_bytes; value_batch_stride value_head_stride
+                value_pixel_stride batch heads queries channels levels samples
+                level_table level);
+            let params = Params::of(&call, &derived, &CallShape::default());
             sizes.push((name, 8 * params.words().len()));
         }
         let mut source = String::from("#include \"params.cuh\"\nusing namespace msda;\n");
@@ -255,6 +266,7 @@ mod tests {
             "-DMSDA_VALUE_DTYPE=0",
             "-DMSDA_SAMPLING_DTYPE=0",
             &format!("-DMSDA_LEVELS={INLINE_LEVELS}"),
+            &format!("-DMSDA_DERIVED={}", derived.declaration().unwrap()),
         ]
         .map(str::to_owned);
         let compiled = nvrtc.compile("layout.cu", &source, crate::sources::HEADERS, &options);
@@ -284,14 +296,15 @@ mod tests {
         if let Some(backward) = &mut call.backward {
             backward.grad_output = OutputStrides { batch: 109, query: 113, head: 0, channel: 127 };
         }
-        let mut params = Params::of(&call, &shape);
+        let derived = Derived::of_count("lanes", 131).unwrap();
+        let mut params = Params::of(&call, &derived, &shape);
         (0..7).for_each(|place| params.set_tensor(place, 1 + place as u64));
         params.set_workspace(8);
-        let (header, rest) = params.words().split_at(15);
+        let (header, rest) = params.words().split_at(16);
         let spatial = problem.spatial() as u64;
         assert_eq!(header[..8], [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(header[8..11], [3 * spatial * 5, spatial * 5, 5], "packed, whatever values are");
-        assert_eq!(header[11..], [109, 113, 0, 127]);
+        assert_eq!(header[11..], [109, 113, 0, 127, 131]);
         assert_eq!(rest, bytemuck::cast_slice::<_, u64>(&[shape]));
     }
 

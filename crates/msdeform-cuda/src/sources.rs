@@ -23,6 +23,7 @@ pub const HEADERS: &[SourceFile] = embedded![
     "grad_output_rows.cuh",
     "intrinsics.cuh",
     "level_sort.cuh",
+    "list_entries.cuh",
     "numeric.cuh",
     "params.cuh",
     "ptx_copies.cuh",

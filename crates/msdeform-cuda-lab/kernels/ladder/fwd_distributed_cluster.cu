@@ -5,7 +5,7 @@
 // its own pixels once, and after one cluster barrier a lane reads corners wherever they are (mapa,
 // ld.shared::cluster). Four lanes own the chunks of an item; the items of the slab go round the blocks.
 //
-// Which levels are resident is the host's choice (grid_aux, a bit per level): the smallest first, as many as
+// Which levels are resident is the host's choice (resident_levels, a bit each): the smallest first, as many as
 // the blocks' shared memory holds together. The others are read from global memory as in fwd_distributed.
 //
 // Why. What one multiprocessor cannot hold (227 KB), eight can: 1.8 MB, a whole slab of the seed workload.
@@ -29,7 +29,7 @@ constexpr int ITEMS = THREADS / CHUNKS;  // of a block at a time
 static_assert((CLUSTER & (CLUSTER - 1)) == 0, "ranks are low bits of a pixel's number");
 
 MSDA_DEVICE bool is_resident(const ForwardParams& params, int level) {
-    return (params.grid_aux >> level & 1) != 0;
+    return (params.resident_levels >> level & 1) != 0;
 }
 
 // From the first pixel of a level to its last: rows and what lies between them.

@@ -33,13 +33,11 @@ constexpr float QUANTUM = 1.0f / 32768.0f;  // of a byte in the second byte of 1
 constexpr float BIAS = 1.0f + 128.0f * QUANTUM;
 
 MSDA_DEVICE unsigned* largest_of(const ForwardParams& params, int slab) {
-    return static_cast<unsigned*>(params.workspace) + slab;
+    return workspace_part<unsigned>(params, params.largest_at) + slab;
 }
-// grid_aux: pixels of a slab.
 MSDA_DEVICE unsigned char* bytes_of(const ForwardParams& params, int slab) {
-    const long long words = static_cast<long long>(params.batch) * params.heads * 4;
-    return static_cast<unsigned char*>(params.workspace) + (words + 255) / 256 * 256 +
-           static_cast<long long>(slab) * params.grid_aux * BYTE_PIXEL;
+    return workspace_part<unsigned char>(params, params.bytes_at) +
+           static_cast<long long>(slab) * params.slab_pixels * BYTE_PIXEL;
 }
 
 // Calls visit(chunk number within the slab) for this thread's share of the slab's chunks of 16 bytes.

@@ -13,7 +13,7 @@
 // would have kept the hot pixels of the small levels anyway. A lane asks where its cell lies, and the groups
 // of a warp answer differently, for the level that is kept in part. And half of the SM's warps are all that
 // fit.
-#include "ladder/resident_levels.cuh"
+#include "ladder/stolen_units.cuh"
 
 using namespace msda;
 

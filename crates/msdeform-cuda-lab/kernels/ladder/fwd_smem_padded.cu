@@ -1,6 +1,6 @@
 // Small levels in shared memory, pixel rows padded: what bank conflicts cost and what avoiding them costs.
 //
-// Who owns what. A block owns a share of the queries of one slab and keeps the slab's small levels (grid_aux,
+// Who owns what. A block owns a share of the queries of one slab and keeps the slab's small levels (resident_levels,
 // a bit each; as many as fit, smallest first) in its shared memory, a pixel every 32 + PADDING channels. Four
 // lanes own the chunks (eight channels) of an item. Larger levels are read from global memory as in
 // fwd_distributed.
@@ -30,7 +30,7 @@ constexpr int ACCESS_BYTES = ROW_BYTES % 16 == 0 ? 16 : 4;
 static_assert(ROW_BYTES % 4 == 0, "a row is whole words");
 
 MSDA_DEVICE bool is_resident(const ForwardParams& params, int level) {
-    return (params.grid_aux >> level & 1) != 0;
+    return (params.resident_levels >> level & 1) != 0;
 }
 
 // From the first pixel of a level to its last: rows and what lies between them.

@@ -36,10 +36,10 @@ constexpr int KEYS = GRID * GRID;
 constexpr int KEYS_PER_THREAD = KEYS / SORT_THREADS;
 
 MSDA_DEVICE unsigned char* order_at(const ForwardParams& params, long long place) {
-    return static_cast<unsigned char*>(params.workspace) + place * 4;
+    return workspace_part<unsigned char>(params, params.order_at) + place * 4;
 }
 MSDA_DEVICE unsigned char* key_at(const ForwardParams& params, long long place) {
-    return order_at(params, (item_count(params) + 63) / 64 * 64) + place * 2;
+    return workspace_part<unsigned char>(params, params.keys_at) + place * 2;
 }
 
 // The number of a cell along the curve. Morton interleaves the bits of row and column; Hilbert also turns

@@ -12,8 +12,8 @@
 // When it loses. Techniques that pay for the same thing do not add up. Records go through DRAM to save
 // arithmetic that unrolling already hides; one block per SM gives away half of the warps that would have
 // hidden latency; kept levels take from L1 what the streamed ones need.
-#include "ladder/resident_levels.cuh"
 #include "ladder/sample_records.cuh"
+#include "ladder/stolen_units.cuh"
 
 using namespace msda;
 

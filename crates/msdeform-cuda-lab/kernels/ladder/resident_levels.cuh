@@ -134,35 +134,4 @@ MSDA_DEVICE int queries_left(const ForwardParams& params, int first_query, long 
     return left < of_slab ? static_cast<int>(left) : of_slab;
 }
 
-// The next unit of work nobody has taken yet, the same for all threads of the block; a counter at the start
-// of the workspace, which a step before has set to zero. All threads call it; the barriers also end whatever
-// they did with the unit before.
-MSDA_DEVICE unsigned steal_unit(const ForwardParams& params) {
-    auto* const stolen = reinterpret_cast<unsigned*>(shared_memory() + LEVELS * 16);
-    __syncthreads();
-    if (threadIdx.x == 0) *stolen = fetch_add(static_cast<unsigned*>(params.workspace), 1);
-    __syncthreads();
-    return *stolen;
-}
-
-// Units are runs of neighbouring queries of one slab, `params.grid_aux` of them but for the last one.
-struct Unit {
-    int slab;
-    int first_query;
-    int end_query;
-};
-MSDA_DEVICE unsigned units_per_slab(const ForwardParams& params) {
-    return static_cast<unsigned>((params.queries + params.grid_aux - 1) / params.grid_aux);
-}
-MSDA_DEVICE unsigned unit_count(const ForwardParams& params) {
-    return static_cast<unsigned>(params.batch * params.heads) * units_per_slab(params);
-}
-MSDA_DEVICE Unit unit_at(const ForwardParams& params, unsigned number) {
-    Unit unit;
-    unit.slab = static_cast<int>(number / units_per_slab(params));
-    unit.first_query = static_cast<int>(number % units_per_slab(params)) * params.grid_aux;
-    unit.end_query = at_most(params.queries - unit.first_query, params.grid_aux) + unit.first_query;
-    return unit;
-}
-
 }  // namespace msda

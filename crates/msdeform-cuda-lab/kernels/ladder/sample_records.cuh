@@ -12,14 +12,11 @@ namespace msda {
 
 using RecordWeights = Packet<8>;  // top left, top right, bottom left, bottom right
 
-// Where the arrays start; mirrored by src/variants/ladder/sample_records.rs.
 MSDA_DEVICE unsigned* record_offsets(const ForwardParams& params) {
-    return reinterpret_cast<unsigned*>(static_cast<unsigned char*>(params.workspace) + 256);
+    return workspace_part<unsigned>(params, params.record_offsets_at);
 }
 MSDA_DEVICE unsigned char* record_weights(const ForwardParams& params) {
-    const long long samples = item_count(params) * SAMPLES;
-    const long long offset_bytes = (samples * 4 + 255) / 256 * 256;
-    return static_cast<unsigned char*>(params.workspace) + 256 + offset_bytes;
+    return workspace_part<unsigned char>(params, params.record_weights_at);
 }
 
 // One thread per sample, in the order of locations and weights.

@@ -4,6 +4,7 @@ use msdeform::Numerics;
 
 use super::resident::{grid_over_shares, resident_levels, shares_of_a_slab};
 use super::{HOPPER, Rung, anything, spec};
+use msdeform_cuda::Derived;
 use msdeform_cuda::driver::LaunchGeometry;
 use crate::sources::kernel_source;
 use msdeform_cuda::variants::chunked_sample::sampling_alignment;
@@ -43,7 +44,7 @@ pub(super) static RUNG: Rung = Rung {
             knobs: vec![("CLUSTER", cluster)],
             pipeline: geometry.into(),
             sampling_alignment: sampling_alignment(call),
-            grid_aux: mask,
+            derived: Derived::of_count("resident_levels", mask)?,
             ..Configuration::default()
         })
     },

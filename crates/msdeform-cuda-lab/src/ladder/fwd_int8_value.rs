@@ -4,7 +4,7 @@ use msdeform::Numerics;
 
 use super::{AMPERE, Rung, anything, grid_over_items, spec};
 use msdeform_cuda::driver::LaunchGeometry;
-use msdeform_cuda::{Pipeline, Region};
+use msdeform_cuda::{Derived, Pipeline, Region};
 use crate::sources::kernel_source;
 use msdeform_cuda::variants::chunked_sample::sampling_alignment;
 use msdeform_cuda::variants::{Call, Configuration};
@@ -41,7 +41,9 @@ pub(super) static RUNG: Rung = Rung {
         let spatial = call.problem.spatial();
         let mut pipeline = Pipeline::default();
         let offset = pipeline.reserve(slabs * 4);
-        pipeline.reserve(slabs * spatial * BYTES_PER_PIXEL);
+        let mut derived = Derived::of_count("slab_pixels", spatial)?;
+        derived.size("largest_at", offset);
+        derived.size("bytes_at", pipeline.reserve(slabs * spatial * BYTES_PER_PIXEL));
         let over_values = LaunchGeometry::linear(grid_over_values(call)?, THREADS);
         pipeline.zero(Region::Workspace { offset, bytes: slabs * 4 });
         pipeline.launch_of_whole("largest", over_values);
@@ -52,7 +54,7 @@ pub(super) static RUNG: Rung = Rung {
         Ok(Configuration {
             pipeline,
             sampling_alignment: sampling_alignment(call),
-            grid_aux: i32::try_from(spatial).map_err(|_| format!("{spatial} pixels of a slab"))?,
+            derived,
             ..Configuration::default()
         })
     },

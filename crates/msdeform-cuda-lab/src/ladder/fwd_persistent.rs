@@ -2,9 +2,9 @@
 
 use msdeform::Numerics;
 
-use super::resident_levels::{self, SHARED_KB, units};
-use super::{AMPERE, Rung, anything, sample_records, spec};
-use msdeform_cuda::Pipeline;
+use super::resident_levels::{self, SHARED_KB};
+use super::{AMPERE, Rung, anything, spec};
+use msdeform_cuda::{Derived, Pipeline};
 use crate::sources::kernel_source;
 use msdeform_cuda::variants::Configuration;
 
@@ -23,12 +23,10 @@ pub(super) static RUNG: Rung = Rung {
     since: AMPERE,
     supports: anything,
     configure: |call, knobs| {
-        let (unit_queries, units) = units(call)?;
+        let (mut pipeline, mut derived) = (Pipeline::default(), Derived::default());
+        let units = resident_levels::reserve_units(call, &mut pipeline, &mut derived)?;
         let (configuration, geometry) = resident_levels::launch(call, knobs, 1024, units)?;
-        let mut pipeline = Pipeline::default();
-        let counter = sample_records::reserve_counter(&mut pipeline);
-        pipeline.zero(counter);
         pipeline.launch_of_whole("", geometry);
-        Ok(Configuration { pipeline, grid_aux: unit_queries, ..configuration })
+        Ok(Configuration { pipeline, derived, ..configuration })
     },
 };

@@ -26,9 +26,7 @@ pub(super) static RUNG: Rung = Rung {
     configure: |call, knobs| {
         let mut configuration = lane_groups::launch(call, knobs, GROUP_LANES)?;
         let mut pipeline = Pipeline::default();
-        // Records lie behind the counter of those that steal, here as there.
-        sample_records::reserve_counter(&mut pipeline);
-        sample_records::write(&mut pipeline, call)?;
+        sample_records::write(&mut pipeline, &mut configuration.derived, call)?;
         pipeline.steps.append(&mut configuration.pipeline.steps);
         Ok(Configuration { pipeline, ..configuration })
     },

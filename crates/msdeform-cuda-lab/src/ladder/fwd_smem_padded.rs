@@ -4,6 +4,7 @@ use msdeform::Numerics;
 
 use super::resident::{grid_over_shares, resident_levels, shares_of_a_slab};
 use super::{AMPERE, CHANNELS, Rung, anything, spec};
+use msdeform_cuda::Derived;
 use msdeform_cuda::driver::LaunchGeometry;
 use crate::sources::kernel_source;
 use msdeform_cuda::variants::chunked_sample::sampling_alignment;
@@ -45,7 +46,7 @@ pub(super) static RUNG: Rung = Rung {
             knobs: vec![("PADDING", padding)],
             pipeline: geometry.into(),
             sampling_alignment: sampling_alignment(call),
-            grid_aux: mask,
+            derived: Derived::of_count("resident_levels", mask)?,
             ..Configuration::default()
         })
     },

@@ -4,7 +4,7 @@ use msdeform::Numerics;
 
 use super::{AMPERE, Rung, anything, grid_over_items, items, spec};
 use msdeform_cuda::driver::LaunchGeometry;
-use msdeform_cuda::Pipeline;
+use msdeform_cuda::{Derived, Pipeline};
 use crate::sources::kernel_source;
 use msdeform_cuda::variants::chunked_sample::paired_sampling_alignment;
 use msdeform_cuda::variants::{Configuration, Knob};
@@ -35,8 +35,9 @@ pub(super) static RUNG: Rung = Rung {
         let items = items(call) as usize;
         let slabs = (call.problem.batch() * call.problem.heads()) as u64;
         let mut pipeline = Pipeline::default();
-        pipeline.reserve(items * 4);
-        pipeline.reserve(items * 2);
+        let mut derived = Derived::default();
+        derived.size("order_at", pipeline.reserve(items * 4));
+        derived.size("keys_at", pipeline.reserve(items * 2));
         let keys = grid_over_items(call, u64::from(THREADS / KEY_LANES))?;
         pipeline.launch_of_whole("keys", LaunchGeometry::linear(keys, THREADS));
         let sort = LaunchGeometry::linear(slabs as u32, SORT_THREADS);
@@ -49,6 +50,7 @@ pub(super) static RUNG: Rung = Rung {
             pipeline,
             // The keys read both coordinates of a location at once.
             sampling_alignment: paired_sampling_alignment(call),
+            derived,
             ..Configuration::default()
         })
     },

@@ -2,9 +2,9 @@
 
 use msdeform::Numerics;
 
-use super::resident_levels::{self, SHARED_KB, units};
+use super::resident_levels::{self, SHARED_KB};
 use super::{AMPERE, Rung, anything, sample_records, spec};
-use msdeform_cuda::Pipeline;
+use msdeform_cuda::{Derived, Pipeline};
 use crate::sources::kernel_source;
 use msdeform_cuda::variants::Configuration;
 
@@ -23,14 +23,11 @@ pub(super) static RUNG: Rung = Rung {
     since: AMPERE,
     supports: anything,
     configure: |call, knobs| {
-        let (unit_queries, units) = units(call)?;
-        let (configuration, geometry) =
-            resident_levels::launch(call, knobs, 512, units)?;
-        let mut pipeline = Pipeline::default();
-        let counter = sample_records::reserve_counter(&mut pipeline);
-        pipeline.zero(counter);
-        sample_records::write(&mut pipeline, call)?;
+        let (mut pipeline, mut derived) = (Pipeline::default(), Derived::default());
+        let units = resident_levels::reserve_units(call, &mut pipeline, &mut derived)?;
+        let (configuration, geometry) = resident_levels::launch(call, knobs, 512, units)?;
+        sample_records::write(&mut pipeline, &mut derived, call)?;
         pipeline.launch_of_whole("", geometry);
-        Ok(Configuration { pipeline, grid_aux: unit_queries, ..configuration })
+        Ok(Configuration { pipeline, derived, ..configuration })
     },
 };

@@ -13,7 +13,10 @@ fn spans(call: &Call<'_>) -> Result<Vec<u64>, String> {
 }
 
 /// The levels that fit, smallest first, as a bit each, and the pixels they have together.
-pub(super) fn resident_levels(call: &Call<'_>, capacity_pixels: u64) -> Result<(i32, u64), String> {
+pub(super) fn resident_levels(
+    call: &Call<'_>,
+    capacity_pixels: u64,
+) -> Result<(usize, u64), String> {
     let mut smallest_first: Vec<(u64, usize)> = spans(call)?.into_iter().zip(0..).collect();
     smallest_first.sort_unstable();
     let (mut mask, mut pixels) = (0, 0);

@@ -4,6 +4,7 @@
 use super::items;
 use msdeform_cuda::driver::LaunchGeometry;
 use msdeform_cuda::variants::{Call, Configuration, Knob, KnobChoices};
+use msdeform_cuda::{Derived, Pipeline, Region};
 
 /// Kilobytes of shared memory of a block: what the documents use, and all that an H200 has.
 pub(super) const SHARED_KB: Knob = Knob {
@@ -46,8 +47,23 @@ pub(super) fn launch(
     Ok((configuration, geometry))
 }
 
-/// Queries of a unit that blocks steal, and how many units there are.
-pub(super) fn units(call: &Call<'_>) -> Result<(i32, u64), String> {
+/// Units of work that blocks steal: how many there are.
+pub(super) fn reserve_units(
+    call: &Call<'_>,
+    pipeline: &mut Pipeline,
+    derived: &mut Derived,
+) -> Result<u64, String> {
+    let (unit_queries, units) = units(call)?;
+    derived.count("unit_queries", unit_queries)?;
+    derived.count("slab_units", call.problem.queries().div_ceil(unit_queries))?;
+    let offset = pipeline.reserve(4);
+    derived.size("counter_at", offset);
+    pipeline.zero(Region::Workspace { offset, bytes: 4 });
+    Ok(units)
+}
+
+/// Queries of a unit, and how many units there are.
+fn units(call: &Call<'_>) -> Result<(usize, u64), String> {
     let wanted = u64::from(call.device.multiprocessors) * UNITS_PER_MULTIPROCESSOR;
     let slabs = (call.problem.batch() * call.problem.heads()) as u64;
     let queries = call.problem.queries() as u64;
@@ -58,7 +74,7 @@ pub(super) fn units(call: &Call<'_>) -> Result<(i32, u64), String> {
     if units > u64::from(u32::MAX / 2) {
         return Err(format!("{units} units of work, more than its counter counts"));
     }
-    Ok((unit_queries as i32, units))
+    Ok((unit_queries as usize, units))
 }
 
 #[cfg(test)]
@@ -68,7 +84,7 @@ mod tests {
     use super::*;
     use msdeform_cuda::driver::DeviceProps;
 
-    fn units_of(batch: usize, queries: usize) -> (i32, u64) {
+    fn units_of(batch: usize, queries: usize) -> (usize, u64) {
         let problem = Problem::builder()
             .batch(batch)
             .channels(32)

@@ -1,9 +1,9 @@
-//! The workspace of `ladder/sample_records.cuh`: a counter, then an offset and four weights for every sample.
+//! The workspace of `ladder/sample_records.cuh`: an offset and four weights for every sample.
 
 use super::items;
 use msdeform_cuda::driver::LaunchGeometry;
 use msdeform_cuda::variants::Call;
-use msdeform_cuda::{Pipeline, Region};
+use msdeform_cuda::{Derived, Pipeline};
 
 const OFFSET_BYTES: usize = 4;
 const WEIGHT_BYTES: usize = 8;
@@ -11,20 +11,19 @@ const THREADS: u32 = 256;
 /// Blocks of the kernel that writes them, per multiprocessor; each thread takes several samples.
 const BLOCKS_PER_MULTIPROCESSOR: u64 = 16;
 
-/// Room for a counter, which nobody has written.
-pub(super) fn reserve_counter(pipeline: &mut Pipeline) -> Region {
-    Region::Workspace { offset: pipeline.reserve(4), bytes: 4 }
-}
-
-/// Room for the records after the counter, and the kernel that writes them.
-pub(super) fn write(pipeline: &mut Pipeline, call: &Call<'_>) -> Result<(), String> {
+/// Room for the records, and the kernel that writes them.
+pub(super) fn write(
+    pipeline: &mut Pipeline,
+    derived: &mut Derived,
+    call: &Call<'_>,
+) -> Result<(), String> {
     let samples = usize::try_from(items(call))
         .ok()
         .and_then(|items| items.checked_mul(call.problem.samples()))
         .filter(|samples| samples.checked_mul(OFFSET_BYTES + WEIGHT_BYTES).is_some())
         .ok_or("more samples than memory has addresses")?;
-    pipeline.reserve(samples * OFFSET_BYTES);
-    pipeline.reserve(samples * WEIGHT_BYTES);
+    derived.size("record_offsets_at", pipeline.reserve(samples * OFFSET_BYTES));
+    derived.size("record_weights_at", pipeline.reserve(samples * WEIGHT_BYTES));
     let most = u64::from(call.device.multiprocessors) * BLOCKS_PER_MULTIPROCESSOR;
     let blocks = (samples as u64).div_ceil(u64::from(THREADS)).clamp(1, most);
     pipeline.launch_of_whole("records", LaunchGeometry::linear(blocks as u32, THREADS));

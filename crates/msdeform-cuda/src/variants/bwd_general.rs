@@ -2,7 +2,9 @@
 
 use msdeform::{DType, DeviceKind, Direction, Numerics, Problem, Role, ValueLayout, VariantSpec};
 
+use super::tile_lists::has_unowned_pixels;
 use super::{Call, Configuration, GRADIENTS, KnobChoices, Specialise, Variant};
+use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
 use crate::sources::{SourceFile, kernel_source};
@@ -23,14 +25,23 @@ static SPEC: VariantSpec = VariantSpec {
     rung: false,
 };
 
-/// As in the kernel.
+/// Of a block, but in the step starts.
 const THREADS: u32 = 128;
-const WARPS: u64 = 4;
 const LANES: usize = 32;
+const WARPS: u64 = THREADS as u64 / LANES as u64;
 const TILE_SIDE: usize = 4;
 const SCAN_THREADS: u32 = 1024;
 const ENTRY_BYTES: usize = 8;
 const COUNT_BYTES: usize = 8;
+
+/// What the kernels are compiled with.
+const SIZES: [(&str, i64); 4] = [
+    ("THREADS", THREADS as i64),
+    ("SCAN_THREADS", SCAN_THREADS as i64),
+    ("TILE_SIDE", TILE_SIDE as i64),
+    ("LIST_ENTRY_BYTES", ENTRY_BYTES as i64),
+];
+const SIZES_READ: &[&str] = &[SIZES[0].0, SIZES[1].0, SIZES[2].0, SIZES[3].0];
 
 /// Two floats for every pixel and channel of a warp's tile.
 const VALUES_SHARED_BYTES: u32 = THREADS * (TILE_SIDE * TILE_SIDE * 2 * size_of::<f32>()) as u32;
@@ -62,15 +73,19 @@ impl Sort {
         Self { slabs, tiles, parts: wanted.min(affordable).max(1) }
     }
 
-    /// The parts of the workspace in the order of `SortedSamples`.
-    fn reserve(&self, problem: &Problem, pipeline: &mut Pipeline) {
-        for bytes in [
-            self.slabs * self.parts * self.tiles * COUNT_BYTES,
-            self.slabs * (self.tiles + 1) * COUNT_BYTES,
-            self.slabs * problem.queries() * problem.samples() * ENTRY_BYTES,
+    /// Reserves `SortedSamples`.
+    fn reserve(&self, problem: &Problem, pipeline: &mut Pipeline) -> Result<Derived, String> {
+        let mut derived = Derived::default();
+        derived.count("slab_parts", self.parts)?;
+        derived.count("slab_tiles", self.tiles)?;
+        for (name, bytes) in [
+            ("places_at", self.slabs * self.parts * self.tiles * COUNT_BYTES),
+            ("starts_at", self.slabs * (self.tiles + 1) * COUNT_BYTES),
+            ("entries_at", self.slabs * problem.queries() * problem.samples() * ENTRY_BYTES),
         ] {
-            pipeline.reserve(bytes);
+            derived.size(name, pipeline.reserve(bytes));
         }
+        Ok(derived)
     }
 }
 
@@ -95,15 +110,21 @@ impl Variant for BwdGeneral {
             let blocks = items.div_ceil(per_block).min(i32::MAX as u64) as u32;
             LaunchGeometry { shared_bytes, ..LaunchGeometry::linear(blocks, threads) }
         };
-        let mut pipeline = Pipeline::default();
+        let (mut pipeline, mut unused) = (Pipeline::default(), Pipeline::default());
         let lanes = problem.channels().next_power_of_two().min(LANES);
         let sort = Sort::of(problem);
+        let workspace = if gradients.value { &mut pipeline } else { &mut unused };
+        let mut derived = sort.reserve(problem, workspace)?;
+        derived.count("lanes", lanes)?;
         if gradients.of_samples() {
             let groups = u64::from(THREADS) / lanes as u64;
-            pipeline.launch("samples", launch(call.rows(), groups, THREADS, 0), &[&[GRADIENTS]]);
+            pipeline.launch(
+                "samples",
+                launch(call.rows(), groups, THREADS, 0),
+                &[SIZES_READ, &[GRADIENTS]],
+            );
         }
         if gradients.value {
-            sort.reserve(problem, &mut pipeline);
             if has_unowned_pixels(problem) {
                 pipeline.zero(Region::Tensor(Role::GradValue));
             }
@@ -111,13 +132,17 @@ impl Variant for BwdGeneral {
             let walks = launch((sort.slabs * sort.parts) as u64, WARPS, THREADS, 0);
             let tiles = (sort.slabs * sort.tiles) as u64;
             let slices = problem.channels().div_ceil(LANES) as u64;
-            pipeline.launch("count", walks, &[]);
-            pipeline.launch("offsets", launch(tiles, u64::from(THREADS), THREADS, 0), &[]);
+            pipeline.launch("count", walks, &[SIZES_READ]);
+            pipeline.launch(
+                "offsets",
+                launch(tiles, u64::from(THREADS), THREADS, 0),
+                &[SIZES_READ],
+            );
             let starts = launch(sort.slabs as u64, 1, SCAN_THREADS, STARTS_SHARED_BYTES);
-            pipeline.launch("starts", starts, &[]);
-            pipeline.launch("scatter", walks, &[]);
+            pipeline.launch("starts", starts, &[SIZES_READ]);
+            pipeline.launch("scatter", walks, &[SIZES_READ]);
             let values = launch(tiles * slices, WARPS, THREADS, VALUES_SHARED_BYTES);
-            pipeline.launch("values", values, &[]);
+            pipeline.launch("values", values, &[SIZES_READ]);
         }
         Ok(Configuration {
             specialise: Specialise::Formats,
@@ -125,17 +150,11 @@ impl Variant for BwdGeneral {
             pipeline,
             value_alignment: problem.dtype().size_bytes(),
             sampling_alignment: problem.sampling_dtype().size_bytes(),
-            query_raster_width: 0,
-            grid_aux: (sort.parts << 6 | lanes) as i32,
+            constants: SIZES.to_vec(),
+            derived,
             ..Configuration::default()
         })
     }
-}
-
-/// Borders and gaps: no tile covers them, so they must be zeroed.
-fn has_unowned_pixels(problem: &Problem) -> bool {
-    let owned: usize = problem.levels().iter().map(|level| level.height * level.width).sum();
-    owned < problem.spatial()
 }
 
 #[cfg(test)]
@@ -195,7 +214,7 @@ mod tests {
             let device = DeviceProps::h200();
             let call = Call::in_direction(Direction::Backward, problem, &device);
             let configured = BwdGeneral.configure(&call, &KnobChoices::default()).unwrap();
-            (configured.pipeline.workspace_bytes, configured.grid_aux >> 6)
+            (configured.pipeline.workspace_bytes, configured.derived.get("slab_parts").unwrap())
         };
         assert_eq!(bytes(&encoder(22223)), (69_026_048, 128));
         // One query: a counter for every tile, though there are fewer samples.

@@ -4,15 +4,17 @@ use msdeform::{DType, DeviceKind, Direction, Numerics, Role, ValueLayout, Varian
 
 use super::chunked_sample::paired_sampling_alignment;
 use super::grad_output_rows::{PACK, PackStep, ROWS_READ};
+use super::query_walk::WALK_READS;
 use super::sample_gradients::{
     self, SAMPLE_BLOCKS, SAMPLE_WARPS, SAMPLES_READ, SPREAD, SampleStep, THIN, TILE_HEIGHT,
     TILE_WIDTH,
 };
 use super::tile_lists::{
-    self, ENTRY_BYTES, GATHER_BLOCKS, GATHER_READS, LISTS_READ, ListKnobs, ListSizes, ORDERED,
-    PIECE, check, has_unowned_pixels, level_tiles,
+    self, ENTRIES_READ, ENTRY_BYTES, GATHER_BLOCKS, GATHER_READS, LISTS_READ, ListCut, ListKnobs,
+    ListSizes, ORDERED, PIECE, check, has_unowned_pixels, level_tiles,
 };
 use super::{Call, Configuration, Constant, Knob, KnobChoices, Specialise, Variant};
+use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
 use crate::sources::{SourceFile, kernel_source};
@@ -70,9 +72,9 @@ static KNOBS: &[Knob] = &[
 static CONSTANTS: &[Constant] = &[HELD, UNCUT, ORDERED, THIN, PACK];
 
 /// What `level_sort.cuh` reads beside the lists.
-const SORT_READS: &[&str] = &[HELD.name, SORT_AHEAD.name];
+const SORT_READS: &[&str] = &[HELD.name, SORT_AHEAD.name, "SORT_THREADS"];
 
-/// Warps of a block in the step sort. A constant, because the order of the lists depends on it; as in the kernel.
+/// Warps of a block in the step sort. A constant, because the order of the lists depends on it.
 const SORT_WARPS: usize = 16;
 /// Samples that a thread holds where it has no more, in half precision. In f32 it holds none: `ddetr_dec` with 300 and 512
 /// queries takes 24.5 and 31.6 us so, 24.8 and 32.1 otherwise. As many as there are would be a kernel for every number, and
@@ -164,10 +166,15 @@ impl Variant for BwdLevelSort {
         if held > 0 && held < each {
             return Err(format!("HELD={held}; here a thread has {each} samples"));
         }
-        let mut pipeline = Pipeline::default();
-        pack.queue(problem, &mut pipeline);
+        let (mut pipeline, mut unused) = (Pipeline::default(), Pipeline::default());
+        let mut derived = Derived::default();
+        pack.queue(problem, &mut pipeline, &mut derived);
+        let workspace = if wants_value { &mut pipeline } else { &mut unused };
+        let entry_bytes = list_knobs.entry_bytes;
+        let cut = ListCut { piece: 0, parts: 0, entry_bytes, groups: few > 0 };
+        let lists = ListSizes::reserve(problem, workspace, &mut derived, cut)?;
+        samples.derive(&mut derived)?;
         if wants_value {
-            let lists = ListSizes::reserve(problem, &mut pipeline, 0, 0, list_knobs.entry_bytes);
             if has_unowned_pixels(problem) {
                 pipeline.zero(Region::Tensor(Role::GradValue));
             }
@@ -182,39 +189,41 @@ impl Variant for BwdLevelSort {
                 pipeline.launch(
                     "sort_and_samples",
                     side_by_side(sort, samples.geometry),
-                    &[SORT_READS, LISTS_READ, SAMPLES_READ, ROWS_READ],
+                    &[SORT_READS, LISTS_READ, ENTRIES_READ, SAMPLES_READ, WALK_READS, ROWS_READ],
                 );
             } else {
-                pipeline.launch("sort", sort, &[SORT_READS, LISTS_READ, ROWS_READ]);
+                pipeline.launch("sort", sort, &[SORT_READS, LISTS_READ, ENTRIES_READ, ROWS_READ]);
             }
-            let gather = LaunchGeometry { overlaps, ..lists.gather_groups(problem, few > 0)? };
-            pipeline.launch("gather", gather, &[GATHER_READS, LISTS_READ, ROWS_READ]);
+            let gather = LaunchGeometry { overlaps, ..lists.gather_groups()? };
+            pipeline.launch("gather", gather, &[GATHER_READS, LISTS_READ, ENTRIES_READ, ROWS_READ]);
         }
         if wants_samples && !together {
             // Alone, there is no kernel of this variant before it that lets it start.
             let overlaps = overlaps && wants_value;
             let geometry = LaunchGeometry { overlaps, ..samples.geometry };
-            pipeline.launch("samples", geometry, &[SAMPLES_READ, ROWS_READ]);
+            pipeline.launch("samples", geometry, &[SAMPLES_READ, WALK_READS, ROWS_READ]);
         }
         let mut chosen =
             vec![(FEW.name, few), (SORT_AHEAD.name, ahead), (OVERLAP.name, i64::from(overlaps))];
         chosen.extend(list_knobs.knobs());
         chosen.extend(samples.knobs);
+        let mut constants = vec![
+            (HELD.name, held),
+            (UNCUT.name, 0),
+            ("SORT_THREADS", 32 * SORT_WARPS as i64),
+            list_knobs.ordered(),
+            pack.constant(),
+        ];
+        constants.extend(lists.constants());
+        constants.extend(samples.constants());
         Ok(Configuration {
             specialise: Specialise::ModelAndHeads,
             knobs: chosen,
-            constants: vec![
-                (HELD.name, held),
-                (UNCUT.name, 0),
-                list_knobs.ordered(),
-                samples.thin,
-                pack.constant(),
-            ],
+            constants,
             pipeline,
             value_alignment: 16,
             sampling_alignment: paired_sampling_alignment(call),
-            query_raster_width: samples.raster_width,
-            grid_aux: i32::from(samples.pixels),
+            derived,
             ..Configuration::default()
         })
     }

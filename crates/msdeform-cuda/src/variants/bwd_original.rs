@@ -96,8 +96,6 @@ impl Variant for BwdOriginal {
             pipeline,
             value_alignment: problem.dtype().size_bytes(),
             sampling_alignment: problem.sampling_dtype().size_bytes(),
-            query_raster_width: 0,
-            grid_aux: 0,
             ..Configuration::default()
         })
     }

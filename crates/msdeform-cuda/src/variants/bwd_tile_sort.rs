@@ -4,14 +4,16 @@ use msdeform::{DType, DeviceKind, Direction, Numerics, Role, ValueLayout, Varian
 
 use super::chunked_sample::paired_sampling_alignment;
 use super::grad_output_rows::{PACK, PackStep, ROWS_READ};
+use super::query_walk::WALK_READS;
 use super::sample_gradients::{
     SAMPLE_BLOCKS, SAMPLE_WARPS, SAMPLES_READ, SPREAD, SampleStep, THIN, TILE_HEIGHT, TILE_WIDTH,
 };
 use super::tile_lists::{
-    self, ENTRY_BYTES, FEW, GATHER_BLOCKS, GATHER_READS, LISTS_READ, ListKnobs, ListSizes, ORDERED,
-    check, has_unowned_pixels, level_tiles,
+    self, ENTRIES_READ, ENTRY_BYTES, FEW, GATHER_BLOCKS, GATHER_READS, LISTS_READ, ListCut,
+    ListKnobs, ListSizes, ORDERED, check, has_unowned_pixels, level_tiles,
 };
 use super::{Call, Configuration, Constant, Knob, KnobChoices, Specialise, Variant};
+use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
 use crate::sources::{SourceFile, kernel_source};
@@ -52,13 +54,23 @@ static KNOBS: &[Knob] = &[
 ];
 static CONSTANTS: &[Constant] = &[NOT_FEW, ORDERED, THIN, PACK];
 
-/// What the steps of the sort read.
-const SORT_READS: &[&[&str]] = &[LISTS_READ, ROWS_READ];
+/// What the steps of the sort read, and those that look at entries.
+const SIZES_READ: &[&str] = &[SIZES[0].0, SIZES[1].0, SIZES[2].0];
+const SORT_READS: &[&[&str]] = &[LISTS_READ, ROWS_READ, SIZES_READ];
+const ENTRY_READS: &[&[&str]] = &[LISTS_READ, ENTRIES_READ, ROWS_READ, SIZES_READ];
 
-/// As in the kernel.
+/// Parts of a slab's queries, at most.
 const MAX_PARTS: usize = 128;
+/// Of them, those of one thread in the step offsets.
+const SEGMENT_PARTS: usize = 16;
 const PLAN_THREADS: u32 = 512;
 const COMBINE_WARPS: u32 = 4;
+/// What the steps of the sort are compiled with.
+const SIZES: [(&str, i64); 3] = [
+    ("MAX_PARTS", MAX_PARTS as i64),
+    ("SEGMENT_PARTS", SEGMENT_PARTS as i64),
+    ("COMBINE_WARPS", COMBINE_WARPS as i64),
+];
 
 /// Warps of count and scatter over all slabs: enough for a large GPU. A constant, because the order of
 /// the lists depends on it, which must not depend on the device.
@@ -105,16 +117,16 @@ impl Variant for BwdTileSort {
         let slabs = problem.batch() * problem.heads();
         let parts = SORTING_WARPS.div_ceil(slabs.max(1)).min(MAX_PARTS).min(problem.queries());
 
-        let mut pipeline = Pipeline::default();
-        pack.queue(problem, &mut pipeline);
-        if call.gradients().value {
-            let lists = ListSizes::reserve(
-                problem,
-                &mut pipeline,
-                piece.unsigned_abs() as usize,
-                parts,
-                list_knobs.entry_bytes,
-            );
+        let (mut pipeline, mut unused) = (Pipeline::default(), Pipeline::default());
+        let mut derived = Derived::default();
+        pack.queue(problem, &mut pipeline, &mut derived);
+        let wants_value = call.gradients().value;
+        let workspace = if wants_value { &mut pipeline } else { &mut unused };
+        let (entry_bytes, piece_entries) = (list_knobs.entry_bytes, piece.unsigned_abs() as usize);
+        let cut = ListCut { piece: piece_entries, parts, entry_bytes, groups: false };
+        let lists = ListSizes::reserve(problem, workspace, &mut derived, cut)?;
+        samples.derive(&mut derived)?;
+        if wants_value {
             if has_unowned_pixels(problem) {
                 pipeline.zero(Region::Tensor(Role::GradValue));
             }
@@ -131,35 +143,38 @@ impl Variant for BwdTileSort {
             let fits = SORT_WARPS * counters <= call.device.shared_bytes_per_block;
             let warps = if fits { SORT_WARPS } else { 1 };
             let sort = launch(parts.div_ceil(warps), 32 * warps as u32, warps * counters, 1);
-            let segments = MAX_PARTS / 16;
+            let segments = MAX_PARTS / SEGMENT_PARTS;
             let offsets =
                 launch(lists.tiles.div_ceil(32), 32 * segments as u32, 32 * segments * 4, 1);
             let plan = launch(1, PLAN_THREADS, PLAN_THREADS as usize / 32 * 16, 1);
-            let gather = lists.gather_pieces(problem.dtype())?;
+            let gather = lists.gather_pieces()?;
             let combine =
                 launch(64, 32 * COMBINE_WARPS, COMBINE_WARPS as usize * 16 * 32 * 4, lists.slices);
             pipeline.launch("count", sort, SORT_READS);
             pipeline.launch("offsets", offsets, SORT_READS);
             pipeline.launch("plan", plan, SORT_READS);
-            pipeline.launch("scatter", sort, SORT_READS);
-            pipeline.launch("gather", gather, &[GATHER_READS, LISTS_READ, ROWS_READ]);
-            pipeline.launch("combine", combine, SORT_READS);
+            pipeline.launch("scatter", sort, ENTRY_READS);
+            pipeline.launch("gather", gather, &[GATHER_READS, LISTS_READ, ENTRIES_READ, ROWS_READ]);
+            pipeline.launch("combine", combine, ENTRY_READS);
         }
         if call.gradients().of_samples() {
-            pipeline.launch("samples", samples.geometry, &[SAMPLES_READ, ROWS_READ]);
+            pipeline.launch("samples", samples.geometry, &[SAMPLES_READ, WALK_READS, ROWS_READ]);
         }
         let mut chosen = vec![(PIECE.name, piece)];
         chosen.extend(list_knobs.knobs());
         chosen.extend(samples.knobs);
+        let mut constants = vec![(NOT_FEW.name, 0), list_knobs.ordered(), pack.constant()];
+        constants.extend(SIZES);
+        constants.extend(lists.constants());
+        constants.extend(samples.constants());
         Ok(Configuration {
             specialise: Specialise::ModelAndHeads,
             knobs: chosen,
-            constants: vec![(NOT_FEW.name, 0), list_knobs.ordered(), samples.thin, pack.constant()],
+            constants,
             pipeline,
             value_alignment: 16,
             sampling_alignment: paired_sampling_alignment(call),
-            query_raster_width: samples.raster_width,
-            grid_aux: (parts << 1) as i32 | i32::from(samples.pixels),
+            derived,
             ..Configuration::default()
         })
     }
@@ -226,7 +241,7 @@ mod tests {
         let (_, count) = launches[0];
         assert_eq!(count.grid, [64, 16, 1], "128 parts in pairs of warps, 2 images x 8 heads");
         assert_eq!(count.shared_bytes, 2 * 4 * tiles);
-        assert_eq!(configuration.grid_aux >> 1, 128);
+        assert_eq!(configuration.derived.get("slab_parts"), Some(128));
         let megabytes = |bytes: usize| (bytes + 500_000) / 1_000_000;
         assert_eq!(megabytes(configuration.pipeline.workspace_bytes), 286);
         let single = configured(encoder().dtype(DType::F32)).unwrap();
@@ -243,7 +258,7 @@ mod tests {
         let small = DeviceProps { multiprocessors: 2, ..DeviceProps::h200() };
         let [large, small] = [&large, &small].map(|device| {
             let call = Call::in_direction(Direction::Backward, &problem, device);
-            BwdTileSort.configure(&call, &KnobChoices::default()).unwrap().grid_aux
+            BwdTileSort.configure(&call, &KnobChoices::default()).unwrap().derived.get("slab_parts")
         });
         assert_eq!(large, small, "the parts decide about the order");
     }

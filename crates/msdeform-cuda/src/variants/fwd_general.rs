@@ -3,6 +3,7 @@
 use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
 
 use super::{Call, Configuration, Knob, KnobChoices, Specialise, Variant};
+use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::sources::{SourceFile, kernel_source};
 
@@ -22,7 +23,7 @@ static SPEC: VariantSpec = VariantSpec {
     rung: false,
 };
 
-/// As in the kernel.
+/// Of a block.
 const THREADS: u32 = 128;
 
 /// The largest load of one instruction.
@@ -75,8 +76,8 @@ impl Variant for FwdGeneral {
             pipeline: LaunchGeometry::linear(blocks as u32, THREADS).into(),
             value_alignment: vector * bytes,
             sampling_alignment: call.problem.sampling_dtype().size_bytes(),
-            query_raster_width: 0,
-            grid_aux: lanes as i32,
+            constants: vec![("THREADS", i64::from(THREADS))],
+            derived: Derived::of_count("lanes", lanes)?,
             ..Configuration::default()
         })
     }
@@ -110,7 +111,7 @@ mod tests {
         ] {
             let configuration = configured(base.clone().dtype(dtype).channels(channels), None);
             assert_eq!(configuration.knobs, [("VECTOR", vector)], "{dtype} {channels}");
-            assert_eq!(configuration.grid_aux, lanes, "{dtype} {channels}");
+            assert_eq!(configuration.derived.get("lanes"), Some(lanes), "{dtype} {channels}");
             let rows_per_block = 128 / lanes as u32;
             assert_eq!(configuration.geometry().unwrap().grid[0], 20u32.div_ceil(rows_per_block));
         }

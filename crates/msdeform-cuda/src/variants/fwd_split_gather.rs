@@ -60,8 +60,6 @@ impl Variant for FwdSplitGather {
             pipeline: LaunchGeometry::linear(blocks as u32, 32 * warps as u32).into(),
             value_alignment: 16,
             sampling_alignment: call.problem.sampling_dtype().size_bytes(),
-            query_raster_width: 0,
-            grid_aux: 0,
             ..Configuration::default()
         })
     }

@@ -5,7 +5,9 @@ use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec}
 use super::chunked_sample::{
     heads_of_a_line, lanes_per_pixel, queries_are_pixels, sampling_alignment,
 };
+use super::query_walk::QueryWalk;
 use super::{Call, Configuration, Knob, KnobChoices, Specialise, Variant};
+use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::sources::{SourceFile, kernel_source};
 
@@ -45,12 +47,10 @@ static KNOBS: &[Knob] = &[
     Knob { name: "UNROLL", values: &[1, 2, 4], meaning: "quads of samples per loop iteration" },
 ];
 
-/// How the kernel divides a warp; the same arithmetic as at its top.
+/// How the kernel divides a warp.
 struct WarpShape {
-    groups: usize,
-    heads: usize,
-    stage_quads: usize,
-    runs: usize,
+    walk: QueryWalk,
+    /// A group of lanes reads a pixel and its neighbour at once, which are one line.
     pairs_pixels: bool,
 }
 
@@ -61,26 +61,12 @@ impl WarpShape {
         let packed = problem.dtype() != DType::F32;
         let exact = lanes * 16 == problem.channels() * problem.dtype().size_bytes();
         let pairs_pixels = packed && problem.layout().is_head_major() && exact && lanes <= 4;
-        let groups = 32 / if pairs_pixels { 2 * lanes } else { lanes };
-        let quads = problem.samples().div_ceil(4);
-        let stage_quads = quads.min(32 / groups);
-        let runs = 32 / (groups * stage_quads.next_power_of_two());
-        Ok(Self { groups, heads: heads_of_a_line(call, lanes), stage_quads, runs, pairs_pixels })
-    }
-
-    /// Queries that one warp takes at a time, side by side in a row of the tile.
-    fn item_queries(&self) -> usize {
-        self.runs * self.groups / self.heads
-    }
-
-    /// Images x head groups.
-    fn slabs(&self, call: &Call<'_>) -> usize {
-        call.problem.batch() * (call.problem.heads() / self.heads)
-    }
-
-    fn shared_bytes_per_warp(&self, dtype: DType) -> usize {
-        let packets = if dtype == DType::F32 { 5 } else { 3 };
-        self.runs * self.stage_quads * self.groups * packets * 16
+        let group_lanes = if pairs_pixels { 2 * lanes } else { lanes };
+        // The offsets of a quad, then its weights.
+        let group_packets = if packed { 3 } else { 5 };
+        let heads = heads_of_a_line(call, lanes);
+        let walk = QueryWalk::of(call, group_lanes, heads, group_packets, 0);
+        Ok(Self { walk, pairs_pixels })
     }
 }
 
@@ -106,16 +92,16 @@ struct Tiling {
 impl Tiling {
     fn choose(call: &Call<'_>, shape: &WarpShape) -> Self {
         let multiprocessors = call.device.multiprocessors as usize;
-        let item = shape.item_queries();
-        let slab_items = call.problem.queries().div_ceil(item);
-        let slabs = shape.slabs(call);
-        let items = slab_items * slabs;
+        let item = shape.walk.item_queries();
+        let group_items = call.problem.queries().div_ceil(item);
+        let head_groups = shape.walk.head_groups(call);
+        let items = group_items * head_groups;
         let fills_twice = items >= 64 * multiprocessors;
         let one_row = !fills_twice && !queries_are_pixels(call);
         let one_block_per_sm =
-            |&warps: &usize| slabs * slab_items.div_ceil(warps) <= multiprocessors;
+            |&warps: &usize| head_groups * group_items.div_ceil(warps) <= multiprocessors;
         if one_row && let Some(launched) = (1..=FEW_WARPS).find(one_block_per_sm) {
-            // A block is one slab's alone, so its coarse levels meet in L1.
+            // A block is one head group's alone, so its coarse levels meet in L1.
             let (warps, min_blocks) = (FEW_WARPS, 1);
             return Self {
                 warps,
@@ -130,7 +116,7 @@ impl Tiling {
         let (warps, min_blocks, unroll) = match call.problem.dtype() {
             // Metadata of f32 is large: 24 warps leave L1 32 KiB more than 32 do, and more registers to
             // each. Not where the streams weigh as much as the gather (four samples).
-            DType::F32 if shape.runs <= 2 => (12, 2, 4),
+            DType::F32 if shape.walk.runs <= 2 => (12, 2, 4),
             // bf16 spends its time on arithmetic: blocks that start and end at different times gain more
             // than what a larger block finds in L1.
             DType::Bf16 if !shape.pairs_pixels => (8, 4, 1),
@@ -186,36 +172,39 @@ impl Variant for FwdTileGather {
 
     fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
         let shape = WarpShape::of(call)?;
+        let walk = shape.walk;
         let tiling = Tiling::choose(call, &shape).with(knobs)?;
         let Tiling { warps, min_blocks, strip_items, rounds, unroll, launched, one_row } = tiling;
         let problem = call.problem;
-        let strip_width = strip_items * shape.item_queries();
+        let strip_width = strip_items * walk.item_queries();
         let raster_width = raster_width(call, strip_width, one_row);
         let items_of = |width: usize, height: usize| {
             if height == 1 && raster_width > 0 {
-                width.div_ceil(shape.item_queries())
+                width.div_ceil(walk.item_queries())
             } else {
                 width.div_ceil(strip_width) * strip_items * height
             }
         };
-        let slab_items: usize = if raster_width == 0 {
+        let group_items: usize = if raster_width == 0 {
             problem.levels().iter().map(|level| items_of(level.width, level.height)).sum()
         } else {
             items_of(raster_width, problem.queries().div_ceil(raster_width))
         };
 
-        let slabs = shape.slabs(call);
-        let blocks = slab_items.div_ceil(rounds * launched);
+        let head_groups = walk.head_groups(call);
+        let blocks = group_items.div_ceil(rounds * launched);
         let slots = call.device.multiprocessors as usize * min_blocks * warps / launched;
-        let short_slabs = (SHORT_ROUNDS * slots).div_ceil(blocks * rounds).min(slabs);
-        let long_slabs = if rounds == 1 { 0 } else { slabs - short_slabs };
-        // A row of the grid for a long slab, a row per round for a short one.
-        let rows = long_slabs + (slabs - long_slabs) * rounds;
+        let short_groups = (SHORT_ROUNDS * slots).div_ceil(blocks * rounds).min(head_groups);
+        let long_groups = if rounds == 1 { 0 } else { head_groups - short_groups };
+        // A row of the grid for a long head group, a row per round for a short one.
+        let rows = long_groups + (head_groups - long_groups) * rounds;
         let grid_x = i32::try_from(blocks * rounds * launched).ok().and(u32::try_from(blocks).ok());
-        let grid_x = grid_x.ok_or_else(|| format!("{slab_items} items of an image; too many"))?;
-        let too_many = || format!("{slabs} images x heads; too many");
+        let grid_x = grid_x.ok_or_else(|| format!("{group_items} items of an image; too many"))?;
+        let too_many = || format!("{head_groups} images x heads; too many");
         i32::try_from(rows).map_err(|_| too_many())?;
         let planes = rows.div_ceil(MAX_GRID_ROWS);
+        let mut derived = Derived::of_count("long_groups", long_groups)?;
+        derived.count("raster_width", raster_width)?;
         Ok(Configuration {
             specialise: Specialise::ModelAndHeads,
             knobs: vec![
@@ -228,15 +217,15 @@ impl Variant for FwdTileGather {
             pipeline: LaunchGeometry {
                 grid: [grid_x, rows.min(MAX_GRID_ROWS) as u32, planes as u32],
                 block: [32 * launched as u32, 1, 1],
-                shared_bytes: (launched * shape.shared_bytes_per_warp(problem.dtype())) as u32,
+                shared_bytes: (launched * walk.warp_bytes()) as u32,
                 cluster: 1,
                 overlaps: false,
             }
             .into(),
             value_alignment: 16,
             sampling_alignment: sampling_alignment(call),
-            query_raster_width: raster_width as i32,
-            grid_aux: long_slabs as i32,
+            constants: walk.constants().collect(),
+            derived,
             ..Configuration::default()
         })
     }
@@ -296,24 +285,24 @@ mod tests {
         let blocks = u32::div_ceil(items, 4 * 16);
         let geometry = configuration.geometry().unwrap();
         // 2 images x 4 head pairs, of which the last two are left to blocks of one round.
-        assert_eq!(configuration.grid_aux, 6);
+        assert_eq!(configuration.derived.get("long_groups"), Some(6));
         assert_eq!(geometry.grid, [blocks, 6 + 2 * 4, 1]);
         assert_eq!((geometry.block, geometry.shared_bytes), ([16 * 32, 1, 1], 16 * 1536));
-        assert_eq!(configuration.query_raster_width, 0, "the queries are pixels");
+        assert_eq!(configuration.derived.get("raster_width"), Some(0), "the queries are pixels");
     }
 
     #[test]
     fn other_queries_are_walked_as_a_raster_of_whole_strips() {
         let seed = encoder().batch(6).queries(15_422).points(8).levels([(92, 160), (46, 80)]);
         let configuration = configured(seed).unwrap();
-        assert_eq!(configuration.query_raster_width, 160);
+        assert_eq!(configuration.derived.get("raster_width"), Some(160));
         assert_eq!(configuration.geometry().unwrap().grid[0], u32::div_ceil(20 * 2 * 97, 4 * 16));
     }
 
     #[test]
     fn few_queries_get_one_block_per_multiprocessor() {
         let dino = configured(encoder().queries(900)).unwrap();
-        assert_eq!(dino.query_raster_width, 900, "one row");
+        assert_eq!(dino.derived.get("raster_width"), Some(900), "one row");
         let shape = |configuration: &Configuration| {
             let geometry = configuration.geometry().unwrap();
             (geometry.grid, geometry.block)

@@ -3,6 +3,7 @@
 use msdeform::Problem;
 
 use super::{BackwardCall, Call, Constant, KnobChoices};
+use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::pipeline::Pipeline;
 use crate::strides::OutputStrides;
@@ -36,11 +37,11 @@ impl PackStep {
         Ok(Self { packs })
     }
 
-    /// Reserves the first part of the workspace and launches the step.
-    pub(super) fn queue(self, problem: &Problem, pipeline: &mut Pipeline) {
+    /// Reserves the packed rows and launches the step.
+    pub(super) fn queue(self, problem: &Problem, pipeline: &mut Pipeline, derived: &mut Derived) {
+        let bytes = problem.output_len() * problem.dtype().size_bytes();
+        derived.size("rows_at", if self.packs { pipeline.reserve(bytes) } else { 0 });
         if self.packs {
-            let bytes = problem.output_len() * problem.dtype().size_bytes();
-            pipeline.reserve(bytes);
             // The kernel strides over what a grid cannot hold.
             let blocks = (bytes / CHUNK_BYTES).div_ceil(PACK_THREADS as usize).min(1 << 20);
             let geometry = LaunchGeometry::linear(blocks as u32, PACK_THREADS);

@@ -12,6 +12,7 @@ pub mod fwd_general;
 pub mod fwd_split_gather;
 pub mod fwd_tile_gather;
 mod grad_output_rows;
+mod query_walk;
 mod sample_gradients;
 mod tile_lists;
 
@@ -21,6 +22,7 @@ use msdeform::{
     ATTENTION, DType, Direction, Mode, Operator, Problem, Role, Storage, ValueLayout, VariantSpec,
 };
 
+use crate::derived::Derived;
 use crate::driver::{DeviceProps, LaunchGeometry};
 use crate::error::Error;
 use crate::gradients::Gradients;
@@ -196,10 +198,8 @@ pub struct Configuration {
     pub value_alignment: usize,
     /// Bytes that the pointers of locations, weights and their gradients must be multiples of.
     pub sampling_alignment: usize,
-    /// [`CallShape::query_raster_width`].
-    pub query_raster_width: i32,
-    /// [`CallShape::grid_aux`].
-    pub grid_aux: i32,
+    /// Numbers that the kernels find in their parameter. Which ones there are is the variant's, never the call's.
+    pub derived: Derived,
     /// What the parameter begins with, where the call alone does not say enough.
     pub preamble: Option<Arc<dyn PreambleRecipe>>,
     /// The knob with which the variant does without it, for where the driver refuses to make it.
@@ -218,8 +218,7 @@ impl Default for Configuration {
             pipeline: Pipeline::default(),
             value_alignment: 16,
             sampling_alignment: 16,
-            query_raster_width: 0,
-            grid_aux: 0,
+            derived: Derived::default(),
             preamble: None,
             without_preamble: None,
             persisting_value: false,
@@ -286,6 +285,9 @@ impl Configuration {
                 define(name, value.to_string());
             }
         }
+        if let Some(declaration) = self.derived.declaration() {
+            define("DERIVED", declaration);
+        }
         if reads != Reads::All {
             let step = if step.is_empty() { "MAIN" } else { step };
             define(&format!("STEP_{}", step.to_uppercase()), "1".to_owned());
@@ -299,9 +301,7 @@ impl Configuration {
     /// [`msdeform::Error::TooLarge`] where an axis does not fit 31 bits.
     pub fn params(&self, call: &Call<'_>, level_table: u64) -> Result<Params, msdeform::Error> {
         let shape = CallShape::of(call.problem, call.strides)?;
-        let Self { query_raster_width, grid_aux, .. } = *self;
-        let shape = CallShape { query_raster_width, grid_aux, level_table, ..shape };
-        Ok(Params::of(call, &shape))
+        Ok(Params::of(call, &self.derived, &CallShape { level_table, ..shape }))
     }
 
     /// Bytes that pointers to tensors of a kind must be multiples of.
@@ -549,7 +549,7 @@ mod tests {
             for direction in Direction::ALL {
                 let most = match direction {
                     Direction::Forward => 2,
-                    Direction::Backward => 8,
+                    Direction::Backward => 4,
                 };
                 let units = compiled_for(direction, dtype);
                 for (entry, found) in &units {
@@ -598,8 +598,6 @@ mod tests {
             pipeline: LaunchGeometry::linear(1, 32).into(),
             value_alignment: 16,
             sampling_alignment: 4,
-            query_raster_width: 0,
-            grid_aux: 0,
             ..Configuration::default()
         };
         let device = DeviceProps::h200();

@@ -1,9 +1,11 @@
-//! How `kernels/sample_gradients.cuh` is launched; the same arithmetic as at its top.
+//! How `kernels/sample_gradients.cuh` is launched.
 
-use msdeform::{DType, Mode, Problem, ValueLayout};
+use msdeform::{DType, Mode, ValueLayout};
 
 use super::chunked_sample::queries_are_pixels;
+use super::query_walk::QueryWalk;
 use super::{Call, Constant, GRADIENTS, Knob, KnobChoices};
+use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 
 /// The knobs of this step, for the lists of its variants.
@@ -38,23 +40,16 @@ pub(super) const SPREAD: Knob = Knob {
 };
 
 /// What whoever includes the header reads.
-pub(super) const SAMPLES_READ: &[&str] = &[
-    GRADIENTS,
-    SAMPLE_WARPS.name,
-    SAMPLE_BLOCKS.name,
-    TILE_WIDTH.name,
-    TILE_HEIGHT.name,
-    SPREAD.name,
-    THIN.name,
-];
+pub(super) const SAMPLES_READ: &[&str] =
+    &[GRADIENTS, SAMPLE_WARPS.name, SAMPLE_BLOCKS.name, THIN.name];
 
 /// The launch of the step, and what the kernel is compiled and told for it.
 pub(super) struct SampleStep {
     pub(super) geometry: LaunchGeometry,
     pub(super) knobs: [(&'static str, i64); 5],
-    pub(super) thin: (&'static str, i64),
-    pub(super) raster_width: i32,
-    pub(super) pixels: bool,
+    walk: QueryWalk,
+    thin: bool,
+    tiles: QueryTiles,
 }
 
 impl SampleStep {
@@ -64,94 +59,147 @@ impl SampleStep {
         knobs: &KnobChoices,
         shared_launch: Option<usize>,
     ) -> Result<Self, String> {
-        let problem = call.problem;
-        let packed = problem.dtype() != DType::F32;
-        let row_lanes = if packed { 4 } else { 8 };
-        let groups = 32 / row_lanes;
-        let shares_lines = packed && problem.layout() == ValueLayout::Interleaved;
-        let warp_heads = if shares_lines && problem.heads().is_multiple_of(2) { 2 } else { 1 };
-        let quads = problem.samples().div_ceil(4);
-        // A warp waits for every pair of samples of its rows: where rows are few, two warps share one.
-        let is_tiny = shared_launch.is_some() && call.rows() <= rows_per_device(call, 64);
-        let spread = knobs.get(SPREAD.name).unwrap_or(if is_tiny && !packed { 2 } else { 0 });
-        let full_stage = quads.min(row_lanes);
-        let stage_quads = if spread > 1 { full_stage.div_ceil(2) } else { full_stage };
-        let item_parts = if spread > 1 { quads.div_ceil(stage_quads) } else { 1 };
-        let runs = if spread > 0 { 1 } else { row_lanes / stage_quads.next_power_of_two() };
-        let item = runs * groups / warp_heads;
-
+        let spread = spread(call, knobs, shared_launch.is_some());
+        let walk = walk_of(call, spread);
         let pixels = queries_are_pixels(call);
-        let warps_in_all = (call.rows() as usize).div_ceil(runs * groups) * item_parts;
+        let block = QueryBlock::choose(call, &walk, pixels, shared_launch).with(knobs);
+        let QueryBlock { warps, min_blocks, width, height } = block;
+        let item = walk.item_queries();
+        if !width.is_multiple_of(item) {
+            return Err(format!("TILE_WIDTH={width}; here it must be a multiple of {item}"));
+        }
+        let tiles = QueryTiles::of(call, pixels, width, height);
+        let grid_x = u32::try_from(tiles.count).ok().filter(|&tiles| tiles < 1 << 31);
+        let head_groups = walk.head_groups(call).min(65_535) as u32;
+        Ok(Self {
+            geometry: LaunchGeometry {
+                grid: [grid_x.ok_or("more tiles than a grid holds")?, head_groups, 1],
+                block: [32 * warps as u32, 1, 1],
+                shared_bytes: (warps * walk.warp_bytes()) as u32,
+                cluster: 1,
+                overlaps: false,
+            },
+            knobs: [
+                (SAMPLE_WARPS.name, warps as i64),
+                (SAMPLE_BLOCKS.name, min_blocks as i64),
+                (TILE_WIDTH.name, width as i64),
+                (TILE_HEIGHT.name, height as i64),
+                (SPREAD.name, spread),
+            ],
+            walk,
+            thin: thin(call, knobs)?,
+            tiles,
+        })
+    }
+
+    /// What the kernel is compiled with, beside the knobs.
+    pub(super) fn constants(&self) -> impl Iterator<Item = (&'static str, i64)> {
+        self.walk.constants().chain([(THIN.name, i64::from(self.thin))])
+    }
+
+    /// What it is told.
+    pub(super) fn derive(&self, derived: &mut Derived) -> Result<(), String> {
+        let QueryTiles { pixels, width, height, raster, first, across, .. } = &self.tiles;
+        derived.count("queries_are_pixels", usize::from(*pixels))?;
+        derived.count("raster_width", raster.0)?;
+        derived.count("raster_height", raster.1)?;
+        derived.count("tile_width", *width)?;
+        derived.count("tile_height", *height)?;
+        derived.count("tile_row_items", width / self.walk.item_queries())?;
+        derived.levels("first_query_tile", first.iter().copied())?;
+        derived.levels("query_tiles_x", across.iter().copied())
+    }
+}
+
+/// How a warp is divided: two heads that lie side by side are one line.
+fn walk_of(call: &Call<'_>, spread: i64) -> QueryWalk {
+    let problem = call.problem;
+    let packed = problem.dtype() != DType::F32;
+    let shares_lines = packed && problem.layout() == ValueLayout::Interleaved;
+    let warp_heads = if shares_lines && problem.heads().is_multiple_of(2) { 2 } else { 1 };
+    // The offsets of a quad, then the dot products of its four samples.
+    QueryWalk::of(call, if packed { 4 } else { 8 }, warp_heads, 5, spread)
+}
+
+/// A warp waits for every pair of samples of its rows: where rows are few, two warps share one.
+fn spread(call: &Call<'_>, knobs: &KnobChoices, shares_launch: bool) -> i64 {
+    let is_tiny = shares_launch && call.rows() <= rows_per_device(call, 64);
+    let is_single = call.problem.dtype() == DType::F32;
+    knobs.get(SPREAD.name).unwrap_or(if is_tiny && is_single { 2 } else { 0 })
+}
+
+/// Whether a level is one pixel high or wide, or a test wants the kernel for such levels.
+fn thin(call: &Call<'_>, knobs: &KnobChoices) -> Result<bool, String> {
+    let is_thin = call.problem.levels().iter().any(|level| level.height < 2 || level.width < 2);
+    let thin = knobs.get(THIN.name).map_or(is_thin, |value| value == 1);
+    if is_thin && !thin {
+        return Err("THIN=0; there is a level one pixel high or wide".to_owned());
+    }
+    Ok(thin)
+}
+
+/// A block and its tile of queries.
+struct QueryBlock {
+    warps: usize,
+    min_blocks: usize,
+    width: usize,
+    height: usize,
+}
+
+impl QueryBlock {
+    fn choose(
+        call: &Call<'_>,
+        walk: &QueryWalk,
+        pixels: bool,
+        shared_launch: Option<usize>,
+    ) -> Self {
+        let item = walk.item_queries();
+        let warps_in_all = (call.rows() as usize).div_ceil(walk.item_rows()) * walk.item_parts;
         // Too few to fill the GPU twice: small blocks, and unordered queries need no second dimension.
         let few = !pixels && warps_in_all < 64 * call.device.multiprocessors as usize;
-        let (warps, blocks) = match shared_launch {
+        let (warps, min_blocks) = match shared_launch {
             Some(warps) => (warps, 2),
             None if few => (4, 4),
             None => (8, 4),
         };
-        let slabs = problem.batch() * (problem.heads() / warp_heads);
-        let busy_items = (warps / item_parts).max(1);
-        let full = busy_items * item;
+        let full = (warps / walk.item_parts).max(1) * item;
         // A sort that ranks its samples is what takes longest: other blocks should leave it alone.
         let is_fast = call.backward.is_none_or(|backward| backward.mode == Mode::Fast);
         let (width, height) = match shared_launch {
             // One of a few, so that no number of queries compiles a kernel of its own.
-            Some(_) if !packed && is_fast => {
+            Some(_) if call.problem.dtype() == DType::F32 && is_fast => {
                 let widths = [full / 4, full / 2, full * 5 / 8, full];
-                let needed = one_wave(call, slabs);
+                let needed = one_wave(call, walk.head_groups(call));
                 let width = widths.into_iter().find(|&width| width >= needed).unwrap_or(full);
                 (width.next_multiple_of(item), 1)
             }
             _ if few || shared_launch.is_some() => (full, 1),
             _ => (item.max(8), (full / item.max(8)).max(1)),
         };
+        Self { warps, min_blocks, width, height }
+    }
+
+    fn with(self, knobs: &KnobChoices) -> Self {
         let knob = |knob: Knob, default: usize| {
             knobs.get(knob.name).and_then(|value| usize::try_from(value).ok()).unwrap_or(default)
         };
-        let (warps, blocks) = (knob(SAMPLE_WARPS, warps), knob(SAMPLE_BLOCKS, blocks));
-        let (width, height) = (knob(TILE_WIDTH, width), knob(TILE_HEIGHT, height));
-        if !width.is_multiple_of(item) {
-            return Err(format!("TILE_WIDTH={width}; here it must be a multiple of {item}"));
+        Self {
+            warps: knob(SAMPLE_WARPS, self.warps),
+            min_blocks: knob(SAMPLE_BLOCKS, self.min_blocks),
+            width: knob(TILE_WIDTH, self.width),
+            height: knob(TILE_HEIGHT, self.height),
         }
-
-        let is_thin = problem.levels().iter().any(|level| level.height < 2 || level.width < 2);
-        let thin = knobs.get(THIN.name).map_or(is_thin, |value| value == 1);
-        if is_thin && !thin {
-            return Err("THIN=0; there is a level one pixel high or wide".to_owned());
-        }
-        let raster_width = raster_width(call, width, height);
-        let tiles = query_tiles(problem, pixels, raster_width, width, height);
-        let grid_x = u32::try_from(tiles).ok().filter(|&tiles| tiles < 1 << 31);
-        let packets = runs * stage_quads * 5 * groups;
-        Ok(Self {
-            geometry: LaunchGeometry {
-                grid: [grid_x.ok_or("more tiles than a grid holds")?, slabs.min(65_535) as u32, 1],
-                block: [32 * warps as u32, 1, 1],
-                shared_bytes: (warps * packets * 16) as u32,
-                cluster: 1,
-                overlaps: false,
-            },
-            knobs: [
-                (SAMPLE_WARPS.name, warps as i64),
-                (SAMPLE_BLOCKS.name, blocks as i64),
-                (TILE_WIDTH.name, width as i64),
-                (TILE_HEIGHT.name, height as i64),
-                (SPREAD.name, spread),
-            ],
-            thin: (THIN.name, i64::from(thin)),
-            raster_width: i32::try_from(raster_width).map_err(|_| "too many queries")?,
-            pixels,
-        })
     }
 }
 
 /// Queries of a block beside another step's blocks, one for each level of each image and head: as many as it takes for all
 /// blocks to run at once, two on an SM. In f32 idle warps cost less than idle SMs: `dino_dec` takes 49.4 us with 80 queries, 51.4 with
 /// the 128 that keep every warp busy. In half precision it is the other way round.
-fn one_wave(call: &Call<'_>, slabs: usize) -> usize {
+fn one_wave(call: &Call<'_>, head_groups: usize) -> usize {
     let problem = call.problem;
     let others = problem.levels().len() * problem.batch() * problem.heads();
-    let blocks = (2 * call.device.multiprocessors as usize).saturating_sub(others) / slabs.max(1);
+    let blocks =
+        (2 * call.device.multiprocessors as usize).saturating_sub(others) / head_groups.max(1);
     problem.queries().div_ceil(blocks.max(1)).max(1)
 }
 
@@ -165,21 +213,36 @@ fn rows_per_device(call: &Call<'_>, per_multiprocessor: u64) -> u64 {
     per_multiprocessor * u64::from(call.device.multiprocessors)
 }
 
-/// Tiles of a size that cover the queries, as `query_rasters.cuh` numbers them.
-fn query_tiles(
-    problem: &Problem,
+/// The queries cut into tiles, a block's each.
+struct QueryTiles {
+    /// Every level is a raster of queries, one after another; otherwise all queries form one.
     pixels: bool,
-    raster_width: usize,
     width: usize,
     height: usize,
-) -> usize {
-    if pixels {
-        let of_level =
-            |level: &msdeform::Level| level.width.div_ceil(width) * level.height.div_ceil(height);
-        problem.levels().iter().map(of_level).sum()
-    } else {
-        let raster_height = problem.queries().div_ceil(raster_width);
-        raster_width.div_ceil(width) * raster_height.div_ceil(height)
+    /// Width and height of that one.
+    raster: (usize, usize),
+    /// Number of a level's first tile.
+    first: Vec<usize>,
+    /// Tiles along x of a level, or of the raster.
+    across: Vec<usize>,
+    count: usize,
+}
+
+impl QueryTiles {
+    fn of(call: &Call<'_>, pixels: bool, width: usize, height: usize) -> Self {
+        let problem = call.problem;
+        let raster_width = raster_width(call, width, height);
+        let raster = (raster_width, problem.queries().div_ceil(raster_width));
+        let (mut first, mut across, mut count) = (Vec::new(), Vec::new(), 0);
+        for (index, level) in problem.levels().iter().enumerate() {
+            let (x, y) = if pixels { (level.width, level.height) } else { raster };
+            first.push(if pixels { count } else { 0 });
+            across.push(x.div_ceil(width));
+            if pixels || index == 0 {
+                count += x.div_ceil(width) * y.div_ceil(height);
+            }
+        }
+        Self { pixels, width, height, raster, first, across, count }
     }
 }
 

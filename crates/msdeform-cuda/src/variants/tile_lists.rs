@@ -5,16 +5,19 @@ use msdeform::{DType, Mode, Problem};
 use super::chunked_sample::lanes_per_pixel;
 use super::grad_output_rows;
 use super::{Call, Constant, Knob, KnobChoices};
+use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::pipeline::Pipeline;
 
-/// As in the kernels.
+/// Pixels of a tile along an axis.
 const TILE_SIDE: usize = 4;
+/// Channels that a warp sums.
 const SLICE_CHANNELS: usize = 32;
 const SLICE_SUMS: usize = TILE_SIDE * TILE_SIDE * SLICE_CHANNELS;
-const GATHER_WARPS: usize = 4;
 const PIECE_BYTES: usize = 16;
 const LIST_WORD_BYTES: usize = 8;
+/// Warps of a block in the step gather.
+const GATHER_WARPS: usize = 4;
 /// Rows of an SM up to which entries are long. Not only for speed: short ones round coordinates, which a tensor of few
 /// samples shows (1.2 times the contract, once in 40,000 random problems), and a NaN of `grad_output` beside a pixel's edge.
 const FEW_ROWS: u64 = 64;
@@ -41,9 +44,12 @@ pub(super) const GATHER_BLOCKS: Knob = Knob {
 pub(super) const PIECE: &str = "PIECE";
 pub(super) const FEW: &str = "FEW";
 
-/// What whoever includes `tile_lists.cuh` reads, and `tile_gather.cuh`.
-pub(super) const LISTS_READ: &[&str] = &[PIECE, ENTRY_BYTES.name, ORDERED.name];
-pub(super) const GATHER_READS: &[&str] = &[GATHER_BLOCKS.name, FEW];
+/// What whoever includes `tile_lists.cuh`, `list_entries.cuh` and `tile_gather.cuh` reads.
+pub(super) const LISTS_READ: &[&str] =
+    &[PIECE, ORDERED.name, "TILE_SIDE", "SLICE_CHANNELS", "PIECE_BYTES", "LIST_WORD_BYTES"];
+pub(super) const ENTRIES_READ: &[&str] = &[ENTRY_BYTES.name];
+pub(super) const GATHER_READS: &[&str] =
+    &[GATHER_BLOCKS.name, FEW, "GATHER_WARPS", "GATHER_WARP_BYTES"];
 
 /// Refuses what the lists and the two gathers cannot do.
 pub(super) fn check(call: &Call<'_>) -> Result<(), String> {
@@ -56,7 +62,7 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Tiles of every level.
+/// Tiles of pixels of every level.
 pub(super) fn level_tiles(problem: &Problem) -> impl Iterator<Item = usize> + '_ {
     let across = |size: usize| size.div_ceil(TILE_SIDE);
     problem.levels().iter().map(move |level| across(level.height) * across(level.width))
@@ -71,42 +77,68 @@ fn max_entries(problem: &Problem) -> usize {
 pub(super) struct ListSizes {
     pub(super) slabs: usize,
     pub(super) tiles: usize,
-    pub(super) max_pieces: usize,
     pub(super) slices: usize,
+    max_pieces: usize,
+    /// Blocks of the step gather where lists are not cut.
+    group_blocks: usize,
+    gather_warp_bytes: usize,
 }
 
 impl ListSizes {
-    /// Reserves the parts in the order of `TileLists`. `piece` is 0 where lists are not cut.
+    /// Reserves the parts and tells the kernels where they are. Lists are cut into pieces of `piece` entries, or not if that
+    /// is 0; where few entries are expected of a tile a warp sums several at a time, if there are `groups`.
     pub(super) fn reserve(
         problem: &Problem,
         pipeline: &mut Pipeline,
-        piece: usize,
-        parts: usize,
-        entry_bytes: usize,
-    ) -> Self {
+        derived: &mut Derived,
+        ListCut { piece, parts, entry_bytes, groups }: ListCut,
+    ) -> Result<Self, String> {
         let slabs = problem.batch() * problem.heads();
-        let tiles = level_tiles(problem).sum();
+        let tiles: usize = level_tiles(problem).sum();
         let cuts = max_entries(problem).checked_div(piece).unwrap_or(0);
         let max_pieces = if piece > 0 { tiles + cuts } else { 0 };
+        // A list that is cut fills at least half of its pieces.
         let max_slots = 2 * cuts;
         let slices = problem.channels().div_ceil(SLICE_CHANNELS);
         let (cut_slabs, uncut_slabs) = if piece > 0 { (slabs, 0) } else { (0, slabs) };
-        for bytes in [
-            slabs * max_pieces * PIECE_BYTES,
-            uncut_slabs * tiles * LIST_WORD_BYTES,
-            slabs * max_entries(problem) * entry_bytes,
-            cut_slabs * 4,
-            cut_slabs * 4,
-            slabs * max_slots * 4,
-            cut_slabs * tiles * 4,
-            cut_slabs * tiles * 4,
-            cut_slabs * tiles * 4,
-            slabs * max_slots * slices * SLICE_SUMS * 4,
-            slabs * parts * tiles * 4,
+        derived.count("slab_parts", parts)?;
+        derived.count("slab_tiles", tiles)?;
+        derived.size("max_entries", max_entries(problem));
+        derived.size("max_pieces", max_pieces);
+        derived.size("max_slots", max_slots);
+        for (name, bytes) in [
+            ("pieces_at", slabs * max_pieces * PIECE_BYTES),
+            ("list_words_at", uncut_slabs * tiles * LIST_WORD_BYTES),
+            ("entries_at", slabs * max_entries(problem) * entry_bytes),
+            ("piece_counts_at", cut_slabs * 4),
+            ("long_counts_at", cut_slabs * 4),
+            ("long_tiles_at", slabs * max_slots * 4),
+            ("slots_at", cut_slabs * tiles * 4),
+            ("totals_at", cut_slabs * tiles * 4),
+            ("starts_at", cut_slabs * tiles * 4),
+            ("sums_at", slabs * max_slots * slices * SLICE_SUMS * 4),
+            ("counts_at", slabs * parts * tiles * 4),
         ] {
-            pipeline.reserve(bytes);
+            derived.size(name, pipeline.reserve(bytes));
         }
-        Self { slabs, tiles, max_pieces, slices }
+        let group_blocks = number_levels(problem, groups, derived)?;
+        // In f32 lists that are not cut have one stage, and room for the sums of a long one.
+        let stage = stage_bytes(problem.dtype());
+        let spares = problem.dtype() == DType::F32 && piece == 0;
+        let gather_warp_bytes = if spares { stage + SLICE_SUMS * 4 } else { 2 * stage };
+        Ok(Self { slabs, tiles, slices, max_pieces, group_blocks, gather_warp_bytes })
+    }
+
+    /// What the kernels are compiled with.
+    pub(super) fn constants(&self) -> [(&'static str, i64); 6] {
+        [
+            ("TILE_SIDE", TILE_SIDE as i64),
+            ("SLICE_CHANNELS", SLICE_CHANNELS as i64),
+            ("PIECE_BYTES", PIECE_BYTES as i64),
+            ("LIST_WORD_BYTES", LIST_WORD_BYTES as i64),
+            ("GATHER_WARPS", GATHER_WARPS as i64),
+            ("GATHER_WARP_BYTES", self.gather_warp_bytes as i64),
+        ]
     }
 
     /// The grid's second axis: blocks beyond it are walked by a loop.
@@ -115,58 +147,74 @@ impl ListSizes {
     }
 
     /// The step gather where lists are cut: a warp per piece.
-    pub(super) fn gather_pieces(&self, dtype: DType) -> Result<LaunchGeometry, String> {
+    pub(super) fn gather_pieces(&self) -> Result<LaunchGeometry, String> {
         let blocks = u32::try_from(self.max_pieces.div_ceil(GATHER_WARPS)).ok();
         let blocks = blocks.filter(|&blocks| blocks < 1 << 31);
         let blocks = blocks.ok_or("more pieces than a grid holds")?;
-        Ok(gather([blocks, self.grid_slabs(), self.slices as u32], 2 * stage_bytes(dtype)))
+        Ok(self.gather([blocks, self.grid_slabs(), self.slices as u32]))
     }
 
-    /// The step gather where they are not: a warp per group of tiles, the blocks of all levels along y. Where few entries
-    /// are expected a group is several tiles, if there are `groups`.
-    pub(super) fn gather_groups(
-        &self,
-        problem: &Problem,
-        groups: bool,
-    ) -> Result<LaunchGeometry, String> {
-        let of_level = |(level, tiles): (usize, usize)| {
-            let samples = problem.queries() * problem.level_samples(level).len();
-            let group = match samples {
-                _ if !groups => 1,
-                few if few <= 4 * tiles => 4,
-                few if few <= 8 * tiles => 2,
-                _ => 1,
-            };
-            tiles.div_ceil(GATHER_WARPS * group)
-        };
-        let blocks: usize = level_tiles(problem).enumerate().map(of_level).sum();
-        let blocks = u32::try_from(blocks).ok().filter(|&blocks| blocks <= 65_535);
+    /// The step gather where they are not: a warp per group of tiles, the blocks of all levels along y.
+    pub(super) fn gather_groups(&self) -> Result<LaunchGeometry, String> {
+        let blocks = u32::try_from(self.group_blocks).ok().filter(|&blocks| blocks <= 65_535);
         let slices =
             u32::try_from(self.slabs * self.slices).ok().filter(|&slices| slices < 1 << 31);
         let too_many = "more tiles than a grid holds";
-        let grid = [slices.ok_or(too_many)?, blocks.ok_or(too_many)?, 1];
-        let stage = stage_bytes(problem.dtype());
-        // In f32 one stage, and the sums of a long list.
-        let is_single = problem.dtype() == DType::F32;
-        let warp_bytes = if is_single { stage + SLICE_SUMS * 4 } else { 2 * stage };
-        Ok(gather(grid, warp_bytes))
+        Ok(self.gather([slices.ok_or(too_many)?, blocks.ok_or(too_many)?, 1]))
     }
+
+    fn gather(&self, grid: [u32; 3]) -> LaunchGeometry {
+        LaunchGeometry {
+            grid,
+            block: [32 * GATHER_WARPS as u32, 1, 1],
+            shared_bytes: (GATHER_WARPS * self.gather_warp_bytes) as u32,
+            cluster: 1,
+            overlaps: false,
+        }
+    }
+}
+
+/// How lists are divided.
+pub(super) struct ListCut {
+    /// Entries of a piece; 0 where lists are not cut.
+    pub(super) piece: usize,
+    /// Parts of a slab's queries that are sorted by themselves.
+    pub(super) parts: usize,
+    pub(super) entry_bytes: usize,
+    /// Whether a warp of the step gather may sum several tiles.
+    pub(super) groups: bool,
+}
+
+/// Numbers tiles and blocks of the step gather through the levels, the last first: models put their coarse levels last, whose
+/// lists are the longest and should start first. Returns how many blocks there are.
+fn number_levels(problem: &Problem, groups: bool, derived: &mut Derived) -> Result<usize, String> {
+    let tiles: Vec<usize> = level_tiles(problem).collect();
+    let levels = tiles.len();
+    let (mut first_tile, mut first_block) = (vec![0; levels], vec![0; levels]);
+    let mut group_bits = vec![0; levels];
+    let (mut next_tile, mut next_block) = (0, 0);
+    for level in (0..levels).rev() {
+        let samples = problem.queries() * problem.level_samples(level).len();
+        let bits = match samples {
+            _ if !groups => 0,
+            few if few <= 4 * tiles[level] => 2,
+            few if few <= 8 * tiles[level] => 1,
+            _ => 0,
+        };
+        (first_tile[level], first_block[level], group_bits[level]) = (next_tile, next_block, bits);
+        next_tile += tiles[level];
+        next_block += tiles[level].div_ceil(GATHER_WARPS << bits);
+    }
+    derived.levels("first_tile", first_tile)?;
+    derived.levels("first_block", first_block)?;
+    derived.levels("group_bits", group_bits)?;
+    Ok(next_block)
 }
 
 /// Shared memory of 32 entries: their rows and tents.
 fn stage_bytes(dtype: DType) -> usize {
     const TENT_BYTES: usize = 2 * TILE_SIDE * 36 * 4;
     32 * SLICE_CHANNELS * dtype.size_bytes() + TENT_BYTES
-}
-
-fn gather(grid: [u32; 3], warp_bytes: usize) -> LaunchGeometry {
-    LaunchGeometry {
-        grid,
-        block: [32 * GATHER_WARPS as u32, 1, 1],
-        shared_bytes: (GATHER_WARPS * warp_bytes) as u32,
-        cluster: 1,
-        overlaps: false,
-    }
 }
 
 /// The values of the knobs that both variants have.
