@@ -133,8 +133,7 @@ impl Specialisation {
     /// The macros without their prefix, on one line; the step is one of them.
     #[must_use]
     pub fn name(&self) -> String {
-        let short = self.unit.defines.iter().map(|define| define.trim_start_matches("-DMSDA_"));
-        short.collect::<Vec<_>>().join(" ")
+        self.unit.name()
     }
 
     fn samples(&self) -> usize {

@@ -4,7 +4,7 @@
 // are taken to form one of shape.raster_width. A wrong guess costs cache hits, never a result.
 //
 // A raster is cut into items, runs of neighbouring queries in a row, one warp's at a time. Which items a
-// block takes is its kernel's: rows of a strip a few items wide (Strips), or a 2-D tile (query_tile).
+// block takes is its kernel's: rows of a strip a few items wide (Strips), or a 2-D tile (query_tiles.cuh).
 #pragma once
 
 #include "chunked_sample.cuh"
@@ -82,36 +82,5 @@ struct Strips {
         return item_of_raster(level, queries, number);
     }
 };
-
-// ---- tiles -------------------------------------------------------------------------------------
-
-struct QueryTile {
-    Raster raster;
-    int x;  // of its first query
-    int y;
-};
-
-// Tiles of params.tile_width x tile_height queries, numbered through the levels as the host says.
-MSDA_DEVICE QueryTile query_tile(const CallShape& shape, int number) {
-    QueryTile tile = {{shape.raster_width, shape.raster_height, 0}, 0, 0};
-    int level = 0;
-    if (shape.queries_are_pixels != 0) {
-        int next_query = 0;
-        tile.raster = {shape.level[0].width, shape.level[0].height, 0};
-#pragma unroll
-        for (int l = 1; l < LEVELS; ++l) {
-            next_query += shape.level[l - 1].width * shape.level[l - 1].height;
-            if (number >= shape.first_query_tile[l]) {
-                level = l;
-                tile.raster = {shape.level[l].width, shape.level[l].height, next_query};
-            }
-        }
-    }
-    const int in_level = number - shape.first_query_tile[level];
-    const int row = in_level / shape.query_tiles_x[level];
-    tile.y = row * shape.tile_height;
-    tile.x = (in_level - row * shape.query_tiles_x[level]) * shape.tile_width;
-    return tile;
-}
 
 }  // namespace msda

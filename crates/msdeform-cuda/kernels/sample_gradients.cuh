@@ -22,6 +22,7 @@
 #pragma once
 
 #include "grad_output_rows.cuh"
+#include "query_tiles.cuh"
 #include "query_walk.cuh"
 
 namespace msda::sample_gradients {

@@ -33,6 +33,7 @@ pub const HEADERS: &[SourceFile] = embedded![
     "ptx_numbers.cuh",
     "ptx_warps.cuh",
     "query_rasters.cuh",
+    "query_tiles.cuh",
     "query_walk.cuh",
     "sample_gradients.cuh",
     "sample_source.cuh",

@@ -9,6 +9,7 @@
 mod table;
 
 use msdeform_cuda::nvrtc::KernelResources;
+use msdeform_cuda::variants::Unit;
 use table::{Key, Table, Verdict};
 
 const PLAIN: KernelResources = KernelResources {
@@ -20,7 +21,8 @@ const PLAIN: KernelResources = KernelResources {
 };
 
 fn key(variant: &str) -> Key {
-    Key::new(variant, "sm_90a", &["-DMSDA_LEVELS=4".into(), "-DMSDA_POINT_OFFSETS=0,4,8".into()])
+    let defines = vec!["-DMSDA_LEVELS=4".into(), "-DMSDA_POINT_OFFSETS=0,4,8".into()];
+    Key::new(variant, "sm_90a", &Unit { step: "", defines })
 }
 
 fn table(lines: &[(&str, KernelResources)]) -> Table {

@@ -286,7 +286,7 @@ impl Configuration {
             }
         }
         if let Some(declaration) = self.derived.declaration() {
-            define("DERIVED", declaration);
+            define(DERIVED, declaration);
         }
         if reads != Reads::All {
             let step = if step.is_empty() { "MAIN" } else { step };
@@ -325,6 +325,9 @@ impl Configuration {
 /// The constant that says which gradients are asked for, as [`Gradients::mask`].
 pub const GRADIENTS: &str = "GRADIENTS";
 
+/// The macro that declares [`Configuration::derived`].
+const DERIVED: &str = "DERIVED";
+
 /// What one kernel is compiled from, beside the sources.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Unit {
@@ -332,6 +335,16 @@ pub struct Unit {
     pub step: &'static str,
     /// Its macros.
     pub defines: Vec<String>,
+}
+
+impl Unit {
+    /// The macros without their prefix, on one line; the step is one of them. Not how the parameter is declared, which is
+    /// the same for all units of a variant.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let short = self.defines.iter().map(|define| define.trim_start_matches("-DMSDA_"));
+        short.filter(|define| !define.starts_with(DERIVED)).collect::<Vec<_>>().join(" ")
+    }
 }
 
 /// Knobs that the caller sets; the variant chooses the others.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use msdeform::{DType, Direction, Error, Problem};
 use msdeform_cuda::jit::Recipe;
-use msdeform_cuda::variants::{BackwardCall, Call, KnobChoices, Unit, Variant};
+use msdeform_cuda::variants::{BackwardCall, Call, KnobChoices, Variant};
 use msdeform_cuda::{DeviceProps, Gradients, dispatch, entry_name};
 use msdeform_cuda_lab::REGISTRY;
 
@@ -97,8 +97,9 @@ fn entries_of(variant: &'static dyn Variant, call: &Call<'_>) -> Result<Vec<Entr
     let is_chosen = rules.any(|rule| rule.variant.spec().id == variant.spec().id);
     let is_dispatched = is_chosen && arch == DeviceProps::h200().arch();
     let mut entries: Vec<(Vec<String>, Entry)> = Vec::new();
-    for Unit { step, defines } in configuration.units(call) {
-        let key = Key::new(&entry_name(variant.spec().id, step), &arch, &defines);
+    for unit in configuration.units(call) {
+        let key = Key::new(&entry_name(variant.spec().id, unit.step), &arch, &unit);
+        let defines = unit.defines;
         match entries.iter_mut().find(|(known, _)| *known == defines) {
             Some((_, entry)) => entry.keys.push(key),
             None => {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use msdeform_cuda::nvrtc::KernelResources;
+use msdeform_cuda::variants::Unit;
 
 /// What a line is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,10 +17,9 @@ pub struct Key {
 }
 
 impl Key {
-    pub fn new(kernel: &str, arch: &str, defines: &[String]) -> Self {
-        let short = defines.iter().map(|define| define.trim_start_matches("-DMSDA_"));
+    pub fn new(kernel: &str, arch: &str, unit: &Unit) -> Self {
         // Commas separate columns.
-        let defines = short.collect::<Vec<_>>().join(" ").replace(',', ":");
+        let defines = unit.name().replace(',', ":");
         Self { kernel: kernel.to_owned(), arch: arch.to_owned(), defines }
     }
 }
