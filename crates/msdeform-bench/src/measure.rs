@@ -3,10 +3,11 @@
 use std::time::Instant;
 
 use msdeform::VariantSpec;
+use msdeform_devices::device::{Device, DeviceError, Prepared, Timing};
+use msdeform_devices::{Case, HostTensors, Throughput, Work, case::Label, number};
 use serde::{Deserialize, Serialize};
 
-use crate::device::{Device, DeviceError, Prepared, Timing};
-use crate::{Case, HostTensors, Statistics, Throughput, Work, case::Label, number};
+use crate::Statistics;
 
 /// How long to measure.
 #[derive(Clone, Copy, Debug)]

@@ -24,10 +24,11 @@ const PARTS: [&str; 8] = [
 
 /// Goes through the registry and looks for the pages.
 pub fn check() -> Result<Report> {
-    let variants: Vec<&VariantSpec> = msdeform_bench::device::registry()
-        .into_iter()
-        .filter(|variant| variant.device == DeviceKind::Cuda)
-        .collect();
+    let variants: Vec<&VariantSpec> =
+        msdeform_devices::device::registry(msdeform_cuda_lab::REGISTRY)
+            .into_iter()
+            .filter(|variant| variant.device == DeviceKind::Cuda)
+            .collect();
     let registered: BTreeSet<String> =
         variants.iter().map(|variant| variant.id.to_owned()).collect();
     let pages = pages()?;

@@ -1,7 +1,7 @@
 //! `msdeform workloads`
 
 use clap::Args;
-use msdeform_bench::workload;
+use msdeform_devices::workload;
 
 use crate::output::{Align, Columns, print, print_json};
 
