@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::cuda;
 
-/// Every registered implementation.
+/// Every implementation in the package; the laboratory has more.
 #[pyfunction]
 pub fn variants_json() -> String {
     let rows: Vec<Value> = registry(REGISTRY).into_iter().map(variant).collect();

@@ -24,9 +24,7 @@ fn failed<'a>(
 #[must_use]
 pub fn find_checkout(from: &Path) -> Option<PathBuf> {
     from.ancestors()
-        .find(|folder| {
-            folder.join("crates/msdeform-bench").is_dir() && folder.join("workloads").is_dir()
-        })
+        .find(|folder| folder.join("crates/msdeform-devices/workloads").is_dir())
         .map(Path::to_owned)
 }
 

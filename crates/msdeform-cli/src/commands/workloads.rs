@@ -7,7 +7,7 @@ use crate::output::{Align, Columns, print, print_json};
 
 /// List the built-in workloads and why they are there
 ///
-/// A file like those in workloads/ works wherever a name
+/// A file like those in crates/msdeform-devices/workloads/ works wherever a name
 /// does.
 #[derive(Debug, Args)]
 pub struct WorkloadsArgs {

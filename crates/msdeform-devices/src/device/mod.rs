@@ -4,7 +4,10 @@
 mod bandwidth;
 mod cpu;
 mod cuda;
+mod error;
+mod id;
 pub mod named;
+mod outputs;
 mod processor;
 mod step;
 
@@ -12,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use msdeform::{ATTENTION, DeviceKind, Direction, Mode, Problem, Role, VariantSpec};
+use msdeform::{Direction, Mode, Problem, VariantSpec};
 use msdeform_cuda::variants::{BackwardCall, Variant};
 use msdeform_cuda::{Engine, Gradients};
 use msdeform_tuning::{CallClass, Origin, Tuning};
@@ -21,151 +24,12 @@ use serde::{Deserialize, Serialize};
 pub use bandwidth::Bandwidth;
 pub use cpu::CpuDevice;
 pub use cuda::CudaDevice;
+pub use error::DeviceError;
+pub use id::DeviceId;
 pub use msdeform_cuda::driver::{broken_guards, guard_allocations};
+pub use outputs::Outputs;
 
-use crate::{Buffer, HostTensors};
-
-/// What can go wrong between a command and a device.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DeviceError {
-    /// A device name nobody knows.
-    #[error("unknown device `{name}`; known: cpu, cuda, cuda:0, cuda:1, ...")]
-    Unknown {
-        /// The name as given.
-        name: String,
-    },
-    /// A device that is known but not there.
-    #[error("device {device} is not available: {missing}")]
-    Unavailable {
-        /// The device asked for.
-        device: DeviceId,
-        /// What is missing and what to do about it.
-        missing: String,
-    },
-    /// A variant that is not registered for the device.
-    #[error("device {device} has no variant `{variant}`; it has: {}", known.join(", "))]
-    UnknownVariant {
-        /// The device.
-        device: DeviceId,
-        /// The id as given.
-        variant: String,
-        /// The ids it has.
-        known: Vec<&'static str>,
-    },
-    /// A variant that cannot do this problem on this device.
-    #[error("variant `{variant}` cannot do this: {reason}")]
-    Unsupported {
-        /// The variant.
-        variant: &'static str,
-        /// Why not.
-        reason: String,
-    },
-    /// The variant ran, or tried to, and failed.
-    #[error("variant `{variant}` failed: {source}")]
-    Run {
-        /// The variant.
-        variant: &'static str,
-        /// What it said.
-        source: msdeform::Error,
-    },
-    /// A GPU, its driver or its compiler said no.
-    #[error("variant `{variant}` failed on the GPU: {source}")]
-    Cuda {
-        /// The variant.
-        variant: &'static str,
-        /// What went wrong, and what to do about it.
-        source: Box<msdeform_cuda::Error>,
-    },
-    /// A probe of a GPU failed.
-    #[error("probing {device} failed: {source}")]
-    Probe {
-        /// The device.
-        device: DeviceId,
-        /// What went wrong, and what to do about it.
-        source: Box<msdeform_cuda::Error>,
-    },
-    /// A variant that promises the same bits on every run, and broke the promise.
-    #[error("variant `{variant}` gave other bits on a second run, in deterministic mode")]
-    OtherBits {
-        /// The variant.
-        variant: String,
-    },
-    /// A number of threads that cannot be meant.
-    #[error(
-        "cannot run on {threads} threads: at least one is needed, and at most {most} are started"
-    )]
-    ThreadCount {
-        /// Threads asked for.
-        threads: usize,
-        /// The most that are started.
-        most: usize,
-    },
-    /// Worker threads could not be started.
-    #[error("cannot start {threads} threads: {reason}")]
-    Threads {
-        /// Threads asked for.
-        threads: usize,
-        /// What the system said.
-        reason: String,
-    },
-}
-
-/// A device by name: `cpu`, `cuda:0`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceId {
-    /// The processor.
-    Cpu,
-    /// An NVIDIA GPU by ordinal.
-    Cuda(usize),
-}
-
-impl DeviceId {
-    /// What kind of device it is.
-    #[must_use]
-    pub const fn kind(self) -> DeviceKind {
-        match self {
-            Self::Cpu => DeviceKind::Cpu,
-            Self::Cuda(_) => DeviceKind::Cuda,
-        }
-    }
-}
-
-impl DeviceId {
-    /// What a command uses unless told: the first GPU where there is one, else the processor.
-    #[must_use]
-    pub fn preferred() -> Self {
-        match msdeform_cuda::device_count() {
-            Ok(count) if count > 0 => Self::Cuda(0),
-            _ => Self::Cpu,
-        }
-    }
-}
-
-impl fmt::Display for DeviceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cpu => f.write_str("cpu"),
-            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
-        }
-    }
-}
-
-impl FromStr for DeviceId {
-    type Err = DeviceError;
-
-    fn from_str(name: &str) -> Result<Self, DeviceError> {
-        let unknown = || DeviceError::Unknown { name: name.to_owned() };
-        match name {
-            "cpu" => Ok(Self::Cpu),
-            "cuda" => Ok(Self::Cuda(0)),
-            _ => {
-                let ordinal = name.strip_prefix("cuda:").ok_or_else(unknown)?;
-                Ok(Self::Cuda(ordinal.parse().map_err(|_| unknown())?))
-            }
-        }
-    }
-}
+use crate::HostTensors;
 
 /// What clock took the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -199,58 +63,6 @@ impl FromStr for Timing {
             .into_iter()
             .find(|timing| timing.name() == name)
             .ok_or_else(|| format!("unknown clock `{name}`; known: cpu, events, graph"))
-    }
-}
-
-/// Results of a run, brought to the host: every tensor that the operator writes, in its order.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Outputs(Vec<(Role, Buffer)>);
-
-impl Outputs {
-    /// Buffers of NaN for the results of a problem.
-    #[must_use]
-    pub fn poisoned(problem: &Problem, direction: Direction) -> Self {
-        let buffer = |role| Buffer::poisoned(problem.format_of(role), problem.len_of(role));
-        ATTENTION.written(direction).map(|role| (role, buffer(role))).collect()
-    }
-
-    /// Every tensor.
-    pub fn iter(&self) -> impl Iterator<Item = (Role, &Buffer)> {
-        self.0.iter().map(|(role, buffer)| (*role, buffer))
-    }
-
-    /// Every tensor, to be written.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Role, &mut Buffer)> {
-        self.0.iter_mut().map(|(role, buffer)| (*role, buffer))
-    }
-
-    /// Whether every bit of every tensor is the same.
-    #[must_use]
-    pub fn has_same_bits(&self, other: &Self) -> bool {
-        let bits = |outputs: &Self| {
-            outputs.iter().map(|(_, buffer)| buffer.to_le_bytes()).collect::<Vec<_>>()
-        };
-        bits(self) == bits(other)
-    }
-
-    /// Fills all of them with NaN.
-    pub fn poison(&mut self) {
-        self.iter_mut().for_each(|(_, buffer)| buffer.poison());
-    }
-}
-
-impl IntoIterator for Outputs {
-    type Item = (Role, Buffer);
-    type IntoIter = std::vec::IntoIter<(Role, Buffer)>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
-    }
-}
-
-impl FromIterator<(Role, Buffer)> for Outputs {
-    fn from_iter<T: IntoIterator<Item = (Role, Buffer)>>(tensors: T) -> Self {
-        Self(tensors.into_iter().collect())
     }
 }
 
@@ -554,19 +366,6 @@ pub fn registry(of_gpu: &[&'static dyn Variant]) -> Vec<&'static VariantSpec> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn device_names_round_trip_and_typos_list_what_is_known() {
-        for (name, id) in
-            [("cpu", DeviceId::Cpu), ("cuda", DeviceId::Cuda(0)), ("cuda:3", DeviceId::Cuda(3))]
-        {
-            assert_eq!(name.parse::<DeviceId>().unwrap(), id);
-        }
-        for name in ["gpu", "cuda:", "cuda:x", "cuda:-1", ""] {
-            let message = name.parse::<DeviceId>().unwrap_err().to_string();
-            assert!(message.contains("cuda:0") && message.contains("cpu"), "{message}");
-        }
-    }
 
     #[test]
     fn registered_ids_are_unique() {

@@ -8,11 +8,11 @@ use super::{Tag, Workload, WorkloadError};
 macro_rules! embedded {
     ($($name:literal),* $(,)?) => {
         &[$((concat!("workloads/", $name, ".toml"),
-             include_str!(concat!("../../../../workloads/", $name, ".toml")))),*]
+             include_str!(concat!("../../workloads/", $name, ".toml")))),*]
     };
 }
 
-/// Path in the repository and text of every file; a test holds that none is forgotten.
+/// Path in the crate and text of every file; a test holds that none is forgotten.
 pub(super) static FILES: &[(&str, &str)] = embedded![
     "ddetr_enc",
     "ddetr_dec",

@@ -2,7 +2,7 @@ use super::*;
 
 #[test]
 fn every_file_in_the_folder_is_built_in_and_parses() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workloads");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads");
     let mut on_disk: Vec<String> = std::fs::read_dir(folder)
         .unwrap()
         .map(|entry| format!("workloads/{}", entry.unwrap().file_name().to_str().unwrap()))
