@@ -98,12 +98,9 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
         bar.inc(1);
     })?;
     bar.finish_and_clear();
-    let reachable = specialisations_on(device.as_ref());
-    let compiled = if args.models || args.ledger {
-        verify_models(device.as_ref(), &reachable, &variants, args.seed)
-    } else {
-        Vec::new()
-    };
+    let reachable =
+        if args.models || args.ledger { specialisations_on(device.as_ref()) } else { Vec::new() };
+    let compiled = verify_models(device.as_ref(), &reachable, &variants, args.seed);
     let broken = broken_guards();
     if !broken.is_empty() {
         let words = broken.join("\n");
