@@ -62,7 +62,7 @@ pub struct Measurement {
     /// Which of the record's runs it comes from, where that has several.
     #[serde(default, skip_serializing_if = "is_default")]
     pub run: usize,
-    /// Samples in the order taken; a record on disk keeps some of them ([`MOST_SAMPLES`](crate::record::MOST_SAMPLES)).
+    /// Samples in the order taken; a record on disk keeps some of them.
     pub samples_us: Vec<f64>,
 }
 

@@ -4,7 +4,7 @@ use msdeform_bench::digits::significant;
 use msdeform_bench::{Measurement, Record};
 
 /// Samples of a measurement that a record keeps, evenly spaced in the order taken. Its quantiles are those of all.
-pub const MOST_SAMPLES: usize = 100;
+const MOST_SAMPLES: usize = 100;
 
 /// The record as it is written: times with two decimals, errors with three digits, few samples.
 pub(crate) fn within_budget(record: &Record) -> Record {

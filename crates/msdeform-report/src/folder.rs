@@ -20,7 +20,7 @@ pub struct RecordFolder {
 }
 
 impl RecordFolder {
-    /// Below `root`, where [`write`] would put it. Nothing is there yet.
+    /// Below `root`, where [`write()`] would put it. Nothing is there yet.
     #[must_use]
     pub fn new(root: PathBuf) -> Self {
         Self { root, path: None }

@@ -14,6 +14,5 @@ pub mod roofline;
 pub mod soak;
 mod summary;
 
-pub use budget::MOST_SAMPLES;
 pub use folder::{RecordFolder, write};
 pub use summary::summary;
