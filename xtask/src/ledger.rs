@@ -5,7 +5,8 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use msdeform_bench::{ledger, record};
+use msdeform_bench::record;
+use msdeform_report::ledger;
 
 use crate::tree;
 

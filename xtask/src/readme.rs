@@ -8,14 +8,15 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use msdeform::DType;
 use msdeform_bench::counters::{Counted, CounterFile, counters_markdown};
-use msdeform_bench::peers::{self, Against, Scheme};
-use msdeform_bench::record::{Figure, Manifest};
+use msdeform_bench::record::Figure;
 use msdeform_bench::tune::{TuneRecord, gaps_markdown};
-use msdeform_bench::{Ceilings, ladder, readme, record};
+use msdeform_bench::{Ceilings, record};
+use msdeform_report::peers::{self, Against, Scheme};
+use msdeform_report::release::{self, Manifest};
+use msdeform_report::{ladder, readme};
 
-use crate::python_record;
 use crate::steps::Report;
-use crate::tree;
+use crate::{python_record, tree};
 
 /// Options of `readme`.
 #[derive(Args)]
@@ -81,7 +82,7 @@ pub fn check() -> Result<Report> {
 fn pages() -> Result<(Vec<Page>, usize)> {
     let folder = tree::root().join("records");
     let manifest = Manifest::load(&folder)?.unwrap_or_default();
-    let records = record::load_releases(&folder)?;
+    let records = release::load_releases(&folder)?;
     let ceilings = Ceilings::load_all(&folder)?;
     let gpu = records.iter().rev().find(|record| record.device.kind == "cuda");
     let gpu = gpu.context("the manifest names no record of a GPU")?;

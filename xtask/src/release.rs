@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use msdeform_bench::counters::CounterFile;
-use msdeform_bench::record::{self, Manifest};
+use msdeform_bench::record;
+use msdeform_report::release::{self, Manifest};
 
 use crate::{readme, tree};
 
@@ -30,9 +31,9 @@ pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
         .iter()
         .map(|folder| record::load_one(folder).with_context(|| folder.display().to_string()))
         .collect::<Result<Vec<_>>>()?;
-    let merged = record::merge(records).context("name runs of bench, all on one device")?;
+    let merged = release::merge(records).context("name runs of bench, all on one device")?;
     let slug = merged.device.slug.clone();
-    let written = record::write(&merged, &root)?;
+    let written = msdeform_report::write(&merged, &root)?;
     let folders: Vec<PathBuf> = timed.into_iter().cloned().collect();
     let counted = CounterFile::of_runs(&folders)?;
     if !counted.is_empty() {

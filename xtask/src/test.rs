@@ -35,6 +35,7 @@ pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
     steps.run("links", checks::links::check);
     steps.run("paths", checks::paths::check);
     steps.run("records", checks::records::check);
+    steps.run("wheel parts", checks::wheel_parts::check);
     steps.run("readme", readme::check);
     steps.run("clippy", || {
         let lint = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];

@@ -8,13 +8,12 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use msdeform_bench::overview::{three_digits, time};
-use msdeform_bench::{Measurement, Record, Statistics, record};
+use msdeform_bench::digits::{three_digits, time};
+use msdeform_bench::{Measurement, Record, Statistics};
 use serde::Deserialize;
 
 use crate::process::{capture, cargo, run_ok};
-use crate::setup;
-use crate::tree;
+use crate::{setup, tree};
 
 /// What PyTorch is called in records.
 const VARIANT: &str = "torch_grid_sample";
@@ -74,7 +73,7 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode> {
         record.measurements.extend(rows);
         record.device.facts.insert("torch".into(), torch);
         record.provenance.command = "cargo xtask compare-torch".into();
-        let folder = record::write(&record, &tree::root().join("records"))?;
+        let folder = msdeform_report::write(&record, &tree::root().join("records"))?;
         println!("record: {}", folder.strip_prefix(tree::root()).unwrap_or(&folder).display());
     }
     Ok(ExitCode::SUCCESS)

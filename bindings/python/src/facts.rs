@@ -2,13 +2,14 @@
 //! turns into plain data.
 
 use msdeform::{DType, Direction, Isa, Numerics, ValueLayout, VariantSpec};
-use msdeform_bench::device::{DeviceOptions, open, registry};
 use msdeform_bench::verify::Limits;
-use msdeform_bench::workload::Sizes;
-use msdeform_bench::{Budget, Case, DeviceId, STANDARD_SEED, Workload, bench_case};
+use msdeform_bench::{Budget, bench_case};
 use msdeform_cuda::nvrtc::Nvrtc;
 use msdeform_cuda::tuning::Tuning;
-use msdeform_cuda::{device_count, driver_version};
+use msdeform_cuda::{REGISTRY, device_count, driver_version};
+use msdeform_devices::device::{DeviceOptions, open, registry};
+use msdeform_devices::workload::Sizes;
+use msdeform_devices::{Case, DeviceId, STANDARD_SEED, Workload};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use rayon::ThreadPoolBuilder;
@@ -16,10 +17,10 @@ use serde_json::{Value, json};
 
 use crate::cuda;
 
-/// Every registered implementation.
+/// Every implementation in the package; the laboratory has more.
 #[pyfunction]
 pub fn variants_json() -> String {
-    let rows: Vec<Value> = registry().into_iter().map(variant).collect();
+    let rows: Vec<Value> = registry(REGISTRY).into_iter().map(variant).collect();
     Value::from(rows).to_string()
 }
 
@@ -130,8 +131,8 @@ pub fn bench_json(
     let id = id.map_err(|error| invalid(error.to_string()))?;
     let failed = |error: &dyn std::fmt::Display| PyRuntimeError::new_err(error.to_string());
     let measure = || {
-        let device = open(id, DeviceOptions { threads, ..DeviceOptions::default() })
-            .map_err(|error| failed(&error))?;
+        let options = DeviceOptions { threads, ..DeviceOptions::default() };
+        let device = open(id, options, REGISTRY).map_err(|error| failed(&error))?;
         let case = Case {
             locations: *workload.locations.first().ok_or_else(|| invalid("no locations".into()))?,
             layout: ValueLayout::Interleaved,
@@ -171,6 +172,6 @@ pub fn bench_json(
 /// The built-in workloads, as their files say it.
 #[pyfunction]
 pub fn workloads_json() -> PyResult<String> {
-    serde_json::to_string(msdeform_bench::workload::all())
+    serde_json::to_string(msdeform_devices::workload::all())
         .map_err(|error| PyRuntimeError::new_err(error.to_string()))
 }

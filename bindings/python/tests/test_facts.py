@@ -13,6 +13,7 @@ def test_variants_are_those_of_the_registry_in_both_directions() -> None:
     ids = [row["id"] for row in rows]
     assert len(set(ids)) == len(ids)
     assert {"fwd_cpu_scalar", "bwd_cpu_scalar", "fwd_general"} <= set(ids)
+    assert not {"fwd_original", "fwd_simple"} & set(ids), "rungs are the laboratory's"
     for row in rows:
         assert row["device"] in ("cpu", "cuda") and row["direction"] in ("forward", "backward")
         assert row["idea"] and row["why"] and row["dtypes"]

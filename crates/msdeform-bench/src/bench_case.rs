@@ -1,11 +1,12 @@
 //! Verifying and timing variants on one case together, so that every time has its error beside it.
 
 use msdeform::{Direction, VariantSpec};
+use msdeform_devices::Case;
+use msdeform_devices::device::{Choice, Device, DeviceError};
+use msdeform_devices::workload::WorkloadError;
 
-use crate::device::{Choice, Device, DeviceError};
 use crate::verify::{Limits, Report, Skip, verify_case};
-use crate::workload::WorkloadError;
-use crate::{Budget, Case, Measurement, measure, measure_step};
+use crate::{Budget, Measurement, measure, measure_step};
 
 /// What can go wrong with a case.
 #[derive(Debug, thiserror::Error)]

@@ -3,24 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use msdeform::{Direction, Problem};
+use msdeform_devices::{Ceiling, Device, Work};
 use serde::{Deserialize, Serialize};
 
-use crate::Work;
-use crate::device::{Device, DeviceError};
 use crate::record::{self, DeviceRecord, Environment, Provenance, RecordError, SCHEMA};
-
-/// One measured ceiling.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ceiling {
-    /// Its name, such as `dram_copy`; the same on every device that has it.
-    pub name: String,
-    /// The best that was reached.
-    pub value: f64,
-    /// What `value` counts.
-    pub unit: String,
-    /// What was done, in words.
-    pub what: String,
-}
 
 /// Something that works on a device or does not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,15 +43,10 @@ pub struct Ceilings {
 const FILE: &str = "ceilings.json";
 
 impl Ceilings {
-    /// Measures a device. `before` is told each ceiling's name as its probe starts.
-    ///
-    /// # Errors
-    /// Whatever the device says, typed.
-    pub fn measure(device: &dyn Device, before: &mut dyn FnMut(&str)) -> Result<Self, DeviceError> {
-        let ceilings = device.ceilings(before)?;
-        before("capabilities");
-        let capabilities = device.capabilities()?;
-        Ok(Self {
+    /// What the probes of a device found just now.
+    #[must_use]
+    pub fn new(device: &dyn Device, ceilings: Vec<Ceiling>, capabilities: Vec<Capability>) -> Self {
+        Self {
             schema: SCHEMA,
             date: record::now(),
             provenance: Provenance::now(),
@@ -73,7 +54,7 @@ impl Ceilings {
             environment: Environment::now(),
             ceilings,
             capabilities,
-        })
+        }
     }
 
     /// A ceiling by name.
@@ -129,40 +110,12 @@ impl Floors {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use msdeform::{DType, ValueLayout};
+    use msdeform_devices::workload::{self, Sizes};
 
     use super::*;
-    use crate::record::tests::record_of;
-    use crate::workload::{self, Sizes};
-
-    /// The H200 of the design: 32.4 TB/s from L1.
-    pub(crate) fn ceilings_of(slug: &str) -> Ceilings {
-        let record = record_of("2026-01-01T00:00:00Z", 1.0);
-        let ceiling = |name: &str, value| Ceiling {
-            name: name.to_owned(),
-            value,
-            unit: "GB/s".to_owned(),
-            what: String::new(),
-        };
-        Ceilings {
-            schema: SCHEMA,
-            date: record.date,
-            provenance: record.provenance,
-            device: DeviceRecord {
-                slug: slug.to_owned(),
-                kind: "cuda".to_owned(),
-                ..record.device
-            },
-            environment: record.environment,
-            ceilings: vec![
-                ceiling("l1_gather_line", 32_400.0),
-                ceiling("l2_gather_line", 11_300.0),
-                ceiling("dram_copy", 4_800.0),
-            ],
-            capabilities: Vec::new(),
-        }
-    }
+    use crate::fixtures::ceilings_of;
 
     #[test]
     fn the_seed_workload_has_the_floors_of_the_design() {

@@ -2,10 +2,10 @@
 
 use msdeform::{DType, Direction, ValueLayout, VariantSpec};
 
-use crate::device::named::{id_in, named};
-use crate::device::{Device, DeviceError};
-use crate::workload::{Sizes, Workload};
-use crate::{Case, Locations};
+use msdeform_devices::device::named::{id_in, named};
+use msdeform_devices::device::{Device, DeviceError};
+use msdeform_devices::workload::{Sizes, Workload};
+use msdeform_devices::{Case, Locations};
 
 /// How much of what a workload lists is taken where the caller does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

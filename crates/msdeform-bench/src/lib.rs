@@ -1,48 +1,29 @@
-//! The laboratory of msdeform: workloads, seeded inputs, verification against the `f64` reference,
-//! timing, statistics and records. The command line and the README's tables are made from it.
+//! Measuring on a device: verification against the `f64` reference, timing, statistics, ceilings, counters, tuning, and
+//! the records that all of them leave. What is made of records is `msdeform-report`'s.
 
 pub mod analyze;
 mod bench_case;
-mod buffer;
-pub mod case;
 pub mod ceilings;
-pub mod compare;
 pub mod counters;
-pub mod device;
-pub mod generate;
-pub mod grid;
-pub mod ladder;
-pub mod ledger;
+pub mod digits;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fixtures;
+mod grid;
 mod measure;
-pub mod memory;
-mod number;
-pub mod overview;
-pub mod peers;
-pub mod readme;
+pub mod models;
 pub mod record;
-pub mod report;
-pub mod soak;
 mod statistics;
 pub mod tune;
 pub mod verify;
 pub mod verify_compiled;
-pub mod work;
-pub mod workload;
 
 pub use analyze::Analysis;
 pub use bench_case::{BenchError, bench_case, bench_step};
-pub use buffer::Buffer;
-pub use case::Case;
-pub use ceilings::{Ceiling, Ceilings, Floors};
-pub use device::{Device, DeviceError, DeviceId};
-pub use generate::{Draw, HostTensors, STANDARD_SEED};
+pub use ceilings::{Ceilings, Floors};
 pub use grid::{Breadth, Selection};
 pub use measure::{Budget, Measurement, measure, measure_step};
-pub use memory::MemoryError;
 pub use record::{Record, RecordError};
 pub use statistics::Statistics;
-pub use work::{Throughput, Work};
-pub use workload::{Locations, Workload, WorkloadError};
 
 #[cfg(test)]
 mod laboratory_tests;

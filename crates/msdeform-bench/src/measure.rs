@@ -3,10 +3,11 @@
 use std::time::Instant;
 
 use msdeform::VariantSpec;
+use msdeform_devices::device::{Device, DeviceError, Prepared, Timing};
+use msdeform_devices::{Case, HostTensors, Throughput, Work, case::Label, number};
 use serde::{Deserialize, Serialize};
 
-use crate::device::{Device, DeviceError, Prepared, Timing};
-use crate::{Case, HostTensors, Statistics, Throughput, Work, case::Label, number};
+use crate::Statistics;
 
 /// How long to measure.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +62,7 @@ pub struct Measurement {
     /// Which of the record's runs it comes from, where that has several.
     #[serde(default, skip_serializing_if = "is_default")]
     pub run: usize,
-    /// Samples in the order taken; a record on disk keeps some of them ([`MOST_SAMPLES`](crate::record::MOST_SAMPLES)).
+    /// Samples in the order taken; a record on disk keeps some of them.
     pub samples_us: Vec<f64>,
 }
 

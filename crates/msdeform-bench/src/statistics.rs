@@ -52,8 +52,9 @@ fn quantile(sorted: &[f64], fraction: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn known_lists_have_known_statistics() {

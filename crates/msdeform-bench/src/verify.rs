@@ -4,10 +4,10 @@ use msdeform::{Direction, Problem, Role, VariantSpec, reference};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::compare::{Comparison, away_from_borders};
-use crate::device::{Device, DeviceError, Outputs, Prepared};
-use crate::workload::WorkloadError;
-use crate::{Buffer, Case, HostTensors, case::Label, memory};
+use msdeform_devices::compare::{Comparison, away_from_borders};
+use msdeform_devices::device::{Device, DeviceError, Outputs, Prepared};
+use msdeform_devices::workload::WorkloadError;
+use msdeform_devices::{Buffer, Case, HostTensors, case::Label, memory};
 
 /// How large a verified problem may be.
 #[derive(Clone, Copy, Debug)]

@@ -2,14 +2,14 @@
 
 use msdeform::ValueLayout;
 use msdeform_cuda::Gradients;
-use msdeform_cuda_lab::models::Specialisation;
+use msdeform_devices::case::Label;
+use msdeform_devices::device::{Device, DeviceError, Outputs};
+use msdeform_devices::workload::{Points, Queries, ReferencePoints, Workload};
+use msdeform_devices::{Draw, HostTensors, Locations};
 use rayon::prelude::*;
 
-use crate::case::Label;
-use crate::device::{Device, DeviceError, Outputs};
+use crate::models::Specialisation;
 use crate::verify::{Oracle, TensorCheck, Verification, run_twice};
-use crate::workload::{Points, Queries, ReferencePoints, Workload};
-use crate::{Draw, HostTensors, Locations};
 
 /// The name of these problems in tables, where others have their workload's.
 pub const MODELS: &str = "models";
@@ -23,16 +23,16 @@ pub struct CompiledCheck {
     pub verification: Verification,
 }
 
-/// Runs everything that may be compiled on a device, of the variants with these ids; `done` hears of each that is
+/// Runs what may be compiled on a device, of the variants with these ids; `done` hears of each that is
 /// finished. Side by side: nearly all of the time goes into compiling.
 pub fn verify_compiled(
     device: &dyn Device,
+    mut wanted: Vec<Specialisation>,
     variants: &[&str],
     seed: u64,
     begin: impl FnOnce(usize),
     done: impl Fn(&Specialisation) + Sync,
 ) -> Vec<CompiledCheck> {
-    let mut wanted = device.specialisations();
     wanted.retain(|wanted| variants.contains(&wanted.variant.spec().id));
     begin(wanted.len());
     let check = |specialisation: Specialisation| {
@@ -57,7 +57,8 @@ fn verify_one(device: &dyn Device, specialisation: &Specialisation, seed: u64) -
     };
     let inputs = inputs(specialisation, seed);
     let ran = || -> Result<Outputs, DeviceError> {
-        let mut prepared = device.prepare_specialisation(specialisation, &inputs)?;
+        let backward = specialisation.backward;
+        let mut prepared = device.prepare_call(spec, problem, backward, &inputs)?;
         run_twice(prepared.as_mut(), spec.id)
     };
     match ran() {
@@ -109,20 +110,26 @@ fn inputs(specialisation: &Specialisation, seed: u64) -> HostTensors {
 
 #[cfg(test)]
 mod tests {
-    use msdeform_cuda_lab::ledger::Ledger;
+    use msdeform_devices::STANDARD_SEED;
 
     use super::*;
-    use crate::laboratory_tests::TestDevice;
-    use crate::{STANDARD_SEED, ledger};
+    use crate::fixtures::{TestDevice, some_specialisations};
 
     const ALL: [&str; 5] =
         ["fwd_general", "fwd_split_gather", "fwd_tile_gather", "bwd_level_sort", "bwd_tile_sort"];
 
     #[test]
-    fn everything_compiled_is_compared_in_what_it_was_asked_for_and_noted() {
+    fn everything_compiled_is_compared_in_what_it_was_asked_for() {
         let mut count = 0;
         let begin = |wanted| count = wanted;
-        let checks = verify_compiled(&TestDevice, &ALL, STANDARD_SEED, begin, |_| ());
+        let checks = verify_compiled(
+            &TestDevice,
+            some_specialisations(),
+            &ALL,
+            STANDARD_SEED,
+            begin,
+            |_| (),
+        );
         let passed: Vec<bool> = checks.iter().map(|check| check.verification.pass).collect();
         assert_eq!((count, passed), (3, vec![true, false, true]));
         let tensors = |check: &CompiledCheck| {
@@ -130,18 +137,18 @@ mod tests {
         };
         assert_eq!(tensors(&checks[0]), ["output"]);
         assert_eq!(tensors(&checks[2]), ["grad_locations", "grad_weights"]);
-
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ledger.json");
-        assert_eq!(ledger::update_compiled(&path, &TestDevice, &checks).unwrap(), 3);
-        let open = Ledger::read(&path).unwrap().unverified().join("\n");
-        let failed = checks[1].specialisation.variant.spec().id;
-        assert!(open.contains(&format!("{failed}: 1 specialisations failed")), "{open}");
     }
 
     #[test]
     fn only_the_variants_that_are_wanted_run() {
-        let checks = verify_compiled(&TestDevice, &[], STANDARD_SEED, |_| (), |_| ());
+        let checks = verify_compiled(
+            &TestDevice,
+            some_specialisations(),
+            &[],
+            STANDARD_SEED,
+            |_| (),
+            |_| (),
+        );
         assert!(checks.is_empty());
     }
 }

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use msdeform::{DType, Direction, Mode, ValueLayout};
-use msdeform_bench::device::{Bandwidth, DeviceOptions};
-use msdeform_bench::overview::three_digits;
-use msdeform_bench::workload::{self, Sizes, Tag};
-use msdeform_bench::{
-    Breadth, Device, DeviceId, Locations, STANDARD_SEED, Selection, Workload, ladder,
-};
+use msdeform_bench::digits::three_digits;
+use msdeform_bench::{Breadth, Selection};
+use msdeform_devices::device::{Bandwidth, DeviceOptions};
+use msdeform_devices::workload::{self, Sizes, Tag};
+use msdeform_devices::{Device, DeviceId, Locations, STANDARD_SEED, Workload};
+use msdeform_report::ladder;
 use msdeform_tuning::Tuning;
 
 use crate::commands::{
@@ -80,7 +80,7 @@ impl DeviceArgs {
     pub fn open_with(&self, options: DeviceOptions) -> anyhow::Result<Box<dyn Device>> {
         let id = self.device.unwrap_or_else(DeviceId::preferred);
         let options = DeviceOptions { threads: self.threads, ..options };
-        let device = msdeform_bench::device::open(id, options)?;
+        let device = msdeform_devices::device::open(id, options, msdeform_cuda_lab::REGISTRY)?;
         if let Some(ignored) = device.tuning().ignored() {
             eprintln!("note: {ignored}");
         }
@@ -167,7 +167,7 @@ impl GridArgs {
             layouts: self.layout.clone(),
             breadth,
             dtypes: self.dtype.clone(),
-            directions: msdeform_bench::case::directions(self.direction),
+            directions: msdeform_devices::case::directions(self.direction),
             variants: self.variant.clone(),
             rungs: breadth == Breadth::All,
             sizes: Sizes { batch: self.batch, queries: self.queries },

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use msdeform_bench::{BenchError, DeviceError, WorkloadError};
+use msdeform_bench::BenchError;
+use msdeform_devices::{DeviceError, WorkloadError};
 use msdeform_files::FileError;
 
 /// The codes, in the words of `--help`.
@@ -81,8 +82,9 @@ fn is_usage_of_device(error: &DeviceError) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use anyhow::{Context, anyhow};
+
+    use super::*;
 
     #[test]
     fn causes_decide_about_the_code_however_deep_they_lie() {
@@ -92,7 +94,7 @@ mod tests {
         let workload = WorkloadError::Parse { path: "x".into(), message: "y".into() };
         assert_eq!(code(&anyhow!(BenchError::Workload(workload)).context("z")), 2);
         let missing = DeviceError::Unavailable {
-            device: msdeform_bench::DeviceId::Cuda(0),
+            device: msdeform_devices::DeviceId::Cuda(0),
             missing: "no driver".into(),
         };
         assert_eq!(code(&anyhow!(missing)), 3);

@@ -39,8 +39,7 @@ const fn joined<const N: usize>(parts: &[&[&'static dyn Variant]]) -> [&'static 
 /// # Errors
 /// [`msdeform::Error::UnknownVariant`].
 pub fn find(id: &str) -> Result<&'static dyn Variant, msdeform::Error> {
-    let found = REGISTRY.iter().copied().find(|variant| variant.spec().id == id);
-    found.ok_or_else(|| msdeform::Error::UnknownVariant { id: id.to_owned() })
+    msdeform_cuda::registry::find_among(REGISTRY, id)
 }
 
 /// What speed-ups are relative to: the first rung of a direction's ladder, if it has one.

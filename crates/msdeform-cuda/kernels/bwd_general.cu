@@ -69,9 +69,11 @@ MSDA_DEVICE float group_sum(float mine, int lanes) {
     return mine;
 }
 
-// An outside corner is never read: its address may be anywhere, and a NaN there must not count.
-MSDA_DEVICE float value_at(const BackwardParams& params, bool inside, long long offset) {
-    return inside ? load_element<ValueStorage>(params.value, offset) : 0.0f;
+// An outside corner is never read: its address may be anywhere, and a NaN there must not count. `spare` is
+// read instead: of a load that may be left out NVRTC 13.4 makes code that reads its zero too early.
+MSDA_DEVICE float value_at(const BackwardParams& params, bool inside, long long offset, long long spare) {
+    const float value = load_element<ValueStorage>(params.value, inside ? offset : spare);
+    return inside ? value : 0.0f;
 }
 
 // What the channels of a sample add up to: its interpolated value and that value's slopes, times the output's
@@ -82,12 +84,12 @@ struct SampleSums {
     float slope_y;
 };
 MSDA_DEVICE void add_channel(const BackwardParams& params, const Position& at, int inside, long long corner,
-                             long long below, float upstream, SampleSums& sums) {
+                             long long below, long long spare, float upstream, SampleSums& sums) {
     const long long right = params.value_pixel_stride;
-    const float top_left = value_at(params, inside & 1, corner);
-    const float top_right = value_at(params, inside & 2, corner + right);
-    const float bottom_left = value_at(params, inside & 4, corner + below);
-    const float bottom_right = value_at(params, inside & 8, corner + below + right);
+    const float top_left = value_at(params, inside & 1, corner, spare);
+    const float top_right = value_at(params, inside & 2, corner + right, spare);
+    const float bottom_left = value_at(params, inside & 4, corner + below, spare);
+    const float bottom_right = value_at(params, inside & 8, corner + below + right, spare);
     const float top_step = top_right - top_left;
     const float bottom_step = bottom_right - bottom_left;
     const float top = fmaf(at.right_share, top_step, top_left);
@@ -373,7 +375,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int channel = lane; channel < params.channels && inside != 0; channel += lanes) {
                 const float upstream = load_element<ValueStorage>(
                     params.grad_output, upstream_row + channel * params.grad_output_channel_stride);
-                add_channel(params, at, inside, corner + channel, below, upstream, sums);
+                add_channel(params, at, inside, corner + channel, below, head_base + channel, upstream, sums);
             }
             finish_sample(params, level, sample, inside != 0, sums, lanes, owns_row && lane == 0);
         }

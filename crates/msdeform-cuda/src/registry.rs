@@ -22,7 +22,18 @@ pub const REGISTRY: &[&dyn Variant] = &[
 /// # Errors
 /// [`msdeform::Error::UnknownVariant`].
 pub fn find(id: &str) -> Result<&'static dyn Variant, msdeform::Error> {
-    let found = REGISTRY.iter().copied().find(|variant| variant.spec().id == id);
+    find_among(REGISTRY, id)
+}
+
+/// The one with an id among some: the product's, or with those of the laboratory.
+///
+/// # Errors
+/// [`msdeform::Error::UnknownVariant`].
+pub fn find_among(
+    variants: &[&'static dyn Variant],
+    id: &str,
+) -> Result<&'static dyn Variant, msdeform::Error> {
+    let found = variants.iter().copied().find(|variant| variant.spec().id == id);
     found.ok_or_else(|| msdeform::Error::UnknownVariant { id: id.to_owned() })
 }
 

@@ -4,12 +4,13 @@ use std::path::Path;
 
 use msdeform::{DType, Direction, Mode, Problem};
 use msdeform_bench::counters::{self, CounterFile};
-use msdeform_bench::report::{self, Page};
 use msdeform_bench::tune::TuneRecord;
-use msdeform_bench::workload::Sizes;
-use msdeform_bench::{Ceilings, Record, Workload, record};
+use msdeform_bench::{Ceilings, Record, record};
 use msdeform_cuda::jit::{decode_entry, encode_entry};
-use msdeform_cuda_lab::ledger::Ledger;
+use msdeform_devices::Workload;
+use msdeform_devices::workload::Sizes;
+use msdeform_report::ledger::Ledger;
+use msdeform_report::page::{self, Page};
 use msdeform_tuning::{CallClass, Origin, Tuning, TuningFile};
 
 const PATH: &str = "memory";
@@ -84,11 +85,11 @@ pub(crate) fn record(bytes: &[u8]) {
     let counters =
         record::parse::<CounterFile>(text, path).map_or_else(|_| Vec::new(), |file| file.counted);
     let Ok(record) = record::parse::<Record>(text, path) else { return };
-    let _ = record::summary(&record);
+    let _ = msdeform_report::summary(&record);
     let records = [record];
     let _ = record::newest(&records);
     if let Some(page) = Page::of(&records, ceilings.as_ref(), &counters) {
-        let _ = (report::html(&page), report::markdown(&page));
+        let _ = (page::html(&page), page::markdown(&page));
     }
 }
 

@@ -4,13 +4,16 @@ mod chromium;
 
 use anyhow::{Context, Result, ensure};
 use msdeform_bench::counters::CounterFile;
-use msdeform_bench::overview::{overview, time};
-use msdeform_bench::report::{self, Page};
+use msdeform_bench::digits::time;
 use msdeform_bench::{Ceilings, record};
+use msdeform_report::overview::overview;
+use msdeform_report::page::{self, Page};
+use msdeform_report::release;
 use serde_json::{Value, json};
 
 use crate::steps::{Count, Report};
 use crate::tree;
+
 use chromium::Chromium;
 
 /// Text is readable from this contrast on (WCAG AA).
@@ -72,7 +75,7 @@ pub fn test() -> Result<Report> {
 /// The page of the committed records, and texts that must be in it.
 fn page() -> Result<(String, Vec<String>)> {
     let folder = tree::root().join("records");
-    let mut records = record::load_releases(&folder)?;
+    let mut records = release::load_releases(&folder)?;
     records.retain(|record| record.device.kind == "cuda");
     let slug = records.last().context("no GPU record is quoted")?.device.slug.clone();
     records.retain(|record| record.device.slug == slug);
@@ -85,7 +88,7 @@ fn page() -> Result<(String, Vec<String>)> {
     let numbers: Vec<String> =
         rows.iter().flat_map(|row| row.best.values()).map(|best| time(best.median_us)).collect();
     ensure!(numbers.len() > 10, "only {} numbers to look for", numbers.len());
-    Ok((report::html(&page), numbers))
+    Ok((page::html(&page), numbers))
 }
 
 fn has_numbers(browser: &mut Chromium, numbers: &[String]) -> Result<()> {

@@ -5,3 +5,4 @@ pub mod links;
 pub mod paths;
 pub mod records;
 pub mod variant_pages;
+pub mod wheel_parts;

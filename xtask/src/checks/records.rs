@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use msdeform_bench::record::Manifest;
+use msdeform_report::release::Manifest;
 
 use crate::steps::Report;
 use crate::tree;

@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use msdeform::{DeviceKind, VariantSpec};
+use msdeform::VariantSpec;
+use msdeform_cuda_lab::REGISTRY;
 
 use crate::steps::Report;
 use crate::tree;
@@ -24,10 +25,7 @@ const PARTS: [&str; 8] = [
 
 /// Goes through the registry and looks for the pages.
 pub fn check() -> Result<Report> {
-    let variants: Vec<&VariantSpec> = msdeform_bench::device::registry()
-        .into_iter()
-        .filter(|variant| variant.device == DeviceKind::Cuda)
-        .collect();
+    let variants: Vec<&VariantSpec> = REGISTRY.iter().map(|variant| variant.spec()).collect();
     let registered: BTreeSet<String> =
         variants.iter().map(|variant| variant.id.to_owned()).collect();
     let pages = pages()?;

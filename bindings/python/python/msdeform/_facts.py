@@ -9,7 +9,7 @@ from . import _native
 
 
 def variants() -> list[dict[str, Any]]:
-    """Every registered implementation: id, direction, device, dtypes, layouts, idea, why, source."""
+    """Every implementation in the package: id, direction, device, dtypes, layouts, idea, why, source."""
     found: list[dict[str, Any]] = json.loads(_native.variants_json())
     return found
 

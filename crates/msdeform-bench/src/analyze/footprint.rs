@@ -3,8 +3,8 @@
 use msdeform::Problem;
 use serde::{Deserialize, Serialize};
 
-use crate::HostTensors;
-use crate::workload::{ReferencePoints, Workload};
+use msdeform_devices::HostTensors;
+use msdeform_devices::workload::{ReferencePoints, Workload};
 
 /// Bytes that a cache fetches and counts at a time.
 const SECTOR_BYTES: usize = 32;
@@ -250,10 +250,10 @@ fn interleave(x: u32, y: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use msdeform::{DType, ValueLayout};
+    use msdeform_devices::workload::{self, Sizes};
+    use msdeform_devices::{Draw, Locations};
 
     use super::*;
-    use crate::workload::{self, Sizes};
-    use crate::{Draw, Locations};
 
     fn footprints_of(name: &str, locations: Locations, queries: Option<usize>) -> Vec<Footprint> {
         let workload = workload::find(name).unwrap();
@@ -288,11 +288,11 @@ mod tests {
             .build()
             .unwrap();
         let inputs = HostTensors {
-            value: crate::Buffer::poisoned(DType::F16, problem.value_len()),
+            value: msdeform_devices::Buffer::poisoned(DType::F16, problem.value_len()),
             // x = 1.5 and y = -0.5 pixels: two corners of the upper row do not count.
-            locations: crate::Buffer::F32(vec![0.5, 0.0]),
-            weights: crate::Buffer::F32(vec![1.0]),
-            grad_output: crate::Buffer::F32(Vec::new()),
+            locations: msdeform_devices::Buffer::F32(vec![0.5, 0.0]),
+            weights: msdeform_devices::Buffer::F32(vec![1.0]),
+            grad_output: msdeform_devices::Buffer::F32(Vec::new()),
         };
         let touched = Touched::new(&problem, &inputs);
         let footprint = touched.footprint("one", 1, &[vec![0]]);

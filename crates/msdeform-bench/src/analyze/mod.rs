@@ -2,7 +2,6 @@
 //! seed documents could gain.
 
 mod footprint;
-mod picture;
 mod routes;
 mod verdicts;
 
@@ -10,18 +9,19 @@ use msdeform::{DType, Direction, Problem};
 use serde::{Deserialize, Serialize};
 
 pub use footprint::{Footprint, footprints};
-pub use picture::roofline_svg;
-pub(crate) use picture::{Mark, Place, STYLE as PICTURE_STYLE, roofline};
 pub use routes::Route;
 pub use verdicts::{Verdict, verdicts};
 
+use msdeform_devices::workload::WorkloadError;
+use msdeform_devices::{Case, Work};
+
 use crate::record::Figure;
-use crate::workload::WorkloadError;
-use crate::{Case, Ceilings, Floors, Work};
+use crate::{Ceilings, Floors};
 
 /// Floating-point operations of a call. Per sample and channel four fused multiply-adds, one for each corner; the
 /// backward has four for the dot products behind locations and weights, and four for the values.
-pub(crate) fn flop(problem: &Problem, work: &Work, direction: Direction) -> f64 {
+#[must_use]
+pub fn flop(problem: &Problem, work: &Work, direction: Direction) -> f64 {
     let per_sample_channel = match direction {
         Direction::Forward => 8.0,
         Direction::Backward => 16.0,
@@ -289,13 +289,13 @@ fn measured(problem: &Problem, of_call: &[&Figure]) -> Option<Measured> {
 #[cfg(test)]
 mod tests {
     use msdeform::ValueLayout;
+    use msdeform_devices::workload::{self, Sizes};
+    use msdeform_devices::{Locations, STANDARD_SEED};
 
     use super::*;
-    use crate::ceilings::tests::ceilings_of;
+    use crate::fixtures::ceilings_of;
+    use crate::fixtures::record_of;
     use crate::record::newest;
-    use crate::record::tests::record_of;
-    use crate::workload::{self, Sizes};
-    use crate::{Locations, STANDARD_SEED};
 
     fn analysed(name: &str, dtype: DType) -> Analysis {
         in_direction(name, dtype, Direction::Forward)

@@ -4,11 +4,12 @@
 //! way: a gather like the forward's. The values' gradient is its transpose, a scatter, and there the ways part.
 
 use msdeform::{DType, Problem};
+use msdeform_devices::Work;
 use serde::{Deserialize, Serialize};
 
 use super::Footprint;
-use crate::overview::{three_digits, time};
-use crate::{Ceilings, Work};
+use crate::Ceilings;
+use crate::digits::{three_digits, time};
 
 /// Bytes of a sum: gradients are summed in f32 whatever the storage.
 const SUM_BYTES: u64 = 4;
@@ -98,10 +99,11 @@ pub(super) fn routes(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::ceilings::tests::ceilings_of;
-    use crate::workload::{self, Sizes};
     use msdeform::{Direction, ValueLayout};
+    use msdeform_devices::workload::{self, Sizes};
+
+    use super::*;
+    use crate::fixtures::ceilings_of;
 
     fn routes_of(name: &str, dtype: DType, hit_rate: f64) -> Vec<Route> {
         let workload = workload::find(name).unwrap();

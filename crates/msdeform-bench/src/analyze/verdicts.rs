@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Analysis, Measured, Route};
 use crate::Ceilings;
-use crate::overview::{three_digits, time};
+use crate::digits::{three_digits, time};
 use crate::record::Figure;
 
 /// One technique.

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use msdeform_devices::case::Label;
 use serde::{Deserialize, Serialize};
 
 use super::KernelCounters;
-use crate::case::Label;
+use crate::digits::significant;
 use crate::record::{self, Provenance, RecordError, SCHEMA};
 
 /// What was read of one variant on one case.
@@ -103,7 +104,7 @@ impl CounterFile {
 fn within_budget(counted: &Counted) -> Counted {
     let mut kept = counted.clone();
     let readings = kept.kernels.iter_mut().flat_map(|kernel| &mut kernel.readings);
-    readings.for_each(|reading| reading.value = record::significant(reading.value, 4));
+    readings.for_each(|reading| reading.value = significant(reading.value, 4));
     kept
 }
 
@@ -111,7 +112,7 @@ fn within_budget(counted: &Counted) -> Counted {
 mod tests {
     use super::*;
     use crate::counters::Reading;
-    use crate::record::tests::record_of;
+    use crate::fixtures::record_of;
 
     #[test]
     fn readings_join_what_is_there_and_replace_their_own() {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{Counted, KernelCounters};
-use crate::overview::three_digits;
+use crate::digits::three_digits;
 
 /// A column: its heading, and what stands in it.
 type Column = (&'static str, fn(&KernelCounters) -> Option<f64>);
@@ -52,7 +52,7 @@ pub fn counters_markdown(counted: &[Counted]) -> String {
 mod tests {
     use super::*;
     use crate::counters::Reading;
-    use crate::record::tests::record_of;
+    use crate::fixtures::record_of;
 
     #[test]
     fn conflicts_are_a_share_and_what_was_not_read_is_a_dash() {

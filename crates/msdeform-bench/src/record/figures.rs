@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use msdeform::{DType, Direction};
+use msdeform_devices::device::Timing;
+use msdeform_devices::{number, workload};
 use serde::{Deserialize, Serialize};
 
 use super::{Record, Run};
-use crate::device::Timing;
-use crate::{Measurement, number, workload};
+use crate::Measurement;
 
 /// One line of `msdeform records`. The field names are an interface: scripts read them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,7 +43,8 @@ pub struct Figure {
 impl Figure {
     /// Everything that makes two figures comparable; a newer one with the same key replaces. Sorts
     /// as tables do: workloads and formats as they are listed, forward before backward.
-    pub(super) fn key(&self) -> impl Ord + use<> {
+    #[must_use]
+    pub fn key(&self) -> impl Ord + use<> {
         let order = (
             self.device.clone(),
             self.threads,
@@ -65,7 +67,9 @@ impl Figure {
 }
 
 impl Figure {
-    pub(super) fn of(record: &Record, measurement: &Measurement) -> Self {
+    /// A measurement of a record.
+    #[must_use]
+    pub fn of(record: &Record, measurement: &Measurement) -> Self {
         let label = &measurement.label;
         let Run { date, provenance } = record.run_of(measurement);
         Self {

@@ -1,17 +1,15 @@
-//! Records on disk: `records/<device>/<date>-<revision>/{record.json, summary.md}`.
+//! Where records lie, and how they are read: `records/<device>/<date>-<revision>/record.json`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use msdeform_files::{Existing, FolderInTheMaking, read_text};
+use msdeform_files::{Existing, read_text};
 use serde::de::DeserializeOwned;
 
-use super::budget::within_budget;
-use super::{Record, RecordError, SCHEMA, summary, to_json};
+use super::{Record, RecordError, SCHEMA};
 
-const FILE: &str = "record.json";
-const SUMMARY: &str = "summary.md";
-const MOST_PER_DAY: u32 = 1000;
+/// The measurements in the folder of a record.
+pub const FILE: &str = "record.json";
 /// The most that is read of one record; the largest so far has 3 MB.
 const LIMIT_BYTES: u64 = 256 << 20;
 
@@ -26,9 +24,7 @@ fn failed<'a>(
 #[must_use]
 pub fn find_checkout(from: &Path) -> Option<PathBuf> {
     from.ancestors()
-        .find(|folder| {
-            folder.join("crates/msdeform-bench").is_dir() && folder.join("workloads").is_dir()
-        })
+        .find(|folder| folder.join("crates/msdeform-devices/workloads").is_dir())
         .map(Path::to_owned)
 }
 
@@ -40,70 +36,6 @@ pub fn default_folder() -> PathBuf {
         .ok()
         .and_then(|current| find_checkout(&current))
         .map_or_else(|| PathBuf::from("msdeform-records"), |checkout| checkout.join("records"))
-}
-
-/// A record that grows: its folder appears with the first case and is written again after every other.
-#[derive(Debug)]
-pub struct RecordFolder {
-    root: PathBuf,
-    path: Option<PathBuf>,
-}
-
-impl RecordFolder {
-    /// Below `root`, where [`write`](super::write) would put it. Nothing is there yet.
-    #[must_use]
-    pub fn new(root: PathBuf) -> Self {
-        Self { root, path: None }
-    }
-
-    /// Writes what there is of the record, each file whole or as it was.
-    ///
-    /// # Errors
-    /// [`RecordError::Io`] naming the file or folder.
-    pub fn save(&mut self, record: &Record) -> Result<(), RecordError> {
-        if let Some(path) = &self.path {
-            let kept = within_budget(record);
-            replace_file(&path.join(FILE), &to_json(&kept)?)?;
-            return replace_file(&path.join(SUMMARY), &summary(&kept));
-        }
-        self.path = Some(write(record, &self.root)?);
-        Ok(())
-    }
-
-    /// Where it is, once something was saved.
-    #[must_use]
-    pub fn path(&self) -> Option<&Path> {
-        self.path.as_deref()
-    }
-}
-
-/// Writes a record into a folder of its own and returns that. The folder appears complete or not
-/// at all, and never replaces another: further records of a commit and day get a number.
-///
-/// # Errors
-/// [`RecordError::Io`] naming the file or folder.
-pub fn write(record: &Record, root: &Path) -> Result<PathBuf, RecordError> {
-    let device_folder = root.join(&record.device.slug);
-    let mut pending = FolderInTheMaking::new(&device_folder)?;
-    // A run that was killed left its temporaries in its own record.
-    for earlier in folders(&device_folder)? {
-        msdeform_files::sweep(&earlier);
-    }
-    let kept = within_budget(record);
-    pending.add(FILE, to_json(&kept)?.as_bytes())?;
-    pending.add(SUMMARY, summary(&kept).as_bytes())?;
-
-    let date = record.date.get(..10).unwrap_or(&record.date);
-    let name = format!("{date}-{}", record.provenance.revision());
-    for number in 1..MOST_PER_DAY {
-        let suffix = if number == 1 { String::new() } else { format!("-{number}") };
-        let target = device_folder.join(format!("{name}{suffix}"));
-        pending = match pending.place(&target)? {
-            None => return Ok(target),
-            Some(pending) => pending,
-        };
-    }
-    Err(RecordError::NoFreeName { path: device_folder })
 }
 
 /// Every record under a folder, oldest first.
@@ -123,7 +55,10 @@ pub fn load_one(path: &Path) -> Result<Record, RecordError> {
 }
 
 /// Folders in a folder, sorted, leaving out those whose name starts with a dot.
-fn folders(path: &Path) -> Result<Vec<PathBuf>, RecordError> {
+///
+/// # Errors
+/// [`RecordError::Io`] naming the folder.
+pub fn folders(path: &Path) -> Result<Vec<PathBuf>, RecordError> {
     let mut folders = Vec::new();
     for entry in fs::read_dir(path).map_err(failed("read", path))? {
         let entry = entry.map_err(failed("read", path))?;
@@ -161,12 +96,18 @@ pub(crate) fn run_files(device: &Path, name: &str) -> Result<Vec<PathBuf>, Recor
 }
 
 /// Writes a file in place of an older one, whole or not at all.
-pub(crate) fn replace_file(path: &Path, text: &str) -> Result<(), RecordError> {
+///
+/// # Errors
+/// [`RecordError::File`] naming the file.
+pub fn replace_file(path: &Path, text: &str) -> Result<(), RecordError> {
     Ok(msdeform_files::write(path, text.as_bytes(), Existing::Replace)?)
 }
 
 /// Reads a file of this version.
-pub(crate) fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
+///
+/// # Errors
+/// [`RecordError`] naming the file.
+pub fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
     parse(&read_text(path, LIMIT_BYTES)?, path)
 }
 

@@ -8,7 +8,10 @@ use serde_json::ser::{Formatter, Serializer};
 use super::RecordError;
 
 /// What goes into a file among the records.
-pub(crate) fn to_json(value: &impl Serialize) -> Result<String, RecordError> {
+///
+/// # Errors
+/// [`RecordError::Serialise`].
+pub fn to_json(value: &impl Serialize) -> Result<String, RecordError> {
     let mut out = Vec::new();
     let mut serializer = Serializer::with_formatter(&mut out, Lines::default());
     value.serialize(&mut serializer).map_err(RecordError::Serialise)?;

@@ -1,34 +1,32 @@
 //! Evidence: raw samples with everything needed to judge them, and the figures drawn from it.
 
-mod budget;
 mod environment;
 mod figures;
 mod folder;
 mod json;
 mod provenance;
-mod release;
-mod summary;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-pub use budget::MOST_SAMPLES;
-pub(crate) use budget::significant;
 pub use environment::Environment;
 pub use figures::{Figure, newest};
-pub use folder::{RecordFolder, default_folder, find_checkout, load_all, load_one, parse, write};
-pub(crate) use folder::{device_files, read_file, replace_file, run_files};
-pub(crate) use json::to_json;
+pub use folder::{
+    FILE, default_folder, find_checkout, folders, load_all, load_one, parse, read_file,
+    replace_file,
+};
+pub(crate) use folder::{device_files, run_files};
+pub use json::to_json;
 pub use provenance::Provenance;
-pub use release::{Manifest, Release, load_releases, merge};
-pub use summary::summary;
 
-use crate::device::{Bandwidth, Device};
+use msdeform_devices::STANDARD_SEED;
+use msdeform_devices::device::{Bandwidth, Device};
+
+use crate::Measurement;
 use crate::measure::is_default;
 use crate::verify::Report;
-use crate::{Measurement, STANDARD_SEED};
 
 /// Version of the file format; readers refuse what they do not know.
 pub const SCHEMA: u32 = 1;
@@ -65,14 +63,6 @@ pub enum RecordError {
         path: PathBuf,
         /// The version it has.
         found: u32,
-    },
-    /// A table of other implementations that cannot be read.
-    #[error("{}: {source}", path.display())]
-    Peers {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: crate::peers::PeerError,
     },
     /// Too many records of one commit on one day.
     #[error("{} has no free name left for a record of this commit", path.display())]
@@ -139,7 +129,9 @@ pub struct Record {
 }
 
 impl DeviceRecord {
-    pub(crate) fn of(device: &dyn Device, bandwidth: Option<Bandwidth>) -> Self {
+    /// A device as it is now.
+    #[must_use]
+    pub fn of(device: &dyn Device, bandwidth: Option<Bandwidth>) -> Self {
         Self {
             slug: device.slug().to_owned(),
             kind: device.id().kind().name().to_owned(),
@@ -151,7 +143,8 @@ impl DeviceRecord {
 }
 
 /// Now, as records write it.
-pub(crate) fn now() -> String {
+#[must_use]
+pub fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
@@ -177,7 +170,31 @@ impl Record {
             unfinished_cases: 0,
         }
     }
+
+    /// The run that a measurement comes from.
+    #[must_use]
+    pub fn run_of(&self, measurement: &Measurement) -> Run {
+        self.runs.get(measurement.run).cloned().unwrap_or_else(|| self.own_run())
+    }
+
+    fn own_run(&self) -> Run {
+        Run { date: self.date.clone(), provenance: self.provenance.clone() }
+    }
+
+    /// The commits that its measurements are of, oldest run first.
+    #[must_use]
+    pub fn commits(&self) -> Vec<String> {
+        let own = [self.own_run()];
+        let runs = if self.runs.is_empty() { &own[..] } else { &self.runs };
+        let mut commits: Vec<String> = Vec::new();
+        for revision in runs.iter().map(|run| run.provenance.revision()) {
+            if !commits.contains(&revision) {
+                commits.push(revision);
+            }
+        }
+        commits
+    }
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

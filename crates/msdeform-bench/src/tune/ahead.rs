@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use msdeform::{Direction, Problem, VariantSpec};
+use msdeform_devices::device::{Choice, Device};
 
 use super::search::{as_they_are, neighbours};
-use crate::device::{Choice, Device};
 
 /// Compiles what the searches of these calls will ask for first, until `end`: every variant as it is, then the
 /// built-in choice with one knob turned. `say` is told how many are done, of how many. What time leaves out is
@@ -79,7 +79,7 @@ mod tests {
     use msdeform::ValueLayout;
 
     use super::*;
-    use crate::laboratory_tests::{TestDevice, case};
+    use crate::fixtures::{TestDevice, case};
 
     fn calls() -> Vec<(Problem, Direction)> {
         let small = case("edge_one_point", ValueLayout::Interleaved).problem().unwrap();

@@ -22,11 +22,14 @@ pub use ahead::compile_ahead;
 pub use record::{TuneRecord, Unfinished};
 pub use table::gaps_markdown;
 
-use crate::case::Label;
-use crate::device::{Choice, Device, Timing};
+use msdeform_devices::case::Label;
+use msdeform_devices::device::{Choice, Device, Timing};
+use msdeform_devices::workload::WorkloadError;
+use msdeform_devices::{Case, HostTensors};
+
+use crate::BenchError;
 use crate::verify::Limits;
-use crate::workload::WorkloadError;
-use crate::{BenchError, Case, HostTensors};
+
 use search::Search;
 
 /// A choice that was timed to the end.

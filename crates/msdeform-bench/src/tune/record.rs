@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use msdeform_devices::device::Device;
 use serde::{Deserialize, Serialize};
 
 use super::TunedCase;
-use crate::device::Device;
 use crate::record::{self, DeviceRecord, Environment, Provenance, RecordError, SCHEMA};
 
 /// A call that was asked for and has no result.

@@ -3,12 +3,13 @@
 use std::time::Instant;
 
 use msdeform::{Numerics, Problem, VariantSpec};
+use msdeform_devices::HostTensors;
+use msdeform_devices::device::{Choice, Device, DeviceError, Prepared, Timing};
 use msdeform_tuning::Contender;
 
 use super::{Dropped, Finalist, Inputs, Share};
-use crate::device::{Choice, Device, DeviceError, Prepared, Timing};
+use crate::Statistics;
 use crate::verify::{Oracle, run_twice};
-use crate::{HostTensors, Statistics};
 
 /// Samples of a first look.
 const SCREENING_SAMPLES: usize = 5;

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use msdeform::DType;
+use msdeform_devices::case::Label;
 
 use super::{TuneRecord, TunedCase};
-use crate::case::Label;
 
 /// A line for each workload and direction, a column for each format; empty without cases.
 #[must_use]

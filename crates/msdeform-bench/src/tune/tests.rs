@@ -2,7 +2,7 @@ use msdeform::{Direction, ValueLayout};
 use msdeform_tuning::{Source, Tuning, TuningFile};
 
 use super::*;
-use crate::laboratory_tests::{TestDevice, case};
+use crate::fixtures::{TestDevice, case};
 
 fn tuned(direction: Direction, seconds: f64) -> TunedCase {
     let case = case("edge_one_point", ValueLayout::Interleaved);

@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use msdeform::Direction;
-use msdeform_bench::analyze::roofline_svg;
-use msdeform_bench::overview::{three_digits, time};
-use msdeform_bench::record;
-use msdeform_bench::{Analysis, Breadth, Ceilings};
+use msdeform_bench::digits::{three_digits, time};
+use msdeform_bench::{Analysis, Breadth, Ceilings, record};
 use msdeform_files::Existing;
+use msdeform_report::roofline::roofline_svg;
 
 use crate::args::{GridArgs, RecordDirArgs, standard_workloads};
 use crate::exit::Usage;

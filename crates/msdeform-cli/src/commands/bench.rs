@@ -2,15 +2,14 @@
 
 use clap::Args;
 use msdeform_bench::counters::CounterFile;
-use msdeform_bench::device::named::names_of_sweep;
-use msdeform_bench::device::{DeviceOptions, Timing};
-use msdeform_bench::overview::{three_digits, time};
-use msdeform_bench::record::RecordFolder;
+use msdeform_bench::digits::{three_digits, time};
 use msdeform_bench::verify::{Limits, Report};
-use msdeform_bench::work::{BYTES_FORMULA, OPERATIONS_FORMULA};
-use msdeform_bench::{
-    Breadth, Budget, Case, Measurement, Record, bench_case, bench_step, ladder, record,
-};
+use msdeform_bench::{Breadth, Budget, Measurement, Record, bench_case, bench_step, record};
+use msdeform_devices::Case;
+use msdeform_devices::device::named::names_of_sweep;
+use msdeform_devices::device::{DeviceOptions, Timing};
+use msdeform_devices::work::{BYTES_FORMULA, OPERATIONS_FORMULA};
+use msdeform_report::{RecordFolder, ladder};
 
 use crate::args::{
     DeviceArgs, GridArgs, ModeArgs, ProbeArgs, RecordDirArgs, heading, standard_workloads,
@@ -94,7 +93,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let mut selection = args.grid.selection(standard_workloads(), Breadth::First)?;
     if let Some(knob) = &args.sweep {
         let sweep = |name: &String| {
-            names_of_sweep(name, knob)
+            names_of_sweep(msdeform_cuda_lab::REGISTRY, name, knob)
                 .ok_or_else(|| Usage(format!("--sweep {knob}: `{name}` has no such knob")))
         };
         let swept = selection.variants.iter().map(sweep).collect::<Result<Vec<_>, _>>()?;

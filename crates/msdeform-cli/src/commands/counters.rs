@@ -5,12 +5,13 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
+use msdeform_bench::Breadth;
 use msdeform_bench::counters::{self, COUNTERS, Counted, CounterFile, KernelCounters};
-use msdeform_bench::device::DeviceError;
-use msdeform_bench::device::named::id_in;
-use msdeform_bench::overview::three_digits;
+use msdeform_bench::digits::three_digits;
 use msdeform_bench::record::Provenance;
-use msdeform_bench::{Breadth, Case, DeviceId};
+use msdeform_devices::device::DeviceError;
+use msdeform_devices::device::named::id_in;
+use msdeform_devices::{Case, DeviceId};
 
 use crate::args::{DeviceArgs, GridArgs, ModeArgs};
 use crate::exit::Usage;
@@ -129,7 +130,7 @@ fn bench_arguments(
 ) -> Vec<OsString> {
     // A workload from a file is named by its path, as it was given.
     let given = args.grid.workload.iter().find(|name| {
-        msdeform_bench::Workload::named(name).is_ok_and(|found| found.name == case.workload.name)
+        msdeform_devices::Workload::named(name).is_ok_and(|found| found.name == case.workload.name)
     });
     let mut words: Vec<OsString> = [
         "bench",

@@ -2,13 +2,12 @@
 
 use clap::Args;
 use msdeform::{DType, Direction, VariantSpec};
-use msdeform_bench::overview::{Row, overview, three_digits, time};
+use msdeform_bench::digits::{three_digits, time};
 use msdeform_bench::verify::{Limits, Report, Verification, verify_case};
-use msdeform_bench::workload::{Sizes, Tag, by_tag};
-use msdeform_bench::{
-    Breadth, Budget, Case, Device, DeviceId, Measurement, Record, STANDARD_SEED, Selection,
-    Workload, bench_case, record,
-};
+use msdeform_bench::{Breadth, Budget, Measurement, Record, Selection, bench_case, record};
+use msdeform_devices::workload::{Sizes, Tag, by_tag};
+use msdeform_devices::{Case, Device, DeviceId, STANDARD_SEED, Workload};
+use msdeform_report::overview::{Row, overview};
 use serde::Serialize;
 
 use crate::args::{DeviceArgs, ProbeArgs, RecordDirArgs, heading};
@@ -67,7 +66,7 @@ pub fn run(args: &MainArgs) -> anyhow::Result<()> {
     let folder = if args.no_record {
         None
     } else {
-        Some(record::write(&record, &args.record_dir.folder())?)
+        Some(msdeform_report::write(&record, &args.record_dir.folder())?)
     };
     let folder = folder.map(|path| shown(&path));
     if args.json {

@@ -3,7 +3,9 @@
 use clap::Args;
 use msdeform_bench::Ceilings;
 use msdeform_bench::ceilings::Capability;
-use msdeform_bench::overview::three_digits;
+use msdeform_bench::digits::three_digits;
+use msdeform_cuda_lab::probe;
+use msdeform_devices::{Ceiling, Device, DeviceError};
 
 use crate::args::{DeviceArgs, RecordDirArgs, heading};
 use crate::output::{Align, Columns, print, print_json, progress};
@@ -31,8 +33,7 @@ pub fn run(args: &ProbeCommandArgs) -> anyhow::Result<()> {
     let device = args.device.open()?;
     // How many there are is known when they are done: a spinner, not a share.
     let bar = progress(0, "probing");
-    let ceilings =
-        Ceilings::measure(device.as_ref(), &mut |name| bar.set_message(name.to_owned()))?;
+    let ceilings = measure(device.as_ref(), &mut |name| bar.set_message(name.to_owned()))?;
     bar.finish_and_clear();
     if args.json {
         print_json(&ceilings)?;
@@ -64,4 +65,30 @@ pub fn run(args: &ProbeCommandArgs) -> anyhow::Result<()> {
         eprintln!("ceilings: {}", path.display());
     }
     Ok(())
+}
+
+/// Probes a device; `before` is told each ceiling's name as its probe starts.
+fn measure(device: &dyn Device, before: &mut dyn FnMut(&str)) -> Result<Ceilings, DeviceError> {
+    let (mut ceilings, mut capabilities) = (device.ceilings(before)?, Vec::new());
+    if let Some(engine) = device.gpu() {
+        let failed = |source| DeviceError::Probe { device: device.id(), source: Box::new(source) };
+        ceilings.extend(probe::ceilings(engine, before).map_err(failed)?.into_iter().map(owned));
+        before("capabilities");
+        let checks = probe::checks(engine).map_err(failed)?.into_iter();
+        capabilities.extend(checks.map(|probe::Check { name, passed, outcome }| Capability {
+            name: name.to_owned(),
+            works: passed,
+            outcome,
+        }));
+    }
+    Ok(Ceilings::new(device, ceilings, capabilities))
+}
+
+fn owned(found: probe::Ceiling) -> Ceiling {
+    Ceiling {
+        name: found.name.to_owned(),
+        value: found.value,
+        unit: found.unit.to_owned(),
+        what: found.what.to_owned(),
+    }
 }

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use msdeform::{DType, Direction};
-use msdeform_bench::overview::time;
+use msdeform_bench::digits::time;
 use msdeform_bench::record::{self, Figure};
+use msdeform_report::release;
 
 use crate::output::{Align, Columns, error_figure, print, print_json};
 
@@ -47,7 +48,7 @@ pub fn run(args: &RecordsArgs) -> anyhow::Result<()> {
         "no records: there is no folder {}; `msdeform` writes one, --dir names another",
         folder.display()
     );
-    let load = if args.local { record::load_all } else { record::load_releases };
+    let load = if args.local { record::load_all } else { release::load_releases };
     let records = load(&folder).context("cannot read the records")?;
     let figures: Vec<Figure> = record::newest(&records)
         .into_iter()

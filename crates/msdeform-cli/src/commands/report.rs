@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use msdeform_bench::counters::CounterFile;
-use msdeform_bench::overview::time;
-use msdeform_bench::report::{self, Change, Comparison, Page, Verdict, name_of};
+use msdeform_bench::digits::time;
 use msdeform_bench::{Ceilings, Record, record};
 use msdeform_files::Existing;
+use msdeform_report::page::{self, Change, Comparison, Page, Verdict, name_of};
+use msdeform_report::release;
 
 use crate::args::RecordDirArgs;
 use crate::exit::{CheckFailed, Usage};
@@ -60,7 +61,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     records.sort_by(|a, b| a.date.cmp(&b.date));
     let slug = device(&records, args.device.as_deref())?;
     if !named {
-        let mut quoted = record::load_releases(&root).context("cannot read the records")?;
+        let mut quoted = release::load_releases(&root).context("cannot read the records")?;
         quoted.retain(|record| record.device.slug == slug);
         records = if quoted.is_empty() { records } else { quoted };
     }
@@ -74,9 +75,9 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     };
     let page = Page::of(&records, ceilings, &counted)
         .ok_or_else(|| Usage(format!("the records of {slug} hold no measurement")))?;
-    write(&args.output, &report::html(&page))?;
+    write(&args.output, &page::html(&page))?;
     if let Some(path) = &args.markdown {
-        write(path, &report::markdown(&page))?;
+        write(path, &page::markdown(&page))?;
     }
     Ok(())
 }

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use clap::Args;
 use msdeform::{DType, Direction};
-use msdeform_bench::device::Device;
-use msdeform_bench::soak::SoakRecord;
-use msdeform_bench::{DeviceId, ledger};
 use msdeform_cases::{
     Bounds, Case, CpuRunner, CudaRunner, Fault, Limit, Progress, Runner, SoakOptions, SoakReport,
     check, soak,
 };
+use msdeform_devices::DeviceId;
+use msdeform_devices::device::Device;
+use msdeform_report::ledger;
+use msdeform_report::soak::SoakRecord;
 
 use crate::args::{DeviceArgs, RecordDirArgs, fast_dtype, heading};
 use crate::commands::verify::parse_seed;
@@ -91,7 +92,7 @@ pub fn run(args: &SoakArgs) -> anyhow::Result<()> {
     let options = SoakOptions {
         bounds: Bounds {
             dtypes: args.dtype.clone(),
-            directions: msdeform_bench::case::directions(args.direction),
+            directions: msdeform_devices::case::directions(args.direction),
             // The processor's calls take contiguous tensors.
             strided: !on_cpu,
             ..Bounds::default()

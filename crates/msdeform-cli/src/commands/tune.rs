@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use msdeform::{Direction, Problem, VariantSpec};
-use msdeform_bench::case::Label;
-use msdeform_bench::device::DeviceOptions;
-use msdeform_bench::overview::time;
+use msdeform_bench::digits::time;
 use msdeform_bench::tune::{
     Finalist, Inputs, Share, TuneRecord, TunedCase, Unfinished, compile_ahead, tune_case,
 };
-use msdeform_bench::{BenchError, Breadth, Case, Device, DeviceError};
+use msdeform_bench::{BenchError, Breadth};
+use msdeform_devices::case::Label;
+use msdeform_devices::device::DeviceOptions;
+use msdeform_devices::{Case, Device, DeviceError};
 use msdeform_files::Place;
 use msdeform_tuning::{Source, TuningFile};
 use serde::Serialize;

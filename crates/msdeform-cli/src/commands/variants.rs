@@ -2,8 +2,9 @@
 
 use clap::Args;
 use msdeform::{DType, Direction, Numerics, Problem, ValueLayout, VariantSpec};
-use msdeform_bench::device::{DeviceOptions, open, registry};
-use msdeform_bench::{Device, DeviceId};
+use msdeform_cuda_lab::REGISTRY;
+use msdeform_devices::device::{DeviceOptions, open, registry};
+use msdeform_devices::{Device, DeviceId};
 use serde::Serialize;
 
 use crate::output::{Align, Columns, print, print_json};
@@ -47,9 +48,11 @@ struct Row {
 /// Prints the list.
 pub fn run(args: &VariantsArgs) -> anyhow::Result<()> {
     let ids = [DeviceId::Cpu, DeviceId::Cuda(0)];
-    let devices: Vec<Box<dyn Device>> =
-        ids.into_iter().filter_map(|id| open(id, DeviceOptions::default()).ok()).collect();
-    let rows: Vec<Row> = registry()
+    let devices: Vec<Box<dyn Device>> = ids
+        .into_iter()
+        .filter_map(|id| open(id, DeviceOptions::default(), REGISTRY).ok())
+        .collect();
+    let rows: Vec<Row> = registry(REGISTRY)
         .into_iter()
         .filter(|spec| args.device.as_ref().is_none_or(|kind| spec.device.name() == kind))
         .filter(|spec| args.direction.is_none_or(|direction| spec.direction == direction))

@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use msdeform::{DeviceKind, VariantSpec};
-use msdeform_bench::device::{broken_guards, guard_allocations};
+use msdeform_bench::Breadth;
+use msdeform_bench::models::{Specialisation, specialisations_on};
 use msdeform_bench::verify::{Limits, Report, Verification, verify_cases};
 use msdeform_bench::verify_compiled::{CompiledCheck, verify_compiled};
-use msdeform_bench::{Breadth, Device, compare, ledger, workload};
+use msdeform_devices::device::{broken_guards, guard_allocations};
+use msdeform_devices::{Device, compare, workload};
+use msdeform_report::ledger;
 use serde::Serialize;
 
 use crate::args::{DeviceArgs, GridArgs, ModeArgs, RecordDirArgs};
@@ -57,7 +60,7 @@ pub struct VerifyArgs {
 
 pub fn parse_seed(text: &str) -> Result<u64, String> {
     match text {
-        "standard" => Ok(msdeform_bench::STANDARD_SEED),
+        "standard" => Ok(msdeform_devices::STANDARD_SEED),
         "random" => {
             use std::hash::{BuildHasher, RandomState};
             Ok(RandomState::new().hash_one(std::process::id()))
@@ -95,11 +98,9 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
         bar.inc(1);
     })?;
     bar.finish_and_clear();
-    let compiled = if args.models || args.ledger {
-        verify_models(device.as_ref(), &variants, args.seed)
-    } else {
-        Vec::new()
-    };
+    let reachable =
+        if args.models || args.ledger { specialisations_on(device.as_ref()) } else { Vec::new() };
+    let compiled = verify_models(device.as_ref(), &reachable, &variants, args.seed);
     let broken = broken_guards();
     if !broken.is_empty() {
         let words = broken.join("\n");
@@ -110,7 +111,7 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     if args.ledger {
         let path = ledger::path(&args.record_dir.folder(), device.as_ref());
         let entries = ledger::update(&path, device.as_ref(), &report)?
-            + ledger::update_compiled(&path, device.as_ref(), &compiled)?;
+            + ledger::update_compiled(&path, device.as_ref(), &reachable, &compiled)?;
         eprintln!("ledger: {entries} entries in {}", path.display());
     }
     if args.json {
@@ -133,13 +134,14 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
 
 fn verify_models(
     device: &dyn Device,
+    reachable: &[Specialisation],
     variants: &[&'static VariantSpec],
     seed: u64,
 ) -> Vec<CompiledCheck> {
     let ids: Vec<&str> = variants.iter().map(|spec| spec.id).collect();
     let bar = progress(0, "compiling");
     let begin = |count: usize| bar.set_length(count as u64);
-    let checks = verify_compiled(device, &ids, seed, begin, |done| {
+    let checks = verify_compiled(device, reachable.to_vec(), &ids, seed, begin, |done| {
         bar.set_message(format!("{} {}", done.variant.spec().id, done.problem));
         bar.inc(1);
     });

@@ -1,13 +1,13 @@
 //! `msdeform workloads`
 
 use clap::Args;
-use msdeform_bench::workload;
+use msdeform_devices::workload;
 
 use crate::output::{Align, Columns, print, print_json};
 
 /// List the built-in workloads and why they are there
 ///
-/// A file like those in workloads/ works wherever a name
+/// A file like those in crates/msdeform-devices/workloads/ works wherever a name
 /// does.
 #[derive(Debug, Args)]
 pub struct WorkloadsArgs {

@@ -5,15 +5,14 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use half::{bf16, f16};
 use msdeform::{ATTENTION, DType, Direction, Problem, Role, VariantSpec};
-use msdeform_bench::device::{Device, Outputs};
 use msdeform_bench::verify::{Oracle, TensorCheck, reference_of};
-use msdeform_bench::{Buffer, HostTensors, memory};
-
-use crate::exit::Usage;
+use msdeform_devices::device::{Device, Outputs};
+use msdeform_devices::{Buffer, HostTensors, memory};
 
 use super::decode::Call;
 use super::sizes::Described;
 use super::write::Product;
+use crate::exit::Usage;
 
 /// The id under which the `f64` reference can be asked for. It computes what no variant does: `f64`.
 pub const REFERENCE: &str = "reference";

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use half::{bf16, f16};
 use msdeform::{DType, Element};
-use msdeform_bench::{Buffer, HostTensors};
+use msdeform_devices::{Buffer, HostTensors};
 
 use super::formats::{Tensor, Tensors, names};
 use super::sizes::{self, Described};

@@ -19,7 +19,11 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use msdeform_bench::memory;
+use msdeform_devices::memory;
+
+use crate::args::{DeviceArgs, ModeArgs};
+use crate::exit::{CheckFailed, EXIT_CODES};
+use crate::output::{print, print_json};
 
 use compute::{Computation, Request};
 use decode::Call;
@@ -27,10 +31,6 @@ use formats::{Input, names};
 use report::Report;
 use sizes::SizeArgs;
 use write::Target;
-
-use crate::args::{DeviceArgs, ModeArgs};
-use crate::exit::{CheckFailed, EXIT_CODES};
-use crate::output::{print, print_json};
 
 /// Run the operator on your own tensors
 ///

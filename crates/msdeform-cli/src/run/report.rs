@@ -3,7 +3,7 @@
 use std::fmt;
 
 use msdeform_bench::verify::TensorCheck;
-use msdeform_bench::{Buffer, HostTensors};
+use msdeform_devices::{Buffer, HostTensors};
 use serde::Serialize;
 
 use super::compute::Computation;

@@ -3,12 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
-use msdeform_bench::Buffer;
+use msdeform_devices::Buffer;
 use msdeform_files::{Content, Existing, FileError, Place};
 
-use crate::exit::Usage;
-
 use super::formats::{Input, Kind, Stored, file_in, npy, safetensors};
+use crate::exit::Usage;
 
 /// A tensor to be written.
 #[derive(Debug)]

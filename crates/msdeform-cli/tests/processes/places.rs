@@ -99,7 +99,8 @@ fn fifo_input() {
     expect(msdeform(folder.path()).args(["run", "fifo", "-o", "out.safetensors"]), 0, &[]);
     feeder.join().unwrap();
     assert_eq!(read_output(&fs::read(at("out.safetensors")).unwrap()), Some(vec![1, 3, 2]));
-    let workload = concat!(env!("CARGO_MANIFEST_DIR"), "/../../workloads/edge_one_point.toml");
+    let workload =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../msdeform-devices/workloads/edge_one_point.toml");
     let feeder = feed(Path::new(workload));
     let verify = ["verify", "--device", "cpu", "--dtype", "f32", "--workload", "./fifo"];
     expect(msdeform(folder.path()).args(verify), 0, &[]);

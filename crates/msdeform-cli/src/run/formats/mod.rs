@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use msdeform::DType;
-use msdeform_bench::memory;
+use msdeform_devices::memory;
 
 use crate::exit::Usage;
 

@@ -1,0 +1,252 @@
+//! The shapes that known models call the operator with, and every kernel that the dispatcher may choose for them.
+//!
+//! A kernel is compiled for a model's sizes, and another choice of knobs is other machine code: a problem that was
+//! verified says nothing about what its neighbour compiles. So what a GPU has verified is counted in what was compiled.
+
+use std::collections::BTreeMap;
+
+use msdeform::{DType, Mode, Problem};
+use msdeform_cuda::driver::DeviceProps;
+use msdeform_cuda::variants::{BackwardCall, Call, KnobChoices, Unit, Variant};
+use msdeform_cuda::{Gradients, dispatch};
+use msdeform_devices::Device;
+
+/// How models of a family call the operator.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelShape {
+    /// Which models do.
+    pub models: &'static str,
+    /// Heads.
+    pub heads: usize,
+    /// Channels of a head.
+    pub channels: usize,
+    /// Points of every level.
+    pub points: &'static [usize],
+    /// Queries of its decoders, with and without what denoising or groups add; an encoder's are its pixels.
+    pub queries: &'static [usize],
+}
+
+/// What `msdeform.patch()` finds in Python, with the sizes that published checkpoints have.
+pub static MODEL_SHAPES: &[ModelShape] = &[
+    ModelShape {
+        models: "Deformable-DETR, DINO, Grounding DINO, MM Grounding DINO",
+        heads: 8,
+        channels: 32,
+        points: &[4, 4, 4, 4],
+        queries: &[100, 300, 900, 1100],
+    },
+    ModelShape {
+        models: "RT-DETR, RT-DETRv2, D-FINE, DEIMv2, PP-DocLayout, Mask2Former, OneFormer, OmDet-Turbo",
+        heads: 8,
+        channels: 32,
+        points: &[4, 4, 4],
+        queries: &[300, 500, 900],
+    },
+    ModelShape {
+        models: "D-FINE",
+        heads: 8,
+        channels: 32,
+        points: &[3, 6, 3],
+        queries: &[300, 500],
+    },
+    ModelShape {
+        models: "D-FINE nano",
+        heads: 8,
+        channels: 16,
+        points: &[6, 6],
+        queries: &[300, 500],
+    },
+    ModelShape {
+        models: "LW-DETR tiny to medium, RF-DETR",
+        heads: 16,
+        channels: 16,
+        points: &[2],
+        queries: &[100, 300, 3900],
+    },
+    ModelShape {
+        models: "LW-DETR large",
+        heads: 24,
+        channels: 16,
+        points: &[4, 4],
+        queries: &[300, 3900],
+    },
+    ModelShape {
+        models: "BEVFormer, over the cameras",
+        heads: 8,
+        channels: 32,
+        points: &[8, 8, 8, 8],
+        queries: &[900, 2500],
+    },
+    ModelShape {
+        models: "BEVFormer, over time",
+        heads: 8,
+        channels: 32,
+        points: &[4],
+        queries: &[900, 2500],
+    },
+];
+
+/// Formats of values and of locations: one for both, or locations in single precision, as automatic mixed precision
+/// leaves them.
+const FORMATS: [(DType, DType); 5] = [
+    (DType::F32, DType::F32),
+    (DType::F16, DType::F16),
+    (DType::F16, DType::F32),
+    (DType::Bf16, DType::Bf16),
+    (DType::Bf16, DType::F32),
+];
+
+/// An image, and one whose levels are one pixel high. Small: what is compiled depends on no other size of theirs.
+const IMAGE: [(i64, i64); 4] = [(32, 40), (16, 20), (8, 10), (4, 5)];
+const THIN_IMAGE: [(i64, i64); 4] = [(1, 40), (1, 20), (1, 10), (1, 5)];
+
+/// Those of an image. The images of a batch are padded to one size: where a level is thin all of them are, which
+/// happens with one or two.
+const BATCHES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+const THIN_BATCHES: [usize; 2] = [1, 2];
+
+/// A kernel that is compiled for a call that the dispatcher may get, and such a call.
+#[derive(Clone, Debug)]
+pub struct Specialisation {
+    /// What the dispatcher chooses.
+    pub variant: &'static dyn Variant,
+    /// What of it is compiled, and with what.
+    pub unit: Unit,
+    /// The cheapest problem found that leads there.
+    pub problem: Problem,
+    /// How it is called, where gradients are asked for.
+    pub backward: Option<BackwardCall>,
+}
+
+impl Specialisation {
+    /// Every kernel of a call.
+    fn of(device: &DeviceProps, problem: &Problem, backward: Option<BackwardCall>) -> Vec<Self> {
+        let call = Call { backward, ..Call::new(problem, device) };
+        let Ok(variant) = dispatch::builtin(&call) else { return Vec::new() };
+        let configured = variant.configure(&call, &KnobChoices::default());
+        let units = configured.map_or_else(|_| Vec::new(), |configured| configured.units(&call));
+        let of_unit = |unit| Self { variant, unit, problem: problem.clone(), backward };
+        units.into_iter().map(of_unit).collect()
+    }
+
+    /// The macros without their prefix, on one line; the step is one of them.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.unit.name()
+    }
+
+    fn samples(&self) -> usize {
+        self.problem.weights_len()
+    }
+}
+
+/// Everything that may be compiled on a device; nothing where that is no GPU.
+#[must_use]
+pub fn specialisations_on(device: &dyn Device) -> Vec<Specialisation> {
+    let gpu = device.gpu();
+    gpu.map_or_else(Vec::new, |engine| specialisations(engine.context().props()))
+}
+
+/// Everything that may be compiled on a GPU for these shapes, with the dispatcher's own tables.
+#[must_use]
+pub fn specialisations(device: &DeviceProps) -> Vec<Specialisation> {
+    let mut found: BTreeMap<(&str, Unit), Specialisation> = BTreeMap::new();
+    for problem in problems() {
+        for backward in calls(&problem) {
+            for reached in Specialisation::of(device, &problem, backward) {
+                let name = (reached.variant.spec().id, reached.unit.clone());
+                if found.get(&name).is_none_or(|known| reached.samples() < known.samples()) {
+                    found.insert(name, reached);
+                }
+            }
+        }
+    }
+    found.into_values().collect()
+}
+
+/// Every shape in every format, for decoders and for the encoder.
+fn problems() -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for shape in MODEL_SHAPES {
+        for (image, batches) in [(IMAGE, &BATCHES[..]), (THIN_IMAGE, &THIN_BATCHES[..])] {
+            let levels = &image[..shape.points.len()];
+            let pixels: i64 = levels.iter().map(|(height, width)| height * width).sum();
+            for queries in shape.queries.iter().copied().chain([pixels as usize]) {
+                let sizes = Problem::builder()
+                    .heads(shape.heads)
+                    .channels(shape.channels)
+                    .queries(queries)
+                    .levels(levels.iter().copied())
+                    .points_per_level(shape.points);
+                for (dtype, sampling) in FORMATS {
+                    let formats = sizes.clone().dtype(dtype).sampling_dtype(sampling);
+                    problems.extend(
+                        batches
+                            .iter()
+                            .filter_map(|&batch| formats.clone().batch(batch).build().ok()),
+                    );
+                }
+            }
+        }
+    }
+    problems
+}
+
+/// How a problem is called: forward; for all gradients; with the same bits every time, which few ask for and none with
+/// mixed precision; and without the gradient of the values, where what they come from is frozen, in the formats that
+/// training has. The last two not for thin images: they concern other steps than those do.
+fn calls(problem: &Problem) -> Vec<Option<BackwardCall>> {
+    let all = BackwardCall::new(problem);
+    let mut calls = vec![None, Some(all)];
+    let is_thin = problem.levels().iter().any(|level| level.height < 2);
+    let is_mixed = problem.dtype() != problem.sampling_dtype();
+    if !is_thin && !is_mixed {
+        calls.push(Some(BackwardCall { mode: Mode::Deterministic, ..all }));
+    }
+    if !is_thin && (is_mixed || problem.dtype() == DType::F32) {
+        let gradients = Gradients { value: false, ..Gradients::ALL };
+        calls.push(Some(BackwardCall { gradients, ..all }));
+    }
+    calls
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_ledger_run_has_about_a_thousand_kernels_to_compile_and_none_twice() {
+        let found = specialisations(&DeviceProps::h200());
+        assert!((1000..1400).contains(&found.len()), "{}", found.len());
+        let names: BTreeSet<_> = found.iter().map(|s| (s.variant.spec().id, s.name())).collect();
+        assert_eq!(names.len(), found.len());
+    }
+
+    #[test]
+    fn every_row_of_the_dispatcher_but_the_last_resorts_is_reached_thin_levels_included() {
+        let found = specialisations(&DeviceProps::h200());
+        let reached: BTreeSet<&str> = found.iter().map(|s| s.variant.spec().id).collect();
+        let fallbacks = ["bwd_original", "bwd_general"];
+        for rule in dispatch::TABLES.iter().flat_map(|table| table.rules) {
+            let id = rule.variant.spec().id;
+            assert_eq!(reached.contains(id), !fallbacks.contains(&id), "{id}");
+        }
+        for variant in ["bwd_level_sort", "bwd_tile_sort"] {
+            let thin = |s: &&Specialisation| {
+                s.variant.spec().id == variant && s.name().contains(" THIN=1")
+            };
+            assert!(found.iter().any(|s| thin(&s)), "{variant}");
+        }
+    }
+
+    #[test]
+    fn the_call_kept_for_a_specialisation_leads_there() {
+        let device = DeviceProps::h200();
+        for kept in specialisations(&device) {
+            let again = Specialisation::of(&device, &kept.problem, kept.backward);
+            assert!(again.iter().any(|again| again.unit == kept.unit), "{}", kept.name());
+        }
+    }
+}

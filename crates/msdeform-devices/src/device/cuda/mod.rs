@@ -1,0 +1,356 @@
+//! An NVIDIA GPU as a device.
+//!
+//! What runs there, and how it is timed, is in `prepared`.
+
+mod prepared;
+
+use std::collections::BTreeMap;
+
+use msdeform::{Direction, Problem, VariantSpec};
+use msdeform_cuda::registry::find_among;
+use msdeform_cuda::tuning::{self, Origin, Source, Tuning};
+use msdeform_cuda::variants::{BackwardCall, Call, Knob, KnobChoices, Variant};
+use msdeform_cuda::{
+    BackwardOptions, DeviceBuffer, DiskCache, Engine, Error, Event, Plan, PlanOptions, Stream,
+    Workspace, dispatch,
+};
+use msdeform_tuning::CallClass;
+use rayon::prelude::*;
+
+use super::{Bandwidth, Choice, Device, DeviceError, DeviceId, DeviceOptions, Prepared, Setting};
+use crate::HostTensors;
+use crate::device::named::{id_in, knobs_in};
+
+use prepared::PreparedCuda;
+
+/// What the memory probe copies: far more than any L2.
+const PROBE_BYTES: usize = 1 << 30;
+const PROBE_PASSES: usize = 5;
+
+/// One GPU.
+#[derive(Debug)]
+pub struct CudaDevice {
+    setup: Setup,
+    slug: String,
+    name: String,
+}
+
+/// What every plan on a GPU is made with.
+#[derive(Clone, Debug)]
+struct Setup {
+    engine: Engine,
+    options: DeviceOptions,
+    /// What there is to choose from.
+    variants: &'static [&'static dyn Variant],
+}
+
+impl Setup {
+    /// The options of a plan that is exactly this choice.
+    fn plan_options(&self, choice: &Choice) -> Result<PlanOptions, Error> {
+        let DeviceOptions { mode, gradients, .. } = self.options;
+        let backward = BackwardOptions { mode, gradients, ..Default::default() };
+        Ok(PlanOptions {
+            backward: (choice.variant.direction == Direction::Backward).then_some(backward),
+            variant: Some(find_among(self.variants, choice.variant.id)?),
+            knobs: choice.knobs.iter().map(|(name, value)| (name.clone(), *value)).collect(),
+            ..Default::default()
+        })
+    }
+
+    fn plan(&self, problem: &Problem, choice: &Choice) -> Result<Plan, Error> {
+        Plan::new(&self.engine, problem, &self.plan_options(choice)?)
+    }
+}
+
+impl CudaDevice {
+    /// Opens a GPU by its number, to run these variants.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unavailable`] with what is missing and what to do.
+    pub fn new(
+        ordinal: usize,
+        options: DeviceOptions,
+        variants: &'static [&'static dyn Variant],
+    ) -> Result<Self, DeviceError> {
+        let tuning = options.ignore_tuning.then_some(&Source::Off);
+        let engine = Engine::with_tuning(ordinal, DiskCache::of_user(), tuning);
+        let engine = engine.map_err(|error| DeviceError::Unavailable {
+            device: DeviceId::Cuda(ordinal),
+            missing: error.to_string(),
+        })?;
+        let name = engine.context().props().name.clone();
+        let setup = Setup { engine, options, variants };
+        Ok(Self { setup, slug: msdeform_tuning::slug(&name), name })
+    }
+
+    /// The call of a problem, in the mode that was asked for.
+    fn call<'a>(&'a self, direction: Direction, problem: &'a Problem) -> Call<'a> {
+        let mut call = Call::in_direction(direction, problem, self.setup.engine.context().props());
+        if let Some(backward) = &mut call.backward {
+            backward.mode = self.setup.options.mode;
+        }
+        call
+    }
+
+    /// A variant with the knobs in its name; else with those that were measured as the best for the problem, where
+    /// it is the one that was; else with its own.
+    fn choice(&self, named: &VariantSpec, problem: &Problem) -> Result<Choice, DeviceError> {
+        let spec = self.find(named)?.spec();
+        if named.id != spec.id {
+            let refuse = |reason| DeviceError::Unsupported { variant: spec.id, reason };
+            return Ok(Choice { variant: spec, knobs: knobs_in(named.id).map_err(refuse)? });
+        }
+        let call = self.call(spec.direction, problem);
+        let tuned = tuning::choose(self.setup.engine.tuning(), &call);
+        let knobs = tuned.filter(|tuned| tuned.variant.spec().id == spec.id);
+        let knobs = knobs.map_or_else(Vec::new, |tuned| tuned.knobs.chosen().to_vec());
+        Ok(Choice { variant: spec, knobs: knobs.into_iter().collect() })
+    }
+
+    fn find(&self, spec: &VariantSpec) -> Result<&'static dyn Variant, DeviceError> {
+        find_among(self.setup.variants, id_in(spec.id)).map_err(|_| DeviceError::UnknownVariant {
+            device: self.id(),
+            variant: spec.id.to_owned(),
+            known: self.variants().into_iter().map(|spec| spec.id).collect(),
+        })
+    }
+}
+
+impl Device for CudaDevice {
+    fn id(&self) -> DeviceId {
+        DeviceId::Cuda(self.setup.engine.context().ordinal())
+    }
+
+    fn slug(&self) -> &str {
+        &self.slug
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn facts(&self) -> BTreeMap<String, String> {
+        let props = self.setup.engine.context().props();
+        let (major, minor) = props.compute_capability;
+        let nvrtc = self.setup.engine.nvrtc().map(|nvrtc| nvrtc.version().to_string());
+        let facts = [
+            ("gpu", props.name.clone()),
+            ("compute_capability", format!("{major}.{minor}")),
+            ("multiprocessors", props.multiprocessors.to_string()),
+            ("clock_khz", props.clock_khz.to_string()),
+            ("memory_clock_khz", props.memory_clock_khz.to_string()),
+            ("memory_bus_bits", props.memory_bus_bits.to_string()),
+            ("memory_bytes", props.memory_bytes.to_string()),
+            ("l2_bytes", props.l2_bytes.to_string()),
+            ("shared_bytes_per_multiprocessor", props.shared_bytes_per_multiprocessor.to_string()),
+            ("driver_cuda", self.setup.engine.context().driver().to_string()),
+            ("nvrtc", nvrtc.unwrap_or_else(|_| "missing".to_owned())),
+            ("tuning", self.setup.engine.tuning().summary()),
+        ];
+        facts.into_iter().map(|(name, fact)| (name.to_owned(), fact)).collect()
+    }
+
+    fn software(&self) -> Option<String> {
+        let nvrtc = match self.setup.engine.nvrtc() {
+            Ok(nvrtc) => format!("NVRTC {} ({})", nvrtc.version(), nvrtc.path().display()),
+            Err(_) => "no NVRTC".to_owned(),
+        };
+        Some(format!("CUDA driver {}, {nvrtc}", self.setup.engine.context().driver()))
+    }
+
+    fn threads(&self) -> Option<usize> {
+        None
+    }
+
+    fn variants(&self) -> Vec<&'static VariantSpec> {
+        self.setup.variants.iter().map(|variant| variant.spec()).collect()
+    }
+
+    fn baseline(&self, direction: Direction) -> Option<&'static VariantSpec> {
+        self.variants().into_iter().find(|spec| spec.direction == direction)
+    }
+
+    fn builtin(
+        &self,
+        problem: &Problem,
+        direction: Direction,
+    ) -> Result<&'static VariantSpec, DeviceError> {
+        match dispatch::builtin(&self.call(direction, problem)) {
+            Ok(variant) => Ok(variant.spec()),
+            Err(error) => Err(refusal("dispatch", error)),
+        }
+    }
+
+    fn dispatch(
+        &self,
+        problem: &Problem,
+        direction: Direction,
+    ) -> Result<&'static VariantSpec, DeviceError> {
+        match tuning::choose(self.setup.engine.tuning(), &self.call(direction, problem)) {
+            Some(tuned) => Ok(tuned.variant.spec()),
+            None => self.builtin(problem, direction),
+        }
+    }
+
+    fn supports(&self, spec: &VariantSpec, problem: &Problem) -> Result<(), DeviceError> {
+        let variant = self.find(spec)?;
+        if spec.id != variant.spec().id {
+            return self.admits(&self.choice(spec, problem)?, problem);
+        }
+        let checked = variant.check(&self.call(variant.spec().direction, problem));
+        checked.map_err(|error| refusal(variant.spec().id, error))
+    }
+
+    fn prepare<'a>(
+        &self,
+        spec: &VariantSpec,
+        problem: &Problem,
+        inputs: &'a HostTensors,
+    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
+        let choice = self.choice(spec, problem)?;
+        let spec = choice.variant;
+        let prepared = PreparedCuda::new(self.setup.clone(), &[choice], problem, inputs);
+        Ok(Box::new(prepared.map_err(|source| failed(spec, source))?))
+    }
+
+    fn prepare_step<'a>(
+        &self,
+        forward: &VariantSpec,
+        backward: &VariantSpec,
+        problem: &Problem,
+        inputs: &'a HostTensors,
+    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
+        let choices = [self.choice(forward, problem)?, self.choice(backward, problem)?];
+        let first = choices[0].variant;
+        let prepared = PreparedCuda::new(self.setup.clone(), &choices, problem, inputs);
+        Ok(Box::new(prepared.map_err(|source| failed(first, source))?))
+    }
+
+    fn gpu(&self) -> Option<&Engine> {
+        Some(&self.setup.engine)
+    }
+
+    fn prepare_call<'a>(
+        &self,
+        variant: &'static VariantSpec,
+        problem: &Problem,
+        backward: Option<BackwardCall>,
+        inputs: &'a HostTensors,
+    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
+        let mut setup = self.setup.clone();
+        if let Some(BackwardCall { mode, gradients, .. }) = backward {
+            (setup.options.mode, setup.options.gradients) = (mode, gradients);
+        }
+        let prepared = PreparedCuda::new(setup, &[Choice::own(variant)], problem, inputs);
+        Ok(Box::new(prepared.map_err(|source| failed(variant, source))?))
+    }
+
+    fn tuning(&self) -> &Tuning {
+        self.setup.engine.tuning()
+    }
+
+    fn origin(&self) -> Origin {
+        tuning::origin(self.setup.engine.context().props())
+    }
+
+    fn class(&self, problem: &Problem, direction: Direction) -> CallClass {
+        CallClass::of(problem, direction, self.setup.options.mode, None)
+    }
+
+    fn settings(&self, spec: &VariantSpec, problem: &Problem) -> Vec<Setting> {
+        let Ok(variant) = self.find(spec) else { return Vec::new() };
+        let call = self.call(spec.direction, problem);
+        let own = variant.configure(&call, &KnobChoices::default());
+        let own = own.map_or_else(|_| Vec::new(), |configuration| configuration.knobs);
+        let setting = |knob: &Knob| {
+            let (_, value) = own.iter().find(|(name, _)| *name == knob.name)?;
+            Some(Setting { name: knob.name, value: *value, values: knob.values })
+        };
+        variant.knobs().iter().filter_map(setting).collect()
+    }
+
+    fn admits(&self, choice: &Choice, problem: &Problem) -> Result<(), DeviceError> {
+        self.supports(choice.variant, problem)?;
+        let variant = self.find(choice.variant)?;
+        let refuse = |reason| DeviceError::Unsupported { variant: choice.variant.id, reason };
+        let knobs: Vec<(String, i64)> = choice.knobs.clone().into_iter().collect();
+        let knobs = KnobChoices::new(variant, &knobs).map_err(|error| refuse(error.to_string()))?;
+        let call = self.call(choice.variant.direction, problem);
+        variant.configure(&call, &knobs).map(drop).map_err(refuse)
+    }
+
+    fn compile(&self, choices: &[Choice], problem: &Problem) {
+        choices.par_iter().for_each(|choice| {
+            let named = self.choice(choice.variant, problem).ok();
+            let choice = &named.filter(|_| choice.knobs.is_empty()).unwrap_or(choice.clone());
+            // No memory for the workspace: many plans are made at once. A plan that cannot be made says so again when
+            // it is asked for.
+            let options = self.setup.plan_options(choice);
+            let options =
+                options.map(|options| PlanOptions { workspace: Workspace::OfCaller, ..options });
+            drop(options.and_then(|options| Plan::new(&self.setup.engine, problem, &options)));
+        });
+    }
+
+    fn probe_bandwidth(&self) -> Result<Bandwidth, DeviceError> {
+        probe(&self.setup.engine).map_err(|source| DeviceError::Unavailable {
+            device: self.id(),
+            missing: source.to_string(),
+        })
+    }
+}
+
+fn refusal(variant: &'static str, error: msdeform::Error) -> DeviceError {
+    match error {
+        msdeform::Error::Unsupported { variant, reason } => {
+            DeviceError::Unsupported { variant, reason }
+        }
+        other => DeviceError::Unsupported { variant, reason: other.to_string() },
+    }
+}
+
+fn failed(spec: &VariantSpec, source: Error) -> DeviceError {
+    DeviceError::Cuda { variant: spec.id, source: Box::new(source) }
+}
+
+/// Times device-to-device copies.
+fn probe(engine: &Engine) -> Result<Bandwidth, Error> {
+    let context = engine.context();
+    let stream = Stream::new(context)?;
+    let (free, _) = context.memory_bytes()?;
+    let elements = PROBE_BYTES.min(free / 4) / size_of::<f32>();
+    let source = DeviceBuffer::<f32>::filled(&stream, elements, 1)?;
+    let mut target = DeviceBuffer::<f32>::filled(&stream, elements, 2)?;
+    let (start, end) = (Event::new(context)?, Event::new(context)?);
+    let mut best_us = f64::INFINITY;
+    for _ in 0..PROBE_PASSES {
+        start.record(&stream)?;
+        target.copy_from_device(&stream, &source)?;
+        end.record(&stream)?;
+        end.synchronize()?;
+        best_us = best_us.min(end.elapsed_us_since(&start)?);
+    }
+    Ok(Bandwidth {
+        copy_gb_per_s: 2.0 * source.bytes() as f64 / best_us * 1e-3,
+        buffer_bytes: source.bytes() as u64,
+        threads: 1,
+        in_cache: 2 * source.bytes() <= context.props().l2_bytes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_gpu_the_device_says_what_is_missing() {
+        if msdeform_cuda::device_count().is_ok() {
+            eprintln!("SKIPPED: this machine has a CUDA driver");
+            return;
+        }
+        let error = CudaDevice::new(0, DeviceOptions::default(), msdeform_cuda::REGISTRY)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("cuda:0") && error.contains("CUDA driver"), "{error}");
+    }
+}

@@ -1,0 +1,318 @@
+//! Variants on a GPU, ready to run and to be timed.
+//!
+//! Two clocks. Events around a single launch show what a large call takes; the launches before it are
+//! not timed and keep the GPU busy while the processor queues the timed one, so that no queueing is
+//! measured. A call of a few microseconds is not much longer than the events themselves: there a graph of
+//! many launches is replayed too and the time divided ([`GRAPH_BELOW_SAMPLES`]), both beside each other.
+//!
+//! L2 is warm (the inputs of the timed run are those of the run before) unless the caller asks for cold;
+//! the mode of a record says which.
+
+use half::{bf16, f16};
+use msdeform::{Direction, Mode, Problem, Role, VariantSpec};
+use msdeform_cuda::{DeviceBuffer, Error, Event, Graph, Plan, Pointers, Stream};
+
+use super::{Setup, failed};
+use crate::device::{Choice, DeviceError, Outputs, Prepared, Timing};
+use crate::{Buffer, HostTensors};
+
+/// Problems with fewer samples (over all images, queries and heads) are timed by graph replay as well: the
+/// decoders, some 10 us and less, are below, the encoders above.
+const GRAPH_BELOW_SAMPLES: usize = 500_000;
+
+/// Launches of a graph: enough to divide the cost of starting it away.
+const LAUNCHES_PER_GRAPH: usize = 20;
+
+/// Launches before a timed one. See above.
+const HEAD_START_LAUNCHES: usize = 2;
+
+/// A [`Buffer`] in device memory.
+#[derive(Debug)]
+enum DeviceTensor {
+    F32(DeviceBuffer<f32>),
+    F16(DeviceBuffer<f16>),
+    Bf16(DeviceBuffer<bf16>),
+}
+
+/// Runs the same expression for whichever buffer a tensor holds.
+macro_rules! each {
+    ($tensor:expr, $buffer:ident => $body:expr) => {
+        match $tensor {
+            DeviceTensor::F32($buffer) => $body,
+            DeviceTensor::F16($buffer) => $body,
+            DeviceTensor::Bf16($buffer) => $body,
+        }
+    };
+}
+
+impl DeviceTensor {
+    /// A copy of a host tensor. `None` for the reference's own format, which no kernel stores.
+    fn upload(stream: &Stream, host: &Buffer) -> Result<Option<Self>, Error> {
+        Ok(match host {
+            Buffer::F32(elements) => Some(Self::F32(DeviceBuffer::from_host(stream, elements)?)),
+            Buffer::F16(elements) => Some(Self::F16(DeviceBuffer::from_host(stream, elements)?)),
+            Buffer::Bf16(elements) => Some(Self::Bf16(DeviceBuffer::from_host(stream, elements)?)),
+            Buffer::F64(_) => None,
+        })
+    }
+
+    fn download(&self, stream: &Stream) -> Result<Buffer, Error> {
+        Ok(match self {
+            Self::F32(buffer) => Buffer::F32(buffer.to_host(stream)?),
+            Self::F16(buffer) => Buffer::F16(buffer.to_host(stream)?),
+            Self::Bf16(buffer) => Buffer::Bf16(buffer.to_host(stream)?),
+        })
+    }
+
+    /// Every byte 0xff: NaN in every format.
+    fn poison(&mut self, stream: &Stream) -> Result<(), Error> {
+        each!(self, buffer => buffer.fill(stream, 0xff))
+    }
+
+    fn address(&self) -> u64 {
+        each!(self, buffer => buffer.address())
+    }
+}
+
+/// What is launched, in order: one direction, or a forward and a backward as one training step.
+struct Work {
+    plan: Plan,
+    /// Everything the call writes.
+    outputs: Vec<(Role, DeviceTensor)>,
+    direction: Direction,
+    mode: Mode,
+}
+
+impl Work {
+    fn new(
+        setup: &Setup,
+        choice: &Choice,
+        problem: &Problem,
+        upload: &impl Fn(&Buffer) -> Result<DeviceTensor, Error>,
+    ) -> Result<Self, Error> {
+        let direction = choice.variant.direction;
+        let outputs = Outputs::poisoned(problem, direction);
+        let uploaded = outputs.iter().map(|(role, buffer)| Ok((role, upload(buffer)?)));
+        Ok(Self {
+            plan: setup.plan(problem, choice)?,
+            outputs: uploaded.collect::<Result<_, Error>>()?,
+            direction,
+            mode: setup.options.mode,
+        })
+    }
+
+    fn download(&self, stream: &Stream) -> Result<Outputs, Error> {
+        let outputs = self.outputs.iter();
+        outputs.map(|(role, tensor)| Ok((*role, tensor.download(stream)?))).collect()
+    }
+
+    fn is_deterministic_backward(&self) -> bool {
+        self.direction == Direction::Backward && self.mode == Mode::Deterministic
+    }
+}
+
+/// Where a launch starts: at its first step, or behind the steps whose results an earlier one left.
+#[derive(Clone, Copy)]
+enum Start {
+    Preparation,
+    Operator,
+}
+
+pub(super) struct PreparedCuda {
+    setup: Setup,
+    problem: Problem,
+    // Dropped in this order: the graph before what it uses.
+    graph: Option<Graph>,
+    work: Vec<Work>,
+    inputs: Vec<(Role, DeviceTensor)>,
+    /// Written before every timed run where L2 should be cold.
+    flush: Option<DeviceBuffer<f32>>,
+    start: Event,
+    end: Event,
+    stream: Stream,
+    clocks: Vec<Timing>,
+    spec: &'static VariantSpec,
+}
+
+impl PreparedCuda {
+    /// The given choices, launched one after the other.
+    pub(super) fn new(
+        setup: Setup,
+        choices: &[Choice],
+        problem: &Problem,
+        inputs: &HostTensors,
+    ) -> Result<Self, Error> {
+        let (context, options) = (setup.engine.context(), setup.options);
+        let stream = Stream::new(context)?;
+        let spec = choices[choices.len() - 1].variant;
+        let upload = |host: &Buffer| {
+            DeviceTensor::upload(&stream, host)?.ok_or_else(|| {
+                let reason = "tensors are f64, which only the reference computes".to_owned();
+                Error::from(msdeform::Error::Unsupported { variant: spec.id, reason })
+            })
+        };
+        let samples = problem.batch() * problem.queries() * problem.heads() * problem.samples();
+        let clocks = match options.timing {
+            // A graph's launches follow each other: nothing can flush between them.
+            _ if options.cold_l2 => vec![Timing::Events],
+            Some(clock) => vec![clock],
+            None if samples < GRAPH_BELOW_SAMPLES => vec![Timing::Graph, Timing::Events],
+            None => vec![Timing::Events],
+        };
+        let flush_elements = 2 * context.props().l2_bytes / size_of::<f32>();
+        let flush = options.cold_l2.then(|| DeviceBuffer::filled(&stream, flush_elements, 0));
+        let work = choices.iter().map(|choice| Work::new(&setup, choice, problem, &upload));
+        let is_backward = spec.direction == Direction::Backward;
+        let read = inputs.iter().filter(|(role, _)| is_backward || *role != Role::GradOutput);
+        let read = read.map(|(role, buffer)| Ok((role, upload(buffer)?)));
+        Ok(Self {
+            problem: problem.clone(),
+            graph: None,
+            work: work.collect::<Result<_, _>>()?,
+            inputs: read.collect::<Result<_, Error>>()?,
+            flush: flush.transpose()?,
+            start: Event::new(context)?,
+            end: Event::new(context)?,
+            stream,
+            clocks,
+            spec,
+            setup,
+        })
+    }
+
+    /// Every tensor and workspace is this value's own, of the problem that the plans were made for, and
+    /// outlives what is queued: freeing memory waits for the kernels that use it. One stream orders all
+    /// launches, and nothing else touches the outputs.
+    fn launch(&self, stream: &Stream) -> Result<(), Error> {
+        self.launch_from(stream, Start::Preparation)
+    }
+
+    fn launch_from(&self, stream: &Stream, start: Start) -> Result<(), Error> {
+        for Work { plan, outputs, .. } in &self.work {
+            let tensors = self.inputs.iter().chain(outputs);
+            let pointers = tensors
+                .fold(Pointers::default(), |all, (role, tensor)| all.with(*role, tensor.address()));
+            // SAFETY: see above; who skips the preparation has launched it before.
+            unsafe {
+                match start {
+                    Start::Preparation => plan.launch(stream, &pointers),
+                    Start::Operator => plan.launch_after_preparation(stream, &pointers),
+                }
+            }?;
+        }
+        Ok(())
+    }
+
+    fn is_deterministic_backward(&self) -> bool {
+        self.work.iter().any(Work::is_deterministic_backward)
+    }
+
+    /// The launches before the timed one prepare, whatever the timed one does.
+    fn time_launch(&mut self, start: Start) -> Result<f64, Error> {
+        for _ in 0..HEAD_START_LAUNCHES {
+            self.launch(&self.stream)?;
+        }
+        if let Some(flush) = &mut self.flush {
+            flush.fill(&self.stream, 1)?;
+        }
+        self.start.record(&self.stream)?;
+        self.launch_from(&self.stream, start)?;
+        self.end.record(&self.stream)?;
+        self.end.synchronize()?;
+        self.end.elapsed_us_since(&self.start)
+    }
+
+    fn time_graph(&mut self) -> Result<f64, Error> {
+        if self.graph.is_none() {
+            self.graph = Some(Graph::capture(&self.stream, |stream| {
+                (0..LAUNCHES_PER_GRAPH).try_for_each(|_| self.launch(stream))
+            })?);
+        }
+        let Some(graph) = &self.graph else { return Ok(f64::NAN) };
+        // SAFETY: what was captured is this value's own and outlives the replays, see `launch`.
+        unsafe { graph.launch(&self.stream) }?;
+        self.start.record(&self.stream)?;
+        // SAFETY: as above.
+        unsafe { graph.launch(&self.stream) }?;
+        self.end.record(&self.stream)?;
+        self.end.synchronize()?;
+        Ok(self.end.elapsed_us_since(&self.start)? / LAUNCHES_PER_GRAPH as f64)
+    }
+}
+
+impl Prepared for PreparedCuda {
+    fn poison(&mut self) -> Result<(), DeviceError> {
+        let mut outputs = self.work.iter_mut().flat_map(|work| &mut work.outputs);
+        outputs
+            .try_for_each(|(_, output)| output.poison(&self.stream))
+            .map_err(|source| failed(self.spec, source))
+    }
+
+    fn run(&mut self) -> Result<(), DeviceError> {
+        self.launch(&self.stream)
+            .and_then(|()| self.stream.synchronize())
+            .map_err(|source| failed(self.spec, source))
+    }
+
+    fn switch(&mut self, choice: &Choice) -> Result<(), DeviceError> {
+        let [work] = self.work.as_mut_slice() else {
+            let reason = "a training step has its two variants for good".to_owned();
+            return Err(DeviceError::Unsupported { variant: choice.variant.id, reason });
+        };
+        // What was captured launches the plan that goes.
+        self.graph = None;
+        // Another plan on the same tensors.
+        let plan = self.setup.plan(&self.problem, choice);
+        work.plan = plan.map_err(|source| failed(choice.variant, source))?;
+        self.spec = choice.variant;
+        Ok(())
+    }
+
+    fn read(&mut self) -> Result<Outputs, DeviceError> {
+        let last = &self.work[self.work.len() - 1];
+        last.download(&self.stream).map_err(|source| failed(self.spec, source))
+    }
+
+    fn promises_same_bits(&self) -> bool {
+        self.is_deterministic_backward()
+    }
+
+    fn time(&mut self, clock: Timing, count: usize) -> Result<Vec<f64>, DeviceError> {
+        let once = |_| match clock {
+            Timing::Graph => self.time_graph(),
+            _ => self.time_launch(Start::Preparation),
+        };
+        (0..count).map(once).collect::<Result<_, _>>().map_err(|source| failed(self.spec, source))
+    }
+
+    /// By events only: the preparing rungs are timed on calls that are long enough for them.
+    fn time_after_preparation(
+        &mut self,
+        clock: Timing,
+        count: usize,
+    ) -> Result<Option<Vec<f64>>, DeviceError> {
+        let prepares = self.work.iter().any(|work| work.plan.has_preparation());
+        if clock != Timing::Events || !prepares {
+            return Ok(None);
+        }
+        let times = (0..count).map(|_| self.time_launch(Start::Operator));
+        times.collect::<Result<_, _>>().map(Some).map_err(|source| failed(self.spec, source))
+    }
+
+    fn clocks(&self) -> Vec<Timing> {
+        self.clocks.clone()
+    }
+
+    fn mode(&self) -> &'static str {
+        match (self.flush.is_some(), self.is_deterministic_backward()) {
+            (false, false) => "warm_l2",
+            (true, false) => "cold_l2",
+            (false, true) => "deterministic_warm_l2",
+            (true, true) => "deterministic_cold_l2",
+        }
+    }
+
+    fn workspace_bytes(&self) -> usize {
+        self.work.iter().map(|work| work.plan.own_bytes()).sum()
+    }
+}

@@ -1,0 +1,89 @@
+//! What devices say when something is wrong.
+
+use super::DeviceId;
+
+/// What can go wrong between a command and a device.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// A device name nobody knows.
+    #[error("unknown device `{name}`; known: cpu, cuda, cuda:0, cuda:1, ...")]
+    Unknown {
+        /// The name as given.
+        name: String,
+    },
+    /// A device that is known but not there.
+    #[error("device {device} is not available: {missing}")]
+    Unavailable {
+        /// The device asked for.
+        device: DeviceId,
+        /// What is missing and what to do about it.
+        missing: String,
+    },
+    /// A variant that is not registered for the device.
+    #[error("device {device} has no variant `{variant}`; it has: {}", known.join(", "))]
+    UnknownVariant {
+        /// The device.
+        device: DeviceId,
+        /// The id as given.
+        variant: String,
+        /// The ids it has.
+        known: Vec<&'static str>,
+    },
+    /// A variant that cannot do this problem on this device.
+    #[error("variant `{variant}` cannot do this: {reason}")]
+    Unsupported {
+        /// The variant.
+        variant: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// The variant ran, or tried to, and failed.
+    #[error("variant `{variant}` failed: {source}")]
+    Run {
+        /// The variant.
+        variant: &'static str,
+        /// What it said.
+        source: msdeform::Error,
+    },
+    /// A GPU, its driver or its compiler said no.
+    #[error("variant `{variant}` failed on the GPU: {source}")]
+    Cuda {
+        /// The variant.
+        variant: &'static str,
+        /// What went wrong, and what to do about it.
+        source: Box<msdeform_cuda::Error>,
+    },
+    /// A probe of a GPU failed.
+    #[error("probing {device} failed: {source}")]
+    Probe {
+        /// The device.
+        device: DeviceId,
+        /// What went wrong, and what to do about it.
+        source: Box<msdeform_cuda::Error>,
+    },
+    /// A variant that promises the same bits on every run, and broke the promise.
+    #[error("variant `{variant}` gave other bits on a second run, in deterministic mode")]
+    OtherBits {
+        /// The variant.
+        variant: String,
+    },
+    /// A number of threads that cannot be meant.
+    #[error(
+        "cannot run on {threads} threads: at least one is needed, and at most {most} are started"
+    )]
+    ThreadCount {
+        /// Threads asked for.
+        threads: usize,
+        /// The most that are started.
+        most: usize,
+    },
+    /// Worker threads could not be started.
+    #[error("cannot start {threads} threads: {reason}")]
+    Threads {
+        /// Threads asked for.
+        threads: usize,
+        /// What the system said.
+        reason: String,
+    },
+}

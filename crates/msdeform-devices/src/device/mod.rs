@@ -1,0 +1,380 @@
+//! What a machine can run variants on. Commands know only these traits, so that another kind of
+//! device is one more implementation and one more arm in [`open`].
+
+mod bandwidth;
+mod cpu;
+mod cuda;
+mod error;
+mod id;
+pub mod named;
+mod outputs;
+mod processor;
+mod step;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use msdeform::{Direction, Mode, Problem, VariantSpec};
+use msdeform_cuda::variants::{BackwardCall, Variant};
+use msdeform_cuda::{Engine, Gradients};
+use msdeform_tuning::{CallClass, Origin, Tuning};
+use serde::{Deserialize, Serialize};
+
+pub use bandwidth::Bandwidth;
+pub use cpu::CpuDevice;
+pub use cuda::CudaDevice;
+pub use error::DeviceError;
+pub use id::DeviceId;
+pub use msdeform_cuda::driver::{broken_guards, guard_allocations};
+pub use outputs::Outputs;
+
+use crate::HostTensors;
+
+/// What clock took the samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Timing {
+    /// The wall clock around one call.
+    Cpu,
+    /// CUDA events around one launch.
+    Events,
+    /// Replay of a CUDA graph, divided by its launches.
+    Graph,
+}
+
+impl Timing {
+    /// The name used in records.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Events => "events",
+            Self::Graph => "graph",
+        }
+    }
+}
+
+impl FromStr for Timing {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        [Self::Cpu, Self::Events, Self::Graph]
+            .into_iter()
+            .find(|timing| timing.name() == name)
+            .ok_or_else(|| format!("unknown clock `{name}`; known: cpu, events, graph"))
+    }
+}
+
+/// A variant with the knobs that are set; it chooses the others.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// The variant.
+    pub variant: &'static VariantSpec,
+    /// Knobs that are set.
+    pub knobs: BTreeMap<String, i64>,
+}
+
+impl Choice {
+    /// A variant that chooses its knobs itself.
+    #[must_use]
+    pub const fn own(variant: &'static VariantSpec) -> Self {
+        Self { variant, knobs: BTreeMap::new() }
+    }
+}
+
+impl PartialEq for Choice {
+    fn eq(&self, other: &Self) -> bool {
+        self.variant.id == other.variant.id && self.knobs == other.knobs
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.variant.id)?;
+        self.knobs.iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))
+    }
+}
+
+/// A knob of a variant as it stands for a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Its name.
+    pub name: &'static str,
+    /// What the variant itself chooses.
+    pub value: i64,
+    /// What it could be.
+    pub values: &'static [i64],
+}
+
+/// One measured ceiling.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ceiling {
+    /// Its name, such as `dram_copy`; the same on every device that has it.
+    pub name: String,
+    /// The best that was reached.
+    pub value: f64,
+    /// What `value` counts.
+    pub unit: String,
+    /// What was done, in words.
+    pub what: String,
+}
+
+/// A device that is there and ready.
+pub trait Device: Send + Sync {
+    /// Which one it is.
+    fn id(&self) -> DeviceId;
+
+    /// Folder of its records, such as `xeon-emerald-rapids-2c` or `h200`.
+    fn slug(&self) -> &str;
+
+    /// One line for people.
+    fn name(&self) -> &str;
+
+    /// Everything about the hardware and its drivers that explains a timing.
+    fn facts(&self) -> BTreeMap<String, String>;
+
+    /// What compiles for it and drives it, with versions and where it was found, for whoever reads a bug report. Not part
+    /// of a record: paths are the user's own.
+    fn software(&self) -> Option<String> {
+        None
+    }
+
+    /// Worker threads, where that means something.
+    fn threads(&self) -> Option<usize>;
+
+    /// What is registered for this kind of device, whether or not this one can run it.
+    fn variants(&self) -> Vec<&'static VariantSpec>;
+
+    /// The variant that speed-ups are relative to.
+    fn baseline(&self, direction: Direction) -> Option<&'static VariantSpec>;
+
+    /// The variant that a user gets without asking and without a tuning file.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] if none can do the problem.
+    fn builtin(
+        &self,
+        problem: &Problem,
+        direction: Direction,
+    ) -> Result<&'static VariantSpec, DeviceError>;
+
+    /// The variant that a user gets without asking: what a tuning file says, or else [`Device::builtin`].
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] if none can do the problem.
+    fn dispatch(
+        &self,
+        problem: &Problem,
+        direction: Direction,
+    ) -> Result<&'static VariantSpec, DeviceError>;
+
+    /// Refuses, with the reason, what a variant cannot do on this device.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`].
+    fn supports(&self, variant: &VariantSpec, problem: &Problem) -> Result<(), DeviceError>;
+
+    /// What was measured on this machine about which variant to use.
+    fn tuning(&self) -> &Tuning;
+
+    /// What a tuning file of this device says about itself.
+    fn origin(&self) -> Origin;
+
+    /// The class of calls that a measurement of this problem speaks for.
+    fn class(&self, problem: &Problem, direction: Direction) -> CallClass;
+
+    /// The knobs of a variant, and what it makes of them for a problem.
+    fn settings(&self, _variant: &VariantSpec, _problem: &Problem) -> Vec<Setting> {
+        Vec::new()
+    }
+
+    /// As [`Device::supports`], with knobs.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`].
+    fn admits(&self, choice: &Choice, problem: &Problem) -> Result<(), DeviceError> {
+        self.supports(choice.variant, problem)
+    }
+
+    /// Compiles what these choices need, side by side, so that none waits for it later.
+    fn compile(&self, _choices: &[Choice], _problem: &Problem) {}
+
+    /// Everything a variant needs to run again and again: inputs in place, outputs allocated. The variant that a
+    /// tuning file names for the problem has the knobs that it names.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn prepare<'a>(
+        &self,
+        variant: &VariantSpec,
+        problem: &Problem,
+        inputs: &'a HostTensors,
+    ) -> Result<Box<dyn Prepared + 'a>, DeviceError>;
+
+    /// As [`Device::prepare`], for one training step: a forward and then a backward, timed as one. Its
+    /// outputs are the backward's.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn prepare_step<'a>(
+        &self,
+        forward: &VariantSpec,
+        backward: &VariantSpec,
+        problem: &Problem,
+        inputs: &'a HostTensors,
+    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
+        Ok(Box::new(step::PreparedStep {
+            forward: self.prepare(forward, problem, inputs)?,
+            backward: self.prepare(backward, problem, inputs)?,
+        }))
+    }
+
+    /// The GPU that it is, for what is about GPUs alone: what is compiled for known models, the laboratory's probes.
+    fn gpu(&self) -> Option<&Engine> {
+        None
+    }
+
+    /// As [`Device::prepare`] with the variant's own knobs, for exactly this call of a GPU.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn prepare_call<'a>(
+        &self,
+        variant: &'static VariantSpec,
+        _problem: &Problem,
+        _backward: Option<BackwardCall>,
+        _inputs: &'a HostTensors,
+    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
+        let reason = "nothing is compiled on this device".to_owned();
+        Err(DeviceError::Unsupported { variant: variant.id, reason })
+    }
+
+    /// What the device's memory can do, measured by a large copy.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn probe_bandwidth(&self) -> Result<Bandwidth, DeviceError>;
+
+    /// What the device can do at best, each ceiling by a probe of its own. `before` is told each one's
+    /// name as it starts. None on a GPU: its probes are kernels, and the laboratory's.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn ceilings(&self, _before: &mut dyn FnMut(&str)) -> Result<Vec<Ceiling>, DeviceError> {
+        Ok(Vec::new())
+    }
+}
+
+/// A variant ready to run on given inputs.
+pub trait Prepared {
+    /// Fills all outputs with NaN, so that what is not written cannot pass.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn poison(&mut self) -> Result<(), DeviceError>;
+
+    /// Runs once and waits for the end.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn run(&mut self) -> Result<(), DeviceError>;
+
+    /// Another variant of the same direction, on the same inputs and outputs, from now on.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn switch(&mut self, choice: &Choice) -> Result<(), DeviceError>;
+
+    /// The outputs of the last run.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn read(&mut self) -> Result<Outputs, DeviceError>;
+
+    /// Runs `count` times and returns the microseconds of each, by one of [`Prepared::clocks`].
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn time(&mut self, clock: Timing, count: usize) -> Result<Vec<f64>, DeviceError>;
+
+    /// As [`Prepared::time`], without the steps whose results an earlier run left behind; `None` where
+    /// there are none.
+    ///
+    /// # Errors
+    /// Whatever the device says, typed.
+    fn time_after_preparation(
+        &mut self,
+        _clock: Timing,
+        _count: usize,
+    ) -> Result<Option<Vec<f64>>, DeviceError> {
+        Ok(None)
+    }
+
+    /// The clocks that show something about this problem, at least one.
+    fn clocks(&self) -> Vec<Timing>;
+
+    /// Whether every run must give the same bits.
+    fn promises_same_bits(&self) -> bool;
+
+    /// How the variant was run, where it can be run in more than one way; part of a record's key.
+    fn mode(&self) -> &'static str;
+
+    /// Bytes allocated beside inputs and outputs.
+    fn workspace_bytes(&self) -> usize;
+}
+
+/// What a caller wants of a device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeviceOptions {
+    /// Worker threads of the processor; all cores unless said.
+    pub threads: Option<usize>,
+    /// What a GPU's backward promises about its last bits. A processor's are always the same.
+    pub mode: Mode,
+    /// Which gradients a GPU's backward computes; the others are left as they were.
+    pub gradients: Gradients,
+    /// The clock of a GPU: [`Timing::Events`] or [`Timing::Graph`]. Unless said, events, and for tiny
+    /// problems both.
+    pub timing: Option<Timing>,
+    /// Flush the GPU's L2 before every timed run (single launches only).
+    pub cold_l2: bool,
+    /// Choose as if there were no tuning file.
+    pub ignore_tuning: bool,
+}
+
+/// Opens a device. What a GPU can run is `of_gpu`: the product's registry, or the laboratory's.
+///
+/// # Errors
+/// [`DeviceError::Unavailable`] saying what is missing.
+pub fn open(
+    id: DeviceId,
+    options: DeviceOptions,
+    of_gpu: &'static [&'static dyn Variant],
+) -> Result<Box<dyn Device>, DeviceError> {
+    match id {
+        DeviceId::Cpu => Ok(Box::new(CpuDevice::new(options)?)),
+        DeviceId::Cuda(ordinal) => Ok(Box::new(CudaDevice::new(ordinal, options, of_gpu)?)),
+    }
+}
+
+/// Every variant of every kind of device, whether this machine can run it or not.
+#[must_use]
+pub fn registry(of_gpu: &[&'static dyn Variant]) -> Vec<&'static VariantSpec> {
+    cpu::registered().chain(of_gpu.iter().map(|variant| variant.spec())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registered_ids_are_unique() {
+        let mut ids: Vec<&str> =
+            registry(msdeform_cuda_lab::REGISTRY).iter().map(|spec| spec.id).collect();
+        let count = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), count);
+        assert!(count > 0);
+    }
+}

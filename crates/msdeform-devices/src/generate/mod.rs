@@ -1,0 +1,229 @@
+//! The inputs of a workload: the same bytes for the same seed on every machine.
+//!
+//! Every number is a function of the seed and of its logical place (image, query, head, sample or
+//! pixel and channel), never of the memory layout, the thread or the order: another layout holds
+//! the same values elsewhere, and a part of the queries sees what it sees in the whole.
+
+mod counter;
+mod math;
+mod points;
+
+use half::{bf16, f16};
+use msdeform::{DType, Element, Problem, Role, ValueLayout};
+use rayon::prelude::*;
+
+use crate::Buffer;
+use crate::workload::{Locations, Workload};
+
+use counter::Stream;
+use points::SampleDrawer;
+
+/// The seed of every published figure.
+pub const STANDARD_SEED: u64 = 0x6D73_6465_666F_726D;
+
+/// Everything besides the problem that decides about the bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw {
+    /// How the sampling locations are drawn.
+    pub locations: Locations,
+    /// Another seed, other numbers.
+    pub seed: u64,
+    /// Queries of the whole workload. If the problem has fewer, it gets an evenly spaced part of
+    /// them, so that a cheap check still reaches every region of the image.
+    pub total_queries: usize,
+}
+
+impl Draw {
+    /// All queries of a problem with the standard seed.
+    #[must_use]
+    pub fn standard(problem: &Problem, locations: Locations) -> Self {
+        Self { locations, seed: STANDARD_SEED, total_queries: problem.queries() }
+    }
+
+    /// The query of the whole workload that query `index` of `picked` stands for.
+    fn logical_query(&self, index: usize, picked: usize) -> usize {
+        if picked >= self.total_queries { index } else { index * self.total_queries / picked }
+    }
+}
+
+/// Inputs of a call, in the formats and the layout of its problem.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostTensors {
+    /// Standard normal; zero in borders.
+    pub value: Buffer,
+    /// `(x, y)` in units of the level.
+    pub locations: Buffer,
+    /// Softmax of normal noise over the samples of a query and head.
+    pub weights: Buffer,
+    /// Standard normal; only the backward reads it.
+    pub grad_output: Buffer,
+}
+
+/// Ids of the streams; changing one changes every published byte.
+mod stream {
+    pub(super) const VALUE: u64 = 1;
+    pub(super) const WEIGHTS: u64 = 2;
+    pub(super) const LOCATIONS: u64 = 3;
+    pub(super) const REFERENCE_POINTS: u64 = 4;
+    pub(super) const GRAD_OUTPUT: u64 = 5;
+}
+
+impl HostTensors {
+    /// Draws the inputs of `problem`, which is a call of `workload`.
+    #[must_use]
+    pub fn generate(workload: &Workload, problem: &Problem, draw: &Draw) -> Self {
+        Self {
+            value: value(problem, Stream::new(draw.seed, stream::VALUE)),
+            locations: locations(workload, problem, draw),
+            weights: weights(problem, draw),
+            grad_output: grad_output(problem, draw),
+        }
+    }
+
+    /// Every tensor, in the order of the operator.
+    pub fn iter(&self) -> impl Iterator<Item = (Role, &Buffer)> {
+        let Self { value, locations, weights, grad_output } = self;
+        [
+            (Role::Value, value),
+            (Role::Locations, locations),
+            (Role::Weights, weights),
+            (Role::GradOutput, grad_output),
+        ]
+        .into_iter()
+    }
+}
+
+/// Fills a tensor row by row, in parallel. `fill` gets the index of the row and its elements in
+/// `f64`; rounding to the storage format happens here, through `f32`: a direct conversion from `f64`
+/// to half precision takes that detour on some processors only.
+fn rows(
+    dtype: DType,
+    len: usize,
+    row_len: usize,
+    fill: impl Fn(usize, &mut [f64]) + Sync,
+) -> Buffer {
+    fn typed<T: Element>(
+        len: usize,
+        row_len: usize,
+        fill: impl Fn(usize, &mut [f64]) + Sync,
+    ) -> Vec<T> {
+        let mut elements = vec![T::default(); len];
+        if len > 0 {
+            // Small rows are handed out in bundles: a task should be worth its overhead.
+            let rows_per_task = (8192 / row_len).max(1);
+            elements.par_chunks_mut(row_len * rows_per_task).enumerate().for_each_init(
+                || vec![0.0; row_len],
+                |exact, (task, bundle)| {
+                    for (row, rounded) in bundle.chunks_mut(row_len).enumerate() {
+                        fill(task * rows_per_task + row, exact);
+                        for (to, from) in rounded.iter_mut().zip(exact.iter()) {
+                            // The bits of a converted NaN are up to the platform; these are not.
+                            let single = if from.is_nan() { f32::NAN } else { *from as f32 };
+                            *to = T::from_f32(single);
+                        }
+                    }
+                },
+            );
+        }
+        elements
+    }
+    match dtype {
+        DType::F32 => Buffer::F32(typed::<f32>(len, row_len, fill)),
+        DType::F16 => Buffer::F16(typed::<f16>(len, row_len, fill)),
+        DType::Bf16 => Buffer::Bf16(typed::<bf16>(len, row_len, fill)),
+        DType::F64 => Buffer::F64(typed::<f64>(len, row_len, fill)),
+    }
+}
+
+/// Standard normal numbers for a whole row; each row has its own positions in the stream.
+fn normal_row(stream: Stream, row: usize, out: &mut [f64]) {
+    let pairs = out.len().div_ceil(2);
+    for (pair, two) in out.chunks_mut(2).enumerate() {
+        let (first, second) = stream.normal_pair((row * pairs + pair) as u64);
+        two[0] = first;
+        if let Some(last) = two.get_mut(1) {
+            *last = second;
+        }
+    }
+}
+
+fn value(problem: &Problem, stream: Stream) -> Buffer {
+    let (heads, spatial) = (problem.heads(), problem.spatial());
+    let (pixels, pixel_at) = pixels_in_memory(problem);
+    rows(problem.dtype(), problem.value_len(), problem.channels(), |row, out| {
+        let (batch, slot, head) = match problem.layout() {
+            ValueLayout::Interleaved => (row / heads / spatial, row / heads % spatial, row % heads),
+            ValueLayout::HeadMajor | ValueLayout::HeadMajorPadded => {
+                (row / spatial / heads, row % spatial, row / spatial % heads)
+            }
+        };
+        match pixel_at[slot] {
+            Some(pixel) => normal_row(stream, (batch * pixels + pixel) * heads + head, out),
+            None => out.fill(0.0),
+        }
+    })
+}
+
+/// The number of pixels, and which of them lies at each place of the spatial axis; borders and gaps
+/// hold none.
+fn pixels_in_memory(problem: &Problem) -> (usize, Vec<Option<usize>>) {
+    let layout = problem.layout();
+    let mut pixel_at = vec![None; problem.spatial()];
+    let mut pixel = 0;
+    for level in problem.levels() {
+        for line in 0..level.height {
+            let start = level.origin(layout) + line * level.row_pitch(layout);
+            for slot in &mut pixel_at[start..start + level.width] {
+                *slot = Some(pixel);
+                pixel += 1;
+            }
+        }
+    }
+    (pixel, pixel_at)
+}
+
+/// Splits a row of `[N, Lq, M, ...]` into image, query of the whole workload and head.
+fn place(problem: &Problem, draw: &Draw, row: usize) -> (usize, usize, usize) {
+    let (heads, queries) = (problem.heads(), problem.queries());
+    let query = draw.logical_query(row / heads % queries, queries);
+    (row / heads / queries, query, row % heads)
+}
+
+/// The row that a place has in the whole workload: its position in a stream.
+fn logical_row(problem: &Problem, draw: &Draw, row: usize) -> usize {
+    let (batch, query, head) = place(problem, draw, row);
+    (batch * draw.total_queries.max(problem.queries()) + query) * problem.heads() + head
+}
+
+fn weights(problem: &Problem, draw: &Draw) -> Buffer {
+    let stream = Stream::new(draw.seed, stream::WEIGHTS);
+    rows(problem.sampling_dtype(), problem.weights_len(), problem.samples(), |row, out| {
+        normal_row(stream, logical_row(problem, draw, row), out);
+        let mut sum = 0.0;
+        for logit in out.iter_mut() {
+            *logit = math::exp(*logit);
+            sum += *logit;
+        }
+        for weight in out.iter_mut() {
+            *weight /= sum;
+        }
+    })
+}
+
+fn grad_output(problem: &Problem, draw: &Draw) -> Buffer {
+    let stream = Stream::new(draw.seed, stream::GRAD_OUTPUT);
+    rows(problem.dtype(), problem.output_len(), problem.channels(), |row, out| {
+        normal_row(stream, logical_row(problem, draw, row), out);
+    })
+}
+
+fn locations(workload: &Workload, problem: &Problem, draw: &Draw) -> Buffer {
+    let drawer = SampleDrawer::new(workload, problem, draw);
+    let row_len = 2 * problem.samples();
+    rows(problem.sampling_dtype(), problem.locations_len(), row_len, |row, out| {
+        drawer.draw_row(place(problem, draw, row), logical_row(problem, draw, row), out);
+    })
+}
+
+#[cfg(test)]
+mod tests;

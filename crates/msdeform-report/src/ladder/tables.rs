@@ -1,0 +1,266 @@
+//! The ladder as text: a line of `bench --ladder`, and the tables of docs/LADDER.md and the pages.
+
+use std::fmt::Write;
+
+use msdeform::ValueLayout;
+use msdeform_bench::counters::KernelCounters;
+use msdeform_bench::digits::three_digits;
+use msdeform_devices::Locations;
+use msdeform_devices::device::named::KNOB_SEPARATOR;
+
+use super::{LAYOUTS, LOCATIONS, Row};
+
+/// A number of a cell, or a dash.
+fn number(value: Option<f64>) -> String {
+    value.filter(|value| value.is_finite()).map_or_else(|| "-".to_owned(), three_digits)
+}
+
+fn speedup(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}x"))
+}
+
+/// Thousands and millions by letter.
+fn count(value: Option<f64>) -> String {
+    match value {
+        None => "-".to_owned(),
+        Some(value) if value < 1e3 => format!("{value:.0}"),
+        Some(value) if value < 1e6 => format!("{} k", three_digits(value * 1e-3)),
+        Some(value) => format!("{} M", three_digits(value * 1e-6)),
+    }
+}
+
+fn error(value: f64) -> String {
+    if value.is_finite() { format!("{value:.1e}") } else { "-".to_owned() }
+}
+
+fn percent(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.0} %"))
+}
+
+/// A time, with that after preparation in brackets where there is one.
+fn time_in(row: &Row, layout: ValueLayout, locations: Locations) -> String {
+    let cell = row.cell(layout, locations);
+    let after = cell.and_then(|cell| cell.us_after_preparation);
+    let after = after.map_or_else(String::new, |us| format!(" ({})", three_digits(us)));
+    format!("{}{after}", number(cell.map(|cell| cell.us)))
+}
+
+/// The largest error of any cell. One that is no number stays one.
+fn worst_error(row: &Row) -> f64 {
+    let errors = row.cells.values().map(|cell| cell.rel_l2);
+    errors.fold(0.0, |worst, error| if error > worst || error.is_nan() { error } else { worst })
+}
+
+/// Headings of [`cells_of`].
+pub const HEADINGS: [&str; 10] = [
+    "rung",
+    "source",
+    "us uniform",
+    "us local",
+    "us local, border",
+    "speed-up",
+    "TFLOP/s",
+    "L1 hit",
+    "bank conflicts",
+    "rel L2",
+];
+
+/// The cells of a row: times without the border but for one, the rest of the local locations.
+#[must_use]
+pub fn cells_of(row: &Row) -> [String; 10] {
+    let [plain, bordered] = LAYOUTS;
+    let [uniform, local] = LOCATIONS;
+    let main = row.cell(plain, local);
+    let time = |layout, locations| time_in(row, layout, locations);
+    [
+        row.name.clone(),
+        row.spec.source.to_owned(),
+        time(plain, uniform),
+        time(plain, local),
+        time(bordered, local),
+        speedup(main.and_then(|cell| cell.speedup)),
+        number(main.map(|cell| cell.tflop_per_s)),
+        percent(main.and_then(|cell| cell.l1_hit_percent)),
+        count(main.and_then(|cell| cell.bank_conflicts)),
+        error(worst_error(row)),
+    ]
+}
+
+/// Everything as Markdown, a table for each document, with what it calls a rung and says of it in a last column. Names
+/// link to their pages under `pages`.
+#[must_use]
+pub fn markdown(rows: &[Row], pages: &str) -> String {
+    // The source is the table's title; times with a border are on the pages.
+    let shown = |heading: &str| !["source", "us local, border"].contains(&heading);
+    let mut headings: Vec<&str> = HEADINGS.into_iter().filter(|heading| shown(heading)).collect();
+    headings.push("the document");
+    let mut out = String::new();
+    for rows in rows.chunk_by(|a, b| document_of(a).0 == document_of(b).0) {
+        let (document, _) = document_of(&rows[0]);
+        let gap = if out.is_empty() { "" } else { "\n" };
+        // Writing to a String cannot fail.
+        let _ = write!(out, "{gap}**{document}**\n\n{}", head(&headings));
+        for row in rows {
+            let mut cells = linked(row, pages, shown);
+            let (_, name) = document_of(row);
+            let said = match row.claim.filter(|_| row.is_default()) {
+                // Not again what stands in the first column.
+                Some(claim) if row.spec.id.ends_with(&name.replace(' ', "_")) => claim.to_owned(),
+                Some(claim) => format!("{name}: {claim}"),
+                None => String::new(),
+            };
+            cells.push(said);
+            line(&mut out, &cells);
+        }
+    }
+    out
+}
+
+/// A row's document, and what that calls it.
+fn document_of(row: &Row) -> (&'static str, &'static str) {
+    let source = row.spec.source;
+    source.split_once(": ").unwrap_or((source, ""))
+}
+
+/// The knobs that a row sets otherwise than its variant does.
+fn setting_of(row: &Row) -> Option<&str> {
+    row.name.strip_prefix(row.spec.id)?.strip_prefix(KNOB_SEPARATOR)
+}
+
+/// The cells of a row below the headings that are shown, its name linked to the rung's page. A setting stands below
+/// its rung, whose source it shares.
+fn linked(row: &Row, pages: &str, shown: impl Fn(&str) -> bool) -> Vec<String> {
+    let name = setting_of(row)
+        .map_or_else(|| row.name.clone(), |setting| format!("·{NO_BREAK_SPACE}{setting}"));
+    let cell = |(heading, cell): (&str, String)| match heading {
+        "rung" => format!("[{name}]({pages}{}.md)", row.spec.id),
+        "source" if row.is_default() => document_of(row).0.to_owned(),
+        "source" => String::new(),
+        _ => cell,
+    };
+    let cells = HEADINGS.into_iter().zip(cells_of(row));
+    cells.filter(|(heading, _)| shown(heading)).map(cell).collect()
+}
+
+/// Keeps a number and its unit on one line, where a narrow table would break them.
+const NO_BREAK_SPACE: &str = "\u{a0}";
+
+/// The first two lines of a table: words to the left, numbers to the right.
+fn head(headings: &[&str]) -> String {
+    let is_words = |name: &&str| ["", "rung", "source", "the document"].contains(name);
+    let rule: Vec<&str> =
+        headings.iter().map(|name| if is_words(name) { "---" } else { "--:" }).collect();
+    let headings = headings.join(" | ").replace("rel L2", &["rel.", "error"].join(NO_BREAK_SPACE));
+    format!("| {headings} |\n|{}|\n", rule.join("|"))
+}
+
+fn line(out: &mut String, cells: &[String]) {
+    // One number; lists of them may break.
+    let is_number =
+        |cell: &str| cell.starts_with(|first: char| first.is_ascii_digit()) && !cell.contains(", ");
+    let unbroken = |cell: &String| match is_number(cell) {
+        true => cell.replace(' ', NO_BREAK_SPACE),
+        false => cell.clone(),
+    };
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "| {} |", cells.iter().map(unbroken).collect::<Vec<_>>().join(" | "));
+}
+
+/// What the page of one variant says was measured: the time of every setting in both layouts, and under it the
+/// counters of its kernels.
+#[must_use]
+pub fn page_markdown(rows: &[Row], id: &str) -> String {
+    let of_variant: Vec<&Row> = rows.iter().filter(|row| row.spec.id == id).collect();
+    if of_variant.is_empty() {
+        return "Not measured yet.\n".to_owned();
+    }
+    let [plain, bordered] = LAYOUTS;
+    let [uniform, local] = LOCATIONS;
+    let mut out = head(&[
+        "",
+        "us local",
+        "us uniform",
+        "local, border",
+        "uniform, border",
+        "speed-up, local",
+        "uniform",
+        "TFLOP/s",
+        "rel L2",
+    ]);
+    for row in &of_variant {
+        let time = |layout, locations| time_in(row, layout, locations);
+        let gain = |locations| speedup(row.cell(plain, locations).and_then(|cell| cell.speedup));
+        let cells = [
+            setting_of(row).unwrap_or("as it is").to_owned(),
+            time(plain, local),
+            time(plain, uniform),
+            time(bordered, local),
+            time(bordered, uniform),
+            gain(local),
+            gain(uniform),
+            number(row.cell(plain, local).map(|cell| cell.tflop_per_s)),
+            error(worst_error(row)),
+        ];
+        line(&mut out, &cells);
+    }
+    out.push_str(&counters_markdown(&of_variant));
+    out
+}
+
+/// Where the columns of a page's counters are explained, seen from the page.
+const COUNTERS_PAGE: &str = "../LADDER.md#counters";
+
+/// What caches move at a time.
+const SECTOR_BYTES: f64 = 32.0;
+
+/// A column of a page's counters: its heading, and what stands in it.
+type Column = (&'static str, fn(&KernelCounters) -> String);
+
+const COUNTERS: &[Column] = &[
+    ("us", |kernel| number(kernel.get("time_ns").map(|ns| ns * 1e-3))),
+    ("instructions", |kernel| count(kernel.get("instructions"))),
+    ("issue slots", |kernel| percent(kernel.get("issue_percent"))),
+    ("warps", |kernel| percent(kernel.get("occupancy_percent"))),
+    ("wavefronts (shared memory)", |kernel| {
+        let [all, shared] =
+            ["l1_wavefronts", "shared_wavefronts"].map(|name| count(kernel.get(name)));
+        format!("{all} ({shared})")
+    }),
+    ("data path", |kernel| percent(kernel.get("l1_percent"))),
+    ("conflicts", |kernel| count(kernel.get("bank_conflicts"))),
+    ("L1 hits", |kernel| percent(kernel.get("l1_hit_percent"))),
+    ("MB through L2, DRAM", |kernel| {
+        let l2_bytes = kernel.get("l2_sectors").map(|sectors| sectors * SECTOR_BYTES);
+        let [l2, dram] = [l2_bytes, kernel.get("dram_bytes")]
+            .map(|bytes| number(bytes.map(|bytes| bytes * 1e-6)));
+        format!("{l2}, {dram}")
+    }),
+];
+
+/// The counters of some rows, for local locations without the border; empty if none were read.
+fn counters_markdown(rows: &[&Row]) -> String {
+    let ([plain, _], [_, local]) = (LAYOUTS, LOCATIONS);
+    let mut lines = String::new();
+    for row in rows {
+        let kernels = row.cell(plain, local).map_or(&[][..], |cell| &cell.kernels);
+        for kernel in kernels {
+            let name = match (setting_of(row), kernels) {
+                (None, [_]) => "as it is".to_owned(),
+                (None, _) => kernel.kernel.clone(),
+                (Some(setting), [_]) => setting.to_owned(),
+                (Some(setting), _) => format!("{}, {setting}", kernel.kernel),
+            };
+            let cells = std::iter::once(name).chain(COUNTERS.iter().map(|(_, cell)| cell(kernel)));
+            line(&mut lines, &cells.collect::<Vec<_>>());
+        }
+    }
+    if lines.is_empty() {
+        return lines;
+    }
+    let headings: Vec<&str> =
+        std::iter::once("").chain(COUNTERS.iter().map(|(name, _)| *name)).collect();
+    format!(
+        "\nLocal locations without the border, by hardware counters ([what they count]({COUNTERS_PAGE})):\n\n{}{lines}",
+        head(&headings)
+    )
+}

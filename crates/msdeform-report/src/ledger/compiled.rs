@@ -1,0 +1,85 @@
+//! What a GPU has verified, by what was compiled: one entry for everything that the dispatcher may choose for known
+//! models ([`msdeform_bench::models`]).
+
+use std::collections::BTreeMap;
+
+use msdeform_bench::models::Specialisation;
+use serde::{Deserialize, Serialize};
+
+use super::fingerprint::hash_sources;
+
+/// A verification of one specialisation of a kernel file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CompiledVerification {
+    /// The variant's id.
+    pub variant: String,
+    /// The macros that it was compiled with, as [`Specialisation::name`] has them.
+    pub defines: String,
+    /// What the sources and the common options were.
+    pub sources: String,
+    /// The GPU.
+    pub gpu: String,
+    /// What the driver supports.
+    pub driver: String,
+    /// What compiled it.
+    pub nvrtc: String,
+    /// The relative L2 error; nothing if it was not a number or the kernel did not run.
+    pub worst_rel_l2: Option<f64>,
+    /// Whether it was within the bound.
+    pub passed: bool,
+}
+
+/// All of them, by variant and macros.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CompiledLedger {
+    entries: BTreeMap<(String, String), CompiledVerification>,
+}
+
+impl CompiledLedger {
+    pub(super) fn new(entries: Vec<CompiledVerification>) -> Self {
+        let named =
+            |entry: CompiledVerification| ((entry.variant.clone(), entry.defines.clone()), entry);
+        Self { entries: entries.into_iter().map(named).collect() }
+    }
+
+    pub(super) fn lines(&self) -> impl Iterator<Item = &CompiledVerification> {
+        self.entries.values()
+    }
+
+    pub(super) fn record(&mut self, verification: CompiledVerification) {
+        let name = (verification.variant.clone(), verification.defines.clone());
+        self.entries.insert(name, verification);
+    }
+
+    pub(super) fn keep_only(&mut self, reachable: &[Specialisation]) {
+        let names: std::collections::BTreeSet<(String, String)> =
+            reachable.iter().map(name).collect();
+        self.entries.retain(|name, _| names.contains(name));
+    }
+
+    /// What is not verified, in words: how many of a variant for a reason, and one of them.
+    pub(super) fn unverified(&self, reachable: &[Specialisation]) -> Vec<String> {
+        let mut open: BTreeMap<(&str, &str), (usize, String)> = BTreeMap::new();
+        for specialisation in reachable {
+            let variant = specialisation.variant;
+            let id = variant.spec().id;
+            let sources = hash_sources(variant);
+            let reason = match self.entries.get(&name(specialisation)) {
+                None => "never verified",
+                Some(found) if found.sources != sources => "changed since they were verified",
+                Some(found) if !found.passed => "failed",
+                Some(_) => continue,
+            };
+            let first = || (0, format!("{} ({})", specialisation.problem, specialisation.name()));
+            open.entry((id, reason)).or_insert_with(first).0 += 1;
+        }
+        let words = open.into_iter().map(|((id, reason), (count, first))| {
+            format!("{id}: {count} specialisations {reason}, such as that of {first}")
+        });
+        words.collect()
+    }
+}
+
+fn name(specialisation: &Specialisation) -> (String, String) {
+    (specialisation.variant.spec().id.to_owned(), specialisation.name())
+}

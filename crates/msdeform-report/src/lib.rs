@@ -1,0 +1,18 @@
+//! What is made of measurements: records on disk and the release that documents quote, the report, the tables and pictures
+//! of the README and the ladder, other implementations beside ours, and the ledger of what a GPU has verified.
+
+mod budget;
+mod folder;
+pub mod ladder;
+pub mod ledger;
+pub mod overview;
+pub mod page;
+pub mod peers;
+pub mod readme;
+pub mod release;
+pub mod roofline;
+pub mod soak;
+mod summary;
+
+pub use folder::{RecordFolder, write};
+pub use summary::summary;

@@ -1,0 +1,320 @@
+//! The short table: one row per workload and direction, the best exact figure of each format.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use msdeform::{DType, Direction};
+use msdeform_bench::digits::time;
+use msdeform_bench::record::{Figure, Record, newest};
+use msdeform_bench::{Ceilings, Floors};
+use msdeform_devices::case::TRAINING;
+use msdeform_devices::device::Timing;
+use msdeform_devices::workload::{self, Sizes};
+
+/// One line of the short table.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Workload, locations, layout, direction and sizes are those of every figure in the row.
+    pub workload: String,
+    /// Images.
+    pub batch: usize,
+    /// Queries of an image.
+    pub queries: usize,
+    /// How locations are drawn.
+    pub locations: String,
+    /// Order of the values.
+    pub layout: String,
+    /// Which way.
+    pub direction: String,
+    /// Best figure within the accuracy contract, by format.
+    pub best: BTreeMap<String, Figure>,
+}
+
+/// Groups the figures of one device. Figures without a verified error within the contract of their
+/// format do not compete: a fast wrong answer is no figure.
+#[must_use]
+pub fn overview(figures: &[Figure]) -> Vec<Row> {
+    let mut rows: BTreeMap<_, Row> = BTreeMap::new();
+    for figure in figures.iter().filter(|figure| is_exact(figure) && is_in_default_mode(figure)) {
+        // Formats within a row, the rest sorted as the workloads are listed, forward first.
+        let key = (
+            workload::table_position(&figure.workload),
+            figure.workload.clone(),
+            figure.locations.clone(),
+            figure.layout.clone(),
+            direction_position(&figure.direction),
+            figure.batch,
+            figure.queries,
+        );
+        let row = rows.entry(key).or_insert_with(|| Row {
+            workload: figure.workload.clone(),
+            batch: figure.batch,
+            queries: figure.queries,
+            locations: figure.locations.clone(),
+            layout: figure.layout.clone(),
+            direction: figure.direction.clone(),
+            best: BTreeMap::new(),
+        });
+        let best = row.best.entry(figure.dtype.clone()).or_insert_with(|| figure.clone());
+        if stands_before(figure, best) {
+            *best = figure.clone();
+        }
+    }
+    rows.into_values().collect()
+}
+
+/// Forward, backward, training; whatever a later record may bring comes last.
+fn direction_position(direction: &str) -> usize {
+    let known = Direction::ALL.map(Direction::name).into_iter().chain([TRAINING]);
+    known.take_while(|name| *name != direction).count()
+}
+
+/// A GPU's deterministic mode is asked for; its times do not stand beside those of the default.
+fn is_in_default_mode(figure: &Figure) -> bool {
+    !figure.mode.starts_with("deterministic_")
+}
+
+/// A table shows what a user gets: the variant that was dispatched, by the newest record that says so.
+/// Records from before they said so show the fastest.
+fn stands_before(figure: &Figure, other: &Figure) -> bool {
+    let rank = |figure: &Figure| figure.dispatched.then(|| figure.date.clone());
+    match rank(figure).cmp(&rank(other)) {
+        Ordering::Equal => figure.median_us < other.median_us,
+        order => order == Ordering::Greater,
+    }
+}
+
+/// Where the dispatcher's choice was slower than the fastest exact variant of the same case.
+#[derive(Clone, Debug)]
+pub struct DispatchLoss {
+    /// What the dispatcher chose.
+    pub chosen: Figure,
+    /// The fastest.
+    pub fastest: Figure,
+}
+
+impl DispatchLoss {
+    /// Time of the choice over the fastest time.
+    #[must_use]
+    pub fn ratio(&self) -> f64 {
+        self.chosen.median_us / self.fastest.median_us
+    }
+}
+
+/// Every dispatched figure beside the fastest exact variant that the same run timed on the same case
+/// by the same clock. Tiny calls are judged by graph replay, where they have one.
+#[must_use]
+pub fn dispatch_losses(record: &Record) -> Vec<DispatchLoss> {
+    let figures = newest(std::slice::from_ref(record));
+    let same_case = |a: &Figure, b: &Figure| {
+        let key = |f: &Figure| {
+            let names = [&f.workload, &f.locations, &f.layout, &f.dtype, &f.direction, &f.mode];
+            (names.map(Clone::clone), f.batch, f.queries, f.threads, f.date.clone())
+        };
+        key(a) == key(b)
+    };
+    let chosen = figures.iter().filter(|figure| figure.dispatched && is_exact(figure));
+    let losses = chosen.filter_map(|chosen| {
+        let rivals = || figures.iter().filter(|other| same_case(chosen, other));
+        let by_graph = rivals().any(|other| other.timing == Timing::Graph);
+        if by_graph && chosen.timing != Timing::Graph {
+            return None;
+        }
+        let fastest = rivals()
+            .filter(|other| other.timing == chosen.timing && is_exact(other))
+            .min_by(|a, b| a.median_us.total_cmp(&b.median_us))?;
+        Some(DispatchLoss { chosen: chosen.clone(), fastest: fastest.clone() })
+    });
+    losses.collect()
+}
+
+fn is_exact(figure: &Figure) -> bool {
+    let bound = figure.dtype.parse::<DType>().map_or(0.0, DType::rel_l2_bound);
+    figure.rel_l2 <= bound
+}
+
+/// The figures with the most threads of a device: a table shows the machine at its best.
+#[must_use]
+pub fn most_threads(figures: &[Figure], device: &str) -> Vec<Figure> {
+    let of_device = || figures.iter().filter(|figure| figure.device == device);
+    let most = of_device().map(|figure| figure.threads).max().flatten();
+    of_device().filter(|figure| figure.threads == most).cloned().collect()
+}
+
+/// The short table as Markdown.
+#[must_use]
+pub fn markdown(rows: &[Row]) -> String {
+    let mut out = String::from(
+        "| workload | N | Lq | locations | direction | f32 | f16 | bf16 | f32 against baseline |\n\
+         |---|--:|--:|---|---|--:|--:|--:|--:|\n",
+    );
+    for row in rows {
+        let cell = |dtype: &str| {
+            row.best.get(dtype).map_or_else(|| "-".to_owned(), |best| time(best.median_us))
+        };
+        let speedup = row
+            .best
+            .get("f32")
+            .and_then(|best| best.speedup)
+            .map_or_else(|| "-".to_owned(), |speedup| format!("{speedup:.1}x"));
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {speedup} |",
+            name(row),
+            row.batch,
+            row.queries,
+            row.locations,
+            row.direction,
+            cell("f32"),
+            cell("f16"),
+            cell("bf16"),
+        );
+    }
+    out
+}
+
+/// The workload, with the layout where that is not its usual one.
+fn name(row: &Row) -> String {
+    let usual = workload::find(&row.workload).and_then(|found| found.layouts.first().copied());
+    match usual {
+        Some(usual) if usual.name() != row.layout => format!("{}, {}", row.workload, row.layout),
+        _ => row.workload.clone(),
+    }
+}
+
+/// The forward rows again, each best half-precision time beside what the device's ceilings leave for it;
+/// empty if those were not measured.
+#[must_use]
+pub fn floors_markdown(rows: &[Row], ceilings: &Ceilings) -> String {
+    let mut lines = String::new();
+    for row in rows.iter().filter(|row| row.direction == Direction::Forward.name()) {
+        let Some(best) = row.best.get(DType::F16.name()) else { continue };
+        let Some(floors) = floors_of(row, ceilings) else { continue };
+        let share = 100.0 * floors.l1_us / best.median_us;
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            lines,
+            "| {} | {} | {} | {} | {} | {} | {share:.0} % |",
+            name(row),
+            row.locations,
+            time(best.median_us),
+            time(floors.l1_us),
+            time(floors.without_l1_us),
+            time(floors.dram_us),
+        );
+    }
+    if lines.is_empty() {
+        return lines;
+    }
+    format!(
+        "How far `f16` is from what the chip can do (`msdeform probe`): the gather alone if every byte \
+         comes from L1, if none does, and the tensors once through DRAM (warm runs of small calls find \
+         them in L2).\n\n\
+         | workload | locations | f16 | all from L1 | none from L1 | DRAM once | L1 floor / time |\n\
+         |---|---|--:|--:|--:|--:|--:|\n{lines}\n"
+    )
+}
+
+fn floors_of(row: &Row, ceilings: &Ceilings) -> Option<Floors> {
+    let sizes = Sizes { batch: Some(row.batch), queries: Some(row.queries) };
+    let layout = row.layout.parse().ok()?;
+    let problem = workload::find(&row.workload)?.problem(DType::F16, layout, sizes).ok()?;
+    Floors::of(&problem, ceilings)
+}
+
+#[cfg(test)]
+mod tests {
+    use msdeform_bench::fixtures::ceilings_of;
+    use msdeform_bench::fixtures::record_of;
+
+    use super::*;
+
+    #[test]
+    fn a_table_shows_what_is_dispatched_and_a_loss_is_found() {
+        let mut record = record_of("2026-01-01T00:00:00Z", 900.0);
+        let mut faster = record.measurements[0].clone();
+        faster.label.variant = "fwd_other".to_owned();
+        faster.dispatched = false;
+        faster.statistics.median_us = 600.0;
+        let mut inexact = faster.clone();
+        inexact.label.variant = "fwd_wrong".to_owned();
+        inexact.statistics.median_us = 1.0;
+        inexact.rel_l2 = f64::NAN;
+        record.measurements.extend([faster, inexact]);
+        let rows = overview(&newest(std::slice::from_ref(&record)));
+        assert_eq!(rows[0].best["f32"].variant, "fwd_test");
+        let losses = dispatch_losses(&record);
+        assert_eq!(losses.len(), 1);
+        assert_eq!(losses[0].fastest.variant, "fwd_other");
+        assert!((losses[0].ratio() - 1.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_training_step_has_its_own_row_and_the_deterministic_mode_none() {
+        let mut record = record_of("2026-01-01T00:00:00Z", 900.0);
+        for (direction, mode) in
+            [(TRAINING, "warm_l2"), ("backward", "warm_l2"), ("backward", "deterministic_warm_l2")]
+        {
+            let mut other = record.measurements[0].clone();
+            other.label.direction = direction.to_owned();
+            mode.clone_into(&mut other.mode);
+            other.statistics.median_us = if mode == "warm_l2" { 2000.0 } else { 1.0 };
+            record.measurements.push(other);
+        }
+        let rows = overview(&newest(std::slice::from_ref(&record)));
+        let directions: Vec<&str> = rows.iter().map(|row| row.direction.as_str()).collect();
+        assert_eq!(directions, ["forward", "backward", TRAINING]);
+        assert!((rows[1].best["f32"].median_us - 2000.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn floors_stand_beside_the_forward_in_half_precision() {
+        let mut record = record_of("2026-01-01T00:00:00Z", 100.0);
+        record.measurements[0].label.dtype = "f16".to_owned();
+        let rows = overview(&newest(std::slice::from_ref(&record)));
+        let table = floors_markdown(&rows, &ceilings_of("test-chip-2c"));
+        // 22223 x 8 x 16 samples of 4 x 64 bytes at 32.4 TB/s.
+        assert!(table.contains("| ddetr_enc | local | 100 us | 22.5 us |"), "{table}");
+        record.measurements[0].label.direction = "backward".to_owned();
+        let rows = overview(&newest(std::slice::from_ref(&record)));
+        assert_eq!(floors_markdown(&rows, &ceilings_of("test-chip-2c")), "");
+    }
+
+    #[test]
+    fn a_figure_without_a_verified_error_is_in_no_overview() {
+        let mut record = record_of("2026-01-01T00:00:00Z", 3.0);
+        let rows = |record: &Record| overview(&newest(std::slice::from_ref(record)));
+        assert_eq!(rows(&record).len(), 1);
+        for bad in [f64::NAN, 1e-3] {
+            record.measurements[0].rel_l2 = bad;
+            assert!(rows(&record).is_empty(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_dispatcher_is_within_five_percent_of_the_best_variant_in_the_newest_run_of_a_gpu() {
+        let records = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records");
+        let records = crate::release::load_releases(&records).unwrap();
+        let on_gpu = records.iter().rev().find(|record| record.device.kind == "cuda");
+        let losses = on_gpu.map_or_else(Vec::new, dispatch_losses);
+        assert!(!losses.is_empty(), "no record of a GPU says what was dispatched");
+        let newest = losses.iter().map(|loss| loss.chosen.date.clone()).max();
+        for loss in losses.iter().filter(|loss| Some(&loss.chosen.date) == newest.as_ref()) {
+            let (chosen, fastest) = (&loss.chosen, &loss.fastest);
+            assert!(
+                loss.ratio() <= 1.05,
+                "{} {} {} {}: {} takes {} us, {} {} us",
+                chosen.workload,
+                chosen.locations,
+                chosen.dtype,
+                chosen.direction,
+                chosen.variant,
+                chosen.median_us,
+                fastest.variant,
+                fastest.median_us
+            );
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Records as a page for people: one HTML file that needs nothing else, or Markdown.
+
+mod compare;
+mod content;
+mod html;
+mod tables;
+
+pub use compare::{Change, Comparison, Verdict, name_of};
+pub use content::{Bar, ErrorShare, Gain, Group, Headline, Page, Panel, SHARES, Setting};
+pub use html::html;
+pub use tables::{Cell, Table};
+
+use std::fmt::Write;
+
+use msdeform_bench::digits::time;
+
+/// The page as Markdown: the same sections, without pictures.
+#[must_use]
+pub fn markdown(page: &Page) -> String {
+    let mut out = format!("# {}\n\n", page.title);
+    // Writing to a String cannot fail.
+    let _ = write_markdown(page, &mut out);
+    out
+}
+
+fn write_markdown(page: &Page, out: &mut String) -> std::fmt::Result {
+    writeln!(out, "{}\n", page.subtitle)?;
+    for headline in &page.headlines {
+        writeln!(out, "- {} {}", headline.figure, headline.what)?;
+    }
+    writeln!(out, "\n## Times\n\n{}", table(&page.times))?;
+    if !page.counters.rows.is_empty() {
+        writeln!(out, "## Counters\n\n{}", table(&page.counters))?;
+    }
+    writeln!(out, "## Errors\n\n{}", table(&page.errors))?;
+    writeln!(out, "## By workload\n")?;
+    for group in &page.groups {
+        writeln!(out, "### {}, {}\n", group.workload, group.title)?;
+        for bar in &group.bars {
+            let chosen = if bar.dispatched { " (what a call gets)" } else { "" };
+            writeln!(out, "- {}: {}{chosen}", bar.name, time(bar.us))?;
+            for setting in &bar.settings {
+                writeln!(out, "  - {}: {}", setting.name, time(setting.us))?;
+            }
+        }
+        out.push('\n');
+    }
+    writeln!(out, "## Runs\n\n{}", table(&page.runs))?;
+    writeln!(out, "## Environment\n")?;
+    for (name, fact) in &page.environment {
+        writeln!(out, "- {name}: {fact}")?;
+    }
+    Ok(())
+}
+
+fn table(table: &Table) -> String {
+    let line = |cells: &mut dyn Iterator<Item = String>| {
+        format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
+    };
+    let mut out = line(&mut table.headings.iter().map(|(name, _)| (*name).to_owned()));
+    let rule = |numeric: &bool| if *numeric { "--:" } else { "---" }.to_owned();
+    out.push_str(&line(&mut table.headings.iter().map(|(_, numeric)| rule(numeric))));
+    for row in &table.rows {
+        out.push_str(&line(&mut row.iter().map(|cell| cell.text.clone())));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;
