@@ -4,8 +4,8 @@ use std::fmt;
 use std::fmt::Write as _;
 use std::str::FromStr;
 
-use msdeform::{DType, Direction, Mode, Problem, ValueLayout};
-use msdeform_cuda::variants::{BackwardCall, Call};
+use msdeform::{DType, Direction, Mode, Problem, Role, ValueLayout};
+use msdeform_cuda::variants::{BackwardCall, Call, Configuration};
 use msdeform_cuda::{DeviceProps, Gradients, OutputStrides, ValueStrides};
 
 use crate::numbers::{Locations, Values, Weights};
@@ -73,17 +73,23 @@ pub enum UpstreamMemory {
     QueriesFirst,
     /// Channels are not neighbours.
     Spread,
+    /// All images share one: what a mean over the batch delivers.
+    SharedImage,
+    /// Channels before everything else: what a transposed view delivers.
+    ChannelsFirst,
 }
 
 impl UpstreamMemory {
     /// All of them, the plainest first.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Packed,
         Self::Expanded,
         Self::SharedRow,
         Self::Sliced,
         Self::QueriesFirst,
         Self::Spread,
+        Self::SharedImage,
+        Self::ChannelsFirst,
     ];
 
     const fn name(self) -> &'static str {
@@ -94,6 +100,8 @@ impl UpstreamMemory {
             Self::Sliced => "sliced",
             Self::QueriesFirst => "queries_first",
             Self::Spread => "spread",
+            Self::SharedImage => "shared_image",
+            Self::ChannelsFirst => "channels_first",
         }
     }
 }
@@ -217,6 +225,24 @@ impl Case {
         }
     }
 
+    /// The same call with every tensor as little aligned as a configuration allows.
+    #[must_use]
+    pub fn least_aligned(mut self, configuration: &Configuration) -> Self {
+        let of = |role: Role| {
+            configuration.alignment(role.storage()) / self.problem.format_of(role).size_bytes()
+        };
+        self.offsets = Offsets {
+            value: of(Role::Value),
+            locations: of(Role::Locations),
+            weights: of(Role::Weights),
+            upstream: of(Role::GradOutput),
+            first: of(Role::Output).max(of(Role::GradValue)),
+            grad_locations: of(Role::GradLocations),
+            grad_weights: of(Role::GradWeights),
+        };
+        self
+    }
+
     /// Where the values lie.
     #[must_use]
     pub fn value_strides(&self) -> ValueStrides {
@@ -255,6 +281,12 @@ impl Case {
                 head: 2 * packed.head,
                 channel: 2,
             },
+            UpstreamMemory::SharedImage => OutputStrides { batch: 0, ..packed },
+            UpstreamMemory::ChannelsFirst => {
+                let heads = self.problem.heads() as i64;
+                let image = self.problem.queries() as i64 * heads;
+                OutputStrides { batch: image, query: heads, head: 1, channel: batch * image }
+            }
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! A [`Case`] is a call with all that can be said about it; its line makes it again. A [`Generator`] draws
 //! cases by the [`Rules`] of a backend, a [`Runner`] computes them in memory whose surroundings are checked,
-//! and [`check`] compares with the `f64` reference. What fails is [shrunk](shrink).
+//! and [`check`] compares with the `f64` reference. What fails is [shrunk](shrink). What every backend computes in
+//! any case, by name, is in [`conformance`].
 //!
 //! ```
 //! use msdeform_cases::{Bounds, CpuRunner, Generator, Runner, check};
@@ -17,6 +18,7 @@
 //! ```
 
 mod case;
+pub mod conformance;
 mod coverage;
 mod cpu;
 mod cuda;

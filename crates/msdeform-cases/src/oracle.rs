@@ -183,10 +183,22 @@ impl Expected {
         (norm, bound * norm.max(summed / CANCELLATION) + of_format + self.drift)
     }
 
+    /// The same without allowances: the error is held against the result alone.
+    #[must_use]
+    pub fn strict(&self) -> Self {
+        let magnitude = vec![0.0; self.numbers.len()];
+        Self { magnitude, floor: 0.0, drift: 0.0, ..self.clone() }
+    }
+
     /// Compares what came out with what should have.
     #[must_use]
     pub fn compare(&self, bytes: &[u8], bound: f64) -> Verdict {
-        let found = load_all(bytes, self.dtype);
+        self.compare_numbers(&load_all(bytes, self.dtype), bound)
+    }
+
+    /// The same for numbers that were read already.
+    #[must_use]
+    pub fn compare_numbers(&self, found: &[f64], bound: f64) -> Verdict {
         let broken = |fault: String| Verdict {
             of_allowed: f64::NAN,
             relative: f64::NAN,
