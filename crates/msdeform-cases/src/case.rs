@@ -44,6 +44,17 @@ pub enum Wants {
     Gradients(Gradients),
 }
 
+impl Wants {
+    /// Everything that a direction computes.
+    #[must_use]
+    pub const fn all(direction: Direction) -> Self {
+        match direction {
+            Direction::Forward => Self::Output,
+            Direction::Backward => Self::Gradients(Gradients::ALL),
+        }
+    }
+}
+
 /// The values as a slice of a larger tensor: so many more pixels, heads and channels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ValueMemory {
@@ -197,6 +208,12 @@ impl Case {
         }
     }
 
+    /// The same, computed by this variant with these knobs.
+    #[must_use]
+    pub fn by(self, variant: &str, knobs: Vec<(String, i64)>) -> Self {
+        Self { choice: Choice::Named { variant: variant.to_owned(), knobs }, ..self }
+    }
+
     /// Which way it goes.
     #[must_use]
     pub const fn direction(&self) -> Direction {
@@ -288,6 +305,13 @@ impl Case {
                 OutputStrides { batch: image, query: heads, head: 1, channel: batch * image }
             }
         }
+    }
+
+    /// Whether what is read lies as the processor's plans take it.
+    #[must_use]
+    pub fn is_contiguous(&self) -> bool {
+        self.value_memory == ValueMemory::default()
+            && self.upstream_memory == UpstreamMemory::Packed
     }
 
     /// Multiply-adds of the reference: what a case costs to check.

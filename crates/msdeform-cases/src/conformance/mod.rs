@@ -10,11 +10,10 @@ mod scenes;
 pub use models::{MODELS, Model};
 pub use scenes::{Alignment, Scene};
 
-use msdeform::{DType, Direction, Error, Problem, ValueLayout, VariantSpec};
-use msdeform_cuda::Gradients;
+use msdeform::{DType, Direction, Error, Problem, ValueLayout};
 
-use crate::case::{Case, Choice, Wants};
-use crate::oracle::{Verdict, expect};
+use crate::case::{Case, Wants};
+use crate::oracle::{Expected, Verdict, expect};
 use crate::runner::{Fault, Worker};
 use crate::tensors::Inputs;
 
@@ -57,13 +56,15 @@ pub fn scenes(backend: Backend, direction: Direction) -> impl Iterator<Item = &'
     all.filter(move |scene| scene.least <= backend)
 }
 
-/// Every model in the scenes that sizes matter to, and every scene with a model that suits it.
+/// Every scene on the model that it is shown on, and every model in the largest of the scenes that are for all.
 #[must_use]
 pub fn settings(backend: Backend, direction: Direction) -> Vec<Setting> {
+    let largest = scenes(backend, direction).filter(|scene| scene.for_all_models).last();
     let mut settings = Vec::new();
     for scene in scenes(backend, direction) {
+        let is_largest = largest.is_some_and(|largest| largest.name == scene.name);
         let models = MODELS.iter().filter(|model| model.least <= backend);
-        let suits = |model: &&Model| scene.in_every_model || model.name == scene.model;
+        let suits = |model: &&Model| is_largest || model.name == scene.model;
         settings.extend(models.filter(suits).map(|model| Setting { model, scene }));
     }
     settings
@@ -111,23 +112,17 @@ impl Setting {
         builder.level_starts(starts).spatial(next as usize).build()
     }
 
-    /// The case of a variant: its output, or all gradients.
+    /// The case: its output, or all gradients, by the backend's own choice.
     ///
     /// # Errors
     /// What is wrong with its sizes.
     pub fn case(
         &self,
-        variant: &VariantSpec,
+        direction: Direction,
         formats: (DType, DType),
         layout: ValueLayout,
     ) -> Result<Case, Error> {
-        let wants = match variant.direction {
-            Direction::Forward => Wants::Output,
-            Direction::Backward => Wants::Gradients(Gradients::ALL),
-        };
-        let problem = self.problem(formats, layout)?;
-        let choice = Choice::Named { variant: variant.id.to_owned(), knobs: Vec::new() };
-        Ok(Case { choice, ..self.scene.case(problem, wants) })
+        Ok(self.scene.case(self.problem(formats, layout)?, Wants::all(direction)))
     }
 }
 
@@ -144,7 +139,7 @@ pub fn check(
     let inputs = Inputs::new(case);
     let written = worker.run(case, &inputs, &mut |_| ())?.written;
     let expected = expect(case, &inputs).into_iter().zip(&written);
-    let compare = |(expected, bytes): (crate::Expected, &Vec<u8>)| {
+    let compare = |(expected, bytes): (Expected, &Vec<u8>)| {
         let verdict = expected.strict().compare(bytes, bound(expected.dtype));
         match &verdict.fault {
             Some(fault) => Err(Fault::Failed(fault.clone())),
@@ -152,4 +147,36 @@ pub fn check(
         }
     };
     expected.map(compare).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// A scene whose model has another name would run nowhere.
+    #[test]
+    fn every_model_and_scene_is_run_once_and_has_a_name_of_its_own() {
+        for direction in Direction::ALL {
+            let all = settings(Backend::Cpu, direction);
+            let names: BTreeSet<String> = all.iter().map(Setting::name).collect();
+            assert_eq!(names.len(), all.len());
+            for scene in scenes(Backend::Cpu, direction) {
+                assert!(all.iter().any(|setting| setting.scene.name == scene.name), "{scene:?}");
+            }
+            for model in MODELS {
+                assert!(all.iter().any(|setting| setting.model.name == model.name), "{model:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_affords_more_runs_all_that_others_do() {
+        let names = |backend| -> BTreeSet<&str> {
+            scenes(backend, Direction::Backward).map(|scene| scene.name).collect()
+        };
+        assert!(names(Backend::Emulator).is_subset(&names(Backend::Gpu)));
+        assert!(names(Backend::Gpu).is_subset(&names(Backend::Cpu)));
+    }
 }

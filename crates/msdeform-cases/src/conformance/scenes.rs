@@ -22,10 +22,10 @@ pub struct Scene {
     pub name: &'static str,
     /// The first backend that can afford it.
     pub least: Backend,
-    /// The model it is shown on,
+    /// The model it is shown on.
     pub model: &'static str,
-    /// or whether it is on all of them.
-    pub in_every_model: bool,
+    /// Whether all models are shown in it, unless there is a larger one for them.
+    pub for_all_models: bool,
     /// Images.
     pub batch: usize,
     /// Queries of an image.
@@ -93,7 +93,7 @@ const ORDINARY: Scene = Scene {
     name: "ordinary",
     least: Emulator,
     model: FIRST,
-    in_every_model: false,
+    for_all_models: false,
     batch: 2,
     queries: 11,
     sizes: PYRAMID,
@@ -115,7 +115,7 @@ macro_rules! scenes {
 
 /// What both directions run.
 pub const ALL: &[Scene] = scenes! {
-    "ordinary" Emulator { in_every_model: true }
+    "ordinary" Emulator { for_all_models: true }
     "one query" Emulator { batch: 3, queries: 1, multiprocessors: 1 }
     "many queries" Emulator { batch: 1, queries: 133, multiprocessors: 2 }
     "queries in a raster" Emulator { batch: 1, queries: 54, raster_width: 9 }
@@ -128,7 +128,7 @@ pub const ALL: &[Scene] = scenes! {
         queries: 4,
         numbers: Numbers { locations: Locations::Far, ..NUMBERS },
     }
-    "levels with gaps" Emulator { in_every_model: true, queries: 9, gaps: true, multiprocessors: 2 }
+    "levels with gaps" Emulator { queries: 9, gaps: true, multiprocessors: 2 }
     "a slice of pixels and heads" Emulator {
         queries: 6,
         value_memory: ValueMemory { pixels: 3, heads: 1, ..ORDINARY.value_memory },
@@ -140,7 +140,7 @@ pub const ALL: &[Scene] = scenes! {
     "least alignment" Emulator { queries: 13, alignment: Alignment::Least }
     "no queries" Emulator { queries: 0 }
     "no images" Emulator { batch: 0 }
-    "larger images" Gpu { in_every_model: true, queries: 37, sizes: LARGER, numbers: MIXED }
+    "larger images" Gpu { for_all_models: true, queries: 37, sizes: LARGER, numbers: MIXED }
     "a query for every pixel" Gpu { queries: 321, sizes: LARGER, numbers: MIXED }
     "few samples of many pixels" Gpu { sizes: SPARSE, numbers: MIXED }
     "coarse level first" Gpu {
@@ -154,6 +154,7 @@ pub const ALL: &[Scene] = scenes! {
         sizes: &[(1, 9), (9, 1), (1, 1)],
         numbers: MIXED,
     }
+    "pixels without a level" Cpu { model: "no levels", gaps: true }
     // So often that the processor's plan stages the values.
     "values read often" Cpu { model: NARROW, queries: 500, numbers: MIXED }
 };

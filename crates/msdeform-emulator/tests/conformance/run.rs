@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use msdeform::{DType, Direction, Mode};
 use msdeform_cases::conformance::{Alignment, Backend, Scene, Setting, scenes};
-use msdeform_cases::{Case, Choice, CudaRules, Expected, Inputs, Locations, Wants, expect};
+use msdeform_cases::{Case, CudaRules, Expected, Inputs, Locations, Wants, expect};
 use msdeform_cuda::DeviceProps;
 use msdeform_cuda::variants::{Configuration, Variant};
 use msdeform_emulator::{EmulatedKernel, EmulatorError, Launch, Order};
@@ -219,8 +219,8 @@ fn plan_on(
             problem.to_builder().queries(queries).build().map_err(|error| error.to_string())?;
     }
     let knobs = cell.knob.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
-    let choice = Choice::Named { variant: variant.spec().id.to_owned(), knobs };
-    let mut case = Case { mode, choice, ..scene.case(problem, wants) };
+    let case = scene.case(problem, wants).by(variant.spec().id, knobs);
+    let mut case = Case { mode, ..case };
     let device = DeviceProps { multiprocessors, ..DeviceProps::h200() };
     let Some((_, configuration)) = CudaRules::new(device.clone()).configure(&case)? else {
         return Err("nothing to compute: no kernel is launched".to_owned());

@@ -39,7 +39,7 @@ pub fn entries() -> (Vec<Entry>, BTreeMap<String, usize>) {
                 let call = Call::in_direction(variant.spec().direction, &problem, &device);
                 match entries_of(variant, &call) {
                     Ok(all) => {
-                        found.extend(all.into_iter().filter(|e| seen.insert(e.keys.clone())))
+                        found.extend(all.into_iter().filter(|e| seen.insert(e.keys.clone())));
                     }
                     Err(reason) => *refused.entry(reason).or_default() += 1,
                 }
