@@ -35,7 +35,7 @@ mod tensors;
 
 pub use case::{BadLine, Case, Choice, Numbers, Offsets, UpstreamMemory, ValueMemory, Wants};
 pub use coverage::Coverage;
-pub use cpu::CpuRunner;
+pub use cpu::{CpuRunner, run_plan};
 pub use cuda::CudaRunner;
 pub use generate::{Bounds, Generator};
 pub use numbers::{Locations, Values, Weights};
@@ -46,3 +46,6 @@ pub use runner::{Checked, Fault, Phase, Ran, Runner, Worker, check};
 pub use shrink::shrink;
 pub use soak::{Failure, Hang, Limit, MemorySample, Progress, SoakOptions, SoakReport, soak};
 pub use tensors::{Input, Inputs};
+
+// Part of what a case says.
+pub use msdeform_cuda::Gradients;
