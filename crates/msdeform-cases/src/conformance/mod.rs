@@ -10,10 +10,10 @@ mod scenes;
 pub use models::{MODELS, Model};
 pub use scenes::{Alignment, Scene};
 
-use msdeform::{DType, Direction, Error, Problem, ValueLayout};
+use msdeform::{DType, Direction, Error, Problem, ValueLayout, VariantSpec};
 
 use crate::case::{Case, Wants};
-use crate::oracle::{Expected, Verdict, expect};
+use crate::oracle::{Expected, expect};
 use crate::runner::{Fault, Worker};
 use crate::tensors::Inputs;
 
@@ -135,18 +135,39 @@ pub fn check(
     worker: &mut dyn Worker,
     case: &Case,
     bound: &dyn Fn(DType) -> f64,
-) -> Result<Vec<Verdict>, Fault> {
+) -> Result<(), Fault> {
     let inputs = Inputs::new(case);
     let written = worker.run(case, &inputs, &mut |_| ())?.written;
-    let expected = expect(case, &inputs).into_iter().zip(&written);
-    let compare = |(expected, bytes): (Expected, &Vec<u8>)| {
-        let verdict = expected.strict().compare(bytes, bound(expected.dtype));
-        match &verdict.fault {
-            Some(fault) => Err(Fault::Failed(fault.clone())),
-            None => Ok(verdict),
-        }
+    compare(&expect(case, &inputs), &written, bound)
+}
+
+/// The same by several variants, which share what the reference takes its time over: what is wrong with whom.
+pub fn check_variants<'a>(
+    worker: &mut dyn Worker,
+    case: &Case,
+    variants: &[&'a VariantSpec],
+) -> Vec<(&'a str, Fault)> {
+    let inputs = Inputs::new(case);
+    let expected = expect(case, &inputs);
+    let mut fault_of = |variant: &VariantSpec| {
+        let case = case.clone().by(variant.id, Vec::new());
+        let ran = worker.run(&case, &inputs, &mut |_| ());
+        let bound = |dtype| variant.rel_l2_bound(dtype);
+        ran.and_then(|ran| compare(&expected, &ran.written, &bound)).err()
     };
-    expected.map(compare).collect()
+    variants.iter().filter_map(|variant| Some((variant.id, fault_of(variant)?))).collect()
+}
+
+fn compare(
+    expected: &[Expected],
+    written: &[Vec<u8>],
+    bound: &dyn Fn(DType) -> f64,
+) -> Result<(), Fault> {
+    let mut tensors = expected.iter().zip(written);
+    tensors.try_for_each(|(expected, bytes)| {
+        let fault = expected.strict().compare(bytes, bound(expected.dtype)).fault;
+        fault.map_or(Ok(()), |fault| Err(Fault::Failed(fault)))
+    })
 }
 
 #[cfg(test)]

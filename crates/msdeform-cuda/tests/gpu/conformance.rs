@@ -55,7 +55,7 @@ pub fn compare(case: &Case, variant: Option<&dyn Variant>) -> Result<bool, Faile
         variant.map_or(dtype.rel_l2_bound(), |variant| variant.spec().rel_l2_bound(dtype))
     };
     match (check(worker.as_mut(), case, &bound), variant) {
-        (Ok(_), _) => Ok(true),
+        (Ok(()), _) => Ok(true),
         (Err(Fault::Refused(reason)), Some(variant)) if reason.contains(variant.spec().id) => {
             Ok(false)
         }
