@@ -177,6 +177,15 @@ impl Case {
         }
     }
 
+    /// A contiguous call for all that a direction computes, with samples of every kind: inside, on borders, far away,
+    /// NaN and infinite.
+    #[must_use]
+    pub fn varied(problem: Problem, direction: Direction, seed: u64) -> Self {
+        let (locations, weights) = (Locations::Mixed, Weights::Signed);
+        let numbers = Numbers { locations, weights, ..Numbers::default() };
+        Self { numbers, seed, ..Self::plain(problem, Wants::all(direction)) }
+    }
+
     /// The same, computed by this variant with these knobs.
     #[must_use]
     pub fn by(self, variant: &str, knobs: Vec<(String, i64)>) -> Self {

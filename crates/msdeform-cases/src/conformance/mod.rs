@@ -8,7 +8,7 @@ mod models;
 mod scenes;
 
 pub use models::{MODELS, Model};
-pub use scenes::{Alignment, Scene};
+pub use scenes::Scene;
 
 use msdeform::{DType, Direction, Error, Problem, ValueLayout, VariantSpec};
 

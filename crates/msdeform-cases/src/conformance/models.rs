@@ -17,49 +17,50 @@ pub struct Model {
     pub least: Backend,
 }
 
-const fn model(
-    name: &'static str,
-    heads: usize,
-    channels: usize,
-    points: &'static [usize],
-    least: Backend,
-) -> Model {
-    Model { name, heads, channels, points, least }
+/// One model a line: heads, channels, points of each level.
+macro_rules! models {
+    ($($name:literal $least:ident { $heads:literal, $channels:literal, $points:expr })*) => {
+        &[$(Model {
+            name: $name,
+            heads: $heads,
+            channels: $channels,
+            points: &$points,
+            least: Backend::$least,
+        }),*]
+    };
 }
 
-use Backend::{Cpu, Emulator, Gpu};
-
 /// The first is the one that scenes are shown on.
-pub const MODELS: &[Model] = &[
-    model("four levels", 8, 32, &[4, 4, 4, 4], Emulator),
-    model("eight points", 2, 32, &[8, 8, 8, 8], Emulator),
-    model("differing points", 4, 32, &[1, 5, 2], Emulator),
+pub const MODELS: &[Model] = models! {
+    "four levels" Emulator { 8, 32, [4, 4, 4, 4] }
+    "eight points" Emulator { 2, 32, [8, 8, 8, 8] }
+    "differing points" Emulator { 4, 32, [1, 5, 2] }
     // Rows of samples start at no more than an element's alignment.
-    model("odd points", 4, 32, &[1, 5, 3], Emulator),
-    model("64 channels", 2, 64, &[4, 4], Emulator),
-    model("16 channels", 3, 16, &[8], Emulator),
-    model("odd channels", 2, 33, &[3, 3], Emulator),
-    model("one channel", 1, 1, &[1], Emulator),
-    model("a level without points", 2, 8, &[0, 3], Emulator),
-    model("no points", 2, 8, &[0], Emulator),
+    "odd points" Emulator { 4, 32, [1, 5, 3] }
+    "64 channels" Emulator { 2, 64, [4, 4] }
+    "16 channels" Emulator { 3, 16, [8] }
+    "odd channels" Emulator { 2, 33, [3, 3] }
+    "one channel" Emulator { 1, 1, [1] }
+    "a level without points" Emulator { 2, 8, [0, 3] }
+    "no points" Emulator { 2, 8, [0] }
     // More than fit into a kernel's parameter.
-    model("twenty levels", 1, 8, &[1; 20], Emulator),
-    model("no levels", 2, 8, &[], Emulator),
-    model("two heads", 2, 32, &[4, 4], Gpu),
-    model("40 channels", 3, 40, &[5, 5, 5, 5], Gpu),
+    "twenty levels" Emulator { 1, 8, [1; 20] }
+    "no levels" Emulator { 2, 8, [] }
+    "two heads" Gpu { 2, 32, [4, 4] }
+    "40 channels" Gpu { 3, 40, [5, 5, 5, 5] }
     // More than a block has lanes for.
-    model("520 channels", 3, 520, &[2, 2], Gpu),
-    model("points from none to nine", 3, 16, &[5, 0, 1, 9], Gpu),
-    model("many points", 3, 16, &[40, 40, 40, 40], Gpu),
-    model("twenty levels of two points", 3, 16, &[2; 20], Gpu),
-    model("one point", 3, 32, &[1, 1, 1], Cpu),
-    model("points of all sizes", 3, 32, &[17, 70, 2], Cpu),
-    model("no heads", 0, 32, &[4, 4], Cpu),
-    model("no channels", 3, 0, &[4, 4], Cpu),
+    "520 channels" Gpu { 3, 520, [2, 2] }
+    "points from none to nine" Gpu { 3, 16, [5, 0, 1, 9] }
+    "many points" Gpu { 3, 16, [40, 40, 40, 40] }
+    "twenty levels of two points" Gpu { 3, 16, [2; 20] }
+    "one point" Cpu { 3, 32, [1, 1, 1] }
+    "points of all sizes" Cpu { 3, 32, [17, 70, 2] }
+    "no heads" Cpu { 0, 32, [4, 4] }
+    "no channels" Cpu { 3, 0, [4, 4] }
     // Less than a vector, vectors exactly, and with a rest.
-    model("7 channels", 3, 7, &[4, 4], Cpu),
-    model("8 channels", 3, 8, &[4, 4], Cpu),
-    model("48 channels", 3, 48, &[4, 4], Cpu),
-    model("100 channels", 3, 100, &[4, 4], Cpu),
-    model("200 channels", 3, 200, &[4, 4], Cpu),
-];
+    "7 channels" Cpu { 3, 7, [4, 4] }
+    "8 channels" Cpu { 3, 8, [4, 4] }
+    "48 channels" Cpu { 3, 48, [4, 4] }
+    "100 channels" Cpu { 3, 100, [4, 4] }
+    "200 channels" Cpu { 3, 200, [4, 4] }
+};

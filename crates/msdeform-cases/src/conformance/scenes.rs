@@ -6,15 +6,6 @@ use super::Backend::{self, Cpu, Emulator, Gpu};
 use crate::case::{Case, Numbers, UpstreamMemory, ValueMemory, Wants};
 use crate::numbers::{Locations, Values, Weights};
 
-/// Where tensors begin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Alignment {
-    /// At multiples of 256 bytes.
-    Most,
-    /// As little aligned as what runs it allows; what that is, the backend knows.
-    Least,
-}
-
 /// A call without its model.
 #[derive(Debug)]
 pub struct Scene {
@@ -40,8 +31,8 @@ pub struct Scene {
     pub value_memory: ValueMemory,
     /// How the gradient of the output lies in memory.
     pub upstream_memory: UpstreamMemory,
-    /// Where tensors begin.
-    pub alignment: Alignment,
+    /// Whether tensors begin at addresses as little aligned as what runs it allows; what that is, the backend knows.
+    pub least_aligned: bool,
     /// Width of the raster that the queries are said to form.
     pub raster_width: u32,
     /// Of the GPU, where that can be chosen: few make persistent kernels go around their loops.
@@ -101,7 +92,7 @@ const ORDINARY: Scene = Scene {
     numbers: NUMBERS,
     value_memory: ValueMemory { pixels: 0, heads: 0, channels: 0, one_image: false },
     upstream_memory: UpstreamMemory::Packed,
-    alignment: Alignment::Most,
+    least_aligned: false,
     raster_width: 0,
     multiprocessors: 132,
 };
@@ -137,7 +128,7 @@ pub const ALL: &[Scene] = scenes! {
         queries: 6,
         value_memory: ValueMemory { channels: 16, ..ORDINARY.value_memory },
     }
-    "least alignment" Emulator { queries: 13, alignment: Alignment::Least }
+    "least alignment" Emulator { queries: 13, least_aligned: true }
     "no queries" Emulator { queries: 0 }
     "no images" Emulator { batch: 0 }
     "larger images" Gpu { for_all_models: true, queries: 37, sizes: LARGER, numbers: MIXED }

@@ -12,7 +12,7 @@ use msdeform_cuda::{
 use msdeform_cuda_lab::REGISTRY;
 
 use crate::conformance::runner;
-use crate::resident::{Resident, case, compare};
+use crate::resident::{Resident, compare};
 use crate::{Outcome, engine, ensure};
 
 pub fn trials() -> Vec<Trial> {
@@ -153,7 +153,7 @@ fn finite_differences() -> Outcome {
     let levels: [(i64, i64); 2] = [(9, 14), (5, 6)];
     let builder = Problem::builder().batch(2).heads(3).channels(32).queries(40).points(4);
     let problem = builder.levels(levels).build()?;
-    let case = case(&problem, Direction::Backward, 8);
+    let case = Case::varied(problem.clone(), Direction::Backward, 8);
     let mut inputs = Inputs::new(&case);
     let in_f32 = |x: f64| f64::from(x as f32);
     // Inside of a cell by 0.2 to 0.8, so that no step of 0.1 pixels leaves it.

@@ -5,13 +5,12 @@ use std::sync::OnceLock;
 
 use libtest_mimic::{Failed, Trial};
 use msdeform::{DType, Direction, Problem, ValueLayout};
-use msdeform_cases::conformance::{Alignment, Backend, FORMATS, Setting, check, settings};
+use msdeform_cases::conformance::{Backend, FORMATS, Setting, check, settings};
 use msdeform_cases::{Case, CudaRules, CudaRunner, Fault, Runner};
 use msdeform_cuda::variants::Variant;
 use msdeform_cuda_lab::REGISTRY;
 
 use crate::Outcome;
-use crate::resident::case;
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
@@ -76,7 +75,7 @@ fn in_every_format(
         if let Some(variant) = variant {
             case = case.by(variant.spec().id, Vec::new());
         }
-        if setting.scene.alignment == Alignment::Least {
+        if setting.scene.least_aligned {
             // A refusal is heard below.
             if let Ok(Some((_, configuration))) = rules.configure(&case) {
                 case = case.least_aligned(&configuration);
@@ -91,7 +90,7 @@ fn in_every_format(
 fn every_knob(variant: &'static dyn Variant) -> Outcome {
     let problem = Problem::builder().batch(2).heads(8).channels(32).queries(45).points(4);
     let problem = problem.levels([(12, 20), (6, 10)]).dtype(DType::F16).build()?;
-    let plain = case(&problem, variant.spec().direction, 1);
+    let plain = Case::varied(problem, variant.spec().direction, 1);
     for knobs in choices(variant) {
         compare(&plain.clone().by(variant.spec().id, knobs), Some(variant))?;
     }

@@ -7,7 +7,7 @@ use msdeform_cases::{Case, Inputs, Locations};
 use msdeform_cuda::{BackwardOptions, Event, Plan, PlanOptions, Stream};
 
 use crate::conformance::runner;
-use crate::resident::{Resident, case};
+use crate::resident::Resident;
 use crate::{Outcome, ensure};
 
 /// The bound that users are promised. Measured ratios are 1 to 3.5, so the noise of a shared GPU does not reach it.
@@ -39,7 +39,7 @@ fn in_two_formats(problem: ProblemBuilder, mode: Mode) -> Outcome {
 /// What the dispatcher chooses, on spread-out samples and on samples between the same four pixels.
 fn at_most_five_times<V: Element>(problem: ProblemBuilder, mode: Mode) -> Outcome {
     let problem = problem.dtype(V::DTYPE).build()?;
-    let mut case = case(&problem, Direction::Backward, 7);
+    let mut case = Case::varied(problem.clone(), Direction::Backward, 7);
     case.mode = mode;
     case.numbers.locations = Locations::Around;
     let mut inputs = Inputs::new(&case);

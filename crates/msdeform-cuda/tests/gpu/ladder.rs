@@ -6,12 +6,12 @@
 
 use libtest_mimic::Trial;
 use msdeform::{DType, Direction, Problem, ValueLayout};
+use msdeform_cases::Case;
 use msdeform_cuda::variants::{Call, KnobChoices, Variant};
 use msdeform_cuda::{Plan, PlanOptions};
 use msdeform_cuda_lab::REGISTRY;
 
 use crate::conformance::{choices, compare, runner};
-use crate::resident::case;
 use crate::{Outcome, ensure};
 
 /// Images and queries.
@@ -79,7 +79,8 @@ fn tails(variant: &'static dyn Variant, layout: ValueLayout) -> Outcome {
         for call in CALLS {
             let problem = problem(call, points, layout)?;
             for knobs in choices(variant) {
-                let case = case(&problem, Direction::Forward, 1).by(variant.spec().id, knobs);
+                let case = Case::varied(problem.clone(), Direction::Forward, 1);
+                let case = case.by(variant.spec().id, knobs);
                 compared += usize::from(compare(&case, Some(variant))?);
             }
         }

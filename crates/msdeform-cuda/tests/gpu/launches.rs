@@ -3,7 +3,7 @@
 use half::f16;
 use libtest_mimic::{Failed, Trial};
 use msdeform::{DType, Direction, Element, Mode, Problem, Role, ValueLayout};
-use msdeform_cases::{Offsets, expect};
+use msdeform_cases::{Case, Offsets, expect};
 use msdeform_cuda::{
     BackwardOptions, DeviceBuffer, Engine, Error, Event, Graph, Plan, PlanOptions, Pointers,
     Stream, ValueStrides,
@@ -11,7 +11,7 @@ use msdeform_cuda::{
 use msdeform_cuda_lab::registry::find;
 
 use crate::conformance::{compare, runner};
-use crate::resident::{Resident, case, compare as compare_tensor};
+use crate::resident::{Resident, compare as compare_tensor};
 use crate::{Outcome, engine, ensure};
 
 pub fn trials() -> Vec<Trial> {
@@ -159,7 +159,7 @@ fn other_streams() -> Outcome {
 
 /// Every tensor in turn one element off, and all of them: the fast path cannot take it, the result must not change.
 fn misaligned(direction: Direction) -> Outcome {
-    let aligned = case(&problem(50), direction, 10);
+    let aligned = Case::varied(problem(50), direction, 10);
     let modes = if direction == Direction::Forward { &[Mode::Fast][..] } else { &Mode::ALL };
     for &mode in modes {
         for which in 0..8 {

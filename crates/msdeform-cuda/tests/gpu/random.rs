@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use msdeform::{DType, Direction, Problem, Role};
-use msdeform_cases::{Bounds, CudaRunner, Inputs, Limit, SoakOptions, Values, soak};
+use msdeform_cases::{Bounds, Case, CudaRunner, Inputs, Limit, SoakOptions, Values, soak};
 use msdeform_cuda::driver::broken_guards;
 use msdeform_cuda::{DeviceBuffer, Plan, PlanOptions, PointerChecks, Stream};
 
-use crate::resident::{Resident, case};
+use crate::resident::Resident;
 use crate::{Outcome, engine, ensure};
 
 pub fn trials() -> Vec<Trial> {
@@ -40,7 +40,7 @@ fn trespass() -> Outcome {
     let problem = Problem::builder().heads(2).channels(24).queries(23).points(4);
     let problem = problem.levels([(8, 8)]).dtype(DType::F32).build()?;
     // Zeros, of which no byte is poison.
-    let mut case = case(&problem, Direction::Forward, 1);
+    let mut case = Case::varied(problem.clone(), Direction::Forward, 1);
     case.numbers.values = Values::Zero;
     let inputs = Inputs::new(&case);
     let resident = Resident::<f32>::holding(&stream, case, inputs)?;

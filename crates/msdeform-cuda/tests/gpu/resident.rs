@@ -3,17 +3,10 @@
 use libtest_mimic::Failed;
 use msdeform::{Access, Direction, Element, Problem, Role};
 use msdeform_cases::memory::tensors;
-use msdeform_cases::{Case, Expected, Inputs, Locations, Numbers, Wants, Weights, expect};
+use msdeform_cases::{Case, Expected, Inputs, expect};
 use msdeform_cuda::{Argument, DeviceBuffer, Plan, Pointers, Stream, ValueStrides};
 
 use crate::{Outcome, ensure};
-
-/// A contiguous call with samples of every kind: inside, on borders, far away, NaN and infinite.
-pub fn case(problem: &Problem, direction: Direction, seed: u64) -> Case {
-    let (locations, weights) = (Locations::Mixed, Weights::Signed);
-    let numbers = Numbers { locations, weights, ..Numbers::default() };
-    Case { numbers, seed, ..Case::plain(problem.clone(), Wants::all(direction)) }
-}
 
 /// Values, locations and gradients are all of one format.
 pub struct Resident<T> {
@@ -28,14 +21,14 @@ fn stored<T: Element>(inputs: &Inputs, role: Role) -> Vec<T> {
 }
 
 impl<T: Element> Resident<T> {
-    /// [`case`] on the device.
+    /// [`Case::varied`] on the device.
     pub fn new(
         stream: &Stream,
         problem: &Problem,
         direction: Direction,
         seed: u64,
     ) -> Result<Self, Failed> {
-        let case = case(problem, direction, seed);
+        let case = Case::varied(problem.clone(), direction, seed);
         let inputs = Inputs::new(&case);
         Self::holding(stream, case, inputs)
     }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use msdeform::{DType, Direction, Mode};
-use msdeform_cases::conformance::{Alignment, Backend, Scene, Setting, scenes};
+use msdeform_cases::conformance::{Backend, Scene, Setting, scenes};
 use msdeform_cases::{Case, CudaRules, Expected, Inputs, Locations, Wants, expect};
 use msdeform_cuda::DeviceProps;
 use msdeform_cuda::variants::{Configuration, Variant};
@@ -125,8 +125,7 @@ impl Plan {
         for (index, cell) in cells.iter().enumerate() {
             let usual = usual_kernels(variant, cell);
             for (turn, scene) in scenes(Backend::Emulator, spec.direction).enumerate() {
-                let rotates = scene.alignment == Alignment::Most;
-                if !full && rotates && left_to_other_cells(variant, index, turn) {
+                if !full && !scene.least_aligned && left_to_other_cells(variant, index, turn) {
                     continue;
                 }
                 match plan(variant, cell, scene, index + turn) {
@@ -231,7 +230,7 @@ fn plan_on(
     if has_textures(&configuration) {
         return Err(format!("textures, {NOT_EMULATED}"));
     }
-    if scene.alignment == Alignment::Least {
+    if scene.least_aligned {
         case = case.least_aligned(&configuration);
     }
     Ok(Planned { cell: *cell, scene, case, device, configuration, order, block_order })

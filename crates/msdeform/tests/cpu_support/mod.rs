@@ -4,7 +4,7 @@
 
 use msdeform::cpu::CpuPlan;
 use msdeform::{Direction, Problem};
-use msdeform_cases::{Case, Inputs, Locations, Numbers, Wants, Weights, expect, run_plan};
+use msdeform_cases::{Case, Inputs, Wants, expect, run_plan};
 
 /// The tensors of both directions: samples of every kind, NaN where nothing may be read.
 pub struct Call {
@@ -21,9 +21,7 @@ impl Call {
     }
 
     pub fn case(&self, wants: Wants) -> Case {
-        let (locations, weights) = (Locations::Mixed, Weights::Signed);
-        let numbers = Numbers { locations, weights, ..Numbers::default() };
-        Case { numbers, seed: self.seed, ..Case::plain(self.problem.clone(), wants) }
+        Case { wants, ..Case::varied(self.problem.clone(), Direction::Backward, self.seed) }
     }
 
     /// What a call of a plan writes into poisoned memory.
