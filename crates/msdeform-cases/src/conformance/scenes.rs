@@ -145,9 +145,12 @@ pub const ALL: &[Scene] = scenes! {
         sizes: &[(1, 9), (9, 1), (1, 1)],
         numbers: MIXED,
     }
+    "one of everything" Gpu { model: "one channel", batch: 1, queries: 1, sizes: &[(1, 1)] }
     "pixels without a level" Cpu { model: "no levels", gaps: true }
     // So often that the processor's plan stages the values.
     "values read often" Cpu { model: NARROW, queries: 500, numbers: MIXED }
+    "odd channels read often" Cpu { model: "odd channels", queries: 60, numbers: MIXED }
+    "64 channels read often" Cpu { model: "64 channels", queries: 60, numbers: MIXED }
 };
 
 /// What only gradients are about.
