@@ -44,7 +44,11 @@ impl CudaRunner {
         &self.context
     }
 
-    fn engine(&self) -> Result<Engine, Error> {
+    /// The engine of its plans; what it compiled is there for whoever else needs it.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn engine(&self) -> Result<Engine, Error> {
         let current = self.engine.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(engine) = current {
             return Ok(engine);

@@ -134,7 +134,7 @@ impl<'a> Generator<'a> {
             ValueMemory::default()
         };
         let upstream_memory = if strided && wants != Wants::Output && random.once_in(3) {
-            random.one_of(&UpstreamMemory::ALL)
+            random.one_of(UpstreamMemory::ALL)
         } else {
             UpstreamMemory::Packed
         };

@@ -2,7 +2,8 @@
 //!
 //! A [`Case`] is a call with all that can be said about it; its line makes it again. A [`Generator`] draws
 //! cases by the [`Rules`] of a backend, a [`Runner`] computes them in memory whose surroundings are checked,
-//! and [`check`] compares with the `f64` reference. What fails is [shrunk](shrink).
+//! and [`check`] compares with the `f64` reference. What fails is [shrunk](shrink). What every backend computes in
+//! any case, by name, is in [`conformance`].
 //!
 //! ```
 //! use msdeform_cases::{Bounds, CpuRunner, Generator, Runner, check};
@@ -17,10 +18,12 @@
 //! ```
 
 mod case;
+pub mod conformance;
 mod coverage;
 mod cpu;
 mod cuda;
 mod generate;
+mod line;
 pub mod memory;
 mod numbers;
 mod oracle;
@@ -31,11 +34,12 @@ mod shrink;
 mod soak;
 mod tensors;
 
-pub use case::{BadLine, Case, Choice, Numbers, Offsets, UpstreamMemory, ValueMemory, Wants};
+pub use case::{Case, Choice, Numbers, Offsets, UpstreamMemory, ValueMemory, Wants};
 pub use coverage::Coverage;
-pub use cpu::CpuRunner;
+pub use cpu::{CpuRunner, run_plan};
 pub use cuda::CudaRunner;
 pub use generate::{Bounds, Generator};
+pub use line::BadLine;
 pub use numbers::{Locations, Values, Weights};
 pub use oracle::{CANCELLATION, Class, Expected, Verdict, expect, floor};
 pub use random::Random;
@@ -44,3 +48,6 @@ pub use runner::{Checked, Fault, Phase, Ran, Runner, Worker, check};
 pub use shrink::shrink;
 pub use soak::{Failure, Hang, Limit, MemorySample, Progress, SoakOptions, SoakReport, soak};
 pub use tensors::{Input, Inputs};
+
+// Part of what a case says.
+pub use msdeform_cuda::Gradients;

@@ -1,8 +1,5 @@
 //! What the tensors of a case hold: kinds of locations, values, weights and upstream gradients by name.
 
-use std::fmt;
-use std::str::FromStr;
-
 use crate::Random;
 
 /// Names the variants of an enumeration as the line of a case spells them.
@@ -23,13 +20,13 @@ macro_rules! named {
             }
         }
 
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(self.name())
             }
         }
 
-        impl FromStr for $type {
+        impl std::str::FromStr for $type {
             type Err = String;
 
             fn from_str(name: &str) -> Result<Self, String> {
@@ -42,6 +39,8 @@ macro_rules! named {
         }
     };
 }
+
+pub(crate) use named;
 
 named! {
     /// Where samples lie.

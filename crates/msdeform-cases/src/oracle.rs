@@ -80,64 +80,31 @@ pub fn expect(case: &Case, inputs: &Inputs) -> Vec<Expected> {
     let problem = &case.problem;
     let (value, locations, weights) =
         (&inputs.value.numbers, &inputs.locations.numbers, &inputs.weights.numbers);
-    let (dtype, sampling) = (problem.dtype(), problem.sampling_dtype());
     let spread = Spread::of(case, inputs);
     let weight_sum = largest_weight_sum(case, inputs);
-    let expected = |tensor, dtype, numbers, magnitude, compared| Expected {
-        tensor,
-        dtype,
-        numbers,
-        magnitude,
-        compared,
-        floor: floor(dtype) * weight_sum,
-        drift: 0.0,
+    let expected = |tensor, numbers, magnitude, compared, drift: f64| {
+        let dtype = problem.format_of(tensor);
+        let (floor, drift) = (floor(dtype) * weight_sum, drift.sqrt());
+        Expected { tensor, dtype, numbers, magnitude, compared, floor, drift }
     };
+    let drift = spread.drift;
     let gradients = match case.wants {
         Wants::Output => {
             let numbers = reference::forward(problem, value, locations, weights);
-            let Spread { output, sure_output, drift, .. } = spread;
-            let expected = expected(Role::Output, dtype, numbers, output, sure_output);
-            return vec![Expected { drift: drift.output.sqrt(), ..expected }];
+            let Spread { output, sure_output, .. } = spread;
+            return vec![expected(Role::Output, numbers, output, sure_output, drift.output)];
         }
         Wants::Gradients(gradients) => gradients,
     };
     let found = reference::backward(problem, value, locations, weights, &inputs.upstream.numbers);
+    let Spread { grad_value, grad_locations, grad_weights, .. } = spread;
+    let Spread { sure_grad_value, sure_locations, sure_weights, .. } = spread;
     let all = [
-        (
-            gradients.value,
-            expected(
-                Role::GradValue,
-                dtype,
-                found.value,
-                spread.grad_value,
-                spread.sure_grad_value,
-            ),
-        ),
-        (
-            gradients.locations,
-            expected(
-                Role::GradLocations,
-                sampling,
-                found.locations,
-                spread.grad_locations,
-                spread.sure_locations,
-            ),
-        ),
-        (
-            gradients.weights,
-            expected(
-                Role::GradWeights,
-                sampling,
-                found.weights,
-                spread.grad_weights,
-                spread.sure_weights,
-            ),
-        ),
+        expected(Role::GradValue, found.value, grad_value, sure_grad_value, drift.grad_value),
+        expected(Role::GradLocations, found.locations, grad_locations, sure_locations, 0.0),
+        expected(Role::GradWeights, found.weights, grad_weights, sure_weights, drift.grad_weights),
     ];
-    let Drift { grad_value, grad_weights, .. } = spread.drift;
-    let drifts = [grad_value.sqrt(), 0.0, grad_weights.sqrt()];
-    let asked = all.into_iter().zip(drifts).filter(|((asked, _), _)| *asked);
-    asked.map(|((_, expected), drift)| Expected { drift, ..expected }).collect()
+    all.into_iter().filter(|expected| gradients.includes(expected.tensor)).collect()
 }
 
 /// What an element must be.
@@ -183,10 +150,22 @@ impl Expected {
         (norm, bound * norm.max(summed / CANCELLATION) + of_format + self.drift)
     }
 
+    /// The same without allowances: the error is held against the result alone.
+    #[must_use]
+    pub fn strict(&self) -> Self {
+        let magnitude = vec![0.0; self.numbers.len()];
+        Self { magnitude, floor: 0.0, drift: 0.0, ..self.clone() }
+    }
+
     /// Compares what came out with what should have.
     #[must_use]
     pub fn compare(&self, bytes: &[u8], bound: f64) -> Verdict {
-        let found = load_all(bytes, self.dtype);
+        self.compare_numbers(&load_all(bytes, self.dtype), bound)
+    }
+
+    /// The same for numbers that were read already.
+    #[must_use]
+    pub fn compare_numbers(&self, found: &[f64], bound: f64) -> Verdict {
         let broken = |fault: String| Verdict {
             of_allowed: f64::NAN,
             relative: f64::NAN,

@@ -9,7 +9,7 @@ use crate::case::{Case, Wants};
 use crate::numbers::{Locations, Values};
 
 /// Everything a call reads, exactly as the reference sees it and as it lies in memory.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Inputs {
     /// The values, `[N, S, M, D]` or head-major.
     pub value: Input,
@@ -53,6 +53,26 @@ impl Inputs {
             weights: packed(&weights, problem.sampling_dtype()),
             upstream,
         }
+    }
+
+    /// The same with NaN in the borders of levels: for who must not read them.
+    #[must_use]
+    pub fn with_poisoned_borders(&self, case: &Case) -> Self {
+        let mut inputs = self.clone();
+        let (problem, strides) = (&case.problem, case.value_strides());
+        let size = problem.dtype().size_bytes();
+        let pixels = pixels(problem);
+        let borders = pixels.iter().enumerate().filter(|(_, pixel)| **pixel == Pixel::Border);
+        for (pixel, _) in borders {
+            for n in 0..problem.batch() as i64 {
+                for m in 0..problem.heads() as i64 {
+                    let first = n * strides.batch + m * strides.head + pixel as i64 * strides.pixel;
+                    let bytes = &mut inputs.value.bytes[first as usize * size..];
+                    bytes[..problem.channels() * size].fill(POISON);
+                }
+            }
+        }
+        inputs
     }
 
     /// The tensor of this role, if it is read.

@@ -4,7 +4,7 @@
 
 mod cpu_support;
 
-use cpu_support::Case;
+use cpu_support::Call;
 use msdeform::Problem;
 use msdeform::cpu::{CpuOptions, CpuPlan};
 
@@ -22,14 +22,14 @@ fn a_plan_of_one_thread_starts_none() {
     };
     let problem =
         Problem::builder().heads(4).channels(32).queries(100).points(4).levels([(9, 9), (5, 5)]);
-    let case = Case::random(problem.build().unwrap(), 1);
+    let call = Call::random(problem.build().unwrap(), 1);
     let options = |threads| CpuOptions { threads: Some(threads), isa: None };
-    let mut alone = CpuPlan::new(&case.problem, &options(1)).unwrap();
-    case.check(&case.run(&mut alone)).unwrap();
+    let mut alone = CpuPlan::new(&call.problem, &options(1)).unwrap();
+    call.check(&call.run(&mut alone)).unwrap();
     assert_eq!(threads_running(), Some(before));
 
     // The count does see threads: three of them are three more, and go with their plan.
-    let mut three = CpuPlan::new(&case.problem, &options(3)).unwrap();
-    case.check(&case.run(&mut three)).unwrap();
+    let mut three = CpuPlan::new(&call.problem, &options(3)).unwrap();
+    call.check(&call.run(&mut three)).unwrap();
     assert_eq!(threads_running(), Some(before + 3));
 }

@@ -4,13 +4,15 @@
 
 mod cpu_support;
 
-use cpu_support::{Case, Results, Tensor};
+use cpu_support::Call;
 use half::f16;
 use msdeform::cpu::{self, CpuOptions, CpuPlan, Isa};
 use msdeform::{
     DType, Direction, Error, GradientsMut, Problem, ProblemBuilder, TensorView, TensorViewMut,
     ValueLayout, reference,
 };
+use msdeform_cases::memory::{buffers, collect};
+use msdeform_cases::{Gradients, Inputs, Wants};
 
 /// An encoder (values read often, hence staged) and a decoder (hence not).
 fn encoder() -> ProblemBuilder {
@@ -53,18 +55,16 @@ fn the_same_bits_come_out_for_any_number_of_threads() {
             continue;
         }
         for builder in [encoder(), decoder()] {
-            let case = Case::random(builder.dtype(dtype).build().unwrap(), 3);
+            let call = Call::random(builder.dtype(dtype).build().unwrap(), 3);
             let bits = |threads| {
                 let options = CpuOptions { threads: Some(threads), isa: Some(isa) };
-                let mut plan = CpuPlan::new(&case.problem, &options).unwrap();
+                let mut plan = CpuPlan::new(&call.problem, &options).unwrap();
                 assert_eq!(plan.threads(), threads);
-                let Results { output, grad_value, grad_locations, grad_weights } =
-                    case.run(&mut plan);
-                [output, grad_value, grad_locations, grad_weights].map(|tensor| tensor.bits())
+                call.run(&mut plan)
             };
             let alone = bits(1);
             for threads in [2, if cfg!(miri) { 3 } else { 7 }] {
-                assert_eq!(alone, bits(threads), "{threads} threads, {isa}, {}", case.problem);
+                assert_eq!(alone, bits(threads), "{threads} threads, {isa}, {}", call.problem);
             }
         }
     }
@@ -73,36 +73,16 @@ fn the_same_bits_come_out_for_any_number_of_threads() {
 #[test]
 fn any_subset_of_the_gradients_has_the_bits_of_all_of_them() {
     for builder in [encoder(), decoder()] {
-        let case = Case::random(builder.dtype(DType::F16).build().unwrap(), 11);
-        let problem = &case.problem;
-        let mut plan = plan(problem, 2);
-        let all = case.run(&mut plan);
-        for subset in 0..8 {
-            let mut value = Tensor::poisoned(DType::F16, problem.value_len());
-            let mut locations = Tensor::poisoned(DType::F16, problem.locations_len());
-            let mut weights = Tensor::poisoned(DType::F16, problem.weights_len());
-            let mut gradients = GradientsMut::new();
-            if subset & 1 != 0 {
-                gradients = gradients.value(value.view_mut());
-            }
-            if subset & 2 != 0 {
-                gradients = gradients.locations(locations.view_mut());
-            }
-            if subset & 4 != 0 {
-                gradients = gradients.weights(weights.view_mut());
-            }
-            case.backward(&mut plan, gradients).unwrap();
-            for (bit, name, found, wanted) in [
-                (1, "value", &value, &all.grad_value),
-                (2, "locations", &locations, &all.grad_locations),
-                (4, "weights", &weights, &all.grad_weights),
-            ] {
-                if subset & bit != 0 {
-                    assert_eq!(found.bits(), wanted.bits(), "{name} of subset {subset:03b}");
-                } else {
-                    assert!(found.to_f64().iter().all(|x| x.is_nan()), "{name} was not asked for");
-                }
-            }
+        let call = Call::random(builder.dtype(DType::F16).build().unwrap(), 11);
+        let mut plan = plan(&call.problem, 2);
+        let all = call.written(&mut plan, Wants::Gradients(Gradients::ALL));
+        let none = Gradients { value: false, locations: false, weights: false };
+        for subset in Gradients::subsets().into_iter().chain([none]) {
+            let found = call.written(&mut plan, Wants::Gradients(subset));
+            let asked = [subset.value, subset.locations, subset.weights];
+            let wanted = all.iter().zip(asked).filter(|(_, asked)| *asked);
+            let wanted: Vec<&Vec<u8>> = wanted.map(|(tensor, _)| tensor).collect();
+            assert_eq!(found.iter().collect::<Vec<_>>(), wanted, "{subset}");
         }
     }
 }
@@ -194,25 +174,26 @@ fn a_value_tensor_without_pixels_gives_zeros() {
             let builder =
                 Problem::builder().batch(2).heads(3).channels(5).queries(2).points(points);
             let builder = builder.levels(Vec::<(i64, i64)>::new()).layout(layout);
-            let case = Case::random(builder.build().unwrap(), 1);
-            assert_eq!(case.problem.value_len(), 0);
-            let results = case.run(&mut plan(&case.problem, 1));
-            assert!(results.output.to_f64().iter().all(|&x| x == 0.0), "{:?}", results.output);
+            let call = Call::random(builder.build().unwrap(), 1);
+            assert_eq!(call.problem.value_len(), 0);
+            let results = call.run(&mut plan(&call.problem, 1));
+            assert!(results[0].iter().all(|&byte| byte == 0), "{:?}", results[0]);
         }
     }
+}
+
+/// What both directions read.
+fn in_f32(call: &Call) -> [Vec<f32>; 4] {
+    let Inputs { value, locations, weights, upstream } = &call.inputs;
+    [value, locations, weights, upstream]
+        .map(|input| input.numbers.iter().map(|&number| number as f32).collect())
 }
 
 #[test]
 fn wrong_tensors_are_refused_by_name() {
     let problem = decoder().build().unwrap();
-    let case = Case::random(problem.clone(), 1);
+    let [value, locations, weights, grad] = &in_f32(&Call::random(problem.clone(), 1));
     let mut plan = plan(&problem, 1);
-    let (Tensor::F32(value), Tensor::F32(locations)) = (&case.value, &case.locations) else {
-        unreachable!("the problem is f32");
-    };
-    let (Tensor::F32(weights), Tensor::F32(grad)) = (&case.weights, &case.grad_output) else {
-        unreachable!("the problem is f32");
-    };
     let mut output = vec![0f32; problem.output_len()];
 
     let half = vec![f16::ZERO; problem.value_len()];
@@ -260,10 +241,9 @@ fn wrong_tensors_are_refused_by_name() {
 #[test]
 fn a_larger_buffer_is_written_in_front_only() {
     let problem = decoder().build().unwrap();
-    let case = Case::random(problem.clone(), 1);
-    let mut output = Tensor::poisoned(DType::F32, problem.output_len() + 3);
-    case.forward(&mut plan(&problem, 2), &mut output).unwrap();
-    let output = output.to_f64();
+    let [value, locations, weights, _] = in_f32(&Call::random(problem.clone(), 1));
+    let mut output = vec![f32::NAN; problem.output_len() + 3];
+    plan(&problem, 2).forward(&value, &locations, &weights, &mut output).unwrap();
     let (front, back) = output.split_at(problem.output_len());
     assert!(front.iter().all(|x| !x.is_nan()) && back.iter().all(|x| x.is_nan()));
 }
@@ -304,22 +284,25 @@ fn one_shot_calls_take_f64_and_everything_else() {
     ] {
         for layout in ValueLayout::ALL {
             let builder = decoder().dtype(dtype).sampling_dtype(sampling).layout(layout);
-            let case = Case::random(builder.build().unwrap(), 8);
-            let problem = &case.problem;
-            let mut output = Tensor::poisoned(dtype, problem.output_len());
-            let mut grad_value = Tensor::poisoned(dtype, problem.value_len());
-            let mut grad_locations = Tensor::poisoned(sampling, problem.locations_len());
-            let mut grad_weights = Tensor::poisoned(sampling, problem.weights_len());
-            let (value, locations) = (case.value.view(), case.locations.view());
-            let (weights, grad) = (case.weights.view(), case.grad_output.view());
-            let inputs = (value.clone(), locations.clone(), weights.clone());
-            msdeform::forward(problem, inputs.0, inputs.1, inputs.2, output.view_mut()).unwrap();
+            let call = Call::random(builder.build().unwrap(), 8);
+            let problem = &call.problem;
+            let [mut forward, mut backward] = Direction::ALL
+                .map(|direction| buffers(&call.case(Wants::all(direction)), &call.inputs));
+            let (read, output) = forward.split_at_mut(3);
+            let (value, locations) = (read[0].view(dtype), read[1].view(sampling));
+            let (weights, output) = (read[2].view(sampling), output[0].view_mut(dtype));
+            msdeform::forward(problem, value, locations, weights, output).unwrap();
+            let (read, written) = backward.split_at_mut(4);
+            let [grad_value, grad_locations, grad_weights] = written else { unreachable!() };
             let gradients = GradientsMut::new()
-                .value(grad_value.view_mut())
-                .locations(grad_locations.view_mut())
-                .weights(grad_weights.view_mut());
+                .value(grad_value.view_mut(dtype))
+                .locations(grad_locations.view_mut(sampling))
+                .weights(grad_weights.view_mut(sampling));
+            let (value, locations) = (read[0].view(dtype), read[1].view(sampling));
+            let (weights, grad) = (read[2].view(sampling), read[3].view(dtype));
             msdeform::backward(problem, value, locations, weights, grad, gradients).unwrap();
-            case.check(&Results { output, grad_value, grad_locations, grad_weights }).unwrap();
+            let written = [forward, backward].map(|all| collect(&all, &call.inputs).unwrap());
+            call.check(&written.concat()).unwrap();
         }
     }
 }
@@ -340,15 +323,15 @@ fn one_shot_calls_check_before_they_compute() {
 
 #[test]
 fn scratch_memory_does_not_grow_after_the_first_calls() {
-    let case = Case::random(encoder().build().unwrap(), 2);
-    let mut plan = plan(&case.problem, 2);
+    let call = Call::random(encoder().build().unwrap(), 2);
+    let mut plan = plan(&call.problem, 2);
     assert_eq!(plan.workspace_bytes(), 0);
-    case.run(&mut plan);
+    call.run(&mut plan);
     let bytes = plan.workspace_bytes();
     assert!(bytes > 0);
-    case.run(&mut plan);
+    call.run(&mut plan);
     assert!(plan.workspace_bytes() <= 2 * bytes, "another worker may have come to its first task");
-    assert_eq!(plan.problem(), &case.problem);
+    assert_eq!(plan.problem(), &call.problem);
     assert_eq!(plan.isa(), Isa::best());
 }
 
@@ -373,9 +356,10 @@ fn the_registry_names_every_variant_once_and_the_baselines_first() {
 #[test]
 fn the_reference_agrees_on_the_test_problems_having_something_to_compare() {
     for builder in [encoder(), decoder()] {
-        let case = Case::random(builder.build().unwrap(), 3);
-        let (value, locations) = (case.value.to_f64(), case.locations.to_f64());
-        let output = reference::forward(&case.problem, &value, &locations, &case.weights.to_f64());
+        let call = Call::random(builder.build().unwrap(), 3);
+        let Inputs { value, locations, weights, .. } = &call.inputs;
+        let [value, locations, weights] = [value, locations, weights].map(|x| &x.numbers[..]);
+        let output = reference::forward(&call.problem, value, locations, weights);
         assert!(output.iter().filter(|&&x| x != 0.0).count() > output.len() / 2);
     }
 }

@@ -1,47 +1,28 @@
-//! Every backward variant against the f64 reference, and what is promised about backward plans.
+//! What is promised about backward plans beyond their numbers.
 
 use half::f16;
-use libtest_mimic::Trial;
-use msdeform::{
-    ATTENTION, DType, Direction, Element, Error as ProblemError, Mode, Problem, ProblemBuilder,
-    ValueLayout,
-};
+use libtest_mimic::{Failed, Trial};
+use msdeform::{ATTENTION, DType, Direction, Element, Mode, Problem, Role};
+use msdeform_cases::{Case, Inputs, Random, Wants, expect};
 use msdeform_cuda::variants::Variant;
 use msdeform_cuda::{
-    BackwardOptions, DeviceBuffer, Error, Gradients, Graph, OutputStrides, Plan, PlanOptions,
-    Stream, ValueStrides, WORKSPACE_ALIGNMENT, Workspace,
+    BackwardOptions, DeviceBuffer, Error, Gradients, Plan, PlanOptions, Stream,
+    WORKSPACE_ALIGNMENT, Workspace,
 };
 use msdeform_cuda_lab::REGISTRY;
 
-use crate::cases::{FORMATS, SPARSE, for_formats, problems, run_forward, with_gaps};
-use crate::conformance::shared_engine;
-use crate::gradients::BackwardCase;
+use crate::conformance::runner;
+use crate::resident::{Resident, compare};
 use crate::{Outcome, engine, ensure};
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    let backward = |variant: &&&dyn Variant| variant.spec().direction == Direction::Backward;
-    for &variant in REGISTRY.iter().filter(backward) {
+    for variant in variants() {
         let id = variant.spec().id;
-        for layout in ValueLayout::ALL {
-            let mut built: Vec<(&str, Problem)> = problems()
-                .into_iter()
-                .map(|(name, problem)| (name, problem.layout(layout).build().unwrap()))
-                .collect();
-            built.push(("gaps", with_gaps(layout)));
-            for (name, problem) in built {
-                trials.push(Trial::test(format!("backward::{id}::{layout}::{name}"), move || {
-                    in_every_format(variant, &problem)
-                }));
-            }
-        }
         let test = |name: &str, body: fn(&'static dyn Variant) -> Outcome| {
             Trial::test(format!("backward::{id}::{name}"), move || body(variant))
         };
-        trials.push(test("all_samples_in_one_place", one_place));
         trials.push(test("only_what_is_asked_for_is_written", subsets));
-        trials.push(test("strides_of_the_output_gradient", upstream_strides));
-        trials.push(test("a_nan_query_stays_among_its_samples", one_nan));
         trials.push(test("every_run_has_the_same_bits_if_promised", same_bits));
         if variant.is_deterministic() {
             trials.push(test("calls_back_to_back_do_not_mix", back_to_back));
@@ -49,24 +30,26 @@ pub fn trials() -> Vec<Trial> {
     }
     trials.extend([
         Trial::test("backward::finite_differences_agree", finite_differences),
-        Trial::test("backward::graph_replays_follow_the_inputs", graph),
-        Trial::test("backward::misaligned_pointers_give_the_same_result", misaligned),
         Trial::test("backward::workspaces_of_the_caller", callers_workspace),
         Trial::test("backward::runs_on_two_streams_share_a_plan", two_streams),
         Trial::test("backward::empty_calls_leave_zeros", empty),
         Trial::test("backward::bad_pointers_are_named", bad_pointers),
         Trial::test("backward::other_sizes_compile_nothing", other_sizes),
-        Trial::test("backward::strided_values_past_2_31_elements", far_strides),
     ]);
     trials
 }
 
-fn named(variant: &'static dyn Variant) -> PlanOptions {
-    with(variant, BackwardOptions::default())
+fn variants() -> impl Iterator<Item = &'static dyn Variant> {
+    let all = REGISTRY.iter().copied();
+    all.filter(|variant| variant.spec().direction == Direction::Backward)
 }
 
 fn with(variant: &'static dyn Variant, backward: BackwardOptions) -> PlanOptions {
     PlanOptions { variant: Some(variant), ..PlanOptions::backward(backward) }
+}
+
+fn deterministic(variant: &'static dyn Variant) -> PlanOptions {
+    with(variant, BackwardOptions { mode: Mode::Deterministic, ..Default::default() })
 }
 
 fn ordinary() -> Problem {
@@ -74,157 +57,62 @@ fn ordinary() -> Problem {
     builder.levels([(12, 20), (6, 10), (3, 5)]).build().unwrap()
 }
 
-fn in_every_format(variant: &'static dyn Variant, problem: &Problem) -> Outcome {
-    for (dtype, sampling) in FORMATS {
-        let problem = problem.to_builder().dtype(dtype).sampling_dtype(sampling).build()?;
-        for_formats!(dtype, sampling, check(&problem, &named(variant)))
-            .map_err(|error| format!("{problem}: {error:?}"))?;
-    }
-    Ok(())
+/// The same in `f16`, with so many queries.
+fn in_half(queries: usize) -> Problem {
+    let builder = ordinary().to_builder().dtype(DType::F16).sampling_dtype(DType::F16);
+    builder.queries(queries).build().unwrap()
 }
 
-/// Compares one variant on one problem; what it refuses, it must refuse by name.
-fn check<V: Element, S: Element>(problem: &Problem, options: &PlanOptions) -> Outcome {
-    let strides = options.backward.and_then(|backward| backward.grad_output_strides);
-    let strides = strides.unwrap_or_else(|| OutputStrides::packed(problem));
-    run(&BackwardCase::<V, S>::with_strides(problem, 1, strides), options)
-}
-
-fn run<V: Element, S: Element>(case: &BackwardCase<V, S>, options: &PlanOptions) -> Outcome {
-    let engine = shared_engine()?;
-    let stream = Stream::new(engine.context())?;
-    let plan = match Plan::new(&engine, &case.problem, options) {
-        Err(Error::Problem(ProblemError::Unsupported { variant, reason })) => {
-            let asked = options.variant.map(|variant| variant.spec().id);
-            ensure!(Some(variant) == asked, "{variant} refused: {reason}");
-            return Ok(());
-        }
-        plan => plan?,
-    };
-    let mut resident = case.upload(&stream)?;
-    // Twice: a workspace that was used before is as good as a fresh one.
-    for _ in 0..2 {
-        resident.poison(&stream)?;
-        resident.run(&stream, &plan)?;
-        case.check(&resident.download(&stream)?)?;
-    }
-    Ok(())
-}
-
-/// The worst contention: every sample between the same four pixels.
-fn one_place(variant: &'static dyn Variant) -> Outcome {
-    fn crowded<V: Element>(variant: &'static dyn Variant, problem: ProblemBuilder) -> Outcome {
-        let problem = problem.heads(2).channels(32).points(4).dtype(V::DTYPE).build()?;
-        let mut case = BackwardCase::<V, V>::new(&problem, 4);
-        case.inputs.locations.fill(V::from_f32(0.40625));
-        case.expect();
-        run(&case, &named(variant)).map_err(|error| format!("{problem}: {error:?}").into())
-    }
-    let dense = Problem::builder().queries(3000).levels([(13, 21), (5, 7)]);
-    let sparse = |queries: usize| Problem::builder().queries(queries).levels(SPARSE);
-    // Groups of tiles with lists that are too long for one warp.
-    let long = Problem::builder().queries(300).levels([(100, 167)]);
-    for problem in [dense, sparse(9), sparse(12), sparse(40), long] {
-        crowded::<f32>(variant, problem.clone())?;
-        crowded::<f16>(variant, problem)?;
-    }
-    Ok(())
+fn resident<T: Element>(
+    stream: &Stream,
+    problem: &Problem,
+    seed: u64,
+) -> Result<Resident<T>, Failed> {
+    Resident::new(stream, problem, Direction::Backward, seed)
 }
 
 fn subsets(variant: &'static dyn Variant) -> Outcome {
-    let engine = shared_engine()?;
+    let engine = runner()?.engine()?;
     let stream = Stream::new(engine.context())?;
-    let case = BackwardCase::<f32, f32>::new(&ordinary(), 5);
+    let mut resident = resident::<f32>(&stream, &ordinary(), 5)?;
+    let expected = expect(&resident.case, &resident.inputs);
     for gradients in Gradients::subsets() {
         let options = with(variant, BackwardOptions { gradients, ..Default::default() });
-        let plan = Plan::new(&engine, &case.problem, &options)?;
-        let mut resident = case.upload(&stream)?;
+        let plan = Plan::new(&engine, &resident.case.problem, &options)?;
+        resident.poison(&stream)?;
         resident.run(&stream, &plan)?;
-        let mut found = resident.download(&stream)?;
-        let untouched = |asked: bool, numbers: &[f32]| asked || numbers.iter().all(|x| x.is_nan());
-        ensure!(untouched(gradients.value, &found.value), "{gradients}: wrote grad_value");
-        ensure!(untouched(gradients.locations, &found.locations), "{gradients}: wrote locations");
-        ensure!(untouched(gradients.weights, &found.weights), "{gradients}: wrote weights");
-        let exact = |numbers: &[f64]| numbers.iter().map(|&x| x as f32).collect::<Vec<f32>>();
-        if !gradients.value {
-            found.value = exact(&case.expected.value);
+        for (expected, (role, found)) in expected.iter().zip(resident.download(&stream)?) {
+            if gradients.includes(role) {
+                compare(expected, &found).map_err(|error| format!("{gradients}: {error:?}"))?;
+            } else {
+                let untouched = found.iter().all(|x| x.is_nan());
+                ensure!(untouched, "{gradients}: wrote {}", role.name());
+            }
         }
-        if !gradients.locations {
-            found.locations = exact(&case.expected.locations);
-        }
-        if !gradients.weights {
-            found.weights = exact(&case.expected.weights);
-        }
-        case.check(&found).map_err(|error| format!("{gradients}: {error:?}"))?;
     }
     Ok(())
-}
-
-fn upstream_strides(variant: &'static dyn Variant) -> Outcome {
-    let problem = ordinary();
-    let packed = OutputStrides::packed(&problem);
-    for strides in [
-        OutputStrides { batch: 0, query: 0, head: 0, channel: 0 },
-        OutputStrides { batch: 0, ..packed },
-        OutputStrides { batch: 64 * packed.batch, query: 3, head: 7 * 64, channel: 28 * 64 },
-    ] {
-        let backward = BackwardOptions { grad_output_strides: Some(strides), ..Default::default() };
-        let options = with(variant, backward);
-        check::<f32, f32>(&problem, &options).map_err(|error| format!("{strides:?}: {error:?}"))?;
-    }
-    Ok(())
-}
-
-fn one_nan(variant: &'static dyn Variant) -> Outcome {
-    let sparse = Problem::builder().batch(2).heads(4).channels(32).queries(11).points(4);
-    let sparse = sparse.levels(SPARSE).build()?;
-    let long_lists = Problem::builder().heads(2).channels(32).queries(1000).points(4);
-    let long_lists = long_lists.levels([(5, 7)]).build()?;
-    for problem in [&ordinary(), &sparse, &long_lists] {
-        one_nan_in(variant, problem)?;
-    }
-    Ok(())
-}
-
-fn one_nan_in(variant: &'static dyn Variant, problem: &Problem) -> Outcome {
-    let mut case = BackwardCase::<f32, f32>::new(problem, 6);
-    let row = case.problem.heads() * case.problem.channels();
-    case.grad_output[7 * row..8 * row].fill(f32::NAN);
-    case.expect();
-    let (mut nan, mut numbers) = (0, 0);
-    for gradient in &case.expected.weights {
-        *if gradient.is_nan() { &mut nan } else { &mut numbers } += 1;
-    }
-    ensure!(nan > 0 && numbers > nan, "{nan} NaN, {numbers} not: nothing is shown");
-    run(&case, &named(variant))
 }
 
 fn same_bits(variant: &'static dyn Variant) -> Outcome {
-    let engine = shared_engine()?;
+    let engine = runner()?.engine()?;
     let stream = Stream::new(engine.context())?;
     let builder = Problem::builder().batch(2).heads(8).channels(32).queries(1500).points(4);
     let problem = builder.levels([(25, 42), (13, 21), (7, 11)]).dtype(DType::F16).build()?;
-    let case = BackwardCase::<f16, f16>::new(&problem, 7);
-    let options =
-        with(variant, BackwardOptions { mode: Mode::Deterministic, ..Default::default() });
-    let plan = Plan::new(&engine, &problem, &options);
+    let plan = Plan::new(&engine, &problem, &deterministic(variant));
     if !variant.is_deterministic() {
         let refused = plan.err().map_or_else(String::new, |error| error.to_string());
         ensure!(refused.contains(variant.spec().id), "not refused by name: `{refused}`");
         return Ok(());
     }
     let plan = plan?;
-    let mut resident = case.upload(&stream)?;
-    let mut first = None;
-    for run in 0..20 {
+    let mut resident = resident::<f16>(&stream, &problem, 7)?;
+    resident.run(&stream, &plan)?;
+    resident.check(&stream)?;
+    let first = resident.bits(&stream)?;
+    for run in 1..20 {
         resident.poison(&stream)?;
         resident.run(&stream, &plan)?;
-        let found = resident.download(&stream)?;
-        let bits = found.bits();
-        ensure!(*first.get_or_insert_with(|| bits.clone()) == bits, "run {run} has other bits");
-        if run == 0 {
-            case.check(&found)?;
-        }
+        ensure!(resident.bits(&stream)? == first, "run {run} has other bits");
     }
     Ok(())
 }
@@ -232,18 +120,16 @@ fn same_bits(variant: &'static dyn Variant) -> Outcome {
 /// Launches of a call overlap, and calls share a workspace: nothing of one call may reach the next. Two of them alternate,
 /// many in flight, and each must give the bits that it gives alone.
 fn back_to_back(variant: &'static dyn Variant) -> Outcome {
-    let engine = shared_engine()?;
+    let engine = runner()?.engine()?;
     let stream = Stream::new(engine.context())?;
     let builder = Problem::builder().batch(2).heads(2).channels(32).queries(300).points(4);
     let problem = builder.levels([(50, 84), (25, 42), (13, 21)]).build()?;
-    let options =
-        with(variant, BackwardOptions { mode: Mode::Deterministic, ..Default::default() });
-    let plan = Plan::new(&engine, &problem, &options)?;
+    let plan = Plan::new(&engine, &problem, &deterministic(variant))?;
     let mut calls = Vec::new();
     for seed in [31, 32] {
-        let mut resident = BackwardCase::<f32, f32>::new(&problem, seed).upload(&stream)?;
+        let mut resident = resident::<f32>(&stream, &problem, seed)?;
         resident.run(&stream, &plan)?;
-        let alone = resident.download(&stream)?.bits();
+        let alone = resident.bits(&stream)?;
         calls.push((resident, alone));
     }
     for round in 0..50 {
@@ -253,7 +139,7 @@ fn back_to_back(variant: &'static dyn Variant) -> Outcome {
             }
         }
         for (resident, alone) in &calls {
-            let bits = resident.download(&stream)?.bits();
+            let bits = resident.bits(&stream)?;
             ensure!(bits == *alone, "round {round}: a call has other bits than alone");
         }
     }
@@ -262,181 +148,88 @@ fn back_to_back(variant: &'static dyn Variant) -> Outcome {
 
 /// The derivative of `sum(output * grad_output)` along a direction, by the GPU's own forward.
 fn finite_differences() -> Outcome {
-    let engine = shared_engine()?;
+    let engine = runner()?.engine()?;
     let stream = Stream::new(engine.context())?;
     let levels: [(i64, i64); 2] = [(9, 14), (5, 6)];
     let builder = Problem::builder().batch(2).heads(3).channels(32).queries(40).points(4);
     let problem = builder.levels(levels).build()?;
-    let mut case = BackwardCase::<f32, f32>::new(&problem, 8);
+    let case = Case::varied(problem.clone(), Direction::Backward, 8);
+    let mut inputs = Inputs::new(&case);
+    let in_f32 = |x: f64| f64::from(x as f32);
     // Inside of a cell by 0.2 to 0.8, so that no step of 0.1 pixels leaves it.
-    let mut random = crate::cases::Random(9);
-    for (index, at) in case.inputs.locations.iter_mut().enumerate() {
+    let mut random = Random::new(9);
+    for (index, at) in inputs.locations.numbers.iter_mut().enumerate() {
         let level = levels[index / 2 % problem.samples() / 4];
-        let size = if index % 2 == 0 { level.1 } else { level.0 } as f32;
+        let size = if index % 2 == 0 { level.1 } else { level.0 } as f64;
         let cell = random.between(-1.0, size - 0.01).floor();
-        *at = (cell + random.between(0.2, 0.8) + 0.5) / size;
+        *at = in_f32((cell + random.between(0.2, 0.8) + 0.5) / size);
     }
-    case.expect();
-    let mut resident = case.upload(&stream)?;
+    let mut resident = Resident::<f32>::holding(&stream, case.clone(), inputs.clone())?;
     resident.run(&stream, &Plan::backward(&engine, &problem)?)?;
-    let found = resident.download(&stream)?;
+    resident.check(&stream)?;
+    let gradients = resident.download(&stream)?;
 
     let plan = Plan::forward(&engine, &problem)?;
-    let upstream = case.grad_output.clone();
-    let mut output = DeviceBuffer::<f32>::filled(&stream, problem.output_len(), 0xff)?;
-    let mut loss = |value: &[f32], locations: &[f32], weights: &[f32]| {
-        let value = DeviceBuffer::from_host(&stream, value)?;
-        let locations = DeviceBuffer::from_host(&stream, locations)?;
-        let weights = DeviceBuffer::from_host(&stream, weights)?;
-        run_forward(&plan, &stream, (&value, &locations, &weights), &mut output)?;
-        let output = output.to_host(&stream)?;
-        Ok::<f64, Error>(
-            output.iter().zip(&upstream).map(|(&o, &g)| f64::from(o) * f64::from(g)).sum(),
-        )
+    let loss = |inputs: &Inputs| -> Result<f64, Failed> {
+        let case = Case { wants: Wants::Output, ..case.clone() };
+        let mut resident = Resident::<f32>::holding(&stream, case, inputs.clone())?;
+        resident.run(&stream, &plan)?;
+        let (_, output) = resident.download(&stream)?.remove(0);
+        Ok(output.iter().zip(&inputs.upstream.numbers).map(|(o, g)| o * g).sum())
     };
-    let mut direction = |len: usize, step: f32| -> Vec<f32> {
-        (0..len).map(|_| random.between(-step, step)).collect()
-    };
-    let moved = |from: &[f32], by: &[f32], sign: f32| -> Vec<f32> {
-        from.iter().zip(by).map(|(x, d)| x + sign * d).collect()
-    };
-    let along = |gradient: &[f32], by: &[f32]| -> f64 {
-        gradient.iter().zip(by).map(|(&g, &d)| f64::from(g) * f64::from(d)).sum()
-    };
-    let inputs = &case.inputs;
-    let (value, locations, weights) = (&inputs.value, &inputs.locations, &inputs.weights);
-    let by_value = direction(value.len(), 0.5);
-    let by_weights = direction(weights.len(), 0.5);
     // 0.1 pixels of the finest level.
-    let by_locations = direction(locations.len(), 0.1 / 14.0);
-    let differences = [
-        (
-            "value",
-            loss(&moved(value, &by_value, 1.0), locations, weights)?
-                - loss(&moved(value, &by_value, -1.0), locations, weights)?,
-            along(&found.value, &by_value),
-        ),
-        (
-            "locations",
-            loss(value, &moved(locations, &by_locations, 1.0), weights)?
-                - loss(value, &moved(locations, &by_locations, -1.0), weights)?,
-            along(&found.locations, &by_locations),
-        ),
-        (
-            "weights",
-            loss(value, locations, &moved(weights, &by_weights, 1.0))?
-                - loss(value, locations, &moved(weights, &by_weights, -1.0))?,
-            along(&found.weights, &by_weights),
-        ),
-    ];
-    for (tensor, difference, slope) in differences {
-        let error = (difference / 2.0 - slope).abs() / slope.abs().max(1.0);
+    let steps = [(Role::Value, 0.5), (Role::Locations, 0.1 / 14.0), (Role::Weights, 0.5)];
+    for ((role, step), (_, gradient)) in steps.into_iter().zip(&gradients) {
+        let by: Vec<f64> = gradient.iter().map(|_| random.between(-step, step)).collect();
+        let moved = |sign: f64| {
+            let mut moved = inputs.clone();
+            let tensor = match role {
+                Role::Value => &mut moved.value,
+                Role::Locations => &mut moved.locations,
+                _ => &mut moved.weights,
+            };
+            for (number, by) in tensor.numbers.iter_mut().zip(&by) {
+                *number = in_f32(*number + sign * by);
+            }
+            loss(&moved)
+        };
+        let difference = (moved(1.0)? - moved(-1.0)?) / 2.0;
+        let slope: f64 = gradient.iter().zip(&by).map(|(g, d)| g * d).sum();
+        let error = (difference - slope).abs() / slope.abs().max(1.0);
         // Written so that NaN fails.
         let agrees = error <= 1e-3;
-        ensure!(agrees, "{tensor}: {} by differences, {slope} by the gradient", difference / 2.0);
-    }
-    Ok(())
-}
-
-fn graph() -> Outcome {
-    let engine = shared_engine()?;
-    let stream = Stream::new(engine.context())?;
-    let mut case = BackwardCase::<f32, f32>::new(&ordinary(), 10);
-    let mut resident = case.upload(&stream)?;
-    let plan = Plan::backward(&engine, &case.problem)?;
-    let pointers = resident.pointers(0);
-    // SAFETY: the buffers and the plan outlive the replays, which one stream orders.
-    let graph = Graph::capture(&stream, |stream| unsafe { plan.launch(stream, &pointers) })?;
-    let untouched = resident.download(&stream)?;
-    ensure!(untouched.value.iter().all(|x| x.is_nan()), "capturing must not run anything");
-    for seed in [11, 12] {
-        case.grad_output = BackwardCase::<f32, f32>::new(&case.problem, seed).grad_output;
-        case.expect();
-        resident.grad_output.copy_from(&stream, 0, &case.grad_output)?;
-        resident.poison(&stream)?;
-        // SAFETY: as above.
-        unsafe { graph.launch(&stream) }?;
-        case.check(&resident.download(&stream)?)?;
-    }
-    Ok(())
-}
-
-/// Every tensor in turn one element off: the fast path cannot take it, the result must not change.
-fn misaligned() -> Outcome {
-    let engine = shared_engine()?;
-    let stream = Stream::new(engine.context())?;
-    let problem = ordinary().to_builder().dtype(DType::F16).sampling_dtype(DType::F16).build()?;
-    let case = BackwardCase::<f16, f16>::new(&problem, 13);
-    for mode in Mode::ALL {
-        let options = PlanOptions::backward(BackwardOptions { mode, ..Default::default() });
-        let plan = Plan::new(&engine, &problem, &options)?;
-        for which in 0..8 {
-            let by = |tensor: usize| usize::from(tensor == which || which == 7);
-            let shifted = |data: &[f16], tensor: usize| -> msdeform_cuda::Result<_> {
-                let mut buffer = DeviceBuffer::filled(&stream, data.len() + 1, 0xff)?;
-                buffer.copy_from(&stream, by(tensor), data)?;
-                Ok(buffer)
-            };
-            let mut resident = case.upload(&stream)?;
-            resident.value = shifted(&case.inputs.value, 0)?;
-            resident.locations = shifted(&case.inputs.locations, 1)?;
-            resident.weights = shifted(&case.inputs.weights, 2)?;
-            resident.grad_output = shifted(&case.grad_output, 3)?;
-            resident.grad_value = DeviceBuffer::filled(&stream, problem.value_len() + 1, 0xff)?;
-            resident.grad_locations =
-                DeviceBuffer::filled(&stream, problem.locations_len() + 1, 0xff)?;
-            resident.grad_weights = DeviceBuffer::filled(&stream, problem.weights_len() + 1, 0xff)?;
-            let mut pointers = resident.pointers(0);
-            for (tensor, (role, _)) in ATTENTION.tensors(Direction::Backward).enumerate() {
-                pointers = pointers.with(role, pointers.get(role) + 2 * by(tensor) as u64);
-            }
-            // SAFETY: the buffers hold the tensors from these pointers on and outlive the launch.
-            unsafe { plan.launch(&stream, &pointers) }?;
-            let mut found = resident.download(&stream)?;
-            for (tensor, numbers) in
-                [(4, &mut found.value), (5, &mut found.locations), (6, &mut found.weights)]
-            {
-                let beside =
-                    if by(tensor) == 1 { numbers.remove(0) } else { numbers.pop().unwrap() };
-                ensure!(beside.is_nan(), "tensor {tensor}: wrote beside it");
-            }
-            case.check(&found).map_err(|e| format!("{mode}, tensor {which}: {e:?}"))?;
-        }
+        ensure!(agrees, "{}: {difference} by differences, {slope} by the gradient", role.name());
     }
     Ok(())
 }
 
 fn callers_workspace() -> Outcome {
-    let engine = shared_engine()?;
+    let engine = runner()?.engine()?;
     let streams = [Stream::new(engine.context())?, Stream::new(engine.context())?];
-    let problem = ordinary()
-        .to_builder()
-        .dtype(DType::F16)
-        .sampling_dtype(DType::F16)
-        .queries(400)
-        .build()?;
-    let cases = [14, 15].map(|seed| BackwardCase::<f16, f16>::new(&problem, seed));
-    let in_half = |v: &&&dyn Variant| v.spec().dtypes.contains(&DType::F16);
-    let backward = REGISTRY.iter().filter(|v| v.spec().direction == Direction::Backward);
-    for variant in backward.filter(in_half) {
-        let options = PlanOptions { workspace: Workspace::OfCaller, ..named(*variant) };
+    let problem = in_half(400);
+    for variant in variants().filter(|v| v.spec().dtypes.contains(&DType::F16)) {
+        let options = with(variant, BackwardOptions::default());
+        let options = PlanOptions { workspace: Workspace::OfCaller, ..options };
         let plan = Plan::new(&engine, &problem, &options)?;
         let bytes = plan.workspace_bytes();
-        let residents = [cases[0].upload(&streams[0])?, cases[1].upload(&streams[1])?];
-        if bytes > 0 {
-            // SAFETY: refused before anything is queued.
-            let missing = unsafe { plan.launch(&streams[0], &residents[0].pointers(0)) };
-            let named = matches!(missing, Err(Error::NullPointer { tensor: "workspace" }));
-            ensure!(named, "{missing:?}");
-        }
+        let residents = [
+            resident::<f16>(&streams[0], &problem, 14)?,
+            resident::<f16>(&streams[1], &problem, 15)?,
+        ];
         let memory = [
             DeviceBuffer::<f32>::filled(&streams[0], bytes / 4 + 64, 0xff)?,
             DeviceBuffer::<f32>::filled(&streams[1], bytes / 4 + 64, 0xff)?,
         ];
         if bytes > 0 {
-            let odd = memory[0].address() + 4;
-            // SAFETY: refused before anything is queued.
-            let refused = unsafe { plan.launch(&streams[0], &residents[0].pointers(odd)) };
+            let launch = |workspace: u64| {
+                let pointers = residents[0].pointers().with_workspace(workspace);
+                // SAFETY: refused before anything is queued.
+                unsafe { plan.launch(&streams[0], &pointers) }
+            };
+            let missing = launch(0);
+            let named = matches!(missing, Err(Error::NullPointer { tensor: "workspace" }));
+            ensure!(named, "{missing:?}");
+            let refused = launch(memory[0].address() + 4);
             let named = matches!(
                 refused,
                 Err(Error::MisalignedWorkspace { alignment: WORKSPACE_ALIGNMENT, .. })
@@ -445,12 +238,13 @@ fn callers_workspace() -> Outcome {
         }
         for _ in 0..20 {
             for ((stream, resident), memory) in streams.iter().zip(&residents).zip(&memory) {
+                let pointers = resident.pointers().with_workspace(memory.address());
                 // SAFETY: each stream has tensors and a workspace of its own, all alive until the end.
-                unsafe { plan.launch(stream, &resident.pointers(memory.address())) }?;
+                unsafe { plan.launch(stream, &pointers) }?;
             }
         }
-        for ((stream, resident), case) in streams.iter().zip(&residents).zip(&cases) {
-            case.check(&resident.download(stream)?)?;
+        for (stream, resident) in streams.iter().zip(&residents) {
+            resident.check(stream)?;
         }
     }
     Ok(())
@@ -458,30 +252,22 @@ fn callers_workspace() -> Outcome {
 
 /// The plan's own workspace: `run` makes a later one wait for an earlier one.
 fn two_streams() -> Outcome {
-    let engine = shared_engine()?;
+    let engine = runner()?.engine()?;
     let streams = [Stream::new(engine.context())?, Stream::new(engine.context())?];
-    let problem = ordinary()
-        .to_builder()
-        .dtype(DType::F16)
-        .sampling_dtype(DType::F16)
-        .queries(900)
-        .build()?;
-    let cases = [16, 17].map(|seed| BackwardCase::<f16, f16>::new(&problem, seed));
+    let problem = in_half(900);
     let plan = Plan::backward(&engine, &problem)?;
-    let mut residents = [cases[0].upload(&streams[0])?, cases[1].upload(&streams[1])?];
+    let mut residents =
+        [resident::<f16>(&streams[0], &problem, 16)?, resident::<f16>(&streams[1], &problem, 17)?];
     for _ in 0..20 {
         for (stream, resident) in streams.iter().zip(&mut residents) {
             resident.run(stream, &plan)?;
         }
     }
-    for ((stream, resident), case) in streams.iter().zip(&residents).zip(&cases) {
-        case.check(&resident.download(stream)?)?;
-    }
-    Ok(())
+    streams.iter().zip(&residents).try_for_each(|(stream, resident)| resident.check(stream))
 }
 
 fn empty() -> Outcome {
-    let engine = shared_engine()?;
+    let engine = runner()?.engine()?;
     let stream = Stream::new(engine.context())?;
     let builder = || ordinary().to_builder();
     for (name, problem) in [
@@ -490,29 +276,27 @@ fn empty() -> Outcome {
         ("points", builder().points(0).build()?),
         ("channels", builder().channels(0).build()?),
     ] {
-        let case = BackwardCase::<f32, f32>::new(&problem, 18);
         let plan = Plan::backward(&engine, &problem)?;
         ensure!(plan.kernels().next().is_none(), "no {name}: kernels are launched");
         ensure!(plan.workspace_bytes() == 0, "no {name}: a workspace");
-        let mut resident = case.upload(&stream)?;
+        let mut resident = resident::<f32>(&stream, &problem, 18)?;
         resident.run(&stream, &plan)?;
         let found = resident.download(&stream)?;
-        let all = found.value.iter().chain(&found.locations).chain(&found.weights);
-        ensure!(all.clone().all(|&x| x == 0.0), "no {name}: not zero");
+        let mut all = found.iter().flat_map(|(_, numbers)| numbers);
+        ensure!(all.all(|&x| x == 0.0), "no {name}: not zero");
     }
     Ok(())
 }
 
 fn bad_pointers() -> Outcome {
-    let engine = shared_engine()?;
+    let engine = runner()?.engine()?;
     let stream = Stream::new(engine.context())?;
-    let case = BackwardCase::<f32, f32>::new(&ordinary(), 19);
-    let resident = case.upload(&stream)?;
-    let plan = Plan::backward(&engine, &case.problem)?;
+    let resident = resident::<f32>(&stream, &ordinary(), 19)?;
+    let plan = Plan::backward(&engine, &ordinary())?;
     for (role, _) in ATTENTION.tensors(Direction::Backward) {
         let host = 0f32;
         for address in [0, 0x1001, std::ptr::from_ref(&host).addr() as u64] {
-            let (name, pointers) = (role.name(), resident.pointers(0).with(role, address));
+            let (name, pointers) = (role.name(), resident.pointers().with(role, address));
             // SAFETY: refused before anything is queued.
             let refused = unsafe { plan.launch(&stream, &pointers) };
             let tensor = match refused {
@@ -539,24 +323,4 @@ fn other_sizes() -> Outcome {
     let after = engine.jit_counts();
     ensure!(before.compiled > 0 && before == after, "{before:?} became {after:?}");
     Ok(())
-}
-
-/// The second image starts past 2^31 elements; its gradient is packed all the same.
-fn far_strides() -> Outcome {
-    let engine = shared_engine()?;
-    let stream = Stream::new(engine.context())?;
-    let problem = ordinary().to_builder().dtype(DType::F16).sampling_dtype(DType::F16).build()?;
-    let case = BackwardCase::<f16, f16>::new(&problem, 20);
-    let packed = ValueStrides::packed(&problem);
-    let strides = ValueStrides { batch: (1 << 31) + 64, ..packed };
-    let backward = PlanOptions::backward(BackwardOptions::default());
-    let options = PlanOptions { strides: Some(strides), ..backward };
-    let plan = Plan::new(&engine, &problem, &options)?;
-    let mut resident = case.upload(&stream)?;
-    resident.value = DeviceBuffer::filled(&stream, strides.extent(&problem), 0xff)?;
-    let (first, second) = case.inputs.value.split_at(packed.batch as usize);
-    resident.value.copy_from(&stream, 0, first)?;
-    resident.value.copy_from(&stream, strides.batch as usize, second)?;
-    resident.run(&stream, &plan)?;
-    case.check(&resident.download(&stream)?)
 }

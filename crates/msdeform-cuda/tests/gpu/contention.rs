@@ -1,12 +1,13 @@
 //! Samples that all fall on the same pixels must not make the backward pass collapse.
 
 use half::f16;
-use libtest_mimic::Trial;
-use msdeform::{Element, Mode, Problem, ProblemBuilder};
+use libtest_mimic::{Failed, Trial};
+use msdeform::{Direction, Element, Mode, Problem, ProblemBuilder};
+use msdeform_cases::{Case, Inputs, Locations};
 use msdeform_cuda::{BackwardOptions, Event, Plan, PlanOptions, Stream};
 
-use crate::conformance::shared_engine;
-use crate::gradients::BackwardCase;
+use crate::conformance::runner;
+use crate::resident::Resident;
 use crate::{Outcome, ensure};
 
 /// The bound that users are promised. Measured ratios are 1 to 3.5, so the noise of a shared GPU does not reach it.
@@ -38,28 +39,28 @@ fn in_two_formats(problem: ProblemBuilder, mode: Mode) -> Outcome {
 /// What the dispatcher chooses, on spread-out samples and on samples between the same four pixels.
 fn at_most_five_times<V: Element>(problem: ProblemBuilder, mode: Mode) -> Outcome {
     let problem = problem.dtype(V::DTYPE).build()?;
-    let mut case = BackwardCase::<V, V>::new(&problem, 7);
-    let spread = median_us(&case, mode)?;
+    let mut case = Case::varied(problem.clone(), Direction::Backward, 7);
+    case.mode = mode;
+    case.numbers.locations = Locations::Around;
+    let mut inputs = Inputs::new(&case);
+    let spread = median_us::<V>(&case, inputs.clone())?;
     // Between four pixels of four tiles of the finest level: four lists with all samples in them.
-    for xy in case.inputs.locations.chunks_exact_mut(2) {
-        xy.copy_from_slice(&[V::from_f32(0.40625), V::from_f32(0.4)]);
+    for xy in inputs.locations.numbers.chunks_exact_mut(2) {
+        xy.copy_from_slice(&[0.40625, 0.4]);
     }
-    let crowded = median_us(&case, mode)?;
+    let crowded = median_us::<V>(&case, inputs)?;
     // NaN is not within the bound.
     let within = crowded <= MOST * spread;
     ensure!(within, "{problem}: {crowded:.1} us on one pixel, {spread:.1} us spread out");
     Ok(())
 }
 
-fn median_us<V: Element>(
-    case: &BackwardCase<V, V>,
-    mode: Mode,
-) -> Result<f64, libtest_mimic::Failed> {
-    let engine = shared_engine()?;
+fn median_us<V: Element>(case: &Case, inputs: Inputs) -> Result<f64, Failed> {
+    let engine = runner()?.engine()?;
     let stream = Stream::new(engine.context())?;
-    let options = PlanOptions::backward(BackwardOptions { mode, ..Default::default() });
+    let options = PlanOptions::backward(BackwardOptions { mode: case.mode, ..Default::default() });
     let plan = Plan::new(&engine, &case.problem, &options)?;
-    let mut resident = case.upload(&stream)?;
+    let mut resident = Resident::<V>::holding(&stream, case.clone(), inputs)?;
     let mut times = Vec::with_capacity(RUNS);
     for _ in 0..RUNS {
         let (start, end) = (Event::new(engine.context())?, Event::new(engine.context())?);

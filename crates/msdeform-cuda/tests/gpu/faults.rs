@@ -1,13 +1,13 @@
 //! Bad input, and what the caller is told.
 
-use libtest_mimic::Trial;
-use msdeform::{DType, Problem, Role};
+use libtest_mimic::{Failed, Trial};
+use msdeform::{DType, Direction, Problem, Role};
 use msdeform_cuda::{
     Argument, DeviceBuffer, Engine, Error, Plan, PlanOptions, PointerChecks, Pointers, Stream,
 };
 use msdeform_cuda_lab::registry::find;
 
-use crate::cases::{forward_pointers, run_forward};
+use crate::resident::Resident;
 use crate::{Outcome, engine, ensure};
 
 pub fn trials() -> Vec<Trial> {
@@ -41,26 +41,16 @@ fn problem() -> Problem {
     builder.levels([(8, 8)]).dtype(DType::F32).build().unwrap()
 }
 
-/// The four tensors of [`problem`], all zero.
-fn tensors(stream: &Stream, problem: &Problem) -> msdeform_cuda::Result<[DeviceBuffer<f32>; 4]> {
-    Ok([
-        DeviceBuffer::filled(stream, problem.value_len(), 0)?,
-        DeviceBuffer::filled(stream, problem.locations_len(), 0)?,
-        DeviceBuffer::filled(stream, problem.weights_len(), 0)?,
-        DeviceBuffer::filled(stream, problem.output_len(), 0)?,
-    ])
-}
-
-fn pointers_to(buffers: &[DeviceBuffer<f32>; 4]) -> Pointers {
-    forward_pointers(buffers.each_ref().map(DeviceBuffer::address))
+fn resident(stream: &Stream) -> Result<Resident<f32>, Failed> {
+    Resident::new(stream, &problem(), Direction::Forward, 1)
 }
 
 fn bad_pointers() -> Outcome {
     let engine = engine()?;
     let stream = Stream::new(engine.context())?;
     let problem = problem();
-    let buffers = tensors(&stream, &problem)?;
-    let good = pointers_to(&buffers);
+    let resident = resident(&stream)?;
+    let good = resident.pointers();
     let options = PlanOptions { pointer_checks: PointerChecks::Every, ..Default::default() };
     let plan = Plan::new(&engine, &problem, &options)?;
     // SAFETY: either all pointers are good, or the plan refuses before it launches.
@@ -97,26 +87,25 @@ fn wrong_buffers() -> Outcome {
     let engine = engine()?;
     let stream = Stream::new(engine.context())?;
     let problem = problem();
-    let [value, locations, weights, mut output] = tensors(&stream, &problem)?;
+    let mut resident = resident(&stream)?;
     let plan = Plan::forward(&engine, &problem)?;
     let mut short = DeviceBuffer::<f32>::filled(&stream, problem.output_len() - 1, 0)?;
+    let short = Argument::write(Role::Output, &mut short);
     expect_error!(
-        run_forward(&plan, &stream, (&value, &locations, &weights), &mut short),
+        plan.run(&stream, resident.arguments().chain([short])),
         Error::BufferTooSmall { tensor: "output", .. }
     );
     let half = DeviceBuffer::<half::f16>::filled(&stream, problem.locations_len(), 0)?;
     expect_error!(
-        run_forward(&plan, &stream, (&value, &half, &half), &mut output),
+        plan.run(&stream, resident.arguments().chain([Argument::read(Role::Locations, &half)])),
         Error::Problem(msdeform::Error::DtypeMismatch { tensor: "sampling_locations", .. })
     );
-    run_forward(&plan, &stream, (&value, &locations, &weights), &mut output)?;
-    let arguments = [
-        Argument::read(Role::Value, &value),
-        Argument::read(Role::Locations, &locations),
-        Argument::read(Role::Weights, &weights),
-        Argument::read(Role::Output, &output),
-    ];
-    expect_error!(plan.run(&stream, arguments), Error::ReadOnly { tensor: "output" });
+    resident.run(&stream, &plan)?;
+    let output = DeviceBuffer::<f32>::filled(&stream, problem.output_len(), 0)?;
+    expect_error!(
+        plan.run(&stream, resident.arguments().chain([Argument::read(Role::Output, &output)])),
+        Error::ReadOnly { tensor: "output" }
+    );
     expect_error!(plan.run(&stream, []), Error::NullPointer { tensor: "value" });
     Ok(stream.synchronize()?)
 }
@@ -133,9 +122,7 @@ fn no_memory() -> Outcome {
         Error::OutOfMemory { bytes: usize::MAX }
     );
     // The engine is as good as before.
-    let [value, locations, weights, mut output] = tensors(&stream, &problem())?;
-    let plan = Plan::forward(&engine, &problem())?;
-    run_forward(&plan, &stream, (&value, &locations, &weights), &mut output)?;
+    resident(&stream)?.run(&stream, &Plan::forward(&engine, &problem())?)?;
     Ok(stream.synchronize()?)
 }
 
@@ -175,15 +162,14 @@ fn refused_variants() -> Outcome {
 fn refused_launch() -> Outcome {
     let engine = engine()?;
     let stream = Stream::new(engine.context())?;
-    let problem = problem();
-    let [value, locations, weights, mut output] = tensors(&stream, &problem)?;
-    let plan = Plan::forward(&engine, &problem)?;
-    run_forward(&plan, &stream, (&value, &locations, &weights), &mut output)?;
+    let mut resident = resident(&stream)?;
+    let plan = Plan::forward(&engine, &problem())?;
+    resident.run(&stream, &plan)?;
     let mut launched = Ok(());
     let captured = msdeform_cuda::Graph::capture(&stream, |stream| {
         // Breaks the capture; every launch after it is refused.
         drop(stream.synchronize());
-        launched = run_forward(&plan, stream, (&value, &locations, &weights), &mut output);
+        launched = resident.run(stream, &plan);
         Ok(())
     });
     ensure!(captured.is_err(), "a broken capture must not become a graph");
@@ -197,18 +183,16 @@ fn refused_launch() -> Outcome {
 fn other_device() -> Outcome {
     let (first, second) = (engine()?, Engine::new(1)?);
     let streams = [Stream::new(first.context())?, Stream::new(second.context())?];
-    let problem = problem();
-    let good = tensors(&streams[0], &problem)?;
-    let foreign = tensors(&streams[1], &problem)?;
-    let plan = Plan::forward(&first, &problem)?;
+    let (good, foreign) = (resident(&streams[0])?, resident(&streams[1])?);
+    let plan = Plan::forward(&first, &problem())?;
     // SAFETY: refused before the launch.
     let launch = |stream, pointers| unsafe { plan.launch(stream, &pointers) };
     expect_error!(
-        launch(&streams[1], pointers_to(&good)),
+        launch(&streams[1], good.pointers()),
         Error::WrongDevice { what: "stream", expected: 0, found: 1 }
     );
     expect_error!(
-        launch(&streams[0], pointers_to(&foreign)),
+        launch(&streams[0], foreign.pointers()),
         Error::WrongDevice { what: "value", expected: 0, found: 1 }
     );
     // SAFETY: the stream outlives the call.

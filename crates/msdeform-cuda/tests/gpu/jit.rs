@@ -4,12 +4,12 @@ use std::fs;
 use std::path::PathBuf;
 
 use libtest_mimic::{Failed, Trial};
-use msdeform::{DType, Problem};
+use msdeform::{DType, Direction, Problem};
 use msdeform_cuda::jit::Key;
 use msdeform_cuda::nvrtc::Compiled;
-use msdeform_cuda::{DeviceBuffer, DiskCache, Engine, JitCounts, Plan, Stream};
+use msdeform_cuda::{DiskCache, Engine, JitCounts, Plan, Stream};
 
-use crate::cases::{Tensors, compare, run_forward};
+use crate::resident::Resident;
 use crate::{Outcome, engine, ensure};
 
 pub fn trials() -> Vec<Trial> {
@@ -30,14 +30,9 @@ fn problem(batch: usize, queries: usize, size: i64) -> Problem {
 /// Runs a problem and checks the result.
 fn run(engine: &Engine, problem: &Problem) -> Outcome {
     let stream = Stream::new(engine.context())?;
-    let tensors = Tensors::<half::f16, half::f16>::new(problem, 21);
-    let value = DeviceBuffer::from_host(&stream, &tensors.value)?;
-    let locations = DeviceBuffer::from_host(&stream, &tensors.locations)?;
-    let weights = DeviceBuffer::from_host(&stream, &tensors.weights)?;
-    let mut output = DeviceBuffer::filled(&stream, problem.output_len(), 0xff)?;
-    let plan = Plan::forward(engine, problem)?;
-    run_forward(&plan, &stream, (&value, &locations, &weights), &mut output)?;
-    compare(&output.to_host(&stream)?, &tensors.expected)
+    let mut resident = Resident::<half::f16>::new(&stream, problem, Direction::Forward, 21)?;
+    resident.run(&stream, &Plan::forward(engine, problem)?)?;
+    resident.check(&stream)
 }
 
 fn other_sizes() -> Outcome {

@@ -6,11 +6,12 @@
 
 use libtest_mimic::Trial;
 use msdeform::{DType, Direction, Problem, ValueLayout};
+use msdeform_cases::Case;
 use msdeform_cuda::variants::{Call, KnobChoices, Variant};
 use msdeform_cuda::{Plan, PlanOptions};
 use msdeform_cuda_lab::REGISTRY;
 
-use crate::conformance::{run, shared_engine};
+use crate::conformance::{choices, compare, runner};
 use crate::{Outcome, ensure};
 
 /// Images and queries.
@@ -58,7 +59,7 @@ fn problem(
 /// A plan may do without tensor maps where the driver refuses them; on a GPU that has a copy engine that would be
 /// a measurement of something else.
 fn given_knobs(variant: &'static dyn Variant) -> Outcome {
-    let engine = shared_engine()?;
+    let engine = runner()?.engine()?;
     let problem = problem((2, 9), POINTS[0], ValueLayout::HeadMajor)?;
     let call = Call::new(&problem, engine.context().props());
     for knobs in choices(variant) {
@@ -73,39 +74,17 @@ fn given_knobs(variant: &'static dyn Variant) -> Outcome {
 }
 
 fn tails(variant: &'static dyn Variant, layout: ValueLayout) -> Outcome {
-    let engine = shared_engine()?;
     let mut compared = 0;
     for points in POINTS {
-        for (batch, queries) in CALLS {
-            let problem = problem((batch, queries), points, layout)?;
-            let call = Call::new(&problem, engine.context().props());
-            if variant.check(&call).is_err() {
-                continue;
-            }
+        for call in CALLS {
+            let problem = problem(call, points, layout)?;
             for knobs in choices(variant) {
-                if variant.configure(&call, &KnobChoices::new(variant, &knobs)?).is_err() {
-                    continue;
-                }
-                let options = PlanOptions {
-                    variant: Some(variant),
-                    knobs: knobs.clone(),
-                    ..Default::default()
-                };
-                run::<half::f16, half::f16>(&problem, &options)
-                    .map_err(|error| format!("{problem} {knobs:?}: {error:?}"))?;
-                compared += 1;
+                let case = Case::varied(problem.clone(), Direction::Forward, 1);
+                let case = case.by(variant.spec().id, knobs);
+                compared += usize::from(compare(&case, Some(variant))?);
             }
         }
     }
     ensure!(compared > 0, "it refused every call");
     Ok(())
-}
-
-/// The variant's own choice, and every value of every knob.
-fn choices(variant: &dyn Variant) -> Vec<Vec<(String, i64)>> {
-    let knobs = variant.knobs().iter();
-    let set = knobs.flat_map(|knob| {
-        knob.values.iter().map(|&value| vec![(knob.name.to_owned(), value)]).collect::<Vec<_>>()
-    });
-    std::iter::once(Vec::new()).chain(set).collect()
 }

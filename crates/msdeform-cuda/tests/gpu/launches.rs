@@ -1,23 +1,42 @@
-//! How plans are launched: graphs, streams, threads, borrowed handles, misaligned pointers.
+//! How plans are launched: graphs, streams, threads, borrowed handles, strange pointers and strides.
 
 use half::f16;
 use libtest_mimic::{Failed, Trial};
-use msdeform::{DType, Problem, ValueLayout};
-use msdeform_cuda::{DeviceBuffer, Engine, Error, Event, Graph, Plan, PlanOptions, Stream};
+use msdeform::{DType, Direction, Element, Mode, Problem, Role, ValueLayout};
+use msdeform_cases::{Case, Offsets, expect};
+use msdeform_cuda::{
+    BackwardOptions, DeviceBuffer, Engine, Error, Event, Graph, Plan, PlanOptions, Pointers,
+    Stream, ValueStrides,
+};
 use msdeform_cuda_lab::registry::find;
 
-use crate::cases::{Tensors, compare, forward_pointers, run_forward};
+use crate::conformance::{compare, runner};
+use crate::resident::{Resident, compare as compare_tensor};
 use crate::{Outcome, engine, ensure};
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        Trial::test("launch::graph_replays_follow_the_inputs", graph),
+        Trial::test("launch::graph_replays_follow_the_inputs", || graph::<f16>(Direction::Forward)),
+        Trial::test("backward::graph_replays_follow_the_inputs", || {
+            graph::<f32>(Direction::Backward)
+        }),
         Trial::test("launch::a_graph_keeps_the_window_of_persisting_values", persisting_window),
         Trial::test("launch::a_failed_capture_leaves_the_stream_usable", failed_capture),
         Trial::test("launch::two_streams_do_not_disturb_each_other", two_streams),
         Trial::test("launch::one_plan_serves_many_threads", many_threads),
         Trial::test("launch::borrowed_and_default_streams", other_streams),
-        Trial::test("launch::misaligned_pointers_give_the_same_result", misaligned),
+        Trial::test("launch::misaligned_pointers_give_the_same_result", || {
+            misaligned(Direction::Forward)
+        }),
+        Trial::test("backward::misaligned_pointers_give_the_same_result", || {
+            misaligned(Direction::Backward)
+        }),
+        Trial::test("forward::strided_values_past_2_31_elements", || {
+            far_strides(Direction::Forward)
+        }),
+        Trial::test("backward::strided_values_past_2_31_elements", || {
+            far_strides(Direction::Backward)
+        }),
         Trial::test(
             "launch::what_misaligned_pointers_need_is_compiled_when_they_come",
             late_fallback,
@@ -33,73 +52,48 @@ fn problem(queries: usize) -> Problem {
     builder.levels(levels).dtype(DType::F16).build().unwrap()
 }
 
-/// A problem with everything on the device.
-struct Resident {
-    tensors: Tensors<f16, f16>,
-    value: DeviceBuffer<f16>,
-    locations: DeviceBuffer<f16>,
-    weights: DeviceBuffer<f16>,
-    output: DeviceBuffer<f16>,
-    plan: Plan,
+fn forward(stream: &Stream, queries: usize, seed: u64) -> Result<Resident<f16>, Failed> {
+    Resident::new(stream, &problem(queries), Direction::Forward, seed)
 }
 
-impl Resident {
-    fn new(engine: &Engine, stream: &Stream, problem: &Problem, seed: u64) -> Result<Self, Failed> {
-        let tensors = Tensors::<f16, f16>::new(problem, seed);
-        Ok(Self {
-            value: DeviceBuffer::from_host(stream, &tensors.value)?,
-            locations: DeviceBuffer::from_host(stream, &tensors.locations)?,
-            weights: DeviceBuffer::from_host(stream, &tensors.weights)?,
-            output: DeviceBuffer::filled(stream, problem.output_len(), 0xff)?,
-            plan: Plan::forward(engine, problem)?,
-            tensors,
-        })
-    }
-
-    fn launch(&mut self, stream: &Stream) -> msdeform_cuda::Result<()> {
-        let Self { value, locations, weights, output, plan, .. } = self;
-        run_forward(plan, stream, (value, locations, weights), output)
-    }
-
-    fn check(&self, stream: &Stream) -> Outcome {
-        compare(&self.output.to_host(stream)?, &self.tensors.expected)
+fn plan(engine: &Engine, problem: &Problem, direction: Direction) -> msdeform_cuda::Result<Plan> {
+    match direction {
+        Direction::Forward => Plan::forward(engine, problem),
+        Direction::Backward => Plan::backward(engine, problem),
     }
 }
 
-fn graph() -> Outcome {
+fn graph<T: Element>(direction: Direction) -> Outcome {
     let engine = engine()?;
     let stream = Stream::new(engine.context())?;
-    let mut resident = Resident::new(&engine, &stream, &problem(50), 5)?;
-    let graph = Graph::capture(&stream, |stream| resident.launch(stream))?;
-    let untouched = resident.output.to_host(&stream)?;
-    ensure!(untouched.iter().all(|x| x.is_nan()), "capturing must not run anything");
-    // SAFETY: everything that was captured is in `resident`, which outlives the replays.
-    unsafe { graph.launch(&stream) }?;
-    resident.check(&stream)?;
-
-    let other = Tensors::<f16, f16>::new(resident.plan.problem(), 6);
-    resident.value.copy_from(&stream, 0, &other.value)?;
-    resident.tensors.value = other.value;
-    let problem = resident.plan.problem().clone();
-    resident.tensors.expect(&problem);
-    resident.output.fill(&stream, 0xff)?;
-    // SAFETY: as above.
-    unsafe { graph.launch(&stream) }?;
-    resident.check(&stream)
+    let problem = problem(50).to_builder().dtype(T::DTYPE).sampling_dtype(T::DTYPE).build()?;
+    let mut resident = Resident::<T>::new(&stream, &problem, direction, 5)?;
+    let plan = plan(&engine, &problem, direction)?;
+    let pointers = resident.pointers();
+    // SAFETY: the tensors and the plan outlive the replays, which one stream orders.
+    let graph = Graph::capture(&stream, |stream| unsafe { plan.launch(stream, &pointers) })?;
+    ensure!(resident.is_untouched(&stream)?, "capturing must not run anything");
+    for seed in [5, 6, 7] {
+        resident.redraw(&stream, seed)?;
+        // SAFETY: as above.
+        unsafe { graph.launch(&stream) }?;
+        resident.check(&stream)?;
+    }
+    Ok(())
 }
 
 fn persisting_window() -> Outcome {
     let engine = engine()?;
     let stream = Stream::new(engine.context())?;
     let problem = problem(50).to_builder().layout(ValueLayout::HeadMajor).build()?;
-    let mut resident = Resident::new(&engine, &stream, &problem, 9)?;
+    let mut resident = Resident::<f16>::new(&stream, &problem, Direction::Forward, 9)?;
     let options = PlanOptions { variant: Some(find("fwd_l2_policy")?), ..Default::default() };
-    resident.plan = Plan::new(&engine, &problem, &options)?;
-    resident.launch(&stream)?;
+    let plan = Plan::new(&engine, &problem, &options)?;
+    resident.run(&stream, &plan)?;
     resident.check(&stream)?;
-    resident.output.fill(&stream, 0xff)?;
-    let graph = Graph::capture(&stream, |stream| resident.launch(stream))?;
-    // SAFETY: everything that was captured is in `resident`, which outlives the replay.
+    resident.poison(&stream)?;
+    let graph = Graph::capture(&stream, |stream| resident.run(stream, &plan))?;
+    // SAFETY: everything that was captured is in `resident` and `plan`, which outlive the replay.
     unsafe { graph.launch(&stream) }?;
     resident.check(&stream)
 }
@@ -107,40 +101,39 @@ fn persisting_window() -> Outcome {
 fn failed_capture() -> Outcome {
     let engine = engine()?;
     let stream = Stream::new(engine.context())?;
-    let mut resident = Resident::new(&engine, &stream, &problem(50), 5)?;
+    let mut resident = forward(&stream, 50, 5)?;
+    let plan = Plan::forward(&engine, &problem(50))?;
     // Waiting cannot be captured.
     let failed = Graph::capture(&stream, |stream| {
-        resident.launch(stream)?;
+        resident.run(stream, &plan)?;
         stream.synchronize()
     });
     ensure!(failed.is_err(), "waiting inside of a capture must fail");
-    resident.launch(&stream)?;
+    resident.run(&stream, &plan)?;
     resident.check(&stream)
 }
 
 fn two_streams() -> Outcome {
     let engine = engine()?;
     let streams = [Stream::new(engine.context())?, Stream::new(engine.context())?];
-    let mut first = Resident::new(&engine, &streams[0], &problem(700), 7)?;
-    let mut second = Resident::new(&engine, &streams[1], &problem(31), 8)?;
+    let plans = [Plan::forward(&engine, &problem(700))?, Plan::forward(&engine, &problem(31))?];
+    let mut residents = [forward(&streams[0], 700, 7)?, forward(&streams[1], 31, 8)?];
     for _ in 0..50 {
-        first.launch(&streams[0])?;
-        second.launch(&streams[1])?;
+        for ((resident, stream), plan) in residents.iter_mut().zip(&streams).zip(&plans) {
+            resident.run(stream, plan)?;
+        }
     }
-    first.check(&streams[0])?;
-    second.check(&streams[1])
+    residents.iter().zip(&streams).try_for_each(|(resident, stream)| resident.check(stream))
 }
 
 fn many_threads() -> Outcome {
     let engine = engine()?;
-    let problem = problem(123);
-    let plan = Plan::forward(&engine, &problem)?;
+    let plan = Plan::forward(&engine, &problem(123))?;
     let work = |seed: u64| -> Outcome {
         let stream = Stream::new(engine.context())?;
-        let mut resident = Resident::new(&engine, &stream, &problem, seed)?;
+        let mut resident = forward(&stream, 123, seed)?;
         for _ in 0..20 {
-            let Resident { value, locations, weights, output, .. } = &mut resident;
-            run_forward(&plan, &stream, (value, locations, weights), output)?;
+            resident.run(&stream, &plan)?;
         }
         resident.check(&stream)
     };
@@ -157,41 +150,41 @@ fn other_streams() -> Outcome {
     let borrowed = unsafe { Stream::borrow(engine.context(), owner.raw_handle()) }?;
     let default = Stream::default_of(engine.context());
     for stream in [&borrowed, &default] {
-        let mut resident = Resident::new(&engine, stream, &problem(64), 9)?;
-        resident.launch(stream)?;
+        let mut resident = forward(stream, 64, 9)?;
+        resident.run(stream, &Plan::forward(&engine, &problem(64))?)?;
         resident.check(stream)?;
     }
     Ok(())
 }
 
-/// Every tensor in turn one element off: the fast path cannot take it, the result must not change.
-fn misaligned() -> Outcome {
-    let engine = engine()?;
-    let stream = Stream::new(engine.context())?;
-    let problem = problem(50);
-    let tensors = Tensors::<f16, f16>::new(&problem, 10);
-    let shifted = |data: &[f16], by: usize| -> Result<DeviceBuffer<f16>, Failed> {
-        let mut buffer = DeviceBuffer::filled(&stream, data.len() + by, 0xff)?;
-        buffer.copy_from(&stream, by, data)?;
-        Ok(buffer)
-    };
-    let plan = Plan::forward(&engine, &problem)?;
-    for which in 0..5 {
-        let by = |tensor: usize| usize::from(tensor == which || which == 4);
-        let value = shifted(&tensors.value, by(0))?;
-        let locations = shifted(&tensors.locations, by(1))?;
-        let weights = shifted(&tensors.weights, by(2))?;
-        let output = DeviceBuffer::<f16>::filled(&stream, problem.output_len() + 1, 0xff)?;
-        let at = |buffer: &DeviceBuffer<f16>, tensor| buffer.address() + 2 * by(tensor) as u64;
-        let pointers = [at(&value, 0), at(&locations, 1), at(&weights, 2), at(&output, 3)];
-        // SAFETY: the buffers hold the tensors from these pointers on and outlive the launch.
-        unsafe { plan.launch(&stream, &forward_pointers(pointers)) }?;
-        let mut found = output.to_host(&stream)?;
-        let beside = if by(3) == 1 { found.remove(0) } else { found.pop().unwrap() };
-        ensure!(beside.is_nan(), "wrote beside the output");
-        compare(&found, &tensors.expected).map_err(|e| format!("tensor {which}: {e:?}"))?;
+/// Every tensor in turn one element off, and all of them: the fast path cannot take it, the result must not change.
+fn misaligned(direction: Direction) -> Outcome {
+    let aligned = Case::varied(problem(50), direction, 10);
+    let modes = if direction == Direction::Forward { &[Mode::Fast][..] } else { &Mode::ALL };
+    for &mode in modes {
+        for which in 0..8 {
+            let offsets = std::array::from_fn(|tensor| usize::from(tensor == which || which == 7));
+            let mut case = aligned.clone();
+            (case.mode, case.offsets) = (mode, Offsets::from(offsets));
+            compare(&case, None)?;
+        }
     }
     Ok(())
+}
+
+/// The second image starts past 2^31 elements: nothing between the two is read, and gradients are packed all the same.
+fn far_strides(direction: Direction) -> Outcome {
+    let engine = runner()?.engine()?;
+    let stream = Stream::new(engine.context())?;
+    let problem = problem(65);
+    let strides = ValueStrides { batch: (1 << 31) + 64, ..ValueStrides::packed(&problem) };
+    let backward = (direction == Direction::Backward).then(BackwardOptions::default);
+    let options = PlanOptions { strides: Some(strides), backward, ..Default::default() };
+    let plan = Plan::new(&engine, &problem, &options)?;
+    let mut resident = Resident::<f16>::new(&stream, &problem, direction, 3)?;
+    resident.spread_images(&stream, strides)?;
+    resident.run(&stream, &plan)?;
+    resident.check(&stream)
 }
 
 /// But not inside of a capture, where loading code is refused, and said, before anything else is.
@@ -199,15 +192,11 @@ fn late_fallback() -> Outcome {
     let engine = engine()?;
     let stream = Stream::new(engine.context())?;
     let problem = problem(50);
-    let tensors = Tensors::<f16, f16>::new(&problem, 12);
-    let value = DeviceBuffer::from_host(&stream, &tensors.value)?;
-    let locations = DeviceBuffer::from_host(&stream, &tensors.locations)?;
-    let weights = DeviceBuffer::from_host(&stream, &tensors.weights)?;
+    let resident = forward(&stream, 50, 12)?;
     let output = DeviceBuffer::<f16>::filled(&stream, problem.output_len() + 1, 0xff)?;
     let plan = Plan::forward(&engine, &problem)?;
     ensure!(engine.jit_counts().compiled == 1, "{:?}", engine.jit_counts());
-    let [value, locations, weights] = [&value, &locations, &weights].map(DeviceBuffer::address);
-    let pointers = forward_pointers([value, locations, weights, output.address() + 2]);
+    let pointers = resident.pointers().with(Role::Output, output.address() + 2);
     // SAFETY: the buffers hold the tensors from these pointers on, and outlive the launches and the replay.
     let launch = |stream: &Stream| unsafe { plan.launch(stream, &pointers) };
     let refused = Graph::capture(&stream, launch).map(drop);
@@ -217,16 +206,18 @@ fn late_fallback() -> Outcome {
     let graph = Graph::capture(&stream, launch)?;
     // SAFETY: as above.
     unsafe { graph.launch(&stream) }?;
-    compare(&output.to_host(&stream)?[1..], &tensors.expected)
+    let found: Vec<f64> = output.to_host(&stream)?[1..].iter().map(|x| x.to_f64()).collect();
+    compare_tensor(&expect(&resident.case, &resident.inputs)[0], &found)
 }
 
 fn events() -> Outcome {
     let engine = engine()?;
     let streams = [Stream::new(engine.context())?, Stream::new(engine.context())?];
-    let mut resident = Resident::new(&engine, &streams[0], &problem(500), 11)?;
+    let mut resident = forward(&streams[0], 500, 11)?;
+    let plan = Plan::forward(&engine, &problem(500))?;
     let (start, end) = (Event::new(engine.context())?, Event::new(engine.context())?);
     start.record(&streams[0])?;
-    resident.launch(&streams[0])?;
+    resident.run(&streams[0], &plan)?;
     end.record(&streams[0])?;
     streams[1].wait_for(&end)?;
     resident.check(&streams[1])?;
@@ -242,6 +233,6 @@ fn empty() -> Outcome {
     let plan = Plan::forward(&engine, &problem(0))?;
     ensure!(plan.kernels().next().is_none(), "a kernel for nothing");
     // SAFETY: nothing is launched.
-    unsafe { plan.launch(&stream, &forward_pointers([0; 4])) }?;
+    unsafe { plan.launch(&stream, &Pointers::default()) }?;
     Ok(())
 }

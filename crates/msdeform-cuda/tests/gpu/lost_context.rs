@@ -4,12 +4,12 @@
 use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
-use msdeform::{DType, Problem};
+use msdeform::{DType, Direction, Problem, Role};
 use msdeform_cuda::{
     DeviceBuffer, Engine, Error, Plan, PlanOptions, PointerChecks, Result, Stream,
 };
 
-use crate::cases::forward_pointers;
+use crate::resident::Resident;
 use crate::{Outcome, engine, ensure};
 
 /// Makes a process provoke a fault instead of running tests.
@@ -45,42 +45,34 @@ pub fn run_as_child() -> Option<i32> {
 /// Where nothing is: the first page of the second gigabyte, aligned for everything.
 const NOWHERE: u64 = 1 << 30;
 
-struct Case {
+struct Call {
     plan: Plan,
-    buffers: [DeviceBuffer<f32>; 4],
+    tensors: Resident<f32>,
 }
 
-impl Case {
+impl Call {
     fn new(engine: &Engine, stream: &Stream, queries: usize) -> std::result::Result<Self, Failed> {
         let builder = Problem::builder().heads(2).channels(32).queries(queries).points(4);
         let problem = builder.levels([(8, 8)]).dtype(DType::F32).build()?;
-        let lengths = [
-            problem.value_len(),
-            problem.locations_len(),
-            problem.weights_len(),
-            problem.output_len(),
-        ];
-        let [value, locations, weights, output] =
-            lengths.map(|len| DeviceBuffer::<f32>::filled(stream, len, 0));
-        let buffers = [value?, locations?, weights?, output?];
         let options = PlanOptions { pointer_checks: PointerChecks::Never, ..Default::default() };
-        Ok(Self { plan: Plan::new(engine, &problem, &options)?, buffers })
+        let plan = Plan::new(engine, &problem, &options)?;
+        Ok(Self { plan, tensors: Resident::new(stream, &problem, Direction::Forward, 1)? })
     }
 
     fn launch(&self, stream: &Stream, output: Option<u64>) -> Result<()> {
-        let [value, locations, weights, own] = self.buffers.each_ref().map(DeviceBuffer::address);
-        let output = output.unwrap_or(own);
+        let pointers = self.tensors.pointers();
+        let output = output.unwrap_or(pointers.get(Role::Output));
         // SAFETY: nothing about it where the output leads nowhere; that is what this process is for.
-        unsafe { self.plan.launch(stream, &forward_pointers([value, locations, weights, output])) }
+        unsafe { self.plan.launch(stream, &pointers.with(Role::Output, output)) }
     }
 }
 
 fn lose_context() -> Outcome {
     let engine = engine()?;
     let stream = Stream::new(engine.context())?;
-    let cases = [DONE, UNDER_WAY, FAULTING, LATER];
+    let calls = [DONE, UNDER_WAY, FAULTING, LATER];
     let [done, under_way, faulting, later] =
-        cases.map(|queries| Case::new(&engine, &stream, queries));
+        calls.map(|queries| Call::new(&engine, &stream, queries));
     let (done, under_way, faulting, later) = (done?, under_way?, faulting?, later?);
     done.launch(&stream, None)?;
     stream.synchronize()?;

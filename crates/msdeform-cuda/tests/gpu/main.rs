@@ -5,16 +5,15 @@
 #![allow(clippy::unwrap_used, reason = "a test binary; its harness catches panics")]
 
 mod backward;
-mod cases;
 mod conformance;
 mod contention;
 mod faults;
-mod gradients;
 mod jit;
 mod ladder;
 mod launches;
 mod lost_context;
 mod random;
+mod resident;
 mod without_cuda;
 
 use libtest_mimic::{Arguments, Failed, Trial};

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use msdeform::{DType, Problem};
-use msdeform_cases::{Bounds, CudaRunner, Limit, SoakOptions, soak};
+use msdeform::{DType, Direction, Problem, Role};
+use msdeform_cases::{Bounds, Case, CudaRunner, Inputs, Limit, SoakOptions, Values, soak};
 use msdeform_cuda::driver::broken_guards;
 use msdeform_cuda::{DeviceBuffer, Plan, PlanOptions, PointerChecks, Stream};
 
-use crate::cases::forward_pointers;
+use crate::resident::Resident;
 use crate::{Outcome, engine, ensure};
 
 pub fn trials() -> Vec<Trial> {
@@ -39,16 +39,18 @@ fn trespass() -> Outcome {
     let stream = Stream::new(engine.context())?;
     let problem = Problem::builder().heads(2).channels(24).queries(23).points(4);
     let problem = problem.levels([(8, 8)]).dtype(DType::F32).build()?;
-    let zeros = |len: usize| DeviceBuffer::<f32>::filled(&stream, len, 0);
-    let (value, locations) = (zeros(problem.value_len())?, zeros(problem.locations_len())?);
-    let weights = zeros(problem.weights_len())?;
-    let short = zeros(problem.output_len() - 4)?;
+    // Zeros, of which no byte is poison.
+    let mut case = Case::varied(problem.clone(), Direction::Forward, 1);
+    case.numbers.values = Values::Zero;
+    let inputs = Inputs::new(&case);
+    let resident = Resident::<f32>::holding(&stream, case, inputs)?;
+    let short = DeviceBuffer::<f32>::filled(&stream, problem.output_len() - 4, 0)?;
     let bytes = short.bytes();
     let options = PlanOptions { pointer_checks: PointerChecks::Never, ..Default::default() };
     let plan = Plan::new(&engine, &problem, &options)?;
-    let pointers = [&value, &locations, &weights, &short].map(DeviceBuffer::address);
+    let pointers = resident.pointers().with(Role::Output, short.address());
     // SAFETY: what is written behind the output is its guard, which belongs to the same allocation.
-    unsafe { plan.launch(&stream, &forward_pointers(pointers)) }?;
+    unsafe { plan.launch(&stream, &pointers) }?;
     stream.synchronize()?;
     drop(short);
     let (ours, others): (Vec<String>, Vec<String>) = broken_guards()

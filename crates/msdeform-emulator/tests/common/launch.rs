@@ -1,10 +1,13 @@
 //! A call as the emulator runs it: steps, parameters, device memory.
 
 use std::any::Any;
+use std::collections::BTreeSet;
 
 use msdeform::{Access, Problem, Role};
+use msdeform_cases::memory::offset_bytes;
+use msdeform_cases::{Case, Inputs};
 use msdeform_cuda::variants::{Call, Configuration, Variant};
-use msdeform_cuda::{INLINE_LEVELS, Region, Step, entry_name, level_geometry};
+use msdeform_cuda::{DeviceProps, INLINE_LEVELS, Region, Step, entry_name, level_geometry};
 use msdeform_cuda_lab::preamble::{LevelTextures, TileMaps};
 use msdeform_emulator::{
     Buffer, Launch, LaunchStep, Order, Specialisation, TENSOR_MAP_BYTES, TensorMap,
@@ -26,22 +29,15 @@ impl Memory {
     }
 }
 
-/// The tensors of a call: what it reads as it lies in memory, and where each begins.
-pub trait Tensors {
-    /// The bytes of a tensor that is read.
-    fn input(&self, role: Role) -> &[u8];
-    /// Bytes from an aligned address to its first element.
-    fn offset(&self, role: Role) -> u32;
-}
-
 /// A configured call, and how it is run.
 pub struct Prepared<'a> {
     pub id: &'a str,
     /// The kernels that were compiled, in their order.
     pub entries: &'a [String],
-    pub call: Call<'a>,
+    pub case: &'a Case,
+    pub inputs: &'a Inputs,
+    pub device: &'a DeviceProps,
     pub configuration: &'a Configuration,
-    pub tensors: &'a dyn Tensors,
     pub order: Order,
     pub block_order: Order,
 }
@@ -49,7 +45,8 @@ pub struct Prepared<'a> {
 impl Prepared<'_> {
     /// The launch; the buffers it writes are the expected tensors in their order, then the workspace.
     pub fn launch(&self) -> Launch {
-        let Self { call, configuration, tensors, .. } = self;
+        let Self { case, inputs, configuration, .. } = self;
+        let call = &case.call(self.device);
         let problem = call.problem;
         let mut memory = Memory::default();
         let level_table = if problem.levels().len() > INLINE_LEVELS {
@@ -64,13 +61,13 @@ impl Prepared<'_> {
                 continue;
             }
             let buffer = match access {
-                Access::Read => Buffer::input(tensors.input(role).to_vec()),
+                Access::Read => Buffer::input(inputs.of(role).unwrap().bytes.clone()),
                 Access::Write => {
                     written.push((role, memory.buffers.len()));
                     Buffer::output(problem.bytes_of(role))
                 }
             };
-            let address = memory.add(buffer, tensors.offset(role));
+            let address = memory.add(buffer, offset_bytes(case, role) as u32);
             params.set_tensor(place, address);
             value = if role == Role::Value { address } else { value };
         }
@@ -111,6 +108,16 @@ impl Prepared<'_> {
         (launch.params, launch.buffers) = (params, memory.buffers);
         launch
     }
+}
+
+/// The kernels that these configurations of a variant launch, each once.
+pub fn entries<'a>(
+    id: &str,
+    configurations: impl Iterator<Item = &'a Configuration>,
+) -> Vec<String> {
+    let steps = configurations.flat_map(|configuration| configuration.pipeline.launches());
+    let names: BTreeSet<String> = steps.map(|(step, _)| entry_name(id, step)).collect();
+    names.into_iter().collect()
 }
 
 /// The kernels of a configuration, compiled with its macros.

@@ -5,10 +5,9 @@
 //! subset of the gradients and every value of every knob at least once, each in another format and layout.
 
 use msdeform::{DType, Direction, ValueLayout};
+use msdeform_cases::conformance::{Backend, MODELS, Model};
 use msdeform_cuda::Gradients;
 use msdeform_cuda::variants::Variant;
-
-use super::scenes::{MODELS, Model, ODD};
 
 /// One combination.
 #[derive(Clone, Copy)]
@@ -38,6 +37,18 @@ impl Cell {
         Self { sampling_dtype: DType::F32, ..*self }
     }
 }
+
+/// The models that are small enough; the first is run for every format and layout.
+fn models() -> impl Iterator<Item = &'static Model> {
+    MODELS.iter().filter(|model| model.least == Backend::Emulator)
+}
+
+fn model(name: &str) -> &'static Model {
+    models().find(|model| model.name == name).unwrap()
+}
+
+/// The model whose rows of samples start at no more than an element's alignment.
+const ODD: &str = "odd points";
 
 /// What is run, and why the rest is not.
 #[derive(Default)]
@@ -83,7 +94,7 @@ pub fn cover(
     }
     let halves = |cell: &&Cell| cell.dtype != DType::F32;
     let in_every_model =
-        |cell: &Cell| MODELS.iter().map(|model| Cell { model, ..*cell }).collect::<Vec<_>>();
+        |cell: &Cell| models().map(|model| Cell { model, ..*cell }).collect::<Vec<_>>();
     let knobs = variant.knobs().iter().map(|knob| (knob.name, knob.values));
     let constants = variant.constants().iter().map(|constant| (constant.name, constant.values));
     let set = knobs.chain(constants);
@@ -113,9 +124,9 @@ pub fn cover(
     if variant.spec().rung {
         // A technique in one setting: both layouts, equal and differing points, every value of a knob.
         cover.add([formats[0]], &supported);
-        let uneven = Cell { model: &MODELS[2], ..formats[1] }.with_f32_sampling();
+        let uneven = Cell { model: model("differing points"), ..formats[1] }.with_f32_sampling();
         cover.add([uneven, formats[1]], &supported);
-        let odd = Cell { model: &MODELS[ODD], ..formats[0] };
+        let odd = Cell { model: model(ODD), ..formats[0] };
         cover.add([odd.with_f32_sampling(), odd], &supported);
         for (turn, &knob) in knobs.iter().enumerate() {
             let cell = formats[turn % formats.len()];
@@ -136,7 +147,7 @@ pub fn cover(
         }
         cells
     };
-    for (turn, model) in MODELS.iter().enumerate().skip(1) {
+    for (turn, model) in models().enumerate().skip(1) {
         let candidates = rotated(&formats, turn).into_iter().map(|cell| Cell { model, ..cell });
         cover.add(candidates, &supported);
     }
@@ -147,7 +158,7 @@ pub fn cover(
         cover.add(mixed.iter().flat_map(in_every_model), &supported);
         // A location in f32 is the widest pair, and here nothing but the pair aligns it.
         let odd = rotated(&formats, turn).into_iter().filter(|cell| cell.dtype == dtype);
-        let odd = odd.map(|cell| Cell { model: &MODELS[ODD], ..cell }.with_f32_sampling());
+        let odd = odd.map(|cell| Cell { model: model(ODD), ..cell }.with_f32_sampling());
         cover.add(odd, &supported);
     }
     for (turn, &gradients) in subsets.iter().enumerate() {

@@ -1,61 +1,52 @@
 //! Compiles a variant's cells, runs all scenes of each, compares.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use msdeform::{DType, Direction, Mode, Problem, Role};
-use msdeform_cuda::variants::{BackwardCall, Call, Configuration, KnobChoices, Variant};
-use msdeform_cuda::{DeviceProps, ValueStrides, entry_name};
+use msdeform::{DType, Direction, Mode};
+use msdeform_cases::conformance::{Backend, Scene, Setting, scenes};
+use msdeform_cases::{Case, CudaRules, Expected, Inputs, Locations, Wants, expect};
+use msdeform_cuda::DeviceProps;
+use msdeform_cuda::variants::{Configuration, Variant};
 use msdeform_emulator::{EmulatedKernel, EmulatorError, Launch, Order};
 use rayon::prelude::*;
 
-use super::common::launch::{Prepared, Tensors, has_textures, specialisation};
+use super::common::launch::{Prepared, entries, has_textures, specialisation};
 use super::cover::{Cell, Cover, cover};
-use super::inputs::{Expected, Inputs};
 use super::report::{NOT_EMULATED, Outcome};
-use super::scenes::{Locations, SCENES, Scene, scenes};
 
 /// A scene of a cell that can be launched.
-pub struct Case {
+struct Planned {
     cell: Cell,
-    pub scene: &'static Scene,
-    problem: Problem,
-    strides: ValueStrides,
+    scene: &'static Scene,
+    case: Case,
     device: DeviceProps,
-    backward: Option<BackwardCall>,
-    pub configuration: Configuration,
-    pub order: Order,
-    pub block_order: Order,
+    configuration: Configuration,
+    order: Order,
+    block_order: Order,
 }
 
-impl Case {
+impl Planned {
     fn name(&self) -> String {
-        let mode =
-            self.backward.map_or_else(String::new, |backward| format!("{}, ", backward.mode));
-        format!(
-            "{}, {} ({mode}{:?} threads, {:?} blocks): {}",
-            self.cell, self.scene.name, self.order, self.block_order, self.problem
-        )
-    }
-
-    pub fn call(&self) -> Call<'_> {
-        Call {
-            problem: &self.problem,
-            strides: self.strides,
-            device: &self.device,
-            query_raster_width: self.scene.raster_width,
-            backward: self.backward,
-        }
+        let Self { cell, scene, case, order, block_order, .. } = self;
+        format!("{cell}, {} ({order:?} threads, {block_order:?} blocks): {case}", scene.name)
     }
 
     fn defines(&self) -> Vec<String> {
-        self.configuration.defines(&self.call())
+        self.configuration.defines(&self.case.call(&self.device))
     }
 
     fn promises_the_same_bits(&self) -> bool {
-        self.backward.is_some_and(|backward| backward.mode == Mode::Deterministic)
+        self.case.wants != Wants::Output && self.case.mode == Mode::Deterministic
+    }
+
+    /// The buffers it writes are the expected tensors in their order, then the workspace.
+    fn launch(&self, id: &str, entries: &[String], inputs: &Inputs) -> Launch {
+        let Self { case, device, configuration, order, block_order, .. } = self;
+        let (order, block_order) = (*order, *block_order);
+        Prepared { id, entries, case, inputs, device, configuration, order, block_order }.launch()
     }
 }
 
@@ -117,7 +108,7 @@ struct Plan {
 /// Cases by the macros they are compiled with: one library and one process.
 struct Group {
     defines: Vec<String>,
-    cases: Vec<Case>,
+    cases: Vec<Planned>,
 }
 
 impl Plan {
@@ -125,15 +116,15 @@ impl Plan {
         let spec = variant.spec();
         let mut outcome = Outcome { id: spec.id, ..Outcome::default() };
         let Cover { cells, refused } =
-            cover(variant, full, |cell| plan(variant, cell, &SCENES[0], 0).map(|_| ()));
+            cover(variant, full, |cell| plan(variant, cell, ordinary(), 0).map(|_| ()));
         outcome.cells = cells.len();
         for reason in refused {
             outcome.skipped.add(reason);
         }
-        let mut groups: BTreeMap<Vec<String>, Vec<Case>> = BTreeMap::new();
+        let mut groups: BTreeMap<Vec<String>, Vec<Planned>> = BTreeMap::new();
         for (index, cell) in cells.iter().enumerate() {
             let usual = usual_kernels(variant, cell);
-            for (turn, scene) in scenes(spec.direction).enumerate() {
+            for (turn, scene) in scenes(Backend::Emulator, spec.direction).enumerate() {
                 if !full && !scene.least_aligned && left_to_other_cells(variant, index, turn) {
                     continue;
                 }
@@ -171,7 +162,7 @@ fn left_to_other_cells(variant: &dyn Variant, cell: usize, scene: usize) -> bool
 /// What the ordinary scene is compiled with, in either mode.
 fn usual_kernels(variant: &'static dyn Variant, cell: &Cell) -> Vec<Vec<String>> {
     let turns = [0, 3].into_iter();
-    turns.filter_map(|turn| Some(plan(variant, cell, &SCENES[0], turn).ok()?.defines())).collect()
+    turns.filter_map(|turn| Some(plan(variant, cell, ordinary(), turn).ok()?.defines())).collect()
 }
 
 /// Compiling takes most of the time. Where a backward scene needs a kernel of its own (a gradient without
@@ -185,20 +176,25 @@ fn is_compiled_elsewhere(
     direction == Direction::Backward && !cell.is_multiple_of(8) && !usual.contains(defines)
 }
 
+/// The scene that every other one differs from.
+fn ordinary() -> &'static Scene {
+    scenes(Backend::Emulator, Direction::Forward).next().unwrap()
+}
+
 /// The case, or why there is none.
 fn plan(
     variant: &'static dyn Variant,
     cell: &Cell,
     scene: &'static Scene,
     turn: usize,
-) -> Result<Case, String> {
+) -> Result<Planned, String> {
     // Half of them in the mode that promises more.
     let mode = match turn / 3 % 2 {
         1 if variant.is_deterministic() => Mode::Deterministic,
         _ => Mode::Fast,
     };
-    let (order, block_order) = (Order::ALL[turn % 3], Order::ALL[turn / 3 % 3]);
-    plan_on(variant, cell, scene, mode, scene.multiprocessors, (order, block_order))
+    let orders = (Order::ALL[turn % 3], Order::ALL[turn / 3 % 3]);
+    plan_on(variant, cell, scene, mode, scene.multiprocessors, orders)
 }
 
 fn plan_on(
@@ -208,94 +204,51 @@ fn plan_on(
     mode: Mode,
     multiprocessors: u32,
     (order, block_order): (Order, Order),
-) -> Result<Case, String> {
-    let mut problem = scene
-        .problem(cell.model, cell.dtype, cell.sampling_dtype, cell.layout)
-        .map_err(|error| error.to_string())?;
-    if variant.spec().direction == Direction::Backward && scene.locations != Locations::OnePlace {
+) -> Result<Planned, String> {
+    let setting = Setting { model: cell.model, scene };
+    let problem = setting.problem((cell.dtype, cell.sampling_dtype), cell.layout);
+    let mut problem = problem.map_err(|error| error.to_string())?;
+    let wants = match variant.spec().direction {
+        Direction::Forward => Wants::Output,
+        Direction::Backward => Wants::Gradients(cell.gradients),
+    };
+    if wants != Wants::Output && scene.numbers.locations != Locations::OnePlace {
         let queries = problem.queries().min(MOST_BACKWARD_QUERIES);
         problem =
             problem.to_builder().queries(queries).build().map_err(|error| error.to_string())?;
     }
-    let backward = (variant.spec().direction == Direction::Backward).then(|| BackwardCall {
-        gradients: cell.gradients,
-        mode,
-        grad_output: scene.upstream_strides(&problem),
-    });
-    let strides = scene.strides(&problem);
+    let knobs = cell.knob.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
+    let case = scene.case(problem, wants).by(variant.spec().id, knobs);
+    let mut case = Case { mode, ..case };
     let device = DeviceProps { multiprocessors, ..DeviceProps::h200() };
-    let call = Call {
-        problem: &problem,
-        strides,
-        device: &device,
-        query_raster_width: scene.raster_width,
-        backward,
-    };
-    if call.is_empty() {
+    let Some((_, configuration)) = CudaRules::new(device.clone()).configure(&case)? else {
         return Err("nothing to compute: no kernel is launched".to_owned());
-    }
-    variant.check(&call).map_err(|error| error.to_string())?;
-    let chosen = cell.knob.map(|(name, value)| (name.to_owned(), value));
-    let knobs = KnobChoices::new(variant, chosen.as_slice()).map_err(|error| error.to_string())?;
-    let configuration = variant.configure(&call, &knobs)?;
+    };
     if configuration.pipeline.launches().any(|(_, geometry)| geometry.cluster > 1) {
         return Err(format!("a launch with clusters, {NOT_EMULATED}"));
     }
     if has_textures(&configuration) {
         return Err(format!("textures, {NOT_EMULATED}"));
     }
-    let cell = *cell;
-    Ok(Case { cell, scene, problem, strides, device, backward, configuration, order, block_order })
+    if scene.least_aligned {
+        case = case.least_aligned(&configuration);
+    }
+    Ok(Planned { cell: *cell, scene, case, device, configuration, order, block_order })
 }
 
 /// The same case launched for another GPU, in other orders: a deterministic variant gives the same bits.
-fn repetition(variant: &'static dyn Variant, case: &Case) -> Option<Case> {
-    let backward = case.backward.filter(|_| case.promises_the_same_bits())?;
+fn repetition(variant: &'static dyn Variant, planned: &Planned) -> Option<Planned> {
+    if !planned.promises_the_same_bits() {
+        return None;
+    }
+    let Planned { cell, scene, case, .. } = planned;
     let turned = |order: Order| Order::ALL[(order as usize + 1) % 3];
-    let orders = (turned(case.order), turned(case.block_order));
-    let on = |multiprocessors| {
-        plan_on(variant, &case.cell, case.scene, backward.mode, multiprocessors, orders).ok()
-    };
+    let orders = (turned(planned.order), turned(planned.block_order));
+    let on =
+        |multiprocessors| plan_on(variant, cell, scene, case.mode, multiprocessors, orders).ok();
     // A configuration that compiles other code for another GPU is a kernel of its own.
-    let elsewhere = on(OTHER_MULTIPROCESSORS).filter(|other| other.defines() == case.defines());
-    elsewhere.or_else(|| on(case.device.multiprocessors))
-}
-
-/// The launch of a case; the buffers it writes are the expected tensors in their order, then the workspace.
-fn prepare(id: &str, entries: &[String], case: &Case, inputs: &Inputs) -> Launch {
-    let tensors = OfCase { case, inputs };
-    let prepared = Prepared {
-        id,
-        entries,
-        call: case.call(),
-        configuration: &case.configuration,
-        tensors: &tensors,
-        order: case.order,
-        block_order: case.block_order,
-    };
-    prepared.launch()
-}
-
-struct OfCase<'a> {
-    case: &'a Case,
-    inputs: &'a Inputs,
-}
-
-impl Tensors for OfCase<'_> {
-    fn input(&self, role: Role) -> &[u8] {
-        match role {
-            Role::Value => &self.inputs.value,
-            Role::Locations => &self.inputs.locations,
-            Role::Weights => &self.inputs.weights,
-            Role::GradOutput => &self.inputs.grad_output,
-            _ => &[],
-        }
-    }
-
-    fn offset(&self, role: Role) -> u32 {
-        let alignment = self.case.configuration.alignment(role.storage());
-        if self.case.scene.least_aligned { alignment as u32 } else { 0 }
-    }
+    let elsewhere = on(OTHER_MULTIPROCESSORS).filter(|other| other.defines() == planned.defines());
+    elsewhere.or_else(|| on(planned.device.multiprocessors))
 }
 
 /// What came of the cases that share their kernels.
@@ -312,9 +265,7 @@ struct GroupResult {
 /// Runs the cases that share their kernels.
 fn run_group(variant: &'static dyn Variant, Group { defines, cases }: &Group) -> GroupResult {
     let id = variant.spec().id;
-    let steps = cases.iter().flat_map(|case| case.configuration.pipeline.launches());
-    let entries: BTreeSet<String> = steps.map(|(step, _)| entry_name(id, step)).collect();
-    let entries: Vec<String> = entries.into_iter().collect();
+    let entries = entries(id, cases.iter().map(|case| &case.configuration));
     let compiled =
         EmulatedKernel::compile(&specialisation(variant, entries.clone(), defines.clone()));
     let kernel = match compiled {
@@ -325,14 +276,13 @@ fn run_group(variant: &'static dyn Variant, Group { defines, cases }: &Group) ->
         }
     };
 
-    let inputs: Vec<Inputs> =
-        cases.iter().map(|case| Inputs::new(case.scene, &case.call())).collect();
-    let repetitions: Vec<Option<Case>> =
-        cases.iter().map(|case| repetition(variant, case)).collect();
+    let inputs: Vec<Inputs> = cases.iter().map(|planned| Inputs::new(&planned.case)).collect();
+    let repetitions: Vec<Option<Planned>> =
+        cases.iter().map(|planned| repetition(variant, planned)).collect();
     let mut launches = Vec::new();
     for ((case, inputs), again) in cases.iter().zip(&inputs).zip(&repetitions) {
-        launches.push(prepare(id, &entries, case, inputs));
-        launches.extend(again.as_ref().map(|again| prepare(id, &entries, again, inputs)));
+        launches.push(case.launch(id, &entries, inputs));
+        launches.extend(again.as_ref().map(|again| again.launch(id, &entries, inputs)));
     }
     let mut outputs = run_all(&kernel, &launches).into_iter();
 
@@ -343,9 +293,10 @@ fn run_group(variant: &'static dyn Variant, Group { defines, cases }: &Group) ->
         match output {
             Ok(tensors) => {
                 result.launches += 1;
-                result.compare(variant, case, &tensors, &inputs.expected);
+                let expected = expect(&case.case, inputs);
+                result.compare(variant, case, &tensors, &expected);
                 if let Some((again, repeated)) = repeated {
-                    result.compare_bits(again, &tensors, repeated, &inputs.expected);
+                    result.compare_bits(again, &tensors, repeated, &expected);
                 }
             }
             Err(error) => result.failures.push(format!("{}: {error}", case.name())),
@@ -381,29 +332,22 @@ impl GroupResult {
     fn compare(
         &mut self,
         variant: &dyn Variant,
-        case: &Case,
+        case: &Planned,
         tensors: &[Vec<u8>],
         expected: &[Expected],
     ) {
         for (expected, bytes) in expected.iter().zip(tensors) {
-            let error = expected.relative_l2(bytes);
             let bound = variant.spec().rel_l2_bound(expected.dtype);
-            // NaN is not within any bound.
-            let within = error <= bound;
-            if !within {
-                self.failures.push(format!(
-                    "{}: relative error of {} {error:.2e}, bound {bound:.0e}",
-                    case.name(),
-                    expected.tensor
-                ));
-            }
-            self.errors.push((expected.dtype, error));
+            let verdict = expected.strict().compare(bytes, bound);
+            let fault = verdict.fault.map(|fault| format!("{}: {fault}", case.name()));
+            self.failures.extend(fault);
+            self.errors.push((expected.dtype, verdict.relative));
         }
     }
 
     fn compare_bits(
         &mut self,
-        again: &Case,
+        again: &Planned,
         tensors: &[Vec<u8>],
         repeated: Result<Vec<Vec<u8>>, EmulatorError>,
         expected: &[Expected],

@@ -1,16 +1,16 @@
 //! Cases on the emulator: the configurations that plans would launch.
 
-use msdeform::{Access, Mode, Role};
-use msdeform_cases::memory::{offset_bytes, tensors};
+use msdeform::{Access, Mode};
+use msdeform_cases::memory::tensors;
 use msdeform_cases::{
     Case, Choice, Coverage, CudaRules, Fault, Inputs, Phase, Ran, Random, Resolved, Rules, Runner,
     Wants, Worker,
 };
+use msdeform_cuda::DeviceProps;
 use msdeform_cuda::variants::{Configuration, Variant};
-use msdeform_cuda::{DeviceProps, entry_name};
 use msdeform_emulator::{EmulatedKernel, Order, compiler_version};
 
-use super::common::launch::{Prepared, Tensors, specialisation};
+use super::common::launch::{Prepared, entries, specialisation};
 
 /// GPUs of several sizes: what is many queries for one is few for another.
 const MULTIPROCESSORS: [u32; 4] = [132, 2, 16, 1];
@@ -76,12 +76,9 @@ impl Worker for EmulatedWorker<'_> {
         let configured = gpu.configure(case).map_err(Fault::Refused)?;
         let Some((variant, configuration)) = configured else { return Ok(nothing_launched(case)) };
         let id = variant.spec().id;
-        let launches = configuration.pipeline.launches();
-        let mut entries: Vec<String> = launches.map(|(step, _)| entry_name(id, step)).collect();
-        entries.sort();
-        entries.dedup();
-        let call = case.call(gpu.device());
-        let specialisation = specialisation(variant, entries.clone(), configuration.defines(&call));
+        let entries = entries(id, std::iter::once(&configuration));
+        let defines = configuration.defines(&case.call(gpu.device()));
+        let specialisation = specialisation(variant, entries.clone(), defines);
         let kernel = EmulatedKernel::compile(&specialisation)
             .map_err(|error| Fault::Failed(error.to_string()))?;
         phase(Phase::Running);
@@ -89,9 +86,10 @@ impl Worker for EmulatedWorker<'_> {
             let prepared = Prepared {
                 id,
                 entries: &entries,
-                call,
+                case,
+                inputs,
+                device: gpu.device(),
                 configuration: &configuration,
-                tensors: &OfCase { case, inputs },
                 order: Order::ALL[(case.seed + turn) as usize % 3],
                 block_order: Order::ALL[(case.seed / 3 + turn) as usize % 3],
             };
@@ -107,21 +105,6 @@ impl Worker for EmulatedWorker<'_> {
             return Err(Fault::Failed("another order of threads gives other bits".to_owned()));
         }
         Ok(Ran { written, launches: configuration.pipeline.launches().count() as u64 })
-    }
-}
-
-struct OfCase<'a> {
-    case: &'a Case,
-    inputs: &'a Inputs,
-}
-
-impl Tensors for OfCase<'_> {
-    fn input(&self, role: Role) -> &[u8] {
-        self.inputs.of(role).map_or(&[], |input| &input.bytes)
-    }
-
-    fn offset(&self, role: Role) -> u32 {
-        offset_bytes(self.case, role) as u32
     }
 }
 
