@@ -29,6 +29,7 @@ namespace msda::sample_gradients {
 
 constexpr int WARPS = MSDA_SAMPLE_WARPS;        // of a block
 constexpr int MIN_BLOCKS = MSDA_SAMPLE_BLOCKS;  // per SM: caps the registers
+constexpr int TILE_HEIGHT = MSDA_TILE_HEIGHT;   // in queries
 constexpr bool THIN = MSDA_THIN != 0;           // a level may be one pixel high or wide
 
 constexpr bool PACKED = VALUE_DTYPE != F32;
@@ -314,7 +315,7 @@ struct DotProducts {
 
 // Item `number` of a tile, row after row.
 MSDA_DEVICE Item item_of_tile(const CallShape& shape, const QueryTile& tile, int number) {
-    const int row = number / shape.tile_row_items;
+    const int row = TILE_HEIGHT > 1 ? number / shape.tile_row_items : 0;
     const int x = tile.x + (number - row * shape.tile_row_items) * Walk::ITEM_QUERIES;
     const int y = tile.y + row;
     const int query = tile.raster.first_query + y * tile.raster.width + x;
@@ -327,8 +328,8 @@ template <typename Source, typename Sink>
 MSDA_DEVICE void walk_queries(const BackwardParams& params, const Source& source, const Sink& sink) {
     const Walk walk;
     const int lane_chunk = walk.lane % ROW_LANES;
-    const QueryTile tile = query_tile(params, static_cast<int>(blockIdx.x));
-    const int parts = Walk::ITEM_PARTS * params.tile_row_items * params.tile_height;
+    const QueryTile tile = query_tile<TILE_HEIGHT>(params, static_cast<int>(blockIdx.x));
+    const int parts = Walk::ITEM_PARTS * params.tile_row_items * TILE_HEIGHT;
     for (int group = blockIdx.y; group < params.batch * Walk::HEAD_GROUPS; group += gridDim.y) {
         const HeadGroup heads = Walk::head_group(group);
         const int head = heads.first_head + walk.group_head;

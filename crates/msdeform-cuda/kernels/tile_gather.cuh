@@ -68,13 +68,21 @@ struct GroupBlock {
     int block;       // of the level
 };
 MSDA_DEVICE GroupBlock group_block(const CallShape& shape, int block) {
-    int level = LEVELS - 1;
+    constexpr int LAST = LEVELS - 1;
+    int first_block = 0;
+    GroupBlock at = {LAST, 0, 0, shape.group_bits[LAST], 0};
 #pragma unroll
-    for (int l = LEVELS - 2; l >= 0; --l) {
-        if (block >= shape.first_block[l]) level = l;
+    for (int l = LAST - 1; l >= 0; --l) {
+        if (block >= shape.first_block[l]) {
+            at.level = l;
+            at.first_tile = shape.first_tile[l];
+            at.group_bits = shape.group_bits[l];
+            first_block = shape.first_block[l];
+        }
     }
-    return {level, shape.first_tile[level], tiles_of_level(shape.level[level]), shape.group_bits[level],
-            block - shape.first_block[level]};
+    at.level_tiles = tiles_of_level(shape.level[at.level]);
+    at.block = block - first_block;
+    return at;
 }
 
 // The entries of a list that this warp sums: all, or its run of a list that the warps of a block share.

@@ -41,7 +41,7 @@ pub(super) const SPREAD: Knob = Knob {
 
 /// What whoever includes the header reads.
 pub(super) const SAMPLES_READ: &[&str] =
-    &[GRADIENTS, SAMPLE_WARPS.name, SAMPLE_BLOCKS.name, THIN.name];
+    &[GRADIENTS, SAMPLE_WARPS.name, SAMPLE_BLOCKS.name, TILE_HEIGHT.name, THIN.name];
 
 /// The launch of the step, and what the kernel is compiled and told for it.
 pub(super) struct SampleStep {
@@ -99,12 +99,11 @@ impl SampleStep {
 
     /// What it is told.
     pub(super) fn derive(&self, derived: &mut Derived) -> Result<(), String> {
-        let QueryTiles { pixels, width, height, raster, first, across, .. } = &self.tiles;
+        let QueryTiles { pixels, width, raster, first, across, .. } = &self.tiles;
         derived.count("queries_are_pixels", usize::from(*pixels))?;
         derived.count("raster_width", raster.0)?;
         derived.count("raster_height", raster.1)?;
         derived.count("tile_width", *width)?;
-        derived.count("tile_height", *height)?;
         derived.count("tile_row_items", width / self.walk.item_queries())?;
         derived.levels("first_query_tile", first.iter().copied())?;
         derived.levels("query_tiles_x", across.iter().copied())
@@ -218,7 +217,6 @@ struct QueryTiles {
     /// Every level is a raster of queries, one after another; otherwise all queries form one.
     pixels: bool,
     width: usize,
-    height: usize,
     /// Width and height of that one.
     raster: (usize, usize),
     /// Number of a level's first tile.
@@ -242,7 +240,7 @@ impl QueryTiles {
                 count += x.div_ceil(width) * y.div_ceil(height);
             }
         }
-        Self { pixels, width, height, raster, first, across, count }
+        Self { pixels, width, raster, first, across, count }
     }
 }
 
