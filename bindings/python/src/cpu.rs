@@ -25,7 +25,7 @@ const SCRATCH_BYTES: usize = 256 << 20;
 const ONE_THREAD_BELOW: usize = 1 << 16;
 
 /// What computes calls of one key.
-enum Prepared {
+enum PlanOrReference {
     Plan(Box<CpuPlan>),
     /// `f64`, and what else the plan refuses.
     Reference(Problem),
@@ -34,7 +34,7 @@ enum Prepared {
 #[derive(Default)]
 struct Processor {
     /// Most recently used last.
-    plans: Vec<(Box<[i64]>, Prepared)>,
+    plans: Vec<(Box<[i64]>, PlanOrReference)>,
     pool: Option<Pool>,
 }
 
@@ -80,10 +80,10 @@ pub unsafe fn run(direction: Direction, key: &Key, pointers: &Pointers) -> Resul
                 // SAFETY: as above.
                 let output = unsafe { tensors.write(Role::Output)? };
                 match prepared {
-                    Prepared::Plan(plan) => {
+                    PlanOrReference::Plan(plan) => {
                         pool.run(move || plan.forward(value, locations, weights, output))
                     }
-                    Prepared::Reference(problem) => {
+                    PlanOrReference::Reference(problem) => {
                         msdeform::forward(problem, value, locations, weights, output)
                     }
                 }
@@ -99,9 +99,9 @@ pub unsafe fn run(direction: Direction, key: &Key, pointers: &Pointers) -> Resul
                     (tensors.read(Role::GradOutput)?, gradients)
                 };
                 match prepared {
-                    Prepared::Plan(plan) => pool
+                    PlanOrReference::Plan(plan) => pool
                         .run(move || plan.backward(value, locations, weights, upstream, gradients)),
-                    Prepared::Reference(problem) => {
+                    PlanOrReference::Reference(problem) => {
                         msdeform::backward(problem, value, locations, weights, upstream, gradients)
                     }
                 }
@@ -151,7 +151,7 @@ impl Tensors<'_> {
     }
 }
 
-impl Prepared {
+impl PlanOrReference {
     fn problem(&self) -> &Problem {
         match self {
             Self::Plan(plan) => plan.problem(),
@@ -185,7 +185,7 @@ impl Workers<'_> {
 /// Finds or makes the plan of a key and runs something with it.
 fn with_prepared<T>(
     key: &Key,
-    run: impl FnOnce(&mut Prepared, &Workers<'_>) -> Result<T, CallError>,
+    run: impl FnOnce(&mut PlanOrReference, &Workers<'_>) -> Result<T, CallError>,
 ) -> Result<T, CallError> {
     PROCESSOR.with_borrow_mut(|processor| {
         let at = match processor.plans.iter().position(|(known, _)| **known == *key.numbers()) {
@@ -198,7 +198,9 @@ fn with_prepared<T>(
         let Processor { plans, pool } = processor;
         let Some((_, prepared)) = plans.last_mut() else { unreachable!("it was just found") };
         let workers = match prepared {
-            Prepared::Plan(plan) if plan.threads() > 1 => Workers::Pool(pool_of(pool, wanted)?),
+            PlanOrReference::Plan(plan) if plan.threads() > 1 => {
+                Workers::Pool(pool_of(pool, wanted)?)
+            }
             _ => Workers::Caller,
         };
         run(prepared, &workers)
@@ -218,11 +220,11 @@ impl Processor {
             pool.install(|| CpuPlan::new(&problem, &CpuOptions::default()))
         };
         let prepared = match plan {
-            Ok(plan) => Prepared::Plan(Box::new(plan)),
-            Err(msdeform::Error::Unsupported { .. }) => Prepared::Reference(problem),
+            Ok(plan) => PlanOrReference::Plan(Box::new(plan)),
+            Err(msdeform::Error::Unsupported { .. }) => PlanOrReference::Reference(problem),
             Err(error) => return Err(error.into()),
         };
-        let scratch = |plans: &[(Box<[i64]>, Prepared)]| -> usize {
+        let scratch = |plans: &[(Box<[i64]>, PlanOrReference)]| -> usize {
             plans.iter().map(|(_, prepared)| prepared.scratch_bytes()).sum()
         };
         while !self.plans.is_empty()

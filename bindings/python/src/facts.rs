@@ -35,7 +35,7 @@ fn variant(spec: &VariantSpec) -> Value {
         "device": spec.device.name(),
         "dtypes": spec.dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>(),
         "layouts": spec.layouts.iter().map(|layout| layout.name()).collect::<Vec<_>>(),
-        "source": spec.source,
+        "origin": spec.origin,
         "idea": spec.idea,
         "why": spec.why,
         "loose_rel_l2": loose,

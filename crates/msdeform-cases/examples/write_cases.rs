@@ -9,7 +9,7 @@ use std::path::Path;
 use msdeform::{Problem, Role, ValueLayout};
 use msdeform_cases::memory::{offset_bytes, tensors};
 use msdeform_cases::{
-    Bounds, Case, Choice, Class, CudaRules, Expected, Generator, Inputs, Wants, expect,
+    Bounds, Case, Class, CudaRules, Expected, Generator, Inputs, VariantWish, Wants, expect,
 };
 use msdeform_cuda::DeviceProps;
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut cases = Vec::new();
     for number in 0..models.parse()? {
         for case in generator.cases(number, SIZES) {
-            let case = Case { choice: Choice::Own, ..case };
+            let case = Case { choice: VariantWish::Own, ..case };
             cases.push(describe(&case, &mut file)?);
         }
     }

@@ -28,7 +28,7 @@ pub struct Case {
     /// Width of the raster that the queries are said to form.
     pub raster_width: u32,
     /// Who computes it.
-    pub choice: Choice,
+    pub choice: VariantWish,
 }
 
 /// What a call computes.
@@ -146,7 +146,7 @@ impl Default for Numbers {
 
 /// Who computes a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Choice {
+pub enum VariantWish {
     /// Whatever the backend chooses.
     #[default]
     Own,
@@ -173,7 +173,7 @@ impl Case {
             numbers: Numbers::default(),
             seed: 0,
             raster_width: 0,
-            choice: Choice::Own,
+            choice: VariantWish::Own,
         }
     }
 
@@ -189,7 +189,7 @@ impl Case {
     /// The same, computed by this variant with these knobs.
     #[must_use]
     pub fn by(self, variant: &str, knobs: Vec<(String, i64)>) -> Self {
-        Self { choice: Choice::Named { variant: variant.to_owned(), knobs }, ..self }
+        Self { choice: VariantWish::Named { variant: variant.to_owned(), knobs }, ..self }
     }
 
     /// Which way it goes.

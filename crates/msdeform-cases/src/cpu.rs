@@ -3,7 +3,7 @@
 use msdeform::Role;
 use msdeform::cpu::{self, CpuOptions, CpuPlan, GradientsMut};
 
-use crate::case::{Case, Choice, Wants};
+use crate::case::{Case, VariantWish, Wants};
 use crate::memory::{Guarded, buffers, collect};
 use crate::rules::{CpuRules, Rules};
 use crate::runner::{Fault, Phase, Ran, Runner, Worker};
@@ -36,8 +36,8 @@ impl Worker for CpuWorker {
     ) -> Result<Ran, Fault> {
         let failed = |error: msdeform::Error| Fault::Failed(error.to_string());
         let isa = match &case.choice {
-            Choice::Own => None,
-            Choice::Named { variant, .. } => {
+            VariantWish::Own => None,
+            VariantWish::Named { variant, .. } => {
                 let found = cpu::variants().iter().find(|found| found.spec.id == variant);
                 Some(found.ok_or_else(|| Fault::Refused(format!("no variant {variant}")))?.isa)
             }

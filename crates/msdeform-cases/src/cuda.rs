@@ -12,7 +12,7 @@ use msdeform_cuda::{
 };
 use msdeform_cuda_lab::registry;
 
-use crate::case::{Case, Choice, Wants};
+use crate::case::{Case, VariantWish, Wants};
 use crate::memory::{Guarded, buffers, collect};
 use crate::rules::{CudaRules, Rules};
 use crate::runner::{Fault, Phase, Ran, Runner, Worker};
@@ -99,8 +99,8 @@ struct CudaWorker<'a> {
 
 fn plan(engine: &Engine, case: &Case) -> Result<Plan, Error> {
     let (variant, knobs) = match &case.choice {
-        Choice::Own => (None, Vec::new()),
-        Choice::Named { variant, knobs } => (Some(registry::find(variant)?), knobs.clone()),
+        VariantWish::Own => (None, Vec::new()),
+        VariantWish::Named { variant, knobs } => (Some(registry::find(variant)?), knobs.clone()),
     };
     let backward = match case.wants {
         Wants::Output => None,

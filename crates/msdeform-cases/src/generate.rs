@@ -7,7 +7,7 @@
 use msdeform::{DType, Direction, Mode, Problem, ValueLayout};
 use msdeform_cuda::Gradients;
 
-use crate::case::{Case, Choice, Numbers, Offsets, UpstreamMemory, ValueMemory, Wants};
+use crate::case::{Case, Numbers, Offsets, UpstreamMemory, ValueMemory, VariantWish, Wants};
 use crate::numbers::{Locations, Values, Weights};
 use crate::{Random, Rules};
 
@@ -80,7 +80,7 @@ impl<'a> Generator<'a> {
     pub fn cases(&self, number: u64, sizes: usize) -> Vec<Case> {
         let mut random = Random::of(self.seed, number);
         let model = self.model(number, &mut random);
-        let mut choice = Choice::Own;
+        let mut choice = VariantWish::Own;
         let mut cases = Vec::with_capacity(sizes);
         for index in 0..sizes {
             let mut case = self.case(&model, &mut random);

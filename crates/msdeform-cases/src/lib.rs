@@ -34,7 +34,7 @@ mod shrink;
 mod soak;
 mod tensors;
 
-pub use case::{Case, Choice, Numbers, Offsets, UpstreamMemory, ValueMemory, Wants};
+pub use case::{Case, Numbers, Offsets, UpstreamMemory, ValueMemory, VariantWish, Wants};
 pub use coverage::Coverage;
 pub use cpu::{CpuRunner, run_plan};
 pub use cuda::CudaRunner;

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use msdeform::{DType, Mode, Problem, ValueLayout};
 use msdeform_cuda::Gradients;
 
-use crate::case::{Case, Choice, Numbers, Offsets, UpstreamMemory, ValueMemory, Wants};
+use crate::case::{Case, Numbers, Offsets, UpstreamMemory, ValueMemory, VariantWish, Wants};
 
 impl fmt::Display for Case {
     /// The line that makes it again: `key=value` for whatever is not as plain as it could be.
@@ -47,7 +47,7 @@ impl fmt::Display for Case {
         if self.raster_width > 0 {
             write!(f, " raster={}", self.raster_width)?;
         }
-        if let Choice::Named { variant, knobs } = &self.choice {
+        if let VariantWish::Named { variant, knobs } = &self.choice {
             write!(f, " variant={variant}")?;
             let mut list = String::new();
             for (name, value) in knobs {
@@ -134,7 +134,7 @@ impl FromStr for Case {
                 Ok((name.to_owned(), parsed("knobs", value)?))
             });
             let knobs = knobs.collect::<Result<_, BadLine>>()?;
-            case.choice = Choice::Named { variant: variant.to_owned(), knobs };
+            case.choice = VariantWish::Named { variant: variant.to_owned(), knobs };
         }
         fields.finish()?;
         Ok(case)

@@ -5,14 +5,14 @@ use msdeform_cuda::variants::{Configuration, KnobChoices, Variant};
 use msdeform_cuda::{DeviceProps, dispatch, entry_name};
 use msdeform_cuda_lab::REGISTRY;
 
-use crate::case::{Case, Choice};
+use crate::case::{Case, VariantWish};
 use crate::memory::{offset_bytes, tensors};
 use crate::{Coverage, Random};
 
 /// The rules of a backend. Arithmetic only: they can be asked without the device.
 pub trait Rules: Sync {
     /// Another choice than the backend's own that takes this case: one that a tuning file could make.
-    fn choose(&self, case: &Case, random: &mut Random) -> Option<Choice>;
+    fn choose(&self, case: &Case, random: &mut Random) -> Option<VariantWish>;
 
     /// What a case comes down to.
     ///
@@ -42,21 +42,21 @@ pub struct Resolved {
 pub struct CpuRules;
 
 impl Rules for CpuRules {
-    fn choose(&self, case: &Case, random: &mut Random) -> Option<Choice> {
+    fn choose(&self, case: &Case, random: &mut Random) -> Option<VariantWish> {
         let fitting: Vec<_> = cpu::variants()
             .iter()
             .filter(|variant| variant.spec.direction == case.direction() && variant.is_available())
             .collect();
         let variant = fitting.get(random.below(fitting.len()))?.spec.id.to_owned();
-        Some(Choice::Named { variant, knobs: Vec::new() })
+        Some(VariantWish::Named { variant, knobs: Vec::new() })
     }
 
     fn resolve(&self, case: &Case) -> Result<Resolved, String> {
         let best = cpu::Isa::best();
         let mut variants = cpu::variants().iter().filter(|v| v.spec.direction == case.direction());
         let found = match &case.choice {
-            Choice::Own => variants.find(|variant| variant.isa == best),
-            Choice::Named { variant, .. } => variants.find(|found| found.spec.id == variant),
+            VariantWish::Own => variants.find(|variant| variant.isa == best),
+            VariantWish::Named { variant, .. } => variants.find(|found| found.spec.id == variant),
         };
         let found = found.ok_or_else(|| format!("no such variant: {:?}", case.choice))?;
         Ok(Resolved { variant: found.spec.id, ..Resolved::default() })
@@ -101,11 +101,11 @@ impl CudaRules {
     ) -> Result<Option<(&'static dyn Variant, Configuration)>, String> {
         let call = case.call(&self.device);
         let (variant, chosen) = match &case.choice {
-            Choice::Own => {
+            VariantWish::Own => {
                 let variant = dispatch::builtin(&call).map_err(|error| error.to_string())?;
                 (variant, KnobChoices::default())
             }
-            Choice::Named { variant, knobs } => {
+            VariantWish::Named { variant, knobs } => {
                 let variant = find(variant)?;
                 variant.check(&call).map_err(|error| error.to_string())?;
                 (variant, KnobChoices::new(variant, knobs).map_err(|error| error.to_string())?)
@@ -138,7 +138,7 @@ fn is_aligned(case: &Case, configuration: &Configuration) -> bool {
 }
 
 impl Rules for CudaRules {
-    fn choose(&self, case: &Case, random: &mut Random) -> Option<Choice> {
+    fn choose(&self, case: &Case, random: &mut Random) -> Option<VariantWish> {
         const TRIES: usize = 30;
         let fits = |variant: &&&dyn Variant| {
             let spec = variant.spec();
@@ -157,7 +157,7 @@ impl Rules for CudaRules {
                     knobs.push((known.to_owned(), random.one_of(values)));
                 }
             }
-            let choice = Choice::Named { variant: variant.spec().id.to_owned(), knobs };
+            let choice = VariantWish::Named { variant: variant.spec().id.to_owned(), knobs };
             let chosen = Case { choice, ..case.clone() };
             if self.configure(&chosen).is_ok() {
                 return Some(chosen.choice);

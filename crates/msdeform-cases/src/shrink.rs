@@ -3,7 +3,7 @@
 use msdeform::{DType, Mode, Problem, ProblemBuilder, ValueLayout};
 use msdeform_cuda::Gradients;
 
-use crate::case::{Case, Choice, Numbers, Offsets, UpstreamMemory, ValueMemory, Wants};
+use crate::case::{Case, Numbers, Offsets, UpstreamMemory, ValueMemory, VariantWish, Wants};
 use crate::numbers::{Locations, Values, Weights};
 
 /// The smallest case that `fails`, found by making one thing simpler at a time; at most `tries` are tried.
@@ -61,12 +61,12 @@ fn simpler(case: &Case) -> Vec<Case> {
     push(Case { numbers: Numbers { upstream: Values::Unit, ..numbers }, ..case.clone() });
     push(Case { numbers: Numbers { weights: Weights::Softmax, ..numbers }, ..case.clone() });
     push(Case { numbers: Numbers { locations: Locations::Inside, ..numbers }, ..case.clone() });
-    if let Choice::Named { variant, knobs } = &case.choice {
-        push(Case { choice: Choice::Own, ..case.clone() });
+    if let VariantWish::Named { variant, knobs } = &case.choice {
+        push(Case { choice: VariantWish::Own, ..case.clone() });
         for index in 0..knobs.len() {
             let mut fewer = knobs.clone();
             fewer.remove(index);
-            let choice = Choice::Named { variant: variant.clone(), knobs: fewer };
+            let choice = VariantWish::Named { variant: variant.clone(), knobs: fewer };
             push(Case { choice, ..case.clone() });
         }
     }

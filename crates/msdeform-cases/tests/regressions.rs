@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a step that fails is a failed test")]
 
-use msdeform_cases::{Case, Choice, CpuRunner, Runner, check};
+use msdeform_cases::{Case, CpuRunner, Runner, VariantWish, check};
 
 /// From an hour on a processor: samples a hair inside of the limits, where a share is a few roundings of a coordinate.
 const HAIR: &[&str] = &[
@@ -29,7 +29,7 @@ fn what_once_went_wrong_is_right_on_the_processor() {
     for line in HAIR.iter().chain(GPU) {
         let mut case: Case = line.parse().unwrap();
         // Wherever it was found: this machine may lack that instruction set.
-        let own = Case { choice: Choice::Own, ..case.clone() };
+        let own = Case { choice: VariantWish::Own, ..case.clone() };
         if runner.rules().resolve(&case).is_err() {
             case = own.clone();
         }

@@ -224,7 +224,7 @@ fn variants_are_listed_for_scripts_with_the_promised_fields() {
     let list = list.as_array().unwrap();
     assert!(!list.is_empty());
     for variant in list {
-        for field in ["id", "direction", "device", "dtypes", "layouts", "source", "idea"] {
+        for field in ["id", "direction", "device", "dtypes", "layouts", "origin", "idea"] {
             assert!(!variant[field].is_null(), "{field} is missing in {variant}");
         }
     }

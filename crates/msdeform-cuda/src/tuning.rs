@@ -16,7 +16,7 @@ use crate::variants::{Call, KnobChoices, Variant};
 
 /// A variant with its knobs.
 #[derive(Clone, Debug)]
-pub struct Choice {
+pub struct ChosenVariant {
     /// The variant.
     pub variant: &'static dyn Variant,
     /// The knobs that are set; the variant chooses the others.
@@ -85,7 +85,7 @@ pub fn class(call: &Call<'_>) -> Option<CallClass> {
 
 /// The measured choice for a call, if there is one and the call fits it: what a plan uses.
 #[must_use]
-pub fn choose(tuning: &Tuning, call: &Call<'_>) -> Option<Choice> {
+pub fn choose(tuning: &Tuning, call: &Call<'_>) -> Option<ChosenVariant> {
     if call.is_empty() {
         return None;
     }
@@ -95,11 +95,11 @@ pub fn choose(tuning: &Tuning, call: &Call<'_>) -> Option<Choice> {
     Some(choice)
 }
 
-fn of_entry(entry: &Entry) -> Option<Choice> {
+fn of_entry(entry: &Entry) -> Option<ChosenVariant> {
     let variant = registry::find(&entry.best.variant).ok()?;
     let knobs: Vec<(String, i64)> =
         entry.best.knobs.iter().map(|(name, value)| (name.clone(), *value)).collect();
-    Some(Choice { variant, knobs: KnobChoices::new(variant, &knobs).ok()? })
+    Some(ChosenVariant { variant, knobs: KnobChoices::new(variant, &knobs).ok()? })
 }
 
 #[cfg(test)]

@@ -137,7 +137,7 @@ pub struct VariantSpec {
     /// Value layouts it takes.
     pub layouts: &'static [ValueLayout],
     /// Where the technique comes from: a seed document or ours.
-    pub source: &'static str,
+    pub origin: &'static str,
     /// The mechanism in one line.
     pub idea: &'static str,
     /// Why it is worth having, in one line.

@@ -36,7 +36,7 @@ struct Row {
     device: &'static str,
     dtypes: Vec<&'static str>,
     layouts: Vec<&'static str>,
-    source: &'static str,
+    origin: &'static str,
     idea: &'static str,
     why: &'static str,
     /// The looser bound of a variant outside of the accuracy contract.
@@ -68,7 +68,7 @@ pub fn run(args: &VariantsArgs) -> anyhow::Result<()> {
         ("here", Align::Left),
         ("dtypes", Align::Left),
         ("layouts", Align::Left),
-        ("source", Align::Left),
+        ("origin", Align::Left),
         ("idea", Align::Left),
     ];
     let mut columns = Columns::new(&headings).wrapping();
@@ -80,7 +80,7 @@ pub fn run(args: &VariantsArgs) -> anyhow::Result<()> {
             if row.available { "yes" } else { "no" }.to_owned(),
             row.dtypes.join(" "),
             if all_layouts { "all".to_owned() } else { row.layouts.join(" ") },
-            row.source.to_owned(),
+            row.origin.to_owned(),
             row.idea.to_owned(),
         ]);
     }
@@ -96,7 +96,7 @@ fn row(spec: &'static VariantSpec, devices: &[Box<dyn Device>]) -> Row {
         device: spec.device.name(),
         dtypes: spec.dtypes.iter().map(|dtype| dtype.name()).collect(),
         layouts: spec.layouts.iter().map(|layout| layout.name()).collect(),
-        source: spec.source,
+        origin: spec.origin,
         idea: spec.idea,
         why: spec.why,
         loose_rel_l2: match spec.numerics {

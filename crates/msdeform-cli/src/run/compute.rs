@@ -93,7 +93,7 @@ pub fn compute(device: &dyn Device, call: &Call, request: &Request<'_>) -> Resul
     let problem = &call.described.problem;
     let directions = if request.backward { &Direction::ALL[..] } else { &[Direction::Forward] };
     let choices = choose(device, problem, directions, request.variants)?;
-    let by_reference = choices.iter().any(|choice| matches!(choice, Choice::Reference));
+    let by_reference = choices.iter().any(|choice| matches!(choice, Implementation::Reference));
     ensure!(
         !(request.check && by_reference),
         Usage(format!(
@@ -105,11 +105,11 @@ pub fn compute(device: &dyn Device, call: &Call, request: &Request<'_>) -> Resul
     let mut passes = Vec::new();
     for (&direction, choice) in directions.iter().zip(choices) {
         let (outputs, time_us) = match choice {
-            Choice::Variant(spec) => run_variant(device, spec, problem, &call.inputs)?,
-            Choice::Reference => run_reference(problem, &call.inputs, direction),
+            Implementation::Variant(spec) => run_variant(device, spec, problem, &call.inputs)?,
+            Implementation::Reference => run_reference(problem, &call.inputs, direction),
         };
         let checks = match choice {
-            Choice::Variant(spec) if request.check => {
+            Implementation::Variant(spec) if request.check => {
                 Oracle::new(problem, &call.inputs, &[spec]).check(&outputs, spec, problem)
             }
             _ => Vec::new(),
@@ -120,12 +120,12 @@ pub fn compute(device: &dyn Device, call: &Call, request: &Request<'_>) -> Resul
 }
 
 #[derive(Clone, Copy)]
-enum Choice {
+enum Implementation {
     Variant(&'static VariantSpec),
     Reference,
 }
 
-impl Choice {
+impl Implementation {
     const fn id(self) -> &'static str {
         match self {
             Self::Variant(spec) => spec.id,
@@ -140,7 +140,7 @@ fn choose(
     problem: &Problem,
     directions: &[Direction],
     asked: &[String],
-) -> Result<Vec<Choice>> {
+) -> Result<Vec<Implementation>> {
     let known = device.variants();
     let mut chosen = vec![None; directions.len()];
     for id in asked.iter().filter(|id| *id != REFERENCE) {
@@ -156,7 +156,7 @@ fn choose(
         })?;
         ensure!(chosen[slot].is_none(), Usage(format!("two variants for the {}", spec.direction)));
         device.supports(spec, problem)?;
-        chosen[slot] = Some(Choice::Variant(spec));
+        chosen[slot] = Some(Implementation::Variant(spec));
     }
     let reference = asked.iter().any(|id| id == REFERENCE) || problem.dtype() == DType::F64;
     directions
@@ -164,8 +164,8 @@ fn choose(
         .zip(chosen)
         .map(|(&direction, chosen)| match chosen {
             Some(choice) => Ok(choice),
-            None if reference => Ok(Choice::Reference),
-            None => Ok(Choice::Variant(device.dispatch(problem, direction)?)),
+            None if reference => Ok(Implementation::Reference),
+            None => Ok(Implementation::Variant(device.dispatch(problem, direction)?)),
         })
         .collect()
 }

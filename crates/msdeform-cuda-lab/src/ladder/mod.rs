@@ -99,7 +99,7 @@ struct Rung {
 /// What the specs of all rungs have in common.
 const fn spec(
     id: &'static str,
-    source: &'static str,
+    origin: &'static str,
     idea: &'static str,
     why: &'static str,
     numerics: Numerics,
@@ -110,7 +110,7 @@ const fn spec(
         device: DeviceKind::Cuda,
         dtypes: &[DType::F16],
         layouts: &[ValueLayout::HeadMajor, ValueLayout::HeadMajorPadded],
-        source,
+        origin,
         idea,
         why,
         numerics,

@@ -1,9 +1,9 @@
 //! Plans: everything about a call that does not change from launch to launch, worked out once.
 
 mod gate;
+mod loaded;
 mod operands;
 mod options;
-mod prepared;
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -17,12 +17,12 @@ use crate::params::{INLINE_LEVELS, LevelGeometry, level_geometry};
 use crate::pipeline::WORKSPACE_ALIGNMENT;
 use crate::variants::{Call, Configuration, Variant};
 use gate::Gate;
+use loaded::{Loaded, Start, Targets};
 use operands::Operand;
-use prepared::{Prepared, Start, Targets};
 
+pub use loaded::PlannedKernel;
 pub use operands::{Argument, Pointers};
 pub use options::{BackwardOptions, PlanOptions, PointerChecks, VARIANT_VARIABLE, Workspace};
-pub use prepared::PlannedKernel;
 
 /// A call of the operator in one direction, ready to be launched any number of times on any stream of its device.
 /// Launching allocates nothing, waits for nothing, takes no lock, and can be captured in a graph.
@@ -42,7 +42,7 @@ pub struct Plan {
     options: PlanOptions,
     operands: Vec<Operand>,
     /// What is launched; nothing where there is nothing to compute.
-    main: Option<Prepared>,
+    main: Option<Loaded>,
     fallback: Option<Fallback>,
     /// Levels that do not fit the parameter, which points here.
     level_table: Option<DeviceBuffer<LevelGeometry>>,
@@ -58,7 +58,7 @@ pub struct Plan {
 struct Fallback {
     variant: &'static dyn Variant,
     configuration: Configuration,
-    made: OnceLock<Prepared>,
+    made: OnceLock<Loaded>,
 }
 
 #[derive(Debug)]
@@ -114,7 +114,7 @@ impl Plan {
             return Ok(plan);
         }
         plan.level_table = level_table(engine, problem)?;
-        let main = Prepared::best(engine, &choices, &call, plan.level_table_address())?;
+        let main = Loaded::best(engine, &choices, &call, plan.level_table_address())?;
         plan.spec = main.spec;
         plan.workspace_bytes = main.configuration.pipeline.workspace_bytes;
         if needs_fallback(&main.configuration, &plan.operands) {
@@ -179,7 +179,7 @@ impl Plan {
         self.gate.check_tensors(&self.operands, pointers)?;
         let workspace = self.workspace(pointers)?;
         let targets = Targets { operands: &self.operands, pointers, workspace };
-        let queue = |prepared: &Prepared| {
+        let queue = |prepared: &Loaded| {
             let _entered = self.gate.context().enter()?;
             // SAFETY: the caller answers for the tensors and the workspace, whose parts lie inside of it
             // (the pipeline reserved them); the plan owns the level table.
@@ -247,7 +247,7 @@ impl Plan {
 
     /// Its kernels in the order they are launched; none where there is nothing to compute.
     pub fn kernels(&self) -> impl Iterator<Item = PlannedKernel<'_>> {
-        self.main.iter().flat_map(Prepared::kernels)
+        self.main.iter().flat_map(Loaded::kernels)
     }
 
     /// Whether some steps leave something that another launch on the same inputs could use.
@@ -267,7 +267,7 @@ impl Plan {
     pub fn own_bytes(&self) -> usize {
         let workspace = self.workspace.as_ref().map_or(0, |own| own.memory.bytes());
         let levels = self.level_table.as_ref().map_or(0, DeviceBuffer::bytes);
-        workspace + levels + self.main.as_ref().map_or(0, Prepared::device_bytes)
+        workspace + levels + self.main.as_ref().map_or(0, Loaded::device_bytes)
     }
 
     fn level_table_address(&self) -> u64 {
@@ -282,7 +282,7 @@ impl Plan {
     }
 
     /// Code cannot be loaded in the middle of a recording: the driver would end it.
-    fn fall_back<'a>(&self, fallback: &'a Fallback, stream: &Stream) -> Result<&'a Prepared> {
+    fn fall_back<'a>(&self, fallback: &'a Fallback, stream: &Stream) -> Result<&'a Loaded> {
         if let Some(made) = fallback.made.get() {
             return Ok(made);
         }
@@ -291,7 +291,7 @@ impl Plan {
         }
         let call = self.options.call(self.gate.context(), &self.problem)?;
         let (configuration, table) = (fallback.configuration.clone(), self.level_table_address());
-        let made = Prepared::new(&self.engine, fallback.variant, &call, configuration, table)?;
+        let made = Loaded::new(&self.engine, fallback.variant, &call, configuration, table)?;
         Ok(fallback.made.get_or_init(|| made))
     }
 

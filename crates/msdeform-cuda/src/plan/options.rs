@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::gradients::Gradients;
 use crate::registry;
 use crate::strides::{OutputStrides, ValueStrides};
-use crate::tuning::{self, Choice};
+use crate::tuning::{self, ChosenVariant};
 use crate::variants::{BackwardCall, Call, KnobChoices, Variant};
 
 /// Names a variant for every plan of its direction that does not name one itself.
@@ -113,7 +113,7 @@ impl PlanOptions {
             Some(variant) => variant.check(call).map(|()| variant)?,
             None => dispatch::builtin(call)?,
         };
-        let sure = Choice { variant, knobs: KnobChoices::new(variant, &self.knobs)? };
+        let sure = ChosenVariant { variant, knobs: KnobChoices::new(variant, &self.knobs)? };
         // Knobs without a variant are those of the dispatcher's.
         let is_open = named.is_none() && self.knobs.is_empty();
         let tuned = if is_open { tuning::choose(engine.tuning(), call) } else { None };
@@ -124,7 +124,7 @@ impl PlanOptions {
 /// What computes a call.
 pub(super) struct Choices {
     /// What was measured on this machine, where it fits the call.
-    pub tuned: Option<Choice>,
+    pub tuned: Option<ChosenVariant>,
     /// What takes the call in any case.
-    pub sure: Choice,
+    pub sure: ChosenVariant,
 }

@@ -18,7 +18,7 @@ static SPEC: VariantSpec = VariantSpec {
     device: DeviceKind::Cuda,
     dtypes: &DType::FAST,
     layouts: &ValueLayout::ALL,
-    source: "ours",
+    origin: "ours",
     idea: "a counting sort with counters in global memory; a warp owns a tile of pixels, sums in order",
     why: "any shape, strides and alignment, the same bits on every run: nothing is ever refused",
     numerics: Numerics::Contract,

@@ -28,7 +28,7 @@ static SPEC: VariantSpec = VariantSpec {
     device: DeviceKind::Cuda,
     dtypes: &DType::FAST,
     layouts: &ValueLayout::ALL,
-    source: "ours",
+    origin: "ours",
     idea: "a block sorts a level's samples by tile of pixels; every tile sums its list on tensor cores",
     why: "decoders: two launches, no atomics, and untouched pixels are zeroed by who owns them",
     numerics: Numerics::Contract,

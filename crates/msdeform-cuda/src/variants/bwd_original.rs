@@ -19,7 +19,7 @@ static SPEC: VariantSpec = VariantSpec {
     device: DeviceKind::Cuda,
     dtypes: &DType::FAST,
     layouts: &ValueLayout::ALL,
-    source: "guide (002): original",
+    origin: "guide (002): original",
     idea: "one thread per channel of a row, float atomics to grad_value, a block-wide sum per sample",
     why: "the kernel of 2018-2020 that every public implementation copies: the baseline",
     numerics: Numerics::Contract,

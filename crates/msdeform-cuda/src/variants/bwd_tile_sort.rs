@@ -27,7 +27,7 @@ static SPEC: VariantSpec = VariantSpec {
     device: DeviceKind::Cuda,
     dtypes: &DType::FAST,
     layouts: &ValueLayout::ALL,
-    source: "ours",
+    origin: "ours",
     idea: "a counting sort of the samples by tile of pixels; every tile sums its list on tensor cores",
     why: "no atomics, no zeroing: 8 bytes are moved per sample and tile instead of 4 x 32 sums in L2",
     numerics: Numerics::Contract,

@@ -16,7 +16,7 @@ static SPEC: VariantSpec = VariantSpec {
     device: DeviceKind::Cuda,
     dtypes: &DType::FAST,
     layouts: &ValueLayout::ALL,
-    source: "ours",
+    origin: "ours",
     idea: "a power-of-two group of lanes per output row, sample metadata once per group by shuffles",
     why: "any channels, levels, points, strides, sizes and alignment: nothing is ever refused",
     numerics: Numerics::Contract,

@@ -16,7 +16,7 @@ static SPEC: VariantSpec = VariantSpec {
     device: DeviceKind::Cuda,
     dtypes: &DType::FAST,
     layouts: &ValueLayout::ALL,
-    source: "ours",
+    origin: "ours",
     idea: "a warp per (query, head): all samples in flight at once, a halving shuffle tree adds them",
     why: "300 queries still fill every SM, and the latency is two trips to memory",
     numerics: Numerics::Contract,

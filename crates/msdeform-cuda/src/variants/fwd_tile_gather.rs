@@ -20,7 +20,7 @@ static SPEC: VariantSpec = VariantSpec {
     device: DeviceKind::Cuda,
     dtypes: &DType::FAST,
     layouts: &ValueLayout::ALL,
-    source: "ours",
+    origin: "ours",
     idea: "strips of neighbouring queries; two heads (or two pixels) fill every 128-byte wavefront of L1",
     why: "the L1 data path is the wall: no bank conflicts, neighbours share lines, little metadata",
     numerics: Numerics::Contract,

@@ -30,7 +30,7 @@ impl Memory {
 }
 
 /// A configured call, and how it is run.
-pub struct Prepared<'a> {
+pub struct ConfiguredCall<'a> {
     pub id: &'a str,
     /// The kernels that were compiled, in their order.
     pub entries: &'a [String],
@@ -42,7 +42,7 @@ pub struct Prepared<'a> {
     pub block_order: Order,
 }
 
-impl Prepared<'_> {
+impl ConfiguredCall<'_> {
     /// The launch; the buffers it writes are the expected tensors in their order, then the workspace.
     pub fn launch(&self) -> Launch {
         let Self { case, inputs, configuration, .. } = self;

@@ -13,7 +13,7 @@ use msdeform_cuda::variants::{Configuration, Variant};
 use msdeform_emulator::{EmulatedKernel, EmulatorError, Launch, Order};
 use rayon::prelude::*;
 
-use super::common::launch::{Prepared, entries, has_textures, specialisation};
+use super::common::launch::{ConfiguredCall, entries, has_textures, specialisation};
 use super::cover::{Cell, Cover, cover};
 use super::report::{NOT_EMULATED, Outcome};
 
@@ -46,7 +46,8 @@ impl Planned {
     fn launch(&self, id: &str, entries: &[String], inputs: &Inputs) -> Launch {
         let Self { case, device, configuration, order, block_order, .. } = self;
         let (order, block_order) = (*order, *block_order);
-        Prepared { id, entries, case, inputs, device, configuration, order, block_order }.launch()
+        ConfiguredCall { id, entries, case, inputs, device, configuration, order, block_order }
+            .launch()
     }
 }
 

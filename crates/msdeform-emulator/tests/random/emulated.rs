@@ -3,14 +3,14 @@
 use msdeform::{Access, Mode};
 use msdeform_cases::memory::tensors;
 use msdeform_cases::{
-    Case, Choice, Coverage, CudaRules, Fault, Inputs, Phase, Ran, Random, Resolved, Rules, Runner,
-    Wants, Worker,
+    Case, Coverage, CudaRules, Fault, Inputs, Phase, Ran, Random, Resolved, Rules, Runner,
+    VariantWish, Wants, Worker,
 };
 use msdeform_cuda::DeviceProps;
 use msdeform_cuda::variants::{Configuration, Variant};
 use msdeform_emulator::{EmulatedKernel, Order, compiler_version};
 
-use super::common::launch::{Prepared, entries, specialisation};
+use super::common::launch::{ConfiguredCall, entries, specialisation};
 
 /// GPUs of several sizes: what is many queries for one is few for another.
 const MULTIPROCESSORS: [u32; 4] = [132, 2, 16, 1];
@@ -37,7 +37,7 @@ impl EmulatedRunner {
 }
 
 impl Rules for EmulatedRunner {
-    fn choose(&self, case: &Case, random: &mut Random) -> Option<Choice> {
+    fn choose(&self, case: &Case, random: &mut Random) -> Option<VariantWish> {
         self.gpu(case).choose(case, random)
     }
 
@@ -83,7 +83,7 @@ impl Worker for EmulatedWorker<'_> {
             .map_err(|error| Fault::Failed(error.to_string()))?;
         phase(Phase::Running);
         let run = |turn: u64| {
-            let prepared = Prepared {
+            let prepared = ConfiguredCall {
                 id,
                 entries: &entries,
                 case,

@@ -74,7 +74,7 @@ pub fn cells_of(row: &Row) -> [String; 10] {
     let time = |layout, locations| time_in(row, layout, locations);
     [
         row.name.clone(),
-        row.spec.source.to_owned(),
+        row.spec.origin.to_owned(),
         time(plain, uniform),
         time(plain, local),
         time(bordered, local),
@@ -118,7 +118,7 @@ pub fn markdown(rows: &[Row], pages: &str) -> String {
 
 /// A row's document, and what that calls it.
 fn document_of(row: &Row) -> (&'static str, &'static str) {
-    let source = row.spec.source;
+    let source = row.spec.origin;
     source.split_once(": ").unwrap_or((source, ""))
 }
 

@@ -7,12 +7,12 @@
 //!
 //! One pass over the samples does all three gradients. For each of the four rows around a sample it
 //! takes the dot product with the output's gradient, from which the gradients of location and
-//! weight follow, and adds the weighted output gradient to the same row of an `f32` slab. The slab
+//! weight follow, and adds the weighted output gradient to the same row of an `f32` scratch. The scratch
 //! is one head, compact and framed by a border that takes what falls outside; it is written out
 //! once, in the layout and format of the value tensor.
 //!
 //! Decoders touch few rows. There the rows added to are marked, and only those are read from the
-//! slab and cleared; the others are written as zeros. The value gradient then crosses the memory
+//! scratch and cleared; the others are written as zeros. The value gradient then crosses the memory
 //! bus exactly once, which is all that such a call costs.
 
 use std::ops::Range;
@@ -82,12 +82,12 @@ impl<T: Storage> Kernel for BackwardTask<'_, T> {
             unsafe { clear_gaps(call, n, m) };
             return Ok(());
         };
-        let floats = geometry.slab_rows * geometry.slab_stride;
+        let floats = geometry.scratch_rows * geometry.scratch_stride;
         let sampling = call.grad_locations.is_some() || call.grad_weights.is_some();
         if call.grad_value.is_some() {
-            grow(&mut workspace.marks, geometry.slab_rows, 0)?;
+            grow(&mut workspace.marks, geometry.scratch_rows, 0)?;
         }
-        // SAFETY: n and m are below their counts, the slabs hold a head each.
+        // SAFETY: n and m are below their counts, each scratch holds a head.
         unsafe {
             // Not `add`: without pixels there is no tensor for the head to begin in.
             let values = call.value.wrapping_add(geometry.head_offset(n, m));
@@ -99,7 +99,7 @@ impl<T: Storage> Kernel for BackwardTask<'_, T> {
                 value: call.grad_value.is_some(),
                 sampling,
                 sums: if call.grad_value.is_some() {
-                    workspace.grad_slab.reserve(floats)?
+                    workspace.grad_scratch.reserve(floats)?
                 } else {
                     std::ptr::null_mut()
                 },
@@ -107,11 +107,11 @@ impl<T: Storage> Kernel for BackwardTask<'_, T> {
                 marker: std::marker::PhantomData,
             };
             if geometry.staged && sampling {
-                let slab = workspace.value_slab.reserve(floats)?;
+                let scratch = workspace.value_scratch.reserve(floats)?;
                 for level in &geometry.levels[group.levels.clone()] {
-                    stage_level::<S, T>(geometry, level, values, slab);
+                    stage_level::<S, T>(geometry, level, values, scratch);
                 }
-                task.run::<f32, true>(slab);
+                task.run::<f32, true>(scratch);
             } else if sampling || call.grad_value.is_some() {
                 task.run::<T, false>(values);
             }
@@ -159,15 +159,15 @@ struct HeadTask<'a, S, T> {
     /// branches are free, a copy of the kernel for each case is not.
     value: bool,
     sampling: bool,
-    /// Sums of the value gradient, one slab row per pixel and border pixel.
+    /// Sums of the value gradient, one scratch row per pixel and border pixel.
     sums: *mut f32,
-    /// One byte per slab row: whether it has been added to. Only kept where nothing is staged.
+    /// One byte per scratch row: whether it has been added to. Only kept where nothing is staged.
     marks: *mut u8,
     marker: std::marker::PhantomData<S>,
 }
 
 /// Up to sixteen samples of one query, placed.
-struct Step {
+struct PlacedSamples {
     /// Row of the output.
     row: usize,
     /// Position of the first sample in the attention weights.
@@ -175,13 +175,13 @@ struct Step {
     lanes: usize,
     located: Located,
     placed: Placed,
-    /// In the slab, in the value tensor, and as row numbers of the slab.
-    slab: Rows,
+    /// In the scratch, in the value tensor, and as row numbers of the scratch.
+    scratch: Rows,
     source: Rows,
     marks: Rows,
 }
 
-impl Step {
+impl PlacedSamples {
     const fn new() -> Self {
         Self {
             row: 0,
@@ -189,7 +189,7 @@ impl Step {
             lanes: 0,
             located: Located::new(),
             placed: Placed::new(),
-            slab: Rows::new(),
+            scratch: Rows::new(),
             source: Rows::new(),
             marks: Rows::new(),
         }
@@ -200,13 +200,13 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
     /// Visits all samples of the task.
     ///
     /// # Safety
-    /// `values` is the head's slab if `STAGED`, else its pixel 0 in the value tensor. The machine
+    /// `values` is the head's scratch if `STAGED`, else its pixel 0 in the value tensor. The machine
     /// has `S`.
     #[inline(always)]
     unsafe fn run<V: Storage, const STAGED: bool>(&self, values: *const V) {
         let queries = self.call.geometry.queries;
         let chunks = self.group.tables.len();
-        let mut step = Step::new();
+        let mut step = PlacedSamples::new();
         for query in 0..queries {
             self.prefetch_query(query + AHEAD);
             for chunk in 0..chunks {
@@ -243,7 +243,12 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
     /// # Safety
     /// Query and chunk are below their counts. The machine has `S`.
     #[inline(always)]
-    unsafe fn place<const STAGED: bool>(&self, step: &mut Step, query: usize, chunk: usize) {
+    unsafe fn place<const STAGED: bool>(
+        &self,
+        step: &mut PlacedSamples,
+        query: usize,
+        chunk: usize,
+    ) {
         let geometry = self.call.geometry;
         let samples: Range<usize> = self.group.samples.clone();
         let start = samples.start + chunk * CHUNK;
@@ -260,7 +265,7 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
         }
         let table = &self.group.tables[chunk];
         step.placed.place::<S>(&step.located, table);
-        step.slab = step.placed.rows(&table.slab);
+        step.scratch = step.placed.rows(&table.scratch);
         if !STAGED {
             step.source = step.placed.rows(&table.source);
             if self.value {
@@ -274,7 +279,7 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
     /// # Safety
     /// As for [`HeadTask::run`].
     #[inline(always)]
-    unsafe fn sum<V: Storage, const STAGED: bool>(&self, step: &Step, values: *const V) {
+    unsafe fn sum<V: Storage, const STAGED: bool>(&self, step: &PlacedSamples, values: *const V) {
         let channels = self.call.geometry.channels;
         let full = channels / S::LANES;
         let mut dots = [[0.0; CORNERS]; CHUNK];
@@ -319,20 +324,20 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
     #[inline(always)]
     unsafe fn rows<V: Storage, const STAGED: bool, const NV: usize>(
         &self,
-        step: &Step,
+        step: &PlacedSamples,
         dots: &mut [[f32; CORNERS]; CHUNK],
         values: *const V,
         vector: usize,
         last: usize,
     ) {
         let geometry = self.call.geometry;
-        let slab_stride = geometry.slab_stride;
-        let stride = if STAGED { slab_stride } else { geometry.pixel_stride };
+        let scratch_stride = geometry.scratch_stride;
+        let stride = if STAGED { scratch_stride } else { geometry.pixel_stride };
         let channel = vector * S::LANES;
         let partial = last < S::LANES;
         let values = values.wrapping_add(channel);
-        // SAFETY: rows of inside corners lie in the tensor, all rows in the slabs, channels below
-        // their count; slab rows are whole vectors.
+        // SAFETY: rows of inside corners lie in the tensor, all rows in the scratches, channels below
+        // their count; scratch rows are whole vectors.
         unsafe {
             let upstream = self.call.grad_output.add(step.row * geometry.channels + channel);
             let mut grad = [S::splat(0.0); NV];
@@ -344,11 +349,11 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
                 };
             }
             for (lane, dots) in dots.iter_mut().enumerate().take(step.lanes) {
-                let (placed, slab) = (&step.placed, &step.slab);
+                let (placed, scratch) = (&step.placed, &step.scratch);
                 if self.value {
                     for corner in 0..CORNERS {
-                        let row = if corner < 2 { slab.top[lane] } else { slab.bottom[lane] };
-                        let row = row as usize + (corner % 2) * slab_stride + channel;
+                        let row = if corner < 2 { scratch.top[lane] } else { scratch.bottom[lane] };
+                        let row = row as usize + (corner % 2) * scratch_stride + channel;
                         let weight = S::splat(placed.weight[corner][lane]);
                         for (v, &grad) in grad.iter().enumerate() {
                             let to = self.sums.add(row + v * S::LANES);
@@ -360,7 +365,7 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
                     continue;
                 }
                 let inside = if STAGED { ALL_INSIDE } else { placed.inside[lane] };
-                let rows = if STAGED { slab } else { &step.source };
+                let rows = if STAGED { scratch } else { &step.source };
                 let mut products = [S::splat(0.0); CORNERS];
                 for (corner, product) in products.iter_mut().enumerate() {
                     if inside != ALL_INSIDE && inside & (1 << corner) == 0 {
@@ -390,7 +395,7 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
     /// # Safety
     /// The step's samples belong to this task. The machine has `S`.
     #[inline(always)]
-    unsafe fn write_sampling(&self, step: &Step, dots: &[[f32; CORNERS]; CHUNK]) {
+    unsafe fn write_sampling(&self, step: &PlacedSamples, dots: &[[f32; CORNERS]; CHUNK]) {
         let table = &self.group.tables
             [(step.first % self.call.geometry.samples - self.group.samples.start) / CHUNK];
         let mut grad_xy = [0.0; 2 * CHUNK];
@@ -423,7 +428,7 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
         }
     }
 
-    /// Moves the sums of a level to the value gradient, leaving zeros in the slab, and writes zeros
+    /// Moves the sums of a level to the value gradient, leaving zeros in the scratch, and writes zeros
     /// to the border that the layout has.
     ///
     /// # Safety
@@ -431,7 +436,7 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
     #[inline(always)]
     unsafe fn write_out(&self, level: &LevelGeometry, head: *mut T) {
         let geometry = self.call.geometry;
-        let (channels, stride) = (geometry.channels, geometry.slab_stride);
+        let (channels, stride) = (geometry.channels, geometry.scratch_stride);
         let (border, pitch) = (level.source_border, level.source_pitch);
         let vector_bytes = S::LANES * size_of::<T>();
         let tensor_bytes =
@@ -439,16 +444,16 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
         let streamed = tensor_bytes >= STREAMED_BYTES
             && channels.is_multiple_of(S::LANES)
             && head.addr().is_multiple_of(vector_bytes);
-        for slab_line in 0..level.height + 2 {
-            for slab_column in 0..level.slab_pitch {
-                let row = level.slab_start + slab_line * level.slab_pitch + slab_column;
-                let inside = (1..=level.height).contains(&slab_line)
-                    && (1..=level.width).contains(&slab_column);
-                // SAFETY: pixels of the level and of its border, in tensor and slab.
+        for scratch_line in 0..level.height + 2 {
+            for scratch_column in 0..level.scratch_pitch {
+                let row = level.scratch_start + scratch_line * level.scratch_pitch + scratch_column;
+                let inside = (1..=level.height).contains(&scratch_line)
+                    && (1..=level.width).contains(&scratch_column);
+                // SAFETY: pixels of the level and of its border, in tensor and scratch.
                 unsafe {
-                    // The slab always has a border, the layout may have one.
+                    // The scratch always has a border, the layout may have one.
                     if inside || border > 0 {
-                        let pixel = level.source_origin + slab_line * pitch + slab_column;
+                        let pixel = level.source_origin + scratch_line * pitch + scratch_column;
                         let to = head.add((pixel - pitch - 1) * geometry.pixel_stride);
                         let from = self.sums.add(row * stride);
                         let marked = geometry.staged || *self.marks.add(row) != 0;
@@ -473,19 +478,19 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
         }
     }
 
-    /// Clears a row of the slab and its mark, if it may hold anything.
+    /// Clears a row of the scratch and its mark, if it may hold anything.
     ///
     /// # Safety
-    /// The row lies in the slab.
+    /// The row lies in the scratch.
     #[inline(always)]
     unsafe fn forget(&self, row: usize) {
         let geometry = self.call.geometry;
-        // SAFETY: row and mark lie in slab and marks.
+        // SAFETY: row and mark lie in scratch and marks.
         unsafe {
             let mark = self.marks.add(row);
             if geometry.staged || *mark != 0 {
-                let sums = self.sums.add(row * geometry.slab_stride);
-                for channel in (0..geometry.slab_stride).step_by(S::LANES) {
+                let sums = self.sums.add(row * geometry.scratch_stride);
+                for channel in (0..geometry.scratch_stride).step_by(S::LANES) {
                     S::store_f32(sums.add(channel), S::splat(0.0));
                 }
                 *mark = 0;

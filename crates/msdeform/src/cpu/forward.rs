@@ -3,8 +3,8 @@
 //! A unit of work is one query and head: its samples are placed sixteen at a time, then the four
 //! rows of each are summed in registers. Two ways to get at the rows:
 //!
-//! - *staged* (encoders): the worker copies one head into its slab and takes all queries from
-//!   there. No corner needs a test, because the slab has a border; rows of neighbouring pixels
+//! - *staged* (encoders): the worker copies one head into its scratch and takes all queries from
+//!   there. No corner needs a test, because the scratch has a border; rows of neighbouring pixels
 //!   compete for no cache set; half precision is converted once and not 64 times.
 //! - *direct* (decoders): rows are read where they lie, all heads of a query together, and corners
 //!   outside of the level are left out one by one. Hardly a row is in a cache. Asking for the next
@@ -64,14 +64,15 @@ impl<T: Storage> Kernel for ForwardPart<'_, T> {
     unsafe fn call<S: Simd>(self) -> Result<(), NoScratch> {
         let Self { call, units, workspace } = self;
         let geometry = call.geometry;
-        let sums = workspace.sums.reserve(geometry.slab_stride)?;
+        let sums = workspace.sums.reserve(geometry.scratch_stride)?;
         let unit = Unit::<S, T> { call, sums, marker: std::marker::PhantomData };
         // SAFETY: the units are below their count.
         unsafe {
             if geometry.staged {
-                let slab =
-                    workspace.value_slab.reserve(geometry.slab_rows * geometry.slab_stride)?;
-                unit.staged(units, slab);
+                let scratch = workspace
+                    .value_scratch
+                    .reserve(geometry.scratch_rows * geometry.scratch_stride)?;
+                unit.staged(units, scratch);
             } else {
                 unit.direct(units);
             }
@@ -114,9 +115,9 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
     /// Units are `(image, head, query)`, in this order.
     ///
     /// # Safety
-    /// They are below their count, the slab holds a head, the machine has `S`.
+    /// They are below their count, the scratch holds a head, the machine has `S`.
     #[inline(always)]
-    unsafe fn staged(&self, units: std::ops::Range<usize>, slab: *mut f32) {
+    unsafe fn staged(&self, units: std::ops::Range<usize>, scratch: *mut f32) {
         let call = self.call;
         let geometry = call.geometry;
         let (samples, channels) = (geometry.samples, geometry.channels);
@@ -126,13 +127,13 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
             let (head, query) = (index / geometry.queries, index % geometry.queries);
             let (n, m) = (head / geometry.heads, head % geometry.heads);
             let row = (n * geometry.queries + query) * geometry.heads + m;
-            // SAFETY: image, head and query are below their counts; the slab has been staged.
+            // SAFETY: image, head and query are below their counts; the scratch has been staged.
             unsafe {
                 if head != staged_head {
                     // Not `add`: without pixels there is no tensor for the head to begin in.
                     let from = call.value.wrapping_add(geometry.head_offset(n, m));
                     for level in &geometry.levels {
-                        stage_level::<S, T>(geometry, level, from, slab);
+                        stage_level::<S, T>(geometry, level, from, scratch);
                     }
                     staged_head = head;
                 }
@@ -142,7 +143,7 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
                 prefetch::<S, T>(call.output.wrapping_add(ahead * channels), channels);
                 for index in 0..self.pieces() {
                     self.place::<true>(&mut piece, row, index);
-                    self.channels::<f32, true>(&piece, slab, row);
+                    self.channels::<f32, true>(&piece, scratch, row);
                 }
             }
         }
@@ -205,7 +206,7 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
             let table = &call.geometry.all_levels.tables[start / CHUNK];
             let placed = &mut piece.placed[chunk];
             placed.place::<S>(&located, table);
-            piece.rows[chunk] = placed.rows(if STAGED { &table.slab } else { &table.source });
+            piece.rows[chunk] = placed.rows(if STAGED { &table.scratch } else { &table.source });
         }
     }
 
@@ -213,7 +214,7 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
     /// registers allow.
     ///
     /// # Safety
-    /// `row` is below the number of output rows; `base` is the slab of its head if `STAGED`, else
+    /// `row` is below the number of output rows; `base` is the scratch of its head if `STAGED`, else
     /// the head's pixel 0 in the value tensor. The machine has `S`.
     #[inline(always)]
     unsafe fn channels<V: Storage, const STAGED: bool>(
@@ -274,11 +275,11 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
         };
         let first_channel = vector * S::LANES;
         let partial = last < S::LANES;
-        // SAFETY: rows of inside corners lie in the tensor, all rows in the slab, channels below
-        // their count; the slab and the sums have whole vectors.
+        // SAFETY: rows of inside corners lie in the tensor, all rows in the scratch, channels below
+        // their count; the scratch and the sums have whole vectors.
         unsafe {
             let stride = if STAGED {
-                self.call.geometry.slab_stride
+                self.call.geometry.scratch_stride
             } else {
                 self.call.geometry.pixel_stride
             };

@@ -26,11 +26,11 @@ const STAGING_REUSE: usize = 6;
 pub(crate) struct LaneTable {
     pub width: [f32; CHUNK],
     pub height: [f32; CHUNK],
-    /// Where the level lies in the slab.
-    pub slab: Offsets,
+    /// Where the level lies in the scratch.
+    pub scratch: Offsets,
     /// Where it lies in the value tensor as the caller stores it, seen from the head's pixel 0.
     pub source: Offsets,
-    /// The number of the slab's row.
+    /// The number of the scratch's row.
     pub marks: Offsets,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Offsets {
 
 impl Offsets {
     /// `origin` and `pitch` in pixels, `stride` in elements per pixel. All products fit: they are
-    /// offsets in a slab or an image of at most `MAX_OFFSET` elements.
+    /// offsets in a scratch or an image of at most `MAX_OFFSET` elements.
     fn set(&mut self, lane: usize, origin: usize, pitch: usize, stride: usize) {
         self.origin[lane] = (origin * stride) as i32;
         self.line_step[lane] = (pitch * stride) as i32;
@@ -60,10 +60,10 @@ pub(crate) struct LevelGeometry {
     pub width: usize,
     /// Its samples within those of a query.
     pub samples: Range<usize>,
-    /// First row (of the border) in the slab of all levels.
-    pub slab_start: usize,
-    /// Rows from line to line of the slab: the width and a border on either side.
-    pub slab_pitch: usize,
+    /// First row (of the border) in the scratch of all levels.
+    pub scratch_start: usize,
+    /// Rows from line to line of the scratch: the width and a border on either side.
+    pub scratch_pitch: usize,
     /// Pixel (0, 0), line pitch and border of the caller's tensor.
     pub source_origin: usize,
     pub source_pitch: usize,
@@ -89,9 +89,9 @@ pub(crate) struct Geometry {
     /// Elements from one pixel of a head to the next in the caller's tensor.
     pub pixel_stride: usize,
     pub head_major: bool,
-    /// Floats of one slab row: the channels, rounded up to whole vectors.
-    pub slab_stride: usize,
-    pub slab_rows: usize,
+    /// Floats of one scratch row: the channels, rounded up to whole vectors.
+    pub scratch_stride: usize,
+    pub scratch_rows: usize,
     pub levels: Vec<LevelGeometry>,
     pub all_levels: LevelGroup,
     /// Pixel ranges that belong to no level.
@@ -105,29 +105,29 @@ impl Geometry {
     pub(crate) fn new(problem: &Problem, lanes: usize) -> Option<Self> {
         let layout = problem.layout();
         let channels = problem.channels();
-        let slab_stride = channels.checked_next_multiple_of(lanes)?;
-        let mut slab_rows = 0usize;
+        let scratch_stride = channels.checked_next_multiple_of(lanes)?;
+        let mut scratch_rows = 0usize;
         let mut levels = Vec::with_capacity(problem.levels().len());
         for (index, level) in problem.levels().iter().enumerate() {
             let (height, width) = (level.height, level.width);
             if height > MAX_SIDE || width > MAX_SIDE {
                 return None;
             }
-            let slab_pitch = width + 2;
-            let rows = slab_pitch.checked_mul(height + 2)?;
+            let scratch_pitch = width + 2;
+            let rows = scratch_pitch.checked_mul(height + 2)?;
             levels.push(LevelGeometry {
                 height,
                 width,
                 samples: problem.level_samples(index),
-                slab_start: slab_rows,
-                slab_pitch,
+                scratch_start: scratch_rows,
+                scratch_pitch,
                 source_origin: level.origin(layout),
                 source_pitch: level.row_pitch(layout),
                 source_border: layout.border(),
             });
-            slab_rows = slab_rows.checked_add(rows)?;
+            scratch_rows = scratch_rows.checked_add(rows)?;
         }
-        if slab_rows.checked_mul(slab_stride)? > MAX_OFFSET
+        if scratch_rows.checked_mul(scratch_stride)? > MAX_OFFSET
             || problem.spatial().checked_mul(problem.pixel_stride())? > MAX_OFFSET
         {
             return None;
@@ -143,8 +143,8 @@ impl Geometry {
             spatial: problem.spatial(),
             pixel_stride: problem.pixel_stride(),
             head_major: layout.is_head_major(),
-            slab_stride,
-            slab_rows,
+            scratch_stride,
+            scratch_rows,
             all_levels: LevelGroup { levels: 0..0, samples: 0..0, tables: Vec::new() },
             levels,
             gaps: gaps(problem),
@@ -180,9 +180,9 @@ impl Geometry {
                 table.height[lane] = level.height as f32;
                 let pixel_stride = self.pixel_stride;
                 table.source.set(lane, level.source_origin, level.source_pitch, pixel_stride);
-                let slab_origin = level.slab_start + level.slab_pitch + 1;
-                table.slab.set(lane, slab_origin, level.slab_pitch, self.slab_stride);
-                table.marks.set(lane, slab_origin, level.slab_pitch, 1);
+                let scratch_origin = level.scratch_start + level.scratch_pitch + 1;
+                table.scratch.set(lane, scratch_origin, level.scratch_pitch, self.scratch_stride);
+                table.marks.set(lane, scratch_origin, level.scratch_pitch, 1);
             }
         }
         Ok(LevelGroup { levels, samples, tables })

@@ -67,7 +67,7 @@ const fn register(
             device: DeviceKind::Cpu,
             dtypes: &DType::FAST,
             layouts: &ValueLayout::ALL,
-            source: "ours",
+            origin: "ours",
             idea,
             why,
             numerics: Numerics::Contract,

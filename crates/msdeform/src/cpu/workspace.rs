@@ -48,11 +48,11 @@ pub(crate) fn grow<T: Clone>(list: &mut Vec<T>, len: usize, zero: T) -> Result<(
 pub(crate) struct Workspace {
     /// One head's values as `f32`, every level framed by a border of zeros. Only pixels are ever
     /// written, so the border stays zero from the allocation on.
-    pub value_slab: AlignedFloats,
+    pub value_scratch: AlignedFloats,
     /// One head's gradient sums, framed likewise; what lands in the border is dropped. All zero
     /// between tasks.
-    pub grad_slab: AlignedFloats,
-    /// One byte per row of the gradient slab that has been added to. All zero between tasks.
+    pub grad_scratch: AlignedFloats,
+    /// One byte per row of the gradient scratch that has been added to. All zero between tasks.
     pub marks: Vec<u8>,
     /// Sums of a query whose samples do not fit into one piece.
     pub sums: AlignedFloats,
@@ -60,6 +60,9 @@ pub(crate) struct Workspace {
 
 impl Workspace {
     pub(crate) fn bytes(&self) -> usize {
-        self.value_slab.bytes() + self.grad_slab.bytes() + self.sums.bytes() + self.marks.len()
+        self.value_scratch.bytes()
+            + self.grad_scratch.bytes()
+            + self.sums.bytes()
+            + self.marks.len()
     }
 }

@@ -14,11 +14,11 @@ use crate::nvrtc::KernelResources;
 use crate::params::Params;
 use crate::pipeline::{Region, Step};
 use crate::preamble::{Preamble, PreambleRecipe};
-use crate::tuning::Choice;
+use crate::tuning::ChosenVariant;
 use crate::variants::{Call, Configuration, KnobChoices, Variant};
 
 #[derive(Debug)]
-pub(super) struct Prepared {
+pub(super) struct Loaded {
     pub spec: &'static VariantSpec,
     pub configuration: Configuration,
     queue: Vec<Queued>,
@@ -86,7 +86,7 @@ pub struct PlannedKernel<'a> {
     pub resources: KernelResources,
 }
 
-impl Prepared {
+impl Loaded {
     /// The best choice that this GPU takes. What was measured with another compiler may need more registers
     /// now: then a call is none the worse, and only what is sure to fit may fail.
     pub fn best(
@@ -95,7 +95,7 @@ impl Prepared {
         call: &Call<'_>,
         level_table: u64,
     ) -> Result<Self> {
-        let make = |Choice { variant, knobs }: &Choice| {
+        let make = |ChosenVariant { variant, knobs }: &ChosenVariant| {
             let made = Self::configured(engine, *variant, call, knobs, level_table)?;
             match made.knobs_if_preamble_is_refused(engine.context(), *variant)? {
                 Some(knobs) => Self::configured(engine, *variant, call, &knobs, level_table),
