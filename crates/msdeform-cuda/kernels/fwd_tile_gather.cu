@@ -23,8 +23,8 @@
 // Why that is fast. The wall is the L1 data path: four corners of 64 bytes cost half a wavefront each,
 // whatever else happens. Metadata adds about two wavefronts to the sixteen of a warp's samples. Queries that
 // are neighbours in the image share most of their lines, so the window that an SM works in moves slowly:
-// 88 to 94 % of the sectors hit L1 with local locations. All of the GPU works on one or two head groups at a time,
-// which stay in L2.
+// 88 to 94 % of the sectors hit L1 with local locations. All of the GPU works on one or two head groups at
+// a time, which stay in L2.
 //
 // When it loses: a few hundred queries (fwd_split_gather spreads one query over a warp), and locations
 // without any neighbourhood, where the bandwidth of L2 shows.
@@ -75,8 +75,8 @@ MSDA_DEVICE float high_weight(unsigned pair) {
 // ---- items -------------------------------------------------------------------------------------
 
 // What a block computes: items of one head group of one image. A long block takes ROUNDS items per
-// warp, which lie side by side and meet in L1. The last head groups go to short blocks of one item per warp, so
-// that all SMs end together: there ROUNDS rows of the grid stand for one of them.
+// warp, which lie side by side and meet in L1. The last head groups go to short blocks of one item per warp,
+// so that all SMs end together: there ROUNDS rows of the grid stand for one of them.
 struct Share {
     int head_group;  // counted over images
     unsigned first_item;

@@ -26,8 +26,8 @@ struct HeadGroup {
     int first_head;
 };
 
-// How a warp is divided, as src/variants/query_walk.rs decides. Where there are too few rows to fill the GPU a
-// warp takes one run, or a (query, head) is several warps', one stage each.
+// How a warp is divided, as src/variants/query_walk.rs decides. Where there are too few rows to fill the GPU
+// a warp takes one run, or a (query, head) is several warps', one stage each.
 struct QueryWalk {
     static constexpr int ROW_LANES = MSDA_ROW_LANES;
     static constexpr int WARP_HEADS = MSDA_WARP_HEADS;

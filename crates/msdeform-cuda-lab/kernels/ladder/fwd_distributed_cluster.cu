@@ -5,8 +5,8 @@
 // its own pixels once, and after one cluster barrier a lane reads corners wherever they are (mapa,
 // ld.shared::cluster). Four lanes own the chunks of an item; the items of the slab go round the blocks.
 //
-// Which levels are resident is the host's choice (resident_levels, a bit each): the smallest first, as many as
-// the blocks' shared memory holds together. The others are read from global memory as in fwd_distributed.
+// Which levels are resident is the host's choice (resident_levels, a bit each): the smallest first, as many
+// as the blocks' shared memory holds together. The others are read from global memory as in fwd_distributed.
 //
 // Why. What one multiprocessor cannot hold (227 KB), eight can: 1.8 MB, a whole slab of the seed workload.
 // Misses of L1 that would go to L2 become reads of a neighbour.
