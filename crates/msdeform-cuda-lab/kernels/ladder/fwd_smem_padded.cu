@@ -1,9 +1,9 @@
 // Small levels in shared memory, pixel rows padded: what bank conflicts cost and what avoiding them costs.
 //
 // Who owns what. A block owns a share of the queries of one slab and keeps the slab's small levels
-// (resident_levels, a bit each; as many as fit, smallest first) in its shared memory, a pixel every
-// 32 + PADDING channels. Four lanes own the chunks (eight channels) of an item. Larger levels are read from global
-// memory as in fwd_distributed.
+// (resident_levels, a bit each; as many as fit, smallest first) in its shared memory, a pixel every 32 +
+// PADDING channels. Four lanes own the chunks (eight channels) of an item. Larger levels are read from
+// global memory as in fwd_distributed.
 //
 // Why the padding. A pixel of 64 bytes is 16 of the 32 banks: unpadded, every pixel starts in bank 0 or 16,
 // and items that meet in the same half wait for each other. The report's answer is 34 channels (PADDING 2):
