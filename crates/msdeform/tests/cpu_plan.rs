@@ -366,6 +366,7 @@ fn the_reference_agrees_on_the_test_problems_having_something_to_compare() {
 
 /// Points are declared, and take no memory where there is no query to have them.
 #[test]
+#[cfg_attr(miri, ignore = "Miri ends where an allocation fails")]
 fn any_number_of_points_of_no_queries_is_a_plan_and_of_some_an_error() {
     let one_thread = CpuOptions { threads: Some(1), isa: None };
     let none = Problem::builder().queries(0).levels([(2, 2)]).points(1 << 56).build().unwrap();
