@@ -327,7 +327,7 @@ MSDA_DEVICE void sum_staged(const EntryPacket* entries, int count, const GradRow
     }
 }
 
-// The same with one stage; sums of the chunks before wait behind it.
+// The same with one stage; sums of the stages before wait behind it.
 MSDA_DEVICE void sum_sparing(const EntryPacket* entries, int count, const GradRows& grad,
                              const LaneAddresses& at, float* waiting, TileSums& sums) {
     const int lane = threadIdx.x % 32;

@@ -64,7 +64,7 @@ impl Derived {
         Ok(())
     }
 
-    /// The same with one more number; for variants that have a single one.
+    /// Begins with a number that the kernels count with.
     ///
     /// # Errors
     /// As [`Derived::count`].

@@ -1,0 +1,124 @@
+//! What a variant is asked to do.
+
+use msdeform::{ATTENTION, Direction, Mode, Operator, Problem, Role};
+
+use crate::driver::DeviceProps;
+use crate::gradients::Gradients;
+use crate::strides::{OutputStrides, ValueStrides};
+
+/// What a variant is asked to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// The operator's sizes.
+    pub problem: &'a Problem,
+    /// Strides of the value tensor.
+    pub strides: ValueStrides,
+    /// The GPU.
+    pub device: &'a DeviceProps,
+    /// Width of the raster that the queries form, 0 if nothing is known.
+    pub query_raster_width: u32,
+    /// What only a backward call has; `None` makes it a forward call.
+    pub backward: Option<BackwardCall>,
+}
+
+/// What only a backward call has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackwardCall {
+    /// Which gradients are computed.
+    pub gradients: Gradients,
+    /// What is promised about their last bits.
+    pub mode: Mode,
+    /// Strides of the gradient of the output.
+    pub grad_output: OutputStrides,
+}
+
+impl BackwardCall {
+    /// All gradients, fast, of a contiguous gradient of the output.
+    #[must_use]
+    pub fn new(problem: &Problem) -> Self {
+        Self {
+            gradients: Gradients::ALL,
+            mode: Mode::Fast,
+            grad_output: OutputStrides::packed(problem),
+        }
+    }
+}
+
+impl<'a> Call<'a> {
+    /// A forward call with packed values and no knowledge about the queries.
+    #[must_use]
+    pub fn new(problem: &'a Problem, device: &'a DeviceProps) -> Self {
+        let strides = ValueStrides::packed(problem);
+        Self { problem, strides, device, query_raster_width: 0, backward: None }
+    }
+
+    /// An ordinary call in a direction: everything packed, all gradients, fast.
+    #[must_use]
+    pub fn in_direction(
+        direction: Direction,
+        problem: &'a Problem,
+        device: &'a DeviceProps,
+    ) -> Self {
+        let backward = match direction {
+            Direction::Forward => None,
+            Direction::Backward => Some(BackwardCall::new(problem)),
+        };
+        Self { backward, ..Self::new(problem, device) }
+    }
+
+    /// The operator that is called.
+    #[must_use]
+    pub fn operator(&self) -> &'static Operator {
+        &ATTENTION
+    }
+
+    /// Whether a tensor of the operator is part of this call: all but the gradients that nobody asked for.
+    #[must_use]
+    pub fn has(&self, role: Role) -> bool {
+        self.backward.is_none_or(|backward| backward.gradients.includes(role))
+    }
+
+    /// Bytes from the first element of a tensor to one past its last.
+    #[must_use]
+    pub fn extent(&self, role: Role) -> usize {
+        let problem = self.problem;
+        let elements = match (role, self.backward) {
+            (Role::Value, _) => self.strides.extent(problem),
+            (Role::GradOutput, Some(backward)) => backward.grad_output.extent(problem),
+            _ => problem.len_of(role),
+        };
+        elements * problem.format_of(role).size_bytes()
+    }
+
+    /// Which way it runs.
+    #[must_use]
+    pub const fn direction(&self) -> Direction {
+        match self.backward {
+            None => Direction::Forward,
+            Some(_) => Direction::Backward,
+        }
+    }
+
+    /// Which gradients are asked for; none by a forward call.
+    #[must_use]
+    pub fn gradients(&self) -> Gradients {
+        const NONE: Gradients = Gradients { value: false, locations: false, weights: false };
+        self.backward.map_or(NONE, |backward| backward.gradients)
+    }
+
+    /// Whether there is nothing for a kernel to do: no output, or no sample that could contribute to a
+    /// gradient, which are then all zero. Variants are not configured for such calls.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let is_without = |role: &Role| self.problem.len_of(*role) == 0;
+        let nothing_contributes = || self.operator().inputs.iter().any(is_without);
+        is_without(&self.operator().output) || (self.backward.is_some() && nothing_contributes())
+    }
+
+    /// Output rows: one per image, query and head.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        // Fits: Problem checked the output's element count.
+        (self.problem.batch() * self.problem.queries() * self.problem.heads()) as u64
+    }
+}

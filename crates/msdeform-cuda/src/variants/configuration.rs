@@ -1,0 +1,205 @@
+//! How a variant wants to be compiled and launched for one call.
+
+use std::sync::Arc;
+
+use msdeform::{DType, Storage, ValueLayout};
+
+use super::Call;
+use crate::derived::Derived;
+use crate::driver::LaunchGeometry;
+use crate::params::{CallShape, INLINE_LEVELS, Params};
+use crate::pipeline::{Pipeline, Reads, Step};
+use crate::preamble::PreambleRecipe;
+
+/// Which sizes are compiled in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Specialise {
+    /// Only the number formats; everything else is read from the parameters.
+    Formats,
+    /// Formats, layout, channels, levels and points.
+    Model,
+    /// As [`Specialise::Model`], and the number of heads.
+    ModelAndHeads,
+}
+
+/// How a variant wants to be compiled and launched for one call.
+#[derive(Clone, Debug)]
+pub struct Configuration {
+    /// Which sizes are compiled in.
+    pub specialise: Specialise,
+    /// The value of every knob of the variant.
+    pub knobs: Vec<(&'static str, i64)>,
+    /// What follows from the call, for the kernels that read it.
+    pub constants: Vec<(&'static str, i64)>,
+    /// What is queued: for most a single launch, `geometry.into()`.
+    pub pipeline: Pipeline,
+    /// Bytes that the pointers of value, output and their gradients must be multiples of.
+    pub value_alignment: usize,
+    /// Bytes that the pointers of locations, weights and their gradients must be multiples of.
+    pub sampling_alignment: usize,
+    /// Numbers that the kernels find in their parameter. Which ones there are is the variant's, never the call's.
+    pub derived: Derived,
+    /// What the parameter begins with, where the call alone does not say enough.
+    pub preamble: Option<Arc<dyn PreambleRecipe>>,
+    /// The knob with which the variant does without it, for where the driver refuses to make it.
+    pub without_preamble: Option<(&'static str, i64)>,
+    /// Whether part of L2 is set aside for the values while the plan lives.
+    pub persisting_value: bool,
+}
+
+impl Default for Configuration {
+    /// Everything stable compiled in, 16-byte loads, no hints and nothing to launch yet.
+    fn default() -> Self {
+        Self {
+            specialise: Specialise::Model,
+            knobs: Vec::new(),
+            constants: Vec::new(),
+            pipeline: Pipeline::default(),
+            value_alignment: 16,
+            sampling_alignment: 16,
+            derived: Derived::default(),
+            preamble: None,
+            without_preamble: None,
+            persisting_value: false,
+        }
+    }
+}
+
+impl Configuration {
+    /// What every kernel of the pipeline is compiled from, in the order they are launched, each once.
+    #[must_use]
+    pub fn units(&self, call: &Call<'_>) -> Vec<Unit> {
+        let mut units: Vec<Unit> = Vec::new();
+        for step in &self.pipeline.steps {
+            if let Step::Launch { name, reads, .. } = *step
+                && units.iter().all(|known| known.step != name)
+            {
+                units.push(Unit { step: name, defines: self.defines_of(call, name, reads) });
+            }
+        }
+        units
+    }
+
+    /// The macros of all of them together, for whoever compiles them as one.
+    #[must_use]
+    pub fn defines(&self, call: &Call<'_>) -> Vec<String> {
+        let mut all: Vec<String> = Vec::new();
+        for define in self.units(call).into_iter().flat_map(|unit| unit.defines) {
+            if !all.contains(&define) {
+                all.push(define);
+            }
+        }
+        all
+    }
+
+    /// The macros of one kernel, as compiler options. Never holds an image's size, a batch or
+    /// a number of queries: they change from call to call and must not compile again.
+    fn defines_of(&self, call: &Call<'_>, step: &str, reads: Reads) -> Vec<String> {
+        let problem = call.problem;
+        let mut defines = Vec::new();
+        let mut define = |name: &str, value: String| defines.push(format!("-DMSDA_{name}={value}"));
+        define("VALUE_DTYPE", dtype_code(problem.dtype()).to_string());
+        define("SAMPLING_DTYPE", dtype_code(problem.sampling_dtype()).to_string());
+        match self.specialise {
+            Specialise::Formats => define("LEVELS", INLINE_LEVELS.to_string()),
+            Specialise::Model | Specialise::ModelAndHeads => {
+                let levels = problem.levels().len();
+                let mut offsets = vec!["0".to_owned()];
+                offsets.extend((0..levels).map(|l| problem.level_samples(l).end.to_string()));
+                define("LEVELS", levels.to_string());
+                define("CHANNELS", problem.channels().to_string());
+                define("SAMPLES", problem.samples().to_string());
+                define("POINT_OFFSETS", offsets.join(","));
+                define("LAYOUT", layout_code(problem.layout()).to_string());
+            }
+        }
+        if self.specialise == Specialise::ModelAndHeads {
+            define("HEADS", problem.heads().to_string());
+        }
+        if let Some(backward) = call.backward.filter(|_| reads.includes(GRADIENTS)) {
+            define(GRADIENTS, backward.gradients.mask().to_string());
+        }
+        for (name, value) in self.knobs.iter().chain(&self.constants) {
+            if reads.includes(name) {
+                define(name, value.to_string());
+            }
+        }
+        if let Some(declaration) = self.derived.declaration() {
+            define(DERIVED, declaration);
+        }
+        if reads != Reads::All {
+            let step = if step.is_empty() { "MAIN" } else { step };
+            define(&format!("STEP_{}", step.to_uppercase()), "1".to_owned());
+        }
+        defines
+    }
+
+    /// The parameter of the kernels, complete but for the pointers to tensors.
+    ///
+    /// # Errors
+    /// [`msdeform::Error::TooLarge`] where an axis does not fit 31 bits.
+    pub fn params(&self, call: &Call<'_>, level_table: u64) -> Result<Params, msdeform::Error> {
+        let shape = CallShape::of(call.problem, call.strides)?;
+        Ok(Params::of(call, &self.derived, &CallShape { level_table, ..shape }))
+    }
+
+    /// Bytes that pointers to tensors of a kind must be multiples of.
+    #[must_use]
+    pub const fn alignment(&self, storage: Storage) -> usize {
+        match storage {
+            Storage::Channels => self.value_alignment,
+            Storage::Samples => self.sampling_alignment,
+        }
+    }
+
+    /// The launch of a variant that has one.
+    #[must_use]
+    pub fn geometry(&self) -> Option<LaunchGeometry> {
+        let mut launches = self.pipeline.launches();
+        let only = launches.next().map(|(_, geometry)| geometry);
+        only.filter(|_| launches.next().is_none())
+    }
+}
+
+/// The constant that says which gradients are asked for, as [`Gradients::mask`].
+pub const GRADIENTS: &str = "GRADIENTS";
+
+/// The macro that declares [`Configuration::derived`].
+const DERIVED: &str = "DERIVED";
+
+/// What one kernel is compiled from, beside the sources.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Unit {
+    /// The step that launches it.
+    pub step: &'static str,
+    /// Its macros.
+    pub defines: Vec<String>,
+}
+
+impl Unit {
+    /// The macros without their prefix, on one line; the step is one of them. Not how the parameter is declared, which is
+    /// the same for all units of a variant.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let short = self.defines.iter().map(|define| define.trim_start_matches("-DMSDA_"));
+        short.filter(|define| !define.starts_with(DERIVED)).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// The number that stands for a format in the JIT macros. The formats kernels do not store (f64) are
+/// refused before this is asked, by the lists in their specs.
+fn dtype_code(dtype: DType) -> i32 {
+    match dtype {
+        DType::F32 | DType::F64 => 0,
+        DType::F16 => 1,
+        DType::Bf16 => 2,
+    }
+}
+
+fn layout_code(layout: ValueLayout) -> i32 {
+    match layout {
+        ValueLayout::Interleaved => 0,
+        ValueLayout::HeadMajor => 1,
+        ValueLayout::HeadMajorPadded => 2,
+    }
+}

@@ -1,0 +1,156 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use msdeform::{DType, Direction, ValueLayout};
+
+use super::*;
+use crate::driver::{DeviceProps, LaunchGeometry};
+use crate::gradients::Gradients;
+use crate::registry::REGISTRY;
+
+fn problem(variant: &dyn Variant, batch: usize, queries: usize, size: usize) -> Problem {
+    let dtypes = variant.spec().dtypes;
+    let dtype = if dtypes.contains(&DType::F16) { DType::F16 } else { dtypes[0] };
+    Problem::builder()
+        .batch(batch)
+        .heads(8)
+        .channels(32)
+        .queries(queries)
+        .levels([(size as i64, size as i64 + 3), (size as i64 / 2, size as i64 / 2)])
+        .points(4)
+        .dtype(dtype)
+        .layout(variant.spec().layouts[0])
+        .build()
+        .unwrap()
+}
+
+/// What is compiled for a model, whatever the batch and the number of queries: kernels by step.
+fn compiled_for(direction: Direction, dtype: DType) -> BTreeMap<String, BTreeSet<Vec<String>>> {
+    let device = DeviceProps::h200();
+    let mut units: BTreeMap<String, BTreeSet<Vec<String>>> = BTreeMap::new();
+    // Miri, thousands of times slower, takes a few of them.
+    let step = if cfg!(miri) { 399 } else { 1 };
+    for batch in [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64] {
+        for queries in (1..=2000).step_by(step) {
+            let problem = Problem::builder()
+                .batch(batch)
+                .heads(8)
+                .channels(32)
+                .queries(queries)
+                .levels([(100, 167), (50, 84), (25, 42), (13, 21)])
+                .points(4)
+                .dtype(dtype)
+                .build()
+                .unwrap();
+            let call = Call::in_direction(direction, &problem, &device);
+            let variant = crate::dispatch::builtin(&call).unwrap();
+            let configured = variant.configure(&call, &KnobChoices::default()).unwrap();
+            for unit in configured.units(&call) {
+                let entry = crate::pipeline::entry_name(variant.spec().id, unit.step);
+                units.entry(entry).or_default().insert(unit.defines);
+            }
+        }
+    }
+    units
+}
+
+/// What each number stands for: a choice between variants, between few and many samples, or rows. More would stop a
+/// training whose images have other sizes with every batch.
+#[test]
+fn what_is_compiled_for_a_model_is_bounded() {
+    for dtype in DType::FAST {
+        for direction in Direction::ALL {
+            let most = match direction {
+                Direction::Forward => 2,
+                Direction::Backward => 4,
+            };
+            let units = compiled_for(direction, dtype);
+            for (entry, found) in &units {
+                assert!(found.len() <= most, "{dtype} {entry}: {found:#?}");
+            }
+            let all: usize = units.values().map(BTreeSet::len).sum();
+            assert!(all <= 24, "{dtype} {direction}: {all} kernels");
+        }
+    }
+}
+
+/// Nothing that an encoder gets depends on the image.
+#[test]
+fn image_sizes_never_compile_again() {
+    let device = DeviceProps::h200();
+    for variant in REGISTRY {
+        let units = |problem: &Problem| {
+            let call = Call::in_direction(variant.spec().direction, problem, &device);
+            variant.check(&call).ok()?;
+            let configuration = variant.configure(&call, &KnobChoices::default()).ok()?;
+            Some(configuration.units(&call))
+        };
+        let large = units(&problem(*variant, 2, 4096, 64));
+        assert!(large.is_some(), "{variant:?} refuses an ordinary problem");
+        assert_eq!(large, units(&problem(*variant, 2, 5000, 72)), "{variant:?}");
+        assert_eq!(large, units(&problem(*variant, 3, 4096, 64)), "{variant:?}");
+    }
+}
+
+#[test]
+fn a_fixed_configuration_names_everything_stable() {
+    let problem = Problem::builder()
+        .heads(8)
+        .channels(32)
+        .queries(9)
+        .levels([(4, 4), (2, 2)])
+        .points_per_level([3, 5])
+        .layout(ValueLayout::HeadMajor)
+        .dtype(DType::Bf16)
+        .sampling_dtype(DType::F32)
+        .build()
+        .unwrap();
+    let configuration = Configuration {
+        specialise: Specialise::ModelAndHeads,
+        knobs: vec![("TILE", 16)],
+        pipeline: LaunchGeometry::linear(1, 32).into(),
+        value_alignment: 16,
+        sampling_alignment: 4,
+        ..Configuration::default()
+    };
+    let device = DeviceProps::h200();
+    let mut call = Call::new(&problem, &device);
+    assert_eq!(
+        configuration.defines(&call).join(" "),
+        "-DMSDA_VALUE_DTYPE=2 -DMSDA_SAMPLING_DTYPE=0 -DMSDA_LEVELS=2 -DMSDA_CHANNELS=32 \
+         -DMSDA_SAMPLES=8 -DMSDA_POINT_OFFSETS=0,3,8 -DMSDA_LAYOUT=1 -DMSDA_HEADS=8 \
+         -DMSDA_TILE=16"
+    );
+    let gradients = Gradients { locations: false, ..Gradients::ALL };
+    call.backward = Some(BackwardCall { gradients, ..BackwardCall::new(&problem) });
+    let defines = configuration.defines(&call).join(" ");
+    assert!(defines.contains("-DMSDA_HEADS=8 -DMSDA_GRADIENTS=5 -DMSDA_TILE"), "{defines}");
+}
+
+#[test]
+fn a_variant_refuses_the_other_direction_and_a_promise_it_cannot_keep() {
+    let device = DeviceProps::h200();
+    for variant in REGISTRY {
+        let problem = problem(*variant, 1, 16, 8);
+        for direction in Direction::ALL {
+            let mut call = Call::in_direction(direction, &problem, &device);
+            let fits = direction == variant.spec().direction;
+            assert_eq!(variant.check(&call).is_ok(), fits, "{variant:?} {direction}");
+            if let Some(backward) = &mut call.backward {
+                backward.mode = Mode::Deterministic;
+                let keeps = fits && variant.is_deterministic();
+                assert_eq!(variant.check(&call).is_ok(), keeps, "{variant:?} deterministic");
+            }
+        }
+    }
+}
+
+#[test]
+fn knobs_are_checked_by_name_and_value() {
+    let general: &dyn Variant = &fwd_general::FwdGeneral;
+    let choose = |name: &str, value| KnobChoices::new(general, &[(name.to_owned(), value)]);
+    assert_eq!(choose("VECTOR", 4).unwrap().get("VECTOR"), Some(4));
+    for (name, value) in [("VECTOR", 3), ("SPEED", 4)] {
+        let error = choose(name, value).unwrap_err().to_string();
+        assert!(error.contains("fwd_general") && error.contains("VECTOR in"), "{error}");
+    }
+}
