@@ -161,7 +161,7 @@ impl Configuration {
     }
 }
 
-/// The constant that says which gradients are asked for, as [`Gradients::mask`].
+/// The constant that says which gradients are asked for, as [`Gradients::mask`](crate::Gradients::mask).
 pub const GRADIENTS: &str = "GRADIENTS";
 
 /// The macro that declares [`Configuration::derived`].
