@@ -111,7 +111,12 @@ fn options(key: &Key, problem: &Problem) -> PlanOptions {
     let backward = || {
         let (batch, query, channel) = head.grad_strides;
         BackwardOptions {
-            gradients: Gradients { value: wanted(1), locations: wanted(2), weights: wanted(4) },
+            gradients: Gradients {
+                value: wanted(1),
+                locations: wanted(2),
+                weights: wanted(4),
+                references: false,
+            },
             mode: if head.deterministic { Mode::Deterministic } else { Mode::Fast },
             grad_output_strides: Some(OutputStrides {
                 batch,

@@ -19,6 +19,8 @@ pub struct Case {
     pub value_memory: ValueMemory,
     /// How the gradient of the output lies in memory.
     pub upstream_memory: UpstreamMemory,
+    /// How references, offsets and logits lie in memory, where there are any.
+    pub source_memory: SourceMemory,
     /// Elements before the first one of each tensor, from an address that is a multiple of 256.
     pub offsets: Offsets,
     /// What the tensors hold.
@@ -83,6 +85,18 @@ named! {
         SharedImage "shared_image",
         /// Channels before everything else: what a transposed view delivers.
         ChannelsFirst "channels_first",
+    }
+}
+
+named! {
+    /// How references, offsets and logits lie in memory.
+    SourceMemory {
+        /// Contiguous.
+        Packed "packed",
+        /// Offsets and logits as parts of the rows of one projection, a little longer than both.
+        Projection "projection",
+        /// All images share their references, and their queries come first.
+        SharedReferences "shared_references",
     }
 }
 
@@ -169,6 +183,7 @@ impl Case {
             mode: Mode::Fast,
             value_memory: ValueMemory::default(),
             upstream_memory: UpstreamMemory::Packed,
+            source_memory: SourceMemory::Packed,
             offsets: Offsets::default(),
             numbers: Numbers::default(),
             seed: 0,
@@ -250,6 +265,22 @@ impl Case {
             ValueStrides { batch, head: pixels * channels, pixel: channels }
         } else {
             ValueStrides { batch, head: channels, pixel: heads * channels }
+        }
+    }
+
+    /// Elements from one image to the next, and from one query to the next, of references, offsets or logits.
+    #[must_use]
+    pub fn source_strides(&self, role: Role) -> [usize; 2] {
+        let (batch, queries) = (self.problem.batch(), self.problem.queries());
+        let row = self.problem.len_of(role) / (batch * queries).max(1);
+        let projected = 3 * self.problem.heads() * self.problem.samples() + 5;
+        match (self.source_memory, role) {
+            (SourceMemory::Projection, Role::Offsets | Role::Logits) => {
+                [queries * projected, projected]
+            }
+            (SourceMemory::SharedReferences, Role::References) => [0, row],
+            (SourceMemory::SharedReferences, _) => [row, batch * row],
+            _ => [queries * row, row],
         }
     }
 

@@ -1,7 +1,7 @@
 //! Cases on the processor.
 
 use msdeform::Role;
-use msdeform::cpu::{self, CpuOptions, CpuPlan, GradientsMut};
+use msdeform::cpu::{self, CpuOptions, CpuPlan, GradientsMut, OffsetGradientsMut};
 
 use crate::case::{Case, VariantWish, Wants};
 use crate::memory::{Guarded, buffers, collect};
@@ -74,8 +74,11 @@ fn compute(
     buffers: &mut [Guarded],
 ) -> Result<(), msdeform::Error> {
     let (dtype, sampling) = (case.problem.dtype(), case.problem.sampling_dtype());
-    let inputs = if case.wants == Wants::Output { 3 } else { 4 };
+    let inputs = case.problem.operator().inputs.len() + usize::from(case.wants != Wants::Output);
     let (read, written) = buffers.split_at_mut(inputs);
+    if case.problem.offsets().is_some() {
+        return compute_from_offsets(plan, case, read, written);
+    }
     let (value, locations, weights) =
         (read[0].view(dtype), read[1].view(sampling), read[2].view(sampling));
     if case.wants == Wants::Output {
@@ -90,4 +93,33 @@ fn compute(
         };
     }
     plan.backward(value, locations, weights, read[3].view(dtype), gradients)
+}
+
+fn compute_from_offsets(
+    plan: &mut CpuPlan,
+    case: &Case,
+    read: &[Guarded],
+    written: &mut [Guarded],
+) -> Result<(), msdeform::Error> {
+    let dtype = case.problem.dtype();
+    let value = read[0].view(dtype);
+    let (references, offsets, logits) =
+        (read[1].source_view(case)?, read[2].source_view(case)?, read[3].source_view(case)?);
+    if case.wants == Wants::Output {
+        let output = written[0].view_mut(dtype);
+        return plan.forward_from_offsets(value, references, offsets, logits, output);
+    }
+    let mut gradients = OffsetGradientsMut::new();
+    for buffer in written {
+        let role = buffer.role.unwrap_or(Role::GradValue);
+        let view = buffer.view_mut(case.problem.format_of(role));
+        gradients = match role {
+            Role::GradReferences => gradients.references(view),
+            Role::GradOffsets => gradients.offsets(view),
+            Role::GradLogits => gradients.logits(view),
+            _ => gradients.value(view),
+        };
+    }
+    let upstream = read[4].view(dtype);
+    plan.backward_from_offsets(value, references, offsets, logits, upstream, gradients)
 }

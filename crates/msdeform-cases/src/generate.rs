@@ -7,7 +7,9 @@
 use msdeform::{DType, Direction, Mode, Problem, ValueLayout};
 use msdeform_cuda::Gradients;
 
-use crate::case::{Case, Numbers, Offsets, UpstreamMemory, ValueMemory, VariantWish, Wants};
+use crate::case::{
+    Case, Numbers, Offsets, SourceMemory, UpstreamMemory, ValueMemory, VariantWish, Wants,
+};
 use crate::numbers::{Locations, Values, Weights};
 use crate::{Random, Rules};
 
@@ -26,6 +28,8 @@ pub struct Bounds {
     pub queries: usize,
     /// Whether values and gradients of the output may have strides.
     pub strided: bool,
+    /// Whether samples may follow from offsets.
+    pub from_offsets: bool,
 }
 
 impl Default for Bounds {
@@ -37,6 +41,7 @@ impl Default for Bounds {
             work: 1_500_000,
             queries: 6000,
             strided: true,
+            from_offsets: false,
         }
     }
 }
@@ -61,6 +66,9 @@ struct Model {
     mode: Mode,
     value_memory: ValueMemory,
     upstream_memory: UpstreamMemory,
+    /// How samples follow from offsets, and the format of the references.
+    rule: Option<(msdeform::Offsets, DType)>,
+    source_memory: SourceMemory,
     /// Levels that are one pixel high or wide may need a kernel of their own: once in a few models.
     may_be_thin: bool,
     /// Seldom: levels or samples that do not exist.
@@ -138,9 +146,24 @@ impl<'a> Generator<'a> {
         } else {
             UpstreamMemory::Packed
         };
+        let sampling = if half && random.once_in(3) { DType::F32 } else { dtype };
+        let from_offsets = self.bounds.from_offsets && random.once_in(2);
+        let rule = from_offsets
+            .then(|| (rule(random), if random.once_in(2) { DType::F32 } else { sampling }));
+        let source_memory =
+            if from_offsets { random.one_of(SourceMemory::ALL) } else { SourceMemory::Packed };
+        let wants = match wants {
+            Wants::Gradients(asked) if from_offsets => {
+                let references = random.once_in(2);
+                Wants::Gradients(Gradients { references, ..asked })
+            }
+            wants => wants,
+        };
         Model {
             dtype,
-            sampling: if half && random.once_in(3) { DType::F32 } else { dtype },
+            sampling,
+            rule,
+            source_memory,
             layout: random.one_of(&self.bounds.layouts),
             heads: random.one_of(&[1, 2, 3, 4, 5, 6, 8, 8, 8, 16]),
             channels,
@@ -166,6 +189,7 @@ impl<'a> Generator<'a> {
                     case.mode = model.mode;
                     case.value_memory = model.value_memory;
                     case.upstream_memory = model.upstream_memory;
+                    case.source_memory = model.source_memory;
                     case.offsets = offsets(random);
                     case.numbers = numbers(model, random);
                     case.seed = random.bits() >> 32;
@@ -248,7 +272,7 @@ impl Sizes {
     fn problem(&self, model: &Model, random: &mut Random) -> Result<Problem, msdeform::Error> {
         let pixels: usize = self.levels.iter().map(|(h, w)| h * w).sum();
         let sizes = self.levels.iter().map(|&(h, w)| (h as i64, w as i64));
-        let builder = Problem::builder()
+        let mut builder = Problem::builder()
             .batch(self.batch)
             .heads(model.heads)
             .channels(model.channels)
@@ -258,6 +282,9 @@ impl Sizes {
             .layout(model.layout)
             .dtype(model.dtype)
             .sampling_dtype(model.sampling);
+        if let Some((rule, dtype)) = model.rule {
+            builder = builder.offsets(rule).reference_dtype(dtype);
+        }
         if !self.gaps {
             return builder.build();
         }
@@ -275,6 +302,20 @@ impl Sizes {
         }
         builder.level_starts(starts).spatial(end).build()
     }
+}
+
+/// The rules of the models that exist, and what else the formula allows.
+fn rule(random: &mut Random) -> msdeform::Offsets {
+    use msdeform::Offsets;
+    let mut rule = if random.once_in(2) { Offsets::from_points() } else { Offsets::from_boxes() };
+    rule = match random.below(4) {
+        0 => rule.one_for_all_levels(),
+        1 => rule.anchors(random.within(1, 5)),
+        _ => rule,
+    };
+    rule = rule.offset_scale(random.one_of(&[0.5, 0.5, 0.25, 2.0]));
+    rule = if random.once_in(4) { rule.raw_weights() } else { rule };
+    if random.once_in(6) { rule.nearest() } else { rule }
 }
 
 fn offsets(random: &mut Random) -> Offsets {

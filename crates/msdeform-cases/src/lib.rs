@@ -17,6 +17,7 @@
 //! }
 //! ```
 
+mod axis;
 mod case;
 pub mod conformance;
 mod coverage;
@@ -34,7 +35,9 @@ mod shrink;
 mod soak;
 mod tensors;
 
-pub use case::{Case, Numbers, Offsets, UpstreamMemory, ValueMemory, VariantWish, Wants};
+pub use case::{
+    Case, Numbers, Offsets, SourceMemory, UpstreamMemory, ValueMemory, VariantWish, Wants,
+};
 pub use coverage::Coverage;
 pub use cpu::{CpuRunner, run_plan};
 pub use cuda::CudaRunner;
@@ -47,7 +50,7 @@ pub use rules::{CpuRules, CudaRules, Resolved, Rules};
 pub use runner::{Checked, Fault, Phase, Ran, Runner, Worker, check};
 pub use shrink::shrink;
 pub use soak::{Failure, Hang, Limit, MemorySample, Progress, SoakOptions, SoakReport, soak};
-pub use tensors::{Input, Inputs};
+pub use tensors::{Input, Inputs, SourceInputs};
 
 // Part of what a case says.
 pub use msdeform_cuda::Gradients;

@@ -4,10 +4,12 @@ use std::fmt;
 use std::fmt::Write as _;
 use std::str::FromStr;
 
-use msdeform::{DType, Mode, Problem, ValueLayout};
+use msdeform::{DType, Mode, Problem, ReferenceKind, ReferenceOf, ValueLayout};
 use msdeform_cuda::Gradients;
 
-use crate::case::{Case, Numbers, Offsets, UpstreamMemory, ValueMemory, VariantWish, Wants};
+use crate::case::{
+    Case, Numbers, Offsets, SourceMemory, UpstreamMemory, ValueMemory, VariantWish, Wants,
+};
 
 impl fmt::Display for Case {
     /// The line that makes it again: `key=value` for whatever is not as plain as it could be.
@@ -24,6 +26,9 @@ impl fmt::Display for Case {
         if p.layout() != ValueLayout::Interleaved {
             write!(f, " layout={}", p.layout())?;
         }
+        if let Some(rule) = p.offsets() {
+            write!(f, " from={} references={}", rule_word(rule), p.reference_dtype())?;
+        }
         if let Wants::Gradients(gradients) = self.wants {
             write!(f, " gradients={gradients} mode={}", self.mode)?;
         }
@@ -34,6 +39,9 @@ impl fmt::Display for Case {
         }
         if self.upstream_memory != UpstreamMemory::Packed {
             write!(f, " upstream_memory={}", self.upstream_memory.name())?;
+        }
+        if self.source_memory != SourceMemory::Packed {
+            write!(f, " source_memory={}", self.source_memory.name())?;
         }
         if self.offsets != Offsets::default() {
             write!(f, " offsets={}", joined(&self.offsets.list()))?;
@@ -85,7 +93,7 @@ impl FromStr for Case {
             starts.push(parsed::<i64>("levels", start)?);
         }
         let dtype: DType = fields.parse("dtype")?;
-        let problem = Problem::builder()
+        let mut problem = Problem::builder()
             .batch(fields.parse("batch")?)
             .heads(fields.parse("heads")?)
             .channels(fields.parse("channels")?)
@@ -96,9 +104,11 @@ impl FromStr for Case {
             .points_per_level(numbers("points", fields.take("points")?)?)
             .dtype(dtype)
             .sampling_dtype(fields.parse_or("sampling", dtype)?)
-            .layout(fields.parse_or("layout", ValueLayout::Interleaved)?)
-            .build()
-            .map_err(|error| BadLine(error.to_string()))?;
+            .layout(fields.parse_or("layout", ValueLayout::Interleaved)?);
+        if let Some(word) = fields.optional("from") {
+            problem = problem.offsets(rule(word)?).reference_dtype(fields.parse("references")?);
+        }
+        let problem = problem.build().map_err(|error| BadLine(error.to_string()))?;
         let wants = match fields.optional("gradients") {
             None => Wants::Output,
             Some(names) => Wants::Gradients(gradients(names)?),
@@ -113,6 +123,7 @@ impl FromStr for Case {
             case.value_memory = ValueMemory { pixels, heads, channels, one_image: one_image != 0 };
         }
         case.upstream_memory = fields.parse_or("upstream_memory", UpstreamMemory::Packed)?;
+        case.source_memory = fields.parse_or("source_memory", SourceMemory::Packed)?;
         if let Some(list) = fields.optional("offsets") {
             let list = <[usize; 7]>::try_from(numbers("offsets", list)?);
             let list = list.map_err(|_| BadLine("offsets has seven numbers".into()))?;
@@ -190,13 +201,50 @@ fn numbers(key: &str, list: &str) -> Result<Vec<usize>, BadLine> {
     list.split(',').filter(|word| !word.is_empty()).map(|word| parsed(key, word)).collect()
 }
 
+/// A rule for offsets as one word: `boxes,anchors:3,scale:2,raw,nearest`.
+fn rule_word(rule: &msdeform::Offsets) -> String {
+    let mut words = vec![match rule.kind() {
+        ReferenceKind::Point => "points".to_owned(),
+        ReferenceKind::Box => "boxes".to_owned(),
+    }];
+    match rule.reference_of() {
+        ReferenceOf::Level => {}
+        ReferenceOf::Query => words.push("shared".to_owned()),
+        ReferenceOf::Anchor(count) => words.push(format!("anchors:{count}")),
+    }
+    if rule.scale() != 0.5 {
+        words.push(format!("scale:{}", rule.scale()));
+    }
+    words.extend((!rule.has_softmax()).then(|| "raw".to_owned()));
+    words.extend(rule.is_nearest().then(|| "nearest".to_owned()));
+    words.join(",")
+}
+
+fn rule(word: &str) -> Result<msdeform::Offsets, BadLine> {
+    let mut rule = msdeform::Offsets::from_points();
+    for part in word.split(',') {
+        rule = match part.split_once(':').unwrap_or((part, "")) {
+            ("points", "") => msdeform::Offsets::from_points(),
+            ("boxes", "") => msdeform::Offsets::from_boxes(),
+            ("shared", "") => rule.one_for_all_levels(),
+            ("anchors", count) => rule.anchors(parsed("from", count)?),
+            ("scale", scale) => rule.offset_scale(parsed("from", scale)?),
+            ("raw", "") => rule.raw_weights(),
+            ("nearest", "") => rule.nearest(),
+            _ => return Err(bad("from", word)),
+        };
+    }
+    Ok(rule)
+}
+
 fn gradients(names: &str) -> Result<Gradients, BadLine> {
-    let mut found = Gradients { value: false, locations: false, weights: false };
+    let mut found = Gradients::NONE;
     for name in names.split('+') {
         match name {
             "value" => found.value = true,
             "locations" => found.locations = true,
             "weights" => found.weights = true,
+            "references" => found.references = true,
             _ => return Err(bad("gradients", names)),
         }
     }

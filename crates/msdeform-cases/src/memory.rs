@@ -1,6 +1,6 @@
 //! Buffers with poison on both sides, so that whoever leaves them is found.
 
-use msdeform::{ATTENTION, Access, DType, Direction, Element, Role, TensorView, TensorViewMut};
+use msdeform::{Access, DType, Direction, Element, Role, TensorView, TensorViewMut};
 use msdeform_cuda::Gradients;
 
 use crate::case::{Case, Wants};
@@ -87,6 +87,31 @@ impl Guarded {
         }
     }
 
+    /// A view of it with the strides of references, offsets or logits.
+    ///
+    /// # Errors
+    /// A buffer that is too short for them.
+    pub fn source_view(&self, case: &Case) -> Result<TensorView<'_>, msdeform::Error> {
+        let role = self.role.unwrap_or(Role::Offsets);
+        let problem = &case.problem;
+        let rest: &[usize] = match role {
+            Role::References => &problem.references_shape()[2..],
+            Role::Offsets => &problem.locations_shape()[2..],
+            _ => &problem.weights_shape()[2..],
+        };
+        let shape = [&[problem.batch(), problem.queries()], rest].concat();
+        let mut strides = case.source_strides(role).map(usize::cast_signed).to_vec();
+        strides
+            .extend((1..=rest.len()).map(|axis| rest[axis..].iter().product::<usize>() as isize));
+        let bytes = self.bytes();
+        match problem.format_of(role) {
+            DType::F32 => strided::<f32>(bytes, &shape, &strides),
+            DType::F16 => strided::<half::f16>(bytes, &shape, &strides),
+            DType::Bf16 => strided::<half::bf16>(bytes, &shape, &strides),
+            DType::F64 => strided::<f64>(bytes, &shape, &strides),
+        }
+    }
+
     /// A view that may be written.
     pub fn view_mut(&mut self, dtype: DType) -> TensorViewMut<'_> {
         let bytes = self.bytes_mut();
@@ -121,17 +146,29 @@ impl Guarded {
     }
 }
 
+fn strided<'a, T>(
+    bytes: &'a [u8],
+    shape: &[usize],
+    strides: &[isize],
+) -> Result<TensorView<'a>, msdeform::Error>
+where
+    T: bytemuck::Pod,
+    &'a [T]: Into<msdeform::Slice<'a>>,
+{
+    TensorView::strided(bytemuck::cast_slice::<u8, T>(bytes), shape, strides)
+}
+
 /// Elements before a tensor's first one.
 const fn offset(case: &Case, role: Role) -> usize {
     let offsets = &case.offsets;
     match role {
         Role::Value => offsets.value,
-        Role::Locations => offsets.locations,
-        Role::Weights => offsets.weights,
+        Role::Locations | Role::Offsets => offsets.locations,
+        Role::Weights | Role::Logits | Role::References => offsets.weights,
         Role::GradOutput => offsets.upstream,
         Role::Output | Role::GradValue => offsets.first,
-        Role::GradLocations => offsets.grad_locations,
-        Role::GradWeights => offsets.grad_weights,
+        Role::GradLocations | Role::GradOffsets => offsets.grad_locations,
+        Role::GradWeights | Role::GradLogits | Role::GradReferences => offsets.grad_weights,
     }
 }
 
@@ -141,7 +178,7 @@ pub fn tensors(case: &Case) -> impl Iterator<Item = (Role, Access)> {
         Wants::Output => (Direction::Forward, Gradients::ALL),
         Wants::Gradients(gradients) => (Direction::Backward, gradients),
     };
-    ATTENTION.tensors(direction).filter(move |(role, _)| gradients.includes(*role))
+    case.problem.operator().tensors(direction).filter(move |(role, _)| gradients.includes(*role))
 }
 
 /// Bytes before a tensor's first element, from a multiple of 256.

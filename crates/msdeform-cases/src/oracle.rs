@@ -16,10 +16,11 @@
 //! of zero: a corner counts if it lies inside of its level. Where `f32` coordinates may fall into another
 //! cell than `f64` ones, NaN may appear in either, and those elements are not compared.
 
-use msdeform::{DType, Problem, Role, reference};
+use msdeform::{DType, Offsets, Problem, ReferenceKind, Role, reference};
 
+use crate::axis::Axis;
 use crate::case::{Case, Wants};
-use crate::tensors::{Inputs, load_all};
+use crate::tensors::{Inputs, SourceInputs, load_all};
 
 /// A result that is less than this part of what was summed has lost digits to cancellation.
 pub const CANCELLATION: f64 = 16.0;
@@ -96,7 +97,37 @@ pub fn expect(case: &Case, inputs: &Inputs) -> Vec<Expected> {
         }
         Wants::Gradients(gradients) => gradients,
     };
-    let found = reference::backward(problem, value, locations, weights, &inputs.upstream.numbers);
+    let upstream = &inputs.upstream.numbers;
+    if let Some(source) = &inputs.source {
+        let SourceInputs { references, offsets, logits } = source;
+        let (references, offsets, logits) =
+            (&references.numbers, &offsets.numbers, &logits.numbers);
+        let found =
+            reference::backward_from_offsets(problem, value, references, offsets, logits, upstream);
+        let by = BySource::of(problem, references, offsets, weights, &spread);
+        let Spread { grad_value, sure_grad_value, sure_locations, .. } = spread;
+        let all = [
+            expected(Role::GradValue, found.value, grad_value, sure_grad_value, drift.grad_value),
+            expected(
+                Role::GradReferences,
+                found.references,
+                by.references,
+                by.sure_references,
+                0.0,
+            ),
+            expected(Role::GradOffsets, found.offsets, by.offsets, sure_locations, 0.0),
+            // Twice: the weight's own share, and that in the mean of its row.
+            expected(
+                Role::GradLogits,
+                found.logits,
+                by.logits,
+                by.sure_logits,
+                4.0 * drift.grad_weights,
+            ),
+        ];
+        return all.into_iter().filter(|wanted| gradients.includes(wanted.tensor)).collect();
+    }
+    let found = reference::backward(problem, value, locations, weights, upstream);
     let Spread { grad_value, grad_locations, grad_weights, .. } = spread;
     let Spread { sure_grad_value, sure_locations, sure_weights, .. } = spread;
     let all = [
@@ -220,7 +251,7 @@ struct Spread {
 }
 
 /// What the rounding of coordinates moves, squared and summed over elements.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Drift {
     output: f64,
     grad_value: f64,
@@ -231,8 +262,9 @@ impl Spread {
     fn of(case: &Case, inputs: &Inputs) -> Self {
         let problem = &case.problem;
         let is_backward = case.wants != Wants::Output;
-        // Without NaN only the derivatives by the locations jump between cells.
-        let has_nan = has_nan(case, inputs);
+        // Without NaN only the derivatives by the locations jump between cells; nearest pixels always do.
+        let is_nearest = problem.offsets().is_some_and(Offsets::is_nearest);
+        let has_nan = has_nan(case, inputs) || is_nearest;
         let when = |wanted: bool, len: usize| if wanted { len } else { 0 };
         let samples = when(is_backward, problem.weights_len());
         let mut spread = Self {
@@ -261,9 +293,7 @@ impl Spread {
     fn add(&mut self, problem: &Problem, inputs: &Inputs, place: Place) {
         let Place { row, level, index } = place;
         let (height, width) = (problem.levels()[level].height, problem.levels()[level].width);
-        let at = &inputs.locations.numbers[2 * index..][..2];
-        let x = Axis::at(at[0], width);
-        let y = Axis::at(at[1], height);
+        let (x, y) = axes(problem, inputs, place, (height, width));
         if !(x.is_sure && y.is_sure) {
             self.mark(problem, place, &x, &y);
         }
@@ -333,48 +363,101 @@ struct Place {
     index: usize,
 }
 
-/// One coordinate of a sample.
-struct Axis {
-    position: f64,
-    size: usize,
-    counts: bool,
-    /// Whether `f32` coordinates are in the same cell: exact, or away from its borders.
-    is_sure: bool,
+/// Both coordinates of a sample.
+fn axes(
+    problem: &Problem,
+    inputs: &Inputs,
+    place: Place,
+    (height, width): (usize, usize),
+) -> (Axis, Axis) {
+    let Place { index, row, level } = place;
+    let at = &inputs.locations.numbers[2 * index..][..2];
+    let (Some(rule), Some(source)) = (problem.offsets(), &inputs.source) else {
+        return (Axis::at(at[0], width), Axis::at(at[1], height));
+    };
+    let point = index % problem.samples() - problem.level_samples(level).start;
+    let [_, _, per_query, components] = problem.references_shape();
+    let reference = row / problem.heads() * per_query + rule.reference(level, point);
+    let centre = &source.references.numbers[reference * components..][..2];
+    let axis = |axis: usize, size: usize| {
+        // What is added up: it may be much more than what comes out.
+        let summed = (centre[axis].abs() + (at[axis] - centre[axis]).abs()) * size as f64;
+        if rule.is_nearest() {
+            Axis::nearest(at[axis], size)
+        } else {
+            Axis::at(at[axis], size).summed(summed)
+        }
+    };
+    (axis(0, width), axis(1, height))
 }
 
-impl Axis {
-    fn at(location: f64, size: usize) -> Self {
-        const DISTANCE: f64 = 0.01;
-        let position = location * size as f64 - 0.5;
-        let counts = position > -1.0 && position < size as f64;
-        // Product and difference both: not every backend has a fused multiply-add.
-        let in_f32 = |number: f64| f64::from(number as f32) == number;
-        let is_exact = in_f32(location * size as f64) && in_f32(position);
-        let is_far = !(position > -1.5 && position < size as f64 + 0.5);
-        let is_sure = is_exact || is_far || (position - position.round()).abs() > DISTANCE;
-        Self { position, size, counts, is_sure }
-    }
+/// Sizes of what is summed into gradients by references, offsets and logits, and which of them are in doubt.
+struct BySource {
+    references: Vec<f64>,
+    offsets: Vec<f64>,
+    logits: Vec<f64>,
+    sure_references: Vec<bool>,
+    sure_logits: Vec<bool>,
+}
 
-    /// The pixels of its cell that lie inside, and their shares.
-    fn corners(&self) -> impl Iterator<Item = (usize, f64)> {
-        let first = self.position.floor();
-        let fraction = self.position - first;
-        let pair = [(first, 1.0 - fraction), (first + 1.0, fraction)];
-        let size = self.size as f64;
-        let inside = move |&(pixel, _): &(f64, f64)| pixel >= 0.0 && pixel < size;
-        pair.into_iter().filter(inside).map(|(pixel, share)| (pixel as usize, share))
-    }
-
-    /// How far a coordinate may be off in `f32`: product and difference are rounded once each.
-    fn rounding(&self) -> f64 {
-        f64::from(f32::EPSILON) / 2.0 * (self.position.abs() + (self.position + 0.5).abs())
-    }
-
-    /// All pixels that it may touch, whichever cell it falls into.
-    fn reach(&self) -> impl Iterator<Item = usize> {
-        let near = self.position.round().clamp(-2.0, self.size as f64 + 2.0) as i64;
-        let size = self.size as i64;
-        (near - 1..=near + 1).filter(move |pixel| (0..size).contains(pixel)).map(|p| p as usize)
+impl BySource {
+    fn of(
+        problem: &Problem,
+        references: &[f64],
+        offsets: &[f64],
+        weights: &[f64],
+        spread: &Spread,
+    ) -> Self {
+        let mut by = Self {
+            references: vec![0.0; problem.references_len()],
+            offsets: vec![0.0; problem.locations_len()],
+            logits: spread.grad_weights.clone(),
+            sure_references: vec![true; problem.references_len()],
+            sure_logits: spread.sure_weights.clone(),
+        };
+        let (Some(rule), samples) = (problem.offsets(), problem.samples()) else { return by };
+        let [_, _, per_query, components] = problem.references_shape();
+        for row in 0..problem.weights_len() / samples.max(1) {
+            for (l, level) in problem.levels().iter().enumerate() {
+                for (point, sample) in problem.level_samples(l).enumerate() {
+                    let first = row / problem.heads() * per_query + rule.reference(l, point);
+                    let first = first * components;
+                    for (axis, size) in [level.width, level.height].into_iter().enumerate() {
+                        let index = 2 * (row * samples + sample) + axis;
+                        let summed = spread.grad_locations[index];
+                        let is_sure = spread.sure_locations[index];
+                        let mut add = |component: usize, summed: f64| {
+                            by.references[first + component] += summed;
+                            by.sure_references[first + component] &= is_sure;
+                        };
+                        add(axis, summed);
+                        by.offsets[index] = summed / size as f64;
+                        if rule.kind() == ReferenceKind::Box {
+                            let scale = f64::from(rule.scale()) / problem.points()[l] as f64;
+                            // What does not count adds nothing, even where its offset is infinite.
+                            let times =
+                                |by: f64| if summed == 0.0 { 0.0 } else { summed * by.abs() };
+                            add(2 + axis, times(offsets[index] * scale));
+                            by.offsets[index] = times(references[first + 2 + axis] * scale);
+                        }
+                    }
+                }
+            }
+        }
+        if rule.has_softmax() {
+            let rows = by.logits.chunks_mut(samples.max(1)).zip(weights.chunks(samples.max(1)));
+            for (summed, weights) in rows {
+                let mean: f64 = summed.iter().zip(weights).map(|(x, weight)| x * weight).sum();
+                for (summed, weight) in summed.iter_mut().zip(weights) {
+                    *summed = weight * (*summed + mean);
+                }
+            }
+            // The mean carries a doubt to its whole row.
+            for row in by.sure_logits.chunks_mut(samples.max(1)) {
+                row.fill(row.iter().all(|&is_sure| is_sure));
+            }
+        }
+        by
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use msdeform::DType;
 
 use crate::case::Case;
-use crate::memory::Trespass;
+use crate::memory::{Trespass, tensors};
 use crate::oracle::{Expected, Verdict, expect};
 use crate::rules::{Resolved, Rules};
 use crate::tensors::Inputs;
@@ -127,8 +127,8 @@ pub fn check(
     let ran = worker.run(case, &inputs, phase);
     phase(Phase::Preparing);
     let Ran { written, launches } = ran?;
-    let read = [&inputs.value, &inputs.locations, &inputs.weights, &inputs.upstream];
-    let bytes = read.iter().map(|input| input.bytes.len()).sum::<usize>()
+    let read = tensors(case).filter_map(|(role, _)| inputs.of(role));
+    let bytes = read.map(|input| input.bytes.len()).sum::<usize>()
         + written.iter().map(Vec::len).sum::<usize>();
     let compare = |(expected, bytes): (&Expected, &Vec<u8>)| {
         (expected.dtype, expected.compare(bytes, expected.dtype.rel_l2_bound()))

@@ -3,7 +3,9 @@
 use msdeform::{DType, Mode, Problem, ProblemBuilder, ValueLayout};
 use msdeform_cuda::Gradients;
 
-use crate::case::{Case, Numbers, Offsets, UpstreamMemory, ValueMemory, VariantWish, Wants};
+use crate::case::{
+    Case, Numbers, Offsets, SourceMemory, UpstreamMemory, ValueMemory, VariantWish, Wants,
+};
 use crate::numbers::{Locations, Values, Weights};
 
 /// The smallest case that `fails`, found by making one thing simpler at a time; at most `tries` are tried.
@@ -40,15 +42,16 @@ fn simpler(case: &Case) -> Vec<Case> {
     push(Case { offsets: Offsets::default(), ..case.clone() });
     push(Case { value_memory: ValueMemory::default(), ..case.clone() });
     push(Case { upstream_memory: UpstreamMemory::Packed, ..case.clone() });
+    push(Case { source_memory: SourceMemory::Packed, ..case.clone() });
     push(Case { raster_width: 0, ..case.clone() });
     push(Case { mode: Mode::Fast, ..case.clone() });
-    if let Wants::Gradients(Gradients { value, locations, weights }) = case.wants {
-        for mask in [(true, false, false), (false, true, false), (false, false, true)] {
-            let one = Gradients {
-                value: mask.0 && value,
-                locations: mask.1 && locations,
-                weights: mask.2 && weights,
-            };
+    if let Wants::Gradients(Gradients { value, locations, weights, references }) = case.wants {
+        for one in [
+            Gradients { value, ..Gradients::NONE },
+            Gradients { locations, ..Gradients::NONE },
+            Gradients { weights, ..Gradients::NONE },
+            Gradients { references, ..Gradients::NONE },
+        ] {
             if one.mask() != 0 {
                 push(Case { wants: Wants::Gradients(one), ..case.clone() });
             }
@@ -76,6 +79,11 @@ fn simpler(case: &Case) -> Vec<Case> {
 fn smaller_problems(problem: &Problem) -> Vec<Problem> {
     let mut builders: Vec<ProblemBuilder> = Vec::new();
     let base = || problem.to_builder();
+    if problem.offsets().is_some() {
+        builders.push(base().given_samples());
+        builders.push(base().offsets(msdeform::Offsets::from_points()));
+        builders.push(base().reference_dtype(problem.sampling_dtype()));
+    }
     for smaller in fewer(problem.queries()) {
         builders.push(base().queries(smaller));
     }

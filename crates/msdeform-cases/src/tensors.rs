@@ -1,12 +1,12 @@
 //! The tensors of a case: as stored, with poison around and between what belongs to them.
 
 use half::{bf16, f16};
-use msdeform::{DType, Problem, Role};
+use msdeform::{DType, Offsets, Problem, ReferenceKind, Role, reference};
 use msdeform_cuda::{OutputStrides, ValueStrides};
 
 use crate::Random;
 use crate::case::{Case, Wants};
-use crate::numbers::{Locations, Values};
+use crate::numbers::{Locations, Values, Weights};
 
 /// Everything a call reads, exactly as the reference sees it and as it lies in memory.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +19,19 @@ pub struct Inputs {
     pub weights: Input,
     /// The gradient of the output; empty in a forward call.
     pub upstream: Input,
+    /// What locations and weights follow from, in calls from offsets; those are then what follows.
+    pub source: Option<SourceInputs>,
+}
+
+/// What locations and weights follow from.
+#[derive(Clone, Debug, Default)]
+pub struct SourceInputs {
+    /// The references.
+    pub references: Input,
+    /// The offsets.
+    pub offsets: Input,
+    /// The logits.
+    pub logits: Input,
 }
 
 /// A tensor that is read.
@@ -40,19 +53,26 @@ impl Inputs {
         let mut random = Random::new(case.seed);
         let problem = &case.problem;
         let value = values(problem, case.value_strides(), case.numbers.values, &mut random);
-        let (locations, weights) = samples(case, &mut random);
+        let (mut locations, mut weights) = samples(case, &mut random);
+        let source = problem.offsets().map(|rule| {
+            let source = source(case, rule, &locations, &weights, &mut random);
+            let numbers = |input: &Input| input.numbers.clone();
+            let (references, offsets, logits) =
+                (numbers(&source.references), numbers(&source.offsets), numbers(&source.logits));
+            let found = reference::samples(problem, &references, &offsets, &logits);
+            (locations, weights) = (found.locations, found.weights);
+            source
+        });
         let upstream = match case.wants {
             Wants::Output => Input::default(),
             Wants::Gradients(_) => {
                 upstream(problem, case.upstream_strides(), case.numbers.upstream, &mut random)
             }
         };
-        Self {
-            value,
-            locations: packed(&locations, problem.sampling_dtype()),
-            weights: packed(&weights, problem.sampling_dtype()),
-            upstream,
-        }
+        // What follows from offsets is stored nowhere.
+        let stored = if source.is_some() { DType::F64 } else { problem.sampling_dtype() };
+        let (locations, weights) = (packed(&locations, stored), packed(&weights, stored));
+        Self { value, locations, weights, upstream, source }
     }
 
     /// The same with NaN in the borders of levels: for who must not read them.
@@ -77,8 +97,12 @@ impl Inputs {
 
     /// The tensor of this role, if it is read.
     #[must_use]
-    pub const fn of(&self, role: Role) -> Option<&Input> {
+    pub fn of(&self, role: Role) -> Option<&Input> {
+        let source = self.source.as_ref();
         match role {
+            Role::References => source.map(|source| &source.references),
+            Role::Offsets => source.map(|source| &source.offsets),
+            Role::Logits => source.map(|source| &source.logits),
             Role::Value => Some(&self.value),
             Role::Locations => Some(&self.locations),
             Role::Weights => Some(&self.weights),
@@ -189,6 +213,75 @@ fn samples(case: &Case, random: &mut Random) -> (Vec<f64>, Vec<f64>) {
         }
     }
     (locations, all_weights)
+}
+
+/// Random references, and the offsets and logits that lead from there to samples, as far as their format goes.
+fn source(
+    case: &Case,
+    rule: &Offsets,
+    locations: &[f64],
+    weights: &[f64],
+    random: &mut Random,
+) -> SourceInputs {
+    let problem = &case.problem;
+    let [_, _, per_query, components] = problem.references_shape();
+    let images = if case.source_strides(Role::References)[0] == 0 { 1 } else { problem.batch() };
+    let numbers = problem.queries() * per_query * components;
+    let drawn: Vec<f64> = (0..images * numbers).map(|_| random.between(0.15, 0.85)).collect();
+    let whole: Vec<f64> = (0..problem.batch() * numbers).map(|i| drawn[i % drawn.len()]).collect();
+    let references = strided(case, Role::References, &whole);
+    let mut offsets = vec![0.0; problem.locations_len()];
+    for row in 0..problem.batch() * problem.queries() * problem.heads() {
+        for (l, level) in problem.levels().iter().enumerate() {
+            for (point, sample) in problem.level_samples(l).enumerate() {
+                let first = row / problem.heads() * per_query + rule.reference(l, point);
+                let reference = &references.numbers[first * components..][..components];
+                let index = 2 * (row * problem.samples() + sample);
+                for (axis, size) in [level.width, level.height].into_iter().enumerate() {
+                    let distance = locations[index + axis] - reference[axis];
+                    let unit = match rule.kind() {
+                        ReferenceKind::Point => 1.0 / size as f64,
+                        ReferenceKind::Box => {
+                            let scale = f64::from(rule.scale()) / problem.points()[l] as f64;
+                            reference[2 + axis] * scale
+                        }
+                    };
+                    offsets[index + axis] = distance / unit;
+                }
+            }
+        }
+    }
+    // One NaN would be the whole row's: those that samples without a place have are another matter there.
+    let logit = |&weight: &f64| match case.numbers.weights {
+        _ if !rule.has_softmax() => weight,
+        _ if weight.is_nan() => 0.0,
+        Weights::Signed => 8.0 * weight,
+        _ => weight.abs().ln(),
+    };
+    let logits: Vec<f64> = weights.iter().map(logit).collect();
+    let (offsets, logits) =
+        (strided(case, Role::Offsets, &offsets), strided(case, Role::Logits, &logits));
+    SourceInputs { references, offsets, logits }
+}
+
+/// A tensor of references, offsets or logits as it lies in memory.
+fn strided(case: &Case, role: Role, numbers: &[f64]) -> Input {
+    let (problem, dtype) = (&case.problem, case.problem.format_of(role));
+    let size = dtype.size_bytes();
+    let [image, query] = case.source_strides(role);
+    let rows = problem.batch() * problem.queries();
+    let row = numbers.len() / rows.max(1);
+    let at = |index: usize| index / problem.queries() * image + index % problem.queries() * query;
+    let extent = (0..rows).map(|index| at(index) + row).max().unwrap_or(0);
+    let mut input = Input { numbers: Vec::new(), bytes: vec![POISON; extent * size] };
+    for index in 0..rows {
+        for c in 0..row {
+            let (stored, bytes) = store(numbers[index * row + c], dtype);
+            input.numbers.push(stored);
+            input.bytes[(at(index) + c) * size..][..size].copy_from_slice(&bytes[..size]);
+        }
+    }
+    input
 }
 
 fn upstream(problem: &Problem, strides: OutputStrides, kind: Values, random: &mut Random) -> Input {

@@ -185,6 +185,12 @@ pub enum Error {
         /// How to say that there are none.
         none: &'static str,
     },
+    /// A rule for offsets that cannot be followed.
+    #[error("the offsets cannot be followed: {reason}")]
+    OffsetRule {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The worker threads could not be started.
     #[error("cannot start {threads} worker threads: {reason}; ask for fewer")]
     Threads {

@@ -20,6 +20,8 @@
 //! # Ok::<(), msdeform::Error>(())
 //! ```
 //!
+//! - [`forward_from_offsets`] and [`backward_from_offsets`] take what a model's linear layers give, offsets and logits, instead
+//!   of locations and weights: nothing lies between the layers and the operator, see [`Offsets`].
 //! - [`Problem`] describes a call: sizes, levels, points per level, layout, formats. It is checked
 //!   once, when it is built.
 //! - [`forward`] and [`backward`] are the whole job in one call. A [`CpuPlan`] keeps threads, tables
@@ -34,18 +36,20 @@ pub mod cpu;
 mod dtype;
 mod error;
 mod layout;
+mod offsets;
 mod operator;
 mod problem;
 pub mod reference;
 mod variant;
 mod view;
 
-pub use call::{backward, forward};
-pub use cpu::{CpuOptions, CpuPlan, GradientsMut, Isa};
+pub use call::{backward, backward_from_offsets, forward, forward_from_offsets};
+pub use cpu::{CpuOptions, CpuPlan, GradientsMut, Isa, OffsetGradientsMut};
 pub use dtype::{DType, Element};
 pub use error::Error;
 pub use layout::ValueLayout;
-pub use operator::{ATTENTION, Access, Operator, Role, Storage};
+pub use offsets::{Offsets, ReferenceKind, ReferenceOf};
+pub use operator::{ATTENTION, Access, FROM_OFFSETS, Operator, Role, Storage};
 pub use problem::{Level, Problem, ProblemBuilder};
 pub use variant::{DeviceKind, Direction, Mode, Numerics, VariantSpec};
 pub use view::{Slice, SliceMut, TensorView, TensorViewMut, Typed};

@@ -24,6 +24,18 @@ pub enum Role {
     GradWeights,
     /// The gradient of the output.
     GradOutput,
+    /// `[N, Lq, references, 2 or 4]`: the points or boxes that offsets start from.
+    References,
+    /// `[N, Lq, M, samples, 2]`: how far from them samples are taken.
+    Offsets,
+    /// `[N, Lq, M, samples]`: what each counts, before the softmax.
+    Logits,
+    /// The gradient of the references, packed.
+    GradReferences,
+    /// The gradient of the offsets.
+    GradOffsets,
+    /// The gradient of the logits.
+    GradLogits,
 }
 
 /// Whose storage format a tensor has, and whose alignment.
@@ -31,8 +43,10 @@ pub enum Role {
 pub enum Storage {
     /// That of the values: rows of channels.
     Channels,
-    /// That of locations and weights: a few numbers for every sample.
+    /// That of locations and weights, or offsets and logits: a few numbers for every sample.
     Samples,
+    /// That of the references: a few numbers for every query.
+    References,
 }
 
 /// What a call does with a tensor.
@@ -129,11 +143,59 @@ const DESCRIPTIONS: [Description; Role::COUNT] = [
         gradient: None,
         len: Problem::output_len,
     },
+    Description {
+        role: Role::References,
+        name: "reference_points",
+        field: "references",
+        storage: Storage::References,
+        gradient: Some(Role::GradReferences),
+        len: Problem::references_len,
+    },
+    Description {
+        role: Role::Offsets,
+        name: "sampling_offsets",
+        field: "offsets",
+        storage: Storage::Samples,
+        gradient: Some(Role::GradOffsets),
+        len: Problem::locations_len,
+    },
+    Description {
+        role: Role::Logits,
+        name: "attention_logits",
+        field: "logits",
+        storage: Storage::Samples,
+        gradient: Some(Role::GradLogits),
+        len: Problem::weights_len,
+    },
+    Description {
+        role: Role::GradReferences,
+        name: "grad_reference_points",
+        field: "grad_references",
+        storage: Storage::References,
+        gradient: None,
+        len: Problem::references_len,
+    },
+    Description {
+        role: Role::GradOffsets,
+        name: "grad_sampling_offsets",
+        field: "grad_offsets",
+        storage: Storage::Samples,
+        gradient: None,
+        len: Problem::locations_len,
+    },
+    Description {
+        role: Role::GradLogits,
+        name: "grad_attention_logits",
+        field: "grad_logits",
+        storage: Storage::Samples,
+        gradient: None,
+        len: Problem::weights_len,
+    },
 ];
 
 impl Role {
     /// How many there are.
-    pub const COUNT: usize = 8;
+    pub const COUNT: usize = 14;
 
     /// Its place in a table of all.
     #[must_use]
@@ -189,6 +251,12 @@ pub struct Operator {
 pub static ATTENTION: Operator =
     Operator { inputs: &[Role::Value, Role::Locations, Role::Weights], output: Role::Output };
 
+/// The same with samples that follow from offsets and logits, as a model's linear layers give them.
+pub static FROM_OFFSETS: Operator = Operator {
+    inputs: &[Role::Value, Role::References, Role::Offsets, Role::Logits],
+    output: Role::Output,
+};
+
 impl Operator {
     /// The tensors of a call: what is read, then what is written, in the order of every signature and parameter.
     pub fn tensors(&self, direction: Direction) -> impl Iterator<Item = (Role, Access)> + use<> {
@@ -209,6 +277,15 @@ impl Operator {
 }
 
 impl Problem {
+    /// What the description describes a call of.
+    #[must_use]
+    pub const fn operator(&self) -> &'static Operator {
+        match self.offsets() {
+            None => &ATTENTION,
+            Some(_) => &FROM_OFFSETS,
+        }
+    }
+
     /// Elements of a tensor where it is packed.
     #[must_use]
     pub fn len_of(&self, role: Role) -> usize {
@@ -221,6 +298,7 @@ impl Problem {
         match role.storage() {
             Storage::Channels => self.dtype(),
             Storage::Samples => self.sampling_dtype(),
+            Storage::References => self.reference_dtype(),
         }
     }
 
@@ -234,6 +312,7 @@ impl Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Offsets;
 
     #[test]
     fn a_gradient_has_the_shape_and_format_of_its_tensor() {
@@ -246,9 +325,12 @@ mod tests {
             .points(2)
             .dtype(DType::F16)
             .sampling_dtype(DType::F32)
+            .offsets(Offsets::from_boxes())
+            .reference_dtype(DType::F64)
             .build()
             .unwrap();
-        for role in ATTENTION.inputs.iter().chain([&ATTENTION.output]) {
+        let roles = ATTENTION.inputs.iter().chain(FROM_OFFSETS.inputs);
+        for role in roles.chain([&ATTENTION.output]) {
             let gradient = role.gradient().unwrap();
             assert_eq!(gradient.name(), format!("grad_{role}"));
             assert_eq!(problem.len_of(gradient), problem.len_of(*role));
@@ -256,6 +338,8 @@ mod tests {
             assert_eq!(gradient.gradient(), None);
         }
         assert_eq!(problem.bytes_of(Role::GradWeights), 2 * 7 * 3 * 4 * 4);
+        assert_eq!(problem.bytes_of(Role::GradReferences), 2 * 7 * 2 * 4 * 8);
+        assert_eq!(problem.operator(), &FROM_OFFSETS);
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod builder;
 
 use std::fmt;
 
-use crate::{DType, ValueLayout};
+use crate::{DType, Offsets, ValueLayout};
 use builder::Points;
 
 pub use builder::ProblemBuilder;
@@ -73,6 +73,8 @@ pub struct Problem {
     layout: ValueLayout,
     dtype: DType,
     sampling_dtype: DType,
+    offsets: Option<Offsets>,
+    reference_dtype: DType,
 }
 
 impl Problem {
@@ -98,6 +100,8 @@ impl Problem {
             layout: self.layout,
             dtype: self.dtype,
             sampling_dtype: Some(self.sampling_dtype),
+            offsets: self.offsets,
+            reference_dtype: Some(self.reference_dtype),
         }
     }
 
@@ -181,6 +185,18 @@ impl Problem {
         self.sampling_dtype
     }
 
+    /// How samples follow from offsets and logits; `None` where locations and weights are given.
+    #[must_use]
+    pub const fn offsets(&self) -> Option<&Offsets> {
+        self.offsets.as_ref()
+    }
+
+    /// Storage of the references that offsets start from. Models keep them in `f32` beside half precision.
+    #[must_use]
+    pub const fn reference_dtype(&self) -> DType {
+        self.reference_dtype
+    }
+
     /// Shape of the value tensor in its layout.
     #[must_use]
     pub const fn value_shape(&self) -> [usize; 4] {
@@ -201,6 +217,16 @@ impl Problem {
     #[must_use]
     pub fn weights_shape(&self) -> [usize; 4] {
         [self.batch, self.queries, self.heads, self.samples()]
+    }
+
+    /// Shape of the references: `[N, Lq, references, 2 or 4]`; empty where locations are given.
+    #[must_use]
+    pub fn references_shape(&self) -> [usize; 4] {
+        let (references, components) = match &self.offsets {
+            Some(offsets) => (offsets.references(self.levels.len()), offsets.kind().components()),
+            None => (0, 0),
+        };
+        [self.batch, self.queries, references, components]
     }
 
     /// Shape of the output: `[N, Lq, M * D]`.
@@ -225,6 +251,12 @@ impl Problem {
     #[must_use]
     pub fn weights_len(&self) -> usize {
         self.weights_shape().iter().product()
+    }
+
+    /// Elements of the references.
+    #[must_use]
+    pub fn references_len(&self) -> usize {
+        self.references_shape().iter().product()
     }
 
     /// Elements of the output.
@@ -266,7 +298,13 @@ impl fmt::Display for Problem {
         if sampling_dtype != dtype {
             write!(f, "+{sampling_dtype}")?;
         }
-        write!(f, " {layout}")
+        write!(f, " {layout}")?;
+        let Some(offsets) = &self.offsets else { return Ok(()) };
+        write!(f, ", from offsets ({offsets}")?;
+        if self.reference_dtype != *sampling_dtype {
+            write!(f, ", {} references", self.reference_dtype)?;
+        }
+        f.write_str(")")
     }
 }
 

@@ -174,6 +174,12 @@ impl VariantSpec {
                 problem.dtype()
             ));
         }
+        let references = problem.reference_dtype();
+        if references != sampling && references != DType::F32 {
+            return refuse(format!(
+                "references are {references}; they must be f32 or like the offsets ({sampling})"
+            ));
+        }
         if !self.layouts.contains(&problem.layout()) {
             return refuse(format!("no {} values", problem.layout()));
         }

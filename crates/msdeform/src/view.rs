@@ -257,6 +257,41 @@ impl<'a> TensorView<'a> {
             found,
         })
     }
+
+    /// The elements of a tensor whose first axes, as many as `strides` has, may lie anywhere, and the strides of those. The
+    /// others follow each other.
+    pub(crate) fn spread<T: Typed, const AXES: usize>(
+        self,
+        expected: &Expected<'_>,
+    ) -> Result<(&'a [T], [usize; AXES]), Error> {
+        let Some(dims) = self.dims.as_ref().filter(|dims| !dims.is_contiguous()) else {
+            let packed = Dims::contiguous(expected.shape).strides;
+            let strides = std::array::from_fn(|axis| packed[axis].unsigned_abs());
+            return Ok((self.elements(expected)?, strides));
+        };
+        let (found, wanted) = (&dims.shape, expected.shape);
+        let has_axes = found.len() >= AXES && found[..AXES] == wanted[..AXES];
+        if !(has_axes && splits_into(&wanted[AXES..], &found[AXES..])) {
+            let tensor = expected.tensor;
+            let (expected, found) = (wanted.to_vec(), found.clone());
+            return Err(Error::ShapeMismatch { tensor, expected, found });
+        }
+        let rest = Dims { shape: found[AXES..].to_vec(), strides: dims.strides[AXES..].to_vec() };
+        if !rest.is_contiguous() {
+            let (shape, strides) = (found.clone(), dims.strides.clone());
+            return Err(Error::NotContiguous { tensor: expected.tensor, shape, strides });
+        }
+        // Below zero only along axes of one element, where nothing moves.
+        let strides = std::array::from_fn(|axis| usize::try_from(dims.strides[axis]).unwrap_or(0));
+        let dtype = self.data.dtype();
+        let elements = T::of(self.data).filter(|_| dtype == expected.dtype);
+        let mismatch = Error::DtypeMismatch {
+            tensor: expected.tensor,
+            expected: expected.dtype,
+            found: dtype,
+        };
+        elements.map(|elements| (elements, strides)).ok_or(mismatch)
+    }
 }
 
 /// A borrowed tensor to write. Larger buffers than needed are fine: the front is written.
@@ -351,6 +386,22 @@ mod tests {
         let transposed = TensorView::strided(data.as_slice(), &[2, 6], &[1, 2]).unwrap();
         let error = transposed.elements::<f32>(&EXPECTED).unwrap_err();
         assert!(matches!(error, Error::NotContiguous { .. }));
+    }
+
+    #[test]
+    fn leading_axes_may_lie_anywhere_where_that_is_allowed() {
+        let data = vec![0f32; 20];
+        let spread = |shape: &[usize], strides: &[isize]| {
+            let view = TensorView::strided(data.as_slice(), shape, strides).unwrap();
+            view.spread::<f32, 1>(&EXPECTED).map(|(_, strides)| strides)
+        };
+        assert_eq!(spread(&[2, 6], &[6, 1]).unwrap(), [6]);
+        assert_eq!(spread(&[2, 6], &[10, 1]).unwrap(), [10]);
+        assert_eq!(spread(&[2, 3, 2], &[0, 2, 1]).unwrap(), [0]);
+        assert!(matches!(spread(&[2, 6], &[1, 2]), Err(Error::NotContiguous { .. })));
+        assert!(matches!(spread(&[4, 3], &[4, 1]), Err(Error::ShapeMismatch { .. })));
+        let flat = TensorView::from(&data[..12]).spread::<f32, 1>(&EXPECTED).unwrap();
+        assert_eq!((flat.0.len(), flat.1), (12, [6]));
     }
 
     #[test]

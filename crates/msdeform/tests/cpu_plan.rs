@@ -76,7 +76,7 @@ fn any_subset_of_the_gradients_has_the_bits_of_all_of_them() {
         let call = Call::random(builder.dtype(DType::F16).build().unwrap(), 11);
         let mut plan = plan(&call.problem, 2);
         let all = call.written(&mut plan, Wants::Gradients(Gradients::ALL));
-        let none = Gradients { value: false, locations: false, weights: false };
+        let none = Gradients::NONE;
         for subset in Gradients::subsets().into_iter().chain([none]) {
             let found = call.written(&mut plan, Wants::Gradients(subset));
             let asked = [subset.value, subset.locations, subset.weights];
@@ -184,7 +184,7 @@ fn a_value_tensor_without_pixels_gives_zeros() {
 
 /// What both directions read.
 fn in_f32(call: &Call) -> [Vec<f32>; 4] {
-    let Inputs { value, locations, weights, upstream } = &call.inputs;
+    let Inputs { value, locations, weights, upstream, .. } = &call.inputs;
     [value, locations, weights, upstream]
         .map(|input| input.numbers.iter().map(|&number| number as f32).collect())
 }

@@ -14,7 +14,7 @@ fn random_problems_keep_the_contract() {
     let runner = CpuRunner::default();
     let seed = RandomState::new().hash_one(std::process::id()) >> 32;
     let work = if cfg!(miri) { 2_000 } else { 200_000 };
-    let bounds = Bounds { strided: false, work, ..Bounds::default() };
+    let bounds = Bounds { strided: false, from_offsets: true, work, ..Bounds::default() };
     let generator = Generator::new(runner.rules(), bounds, seed);
     let mut worker = runner.worker().unwrap();
     for case in (0..MODELS).flat_map(|number| generator.cases(number, 2)) {

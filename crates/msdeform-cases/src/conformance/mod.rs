@@ -11,6 +11,7 @@ pub use models::{MODELS, Model};
 pub use scenes::Scene;
 
 use msdeform::{DType, Direction, Error, Problem, ValueLayout, VariantSpec};
+use msdeform_cuda::Gradients;
 
 use crate::case::{Case, Wants};
 use crate::oracle::{Expected, expect};
@@ -88,7 +89,7 @@ impl Setting {
     ) -> Result<Problem, Error> {
         let Self { model, scene } = self;
         let levels = model.points.len();
-        let builder = Problem::builder()
+        let mut builder = Problem::builder()
             .batch(scene.batch)
             .heads(model.heads)
             .channels(model.channels)
@@ -98,6 +99,9 @@ impl Setting {
             .layout(layout)
             .dtype(dtype)
             .sampling_dtype(sampling);
+        if let Some(rule) = model.rule {
+            builder = builder.offsets(rule).reference_dtype(DType::F32);
+        }
         if !scene.gaps {
             return builder.build();
         }
@@ -122,7 +126,15 @@ impl Setting {
         formats: (DType, DType),
         layout: ValueLayout,
     ) -> Result<Case, Error> {
-        Ok(self.scene.case(self.problem(formats, layout)?, Wants::all(direction)))
+        let problem = self.problem(formats, layout)?;
+        let wants = match Wants::all(direction) {
+            Wants::Gradients(all) => {
+                let references = problem.offsets().is_some();
+                Wants::Gradients(Gradients { references, ..all })
+            }
+            output => output,
+        };
+        Ok(self.scene.case(problem, wants))
     }
 }
 

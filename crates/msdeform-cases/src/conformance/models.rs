@@ -1,5 +1,7 @@
 //! What is stable in a model.
 
+use msdeform::Offsets;
+
 use super::Backend;
 
 /// What a kernel may be compiled for.
@@ -13,21 +15,31 @@ pub struct Model {
     pub channels: usize,
     /// Points of each level.
     pub points: &'static [usize],
+    /// How samples follow from offsets; `None` where they are given.
+    pub rule: Option<Offsets>,
     /// The first backend that can afford it.
     pub least: Backend,
 }
 
 /// One model a line: heads, channels, points of each level.
 macro_rules! models {
-    ($($name:literal $least:ident { $heads:literal, $channels:literal, $points:expr })*) => {
+    ($($name:literal $least:ident { $heads:literal, $channels:literal, $points:expr $(; $rule:expr)? })*) => {
         &[$(Model {
             name: $name,
             heads: $heads,
             channels: $channels,
             points: &$points,
+            rule: first(&[$($rule)?]),
             least: Backend::$least,
         }),*]
     };
+}
+
+const fn first(rules: &[Offsets]) -> Option<Offsets> {
+    match rules {
+        [rule, ..] => Some(*rule),
+        [] => None,
+    }
 }
 
 /// The first is the one that scenes are shown on.
@@ -63,4 +75,12 @@ pub const MODELS: &[Model] = models! {
     "48 channels" Cpu { 3, 48, [4, 4] }
     "100 channels" Cpu { 3, 100, [4, 4] }
     "200 channels" Cpu { 3, 200, [4, 4] }
+    // What encoders and decoders of known models do with their offsets.
+    "from points" Cpu { 4, 32, [4, 4, 4, 4]; Offsets::from_points() }
+    "from boxes" Cpu { 4, 32, [4, 4, 4]; Offsets::from_boxes() }
+    "from a box for all levels" Cpu { 3, 33, [3, 5, 4]; Offsets::from_boxes().one_for_all_levels() }
+    "from anchors" Cpu { 3, 32, [8]; Offsets::from_points().anchors(4) }
+    "from points with raw weights" Cpu { 3, 16, [5, 0, 9]; Offsets::from_points().raw_weights() }
+    "nearest from boxes" Cpu { 3, 32, [4, 4]; Offsets::from_boxes().nearest() }
+    "many points from points" Cpu { 2, 16, [40, 40]; Offsets::from_points() }
 };

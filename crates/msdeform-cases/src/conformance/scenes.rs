@@ -151,6 +151,15 @@ pub const ALL: &[Scene] = scenes! {
     "values read often" Cpu { model: NARROW, queries: 500, numbers: MIXED }
     "odd channels read often" Cpu { model: "odd channels", queries: 60, numbers: MIXED }
     "64 channels read often" Cpu { model: "64 channels", queries: 60, numbers: MIXED }
+    "offsets read often" Cpu { model: "from points", queries: 60, numbers: MIXED }
+    "offsets on borders" Cpu { model: "from points", queries: 8, numbers: BORDERS }
+    "offsets that are not finite" Cpu { model: "from boxes", queries: 8, numbers: NOT_FINITE }
+    "rows without a weight" Cpu {
+        model: "from boxes",
+        queries: 5,
+        numbers: Numbers { weights: Weights::Zero, ..NUMBERS },
+    }
+    "offsets from an infinite distance" Cpu { model: "from a box for all levels", queries: 9, numbers: MIXED }
 };
 
 /// What only gradients are about.

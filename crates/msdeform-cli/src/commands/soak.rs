@@ -95,6 +95,7 @@ pub fn run(args: &SoakArgs) -> anyhow::Result<()> {
             directions: msdeform_devices::case::directions(args.direction),
             // The processor's calls take contiguous tensors.
             strided: !on_cpu,
+            from_offsets: on_cpu,
             ..Bounds::default()
         },
         seed: args.seed,

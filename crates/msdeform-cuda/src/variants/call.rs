@@ -1,6 +1,6 @@
 //! What a variant is asked to do.
 
-use msdeform::{ATTENTION, Direction, Mode, Operator, Problem, Role};
+use msdeform::{Direction, Mode, Operator, Problem, Role};
 
 use crate::driver::DeviceProps;
 use crate::gradients::Gradients;
@@ -69,7 +69,7 @@ impl<'a> Call<'a> {
     /// The operator that is called.
     #[must_use]
     pub fn operator(&self) -> &'static Operator {
-        &ATTENTION
+        self.problem.operator()
     }
 
     /// Whether a tensor of the operator is part of this call: all but the gradients that nobody asked for.
@@ -102,8 +102,7 @@ impl<'a> Call<'a> {
     /// Which gradients are asked for; none by a forward call.
     #[must_use]
     pub fn gradients(&self) -> Gradients {
-        const NONE: Gradients = Gradients { value: false, locations: false, weights: false };
-        self.backward.map_or(NONE, |backward| backward.gradients)
+        self.backward.map_or(Gradients::NONE, |backward| backward.gradients)
     }
 
     /// Whether there is nothing for a kernel to do: no output, or no sample that could contribute to a

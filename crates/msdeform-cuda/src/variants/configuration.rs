@@ -149,6 +149,8 @@ impl Configuration {
         match storage {
             Storage::Channels => self.value_alignment,
             Storage::Samples => self.sampling_alignment,
+            // Read number by number, each at its own alignment.
+            Storage::References => 1,
         }
     }
 

@@ -152,6 +152,9 @@ impl dyn Variant + '_ {
     pub fn check(&self, call: &Call<'_>) -> Result<(), msdeform::Error> {
         self.spec().check_lists(call.problem)?;
         CallShape::of(call.problem, call.strides)?;
+        if call.problem.offsets().is_some() {
+            return Err(self.refusal("it takes locations and weights, no offsets".to_owned()));
+        }
         if self.spec().direction != call.direction() {
             return Err(self.refusal(format!("it computes the {}", self.spec().direction)));
         }

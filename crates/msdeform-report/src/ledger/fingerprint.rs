@@ -94,7 +94,7 @@ fn sample_calls<'a>(
 ) -> Vec<Call<'a>> {
     let call = Call::in_direction(variant.spec().direction, problem, device);
     let Some(ordinary) = call.backward else { return vec![call] };
-    let of_value = Gradients { value: true, locations: false, weights: false };
+    let of_value = Gradients { value: true, ..Gradients::NONE };
     let of_samples = Gradients { value: false, ..Gradients::ALL };
     let mut calls = Vec::new();
     for mode in Mode::ALL {

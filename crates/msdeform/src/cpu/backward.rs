@@ -19,10 +19,10 @@ use std::ops::Range;
 
 use super::geometry::{CHUNK, Geometry, LevelGeometry, LevelGroup};
 use super::isa::Kernel;
-use super::placement::{
-    ALL_INSIDE, CORNERS, Located, Placed, Rows, Span, SpanMut, convert, prefetch,
-};
+use super::placement::{ALL_INSIDE, CORNERS, Located, Placed, Rows, convert, prefetch};
 use super::simd::{Simd, Storage};
+use super::sink::Sink;
+use super::source::{RowScratch, Source};
 use super::staging::stage_level;
 use super::workspace::{NoScratch, Workspace, grow};
 use crate::Element;
@@ -40,12 +40,11 @@ pub(crate) struct Backward<'a, T> {
     /// How the levels are shared out to tasks.
     pub groups: &'a [LevelGroup],
     pub value: *const T,
-    pub locations: Span,
-    pub weights: Span,
+    pub source: Source,
     pub grad_output: *const T,
     pub grad_value: Option<*mut T>,
-    pub grad_locations: Option<SpanMut>,
-    pub grad_weights: Option<SpanMut>,
+    /// Where gradients of samples go, if any is asked for.
+    pub sink: Option<Sink>,
 }
 
 // SAFETY: inputs are only read, and tasks write disjoint parts of the gradients.
@@ -83,10 +82,11 @@ impl<T: Storage> Kernel for BackwardTask<'_, T> {
             return Ok(());
         };
         let floats = geometry.scratch_rows * geometry.scratch_stride;
-        let sampling = call.grad_locations.is_some() || call.grad_weights.is_some();
+        let sampling = call.sink.is_some();
         if call.grad_value.is_some() {
             grow(&mut workspace.marks, geometry.scratch_rows, 0)?;
         }
+        let row_scratch = RowScratch::reserve(&mut workspace.row, geometry)?;
         // SAFETY: n and m are below their counts, each scratch holds a head.
         unsafe {
             // Not `add`: without pixels there is no tensor for the head to begin in.
@@ -98,6 +98,8 @@ impl<T: Storage> Kernel for BackwardTask<'_, T> {
                 m,
                 value: call.grad_value.is_some(),
                 sampling,
+                corners: if geometry.is_nearest() { 1 } else { CORNERS },
+                row_scratch,
                 sums: if call.grad_value.is_some() {
                     workspace.grad_scratch.reserve(floats)?
                 } else {
@@ -159,6 +161,9 @@ struct HeadTask<'a, S, T> {
     /// branches are free, a copy of the kernel for each case is not.
     value: bool,
     sampling: bool,
+    /// How many of a sample's corners the value gradient goes to: all four, or the only one of the nearest pixel.
+    corners: usize,
+    row_scratch: RowScratch,
     /// Sums of the value gradient, one scratch row per pixel and border pixel.
     sums: *mut f32,
     /// One byte per scratch row: whether it has been added to. Only kept where nothing is staged.
@@ -209,6 +214,9 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
         let mut step = PlacedSamples::new();
         for query in 0..queries {
             self.prefetch_query(query + AHEAD);
+            let row = self.row(query);
+            // SAFETY: the row is below its count.
+            unsafe { self.call.source.begin::<S>(self.call.geometry, row, &self.row_scratch) };
             for chunk in 0..chunks {
                 // SAFETY: query and chunk are below their counts.
                 unsafe {
@@ -219,22 +227,24 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
         }
     }
 
+    /// The output row of a query.
+    #[inline(always)]
+    fn row(&self, query: usize) -> usize {
+        let geometry = self.call.geometry;
+        (self.n * geometry.queries + query) * geometry.heads + self.m
+    }
+
     /// Asks for what a query reads and writes in turn with the other heads.
     #[inline(always)]
     fn prefetch_query(&self, query: usize) {
         let (call, geometry) = (self.call, self.call.geometry);
-        let row = (self.n * geometry.queries + query) * geometry.heads + self.m;
-        let first = row * geometry.samples + self.group.samples.start;
-        let samples = self.group.samples.len();
-        call.locations.prefetch::<S>(2 * first, 2 * samples);
-        call.weights.prefetch::<S>(first, samples);
+        let row = self.row(query);
+        let (first, samples) = (self.group.samples.start, self.group.samples.len());
+        call.source.prefetch::<S>(geometry, row, first, samples);
         let upstream = call.grad_output.wrapping_add(row * geometry.channels);
         prefetch::<S, T>(upstream, geometry.channels);
-        if let Some(to) = call.grad_locations {
-            to.prefetch::<S>(2 * first, 2 * samples);
-        }
-        if let Some(to) = call.grad_weights {
-            to.prefetch::<S>(first, samples);
+        if let Some(sink) = &call.sink {
+            sink.prefetch::<S>(row * geometry.samples + first, samples);
         }
     }
 
@@ -252,19 +262,16 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
         let geometry = self.call.geometry;
         let samples: Range<usize> = self.group.samples.clone();
         let start = samples.start + chunk * CHUNK;
-        step.row = (self.n * geometry.queries + query) * geometry.heads + self.m;
+        step.row = self.row(query);
         step.first = step.row * geometry.samples + start;
         step.lanes = (samples.end - start).min(CHUNK);
-        let located = &mut step.located;
+        let table = &self.group.tables[chunk];
+        let (samples, to) = ((start, step.lanes), (&mut step.located, &mut step.placed));
         // SAFETY: the samples belong to this query and head, and are at most sixteen.
         unsafe {
-            let xy = located.xy.as_mut_ptr();
-            self.call.locations.read::<S>(2 * step.first, xy, 2 * step.lanes);
-            let weight = located.weight.as_mut_ptr();
-            self.call.weights.read::<S>(step.first, weight, step.lanes);
+            let source = &self.call.source;
+            source.place::<S>(geometry, step.row, samples, table, &self.row_scratch, to);
         }
-        let table = &self.group.tables[chunk];
-        step.placed.place::<S>(&step.located, table);
         step.scratch = step.placed.rows(&table.scratch);
         if !STAGED {
             step.source = step.placed.rows(&table.source);
@@ -310,8 +317,8 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
             if last > 0 {
                 self.rows::<V, STAGED, 1>(step, &mut dots, values, vector, last);
             }
-            if self.sampling {
-                self.write_sampling(step, &dots);
+            if let Some(sink) = &self.call.sink {
+                self.write_sampling(step, &dots, sink);
             }
         }
     }
@@ -352,6 +359,9 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
                 let (placed, scratch) = (&step.placed, &step.scratch);
                 if self.value {
                     for corner in 0..CORNERS {
+                        if corner >= self.corners {
+                            break;
+                        }
                         let row = if corner < 2 { scratch.top[lane] } else { scratch.bottom[lane] };
                         let row = row as usize + (corner % 2) * scratch_stride + channel;
                         let weight = S::splat(placed.weight[corner][lane]);
@@ -395,9 +405,15 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
     /// # Safety
     /// The step's samples belong to this task. The machine has `S`.
     #[inline(always)]
-    unsafe fn write_sampling(&self, step: &PlacedSamples, dots: &[[f32; CORNERS]; CHUNK]) {
+    unsafe fn write_sampling(
+        &self,
+        step: &PlacedSamples,
+        dots: &[[f32; CORNERS]; CHUNK],
+        sink: &Sink,
+    ) {
         let table = &self.group.tables
             [(step.first % self.call.geometry.samples - self.group.samples.start) / CHUNK];
+        let (width, height) = sink.units(table);
         let mut grad_xy = [0.0; 2 * CHUNK];
         let mut grad_weight = [0.0; CHUNK];
         for lane in 0..CHUNK {
@@ -414,18 +430,11 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
             // A sample that does not count has no gradient, even if its weight is not finite.
             let weight = if inside == 0 { 0.0 } else { step.located.weight[lane] };
             grad_weight[lane] = top * (1.0 - fy) + bottom * fy;
-            grad_xy[2 * lane] = weight * slope_x * table.width[lane];
-            grad_xy[2 * lane + 1] = weight * slope_y * table.height[lane];
+            grad_xy[2 * lane] = weight * slope_x * width[lane];
+            grad_xy[2 * lane + 1] = weight * slope_y * height[lane];
         }
         // SAFETY: the samples are this task's own, and at most sixteen.
-        unsafe {
-            if let Some(to) = self.call.grad_locations {
-                to.write::<S>(2 * step.first, grad_xy.as_ptr(), 2 * step.lanes);
-            }
-            if let Some(to) = self.call.grad_weights {
-                to.write::<S>(step.first, grad_weight.as_ptr(), step.lanes);
-            }
-        }
+        unsafe { sink.write::<S>(step.first, step.lanes, &grad_xy, &grad_weight) };
     }
 
     /// Moves the sums of a level to the value gradient, leaving zeros in the scratch, and writes zeros

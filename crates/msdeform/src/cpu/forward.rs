@@ -16,8 +16,9 @@
 
 use super::geometry::{CHUNK, Geometry};
 use super::isa::Kernel;
-use super::placement::{ALL_INSIDE, CORNERS, Located, Placed, Rows, Span, prefetch};
+use super::placement::{ALL_INSIDE, CORNERS, Located, Placed, Rows, prefetch};
 use super::simd::{Simd, Storage};
+use super::source::{RowScratch, Source};
 use super::staging::stage_level;
 use super::workspace::{NoScratch, Workspace};
 
@@ -33,8 +34,7 @@ const AHEAD: usize = 8;
 pub(crate) struct Forward<'a, T> {
     pub geometry: &'a Geometry,
     pub value: *const T,
-    pub locations: Span,
-    pub weights: Span,
+    pub source: Source,
     pub output: *mut T,
 }
 
@@ -65,7 +65,8 @@ impl<T: Storage> Kernel for ForwardPart<'_, T> {
         let Self { call, units, workspace } = self;
         let geometry = call.geometry;
         let sums = workspace.sums.reserve(geometry.scratch_stride)?;
-        let unit = Unit::<S, T> { call, sums, marker: std::marker::PhantomData };
+        let row_scratch = RowScratch::reserve(&mut workspace.row, geometry)?;
+        let unit = Unit::<S, T> { call, sums, row_scratch, marker: std::marker::PhantomData };
         // SAFETY: the units are below their count.
         unsafe {
             if geometry.staged {
@@ -86,6 +87,7 @@ struct Unit<'a, S, T> {
     call: &'a Forward<'a, T>,
     /// Running sums between pieces.
     sums: *mut f32,
+    row_scratch: RowScratch,
     marker: std::marker::PhantomData<S>,
 }
 
@@ -138,9 +140,9 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
                     staged_head = head;
                 }
                 let ahead = row + AHEAD * geometry.heads;
-                call.locations.prefetch::<S>(2 * ahead * samples, 2 * samples);
-                call.weights.prefetch::<S>(ahead * samples, samples);
+                call.source.prefetch::<S>(geometry, ahead, 0, samples);
                 prefetch::<S, T>(call.output.wrapping_add(ahead * channels), channels);
+                call.source.begin::<S>(geometry, row, &self.row_scratch);
                 for index in 0..self.pieces() {
                     self.place::<true>(&mut piece, row, index);
                     self.channels::<f32, true>(&piece, scratch, row);
@@ -164,6 +166,8 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
         };
         let mut piece = Piece::new();
         for row in units.start * heads..units.end * heads {
+            // SAFETY: the row is below its count.
+            unsafe { self.call.source.begin::<S>(geometry, row, &self.row_scratch) };
             for index in 0..self.pieces() {
                 // SAFETY: row and piece are below their counts.
                 unsafe {
@@ -188,24 +192,23 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
     #[inline(always)]
     unsafe fn place<const STAGED: bool>(&self, piece: &mut Piece, row: usize, index: usize) {
         let samples = self.call.geometry.samples;
-        let (first, offset) = (index * PIECE * CHUNK, row * samples);
+        let first = index * PIECE * CHUNK;
         let count = (samples - first).min(PIECE * CHUNK);
         piece.samples = count;
         piece.first = index == 0;
         piece.last = first + count == samples;
-        let call = self.call;
+        let (call, geometry) = (self.call, self.call.geometry);
         let mut located = Located::new();
         for (chunk, start) in (first..first + count).step_by(CHUNK).enumerate() {
             let lanes = (first + count - start).min(CHUNK);
-            let sample = offset + start;
-            // SAFETY: `lanes` samples from `sample` on belong to this query and head.
-            unsafe {
-                call.locations.read::<S>(2 * sample, located.xy.as_mut_ptr(), 2 * lanes);
-                call.weights.read::<S>(sample, located.weight.as_mut_ptr(), lanes);
-            }
-            let table = &call.geometry.all_levels.tables[start / CHUNK];
+            let table = &geometry.all_levels.tables[start / CHUNK];
             let placed = &mut piece.placed[chunk];
-            placed.place::<S>(&located, table);
+            let to = (&mut located, &mut *placed);
+            // SAFETY: `lanes` samples from `start` on belong to this query and head.
+            unsafe {
+                let samples = (start, lanes);
+                call.source.place::<S>(geometry, row, samples, table, &self.row_scratch, to);
+            }
             piece.rows[chunk] = placed.rows(if STAGED { &table.scratch } else { &table.source });
         }
     }

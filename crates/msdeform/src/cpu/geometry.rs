@@ -32,6 +32,11 @@ pub(crate) struct LaneTable {
     pub source: Offsets,
     /// The number of the scratch's row.
     pub marks: Offsets,
+    /// Of calls from offsets: the first number of the sample's reference within those of its query, and the pixels that an
+    /// offset of one moves from a box of size one.
+    pub reference: [i32; CHUNK],
+    pub box_x: [f32; CHUNK],
+    pub box_y: [f32; CHUNK],
 }
 
 /// Pixel (line, column) is at element `origin + line * line_step + column * column_step`.
@@ -85,6 +90,9 @@ pub(crate) struct Geometry {
     pub channels: usize,
     pub queries: usize,
     pub samples: usize,
+    /// References of a query, in calls from offsets.
+    pub references: usize,
+    pub rule: Option<crate::Offsets>,
     pub spatial: usize,
     /// Elements from one pixel of a head to the next in the caller's tensor.
     pub pixel_stride: usize,
@@ -129,10 +137,12 @@ impl Geometry {
         }
         if scratch_rows.checked_mul(scratch_stride)? > MAX_OFFSET
             || problem.spatial().checked_mul(problem.pixel_stride())? > MAX_OFFSET
+            || problem.references_shape()[2] > MAX_OFFSET / 4
         {
             return None;
         }
         let pixels: usize = levels.iter().map(|level| level.height * level.width).sum();
+        let is_nearest = problem.offsets().is_some_and(crate::Offsets::is_nearest);
         let reads = problem.queries().saturating_mul(problem.samples()).saturating_mul(4);
         Some(Self {
             batch: problem.batch(),
@@ -140,6 +150,8 @@ impl Geometry {
             channels,
             queries: problem.queries(),
             samples: problem.samples(),
+            references: problem.references_shape()[2],
+            rule: problem.offsets().copied(),
             spatial: problem.spatial(),
             pixel_stride: problem.pixel_stride(),
             head_major: layout.is_head_major(),
@@ -148,7 +160,8 @@ impl Geometry {
             all_levels: LevelGroup { levels: 0..0, samples: 0..0, tables: Vec::new() },
             levels,
             gaps: gaps(problem),
-            staged: reads >= STAGING_REUSE.saturating_mul(pixels),
+            // A copy has all corners of a sample; one that only has its nearest pixel must skip the others.
+            staged: reads >= STAGING_REUSE.saturating_mul(pixels) && !is_nearest,
         })
     }
 
@@ -172,8 +185,8 @@ impl Geometry {
             return Ok(LevelGroup { levels, samples, tables });
         }
         grow(&mut tables, samples.len().div_ceil(CHUNK), LaneTable::default())?;
-        for level in chosen {
-            for sample in level.samples.clone() {
+        for (level, index) in chosen.iter().zip(levels.clone()) {
+            for (point, sample) in level.samples.clone().enumerate() {
                 let lane = sample - samples.start;
                 let (table, lane) = (&mut tables[lane / CHUNK], lane % CHUNK);
                 table.width[lane] = level.width as f32;
@@ -183,9 +196,22 @@ impl Geometry {
                 let scratch_origin = level.scratch_start + level.scratch_pitch + 1;
                 table.scratch.set(lane, scratch_origin, level.scratch_pitch, self.scratch_stride);
                 table.marks.set(lane, scratch_origin, level.scratch_pitch, 1);
+                if let Some(rule) = &self.rule {
+                    let reference = rule.reference(index, point) * rule.kind().components();
+                    // Fits: checked when the geometry was made.
+                    table.reference[lane] = reference as i32;
+                    let scale = rule.scale() / level.samples.len() as f32;
+                    table.box_x[lane] = scale * level.width as f32;
+                    table.box_y[lane] = scale * level.height as f32;
+                }
             }
         }
         Ok(LevelGroup { levels, samples, tables })
+    }
+
+    /// Whether samples are nearest pixels.
+    pub(crate) fn is_nearest(&self) -> bool {
+        self.rule.as_ref().is_some_and(crate::Offsets::is_nearest)
     }
 
     /// Offset of a head's pixel 0 in the caller's value tensor.

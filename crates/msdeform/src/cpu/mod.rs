@@ -7,16 +7,23 @@ mod backward;
 mod ceiling;
 mod forward;
 mod geometry;
+mod gradients;
 mod isa;
 mod placement;
 mod plan;
 mod simd;
+mod sink;
+mod softmax;
+mod source;
 mod staging;
+mod workers;
 mod workspace;
 
 pub use ceiling::multiply_adds;
+pub use gradients::{GradientsMut, OffsetGradientsMut};
 pub use isa::Isa;
-pub use plan::{CpuPlan, GradientsMut, max_threads};
+pub use plan::CpuPlan;
+pub use workers::max_threads;
 
 use crate::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
 

@@ -138,7 +138,7 @@ unsafe fn convert_exactly<S: Simd, F: Storage, T: Storage, const COUNT: usize>(
     }
 }
 
-/// Locations and weights of sixteen samples, as `f32`.
+/// Locations, or offsets, and weights of sixteen samples, as `f32`.
 #[repr(align(64))]
 pub(crate) struct Located {
     /// x and y alternating.
@@ -180,16 +180,17 @@ impl Placed {
         }
     }
 
-    /// Places sixteen samples. Branch-free, so that the compiler turns it into vectors.
+    /// Places sixteen samples at these pixel coordinates. Branch-free, so that the compiler turns it into vectors.
     #[inline(always)]
-    pub(crate) fn place<S: Simd>(&mut self, located: &Located, table: &LaneTable) {
-        for lane in 0..CHUNK {
+    pub(crate) fn place(
+        &mut self,
+        weights: &[f32; CHUNK],
+        table: &LaneTable,
+        at: impl Fn(usize) -> (f32, f32),
+    ) {
+        for (lane, &weight) in weights.iter().enumerate() {
             let (width, height) = (table.width[lane], table.height[lane]);
-            let pixel = |location: f32, size: f32| {
-                if S::FUSED { location.mul_add(size, -0.5) } else { location * size - 0.5 }
-            };
-            let x = pixel(located.xy[2 * lane], width);
-            let y = pixel(located.xy[2 * lane + 1], height);
+            let (x, y) = at(lane);
             // False for NaN.
             let counts = (x > -1.0) & (x < width) & (y > -1.0) & (y < height);
             let x = if counts { x } else { -1.0 };
@@ -206,7 +207,6 @@ impl Placed {
             // SAFETY: a level's side is at most 2^24.
             let beyond = unsafe { width.to_int_unchecked::<i32>() };
             let column = if counts { column } else { beyond };
-            let weight = located.weight[lane];
             let (upper, lower) = (weight * (1.0 - fy), weight * fy);
             // Chosen, not multiplied by 0: an infinite weight must not turn into NaN.
             let keep = |inside: bool, weight: f32| if inside { weight } else { 0.0 };
@@ -222,6 +222,41 @@ impl Placed {
             self.line[lane] = line;
             self.fraction_x[lane] = fx;
             self.fraction_y[lane] = fy;
+        }
+    }
+
+    /// Places sixteen samples on the pixels that these coordinates fall on, or on the last ones of the level. Their upper left
+    /// corner is all they have.
+    #[inline(always)]
+    pub(crate) fn place_nearest(
+        &mut self,
+        weights: &[f32; CHUNK],
+        table: &LaneTable,
+        at: impl Fn(usize) -> (f32, f32),
+    ) {
+        for (lane, &weight) in weights.iter().enumerate() {
+            let (x, y) = at(lane);
+            let counts = !(x.is_nan() | y.is_nan());
+            // Clamped first: the integer then fits whatever the coordinate was.
+            let pixel = |x: f32, size: f32| {
+                let x = if x >= 0.0 { x } else { 0.0 };
+                let x = if x < size { x } else { size - 1.0 };
+                // SAFETY: from 0 to a level's side, which is at most 2^24.
+                unsafe { x.to_int_unchecked::<i32>() }
+            };
+            let (column, line) = (pixel(x, table.width[lane]), pixel(y, table.height[lane]));
+            // As above, a sample that does not count goes to the border. SAFETY: as above.
+            let beyond = unsafe { table.width[lane].to_int_unchecked::<i32>() };
+            self.column[lane] = if counts { column } else { beyond };
+            self.line[lane] = if counts { line } else { -1 };
+            self.inside[lane] = i32::from(counts);
+            self.weight[0][lane] = if counts { weight } else { 0.0 };
+            self.fraction_x[lane] = 0.0;
+            self.fraction_y[lane] = 0.0;
+        }
+        // Nothing is added through the other corners, nor a NaN of the neighbours.
+        for corner in &mut self.weight[1..] {
+            *corner = [0.0; CHUNK];
         }
     }
 

@@ -1,81 +1,22 @@
 //! The reusable plan: checks the tensors of a call and shares its work out to threads.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use half::{bf16, f16};
-use rayon::prelude::*;
-use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::backward::{Backward, BackwardTask};
 use super::forward::{Forward, ForwardPart};
 use super::geometry::{Geometry, LevelGroup};
+use super::gradients::{GradientsMut, OffsetGradientsMut};
 use super::isa::Isa;
 use super::placement::{Span, SpanMut};
 use super::simd::Storage;
-use super::workspace::{NoScratch, Workspace};
+use super::sink::{Finish, FinishPart, Sink};
+use super::source::{OffsetSource, Source, Strided};
+use super::workers::Workers;
+use super::workspace::{AlignedFloats, NoScratch};
 use super::{CpuOptions, variant};
-use crate::call::Shapes;
+use crate::call::{Shapes, check_samples};
 use crate::view::Expected;
-use crate::{DType, Direction, Error, Problem, TensorView, TensorViewMut};
-
-/// Where the gradients of a backward pass go. Any subset: what is not asked for is not computed.
-///
-/// ```
-/// use msdeform::GradientsMut;
-///
-/// let (mut value, mut weights) = (vec![0f32; 12], vec![0f32; 4]);
-/// let gradients = GradientsMut::new().value(&mut value).weights(&mut weights);
-/// assert!(gradients.locations.is_none());
-/// ```
-#[derive(Debug, Default)]
-pub struct GradientsMut<'a> {
-    /// Gradient of the value tensor, in its layout and format.
-    pub value: Option<TensorViewMut<'a>>,
-    /// Gradient of the sampling locations.
-    pub locations: Option<TensorViewMut<'a>>,
-    /// Gradient of the attention weights.
-    pub weights: Option<TensorViewMut<'a>>,
-}
-
-impl<'a> GradientsMut<'a> {
-    /// Asks for no gradient yet.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Asks for the gradient of the value tensor.
-    #[must_use]
-    pub fn value(mut self, to: impl Into<TensorViewMut<'a>>) -> Self {
-        self.value = Some(to.into());
-        self
-    }
-
-    /// Asks for the gradient of the sampling locations.
-    #[must_use]
-    pub fn locations(mut self, to: impl Into<TensorViewMut<'a>>) -> Self {
-        self.locations = Some(to.into());
-        self
-    }
-
-    /// Asks for the gradient of the attention weights.
-    #[must_use]
-    pub fn weights(mut self, to: impl Into<TensorViewMut<'a>>) -> Self {
-        self.weights = Some(to.into());
-        self
-    }
-}
-
-/// The threads that a plan runs on.
-#[derive(Debug)]
-enum Threads {
-    /// The calling thread, no pool.
-    Caller,
-    /// The pool of the calling thread: rayon's global one unless the call comes from another.
-    Ambient,
-    /// Threads of this plan alone.
-    Own(ThreadPool),
-}
+use crate::{DType, Direction, Error, Offsets, Problem, TensorView, TensorViewMut};
 
 /// Everything that calls of one problem share: look-up tables, threads, scratch memory.
 ///
@@ -88,8 +29,28 @@ pub struct CpuPlan {
     /// How a backward pass shares the levels of a head out; see [`level_groups`].
     groups: Vec<LevelGroup>,
     isa: Isa,
-    threads: Threads,
-    workspaces: Vec<Workspace>,
+    workers: Workers,
+    /// Gradients of samples between the two passes of a backward call from offsets.
+    kept: AlignedFloats,
+}
+
+/// What the samples of a call are given as.
+enum Samples<'a> {
+    Given { locations: TensorView<'a>, weights: TensorView<'a> },
+    Offsets { references: TensorView<'a>, offsets: TensorView<'a>, logits: TensorView<'a> },
+}
+
+/// Where gradients of samples go.
+enum SampleGradients<'a> {
+    Given {
+        locations: Option<TensorViewMut<'a>>,
+        weights: Option<TensorViewMut<'a>>,
+    },
+    Offsets {
+        references: Option<TensorViewMut<'a>>,
+        offsets: Option<TensorViewMut<'a>>,
+        logits: Option<TensorViewMut<'a>>,
+    },
 }
 
 impl CpuPlan {
@@ -100,7 +61,8 @@ impl CpuPlan {
     /// that are neither `f32` nor of the value's format, for levels beyond 2^24 pixels wide or high
     /// or 2^31 pixels in all, and for an instruction set that this machine lacks; [`Error::NoMemory`] for more points
     /// than there is memory to place;
-    /// [`Error::Threads`] for none, for more than [`max_threads`], and if the worker threads cannot be started.
+    /// [`Error::Threads`] for none, for more than [`max_threads`](super::max_threads), and if the worker threads cannot be
+    /// started.
     pub fn new(problem: &Problem, options: &CpuOptions) -> Result<Self, Error> {
         let isa = options.isa.unwrap_or_else(Isa::best);
         let spec = &variant(Direction::Forward, isa).spec;
@@ -111,28 +73,13 @@ impl CpuPlan {
         }
         let mut geometry = Geometry::new(problem, isa.lanes())
             .ok_or_else(|| refuse("a level is beyond 2^24 pixels a side or 2^31 in all"))?;
-        let (threads, count) = match options.threads {
-            Some(0) => {
-                return Err(Error::Threads { threads: 0, reason: "at least one is needed".into() });
-            }
-            Some(threads) if threads > max_threads() => {
-                let reason = format!("at most {} are started", max_threads());
-                return Err(Error::Threads { threads, reason });
-            }
-            Some(1) => (Threads::Caller, 1),
-            Some(threads) => (Threads::Own(start_pool(threads)?), threads),
-            None => match rayon::current_num_threads() {
-                1 => (Threads::Caller, 1),
-                threads => (Threads::Ambient, threads),
-            },
-        };
-        let mut workspaces = Vec::new();
-        workspaces.resize_with(count, Workspace::default);
+        let workers = Workers::new(options.threads)?;
         let no_memory =
             |NoScratch { bytes }| Error::NoMemory { what: "the placement tables", bytes };
         geometry.place_all_levels().map_err(no_memory)?;
-        let groups = level_groups(&geometry, count).map_err(no_memory)?;
-        Ok(Self { problem: problem.clone(), geometry, groups, isa, threads, workspaces })
+        let groups = level_groups(&geometry, workers.count()).map_err(no_memory)?;
+        let kept = AlignedFloats::default();
+        Ok(Self { problem: problem.clone(), geometry, groups, isa, workers, kept })
     }
 
     /// The problem that the plan was built for.
@@ -144,7 +91,7 @@ impl CpuPlan {
     /// Threads that share the work; 1 means the calling thread.
     #[must_use]
     pub fn threads(&self) -> usize {
-        self.workspaces.len()
+        self.workers.count()
     }
 
     /// The instruction set in use.
@@ -156,14 +103,14 @@ impl CpuPlan {
     /// Scratch memory held now; it grows with the first calls and then stays.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
-        self.workspaces.iter().map(Workspace::bytes).sum()
+        self.workers.bytes() + self.kept.bytes()
     }
 
     /// Computes the output. Every element of it is written.
     ///
     /// # Errors
     /// A tensor of another dtype, shape or order than the problem says, or an output too small; no memory for the
-    /// scratch space, and then the output holds anything.
+    /// scratch space, and then the output holds anything; a problem whose samples follow from offsets.
     pub fn forward<'v, 'l, 'w, 'o>(
         &mut self,
         value: impl Into<TensorView<'v>>,
@@ -171,7 +118,26 @@ impl CpuPlan {
         weights: impl Into<TensorView<'w>>,
         output: impl Into<TensorViewMut<'o>>,
     ) -> Result<(), Error> {
-        self.forward_views(value.into(), locations.into(), weights.into(), output.into())
+        let samples = Samples::Given { locations: locations.into(), weights: weights.into() };
+        self.forward_views(value.into(), samples, output.into())
+    }
+
+    /// Computes the output of a problem [from offsets](crate::Offsets). Images and queries of the references, offsets and
+    /// logits may lie anywhere, so that the latter two may be parts of one tensor, and references may be the same for all.
+    ///
+    /// # Errors
+    /// As [`CpuPlan::forward`]; a problem whose samples are given.
+    pub fn forward_from_offsets<'v, 'r, 'd, 'l, 'o>(
+        &mut self,
+        value: impl Into<TensorView<'v>>,
+        references: impl Into<TensorView<'r>>,
+        offsets: impl Into<TensorView<'d>>,
+        logits: impl Into<TensorView<'l>>,
+        output: impl Into<TensorViewMut<'o>>,
+    ) -> Result<(), Error> {
+        let (references, offsets, logits) = (references.into(), offsets.into(), logits.into());
+        let samples = Samples::Offsets { references, offsets, logits };
+        self.forward_views(value.into(), samples, output.into())
     }
 
     /// Computes the gradients asked for. Every element of them is written; the same bits whatever
@@ -179,7 +145,7 @@ impl CpuPlan {
     ///
     /// # Errors
     /// A tensor of another dtype, shape or order than the problem says, or a gradient too small; no memory for the
-    /// scratch space, and then the gradients hold anything.
+    /// scratch space, and then the gradients hold anything; a problem whose samples follow from offsets.
     pub fn backward<'v, 'l, 'w, 'g>(
         &mut self,
         value: impl Into<TensorView<'v>>,
@@ -188,22 +154,44 @@ impl CpuPlan {
         grad_output: impl Into<TensorView<'g>>,
         gradients: GradientsMut<'_>,
     ) -> Result<(), Error> {
-        let (value, locations) = (value.into(), locations.into());
-        self.backward_views(value, locations, weights.into(), grad_output.into(), gradients)
+        let samples = Samples::Given { locations: locations.into(), weights: weights.into() };
+        let GradientsMut { value: to_value, locations, weights } = gradients;
+        let to = (to_value, SampleGradients::Given { locations, weights });
+        self.backward_views(value.into(), samples, grad_output.into(), to)
+    }
+
+    /// Computes the gradients asked for of a problem [from offsets](crate::Offsets). Every element of them is written, packed;
+    /// the same bits whatever the number of threads.
+    ///
+    /// # Errors
+    /// As [`CpuPlan::backward`]; a problem whose samples are given.
+    pub fn backward_from_offsets<'v, 'r, 'd, 'l, 'g>(
+        &mut self,
+        value: impl Into<TensorView<'v>>,
+        references: impl Into<TensorView<'r>>,
+        offsets: impl Into<TensorView<'d>>,
+        logits: impl Into<TensorView<'l>>,
+        grad_output: impl Into<TensorView<'g>>,
+        gradients: OffsetGradientsMut<'_>,
+    ) -> Result<(), Error> {
+        let (references, offsets, logits) = (references.into(), offsets.into(), logits.into());
+        let samples = Samples::Offsets { references, offsets, logits };
+        let OffsetGradientsMut { value: to_value, references, offsets, logits } = gradients;
+        let to = (to_value, SampleGradients::Offsets { references, offsets, logits });
+        self.backward_views(value.into(), samples, grad_output.into(), to)
     }
 
     // Not generic, so that the kernels are compiled here and not in every crate that calls.
     fn forward_views(
         &mut self,
         value: TensorView<'_>,
-        locations: TensorView<'_>,
-        weights: TensorView<'_>,
+        samples: Samples<'_>,
         output: TensorViewMut<'_>,
     ) -> Result<(), Error> {
         match self.problem.dtype() {
-            DType::F32 => self.forward_in::<f32>(value, locations, weights, output),
-            DType::F16 => self.forward_in::<f16>(value, locations, weights, output),
-            DType::Bf16 => self.forward_in::<bf16>(value, locations, weights, output),
+            DType::F32 => self.forward_in::<f32>(value, samples, output),
+            DType::F16 => self.forward_in::<f16>(value, samples, output),
+            DType::Bf16 => self.forward_in::<bf16>(value, samples, output),
             DType::F64 => Err(self.no_f64()),
         }
     }
@@ -211,15 +199,14 @@ impl CpuPlan {
     fn backward_views(
         &mut self,
         value: TensorView<'_>,
-        locations: TensorView<'_>,
-        weights: TensorView<'_>,
+        samples: Samples<'_>,
         grad: TensorView<'_>,
-        gradients: GradientsMut<'_>,
+        to: (Option<TensorViewMut<'_>>, SampleGradients<'_>),
     ) -> Result<(), Error> {
         match self.problem.dtype() {
-            DType::F32 => self.backward_in::<f32>(value, locations, weights, grad, gradients),
-            DType::F16 => self.backward_in::<f16>(value, locations, weights, grad, gradients),
-            DType::Bf16 => self.backward_in::<bf16>(value, locations, weights, grad, gradients),
+            DType::F32 => self.backward_in::<f32>(value, samples, grad, to),
+            DType::F16 => self.backward_in::<f16>(value, samples, grad, to),
+            DType::Bf16 => self.backward_in::<bf16>(value, samples, grad, to),
             DType::F64 => Err(self.no_f64()),
         }
     }
@@ -227,111 +214,125 @@ impl CpuPlan {
     fn forward_in<T: Storage>(
         &mut self,
         value: TensorView<'_>,
-        locations: TensorView<'_>,
-        weights: TensorView<'_>,
+        samples: Samples<'_>,
         output: TensorViewMut<'_>,
     ) -> Result<(), Error> {
         let shapes = Shapes::new(&self.problem);
         let value = value.elements::<T>(&shapes.value("value"))?;
-        let locations = span(locations, &shapes.locations("sampling_locations"))?;
-        let weights = span(weights, &shapes.weights("attention_weights"))?;
+        let source = self.source(samples, &shapes)?;
         let output = output.elements::<T>(&shapes.output("output"))?;
         if output.is_empty() {
             return Ok(());
         }
-        let call = Forward {
-            geometry: &self.geometry,
-            value: value.as_ptr(),
-            locations,
-            weights,
-            output: output.as_mut_ptr(),
-        };
-        let (units, parts, isa) = (call.units(), self.workspaces.len(), self.isa);
-        let missing_bytes = AtomicUsize::new(0);
-        let run = |(part, workspace): (usize, &mut Workspace)| {
-            // In 128 bits: the product may exceed the address space.
-            let bound = |part: usize| (units as u128 * part as u128 / parts as u128) as usize;
-            let units = bound(part)..bound(part + 1);
-            if let Err(NoScratch { bytes }) = isa.run(ForwardPart { call: &call, units, workspace })
-            {
-                missing_bytes.fetch_max(bytes, Ordering::Relaxed);
-            }
-        };
-        match &self.threads {
-            Threads::Caller => self.workspaces.iter_mut().enumerate().for_each(run),
-            Threads::Ambient => self.workspaces.par_iter_mut().enumerate().for_each(run),
-            Threads::Own(pool) => {
-                let workspaces = &mut self.workspaces;
-                pool.install(|| workspaces.par_iter_mut().enumerate().for_each(run));
-            }
-        }
-        ensure_none_missing(missing_bytes)
+        let geometry = &self.geometry;
+        let (value, output) = (value.as_ptr(), output.as_mut_ptr());
+        let (call, isa) = (Forward { geometry, value, source, output }, self.isa);
+        self.workers.divide(call.units(), |units, workspace| {
+            isa.run(ForwardPart { call: &call, units, workspace })
+        })
     }
 
     fn backward_in<T: Storage>(
         &mut self,
         value: TensorView<'_>,
-        locations: TensorView<'_>,
-        weights: TensorView<'_>,
+        samples: Samples<'_>,
         grad_output: TensorView<'_>,
-        gradients: GradientsMut<'_>,
+        (to_value, to_samples): (Option<TensorViewMut<'_>>, SampleGradients<'_>),
     ) -> Result<(), Error> {
         let shapes = Shapes::new(&self.problem);
         let value = value.elements::<T>(&shapes.value("value"))?;
-        let locations = span(locations, &shapes.locations("sampling_locations"))?;
-        let weights = span(weights, &shapes.weights("attention_weights"))?;
+        let source = self.source(samples, &shapes)?;
         let grad_output = grad_output.elements::<T>(&shapes.output("grad_output"))?;
         let grad_value =
-            gradients.value.map(|to| to.elements::<T>(&shapes.value("grad_value"))).transpose()?;
-        let grad_locations = gradients
-            .locations
-            .map(|to| span_mut(to, &shapes.locations("grad_sampling_locations")))
-            .transpose()?;
-        let grad_weights = gradients
-            .weights
-            .map(|to| span_mut(to, &shapes.weights("grad_attention_weights")))
-            .transpose()?;
-        // As many images and heads as anybody writes down, and nothing of theirs to write.
-        if self.problem.value_len() == 0 && self.problem.weights_len() == 0 {
+            to_value.map(|to| to.elements::<T>(&shapes.value("grad_value"))).transpose()?;
+        let write = |to: Option<TensorViewMut<'_>>, expected: Expected<'_>| {
+            to.map(|to| span_mut(to, &expected)).transpose()
+        };
+        let (mut sink, mut finish) = (None, None);
+        match to_samples {
+            SampleGradients::Given { locations, weights } => {
+                let locations = write(locations, shapes.locations("grad_sampling_locations"))?;
+                let weights = write(weights, shapes.weights("grad_attention_weights"))?;
+                let is_asked_for = locations.is_some() || weights.is_some();
+                sink = is_asked_for.then_some(Sink::Samples { locations, weights });
+            }
+            SampleGradients::Offsets { references, offsets, logits } => {
+                let references = write(references, shapes.references("grad_reference_points"))?;
+                let offsets = write(offsets, shapes.locations("grad_sampling_offsets"))?;
+                let logits = write(logits, shapes.weights("grad_attention_logits"))?;
+                if references.is_some() || offsets.is_some() || logits.is_some() {
+                    finish = Some((references, offsets, logits));
+                }
+            }
+        }
+        let samples = self.problem.weights_len();
+        // As many images and heads as anybody writes down, and nothing of theirs to write. References without samples have
+        // zeros to be written.
+        if self.problem.value_len() == 0 && samples == 0 && self.problem.references_len() == 0 {
             return Ok(());
+        }
+        if finish.is_some() {
+            let no_memory = |NoScratch { bytes }| Error::NoMemory {
+                what: "the gradients of the samples",
+                bytes,
+            };
+            let xy = self.kept.reserve(3 * samples).map_err(no_memory)?;
+            sink = Some(Sink::Kept { xy, weights: xy.wrapping_add(2 * samples) });
         }
         let call = Backward {
             geometry: &self.geometry,
             groups: &self.groups,
             value: value.as_ptr(),
-            locations,
-            weights,
+            source,
             grad_output: grad_output.as_ptr(),
             grad_value: grad_value.map(<[T]>::as_mut_ptr),
-            grad_locations,
-            grad_weights,
+            sink,
         };
-        let (tasks, isa, next) = (call.tasks(), self.isa, AtomicUsize::new(0));
-        let missing_bytes = AtomicUsize::new(0);
-        let run = |workspace: &mut Workspace| {
-            loop {
-                // Relaxed: it gives every number out once and publishes nothing; the pool's join does that.
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                if index >= tasks {
-                    break;
-                }
-                if let Err(NoScratch { bytes }) =
-                    isa.run(BackwardTask { call: &call, index, workspace })
-                {
-                    missing_bytes.fetch_max(bytes, Ordering::Relaxed);
-                    break;
-                }
-            }
+        let isa = self.isa;
+        self.workers.take_turns(call.tasks(), |index, workspace| {
+            isa.run(BackwardTask { call: &call, index, workspace })
+        })?;
+        let (Some((grad_references, grad_offsets, grad_logits)), Source::Offsets(source)) =
+            (finish, &call.source)
+        else {
+            return Ok(());
         };
-        match &self.threads {
-            Threads::Caller => self.workspaces.iter_mut().for_each(run),
-            Threads::Ambient => self.workspaces.par_iter_mut().for_each(run),
-            Threads::Own(pool) => {
-                let workspaces = &mut self.workspaces;
-                pool.install(|| workspaces.par_iter_mut().for_each(run));
+        let Some(Sink::Kept { xy, weights }) = call.sink else { return Ok(()) };
+        let finish = Finish {
+            geometry: &self.geometry,
+            source,
+            kept_xy: xy,
+            kept_weights: weights,
+            grad_references,
+            grad_offsets,
+            grad_logits,
+        };
+        self.workers.divide(self.geometry.batch * self.geometry.queries, |queries, workspace| {
+            isa.run(FinishPart { call: &finish, queries, workspace })
+        })
+    }
+
+    /// Checks what the samples are given as against what the problem says.
+    fn source(&self, samples: Samples<'_>, shapes: &Shapes) -> Result<Source, Error> {
+        check_samples(&self.problem, matches!(samples, Samples::Offsets { .. }))?;
+        match samples {
+            Samples::Given { locations, weights } => Ok(Source::Given {
+                locations: spread::<0>(locations, &shapes.locations("sampling_locations"))?.0,
+                weights: spread::<0>(weights, &shapes.weights("attention_weights"))?.0,
+            }),
+            Samples::Offsets { references, offsets, logits } => {
+                let (references, [image, query, reference_step]) =
+                    spread(references, &shapes.references("reference_points"))?;
+                let offsets = spread(offsets, &shapes.locations("sampling_offsets"))?;
+                Ok(Source::Offsets(OffsetSource {
+                    rule: self.problem.offsets().copied().unwrap_or(Offsets::from_points()),
+                    references: Strided { span: references, image, query },
+                    reference_step,
+                    offsets: Strided::new(offsets),
+                    logits: Strided::new(spread(logits, &shapes.weights("attention_logits"))?),
+                }))
             }
         }
-        ensure_none_missing(missing_bytes)
     }
 
     fn no_f64(&self) -> Error {
@@ -353,39 +354,18 @@ fn level_groups(geometry: &Geometry, threads: usize) -> Result<Vec<LevelGroup>, 
         .collect()
 }
 
-/// The most threads that a plan starts: 1024, or one per core where there are more. Beyond that threads cost more
-/// than they compute, and starting a hundred thousand of them takes minutes before the system says no.
-#[must_use]
-pub fn max_threads() -> usize {
-    const MOST: usize = 1024;
-    std::thread::available_parallelism().map_or(MOST, |cores| cores.get().max(MOST))
-}
-
-fn ensure_none_missing(missing_bytes: AtomicUsize) -> Result<(), Error> {
-    match missing_bytes.into_inner() {
-        0 => Ok(()),
-        bytes => Err(Error::NoMemory { what: "the scratch space of a thread", bytes }),
-    }
-}
-
-fn start_pool(threads: usize) -> Result<ThreadPool, Error> {
-    ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .thread_name(|index| format!("msdeform-{index}"))
-        .build()
-        .map_err(|error| Error::Threads { threads, reason: error.to_string() })
-}
-
-fn span(view: TensorView<'_>, expected: &Expected<'_>) -> Result<Span, Error> {
+/// A tensor whose first axes may lie anywhere, and their strides.
+fn spread<const AXES: usize>(
+    view: TensorView<'_>,
+    expected: &Expected<'_>,
+) -> Result<(Span, [usize; AXES]), Error> {
     match expected.dtype {
-        DType::F32 => view.elements::<f32>(expected).map(|x| Span::F32(x.as_ptr())),
-        DType::F16 => view.elements::<f16>(expected).map(|x| Span::F16(x.as_ptr())),
-        DType::Bf16 => view.elements::<bf16>(expected).map(|x| Span::Bf16(x.as_ptr())),
-        DType::F64 => Err(Error::DtypeMismatch {
-            tensor: expected.tensor,
-            expected: DType::F32,
-            found: DType::F64,
-        }),
+        DType::F32 => view.spread::<f32, AXES>(expected).map(|(x, s)| (Span::F32(x.as_ptr()), s)),
+        DType::F16 => view.spread::<f16, AXES>(expected).map(|(x, s)| (Span::F16(x.as_ptr()), s)),
+        DType::Bf16 => {
+            view.spread::<bf16, AXES>(expected).map(|(x, s)| (Span::Bf16(x.as_ptr()), s))
+        }
+        DType::F64 => Err(no_f64_samples(expected)),
     }
 }
 
@@ -394,10 +374,11 @@ fn span_mut(view: TensorViewMut<'_>, expected: &Expected<'_>) -> Result<SpanMut,
         DType::F32 => view.elements::<f32>(expected).map(|x| SpanMut::F32(x.as_mut_ptr())),
         DType::F16 => view.elements::<f16>(expected).map(|x| SpanMut::F16(x.as_mut_ptr())),
         DType::Bf16 => view.elements::<bf16>(expected).map(|x| SpanMut::Bf16(x.as_mut_ptr())),
-        DType::F64 => Err(Error::DtypeMismatch {
-            tensor: expected.tensor,
-            expected: DType::F32,
-            found: DType::F64,
-        }),
+        DType::F64 => Err(no_f64_samples(expected)),
     }
+}
+
+fn no_f64_samples(expected: &Expected<'_>) -> Error {
+    let (tensor, expected, found) = (expected.tensor, DType::F32, DType::F64);
+    Error::DtypeMismatch { tensor, expected, found }
 }

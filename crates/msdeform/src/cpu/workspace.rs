@@ -56,6 +56,8 @@ pub(crate) struct Workspace {
     pub marks: Vec<u8>,
     /// Sums of a query whose samples do not fit into one piece.
     pub sums: AlignedFloats,
+    /// Weights and references of the row at hand, of calls from offsets.
+    pub row: AlignedFloats,
 }
 
 impl Workspace {
@@ -63,6 +65,7 @@ impl Workspace {
         self.value_scratch.bytes()
             + self.grad_scratch.bytes()
             + self.sums.bytes()
+            + self.row.bytes()
             + self.marks.len()
     }
 }

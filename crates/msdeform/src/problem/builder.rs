@@ -1,7 +1,7 @@
 //! Collects what describes a call, and checks it once.
 
 use super::{Level, Problem};
-use crate::{DType, Error, ValueLayout};
+use crate::{DType, Error, Offsets, ValueLayout};
 
 #[derive(Clone, Debug)]
 pub(super) enum Points {
@@ -23,6 +23,8 @@ pub struct ProblemBuilder {
     pub(super) layout: ValueLayout,
     pub(super) dtype: DType,
     pub(super) sampling_dtype: Option<DType>,
+    pub(super) offsets: Option<Offsets>,
+    pub(super) reference_dtype: Option<DType>,
 }
 
 impl Default for ProblemBuilder {
@@ -39,6 +41,8 @@ impl Default for ProblemBuilder {
             layout: ValueLayout::Interleaved,
             dtype: DType::F32,
             sampling_dtype: None,
+            offsets: None,
+            reference_dtype: None,
         }
     }
 }
@@ -138,11 +142,33 @@ impl ProblemBuilder {
         self
     }
 
+    /// Samples follow from offsets and logits, in the storage of [`ProblemBuilder::sampling_dtype`], by a rule.
+    #[must_use]
+    pub fn offsets(mut self, offsets: Offsets) -> Self {
+        self.offsets = Some(offsets);
+        self
+    }
+
+    /// Locations and weights are given again, whatever [`ProblemBuilder::offsets`] said.
+    #[must_use]
+    pub fn given_samples(mut self) -> Self {
+        self.offsets = None;
+        self.reference_dtype = None;
+        self
+    }
+
+    /// Storage of the references; that of the offsets unless said.
+    #[must_use]
+    pub fn reference_dtype(mut self, dtype: DType) -> Self {
+        self.reference_dtype = Some(dtype);
+        self
+    }
+
     /// Checks everything and returns the description.
     ///
     /// # Errors
     /// No queries or no levels given, lists of different lengths, levels without pixels, that overlap or pass the end of the value
-    /// tensor, negative numbers, and tensors too large to address.
+    /// tensor, negative numbers, no anchors, and tensors too large to address.
     pub fn build(self) -> Result<Problem, Error> {
         let sizes = self.levels.ok_or(Error::Missing {
             what: "levels",
@@ -179,6 +205,10 @@ impl ProblemBuilder {
                 .checked_add(count)
                 .ok_or(Error::TooLarge { tensor: "sampling_locations" })?;
         }
+        if let Some(offsets) = &self.offsets {
+            offsets.check()?;
+        }
+        let sampling_dtype = self.sampling_dtype.unwrap_or(self.dtype);
         let problem = Problem {
             batch: self.batch,
             heads: self.heads,
@@ -190,7 +220,9 @@ impl ProblemBuilder {
             spatial,
             layout: self.layout,
             dtype: self.dtype,
-            sampling_dtype: self.sampling_dtype.unwrap_or(self.dtype),
+            sampling_dtype,
+            offsets: self.offsets,
+            reference_dtype: self.reference_dtype.unwrap_or(sampling_dtype),
         };
         check_addressable(&problem)?;
         Ok(problem)
@@ -276,5 +308,6 @@ fn check_addressable(problem: &Problem) -> Result<(), Error> {
     };
     fits("value", &problem.value_shape())?;
     fits("sampling_locations", &problem.locations_shape())?;
+    fits("reference_points", &problem.references_shape())?;
     fits("output", &[problem.batch, problem.queries, problem.heads, problem.channels])
 }

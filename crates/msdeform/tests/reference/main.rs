@@ -7,4 +7,6 @@ mod backward;
 #[cfg(test)]
 mod forward;
 #[cfg(test)]
+mod from_offsets;
+#[cfg(test)]
 mod pyramid;

@@ -15,8 +15,18 @@
 //! The interpolation is only piecewise smooth in the location. At an integer coordinate the
 //! derivative of the cell to the right and below is used (the cell is `floor(x)`), and a sample that
 //! does not count has zero gradients, its attention weight's included.
+//!
+//! # Nearest pixels
+//! Where a rule for [`Offsets`] says so, a sample is the pixel at `trunc(location * size + 0.5)`, the last one of its row
+//! or column beyond the border, and every sample counts whose location is a number. The location has no gradient.
 
-use crate::{Problem, ValueLayout};
+mod from_offsets;
+
+pub use from_offsets::{
+    OffsetGradients, Samples, backward_from_offsets, forward_from_offsets, samples,
+};
+
+use crate::{Offsets, Problem, ValueLayout};
 
 /// The three gradients of a backward pass.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -142,6 +152,24 @@ fn sample_at(
 ) -> Option<Sample> {
     let level = problem.levels()[l];
     let (height, width) = (level.height as f64, level.width as f64);
+    if problem.offsets().is_some_and(Offsets::is_nearest) {
+        if location_x.is_nan() || location_y.is_nan() {
+            return None;
+        }
+        let pixel = |location: f64, size: f64| {
+            (location * size + 0.5).trunc().clamp(0.0, size - 1.0) as usize
+        };
+        let offset =
+            pixel_offset(problem, n, m, l, pixel(location_y, height), pixel(location_x, width));
+        let nearest = Corner { offset, share: 1.0, share_dx: 0.0, share_dy: 0.0 };
+        return Some(Sample {
+            index,
+            row,
+            height,
+            width,
+            corners: [Some(nearest), None, None, None],
+        });
+    }
     let x = location_x * width - 0.5;
     let y = location_y * height - 0.5;
     // Written so that NaN fails.

@@ -1,0 +1,260 @@
+//! Where the samples of a call come from: locations and weights as they are, or offsets and logits.
+
+use super::geometry::{CHUNK, Geometry, LaneTable};
+use super::placement::{Located, Placed, Span};
+use super::simd::Simd;
+use super::softmax::softmax;
+use super::workspace::{AlignedFloats, NoScratch};
+use crate::{Offsets, ReferenceKind};
+
+/// What the samples of a call are read from.
+pub(crate) enum Source {
+    Given { locations: Span, weights: Span },
+    Offsets(OffsetSource),
+}
+
+/// Offsets, logits and references, each with any distance from one query to the next.
+pub(crate) struct OffsetSource {
+    pub rule: Offsets,
+    pub references: Strided,
+    /// Elements from one reference of a query to the next.
+    pub reference_step: usize,
+    pub offsets: Strided,
+    pub logits: Strided,
+}
+
+/// A tensor whose images and queries lie anywhere.
+#[derive(Clone, Copy)]
+pub(crate) struct Strided {
+    pub span: Span,
+    pub image: usize,
+    pub query: usize,
+}
+
+/// An output row: one query and head.
+#[derive(Clone, Copy)]
+pub(crate) struct Row {
+    n: usize,
+    query: usize,
+    m: usize,
+    /// Its number: `(n * Lq + query) * M + m`.
+    pub index: usize,
+}
+
+impl Row {
+    pub(crate) const fn new(geometry: &Geometry, index: usize) -> Self {
+        let (nq, m) = (index / geometry.heads, index % geometry.heads);
+        Self { n: nq / geometry.queries, query: nq % geometry.queries, m, index }
+    }
+}
+
+impl Strided {
+    pub(crate) const fn new((span, [image, query]): (Span, [usize; 2])) -> Self {
+        Self { span, image, query }
+    }
+
+    /// Where a row begins that has `each` elements per head.
+    const fn of(&self, row: Row, each: usize) -> usize {
+        // Wrapping: rows that are only asked for ahead of time may lie anywhere.
+        let image = row.n.wrapping_mul(self.image);
+        image.wrapping_add(row.query.wrapping_mul(self.query)).wrapping_add(row.m * each)
+    }
+}
+
+/// What a thread keeps of the row it is at: weights after the softmax, references as `f32`.
+#[derive(Clone, Copy)]
+pub(crate) struct RowScratch {
+    pub weights: *mut f32,
+    pub references: *mut f32,
+}
+
+impl RowScratch {
+    /// Both in one buffer, whole chunks of each.
+    pub(crate) fn reserve(
+        buffer: &mut AlignedFloats,
+        geometry: &Geometry,
+    ) -> Result<Self, NoScratch> {
+        // Without queries a description may state any number of samples, of which none has to be there.
+        if geometry.rule.is_none() || geometry.queries == 0 {
+            return Ok(Self { weights: std::ptr::null_mut(), references: std::ptr::null_mut() });
+        }
+        let weights_len = geometry.samples.next_multiple_of(CHUNK);
+        let references_len = (geometry.references * 4).next_multiple_of(CHUNK);
+        let weights = buffer.reserve(weights_len + references_len)?;
+        Ok(Self { weights, references: weights.wrapping_add(weights_len) })
+    }
+}
+
+impl Source {
+    /// Asks for what a row reads.
+    #[inline(always)]
+    pub(crate) fn prefetch<S: Simd>(
+        &self,
+        geometry: &Geometry,
+        row: usize,
+        first: usize,
+        count: usize,
+    ) {
+        match self {
+            Self::Given { locations, weights } => {
+                let first = row * geometry.samples + first;
+                locations.prefetch::<S>(2 * first, 2 * count);
+                weights.prefetch::<S>(first, count);
+            }
+            Self::Offsets(source) => {
+                let (row, samples) = (Row::new(geometry, row), geometry.samples);
+                let offsets = source.offsets.of(row, 2 * samples).wrapping_add(2 * first);
+                source.offsets.span.prefetch::<S>(offsets, 2 * count);
+                source.logits.span.prefetch::<S>(source.logits.of(row, samples), samples);
+            }
+        }
+    }
+
+    /// Prepares a row; before any of its samples is placed.
+    ///
+    /// # Safety
+    /// The row is below its count, the scratch is that of `geometry`. The machine has `S`.
+    #[inline(always)]
+    pub(crate) unsafe fn begin<S: Simd>(
+        &self,
+        geometry: &Geometry,
+        row: usize,
+        scratch: &RowScratch,
+    ) {
+        if let Self::Offsets(source) = self {
+            // SAFETY: passed on.
+            unsafe { source.begin::<S>(geometry, Row::new(geometry, row), scratch) }
+        }
+    }
+
+    /// Places `lanes` samples of a row from `first` on, and notes their weights.
+    ///
+    /// # Safety
+    /// They are samples of the row, at most sixteen, and `table` is theirs; the row has been begun. The machine has `S`.
+    #[inline(always)]
+    pub(crate) unsafe fn place<S: Simd>(
+        &self,
+        geometry: &Geometry,
+        row: usize,
+        (first, lanes): (usize, usize),
+        table: &LaneTable,
+        scratch: &RowScratch,
+        to: (&mut Located, &mut Placed),
+    ) {
+        let (located, placed) = to;
+        // SAFETY: the samples belong to the row, and are at most sixteen.
+        unsafe {
+            match self {
+                Self::Given { locations, weights } => {
+                    let sample = row * geometry.samples + first;
+                    locations.read::<S>(2 * sample, located.xy.as_mut_ptr(), 2 * lanes);
+                    weights.read::<S>(sample, located.weight.as_mut_ptr(), lanes);
+                    let pixel = |location: f32, size: f32| fused::<S>(location, size, -0.5);
+                    let xy = located.xy;
+                    placed.place(&located.weight, table, |lane| {
+                        (
+                            pixel(xy[2 * lane], table.width[lane]),
+                            pixel(xy[2 * lane + 1], table.height[lane]),
+                        )
+                    });
+                }
+                Self::Offsets(source) => {
+                    let row = Row::new(geometry, row);
+                    source.read_offsets::<S>(geometry, row, (first, lanes), located);
+                    std::ptr::copy_nonoverlapping(
+                        scratch.weights.add(first),
+                        located.weight.as_mut_ptr(),
+                        CHUNK,
+                    );
+                    source.place::<S>(table, scratch.references, located, placed);
+                }
+            }
+        }
+    }
+}
+
+impl OffsetSource {
+    /// # Safety
+    /// As for [`Source::begin`].
+    #[inline(always)]
+    pub(crate) unsafe fn begin<S: Simd>(&self, geometry: &Geometry, row: Row, to: &RowScratch) {
+        let (samples, components) = (geometry.samples, self.rule.kind().components());
+        // SAFETY: the row is below its count, so that its logits and references are there; the scratch has room for both.
+        unsafe {
+            self.logits.span.read::<S>(self.logits.of(row, samples), to.weights, samples);
+            if self.rule.has_softmax() {
+                let chunks = samples.div_ceil(CHUNK);
+                for lane in samples..chunks * CHUNK {
+                    *to.weights.add(lane) = f32::NEG_INFINITY;
+                }
+                softmax::<S>(std::slice::from_raw_parts_mut(to.weights.cast(), chunks));
+            }
+            let first = self.references.of(row, 0);
+            for reference in 0..geometry.references {
+                let from = first + reference * self.reference_step;
+                let to = to.references.add(reference * components);
+                self.references.span.read::<S>(from, to, components);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`Source::place`].
+    #[inline(always)]
+    pub(crate) unsafe fn read_offsets<S: Simd>(
+        &self,
+        geometry: &Geometry,
+        row: Row,
+        (first, lanes): (usize, usize),
+        to: &mut Located,
+    ) {
+        let from = self.offsets.of(row, 2 * geometry.samples) + 2 * first;
+        // SAFETY: passed on.
+        unsafe { self.offsets.span.read::<S>(from, to.xy.as_mut_ptr(), 2 * lanes) }
+    }
+
+    /// # Safety
+    /// `references` are those of the row. The machine has `S`.
+    #[inline(always)]
+    unsafe fn place<S: Simd>(
+        &self,
+        table: &LaneTable,
+        references: *const f32,
+        located: &Located,
+        placed: &mut Placed,
+    ) {
+        let shift = if self.rule.is_nearest() { 0.5 } else { -0.5 };
+        // SAFETY: tables name references of a query.
+        let number = |lane: usize, component: usize| unsafe {
+            *references.add(table.reference[lane] as usize + component)
+        };
+        let xy = &located.xy;
+        // Pixels, without the way through a location between 0 and 1: a rounding less, and none at all for points.
+        let from_point = |lane: usize| {
+            let x = fused::<S>(number(lane, 0), table.width[lane], xy[2 * lane]) + shift;
+            let y = fused::<S>(number(lane, 1), table.height[lane], xy[2 * lane + 1]) + shift;
+            (x, y)
+        };
+        let from_box = |lane: usize| {
+            let (scale_x, scale_y) =
+                (number(lane, 2) * table.box_x[lane], number(lane, 3) * table.box_y[lane]);
+            let x = fused::<S>(number(lane, 0), table.width[lane], shift);
+            let y = fused::<S>(number(lane, 1), table.height[lane], shift);
+            (fused::<S>(xy[2 * lane], scale_x, x), fused::<S>(xy[2 * lane + 1], scale_y, y))
+        };
+        match (self.rule.kind(), self.rule.is_nearest()) {
+            (ReferenceKind::Point, false) => placed.place(&located.weight, table, from_point),
+            (ReferenceKind::Box, false) => placed.place(&located.weight, table, from_box),
+            (ReferenceKind::Point, true) => {
+                placed.place_nearest(&located.weight, table, from_point);
+            }
+            (ReferenceKind::Box, true) => placed.place_nearest(&located.weight, table, from_box),
+        }
+    }
+}
+
+/// `a * b + c`, in one instruction where there is one.
+#[inline(always)]
+fn fused<S: Simd>(a: f32, b: f32, c: f32) -> f32 {
+    if S::FUSED { a.mul_add(b, c) } else { a * b + c }
+}

@@ -1,0 +1,170 @@
+//! What a plan from offsets promises beyond the numbers: determinism, subsets, views, errors.
+
+#![allow(clippy::unwrap_used, reason = "a step that fails is a failed test")]
+
+use msdeform::cpu::{CpuOptions, CpuPlan, Isa};
+use msdeform::{
+    DType, Error, GradientsMut, OffsetGradientsMut, Offsets, Problem, ProblemBuilder, TensorView,
+    reference,
+};
+use msdeform_cases::{Case, Gradients, Inputs, SourceMemory, Wants, run_plan};
+
+/// An encoder (values read often, hence staged) and a decoder (hence not), levels apart enough to be shared out.
+fn problems() -> [ProblemBuilder; 3] {
+    let base = Problem::builder().batch(2).heads(3).channels(19).points(3);
+    let base = base.levels([(7, 9), (4, 5), (2, 3)]);
+    [
+        base.clone().queries(60).offsets(Offsets::from_points()),
+        base.clone().queries(4).offsets(Offsets::from_boxes().one_for_all_levels()),
+        base.queries(5).offsets(Offsets::from_boxes().nearest()),
+    ]
+}
+
+const EVERYTHING: Gradients = Gradients { references: true, ..Gradients::ALL };
+
+fn plan(problem: &Problem, threads: usize, isa: Isa) -> CpuPlan {
+    CpuPlan::new(problem, &CpuOptions { threads: Some(threads), isa: Some(isa) }).unwrap()
+}
+
+#[test]
+fn the_same_bits_come_out_for_any_number_of_threads() {
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        for builder in problems() {
+            let problem = builder.dtype(DType::F16).build().unwrap();
+            for wants in [Wants::Output, Wants::Gradients(EVERYTHING)] {
+                let case = Case::plain(problem.clone(), wants);
+                let inputs = Inputs::new(&case);
+                let bits = |threads: usize| {
+                    run_plan(&mut plan(&problem, threads, isa), &case, &inputs).unwrap()
+                };
+                assert_eq!(bits(1), bits(2), "{isa}: {case}");
+                assert_eq!(bits(1), bits(7), "{isa}: {case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn any_subset_of_the_gradients_has_the_bits_of_all_of_them() {
+    for builder in problems() {
+        let problem = builder.dtype(DType::Bf16).build().unwrap();
+        let mut plan = plan(&problem, 2, Isa::best());
+        let mut written = |gradients: Gradients| {
+            let case = Case::plain(problem.clone(), Wants::Gradients(gradients));
+            run_plan(&mut plan, &case, &Inputs::new(&case)).unwrap()
+        };
+        let all = written(EVERYTHING);
+        for mask in 0..16 {
+            let bit = |index: u32| mask & (1 << index) != 0;
+            // In the order of the operator's tensors.
+            let asked = [bit(0), bit(1), bit(2), bit(3)];
+            let [value, references, locations, weights] = asked;
+            let found = written(Gradients { value, locations, weights, references });
+            let wanted = all.iter().zip(asked).filter(|(_, asked)| *asked);
+            let wanted: Vec<Vec<u8>> = wanted.map(|(tensor, _)| tensor.clone()).collect();
+            assert_eq!(found, wanted, "{asked:?}");
+        }
+    }
+}
+
+#[test]
+fn rows_of_one_projection_and_shared_references_give_the_bits_of_packed_tensors() {
+    let problem = problems()[0].clone().build().unwrap();
+    for wants in [Wants::Output, Wants::Gradients(EVERYTHING)] {
+        let mut case = Case::plain(problem.clone(), wants);
+        let packed = Inputs::new(&case);
+        let mut plan = plan(&problem, 1, Isa::best());
+        let expected = run_plan(&mut plan, &case, &packed).unwrap();
+        case.source_memory = SourceMemory::Projection;
+        let projected = Inputs::new(&case);
+        let numbers = |inputs: &Inputs| inputs.source.clone().unwrap().offsets.numbers;
+        assert_eq!(numbers(&packed), numbers(&projected), "the same call");
+        assert_eq!(run_plan(&mut plan, &case, &projected).unwrap(), expected);
+    }
+}
+
+#[test]
+fn f64_goes_to_the_reference_and_fast_formats_to_the_plan() {
+    let problem = Problem::builder().heads(2).channels(3).queries(2).points(2).levels([(3, 4)]);
+    let problem = problem.offsets(Offsets::from_boxes()).dtype(DType::F64).build().unwrap();
+    let numbers = |len: usize, scale: f64| -> Vec<f64> {
+        (0..len).map(|i| 0.5 + scale * (i as f64 * 1.7).sin()).collect()
+    };
+    let value = numbers(problem.value_len(), 1.0);
+    // Two references per query, of which the first is used: strides are followed in the reference too.
+    let padded = numbers(2 * problem.references_len(), 0.3);
+    let view = TensorView::strided(padded.as_slice(), &[1, 2, 1, 4], &[16, 8, 4, 1]).unwrap();
+    let references = [&padded[..4], &padded[8..12]].concat();
+    let offsets = numbers(problem.locations_len(), 0.6);
+    let logits = numbers(problem.weights_len(), 2.0);
+    let mut output = vec![f64::NAN; problem.output_len()];
+    let forward = msdeform::forward_from_offsets;
+    forward(&problem, &value, view.clone(), &offsets, &logits, &mut output).unwrap();
+    let expected =
+        reference::forward_from_offsets(&problem, &value, &references, &offsets, &logits);
+    assert_eq!(output, expected);
+
+    let mut grad_references = vec![f64::NAN; problem.references_len()];
+    let mut grad_logits = vec![f64::NAN; problem.weights_len()];
+    let gradients =
+        OffsetGradientsMut::new().references(&mut grad_references).logits(&mut grad_logits);
+    let backward = msdeform::backward_from_offsets;
+    backward(&problem, &value, view, &offsets, &logits, &output, gradients).unwrap();
+    let expected =
+        reference::backward_from_offsets(&problem, &value, &references, &offsets, &logits, &output);
+    assert_eq!(grad_references, expected.references);
+    assert_eq!(grad_logits, expected.logits);
+
+    let single = problem.to_builder().dtype(DType::F32).sampling_dtype(DType::F32);
+    let single = single.reference_dtype(DType::F32).build().unwrap();
+    let narrow = |numbers: &[f64]| numbers.iter().map(|&x| x as f32).collect::<Vec<_>>();
+    let mut fast = vec![f32::NAN; single.output_len()];
+    let (value, references) = (narrow(&value), narrow(&references));
+    let (offsets, logits) = (narrow(&offsets), narrow(&logits));
+    msdeform::forward_from_offsets(&single, &value, &references, &offsets, &logits, &mut fast)
+        .unwrap();
+    assert!(fast.iter().zip(&output).all(|(x, y)| (f64::from(*x) - y).abs() < 1e-5));
+}
+
+#[test]
+fn calls_that_do_not_fit_the_problem_are_refused_in_words() {
+    for dtype in [DType::F32, DType::F64] {
+        let given = Problem::builder().queries(2).levels([(3, 4)]).dtype(dtype).build().unwrap();
+        let from = given.to_builder().offsets(Offsets::from_points()).build().unwrap();
+        let zeros = vec![0f32; 12];
+        let words = |error: Error| {
+            assert!(matches!(error, Error::OffsetRule { .. }), "{error:?}");
+            error.to_string()
+        };
+        let error = msdeform::forward(&from, &zeros, &zeros, &zeros, &mut zeros.clone());
+        assert!(words(error.unwrap_err()).contains("from_offsets"));
+        let gradients = GradientsMut::new();
+        let error = msdeform::backward(&from, &zeros, &zeros, &zeros, &zeros, gradients);
+        assert!(words(error.unwrap_err()).contains("from_offsets"));
+        let mut output = zeros.clone();
+        let error =
+            msdeform::forward_from_offsets(&given, &zeros, &zeros, &zeros, &zeros, &mut output);
+        assert!(words(error.unwrap_err()).contains(".offsets(rule)"));
+    }
+    let problem = problems()[0].clone().build().unwrap();
+    let len = |count: usize| vec![0f32; count];
+    let (value, offsets) = (len(problem.value_len()), len(problem.locations_len()));
+    let (references, logits) = (len(problem.references_len() - 1), len(problem.weights_len()));
+    let mut output = len(problem.output_len());
+    let error = msdeform::forward_from_offsets(
+        &problem,
+        &value,
+        &references,
+        &offsets,
+        &logits,
+        &mut output,
+    );
+    assert!(error.unwrap_err().to_string().contains("`reference_points` has 719 elements"));
+}
+
+#[test]
+fn a_description_says_what_its_offsets_are() {
+    let problem = problems()[1].clone().dtype(DType::F16).reference_dtype(DType::F32);
+    let words = problem.build().unwrap().to_string();
+    assert!(words.ends_with("from offsets (boxes per query, softmax, f32 references)"), "{words}");
+}

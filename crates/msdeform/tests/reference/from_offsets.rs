@@ -1,0 +1,226 @@
+//! The operator from offsets and logits, against its definition by hand and finite differences.
+
+use msdeform::reference::{self, OffsetGradients};
+use msdeform::{Offsets, Problem, ReferenceKind};
+use proptest::prelude::*;
+
+use crate::pyramid::{Call, Random, random_call};
+
+/// A call from offsets with every tensor in memory.
+#[derive(Clone, Debug)]
+struct OffsetCall {
+    problem: Problem,
+    value: Vec<f64>,
+    references: Vec<f64>,
+    offsets: Vec<f64>,
+    logits: Vec<f64>,
+}
+
+impl OffsetCall {
+    fn samples(&self) -> reference::Samples {
+        reference::samples(&self.problem, &self.references, &self.offsets, &self.logits)
+    }
+
+    fn forward(&self) -> Vec<f64> {
+        let Self { problem, value, references, offsets, logits } = self;
+        reference::forward_from_offsets(problem, value, references, offsets, logits)
+    }
+
+    fn backward(&self, grad_output: &[f64]) -> OffsetGradients {
+        let Self { problem, value, references, offsets, logits } = self;
+        reference::backward_from_offsets(problem, value, references, offsets, logits, grad_output)
+    }
+
+    /// Random references and logits, and the offsets that lead from there to the samples of `call`.
+    fn towards(call: &Call, rule: Offsets, random: &mut Random) -> Self {
+        let problem = call.problem.to_builder().offsets(rule).build().unwrap();
+        let references: Vec<f64> =
+            (0..problem.references_len()).map(|_| random.between(0.2, 0.8)).collect();
+        let logits = (0..problem.weights_len()).map(|_| random.between(-2.0, 2.0)).collect();
+        let mut offsets = vec![0.0; problem.locations_len()];
+        let (levels, components) = (problem.levels().len(), rule.kind().components());
+        for row in 0..problem.batch() * problem.queries() * problem.heads() {
+            let query = row / problem.heads();
+            for (l, level) in problem.levels().iter().enumerate() {
+                for (point, sample) in problem.level_samples(l).enumerate() {
+                    let first = query * rule.references(levels) + rule.reference(l, point);
+                    let reference = &references[first * components..][..components];
+                    let index = row * problem.samples() + sample;
+                    for (axis, size) in [level.width, level.height].into_iter().enumerate() {
+                        let distance = call.locations[2 * index + axis] - reference[axis];
+                        offsets[2 * index + axis] = match rule.kind() {
+                            ReferenceKind::Point => distance * size as f64,
+                            ReferenceKind::Box => {
+                                let points = problem.points()[l] as f64;
+                                distance / (reference[2 + axis] * f64::from(rule.scale())) * points
+                            }
+                        };
+                    }
+                }
+            }
+        }
+        Self { problem, value: call.value.clone(), references, offsets, logits }
+    }
+}
+
+/// Every rule that models use, and some that only the formula covers.
+fn rules() -> impl Strategy<Value = Offsets> {
+    let kind = prop_oneof![Just(Offsets::from_points()), Just(Offsets::from_boxes())];
+    (kind, 0usize..=4, prop_oneof![Just(0.5f32), Just(2.0)], any::<bool>()).prop_map(
+        |(rule, references, scale, softmax)| {
+            let rule = match references {
+                0 => rule,
+                1 => rule.one_for_all_levels(),
+                count => rule.anchors(count - 1),
+            };
+            let rule = rule.offset_scale(scale);
+            if softmax { rule } else { rule.raw_weights() }
+        },
+    )
+}
+
+fn one_level(rule: Offsets, points: usize) -> Problem {
+    Problem::builder().queries(1).levels([(2, 4)]).points(points).offsets(rule).build().unwrap()
+}
+
+#[test]
+fn an_offset_from_a_point_is_in_pixels_and_one_from_a_box_in_parts_of_it() {
+    let points = one_level(Offsets::from_points().raw_weights(), 1);
+    let samples = reference::samples(&points, &[0.5, 0.25], &[1.0, -1.0], &[3.0]);
+    assert_eq!(samples.locations, [0.75, -0.25]);
+    assert_eq!(samples.weights, [3.0]);
+    // Two points share a box of 0.8 x 0.4: an offset of one is a quarter of it.
+    let boxes = one_level(Offsets::from_boxes().one_for_all_levels(), 2);
+    let offsets = [1.0, 1.0, -2.0, 0.0];
+    let samples = reference::samples(&boxes, &[0.5, 0.5, 0.8, 0.4], &offsets, &[0.0, 0.0]);
+    let expected = [0.7, 0.6, 0.1, 0.5];
+    assert!(samples.locations.iter().zip(expected).all(|(x, y)| (x - y).abs() < 1e-7));
+    assert_eq!(samples.weights, [0.5, 0.5]);
+}
+
+#[test]
+fn anchors_take_turns() {
+    let problem = one_level(Offsets::from_points().anchors(2), 4);
+    let samples = reference::samples(&problem, &[0.1, 0.2, 0.3, 0.4], &[0.0; 8], &[0.0; 4]);
+    assert_eq!(samples.locations, [0.1, 0.2, 0.3, 0.4, 0.1, 0.2, 0.3, 0.4]);
+}
+
+#[test]
+fn a_row_without_any_weight_gives_zeros_and_one_with_nan_gives_nan() {
+    let problem = one_level(Offsets::from_points(), 2);
+    let at = |logits: [f64; 2]| {
+        let samples = reference::samples(&problem, &[0.5, 0.5], &[0.0; 4], &logits);
+        <[f64; 2]>::try_from(samples.weights).unwrap()
+    };
+    let none = f64::NEG_INFINITY;
+    assert_eq!(at([none, none]), [0.0, 0.0]);
+    assert_eq!(at([none, 1e300]), [0.0, 1.0]);
+    for bad in [[f64::NAN, 0.0], [none, f64::NAN], [f64::INFINITY, 0.0]] {
+        assert!(at(bad).iter().all(|weight| weight.is_nan()), "{bad:?}");
+    }
+    let (value, offsets) = ([1.0; 8], [0.0; 4]);
+    let backward = reference::backward_from_offsets;
+    let grads = backward(&problem, &value, &[0.5, 0.5], &offsets, &[none, none], &[1.0]);
+    let all = [&grads.value, &grads.references, &grads.offsets, &grads.logits];
+    assert!(all.into_iter().flatten().all(|&grad| grad == 0.0), "{grads:?}");
+}
+
+#[test]
+fn the_nearest_pixel_is_that_of_the_published_function_and_has_no_slope() {
+    let problem = one_level(Offsets::from_points().raw_weights().nearest(), 1);
+    let value: Vec<f64> = (0..8).map(f64::from).collect();
+    // The pixel of `trunc(location * size + 0.5)` within the level: column and line are rounded up from the half on.
+    for (x, y, expected) in [
+        (0.0, 0.0, 0.0),
+        (0.24, 0.0, 1.0),
+        (0.26, 0.0, 1.0),
+        (0.5, 0.5, 6.0),
+        (0.9, 0.2, 3.0),
+        (7.0, -7.0, 3.0),
+        (f64::INFINITY, f64::NEG_INFINITY, 3.0),
+        (f64::NAN, 0.0, 0.0),
+    ] {
+        let call = OffsetCall {
+            problem: problem.clone(),
+            value: value.clone(),
+            references: vec![x, y],
+            offsets: vec![0.0; 2],
+            logits: vec![1.0],
+        };
+        assert_eq!(call.forward(), [expected], "({x}, {y})");
+        let grads = call.backward(&[1.0]);
+        assert_eq!(grads.offsets, [0.0, 0.0]);
+        assert_eq!(grads.references, [0.0, 0.0]);
+        assert_eq!(grads.value.iter().sum::<f64>(), if x.is_nan() { 0.0 } else { 1.0 });
+    }
+}
+
+#[test]
+fn rules_that_cannot_be_followed_are_refused() {
+    for rule in [Offsets::from_points().anchors(0), Offsets::from_boxes().offset_scale(f32::NAN)] {
+        let error = Problem::builder().queries(1).levels([(1, 1)]).offsets(rule).build();
+        assert!(matches!(error, Err(msdeform::Error::OffsetRule { .. })), "{error:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 60 }))]
+
+    #[test]
+    fn offsets_lead_to_the_samples_that_they_were_made_for(
+        call in random_call(), rule in rules(), seed in any::<u64>(),
+    ) {
+        let from = OffsetCall::towards(&call, rule, &mut Random(seed));
+        let samples = from.samples();
+        for (found, expected) in samples.locations.iter().zip(&call.locations) {
+            prop_assert!((found - expected).abs() < 1e-6 * expected.abs().max(1.0));
+        }
+        if rule.has_softmax() {
+            for row in samples.weights.chunks(call.problem.samples().max(1)) {
+                prop_assert!((row.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+            }
+        } else {
+            prop_assert_eq!(&samples.weights, &from.logits);
+        }
+        let given = call.problem.to_builder().given_samples().build().unwrap();
+        let output = reference::forward(&given, &from.value, &samples.locations, &samples.weights);
+        prop_assert_eq!(output, from.forward());
+    }
+
+    /// Steps of a thousandth of a pixel: samples keep more distance than that from the borders of cells, where slopes jump.
+    #[test]
+    fn all_gradients_are_the_slopes_of_the_output(
+        call in random_call(), rule in rules(), seed in any::<u64>(),
+    ) {
+        let mut random = Random(seed);
+        let call = OffsetCall::towards(&call, rule, &mut random);
+        let grad_output: Vec<f64> =
+            (0..call.problem.output_len()).map(|_| random.between(-1.0, 1.0)).collect();
+        let grads = call.backward(&grad_output);
+        let slope = |element: &dyn Fn(&mut OffsetCall) -> &mut f64| {
+            let mut moved = call.clone();
+            let start = *element(&mut moved);
+            let mut at = |x: f64| {
+                *element(&mut moved) = x;
+                let output = moved.forward();
+                output.iter().zip(&grad_output).map(|(x, y)| x * y).sum::<f64>()
+            };
+            (at(start + 1e-5) - at(start - 1e-5)) / 2e-5
+        };
+        let close = |found: f64, expected: f64| {
+            (found - expected).abs() <= 1e-5 * expected.abs().max(1.0)
+        };
+        for (index, &found) in grads.references.iter().enumerate() {
+            let expected = slope(&|call| &mut call.references[index]);
+            prop_assert!(close(found, expected), "references[{index}]: {found} for {expected}");
+        }
+        for (index, &found) in grads.offsets.iter().enumerate() {
+            let expected = slope(&|call| &mut call.offsets[index]);
+            prop_assert!(close(found, expected), "offsets[{index}]: {found} for {expected}");
+        }
+        for (index, &found) in grads.logits.iter().enumerate() {
+            let expected = slope(&|call| &mut call.logits[index]);
+            prop_assert!(close(found, expected), "logits[{index}]: {found} for {expected}");
+        }
+    }
+}
