@@ -63,7 +63,7 @@ mod error {
 use std::sync::Barrier;
 
 use call::Key;
-use msdeform::{DType, Direction, Problem, Role};
+use msdeform::{DType, Direction, Offsets, Problem, Role};
 use msdeform_cuda::Pointers;
 
 const CALLERS: usize = 8;
@@ -162,4 +162,44 @@ fn a_tensor_without_memory_is_refused_and_the_next_call_works() {
     let error = unsafe { cpu::run(Direction::Forward, &key, &Pointers::default()) }.unwrap_err();
     assert!(error.to_string().contains("no memory"), "{error}");
     assert!(case.run(1) == case.run(2));
+}
+
+/// Offsets and logits as parts of one projection, one reference for all queries: the strides that PyTorch's views have.
+#[test]
+fn offsets_and_logits_are_read_with_their_strides() {
+    let problem = problem(120);
+    let problem = problem.to_builder().offsets(Offsets::from_points()).build().unwrap();
+    let numbers = |len: usize| (0..len).map(|i| (i * 7919 % 1009) as f32 / 1009.0).collect();
+    let [images, queries, heads, samples] = problem.weights_shape();
+    let row = 3 * heads * samples;
+    let (value, projection): (Vec<f32>, Vec<f32>) =
+        (numbers(problem.value_len()), numbers(images * queries * row));
+    let references: Vec<f32> = numbers(4);
+    let mut output = vec![f32::NAN; problem.output_len()];
+    let key = Key::new(2, &problem);
+    let address = |tensor: &[f32]| tensor.as_ptr().expose_provenance() as u64;
+    let pointers = Pointers::from([
+        (Role::Value, address(&value)),
+        (Role::References, address(&references)),
+        (Role::Offsets, address(&projection)),
+        (Role::Logits, address(&projection[2 * heads * samples..])),
+        (Role::Output, output.as_mut_ptr().expose_provenance() as u64),
+    ]);
+    let of_row = (queries * row, row);
+    // SAFETY: every address is that of a tensor with these strides, which lives through the call.
+    unsafe {
+        cpu::run_from_offsets(Direction::Forward, &key, &pointers, &((0, 0, 2), of_row, of_row))
+    }
+    .unwrap();
+
+    let part = |from: usize, len: usize| -> Vec<f32> {
+        projection.chunks(row).flat_map(|row| &row[from..from + len]).copied().collect()
+    };
+    let (offsets, logits) =
+        (part(0, 2 * heads * samples), part(2 * heads * samples, heads * samples));
+    let repeated: Vec<f32> = (0..images * queries).flat_map(|_| &references).copied().collect();
+    let mut expected = vec![f32::NAN; problem.output_len()];
+    msdeform::forward_from_offsets(&problem, &value, &repeated, &offsets, &logits, &mut expected)
+        .unwrap();
+    assert_eq!(output, expected);
 }

@@ -3,7 +3,7 @@
 //! Everything that a plan depends on goes into the key, shapes included. A key that is known was
 //! checked when its plan was made, so a repeated call compares numbers and checks nothing again.
 
-use msdeform::{DType, Problem};
+use msdeform::{DType, Offsets, Problem};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -57,11 +57,12 @@ pub fn level_numbers(levels: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
 
 /// The numbers that identify a call.
 ///
-/// A [`Head`]; formats and ranks of value, locations and weights; their shapes; the levels, each as
-/// height, width, start and points.
+/// A [`Head`]; formats and ranks of value, locations and weights, or of value, references, offsets and logits; their
+/// shapes; the levels, each as height, width, start and points.
 #[derive(Debug, Default)]
 pub struct Key {
     head: Head,
+    operands: usize,
     numbers: Vec<i64>,
 }
 
@@ -79,11 +80,65 @@ pub struct Head {
     pub value_strides: (i64, i64, i64),
     /// Strides of images, queries and channels in the gradient of the output.
     pub grad_strides: (i64, i64, i64),
+    /// How samples follow from offsets, if they do.
+    pub rule: Option<Rule>,
 }
 
-const DTYPES_AT: usize = 9;
-const RANKS_AT: usize = 12;
-const SHAPES_AT: usize = 15;
+/// How samples follow from offsets, beside what the shape of the references says.
+#[derive(Clone, Copy, Debug, FromPyObject)]
+pub struct Rule {
+    /// Whether the points of a level take a query's references in turn.
+    #[pyo3(item(0))]
+    anchors: bool,
+    /// The part of a box that an offset of one is.
+    #[pyo3(item(1))]
+    scale: f32,
+    /// Whether the weights are the softmax of the logits.
+    #[pyo3(item(2))]
+    softmax: bool,
+    /// Whether nearest pixels are taken.
+    #[pyo3(item(3))]
+    nearest: bool,
+}
+
+impl Rule {
+    fn numbers(&self) -> [i64; 4] {
+        let flags = [self.softmax, self.nearest].map(i64::from);
+        [1 + i64::from(self.anchors), i64::from(self.scale.to_bits()), flags[0], flags[1]]
+    }
+
+    /// The rule for references of this shape, `[N, Lq, references, 2 or 4]`.
+    fn offsets(&self, references: &[i64], levels: usize) -> Result<Offsets, CallError> {
+        let wrong = || CallError::Shape {
+            tensor: "reference_points",
+            found: references.to_vec(),
+            expected: if self.anchors {
+                "[batch, queries, anchors, 2] or [batch, queries, anchors, 4]".to_owned()
+            } else {
+                format!("[batch, queries, {levels} or 1, 2 or 4]")
+            },
+        };
+        let &[_, _, count, components] = references else { return Err(wrong()) };
+        let rule = match components {
+            2 => Offsets::from_points(),
+            4 => Offsets::from_boxes(),
+            _ => return Err(wrong()),
+        };
+        let count = usize::try_from(count).map_err(|_| wrong())?;
+        let rule = match count {
+            _ if self.anchors => rule.anchors(count),
+            _ if count == levels => rule,
+            1 => rule.one_for_all_levels(),
+            _ => return Err(wrong()),
+        };
+        let rule = rule.offset_scale(self.scale);
+        let rule = if self.softmax { rule } else { rule.raw_weights() };
+        Ok(if self.nearest { rule.nearest() } else { rule })
+    }
+}
+
+/// Numbers before those of the tensors.
+const HEAD_NUMBERS: usize = 13;
 
 /// Numbers of one level in a key.
 const LEVEL_NUMBERS: usize = 4;
@@ -93,15 +148,17 @@ impl Key {
     pub fn encode(
         &mut self,
         head: Head,
-        operands: [&dyn Described; 3],
+        operands: &[&dyn Described],
         levels: &[i64],
     ) -> PyResult<()> {
         self.head = head;
+        self.operands = operands.len();
         let (value, grad) = (head.value_strides, head.grad_strides);
         let numbers = &mut self.numbers;
         numbers.clear();
         numbers.extend([head.place, head.gradients, i64::from(head.deterministic)]);
         numbers.extend([value.0, value.1, value.2, grad.0, grad.1, grad.2]);
+        numbers.extend(head.rule.map_or([0; 4], |rule| rule.numbers()));
         numbers.extend(operands.iter().map(|operand| operand.code()));
         numbers.extend(operands.iter().map(|operand| operand.rank() as i64));
         for operand in operands {
@@ -123,14 +180,18 @@ impl Key {
 
     /// Checks what the numbers say and makes the problem of it.
     pub fn problem(&self) -> Result<Problem, CallError> {
-        let ranks = &self.numbers[RANKS_AT..SHAPES_AT];
-        let mut rest = &self.numbers[SHAPES_AT..];
-        let mut next = |rank: i64| {
-            let (shape, after) = rest.split_at(usize::try_from(rank).unwrap_or(0).min(rest.len()));
+        let (codes, rest) = self.numbers[HEAD_NUMBERS..].split_at(self.operands);
+        let (ranks, mut rest) = rest.split_at(self.operands);
+        let mut next = |place: usize| {
+            let rank = ranks.get(place).and_then(|&rank| usize::try_from(rank).ok()).unwrap_or(0);
+            let (shape, after) = rest.split_at(rank.min(rest.len()));
             rest = after;
             shape
         };
-        let (value, locations, weights) = (next(ranks[0]), next(ranks[1]), next(ranks[2]));
+        let value = next(0);
+        // Of four the second are references, and the others offsets and logits.
+        let references = if self.operands == 4 { next(1) } else { &[] };
+        let (locations, weights) = (next(self.operands - 2), next(self.operands - 1));
         let levels = rest;
         if !levels.len().is_multiple_of(LEVEL_NUMBERS) {
             return Err(CallError::LevelNumbers(levels.len()));
@@ -139,24 +200,27 @@ impl Key {
             let expected = "[batch, pixels, heads, channels]".to_owned();
             return Err(CallError::Shape { tensor: "value", found: value.to_vec(), expected });
         };
+        let names = match self.head.rule {
+            None => ("sampling_locations", "attention_weights"),
+            Some(_) => ("sampling_offsets", "attention_logits"),
+        };
         let sampling = Sampling { batch, heads, levels };
-        let queries = sampling.check("sampling_locations", locations, true)?;
-        let weight_queries = sampling.check("attention_weights", weights, false)?;
+        let queries = sampling.check(names.0, locations, true)?;
+        let weight_queries = sampling.check(names.1, weights, false)?;
         if queries != weight_queries {
-            let expected = format!("{queries} queries like `sampling_locations`");
-            let found = weights.to_vec();
-            return Err(CallError::Shape { tensor: "attention_weights", found, expected });
+            let expected = format!("{queries} queries like `{}`", names.0);
+            return Err(CallError::Shape { tensor: names.1, found: weights.to_vec(), expected });
         }
-        let dtypes = &self.numbers[DTYPES_AT..RANKS_AT];
-        let (dtype, locations, weights) = (dtype(dtypes[0])?, dtype(dtypes[1])?, dtype(dtypes[2])?);
+        let dtype_of = |place: usize| dtype(codes[place]);
+        let (locations, weights) = (dtype_of(self.operands - 2)?, dtype_of(self.operands - 1)?);
         if locations != weights {
-            return Err(CallError::SamplingDtypes { locations, weights });
+            return Err(CallError::SamplingDtypes { names, locations, weights });
         }
         let points: Vec<usize> = levels
             .chunks_exact(LEVEL_NUMBERS)
             .map(|level| size("points", level[3]))
             .collect::<Result<_, _>>()?;
-        Ok(Problem::builder()
+        let mut builder = Problem::builder()
             .batch(size("batch", batch)?)
             .heads(size("heads", heads)?)
             .channels(size("channels", channels)?)
@@ -165,9 +229,18 @@ impl Key {
             .level_starts(levels.chunks_exact(LEVEL_NUMBERS).map(|level| level[2]))
             .spatial(size("pixels", spatial)?)
             .points_per_level(points)
-            .dtype(dtype)
-            .sampling_dtype(locations)
-            .build()?)
+            .dtype(dtype_of(0)?)
+            .sampling_dtype(locations);
+        if let Some(rule) = &self.head.rule {
+            let offsets = rule.offsets(references, levels.len() / LEVEL_NUMBERS)?;
+            if references[..2] != [batch, queries] {
+                let expected = format!("[{batch}, {queries}, references, 2 or 4]");
+                let (tensor, found) = ("reference_points", references.to_vec());
+                return Err(CallError::Shape { tensor, found, expected });
+            }
+            builder = builder.offsets(offsets).reference_dtype(dtype_of(1)?);
+        }
+        Ok(builder.build()?)
     }
 }
 

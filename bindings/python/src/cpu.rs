@@ -6,7 +6,8 @@
 use std::cell::RefCell;
 
 use msdeform::{
-    CpuOptions, CpuPlan, Direction, GradientsMut, Problem, Role, TensorView, TensorViewMut,
+    CpuOptions, CpuPlan, Direction, GradientsMut, OffsetGradientsMut, Problem, Role, TensorView,
+    TensorViewMut,
 };
 use msdeform_cuda::Pointers;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -111,6 +112,75 @@ pub unsafe fn run(direction: Direction, key: &Key, pointers: &Pointers) -> Resul
     })
 }
 
+/// Elements from one image to the next and from one query to the next: of the references, with those from one reference to
+/// the next, of the offsets and of the logits. Everything else of them is contiguous.
+pub type SourceStrides = ((usize, usize, usize), (usize, usize), (usize, usize));
+
+/// The same for calls from offsets.
+///
+/// # Safety
+/// As of [`run`]; references, offsets and logits have these strides.
+pub unsafe fn run_from_offsets(
+    direction: Direction,
+    key: &Key,
+    pointers: &Pointers,
+    strides: &SourceStrides,
+) -> Result<(), CallError> {
+    with_prepared(key, |prepared, pool| {
+        let tensors = Tensors { problem: prepared.problem(), pointers };
+        let (of_references, of_offsets, of_logits) = *strides;
+        let of_references = [of_references.0, of_references.1, of_references.2];
+        // SAFETY: passed on from the caller; the lengths are those of the problem.
+        let (value, [references, offsets, logits]) = unsafe {
+            (
+                tensors.read(Role::Value)?,
+                [
+                    tensors.read_strided(Role::References, &of_references)?,
+                    tensors.read_strided(Role::Offsets, &[of_offsets.0, of_offsets.1])?,
+                    tensors.read_strided(Role::Logits, &[of_logits.0, of_logits.1])?,
+                ],
+            )
+        };
+        match direction {
+            Direction::Forward => {
+                // SAFETY: as above.
+                let output = unsafe { tensors.write(Role::Output)? };
+                match prepared {
+                    PlanOrReference::Plan(plan) => pool.run(move || {
+                        plan.forward_from_offsets(value, references, offsets, logits, output)
+                    }),
+                    PlanOrReference::Reference(problem) => msdeform::forward_from_offsets(
+                        problem, value, references, offsets, logits, output,
+                    ),
+                }
+            }
+            Direction::Backward => {
+                // SAFETY: as above.
+                let (upstream, gradients) = unsafe {
+                    let gradients = OffsetGradientsMut {
+                        value: tensors.write_if_wanted(Role::GradValue)?,
+                        references: tensors.write_if_wanted(Role::GradReferences)?,
+                        offsets: tensors.write_if_wanted(Role::GradOffsets)?,
+                        logits: tensors.write_if_wanted(Role::GradLogits)?,
+                    };
+                    (tensors.read(Role::GradOutput)?, gradients)
+                };
+                match prepared {
+                    PlanOrReference::Plan(plan) => pool.run(move || {
+                        plan.backward_from_offsets(
+                            value, references, offsets, logits, upstream, gradients,
+                        )
+                    }),
+                    PlanOrReference::Reference(problem) => msdeform::backward_from_offsets(
+                        problem, value, references, offsets, logits, upstream, gradients,
+                    ),
+                }
+            }
+        }
+        .map_err(CallError::from)
+    })
+}
+
 /// The tensors of a call as the library takes them.
 struct Tensors<'a> {
     problem: &'a Problem,
@@ -124,6 +194,36 @@ impl Tensors<'_> {
         let (dtype, len) = (self.problem.format_of(role), self.problem.len_of(role));
         // SAFETY: passed on from the caller.
         Ok(TensorView::flat(unsafe { slice(role.name(), dtype, self.address(role), len)? }))
+    }
+
+    /// # Safety
+    /// As of [`Tensors::read`], for a tensor whose first axes have these strides.
+    unsafe fn read_strided<'a>(
+        &self,
+        role: Role,
+        outer: &[usize],
+    ) -> Result<TensorView<'a>, CallError> {
+        let (dtype, problem) = (self.problem.format_of(role), self.problem);
+        let shape: &[usize] = match role {
+            Role::References => &problem.references_shape(),
+            Role::Offsets => &problem.locations_shape(),
+            _ => &problem.weights_shape(),
+        };
+        let inner = &shape[outer.len()..];
+        let strides: Vec<usize> = outer
+            .iter()
+            .copied()
+            .chain((1..=inner.len()).map(|axis| inner[axis..].iter().product()))
+            .collect();
+        let reach = shape.iter().zip(&strides).try_fold(1usize, |reach, (&size, &stride)| {
+            reach.checked_add(size.saturating_sub(1).checked_mul(stride)?)
+        });
+        let len = if shape.contains(&0) { Some(0) } else { reach };
+        let len = len.ok_or(msdeform::Error::TooLarge { tensor: role.name() })?;
+        // SAFETY: passed on from the caller.
+        let elements = unsafe { slice(role.name(), dtype, self.address(role), len)? };
+        let strides: Vec<isize> = strides.iter().map(|stride| stride.cast_signed()).collect();
+        Ok(TensorView::strided(elements, shape, &strides)?)
     }
 
     /// # Safety

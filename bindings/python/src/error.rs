@@ -10,12 +10,9 @@ pub enum CallError {
     /// A tensor of the wrong shape.
     #[error("`{tensor}` has shape {found:?}, expected {expected}")]
     Shape { tensor: &'static str, found: Vec<i64>, expected: String },
-    /// Locations and weights of different formats.
-    #[error(
-        "`sampling_locations` is {locations} and `attention_weights` is {weights}; give both the same \
-         dtype"
-    )]
-    SamplingDtypes { locations: DType, weights: DType },
+    /// Locations and weights, or offsets and logits, of different formats.
+    #[error("`{}` is {locations} and `{}` is {weights}; give both the same dtype", names.0, names.1)]
+    SamplingDtypes { names: (&'static str, &'static str), locations: DType, weights: DType },
     /// A format code that the Python half does not send.
     #[error("unknown dtype code {0}")]
     DtypeCode(i64),

@@ -21,7 +21,8 @@ use msdeform::{Direction, Role};
 use msdeform_cuda::Pointers;
 use pyo3::prelude::*;
 
-use call::{Described, Head, Key, Operand, level_numbers};
+use call::{Described, Head, Key, Operand, Rule, level_numbers};
+use cpu::SourceStrides;
 
 thread_local! {
     /// The key of the last call, written over by the next one: a repeated call allocates nothing.
@@ -31,7 +32,7 @@ thread_local! {
 /// Encodes a call and runs something with its key, which may call us again: the next key is then another one.
 fn with_key<T>(
     head: Head,
-    operands: [&dyn Described; 3],
+    operands: &[&dyn Described],
     levels: &[i64],
     run: impl FnOnce(&Key) -> PyResult<T>,
 ) -> PyResult<T> {
@@ -74,7 +75,7 @@ fn cpu_forward(
     output: u64,
 ) -> PyResult<()> {
     let pointers = inputs(&value, &locations, &weights).with(Role::Output, output);
-    with_key(on_threads(threads), [&value, &locations, &weights], &level_numbers(levels)?, |key| {
+    with_key(on_threads(threads), &[&value, &locations, &weights], &level_numbers(levels)?, |key| {
         // SAFETY: the Python half allocates the output for exactly this call, holds all tensors until it
         // returns, and passes addresses and shapes of the same contiguous tensors.
         py.detach(|| unsafe { cpu::run(Direction::Forward, key, &pointers) }).map_err(PyErr::from)
@@ -98,10 +99,76 @@ fn cpu_backward(
     gradients: (u64, u64, u64),
 ) -> PyResult<()> {
     let pointers = with_gradients(inputs(&value, &locations, &weights), grad_output, gradients);
-    with_key(on_threads(threads), [&value, &locations, &weights], &level_numbers(levels)?, |key| {
+    with_key(on_threads(threads), &[&value, &locations, &weights], &level_numbers(levels)?, |key| {
         // SAFETY: as in `cpu_forward`; the gradients are allocated for exactly this call.
         py.detach(|| unsafe { cpu::run(Direction::Backward, key, &pointers) }).map_err(PyErr::from)
     })
+}
+
+/// Value, references, offsets and logits of a call, and how the last three lie in memory.
+#[derive(FromPyObject)]
+struct Projected<'py>(Operand<'py>, Operand<'py>, Operand<'py>, Operand<'py>, SourceStrides);
+
+impl Projected<'_> {
+    fn pointers(&self) -> Pointers {
+        Pointers::from([
+            (Role::Value, self.0.0 as u64),
+            (Role::References, self.1.0 as u64),
+            (Role::Offsets, self.2.0 as u64),
+            (Role::Logits, self.3.0 as u64),
+        ])
+    }
+
+    fn run(
+        &self,
+        py: Python<'_>,
+        direction: Direction,
+        levels: &Bound<'_, PyAny>,
+        (threads, rule): (i64, Rule),
+        pointers: &Pointers,
+    ) -> PyResult<()> {
+        let head = Head { rule: Some(rule), ..on_threads(threads) };
+        let strides = self.4;
+        with_key(head, &[&self.0, &self.1, &self.2, &self.3], &level_numbers(levels)?, |key| {
+            // SAFETY: the Python half allocates what is written for exactly this call, holds all tensors until it
+            // returns, and passes addresses, shapes and strides of the same tensors.
+            py.detach(|| unsafe { cpu::run_from_offsets(direction, key, pointers, &strides) })
+                .map_err(PyErr::from)
+        })
+    }
+}
+
+/// `output` from offsets and logits in host memory, by `place`: at most so many threads, and a rule.
+#[pyfunction]
+fn cpu_forward_from_offsets(
+    py: Python<'_>,
+    levels: &Bound<'_, PyAny>,
+    place: (i64, Rule),
+    inputs: Projected<'_>,
+    output: u64,
+) -> PyResult<()> {
+    let pointers = inputs.pointers().with(Role::Output, output);
+    inputs.run(py, Direction::Forward, levels, place, &pointers)
+}
+
+/// The gradients of value, references, offsets and logits whose address is not 0, likewise.
+#[pyfunction]
+fn cpu_backward_from_offsets(
+    py: Python<'_>,
+    levels: &Bound<'_, PyAny>,
+    place: (i64, Rule),
+    inputs: Projected<'_>,
+    grad_output: u64,
+    gradients: (u64, u64, u64, u64),
+) -> PyResult<()> {
+    let pointers = inputs
+        .pointers()
+        .with(Role::GradOutput, grad_output)
+        .with(Role::GradValue, gradients.0)
+        .with(Role::GradReferences, gradients.1)
+        .with(Role::GradOffsets, gradients.2)
+        .with(Role::GradLogits, gradients.3);
+    inputs.run(py, Direction::Backward, levels, place, &pointers)
 }
 
 /// Queues the operator on `stream` of a GPU. `strides` are those of the value's images, heads and pixels;
@@ -121,7 +188,7 @@ fn cuda_forward(
 ) -> PyResult<()> {
     let head = Head { place: device, value_strides: strides, ..Head::default() };
     let pointers = inputs(&value, &locations, &weights).with(Role::Output, output);
-    with_key(head, [&value, &locations, &weights], &level_numbers(levels)?, |key| {
+    with_key(head, &[&value, &locations, &weights], &level_numbers(levels)?, |key| {
         // SAFETY: PyTorch's allocator frees memory in stream order and the tensors are held until the
         // launch is queued; addresses, shapes and strides are of the same tensors; the stream is
         // PyTorch's current one on that device.
@@ -142,6 +209,7 @@ impl Request {
             deterministic: self.2,
             value_strides: self.3,
             grad_strides: self.4,
+            rule: None,
         }
     }
 }
@@ -165,7 +233,7 @@ fn cuda_backward(
     let gradients = (grad_value, grad_locations, grad_weights);
     let pointers = with_gradients(inputs(&value, &locations, &weights), grad_output, gradients);
     let levels = level_numbers(levels)?;
-    let plan = with_key(request.head(), [&value, &locations, &weights], &levels, |key| {
+    let plan = with_key(request.head(), &[&value, &locations, &weights], &levels, |key| {
         py.detach(|| cuda::plan(key)).map_err(PyErr::from)
     })?;
     let workspace = match plan.workspace_bytes() {
@@ -191,6 +259,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("DTYPES", names)?;
     module.add_function(wrap_pyfunction!(cpu_forward, module)?)?;
     module.add_function(wrap_pyfunction!(cpu_backward, module)?)?;
+    module.add_function(wrap_pyfunction!(cpu_forward_from_offsets, module)?)?;
+    module.add_function(wrap_pyfunction!(cpu_backward_from_offsets, module)?)?;
     module.add_function(wrap_pyfunction!(cuda_forward, module)?)?;
     module.add_function(wrap_pyfunction!(cuda_backward, module)?)?;
     module.add_function(wrap_pyfunction!(torch::use_torch, module)?)?;

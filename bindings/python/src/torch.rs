@@ -100,7 +100,7 @@ pub fn torch_forward<'py>(
     match inputs.place {
         Place::Cpu => {
             let head = on_threads(torch.threads.call0(py)?.extract(py)?);
-            with_key(head, inputs.described(), &levels, |key| {
+            with_key(head, &inputs.described(), &levels, |key| {
                 // SAFETY: addresses and shapes come from the same live tensors, which `inputs` found to be
                 // contiguous; the output was made for this call.
                 py.detach(|| unsafe { cpu::run(Direction::Forward, key, &pointers) })
@@ -114,7 +114,7 @@ pub fn torch_forward<'py>(
                 value_strides: inputs.value_strides(),
                 ..Head::default()
             };
-            with_key(head, inputs.described(), &levels, |key| {
+            with_key(head, &inputs.described(), &levels, |key| {
                 // SAFETY: as above; PyTorch's allocator frees memory in the order of the stream, which is its
                 // current one on the tensors' GPU.
                 py.detach(|| unsafe { cuda::plan(key)?.launch(stream, &pointers) })
@@ -169,7 +169,7 @@ pub fn torch_backward<'py>(
     match inputs.place {
         Place::Cpu => {
             let head = on_threads(torch.threads.call0(py)?.extract(py)?);
-            with_key(head, inputs.described(), &levels, |key| {
+            with_key(head, &inputs.described(), &levels, |key| {
                 // SAFETY: as in `torch_forward`; `takes_gradient` found the gradient contiguous.
                 py.detach(|| unsafe { cpu::run(Direction::Backward, key, &pointers) })
                     .map_err(PyErr::from)
@@ -182,8 +182,9 @@ pub fn torch_backward<'py>(
                 deterministic,
                 value_strides: inputs.value_strides(),
                 grad_strides: (from.strides()[0], from.strides()[1], from.strides()[2]),
+                rule: None,
             };
-            let plan = with_key(head, inputs.described(), &levels, |key| {
+            let plan = with_key(head, &inputs.described(), &levels, |key| {
                 py.detach(|| cuda::plan(key)).map_err(PyErr::from)
             })?;
             let bytes = plan.workspace_bytes();
