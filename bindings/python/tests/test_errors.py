@@ -49,9 +49,14 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "`value` is torch.complex64",
     ),
     "rank of locations": (
-        {"sampling_locations": torch.zeros(2, 11, 4, 9, 2)},
+        {"sampling_locations": torch.zeros(2, 11, 4)},
         ValueError,
-        "points=",
+        "`sampling_locations` has shape [2, 11, 4]; expected [batch, queries, heads, levels, points, 2]",
+    ),
+    "samples that levels cannot share": (
+        {"sampling_locations": torch.zeros(2, 11, 4, 10, 2)},
+        ValueError,
+        "10 samples are not the same number of points on each of 3 levels; give `points=[...]`",
     ),
     "pairs": (
         {"sampling_locations": torch.zeros(2, 11, 4, 3, 3, 3)},
@@ -89,9 +94,22 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "`spatial_shapes` has no numbers in it",
     ),
-    "a number of points": ({"points": 3}, TypeError, "`points` must hold the number of points of each level, found 3"),
-    "half a point": ({"points": [3, 2.5, 3]}, ValueError, "`points` must hold one number of points"),
-    "negative points": ({"points": [3, -3, 3]}, ValueError, "`points` must hold one number of points"),
+    "another number of points": ({"points": 4}, ValueError, "expected [2, queries, 4, 3, 4, 2]"),
+    "points without a number": (
+        {"points": 2.5},
+        TypeError,
+        "`points` must be a number of points, 0 or more, or a list",
+    ),
+    "half a point": ({"points": [3, 2.5, 3]}, ValueError, "`points` must be a number of points"),
+    "negative points": ({"points": [3, -3, 3]}, ValueError, "`points` must be a number of points"),
+    "a negative number of points": ({"points": -3}, ValueError, "`points` must be a number of points"),
+    "pixels without a level": (
+        {"value": torch.zeros(2, 150, 4, 8)},
+        ValueError,
+        "`value` has 150 pixels, but the levels of `spatial_shapes` [(9, 12), (5, 6), (1, 3)] have 141; values with "
+        "gaps between levels need `level_start_index`",
+    ),
+    "a level too many": ({"spatial_shapes": [(9, 12), (5, 6), (1, 4)]}, ValueError, "have 142"),
     "float shapes": ({"spatial_shapes": torch.ones(3, 2)}, TypeError, "`spatial_shapes` is torch.float32"),
     "shapes that require a gradient": (
         {"spatial_shapes": torch.ones(3, 2, requires_grad=True)},
@@ -192,6 +210,8 @@ def test_forward_mode_and_functional_gradients_are_refused_in_words() -> None:
 
 def test_sizes_beyond_64_bits_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match="`spatial_shapes` leads to"), torch.no_grad():
+        msdeform.ms_deform_attn(**{**GOOD, "level_start_index": [0, 2**80, 138]})
+    with pytest.raises(ValueError, match="the levels of `spatial_shapes`"), torch.no_grad():
         msdeform.ms_deform_attn(**{**GOOD, "spatial_shapes": [(2**40, 2**40), (5, 6), (1, 3)]})
 
 

@@ -49,19 +49,20 @@ def test_arrays_in_an_array_of_the_same_format_out(dtype: str, bound: float) -> 
     assert np.linalg.norm(output - expected) <= bound * np.linalg.norm(expected)
 
 
-def test_shapes_and_starts_may_be_arrays_and_points_a_list() -> None:
+def test_shapes_and_starts_may_be_arrays_and_points_a_list_a_number_or_left_out() -> None:
     value, locations, weights = arrays()
     expected = msdeform.ms_deform_attn(value, SHAPES, None, locations, weights)
     found = msdeform.ms_deform_attn(value, np.array(SHAPES), np.array([0, 42]), locations, weights)
     np.testing.assert_array_equal(found, expected)
-    found = msdeform.ms_deform_attn(
-        value=value,
-        spatial_shapes=SHAPES,
-        sampling_locations=locations.reshape(2, 4, 3, 6, 2),
-        attention_weights=weights.reshape(2, 4, 3, 6),
-        points=[3, 3],
-    )
-    np.testing.assert_array_equal(found, expected)
+    for points in (None, 3, np.int64(3), [3, 3]):
+        found = msdeform.ms_deform_attn(
+            value=value,
+            spatial_shapes=SHAPES,
+            sampling_locations=locations.reshape(2, 4, 3, 6, 2),
+            attention_weights=weights.reshape(2, 4, 3, 6),
+            points=points,
+        )
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_any_strides_negative_ones_included() -> None:
@@ -109,10 +110,12 @@ def test_anything_with_dlpack_is_an_array() -> None:
         ({"value": [1, 2]}, TypeError, "`value` is a builtins.list"),
         ({"value": np.zeros((2, 53, 3, 5), dtype=np.float32)}, ValueError, "53 pixels"),
         ({"value": np.zeros((2, 54, 15), dtype=np.float32)}, ValueError, "`value` has shape [2, 54, 15]"),
-        ({"spatial_shapes": [(6, 7)]}, ValueError, "`sampling_locations` has shape"),
+        ({"value": np.zeros((2, 60, 3, 5), dtype=np.float32)}, ValueError, "60 pixels, but the levels of"),
+        ({"spatial_shapes": [(6, 7)], "level_start_index": [0]}, ValueError, "`sampling_locations` has shape"),
         ({"spatial_shapes": [(6, 7), (3, 4.5)]}, TypeError, "`spatial_shapes`"),
         ({"level_start_index": [0]}, ValueError, "`level_start_index` has 1 entries for 2 levels"),
-        ({"sampling_locations": np.zeros((2, 4, 3, 6, 2), dtype=np.float32)}, ValueError, "points="),
+        ({"sampling_locations": np.zeros((2, 4, 3, 7, 2), dtype=np.float32)}, ValueError, "points=[...]"),
+        ({"points": 2.5}, TypeError, "`points` must be a number of points"),
         ({"attention_weights": np.zeros((2, 5, 3, 2, 3), dtype=np.float32)}, ValueError, "4 queries"),
         ({"attention_weights": None}, TypeError, "`attention_weights`"),
     ],

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _native
-from ._levels import flatten, plain_shapes, plain_starts, shared_points
+from ._levels import check_pixels, flatten, plain_shapes, plain_starts, shared_points
 
 # By name: NumPy has no bfloat16 of its own, but other packages register one.
 _CODES = {
@@ -70,7 +70,7 @@ def forward(
     level_start_index: Any,
     sampling_locations: Any,
     attention_weights: Any,
-    points: Sequence[int] | None,
+    points: int | Sequence[int] | None,
 ) -> NDArray[Any]:
     """The operator on arrays in host memory."""
     value = _array("value", value)
@@ -81,8 +81,10 @@ def forward(
         locations, weights = locations.astype(wide), weights.astype(wide)
     if value.ndim != 4:
         raise ValueError(f"`value` has shape {list(value.shape)}, expected [batch, pixels, heads, channels]")
-    counts = shared_points(locations.shape, points)
-    levels = flatten(plain_shapes(spatial_shapes), plain_starts(level_start_index), counts)
+    shapes, starts = plain_shapes(spatial_shapes), plain_starts(level_start_index)
+    levels = flatten(shapes, starts, shared_points(locations.shape, points, len(shapes)))
+    if starts is None:
+        check_pixels(levels, value.shape[1])
     # Any strides, negative ones included.
     value, locations, weights = map(np.ascontiguousarray, (value, locations, weights))
     batch, _, heads, channels = value.shape

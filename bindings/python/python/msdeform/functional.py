@@ -19,7 +19,7 @@ def ms_deform_attn(
     attention_weights: Any = None,
     im2col_step: int = 64,
     *,
-    points: Sequence[int] | None = None,
+    points: int | Sequence[int] | None = None,
     deterministic: bool = False,
 ) -> Any:
     """Multi-scale deformable attention.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ._levels import plain_shapes
-from ._tensor import attend, is_traced, traced_shapes
+from ._tensor import attend, is_traced, shapes_of_tensors
 
 __all__ = ["MSDeformAttn"]
 
@@ -115,8 +115,7 @@ class MSDeformAttn(nn.Module):
         if len(given) != 4 or given[2] != self.n_levels or given[3] not in (2, 4):
             form = f"[{batch}, {queries}, {self.n_levels}, 2] or [{batch}, {queries}, {self.n_levels}, 4]"
             raise _wrong_shape("reference_points", reference_points, form)
-        if is_traced():
-            input_spatial_shapes = traced_shapes(input_spatial_shapes)
+        input_spatial_shapes = shapes_of_tensors(input_spatial_shapes, is_traced())
         if len(input_spatial_shapes) != self.n_levels:
             raise ValueError(f"`input_spatial_shapes` has {len(input_spatial_shapes)} levels, expected {self.n_levels}")
         value = self.value_proj(input_flatten)

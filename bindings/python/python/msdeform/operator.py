@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from . import _kernels, _native
-from ._levels import flatten
+from ._levels import check_pixels, flatten, shared_points
 
 __all__ = ["BACKWARD", "FORWARD", "call", "read_integers", "sampling_tensors"]
 
@@ -68,11 +68,18 @@ def read_integers(name: str, tensor: Tensor) -> Any:
 
 
 def _read_levels(
-    spatial_shapes: Tensor, level_start_index: Tensor | None, points: list[int] | None, locations: Tensor
+    spatial_shapes: Tensor,
+    level_start_index: Tensor | None,
+    points: list[int] | None,
+    value: Tensor,
+    locations: Tensor,
 ) -> list[int]:
+    shapes = read_integers("spatial_shapes", spatial_shapes)
     starts = None if level_start_index is None else read_integers("level_start_index", level_start_index)
-    counts = locations.shape[4] if points is None else points
-    return flatten(read_integers("spatial_shapes", spatial_shapes), starts, counts)
+    levels = flatten(shapes, starts, shared_points(locations.shape, points, len(shapes)))
+    if starts is None and value.dim() == 4:
+        check_pixels(levels, value.shape[1])
+    return levels
 
 
 def _forward_reading(
@@ -84,7 +91,7 @@ def _forward_reading(
     points: list[int] | None,
     deterministic: bool = False,
 ) -> Tensor:
-    levels = _read_levels(spatial_shapes, level_start_index, points, locations)
+    levels = _read_levels(spatial_shapes, level_start_index, points, value, locations)
     result: Tensor = _forward(value, locations, weights, levels, deterministic)
     return result
 
@@ -100,7 +107,7 @@ def _backward_reading(
     wanted: list[bool],
     deterministic: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    levels = _read_levels(spatial_shapes, level_start_index, points, locations)
+    levels = _read_levels(spatial_shapes, level_start_index, points, value, locations)
     result: tuple[Tensor, Tensor, Tensor] = _backward(
         grad_output, value, locations, weights, levels, wanted, deterministic
     )
@@ -117,8 +124,8 @@ def _forward_fake(value: Tensor, locations: Tensor, weights: Tensor, *_: Any) ->
         lambda: f"`sampling_locations` has {locations.dim()} axes, expected [N, Lq, M, L, P, 2]",
     )
     torch._check(
-        weights.dim() == locations.dim() - 1,
-        lambda: f"`attention_weights` has {weights.dim()} axes, expected {locations.dim() - 1}",
+        weights.dim() in (4, 5),
+        lambda: f"`attention_weights` has {weights.dim()} axes, expected [N, Lq, M, L, P]",
     )
     if not value.device == locations.device == weights.device:
         _kernels.check_devices(value=value, sampling_locations=locations, attention_weights=weights)
