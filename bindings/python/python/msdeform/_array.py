@@ -53,9 +53,13 @@ def _operand(array: NDArray[Any]) -> tuple[int, int, tuple[int, ...]]:
     return array.ctypes.data, _CODES[array.dtype.name], array.shape
 
 
-def _threads() -> int:
+def _threads(wanted: int | None) -> int:
     """How many threads a call is shared out to. Arrays have no library that would say, as PyTorch does for tensors:
-    what OpenMP would take, or the cores that this process may run on."""
+    what the caller wants, what OpenMP would take, or the cores that this process may run on."""
+    if wanted is not None:
+        if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
+            raise ValueError(f"`threads` must be a number of threads, 1 or more, found {wanted!r}")
+        return wanted
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if first.isdecimal() and int(first) > 0:
         return int(first)
@@ -71,8 +75,10 @@ def forward(
     sampling_locations: Any,
     attention_weights: Any,
     points: int | Sequence[int] | None,
+    threads: int | None,
 ) -> NDArray[Any]:
     """The operator on arrays in host memory."""
+    count = _threads(threads)
     value = _array("value", value)
     locations = _array("sampling_locations", sampling_locations)
     weights = _array("attention_weights", attention_weights)
@@ -91,7 +97,7 @@ def forward(
     output = np.empty((batch, locations.shape[1], heads * channels), dtype=value.dtype)
     _native.cpu_forward(
         levels,
-        _threads(),
+        count,
         _operand(value),
         _operand(locations),
         _operand(weights),
