@@ -76,8 +76,9 @@ def attend(
     if isinstance(counts, torch.Tensor):
         counts = int(counts)  # `torch.jit.trace` again; how many points there are is part of the model.
     levels = flatten(shapes, starts, counts)
-    if starts is None and value.dim() == 4:
-        _check_pixels(levels, value.shape[1], traced)
+    shape = value.shape
+    if starts is None and len(shape) == 4 and (traced or end_of(levels) != shape[1]):
+        _check_pixels(levels, shape[1], traced)
     return operator.call(value, locations, weights, levels, deterministic)
 
 
@@ -108,12 +109,16 @@ def is_traced() -> bool:
 def shapes_of_tensors(spatial_shapes: Any, traced: bool) -> Any:
     """Lists that hold tensors, pair by pair or number by number, as the tensor of all shapes.
 
-    `torch.jit.trace` hands sizes of tensors out as tensors, which so stay variable. Outside of a trace the first pair
+    `torch.jit.trace` hands sizes of tensors out as tensors, which so stay variable. Outside of a trace the first size
     stands for all: a tensor further on is read as the number that it is.
     """
-    if not isinstance(spatial_shapes, (list, tuple)):
+    if not (isinstance(spatial_shapes, (list, tuple)) and spatial_shapes):
         return spatial_shapes
-    if any(_holds_tensors(pair) for pair in (spatial_shapes if traced else spatial_shapes[:1])):
+    if not traced:
+        first = spatial_shapes[0]
+        if type(first) in (tuple, list) and first and type(first[0]) is int:
+            return spatial_shapes
+    if any(_holds_tensors(pair) for pair in spatial_shapes):
         return torch.stack([_as_tensor(pair) for pair in spatial_shapes])
     return spatial_shapes
 
