@@ -78,7 +78,17 @@ def ms_deform_attn(
     deterministic: bool = False,
 ) -> Tensor: ...
 @overload
-def ms_deform_attn(value: Exchangeable, spatial_shapes: Shapes, *arguments: Any, **keywords: Any) -> Any: ...
+def ms_deform_attn(  # type: ignore[overload-cannot-match]  # Where PyTorch is not installed, a tensor is anything.
+    value: Exchangeable,
+    spatial_shapes: Shapes,
+    level_start_index: Starts | None,
+    sampling_locations: Exchangeable,
+    attention_weights: Exchangeable,
+    im2col_step: int = 64,
+    *,
+    points: Points | None = None,
+    deterministic: bool = False,
+) -> Any: ...
 def ms_deform_attn(
     value: Any,
     spatial_shapes: Any,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ._levels import plain_shapes
 from ._tensor import attend, is_traced, shapes_of_tensors
+
+if TYPE_CHECKING:
+    from ._typing import Shapes, Starts
 
 __all__ = ["MSDeformAttn"]
 
@@ -85,8 +88,8 @@ class MSDeformAttn(nn.Module):
         query: Tensor,
         reference_points: Tensor,
         input_flatten: Tensor,
-        input_spatial_shapes: Any,
-        input_level_start_index: Any = None,
+        input_spatial_shapes: Shapes,
+        input_level_start_index: Starts | None = None,
         input_padding_mask: Tensor | None = None,
     ) -> Tensor:
         """Attends.
@@ -140,6 +143,19 @@ class MSDeformAttn(nn.Module):
         )
         result: Tensor = self.output_proj(output)
         return result
+
+    if TYPE_CHECKING:
+        # PyTorch's modules return anything, as far as type checkers know.
+        def __call__(
+            self,
+            query: Tensor,
+            reference_points: Tensor,
+            input_flatten: Tensor,
+            input_spatial_shapes: Shapes,
+            input_level_start_index: Starts | None = None,
+            input_padding_mask: Tensor | None = None,
+        ) -> Tensor:
+            """As `forward`."""
 
     def _locations(self, reference_points: Tensor, offsets: Tensor, spatial_shapes: Any) -> Tensor:
         """Offsets are in pixels around a point, and in shares of half a box, per point, around a box."""
