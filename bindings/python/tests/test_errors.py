@@ -127,6 +127,25 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "negative level": ({"spatial_shapes": [(9, 12), (5, 6), (-1, 3)]}, ValueError, "level 2 is -1 x 3"),
     "overlap": ({"level_start_index": [0, 100, 138]}, ValueError, "overlap"),
     "past the end": ({"level_start_index": [0, 108, 139]}, ValueError, "141 pixels"),
+    "starts without a number": ({"level_start_index": [0, 108, None]}, ValueError, "`level_start_index` leads to None"),
+    "half a start": ({"level_start_index": [0, 108, 138.5]}, ValueError, "`level_start_index` leads to 138.5"),
+    "points of a level without a number": ({"points": [3, 3, None]}, ValueError, "`points` must be a number"),
+    "shapes of other tensors": (
+        {"spatial_shapes": [torch.tensor([9, 12, 1])] * 3},
+        ValueError,
+        "`spatial_shapes` must hold one (height, width) per level",
+    ),
+    "sizes that are tensors of many": (
+        {"spatial_shapes": [(torch.tensor([9, 12]), 1)] * 3},
+        ValueError,
+        "`spatial_shapes` must hold one (height, width) per level",
+    ),
+    "locations without pairs": (
+        {"sampling_locations": torch.zeros(2, 11, 4, 3, 3)},
+        ValueError,
+        "`sampling_locations` has shape [2, 11, 4, 3, 3]; expected",
+    ),
+    "threads": ({"threads": 2}, TypeError, "`threads` is for calls on arrays; those on tensors take `torch.set_num"),
     "starts": ({"level_start_index": [0, 108]}, ValueError, "2 entries for 3 levels"),
     "negative start": (
         {"level_start_index": torch.tensor([-1, 108, 138])},
@@ -161,6 +180,20 @@ def test_it_names_the_argument_and_the_next_call_works(name: str) -> None:
         msdeform.ms_deform_attn(**{**GOOD, **change})
     assert says in str(caught.value), caught.value
     assert not msdeform.ms_deform_attn(**GOOD).isnan().any()
+
+
+@pytest.mark.parametrize("name", ["sampling_locations", "attention_weights"])
+def test_required_arguments_are_required(name: str) -> None:
+    with pytest.raises(TypeError, match=f"missing a required argument: '{name}'"):
+        msdeform.ms_deform_attn(**{key: given for key, given in GOOD.items() if key != name})
+
+
+def test_tensors_beside_arrays_are_named_if_they_cannot_be_arrays() -> None:
+    arrays = {key: given.numpy() if isinstance(given, torch.Tensor) else given for key, given in GOOD.items()}
+    locations = GOOD["sampling_locations"]
+    for given in (locations.clone().requires_grad_(), locations.to("meta"), locations.to_sparse()):
+        with pytest.raises(TypeError, match="`sampling_locations` cannot be read as an array"):
+            msdeform.ms_deform_attn(**{**arrays, "sampling_locations": given})
 
 
 def test_a_tensor_without_storage_is_refused() -> None:
@@ -207,7 +240,7 @@ def test_forward_mode_is_refused_in_words() -> None:
 
 
 def test_sizes_beyond_64_bits_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="`spatial_shapes` leads to"), torch.no_grad():
+    with pytest.raises(ValueError, match="`level_start_index` leads to"), torch.no_grad():
         msdeform.ms_deform_attn(**{**GOOD, "level_start_index": [0, 2**80, 138]})
     with pytest.raises(ValueError, match="the levels of `spatial_shapes`"), torch.no_grad():
         msdeform.ms_deform_attn(**{**GOOD, "spatial_shapes": [(2**40, 2**40), (5, 6), (1, 3)]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -118,6 +119,8 @@ def test_anything_with_dlpack_is_an_array() -> None:
         ({"points": 2.5}, TypeError, "`points` must be a number of points"),
         ({"attention_weights": np.zeros((2, 5, 3, 2, 3), dtype=np.float32)}, ValueError, "4 queries"),
         ({"attention_weights": None}, TypeError, "`attention_weights`"),
+        ({"threads": 0}, ValueError, "`threads` must be a number of threads, 1 or more, found 0"),
+        ({"threads": 2.5}, ValueError, "`threads` must be a number of threads"),
     ],
 )
 def test_bad_arguments_are_named(change: dict[str, Any], error: type[Exception], says: str) -> None:
@@ -131,6 +134,45 @@ def test_bad_arguments_are_named(change: dict[str, Any], error: type[Exception],
     with pytest.raises(error) as caught:
         msdeform.ms_deform_attn(**{**arguments, **change})
     assert says in str(caught.value), caught.value
+
+
+# Prints how many threads of this package a call has started.
+PROGRAM = """
+import os, sys, time
+if sys.argv[1] == "affinity":
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import msdeform, numpy as np
+value, locations = np.ones((1, 100, 8, 32), np.float32), np.full((1, 2000, 8, 1, 4, 2), 0.5, np.float32)
+keywords = {"threads": int(sys.argv[2])} if len(sys.argv) > 2 else {}
+msdeform.ms_deform_attn(value, [(10, 10)], None, locations, locations[..., 0], **keywords)
+time.sleep(0.5)  # A thread gets its name when it has started.
+names = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+print(sum(name.startswith("msdeform-") for name in names))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize(
+    ("arguments", "variable", "threads"),
+    [
+        (["plain"], "3", 3),
+        (["plain"], "1", 0),
+        (["plain"], "4,2", 4),
+        (["plain", "5"], "3", 5),
+        (["plain", "1"], "3", 0),
+        (["affinity"], None, 0),
+        (["affinity", "2"], None, 2),
+    ],
+)
+def test_threads_are_those_wanted(arguments: list[str], variable: str | None, threads: int) -> None:
+    """By the argument, by OpenMP's variable, by the cores that the process may run on. One thread is the caller."""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    if variable is not None:
+        environment["OMP_NUM_THREADS"] = variable
+    finished = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments], env=environment, capture_output=True, text=True, check=True
+    )
+    assert int(finished.stdout) == threads
 
 
 def test_importing_the_package_does_not_import_pytorch() -> None:

@@ -21,19 +21,32 @@ _CODES = {
 _DLPACK_CPU = 1
 
 
-def _on_cpu(given: Any) -> bool:
-    return isinstance(given, np.ndarray) or int(given.__dlpack_device__()[0]) == _DLPACK_CPU
+_NAMES = ("value", "sampling_locations", "attention_weights")
+
+
+def _on_cpu(name: str, given: Any) -> bool:
+    if isinstance(given, np.ndarray):
+        return True
+    try:
+        return int(given.__dlpack_device__()[0]) == _DLPACK_CPU
+    except (BufferError, RuntimeError, ValueError) as error:
+        raise _no_array(name, error) from error
+
+
+def _no_array(name: str, error: Exception) -> TypeError:
+    return TypeError(f"`{name}` cannot be read as an array: {error}")
 
 
 def tensors_of_a_gpu(*given: Any) -> tuple[Any, ...] | None:
     """PyTorch tensors of the same memory if any of these is not in host memory; `None` if all are."""
-    for name, item in zip(("value", "sampling_locations", "attention_weights"), given, strict=True):
+    for name, item in zip(_NAMES, given, strict=True):
         if not isinstance(item, np.ndarray) and not hasattr(item, "__dlpack_device__"):
             raise TypeError(
                 f"`{name}` is a {type(item).__module__}.{type(item).__name__}; expected a torch.Tensor, a "
                 "numpy.ndarray or an object with `__dlpack__`"
             )
-    if all(_on_cpu(item) for item in given):
+    on_cpu = [_on_cpu(name, item) for name, item in zip(_NAMES, given, strict=True)]
+    if all(on_cpu):
         return None
     try:
         import torch
@@ -43,7 +56,10 @@ def tensors_of_a_gpu(*given: Any) -> tuple[Any, ...] | None:
 
 
 def _array(name: str, given: Any) -> NDArray[Any]:
-    array = given if isinstance(given, np.ndarray) else np.from_dlpack(given)
+    try:
+        array = given if isinstance(given, np.ndarray) else np.from_dlpack(given)
+    except (BufferError, RuntimeError, ValueError) as error:
+        raise _no_array(name, error) from error
     if array.dtype.name not in _CODES:
         raise TypeError(f"`{name}` is {array.dtype.name}; expected float32, float16, bfloat16 or float64")
     return array

@@ -75,10 +75,10 @@ def shared_points(
     Those of the form [N, Lq, M, L, P, 2] say it; [N, Lq, M, L * P, 2] do if it is known how many `levels` there are.
     """
     if points is not None:
-        return _given_points(points)
+        return given_points(points)
     if len(locations_shape) == 6:
         return locations_shape[4]
-    if len(locations_shape) == 5 and levels is not None:
+    if len(locations_shape) == 5 and locations_shape[4] == 2 and levels is not None:
         samples = locations_shape[3]
         if levels == 0 and samples == 0:
             return 0
@@ -95,8 +95,9 @@ def shared_points(
     )
 
 
-def _given_points(points: Any) -> int | list[int]:
-    wrong = "`points` must be a number of points, 0 or more, or a list with the number of each level"
+def given_points(points: Any, name: str = "points") -> int | list[int]:
+    """A number of points for all levels, or one for each."""
+    wrong = f"`{name}` must be a number of points, 0 or more, or a list with the number of each level"
     try:
         counts = [points] if isinstance(points, int) else list(points)
     except TypeError as error:
@@ -105,7 +106,11 @@ def _given_points(points: Any) -> int | list[int]:
         except TypeError:
             raise TypeError(f"{wrong}; found {points!r}") from error
     for count in counts:
-        if isinstance(count, (bool, float, str)) or (isinstance(count, int) and count < 0):
+        if (
+            count is None
+            or isinstance(count, (bool, float, str, list, tuple))
+            or (isinstance(count, int) and count < 0)
+        ):
             raise ValueError(f"{wrong}; found {points!r}")
     return points if isinstance(points, int) else counts
 

@@ -47,7 +47,7 @@ def attend(
     spatial_shapes = shapes_of_tensors(spatial_shapes, traced)
     result: Tensor
     if isinstance(spatial_shapes, torch.Tensor):
-        _check_shape_tensor("spatial_shapes", spatial_shapes)
+        check_shape_tensor("spatial_shapes", spatial_shapes)
         if level_start_index is not None and not isinstance(level_start_index, torch.Tensor):
             level_start_index = torch.as_tensor(level_start_index)
         if traced or value.is_meta or _is_symbolic(spatial_shapes) or _is_symbolic(level_start_index):
@@ -64,7 +64,7 @@ def attend(
     else:
         shapes, starts = spatial_shapes, level_start_index
         if isinstance(starts, torch.Tensor):
-            _check_shape_tensor("level_start_index", starts)
+            check_shape_tensor("level_start_index", starts)
             # Not read from a GPU, or in a trace: see the documentation of the function.
             is_here = starts.device.type == "cpu" and not traced
             starts = _remembered("level_start_index", starts) if is_here and not _is_symbolic(starts) else None
@@ -119,7 +119,10 @@ def shapes_of_tensors(spatial_shapes: Any, traced: bool) -> Any:
         if type(first) in (tuple, list) and first and type(first[0]) is int:
             return spatial_shapes
     if any(_holds_tensors(pair) for pair in spatial_shapes):
-        return torch.stack([_as_tensor(pair) for pair in spatial_shapes])
+        pairs = [_as_tensor(pair) for pair in spatial_shapes]
+        if any(pair.shape != (2,) for pair in pairs):
+            raise ValueError(f"`spatial_shapes` must hold one (height, width) per level, found {spatial_shapes!r}")
+        return torch.stack(pairs)
     return spatial_shapes
 
 
@@ -132,7 +135,7 @@ def _holds_tensors(pair: Any) -> bool:
 def _as_tensor(pair: Any) -> Tensor:
     if isinstance(pair, torch.Tensor):
         return pair
-    return torch.stack([torch.as_tensor(size) for size in pair])
+    return torch.cat([torch.as_tensor(size).reshape(-1) for size in pair])
 
 
 def _some_autocast_enabled() -> bool:
@@ -149,7 +152,8 @@ def _refuse_other_types(value: Any, locations: Any, weights: Any) -> None:
             raise TypeError(f"`{name}` must be a torch.Tensor like `value`, found {found}")
 
 
-def _check_shape_tensor(name: str, tensor: Tensor) -> None:
+def check_shape_tensor(name: str, tensor: Tensor) -> None:
+    """Refuses tensors of levels that hold no integers or have another form."""
     if tensor.is_floating_point() or tensor.is_complex():
         raise TypeError(f"`{name}` is {tensor.dtype}; expected integers")
     expected = 2 if name == "spatial_shapes" else 1
@@ -177,7 +181,7 @@ def _remembered(name: str, tensor: Tensor) -> Any:
     writes into a GPU's memory behind PyTorch's back (`tensor.data`, another library, the replay of a graph) stays
     unseen: to notice it would take that wait.
     """
-    _check_shape_tensor(name, tensor)
+    check_shape_tensor(name, tensor)
     # Without a version, under `inference_mode`, nobody can know whether it changed.
     if not tensor.is_cuda or tensor.is_inference():
         return operator.read_integers(name, tensor)
