@@ -16,8 +16,17 @@ use crate::tree;
 /// Zig's linker knows the old C libraries that a manylinux2014 wheel must load on.
 const BUILD_PACKAGES: [&str; 2] = ["maturin==1.16.*", "ziglang==0.17.*"];
 const LINT_PACKAGES: [&str; 3] = ["mypy==2.4.*", "numpy", "ruff==0.17.*"];
-const TORCH_PACKAGES: [&str; 6] =
-    ["numpy", "pillow", "pytest", "pytest-xdist", "torch", "transformers"];
+/// The checkers of types are here for the test of a user's file, which needs PyTorch's types too.
+const TORCH_PACKAGES: [&str; 8] = [
+    "mypy==2.4.*",
+    "numpy",
+    "pillow",
+    "pyright[nodejs]==1.1.*",
+    "pytest",
+    "pytest-xdist",
+    "torch",
+    "transformers",
+];
 
 /// What `cargo xtask wheel` does.
 pub fn wheel() -> Result<ExitCode> {

@@ -18,7 +18,7 @@ from typing import Any
 
 import msdeform
 import torch
-from msdeform import operator
+from msdeform import _autograd
 from torch import Tensor
 
 ROUNDS, CALLS = 100, 100
@@ -69,7 +69,7 @@ def measure_on(device: str) -> dict[str, Any]:
     factors = [tensor.clone().requires_grad_() for tensor in (ones, ones)]
 
     def differentiate() -> object:
-        return operator._gradients(ones, tensors[0], tensors[1], tensors[2], levels, (True, True, True), False)
+        return _autograd.gradients(ones, tensors[0], tensors[1], tensors[2], levels, (True, True, True), False)
 
     def multiply() -> object:
         return torch.autograd.grad(factors[0] * factors[1], factors, ones)

@@ -43,15 +43,19 @@ impl Described for Operand<'_> {
 
 /// The levels as a list (from PyTorch's dispatcher) or a tuple (from the NumPy path) of integers.
 pub fn level_numbers(levels: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
-    let number = |number: Bound<'_, PyAny>| {
+    /// The arguments that height, width, start and points of a level come from.
+    const SOURCES: [&str; LEVEL_NUMBERS] =
+        ["spatial_shapes", "spatial_shapes", "level_start_index", "points"];
+    let number = |(at, number): (usize, Bound<'_, PyAny>)| {
         number.extract::<i64>().map_err(|_| {
-            let message = format!("`spatial_shapes` leads to {number}, which is no 64-bit integer");
+            let source = SOURCES[at % LEVEL_NUMBERS];
+            let message = format!("`{source}` leads to {number}, which is no 64-bit integer");
             PyValueError::new_err(message)
         })
     };
     match levels.cast::<PyList>() {
-        Ok(list) => list.iter().map(number).collect(),
-        Err(_) => levels.cast::<PyTuple>()?.iter().map(number).collect(),
+        Ok(list) => list.iter().enumerate().map(number).collect(),
+        Err(_) => levels.cast::<PyTuple>()?.iter().enumerate().map(number).collect(),
     }
 }
 

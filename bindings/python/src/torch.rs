@@ -93,7 +93,7 @@ pub fn torch_forward<'py>(
         return Ok(None);
     }
     let Some(inputs) = torch.inputs(value, locations, weights) else { return Ok(None) };
-    let Some(levels) = read_levels(levels, inputs.locations.shape()) else { return Ok(None) };
+    let Some(levels) = read_levels(levels, &inputs) else { return Ok(None) };
     let output = torch.new_tensor(value, &inputs.value, &inputs.output_shape())?;
     let Some(to) = torch.describe(&output) else { return Ok(None) };
     let pointers = inputs.pointers().with(Role::Output, to.address());
@@ -143,7 +143,7 @@ pub fn torch_backward<'py>(
         return Ok(None);
     }
     let Some(inputs) = torch.inputs(value, locations, weights) else { return Ok(None) };
-    let Some(levels) = read_levels(levels, inputs.locations.shape()) else { return Ok(None) };
+    let Some(levels) = read_levels(levels, &inputs) else { return Ok(None) };
     let Some(from) = torch.describe(grad_output) else { return Ok(None) };
     if !inputs.takes_gradient(&from) {
         return Ok(None);
@@ -326,7 +326,7 @@ impl Inputs {
         };
         let fits = one_place
             && formats_fit
-            && matches!(ranks, [4, 5, 4] | [4, 6, 5])
+            && matches!(ranks, [4, 5 | 6, 4 | 5])
             && are_full
             && is_readable
             && locations.is_contiguous()
@@ -341,6 +341,18 @@ impl Inputs {
     fn output_shape(&self) -> [i64; 3] {
         let (value, locations) = (self.value.shape(), self.locations.shape());
         [value[0], locations[1], value[2] * value[3]]
+    }
+
+    /// How many points each level has if all have the same number: pairs (height, width) say nothing about it.
+    fn points_of_each(&self, levels: usize) -> Option<i64> {
+        match *self.locations.shape() {
+            [_, _, _, _, points, _] => Some(points),
+            [_, _, _, samples, _] => {
+                let levels = i64::try_from(levels).ok().filter(|&levels| levels > 0)?;
+                (samples % levels == 0).then_some(samples / levels)
+            }
+            _ => None,
+        }
     }
 
     /// Of images, heads and pixels.
@@ -359,8 +371,9 @@ impl Inputs {
     }
 }
 
-/// Four numbers for each level. `None` for anything but exact integers in lists or tuples.
-fn read_levels(levels: &Bound<'_, PyAny>, locations_shape: &[i64]) -> Option<Vec<i64>> {
+/// Four numbers for each level. `None` for anything but exact integers in lists or tuples, and for levels that
+/// follow each other but are not all of the value's pixels.
+fn read_levels(levels: &Bound<'_, PyAny>, inputs: &Inputs) -> Option<Vec<i64>> {
     let items = items_of(levels)?;
     let mut numbers = Vec::with_capacity(4 * items.len());
     if items.first().is_some_and(PyAnyMethods::is_exact_instance_of::<PyInt>) {
@@ -369,8 +382,7 @@ fn read_levels(levels: &Bound<'_, PyAny>, locations_shape: &[i64]) -> Option<Vec
         }
         return Some(numbers);
     }
-    // Pairs say nothing about points, so the locations must.
-    let &[_, _, _, _, points, _] = locations_shape else { return None };
+    let points = inputs.points_of_each(items.len())?;
     let mut start = 0_i64;
     for item in &items {
         let [height, width] = items_of(item)?.try_into().ok()?;
@@ -378,7 +390,7 @@ fn read_levels(levels: &Bound<'_, PyAny>, locations_shape: &[i64]) -> Option<Vec
         numbers.extend([height, width, start, points]);
         start = start.checked_add(height.checked_mul(width)?)?;
     }
-    Some(numbers)
+    (start == inputs.value.shape()[1]).then_some(numbers)
 }
 
 fn items_of<'py>(sequence: &Bound<'py, PyAny>) -> Option<Vec<Bound<'py, PyAny>>> {

@@ -49,9 +49,14 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "`value` is torch.complex64",
     ),
     "rank of locations": (
-        {"sampling_locations": torch.zeros(2, 11, 4, 9, 2)},
+        {"sampling_locations": torch.zeros(2, 11, 4)},
         ValueError,
-        "points=",
+        "`sampling_locations` has shape [2, 11, 4]; expected [batch, queries, heads, levels, points, 2]",
+    ),
+    "samples that levels cannot share": (
+        {"sampling_locations": torch.zeros(2, 11, 4, 10, 2)},
+        ValueError,
+        "10 samples are not the same number of points on each of 3 levels; give `points=[...]`",
     ),
     "pairs": (
         {"sampling_locations": torch.zeros(2, 11, 4, 3, 3, 3)},
@@ -89,9 +94,22 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "`spatial_shapes` has no numbers in it",
     ),
-    "a number of points": ({"points": 3}, TypeError, "`points` must hold the number of points of each level, found 3"),
-    "half a point": ({"points": [3, 2.5, 3]}, ValueError, "`points` must hold one number of points"),
-    "negative points": ({"points": [3, -3, 3]}, ValueError, "`points` must hold one number of points"),
+    "another number of points": ({"points": 4}, ValueError, "expected [2, queries, 4, 3, 4, 2]"),
+    "points without a number": (
+        {"points": 2.5},
+        TypeError,
+        "`points` must be a number of points, 0 or more, or a list",
+    ),
+    "half a point": ({"points": [3, 2.5, 3]}, ValueError, "`points` must be a number of points"),
+    "negative points": ({"points": [3, -3, 3]}, ValueError, "`points` must be a number of points"),
+    "a negative number of points": ({"points": -3}, ValueError, "`points` must be a number of points"),
+    "pixels without a level": (
+        {"value": torch.zeros(2, 150, 4, 8)},
+        ValueError,
+        "`value` has 150 pixels, but the levels of `spatial_shapes` [(9, 12), (5, 6), (1, 3)] have 141; values with "
+        "gaps between levels need `level_start_index`",
+    ),
+    "a level too many": ({"spatial_shapes": [(9, 12), (5, 6), (1, 4)]}, ValueError, "have 142"),
     "float shapes": ({"spatial_shapes": torch.ones(3, 2)}, TypeError, "`spatial_shapes` is torch.float32"),
     "shapes that require a gradient": (
         {"spatial_shapes": torch.ones(3, 2, requires_grad=True)},
@@ -109,6 +127,25 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "negative level": ({"spatial_shapes": [(9, 12), (5, 6), (-1, 3)]}, ValueError, "level 2 is -1 x 3"),
     "overlap": ({"level_start_index": [0, 100, 138]}, ValueError, "overlap"),
     "past the end": ({"level_start_index": [0, 108, 139]}, ValueError, "141 pixels"),
+    "starts without a number": ({"level_start_index": [0, 108, None]}, ValueError, "`level_start_index` leads to None"),
+    "half a start": ({"level_start_index": [0, 108, 138.5]}, ValueError, "`level_start_index` leads to 138.5"),
+    "points of a level without a number": ({"points": [3, 3, None]}, ValueError, "`points` must be a number"),
+    "shapes of other tensors": (
+        {"spatial_shapes": [torch.tensor([9, 12, 1])] * 3},
+        ValueError,
+        "`spatial_shapes` must hold one (height, width) per level",
+    ),
+    "sizes that are tensors of many": (
+        {"spatial_shapes": [(torch.tensor([9, 12]), 1)] * 3},
+        ValueError,
+        "`spatial_shapes` must hold one (height, width) per level",
+    ),
+    "locations without pairs": (
+        {"sampling_locations": torch.zeros(2, 11, 4, 3, 3)},
+        ValueError,
+        "`sampling_locations` has shape [2, 11, 4, 3, 3]; expected",
+    ),
+    "threads": ({"threads": 2}, TypeError, "`threads` is for calls on arrays; those on tensors take `torch.set_num"),
     "starts": ({"level_start_index": [0, 108]}, ValueError, "2 entries for 3 levels"),
     "negative start": (
         {"level_start_index": torch.tensor([-1, 108, 138])},
@@ -145,6 +182,20 @@ def test_it_names_the_argument_and_the_next_call_works(name: str) -> None:
     assert not msdeform.ms_deform_attn(**GOOD).isnan().any()
 
 
+@pytest.mark.parametrize("name", ["sampling_locations", "attention_weights"])
+def test_required_arguments_are_required(name: str) -> None:
+    with pytest.raises(TypeError, match=f"missing a required argument: '{name}'"):
+        msdeform.ms_deform_attn(**{key: given for key, given in GOOD.items() if key != name})
+
+
+def test_tensors_beside_arrays_are_named_if_they_cannot_be_arrays() -> None:
+    arrays = {key: given.numpy() if isinstance(given, torch.Tensor) else given for key, given in GOOD.items()}
+    locations = GOOD["sampling_locations"]
+    for given in (locations.clone().requires_grad_(), locations.to("meta"), locations.to_sparse()):
+        with pytest.raises(TypeError, match="`sampling_locations` cannot be read as an array"):
+            msdeform.ms_deform_attn(**{**arrays, "sampling_locations": given})
+
+
 def test_a_tensor_without_storage_is_refused() -> None:
     value = GOOD["value"].clone()
     value.untyped_storage().resize_(0)
@@ -173,7 +224,7 @@ def test_a_second_derivative_is_refused_in_words() -> None:
         gradient.sum().backward()
 
 
-def test_forward_mode_and_functional_gradients_are_refused_in_words() -> None:
+def test_forward_mode_is_refused_in_words() -> None:
     case = make_case()
 
     def attend(value: torch.Tensor) -> Any:
@@ -186,12 +237,12 @@ def test_forward_mode_and_functional_gradients_are_refused_in_words() -> None:
             dual = torch.autograd.forward_ad.make_dual(case.value, case.value)
             with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
                 attend(dual)
-    with pytest.raises(NotImplementedError, match="inside of torch"):
-        torch.func.grad(lambda value: attend(value).sum())(case.value)
 
 
 def test_sizes_beyond_64_bits_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="`spatial_shapes` leads to"), torch.no_grad():
+    with pytest.raises(ValueError, match="`level_start_index` leads to"), torch.no_grad():
+        msdeform.ms_deform_attn(**{**GOOD, "level_start_index": [0, 2**80, 138]})
+    with pytest.raises(ValueError, match="the levels of `spatial_shapes`"), torch.no_grad():
         msdeform.ms_deform_attn(**{**GOOD, "spatial_shapes": [(2**40, 2**40), (5, 6), (1, 3)]})
 
 

@@ -140,6 +140,9 @@ def test_inference_and_training_may_share_what_is_cached() -> None:
         ({"d_model": 30, "n_heads": 4}, "multiple"),
         ({"n_points": [4, 4]}, "n_points"),
         ({"n_heads": 0}, "n_heads"),
+        ({"d_model": 0}, "d_model"),
+        ({"n_points": -1}, "`n_points`"),
+        ({"n_points": [4, 4, 2.5, 4]}, "`n_points`"),
     ],
 )
 def test_bad_sizes_are_refused(keywords: dict[str, Any], says: str) -> None:
@@ -161,3 +164,23 @@ def test_bad_arguments_are_refused_by_name() -> None:
             module(*arguments)
     with pytest.raises(ValueError, match="`reference_points` has shape"):
         module(query, points[:, :, :1], source, SHAPES)
+
+
+def test_messages_have_the_names_of_the_layer() -> None:
+    module, (query, points, source) = layer(), inputs()
+    for arguments, error, says in (
+        ((query, points, source[:, 1:], SHAPES), ValueError, "`input_flatten` has 59 pixels.*`input_spatial_shapes`"),
+        ((query, points, source, [(6.0, 8), (3, 4)]), TypeError, "`input_spatial_shapes` must hold"),
+        ((query, points, source, torch.tensor([6, 8])), ValueError, r"`input_spatial_shapes` has shape \[2\]"),
+        ((query, points, source, None), TypeError, "`input_spatial_shapes` must hold"),
+        ((query, points, source, SHAPES, [0]), ValueError, "`input_level_start_index` has 1 entries"),
+        ((None, points, source, SHAPES), TypeError, "`query` is a builtins.NoneType"),
+        ((query, points[:, :3], source, SHAPES), ValueError, "`reference_points` has shape"),
+        (
+            (query, points, source, SHAPES, None, torch.zeros(2, PIXELS)),
+            TypeError,
+            "`input_padding_mask` is torch.float",
+        ),
+    ):
+        with pytest.raises(error, match=says):
+            module(*arguments)

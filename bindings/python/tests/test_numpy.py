@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -49,19 +50,20 @@ def test_arrays_in_an_array_of_the_same_format_out(dtype: str, bound: float) -> 
     assert np.linalg.norm(output - expected) <= bound * np.linalg.norm(expected)
 
 
-def test_shapes_and_starts_may_be_arrays_and_points_a_list() -> None:
+def test_shapes_and_starts_may_be_arrays_and_points_a_list_a_number_or_left_out() -> None:
     value, locations, weights = arrays()
     expected = msdeform.ms_deform_attn(value, SHAPES, None, locations, weights)
     found = msdeform.ms_deform_attn(value, np.array(SHAPES), np.array([0, 42]), locations, weights)
     np.testing.assert_array_equal(found, expected)
-    found = msdeform.ms_deform_attn(
-        value=value,
-        spatial_shapes=SHAPES,
-        sampling_locations=locations.reshape(2, 4, 3, 6, 2),
-        attention_weights=weights.reshape(2, 4, 3, 6),
-        points=[3, 3],
-    )
-    np.testing.assert_array_equal(found, expected)
+    for points in (None, 3, np.int64(3), [3, 3]):
+        found = msdeform.ms_deform_attn(
+            value=value,
+            spatial_shapes=SHAPES,
+            sampling_locations=locations.reshape(2, 4, 3, 6, 2),
+            attention_weights=weights.reshape(2, 4, 3, 6),
+            points=points,
+        )
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_any_strides_negative_ones_included() -> None:
@@ -109,12 +111,16 @@ def test_anything_with_dlpack_is_an_array() -> None:
         ({"value": [1, 2]}, TypeError, "`value` is a builtins.list"),
         ({"value": np.zeros((2, 53, 3, 5), dtype=np.float32)}, ValueError, "53 pixels"),
         ({"value": np.zeros((2, 54, 15), dtype=np.float32)}, ValueError, "`value` has shape [2, 54, 15]"),
-        ({"spatial_shapes": [(6, 7)]}, ValueError, "`sampling_locations` has shape"),
+        ({"value": np.zeros((2, 60, 3, 5), dtype=np.float32)}, ValueError, "60 pixels, but the levels of"),
+        ({"spatial_shapes": [(6, 7)], "level_start_index": [0]}, ValueError, "`sampling_locations` has shape"),
         ({"spatial_shapes": [(6, 7), (3, 4.5)]}, TypeError, "`spatial_shapes`"),
         ({"level_start_index": [0]}, ValueError, "`level_start_index` has 1 entries for 2 levels"),
-        ({"sampling_locations": np.zeros((2, 4, 3, 6, 2), dtype=np.float32)}, ValueError, "points="),
+        ({"sampling_locations": np.zeros((2, 4, 3, 7, 2), dtype=np.float32)}, ValueError, "points=[...]"),
+        ({"points": 2.5}, TypeError, "`points` must be a number of points"),
         ({"attention_weights": np.zeros((2, 5, 3, 2, 3), dtype=np.float32)}, ValueError, "4 queries"),
         ({"attention_weights": None}, TypeError, "`attention_weights`"),
+        ({"threads": 0}, ValueError, "`threads` must be a number of threads, 1 or more, found 0"),
+        ({"threads": 2.5}, ValueError, "`threads` must be a number of threads"),
     ],
 )
 def test_bad_arguments_are_named(change: dict[str, Any], error: type[Exception], says: str) -> None:
@@ -128,6 +134,45 @@ def test_bad_arguments_are_named(change: dict[str, Any], error: type[Exception],
     with pytest.raises(error) as caught:
         msdeform.ms_deform_attn(**{**arguments, **change})
     assert says in str(caught.value), caught.value
+
+
+# Prints how many threads of this package a call has started.
+PROGRAM = """
+import os, sys, time
+if sys.argv[1] == "affinity":
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import msdeform, numpy as np
+value, locations = np.ones((1, 100, 8, 32), np.float32), np.full((1, 2000, 8, 1, 4, 2), 0.5, np.float32)
+keywords = {"threads": int(sys.argv[2])} if len(sys.argv) > 2 else {}
+msdeform.ms_deform_attn(value, [(10, 10)], None, locations, locations[..., 0], **keywords)
+time.sleep(0.5)  # A thread gets its name when it has started.
+names = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+print(sum(name.startswith("msdeform-") for name in names))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize(
+    ("arguments", "variable", "threads"),
+    [
+        (["plain"], "3", 3),
+        (["plain"], "1", 0),
+        (["plain"], "4,2", 4),
+        (["plain", "5"], "3", 5),
+        (["plain", "1"], "3", 0),
+        (["affinity"], None, 0),
+        (["affinity", "2"], None, 2),
+    ],
+)
+def test_threads_are_those_wanted(arguments: list[str], variable: str | None, threads: int) -> None:
+    """By the argument, by OpenMP's variable, by the cores that the process may run on. One thread is the caller."""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    if variable is not None:
+        environment["OMP_NUM_THREADS"] = variable
+    finished = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments], env=environment, capture_output=True, text=True, check=True
+    )
+    assert int(finished.stdout) == threads
 
 
 def test_importing_the_package_does_not_import_pytorch() -> None:

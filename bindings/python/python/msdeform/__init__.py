@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import _native
+from . import _native, reference
 from ._facts import bench, device_info, variants, workloads
 from ._native import __version__
 from .functional import ms_deform_attn
@@ -27,6 +27,7 @@ __all__ = [
     "ms_deform_attn",
     "patch",
     "patched",
+    "reference",
     "register_sharding",
     "unpatch",
     "variants",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _native
-from ._levels import flatten, plain_shapes, plain_starts, shared_points
+from ._levels import check_pixels, flatten, plain_shapes, plain_starts, shared_points
 
 # By name: NumPy has no bfloat16 of its own, but other packages register one.
 _CODES = {
@@ -21,19 +21,32 @@ _CODES = {
 _DLPACK_CPU = 1
 
 
-def _on_cpu(given: Any) -> bool:
-    return isinstance(given, np.ndarray) or int(given.__dlpack_device__()[0]) == _DLPACK_CPU
+_NAMES = ("value", "sampling_locations", "attention_weights")
+
+
+def _on_cpu(name: str, given: Any) -> bool:
+    if isinstance(given, np.ndarray):
+        return True
+    try:
+        return int(given.__dlpack_device__()[0]) == _DLPACK_CPU
+    except (BufferError, RuntimeError, ValueError) as error:
+        raise _no_array(name, error) from error
+
+
+def _no_array(name: str, error: Exception) -> TypeError:
+    return TypeError(f"`{name}` cannot be read as an array: {error}")
 
 
 def tensors_of_a_gpu(*given: Any) -> tuple[Any, ...] | None:
     """PyTorch tensors of the same memory if any of these is not in host memory; `None` if all are."""
-    for name, item in zip(("value", "sampling_locations", "attention_weights"), given, strict=True):
+    for name, item in zip(_NAMES, given, strict=True):
         if not isinstance(item, np.ndarray) and not hasattr(item, "__dlpack_device__"):
             raise TypeError(
                 f"`{name}` is a {type(item).__module__}.{type(item).__name__}; expected a torch.Tensor, a "
                 "numpy.ndarray or an object with `__dlpack__`"
             )
-    if all(_on_cpu(item) for item in given):
+    on_cpu = [_on_cpu(name, item) for name, item in zip(_NAMES, given, strict=True)]
+    if all(on_cpu):
         return None
     try:
         import torch
@@ -43,7 +56,10 @@ def tensors_of_a_gpu(*given: Any) -> tuple[Any, ...] | None:
 
 
 def _array(name: str, given: Any) -> NDArray[Any]:
-    array = given if isinstance(given, np.ndarray) else np.from_dlpack(given)
+    try:
+        array = given if isinstance(given, np.ndarray) else np.from_dlpack(given)
+    except (BufferError, RuntimeError, ValueError) as error:
+        raise _no_array(name, error) from error
     if array.dtype.name not in _CODES:
         raise TypeError(f"`{name}` is {array.dtype.name}; expected float32, float16, bfloat16 or float64")
     return array
@@ -53,9 +69,13 @@ def _operand(array: NDArray[Any]) -> tuple[int, int, tuple[int, ...]]:
     return array.ctypes.data, _CODES[array.dtype.name], array.shape
 
 
-def _threads() -> int:
+def _threads(wanted: int | None) -> int:
     """How many threads a call is shared out to. Arrays have no library that would say, as PyTorch does for tensors:
-    what OpenMP would take, or the cores that this process may run on."""
+    what the caller wants, what OpenMP would take, or the cores that this process may run on."""
+    if wanted is not None:
+        if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
+            raise ValueError(f"`threads` must be a number of threads, 1 or more, found {wanted!r}")
+        return wanted
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if first.isdecimal() and int(first) > 0:
         return int(first)
@@ -70,9 +90,11 @@ def forward(
     level_start_index: Any,
     sampling_locations: Any,
     attention_weights: Any,
-    points: Sequence[int] | None,
+    points: int | Sequence[int] | None,
+    threads: int | None,
 ) -> NDArray[Any]:
     """The operator on arrays in host memory."""
+    count = _threads(threads)
     value = _array("value", value)
     locations = _array("sampling_locations", sampling_locations)
     weights = _array("attention_weights", attention_weights)
@@ -81,15 +103,17 @@ def forward(
         locations, weights = locations.astype(wide), weights.astype(wide)
     if value.ndim != 4:
         raise ValueError(f"`value` has shape {list(value.shape)}, expected [batch, pixels, heads, channels]")
-    counts = shared_points(locations.shape, points)
-    levels = flatten(plain_shapes(spatial_shapes), plain_starts(level_start_index), counts)
+    shapes, starts = plain_shapes(spatial_shapes), plain_starts(level_start_index)
+    levels = flatten(shapes, starts, shared_points(locations.shape, points, len(shapes)))
+    if starts is None:
+        check_pixels(levels, value.shape[1])
     # Any strides, negative ones included.
     value, locations, weights = map(np.ascontiguousarray, (value, locations, weights))
     batch, _, heads, channels = value.shape
     output = np.empty((batch, locations.shape[1], heads * channels), dtype=value.dtype)
     _native.cpu_forward(
         levels,
-        _threads(),
+        count,
         _operand(value),
         _operand(locations),
         _operand(weights),

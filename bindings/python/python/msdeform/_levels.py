@@ -14,7 +14,8 @@ def flatten(
 ) -> list[int]:
     """Puts the lists together. Without starts the levels follow each other.
 
-    Sizes may be symbolic integers of a trace, so nothing here converts or compares them.
+    Sizes may be symbolic integers of a trace, so nothing here converts or compares them, and may be tensors, so
+    nothing here is added to in place.
     """
     numbers: list[int] = []
     start = 0
@@ -23,7 +24,7 @@ def flatten(
             # What almost every call is.
             for height, width in spatial_shapes:
                 numbers += (height, width, start, points)
-                start += height * width
+                start = start + height * width
             return numbers
         pairs = [(height, width) for height, width in spatial_shapes]
     except (TypeError, ValueError) as error:
@@ -35,7 +36,7 @@ def flatten(
         starts = []
         for height, width in pairs:
             starts.append(start)
-            start += height * width
+            start = start + height * width
     counts = points if isinstance(points, (list, tuple)) else [points] * len(pairs)
     for name, given in (("level_start_index", starts), ("points", counts)):
         if len(given) != len(pairs):
@@ -45,23 +46,73 @@ def flatten(
     return numbers
 
 
-def shared_points(locations_shape: Sequence[int], points: Sequence[int] | None) -> int | list[int]:
-    """Points per level: as given, or read off locations of the form [N, Lq, M, L, P, 2]."""
+def end_of(levels: Sequence[int]) -> int:
+    """The pixel after the last level, of levels that follow each other."""
+    return levels[-4] * levels[-3] + levels[-2] if levels else 0
+
+
+def check_pixels(levels: Sequence[int], pixels: int) -> None:
+    """Refuses levels that follow each other, as without `level_start_index`, but are not all of the pixels.
+
+    Too few would be computed without a word, from the wrong pixels if a level was forgotten.
+    """
+    end = end_of(levels)
+    if end != pixels:
+        pairs = list(zip(levels[::4], levels[1::4], strict=True))
+        # Wrong in itself, which the native half says better.
+        if all(height > 0 and width > 0 for height, width in pairs):
+            raise ValueError(
+                f"`value` has {pixels} pixels, but the levels of `spatial_shapes` {pairs} have {end}; values with gaps "
+                "between levels need `level_start_index`, as a list or in host memory"
+            )
+
+
+def shared_points(
+    locations_shape: Sequence[int], points: int | Sequence[int] | None, levels: int | None = None
+) -> int | list[int]:
+    """Points per level: as given, or read off the locations.
+
+    Those of the form [N, Lq, M, L, P, 2] say it; [N, Lq, M, L * P, 2] do if it is known how many `levels` there are.
+    """
     if points is not None:
-        try:
-            counts = list(points)
-        except TypeError as error:
-            raise TypeError(f"`points` must hold the number of points of each level, found {points!r}") from error
-        if any(isinstance(count, float) or (isinstance(count, int) and count < 0) for count in counts):
-            raise ValueError(f"`points` must hold one number of points, 0 or more, per level, found {points!r}")
-        return counts
-    if len(locations_shape) != 6:
+        return given_points(points)
+    if len(locations_shape) == 6:
+        return locations_shape[4]
+    if len(locations_shape) == 5 and locations_shape[4] == 2 and levels is not None:
+        samples = locations_shape[3]
+        if levels == 0 and samples == 0:
+            return 0
+        if levels > 0 and samples % levels == 0:
+            return samples // levels
         raise ValueError(
-            f"`sampling_locations` has shape {list(locations_shape)}; expected [batch, queries, heads, "
-            "levels, points, 2], or [batch, queries, heads, samples, 2] together with `points=[...]`, the "
-            "number of points of each level"
+            f"`sampling_locations` has shape {list(locations_shape)}: {samples} samples are not the same number of "
+            f"points on each of {levels} levels; give `points=[...]`, the number of points of each level"
         )
-    return locations_shape[4]
+    raise ValueError(
+        f"`sampling_locations` has shape {list(locations_shape)}; expected [batch, queries, heads, "
+        "levels, points, 2] or [batch, queries, heads, samples, 2], with `points=[...]` where levels have different "
+        "numbers of points"
+    )
+
+
+def given_points(points: Any, name: str = "points") -> int | list[int]:
+    """A number of points for all levels, or one for each."""
+    wrong = f"`{name}` must be a number of points, 0 or more, or a list with the number of each level"
+    try:
+        counts = [points] if isinstance(points, int) else list(points)
+    except TypeError as error:
+        try:
+            return operator.index(points)  # An integer of NumPy's.
+        except TypeError:
+            raise TypeError(f"{wrong}; found {points!r}") from error
+    for count in counts:
+        if (
+            count is None
+            or isinstance(count, (bool, float, str, list, tuple))
+            or (isinstance(count, int) and count < 0)
+        ):
+            raise ValueError(f"{wrong}; found {points!r}")
+    return points if isinstance(points, int) else counts
 
 
 def plain_shapes(spatial_shapes: Any) -> list[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from . import _native, operator
-from ._levels import flatten, plain_shapes, plain_starts, shared_points
+from ._levels import check_pixels, end_of, flatten, plain_shapes, plain_starts, shared_points
 
 
 def attend(
@@ -20,7 +21,7 @@ def attend(
     level_start_index: Any,
     locations: Tensor,
     weights: Tensor,
-    points: Sequence[int] | None,
+    points: int | Sequence[int] | None,
     deterministic: bool,
 ) -> Tensor:
     """The operator on tensors; arguments as of `msdeform.ms_deform_attn`."""
@@ -43,17 +44,17 @@ def attend(
     if not (locations.dtype is weights.dtype is value.dtype):
         locations, weights = operator.sampling_tensors(value, locations, weights)
     traced = is_traced()
-    if traced:
-        spatial_shapes = traced_shapes(spatial_shapes)
+    spatial_shapes = shapes_of_tensors(spatial_shapes, traced)
     result: Tensor
     if isinstance(spatial_shapes, torch.Tensor):
-        _check_shape_tensor("spatial_shapes", spatial_shapes)
+        check_shape_tensor("spatial_shapes", spatial_shapes)
         if level_start_index is not None and not isinstance(level_start_index, torch.Tensor):
             level_start_index = torch.as_tensor(level_start_index)
         if traced or value.is_meta or _is_symbolic(spatial_shapes) or _is_symbolic(level_start_index):
-            if points is None:
-                shared_points(locations.shape, None)
-            given = None if points is None else list(points)
+            counts = shared_points(locations.shape, points, spatial_shapes.shape[0])
+            given = None
+            if points is not None:
+                given = [counts] * spatial_shapes.shape[0] if isinstance(counts, int) else counts
             result = operator.FORWARD.tensor_levels(
                 value, locations, weights, spatial_shapes, level_start_index, given, deterministic
             )
@@ -63,7 +64,7 @@ def attend(
     else:
         shapes, starts = spatial_shapes, level_start_index
         if isinstance(starts, torch.Tensor):
-            _check_shape_tensor("level_start_index", starts)
+            check_shape_tensor("level_start_index", starts)
             # Not read from a GPU, or in a trace: see the documentation of the function.
             is_here = starts.device.type == "cpu" and not traced
             starts = _remembered("level_start_index", starts) if is_here and not _is_symbolic(starts) else None
@@ -71,10 +72,33 @@ def attend(
             shapes = plain_shapes(shapes)
         if starts is not None and not isinstance(starts, (list, tuple)):
             starts = plain_starts(starts)
-    counts = shared_points(locations.shape, points)
+    counts = shared_points(locations.shape, points, len(shapes))
     if isinstance(counts, torch.Tensor):
         counts = int(counts)  # `torch.jit.trace` again; how many points there are is part of the model.
-    return operator.call(value, locations, weights, flatten(shapes, starts, counts), deterministic)
+    levels = flatten(shapes, starts, counts)
+    shape = value.shape
+    if starts is None and len(shape) == 4 and (traced or end_of(levels) != shape[1]):
+        _check_pixels(levels, shape[1], traced)
+    return operator.call(value, locations, weights, levels, deterministic)
+
+
+def _check_pixels(levels: list[int], pixels: int, traced: bool) -> None:
+    """Levels that follow each other must be all of the value's pixels, as far as a trace knows these."""
+    if not traced:
+        check_pixels(levels, pixels)
+    elif not torch.compiler.is_compiling():
+        with warnings.catch_warnings():  # `torch.jit.trace`: numbers as tensors, and a warning where one is read.
+            warnings.simplefilter("ignore", torch.jit.TracerWarning)
+            check_pixels(levels, int(pixels))
+    else:
+        # Words without numbers: the compiler takes no others.
+        torch._check(
+            end_of(levels) == pixels,
+            lambda: (
+                "the levels of `spatial_shapes` have not as many pixels as `value`; values with gaps between levels "
+                "need `level_start_index` as a list"
+            ),
+        )
 
 
 def is_traced() -> bool:
@@ -82,18 +106,36 @@ def is_traced() -> bool:
     return bool(torch.compiler.is_compiling() or torch._C._is_tracing())
 
 
-def traced_shapes(spatial_shapes: Any) -> Any:
-    """`torch.jit.trace` hands sizes of tensors out as tensors; they stay variable in a tensor of all shapes."""
-    if torch.compiler.is_compiling() or not isinstance(spatial_shapes, (list, tuple)):
+def shapes_of_tensors(spatial_shapes: Any, traced: bool) -> Any:
+    """Lists that hold tensors, pair by pair or number by number, as the tensor of all shapes.
+
+    `torch.jit.trace` hands sizes of tensors out as tensors, which so stay variable. Outside of a trace the first size
+    stands for all: a tensor further on is read as the number that it is.
+    """
+    if not (isinstance(spatial_shapes, (list, tuple)) and spatial_shapes):
         return spatial_shapes
-    sizes = [size for pair in spatial_shapes for size in pair] if _are_pairs(spatial_shapes) else []
-    if not any(isinstance(size, torch.Tensor) for size in sizes):
-        return spatial_shapes
-    return torch.stack([torch.as_tensor(size) for size in sizes]).view(-1, 2)
+    if not traced:
+        first = spatial_shapes[0]
+        if type(first) in (tuple, list) and first and type(first[0]) is int:
+            return spatial_shapes
+    if any(_holds_tensors(pair) for pair in spatial_shapes):
+        pairs = [_as_tensor(pair) for pair in spatial_shapes]
+        if any(pair.shape != (2,) for pair in pairs):
+            raise ValueError(f"`spatial_shapes` must hold one (height, width) per level, found {spatial_shapes!r}")
+        return torch.stack(pairs)
+    return spatial_shapes
 
 
-def _are_pairs(spatial_shapes: Sequence[Any]) -> bool:
-    return all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in spatial_shapes)
+def _holds_tensors(pair: Any) -> bool:
+    return isinstance(pair, torch.Tensor) or (
+        isinstance(pair, (list, tuple)) and any(isinstance(size, torch.Tensor) for size in pair)
+    )
+
+
+def _as_tensor(pair: Any) -> Tensor:
+    if isinstance(pair, torch.Tensor):
+        return pair
+    return torch.cat([torch.as_tensor(size).reshape(-1) for size in pair])
 
 
 def _some_autocast_enabled() -> bool:
@@ -110,7 +152,8 @@ def _refuse_other_types(value: Any, locations: Any, weights: Any) -> None:
             raise TypeError(f"`{name}` must be a torch.Tensor like `value`, found {found}")
 
 
-def _check_shape_tensor(name: str, tensor: Tensor) -> None:
+def check_shape_tensor(name: str, tensor: Tensor) -> None:
+    """Refuses tensors of levels that hold no integers or have another form."""
     if tensor.is_floating_point() or tensor.is_complex():
         raise TypeError(f"`{name}` is {tensor.dtype}; expected integers")
     expected = 2 if name == "spatial_shapes" else 1
@@ -126,23 +169,30 @@ def _is_symbolic(tensor: Tensor | None) -> bool:
     return type(tensor) not in (torch.Tensor, torch.nn.Parameter)
 
 
-# Numbers of tensors that were read, by identity. A weak reference says whether an entry is still about the same
-# tensor, its version whether the tensor still says the same.
-_read: dict[int, tuple[weakref.ref[Any], int, Any]] = {}
+# Numbers of tensors that were read from a GPU, by identity. A weak reference says whether an entry is still about the
+# same tensor, its version and address whether the tensor still says the same.
+_read: dict[int, tuple[weakref.ref[Any], int, int, Any]] = {}
 
 
 def _remembered(name: str, tensor: Tensor) -> Any:
-    if tensor.is_inference():
-        return operator.read_integers(name, tensor)  # Without a version nobody can know whether it changed.
-    identity, version = id(tensor), tensor._version
+    """The numbers of a tensor; those on a GPU are read again only if PyTorch knows of a change.
+
+    Reading waits for everything that is queued, so that is not done at every call. Host memory is simply read. What
+    writes into a GPU's memory behind PyTorch's back (`tensor.data`, another library, the replay of a graph) stays
+    unseen: to notice it would take that wait.
+    """
+    check_shape_tensor(name, tensor)
+    # Without a version, under `inference_mode`, nobody can know whether it changed.
+    if not tensor.is_cuda or tensor.is_inference():
+        return operator.read_integers(name, tensor)
+    identity, version, address = id(tensor), tensor._version, tensor.data_ptr()
     entry = _read.get(identity)
-    if entry is not None and entry[0]() is tensor and entry[1] == version:
-        return entry[2]
-    _check_shape_tensor(name, tensor)
+    if entry is not None and entry[0]() is tensor and entry[1] == version and entry[2] == address:
+        return entry[3]
     numbers = operator.read_integers(name, tensor)
 
     def forget(_: Any) -> None:
         _read.pop(identity, None)
 
-    _read[identity] = (weakref.ref(tensor, forget), version, numbers)
+    _read[identity] = (weakref.ref(tensor, forget), version, address, numbers)
     return numbers

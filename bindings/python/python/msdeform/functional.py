@@ -3,24 +3,103 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, overload
 
 from . import _array
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from ._typing import Exchangeable, Points, Scalar, Shapes, Starts
 
 __all__ = ["ms_deform_attn"]
 
 
+class _Required:
+    """In place of arguments that have no default but follow one that has."""
+
+    def __repr__(self) -> str:
+        return "<required>"
+
+
+_REQUIRED: Any = _Required()
+
+
+@overload
+def ms_deform_attn(
+    value: NDArray[Scalar],
+    spatial_shapes: Shapes,
+    level_start_index: Starts | None,
+    sampling_locations: NDArray[Any],
+    attention_weights: NDArray[Any],
+    im2col_step: int = 64,
+    *,
+    points: Points | None = None,
+    deterministic: bool = False,
+    threads: int | None = None,
+) -> NDArray[Scalar]: ...
+@overload
+def ms_deform_attn(
+    value: NDArray[Scalar],
+    spatial_shapes: Shapes,
+    *,
+    sampling_locations: NDArray[Any],
+    attention_weights: NDArray[Any],
+    level_start_index: Starts | None = None,
+    im2col_step: int = 64,
+    points: Points | None = None,
+    deterministic: bool = False,
+    threads: int | None = None,
+) -> NDArray[Scalar]: ...
+@overload
+def ms_deform_attn(
+    value: Tensor,
+    spatial_shapes: Shapes,
+    level_start_index: Starts | None,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    im2col_step: int = 64,
+    *,
+    points: Points | None = None,
+    deterministic: bool = False,
+) -> Tensor: ...
+@overload
+def ms_deform_attn(
+    value: Tensor,
+    spatial_shapes: Shapes,
+    *,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    level_start_index: Starts | None = None,
+    im2col_step: int = 64,
+    points: Points | None = None,
+    deterministic: bool = False,
+) -> Tensor: ...
+@overload
+def ms_deform_attn(  # type: ignore[overload-cannot-match]  # Where PyTorch is not installed, a tensor is anything.
+    value: Exchangeable,
+    spatial_shapes: Shapes,
+    level_start_index: Starts | None,
+    sampling_locations: Exchangeable,
+    attention_weights: Exchangeable,
+    im2col_step: int = 64,
+    *,
+    points: Points | None = None,
+    deterministic: bool = False,
+) -> Any: ...
 def ms_deform_attn(
     value: Any,
     spatial_shapes: Any,
     level_start_index: Any = None,
-    sampling_locations: Any = None,
-    attention_weights: Any = None,
+    sampling_locations: Any = _REQUIRED,
+    attention_weights: Any = _REQUIRED,
     im2col_step: int = 64,
     *,
-    points: Sequence[int] | None = None,
+    points: Points | None = None,
     deterministic: bool = False,
+    threads: int | None = None,
 ) -> Any:
     """Multi-scale deformable attention.
 
@@ -30,17 +109,21 @@ def ms_deform_attn(
     Args:
         value: `[N, S, M, D]`; images, pixels of all levels, heads, channels.
         spatial_shapes: `(H, W)` of each of the L levels: a list or tuple, or an integer tensor `[L, 2]`. A list or a
-            CPU tensor costs no synchronisation with the GPU. A tensor on the GPU is read once and remembered until it
-            changes; tensors made under `inference_mode` are read every time.
-        level_start_index: first pixel of each level, `[L]`. `None`: the levels follow each other. Beside a list of
-            `spatial_shapes`, a tensor on the GPU is not read: the levels then follow each other.
-        sampling_locations: `[N, Lq, M, L, P, 2]`, (x, y) in units of the level, normally in [0, 1]; or
-            `[N, Lq, M, sum(points), 2]` with `points`.
-        attention_weights: `[N, Lq, M, L, P]`, or `[N, Lq, M, sum(points)]` with `points`.
+            CPU tensor costs no synchronisation with the GPU. A tensor on the GPU is read once and remembered until
+            PyTorch knows of a change to it: not one through `.data`, another library or the replay of a graph. Tensors
+            made under `inference_mode`, and lists of tensors on the GPU, are read every time.
+        level_start_index: first pixel of each level, `[L]`. `None`: the levels follow each other and are all of the
+            pixels. Beside a list of `spatial_shapes`, a tensor on the GPU is not read: the levels then follow each
+            other.
+        sampling_locations: `[N, Lq, M, L, P, 2]` or `[N, Lq, M, L * P, 2]`, (x, y) in units of the level, normally in
+            [0, 1]; `[N, Lq, M, sum(points), 2]` where levels have different numbers of points.
+        attention_weights: `[N, Lq, M, L, P]`, `[N, Lq, M, L * P]` or `[N, Lq, M, sum(points)]`.
         im2col_step: accepted for the sake of existing callers and ignored: any batch will do.
-        points: number of points of each level, where they differ.
+        points: number of points of each level, a list; or one number for all. Needed only where they differ.
         deterministic: gradients with the same bits in every run. Also under `torch.use_deterministic_algorithms(True)`.
             The processor's always are.
+        threads: how many threads a call on arrays is shared out to; `OMP_NUM_THREADS`, else the cores that the process
+            may run on, unless said. Calls on tensors take `torch.set_num_threads`.
 
     Returns:
         `[N, Lq, M * D]`, in the format of `value`.
@@ -51,17 +134,25 @@ def ms_deform_attn(
     NumPy arrays give a NumPy array. Other objects that speak DLPack are taken as NumPy arrays if they are in host
     memory and as PyTorch tensors if not.
     """
+    if attention_weights is _REQUIRED or sampling_locations is _REQUIRED:
+        name = "sampling_locations" if sampling_locations is _REQUIRED else "attention_weights"
+        raise TypeError(f"ms_deform_attn() missing a required argument: '{name}'")
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
-        if sampling_locations is None or attention_weights is None:
-            raise TypeError("`sampling_locations` and `attention_weights` are required")
         as_tensors = _array.tensors_of_a_gpu(value, sampling_locations, attention_weights)
         if as_tensors is None:
             return _array.forward(
-                value, spatial_shapes, level_start_index, sampling_locations, attention_weights, points
+                value, spatial_shapes, level_start_index, sampling_locations, attention_weights, points, threads
             )
         value, sampling_locations, attention_weights = as_tensors
-    attend = _attend if _attend is not None else _import_attend()
+        torch = sys.modules["torch"]
+    if threads is not None:
+        raise TypeError("`threads` is for calls on arrays; those on tensors take `torch.set_num_threads(...)`")
+    if torch.compiler.is_compiling():
+        # Not by the variable: the first call sets it, and a compiler that has seen it unset compiles again.
+        from ._tensor import attend
+    else:
+        attend = _attend if _attend is not None else _import_attend()
     return attend(
         value, spatial_shapes, level_start_index, sampling_locations, attention_weights, points, deterministic
     )

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from ._levels import plain_shapes
-from ._tensor import attend, is_traced, traced_shapes
+from ._levels import given_points, plain_shapes
+from ._tensor import attend, check_shape_tensor, is_traced, shapes_of_tensors
+
+if TYPE_CHECKING:
+    from ._typing import Shapes, Starts
 
 __all__ = ["MSDeformAttn"]
 
 
 def _wrong_shape(name: str, tensor: Tensor, expected: str) -> ValueError:
     return ValueError(f"`{name}` has shape {list(tensor.shape)}, expected {expected}")
+
+
+def _by_the_names_here(error: Exception) -> Exception:
+    """What the function says about its arguments, by the names that they have in the layer."""
+    words = str(error).replace("`value`", "`input_flatten`")
+    for name in ("spatial_shapes", "level_start_index"):
+        words = words.replace(f"`{name}`", f"`input_{name}`")
+    return type(error)(words)
 
 
 class MSDeformAttn(nn.Module):
@@ -43,15 +54,16 @@ class MSDeformAttn(nn.Module):
         deterministic: bool = False,
     ) -> None:
         super().__init__()
-        if n_heads < 1 or d_model % n_heads:
+        if n_heads < 1 or d_model < 1 or d_model % n_heads:
             raise ValueError(f"d_model {d_model} is not a multiple of n_heads {n_heads}")
-        points = [n_points] * n_levels if isinstance(n_points, int) else list(n_points)
-        if len(points) != n_levels or min(points, default=1) < 0:
-            raise ValueError(f"n_points {n_points} must be one number of points for each of {n_levels} levels")
+        given = given_points(n_points, "n_points")
+        points = [given] * n_levels if isinstance(given, int) else given
+        if len(points) != n_levels:
+            raise ValueError(f"`n_points` {n_points} must be one number of points for each of {n_levels} levels")
         self.d_model = d_model
         self.n_levels = n_levels
         self.n_heads = n_heads
-        self.n_points = n_points if isinstance(n_points, int) else points
+        self.n_points = given
         self.deterministic = deterministic
         self._points = points
         samples = n_heads * sum(points)
@@ -85,8 +97,8 @@ class MSDeformAttn(nn.Module):
         query: Tensor,
         reference_points: Tensor,
         input_flatten: Tensor,
-        input_spatial_shapes: Any,
-        input_level_start_index: Any = None,
+        input_spatial_shapes: Shapes,
+        input_level_start_index: Starts | None = None,
         input_padding_mask: Tensor | None = None,
     ) -> Tensor:
         """Attends.
@@ -103,44 +115,81 @@ class MSDeformAttn(nn.Module):
         Returns:
             `[N, Lq, d_model]`.
         """
-        # The words are put together only where they are needed: older compilers take a size that is printed for a
-        # constant.
-        if query.dim() != 3 or query.shape[2] != self.d_model:
-            raise _wrong_shape("query", query, f"[batch, queries, {self.d_model}]")
+        self._check(query, reference_points, input_flatten, input_padding_mask)
         batch, queries, _ = query.shape
-        if input_flatten.dim() != 3 or input_flatten.shape[0] != batch or input_flatten.shape[2] != self.d_model:
-            raise _wrong_shape("input_flatten", input_flatten, f"[{batch}, pixels, {self.d_model}]")
         pixels = input_flatten.shape[1]
-        given = reference_points.shape
-        if len(given) != 4 or given[2] != self.n_levels or given[3] not in (2, 4):
-            form = f"[{batch}, {queries}, {self.n_levels}, 2] or [{batch}, {queries}, {self.n_levels}, 4]"
-            raise _wrong_shape("reference_points", reference_points, form)
-        if is_traced():
-            input_spatial_shapes = traced_shapes(input_spatial_shapes)
-        if len(input_spatial_shapes) != self.n_levels:
-            raise ValueError(f"`input_spatial_shapes` has {len(input_spatial_shapes)} levels, expected {self.n_levels}")
+        try:
+            input_spatial_shapes = shapes_of_tensors(input_spatial_shapes, is_traced())
+            if not hasattr(input_spatial_shapes, "__len__"):
+                input_spatial_shapes = plain_shapes(input_spatial_shapes)
+            if len(input_spatial_shapes) != self.n_levels:
+                found = len(input_spatial_shapes)
+                raise ValueError(f"`spatial_shapes` has {found} levels, expected {self.n_levels}")
+            if isinstance(input_spatial_shapes, Tensor):
+                check_shape_tensor("spatial_shapes", input_spatial_shapes)
+        except (TypeError, ValueError) as error:
+            raise _by_the_names_here(error) from error
         value = self.value_proj(input_flatten)
         if input_padding_mask is not None:
-            if input_padding_mask.shape != (batch, pixels):
-                raise _wrong_shape("input_padding_mask", input_padding_mask, f"[{batch}, {pixels}]")
             value = value.masked_fill(input_padding_mask[..., None], 0.0)
         value = value.view(batch, pixels, self.n_heads, self.d_model // self.n_heads)
         samples = sum(self._points)
         offsets = self.sampling_offsets(query).view(batch, queries, self.n_heads, samples, 2)
         weights = self.attention_weights(query).view(batch, queries, self.n_heads, samples)
         weights = weights.softmax(-1)
-        locations = self._locations(reference_points, offsets, input_spatial_shapes)
-        output = attend(
-            value,
-            input_spatial_shapes,
-            input_level_start_index,
-            locations,
-            weights,
-            self._points,
-            self.deterministic,
-        )
+        try:
+            locations = self._locations(reference_points, offsets, input_spatial_shapes)
+            output = attend(
+                value,
+                input_spatial_shapes,
+                input_level_start_index,
+                locations,
+                weights,
+                self._points,
+                self.deterministic,
+            )
+        except (TypeError, ValueError) as error:
+            raise _by_the_names_here(error) from error
         result: Tensor = self.output_proj(output)
         return result
+
+    def _check(self, query: Tensor, reference_points: Tensor, pixels: Tensor, mask: Tensor | None) -> None:
+        """Refuses what is no tensor, or one of the wrong shape, by the name of the argument."""
+        given: dict[str, Any] = {"query": query, "reference_points": reference_points, "input_flatten": pixels}
+        if mask is not None:
+            given["input_padding_mask"] = mask
+        for name, tensor in given.items():
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"`{name}` is a {type(tensor).__module__}.{type(tensor).__name__}, expected a tensor")
+        # The words are put together only where they are needed: older compilers take a size that is printed for a
+        # constant.
+        if query.dim() != 3 or query.shape[2] != self.d_model:
+            raise _wrong_shape("query", query, f"[batch, queries, {self.d_model}]")
+        batch, queries, _ = query.shape
+        if pixels.dim() != 3 or pixels.shape[0] != batch or pixels.shape[2] != self.d_model:
+            raise _wrong_shape("input_flatten", pixels, f"[{batch}, pixels, {self.d_model}]")
+        shape = reference_points.shape
+        if len(shape) != 4 or shape[2] != self.n_levels or shape[3] not in (2, 4) or shape[1] not in (1, queries):
+            form = f"[{batch}, {queries}, {self.n_levels}, 2] or [{batch}, {queries}, {self.n_levels}, 4]"
+            raise _wrong_shape("reference_points", reference_points, form)
+        if mask is not None:
+            if mask.dtype is not torch.bool:
+                raise TypeError(f"`input_padding_mask` is {mask.dtype}, expected torch.bool")
+            if mask.shape != (batch, pixels.shape[1]):
+                raise _wrong_shape("input_padding_mask", mask, f"[{batch}, {pixels.shape[1]}]")
+
+    if TYPE_CHECKING:
+        # PyTorch's modules return anything, as far as type checkers know.
+        def __call__(
+            self,
+            query: Tensor,
+            reference_points: Tensor,
+            input_flatten: Tensor,
+            input_spatial_shapes: Shapes,
+            input_level_start_index: Starts | None = None,
+            input_padding_mask: Tensor | None = None,
+        ) -> Tensor:
+            """As `forward`."""
 
     def _locations(self, reference_points: Tensor, offsets: Tensor, spatial_shapes: Any) -> Tensor:
         """Offsets are in pixels around a point, and in shares of half a box, per point, around a box."""

@@ -1,51 +1,23 @@
-"""The PyTorch operator `torch.ops.msdeform.ms_deform_attn` and its gradient.
+"""The PyTorch operator `torch.ops.msdeform.ms_deform_attn` and its gradient, with all that PyTorch asks of one.
 
-Two overloads each: `default` takes the levels as a list of integers, four for each level (height, width,
-start, points); `tensor_levels` takes them as tensors and reads these when it runs, for graphs in which
-nobody knows the numbers.
-
-Defined by `torch.library.Library` and not by the decorator `custom_op`, which took 17 us a call in a trial against 5.
+`_schema` says what it takes, `_kernels` computes it, `_autograd` and `_vmap` are its derivatives and its batches.
 Kernels repeat the default values of the schema: the dispatcher leaves out arguments that equal them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from . import _kernels, _native
-from ._levels import flatten
+from . import _autograd, _flops, _kernels, _vmap
+from ._levels import check_pixels, flatten, shared_points
+from ._schema import BACKWARD, FORWARD, LIBRARY
 
 __all__ = ["BACKWARD", "FORWARD", "call", "read_integers", "sampling_tensors"]
 
-_LIBRARY = torch.library.Library("msdeform", "DEF")
-_TAGS = (torch.Tag.pt2_compliant_tag,)
-# Reading a tensor on the GPU waits for it, which a captured graph cannot. Newer versions of the compiler
-# split the graph there when told.
-_CUDAGRAPH_UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)
-_READING_TAGS = _TAGS if _CUDAGRAPH_UNSAFE is None else (*_TAGS, _CUDAGRAPH_UNSAFE)
-
-_TENSORS = "Tensor value, Tensor sampling_locations, Tensor attention_weights"
-_NUMBERS = "SymInt[] levels"
-_READ = "Tensor spatial_shapes, Tensor? level_start_index, SymInt[]? points"
-_LIBRARY.define(f"ms_deform_attn({_TENSORS}, {_NUMBERS}, bool deterministic=False) -> Tensor", tags=_TAGS)
-_LIBRARY.define(
-    f"ms_deform_attn.tensor_levels({_TENSORS}, {_READ}, bool deterministic=False) -> Tensor",
-    tags=_READING_TAGS,
-)
-_GRADIENTS = "bool[3] wanted, bool deterministic=False) -> (Tensor, Tensor, Tensor)"
-_LIBRARY.define(f"ms_deform_attn_backward(Tensor grad_output, {_TENSORS}, {_NUMBERS}, {_GRADIENTS}", tags=_TAGS)
-_LIBRARY.define(
-    f"ms_deform_attn_backward.tensor_levels(Tensor grad_output, {_TENSORS}, {_READ}, {_GRADIENTS}",
-    tags=_READING_TAGS,
-)
-
-FORWARD = torch.ops.msdeform.ms_deform_attn
-BACKWARD = torch.ops.msdeform.ms_deform_attn_backward
 _forward, _forward_read = FORWARD.default, FORWARD.tensor_levels
 _backward, _backward_read = BACKWARD.default, BACKWARD.tensor_levels
 
@@ -68,11 +40,18 @@ def read_integers(name: str, tensor: Tensor) -> Any:
 
 
 def _read_levels(
-    spatial_shapes: Tensor, level_start_index: Tensor | None, points: list[int] | None, locations: Tensor
+    spatial_shapes: Tensor,
+    level_start_index: Tensor | None,
+    points: list[int] | None,
+    value: Tensor,
+    locations: Tensor,
 ) -> list[int]:
+    shapes = read_integers("spatial_shapes", spatial_shapes)
     starts = None if level_start_index is None else read_integers("level_start_index", level_start_index)
-    counts = locations.shape[4] if points is None else points
-    return flatten(read_integers("spatial_shapes", spatial_shapes), starts, counts)
+    levels = flatten(shapes, starts, shared_points(locations.shape, points, len(shapes)))
+    if starts is None and value.dim() == 4:
+        check_pixels(levels, value.shape[1])
+    return levels
 
 
 def _forward_reading(
@@ -84,7 +63,7 @@ def _forward_reading(
     points: list[int] | None,
     deterministic: bool = False,
 ) -> Tensor:
-    levels = _read_levels(spatial_shapes, level_start_index, points, locations)
+    levels = _read_levels(spatial_shapes, level_start_index, points, value, locations)
     result: Tensor = _forward(value, locations, weights, levels, deterministic)
     return result
 
@@ -100,7 +79,7 @@ def _backward_reading(
     wanted: list[bool],
     deterministic: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    levels = _read_levels(spatial_shapes, level_start_index, points, locations)
+    levels = _read_levels(spatial_shapes, level_start_index, points, value, locations)
     result: tuple[Tensor, Tensor, Tensor] = _backward(
         grad_output, value, locations, weights, levels, wanted, deterministic
     )
@@ -117,8 +96,8 @@ def _forward_fake(value: Tensor, locations: Tensor, weights: Tensor, *_: Any) ->
         lambda: f"`sampling_locations` has {locations.dim()} axes, expected [N, Lq, M, L, P, 2]",
     )
     torch._check(
-        weights.dim() == locations.dim() - 1,
-        lambda: f"`attention_weights` has {weights.dim()} axes, expected {locations.dim() - 1}",
+        weights.dim() in (4, 5),
+        lambda: f"`attention_weights` has {weights.dim()} axes, expected [N, Lq, M, L, P]",
     )
     if not value.device == locations.device == weights.device:
         _kernels.check_devices(value=value, sampling_locations=locations, attention_weights=weights)
@@ -138,179 +117,7 @@ def _backward_fake(
     return empty(value, wanted[0]), empty(locations, wanted[1]), empty(weights, wanted[2])
 
 
-# Ordinary calls ----------------------------------------------------------------------------------------------
-
-# Nothing in PyTorch wants to see a call if none of these returns something true: no mode, trace, profiler, transform.
-# Autocast has had its turn before.
-_WATCHERS: tuple[Any, ...] = (
-    torch._C._len_torch_dispatch_stack,
-    torch._C._len_torch_function_stack,
-    torch._C._get_tracing_state,
-    torch._C._autograd._profiler_enabled,
-    torch._C._are_functorch_transforms_active,
-)
-# Ordinary calls then happen in the native half alone, where this version of PyTorch has what that takes (2.10).
-_native.use_torch(
-    Tensor,
-    list(_WATCHERS),
-    torch.get_num_threads,
-    torch.uint8,
-    _kernels.quick_empty(),
-    list(_kernels.DTYPES),
-)
-
-
-def _is_ordinary(value: Tensor, locations: Tensor, weights: Tensor) -> bool:
-    """Whether the dispatcher would go straight to the kernel of the processor or the GPU."""
-    return (
-        type(value) is type(locations) is type(weights) is Tensor
-        and (value.is_cpu or value.is_cuda)
-        and not any(watcher() for watcher in _WATCHERS)
-        and not (value.is_neg() or locations.is_neg() or weights.is_neg())
-    )
-
-
-def _below_autograd(
-    value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool
-) -> Tensor:
-    """The output without its gradient. An ordinary call leaves the dispatcher out: a kernel in Python takes it about
-    as long as all the rest of the call."""
-    result: Tensor | None = _native.torch_forward(value, locations, weights, levels)
-    if result is not None:
-        return result
-    if _is_ordinary(value, locations, weights):
-        kernel = _kernels.forward_cuda if value.is_cuda else _kernels.forward_cpu
-        return kernel(value, locations, weights, levels, deterministic)
-    with torch._C._AutoDispatchBelowAutograd():
-        result = _forward(value, locations, weights, levels, deterministic)
-    return result
-
-
-def _gradients(
-    grad_output: Tensor,
-    value: Tensor,
-    locations: Tensor,
-    weights: Tensor,
-    levels: list[int],
-    wanted: tuple[bool, bool, bool],
-    deterministic: bool,
-) -> Sequence[Tensor | None]:
-    """The gradients, likewise. Recorded by autograd only for the sake of the error that a second derivative is."""
-    if not (torch.is_grad_enabled() or torch.compiler.is_compiling()):
-        same_bits = deterministic or torch.are_deterministic_algorithms_enabled()
-        found: Sequence[Tensor | None] | None = _native.torch_backward(
-            grad_output, value, locations, weights, levels, wanted, same_bits
-        )
-        if found is not None:
-            return found
-        if _is_ordinary(value, locations, weights) and type(grad_output) is Tensor and not grad_output.is_neg():
-            kernel = _kernels.backward_cuda if value.is_cuda else _kernels.backward_cpu
-            return kernel(grad_output, value, locations, weights, levels, list(wanted), deterministic)
-    result: tuple[Tensor, Tensor, Tensor] = _backward(
-        grad_output, value, locations, weights, levels, list(wanted), deterministic
-    )
-    return result
-
-
-# Gradients --------------------------------------------------------------------------------------------------
-
-
-class _Attend(torch.autograd.Function):
-    """Forward and backward with the levels as numbers."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool = False
-    ) -> Tensor:
-        ctx.save_for_backward(value, locations, weights)
-        ctx.levels, ctx.deterministic = levels, deterministic
-        return _below_autograd(value, locations, weights, levels, deterministic)
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
-        wanted = ctx.needs_input_grad[:3]
-        value, locations, weights = ctx.saved_tensors
-        found = _gradients(grad_output, value, locations, weights, ctx.levels, wanted, ctx.deterministic)
-        value, locations, weights = (
-            gradient if is_wanted else None for gradient, is_wanted in zip(found, wanted, strict=True)
-        )
-        return value, locations, weights, None, None
-
-
-class _AttendReading(torch.autograd.Function):
-    """Forward and backward with the levels in tensors."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        value: Tensor,
-        locations: Tensor,
-        weights: Tensor,
-        spatial_shapes: Tensor,
-        level_start_index: Tensor | None,
-        points: list[int] | None,
-        deterministic: bool = False,
-    ) -> Tensor:
-        ctx.save_for_backward(value, locations, weights, spatial_shapes, level_start_index)
-        ctx.points, ctx.deterministic = points, deterministic
-        with torch._C._AutoDispatchBelowAutograd():
-            result: Tensor = _forward_read(
-                value, locations, weights, spatial_shapes, level_start_index, points, deterministic
-            )
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
-        wanted = ctx.needs_input_grad[:3]
-        found = _backward_read(grad_output, *ctx.saved_tensors, ctx.points, list(wanted), ctx.deterministic)
-        value, locations, weights = (
-            gradient if is_wanted else None for gradient, is_wanted in zip(found, wanted, strict=True)
-        )
-        return value, locations, weights, None, None, None, None
-
-
-class _Gradients(torch.autograd.Function):
-    """The gradient, whose own gradient does not exist."""
-
-    @staticmethod
-    def forward(ctx: Any, overload: Any, *arguments: Any) -> Any:
-        with torch._C._AutoDispatchBelowAutograd():
-            return overload(*arguments)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
-        raise NotImplementedError(
-            "ms_deform_attn has no second derivative: its gradient cannot be differentiated again. Leave out "
-            "`create_graph=True`, or compute this term without it"
-        )
-
-
-def _refuse_tangents(*tensors: Tensor) -> None:
-    """Forward-mode derivatives: without this they would come out as zero."""
-    if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
-        raise NotImplementedError(
-            "ms_deform_attn has no forward-mode derivative (jvp, jacfwd); use the reverse mode: `backward()` or "
-            "`torch.autograd.grad`"
-        )
-
-
-def _differentiable(overload: Any, function: type[torch.autograd.Function]) -> Any:
-    def kernel(value: Tensor, locations: Tensor, weights: Tensor, *rest: Any) -> Tensor:
-        if forward_ad._current_level >= 0:
-            _refuse_tangents(value, locations, weights)
-        if torch.is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad):
-            if torch._C._are_functorch_transforms_active():
-                raise NotImplementedError(
-                    "ms_deform_attn has no gradient inside of torch.func transforms (grad, vjp, jacrev); use "
-                    "`backward()` or `torch.autograd.grad`"
-                )
-            result: Tensor = function.apply(value, locations, weights, *rest)
-            return result
-        with torch._C._AutoDispatchBelowAutograd():
-            result = overload(value, locations, weights, *rest)
-        return result
-
-    return kernel
+# Calls from Python ---------------------------------------------------------------------------------------------
 
 
 def call(value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool) -> Tensor:
@@ -319,29 +126,12 @@ def call(value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], d
         result: Tensor = _forward(value, locations, weights, levels, deterministic)
         return result
     if forward_ad._current_level >= 0:
-        _refuse_tangents(value, locations, weights)
+        _autograd.refuse_tangents(value, locations, weights)
     if torch.is_autocast_enabled("cuda" if value.is_cuda else "cpu"):
         value, locations, weights = _autocast_tensors(value, locations, weights)
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
-            return _recorded(value, locations, weights, levels, deterministic)
-    return _recorded(value, locations, weights, levels, deterministic)
-
-
-def _recorded(value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool) -> Tensor:
-    if torch.is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad):
-        result: Tensor = _Attend.apply(value, locations, weights, levels, deterministic)
-        return result
-    return _below_autograd(value, locations, weights, levels, deterministic)
-
-
-def _differentiable_once(overload: Any) -> Any:
-    def kernel(*arguments: Any) -> Any:
-        if torch.is_grad_enabled() and any(isinstance(item, Tensor) and item.requires_grad for item in arguments):
-            return _Gradients.apply(overload, *arguments)
-        with torch._C._AutoDispatchBelowAutograd():
-            return overload(*arguments)
-
-    return kernel
+            return _autograd.recorded(value, locations, weights, levels, deterministic)
+    return _autograd.recorded(value, locations, weights, levels, deterministic)
 
 
 # Autocast ---------------------------------------------------------------------------------------------------
@@ -383,29 +173,6 @@ def sampling_tensors(value: Tensor, locations: Tensor, weights: Tensor) -> tuple
     return locations.float(), weights.float()
 
 
-# vmap -------------------------------------------------------------------------------------------------------
-
-
-def _mapped(info: Any, in_dims: Any, value: Tensor, locations: Tensor, weights: Tensor, *rest: Any) -> Any:
-    """One more batch axis is the batch itself, longer."""
-    if any(dim is not None for dim in torch.utils._pytree.tree_leaves(in_dims[3:])):
-        raise NotImplementedError(
-            "vmap over `spatial_shapes` or `level_start_index` has no meaning: one call has one list of levels"
-        )
-
-    def fold(tensor: Tensor, dim: int | None) -> Tensor:
-        if dim is None:
-            tensor = tensor.unsqueeze(0).expand(info.batch_size, *tensor.shape)
-        else:
-            tensor = tensor.movedim(dim, 0)
-        return tensor.reshape(info.batch_size * tensor.shape[1], *tensor.shape[2:])
-
-    folded = [fold(tensor, dim) for tensor, dim in zip((value, locations, weights), in_dims[:3], strict=True)]
-    overload = _forward if isinstance(rest[0], (list, tuple)) else _forward_read
-    output = overload(*folded, *rest)
-    return output.unflatten(0, (info.batch_size, -1)), 0
-
-
 # Registration -----------------------------------------------------------------------------------------------
 
 
@@ -415,7 +182,7 @@ def _register() -> None:
         if overload._schema.overload_name:
             name += "." + overload._schema.overload_name
         for key in keys:
-            _LIBRARY.impl(name, kernel, key)
+            LIBRARY.impl(name, kernel, key)
 
     implement(_forward, _kernels.forward_cpu, "CPU")
     implement(_forward, _kernels.forward_cuda, "CUDA")
@@ -423,17 +190,19 @@ def _register() -> None:
     implement(_backward, _kernels.backward_cuda, "CUDA")
     implement(_forward_read, _forward_reading, "CPU", "CUDA")
     implement(_backward_read, _backward_reading, "CPU", "CUDA")
-    implement(_forward, _differentiable(_forward, _Attend), "Autograd")
-    implement(_forward_read, _differentiable(_forward_read, _AttendReading), "Autograd")
-    implement(_backward, _differentiable_once(_backward), "Autograd")
-    implement(_backward_read, _differentiable_once(_backward_read), "Autograd")
+    for overload, kernel in _autograd.KERNELS.items():
+        implement(overload, kernel, "Autograd")
     for overload in (_forward, _forward_read):
         implement(overload, _autocast(overload), "AutocastCPU", "AutocastCUDA")
-        torch.library.register_fake(overload, _forward_fake, lib=_LIBRARY)
+        torch.library.register_fake(overload, _forward_fake, lib=LIBRARY)
         if hasattr(torch.library, "register_vmap"):  # torch 2.5
-            torch.library.register_vmap(overload, _mapped, lib=_LIBRARY)
+            torch.library.register_vmap(overload, _vmap.mapped_forward, lib=LIBRARY)
     for overload in (_backward, _backward_read):
-        torch.library.register_fake(overload, _backward_fake, lib=_LIBRARY)
+        implement(overload, _vmap.old_mapped_backward, "Batched")
+        torch.library.register_fake(overload, _backward_fake, lib=LIBRARY)
+        if hasattr(torch.library, "register_vmap"):
+            torch.library.register_vmap(overload, _vmap.mapped_backward, lib=LIBRARY)
+    _flops.register()
 
 
 _register()

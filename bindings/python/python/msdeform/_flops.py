@@ -1,0 +1,45 @@
+"""What a call counts for in `torch.utils.flop_counter.FlopCounterMode`.
+
+A product and its addition are two operations there, as in PyTorch's own formulas. Only what grows with the channels
+counts: placing a sample costs about as much as three channels of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch.utils.flop_counter import register_flop_formula
+
+from ._schema import BACKWARD, FORWARD
+
+__all__ = ["backward_flops", "forward_flops"]
+
+# Four pixels of a sample, a product and an addition each.
+_FLOPS_OF_FOUR_PIXELS = 8
+
+
+def forward_flops(value: Sequence[int], locations: Sequence[int], weights: Sequence[int], *_: Any, **__: Any) -> int:
+    """Operations of the forward pass, from the shapes of its tensors."""
+    return _FLOPS_OF_FOUR_PIXELS * math.prod(weights) * value[3]
+
+
+def backward_flops(
+    grad_output: Sequence[int],
+    value: Sequence[int],
+    locations: Sequence[int],
+    weights: Sequence[int],
+    *rest: Any,
+    **keywords: Any,
+) -> int:
+    """Operations of the backward pass. The gradient of the values adds to four pixels; those of locations and weights
+    follow from four products of pixels and upstream gradient, for either or for both."""
+    wanted = next(item for item in reversed(rest) if isinstance(item, (list, tuple)))
+    return (int(wanted[0]) + int(wanted[1] or wanted[2])) * forward_flops(value, locations, weights)
+
+
+def register() -> None:
+    """Tells PyTorch's counter."""
+    register_flop_formula(FORWARD)(forward_flops)
+    register_flop_formula(BACKWARD)(backward_flops)

@@ -1,0 +1,43 @@
+"""The documents of the package: they run as typed, their links work where they are read, the wheel has the licences."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1]
+ROOT = PACKAGE.parents[1]
+REPOSITORY = "https://github.com/msdeform/msdeform/"
+
+
+@pytest.mark.parametrize("page", ["calling.md", "support.md", "troubleshooting.md"])
+def test_python_in_the_pages_runs_as_typed(page: str) -> None:
+    file = PACKAGE / "docs" / page
+    for block in re.findall(r"```python\n(.*?)```", file.read_text(), flags=re.DOTALL):
+        exec(compile(block, str(file), "exec"), {})
+
+
+def test_links_of_the_readme_work_on_the_package_index() -> None:
+    """It is shown there without the repository around it, so a relative link leads nowhere."""
+    text = (PACKAGE / "README.md").read_text()
+    links = re.findall(r"\]\(([^)\s]+)", text) + re.findall(r'(?:src|href|srcset)="([^"]+)"', text)
+    assert len(links) > 5
+    for link in links:
+        assert link.startswith(("https://", "#")), f"{link} is relative"
+        if link.startswith(REPOSITORY) and (ROOT / "Cargo.toml").is_file():
+            path = re.sub(r"^(blob|tree|raw)/main/", "", link.removeprefix(REPOSITORY)).split("#")[0]
+            assert (ROOT / path).exists(), f"{link} leads nowhere"
+
+
+def test_the_wheel_has_the_licences() -> None:
+    try:
+        files = importlib.metadata.files("msdeform") or []
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("not installed from a wheel")
+    found = {Path(file).name: file for file in files if "licenses" in Path(file).parts}
+    assert set(found) == {"LICENSE-APACHE", "LICENSE-MIT"}
+    for name, file in found.items():
+        assert file.read_text() == (ROOT / name).read_text()
