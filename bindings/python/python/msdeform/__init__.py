@@ -15,6 +15,7 @@ from ._native import __version__
 from .functional import ms_deform_attn
 
 if TYPE_CHECKING:
+    from .from_offsets import ms_deform_attn_from_offsets
     from .module import MSDeformAttn
     from .patching import patch, patched, unpatch
     from .sharding import register_sharding
@@ -25,6 +26,7 @@ __all__ = [
     "bench",
     "device_info",
     "ms_deform_attn",
+    "ms_deform_attn_from_offsets",
     "patch",
     "patched",
     "reference",
@@ -39,6 +41,7 @@ _native.search_packages([folder for folder in sys.path if folder])
 
 _NEEDS_TORCH = {
     "MSDeformAttn": "module",
+    "ms_deform_attn_from_offsets": "from_offsets",
     "patch": "patching",
     "patched": "patching",
     "register_sharding": "sharding",

@@ -13,7 +13,7 @@ from . import _kernels, _native
 from ._schema import BACKWARD, FORWARD
 from ._vmap import is_old_batch
 
-__all__ = ["KERNELS", "gradients", "recorded", "refuse_tangents"]
+__all__ = ["KERNELS", "differentiable_once", "gradients", "recorded", "recording", "refuse_tangents"]
 
 _forward, _forward_read = FORWARD.default, FORWARD.tensor_levels
 _backward, _backward_read = BACKWARD.default, BACKWARD.tensor_levels
@@ -203,7 +203,7 @@ def _of_one_level(function: type[torch.autograd.Function]) -> Any:
     return type(f"{function.__name__}OfOneLevel", (_SingleLevelFunction,), members)
 
 
-def _recording(function: type[torch.autograd.Function]) -> Any:
+def recording(function: type[torch.autograd.Function]) -> Any:
     """Applies a function of autograd, under transforms or without."""
     of_one_level = _of_one_level(function)
 
@@ -222,7 +222,7 @@ def _recording(function: type[torch.autograd.Function]) -> Any:
 
 
 def _differentiable(overload: Any, function: type[torch.autograd.Function]) -> Any:
-    record = _recording(function)
+    record = recording(function)
 
     def kernel(value: Tensor, locations: Tensor, weights: Tensor, *rest: Any) -> Any:
         if forward_ad._current_level >= 0:
@@ -235,8 +235,9 @@ def _differentiable(overload: Any, function: type[torch.autograd.Function]) -> A
     return kernel
 
 
-def _differentiable_once(overload: Any) -> Any:
-    record = _recording(_Gradients)
+def differentiable_once(overload: Any) -> Any:
+    """The kernel for autograd of an operator that is a gradient."""
+    record = recording(_Gradients)
 
     def kernel(*arguments: Any) -> Any:
         if torch.is_grad_enabled() and any(isinstance(item, Tensor) and item.requires_grad for item in arguments):
@@ -250,6 +251,6 @@ def _differentiable_once(overload: Any) -> Any:
 KERNELS = {
     _forward: _differentiable(_forward, _Attend),
     _forward_read: _differentiable(_forward_read, _AttendReading),
-    _backward: _differentiable_once(_backward),
-    _backward_read: _differentiable_once(_backward_read),
+    _backward: differentiable_once(_backward),
+    _backward_read: differentiable_once(_backward_read),
 }

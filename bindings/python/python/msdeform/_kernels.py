@@ -13,7 +13,7 @@ from torch import Tensor
 
 from . import _native
 
-_CODES: dict[torch.dtype, int] = {
+CODES: dict[torch.dtype, int] = {
     dtype: _native.DTYPES.index(name)
     for dtype, name in (
         (torch.float32, "f32"),
@@ -24,7 +24,7 @@ _CODES: dict[torch.dtype, int] = {
 }
 
 
-DTYPES = tuple(sorted(_CODES, key=_CODES.__getitem__))
+DTYPES = tuple(sorted(CODES, key=CODES.__getitem__))
 
 
 def quick_empty() -> tuple[Any, Any, Any] | None:
@@ -45,13 +45,13 @@ def _operands(value: Tensor, locations: Tensor, weights: Tensor) -> tuple[_Opera
     """Address, format and shape of each."""
     try:
         return (
-            (value.data_ptr(), _CODES[value.dtype], value.shape),
-            (locations.data_ptr(), _CODES[locations.dtype], locations.shape),
-            (weights.data_ptr(), _CODES[weights.dtype], weights.shape),
+            (value.data_ptr(), CODES[value.dtype], value.shape),
+            (locations.data_ptr(), CODES[locations.dtype], locations.shape),
+            (weights.data_ptr(), CODES[weights.dtype], weights.shape),
         )
     except KeyError:
         tensors = {"value": value, "sampling_locations": locations, "attention_weights": weights}
-        name, tensor = next(item for item in tensors.items() if item[1].dtype not in _CODES)
+        name, tensor = next(item for item in tensors.items() if item[1].dtype not in CODES)
         raise TypeError(f"`{name}` is {tensor.dtype}; expected torch.float32, float16, bfloat16 or float64") from None
 
 
@@ -95,7 +95,7 @@ def check_devices(**tensors: Tensor) -> None:
         raise ValueError(f"all tensors must be on one device, found {found}; move them with `.to(device)`")
 
 
-def _check(**tensors: Tensor) -> None:
+def check_dense(**tensors: Tensor) -> None:
     """Refuses tensors of more than one device and sparse ones: an address of one device means nothing on another."""
     first = next(iter(tensors.values())).device
     for name, tensor in tensors.items():
@@ -112,7 +112,7 @@ def forward_cpu(
     value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool = False
 ) -> Tensor:
     """The output on the processor."""
-    _check(value=value, sampling_locations=locations, attention_weights=weights)
+    check_dense(value=value, sampling_locations=locations, attention_weights=weights)
     value, locations, weights = value.contiguous(), locations.contiguous(), weights.contiguous()
     operands = _operands(value, locations, weights)
     output = _output_for(value, operands)
@@ -130,7 +130,7 @@ def backward_cpu(
     deterministic: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients on the processor; always the same bits."""
-    _check(grad_output=grad_output, value=value, sampling_locations=locations, attention_weights=weights)
+    check_dense(grad_output=grad_output, value=value, sampling_locations=locations, attention_weights=weights)
     _check_grad_output(grad_output, value, locations)
     gradients = _gradients_for(value, locations, weights, wanted)
     grad_output, value = grad_output.contiguous(), value.contiguous()
@@ -171,7 +171,7 @@ def forward_cuda(
     value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool = False
 ) -> Tensor:
     """The output on a GPU, queued on the current stream."""
-    _check(value=value, sampling_locations=locations, attention_weights=weights)
+    check_dense(value=value, sampling_locations=locations, attention_weights=weights)
     if value.dtype is torch.float64 or locations.dtype is torch.float64:
         on_host = _on_host(value, locations, weights)
         return forward_cpu(on_host[0], on_host[1], on_host[2], levels).to(value.device)
@@ -204,7 +204,7 @@ def backward_cuda(
     deterministic: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients on a GPU, queued on the current stream."""
-    _check(grad_output=grad_output, value=value, sampling_locations=locations, attention_weights=weights)
+    check_dense(grad_output=grad_output, value=value, sampling_locations=locations, attention_weights=weights)
     _check_grad_output(grad_output, value, locations)
     if value.dtype is torch.float64 or locations.dtype is torch.float64:
         host, device = _on_host(grad_output, value, locations, weights), value.device

@@ -26,6 +26,23 @@ def cpu_backward(
     grad_output: int,
     gradients: tuple[int, int, int],
 ) -> None: ...
+
+_Rule = tuple[bool, float, bool, bool]
+_SourceStrides = tuple[tuple[int, int, int], tuple[int, int], tuple[int, int]]
+
+def cpu_forward_from_offsets(
+    levels: list[int] | tuple[int, ...],
+    place: tuple[int, _Rule],
+    inputs: tuple[_Operand, _Operand, _Operand, _Operand, _SourceStrides],
+    output: int,
+) -> None: ...
+def cpu_backward_from_offsets(
+    levels: list[int] | tuple[int, ...],
+    place: tuple[int, _Rule],
+    inputs: tuple[_Operand, _Operand, _Operand, _Operand, _SourceStrides],
+    grad_output: int,
+    gradients: tuple[int, int, int, int],
+) -> None: ...
 def cuda_forward(
     levels: list[int] | tuple[int, ...],
     device: int,

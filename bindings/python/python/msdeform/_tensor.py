@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 
 from . import _native, operator
 from ._levels import check_pixels, end_of, flatten, plain_shapes, plain_starts, shared_points
+from ._tracing import is_traced
 
 
 def attend(
@@ -44,21 +45,33 @@ def attend(
     if not (locations.dtype is weights.dtype is value.dtype):
         locations, weights = operator.sampling_tensors(value, locations, weights)
     traced = is_traced()
+    levels, unread = resolve_levels(value, spatial_shapes, level_start_index, points, locations.shape, traced)
+    if levels is None:
+        result: Tensor = operator.FORWARD.tensor_levels(value, locations, weights, *unread, deterministic)
+        return result
+    return operator.call(value, locations, weights, levels, deterministic)
+
+
+def resolve_levels(
+    value: Tensor,
+    spatial_shapes: Any,
+    level_start_index: Any,
+    points: int | Sequence[int] | None,
+    samples_shape: Sequence[int],
+    traced: bool,
+) -> tuple[list[int] | None, tuple[Any, ...]]:
+    """The levels of a call as numbers; or, where nobody knows these yet, the tensors and points to read them from."""
     spatial_shapes = shapes_of_tensors(spatial_shapes, traced)
-    result: Tensor
     if isinstance(spatial_shapes, torch.Tensor):
         check_shape_tensor("spatial_shapes", spatial_shapes)
         if level_start_index is not None and not isinstance(level_start_index, torch.Tensor):
             level_start_index = torch.as_tensor(level_start_index)
         if traced or value.is_meta or _is_symbolic(spatial_shapes) or _is_symbolic(level_start_index):
-            counts = shared_points(locations.shape, points, spatial_shapes.shape[0])
+            counts = shared_points(samples_shape, points, spatial_shapes.shape[0])
             given = None
             if points is not None:
                 given = [counts] * spatial_shapes.shape[0] if isinstance(counts, int) else counts
-            result = operator.FORWARD.tensor_levels(
-                value, locations, weights, spatial_shapes, level_start_index, given, deterministic
-            )
-            return result
+            return None, (spatial_shapes, level_start_index, given)
         shapes = _remembered("spatial_shapes", spatial_shapes)
         starts = None if level_start_index is None else _remembered("level_start_index", level_start_index)
     else:
@@ -72,14 +85,14 @@ def attend(
             shapes = plain_shapes(shapes)
         if starts is not None and not isinstance(starts, (list, tuple)):
             starts = plain_starts(starts)
-    counts = shared_points(locations.shape, points, len(shapes))
+    counts = shared_points(samples_shape, points, len(shapes))
     if isinstance(counts, torch.Tensor):
         counts = int(counts)  # `torch.jit.trace` again; how many points there are is part of the model.
     levels = flatten(shapes, starts, counts)
     shape = value.shape
     if starts is None and len(shape) == 4 and (traced or end_of(levels) != shape[1]):
         _check_pixels(levels, shape[1], traced)
-    return operator.call(value, locations, weights, levels, deterministic)
+    return levels, ()
 
 
 def _check_pixels(levels: list[int], pixels: int, traced: bool) -> None:
@@ -99,11 +112,6 @@ def _check_pixels(levels: list[int], pixels: int, traced: bool) -> None:
                 "need `level_start_index` as a list"
             ),
         )
-
-
-def is_traced() -> bool:
-    """Whether the call becomes part of a graph, which other sizes may go through later."""
-    return bool(torch.compiler.is_compiling() or torch._C._is_tracing())
 
 
 def shapes_of_tensors(spatial_shapes: Any, traced: bool) -> Any:

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from ._schema import BACKWARD, FORWARD
 
-__all__ = ["is_old_batch", "mapped_backward", "mapped_forward", "old_mapped_backward"]
+__all__ = ["fold", "is_old_batch", "mapped_backward", "mapped_forward", "old_mapped_backward", "unfold"]
 
 
-def _fold(tensor: Tensor, dim: int | None, count: int) -> Tensor:
+def fold(tensor: Tensor, dim: int | None, count: int) -> Tensor:
     """Puts the mapped axis into the batch; a tensor without it is repeated."""
     if dim is None:
         tensor = tensor.unsqueeze(0).expand(count, *tensor.shape)
@@ -21,7 +21,8 @@ def _fold(tensor: Tensor, dim: int | None, count: int) -> Tensor:
     return tensor.reshape(count * tensor.shape[1], *tensor.shape[2:])
 
 
-def _unfold(tensor: Tensor, count: int) -> Tensor:
+def unfold(tensor: Tensor, count: int) -> Tensor:
+    """Takes it out of the batch again, to the front."""
     return tensor.view(count, tensor.shape[0] // max(count, 1), *tensor.shape[1:])
 
 
@@ -37,9 +38,9 @@ def mapped_forward(info: Any, in_dims: Any, *arguments: Any) -> Any:
     tensors, rest = arguments[:3], arguments[3:]
     _refuse_mapped_levels(in_dims[3:])
     count = info.batch_size
-    folded = [_fold(tensor, dim, count) for tensor, dim in zip(tensors, in_dims[:3], strict=True)]
+    folded = [fold(tensor, dim, count) for tensor, dim in zip(tensors, in_dims[:3], strict=True)]
     overload = FORWARD.default if isinstance(rest[0], (list, tuple)) else FORWARD.tensor_levels
-    return _unfold(overload(*folded, *rest), count), 0
+    return unfold(overload(*folded, *rest), count), 0
 
 
 def mapped_backward(info: Any, in_dims: Any, *arguments: Any) -> Any:
@@ -50,13 +51,13 @@ def mapped_backward(info: Any, in_dims: Any, *arguments: Any) -> Any:
 
 def _map_gradients(count: int, in_dims: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
     tensors, rest = arguments[:4], arguments[4:]
-    folded = [_fold(tensor, dim, count) for tensor, dim in zip(tensors, in_dims, strict=True)]
+    folded = [fold(tensor, dim, count) for tensor, dim in zip(tensors, in_dims, strict=True)]
     overload = BACKWARD.default if isinstance(rest[0], (list, tuple)) else BACKWARD.tensor_levels
     gradients = overload(*folded, *rest)
     # `wanted` is the last list; a gradient that nobody wants is an empty tensor, the same for all.
     wanted = next(item for item in reversed(rest) if isinstance(item, (list, tuple)))
     mapped = tuple(
-        _unfold(gradient, count) if is_wanted else gradient
+        unfold(gradient, count) if is_wanted else gradient
         for gradient, is_wanted in zip(gradients, wanted, strict=True)
     )
     return mapped, tuple(0 if is_wanted else None for is_wanted in wanted)

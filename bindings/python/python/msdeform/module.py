@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from . import _parts
 from ._levels import given_points, plain_shapes
-from ._tensor import attend, check_shape_tensor, is_traced, shapes_of_tensors
+from ._tensor import attend, check_shape_tensor, shapes_of_tensors
+from ._tracing import is_traced
+from .from_offsets import ms_deform_attn_from_offsets
 
 if TYPE_CHECKING:
     from ._typing import Shapes, Starts
@@ -71,8 +74,6 @@ class MSDeformAttn(nn.Module):
         self.attention_weights = nn.Linear(d_model, samples)
         self.value_proj = nn.Linear(d_model, d_model)
         self.output_proj = nn.Linear(d_model, d_model)
-        # What normalises offsets, by levels, device and format: made once per image size.
-        self._scales: dict[Any, Tensor] = {}
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -135,19 +136,31 @@ class MSDeformAttn(nn.Module):
         value = value.view(batch, pixels, self.n_heads, self.d_model // self.n_heads)
         samples = sum(self._points)
         offsets = self.sampling_offsets(query).view(batch, queries, self.n_heads, samples, 2)
-        weights = self.attention_weights(query).view(batch, queries, self.n_heads, samples)
-        weights = weights.softmax(-1)
+        logits = self.attention_weights(query).view(batch, queries, self.n_heads, samples)
         try:
-            locations = self._locations(reference_points, offsets, input_spatial_shapes)
-            output = attend(
-                value,
-                input_spatial_shapes,
-                input_level_start_index,
-                locations,
-                weights,
-                self._points,
-                self.deterministic,
-            )
+            if value.is_cuda:
+                # The parts, in the format of the layer, until there is a kernel for the whole.
+                locations = _parts.locations(reference_points, offsets, input_spatial_shapes, self._points)
+                output = attend(
+                    value,
+                    input_spatial_shapes,
+                    input_level_start_index,
+                    locations,
+                    logits.softmax(-1),
+                    self._points,
+                    self.deterministic,
+                )
+            else:
+                output = ms_deform_attn_from_offsets(
+                    value,
+                    input_spatial_shapes,
+                    reference_points,
+                    offsets,
+                    logits,
+                    level_start_index=input_level_start_index,
+                    points=self._points,
+                    deterministic=self.deterministic,
+                )
         except (TypeError, ValueError) as error:
             raise _by_the_names_here(error) from error
         result: Tensor = self.output_proj(output)
@@ -191,62 +204,7 @@ class MSDeformAttn(nn.Module):
         ) -> Tensor:
             """As `forward`."""
 
-    def _locations(self, reference_points: Tensor, offsets: Tensor, spatial_shapes: Any) -> Tensor:
-        """Offsets are in pixels around a point, and in shares of half a box, per point, around a box."""
-        reference = self._per_sample(reference_points)[:, :, None]
-        if reference_points.shape[-1] == 2:
-            return reference + offsets / self._sizes(spatial_shapes, offsets)
-        shares = self._shares(offsets)
-        return reference[..., :2] + offsets * shares * reference[..., 2:]
-
-    def _per_sample(self, by_level: Tensor) -> Tensor:
-        """Repeats the third axis, levels, for the points of each."""
-        if isinstance(self.n_points, int):
-            return by_level.repeat_interleave(self.n_points, dim=2)
-        pieces = [
-            by_level[:, :, level : level + 1].expand(-1, -1, count, -1) for level, count in enumerate(self._points)
-        ]
-        return torch.cat(pieces, dim=2)
-
-    def _sizes(self, spatial_shapes: Any, like: Tensor) -> Tensor:
-        """(width, height) of the level of each sample, `[samples, 2]`."""
-        if isinstance(spatial_shapes, Tensor):
-            sizes = spatial_shapes.to(device=like.device, dtype=like.dtype).flip(-1)
-            return self._per_sample(sizes[None, None]).view(-1, 2)
-        if is_traced():
-            return self._sizes_of(spatial_shapes, like)
-        shapes = plain_shapes(spatial_shapes)
-        key = (tuple(shapes), like.device, like.dtype)
-        found = self._scales.get(key)
-        if found is None:
-            if len(self._scales) >= 256:
-                self._scales.clear()
-            with torch.inference_mode(False), torch.no_grad():
-                found = self._sizes_of(shapes, like)
-            self._scales[key] = found
-        return found
-
-    def _sizes_of(self, shapes: Sequence[tuple[int, int]], like: Tensor) -> Tensor:
-        pairs = [
-            (width, height) for (height, width), count in zip(shapes, self._points, strict=True) for _ in range(count)
-        ]
-        return torch.tensor(pairs, dtype=like.dtype, device=like.device).view(-1, 2)
-
-    def _shares(self, like: Tensor) -> Tensor:
-        shares = [0.5 / count for count in self._points for _ in range(count)]
-        if not is_traced():
-            key = ("shares", like.device, like.dtype)
-            if key not in self._scales:
-                with torch.inference_mode(False):
-                    self._scales[key] = torch.tensor(shares, dtype=like.dtype, device=like.device)[:, None]
-            return self._scales[key]
-        return torch.tensor(shares, dtype=like.dtype, device=like.device)[:, None]
-
     def extra_repr(self) -> str:
         """The arguments, for `print(model)`."""
         text = f"d_model={self.d_model}, n_levels={self.n_levels}, n_heads={self.n_heads}, n_points={self.n_points}"
         return text + ", deterministic=True" if self.deterministic else text
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Copies and files of a model carry no cache.
-        return {**self.__dict__, "_scales": {}}

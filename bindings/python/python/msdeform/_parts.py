@@ -1,0 +1,101 @@
+"""What models have around the operator, by PyTorch's own operations: where there is no kernel for the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._levels import plain_shapes
+from ._tracing import is_traced
+
+__all__ = ["locations"]
+
+
+def locations(
+    references: Tensor,
+    offsets: Tensor,
+    shapes: Any,
+    points: Sequence[int],
+    *,
+    offset_scale: float = 0.5,
+    anchors: bool = False,
+    nearest: bool = False,
+) -> Tensor:
+    """The sampling locations `[N, Lq, M, samples, 2]` of offsets `[N, Lq, M, samples, 2]`, in their format."""
+    around = _per_sample(references.to(offsets.dtype), points, anchors)[:, :, None]
+    if references.shape[3] == 2:
+        found = around + offsets / _sizes(shapes, points, offsets)
+    else:
+        found = around[..., :2] + offsets * _shares(points, offset_scale, offsets) * around[..., 2:]
+    if not nearest:
+        return found
+    sizes = _sizes(shapes, points, offsets)
+    pixels = (found.detach() * sizes + 0.5).trunc()
+    return (torch.minimum(pixels.clamp(min=0), sizes - 1) + 0.5) / sizes
+
+
+def _per_sample(references: Tensor, points: Sequence[int], anchors: bool) -> Tensor:
+    """The reference of every sample, `[N, Lq, samples, 2 or 4]`; one for all stays one. Without lists of indices, which
+    a GPU would have to be sent."""
+    count, levels = references.shape[2], len(points)
+    if anchors:
+        turns = [references.repeat(1, 1, -(-each // max(count, 1)), 1)[:, :, :each] for each in points]
+        return torch.cat(turns, dim=2)
+    if count == levels and len(set(points)) == 1:
+        return references.repeat_interleave(points[0], dim=2)
+    if count == levels:
+        pieces = [references[:, :, level : level + 1].expand(-1, -1, each, -1) for level, each in enumerate(points)]
+        return torch.cat(pieces, dim=2) if pieces else references
+    if count == 1:
+        return references
+    raise ValueError(
+        f"`reference_points` has shape {list(references.shape)}, expected {levels} references, one for each level, or "
+        "1 for all; give `anchors=True` where they are anchors"
+    )
+
+
+# Small constants, by what they are made of: made once per image size, not sent to the GPU at every call.
+_constants: dict[Any, Tensor] = {}
+_MOST_CONSTANTS = 256
+
+
+def _constant(key: tuple[Any, ...], like: Tensor, make: Callable[[], Any]) -> Tensor:
+    def made() -> Tensor:
+        return torch.tensor(make(), dtype=like.dtype, device=like.device)
+
+    if is_traced():
+        return made()
+    key = (*key, like.device, like.dtype)
+    found = _constants.get(key)
+    if found is None:
+        if len(_constants) >= _MOST_CONSTANTS:
+            _constants.clear()
+        with torch.inference_mode(False), torch.no_grad():
+            found = made()
+        _constants[key] = found
+    return found
+
+
+def _sizes(shapes: Any, points: Sequence[int], like: Tensor) -> Tensor:
+    """(width, height) of the level of each sample, `[samples, 2]`."""
+    if isinstance(shapes, Tensor):
+        sizes = shapes.to(device=like.device, dtype=like.dtype).flip(-1)
+        return _per_sample(sizes[None, None], points, False).view(-1, 2)
+    pairs = list(shapes) if is_traced() else plain_shapes(shapes)
+
+    def make() -> Any:
+        return [(width, height) for (height, width), each in zip(pairs, points, strict=True) for _ in range(each)]
+
+    return _constant(("sizes", *map(tuple, pairs), *points), like, make).view(-1, 2)
+
+
+def _shares(points: Sequence[int], offset_scale: float, like: Tensor) -> Tensor:
+    """What of a box an offset of one is, for each sample, `[samples, 1]`."""
+
+    def make() -> Any:
+        return [offset_scale / each for each in points for _ in range(each)]
+
+    return _constant(("shares", offset_scale, *points), like, make).view(-1, 1)

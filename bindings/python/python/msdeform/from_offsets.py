@@ -1,0 +1,181 @@
+"""The operator with all that models have around it: from raw projections to the output."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from . import _offset_operator, _parts, operator
+from ._levels import shared_points
+from ._tensor import attend, resolve_levels
+from ._tracing import is_traced
+
+if TYPE_CHECKING:
+    from ._typing import Points, Shapes, Starts
+
+__all__ = ["ms_deform_attn_from_offsets"]
+
+
+@overload
+def ms_deform_attn_from_offsets(
+    value: Tensor,
+    spatial_shapes: Shapes,
+    reference_points: Tensor,
+    sampling_offsets: Tensor,
+    attention_logits: Tensor,
+    *,
+    level_start_index: Starts | None = None,
+    points: Points | None = None,
+    offset_scale: float = 0.5,
+    anchors: bool = False,
+    softmax: bool = True,
+    nearest: bool = False,
+    return_weights: Literal[False] = False,
+    deterministic: bool = False,
+) -> Tensor: ...
+@overload
+def ms_deform_attn_from_offsets(
+    value: Tensor,
+    spatial_shapes: Shapes,
+    reference_points: Tensor,
+    sampling_offsets: Tensor,
+    attention_logits: Tensor,
+    *,
+    level_start_index: Starts | None = None,
+    points: Points | None = None,
+    offset_scale: float = 0.5,
+    anchors: bool = False,
+    softmax: bool = True,
+    nearest: bool = False,
+    return_weights: Literal[True],
+    deterministic: bool = False,
+) -> tuple[Tensor, Tensor]: ...
+def ms_deform_attn_from_offsets(
+    value: Tensor,
+    spatial_shapes: Any,
+    reference_points: Tensor,
+    sampling_offsets: Tensor,
+    attention_logits: Tensor,
+    *,
+    level_start_index: Any = None,
+    points: Points | None = None,
+    offset_scale: float = 0.5,
+    anchors: bool = False,
+    softmax: bool = True,
+    nearest: bool = False,
+    return_weights: bool = False,
+    deterministic: bool = False,
+) -> Any:
+    """Multi-scale deformable attention from what a model's linear layers give.
+
+    Locations are `reference + offset * s`, weights the softmax of the logits over all levels and points of a query and
+    head. `s` is one pixel of the level where references are points, and `size * offset_scale / P` where they are boxes.
+
+    Args:
+        value: `[N, S, M, D]`; images, pixels of all levels, heads, channels.
+        spatial_shapes: as of `ms_deform_attn`.
+        reference_points: `[N, Lq, R, 2]`, points (x, y) in [0, 1], or `[N, Lq, R, 4]`, boxes (x, y, width, height).
+            `R` is the number of levels, or 1 for all of them. Axes `N` and `Lq` may be 1. Any floating-point format.
+        sampling_offsets: `[N, Lq, M, L, P, 2]`, or `[N, Lq, M, samples, 2]`.
+        attention_logits: `[N, Lq, M, L, P]`, or `[N, Lq, M, samples]`. Both may be views of one projection: rows
+            of a query are read where they are.
+        level_start_index: as of `ms_deform_attn`.
+        points: number of points of each level, a list; or one number for all. Needed only where they differ.
+        offset_scale: the part of a box that an offset of one is, in a level of one point.
+        anchors: `R` is a number of anchors; point `p` of every level starts from anchor `p % R` (BEVFormer).
+        softmax: `False` takes the logits as weights.
+        nearest: takes the nearest pixel instead of interpolating (`method="discrete"` of RT-DETRv2). Offsets and
+            references have no gradient then.
+        return_weights: also returns the weights, in the shape of the logits.
+        deterministic: gradients with the same bits in every run. Also under `torch.use_deterministic_algorithms(True)`.
+
+    Returns:
+        `[N, Lq, M * D]`, in the format of `value`; with `return_weights` the weights beside it.
+
+    Coordinates are float32 or better whatever the formats. On the processor nothing but the arguments is kept for the
+    gradient; on a GPU locations and weights are, in float32.
+    """
+    for name, tensor in (
+        ("value", value),
+        ("reference_points", reference_points),
+        ("sampling_offsets", sampling_offsets),
+        ("attention_logits", attention_logits),
+    ):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(
+                f"`{name}` must be a torch.Tensor, found a {type(tensor).__module__}.{type(tensor).__name__}"
+            )
+    if reference_points.dim() != 4 or reference_points.shape[3] not in (2, 4):
+        raise ValueError(
+            f"`reference_points` has shape {list(reference_points.shape)}, expected [batch, queries, references, 2] or "
+            "[batch, queries, references, 4]"
+        )
+    place = value.device.type
+    if (
+        place in ("cpu", "cuda")
+        and torch.is_autocast_enabled(place)
+        and value.dtype in (torch.float32, torch.float16, torch.bfloat16)
+    ):
+        value = value.to(torch.get_autocast_dtype(place))
+    offsets, logits = operator.sampling_tensors(value, sampling_offsets, attention_logits)
+    references = _references_beside(offsets, reference_points)
+    traced = is_traced()
+    levels, unread = resolve_levels(value, spatial_shapes, level_start_index, points, offsets.shape, traced)
+    if levels is not None and not traced:
+        levels = _integers(levels)
+    if levels is not None and value.device.type == "cpu":
+        output: Tensor = _offset_operator.FORWARD(
+            value, references, offsets, logits, levels, offset_scale, anchors, softmax, nearest
+        )
+    else:
+        if levels is None:
+            shapes, starts, _ = unread
+            found = shared_points(offsets.shape, points, shapes.shape[0])
+            counts = [found] * shapes.shape[0] if isinstance(found, int) else found
+        else:
+            shapes, starts = list(zip(levels[::4], levels[1::4], strict=True)), levels[2::4]
+            counts = levels[3::4]
+        wide = torch.promote_types(offsets.dtype, torch.float32)
+        flat = (offsets.flatten(3, 4) if offsets.dim() == 6 else offsets).to(wide)
+        locations = _parts.locations(
+            references, flat, shapes, counts, offset_scale=offset_scale, anchors=anchors, nearest=nearest
+        )
+        weights = logits.to(wide).flatten(3)
+        weights = weights.softmax(-1) if softmax else weights
+        output = attend(value, shapes, starts, locations, weights, counts, deterministic)
+    if not return_weights:
+        return output
+    flat = attention_logits.flatten(3)
+    return output, (flat.softmax(-1) if softmax else flat).view(attention_logits.shape)
+
+
+def _references_beside(offsets: Tensor, references: Tensor) -> Tensor:
+    """One set for every image and query, in a format that is read beside these offsets."""
+    if references.dtype not in (torch.float32, offsets.dtype):
+        references = references.to(torch.float64 if offsets.dtype is torch.float64 else torch.float32)
+    if offsets.dtype is torch.float64:
+        references = references.double()
+    if offsets.dim() >= 2 and references.shape[:2] != offsets.shape[:2]:
+        try:
+            references = references.expand(offsets.shape[0], offsets.shape[1], -1, -1)
+        except RuntimeError as error:
+            raise ValueError(
+                f"`reference_points` has shape {list(references.shape)}, expected [{offsets.shape[0]} or 1, "
+                f"{offsets.shape[1]} or 1, references, 2 or 4]"
+            ) from error
+    return references
+
+
+def _integers(levels: list[int]) -> list[int]:
+    """Plain integers: the dispatcher takes no others, and says less about them."""
+    found = []
+    for place, number in enumerate(levels):
+        try:
+            found.append(index(number))
+        except TypeError as error:
+            name = ("spatial_shapes", "spatial_shapes", "level_start_index", "points")[place % 4]
+            raise TypeError(f"`{name}` must hold integers, found {number!r}") from error
+    return found

@@ -1,0 +1,325 @@
+"""The operator from offsets and logits: against the chain of parts that models have, and as an operator of PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msdeform
+import pytest
+import torch
+from msdeform import _offset_operator, _parts, reference
+from msdeform import ms_deform_attn_from_offsets as attend
+from torch import Tensor
+
+SHAPES = [(6, 9), (3, 5)]
+PIXELS = sum(height * width for height, width in SHAPES)
+N, LQ, M, D, P = 2, 5, 3, 8, 4
+
+
+def tensors(kind: str = "points", dtype: Any = torch.float64, points: int = P, seed: int = 0) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape: int) -> Tensor:
+        return torch.rand(shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    references = {
+        "points": (N, LQ, len(SHAPES), 2),
+        "boxes": (N, LQ, len(SHAPES), 4),
+        "box": (N, LQ, 1, 4),
+        "anchors": (N, LQ, 2, 2),
+    }[kind]
+    return {
+        "value": random(N, PIXELS, M, D) - 0.5,
+        "reference_points": 0.2 + 0.6 * random(*references),
+        "sampling_offsets": 3 * random(N, LQ, M, len(SHAPES), points, 2) - 1.5,
+        "attention_logits": 2 * random(N, LQ, M, len(SHAPES), points),
+    }
+
+
+def by_parts(
+    value: Tensor,
+    reference_points: Tensor,
+    sampling_offsets: Tensor,
+    attention_logits: Tensor,
+    anchors: bool = False,
+    offset_scale: float = 0.5,
+    softmax: bool = True,
+) -> Tensor:
+    """As models write it, in float64, around the readable reference."""
+    value, references, offsets, logits = (
+        tensor.double() for tensor in (value, reference_points, sampling_offsets, attention_logits)
+    )
+    points = offsets.shape[4]
+    if anchors:
+        index = torch.arange(points) % references.shape[2]
+        references = references[:, :, None, None, index]
+    else:
+        references = references[:, :, None, :, None]
+    if references.shape[-1] == 2:
+        sizes = torch.tensor([(width, height) for height, width in SHAPES])
+        locations = references + offsets / sizes[:, None]
+    else:
+        locations = references[..., :2] + offsets / points * references[..., 2:] * offset_scale
+    weights = logits.flatten(3).softmax(-1).view(logits.shape) if softmax else logits
+    return reference.ms_deform_attn(value, SHAPES, None, locations, weights)
+
+
+KINDS = ["points", "boxes", "box", "anchors"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_output_and_gradients_are_those_of_the_parts(kind: str, dtype: Any) -> None:
+    given = tensors(kind, dtype)
+    options = {"anchors": True} if kind == "anchors" else {}
+    exact = {name: tensor.double().requires_grad_() for name, tensor in given.items()}
+    expected = by_parts(**exact, **options)
+    upstream = torch.rand(expected.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(7)).to(dtype)
+    expected.backward(upstream.double())
+    found = {name: tensor.requires_grad_() for name, tensor in given.items()}
+    output = attend(spatial_shapes=SHAPES, **found, **options)
+    assert output.dtype == dtype
+    output.backward(upstream)
+    bound = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-4, torch.bfloat16: 4e-3}[dtype]
+    pairs = [("output", output, expected)]
+    pairs += [(name, found[name].grad, exact[name].grad) for name in given]
+    for name, ours, theirs in pairs:
+        error = (ours.double() - theirs).norm() / theirs.norm()
+        assert error < bound, f"{name}: {error}"
+
+
+def test_options() -> None:
+    given = tensors("boxes", torch.float32)
+    close = {"rtol": 1e-4, "atol": 1e-5}
+    raw = attend(spatial_shapes=SHAPES, **given, softmax=False, offset_scale=2.0)
+    expected = by_parts(**given, softmax=False, offset_scale=2.0).float()
+    torch.testing.assert_close(raw, expected, **close)
+    output, weights = attend(spatial_shapes=SHAPES, **given, return_weights=True)
+    assert weights.shape == given["attention_logits"].shape
+    torch.testing.assert_close(weights.flatten(3).sum(-1), torch.ones(N, LQ, M))
+    torch.testing.assert_close(output, by_parts(**given).float(), **close)
+    # One axis of samples, levels that differ in their points, and a scale for each: the same call said otherwise.
+    flat = {
+        **given,
+        "sampling_offsets": given["sampling_offsets"].flatten(3, 4),
+        "attention_logits": given["attention_logits"].flatten(3),
+    }
+    assert torch.equal(attend(spatial_shapes=SHAPES, **flat, points=[P, P]), output)
+    assert torch.equal(attend(spatial_shapes=torch.tensor(SHAPES), **flat), output)
+    assert torch.equal(attend(spatial_shapes=SHAPES, level_start_index=[0, 54], **flat), output)
+
+
+def test_nearest_is_the_published_function() -> None:
+    given = tensors("box", torch.float32)
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in given.items()}
+    output = attend(spatial_shapes=SHAPES, **leaves, nearest=True)
+    output.sum().backward()
+    assert not leaves["sampling_offsets"].grad.any()
+    assert not leaves["reference_points"].grad.any()
+    assert leaves["value"].grad.any() and leaves["attention_logits"].grad.any()
+    references = given["reference_points"][:, :, None, :, None]
+    offsets = given["sampling_offsets"]
+    locations = references[..., :2] + offsets / P * references[..., 2:] * 0.5
+    weights = given["attention_logits"].flatten(3).softmax(-1).view(N, LQ, M, len(SHAPES), P)
+    total, start = torch.zeros(N, LQ, M, D), 0
+    for level, (height, width) in enumerate(SHAPES):
+        size = torch.tensor([width, height])
+        pixel = (locations[:, :, :, level] * size + 0.5).to(torch.int64)
+        x, y = pixel[..., 0].clamp(0, width - 1), pixel[..., 1].clamp(0, height - 1)
+        images = torch.arange(N)[:, None, None, None]
+        heads = torch.arange(M)[None, None, :, None]
+        sampled = given["value"][images, start + y * width + x, heads]
+        total += (sampled * weights[:, :, :, level, :, None]).sum(3)
+        start += height * width
+    torch.testing.assert_close(output, total.flatten(2), rtol=1e-4, atol=1e-5)
+
+
+def test_views_of_one_projection_and_expanded_references_are_read_where_they_are() -> None:
+    samples = M * len(SHAPES) * P
+    projection = torch.randn(N, LQ, 3 * samples, generator=torch.Generator().manual_seed(3))
+    offsets = projection[..., : 2 * samples].unflatten(-1, (M, len(SHAPES), P, 2))
+    logits = projection[..., 2 * samples :].unflatten(-1, (M, len(SHAPES), P))
+    assert not offsets.is_contiguous() and not logits.is_contiguous()
+    value = tensors(dtype=torch.float32)["value"]
+    references = torch.rand(1, LQ, 1, 4)
+    output = attend(value, SHAPES, references, offsets, logits)
+    whole = references.expand(N, LQ, 1, 4).contiguous()
+    assert torch.equal(output, attend(value, SHAPES, whole, offsets.contiguous(), logits.contiguous()))
+    # Not even the last axes follow each other: a copy is made, and nothing is wrong.
+    turned = offsets.transpose(3, 4).contiguous().transpose(3, 4)
+    assert torch.equal(output, attend(value, SHAPES, references, turned, logits))
+    references.requires_grad_()
+    attend(value, SHAPES, references, offsets, logits).sum().backward()
+    assert references.grad.shape == (1, LQ, 1, 4)
+
+
+def test_references_in_float32_beside_half_precision_keep_their_digits() -> None:
+    given = tensors("points", torch.float16)
+    exact = tensors("points", torch.float64)["reference_points"].float()
+    beside = {**given, "reference_points": exact}
+    output = attend(spatial_shapes=SHAPES, **beside)
+    expected = by_parts(**beside)
+    assert (output.double() - expected).norm() / expected.norm() < 5e-4
+
+
+def test_rows_without_any_weight_are_zero() -> None:
+    given = tensors("points", torch.float32)
+    given["attention_logits"][0, 1] = -torch.inf
+    leaves = {name: tensor.requires_grad_() for name, tensor in given.items()}
+    output = attend(spatial_shapes=SHAPES, **leaves)
+    output.sum().backward()
+    assert not output[0, 1].any() and output[0, 0].any()
+    for name in ("attention_logits", "sampling_offsets", "reference_points"):
+        assert not leaves[name].grad[0, 1].any(), name
+        assert leaves[name].grad.isfinite().all(), name
+
+
+def test_as_an_operator() -> None:
+    """What PyTorch asks of an operator: schema, fake tensors, autograd, compilation with sizes that change."""
+    given = tensors("boxes", torch.float32)
+    levels = [6, 9, 0, P, 3, 5, 54, P]
+    arguments = tuple(tensor.clone().requires_grad_() for tensor in given.values())
+    operator = torch.ops.msdeform.ms_deform_attn_from_offsets.default
+    torch.library.opcheck(operator, (*arguments, levels, 0.5, False, True, False))
+
+
+def test_compiles_once_and_gives_the_same() -> None:
+    given = tensors("points", torch.float32)
+
+    def loss(value: Tensor, reference_points: Tensor, sampling_offsets: Tensor, attention_logits: Tensor) -> Tensor:
+        return attend(value, SHAPES, reference_points, sampling_offsets, attention_logits).square().sum()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    plain = {name: tensor.clone().requires_grad_() for name, tensor in given.items()}
+    graph = {name: tensor.clone().requires_grad_() for name, tensor in given.items()}
+    for _ in range(2):
+        loss(**plain).backward()
+        compiled(**graph).backward()
+    for name in given:
+        assert torch.equal(plain[name].grad, graph[name].grad), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("nearest", [False, True])
+def test_parts_for_graphs_that_do_not_know_the_levels(kind: str, nearest: bool) -> None:
+    """There, and on GPUs, PyTorch's own operations surround the operator."""
+    given = tensors(kind, torch.float32)
+    options = {"anchors": kind == "anchors", "nearest": nearest}
+
+    def call(shapes: Tensor, **tensors: Tensor) -> Tensor:
+        return attend(spatial_shapes=shapes, **tensors, **options)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(call, backend="eager", fullgraph=True)
+    found = compiled(torch.tensor(SHAPES), **given)
+    torch.testing.assert_close(found, call(torch.tensor(SHAPES), **given), rtol=1e-4, atol=1e-5)
+    # The same with numbers, and with points that differ from level to level.
+    fewer = [P, P - 1]
+    offsets, logits = (
+        given["sampling_offsets"].flatten(3, 4)[:, :, :, :-1],
+        given["attention_logits"].flatten(3)[..., :-1],
+    )
+    locations = _parts.locations(given["reference_points"], offsets, SHAPES, fewer, **options)
+    by_hand = msdeform.ms_deform_attn(given["value"], SHAPES, None, locations, logits.softmax(-1), points=fewer)
+    whole = {**given, "sampling_offsets": offsets, "attention_logits": logits}
+    torch.testing.assert_close(
+        by_hand, attend(spatial_shapes=SHAPES, **whole, points=fewer, **options), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("softmax", [True, False])
+@pytest.mark.parametrize("nearest", [False, True])
+def test_programs_that_were_exported_run_by_parts_where_there_is_no_kernel(
+    kind: str, softmax: bool, nearest: bool
+) -> None:
+    """What the operator is on a GPU, computed here."""
+    given = tensors(kind, torch.float32)
+    given["attention_logits"][1, 2] = -torch.inf if softmax else 0.0
+    rule = ([6, 9, 0, P, 3, 5, 54, P], 0.5, kind == "anchors", softmax, nearest)
+    output = _offset_operator._forward_by_parts(*given.values(), *rule)
+    torch.testing.assert_close(output, _offset_operator.FORWARD(*given.values(), *rule), rtol=1e-4, atol=1e-5)
+    upstream = torch.rand(output.shape, generator=torch.Generator().manual_seed(2))
+    for wanted in ([True] * 4, [False, True, False, False], [False, False, True, True]):
+        found = _offset_operator._backward_by_parts(upstream, *given.values(), *rule, wanted)
+        expected = _offset_operator.BACKWARD(upstream, *given.values(), *rule, wanted)
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_transforms() -> None:
+    given = tensors("points", torch.float64)
+
+    def loss(offsets: Tensor, logits: Tensor) -> Tensor:
+        return attend(given["value"], SHAPES, given["reference_points"], offsets, logits).square().sum()
+
+    offsets, logits = given["sampling_offsets"], given["attention_logits"]
+    by_transform = torch.func.grad(loss, argnums=(0, 1))(offsets, logits)
+    leaves = offsets.clone().requires_grad_(), logits.clone().requires_grad_()
+    by_tape = torch.autograd.grad(loss(*leaves), leaves)
+    for ours, theirs in zip(by_transform, by_tape, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    mapped = torch.vmap(lambda offsets: attend(**{**given, "sampling_offsets": offsets}, spatial_shapes=SHAPES))
+    several = torch.stack([offsets, offsets + 0.25])
+    for index, row in enumerate(mapped(several)):
+        torch.testing.assert_close(row, attend(**{**given, "sampling_offsets": several[index]}, spatial_shapes=SHAPES))
+
+
+def test_second_derivatives_are_refused_in_words() -> None:
+    given = {name: tensor.requires_grad_() for name, tensor in tensors().items()}
+    output = attend(spatial_shapes=SHAPES, **given)
+    (gradient,) = torch.autograd.grad(output.sum(), [given["sampling_offsets"]], create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivative"):
+        gradient.sum().backward()
+
+
+def test_autocast_takes_values_to_its_format_and_keeps_coordinates() -> None:
+    given = tensors("points", torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = attend(spatial_shapes=SHAPES, **given)
+    assert output.dtype == torch.bfloat16
+    expected = by_parts(**{**given, "value": given["value"].bfloat16()})
+    assert (output.double() - expected).norm() / expected.norm() < 4e-3
+
+
+def test_on_meta() -> None:
+    given = {name: tensor.to("meta") for name, tensor in tensors("points", torch.float32).items()}
+    assert attend(spatial_shapes=SHAPES, **given).shape == (N, LQ, M * D)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"reference_points": torch.rand(N, LQ, 3, 2)}, "reference_points"),
+        ({"reference_points": torch.rand(N, LQ, 2, 3)}, "reference_points"),
+        ({"reference_points": torch.rand(N, LQ + 1, 2, 2)}, "reference_points"),
+        ({"attention_logits": torch.rand(N, LQ, M, 2, P + 1)}, "attention_logits"),
+        ({"sampling_offsets": torch.rand(N, LQ, M + 1, 2, P, 2)}, "sampling_offsets"),
+        ({"value": torch.rand(N, PIXELS + 1, M, D)}, "pixels"),
+        ({"value": torch.rand(N, PIXELS, M)}, "value"),
+    ],
+)
+def test_what_does_not_fit_is_named(change: dict[str, Tensor], words: str) -> None:
+    given = {**tensors("points", torch.float32), **change}
+    with pytest.raises((ValueError, RuntimeError), match=words):
+        attend(spatial_shapes=SHAPES, **given)
+
+
+def test_the_layer_is_as_before() -> None:
+    """Points and boxes through `MSDeformAttn`, whose parts are fused on the processor."""
+    torch.manual_seed(5)
+    layer = msdeform.MSDeformAttn(24, n_levels=2, n_heads=3, n_points=4).double()
+    torch.nn.init.normal_(layer.sampling_offsets.weight, std=0.1)
+    torch.nn.init.normal_(layer.attention_weights.weight, std=0.1)
+    query, pixels = torch.randn(N, LQ, 24).double(), torch.randn(N, PIXELS, 24).double()
+    for components in (2, 4):
+        references = torch.rand(N, LQ, 2, components).double()
+        found = layer(query, references, pixels, SHAPES)
+        expected = by_parts(
+            layer.value_proj(pixels).view(N, PIXELS, 3, 8),
+            references,
+            layer.sampling_offsets(query).view(N, LQ, 3, 2, 4, 2),
+            layer.attention_weights(query).view(N, LQ, 3, 2, 4),
+        )
+        torch.testing.assert_close(found, layer.output_proj(expected))
