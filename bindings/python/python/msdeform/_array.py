@@ -69,7 +69,7 @@ def _operand(array: NDArray[Any]) -> tuple[int, int, tuple[int, ...]]:
     return array.ctypes.data, _CODES[array.dtype.name], array.shape
 
 
-def _threads(wanted: int | None) -> int:
+def _threads(wanted: int | None = None) -> int:
     """How many threads a call is shared out to. Arrays have no library that would say, as PyTorch does for tensors:
     what the caller wants, what OpenMP would take, or the cores that this process may run on."""
     if wanted is not None:

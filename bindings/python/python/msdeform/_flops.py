@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from torch.utils.flop_counter import register_flop_formula
+from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from ._schema import BACKWARD, FORWARD
 
@@ -41,5 +41,7 @@ def backward_flops(
 
 def register() -> None:
     """Tells PyTorch's counter."""
-    register_flop_formula(FORWARD)(forward_flops)
-    register_flop_formula(BACKWARD)(backward_flops)
+    for operator, formula in ((FORWARD, forward_flops), (BACKWARD, backward_flops)):
+        register_flop_formula(operator)(formula)
+        # torch 2.4 registers the overloads instead, and then looks for the operator.
+        flop_registry.setdefault(operator, flop_registry.get(operator.default))

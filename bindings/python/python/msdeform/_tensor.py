@@ -104,14 +104,27 @@ def _check_pixels(levels: list[int], pixels: int, traced: bool) -> None:
             warnings.simplefilter("ignore", torch.jit.TracerWarning)
             check_pixels(levels, int(pixels))
     else:
-        # Words without numbers: the compiler takes no others.
+        _check_in_graph(end_of(levels) == pixels)
+
+
+# Whether the compiler takes words beside a condition.
+_TAKES_WORDS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 10)
+
+
+def _check_in_graph(holds: Any) -> None:
+    """Checks when the graph is made, or when it runs if sizes are only known then."""
+    if _TAKES_WORDS:
+        # Without numbers: the compiler takes no others.
         torch._check(
-            end_of(levels) == pixels,
+            holds,
             lambda: (
                 "the levels of `spatial_shapes` have not as many pixels as `value`; values with gaps between levels "
                 "need `level_start_index` as a list"
             ),
         )
+    else:
+        # The compiler quotes the line.
+        torch._check(holds)  # Levels have not as many pixels as `value`; gaps need `level_start_index` as a list.
 
 
 def shapes_of_tensors(spatial_shapes: Any, traced: bool) -> Any:

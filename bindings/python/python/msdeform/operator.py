@@ -36,7 +36,14 @@ def read_integers(name: str, tensor: Tensor) -> Any:
             f"`{name}` is on the GPU and a CUDA graph is being captured: reading it would have to wait for the "
             f"GPU, which a capture cannot. Pass `{name}` as a list or as a CPU tensor"
         )
-    return tensor.tolist()
+    try:
+        return tensor.tolist()
+    except RuntimeError:
+        # torch 2.4 takes a tensor for one of a transform's own because there is a transform.
+        if not torch._C._are_functorch_transforms_active():
+            raise
+        with torch._C._DisableFuncTorch():
+            return tensor.tolist()
 
 
 def _read_levels(
