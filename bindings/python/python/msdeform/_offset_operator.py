@@ -147,7 +147,7 @@ def _forward_by_parts(
     softmax: bool,
     nearest: bool,
 ) -> Tensor:
-    rule = {"offset_scale": offset_scale, "anchors": anchors, "nearest": nearest}
+    rule: dict[str, Any] = {"offset_scale": offset_scale, "anchors": anchors, "nearest": nearest}
     locations, weights = _parts_of(references, offsets, logits, levels, softmax, **rule)
     result: Tensor = _schema.FORWARD.default(value, locations, weights, levels)
     return result
@@ -166,7 +166,7 @@ def _backward_by_parts(
     nearest: bool,
     wanted: list[bool],
 ) -> tuple[Tensor, ...]:
-    rule = {"offset_scale": offset_scale, "anchors": anchors, "nearest": nearest}
+    rule: dict[str, Any] = {"offset_scale": offset_scale, "anchors": anchors, "nearest": nearest}
     locations, weights = _parts_of(references, offsets, logits, levels, softmax, **rule)
     places = (wanted[1] or wanted[2]) and not nearest
     grad_value, grad_locations, grad_weights = _schema.BACKWARD.default(
@@ -181,14 +181,13 @@ def _backward_by_parts(
             grad_weights = weights * (grad_weights - (weights * grad_weights).sum(-1, keepdim=True))
         grad_logits = grad_weights.view(logits.shape).to(logits.dtype)
     if places:
-        # What locations are made of is linear in each: PyTorch knows how.
-        with torch.enable_grad():
-            leaves = [tensor.detach().requires_grad_() for tensor in (references, offsets)]
-            made, _ = _parts_of(*leaves, logits.detach(), levels, softmax, **rule)
-        found = torch.autograd.grad(made, leaves, grad_locations)
-        grad_references = found[0] if wanted[1] else grad_references
-        grad_offsets = found[1] if wanted[2] else grad_offsets
-    return grad_value, grad_references.contiguous(), grad_offsets.contiguous(), grad_logits
+        shapes, points = list(zip(levels[::4], levels[1::4], strict=True)), levels[3::4]
+        by_references, by_offsets = _parts.location_gradients(
+            references, offsets, grad_locations, shapes, points, offset_scale=offset_scale, anchors=anchors
+        )
+        grad_references = by_references.to(references.dtype) if wanted[1] else grad_references
+        grad_offsets = by_offsets.to(offsets.dtype) if wanted[2] else grad_offsets
+    return grad_value, grad_references, grad_offsets, grad_logits
 
 
 # Shapes without contents -----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from . import _autograd, _flops, _kernels, _offset_operator, _vmap
+from . import _autograd, _flops, _kernels, _vmap
 from ._levels import check_pixels, flatten, shared_points
 from ._schema import BACKWARD, FORWARD, LIBRARY
 
