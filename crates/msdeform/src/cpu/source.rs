@@ -150,8 +150,8 @@ impl Source {
                     locations.read::<S>(2 * sample, located.xy.as_mut_ptr(), 2 * lanes);
                     weights.read::<S>(sample, located.weight.as_mut_ptr(), lanes);
                     let pixel = |location: f32, size: f32| fused::<S>(location, size, -0.5);
-                    let xy = located.xy;
-                    placed.place(&located.weight, table, |lane| {
+                    let Located { xy, weight } = &*located;
+                    placed.place(weight, table, |lane| {
                         (
                             pixel(xy[2 * lane], table.width[lane]),
                             pixel(xy[2 * lane + 1], table.height[lane]),
