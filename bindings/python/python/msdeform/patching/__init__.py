@@ -41,7 +41,7 @@ def patch(framework: str | Iterable[str] | None = None) -> Patch:
     """
     packages = _chosen(framework)
     session = replacing.open_session(packages)
-    importing.watch()
+    importing.watch(session)
     for module in importing.loaded():
         replacing.scan(module, only=session)
     if any(_needs_extension(package, is_named=framework is not None) for package in packages):

@@ -25,9 +25,6 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not replacing.is_open():
-            _stop()
-            return None
         if name.partition(".")[0] in _OTHERS or not replacing.is_wanted(name):
             return None
         for finder in list(sys.meta_path):
@@ -42,14 +39,15 @@ class _Finder:
 _FINDER: Any = _Finder()
 
 
-def watch() -> None:
-    """Begins to watch. The finder leaves by itself when nothing is patched any more."""
+def watch(session: replacing.Session) -> None:
+    """Watches imports until this and all other sessions are closed."""
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
+    session.undo.append(_rest)
 
 
-def _stop() -> None:
-    if _FINDER in sys.meta_path:
+def _rest() -> None:
+    if not replacing.is_open() and _FINDER in sys.meta_path:
         sys.meta_path.remove(_FINDER)
 
 

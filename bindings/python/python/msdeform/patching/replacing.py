@@ -70,10 +70,9 @@ class Session:
 
     def close(self) -> None:
         """Puts everything back, the last first."""
+        _sessions.remove(self)
         while self.undo:
             self.undo.pop()()
-        if self in _sessions:
-            _sessions.remove(self)
 
 
 _sessions: list[Session] = []

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import warnings
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_IMPORTLIB = os.path.dirname(os.path.abspath(importlib.__file__)) + os.sep
 
 
 def warn(message: str, beside: str | None = None) -> None:
     """Warns at the first line that is neither this package's nor the import system's, nor of the folder `beside`."""
-    folders = (_OWN,) if beside is None else (_OWN, beside + os.sep)
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and _is_within(frame.f_code.co_filename, folders):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, stacklevel=level)
-
-
-def _is_within(filename: str, folders: tuple[str, ...]) -> bool:
-    return filename.startswith((*folders, "<frozen importlib"))
+    folders = (_OWN, _IMPORTLIB, "<frozen importlib", *(() if beside is None else (beside + os.sep,)))
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(folders):
+        frame = frame.f_back
+    # Not by a level: `warnings.warn` leaves out frames of the import system, and then ends up at "sys:1".
+    names = frame.f_globals
+    warnings.warn_explicit(
+        message,
+        UserWarning,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        module=names.get("__name__"),
+        registry=names.setdefault("__warningregistry__", {}),
+    )
