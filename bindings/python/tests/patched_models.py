@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import msdeform
@@ -203,3 +206,27 @@ class CountCalls(torch.utils._python_dispatch.TorchDispatchMode):
         self.forward += "ms_deform_attn." in str(function)
         self.backward += "ms_deform_attn_backward" in str(function)
         return function(*arguments, **(keywords or {}))
+
+
+def train(build: Callable[[], Any], loss: Callable[[Any], Tensor], steps: int = 20) -> dict[str, Tensor]:
+    """What some steps of training in PyTorch's deterministic mode make of a model.
+
+    Warnings are errors if they are about that mode or come from this package.
+    """
+    torch.manual_seed(3)
+    model = build()
+    optimiser = torch.optim.SGD(model.parameters(), lr=1e-2)
+    torch.use_deterministic_algorithms(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".*determinis")
+            warnings.filterwarnings("error", module="msdeform")
+            for step in range(steps):
+                optimiser.zero_grad()
+                with CountCalls() if step == 0 else nullcontext() as count:
+                    loss(model).backward()
+                optimiser.step()
+                assert count is None or (count.forward > 0 and count.backward > 0), "the model does not use the patch"
+    finally:
+        torch.use_deterministic_algorithms(False)
+    return {key: tensor.clone() for key, tensor in model.state_dict().items()}
