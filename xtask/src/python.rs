@@ -16,8 +16,21 @@ use crate::tree;
 /// Zig's linker knows the old C libraries that a manylinux2014 wheel must load on.
 const BUILD_PACKAGES: [&str; 2] = ["maturin==1.16.*", "ziglang==0.17.*"];
 const LINT_PACKAGES: [&str; 3] = ["mypy==2.4.*", "numpy", "ruff==0.17.*"];
-const TORCH_PACKAGES: [&str; 6] =
-    ["numpy", "pillow", "pytest", "pytest-xdist", "torch", "transformers"];
+/// With the packages whose models are patched, as far as they are light; the others are named in
+/// `tests/test_patching_others.py`.
+const TORCH_PACKAGES: [&str; 11] = [
+    "kernels",
+    "numpy",
+    "onnx",
+    "onnxscript",
+    "pillow",
+    "pytest",
+    "pytest-xdist",
+    "rfdetr",
+    "torch",
+    "transformers",
+    "ultralytics",
+];
 
 /// What `cargo xtask wheel` does.
 pub fn wheel() -> Result<ExitCode> {

@@ -18,7 +18,11 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 if not HAS_TORCH:
     # A plain installation: these import PyTorch at the top. What is left must pass with NumPy alone.
-    collect_ignore_glob = ["gpu", "gpu/*", *(f"test_{name}.py" for name in ("distributed", "errors", "examples", "hf_kernel"))]
+    collect_ignore_glob = [
+        "gpu",
+        "gpu/*",
+        *(f"test_{name}.py" for name in ("distributed", "errors", "examples", "hf_kernel")),
+    ]
     collect_ignore_glob += [f"test_{name}.py" for name in ("functional", "module", "operator", "patching*", "random")]
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from msdeform import hf_kernel
 from oracle import assert_close, make_case, reference
 from patched_models import CountCalls, deformable_detr
 
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 kernels = pytest.importorskip("kernels")
 transformers = pytest.importorskip("transformers")
 
