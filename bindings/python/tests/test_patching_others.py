@@ -2,7 +2,8 @@
 
 They are skipped where they are not installed. To run them:
 
-    uv pip install libreyolo rtdetr mmengine pycocotools addict yapf termcolor timm supervision shapely terminaltables six
+    uv pip install libreyolo rtdetr mmengine pycocotools addict yapf termcolor timm supervision shapely
+    uv pip install terminaltables six
     uv pip install --no-deps groundingdino-py mmcv-lite==2.1.0 mmdet
     pytest tests/test_patching_others.py
 
