@@ -365,7 +365,8 @@ def test_exports_and_transforms_take_the_original() -> None:
         def forward(self, value: Any, locations: Any, weights: Any) -> Any:
             return module.ms_deform_attn_core_pytorch(value, case.shapes, locations, weights)
 
-    for strict in (False, True):
+    # Before torch 2.7 nothing says that a strict export is one.
+    for strict in (False, True) if hasattr(torch.compiler, "is_exporting") else (False,):
         program = torch.export.export(Layer(), case.tensors, strict=strict)
         assert "grid_sampler" in str(program.graph) and "msdeform" not in str(program.graph)
     with warnings.catch_warnings():
@@ -389,3 +390,39 @@ def test_other_formats_than_the_one_that_was_tried(dtype: torch.dtype) -> None:
     output = module.ms_deform_attn_core_pytorch(case.value, case.shapes, case.locations, case.weights)
     assert output.dtype is dtype
     assert_close(output, reference(case), 1e-2)
+
+
+def test_what_the_operator_refuses_the_original_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it took it still takes, and a wrong call it refuses in its own words."""
+    from msdeform.patching import calling
+
+    module, case = framework(), make_case()
+    msdeform.patch()
+    call = module.ms_deform_attn_core_pytorch
+    with pytest.warns(UserWarning, match="does not run in a call of .*ms_deform_attn_core_pytorch") as record:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="split_with_sizes"):
+                call(case.value[:, 1:], case.shapes, case.locations, case.weights)
+    assert [warning.filename for warning in record] == [__file__], "once, and where it was called"
+
+    def refuse(*_: Any) -> Any:
+        raise RuntimeError("no driver")
+
+    monkeypatch.setattr(calling, "attend", refuse)
+    with CountCalls() as count:
+        assert_close(call(case.value, case.shapes, case.locations, case.weights), reference(case), 1e-5)
+    assert count.forward == 0
+
+
+@pytest.mark.parametrize("axis", ["batch", "queries"])
+def test_nothing_to_do_is_done(axis: str) -> None:
+    module = framework()
+    case = make_case(**{axis: 0})
+    arguments = (case.value, case.shapes, case.locations, case.weights)
+    with msdeform.patch():
+        after = module.ms_deform_attn_core_pytorch(*arguments)
+    try:
+        before = module.ms_deform_attn_core_pytorch(*arguments)
+    except RuntimeError:
+        return  # Better than before.
+    assert after.shape == before.shape

@@ -91,12 +91,12 @@ def make_call(
                 return original(*arguments)
             locations, weights = split
         value = _with_pixels_first(layout, value, locations)
-        if not locations.is_cuda or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
             return attend(value, shapes, starts, locations, weights, points, False)
         try:
             return attend(value, shapes, starts, locations, weights, points, False)
-        except RuntimeError as error:
-            _give_up(name, locations.device, error)
+        except (TypeError, ValueError, RuntimeError) as error:
+            _report(name, locations, error)
             return original(*arguments)
 
     return call
@@ -105,11 +105,15 @@ def make_call(
 def _split_levels(levels: int, locations: Tensor, weights: Tensor) -> tuple[Tensor, Tensor] | None:
     """Locations and weights with an axis for levels and one for points: views."""
     if locations.dim() == 5:
-        if levels == 0 or locations.shape[3] % levels != 0:
+        batch, queries, heads, samples, _ = locations.shape
+        if levels == 0 or samples % levels != 0:
             return None
-        locations = locations.unflatten(3, (levels, locations.shape[3] // levels))
+        locations = locations.view(batch, queries, heads, levels, samples // levels, 2)
     if weights.dim() == 4:
-        weights = weights.unflatten(3, (levels, locations.shape[4]))
+        batch, queries, heads, samples = weights.shape
+        if samples != levels * locations.shape[4]:
+            return None
+        weights = weights.view(batch, queries, heads, levels, samples // levels)
     return locations, weights
 
 
@@ -130,6 +134,8 @@ _is_exporting = getattr(torch.compiler, "is_exporting", None)
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # GPUs on which the operator does not run.
 _given_up: set[torch.device] = set()
+# What was warned about.
+_said: set[str] = set()
 
 
 def _is_ours(locations: Tensor) -> bool:
@@ -150,11 +156,18 @@ def _is_ours(locations: Tensor) -> bool:
     return locations.device.type in ("cpu", "meta")
 
 
-def _give_up(name: str, device: torch.device, error: RuntimeError) -> None:
-    """After an error on a GPU: the original takes over, for this call in a capture, else from now on."""
+def _report(name: str, locations: Tensor, error: Exception) -> None:
+    """What to make of an error before the original takes over: what it took it still takes, and what is wrong with a
+    call it says in its own words."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         raise error
-    if torch.cuda.is_current_stream_capturing():
+    if locations.is_cuda and torch.cuda.is_current_stream_capturing():
         return  # Shapes that cannot be read, a kernel that is not compiled yet: another call may do.
-    _given_up.add(device)
-    warn(f"msdeform does not run on {device}, so {name} and all others compute as before there: {error}")
+    if locations.is_cuda and isinstance(error, RuntimeError):
+        _given_up.add(locations.device)
+        where = f"on {locations.device}, so all replaced functions compute as before there"
+    else:
+        where = f"in a call of {name}, which computes as before"
+    if where not in _said:
+        _said.add(where)
+        warn(f"msdeform does not run {where}: {error}")

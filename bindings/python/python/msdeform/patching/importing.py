@@ -71,5 +71,5 @@ def loaded() -> Iterator[types.ModuleType]:
     """Modules that are loaded. Some programs put other things among them."""
     for name, module in list(sys.modules.items()):
         is_other = name.partition(".")[0] in _OTHERS
-        if isinstance(module, types.ModuleType) and not is_other and module.__name__ == name:
+        if isinstance(module, types.ModuleType) and not is_other and vars(module).get("__name__") == name:
             yield module

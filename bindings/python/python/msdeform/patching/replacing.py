@@ -21,7 +21,7 @@ import torch
 from .calling import Form, Signature, make_call
 from .checking import NotKnown, find_layouts
 from .data import PIXELS, AutogradFunction, Function, Package
-from .reporting import warn
+from .reporting import own_code, warn
 
 _numbers = itertools.count()
 
@@ -236,6 +236,7 @@ def _exchange_code(function: types.FunctionType, call: Callable[..., Any]) -> Ca
     old = function.__code__
     new = namespace[function.__name__].__code__.replace(co_filename=old.co_filename, co_firstlineno=old.co_firstlineno)
     _replaced[function] = _copy(function)
+    own_code.add(new)
     function.__globals__[key] = call
     function.__code__ = new
 
@@ -244,5 +245,6 @@ def _exchange_code(function: types.FunctionType, call: Callable[..., Any]) -> Ca
             function.__code__ = old
         function.__globals__.pop(key, None)
         _replaced.pop(function, None)
+        own_code.discard(new)
 
     return undo
