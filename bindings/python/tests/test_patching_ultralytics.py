@@ -91,7 +91,8 @@ def batch() -> dict[str, torch.Tensor]:
 
 
 def loss(network: Any) -> torch.Tensor:
-    result: torch.Tensor = network.loss(batch())[0]
+    device = next(network.parameters()).device
+    result: torch.Tensor = network.loss({key: tensor.to(device) for key, tensor in batch().items()})[0]
     return result.sum()
 
 
