@@ -10,9 +10,9 @@ from typing import Any
 import msdeform
 import pytest
 import torch
+from made_up_framework import KNOWN, SOURCE, STARTS, framework
 from oracle import assert_close, make_case, reference
 from patched_models import CountCalls, rt_detr, train
-from test_patching import KNOWN, SOURCE, STARTS, framework
 
 # What cuBLAS wants for the deterministic mode, read when it is first used.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

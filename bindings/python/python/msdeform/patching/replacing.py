@@ -135,15 +135,15 @@ def _patch_function(session: Session, module: types.ModuleType, place: Function)
     if not inspect.isfunction(function) or function.__module__ != module.__name__ or function in _replaced:
         return  # Patched where it was defined: that is enough for all who imported it.
     name = f"{module.__name__}.{place.name}"
-    try:
+
+    def replace() -> tuple[str, Callable[[], None]]:
         signature = _known_signature(function, place.calls)
         original = _copy(function)
         layouts = find_layouts(name, signature, place.layouts, original)
         undo = _exchange_code(function, make_call(name, signature, layouts, original))
-    except NotKnown as error:
-        session.leave(name, str(error), _folder(module))
-    else:
-        session.add(name, "a small random call gave the same before and after", undo)
+        return "a small random call gave the same before and after", undo
+
+    _attempt(session, module, name, replace)
 
 
 def _patch_autograd(session: Session, module: types.ModuleType, place: AutogradFunction) -> None:
@@ -151,39 +151,49 @@ def _patch_autograd(session: Session, module: types.ModuleType, place: AutogradF
     if not _is_autograd(found) or found.__module__ != module.__name__ or "apply" in vars(found):
         return
     name = f"{module.__name__}.{place.name}.apply"
-    original = found.apply
-    try:
+
+    def replace() -> tuple[str, Callable[[], None]]:
         signature = _known_signature(found.forward, tuple(("ctx", *call) for call in place.calls))
-        signature = Signature(signature.parameters[1:])
-        layouts, reason = _extension_layouts(name, signature, original, module)
+        reason = _compare_slow_path(name, module)
+        call = make_call(name, Signature(signature.parameters[1:]), {_EXTENSION_FORM: PIXELS}, found.apply)
+        found.apply = staticmethod(call)
+        return reason, lambda: delattr(found, "apply")
+
+    _attempt(session, module, name, replace)
+
+
+def _attempt(
+    session: Session, module: types.ModuleType, name: str, replace: Callable[[], tuple[str, Callable[[], None]]]
+) -> None:
+    try:
+        reason, undo = replace()
     except NotKnown as error:
         session.leave(name, str(error), _folder(module))
-        return
-    found.apply = staticmethod(make_call(name, signature, layouts, original))
-    session.add(name, reason, lambda: delattr(found, "apply"))
+    except Exception as error:  # Whatever is wrong with it, the program goes on as before.
+        session.leave(name, f"{type(error).__name__}: {error}", _folder(module))
+    else:
+        session.add(name, reason, undo)
 
 
 def _is_autograd(found: Any) -> bool:
     return isinstance(found, type) and issubclass(found, torch.autograd.Function)
 
 
-def _extension_layouts(
-    name: str, signature: Signature, original: Callable[..., Any], module: types.ModuleType
-) -> tuple[dict[Form, str], str]:
-    """An extension is compiled for GPUs as a rule. Where it does not run here, its slow path speaks for it; where there
-    is none, its parameters do: everybody compiles the same extension."""
-    try:
-        return find_layouts(name, signature, (PIXELS,), original), "a small random call gave the same before and after"
-    except NotKnown as error:
-        if "takes no call" not in str(error):
-            raise
+_EXTENSION_FORM: Form = (False, 6, 5)
+
+
+def _compare_slow_path(name: str, module: types.ModuleType) -> str:
+    """An extension is compiled for GPUs, and nobody knows what it does with other memory, so it is not tried: its slow
+    path speaks for it. Where there is none, its parameters do, for everybody compiles the same extension."""
     for attribute in ("ms_deform_attn_core_pytorch", "multi_scale_deformable_attn_pytorch"):
         slow = vars(module).get(attribute)
         if inspect.isfunction(slow):
             slow = _replaced.get(slow, slow)
             layouts = find_layouts(name, Signature(tuple(inspect.signature(slow).parameters)), (PIXELS,), slow)
-            return {(False, 6, 5): layouts[False, 6, 5]}, f"its slow path {attribute} gave the same"
-    return {(False, 6, 5): PIXELS}, "by its parameters alone: it does not run here and has no slow path beside it"
+            if _EXTENSION_FORM not in layouts:
+                raise NotKnown(f"its slow path {attribute} takes other calls")
+            return f"its slow path {attribute} gave the same"
+    return "by its parameters alone: it has no slow path beside it"
 
 
 def _known_signature(function: Any, calls: tuple[tuple[str, ...], ...]) -> Signature:
