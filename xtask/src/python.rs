@@ -16,16 +16,23 @@ use crate::tree;
 /// Zig's linker knows the old C libraries that a manylinux2014 wheel must load on.
 const BUILD_PACKAGES: [&str; 2] = ["maturin==1.16.*", "ziglang==0.17.*"];
 const LINT_PACKAGES: [&str; 3] = ["mypy==2.4.*", "numpy", "ruff==0.17.*"];
-/// The checkers of types are here for the test of a user's file, which needs PyTorch's types too.
-const TORCH_PACKAGES: [&str; 8] = [
+/// With the packages whose models are patched, as far as they are light; the others are named in
+/// `tests/test_patching_others.py`. The checkers of types are here for the test of a user's file, which needs PyTorch's
+/// types too.
+const TORCH_PACKAGES: [&str; 13] = [
+    "kernels",
     "mypy==2.4.*",
     "numpy",
+    "onnx",
+    "onnxscript",
     "pillow",
     "pyright[nodejs]==1.1.*",
     "pytest",
     "pytest-xdist",
+    "rfdetr",
     "torch",
     "transformers",
+    "ultralytics",
 ];
 
 /// What `cargo xtask wheel` does.

@@ -11,6 +11,9 @@ import pytest
 # Some virtual machines announce AMX and do not have it: PyTorch's own half precision products then end the process
 # with an illegal instruction. Read when PyTorch is imported.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+# PyTorch's threads spin while they wait. With two processes of tests on two cores, small models then take twenty times
+# as long. Read when PyTorch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 

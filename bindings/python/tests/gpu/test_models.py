@@ -12,7 +12,7 @@ import msdeform
 import pytest
 import torch
 from oracle import relative_error
-from test_patching import MODELS, run
+from patched_models import MODELS, run
 from torch import Tensor
 
 # Relative L2 of the last hidden state and of all gradients, patched against unpatched. Mask2Former's masks, decided by

@@ -1,0 +1,173 @@
+"""The trial that a function must pass before it is replaced.
+
+A tiny random call on the processor, in every form that is known, answered by the original and by the replacement:
+outputs and gradients must agree. Forms that the original does not take are none of its; one that it takes and answers
+otherwise means that it is something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _python_dispatch
+
+from . import data
+from .calling import Form, Signature, make_call
+
+# Relative error of float32 in sums of a dozen terms: 1e-7 to 1e-6.
+_BOUND = 1e-4
+# All different, so that no axis can pass for another.
+_BATCH, _HEADS, _CHANNELS, _QUERIES = 2, 3, 4, 5
+_SHAPES = ((4, 6), (3, 5), (2, 1))
+_FORMS = ((6, 5), (6, 4), (5, 4))
+
+
+class NotKnown(Exception):
+    """Why a function is left alone."""
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """One call: `[N, S, M, D]`, `[N, Lq, M, samples, 2]`, `[N, Lq, M, samples]`."""
+
+    value: Tensor
+    locations: Tensor
+    weights: Tensor
+    points: list[int]
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.value, self.locations, self.weights
+
+
+def find_layouts(
+    name: str, signature: Signature, layouts: tuple[str, ...], original: Callable[..., Any]
+) -> dict[Form, str]:
+    """The forms of a call that the original takes and the operator answers alike.
+
+    Raises:
+        NotKnown: there are none, or one that is answered otherwise.
+    """
+    found: dict[Form, str] = {}
+    refusal = "no form of it was tried"
+    with _plain_pytorch():
+        has_points = signature.position("points") is not None
+        problem = _make_problem([2, 1, 3] if has_points else [2, 2, 2])
+        for layout in layouts:
+            is_list = layout in (data.LEVEL_LIST, data.IMAGE_LIST)
+            for axes in _FORMS[-1:] if has_points else _FORMS:
+                form = (is_list, *axes)
+                if form in found:
+                    continue
+                # Some functions insist on a tensor of shapes.
+                for shapes in (list(_SHAPES), torch.tensor(_SHAPES, device="cpu")):
+                    arguments = _arguments(problem, signature, layout, axes, shapes)
+                    try:
+                        expected = _answer(original, arguments, problem)
+                        break
+                    except Exception as error:
+                        refusal = f"{type(error).__name__}: {error}".splitlines()[0]
+                else:
+                    continue
+                answer = _answer(make_call(name, signature, {form: layout}, _refuse), arguments, problem)
+                _compare(answer, expected)
+                found[form] = layout
+    if not found:
+        raise NotKnown(f"it takes no call that is known here; the last one that was tried gave {refusal}")
+    return found
+
+
+def _refuse(*_: Any) -> Any:
+    raise NotKnown("the operator cannot be called here")
+
+
+def _make_problem(points: list[int]) -> _Problem:
+    """Some samples lie outside; none close to a border between cells, where the gradient jumps."""
+    generator = torch.Generator("cpu").manual_seed(3)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator, dtype=torch.float32, device="cpu")
+
+    pixels = sum(height * width for height, width in _SHAPES)
+    pieces = []
+    for (height, width), count in zip(_SHAPES, points, strict=True):
+        size = torch.tensor([width, height], dtype=torch.float32, device="cpu")
+        cells = (uniform(_BATCH, _QUERIES, _HEADS, count, 2) * (size + 2)).floor() - 1
+        fractions = 0.1 + 0.8 * uniform(_BATCH, _QUERIES, _HEADS, count, 2)
+        pieces.append((cells + fractions + 0.5) / size)
+    value = uniform(_BATCH, pixels, _HEADS, _CHANNELS) - 0.5
+    weights = uniform(_BATCH, _QUERIES, _HEADS, sum(points))
+    locations = torch.cat(pieces, dim=3)
+    return _Problem(value.requires_grad_(), locations.requires_grad_(), weights.requires_grad_(), points)
+
+
+def _arguments(
+    problem: _Problem, signature: Signature, layout: str, axes: tuple[int, int], shapes: Any
+) -> tuple[Any, ...]:
+    locations, weights = problem.locations, problem.weights
+    by_level = (len(_SHAPES), problem.points[0])
+    if axes[0] == 6:
+        locations = locations.unflatten(3, by_level)
+    if axes[1] == 5:
+        weights = weights.unflatten(3, by_level)
+    starts = [sum(height * width for height, width in _SHAPES[:level]) for level in range(len(_SHAPES))]
+    return signature.arguments(
+        value=_laid_out(layout, problem.value),
+        shapes=shapes,
+        sizes=list(_SHAPES),
+        starts=torch.tensor(starts, device="cpu"),
+        locations=locations,
+        weights=weights,
+        points=problem.points,
+    )
+
+
+def _laid_out(layout: str, value: Tensor) -> Any:
+    if layout == data.PIXELS:
+        return value
+    value = value.permute(0, 2, 3, 1).contiguous()
+    if layout == data.CHANNELS:
+        return value
+    levels = value.split([height * width for height, width in _SHAPES], dim=-1)
+    if layout == data.LEVEL_LIST:
+        return levels
+    return [level.flatten(0, 1).unflatten(2, shape) for level, shape in zip(levels, _SHAPES, strict=True)]
+
+
+def _answer(function: Callable[..., Any], arguments: tuple[Any, ...], problem: _Problem) -> list[Tensor]:
+    """The output and the gradients of the three tensors."""
+    output = function(*arguments)
+    generator = torch.Generator("cpu").manual_seed(4)
+    direction = torch.rand(output.shape, generator=generator, dtype=torch.float32, device="cpu")
+    return [output.detach(), *torch.autograd.grad(output, problem.tensors, direction)]
+
+
+def _compare(found: list[Tensor], expected: list[Tensor]) -> None:
+    what = ("output", "gradient of the values", "gradient of the locations", "gradient of the weights")
+    for name, ours, theirs in zip(what, found, expected, strict=True):
+        if ours.shape != theirs.shape:
+            raise NotKnown(f"its {name} has shape {list(theirs.shape)} where {list(ours.shape)} was expected")
+        error = float((ours - theirs).norm() / theirs.norm())
+        if not error <= _BOUND:
+            raise NotKnown(f"in a small random call its {name} is not the operator's, relative difference {error:.2g}")
+
+
+@contextmanager
+def _plain_pytorch() -> Iterator[None]:
+    """Without whatever surrounds an import: modes, other devices, autocast, a trace."""
+    trace = torch._C._get_tracing_state()
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(torch.autocast("cpu", enabled=False))
+        stack.enter_context(torch._C.DisableTorchFunction())
+        stack.enter_context(_python_dispatch._disable_current_modes())
+        if trace is not None:
+            torch._C._set_tracing_state(None)
+            stack.callback(torch._C._set_tracing_state, trace)
+        yield

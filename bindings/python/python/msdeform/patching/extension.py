@@ -1,0 +1,65 @@
+"""A stand-in for the extension that Deformable-DETR and its relatives compile."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import types
+from importlib.machinery import ModuleSpec
+
+from torch import Tensor
+
+from .. import operator
+from .._levels import flatten, shared_points
+from .._tensor import attend
+from .replacing import Session
+
+_NAME = "MultiScaleDeformableAttention"
+
+
+def provide_extension(session: Session) -> None:
+    """Puts the stand-in where `import` finds it, unless the extension is installed."""
+    if _NAME in sys.modules or importlib.util.find_spec(_NAME) is not None:
+        return
+    module = types.ModuleType(_NAME, "msdeform in place of the compiled extension")
+    # Without it `importlib.util.find_spec` raises.
+    module.__spec__ = ModuleSpec(_NAME, None, origin="msdeform")
+    module.ms_deform_attn_forward = ms_deform_attn_forward  # type: ignore[attr-defined]
+    module.ms_deform_attn_backward = ms_deform_attn_backward  # type: ignore[attr-defined]
+    sys.modules[_NAME] = module
+
+    def undo() -> None:
+        if sys.modules.get(_NAME) is module:
+            del sys.modules[_NAME]
+
+    session.add(f"sys.modules[{_NAME!r}]", "there was none", undo)
+
+
+def ms_deform_attn_forward(
+    value: Tensor,
+    spatial_shapes: Tensor,
+    level_start_index: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    im2col_step: int = 64,
+) -> Tensor:
+    """The output."""
+    return attend(value, spatial_shapes, level_start_index, sampling_locations, attention_weights, None, False)
+
+
+def ms_deform_attn_backward(
+    value: Tensor,
+    spatial_shapes: Tensor,
+    level_start_index: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    grad_output: Tensor,
+    im2col_step: int = 64,
+) -> list[Tensor]:
+    """The gradients of values, locations and weights."""
+    shapes = operator.read_integers("spatial_shapes", spatial_shapes)
+    starts = operator.read_integers("level_start_index", level_start_index)
+    levels = flatten(shapes, starts, shared_points(sampling_locations.shape, None))
+    return list(
+        operator.BACKWARD.default(grad_output, value, sampling_locations, attention_weights, levels, [True] * 3, False)
+    )

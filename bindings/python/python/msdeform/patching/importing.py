@@ -1,0 +1,75 @@
+"""Patches modules when they are imported.
+
+A finder at the head of `sys.meta_path` that finds nothing itself: it asks the others, and has the loader say when it is
+done. It never makes an import fail that would have worked.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
+from typing import Any
+
+from . import replacing
+from .reporting import warn
+
+# Never what is looked for, and most of what is imported.
+_OTHERS = frozenset(sys.stdlib_module_names) | {"torch", "torchvision", "numpy", "triton", "sympy", "msdeform", "scipy"}
+
+
+class _Finder:
+    """Watches imports while anything may have to be replaced."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name.partition(".")[0] in _OTHERS or not replacing.is_wanted(name):
+            return None
+        for finder in list(sys.meta_path):
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if find is None else find(name, path, target)
+            if spec is not None:
+                _tell_when_loaded(spec.loader)
+                return spec
+        return None
+
+
+_FINDER: Any = _Finder()
+
+
+def watch(session: replacing.Session) -> None:
+    """Watches imports until this and all other sessions are closed."""
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
+    session.undo.append(_rest)
+
+
+def _rest() -> None:
+    if not replacing.is_open() and _FINDER in sys.meta_path:
+        sys.meta_path.remove(_FINDER)
+
+
+def _tell_when_loaded(loader: Any) -> None:
+    """Loaders of files are made for one module each, and remain as they are otherwise: others ask them for sources."""
+    if not isinstance(loader, (SourceFileLoader, SourcelessFileLoader)) or "exec_module" in vars(loader):
+        return
+
+    def exec_module(module: types.ModuleType) -> None:
+        vars(loader).pop("exec_module", None)
+        loader.exec_module(module)
+        try:
+            replacing.scan(module)
+        except Exception as error:
+            warn(f"msdeform leaves {module.__name__} alone: {type(error).__name__}: {error}")
+
+    loader.exec_module = exec_module  # type: ignore[method-assign]
+
+
+def loaded() -> Iterator[types.ModuleType]:
+    """Modules that are loaded. Some programs put other things among them."""
+    for name, module in list(sys.modules.items()):
+        is_other = name.partition(".")[0] in _OTHERS
+        if isinstance(module, types.ModuleType) and not is_other and vars(module).get("__name__") == name:
+            yield module

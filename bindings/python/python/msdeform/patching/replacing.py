@@ -1,0 +1,260 @@
+"""What is replaced, by which call of `patch()`, and how it is put back.
+
+A function is not exchanged for another: its code is. Whoever holds it, a module that imported it by name, a model that
+was built before or is being built now, a file that a model was pickled into, holds the same function before, while
+and after it is replaced.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import os
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from .calling import Form, Signature, make_call
+from .checking import NotKnown, find_layouts
+from .data import PIXELS, AutogradFunction, Function, Package
+from .reporting import own_code, warn
+
+_numbers = itertools.count()
+
+
+class Place(NamedTuple):
+    """Something that was found, and what became of it."""
+
+    name: str
+    is_replaced: bool
+    # What it was compared with, or why it is left alone.
+    reason: str
+
+
+class Patch(list[str]):
+    """Names of what one call of `patch()` replaced; at the end of a `with` statement that call is undone."""
+
+    def __enter__(self) -> Patch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for session in [session for session in _sessions if session.names is self]:
+            session.close()
+
+
+@dataclass
+class Session:
+    """One call of `patch()`: what it is about, what it did and how that is undone."""
+
+    packages: tuple[Package, ...]
+    names: Patch = field(default_factory=Patch)
+    places: list[Place] = field(default_factory=list)
+    undo: list[Callable[[], None]] = field(default_factory=list)
+
+    def add(self, name: str, reason: str, undo: Callable[[], None]) -> None:
+        """Remembers a replacement."""
+        self.names.append(name)
+        self.places.append(Place(name, True, reason))
+        self.undo.append(undo)
+
+    def leave(self, name: str, reason: str, beside: str | None) -> None:
+        """Remembers what is left alone, and says so once."""
+        if any(place.name == name for place in places()):
+            return
+        self.places.append(Place(name, False, reason))
+        warn(f"msdeform leaves {name} alone: {reason}", beside)
+
+    def close(self) -> None:
+        """Puts everything back, the last first."""
+        _sessions.remove(self)
+        while self.undo:
+            self.undo.pop()()
+
+
+_sessions: list[Session] = []
+
+
+def open_session(packages: tuple[Package, ...]) -> Session:
+    """Starts to remember what a call of `patch()` does."""
+    session = Session(packages)
+    _sessions.append(session)
+    return session
+
+
+def is_open() -> bool:
+    """Whether anything may have to be replaced."""
+    return bool(_sessions)
+
+
+def close_all() -> None:
+    """Undoes every call of `patch()`."""
+    while _sessions:
+        _sessions[-1].close()
+
+
+def names() -> list[str]:
+    """All that is replaced."""
+    return [name for session in _sessions for name in session.names]
+
+
+def places() -> list[Place]:
+    """All that was found."""
+    return [place for session in _sessions for place in session.places]
+
+
+def is_wanted(module: str) -> bool:
+    """Whether a module of this name may have to be patched."""
+    return any(package.holds(module) for session in _sessions for package in session.packages)
+
+
+# What a module has ---------------------------------------------------------------------------------------------
+
+
+def scan(module: types.ModuleType, only: Session | None = None) -> None:
+    """Replaces what is known in a module."""
+    for session in _sessions if only is None else [only]:
+        for package in session.packages:
+            if package.holds(module.__name__):
+                for place in package.places:
+                    if isinstance(place, Function):
+                        _patch_function(session, module, place)
+                    else:
+                        _patch_autograd(session, module, place)
+
+
+def _patch_function(session: Session, module: types.ModuleType, place: Function) -> None:
+    owner, _, attribute = place.name.rpartition(".")
+    holder = vars(module).get(owner) if owner else module
+    if holder is None or getattr(holder, "__module__", module.__name__) != module.__name__:
+        return
+    function = vars(holder).get(attribute)
+    if not inspect.isfunction(function) or function.__module__ != module.__name__ or function in _replaced:
+        return  # Patched where it was defined: that is enough for all who imported it.
+    name = f"{module.__name__}.{place.name}"
+
+    def replace() -> tuple[str, Callable[[], None]]:
+        signature = _known_signature(function, place.calls)
+        original = _copy(function)
+        layouts = find_layouts(name, signature, place.layouts, original)
+        undo = _exchange_code(function, make_call(name, signature, layouts, original))
+        return "a small random call gave the same before and after", undo
+
+    _attempt(session, module, name, replace)
+
+
+def _patch_autograd(session: Session, module: types.ModuleType, place: AutogradFunction) -> None:
+    found: Any = vars(module).get(place.name)
+    if not _is_autograd(found) or found.__module__ != module.__name__ or "apply" in vars(found):
+        return
+    name = f"{module.__name__}.{place.name}.apply"
+
+    def replace() -> tuple[str, Callable[[], None]]:
+        signature = _known_signature(found.forward, tuple(("ctx", *call) for call in place.calls))
+        reason = _compare_slow_path(name, module)
+        call = make_call(name, Signature(signature.parameters[1:]), {_EXTENSION_FORM: PIXELS}, found.apply)
+        found.apply = staticmethod(call)
+        return reason, lambda: delattr(found, "apply")
+
+    _attempt(session, module, name, replace)
+
+
+def _attempt(
+    session: Session, module: types.ModuleType, name: str, replace: Callable[[], tuple[str, Callable[[], None]]]
+) -> None:
+    try:
+        reason, undo = replace()
+    except NotKnown as error:
+        session.leave(name, str(error), _folder(module))
+    except Exception as error:  # Whatever is wrong with it, the program goes on as before.
+        session.leave(name, f"{type(error).__name__}: {error}", _folder(module))
+    else:
+        session.add(name, reason, undo)
+
+
+def _is_autograd(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, torch.autograd.Function)
+
+
+_EXTENSION_FORM: Form = (False, 6, 5)
+
+
+def _compare_slow_path(name: str, module: types.ModuleType) -> str:
+    """An extension is compiled for GPUs, and nobody knows what it does with other memory, so it is not tried: its slow
+    path speaks for it. Where there is none, its parameters do, for everybody compiles the same extension."""
+    for attribute in ("ms_deform_attn_core_pytorch", "multi_scale_deformable_attn_pytorch"):
+        slow = vars(module).get(attribute)
+        if inspect.isfunction(slow):
+            slow = _replaced.get(slow, slow)
+            layouts = find_layouts(name, Signature(tuple(inspect.signature(slow).parameters)), (PIXELS,), slow)
+            if _EXTENSION_FORM not in layouts:
+                raise NotKnown(f"its slow path {attribute} takes other calls")
+            return f"its slow path {attribute} gave the same"
+    return "by its parameters alone: it has no slow path beside it"
+
+
+def _known_signature(function: Any, calls: tuple[tuple[str, ...], ...]) -> Signature:
+    try:
+        parameters = tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        parameters = ()
+    if parameters not in calls:
+        raise NotKnown(
+            f"it takes {parameters}, but {' or '.join(map(str, calls))} was expected; this version is unknown"
+        )
+    return Signature(parameters)
+
+
+def _folder(module: types.ModuleType) -> str | None:
+    """Where the package that a module belongs to is."""
+    top = sys.modules.get(module.__name__.partition(".")[0])
+    file = getattr(top, "__file__", None)
+    return os.path.dirname(file) if isinstance(file, str) and hasattr(top, "__path__") else None
+
+
+# Exchanging code -----------------------------------------------------------------------------------------------
+
+# Functions whose code is exchanged, with copies that have their own.
+_replaced: dict[types.FunctionType, types.FunctionType] = {}
+
+
+def _copy(function: types.FunctionType) -> types.FunctionType:
+    copy = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+def _exchange_code(function: types.FunctionType, call: Callable[..., Any]) -> Callable[[], None]:
+    """Makes a function pass its arguments on to `call`; returns what undoes that.
+
+    The new code keeps the place of the old one in its file, so that what reads sources, as `torch.jit.script` does,
+    goes on reading the original's.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    if function.__closure__ is not None or any(each.kind is not each.POSITIONAL_OR_KEYWORD for each in parameters):
+        raise NotKnown("it is wrapped by something, or takes arguments by keyword only")
+    listed = ", ".join(each.name for each in parameters)
+    # Code finds what it calls by a name in the module of its function.
+    key = f"__msdeform_{next(_numbers)}__"
+    namespace: dict[str, Any] = {}
+    exec(f"def {function.__name__}({listed}):\n    return {key}({listed})\n", namespace)
+    old = function.__code__
+    new = namespace[function.__name__].__code__.replace(co_filename=old.co_filename, co_firstlineno=old.co_firstlineno)
+    _replaced[function] = _copy(function)
+    own_code.add(new)
+    function.__globals__[key] = call
+    function.__code__ = new
+
+    def undo() -> None:
+        if function.__code__ is new:  # Unless somebody else has exchanged it since.
+            function.__code__ = old
+        function.__globals__.pop(key, None)
+        _replaced.pop(function, None)
+        own_code.discard(new)
+
+    return undo

@@ -1,0 +1,68 @@
+"""The pages about patching: their Python runs as it is typed, and the table of functions is complete."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msdeform
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs"
+# What a page is about.
+PAGES = {
+    "patching": (),
+    "detr": (),
+    "mmcv-detectron2": (),
+    "transformers": ("transformers",),
+    "hf-kernels": ("transformers", "kernels"),
+    "ultralytics": ("ultralytics",),
+    "rfdetr": ("rfdetr",),
+}
+
+
+@pytest.fixture(autouse=True)
+def _put_back() -> Iterator[None]:
+    yield
+    msdeform.unpatch()
+
+
+def test_every_page_is_tested() -> None:
+    assert {page.stem for page in FOLDER.glob("*.md")} == set(PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_of_a_page_runs_as_typed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # ultralytics writes settings and results, and would install what it misses.
+    os.environ.setdefault("YOLO_CONFIG_DIR", tempfile.mkdtemp())
+    os.environ.update({"YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false", "HF_HUB_OFFLINE": "1"})
+    monkeypatch.chdir(tmp_path)
+    for package in PAGES[page]:
+        pytest.importorskip(package)
+    blocks = re.findall(r"```python\n(.*?)```", (FOLDER / f"{page}.md").read_text(), flags=re.DOTALL)
+    assert blocks, f"no Python in {page}.md"
+    for block in blocks:
+        exec(compile(block, f"{page}.md", "exec"), {})
+
+
+def test_the_table_of_functions_is_that_of_the_package() -> None:
+    from msdeform.patching.data import AutogradFunction
+    from msdeform.patching.packages import PACKAGES
+
+    rows = {}
+    for line in (FOLDER / "patching.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        names = re.findall(r'`"(\w+)"`', cells[0])
+        if names and len(cells) == 3:
+            rows[tuple(names)] = re.findall(r"`([\w.]+)`", cells[1])
+    for package in PACKAGES:
+        expected = [
+            f"{place.name}.apply" if isinstance(place, AutogradFunction) else place.name for place in package.places
+        ]
+        if package.takes_extension:
+            expected.append("MultiScaleDeformableAttention")
+        assert rows.pop((package.name, *package.aliases)) == expected
+    assert not rows
