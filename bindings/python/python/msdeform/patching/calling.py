@@ -141,14 +141,13 @@ _said: set[str] = set()
 def _is_ours(locations: Tensor) -> bool:
     """Whether the operator can stand in for the original here.
 
-    Not in an export, which must not depend on this package; not in transforms of torch.func, for which the operator has
-    no rule; and not where it does not run, or only slowly.
+    Not in an export, which must not depend on this package, and not where it does not run, or only slowly.
     """
     if torch.compiler.is_compiling():
         if _is_exporting is not None:
             return not _is_exporting()
         return bool(torch.compiler.is_dynamo_compiling())
-    if torch._C._is_tracing() or torch._C._are_functorch_transforms_active():
+    if torch._C._is_tracing():
         return False
     if locations.is_cuda:
         # `cuda` is also what builds for AMD's GPUs call theirs.
