@@ -71,7 +71,7 @@ mod tests {
         while x > -87.0 {
             let expected = f64::from(x).exp();
             worst = worst.max((f64::from(exp::<Scalar>(x)) - expected).abs() / expected);
-            x -= 0.000_37 + x.abs() * 1e-4;
+            x -= if cfg!(miri) { 0.73 } else { 0.000_37 + x.abs() * 1e-4 };
         }
         assert!(worst < 3e-7, "{worst}");
         assert_eq!(exp::<Scalar>(0.0), 1.0);
