@@ -239,6 +239,10 @@ impl Nvrtc {
     #[must_use]
     #[allow(clippy::panic, reason = "a test's way to fail")]
     pub fn for_tests() -> Option<Self> {
+        // Miri loads no libraries.
+        if cfg!(miri) {
+            return None;
+        }
         match Self::find(None) {
             Ok(nvrtc) => Some(nvrtc),
             Err(error) if std::env::var_os("MSDEFORM_REQUIRE_NVRTC").is_some() => panic!("{error}"),
