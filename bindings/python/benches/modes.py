@@ -75,11 +75,10 @@ def make_steps(
                 if mode == "graph":
                     step, used = _capture(step, scale)
         except (Exception, _TooLong) as error:
-            if mode == "eager":
-                raise
             said = (str(error).strip() or type(error).__name__).splitlines()[0]
-            # What works without the patch must work with it.
-            raise LeftOut(f"{'after' if is_patched else 'before'}: {said[:160]}", is_fault=is_patched) from error
+            # What works without the patch must work with it, and a model as it is in any case.
+            is_fault = is_patched or mode == "eager"
+            raise LeftOut(f"{'after' if is_patched else 'before'}: {said[:160]}", is_fault) from error
         if (used > 0) != is_patched:
             raise LeftOut(f"{'after' if is_patched else 'before'}: {used} calls of the operator", is_fault=True)
         steps[is_patched] = step

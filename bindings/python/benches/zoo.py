@@ -20,6 +20,8 @@ from torch import Tensor
 os.environ.setdefault("YOLO_CONFIG_DIR", os.path.join(tempfile.gettempdir(), "msdeform-benches"))
 os.environ.update({"YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false", "YOLO_VERBOSE": "false"})
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# PyTorch's profiler says whenever it starts and ends.
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 @dataclass(frozen=True)
