@@ -117,12 +117,18 @@ fn pages() -> Result<(Vec<Page>, usize)> {
         let table = || format!("\n{}", ladder::markdown(&rungs, "kernels/"));
         Ok(readme::replace_between(text, "ladder", table)?)
     })?;
-    let python =
-        manifest.releases.iter().rev().find_map(|(slug, release)| {
-            release.python.as_ref().map(|name| format!("{slug}/{name}"))
-        });
+    // The GPU's first: it is the one that the README quotes.
+    let mut python: Vec<String> = Vec::new();
+    let mut releases: Vec<_> = manifest.releases.iter().collect();
+    releases.sort_by_key(|(name, _)| *name != slug);
+    for (name, release) in releases {
+        python.extend(release.python.iter().map(|folder| format!("{name}/{folder}")));
+    }
     add("bindings/python/README.md", &|text| {
-        python_record::splice(&text, &folder, python.as_deref())
+        python_record::splice(&text, &folder, python.first().map(String::as_str))
+    })?;
+    add("bindings/python/docs/figures.md", &|text| {
+        python_record::splice_figures(&text, &folder, &python)
     })?;
     for spec in ladder::variants() {
         add(&format!("docs/kernels/{}.md", spec.id), &|text| {
