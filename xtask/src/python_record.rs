@@ -10,7 +10,8 @@ const BEGIN: &str = "<!-- records:python:begin -->";
 const END: &str = "<!-- records:python:end -->";
 const SCHEMA: u32 = 1;
 /// Absolute: the package index shows the README without the repository around it.
-const FIGURES: &str = "https://github.com/msdeform/msdeform/blob/main/bindings/python/docs/figures.md";
+const FIGURES: &str =
+    "https://github.com/msdeform/msdeform/blob/main/bindings/python/docs/figures.md";
 const NOTHING: &str = "Nothing has been measured yet.\n";
 
 #[derive(Debug, Deserialize)]
@@ -45,7 +46,8 @@ impl Environment {
     /// PyTorch and the packages that the models are from, with their versions.
     fn versions(&self) -> String {
         let Self { transformers, ultralytics, rfdetr, .. } = self;
-        let others = [("transformers", transformers), ("ultralytics", ultralytics), ("rfdetr", rfdetr)];
+        let others =
+            [("transformers", transformers), ("ultralytics", ultralytics), ("rfdetr", rfdetr)];
         let others = others.into_iter().filter_map(|(name, version)| {
             version.as_ref().map(|version| format!(", {name} {version}"))
         });
@@ -134,10 +136,13 @@ fn optional<T>(found: Option<T>, text: impl FnOnce(T) -> String) -> String {
 
 /// Replaces what stands between the README's markers by what a record says, named by its folder under `root`.
 pub fn splice(readme: &str, root: &Path, record: Option<&str>) -> Result<String> {
-    replace(readme, &match record {
-        Some(folder) => tables(folder, &load(root, folder)?),
-        None => NOTHING.to_owned(),
-    })
+    replace(
+        readme,
+        &match record {
+            Some(folder) => tables(folder, &load(root, folder)?),
+            None => NOTHING.to_owned(),
+        },
+    )
 }
 
 /// The same for the page that has every row, of all records.
@@ -193,7 +198,8 @@ fn tables(folder: &str, record: &PythonRecord) -> String {
              | tensors on | inference | forward, recorded | gradients, called alone | forward and backward | `add` | \
              `mul`, forward and backward |\n\
              |---|--:|--:|--:|--:|--:|--:|\n";
-    let microseconds = |time_us: Option<f64>| optional(time_us, |time_us| format!("{time_us:.1} us"));
+    let microseconds =
+        |time_us: Option<f64>| optional(time_us, |time_us| format!("{time_us:.1} us"));
     for row in &record.host_cost {
         let _ = writeln!(
             text,
@@ -301,7 +307,12 @@ fn every_row(folder: &str, record: &PythonRecord) -> String {
     for row in &record.models {
         let package = row.package.as_deref().unwrap_or("transformers");
         let ModelRow { model, pass, dtype, .. } = row;
-        let _ = write!(text, "| {model} | {package} | {} | {} | {pass} | {dtype} | ", row.input(), row.mode());
+        let _ = write!(
+            text,
+            "| {model} | {package} | {} | {} | {pass} | {dtype} | ",
+            row.input(),
+            row.mode()
+        );
         let kernels = |side: &Side| optional(side.kernels, |count| count.to_string());
         let _ = match row.sides() {
             Some((before, after)) => writeln!(
@@ -410,11 +421,15 @@ mod tests {
     fn the_readme_has_a_line_for_each_model_and_the_page_every_row() {
         let record: PythonRecord = serde_json::from_str(NEW).unwrap();
         let readme = tables("f", &record);
-        assert!(readme.starts_with("P, torch 2.15, transformers 5, rfdetr 1.11, commit"), "{readme}");
+        assert!(
+            readme.starts_with("P, torch 2.15, transformers 5, rfdetr 1.11, commit"),
+            "{readme}"
+        );
         let line = "| A | rfdetr | 1 x 32 x 64 | 100.0 -> 50.0 ms | 1.90x | 300.0 -> 100.0 ms | 3.00x | - | 1e-7 |\n";
         assert!(readme.contains(line) && readme.matches("| A |").count() == 1, "{readme}");
         let page = every_row("f", &record);
-        let line = "| inference | f32 | 100.0 ms | 50.0 ms | 1.90x | 20 MiB | 10 MiB | - | 7 | 1e-7 |\n";
+        let line =
+            "| inference | f32 | 100.0 ms | 50.0 ms | 1.90x | 20 MiB | 10 MiB | - | 7 | 1e-7 |\n";
         assert!(page.contains(line) && page.contains("left out: before: a / b |"), "{page}");
         assert_eq!(page.matches("| A |").count(), 3);
     }

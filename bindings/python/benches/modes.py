@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from zoo import Model
 
-# What `torch.compile` uses, and how long it may take for one model, before and after together.
+# What `torch.compile` uses, and how long it may take for one model, before or after.
 BACKEND = "inductor"
 LIMIT_S = 300
 
