@@ -4,6 +4,8 @@ use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use msdeform_report::models::{self, ModelSpeed};
+use msdeform_report::peers::Scheme;
 use serde::Deserialize;
 
 const BEGIN: &str = "<!-- records:python:begin -->";
@@ -12,6 +14,7 @@ const SCHEMA: u32 = 1;
 /// Absolute: the package index shows the README without the repository around it.
 const FIGURES: &str =
     "https://github.com/msdeform/msdeform/blob/main/bindings/python/docs/figures.md";
+const PASSES: [&str; 2] = ["inference", "training"];
 const NOTHING: &str = "Nothing has been measured yet.\n";
 
 #[derive(Debug, Deserialize)]
@@ -154,6 +157,40 @@ pub fn splice_figures(page: &str, root: &Path, records: &[String]) -> Result<Str
     replace(page, &if tables.is_empty() { NOTHING.to_owned() } else { tables.join("\n") })
 }
 
+/// The README's picture: eager models in the usual format.
+pub fn picture(root: &Path, folder: &str, scheme: Scheme) -> Result<String> {
+    let record = load(root, folder)?;
+    let format = record.environment.usual_format();
+    let speed = |name: &str| ModelSpeed {
+        name: name.to_owned(),
+        speedups: PASSES.map(|pass| record.find(name, pass, format).and_then(ModelRow::speedup)),
+    };
+    let shown: Vec<ModelSpeed> = record.names().into_iter().map(speed).collect();
+    let what = format!("whole models, eager, {format}, {}", record.environment.device());
+    Ok(models::picture(&shown, &what, scheme))
+}
+
+impl PythonRecord {
+    /// Of models, in their order.
+    fn names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for row in &self.models {
+            if !names.contains(&row.model.as_str()) {
+                names.push(&row.model);
+            }
+        }
+        names
+    }
+
+    /// An eager row.
+    fn find(&self, model: &str, pass: &str, format: &str) -> Option<&ModelRow> {
+        self.models.iter().find(|row| {
+            (row.model.as_str(), row.pass.as_str()) == (model, pass)
+                && (row.mode(), row.dtype.as_str()) == ("eager", format)
+        })
+    }
+}
+
 fn replace(text: &str, table: &str) -> Result<String> {
     let from = text.find(BEGIN).context("no marker where the tables begin")? + BEGIN.len();
     let to = text.find(END).context("no marker where the tables end")?;
@@ -252,12 +289,6 @@ fn usual_rows(record: &PythonRecord, text: &mut String) {
          | model | package | input | inference | | training | | memory | error |\n\
          |---|---|---|--:|--:|--:|--:|--:|--:|\n"
     );
-    let find = |model: &str, pass: &str| {
-        record.models.iter().find(|row| {
-            (row.model.as_str(), row.pass.as_str()) == (model, pass)
-                && (row.mode(), row.dtype.as_str()) == ("eager", format)
-        })
-    };
     let both = |row: Option<&ModelRow>| {
         optional(row.and_then(ModelRow::sides), |(before, after)| {
             format!("{:.1} -> {:.1} ms", before.median_ms, after.median_ms)
@@ -267,13 +298,8 @@ fn usual_rows(record: &PythonRecord, text: &mut String) {
         let (before, after) = row.sides()?;
         Some(format!("{:.0} -> {:.0} MiB", before.peak_mib?, after.peak_mib?))
     };
-    let mut seen: Vec<&str> = Vec::new();
-    for row in &record.models {
-        if seen.contains(&row.model.as_str()) {
-            continue;
-        }
-        seen.push(&row.model);
-        let (inference, training) = (find(&row.model, "inference"), find(&row.model, "training"));
+    for name in record.names() {
+        let [inference, training] = PASSES.map(|pass| record.find(name, pass, format));
         let Some(shown) = inference.or(training).filter(|row| row.left_out.is_none()) else {
             continue;
         };

@@ -122,7 +122,8 @@ def _capture(step: Step, scale: float) -> tuple[Step, int]:
     outputs: list[Tensor] = []
 
     def capture() -> None:
-        with constants.again(), torch.cuda.graph(graph):
+        # Other threads, the profiler's among them, may do what they like.
+        with constants.again(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
             outputs.append(step(scale))
 
     used = count_calls(capture)

@@ -47,8 +47,9 @@ class OneLayer(torch.nn.Module):
         value = self.value(query).view(images, -1, 4, 8)
         locations = self.sampling_offsets(query).sigmoid().view(images, -1, 4, 1, 4, 2)
         weights = self.attention_weights(query).view(images, -1, 4, 1, 4).softmax(-1)
-        starts, sizes = torch.tensor([0]), [(height, width)]
-        output: Tensor = self.core(value, torch.tensor(sizes), sizes, starts, locations, weights, 64)
+        sizes = [(height, width)]
+        shapes, starts = torch.tensor(sizes, device=pixels.device), torch.tensor([0], device=pixels.device)
+        output: Tensor = self.core(value, shapes, sizes, starts, locations, weights, 64)
         return output
 
 
@@ -139,6 +140,14 @@ def test_an_error_beyond_its_bound_is_noticed() -> None:
     assert row["output_error"] == pytest.approx(0.01, rel=1e-3) and not models.is_within_bounds(row)
     assert not models.is_within_bounds(passes.compare((torch.full((4,), torch.nan),), exact, exact, "f32"))
     assert models.is_within_bounds(passes.compare(exact, exact, exact, "f32"))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a GPU is needed")
+def test_a_gpu_has_kernels_and_graphs(small: str) -> None:
+    for row in models.measure("cuda", ["eager", "graph"], [small], rounds=2):
+        assert "left_out" not in row and models.is_within_bounds(row), row
+        assert 0 < row["after"]["kernels"] < row["before"]["kernels"]
+        assert (row["after"]["peak_mib"] is None) == (row["mode"] == "graph")
 
 
 def test_constants_are_made_once_and_given_out_in_order() -> None:
