@@ -133,8 +133,8 @@ MODELS = {
         Input(4, 640, 640),
         Input(1, 320, 320),
     ),
-    # Not D-FINE: with random weights its encoder magnifies rounding until gradients below it are noise. A millionth more
-    # light changes the unpatched model's output and gradients by three quarters.
+    # Not D-FINE: with random weights its encoder magnifies rounding until gradients below it are noise. A millionth
+    # more light changes the output and gradients of the unpatched model by three quarters.
     "RT-DETRv2": Model(
         "transformers",
         _transformers("RTDetrV2", num_denoising=0),
