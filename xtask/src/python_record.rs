@@ -1,14 +1,21 @@
-//! The tables of the Python package's README, from a record of `benches/record.py`.
+//! The tables of the Python package, in its README and on its page of figures, from records of `benches/record.py`.
 
 use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use msdeform_report::models::{self, ModelSpeed};
+use msdeform_report::peers::Scheme;
 use serde::Deserialize;
 
 const BEGIN: &str = "<!-- records:python:begin -->";
 const END: &str = "<!-- records:python:end -->";
 const SCHEMA: u32 = 1;
+/// Absolute: the package index shows the README without the repository around it.
+const FIGURES: &str =
+    "https://github.com/msdeform/msdeform/blob/main/bindings/python/docs/figures.md";
+const PASSES: [&str; 2] = ["inference", "training"];
+const NOTHING: &str = "Nothing has been measured yet.\n";
 
 #[derive(Debug, Deserialize)]
 struct PythonRecord {
@@ -25,9 +32,35 @@ struct PythonRecord {
 
 #[derive(Debug, Deserialize)]
 struct Environment {
-    gpu: String,
+    /// One of these two.
+    gpu: Option<String>,
+    cpu: Option<String>,
     torch: String,
-    transformers: String,
+    transformers: Option<String>,
+    ultralytics: Option<String>,
+    rfdetr: Option<String>,
+}
+
+impl Environment {
+    fn device(&self) -> &str {
+        self.gpu.as_deref().or(self.cpu.as_deref()).unwrap_or("a device without a name")
+    }
+
+    /// PyTorch and the packages that the models are from, with their versions.
+    fn versions(&self) -> String {
+        let Self { transformers, ultralytics, rfdetr, .. } = self;
+        let others =
+            [("transformers", transformers), ("ultralytics", ultralytics), ("rfdetr", rfdetr)];
+        let others = others.into_iter().filter_map(|(name, version)| {
+            version.as_ref().map(|version| format!(", {name} {version}"))
+        });
+        format!("torch {}{}", self.torch, others.collect::<String>())
+    }
+
+    /// The format of the README's table: what people train in.
+    const fn usual_format(&self) -> &'static str {
+        if self.gpu.is_some() { "bf16" } else { "f32" }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -57,31 +90,117 @@ struct ModelRow {
     width: usize,
     pass: String,
     dtype: String,
+    /// Old records have one package and one mode, and do not name them.
+    package: Option<String>,
+    mode: Option<String>,
+    /// Why there is nothing below.
+    left_out: Option<String>,
     /// Nothing where it is not finite.
     output_error: Option<f64>,
-    before: Side,
-    after: Side,
+    /// Median of the ratios of neighbours in time.
+    speedup: Option<f64>,
+    before: Option<Side>,
+    after: Option<Side>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Side {
     median_ms: f64,
-    peak_mib: f64,
+    peak_mib: Option<f64>,
+    kernels: Option<usize>,
 }
 
-/// Replaces what stands between the markers by what a record says, named by its folder under `root`.
+impl ModelRow {
+    fn sides(&self) -> Option<(&Side, &Side)> {
+        self.before.as_ref().zip(self.after.as_ref())
+    }
+
+    fn input(&self) -> String {
+        format!("{} x {} x {}", self.images, self.height, self.width)
+    }
+
+    fn mode(&self) -> &str {
+        self.mode.as_deref().unwrap_or("eager")
+    }
+
+    fn error(&self) -> String {
+        optional(self.output_error, |error| format!("{error:.0e}"))
+    }
+
+    fn speedup(&self) -> Option<f64> {
+        let (before, after) = self.sides()?;
+        Some(self.speedup.unwrap_or(before.median_ms / after.median_ms))
+    }
+}
+
+fn optional<T>(found: Option<T>, text: impl FnOnce(T) -> String) -> String {
+    found.map_or_else(|| "-".to_owned(), text)
+}
+
+/// Replaces what stands between the README's markers by what a record says, named by its folder under `root`.
 pub fn splice(readme: &str, root: &Path, record: Option<&str>) -> Result<String> {
-    let from = readme.find(BEGIN).context("no marker where the tables begin")? + BEGIN.len();
-    let to = readme.find(END).context("no marker where the tables end")?;
-    ensure!(from <= to && readme.matches(BEGIN).count() == 1, "the markers are out of order");
-    let table = match record {
-        Some(folder) => {
-            let file = root.join(folder).join("python.json");
-            tables(folder, &read(&file).with_context(|| file.display().to_string())?)
-        }
-        None => "Nothing has been measured yet.\n".to_owned(),
+    replace(
+        readme,
+        &match record {
+            Some(folder) => tables(folder, &load(root, folder)?),
+            None => NOTHING.to_owned(),
+        },
+    )
+}
+
+/// The same for the page that has every row, of all records.
+pub fn splice_figures(page: &str, root: &Path, records: &[String]) -> Result<String> {
+    let tables = records
+        .iter()
+        .map(|folder| Ok(every_row(folder, &load(root, folder)?)))
+        .collect::<Result<Vec<String>>>()?;
+    replace(page, &if tables.is_empty() { NOTHING.to_owned() } else { tables.join("\n") })
+}
+
+/// The README's picture: eager models in the usual format.
+pub fn picture(root: &Path, folder: &str, scheme: Scheme) -> Result<String> {
+    let record = load(root, folder)?;
+    let format = record.environment.usual_format();
+    let speed = |name: &str| ModelSpeed {
+        name: name.to_owned(),
+        speedups: PASSES.map(|pass| record.find(name, pass, format).and_then(ModelRow::speedup)),
     };
-    Ok(format!("{}\n{table}{}", &readme[..from], &readme[to..]))
+    let shown: Vec<ModelSpeed> = record.names().into_iter().map(speed).collect();
+    let what = format!("whole models, eager, {format}, {}", record.environment.device());
+    Ok(models::picture(&shown, &what, scheme))
+}
+
+impl PythonRecord {
+    /// Of models, in their order.
+    fn names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for row in &self.models {
+            if !names.contains(&row.model.as_str()) {
+                names.push(&row.model);
+            }
+        }
+        names
+    }
+
+    /// An eager row.
+    fn find(&self, model: &str, pass: &str, format: &str) -> Option<&ModelRow> {
+        self.models.iter().find(|row| {
+            (row.model.as_str(), row.pass.as_str()) == (model, pass)
+                && (row.mode(), row.dtype.as_str()) == ("eager", format)
+        })
+    }
+}
+
+fn replace(text: &str, table: &str) -> Result<String> {
+    let from = text.find(BEGIN).context("no marker where the tables begin")? + BEGIN.len();
+    let to = text.find(END).context("no marker where the tables end")?;
+    ensure!(from <= to && text.matches(BEGIN).count() == 1, "the markers are out of order");
+    Ok(format!("{}\n{table}{}", &text[..from], &text[to..]))
+}
+
+fn load(root: &Path, folder: &str) -> Result<PythonRecord> {
+    let file = root.join(folder).join("python.json");
+    read(&file).with_context(|| file.display().to_string())
 }
 
 fn read(file: &Path) -> Result<PythonRecord> {
@@ -101,27 +220,14 @@ fn tables(folder: &str, record: &PythonRecord) -> String {
         None => "not run".to_owned(),
     };
     let mut text = format!(
-        "{}, torch {}, transformers {}, commit {commit}, from `records/{folder}`. GPU tests: {tests}.\n\nWhole models with random weights before and after `msdeform.patch()`: median time of a pass \
-         (`training`: forward and backward) and peak memory. The error is that of the output, patched against \
-         unpatched.\n\n\
-         | model | input | pass | format | before | after | speed-up | memory before | after | error |\n\
-         |---|---|---|---|--:|--:|--:|--:|--:|--:|\n",
-        environment.gpu, environment.torch, environment.transformers,
+        "{}, {}, commit {commit}, from `records/{folder}`. GPU tests: {tests}.\n\n",
+        environment.device(),
+        environment.versions(),
     );
-    for row in &record.models {
-        let ModelRow { model, images, height, width, pass, dtype, before, after, .. } = row;
-        let error = row.output_error.map_or_else(|| "-".to_owned(), |error| format!("{error:.0e}"));
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "| {model} | {images} x {height} x {width} | {pass} | {dtype} | {:.1} ms | {:.1} ms | {:.2}x | {:.0} MiB | \
-             {:.0} MiB | {error} |",
-            before.median_ms,
-            after.median_ms,
-            before.median_ms / after.median_ms,
-            before.peak_mib,
-            after.peak_mib,
-        );
+    // Records of one mode have no other page.
+    match record.models.iter().any(|row| row.mode.is_some()) {
+        true => usual_rows(record, &mut text),
+        false => rows_of_one_mode(record, &mut text),
     }
     text += "\nWhat a call costs on the host, on a problem too small to take time itself (CPU time; `torch.add`, and \
              `torch.mul` with its backward pass, show PyTorch's own share: it hands the backward pass of a GPU to another \
@@ -129,9 +235,8 @@ fn tables(folder: &str, record: &PythonRecord) -> String {
              | tensors on | inference | forward, recorded | gradients, called alone | forward and backward | `add` | \
              `mul`, forward and backward |\n\
              |---|--:|--:|--:|--:|--:|--:|\n";
-    let optional = |time_us: Option<f64>| {
-        time_us.map_or_else(|| "-".to_owned(), |time_us| format!("{time_us:.1} us"))
-    };
+    let microseconds =
+        |time_us: Option<f64>| optional(time_us, |time_us| format!("{time_us:.1} us"));
     for row in &record.host_cost {
         let _ = writeln!(
             text,
@@ -139,13 +244,131 @@ fn tables(folder: &str, record: &PythonRecord) -> String {
             row.device,
             row.inference_us,
             row.forward_with_gradients_us,
-            optional(row.gradient_us),
+            microseconds(row.gradient_us),
             row.forward_and_backward_us,
             row.add_us,
-            optional(row.mul_forward_and_backward_us)
+            microseconds(row.mul_forward_and_backward_us)
         );
     }
     text
+}
+
+fn rows_of_one_mode(record: &PythonRecord, text: &mut String) {
+    *text += "Whole models with random weights before and after `msdeform.patch()`: median time of a pass \
+              (`training`: forward and backward) and peak memory. The error is that of the output, patched against \
+              unpatched.\n\n\
+              | model | input | pass | format | before | after | speed-up | memory before | after | error |\n\
+              |---|---|---|---|--:|--:|--:|--:|--:|--:|\n";
+    for row in &record.models {
+        let ModelRow { model, pass, dtype, .. } = row;
+        if let Some((before, after)) = row.sides() {
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                text,
+                "| {model} | {} | {pass} | {dtype} | {:.1} ms | {:.1} ms | {} | {} | {} | {} |",
+                row.input(),
+                before.median_ms,
+                after.median_ms,
+                times(row.speedup()),
+                mebibytes(before.peak_mib),
+                mebibytes(after.peak_mib),
+                row.error(),
+            );
+        }
+    }
+}
+
+/// A line for each model: eager, in one format.
+fn usual_rows(record: &PythonRecord, text: &mut String) {
+    let format = record.environment.usual_format();
+    let _ = write!(
+        text,
+        "Whole models with random weights before and after `msdeform.patch()`, eager, in {format}: median time of a \
+         pass (`training`: forward and backward), peak memory of training, error of the output, patched against \
+         unpatched. [Other formats, `torch.compile`, CUDA graphs, kernels]({FIGURES}).\n\n\
+         | model | package | input | inference | | training | | memory | error |\n\
+         |---|---|---|--:|--:|--:|--:|--:|--:|\n"
+    );
+    let both = |row: Option<&ModelRow>| {
+        optional(row.and_then(ModelRow::sides), |(before, after)| {
+            format!("{:.1} -> {:.1} ms", before.median_ms, after.median_ms)
+        })
+    };
+    let memory = |row: &ModelRow| {
+        let (before, after) = row.sides()?;
+        Some(format!("{:.0} -> {:.0} MiB", before.peak_mib?, after.peak_mib?))
+    };
+    for name in record.names() {
+        let [inference, training] = PASSES.map(|pass| record.find(name, pass, format));
+        let Some(shown) = inference.or(training).filter(|row| row.left_out.is_none()) else {
+            continue;
+        };
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+            shown.model,
+            shown.package.as_deref().unwrap_or("transformers"),
+            shown.input(),
+            both(inference),
+            times(inference.and_then(ModelRow::speedup)),
+            both(training),
+            times(training.and_then(ModelRow::speedup)),
+            optional(training.and_then(memory), |text| text),
+            shown.error(),
+        );
+    }
+}
+
+/// Everything that a record says about models.
+fn every_row(folder: &str, record: &PythonRecord) -> String {
+    let commit = record.commit.get(..7).unwrap_or(&record.commit);
+    let mut text = format!(
+        "## {}\n\n{}, commit {commit}, from `records/{folder}`.\n\n\
+         | model | package | input | mode | pass | format | before | after | speed-up | memory before | after | kernels \
+         before | after | error |\n\
+         |---|---|---|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+        record.environment.device(),
+        record.environment.versions(),
+    );
+    for row in &record.models {
+        let package = row.package.as_deref().unwrap_or("transformers");
+        let ModelRow { model, pass, dtype, .. } = row;
+        let _ = write!(
+            text,
+            "| {model} | {package} | {} | {} | {pass} | {dtype} | ",
+            row.input(),
+            row.mode()
+        );
+        let kernels = |side: &Side| optional(side.kernels, |count| count.to_string());
+        let _ = match row.sides() {
+            Some((before, after)) => writeln!(
+                text,
+                "{:.1} ms | {:.1} ms | {} | {} | {} | {} | {} | {} |",
+                before.median_ms,
+                after.median_ms,
+                times(row.speedup()),
+                mebibytes(before.peak_mib),
+                mebibytes(after.peak_mib),
+                kernels(before),
+                kernels(after),
+                row.error(),
+            ),
+            None => {
+                // A reason is a message of somebody's program.
+                let reason = row.left_out.as_deref().unwrap_or("nothing").replace('|', "/");
+                writeln!(text, "left out: {} | | | | | | | |", reason.replace('<', "&lt;"))
+            }
+        };
+    }
+    text
+}
+
+fn times(ratio: Option<f64>) -> String {
+    optional(ratio, |ratio| format!("{ratio:.2}x"))
+}
+
+fn mebibytes(size: Option<f64>) -> String {
+    optional(size, |size| format!("{size:.0} MiB"))
 }
 
 #[cfg(test)]
@@ -205,5 +428,35 @@ mod tests {
         assert!(
             tables("f", &serde_json::from_value(little).unwrap()).contains("GPU tests: not run.")
         );
+    }
+
+    const NEW: &str = r#"{"schema": 1, "commit": "0123456789",
+        "environment": {"cpu": "P", "torch": "2.15", "transformers": "5", "rfdetr": "1.11"},
+        "models": [
+            {"model": "A", "package": "rfdetr", "mode": "eager", "images": 1, "height": 32, "width": 64,
+             "pass": "inference", "dtype": "f32", "output_error": 1e-7, "speedup": 1.9,
+             "before": {"median_ms": 100, "peak_mib": 20, "kernels": null},
+             "after": {"median_ms": 50, "peak_mib": 10, "kernels": 7}},
+            {"model": "A", "package": "rfdetr", "mode": "eager", "images": 1, "height": 32, "width": 64,
+             "pass": "training", "dtype": "f32", "output_error": 1e-7, "speedup": 3,
+             "before": {"median_ms": 300, "peak_mib": 200}, "after": {"median_ms": 100, "peak_mib": null}},
+            {"model": "A", "package": "rfdetr", "mode": "compiled", "images": 1, "height": 32, "width": 64,
+             "pass": "inference", "dtype": "f32", "left_out": "before: a | b", "is_fault": false}]}"#;
+
+    #[test]
+    fn the_readme_has_a_line_for_each_model_and_the_page_every_row() {
+        let record: PythonRecord = serde_json::from_str(NEW).unwrap();
+        let readme = tables("f", &record);
+        assert!(
+            readme.starts_with("P, torch 2.15, transformers 5, rfdetr 1.11, commit"),
+            "{readme}"
+        );
+        let line = "| A | rfdetr | 1 x 32 x 64 | 100.0 -> 50.0 ms | 1.90x | 300.0 -> 100.0 ms | 3.00x | - | 1e-7 |\n";
+        assert!(readme.contains(line) && readme.matches("| A |").count() == 1, "{readme}");
+        let page = every_row("f", &record);
+        let line =
+            "| inference | f32 | 100.0 ms | 50.0 ms | 1.90x | 20 MiB | 10 MiB | - | 7 | 1e-7 |\n";
+        assert!(page.contains(line) && page.contains("left out: before: a / b |"), "{page}");
+        assert_eq!(page.matches("| A |").count(), 3);
     }
 }

@@ -92,7 +92,21 @@ fn pages() -> Result<(Vec<Page>, usize)> {
     let rungs = ladder::rows(std::slice::from_ref(gpu), &counted);
     let cases = peers::against(&figures, &peers::load(&folder, slug)?);
 
+    // The GPU's first: it is the one that the Python package's README quotes.
+    let mut python: Vec<String> = Vec::new();
+    let mut releases: Vec<_> = manifest.releases.iter().collect();
+    releases.sort_by_key(|(name, _)| *name != slug);
+    for (name, release) in releases {
+        python.extend(release.python.iter().map(|folder| format!("{name}/{folder}")));
+    }
+
     let mut pages = pictures(&cases, &gpu.device.name)?;
+    if let Some(record) = python.first() {
+        for scheme in Scheme::ALL {
+            let file = format!("bindings/python/docs/models-{}.svg", scheme.name());
+            pages.push(picture(&file, python_record::picture(&folder, record, scheme)?));
+        }
+    }
     let mut add = |path: &str, splice: &dyn Fn(String) -> Result<String>| -> Result<()> {
         let path = tree::root().join(path);
         let found = std::fs::read_to_string(&path).with_context(|| relative(&path))?;
@@ -117,12 +131,11 @@ fn pages() -> Result<(Vec<Page>, usize)> {
         let table = || format!("\n{}", ladder::markdown(&rungs, "kernels/"));
         Ok(readme::replace_between(text, "ladder", table)?)
     })?;
-    let python =
-        manifest.releases.iter().rev().find_map(|(slug, release)| {
-            release.python.as_ref().map(|name| format!("{slug}/{name}"))
-        });
     add("bindings/python/README.md", &|text| {
-        python_record::splice(&text, &folder, python.as_deref())
+        python_record::splice(&text, &folder, python.first().map(String::as_str))
+    })?;
+    add("bindings/python/docs/figures.md", &|text| {
+        python_record::splice_figures(&text, &folder, &python)
     })?;
     for spec in ladder::variants() {
         add(&format!("docs/kernels/{}.md", spec.id), &|text| {
@@ -140,12 +153,17 @@ fn pictures(cases: &[Against], device: &str) -> Result<Vec<Page>> {
     };
     let case = cases.iter().find(is_pictured).context("the pictured case was not timed")?;
     let page = |scheme: Scheme| {
-        let path = tree::root().join(format!("docs/peers-{}.svg", scheme.name()));
-        // A picture that is not there is one that is out of date.
-        let found = std::fs::read_to_string(&path).unwrap_or_default();
-        Page { path, found, made: peers::picture(case, device, scheme) }
+        let file = format!("docs/peers-{}.svg", scheme.name());
+        picture(&file, peers::picture(case, device, scheme))
     };
     Ok(Scheme::ALL.map(page).into())
+}
+
+fn picture(file: &str, made: String) -> Page {
+    let path = tree::root().join(file);
+    // A picture that is not there is one that is out of date.
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    Page { path, found, made }
 }
 
 fn relative(path: &Path) -> String {

@@ -1,20 +1,21 @@
 """Runs the GPU tests, the host cost and the whole models on this machine and writes a record of all three.
 
-    python benches/record.py [--root records] [--commit REVISION] [--workers N] [--seconds N]
-                             [--parts tests host_cost models]
+    python benches/record.py [--root records] [--commit REVISION] [--workers N] [--seconds N] [--device cuda|cpu]
+                             [--parts tests host_cost models] [--modes eager graph compiled] [--models NAME ...]
 
-The record is `<root>/<gpu>/<date>-<revision>-python/python.json`. It is written after every part and every row, so that
-what was measured is kept whatever happens to the rest; another run with the same revision adds what is missing. With
-`--workers` the tests are shared out to so many processes (needs pytest-xdist) while others compile the kernels of the
-models; what is timed runs alone in any case. With `--seconds` nothing new is begun after so long, and the tests are
-broken off when they have had half of it.
+The record is `<root>/<device>/<date>-<revision>-python/python.json`. On a processor there are no GPU tests in it. It is
+written after every part and every row, so that what was measured is kept whatever happens to the rest; another run with
+the same revision adds what is missing. With `--workers` the tests are shared out to so many processes (needs
+pytest-xdist) while others compile the kernels of the models; what is timed runs alone in any case. With `--seconds`
+nothing new is begun after so long, and the tests are broken off when they have had half of it.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
 import datetime
+import functools
+import importlib.metadata
 import json
 import os
 import platform
@@ -25,6 +26,7 @@ import tempfile
 import time
 import traceback
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +39,9 @@ PACKAGE = Path(__file__).resolve().parents[1]
 SCHEMA = 1
 PARTS = ("tests", "host_cost", "models")
 OUTCOMES = ("PASSED", "FAILED", "ERROR", "SKIPPED")
-# How long models may go on compiling after the tests.
-WARM_UP_S = 40.0
+# How long models may go on compiling after the tests: kernels alone, or models as well.
+WARM_UP_S = {False: 40.0, True: 240.0}
+PACKAGES = ("transformers", "ultralytics", "rfdetr")
 
 
 def run_tests(workers: int, limit_s: float | None) -> dict[str, Any]:
@@ -79,13 +82,14 @@ def run_tests(workers: int, limit_s: float | None) -> dict[str, Any]:
     }
 
 
-def start_warm_up() -> list[subprocess.Popen[bytes]]:
-    """Processes that compile what the models need. The kernels of one model in one format take many seconds, alone."""
+def start_warm_up(names: list[str], modes: list[str]) -> list[subprocess.Popen[bytes]]:
+    """Processes that compile what the models need. The kernels of one model in one format take many seconds, alone; one
+    process has all formats of a model, for their memory."""
     program = str(Path(models.__file__).resolve())
     return [
-        subprocess.Popen([sys.executable, program, "--warm-up", name, dtype], stdout=subprocess.DEVNULL)
-        for name in models.MODELS
-        for dtype in models.DTYPES
+        subprocess.Popen([sys.executable, program, "--warm-up", name, "--modes", *modes], stdout=subprocess.DEVNULL)
+        for name in names
+        if models.MODELS[name].is_installed()
     ]
 
 
@@ -110,42 +114,67 @@ def revision(given: str | None) -> str:
     return found.stdout.strip()
 
 
-def environment() -> dict[str, Any]:
-    """What the numbers depend on."""
-    import transformers
+@functools.cache
+def device_name(device: str) -> str:
+    """As the GPU's driver, or the benchmark of the processor, calls it."""
+    if device == "cuda":
+        return torch.cuda.get_device_name(0)
+    return str(msdeform.bench("edge_one_pixel", device="cpu", seconds=0.01)["device"])
 
+
+def slug(name: str) -> str:
+    """A folder's name for a device: "h200", "epyc-genoa-2c"."""
+    plain = re.sub(r"^(nvidia|amd|intel) |[()]", "", name.lower())
+    return re.sub(r"[^a-z0-9]+", "-", re.sub(r", (\d+) cores?$", r"-\1c", plain)).strip("-")
+
+
+def environment(device: str) -> dict[str, Any]:
+    """What the numbers depend on."""
     cuda = msdeform.device_info()["cuda"]
+    gpu = {"gpu": device_name(device), "driver": cuda["driver"], "nvrtc": cuda["nvrtc"]["version"]}
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
     return {
-        "gpu": torch.cuda.get_device_name(0),
-        "driver": cuda["driver"],
-        "nvrtc": cuda["nvrtc"]["version"],
+        **(gpu if device == "cuda" else {"cpu": device_name(device), "threads": torch.get_num_threads()}),
         "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        **found,
         "python": platform.python_version(),
         "cores": os.cpu_count(),
+        # Other work on the machine: what is timed on a processor is worth little beside it.
+        "load": round(os.getloadavg()[0], 2),
         "system": platform.platform(),
     }
 
 
-def main() -> int:
+def main(given: Sequence[str] | None = None) -> int:
     """Measures, writes, says where; 1 if a test failed, a result is out of its bound or something is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=PACKAGE.parents[1] / "records", help="folder of records")
     parser.add_argument("--commit", help="the revision, where there is no checkout to ask")
     parser.add_argument("--workers", type=int, default=1, help="processes for the tests")
     parser.add_argument("--seconds", type=float, help="begin nothing new after so long")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what to measure")
-    arguments = parser.parse_args()
+    parser.add_argument("--parts", nargs="+", choices=PARTS, help="what to measure")
+    parser.add_argument("--device", choices=tuple(models.PLAN), default="cuda")
+    parser.add_argument("--modes", nargs="+", choices=tuple(models.PLAN["cuda"]), help="of the models")
+    parser.add_argument("--models", nargs="+", choices=tuple(models.MODELS), default=list(models.MODELS))
+    parser.add_argument("--rounds", type=int, help="passes of each side")
+    arguments = parser.parse_args(given)
+    on_gpu = arguments.device == "cuda"
+    modes = arguments.modes or list(models.MODES[arguments.device])
+    parts = arguments.parts or (PARTS if on_gpu else PARTS[1:])
     begin = time.monotonic()
 
     def is_late() -> bool:
         return arguments.seconds is not None and time.monotonic() - begin > arguments.seconds
 
-    if not torch.cuda.is_available():
-        raise SystemExit("a record needs a GPU, and PyTorch finds none")
+    if on_gpu and not torch.cuda.is_available():
+        raise SystemExit("PyTorch finds no GPU; --device cpu measures the processor")
     commit, date = revision(arguments.commit), datetime.datetime.now(datetime.timezone.utc)
-    device = torch.cuda.get_device_name(0).lower().removeprefix("nvidia ").replace(" ", "-")
-    folder = arguments.root / device / f"{date:%Y-%m-%d}-{commit[:7]}-python"
+    folder = arguments.root / slug(device_name(arguments.device)) / f"{date:%Y-%m-%d}-{commit[:7]}-python"
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "python.json"
     earlier: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
@@ -155,7 +184,7 @@ def main() -> int:
         "date": f"{date:%Y-%m-%dT%H:%M:%SZ}",
         "commit": commit,
         "command": "python benches/record.py",
-        "environment": environment(),
+        "environment": environment(arguments.device),
     }
 
     def write() -> None:
@@ -171,11 +200,12 @@ def main() -> int:
         record["host_cost"] = host_cost.measure()
 
     def measure_models() -> None:
-        rows: list[dict[str, Any]] = record.get("models", [])
-        formats = collections.Counter((row["model"], row["pass"]) for row in rows)
-        done = {key for key, count in formats.items() if count == len(models.DTYPES)}
-        record["models"] = [row for row in rows if (row["model"], row["pass"]) in done]
-        for row in models.measure(done):
+        rows: dict[models.Key, list[dict[str, Any]]] = {}
+        for row in record.get("models", []):
+            rows.setdefault(models.key_of(row), []).append(row)
+        done = {key: found for key, found in rows.items() if models.is_whole(arguments.device, found)}
+        record["models"] = [row for found in done.values() for row in found]
+        for row in models.measure(arguments.device, modes, arguments.models, arguments.rounds, done):
             record["models"].append(row)
             write()
             if is_late():
@@ -184,10 +214,11 @@ def main() -> int:
 
     measures = {"tests": measure_tests, "host_cost": measure_host_cost, "models": measure_models}
     is_complete = True
-    warming = start_warm_up() if arguments.workers > 1 and "models" in arguments.parts else []
-    for part in (part for part in PARTS if part in arguments.parts):
+    is_warming = on_gpu and arguments.workers > 1 and "models" in parts
+    warming = start_warm_up(arguments.models, modes) if is_warming else []
+    for part in (part for part in PARTS if part in parts):
         if part != "tests":
-            end_warm_up(warming, WARM_UP_S)
+            end_warm_up(warming, WARM_UP_S["compiled" in modes])
         if is_late():
             record["broke_off"] = f"{part}: {arguments.seconds:.0f} s were over"
             break

@@ -15,6 +15,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs"
 # Every page, and the packages that its Python needs.
 PAGES = {
     "calling": (),
+    "figures": (),
     "from-offsets": (),
     "support": (),
     "troubleshooting": (),
@@ -26,7 +27,7 @@ PAGES = {
     "ultralytics": ("ultralytics",),
     "rfdetr": ("rfdetr",),
 }
-WITHOUT_PYTHON = ("support", "troubleshooting")
+WITHOUT_PYTHON = ("figures", "support", "troubleshooting")
 
 
 @pytest.fixture(autouse=True)

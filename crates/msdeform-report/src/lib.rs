@@ -5,6 +5,7 @@ mod budget;
 mod folder;
 pub mod ladder;
 pub mod ledger;
+pub mod models;
 pub mod overview;
 pub mod page;
 pub mod peers;

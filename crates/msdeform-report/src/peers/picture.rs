@@ -15,12 +15,13 @@ pub enum Scheme {
     Dark,
 }
 
-struct Colours {
-    ink: &'static str,
-    faint: &'static str,
-    line: &'static str,
-    ours: &'static str,
-    bar: &'static str,
+/// What pictures are drawn in.
+pub(crate) struct Colours {
+    pub(crate) ink: &'static str,
+    pub(crate) faint: &'static str,
+    pub(crate) line: &'static str,
+    pub(crate) ours: &'static str,
+    pub(crate) bar: &'static str,
     /// Of the page around it, to cut bars with.
     paper: &'static str,
 }
@@ -38,7 +39,7 @@ impl Scheme {
         }
     }
 
-    const fn colours(self) -> Colours {
+    pub(crate) const fn colours(self) -> Colours {
         match self {
             Self::Light => Colours {
                 ink: "#1f2933",

@@ -1,0 +1,170 @@
+"""The models that are measured before and after the patch: one of each package, or more.
+
+To add a model is to add an entry to `MODELS`. Weights are random and nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Before the packages are imported. They would look for a network, write settings into the home folder and install
+# what they miss.
+os.environ.setdefault("YOLO_CONFIG_DIR", os.path.join(tempfile.gettempdir(), "msdeform-benches"))
+os.environ.update({"YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false", "YOLO_VERBOSE": "false"})
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# PyTorch's profiler says whenever it starts and ends.
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+
+
+@dataclass(frozen=True)
+class Input:
+    """Images that a model is given."""
+
+    images: int
+    height: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model, where it comes from, and the inputs it is given."""
+
+    # As `msdeform.patch()` and the package index call it.
+    package: str
+    # Some models are made for one size of images.
+    build: Callable[[Input], Any]
+    # The tensor that is compared, and that gradients start from.
+    output: Callable[[Any], Tensor]
+    cuda: Input
+    cpu: Input
+    # Modes that it is not measured in, and why.
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    def is_installed(self) -> bool:
+        """Whether its package is there."""
+        return importlib.util.find_spec(self.package) is not None
+
+
+def _last_hidden_state(output: Any) -> Tensor:
+    found: Tensor = output.last_hidden_state
+    return found
+
+
+def _transformers(name: str, **configuration: Any) -> Callable[[Input], Any]:
+    """A model of transformers by the head of its name."""
+
+    def build(_: Input) -> Any:
+        import transformers
+
+        return getattr(transformers, f"{name}Model")(getattr(transformers, f"{name}Config")(**configuration))
+
+    return build
+
+
+def _deformable_detr(images: Input) -> Any:
+    from transformers import ResNetConfig
+
+    backbone = ResNetConfig(out_features=["stage2", "stage3", "stage4"])
+    settings = {"use_timm_backbone": False, "backbone": None, "use_pretrained_backbone": False}
+    return _transformers("DeformableDetr", backbone_config=backbone, **settings)(images)
+
+
+class _WithWords(torch.nn.Module):
+    """Grounding DINO, and a text to look for. The text's half of it is small: it is not what is measured."""
+
+    def __init__(self) -> None:
+        from transformers import BertConfig, GroundingDinoConfig, GroundingDinoModel
+
+        super().__init__()
+        text = BertConfig(vocab_size=2000, num_hidden_layers=2)
+        self.model = GroundingDinoModel(GroundingDinoConfig(text_config=text))
+        # Two words with a stop behind each, between a start and an end.
+        self.register_buffer("words", torch.tensor([[101, 7, 8, 1012, 9, 1012, 102]]))
+
+    def forward(self, pixels: Tensor) -> Any:
+        return self.model(pixel_values=pixels, input_ids=self.words.expand(len(pixels), -1))
+
+
+def _ultralytics(name: str) -> Callable[[Input], Any]:
+    def build(_: Input) -> Any:
+        from ultralytics import RTDETR
+
+        return RTDETR(name).model.requires_grad_()
+
+    return build
+
+
+def _rfdetr(name: str) -> Callable[[Input], Any]:
+    def build(images: Input) -> Any:
+        from rfdetr import config
+        from rfdetr.models.lwdetr import build_model_from_config
+
+        settings = getattr(config, f"RFDETR{name}Config")
+        patch = settings.model_fields["patch_size"].default
+        # Weights of a name that is never read: without one the backbone's would be downloaded.
+        return build_model_from_config(
+            settings(
+                pretrain_weights="none.pth",
+                resolution=images.height,
+                positional_encoding_size=images.height // patch,
+                device="cpu",
+            )
+        )
+
+    return build
+
+
+MODELS = {
+    "Deformable-DETR": Model(
+        "transformers", _deformable_detr, _last_hidden_state, Input(2, 800, 1066), Input(1, 256, 320)
+    ),
+    "RT-DETR": Model(
+        "transformers",
+        _transformers("RTDetr", num_denoising=0),
+        _last_hidden_state,
+        Input(4, 640, 640),
+        Input(1, 320, 320),
+    ),
+    # Not D-FINE: with random weights its encoder magnifies rounding until gradients below it are noise. A millionth
+    # more light changes the output and gradients of the unpatched model by three quarters.
+    "RT-DETRv2": Model(
+        "transformers",
+        _transformers("RTDetrV2", num_denoising=0),
+        _last_hidden_state,
+        Input(4, 640, 640),
+        Input(1, 320, 320),
+    ),
+    "Mask2Former": Model(
+        "transformers",
+        _transformers("Mask2Former"),
+        lambda output: output.transformer_decoder_last_hidden_state,
+        Input(1, 1024, 1024),
+        Input(1, 256, 256),
+    ),
+    "Grounding DINO": Model(
+        "transformers", lambda _: _WithWords(), _last_hidden_state, Input(1, 800, 1066), Input(1, 256, 320)
+    ),
+    "RT-DETR-L": Model(
+        "ultralytics",
+        _ultralytics("rtdetr-l.yaml"),
+        # Boxes and scores of the last layer: the first half of the output has the best of them, in their order.
+        lambda output: torch.cat([output[1][0][-1], output[1][1][-1]], dim=-1),
+        Input(4, 640, 640),
+        Input(1, 320, 320),
+    ),
+    "RF-DETR-M": Model(
+        "rfdetr",
+        _rfdetr("Medium"),
+        lambda output: torch.cat([output["pred_boxes"], output["pred_logits"]], dim=-1),
+        Input(4, 576, 576),
+        Input(1, 320, 320),
+    ),
+}
