@@ -133,8 +133,9 @@ MODELS = {
         Input(4, 640, 640),
         Input(1, 320, 320),
     ),
-    # Not D-FINE: with random weights its encoder magnifies rounding until gradients below it are noise. A millionth
-    # more light changes the output and gradients of the unpatched model by three quarters.
+    # Not D-FINE: with random weights it magnifies rounding until nothing is left. In float32 the unpatched model's
+    # output is 57 % off that in float64, and the gradients of its encoder 79 %; patched and unpatched outputs agree to
+    # 1e-7.
     "RT-DETRv2": Model(
         "transformers",
         _transformers("RTDetrV2", num_denoising=0),

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-from ._schema import BACKWARD, FORWARD
+from ._schema import BACKWARD, FORWARD, FROM_OFFSETS, FROM_OFFSETS_BACKWARD
 
 __all__ = ["backward_flops", "forward_flops"]
 
@@ -39,9 +39,33 @@ def backward_flops(
     return (int(wanted[0]) + int(wanted[1] or wanted[2])) * forward_flops(value, locations, weights)
 
 
+def _forward_from_offsets(
+    value: Sequence[int], references: Sequence[int], offsets: Sequence[int], logits: Sequence[int], *_: Any, **__: Any
+) -> int:
+    return forward_flops(value, offsets, logits)
+
+
+def _backward_from_offsets(
+    grad_output: Sequence[int],
+    value: Sequence[int],
+    references: Sequence[int],
+    offsets: Sequence[int],
+    logits: Sequence[int],
+    *rest: Any,
+    **keywords: Any,
+) -> int:
+    wanted = rest[-1]
+    return backward_flops(grad_output, value, offsets, logits, [wanted[0], any(wanted[1:]), False])
+
+
 def register() -> None:
     """Tells PyTorch's counter."""
-    for operator, formula in ((FORWARD, forward_flops), (BACKWARD, backward_flops)):
+    for operator, formula in (
+        (FORWARD, forward_flops),
+        (BACKWARD, backward_flops),
+        (FROM_OFFSETS, _forward_from_offsets),
+        (FROM_OFFSETS_BACKWARD, _backward_from_offsets),
+    ):
         register_flop_formula(operator)(formula)
         # torch 2.4 registers the overloads instead, and then looks for the operator.
         flop_registry.setdefault(operator, flop_registry.get(operator.default))

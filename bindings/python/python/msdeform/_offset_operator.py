@@ -18,19 +18,9 @@ from ._kernels import CODES, check_dense
 from ._schema import LIBRARY
 from ._vmap import fold, unfold
 
-__all__ = ["BACKWARD", "FORWARD"]
+__all__ = ["BACKWARD", "FORWARD", "register"]
 
-_TENSORS = "Tensor value, Tensor reference_points, Tensor sampling_offsets, Tensor attention_logits"
-_RULE = "SymInt[] levels, float offset_scale, bool anchors, bool softmax, bool nearest"
-_TAGS = (torch.Tag.pt2_compliant_tag,)
-LIBRARY.define(f"ms_deform_attn_from_offsets({_TENSORS}, {_RULE}) -> Tensor", tags=_TAGS)
-LIBRARY.define(
-    f"ms_deform_attn_from_offsets_backward(Tensor grad_output, {_TENSORS}, {_RULE}, bool[4] wanted) "
-    "-> (Tensor, Tensor, Tensor, Tensor)",
-    tags=_TAGS,
-)
-FORWARD = torch.ops.msdeform.ms_deform_attn_from_offsets.default
-BACKWARD = torch.ops.msdeform.ms_deform_attn_from_offsets_backward.default
+FORWARD, BACKWARD = _schema.FROM_OFFSETS.default, _schema.FROM_OFFSETS_BACKWARD.default
 
 _NAMES = ("value", "reference_points", "sampling_offsets", "attention_logits")
 
@@ -270,7 +260,8 @@ def _mapped(info: Any, in_dims: Any, *arguments: Any) -> Any:
     return mapped, tuple(0 if is_wanted else None for is_wanted in rest[-1])
 
 
-def _register() -> None:
+def register() -> None:
+    """Gives the operator its kernels."""
     LIBRARY.impl("ms_deform_attn_from_offsets", _forward_cpu, "CPU")
     LIBRARY.impl("ms_deform_attn_from_offsets_backward", _backward_cpu, "CPU")
     LIBRARY.impl("ms_deform_attn_from_offsets", _forward_by_parts, "CUDA")
@@ -281,6 +272,3 @@ def _register() -> None:
             torch.library.register_vmap(overload, _mapped, lib=LIBRARY)
     LIBRARY.impl("ms_deform_attn_from_offsets", _differentiable, "Autograd")
     LIBRARY.impl("ms_deform_attn_from_offsets_backward", differentiable_once(BACKWARD), "Autograd")
-
-
-_register()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from . import _autograd, _flops, _kernels, _vmap
+from . import _autograd, _flops, _kernels, _offset_operator, _vmap
 from ._levels import check_pixels, flatten, shared_points
 from ._schema import BACKWARD, FORWARD, LIBRARY
 
@@ -209,6 +209,7 @@ def _register() -> None:
         torch.library.register_fake(overload, _backward_fake, lib=LIBRARY)
         if hasattr(torch.library, "register_vmap"):
             torch.library.register_vmap(overload, _vmap.mapped_backward, lib=LIBRARY)
+    _offset_operator.register()
     _flops.register()
 
 
