@@ -144,6 +144,10 @@ pub fn test(environments: Environments) -> Result<Report> {
         count = count.plus(Count::CHECK);
     }
     uv.install(&torch, &wheel, "")?;
+    // ultralytics and rfdetr need OpenCV, which draws into windows and links what that takes.
+    if capture(Command::new(python_in(&torch)).args(["-c", "import cv2"])).is_err() {
+        setup::apt_install(&["libgl1", "libglib2.0-0"]).context("OpenCV does not load")?;
+    }
     // Two processes, a file in one of them: importing PyTorch's compiler or transformers takes longer than most
     // tests, and is done once per process.
     let problems = write_random_problems()?;
