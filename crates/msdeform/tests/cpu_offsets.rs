@@ -11,10 +11,15 @@ use msdeform_cases::{Case, Gradients, Inputs, SourceMemory, Wants, run_plan};
 
 /// An encoder (values read often, hence staged) and a decoder (hence not), levels apart enough to be shared out.
 fn problems() -> [ProblemBuilder; 3] {
-    let base = Problem::builder().batch(2).heads(3).channels(19).points(3);
-    let base = base.levels([(7, 9), (4, 5), (2, 3)]);
+    let base = Problem::builder().batch(2).points(3);
+    // Miri, thousands of times slower, takes as much staging of less.
+    let (base, queries) = if cfg!(miri) {
+        (base.heads(1).channels(5).levels([(2, 3), (1, 2)]), 6)
+    } else {
+        (base.heads(3).channels(19).levels([(7, 9), (4, 5), (2, 3)]), 60)
+    };
     [
-        base.clone().queries(60).offsets(Offsets::from_points()),
+        base.clone().queries(queries).offsets(Offsets::from_points()),
         base.clone().queries(4).offsets(Offsets::from_boxes().one_for_all_levels()),
         base.queries(5).offsets(Offsets::from_boxes().nearest()),
     ]
@@ -38,7 +43,7 @@ fn the_same_bits_come_out_for_any_number_of_threads() {
                     run_plan(&mut plan(&problem, threads, isa), &case, &inputs).unwrap()
                 };
                 assert_eq!(bits(1), bits(2), "{isa}: {case}");
-                assert_eq!(bits(1), bits(7), "{isa}: {case}");
+                assert_eq!(bits(1), bits(if cfg!(miri) { 3 } else { 7 }), "{isa}: {case}");
             }
         }
     }
@@ -159,7 +164,8 @@ fn calls_that_do_not_fit_the_problem_are_refused_in_words() {
         &logits,
         &mut output,
     );
-    assert!(error.unwrap_err().to_string().contains("`reference_points` has 719 elements"));
+    let words = format!("`reference_points` has {} elements", problem.references_len() - 1);
+    assert!(error.unwrap_err().to_string().contains(&words));
 }
 
 #[test]
