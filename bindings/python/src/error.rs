@@ -1,8 +1,16 @@
 //! What a call from Python can fail with, as the exception that says it best.
 
 use msdeform::DType;
-use pyo3::PyErr;
+use msdeform_cuda::Error as CudaError;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::{PyErr, create_exception};
+
+create_exception!(
+    msdeform,
+    Unavailable,
+    PyRuntimeError,
+    "No GPU of this machine can be used, for want of a driver, a compiler or a GPU that is new enough: nothing went wrong on one."
+);
 
 /// Everything that can be wrong with a call.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +53,15 @@ impl From<CallError> for PyErr {
                 ..
             })) => PyTypeError::new_err(message),
             CallError::Cuda(msdeform_cuda::Error::Problem(_)) => PyValueError::new_err(message),
+            CallError::Cuda(
+                CudaError::MissingDriver
+                | CudaError::OldDriver { .. }
+                | CudaError::NoDevice { .. }
+                | CudaError::OldGpu { .. }
+                | CudaError::MissingNvrtc { .. }
+                | CudaError::BadNvrtc { .. }
+                | CudaError::UnknownArch { .. },
+            ) => Unavailable::new_err(message),
             CallError::Problem(msdeform::Error::Threads { .. }) | CallError::Cuda(_) => {
                 PyRuntimeError::new_err(message)
             }

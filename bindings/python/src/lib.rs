@@ -257,6 +257,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     let names: Vec<&str> = call::DTYPES.iter().map(|dtype| dtype.name()).collect();
     module.add("DTYPES", names)?;
+    module.add("Unavailable", module.py().get_type::<error::Unavailable>())?;
     module.add_function(wrap_pyfunction!(cpu_forward, module)?)?;
     module.add_function(wrap_pyfunction!(cpu_backward, module)?)?;
     module.add_function(wrap_pyfunction!(cpu_forward_from_offsets, module)?)?;

@@ -9,12 +9,15 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msdeform
 import pytest
 import torch
 from made_up_framework import FRAMEWORK_NAME, framework, is_ours, put_back, write_framework
+from msdeform import _native
+from msdeform.patching import calling
 from oracle import assert_close, make_case, reference
 from patched_models import CountCalls
 
@@ -167,3 +170,16 @@ def test_nothing_to_do_is_done(axis: str) -> None:
     except RuntimeError:
         return  # Better than before.
     assert after.shape == before.shape
+
+
+def test_a_gpu_that_failed_is_an_error_and_one_that_cannot_be_used_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(calling, "_said", set())
+    monkeypatch.setattr(calling, "_given_up", set())
+    on_gpu: Any = SimpleNamespace(is_cuda=True, device=torch.device("cuda", 0))
+    with pytest.raises(RuntimeError, match="illegal"):
+        calling._report("f", on_gpu, RuntimeError("an illegal memory access"))
+    assert not calling._given_up
+    with pytest.warns(UserWarning, match="does not run on cuda:0.*no NVRTC"):
+        calling._report("f", on_gpu, _native.Unavailable("no NVRTC"))
+    assert calling._given_up == {on_gpu.device}

@@ -9,6 +9,8 @@ DTYPES: list[str]
 # Address, dtype code (position in DTYPES), shape.
 _Operand = tuple[int, int, tuple[int, ...]]
 
+class Unavailable(RuntimeError): ...
+
 def cpu_forward(
     levels: list[int] | tuple[int, ...],
     threads: int,

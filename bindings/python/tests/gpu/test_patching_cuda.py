@@ -11,6 +11,7 @@ import msdeform
 import pytest
 import torch
 from made_up_framework import KNOWN, SOURCE, STARTS, framework
+from msdeform import _native
 from oracle import assert_close, make_case, reference
 from patched_models import CountCalls, rt_detr, train
 
@@ -42,7 +43,7 @@ def test_a_device_on_which_the_operator_fails_goes_on_with_the_original(monkeypa
 
     def refuse(*_: Any) -> Any:
         calls.append(1)
-        raise RuntimeError("no NVRTC")
+        raise _native.Unavailable("no NVRTC")
 
     monkeypatch.setattr(calling, "attend", refuse)
     with pytest.warns(UserWarning, match="does not run on cuda:0.*no NVRTC"):

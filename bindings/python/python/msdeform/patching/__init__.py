@@ -40,17 +40,17 @@ def patch(framework: str | Iterable[str] | None = None) -> Patch:
     computes as it did before, so that what is exported needs nothing of this package.
     """
     packages = _chosen(framework)
-    session = replacing.open_session(packages)
-    importing.watch(session)
+    application = replacing.open_application(packages)
+    importing.watch(application)
     for module in importing.loaded():
-        replacing.scan(module, only=session)
+        replacing.scan(module, only=application)
     if any(_needs_extension(package, is_named=framework is not None) for package in packages):
-        provide_extension(session)
+        provide_extension(application)
     if framework is not None:
         for package in packages:
             if not package.is_anywhere and not any(_is_installed(name) for name in package.tops):
                 warn(f'nothing to patch for "{package.name}": it is not installed')
-    return session.names
+    return application.names
 
 
 @overload

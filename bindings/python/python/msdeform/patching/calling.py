@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import _native
 from .._tensor import attend
 from . import data
 from .reporting import warn
@@ -163,6 +164,8 @@ def _report(name: str, locations: Tensor, error: Exception) -> None:
     if locations.is_cuda and torch.cuda.is_current_stream_capturing():
         return  # Shapes that cannot be read, a kernel that is not compiled yet: another call may do.
     if locations.is_cuda and isinstance(error, RuntimeError):
+        if not isinstance(error, _native.Unavailable):
+            raise error  # A GPU that failed is nothing to go on with.
         _given_up.add(locations.device)
         where = f"on {locations.device}, so all replaced functions compute as before there"
     else:

@@ -12,12 +12,12 @@ from torch import Tensor
 from .. import operator
 from .._levels import flatten, shared_points
 from .._tensor import attend
-from .replacing import Session
+from .replacing import Application
 
 _NAME = "MultiScaleDeformableAttention"
 
 
-def provide_extension(session: Session) -> None:
+def provide_extension(application: Application) -> None:
     """Puts the stand-in where `import` finds it, unless the extension is installed."""
     if _NAME in sys.modules or importlib.util.find_spec(_NAME) is not None:
         return
@@ -32,7 +32,7 @@ def provide_extension(session: Session) -> None:
         if sys.modules.get(_NAME) is module:
             del sys.modules[_NAME]
 
-    session.add(f"sys.modules[{_NAME!r}]", "there was none", undo)
+    application.add(f"sys.modules[{_NAME!r}]", "there was none", undo)
 
 
 def ms_deform_attn_forward(

@@ -39,11 +39,11 @@ class _Finder:
 _FINDER: Any = _Finder()
 
 
-def watch(session: replacing.Session) -> None:
-    """Watches imports until this and all other sessions are closed."""
+def watch(application: replacing.Application) -> None:
+    """Watches imports until this and all other applications are closed."""
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
-    session.undo.append(_rest)
+    application.undo.append(_rest)
 
 
 def _rest() -> None:

@@ -42,12 +42,12 @@ class Patch(list[str]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        for session in [session for session in _sessions if session.names is self]:
-            session.close()
+        for application in [application for application in _applications if application.names is self]:
+            application.close()
 
 
 @dataclass
-class Session:
+class Application:
     """One call of `patch()`: what it is about, what it did and how that is undone."""
 
     packages: tuple[Package, ...]
@@ -70,63 +70,63 @@ class Session:
 
     def close(self) -> None:
         """Puts everything back, the last first."""
-        _sessions.remove(self)
+        _applications.remove(self)
         while self.undo:
             self.undo.pop()()
 
 
-_sessions: list[Session] = []
+_applications: list[Application] = []
 
 
-def open_session(packages: tuple[Package, ...]) -> Session:
+def open_application(packages: tuple[Package, ...]) -> Application:
     """Starts to remember what a call of `patch()` does."""
-    session = Session(packages)
-    _sessions.append(session)
-    return session
+    application = Application(packages)
+    _applications.append(application)
+    return application
 
 
 def is_open() -> bool:
     """Whether anything may have to be replaced."""
-    return bool(_sessions)
+    return bool(_applications)
 
 
 def close_all() -> None:
     """Undoes every call of `patch()`."""
-    while _sessions:
-        _sessions[-1].close()
+    while _applications:
+        _applications[-1].close()
 
 
 def names() -> list[str]:
     """All that is replaced."""
-    return [name for session in _sessions for name in session.names]
+    return [name for application in _applications for name in application.names]
 
 
 def places() -> list[Place]:
     """All that was found."""
-    return [place for session in _sessions for place in session.places]
+    return [place for application in _applications for place in application.places]
 
 
 def is_wanted(module: str) -> bool:
     """Whether a module of this name may have to be patched."""
-    return any(package.holds(module) for session in _sessions for package in session.packages)
+    return any(package.holds(module) for application in _applications for package in application.packages)
 
 
 # What a module has ---------------------------------------------------------------------------------------------
 
 
-def scan(module: types.ModuleType, only: Session | None = None) -> None:
+def scan(module: types.ModuleType, only: Application | None = None) -> None:
     """Replaces what is known in a module."""
-    for session in _sessions if only is None else [only]:
-        for package in session.packages:
+    for application in _applications if only is None else [only]:
+        for package in application.packages:
             if package.holds(module.__name__):
                 for place in package.places:
                     if isinstance(place, Function):
-                        _patch_function(session, module, place)
+                        _patch_function(application, module, place)
                     else:
-                        _patch_autograd(session, module, place)
+                        _patch_autograd(application, module, place)
 
 
-def _patch_function(session: Session, module: types.ModuleType, place: Function) -> None:
+def _patch_function(application: Application, module: types.ModuleType, place: Function) -> None:
     owner, _, attribute = place.name.rpartition(".")
     holder = vars(module).get(owner) if owner else module
     if holder is None or getattr(holder, "__module__", module.__name__) != module.__name__:
@@ -143,10 +143,10 @@ def _patch_function(session: Session, module: types.ModuleType, place: Function)
         undo = _exchange_code(function, make_call(name, signature, layouts, original))
         return "a small random call gave the same before and after", undo
 
-    _attempt(session, module, name, replace)
+    _attempt(application, module, name, replace)
 
 
-def _patch_autograd(session: Session, module: types.ModuleType, place: AutogradFunction) -> None:
+def _patch_autograd(application: Application, module: types.ModuleType, place: AutogradFunction) -> None:
     found: Any = vars(module).get(place.name)
     if not _is_autograd(found) or found.__module__ != module.__name__ or "apply" in vars(found):
         return
@@ -159,20 +159,20 @@ def _patch_autograd(session: Session, module: types.ModuleType, place: AutogradF
         found.apply = staticmethod(call)
         return reason, lambda: delattr(found, "apply")
 
-    _attempt(session, module, name, replace)
+    _attempt(application, module, name, replace)
 
 
 def _attempt(
-    session: Session, module: types.ModuleType, name: str, replace: Callable[[], tuple[str, Callable[[], None]]]
+    application: Application, module: types.ModuleType, name: str, replace: Callable[[], tuple[str, Callable[[], None]]]
 ) -> None:
     try:
         reason, undo = replace()
     except NotKnown as error:
-        session.leave(name, str(error), _folder(module))
+        application.leave(name, str(error), _folder(module))
     except Exception as error:  # Whatever is wrong with it, the program goes on as before.
-        session.leave(name, f"{type(error).__name__}: {error}", _folder(module))
+        application.leave(name, f"{type(error).__name__}: {error}", _folder(module))
     else:
-        session.add(name, reason, undo)
+        application.add(name, reason, undo)
 
 
 def _is_autograd(found: Any) -> bool:
