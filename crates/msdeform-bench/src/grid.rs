@@ -35,6 +35,8 @@ pub struct Selection {
     pub variants: Vec<String>,
     /// Whether all of them includes the rungs of the ladder.
     pub rungs: bool,
+    /// Whether samples follow from offsets, instead of being given.
+    pub from_offsets: bool,
     /// Other sizes than the workload's.
     pub sizes: Sizes,
     /// Seed of the inputs.
@@ -57,8 +59,17 @@ impl Selection {
             for &locations in choose(&self.locations, &workload.locations, self.breadth) {
                 for &layout in choose(&self.layouts, &workload.layouts, self.breadth) {
                     for &dtype in &self.dtypes {
-                        let (sizes, seed) = (self.sizes, self.seed);
-                        cases.push(Case { workload, locations, layout, dtype, sizes, seed });
+                        let (from_offsets, sizes, seed) =
+                            (self.from_offsets, self.sizes, self.seed);
+                        cases.push(Case {
+                            workload,
+                            locations,
+                            layout,
+                            dtype,
+                            from_offsets,
+                            sizes,
+                            seed,
+                        });
                     }
                 }
             }

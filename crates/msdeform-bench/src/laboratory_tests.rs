@@ -137,6 +137,7 @@ fn selections_take_what_workloads_list_unless_told() {
         dtypes: vec![DType::F32, DType::F16],
         directions: vec![Direction::Forward],
         variants: Vec::new(),
+        from_offsets: false,
         sizes: Sizes::default(),
         seed: 0,
     };

@@ -4,7 +4,10 @@ use msdeform::{Direction, Problem, Role, VariantSpec, reference};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use msdeform_devices::compare::{Comparison, away_from_borders};
+use msdeform_devices::compare::{
+    BORDER_DISTANCE, BORDER_DISTANCE_OF_SUMS, Comparison, away_from_borders,
+    references_away_from_borders,
+};
 use msdeform_devices::device::{Device, DeviceError, Outputs, Prepared};
 use msdeform_devices::workload::WorkloadError;
 use msdeform_devices::{Buffer, Case, HostTensors, case::Label, memory};
@@ -55,7 +58,7 @@ impl Limits {
 /// One tensor of a verified run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TensorCheck {
-    /// `output`, `grad_value`, `grad_locations` or `grad_weights`.
+    /// `output`, `grad_value`, `grad_locations`, ...: the role's name in kernels.
     pub tensor: String,
     /// How far it is from the reference.
     #[serde(flatten)]
@@ -255,30 +258,46 @@ pub fn reference_of(
     inputs: &HostTensors,
     direction: Direction,
 ) -> Vec<(Role, Vec<f64>)> {
-    let [value, locations, weights] =
-        [&inputs.value, &inputs.locations, &inputs.weights].map(Buffer::to_f64);
-    match direction {
-        Direction::Forward => {
-            vec![(Role::Output, reference::forward(problem, &value, &locations, &weights))]
-        }
-        Direction::Backward => {
-            let upstream = inputs.grad_output.to_f64();
-            let found = reference::backward(problem, &value, &locations, &weights, &upstream);
-            vec![
-                (Role::GradValue, found.value),
-                (Role::GradLocations, found.locations),
-                (Role::GradWeights, found.weights),
-            ]
-        }
-    }
+    let inputs = inputs.widened();
+    reference::compute(problem, direction, |role| inputs.get(role))
 }
 
 /// What the reference says about given inputs, for the directions that are asked for.
 #[derive(Clone, Debug)]
 pub struct Oracle {
     expected: Vec<(Role, Vec<f64>)>,
-    /// Per sample, whether the gradient of its location is compared.
-    compared: Vec<bool>,
+    compared: Compared,
+}
+
+/// Which gradients are compared of those that jump where a sample is on a cell border.
+#[derive(Clone, Debug)]
+struct Compared {
+    /// Per sample, of its location or offset.
+    samples: Vec<bool>,
+    /// Per reference.
+    references: Vec<bool>,
+    /// Numbers of a reference.
+    components: usize,
+}
+
+impl Compared {
+    fn of(problem: &Problem, inputs: &HostTensors) -> Self {
+        let locations = inputs.widened().locations(problem);
+        Self {
+            samples: away_from_borders(problem, &locations, BORDER_DISTANCE),
+            references: references_away_from_borders(problem, &locations, BORDER_DISTANCE_OF_SUMS),
+            components: problem.offsets().map_or(1, |rule| rule.kind().components()),
+        }
+    }
+
+    /// Whether an element of a gradient is.
+    fn contains(&self, role: Role, index: usize) -> bool {
+        match role {
+            Role::GradLocations | Role::GradOffsets => self.samples[index / 2],
+            Role::GradReferences => self.references[index / self.components],
+            _ => true,
+        }
+    }
 }
 
 impl Oracle {
@@ -290,14 +309,14 @@ impl Oracle {
         let directions = Direction::ALL.into_par_iter().filter(|direction| wanted(*direction));
         let expected =
             directions.flat_map_iter(|direction| reference_of(problem, inputs, direction));
-        Self { expected: expected.collect(), compared: compared(problem, inputs) }
+        Self { expected: expected.collect(), compared: Compared::of(problem, inputs) }
     }
 
     /// Takes results of the same inputs for granted, in place of the reference.
     #[must_use]
     pub fn of_outputs(problem: &Problem, inputs: &HostTensors, trusted: &Outputs) -> Self {
         let expected = trusted.iter().map(|(role, buffer)| (role, buffer.to_f64()));
-        Self { expected: expected.collect(), compared: compared(problem, inputs) }
+        Self { expected: expected.collect(), compared: Compared::of(problem, inputs) }
     }
 
     /// Compares what a variant wrote, tensor by tensor, with the bounds of that variant.
@@ -311,10 +330,9 @@ impl Oracle {
         let check = |(role, buffer): (Role, &Buffer)| {
             let found = buffer.to_f64();
             let comparison = match self.expected.iter().find(|(known, _)| *known == role) {
-                Some((_, expected)) if role == Role::GradLocations => {
-                    Comparison::filtered(&found, expected, |index| self.compared[index / 2])
-                }
-                Some((_, expected)) => Comparison::of(&found, expected),
+                Some((_, expected)) => Comparison::filtered(&found, expected, |index| {
+                    self.compared.contains(role, index)
+                }),
                 // The oracle holds every direction of the variants it was made for; anything else compares
                 // nothing and must not pass.
                 None => Comparison::of(&[], &[f64::NAN]),
@@ -325,8 +343,4 @@ impl Oracle {
         };
         outputs.iter().map(check).collect()
     }
-}
-
-fn compared(problem: &Problem, inputs: &HostTensors) -> Vec<bool> {
-    away_from_borders(problem, &inputs.locations.to_f64())
 }

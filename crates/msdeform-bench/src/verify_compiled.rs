@@ -4,7 +4,7 @@ use msdeform::ValueLayout;
 use msdeform_cuda::Gradients;
 use msdeform_devices::case::Label;
 use msdeform_devices::device::{Device, DeviceError, Outputs};
-use msdeform_devices::workload::{Points, Queries, ReferencePoints, Workload};
+use msdeform_devices::workload::{Points, Queries, ReferencePoints, References, Workload};
 use msdeform_devices::{Draw, HostTensors, Locations};
 use rayon::prelude::*;
 
@@ -101,6 +101,7 @@ fn inputs(specialisation: &Specialisation, seed: u64) -> HostTensors {
         points: Points::PerLevel(points.collect()),
         queries: Queries::Count(problem.queries()),
         reference_points: ReferencePoints::Uniform,
+        references: References::default(),
         locations: vec![Locations::Local],
         layouts: vec![ValueLayout::Interleaved],
     };

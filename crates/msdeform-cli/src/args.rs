@@ -124,6 +124,9 @@ pub struct GridArgs {
     /// Sampling locations: local (as trained models do), uniform, outside, hostile, one_place
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub locations: Vec<Locations>,
+    /// The operator from raw projections: samples follow from offsets and logits, with the references of the workload's model
+    #[arg(long)]
+    pub from_offsets: bool,
     /// Images, instead of the workload's
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,
@@ -132,7 +135,7 @@ pub struct GridArgs {
     pub queries: Option<usize>,
     /// The ladder: every forward variant and setting on the seed documents' workload in f16, with and
     /// without a border, uniform and local
-    #[arg(long, conflicts_with_all = ["workload", "dtype", "direction"])]
+    #[arg(long, conflicts_with_all = ["workload", "dtype", "direction", "from_offsets"])]
     pub ladder: bool,
 }
 
@@ -170,6 +173,7 @@ impl GridArgs {
             directions: msdeform_devices::case::directions(self.direction),
             variants: self.variant.clone(),
             rungs: breadth == Breadth::All,
+            from_offsets: self.from_offsets,
             sizes: Sizes { batch: self.batch, queries: self.queries },
             seed: STANDARD_SEED,
         })
@@ -193,6 +197,7 @@ impl GridArgs {
             directions: vec![Direction::Forward],
             variants: or_all(&self.variant),
             rungs: true,
+            from_offsets: self.from_offsets,
             sizes: Sizes { batch: self.batch, queries: self.queries },
             seed: STANDARD_SEED,
         })

@@ -275,6 +275,38 @@ fn verify_compares_every_tensor_and_counts_what_it_skips() {
 }
 
 #[test]
+fn every_command_runs_the_operator_from_offsets_and_names_its_rows() {
+    let cases = "edge_one_point,edge_point_lists,edge_channels_33,edge_hostile";
+    let verify = ["verify", "--device", "cpu", "--from-offsets", "--json", "--workload", cases];
+    let report = json(&verify);
+    let checked = report["checked"].as_array().unwrap();
+    assert!(checked.iter().all(|check| check["pass"] == true), "{report}");
+    let tensors = |check: &Value| {
+        let tensors = check["tensors"].as_array().unwrap().clone();
+        tensors
+            .iter()
+            .map(|tensor| tensor["tensor"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let backward = checked.iter().find(|check| check["direction"] == "backward").unwrap();
+    let gradients = ["grad_value", "grad_references", "grad_offsets", "grad_logits"];
+    assert_eq!(tensors(backward), gradients);
+    let compared = |check: &Value| check["tensors"][1]["elements"].as_u64();
+    assert!(checked.iter().any(|check| compared(check) > Some(0)), "references are compared");
+
+    let bench =
+        ["bench", "--device", "cpu", "--from-offsets", "--json", "--workload", "edge_one_point"];
+    let record = json(&[&bench[..], &["--seconds", "0", "--no-probe", "--training"]].concat());
+    for measured in record["measurements"].as_array().unwrap() {
+        assert_eq!(measured["workload"], "edge_one_point from offsets");
+        assert!(measured["rel_l2"].as_f64() < Some(1e-2), "{measured}");
+    }
+    let folder = folder();
+    let ledger = ["verify", "--from-offsets", "--ledger", "--device", "cpu"];
+    msdeform(folder.path()).args(ledger).assert().code(2);
+}
+
+#[test]
 fn verify_takes_a_fresh_seed_and_says_which() {
     let first = json(&["verify", "--workload", "edge_one_point", "--seed", "random", "--json"]);
     let second = json(&["verify", "--workload", "edge_one_point", "--seed", "random", "--json"]);

@@ -45,6 +45,20 @@ impl Buffer {
         each!(self, elements => fill(elements));
     }
 
+    /// Rows of `len` elements, picked by their index.
+    #[must_use]
+    pub fn gather(&self, len: usize, rows: impl Iterator<Item = usize>) -> Self {
+        fn pick<T: Copy>(elements: &[T], len: usize, rows: impl Iterator<Item = usize>) -> Vec<T> {
+            rows.flat_map(|row| elements[row * len..][..len].iter().copied()).collect()
+        }
+        match self {
+            Self::F32(elements) => Self::F32(pick(elements, len, rows)),
+            Self::F16(elements) => Self::F16(pick(elements, len, rows)),
+            Self::Bf16(elements) => Self::Bf16(pick(elements, len, rows)),
+            Self::F64(elements) => Self::F64(pick(elements, len, rows)),
+        }
+    }
+
     /// Storage format.
     #[must_use]
     pub const fn dtype(&self) -> DType {

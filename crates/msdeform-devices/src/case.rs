@@ -17,6 +17,8 @@ pub struct Case<'a> {
     pub layout: ValueLayout,
     /// Storage of everything.
     pub dtype: DType,
+    /// Whether samples follow from offsets, instead of being given.
+    pub from_offsets: bool,
     /// Batch and queries, where not the workload's own.
     pub sizes: Sizes,
     /// Seed of the inputs.
@@ -26,7 +28,7 @@ pub struct Case<'a> {
 /// What identifies a case and a variant in tables and records.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Label {
-    /// Name of the workload.
+    /// Name of the workload, and of the operator where that is not the plain one: see [`Case::name`].
     pub workload: String,
     /// `local` or `uniform`; edge workloads have more.
     pub locations: String,
@@ -47,12 +49,26 @@ pub struct Label {
 /// The direction of a training step in tables and records: a forward and a backward, timed as one.
 pub const TRAINING: &str = "training";
 
+/// Behind the name of a workload whose samples follow from offsets. Part of the name: figures of two operators are never
+/// the same row of a table.
+pub const FROM_OFFSETS: &str = " from offsets";
+
 impl Case<'_> {
+    /// The workload, and the operator where that is not the plain one.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let operator = if self.from_offsets { FROM_OFFSETS } else { "" };
+        format!("{}{operator}", self.workload.name)
+    }
+
     /// The call in full size.
     ///
     /// # Errors
     /// [`WorkloadError::Problem`].
     pub fn problem(&self) -> Result<Problem, WorkloadError> {
+        if self.from_offsets {
+            return self.workload.problem_from_offsets(self.dtype, self.layout, self.sizes);
+        }
         self.workload.problem(self.dtype, self.layout, self.sizes)
     }
 
@@ -73,7 +89,7 @@ impl Case<'_> {
     #[must_use]
     pub fn label(&self, variant: &VariantSpec, problem: &Problem) -> Label {
         Label {
-            workload: self.workload.name.clone(),
+            workload: self.name(),
             locations: self.locations.name().to_owned(),
             layout: self.layout.name().to_owned(),
             dtype: self.dtype.name().to_owned(),

@@ -102,10 +102,14 @@ impl Comparison {
 /// there, and `f32` coordinates may fall on the other side. In pixels.
 pub const BORDER_DISTANCE: f64 = 0.01;
 
-/// For each sample, whether both coordinates keep [`BORDER_DISTANCE`] from every cell border.
+/// The same for what is summed over many samples, of which a few are always near a border: ten times what `f32`
+/// coordinates are off on levels of 200 pixels.
+pub const BORDER_DISTANCE_OF_SUMS: f64 = 2e-4;
+
+/// For each sample, whether both coordinates keep a distance from every cell border.
 /// Samples far outside of their level and locations that are not finite do: their gradient is zero.
 #[must_use]
-pub fn away_from_borders(problem: &Problem, locations: &[f64]) -> Vec<bool> {
+pub fn away_from_borders(problem: &Problem, locations: &[f64], distance: f64) -> Vec<bool> {
     let samples = problem.samples();
     let mut level_of_sample = Vec::with_capacity(samples);
     for (index, level) in problem.levels().iter().enumerate() {
@@ -116,9 +120,9 @@ pub fn away_from_borders(problem: &Problem, locations: &[f64]) -> Vec<bool> {
         let pixel = location * size - 0.5;
         let to_border = (pixel - pixel.round()).abs();
         !pixel.is_finite()
-            || pixel < -1.0 - BORDER_DISTANCE
-            || pixel > size + BORDER_DISTANCE
-            || to_border > BORDER_DISTANCE
+            || pixel < -1.0 - distance
+            || pixel > size + distance
+            || to_border > distance
     };
     locations
         .chunks_exact(2)
@@ -128,6 +132,32 @@ pub fn away_from_borders(problem: &Problem, locations: &[f64]) -> Vec<bool> {
             keeps_distance(location[0], level.width) && keeps_distance(location[1], level.height)
         })
         .collect()
+}
+
+/// For each reference of a call from offsets, whether all samples that start from it keep a distance from every cell
+/// border.
+#[must_use]
+pub fn references_away_from_borders(
+    problem: &Problem,
+    locations: &[f64],
+    distance: f64,
+) -> Vec<bool> {
+    let Some(rule) = problem.offsets() else { return Vec::new() };
+    let per_query = rule.references(problem.levels().len());
+    let mut keeps = vec![true; problem.references_len() / rule.kind().components()];
+    let mut reference_of_sample = Vec::with_capacity(problem.samples());
+    for level in 0..problem.levels().len() {
+        let points = 0..problem.level_samples(level).len();
+        reference_of_sample.extend(points.map(|point| rule.reference(level, point)));
+    }
+    let per_row = problem.samples() * problem.heads();
+    for (index, keeps_distance) in
+        away_from_borders(problem, locations, distance).into_iter().enumerate()
+    {
+        let reference = reference_of_sample[index % problem.samples()];
+        keeps[index / per_row * per_query + reference] &= keeps_distance;
+    }
+    keeps
 }
 
 #[cfg(test)]
@@ -212,7 +242,7 @@ mod tests {
             [x(9.0), y(1.5)],
             [f64::NAN, y(1.5)],
         ];
-        let kept = away_from_borders(&problem, &locations.concat());
+        let kept = away_from_borders(&problem, &locations.concat(), BORDER_DISTANCE);
         assert_eq!(kept, [true, false, false, false, true, true]);
     }
 }

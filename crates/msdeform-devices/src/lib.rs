@@ -16,7 +16,7 @@ pub mod workload;
 pub use buffer::Buffer;
 pub use case::Case;
 pub use device::{Ceiling, Device, DeviceError, DeviceId};
-pub use generate::{Draw, HostTensors, STANDARD_SEED};
+pub use generate::{Draw, HostTensors, STANDARD_SEED, Widened};
 pub use memory::MemoryError;
 pub use work::{Throughput, Work};
 pub use workload::{Locations, Workload, WorkloadError};

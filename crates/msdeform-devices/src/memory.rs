@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use msdeform::{DType, Problem};
+use msdeform::{DType, Problem, Role};
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
 /// More than there is.
@@ -87,36 +87,44 @@ fn bytes(elements: usize, dtype: DType) -> u128 {
 /// The tensors that a call reads, `grad_output` included.
 #[must_use]
 pub fn of_inputs(problem: &Problem) -> u128 {
-    of_tensors(problem, problem.dtype(), problem.sampling_dtype())
-        + bytes(problem.output_len(), problem.dtype())
+    stored(problem) + bytes(problem.output_len(), problem.dtype())
 }
 
 /// The tensors that a call writes; the gradients only where they are wanted.
 #[must_use]
 pub fn of_outputs(problem: &Problem, backward: bool) -> u128 {
     let output = bytes(problem.output_len(), problem.dtype());
-    let (value, sampling) = (problem.dtype(), problem.sampling_dtype());
-    if backward { output + of_tensors(problem, value, sampling) } else { output }
+    if backward { output + stored(problem) } else { output }
 }
 
 /// What the reference takes to compute a call in `f64`, and a comparison with it.
 #[must_use]
 pub fn of_reference(problem: &Problem, backward: bool) -> u128 {
-    let inputs = of_tensors(problem, DType::F64, DType::F64);
+    let inputs = of_tensors(problem, |_| DType::F64);
     let output = bytes(problem.output_len(), DType::F64);
     // What comes in, what comes out, and what is compared with it.
     let gradients = if backward { output + 2 * inputs } else { 0 };
-    inputs + 2 * output + gradients + problem.weights_len() as u128
+    // Samples that follow from offsets are written down, and so are their gradients.
+    let copies = if problem.offsets().is_some() { 1 + u128::from(backward) } else { 0 };
+    let samples =
+        bytes(problem.locations_len(), DType::F64) + bytes(problem.weights_len(), DType::F64);
+    inputs + 2 * output + gradients + copies * samples + problem.weights_len() as u128
 }
 
-fn of_tensors(problem: &Problem, value: DType, sampling: DType) -> u128 {
-    bytes(problem.value_len(), value)
-        + bytes(problem.locations_len(), sampling)
-        + bytes(problem.weights_len(), sampling)
+/// What the operator reads, as it is stored; as large as its gradients.
+fn stored(problem: &Problem) -> u128 {
+    of_tensors(problem, |role| problem.format_of(role))
+}
+
+fn of_tensors(problem: &Problem, format: impl Fn(Role) -> DType) -> u128 {
+    let inputs = problem.operator().inputs.iter();
+    inputs.map(|role| bytes(problem.len_of(*role), format(*role))).sum()
 }
 
 #[cfg(test)]
 mod tests {
+    use msdeform::Offsets;
+
     use super::*;
 
     fn problem(queries: usize) -> Problem {
@@ -151,6 +159,26 @@ mod tests {
         assert_eq!(of_outputs(&problem, true), tensors + 2 * 6);
         assert_eq!(of_outputs(&problem, false), 2 * 6);
         assert_eq!(of_reference(&problem, false), 8 * (8 + 30 + 15) + 2 * 8 * 6 + 15);
+    }
+
+    #[test]
+    fn every_tensor_of_a_call_from_offsets_counts() {
+        let problem = Problem::builder()
+            .queries(3)
+            .channels(2)
+            .levels([(2, 2)])
+            .points(5)
+            .dtype(DType::F16)
+            .offsets(Offsets::from_boxes())
+            .reference_dtype(DType::F32)
+            .build()
+            .unwrap();
+        let tensors = (2 * 8) + (4 * 12) + (2 * 30) + (2 * 15);
+        assert_eq!(of_inputs(&problem), tensors + 2 * 6);
+        assert_eq!(of_outputs(&problem, true), tensors + 2 * 6);
+        let samples = 8 * (30 + 15);
+        let exact = 8 * (8 + 12 + 30 + 15) + 2 * 8 * 6 + samples + 15;
+        assert_eq!(of_reference(&problem, false), exact);
     }
 
     #[test]

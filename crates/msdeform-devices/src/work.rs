@@ -1,6 +1,6 @@
 //! How much work a call is: the numerators of every throughput.
 
-use msdeform::{ATTENTION, Direction, Problem};
+use msdeform::{Direction, Problem};
 use serde::{Deserialize, Serialize};
 
 /// The formula behind every TFLOP/s figure, in the words of `--help` and of the summaries.
@@ -51,7 +51,8 @@ impl Work {
             Direction::Forward => 1,
             Direction::Backward => 2,
         };
-        let moved = ATTENTION.tensors(direction).map(|(role, _)| problem.bytes_of(role) as u64);
+        let tensors = problem.operator().tensors(direction);
+        let moved = tensors.map(|(role, _)| problem.bytes_of(role) as u64);
         Self {
             samples,
             operations: passes * 16 * sample_channels,

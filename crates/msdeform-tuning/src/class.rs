@@ -24,6 +24,9 @@ pub struct CallClass {
     pub dtype: String,
     /// Format of locations and weights.
     pub sampling_dtype: String,
+    /// How samples follow from offsets, in words; nothing where they are given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offsets: Option<String>,
     /// Order of the values.
     pub layout: String,
     /// Heads.
@@ -54,6 +57,7 @@ impl CallClass {
             mode: mode.name().to_owned(),
             dtype: problem.dtype().name().to_owned(),
             sampling_dtype: problem.sampling_dtype().name().to_owned(),
+            offsets: problem.offsets().map(ToString::to_string),
             layout: problem.layout().name().to_owned(),
             heads: problem.heads(),
             channels: problem.channels(),
@@ -73,6 +77,7 @@ impl CallClass {
             && self.dtype == other.dtype
             && self.sampling_dtype == other.sampling_dtype
             && self.layout == other.layout
+            && self.offsets == other.offsets
             && (self.heads, self.channels, self.threads)
                 == (other.heads, other.channels, other.threads)
             && self.points == other.points
@@ -131,7 +136,8 @@ mod tests {
         for far in [class(4, 300, 64), class(1, 300, 64), class(2, 451, 64), class(2, 300, 96)] {
             assert_eq!(base.distance(&far), None, "{far:?}");
         }
-        let changes: [fn(&mut CallClass); 9] = [
+        let changes: [fn(&mut CallClass); 10] = [
+            |c| c.offsets = Some("points per level, softmax".into()),
             |c| c.direction = "backward".into(),
             |c| c.mode = "deterministic".into(),
             |c| c.dtype = "bf16".into(),

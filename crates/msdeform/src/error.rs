@@ -185,6 +185,14 @@ pub enum Error {
         /// How to say that there are none.
         none: &'static str,
     },
+    /// A tensor that a call lacks, or has no use for.
+    #[error("`{tensor}` is {reason}")]
+    Tensors {
+        /// The tensor.
+        tensor: &'static str,
+        /// What is wrong with it, and what to do.
+        reason: &'static str,
+    },
     /// A rule for offsets that cannot be followed.
     #[error("the offsets cannot be followed: {reason}")]
     OffsetRule {

@@ -197,6 +197,17 @@ impl Role {
     /// How many there are.
     pub const COUNT: usize = 14;
 
+    /// All of them, in the order of a table of all.
+    pub const ALL: [Self; Self::COUNT] = {
+        let mut all = [Self::Value; Self::COUNT];
+        let mut place = 0;
+        while place < Self::COUNT {
+            all[place] = DESCRIPTIONS[place].role;
+            place += 1;
+        }
+        all
+    };
+
     /// Its place in a table of all.
     #[must_use]
     pub const fn index(self) -> usize {

@@ -122,7 +122,7 @@ struct Touched<'a> {
 
 impl<'a> Touched<'a> {
     fn new(problem: &'a Problem, inputs: &HostTensors) -> Self {
-        let locations = inputs.locations.to_f64();
+        let locations = inputs.widened().locations(problem);
         let per_image = problem.queries() * problem.heads() * problem.samples();
         let mut level_of_sample = Vec::with_capacity(problem.samples());
         for (index, level) in problem.levels().iter().enumerate() {
@@ -249,9 +249,9 @@ fn interleave(x: u32, y: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use msdeform::{DType, ValueLayout};
+    use msdeform::{DType, Role, ValueLayout};
     use msdeform_devices::workload::{self, Sizes};
-    use msdeform_devices::{Draw, Locations};
+    use msdeform_devices::{Buffer, Draw, Locations};
 
     use super::*;
 
@@ -287,13 +287,9 @@ mod tests {
             .layout(ValueLayout::Interleaved)
             .build()
             .unwrap();
-        let inputs = HostTensors {
-            value: msdeform_devices::Buffer::poisoned(DType::F16, problem.value_len()),
-            // x = 1.5 and y = -0.5 pixels: two corners of the upper row do not count.
-            locations: msdeform_devices::Buffer::F32(vec![0.5, 0.0]),
-            weights: msdeform_devices::Buffer::F32(vec![1.0]),
-            grad_output: msdeform_devices::Buffer::F32(Vec::new()),
-        };
+        // x = 1.5 and y = -0.5 pixels: two corners of the upper row do not count.
+        let locations = (Role::Locations, Buffer::F32(vec![0.5, 0.0]));
+        let inputs = HostTensors::from_iter([locations]);
         let touched = Touched::new(&problem, &inputs);
         let footprint = touched.footprint("one", 1, &[vec![0]]);
         // Two pixels of 64 bytes.

@@ -157,7 +157,7 @@ impl Analysis {
         let misses = tiled.map_or(1.0, |tiled| 1.0 - tiled.hit_rate);
         let mut analysis = Self {
             device: ceilings.device.name.clone(),
-            workload: case.workload.name.clone(),
+            workload: case.name(),
             locations: case.locations.name().to_owned(),
             layout: problem.layout().name().to_owned(),
             dtype: problem.dtype().name().to_owned(),
@@ -270,7 +270,7 @@ fn figures_of<'a>(
 ) -> Vec<&'a Figure> {
     let same = |figure: &&Figure| {
         figure.device == ceilings.device.slug
-            && figure.workload == case.workload.name
+            && figure.workload == case.name()
             && figure.locations == case.locations.name()
             && figure.layout == problem.layout().name()
             && figure.dtype == problem.dtype().name()
@@ -308,6 +308,7 @@ mod tests {
             locations: Locations::Local,
             layout: workload.layouts[0],
             dtype,
+            from_offsets: false,
             sizes: Sizes::default(),
             seed: STANDARD_SEED,
         };
@@ -330,6 +331,7 @@ mod tests {
             locations: Locations::Local,
             layout: workload.layouts[0],
             dtype: DType::F32,
+            from_offsets: false,
             sizes: Sizes { batch: Some(1), queries: None },
             seed: STANDARD_SEED,
         };
@@ -392,6 +394,7 @@ mod tests {
             locations: Locations::Local,
             layout: workload.layouts[0],
             dtype: DType::F16,
+            from_offsets: false,
             sizes: Sizes::default(),
             seed: STANDARD_SEED,
         };
@@ -425,6 +428,7 @@ mod tests {
             locations: Locations::Local,
             layout: workload.layouts[0],
             dtype: DType::F32,
+            from_offsets: false,
             sizes: Sizes::default(),
             seed: STANDARD_SEED,
         };

@@ -100,6 +100,7 @@ fn verify_all(device: &dyn Device, workloads: Vec<Workload>) -> anyhow::Result<R
         directions: Direction::ALL.to_vec(),
         variants: Vec::new(),
         rungs: false,
+        from_offsets: false,
         sizes: Sizes::default(),
         seed: STANDARD_SEED,
     };
@@ -133,6 +134,7 @@ fn time_chosen(
                 locations: workload.locations[0],
                 layout: workload.layouts[0],
                 dtype,
+                from_offsets: false,
                 sizes: Sizes {
                     batch: (device.id() == DeviceId::Cpu).then(|| workload.processor_batch()),
                     queries: None,

@@ -84,6 +84,12 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     // A kernel that writes beside its tensors may well get them right.
     guard_allocations();
     let device = args.device.open_with(args.mode.options())?;
+    if args.ledger && args.grid.from_offsets {
+        return Err(Usage(
+            "--ledger is about what is dispatched to: leave --from-offsets out".into(),
+        )
+        .into());
+    }
     if args.ledger && device.id().kind() != DeviceKind::Cuda {
         return Err(Usage("--ledger is about GPUs; give --device cuda:N".into()).into());
     }

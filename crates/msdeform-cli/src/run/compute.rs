@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use half::{bf16, f16};
-use msdeform::{ATTENTION, DType, Direction, Problem, Role, VariantSpec};
+use msdeform::{DType, Direction, Operator, Problem, Role, VariantSpec};
 use msdeform_bench::verify::{Oracle, TensorCheck, reference_of};
 use msdeform_devices::device::{Device, Outputs};
 use msdeform_devices::{Buffer, HostTensors, memory};
@@ -63,9 +63,9 @@ pub struct Computation {
 
 impl Computation {
     /// The tensors that a run writes.
-    pub fn tensor_names(backward: bool) -> Vec<&'static str> {
+    pub fn tensor_names(operator: &Operator, backward: bool) -> Vec<&'static str> {
         let directions = Direction::ALL.iter().filter(|d| backward || **d == Direction::Forward);
-        directions.flat_map(|direction| ATTENTION.written(*direction)).map(Role::name).collect()
+        directions.flat_map(|direction| operator.written(*direction)).map(Role::name).collect()
     }
 
     /// The comparisons with the reference.
@@ -76,11 +76,13 @@ impl Computation {
     /// The tensors to write, with the shapes of those they belong to.
     pub fn into_products(self, described: &Described) -> Vec<Product> {
         let product = |(role, data)| {
-            let shape = match role {
-                Role::GradValue => described.value_shape.clone(),
-                Role::GradLocations => described.locations_shape.clone(),
-                Role::GradWeights => described.weights_shape.clone(),
-                _ => described.problem.output_shape().to_vec(),
+            let shape = match described.shape_of_gradient(role) {
+                // As many as there are queries, also where the same ones serve several.
+                Some(_) if role == Role::GradReferences => {
+                    described.problem.references_shape().to_vec()
+                }
+                Some(shape) => shape.to_vec(),
+                None => described.problem.output_shape().to_vec(),
             };
             Product { name: role.name(), shape, data }
         };

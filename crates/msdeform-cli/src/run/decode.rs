@@ -2,17 +2,17 @@
 
 use anyhow::{Result, ensure};
 use half::{bf16, f16};
-use msdeform::{DType, Element};
+use msdeform::{DType, Element, Problem, Role};
 use msdeform_devices::{Buffer, HostTensors};
 
 use super::formats::{Tensor, Tensors, names};
-use super::sizes::{self, Described};
+use super::sizes::{self, Described, Stated};
 
 /// A call with all of its inputs in memory.
 #[derive(Debug)]
 pub struct Call {
     pub described: Described,
-    /// `grad_output` is empty where no backward was asked for.
+    /// `grad_output` only where a backward was asked for.
     pub inputs: HostTensors,
 }
 
@@ -20,30 +20,41 @@ impl Call {
     /// Decodes the tensors of a call; `grad_output` only where a backward needs it.
     pub fn load(described: Described, tensors: &Tensors<'_>, backward: bool) -> Result<Self> {
         let problem = &described.problem;
-        let (dtype, sampling) = (problem.dtype(), problem.sampling_dtype());
-        let value =
-            floats(tensors.get(names::VALUE)?, described.value_dtype, dtype, problem.value_len())?;
-        let locations = floats(
-            tensors.get(names::SAMPLING_LOCATIONS)?,
-            described.locations_dtype,
-            sampling,
-            problem.locations_len(),
-        )?;
-        let weights = floats(
-            tensors.get(names::ATTENTION_WEIGHTS)?,
-            described.weights_dtype,
-            sampling,
-            problem.weights_len(),
-        )?;
-        let grad_output = if backward {
-            let tensor = tensors.get(names::GRAD_OUTPUT)?;
+        let mut inputs = Vec::new();
+        for Stated { role, dtype, shape } in &described.tensors {
+            let tensor = tensors.get(role.name())?;
+            // References are fewer where the same ones serve several.
+            let count = match role {
+                Role::References => shape.iter().fold(1, |all: usize, n| all.saturating_mul(*n)),
+                _ => problem.len_of(*role),
+            };
+            let buffer = floats(tensor, *dtype, problem.format_of(*role), count)?;
+            inputs.push((*role, expanded(buffer, *role, shape, problem)));
+        }
+        if backward {
+            let (tensor, dtype) = (tensors.get(names::GRAD_OUTPUT)?, problem.dtype());
             sizes::check_grad_output(tensor, problem)?;
-            floats(tensor, dtype, dtype, problem.output_len())?
-        } else {
-            Buffer::poisoned(dtype, 0)
-        };
-        Ok(Self { described, inputs: HostTensors { value, locations, weights, grad_output } })
+            let buffer = floats(tensor, dtype, dtype, problem.output_len())?;
+            inputs.push((Role::GradOutput, buffer));
+        }
+        Ok(Self { described, inputs: inputs.into_iter().collect() })
     }
+}
+
+/// References may be the same for all images or queries; devices want them one by one.
+fn expanded(buffer: Buffer, role: Role, shape: &[usize], problem: &Problem) -> Buffer {
+    let (Role::References, [images, rows, ..]) = (role, shape) else { return buffer };
+    let (batch, queries) = (problem.batch(), problem.queries());
+    // Images and queries without references may be as many as anybody writes down.
+    if (*images, *rows) == (batch, queries) || problem.references_len() == 0 {
+        return buffer;
+    }
+    let [_, _, references, components] = problem.references_shape();
+    let picked = (0..batch).flat_map(|image| {
+        let first = if *images == 1 { 0 } else { image * rows };
+        (0..queries).map(move |query| first + if *rows == 1 { 0 } else { query })
+    });
+    buffer.gather(references * components, picked)
 }
 
 /// The elements of a tensor, widened where the call is computed in a wider format.

@@ -6,8 +6,9 @@ use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::formats::{Kind, Stored, npy};
+use super::formats::{Kind, Stored, names, npy};
 use super::fuzzing::load_call;
+use super::offsets::OffsetArgs;
 use super::sizes::SizeArgs;
 
 /// Mostly small, sometimes past all memory.
@@ -35,6 +36,7 @@ fn options() -> impl Strategy<Value = SizeArgs> {
                 dtype,
                 sampling_dtype,
                 layout,
+                offsets: OffsetArgs::default(),
             }
         },
     )
@@ -69,7 +71,7 @@ proptest! {
         let mut files: Vec<Vec<u8>> = lengths.into_iter().map(|length| vec![1; length]).collect();
         files[1] = shapes;
         files[2] = starts;
-        load_call(Kind::Bin, files, &args, backward);
+        load_call(Kind::Bin, names::ALL.into_iter().zip(files).collect(), &args, backward);
     }
 
     #[test]
@@ -78,6 +80,32 @@ proptest! {
         args in options(),
         backward in any::<bool>(),
     ) {
+        load_call(Kind::Npy, names::ALL.into_iter().zip(files).collect(), &args, backward);
+    }
+
+    #[test]
+    fn calls_from_offsets_of_any_shape_are_loaded_or_refused(
+        [n, q, m, d, l, p] in [0usize..3, 0usize..4, 0usize..3, 0usize..3, 0usize..3, 0usize..3],
+        references in [0usize..3, 0usize..4, 0usize..4, 1usize..5],
+        stored in vec(select(Stored::ALL.to_vec()), 4),
+        (scale, anchors, raw_weights, nearest) in (of(any::<f32>()), any::<bool>(), any::<bool>(), any::<bool>()),
+        backward in any::<bool>(),
+    ) {
+        let file = |stored: Stored, shape: &[usize]| {
+            let bytes = stored.size_bytes() * shape.iter().product::<usize>();
+            [npy::header(stored, shape), vec![1; bytes]].concat()
+        };
+        let sizes: Vec<u8> = (0..2 * l).flat_map(|_| 2i64.to_le_bytes()).collect();
+        let files = vec![
+            (names::VALUE, file(stored[0], &[n, 4 * l, m, d])),
+            (names::SPATIAL_SHAPES, [npy::header(Stored::I64, &[l, 2]), sizes].concat()),
+            (names::SAMPLING_OFFSETS, file(stored[1], &[n, q, m, l, p, 2])),
+            (names::ATTENTION_LOGITS, file(stored[2], &[n, q, m, l, p])),
+            (names::REFERENCE_POINTS, file(stored[3], &references)),
+            (names::GRAD_OUTPUT, file(stored[0], &[n, q, m * d])),
+        ];
+        let offsets = OffsetArgs { offset_scale: scale, anchors, raw_weights, nearest };
+        let args = SizeArgs { offsets, ..SizeArgs::default() };
         load_call(Kind::Npy, files, &args, backward);
     }
 }

@@ -4,6 +4,7 @@ use msdeform::{DType, ValueLayout};
 
 use super::decode::Call;
 use super::formats::{Input, Kind, names};
+use super::offsets;
 use super::sizes::{self, SizeArgs};
 
 /// The kinds of input, and what the command line says about one that states nothing.
@@ -29,7 +30,7 @@ pub enum Files {
 }
 
 /// Loads the call that files describe, in the order value, `spatial_shapes`, `level_start_index`, `sampling_locations`,
-/// `attention_weights`, `grad_output`; a safetensors file comes alone. Says whether they make one.
+/// `attention_weights`, `grad_output`, `reference_points`, `sampling_offsets`, `attention_logits`; a safetensors file comes alone. Says whether they make one.
 ///
 /// # Panics
 /// If what was loaded has other sizes than its description: the fault that is looked for.
@@ -51,24 +52,29 @@ pub fn load(files: Files, bytes: Vec<Vec<u8>>, backward: bool) -> bool {
             (Kind::Bin, args)
         }
     };
-    load_call(kind, bytes, &args, backward)
+    load_call(kind, names::ALL.into_iter().zip(bytes).collect(), &args, backward)
 }
 
 /// The same with anything on the command line.
-pub(super) fn load_call(kind: Kind, bytes: Vec<Vec<u8>>, args: &SizeArgs, backward: bool) -> bool {
-    let input = Input::in_memory(kind, names::ALL.into_iter().zip(bytes).collect());
+pub(super) fn load_call(
+    kind: Kind,
+    files: Vec<(&'static str, Vec<u8>)>,
+    args: &SizeArgs,
+    backward: bool,
+) -> bool {
+    let input = Input::in_memory(kind, files);
     let Ok(tensors) = input.tensors() else { return false };
-    let Ok(described) = sizes::describe(&tensors, args) else { return false };
+    let Ok(operator) = offsets::operator(&tensors, &args.offsets) else { return false };
+    let Ok(described) = sizes::describe(&tensors, args, operator) else { return false };
     let Ok(Call { described, inputs }) = Call::load(described, &tensors, backward) else {
         return false;
     };
     let problem = &described.problem;
-    assert_eq!(inputs.value.len(), problem.value_len());
-    assert_eq!(inputs.locations.len(), problem.locations_len());
-    assert_eq!(inputs.weights.len(), problem.weights_len());
-    assert_eq!(inputs.grad_output.len(), if backward { problem.output_len() } else { 0 });
-    assert_eq!(described.value_shape.iter().product::<usize>(), inputs.value.len());
-    assert_eq!(described.locations_shape.iter().product::<usize>(), inputs.locations.len());
-    assert_eq!(described.weights_shape.iter().product::<usize>(), inputs.weights.len());
+    for (role, buffer) in inputs.iter() {
+        assert_eq!(buffer.len(), problem.len_of(role), "{role}");
+        assert_eq!(buffer.dtype(), problem.format_of(role), "{role}");
+    }
+    let read = operator.inputs.len() + usize::from(backward);
+    assert_eq!(inputs.iter().count(), read, "every tensor that the operator reads");
     true
 }

@@ -11,6 +11,7 @@ mod formats;
 #[cfg(test)]
 mod fuzz;
 pub mod fuzzing;
+mod offsets;
 mod report;
 mod sizes;
 mod write;
@@ -36,7 +37,8 @@ use write::Target;
 ///
 /// INPUT is a .safetensors file, or a folder with one .npy or raw .bin file per tensor: value,
 /// spatial_shapes, sampling_locations, attention_weights; level_start_index if the levels do not
-/// follow each other; grad_output for --backward. Results are written in the same kind of file.
+/// follow each other; grad_output for --backward. With sampling_offsets, attention_logits and reference_points instead of
+/// locations and weights, samples follow from them. Results are written in the same kind of file.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct RunArgs {
@@ -48,8 +50,7 @@ pub struct RunArgs {
     /// Replace results that exist
     #[arg(long)]
     pub force: bool,
-    /// Also compute the gradients for grad_output: grad_value, grad_sampling_locations,
-    /// grad_attention_weights
+    /// Also compute the gradients for grad_output: grad_value and those of what the samples are given as
     #[arg(long)]
     pub backward: bool,
     /// Compare with the f64 reference before writing; a failed check writes nothing
@@ -77,9 +78,10 @@ pub struct RunArgs {
 pub fn run(args: &RunArgs) -> Result<()> {
     let input = Input::read(&args.input)?;
     let target = Target::new(&input, args.output.as_deref(), args.force)?;
-    target.ensure_free(&Computation::tensor_names(args.backward))?;
     let tensors = input.tensors()?;
-    let described = sizes::describe(&tensors, &args.sizes)?;
+    let operator = offsets::operator(&tensors, &args.sizes.offsets)?;
+    target.ensure_free(&Computation::tensor_names(operator, args.backward))?;
+    let described = sizes::describe(&tensors, &args.sizes, operator)?;
     let request = Request { variants: &args.variant, backward: args.backward, check: args.check };
     memory::ensure_room(&described.problem, request.memory_bytes(&described.problem))?;
     let call = Call::load(described, &tensors, args.backward)?;

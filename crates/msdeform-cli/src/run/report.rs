@@ -3,12 +3,11 @@
 use std::fmt;
 
 use msdeform_bench::verify::TensorCheck;
-use msdeform_devices::{Buffer, HostTensors};
+use msdeform_devices::Buffer;
 use serde::Serialize;
 
 use super::compute::Computation;
 use super::decode::Call;
-use super::formats::names;
 use super::write::Target;
 
 /// Everything a run has to say; the field names are an interface for scripts.
@@ -66,23 +65,18 @@ impl Report {
         idle_gradient: bool,
     ) -> Self {
         let backward = computation.passes.len() > 1;
-        let names = Computation::tensor_names(backward).into_iter().filter(|_| passed);
+        let operator = call.described.problem.operator();
+        let names = Computation::tensor_names(operator, backward).into_iter().filter(|_| passed);
         let passes = computation.passes.iter().map(|pass| Pass {
             direction: pass.direction.name(),
             variant: pass.variant,
             time_us: pass.time_us,
             checks: pass.checks.clone(),
         });
-        let HostTensors { value, locations, weights, grad_output } = &call.inputs;
-        let inputs = [
-            (names::VALUE, value),
-            (names::SAMPLING_LOCATIONS, locations),
-            (names::ATTENTION_WEIGHTS, weights),
-            (names::GRAD_OUTPUT, grad_output),
-        ];
+        let inputs = call.inputs.iter();
         Self {
             problem: call.described.problem.to_string(),
-            not_finite: inputs.into_iter().filter_map(|(name, x)| NotFinite::of(name, x)).collect(),
+            not_finite: inputs.filter_map(|(role, x)| NotFinite::of(role.name(), x)).collect(),
             device: computation.device.clone(),
             threads: computation.threads,
             passes: passes.collect(),

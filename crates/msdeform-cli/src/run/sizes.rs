@@ -3,9 +3,12 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use msdeform::{DType, Problem, ProblemBuilder, ValueLayout};
+use msdeform::{
+    ATTENTION, DType, FROM_OFFSETS, Operator, Problem, ProblemBuilder, Role, ValueLayout,
+};
 
 use super::formats::{Stored, Tensor, Tensors, names};
+use super::offsets::{self, OffsetArgs};
 use crate::exit::Usage;
 
 /// Sizes on the command line.
@@ -39,6 +42,9 @@ pub struct SizeArgs {
     /// Memory order of value: interleaved (N,S,M,D), head_major (N,M,S,D), head_major_padded
     #[arg(long, value_name = "LAYOUT")]
     pub layout: Option<ValueLayout>,
+    /// How samples follow from offsets.
+    #[command(flatten)]
+    pub offsets: OffsetArgs,
 }
 
 fn level_size(text: &str) -> Result<(i64, i64), String> {
@@ -52,23 +58,41 @@ fn level_size(text: &str) -> Result<(i64, i64), String> {
 #[derive(Debug, PartialEq)]
 pub struct Described {
     pub problem: Problem,
-    /// Formats in the files. The problem may say a wider one for locations and weights.
-    pub value_dtype: DType,
-    pub locations_dtype: DType,
-    pub weights_dtype: DType,
-    /// Shapes in which gradients are written: those of the tensors they belong to.
-    pub value_shape: Vec<usize>,
-    pub locations_shape: Vec<usize>,
-    pub weights_shape: Vec<usize>,
+    /// What the operator reads, in its order.
+    pub tensors: Vec<Stated>,
+}
+
+/// A tensor that the operator reads, as it is in its file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stated {
+    pub role: Role,
+    /// The problem may say a wider one.
+    pub dtype: DType,
+    /// Also that in which its gradient is written.
+    pub shape: Vec<usize>,
+}
+
+impl Described {
+    /// The shape of the tensor whose gradient this is.
+    pub fn shape_of_gradient(&self, gradient: Role) -> Option<&[usize]> {
+        let found = self.tensors.iter().find(|stated| stated.role.gradient() == Some(gradient))?;
+        Some(&found.shape)
+    }
 }
 
 /// Brings together everything that is known about a call.
-pub fn describe(tensors: &Tensors<'_>, args: &SizeArgs) -> Result<Described> {
+pub fn describe(
+    tensors: &Tensors<'_>,
+    args: &SizeArgs,
+    operator: &'static Operator,
+) -> Result<Described> {
     let levels = levels(tensors, args)?;
     let starts = starts(tensors, levels.len())?;
     let value = tensors.get(names::VALUE)?;
-    let locations = tensors.get(names::SAMPLING_LOCATIONS)?;
-    let weights = tensors.get(names::ATTENTION_WEIGHTS)?;
+    // Offsets and logits have the shapes of locations and weights.
+    let [.., first, second] = *operator.inputs else { bail!("an operator without samples") };
+    let locations = tensors.get(first.name())?;
+    let weights = tensors.get(second.name())?;
     let mut pyramid = Problem::builder().levels(levels.iter().copied());
     if let Some(starts) = &starts {
         pyramid = pyramid.level_starts(starts.iter().copied());
@@ -77,10 +101,14 @@ pub fn describe(tensors: &Tensors<'_>, args: &SizeArgs) -> Result<Described> {
     match (&value.stated, &locations.stated, &weights.stated) {
         (Some(value_stated), Some(locations_stated), Some(weights_stated)) => stated(
             &pyramid,
-            args,
+            (tensors, args, operator),
             (value, value_stated),
             (locations, locations_stated),
             (weights, weights_stated),
+        ),
+        _ if operator != &ATTENTION => bail!(
+            "{}: states no shape; keep calls from offsets as .npy or .safetensors",
+            locations.label()
         ),
         _ => raw(&pyramid, args, value, locations, weights),
     }
@@ -139,7 +167,7 @@ impl Pyramid {
 /// Files with types and shapes.
 fn stated(
     pyramid: &Pyramid,
-    args: &SizeArgs,
+    (tensors, args, operator): (&Tensors<'_>, &SizeArgs, &'static Operator),
     (value, (value_stored, value_shape)): (&Tensor<'_>, &(Stored, Vec<usize>)),
     (locations, (locations_stored, locations_shape)): (&Tensor<'_>, &(Stored, Vec<usize>)),
     (weights, (weights_stored, weights_shape)): (&Tensor<'_>, &(Stored, Vec<usize>)),
@@ -191,7 +219,7 @@ fn stated(
     );
 
     let (layout, spatial, channels) = place_value(pyramid, args, value, value_shape, batch, heads)?;
-    let problem = pyramid
+    let mut builder = pyramid
         .builder
         .clone()
         .batch(batch)
@@ -202,18 +230,21 @@ fn stated(
         .spatial(spatial)
         .layout(layout)
         .dtype(value_dtype)
-        .sampling_dtype(sampling_dtype)
-        .build()
-        .with_context(|| value.label())?;
-    Ok(Described {
-        problem,
-        value_dtype,
-        locations_dtype,
-        weights_dtype,
-        value_shape: value_shape.clone(),
-        locations_shape: locations_shape.clone(),
-        weights_shape: weights_shape.clone(),
-    })
+        .sampling_dtype(sampling_dtype);
+    let mut references = None;
+    if operator == &FROM_OFFSETS {
+        let sizes = offsets::Sizes { batch, queries, levels: pyramid.levels, value_dtype };
+        let (with_rule, found) = offsets::with_rule(builder, tensors, args, &sizes)?;
+        (builder, references) = (with_rule, Some(found));
+    }
+    let problem = builder.build().with_context(|| value.label())?;
+    let [.., first, second] = *operator.inputs else { bail!("an operator without samples") };
+    let of = |role, dtype, shape: &[usize]| Stated { role, dtype, shape: shape.to_vec() };
+    let mut tensors = vec![of(Role::Value, value_dtype, value_shape)];
+    tensors.extend(references);
+    tensors.push(of(first, locations_dtype, locations_shape));
+    tensors.push(of(second, weights_dtype, weights_shape));
+    Ok(Described { problem, tensors })
 }
 
 /// Layout, pixels and channels of a value tensor with a shape: the layout whose pixels fit exactly,
@@ -376,15 +407,13 @@ fn raw(
         .sampling_dtype(sampling_dtype(value_dtype, (locations, sampling), (weights, sampling))?)
         .build()
         .with_context(|| value.label())?;
-    Ok(Described {
-        value_dtype,
-        locations_dtype: sampling,
-        weights_dtype: sampling,
-        value_shape: problem.value_shape().to_vec(),
-        locations_shape: problem.locations_shape().to_vec(),
-        weights_shape: problem.weights_shape().to_vec(),
-        problem,
-    })
+    let of = |role, dtype, shape: &[usize]| Stated { role, dtype, shape: shape.to_vec() };
+    let tensors = vec![
+        of(Role::Value, value_dtype, &problem.value_shape()),
+        of(Role::Locations, sampling, &problem.locations_shape()),
+        of(Role::Weights, sampling, &problem.weights_shape()),
+    ];
+    Ok(Described { problem, tensors })
 }
 
 fn product(sizes: &[usize]) -> Result<usize> {
@@ -397,12 +426,12 @@ fn whole(bytes: usize, unit: usize) -> Option<usize> {
 }
 
 /// What a 16-bit tensor without a type holds: the type given for the values, if that has 16 bits.
-fn raw_like(stored: Stored, args: &SizeArgs) -> Option<DType> {
+pub fn raw_like(stored: Stored, args: &SizeArgs) -> Option<DType> {
     args.dtype.filter(|dtype| stored == Stored::Bits16 && dtype.size_bytes() == 2)
 }
 
 /// The format of a tensor for real numbers, checked against what was said about it.
-fn float_type(tensor: &Tensor<'_>, stored: Stored, said: Option<DType>) -> Result<DType> {
+pub fn float_type(tensor: &Tensor<'_>, stored: Stored, said: Option<DType>) -> Result<DType> {
     match (stored, said) {
         (Stored::Bits16, Some(said)) if said.size_bytes() == 2 => Ok(said),
         (Stored::Bits16, _) => bail!(Usage(format!(

@@ -5,4 +5,6 @@ mod computes;
 #[cfg(test)]
 mod files;
 #[cfg(test)]
+mod from_offsets;
+#[cfg(test)]
 mod refuses;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use msdeform::cpu::{CpuOptions, CpuPlan, CpuVariant, GradientsMut, Isa, max_threads, variants};
-use msdeform::{Direction, Mode, Problem, Role, VariantSpec};
+use msdeform::cpu::{CpuOptions, CpuPlan, CpuVariant, Isa, max_threads, variants};
+use msdeform::{Direction, Mode, Problem, VariantSpec};
 use msdeform_tuning::{CallClass, Origin, Source, Tuning};
 
 use super::bandwidth;
@@ -237,24 +237,11 @@ impl Prepared for PreparedCpu<'_> {
     }
 
     fn run(&mut self) -> Result<(), DeviceError> {
-        let HostTensors { value, locations, weights, grad_output } = self.inputs;
-        let (value, locations, weights) = (value.view(), locations.view(), weights.view());
-        let mut gradients = GradientsMut::new();
-        let mut output = None;
-        for (role, buffer) in self.outputs.iter_mut() {
-            let view = buffer.view_mut();
-            match role {
-                Role::GradValue => gradients.value = Some(view),
-                Role::GradLocations => gradients.locations = Some(view),
-                Role::GradWeights => gradients.weights = Some(view),
-                _ => output = Some(view),
-            }
-        }
-        match output {
-            Some(output) => self.plan.forward(value, locations, weights, output),
-            None => self.plan.backward(value, locations, weights, grad_output.view(), gradients),
-        }
-        .map_err(|source| DeviceError::Run { variant: self.spec.id, source })
+        let read = self.inputs.iter().map(|(role, buffer)| (role, buffer.view()));
+        let written = self.outputs.iter_mut().map(|(role, buffer)| (role, buffer.view_mut()));
+        self.plan
+            .run(read, written)
+            .map_err(|source| DeviceError::Run { variant: self.spec.id, source })
     }
 
     fn switch(&mut self, choice: &Choice) -> Result<(), DeviceError> {

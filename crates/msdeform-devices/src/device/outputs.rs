@@ -1,6 +1,6 @@
 //! What comes out of a run.
 
-use msdeform::{ATTENTION, Direction, Problem, Role};
+use msdeform::{Direction, Problem, Role};
 
 use crate::Buffer;
 
@@ -13,7 +13,7 @@ impl Outputs {
     #[must_use]
     pub fn poisoned(problem: &Problem, direction: Direction) -> Self {
         let buffer = |role| Buffer::poisoned(problem.format_of(role), problem.len_of(role));
-        ATTENTION.written(direction).map(|role| (role, buffer(role))).collect()
+        problem.operator().written(direction).map(|role| (role, buffer(role))).collect()
     }
 
     /// Every tensor.

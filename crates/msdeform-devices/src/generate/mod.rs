@@ -8,8 +8,10 @@ mod counter;
 mod math;
 mod points;
 
+use std::ops::Index;
+
 use half::{bf16, f16};
-use msdeform::{DType, Element, Problem, Role, ValueLayout};
+use msdeform::{Access, DType, Direction, Element, Problem, Role, ValueLayout, reference};
 use rayon::prelude::*;
 
 use crate::Buffer;
@@ -46,18 +48,18 @@ impl Draw {
     }
 }
 
-/// Inputs of a call, in the formats and the layout of its problem.
+/// Inputs of a call, in the formats and the layout of its problem: whatever its operator reads, in that order, and the
+/// gradient of the output, which only the backward reads.
+///
+/// | tensor | drawn |
+/// |---|---|
+/// | value, grad_output | standard normal; zero in borders |
+/// | locations | `(x, y)` in units of the level, as [`Locations`] says |
+/// | weights | softmax of normal noise over the samples of a query and head |
+/// | references | where `local` locations lie around; boxes of all sizes |
+/// | offsets, logits | those that lead to the same samples as locations and weights, but for rounding |
 #[derive(Clone, Debug, PartialEq)]
-pub struct HostTensors {
-    /// Standard normal; zero in borders.
-    pub value: Buffer,
-    /// `(x, y)` in units of the level.
-    pub locations: Buffer,
-    /// Softmax of normal noise over the samples of a query and head.
-    pub weights: Buffer,
-    /// Standard normal; only the backward reads it.
-    pub grad_output: Buffer,
-}
+pub struct HostTensors(Vec<(Role, Buffer)>);
 
 /// Ids of the streams; changing one changes every published byte.
 mod stream {
@@ -66,30 +68,76 @@ mod stream {
     pub(super) const LOCATIONS: u64 = 3;
     pub(super) const REFERENCE_POINTS: u64 = 4;
     pub(super) const GRAD_OUTPUT: u64 = 5;
+    pub(super) const BOX_SIZES: u64 = 6;
 }
 
 impl HostTensors {
     /// Draws the inputs of `problem`, which is a call of `workload`.
     #[must_use]
     pub fn generate(workload: &Workload, problem: &Problem, draw: &Draw) -> Self {
-        Self {
-            value: value(problem, Stream::new(draw.seed, stream::VALUE)),
-            locations: locations(workload, problem, draw),
-            weights: weights(problem, draw),
-            grad_output: grad_output(problem, draw),
-        }
+        let operator = problem.operator();
+        let read = operator.tensors(Direction::Backward);
+        read.filter(|(_, access)| *access == Access::Read)
+            .map(|(role, _)| (role, draw_tensor(workload, problem, draw, role)))
+            .collect()
     }
 
     /// Every tensor, in the order of the operator.
     pub fn iter(&self) -> impl Iterator<Item = (Role, &Buffer)> {
-        let Self { value, locations, weights, grad_output } = self;
-        [
-            (Role::Value, value),
-            (Role::Locations, locations),
-            (Role::Weights, weights),
-            (Role::GradOutput, grad_output),
-        ]
-        .into_iter()
+        self.0.iter().map(|(role, buffer)| (*role, buffer))
+    }
+
+    /// Every tensor in `f64`, exactly.
+    #[must_use]
+    pub fn widened(&self) -> Widened {
+        Widened(self.iter().map(|(role, buffer)| (role, buffer.to_f64())).collect())
+    }
+}
+
+impl FromIterator<(Role, Buffer)> for HostTensors {
+    fn from_iter<T: IntoIterator<Item = (Role, Buffer)>>(tensors: T) -> Self {
+        Self(tensors.into_iter().collect())
+    }
+}
+
+/// An empty one where a call has no such tensor.
+impl Index<Role> for HostTensors {
+    type Output = Buffer;
+
+    fn index(&self, wanted: Role) -> &Buffer {
+        static NONE: Buffer = Buffer::F32(Vec::new());
+        self.0.iter().find(|(role, _)| *role == wanted).map_or(&NONE, |(_, buffer)| buffer)
+    }
+}
+
+/// Inputs of a call as the reference takes them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Widened(Vec<(Role, Vec<f64>)>);
+
+impl Widened {
+    /// A tensor; empty where a call has none.
+    #[must_use]
+    pub fn get(&self, wanted: Role) -> &[f64] {
+        self.0.iter().find(|(role, _)| *role == wanted).map_or(&[], |(_, numbers)| numbers)
+    }
+
+    /// Where samples are taken, given or following from offsets.
+    #[must_use]
+    pub fn locations(&self, problem: &Problem) -> Vec<f64> {
+        reference::samples_of(problem, |role| self.get(role)).locations
+    }
+}
+
+fn draw_tensor(workload: &Workload, problem: &Problem, draw: &Draw, role: Role) -> Buffer {
+    match role {
+        Role::Locations => locations(workload, problem, draw),
+        Role::Weights => weights(problem, draw),
+        Role::References => references(workload, problem, draw),
+        Role::Offsets => offsets(workload, problem, draw),
+        Role::Logits => logits(problem, draw),
+        Role::GradOutput => grad_output(problem, draw),
+        // The only other one that a call reads.
+        _ => value(problem, Stream::new(draw.seed, stream::VALUE)),
     }
 }
 
@@ -210,6 +258,13 @@ fn weights(problem: &Problem, draw: &Draw) -> Buffer {
     })
 }
 
+fn logits(problem: &Problem, draw: &Draw) -> Buffer {
+    let stream = Stream::new(draw.seed, stream::WEIGHTS);
+    rows(problem.sampling_dtype(), problem.weights_len(), problem.samples(), |row, out| {
+        normal_row(stream, logical_row(problem, draw, row), out);
+    })
+}
+
 fn grad_output(problem: &Problem, draw: &Draw) -> Buffer {
     let stream = Stream::new(draw.seed, stream::GRAD_OUTPUT);
     rows(problem.dtype(), problem.output_len(), problem.channels(), |row, out| {
@@ -222,6 +277,26 @@ fn locations(workload: &Workload, problem: &Problem, draw: &Draw) -> Buffer {
     let row_len = 2 * problem.samples();
     rows(problem.sampling_dtype(), problem.locations_len(), row_len, |row, out| {
         drawer.draw_row(place(problem, draw, row), logical_row(problem, draw, row), out);
+    })
+}
+
+fn references(workload: &Workload, problem: &Problem, draw: &Draw) -> Buffer {
+    let drawer = SampleDrawer::new(workload, problem, draw);
+    let [_, queries, per_query, components] = problem.references_shape();
+    let row_len = per_query * components;
+    rows(problem.reference_dtype(), problem.references_len(), row_len, |row, out| {
+        let query = draw.logical_query(row % queries, queries);
+        drawer.draw_references((row / queries, query), out);
+    })
+}
+
+fn offsets(workload: &Workload, problem: &Problem, draw: &Draw) -> Buffer {
+    let drawer = SampleDrawer::new(workload, problem, draw);
+    let row_len = 2 * problem.samples();
+    rows(problem.sampling_dtype(), problem.locations_len(), row_len, |row, out| {
+        let place = place(problem, draw, row);
+        drawer.draw_row(place, logical_row(problem, draw, row), out);
+        drawer.make_offsets((place.0, place.1), out);
     })
 }
 

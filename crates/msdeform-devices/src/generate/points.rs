@@ -1,6 +1,6 @@
 //! Reference points of the queries and the sampling locations around them.
 
-use msdeform::{Level, Problem};
+use msdeform::{Level, Offsets, Problem, ReferenceKind, ReferenceOf};
 
 use super::counter::Stream;
 use super::{Draw, math, stream};
@@ -18,7 +18,14 @@ pub(super) struct SampleDrawer<'a> {
     reference: Reference,
     /// Direction of every head: `2 pi m / M`, as (x, y).
     directions: Vec<(f64, f64)>,
+    /// Sizes of boxes.
+    sizes: Stream,
+    /// Queries of the whole workload.
+    queries: usize,
 }
+
+/// Anchors stand above each other, this far apart: a pillar of BEVFormer, seen by a camera.
+const ANCHOR_DISTANCE: f64 = 0.02;
 
 enum Reference {
     /// Centre of every query's own pixel.
@@ -94,6 +101,55 @@ impl<'a> SampleDrawer<'a> {
             stream: Stream::new(draw.seed, stream::LOCATIONS),
             reference: Reference::of(workload, problem, draw),
             directions,
+            sizes: Stream::new(draw.seed, stream::BOX_SIZES),
+            queries: draw.total_queries.max(problem.queries()),
+        }
+    }
+
+    /// Width and height of a query's box: from a twentieth of the image to nearly half of it.
+    fn box_size(&self, (batch, query): (usize, usize)) -> (f64, f64) {
+        let (u, v) = self.sizes.uniform_pair((batch * self.queries + query) as u64);
+        (0.05 + 0.4 * u, 0.05 + 0.4 * v)
+    }
+
+    /// Centre of one of the references of a query.
+    fn centre(&self, (batch, query): (usize, usize), reference: usize) -> (f64, f64) {
+        let (x, y) = self.reference.point(batch, query);
+        match self.problem.offsets().map(Offsets::reference_of) {
+            Some(ReferenceOf::Anchor(_)) => (x, y + ANCHOR_DISTANCE * reference as f64),
+            _ => (x, y),
+        }
+    }
+
+    /// The references of a query.
+    pub(super) fn draw_references(&self, place: (usize, usize), out: &mut [f64]) {
+        let Some(rule) = self.problem.offsets() else { return };
+        for (index, reference) in out.chunks_exact_mut(rule.kind().components()).enumerate() {
+            let (x, y) = self.centre(place, index);
+            reference[..2].copy_from_slice(&[x, y]);
+            if rule.kind() == ReferenceKind::Box {
+                let (width, height) = self.box_size(place);
+                reference[2..].copy_from_slice(&[width, height]);
+            }
+        }
+    }
+
+    /// Turns the locations of a row into the offsets that lead there.
+    pub(super) fn make_offsets(&self, place: (usize, usize), row: &mut [f64]) {
+        let Some(rule) = self.problem.offsets() else { return };
+        let (width, height) = self.box_size(place);
+        for (index, level) in self.problem.levels().iter().enumerate() {
+            let samples = self.problem.level_samples(index);
+            let part = f64::from(rule.scale()) / samples.len() as f64;
+            let unit = match rule.kind() {
+                ReferenceKind::Point => (1.0 / level.width as f64, 1.0 / level.height as f64),
+                ReferenceKind::Box => (width * part, height * part),
+            };
+            for (point, sample) in samples.enumerate() {
+                let (x, y) = self.centre(place, rule.reference(index, point));
+                row[2 * sample] = (row[2 * sample] - x) / unit.0;
+                row[2 * sample + 1] = (row[2 * sample + 1] - y) / unit.1;
+            }
         }
     }
 

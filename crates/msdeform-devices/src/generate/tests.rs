@@ -10,7 +10,7 @@ fn inputs(name: &str, dtype: DType, layout: ValueLayout, locations: Locations) -
 
 fn digest(tensors: &HostTensors) -> String {
     let mut hasher = blake3::Hasher::new();
-    for buffer in [&tensors.value, &tensors.locations, &tensors.weights, &tensors.grad_output] {
+    for (_, buffer) in tensors.iter() {
         hasher.update(&buffer.to_le_bytes());
     }
     hasher.finalize().to_hex()[..32].to_owned()
@@ -50,8 +50,8 @@ fn another_seed_gives_other_numbers() {
     let first = HostTensors::generate(workload, &problem, &draw);
     assert_eq!(first, HostTensors::generate(workload, &problem, &draw));
     let second = HostTensors::generate(workload, &problem, &Draw { seed: 1, ..draw });
-    assert_ne!(first.value, second.value);
-    assert_ne!(first.locations, second.locations);
+    assert_ne!(first[Role::Value], second[Role::Value]);
+    assert_ne!(first[Role::Locations], second[Role::Locations]);
 }
 
 #[test]
@@ -65,11 +65,11 @@ fn every_layout_holds_the_same_problem() {
                 let problem = workload.problem(DType::F16, layout, Sizes::default()).unwrap();
                 let draw = Draw::standard(&problem, locations);
                 let tensors = HostTensors::generate(workload, &problem, &draw);
-                msdeform::reference::forward(
+                reference::forward(
                     &problem,
-                    &tensors.value.to_f64(),
-                    &tensors.locations.to_f64(),
-                    &tensors.weights.to_f64(),
+                    &tensors[Role::Value].to_f64(),
+                    &tensors[Role::Locations].to_f64(),
+                    &tensors[Role::Weights].to_f64(),
                 )
             })
             .collect();
@@ -89,7 +89,7 @@ fn a_part_of_the_queries_sees_what_it_sees_in_the_whole() {
     let picked = 10;
     let part = whole.to_builder().queries(picked).build().unwrap();
     let some = HostTensors::generate(workload, &part, &draw);
-    let (all, some) = (all.locations.to_f64(), some.locations.to_f64());
+    let (all, some) = (all[Role::Locations].to_f64(), some[Role::Locations].to_f64());
     let row_len = whole.heads() * whole.samples() * 2;
     for batch in 0..whole.batch() {
         for index in 0..picked {
@@ -106,11 +106,11 @@ fn a_part_of_the_queries_sees_what_it_sees_in_the_whole() {
 fn weights_are_a_softmax_and_padding_is_zero() {
     let tensors =
         inputs("edge_point_lists", DType::F32, ValueLayout::HeadMajorPadded, Locations::Uniform);
-    for row in tensors.weights.to_f64().chunks(14) {
+    for row in tensors[Role::Weights].to_f64().chunks(14) {
         assert!((row.iter().sum::<f64>() - 1.0).abs() < 1e-6);
         assert!(row.iter().all(|weight| *weight > 0.0));
     }
-    let value = tensors.value.to_f64();
+    let value = tensors[Role::Value].to_f64();
     let border = &value[..22 * 32];
     assert!(border.iter().all(|x| *x == 0.0), "the first padded row is a border");
     assert!(value[22 * 32 + 32] != 0.0, "the first pixel is not");
@@ -120,7 +120,7 @@ fn weights_are_a_softmax_and_padding_is_zero() {
 fn local_locations_stay_near_their_pixel_and_uniform_ones_do_not() {
     let spread = |locations| {
         let tensors = inputs("bevformer_tsa", DType::F32, ValueLayout::Interleaved, locations);
-        let locations = tensors.locations.to_f64();
+        let locations = tensors[Role::Locations].to_f64();
         // Samples of a query: 8 heads x 4 points; the mean distance from the pixel, in pixels.
         let queries = 40_000;
         let distance: f64 = (0..queries)
@@ -140,7 +140,7 @@ fn local_locations_stay_near_their_pixel_and_uniform_ones_do_not() {
 fn head_zero_reaches_to_the_right() {
     // Direction 0 is +x: the mean offset of point p is 0.75 (p + 1) pixels.
     let tensors = inputs("seed", DType::F32, ValueLayout::HeadMajor, Locations::Local);
-    let locations = tensors.locations.to_f64();
+    let locations = tensors[Role::Locations].to_f64();
     let (queries, samples, columns, width) = (15_422, 32, 160.0, 160.0);
     for point in [0, 7] {
         let mean: f64 = (0..queries)
@@ -159,7 +159,7 @@ fn head_zero_reaches_to_the_right() {
 fn outside_means_outside_at_every_level_size() {
     let tensors = inputs("edge_outside", DType::F16, ValueLayout::Interleaved, Locations::Outside);
     let outside = |x: f64| !(-0.5..=1.5).contains(&x);
-    assert!(tensors.locations.to_f64().chunks(2).all(|xy| outside(xy[0]) || outside(xy[1])));
+    assert!(tensors[Role::Locations].to_f64().chunks(2).all(|xy| outside(xy[0]) || outside(xy[1])));
 }
 
 #[test]
@@ -168,9 +168,39 @@ fn one_place_lies_between_the_same_pixels_in_every_format() {
         let tensors =
             inputs("edge_one_place", dtype, ValueLayout::Interleaved, Locations::OnePlace);
         let cell = |xy: &[f64]| ((xy[0] * 167.0 - 0.5) as usize, (xy[1] * 100.0 - 0.5) as usize);
-        tensors.locations.to_f64().chunks(2).map(cell).collect::<std::collections::HashSet<_>>()
+        tensors[Role::Locations]
+            .to_f64()
+            .chunks(2)
+            .map(cell)
+            .collect::<std::collections::HashSet<_>>()
     };
     for dtype in DType::FAST {
         assert_eq!(cells(dtype), [(67, 39)].into(), "{dtype}");
+    }
+}
+
+/// Every kind of references that a workload can have.
+#[test]
+fn offsets_lead_to_the_samples_that_locations_are() {
+    for name in ["ddetr_dec", "dino_dec", "rtdetr_dec", "bevformer_sca", "edge_point_lists"] {
+        let workload = workload::find(name).unwrap();
+        let sizes = Sizes { batch: Some(2), queries: Some(20) };
+        let layout = ValueLayout::Interleaved;
+        let given = workload.problem(DType::F32, layout, sizes).unwrap();
+        let follows = workload.problem_from_offsets(DType::F32, layout, sizes).unwrap();
+        let draw = Draw::standard(&given, Locations::Local);
+        let numbers = |problem| HostTensors::generate(workload, problem, &draw).widened();
+        let (expected, found) = (numbers(&given), numbers(&follows));
+        let samples = reference::samples_of(&follows, |role| found.get(role));
+        let close = |a: &[f64], b: &[f64], bound: f64| {
+            assert_eq!(a.len(), b.len(), "{name}");
+            let worst = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(worst < bound, "{name}: {worst}");
+        };
+        close(&samples.locations, expected.get(Role::Locations), 1e-6);
+        close(&samples.weights, expected.get(Role::Weights), 1e-6);
+        assert_eq!(found.get(Role::Value), expected.get(Role::Value));
+        assert_eq!(found.get(Role::GradOutput), expected.get(Role::GradOutput));
+        assert!(found.get(Role::Locations).is_empty());
     }
 }

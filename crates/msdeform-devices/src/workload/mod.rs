@@ -5,7 +5,7 @@ mod locations;
 
 use std::path::{Path, PathBuf};
 
-use msdeform::{DType, Problem, ValueLayout};
+use msdeform::{DType, Offsets, Problem, ValueLayout};
 use serde::{Deserialize, Serialize};
 
 pub use builtin::{all, by_tag, find, table_position};
@@ -102,6 +102,34 @@ pub enum ReferencePoints {
     Uniform,
 }
 
+/// What the model of a workload has as references, where samples follow from offsets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum References {
+    /// A point for each level: encoders, decoders of one stage.
+    #[default]
+    PointPerLevel,
+    /// A box for each level: decoders of two stages.
+    BoxPerLevel,
+    /// One box for all levels: RT-DETR.
+    Box,
+    /// So many points for all levels, in turn: BEVFormer's cross-attention.
+    Anchors(usize),
+}
+
+impl References {
+    /// The rule that turns offsets into samples.
+    #[must_use]
+    pub const fn rule(self) -> Offsets {
+        match self {
+            Self::PointPerLevel => Offsets::from_points(),
+            Self::BoxPerLevel => Offsets::from_boxes(),
+            Self::Box => Offsets::from_boxes().one_for_all_levels(),
+            Self::Anchors(count) => Offsets::from_points().anchors(count),
+        }
+    }
+}
+
 /// What a workload is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -143,6 +171,9 @@ pub struct Workload {
     pub queries: Queries,
     /// Where `local` locations are centred.
     pub reference_points: ReferencePoints,
+    /// What offsets start from, where samples follow from them.
+    #[serde(default)]
+    pub references: References,
     /// Kinds of locations it is run with, the most telling first.
     pub locations: Vec<Locations>,
     /// Layouts it is run in, the usual one first.
@@ -181,6 +212,9 @@ impl Workload {
                 workload.pixels(),
                 problem.queries()
             )));
+        }
+        if workload.references == References::Anchors(0) {
+            return Err(parse_error("`anchors` must be at least 1".into()));
         }
         if workload.reference_points == ReferencePoints::RasterWidth(0) {
             return Err(parse_error("`raster_width` must be at least 1".into()));
@@ -241,6 +275,22 @@ impl Workload {
     #[must_use]
     pub fn processor_batch(&self) -> usize {
         self.batch_cpu.unwrap_or(self.batch)
+    }
+
+    /// The description of a call whose samples follow from offsets, as the workload's model makes them. References are
+    /// `f32` whatever the format: models compute them apart.
+    ///
+    /// # Errors
+    /// As [`Workload::problem`].
+    pub fn problem_from_offsets(
+        &self,
+        dtype: DType,
+        layout: ValueLayout,
+        sizes: Sizes,
+    ) -> Result<Problem, WorkloadError> {
+        let given = self.problem(dtype, layout, sizes)?.to_builder();
+        let builder = given.offsets(self.references.rule()).reference_dtype(DType::F32);
+        builder.build().map_err(|source| WorkloadError::Problem { name: self.name.clone(), source })
     }
 
     /// The description of a call of this workload.

@@ -4,6 +4,7 @@
 //! compiled for every instruction set ([`Isa`]), of which the best one is chosen at run time.
 
 mod backward;
+mod by_role;
 mod ceiling;
 mod forward;
 mod geometry;

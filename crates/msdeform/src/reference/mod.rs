@@ -20,8 +20,10 @@
 //! Where a rule for [`Offsets`] says so, a sample is the pixel at `trunc(location * size + 0.5)`, the last one of its row
 //! or column beyond the border, and every sample counts whose location is a number. The location has no gradient.
 
+mod by_role;
 mod from_offsets;
 
+pub use by_role::{compute, samples_of};
 pub use from_offsets::{
     OffsetGradients, Samples, backward_from_offsets, forward_from_offsets, samples,
 };

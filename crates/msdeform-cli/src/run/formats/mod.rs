@@ -20,15 +20,21 @@ pub mod names {
     pub const SAMPLING_LOCATIONS: &str = "sampling_locations";
     pub const ATTENTION_WEIGHTS: &str = "attention_weights";
     pub const GRAD_OUTPUT: &str = "grad_output";
+    pub const REFERENCE_POINTS: &str = "reference_points";
+    pub const SAMPLING_OFFSETS: &str = "sampling_offsets";
+    pub const ATTENTION_LOGITS: &str = "attention_logits";
 
     /// What is looked for; the rest of a file or folder is left alone.
-    pub const ALL: [&str; 6] = [
+    pub const ALL: [&str; 9] = [
         VALUE,
         SPATIAL_SHAPES,
         LEVEL_START_INDEX,
         SAMPLING_LOCATIONS,
         ATTENTION_WEIGHTS,
         GRAD_OUTPUT,
+        REFERENCE_POINTS,
+        SAMPLING_OFFSETS,
+        ATTENTION_LOGITS,
     ];
 }
 

@@ -1,0 +1,137 @@
+//! Calls whose samples follow from offsets and logits.
+
+use predicates::prelude::*;
+use safetensors::Dtype::{self, BF16, F16, F32, F64};
+use serde_json::Value;
+
+use crate::files::{
+    OUTPUT, Place, Tensor, by_hand, decode, read_npy, read_safetensors, run, with, without,
+};
+
+/// The samples of [`by_hand`], from offsets: pixels from a point, weights as they are.
+fn from_point(value: Dtype, sampling: Dtype, references: Dtype) -> Vec<Tensor> {
+    let given = without(by_hand(value, sampling), "sampling_locations");
+    let mut tensors = without(given, "attention_weights");
+    tensors.extend([
+        Tensor::floats("reference_points", references, &[1, 1, 1, 2], &[0.25, 0.25]),
+        Tensor::floats("sampling_offsets", sampling, &[1, 1, 1, 1, 2, 2], &[0., 0., 0.5, 0.5]),
+        Tensor::floats("attention_logits", sampling, &[1, 1, 1, 1, 2], &[0.25, 0.75]),
+    ]);
+    tensors
+}
+
+/// The output of a call of one query.
+fn output(tensors: &[Tensor], options: &[&str]) -> Vec<f64> {
+    let place = Place::new();
+    let input = place.write_safetensors(tensors);
+    run(&input, options).assert().success();
+    read_safetensors(&place.path("call.output.safetensors"), "output").2
+}
+
+#[test]
+fn offsets_of_every_format_lead_to_the_same_output_as_locations() {
+    for (value, sampling, references) in
+        [(F32, F32, F32), (F16, F16, F32), (BF16, BF16, F32), (F16, F32, F16), (F64, F64, F64)]
+    {
+        let tensors = from_point(value, sampling, references);
+        assert_eq!(output(&tensors, &["--raw-weights"]), OUTPUT, "{value:?} {references:?}");
+    }
+}
+
+#[test]
+fn logits_are_softmaxed_unless_they_are_weights() {
+    let even = Tensor::floats("attention_logits", F32, &[1, 1, 1, 1, 2], &[3.0, 3.0]);
+    let tensors = with(from_point(F32, F32, F32), even);
+    // Half of pixel 1, half of the mean of all four.
+    assert_eq!(output(&tensors, &[]), [1.75, 17.5]);
+}
+
+#[test]
+fn boxes_anchors_and_nearest_pixels_follow_their_rules() {
+    // Two points: a quarter of the box each, times what an offset of one is of it.
+    let boxes = [
+        Tensor::floats("reference_points", F32, &[1, 1, 1, 4], &[0.25, 0.25, 1.0, 0.5]),
+        Tensor::floats("sampling_offsets", F32, &[1, 1, 1, 1, 2, 2], &[0., 0., 1.0, 2.0]),
+    ];
+    let tensors = boxes.into_iter().fold(from_point(F32, F32, F32), with);
+    assert_eq!(output(&tensors, &["--raw-weights"]), OUTPUT);
+    let half = Tensor::floats("sampling_offsets", F32, &[1, 1, 1, 1, 2, 2], &[0., 0., 0.5, 1.0]);
+    let options = ["--raw-weights", "--offset-scale", "1.0"];
+    assert_eq!(output(&with(tensors, half), &options), OUTPUT);
+
+    let anchors = [
+        Tensor::floats("reference_points", F32, &[1, 1, 2, 2], &[0.25, 0.25, 0.5, 0.5]),
+        Tensor::floats("sampling_offsets", F32, &[1, 1, 1, 1, 2, 2], &[0.0; 4]),
+    ];
+    let tensors = anchors.into_iter().fold(from_point(F32, F32, F32), with);
+    assert_eq!(output(&tensors, &["--raw-weights", "--anchors"]), OUTPUT);
+
+    // trunc(0.25 * 2 + 0.5) and trunc(0.5 * 2 + 0.5): the last pixel both times.
+    let options = ["--raw-weights", "--nearest"];
+    assert_eq!(output(&from_point(F32, F32, F32), &options), [4.0, 40.0]);
+}
+
+#[test]
+fn references_may_be_the_same_for_all_queries_and_gradients_are_written_for_each() {
+    let place = Place::new();
+    let (queries, samples) = (3, [0.0, 0.0, 0.5, 0.5]);
+    let tensors = [
+        Tensor::floats(
+            "sampling_offsets",
+            F32,
+            &[1, queries, 1, 1, 2, 2],
+            &samples.repeat(queries),
+        ),
+        Tensor::floats(
+            "attention_logits",
+            F32,
+            &[1, queries, 1, 1, 2],
+            &[0.25, 0.75].repeat(queries),
+        ),
+        Tensor::floats("grad_output", F32, &[1, queries, 2], &[2.0, 1.0].repeat(queries)),
+    ];
+    let tensors = tensors.into_iter().fold(from_point(F32, F32, F32), with);
+    let input = place.write_npy(&tensors);
+    let told = run(&input, &["--backward", "--check", "--json"]).assert().success();
+    let report: Value = serde_json::from_slice(&told.get_output().stdout).unwrap();
+    let checks = report["passes"][1]["checks"].as_array().unwrap();
+    let names: Vec<&str> = checks.iter().map(|check| check["tensor"].as_str().unwrap()).collect();
+    assert_eq!(names, ["grad_value", "grad_references", "grad_offsets", "grad_logits"]);
+    assert_eq!(report["passed"], true);
+
+    let (shape, _, bytes) = read_npy(&place.path("grad_reference_points.npy"));
+    assert_eq!(shape, [1, queries, 1, 2]);
+    let found = decode(F32, &bytes);
+    assert!(found.iter().all(|x| x.is_finite()) && found[..2] == found[2..4], "{found:?}");
+    let (shape, ..) = read_npy(&place.path("grad_sampling_offsets.npy"));
+    assert_eq!(shape, [1, queries, 1, 1, 2, 2]);
+    let (shape, ..) = read_npy(&place.path("grad_attention_logits.npy"));
+    assert_eq!(shape, [1, queries, 1, 1, 2]);
+}
+
+#[test]
+fn what_makes_no_call_from_offsets_is_refused_in_words() {
+    let refused = |tensors: &[Tensor], options: &[&str], code: i32, words: &str| {
+        let place = Place::new();
+        let input = place.write_safetensors(tensors);
+        run(&input, options).assert().code(code).stderr(predicate::str::contains(words));
+        assert_eq!(place.names(), ["call.safetensors"]);
+    };
+    let call = from_point(F32, F32, F32);
+    let mut both = call.clone();
+    both.extend(by_hand(F32, F32).into_iter().filter(|tensor| tensor.name == "sampling_locations"));
+    refused(&both, &[], 3, "`sampling_locations` is there too; keep the one that is meant");
+    refused(&by_hand(F32, F32), &["--nearest"], 2, "--nearest is about `sampling_offsets`");
+    refused(&without(call.clone(), "reference_points"), &[], 3, "`reference_points`");
+    let flat = Tensor::floats("reference_points", F32, &[1, 1, 2], &[0.0; 2]);
+    refused(&with(call.clone(), flat), &[], 3, "expected [1, 1, 1 or 1, 2 or 4]");
+    refused(&call, &["--offset-scale", "2"], 2, "--offset-scale is about boxes");
+    let none = Tensor::floats("reference_points", F32, &[1, 1, 0, 2], &[]);
+    refused(&with(call, none), &["--anchors"], 3, "0 anchors");
+
+    let place = Place::new();
+    let input = place.write_bin(&from_point(F32, F32, F32));
+    let sizes = ["--heads", "1", "--channels", "2", "--points", "2", "--dtype", "f32"];
+    let words = "keep calls from offsets as .npy or .safetensors";
+    run(&input, &sizes).assert().code(3).stderr(predicate::str::contains(words));
+}
