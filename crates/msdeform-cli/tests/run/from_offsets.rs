@@ -100,13 +100,13 @@ fn references_may_be_the_same_for_all_queries_and_gradients_are_written_for_each
     assert_eq!(report["passed"], true);
 
     let (shape, _, bytes) = read_npy(&place.path("grad_reference_points.npy"));
-    assert_eq!(shape, [1, queries, 1, 2]);
+    assert_eq!(shape, [1, 3, 1, 2]);
     let found = decode(F32, &bytes);
     assert!(found.iter().all(|x| x.is_finite()) && found[..2] == found[2..4], "{found:?}");
     let (shape, ..) = read_npy(&place.path("grad_sampling_offsets.npy"));
-    assert_eq!(shape, [1, queries, 1, 1, 2, 2]);
+    assert_eq!(shape, [1, 3, 1, 1, 2, 2]);
     let (shape, ..) = read_npy(&place.path("grad_attention_logits.npy"));
-    assert_eq!(shape, [1, queries, 1, 1, 2]);
+    assert_eq!(shape, [1, 3, 1, 1, 2]);
 }
 
 #[test]
