@@ -13,7 +13,15 @@ from . import _kernels, _native
 from ._schema import BACKWARD, FORWARD
 from ._vmap import is_old_batch
 
-__all__ = ["KERNELS", "differentiable_once", "gradients", "recorded", "recording", "refuse_tangents"]
+__all__ = [
+    "KERNELS",
+    "below_autograd",
+    "differentiable_once",
+    "gradients",
+    "recorded",
+    "recording",
+    "refuse_tangents",
+]
 
 _forward, _forward_read = FORWARD.default, FORWARD.tensor_levels
 _backward, _backward_read = BACKWARD.default, BACKWARD.tensor_levels
@@ -41,6 +49,19 @@ _native.use_torch(
 )
 
 
+def below_autograd(overload: Any, *arguments: Any) -> Any:
+    """Calls an operator past the key of autograd. What a native kernel refuses arrives here as PyTorch's own error, and
+    leaves as the exception that the kernel means, with the same words."""
+    try:
+        with torch._C._AutoDispatchBelowAutograd():
+            return overload(*arguments)
+    except RuntimeError as error:
+        refused: Exception | None = _native.refusal(str(error))
+        if refused is None:
+            raise
+        raise refused from None
+
+
 def _is_ordinary(value: Tensor, locations: Tensor, weights: Tensor) -> bool:
     """Whether the dispatcher would go straight to the kernel of the processor or the GPU."""
     return (
@@ -62,8 +83,7 @@ def _below_autograd(
     if _is_ordinary(value, locations, weights):
         kernel = _kernels.forward_cuda if value.is_cuda else _kernels.forward_cpu
         return kernel(value, locations, weights, levels, deterministic)
-    with torch._C._AutoDispatchBelowAutograd():
-        result = _forward(value, locations, weights, levels, deterministic)
+    result = below_autograd(_forward, value, locations, weights, levels, deterministic)
     return result
 
 
@@ -138,10 +158,9 @@ class _AttendReading(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(value, locations, weights, spatial_shapes, level_start_index)
         ctx.points, ctx.deterministic = points, deterministic
-        with torch._C._AutoDispatchBelowAutograd():
-            result: Tensor = _forward_read(
-                value, locations, weights, spatial_shapes, level_start_index, points, deterministic
-            )
+        result: Tensor = below_autograd(
+            _forward_read, value, locations, weights, spatial_shapes, level_start_index, points, deterministic
+        )
         return result
 
     @staticmethod
@@ -159,8 +178,7 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, overload: Any, *arguments: Any) -> Any:
-        with torch._C._AutoDispatchBelowAutograd():
-            return overload(*arguments)
+        return below_autograd(overload, *arguments)
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
@@ -229,8 +247,7 @@ def _differentiable(overload: Any, function: type[torch.autograd.Function]) -> A
             refuse_tangents(value, locations, weights)
         if torch.is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad):
             return record(value, locations, weights, *rest)
-        with torch._C._AutoDispatchBelowAutograd():
-            return overload(value, locations, weights, *rest)
+        return below_autograd(overload, value, locations, weights, *rest)
 
     return kernel
 
@@ -242,8 +259,7 @@ def differentiable_once(overload: Any) -> Any:
     def kernel(*arguments: Any) -> Any:
         if torch.is_grad_enabled() and any(isinstance(item, Tensor) and item.requires_grad for item in arguments):
             return record(overload, *arguments)
-        with torch._C._AutoDispatchBelowAutograd():
-            return overload(*arguments)
+        return below_autograd(overload, *arguments)
 
     return kernel
 
