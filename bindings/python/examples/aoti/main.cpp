@@ -50,7 +50,7 @@ static bool has_python() {
 }
 
 static bool same(const char* name, const at::Tensor& found, const at::Tensor& expected) {
-  const double difference = (found - expected).abs().max().item<double>();
+  const double difference = found.sub(expected).abs().max().item<double>();
   std::cout << name << ": largest difference " << difference << '\n';
   return difference < 1e-5;  // Not true of NaN.
 }
@@ -81,7 +81,7 @@ int main(int count, char** arguments) {
   // What a kernel refuses is an exception like any other of PyTorch's: here a level that is not there.
   try {
     std::vector<at::Tensor> wrong = inputs;
-    wrong.back() = wrong.back() * 2;
+    wrong.back() = wrong.back().mul(2);
     model.run(wrong);
     std::cout << "nothing was refused\n";
     return 1;
