@@ -1,7 +1,8 @@
-"""The operators without Python: native kernels in PyTorch's dispatcher, and a package of AOTInductor in a C++ program."""
+"""The operators without Python: native kernels in PyTorch's dispatcher, and a package of AOTInductor in C++."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -168,6 +169,16 @@ def test_a_process_without_pytorch_is_told_so(library: Path) -> None:
         [sys.executable, "-c", program, str(library)], capture_output=True, text=True, timeout=300
     )
     assert finished.stdout.strip() == "the process has loaded no libtorch", finished.stdout + finished.stderr
+
+
+@native
+def test_a_process_that_has_the_operators_from_python_keeps_them(library: Path) -> None:
+    register = ctypes.CDLL(str(library)).msdeform_torch_register
+    register.restype = ctypes.c_char_p
+    refusals = {register(), register()}
+    assert len(refusals) == 1 and b"ms_deform_attn" in (refusals.pop() or b"")
+    case = make_case()
+    assert not torch.ops.msdeform.ms_deform_attn(*case.tensors, LEVELS).isnan().any()
 
 
 @native

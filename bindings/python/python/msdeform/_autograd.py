@@ -136,10 +136,9 @@ class _Attend(torch.autograd.Function):
         wanted = ctx.needs_input_grad[:3]
         value, locations, weights = ctx.saved_tensors
         found = gradients(grad_output, value, locations, weights, ctx.levels, wanted, ctx.deterministic)
-        value, locations, weights = (
-            gradient if is_wanted else None for gradient, is_wanted in zip(found, wanted, strict=True)
-        )
-        return value, locations, weights, None, None
+        if not all(wanted):
+            found = [gradient if is_wanted else None for gradient, is_wanted in zip(found, wanted, strict=True)]
+        return (*found, None, None)
 
 
 class _AttendReading(torch.autograd.Function):
@@ -188,10 +187,17 @@ class _Gradients(torch.autograd.Function):
         )
 
 
+# `Function.apply` asks about transforms and about the defaults of arguments, in Python, before it calls this.
+_apply: Any = super(torch.autograd.Function, _Attend).apply
+# A tensor that a transform has let escape is replaced by what is in it.
+_unwrapped: Any = torch._C._functorch.unwrap_if_dead
+
+
 def recorded(value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool) -> Tensor:
-    """The output, with its gradient if somebody may ask for it."""
+    """The output, with its gradient if somebody may ask for it. Not for calls under transforms."""
     if torch.is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad):
-        result: Tensor = _Attend.apply(value, locations, weights, levels, deterministic)
+        tensors = _unwrapped(value), _unwrapped(locations), _unwrapped(weights)
+        result: Tensor = _apply(*tensors, levels, deterministic)
         return result
     return _below_autograd(value, locations, weights, levels, deterministic)
 

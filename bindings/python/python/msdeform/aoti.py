@@ -16,7 +16,7 @@ def library_path() -> Path:
     found = Path(__file__).with_name("libmsdeform_torch.so")
     if not found.is_file():
         raise FileNotFoundError(
-            f"{found} is missing: this is no installed wheel. `cargo build --release --package msdeform-torch` makes it, "
-            "under `target/release`"
+            f"{found} is missing: this is no installed wheel. `cargo build --release --package msdeform-torch` makes "
+            "it, under `target/release`"
         )
     return found

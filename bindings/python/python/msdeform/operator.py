@@ -1,7 +1,7 @@
 """The PyTorch operator `torch.ops.msdeform.ms_deform_attn` and its gradient, with all that PyTorch asks of one.
 
-`_schema` says what it takes; native kernels compute it on the processor where PyTorch has the interface for that, else and
-on GPUs those of `_kernels`; `_autograd` and `_vmap` are its derivatives and its batches.
+`_schema` says what it takes; native kernels compute it on the processor where PyTorch has the interface for that, and
+those of `_kernels` elsewhere; `_autograd` and `_vmap` are its derivatives and its batches.
 Kernels repeat the default values of the schema: the dispatcher leaves out arguments that equal them.
 """
 
