@@ -70,9 +70,10 @@ fn build_wheel(effort: Effort) -> Result<PathBuf> {
     if effort == Effort::Quick {
         maturin
             .env("CARGO_PROFILE_RELEASE_LTO", "off")
-            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
-            .env("CARGO_PROFILE_RELEASE_DEBUG", "none");
+            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     }
+    // maturin strips the extension, and not the library beside it.
+    maturin.env("CARGO_PROFILE_RELEASE_DEBUG", "none");
     if cfg!(target_os = "linux") {
         maturin.args(["--zig", "--compatibility", "manylinux2014"]);
         let cache = tree::cache().join("zig");
@@ -82,9 +83,34 @@ fn build_wheel(effort: Effort) -> Result<PathBuf> {
         let folders = std::iter::once(scripts).chain(std::env::split_paths(&path));
         maturin.env("PATH", std::env::join_paths(folders)?);
     }
+    // Twice: the first time builds, among others, the library for processes without Python; the second packs it too.
+    let packed = package().join("python/msdeform").join(TORCH_LIBRARY);
+    if packed.exists() {
+        std::fs::remove_file(&packed)?;
+    }
+    run_ok(&mut maturin)?;
+    std::fs::copy(torch_library()?, &packed)?;
+    std::fs::remove_dir_all(&folder)?;
     run_ok(&mut maturin)?;
     let mut entries = std::fs::read_dir(&folder)?;
     Ok(entries.next().context("maturin built no wheel")??.path())
+}
+
+/// The library for processes without Python, as `pyproject.toml` and `msdeform.aoti` name it.
+const TORCH_LIBRARY: &str = "libmsdeform_torch.so";
+
+/// Where cargo has left it while it built the wheel, which links the same crate: under the target that Zig links for,
+/// or right under the target folder.
+fn torch_library() -> Result<PathBuf> {
+    let mut folders = vec![tree::target()];
+    for entry in std::fs::read_dir(tree::target())? {
+        folders.push(entry?.path());
+    }
+    let built = folders.iter().map(|folder| folder.join("release/deps").join(TORCH_LIBRARY));
+    let dated = built.filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)));
+    let newest =
+        dated.max().with_context(|| format!("the wheel was built without {TORCH_LIBRARY}"))?;
+    Ok(newest.1)
 }
 
 /// Formats the Python half.

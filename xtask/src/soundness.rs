@@ -33,7 +33,7 @@ const MIRI: [&[&str]; 4] = [
         "--skip",
         "jit::cache::",
     ],
-    &["--package", "msdeform-python", "--test", "plan_table"],
+    &["--package", "msdeform-torch", "--lib", "--test", "plan_table"],
 ];
 
 /// Tree borrows and pointers made of integers: what rayon and crossbeam-epoch are written for. Threads of the global
@@ -45,7 +45,7 @@ const MIRI_FLAGS: &str = "-Zmiri-tree-borrows -Zmiri-permissive-provenance -Zmir
 const THREADS: [&[&str]; 3] = [
     &["--package", "msdeform", "--test", "cpu_plan", "--test", "cpu_threads"],
     &["--package", "msdeform-cuda", "--lib", "--", "jit::", "driver::", "tuning::"],
-    &["--package", "msdeform-python", "--test", "plan_table"],
+    &["--package", "msdeform-torch", "--lib", "--test", "plan_table"],
 ];
 
 const TSAN_TARGET: &str = "x86_64-unknown-linux-gnu";

@@ -13,12 +13,11 @@ use msdeform_cuda::{
     BackwardOptions, Engine, Gradients, INLINE_LEVELS, OutputStrides, Plan, PlanOptions,
     PointerChecks, Pointers, Stream, ValueStrides, Workspace,
 };
+use msdeform_torch::call::Key;
+use msdeform_torch::error::CallError;
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
-
-use crate::call::Key;
-use crate::error::CallError;
 
 /// Plans kept by a thread. Each is about a kilobyte, and training sees a new one with every image size.
 const PLANS_KEPT: usize = 4096;

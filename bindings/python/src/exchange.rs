@@ -6,10 +6,9 @@
 use std::ffi::{c_int, c_void};
 
 use msdeform::DType;
-use pyo3::PyResult;
+use msdeform_torch::call::{DTYPES, Described};
+use msdeform_torch::error::CallError;
 use pyo3::ffi::PyObject;
-
-use crate::call::{DTYPES, Described};
 
 const MAJOR_VERSION: u32 = 1;
 const CPU: i32 = 1;
@@ -194,7 +193,7 @@ impl Described for DlTensor {
         self.shape().len()
     }
 
-    fn write_shape(&self, numbers: &mut Vec<i64>) -> PyResult<()> {
+    fn write_shape(&self, numbers: &mut Vec<i64>) -> Result<(), CallError> {
         numbers.extend_from_slice(self.shape());
         Ok(())
     }

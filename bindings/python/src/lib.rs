@@ -5,42 +5,24 @@
 
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands extracted arguments over by value")]
 
-mod call;
-mod cpu;
 mod cuda;
 mod error;
 mod exchange;
 mod facts;
-mod memory;
+mod native;
+mod operand;
 mod torch;
 
-use std::cell::RefCell;
 use std::path::PathBuf;
 
 use msdeform::{Direction, Role};
 use msdeform_cuda::Pointers;
+use msdeform_torch::call::{self, Head, with_key};
+use msdeform_torch::cpu::{self, SourceStrides};
 use pyo3::prelude::*;
 
-use call::{Described, Head, Key, Operand, Rule, level_numbers};
-use cpu::SourceStrides;
-
-thread_local! {
-    /// The key of the last call, written over by the next one: a repeated call allocates nothing.
-    static KEY: RefCell<Key> = RefCell::default();
-}
-
-/// Encodes a call and runs something with its key, which may call us again: the next key is then another one.
-fn with_key<T>(
-    head: Head,
-    operands: &[&dyn Described],
-    levels: &[i64],
-    run: impl FnOnce(&Key) -> PyResult<T>,
-) -> PyResult<T> {
-    let mut key = KEY.take();
-    let result = key.encode(head, operands, levels).and_then(|()| run(&key));
-    KEY.set(key);
-    result
-}
+use error::exception;
+use operand::{Operand, RuleGiven, level_numbers};
 
 fn inputs(value: &Operand<'_>, locations: &Operand<'_>, weights: &Operand<'_>) -> Pointers {
     Pointers::from([
@@ -78,8 +60,9 @@ fn cpu_forward(
     with_key(on_threads(threads), &[&value, &locations, &weights], &level_numbers(levels)?, |key| {
         // SAFETY: the Python half allocates the output for exactly this call, holds all tensors until it
         // returns, and passes addresses and shapes of the same contiguous tensors.
-        py.detach(|| unsafe { cpu::run(Direction::Forward, key, &pointers) }).map_err(PyErr::from)
+        py.detach(|| unsafe { cpu::run(Direction::Forward, key, &pointers) })
     })
+    .map_err(exception)
 }
 
 /// The gradients whose address is not 0, likewise.
@@ -101,8 +84,9 @@ fn cpu_backward(
     let pointers = with_gradients(inputs(&value, &locations, &weights), grad_output, gradients);
     with_key(on_threads(threads), &[&value, &locations, &weights], &level_numbers(levels)?, |key| {
         // SAFETY: as in `cpu_forward`; the gradients are allocated for exactly this call.
-        py.detach(|| unsafe { cpu::run(Direction::Backward, key, &pointers) }).map_err(PyErr::from)
+        py.detach(|| unsafe { cpu::run(Direction::Backward, key, &pointers) })
     })
+    .map_err(exception)
 }
 
 /// Value, references, offsets and logits of a call, and how the last three lie in memory.
@@ -124,17 +108,17 @@ impl Projected<'_> {
         py: Python<'_>,
         direction: Direction,
         levels: &Bound<'_, PyAny>,
-        (threads, rule): (i64, Rule),
+        (threads, rule): (i64, RuleGiven),
         pointers: &Pointers,
     ) -> PyResult<()> {
-        let head = Head { rule: Some(rule), ..on_threads(threads) };
+        let head = Head { rule: Some(rule.into()), ..on_threads(threads) };
         let strides = self.4;
         with_key(head, &[&self.0, &self.1, &self.2, &self.3], &level_numbers(levels)?, |key| {
             // SAFETY: the Python half allocates what is written for exactly this call, holds all tensors until it
             // returns, and passes addresses, shapes and strides of the same tensors.
             py.detach(|| unsafe { cpu::run_from_offsets(direction, key, pointers, &strides) })
-                .map_err(PyErr::from)
         })
+        .map_err(exception)
     }
 }
 
@@ -143,7 +127,7 @@ impl Projected<'_> {
 fn cpu_forward_from_offsets(
     py: Python<'_>,
     levels: &Bound<'_, PyAny>,
-    place: (i64, Rule),
+    place: (i64, RuleGiven),
     inputs: Projected<'_>,
     output: u64,
 ) -> PyResult<()> {
@@ -156,7 +140,7 @@ fn cpu_forward_from_offsets(
 fn cpu_backward_from_offsets(
     py: Python<'_>,
     levels: &Bound<'_, PyAny>,
-    place: (i64, Rule),
+    place: (i64, RuleGiven),
     inputs: Projected<'_>,
     grad_output: u64,
     gradients: (u64, u64, u64, u64),
@@ -192,8 +176,9 @@ fn cuda_forward(
         // SAFETY: PyTorch's allocator frees memory in stream order and the tensors are held until the
         // launch is queued; addresses, shapes and strides are of the same tensors; the stream is
         // PyTorch's current one on that device.
-        py.detach(|| unsafe { cuda::plan(key)?.launch(stream, &pointers) }).map_err(PyErr::from)
+        py.detach(|| unsafe { cuda::plan(key)?.launch(stream, &pointers) })
     })
+    .map_err(exception)
 }
 
 /// What a backward call on a GPU is, beside its tensors: `(device, wanted gradients (1 value, 2 locations,
@@ -234,15 +219,16 @@ fn cuda_backward(
     let pointers = with_gradients(inputs(&value, &locations, &weights), grad_output, gradients);
     let levels = level_numbers(levels)?;
     let plan = with_key(request.head(), &[&value, &locations, &weights], &levels, |key| {
-        py.detach(|| cuda::plan(key)).map_err(PyErr::from)
-    })?;
+        py.detach(|| cuda::plan(key))
+    })
+    .map_err(exception)?;
     let workspace = match plan.workspace_bytes() {
         0 => 0,
         bytes => allocate.call1((bytes,))?.extract()?,
     };
     let pointers = pointers.with_workspace(workspace);
     // SAFETY: as in `cuda_forward`; gradients and workspace are allocated for exactly this call.
-    py.detach(|| unsafe { plan.launch(stream, &pointers) }).map_err(PyErr::from)
+    py.detach(|| unsafe { plan.launch(stream, &pointers) }).map_err(exception)
 }
 
 /// Where the packages of this Python are: NVRTC may be among them.
@@ -264,6 +250,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(cpu_backward_from_offsets, module)?)?;
     module.add_function(wrap_pyfunction!(cuda_forward, module)?)?;
     module.add_function(wrap_pyfunction!(cuda_backward, module)?)?;
+    module.add_function(wrap_pyfunction!(native::register_kernels, module)?)?;
+    module.add_function(wrap_pyfunction!(native::schemas, module)?)?;
+    module.add_function(wrap_pyfunction!(native::refusal, module)?)?;
     module.add_function(wrap_pyfunction!(torch::use_torch, module)?)?;
     module.add_function(wrap_pyfunction!(torch::torch_forward, module)?)?;
     module.add_function(wrap_pyfunction!(torch::torch_backward, module)?)?;

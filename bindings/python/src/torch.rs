@@ -8,15 +8,17 @@
 
 use msdeform::{DType, Direction, Role};
 use msdeform_cuda::Pointers;
+use msdeform_torch::call::{Described, Head, with_key};
+use msdeform_torch::cpu;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict, PyInt, PyList, PyTuple, PyType};
 
-use crate::call::{Described, Head};
+use crate::error::exception;
 use crate::exchange::{DlTensor, Exchange, Place};
-use crate::{cpu, cuda, on_threads, with_gradients, with_key};
+use crate::{cuda, on_threads, with_gradients};
 
 static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
 
@@ -41,7 +43,7 @@ struct QuickEmpty {
     /// On the current GPU, whichever that is.
     cuda: Py<PyAny>,
     current_gpu: Py<PyAny>,
-    /// PyTorch's formats, in the order of `call::DTYPES`.
+    /// PyTorch's formats, in the order of `msdeform_torch::call::DTYPES`.
     dtypes: Vec<Py<PyAny>>,
 }
 
@@ -104,8 +106,8 @@ pub fn torch_forward<'py>(
                 // SAFETY: addresses and shapes come from the same live tensors, which `inputs` found to be
                 // contiguous; the output was made for this call.
                 py.detach(|| unsafe { cpu::run(Direction::Forward, key, &pointers) })
-                    .map_err(PyErr::from)
-            })?;
+            })
+            .map_err(exception)?;
         }
         Place::Gpu(ordinal) => {
             let stream = torch.stream(py, ordinal)?;
@@ -118,8 +120,8 @@ pub fn torch_forward<'py>(
                 // SAFETY: as above; PyTorch's allocator frees memory in the order of the stream, which is its
                 // current one on the tensors' GPU.
                 py.detach(|| unsafe { cuda::plan(key)?.launch(stream, &pointers) })
-                    .map_err(PyErr::from)
-            })?;
+            })
+            .map_err(exception)?;
         }
     }
     Ok(Some(output))
@@ -172,8 +174,8 @@ pub fn torch_backward<'py>(
             with_key(head, &inputs.described(), &levels, |key| {
                 // SAFETY: as in `torch_forward`; `takes_gradient` found the gradient contiguous.
                 py.detach(|| unsafe { cpu::run(Direction::Backward, key, &pointers) })
-                    .map_err(PyErr::from)
-            })?;
+            })
+            .map_err(exception)?;
         }
         Place::Gpu(ordinal) => {
             let head = Head {
@@ -184,9 +186,9 @@ pub fn torch_backward<'py>(
                 grad_strides: (from.strides()[0], from.strides()[1], from.strides()[2]),
                 rule: None,
             };
-            let plan = with_key(head, &inputs.described(), &levels, |key| {
-                py.detach(|| cuda::plan(key)).map_err(PyErr::from)
-            })?;
+            let plan =
+                with_key(head, &inputs.described(), &levels, |key| py.detach(|| cuda::plan(key)))
+                    .map_err(exception)?;
             let bytes = plan.workspace_bytes();
             // From PyTorch's allocator: freed in stream order, and part of a graph that is being captured.
             let workspace = (bytes > 0).then(|| torch.new_bytes(value, bytes)).transpose()?;
@@ -194,7 +196,7 @@ pub fn torch_backward<'py>(
             let stream = torch.stream(py, ordinal)?;
             let pointers = pointers.with_workspace(at);
             // SAFETY: as in `torch_forward`; gradients and workspace were made for this call.
-            py.detach(|| unsafe { plan.launch(stream, &pointers) }).map_err(PyErr::from)?;
+            py.detach(|| unsafe { plan.launch(stream, &pointers) }).map_err(exception)?;
         }
     }
     Ok(Some(gradients))

@@ -14,6 +14,7 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[1] / "docs"
 # Every page, and the packages that its Python needs.
 PAGES = {
+    "aoti": (),
     "calling": (),
     "figures": (),
     "from-offsets": (),

@@ -13,7 +13,15 @@ from . import _kernels, _native
 from ._schema import BACKWARD, FORWARD
 from ._vmap import is_old_batch
 
-__all__ = ["KERNELS", "differentiable_once", "gradients", "recorded", "recording", "refuse_tangents"]
+__all__ = [
+    "KERNELS",
+    "below_autograd",
+    "differentiable_once",
+    "gradients",
+    "recorded",
+    "recording",
+    "refuse_tangents",
+]
 
 _forward, _forward_read = FORWARD.default, FORWARD.tensor_levels
 _backward, _backward_read = BACKWARD.default, BACKWARD.tensor_levels
@@ -41,6 +49,19 @@ _native.use_torch(
 )
 
 
+def below_autograd(overload: Any, *arguments: Any) -> Any:
+    """Calls an operator past the key of autograd. What a native kernel refuses arrives here as PyTorch's own error, and
+    leaves as the exception that the kernel means, with the same words."""
+    try:
+        with torch._C._AutoDispatchBelowAutograd():
+            return overload(*arguments)
+    except RuntimeError as error:
+        refused: Exception | None = _native.refusal(str(error))
+        if refused is None:
+            raise
+        raise refused from None
+
+
 def _is_ordinary(value: Tensor, locations: Tensor, weights: Tensor) -> bool:
     """Whether the dispatcher would go straight to the kernel of the processor or the GPU."""
     return (
@@ -62,8 +83,7 @@ def _below_autograd(
     if _is_ordinary(value, locations, weights):
         kernel = _kernels.forward_cuda if value.is_cuda else _kernels.forward_cpu
         return kernel(value, locations, weights, levels, deterministic)
-    with torch._C._AutoDispatchBelowAutograd():
-        result = _forward(value, locations, weights, levels, deterministic)
+    result = below_autograd(_forward, value, locations, weights, levels, deterministic)
     return result
 
 
@@ -116,10 +136,9 @@ class _Attend(torch.autograd.Function):
         wanted = ctx.needs_input_grad[:3]
         value, locations, weights = ctx.saved_tensors
         found = gradients(grad_output, value, locations, weights, ctx.levels, wanted, ctx.deterministic)
-        value, locations, weights = (
-            gradient if is_wanted else None for gradient, is_wanted in zip(found, wanted, strict=True)
-        )
-        return value, locations, weights, None, None
+        if not all(wanted):
+            found = [gradient if is_wanted else None for gradient, is_wanted in zip(found, wanted, strict=True)]
+        return (*found, None, None)
 
 
 class _AttendReading(torch.autograd.Function):
@@ -138,10 +157,9 @@ class _AttendReading(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(value, locations, weights, spatial_shapes, level_start_index)
         ctx.points, ctx.deterministic = points, deterministic
-        with torch._C._AutoDispatchBelowAutograd():
-            result: Tensor = _forward_read(
-                value, locations, weights, spatial_shapes, level_start_index, points, deterministic
-            )
+        result: Tensor = below_autograd(
+            _forward_read, value, locations, weights, spatial_shapes, level_start_index, points, deterministic
+        )
         return result
 
     @staticmethod
@@ -159,8 +177,7 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, overload: Any, *arguments: Any) -> Any:
-        with torch._C._AutoDispatchBelowAutograd():
-            return overload(*arguments)
+        return below_autograd(overload, *arguments)
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
@@ -170,10 +187,17 @@ class _Gradients(torch.autograd.Function):
         )
 
 
+# `Function.apply` asks about transforms and about the defaults of arguments, in Python, before it calls this.
+_apply: Any = super(torch.autograd.Function, _Attend).apply
+# A tensor that a transform has let escape is replaced by what is in it.
+_unwrapped: Any = torch._C._functorch.unwrap_if_dead
+
+
 def recorded(value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool) -> Tensor:
-    """The output, with its gradient if somebody may ask for it."""
+    """The output, with its gradient if somebody may ask for it. Not for calls under transforms."""
     if torch.is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad):
-        result: Tensor = _Attend.apply(value, locations, weights, levels, deterministic)
+        tensors = _unwrapped(value), _unwrapped(locations), _unwrapped(weights)
+        result: Tensor = _apply(*tensors, levels, deterministic)
         return result
     return _below_autograd(value, locations, weights, levels, deterministic)
 
@@ -229,8 +253,7 @@ def _differentiable(overload: Any, function: type[torch.autograd.Function]) -> A
             refuse_tangents(value, locations, weights)
         if torch.is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad):
             return record(value, locations, weights, *rest)
-        with torch._C._AutoDispatchBelowAutograd():
-            return overload(value, locations, weights, *rest)
+        return below_autograd(overload, value, locations, weights, *rest)
 
     return kernel
 
@@ -242,8 +265,7 @@ def differentiable_once(overload: Any) -> Any:
     def kernel(*arguments: Any) -> Any:
         if torch.is_grad_enabled() and any(isinstance(item, Tensor) and item.requires_grad for item in arguments):
             return record(overload, *arguments)
-        with torch._C._AutoDispatchBelowAutograd():
-            return overload(*arguments)
+        return below_autograd(overload, *arguments)
 
     return kernel
 

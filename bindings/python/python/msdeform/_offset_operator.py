@@ -6,6 +6,7 @@ offsets and logits may have any strides: the latter two may be views of one proj
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from . import _native, _parts, _schema
-from ._autograd import differentiable_once, recording, refuse_tangents
+from ._autograd import below_autograd, differentiable_once, recording, refuse_tangents
 from ._kernels import CODES, check_dense
 from ._schema import LIBRARY
 from ._vmap import fold, unfold
@@ -222,8 +223,7 @@ class _FromOffsets(torch.autograd.Function):
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         ctx.save_for_backward(*arguments[:4])
         ctx.rule = arguments[4:]
-        with torch._C._AutoDispatchBelowAutograd():
-            result: Tensor = FORWARD(*arguments)
+        result: Tensor = below_autograd(FORWARD, *arguments)
         return result
 
     @staticmethod
@@ -242,8 +242,7 @@ def _differentiable(*arguments: Any) -> Any:
         refuse_tangents(*arguments[:4])
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in arguments[:4]):
         return _record(*arguments)
-    with torch._C._AutoDispatchBelowAutograd():
-        return FORWARD(*arguments)
+    return below_autograd(FORWARD, *arguments)
 
 
 def _mapped(info: Any, in_dims: Any, *arguments: Any) -> Any:
@@ -260,10 +259,12 @@ def _mapped(info: Any, in_dims: Any, *arguments: Any) -> Any:
     return mapped, tuple(0 if is_wanted else None for is_wanted in rest[-1])
 
 
-def register() -> None:
-    """Gives the operator its kernels."""
-    LIBRARY.impl("ms_deform_attn_from_offsets", _forward_cpu, "CPU")
-    LIBRARY.impl("ms_deform_attn_from_offsets_backward", _backward_cpu, "CPU")
+def register(native: Container[str]) -> None:
+    """Gives the operator its kernels, but those of the processor that are native."""
+    if "ms_deform_attn_from_offsets" not in native:
+        LIBRARY.impl("ms_deform_attn_from_offsets", _forward_cpu, "CPU")
+    if "ms_deform_attn_from_offsets_backward" not in native:
+        LIBRARY.impl("ms_deform_attn_from_offsets_backward", _backward_cpu, "CPU")
     LIBRARY.impl("ms_deform_attn_from_offsets", _forward_by_parts, "CUDA")
     LIBRARY.impl("ms_deform_attn_from_offsets_backward", _backward_by_parts, "CUDA")
     for overload, fake in ((FORWARD, _forward_fake), (BACKWARD, _backward_fake)):

@@ -1,6 +1,7 @@
 """The PyTorch operator `torch.ops.msdeform.ms_deform_attn` and its gradient, with all that PyTorch asks of one.
 
-`_schema` says what it takes, `_kernels` computes it, `_autograd` and `_vmap` are its derivatives and its batches.
+`_schema` says what it takes; native kernels compute it on the processor where PyTorch has the interface for that, and
+those of `_kernels` elsewhere; `_autograd` and `_vmap` are its derivatives and its batches.
 Kernels repeat the default values of the schema: the dispatcher leaves out arguments that equal them.
 """
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from . import _autograd, _flops, _kernels, _offset_operator, _vmap
+from . import _autograd, _flops, _kernels, _native, _offset_operator, _vmap
 from ._levels import check_pixels, flatten, shared_points
 from ._schema import BACKWARD, FORWARD, LIBRARY
 
@@ -184,12 +185,16 @@ def sampling_tensors(value: Tensor, locations: Tensor, weights: Tensor) -> tuple
 
 
 def _register() -> None:
+    # Kernels of the processor that PyTorch calls without Python, from version 2.10 on.
+    native = _native.register_kernels()
+
     def implement(overload: Any, kernel: Any, *keys: str) -> None:
         name = overload._schema.name.removeprefix("msdeform::")
         if overload._schema.overload_name:
             name += "." + overload._schema.overload_name
         for key in keys:
-            LIBRARY.impl(name, kernel, key)
+            if key != "CPU" or name not in native:
+                LIBRARY.impl(name, kernel, key)
 
     implement(_forward, _kernels.forward_cpu, "CPU")
     implement(_forward, _kernels.forward_cuda, "CUDA")
@@ -209,7 +214,7 @@ def _register() -> None:
         torch.library.register_fake(overload, _backward_fake, lib=LIBRARY)
         if hasattr(torch.library, "register_vmap"):
             torch.library.register_vmap(overload, _vmap.mapped_backward, lib=LIBRARY)
-    _offset_operator.register()
+    _offset_operator.register(native)
     _flops.register()
 
 

@@ -1,18 +1,13 @@
-//! A call as Python describes it: a few numbers that serve as the key of its plan.
+//! A call as whoever has its tensors describes it: a few numbers that serve as the key of its plan.
 //!
 //! Everything that a plan depends on goes into the key, shapes included. A key that is known was
 //! checked when its plan was made, so a repeated call compares numbers and checks nothing again.
 
+use std::cell::RefCell;
+
 use msdeform::{DType, Offsets, Problem};
-use pyo3::exceptions::PyValueError;
-use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
 
 use crate::error::CallError;
-
-/// A tensor as Python hands it over: address, format, shape.
-#[derive(FromPyObject)]
-pub struct Operand<'py>(pub usize, i64, Bound<'py, PyTuple>);
 
 /// What the key of a call says about a tensor.
 pub trait Described {
@@ -21,42 +16,31 @@ pub trait Described {
     /// The number of its axes.
     fn rank(&self) -> usize;
     /// Appends the sizes of its axes.
-    fn write_shape(&self, numbers: &mut Vec<i64>) -> PyResult<()>;
+    ///
+    /// # Errors
+    /// A size is no 64-bit integer.
+    fn write_shape(&self, numbers: &mut Vec<i64>) -> Result<(), CallError>;
 }
 
-impl Described for Operand<'_> {
-    fn code(&self) -> i64 {
-        self.1
-    }
-
-    fn rank(&self) -> usize {
-        self.2.len()
-    }
-
-    fn write_shape(&self, numbers: &mut Vec<i64>) -> PyResult<()> {
-        for size in self.2.iter_borrowed() {
-            numbers.push(size.extract()?);
-        }
-        Ok(())
-    }
+thread_local! {
+    /// The key of the last call, written over by the next one: a repeated call allocates nothing.
+    static KEY: RefCell<Key> = RefCell::default();
 }
 
-/// The levels as a list (from PyTorch's dispatcher) or a tuple (from the NumPy path) of integers.
-pub fn level_numbers(levels: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
-    /// The arguments that height, width, start and points of a level come from.
-    const SOURCES: [&str; LEVEL_NUMBERS] =
-        ["spatial_shapes", "spatial_shapes", "level_start_index", "points"];
-    let number = |(at, number): (usize, Bound<'_, PyAny>)| {
-        number.extract::<i64>().map_err(|_| {
-            let source = SOURCES[at % LEVEL_NUMBERS];
-            let message = format!("`{source}` leads to {number}, which is no 64-bit integer");
-            PyValueError::new_err(message)
-        })
-    };
-    match levels.cast::<PyList>() {
-        Ok(list) => list.iter().enumerate().map(number).collect(),
-        Err(_) => levels.cast::<PyTuple>()?.iter().enumerate().map(number).collect(),
-    }
+/// Encodes a call and runs something with its key, which may call us again: the next key is then another one.
+///
+/// # Errors
+/// Those of what runs, and sizes that are no 64-bit integers.
+pub fn with_key<T>(
+    head: Head,
+    operands: &[&dyn Described],
+    levels: &[i64],
+    run: impl FnOnce(&Key) -> Result<T, CallError>,
+) -> Result<T, CallError> {
+    let mut key = KEY.take();
+    let result = key.encode(head, operands, levels).and_then(|()| run(&key));
+    KEY.set(key);
+    result
 }
 
 /// The numbers that identify a call.
@@ -89,20 +73,16 @@ pub struct Head {
 }
 
 /// How samples follow from offsets, beside what the shape of the references says.
-#[derive(Clone, Copy, Debug, FromPyObject)]
+#[derive(Clone, Copy, Debug)]
 pub struct Rule {
     /// Whether the points of a level take a query's references in turn.
-    #[pyo3(item(0))]
-    anchors: bool,
+    pub anchors: bool,
     /// The part of a box that an offset of one is.
-    #[pyo3(item(1))]
-    scale: f32,
+    pub scale: f32,
     /// Whether the weights are the softmax of the logits.
-    #[pyo3(item(2))]
-    softmax: bool,
+    pub softmax: bool,
     /// Whether nearest pixels are taken.
-    #[pyo3(item(3))]
-    nearest: bool,
+    pub nearest: bool,
 }
 
 impl Rule {
@@ -145,16 +125,19 @@ impl Rule {
 const HEAD_NUMBERS: usize = 13;
 
 /// Numbers of one level in a key.
-const LEVEL_NUMBERS: usize = 4;
+pub const LEVEL_NUMBERS: usize = 4;
 
 impl Key {
     /// Writes the key of a call over the last one, keeping its memory.
+    ///
+    /// # Errors
+    /// A size is no 64-bit integer.
     pub fn encode(
         &mut self,
         head: Head,
         operands: &[&dyn Described],
         levels: &[i64],
-    ) -> PyResult<()> {
+    ) -> Result<(), CallError> {
         self.head = head;
         self.operands = operands.len();
         let (value, grad) = (head.value_strides, head.grad_strides);
@@ -173,16 +156,21 @@ impl Key {
     }
 
     /// The numbers, to look a plan up.
+    #[must_use]
     pub fn numbers(&self) -> &[i64] {
         &self.numbers
     }
 
     /// What is not about tensors and levels.
+    #[must_use]
     pub const fn head(&self) -> &Head {
         &self.head
     }
 
     /// Checks what the numbers say and makes the problem of it.
+    ///
+    /// # Errors
+    /// They make no sense.
     pub fn problem(&self) -> Result<Problem, CallError> {
         let (codes, rest) = self.numbers[HEAD_NUMBERS..].split_at(self.operands);
         let (ranks, mut rest) = rest.split_at(self.operands);
@@ -299,7 +287,7 @@ fn size(name: &str, value: i64) -> Result<usize, CallError> {
     })
 }
 
-/// The codes that the Python half sends, in the order of [`DTYPE_NAMES`].
+/// The codes that the Python half sends, in the order of [`DTYPES`].
 fn dtype(code: i64) -> Result<DType, CallError> {
     let index = usize::try_from(code).ok();
     index.and_then(|index| DTYPES.get(index)).copied().ok_or(CallError::DtypeCode(code))

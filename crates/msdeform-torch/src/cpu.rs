@@ -62,6 +62,9 @@ thread_local! {
 
 /// Computes the output, or the gradients that have an address.
 ///
+/// # Errors
+/// What is wrong with the call.
+///
 /// # Safety
 /// Every address leads to a contiguous tensor that `key` describes; nobody writes to those that are read, and
 /// nobody else touches those that are written, before this returns.
@@ -117,6 +120,9 @@ pub unsafe fn run(direction: Direction, key: &Key, pointers: &Pointers) -> Resul
 pub type SourceStrides = ((usize, usize, usize), (usize, usize), (usize, usize));
 
 /// The same for calls from offsets.
+///
+/// # Errors
+/// What is wrong with the call.
 ///
 /// # Safety
 /// As of [`run`]; references, offsets and logits have these strides.
@@ -357,7 +363,6 @@ fn pool_of(pool: &mut Option<Pool>, threads: usize) -> Result<&ThreadPool, CallE
     })
 }
 
-// Run by `native_tests/plan_table.rs`.
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;

@@ -1,78 +1,68 @@
-//! The processor's plans, by key and by calling thread: the same source that the package is built from, without the
-//! Python around it, which a test binary would have to link. So that Miri and the thread sanitizer can look at it.
+//! The processor's plans, by key and by calling thread, with no PyTorch around them: so that Miri and the thread
+//! sanitizer can look at it.
 
-#![allow(missing_docs, reason = "a test, made of private modules")]
+#![allow(missing_docs, reason = "a test")]
 #![allow(clippy::unwrap_used, reason = "a step that fails is a failed test")]
-
-#[path = "../src/cpu.rs"]
-mod cpu;
-#[path = "../src/memory.rs"]
-mod memory;
-
-/// What `src/call.rs` is to the modules above.
-mod call {
-    use msdeform::Problem;
-
-    use crate::error::CallError;
-
-    #[derive(Default)]
-    pub struct Key {
-        head: Head,
-        numbers: Vec<i64>,
-        problem: Option<Problem>,
-    }
-
-    #[derive(Clone, Copy, Default)]
-    pub struct Head {
-        pub place: i64,
-    }
-
-    impl Key {
-        pub fn new(threads: i64, problem: &Problem) -> Self {
-            let numbers = vec![threads, problem.queries() as i64, problem.dtype() as i64];
-            Self { head: Head { place: threads }, numbers, problem: Some(problem.clone()) }
-        }
-
-        pub fn numbers(&self) -> &[i64] {
-            &self.numbers
-        }
-
-        pub const fn head(&self) -> &Head {
-            &self.head
-        }
-
-        pub fn problem(&self) -> Result<Problem, CallError> {
-            self.problem.clone().ok_or(CallError::NoMemory { tensor: "problem" })
-        }
-    }
-}
-
-/// What `src/error.rs` is to them.
-mod error {
-    #[derive(Debug, thiserror::Error)]
-    pub enum CallError {
-        #[error("`{tensor}` has no memory behind it")]
-        NoMemory { tensor: &'static str },
-        #[error(transparent)]
-        Problem(#[from] msdeform::Error),
-        #[error(transparent)]
-        Cuda(#[from] msdeform_cuda::Error),
-    }
-}
 
 use std::sync::Barrier;
 
-use call::Key;
 use msdeform::{DType, Direction, Offsets, Problem, Role};
 use msdeform_cuda::Pointers;
+use msdeform_torch::call::{Described, Head, Key, Rule};
+use msdeform_torch::cpu;
+use msdeform_torch::error::CallError;
 
+/// The shape of a tensor of `f32`.
+struct Shape(Vec<i64>);
+
+impl Described for Shape {
+    fn code(&self) -> i64 {
+        0
+    }
+
+    fn rank(&self) -> usize {
+        self.0.len()
+    }
+
+    fn write_shape(&self, numbers: &mut Vec<i64>) -> Result<(), CallError> {
+        numbers.extend_from_slice(&self.0);
+        Ok(())
+    }
+}
+
+fn key(threads: i64, problem: &Problem, rule: Option<Rule>) -> Key {
+    let shape = |sizes: &[usize]| Shape(sizes.iter().map(|&size| size as i64).collect());
+    let [images, queries, heads, samples] = problem.weights_shape();
+    let value = shape(&[images, problem.spatial(), heads, problem.channels()]);
+    let references = shape(&[images, queries, problem.levels().len(), 2]);
+    let sampling =
+        [shape(&[images, queries, heads, samples, 2]), shape(&[images, queries, heads, samples])];
+    let mut operands: Vec<&dyn Described> = vec![&value];
+    operands.extend(rule.map(|_| &references as &dyn Described));
+    operands.extend(sampling.iter().map(|shape| shape as &dyn Described));
+    let levels: Vec<i64> = LEVELS
+        .into_iter()
+        .scan(0, |start, (height, width)| {
+            let level = [height, width, *start, POINTS as i64];
+            *start += height * width;
+            Some(level)
+        })
+        .flatten()
+        .collect();
+    let mut key = Key::default();
+    key.encode(Head { place: threads, rule, ..Head::default() }, &operands, &levels).unwrap();
+    key
+}
+
+const LEVELS: [(i64, i64); 2] = [(9, 11), (5, 6)];
+const POINTS: usize = 4;
 const CALLERS: usize = 8;
 
 /// Large enough to be shared out to threads, except under Miri where that would take hours.
 fn problem(queries: usize) -> Problem {
     let (queries, channels) = if cfg!(miri) { (queries / 40, 16) } else { (queries, 32) };
     let builder = Problem::builder().batch(2).heads(4).channels(channels).queries(queries);
-    builder.points(4).levels([(9, 11), (5, 6)]).dtype(DType::F32).build().unwrap()
+    builder.points(POINTS).levels(LEVELS).dtype(DType::F32).build().unwrap()
 }
 
 /// Tensors of a problem and what a call makes of them.
@@ -100,7 +90,7 @@ impl Case {
 
     /// As Python calls it: addresses in, results where they point to.
     fn run(&self, threads: i64) -> [Vec<u32>; 4] {
-        let key = Key::new(threads, &self.problem);
+        let key = key(threads, &self.problem, None);
         let address = |tensor: &[f32]| tensor.as_ptr().expose_provenance() as u64;
         let written = [Role::Output, Role::GradValue, Role::GradLocations, Role::GradWeights];
         let mut made = written.map(|role| vec![f32::NAN; self.problem.len_of(role)]);
@@ -157,7 +147,7 @@ fn more_problems_than_plans_are_kept_are_computed_all_the_same() {
 #[test]
 fn a_tensor_without_memory_is_refused_and_the_next_call_works() {
     let case = Case::new(problem(120));
-    let key = Key::new(1, &case.problem);
+    let key = key(1, &case.problem, None);
     // SAFETY: refused before anything is read.
     let error = unsafe { cpu::run(Direction::Forward, &key, &Pointers::default()) }.unwrap_err();
     assert!(error.to_string().contains("no memory"), "{error}");
@@ -176,7 +166,8 @@ fn offsets_and_logits_are_read_with_their_strides() {
         (numbers(problem.value_len()), numbers(images * queries * row));
     let references: Vec<f32> = numbers(4);
     let mut output = vec![f32::NAN; problem.output_len()];
-    let key = Key::new(2, &problem);
+    let rule = Rule { anchors: false, scale: 0.5, softmax: true, nearest: false };
+    let key = key(2, &problem, Some(rule));
     let address = |tensor: &[f32]| tensor.as_ptr().expose_provenance() as u64;
     let pointers = Pointers::from([
         (Role::Value, address(&value)),

@@ -1,4 +1,4 @@
-//! Addresses that Python hands over, as the slices that the library works on.
+//! Addresses that are handed over, as the slices that the library works on.
 
 use half::{bf16, f16};
 use msdeform::{DType, Slice, SliceMut};

@@ -1,0 +1,31 @@
+//! The operators' native kernels: registered with PyTorch's dispatcher, which then calls them without the interpreter.
+
+use msdeform_torch::{Libtorch, register, take_refusal};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+use crate::error::of_kind;
+
+/// Registers the kernels of the processor, for operators that are defined. The names of those that are; none where PyTorch
+/// is too old for that, and the Python half registers its own.
+#[pyfunction]
+pub fn register_kernels() -> PyResult<Vec<String>> {
+    let Ok(torch) = Libtorch::find() else { return Ok(Vec::new()) };
+    let names =
+        register::implement(torch).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+    Ok(names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect())
+}
+
+/// The definitions that processes without Python use.
+#[pyfunction]
+pub fn schemas() -> Vec<String> {
+    register::OPERATORS.iter().map(register::Operator::schema).collect()
+}
+
+/// The exception that a native kernel would have raised if it could: PyTorch's own has the same words, and its own type.
+#[pyfunction]
+pub fn refusal(py: Python<'_>, message: &str) -> Option<Py<PyAny>> {
+    let (kind, words) = take_refusal()?;
+    // Any other error of PyTorch's may have come after the last refusal that nobody asked about.
+    message.starts_with(words.as_str()).then(|| of_kind(kind, words).into_value(py).into_any())
+}

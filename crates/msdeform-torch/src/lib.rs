@@ -1,0 +1,47 @@
+//! msdeform as operators of PyTorch.
+//!
+//! The same source is in two libraries. The Python package links it and registers the kernels beside the rest of the operators,
+//! which is in Python. `libmsdeform_torch` is for processes without Python, such as a C++ program that runs a package of
+//! `AOTInductor`: it exports one function, [`msdeform_torch_register`].
+//!
+//! Nothing is linked against PyTorch: its stable C interface is looked up in the libtorch that the process has.
+//!
+//! The kernels are those of the processor. On a GPU the Python half's are called; a native one would be the same code with
+//! the stream of `aoti_torch_get_current_cuda_stream`, and is not here as long as nothing can run it.
+
+pub mod call;
+pub mod cpu;
+pub mod error;
+pub mod register;
+
+mod boxed;
+mod kernels;
+mod levels;
+mod libtorch;
+mod memory;
+mod tensor;
+
+use std::ffi::{CString, c_char};
+use std::sync::OnceLock;
+
+pub use boxed::take_refusal;
+pub use libtorch::Libtorch;
+
+/// Defines the operators in the libtorch of this process and gives them their kernels. Null if that is done, now or by an earlier
+/// call; else what is wrong, a text that stays.
+#[unsafe(no_mangle)]
+pub extern "C" fn msdeform_torch_register() -> *const c_char {
+    static OUTCOME: OnceLock<Option<CString>> = OnceLock::new();
+    let outcome = OUTCOME.get_or_init(|| {
+        let error = register_all().err()?;
+        Some(CString::new(error).unwrap_or_else(|_| c"PyTorch refused".to_owned()))
+    });
+    outcome.as_ref().map_or(std::ptr::null(), |text| text.as_ptr())
+}
+
+fn register_all() -> Result<(), String> {
+    let torch = Libtorch::find()?;
+    register::define(torch).map_err(|error| error.to_string())?;
+    register::implement(torch).map_err(|error| error.to_string())?;
+    Ok(())
+}

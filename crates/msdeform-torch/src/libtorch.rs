@@ -1,0 +1,222 @@
+//! PyTorch's stable C interface, looked up in the libtorch that the process has.
+//!
+//! Nothing is linked. What is needed is there from version 2.10 on; an older one is refused by the name of the first function that
+//! it lacks, and whoever asked goes another way. The functions catch the exceptions of C++ and return a code; the one exception
+//! is [`Libtorch::check`], whose purpose it is to throw.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::OnceLock;
+
+use crate::error::CallError;
+
+/// An argument or a result of a kernel: a number, or an address that belongs to whoever reads it.
+pub type StableIValue = u64;
+
+/// A kernel. The first so many values are arguments; it takes them and leaves its results in their place. It may end by an exception of C++.
+pub type BoxedKernel = unsafe extern "C-unwind" fn(*mut StableIValue, u64, u64);
+
+/// A tensor, a list or a library of PyTorch's.
+pub type Handle = *mut c_void;
+
+/// Not 0 if it failed.
+type Code = i32;
+
+/// The version whose conversions of arguments are understood here: 2.10.
+const SPOKEN_VERSION: u64 = (2 << 56) | (10 << 48);
+
+macro_rules! libtorch {
+    ($($(#[$about:meta])* $field:ident = $symbol:literal: $signature:ty;)*) => {
+        /// The functions that are used here.
+        pub struct Libtorch {
+            library: Library,
+            pub(crate) formats: Formats,
+            pub(crate) places: Places,
+            $($(#[$about])* pub(crate) $field: $signature,)*
+        }
+
+        impl Libtorch {
+            fn load(library: Library) -> Result<Self, String> {
+                // SAFETY: the signatures are those of the headers that PyTorch ships, which it promises to keep.
+                unsafe {
+                    $(let $field: $signature = *library
+                        .get($symbol)
+                        .map_err(|_| format!("it has no `{}`", lossy($symbol)))?;)*
+                    let number = |name: &[u8]| -> Result<i32, String> {
+                        number_named(&library, name).ok_or_else(|| format!("it has no `{}`", lossy(name)))
+                    };
+                    let formats = Formats {
+                        ours: [
+                            number(b"aoti_torch_dtype_float32\0")?,
+                            number(b"aoti_torch_dtype_float16\0")?,
+                            number(b"aoti_torch_dtype_bfloat16\0")?,
+                            number(b"aoti_torch_dtype_float64\0")?,
+                        ],
+                        int64: number(b"aoti_torch_dtype_int64\0")?,
+                    };
+                    let places = Places {
+                        cpu: number(b"aoti_torch_device_type_cpu\0")?,
+                        strided: number(b"aoti_torch_layout_strided\0")?,
+                    };
+                    Ok(Self { library, formats, places, $($field,)* })
+                }
+            }
+        }
+    };
+}
+
+libtorch! {
+    /// Throws the message as PyTorch's error unless the first is true.
+    check = b"aoti_torch_check\0": unsafe extern "C-unwind" fn(bool, *const c_char, *const c_char, u32, *const c_char);
+    library_fragment = b"aoti_torch_library_init_fragment\0": unsafe extern "C" fn(*const c_char, *const c_char, u32, *mut Handle) -> Code;
+    library_of_key = b"aoti_torch_library_init_impl\0": unsafe extern "C" fn(*const c_char, *const c_char, *const c_char, u32, *mut Handle) -> Code;
+    library_define = b"aoti_torch_library_def\0": unsafe extern "C" fn(Handle, *const c_char) -> Code;
+    library_implement = b"torch_library_impl\0": unsafe extern "C" fn(Handle, *const c_char, BoxedKernel, u64) -> Code;
+    library_delete = b"aoti_torch_delete_library_object\0": unsafe extern "C" fn(Handle) -> Code;
+    tensor_delete = b"aoti_torch_delete_tensor_object\0": unsafe extern "C" fn(Handle) -> Code;
+    tensor_rank = b"aoti_torch_get_dim\0": unsafe extern "C" fn(Handle, *mut i64) -> Code;
+    tensor_sizes = b"aoti_torch_get_sizes\0": unsafe extern "C" fn(Handle, *mut *mut i64) -> Code;
+    tensor_strides = b"aoti_torch_get_strides\0": unsafe extern "C" fn(Handle, *mut *mut i64) -> Code;
+    tensor_data = b"aoti_torch_get_data_ptr\0": unsafe extern "C" fn(Handle, *mut *mut c_void) -> Code;
+    tensor_format = b"aoti_torch_get_dtype\0": unsafe extern "C" fn(Handle, *mut i32) -> Code;
+    tensor_layout = b"aoti_torch_get_layout\0": unsafe extern "C" fn(Handle, *mut i32) -> Code;
+    tensor_device = b"aoti_torch_get_device_type\0": unsafe extern "C" fn(Handle, *mut i32) -> Code;
+    tensor_device_index = b"aoti_torch_get_device_index\0": unsafe extern "C" fn(Handle, *mut i32) -> Code;
+    tensor_empty = b"aoti_torch_empty_strided\0": unsafe extern "C" fn(i64, *const i64, *const i64, i32, i32, i32, *mut Handle) -> Code;
+    tensor_copy = b"aoti_torch_copy_\0": unsafe extern "C" fn(Handle, Handle, i32) -> Code;
+    list_size = b"torch_list_size\0": unsafe extern "C" fn(Handle, *mut usize) -> Code;
+    list_item = b"torch_list_get_item\0": unsafe extern "C" fn(Handle, usize, *mut StableIValue) -> Code;
+    list_delete = b"torch_delete_list\0": unsafe extern "C" fn(Handle) -> Code;
+    threads = b"torch_get_num_threads\0": unsafe extern "C" fn(*mut u32) -> Code;
+}
+
+/// PyTorch's numbers of the formats that are read here.
+pub struct Formats {
+    /// In the order of [`crate::call::DTYPES`].
+    pub ours: [i32; 4],
+    pub int64: i32,
+}
+
+/// PyTorch's numbers of where and how tensors are that the processor reads.
+pub struct Places {
+    pub cpu: i32,
+    pub strided: i32,
+}
+
+static LIBTORCH: OnceLock<Libtorch> = OnceLock::new();
+
+impl Libtorch {
+    /// The one of this process, looked for if that was not done before.
+    ///
+    /// # Errors
+    /// There is none, or it is older than 2.10.
+    pub fn find() -> Result<&'static Self, String> {
+        if let Some(found) = LIBTORCH.get() {
+            return Ok(found);
+        }
+        let loaded = library().ok_or("the process has loaded no libtorch")?;
+        let loaded = Self::load(loaded).map_err(|missing| {
+            format!("the libtorch of this process is older than version 2.10: {missing}")
+        })?;
+        Ok(LIBTORCH.get_or_init(|| loaded))
+    }
+
+    /// The one that was found. Kernels are called only after it was.
+    pub(crate) fn found() -> Option<&'static Self> {
+        LIBTORCH.get()
+    }
+
+    /// An error if a function failed, with what PyTorch says about it, which it does from version 2.13 on.
+    pub(crate) fn succeeded(&self, code: Code, action: &str) -> Result<(), CallError> {
+        if code == 0 {
+            return Ok(());
+        }
+        // SAFETY: the signature is that of the headers; the text stays until the next exception of this thread.
+        let said = unsafe {
+            let what = self.library.get::<unsafe extern "C" fn() -> *const c_char>(
+                b"torch_exception_get_what_without_backtrace\0",
+            );
+            what.ok()
+                .map(|what| what())
+                .filter(|text| !text.is_null())
+                .map(|text| CStr::from_ptr(text).to_string_lossy().into_owned())
+        };
+        let said = said.filter(|text| !text.is_empty());
+        Err(CallError::Torch(said.unwrap_or_else(|| format!("PyTorch could not {action}"))))
+    }
+
+    /// PyTorch's word for one of its numbers: the getters are named like what they return.
+    pub(crate) fn name_of(&self, kind: &str, number: i32, names: &[&'static str]) -> String {
+        let is = |name: &&&str| {
+            let symbol = format!("aoti_torch_{kind}_{name}\0");
+            // SAFETY: getters have no arguments and return a number.
+            unsafe { number_named(&self.library, symbol.as_bytes()) == Some(number) }
+        };
+        names.iter().find(is).map_or_else(|| format!("{kind} {number}"), |name| (*name).to_owned())
+    }
+
+    /// A function that only newer versions have.
+    pub(crate) fn delete_value(&self) -> Option<unsafe extern "C" fn(*mut StableIValue) -> Code> {
+        // SAFETY: the signature is that of the headers.
+        unsafe { self.library.get(b"torch_delete_stable_ivalue\0") }.ok().map(|found| *found)
+    }
+
+    /// Gives an operator a kernel.
+    ///
+    /// # Safety
+    /// `library` is one for a dispatch key, and the kernel takes the arguments that the operator's schema says.
+    pub(crate) unsafe fn implement(
+        &self,
+        library: Handle,
+        name: &CStr,
+        kernel: BoxedKernel,
+    ) -> Result<(), CallError> {
+        // SAFETY: passed on from the caller; a name is copied.
+        let code =
+            unsafe { (self.library_implement)(library, name.as_ptr(), kernel, SPOKEN_VERSION) };
+        self.succeeded(code, "register a kernel")
+    }
+}
+
+fn lossy(symbol: &[u8]) -> String {
+    String::from_utf8_lossy(symbol).trim_end_matches('\0').to_owned()
+}
+
+/// # Safety
+/// The symbol, if it is there, is a function without arguments that returns a number.
+unsafe fn number_named(library: &Library, symbol: &[u8]) -> Option<i32> {
+    // SAFETY: passed on from the caller.
+    unsafe { library.get::<unsafe extern "C" fn() -> i32>(symbol) }.ok().map(|number| {
+        // SAFETY: as above.
+        unsafe { number() }
+    })
+}
+
+#[cfg(unix)]
+use libloading::os::unix::Library;
+#[cfg(windows)]
+use libloading::os::windows::Library;
+
+/// The library that has the C interface, if the process has loaded it. Nothing is loaded that was not.
+#[cfg(unix)]
+fn library() -> Option<Library> {
+    use libloading::os::unix::RTLD_LAZY;
+
+    const NAME: &str =
+        if cfg!(target_vendor = "apple") { "libtorch_cpu.dylib" } else { "libtorch_cpu.so" };
+    const RTLD_NOLOAD: i32 = if cfg!(target_vendor = "apple") { 0x10 } else { 0x4 };
+
+    // What the program itself links, libtorch in one piece with it included.
+    let program = Library::this();
+    // SAFETY: only looked for.
+    if unsafe { program.get::<*const c_void>(b"torch_library_impl\0") }.is_ok() {
+        return Some(program);
+    }
+    // What was loaded for somebody alone, as Python does. SAFETY: what is loaded already runs no initialisers.
+    unsafe { Library::open(Some(NAME), RTLD_LAZY | RTLD_NOLOAD) }.ok()
+}
+
+/// Likewise.
+#[cfg(windows)]
+fn library() -> Option<Library> {
+    Library::open_already_loaded("torch_cpu.dll").ok()
+}

@@ -1,0 +1,313 @@
+//! Tensors and lists of PyTorch's that belong to a kernel while it runs.
+
+use std::ffi::c_void;
+
+use msdeform::DType;
+
+use crate::call::{DTYPES, Described};
+use crate::error::CallError;
+use crate::libtorch::{Handle, Libtorch, StableIValue};
+
+/// PyTorch's words for formats, of which its getters have those that a tensor of integers or of numbers can be in.
+const FORMATS: [&str; 19] = [
+    "float32",
+    "float16",
+    "bfloat16",
+    "float64",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "bool",
+    "complex32",
+    "complex64",
+    "complex128",
+    "float8_e5m2",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+];
+const LAYOUTS: [&str; 6] =
+    ["sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "_mkldnn"];
+const DEVICES: [&str; 5] = ["cpu", "cuda", "meta", "xpu", "mps"];
+
+/// A tensor.
+pub struct Tensor {
+    torch: &'static Libtorch,
+    handle: Handle,
+}
+
+impl Drop for Tensor {
+    fn drop(&mut self) {
+        // SAFETY: it is ours, and nobody asks for it again.
+        unsafe { (self.torch.tensor_delete)(self.handle) };
+    }
+}
+
+impl Tensor {
+    /// # Safety
+    /// The value is a tensor that belongs to nobody else.
+    pub unsafe fn from_value(torch: &'static Libtorch, value: StableIValue) -> Self {
+        Self { torch, handle: std::ptr::with_exposed_provenance_mut(value as usize) }
+    }
+
+    /// As the result of a kernel: it belongs to whoever reads it.
+    pub fn into_value(self) -> StableIValue {
+        let value = self.handle.expose_provenance() as StableIValue;
+        std::mem::forget(self);
+        value
+    }
+
+    /// Contiguous and not written to, in host memory.
+    pub fn empty(torch: &'static Libtorch, shape: &[i64], format: i32) -> Result<Self, CallError> {
+        let mut strides = vec![1_i64; shape.len()];
+        for axis in (1..shape.len()).rev() {
+            strides[axis - 1] = strides[axis].saturating_mul(shape[axis].max(1));
+        }
+        let mut handle = std::ptr::null_mut();
+        let (rank, cpu) = (shape.len() as i64, torch.places.cpu);
+        let (sizes, strides) = (shape.as_ptr(), strides.as_ptr());
+        // SAFETY: sizes and strides are as many as the rank says; the result is writable.
+        let code =
+            unsafe { (torch.tensor_empty)(rank, sizes, strides, format, cpu, 0, &raw mut handle) };
+        torch.succeeded(code, "allocate a tensor")?;
+        Ok(Self { torch, handle })
+    }
+
+    /// This one if its elements follow each other, else a copy of which that is so.
+    pub fn contiguous(self) -> Result<Self, CallError> {
+        self.with_free_axes(0)
+    }
+
+    /// This one if only its first axes have strides of their own, else a contiguous copy.
+    pub fn with_free_axes(self, axes: usize) -> Result<Self, CallError> {
+        let (sizes, strides) = (self.shape()?, self.strides()?);
+        let mut expected = 1_i64;
+        let follows = sizes.iter().zip(strides).skip(axes).rev().all(|(&size, &stride)| {
+            let fits = size == 1 || stride == expected;
+            expected = expected.saturating_mul(size);
+            fits
+        });
+        if follows || sizes.contains(&0) {
+            return Ok(self);
+        }
+        let copy = Self::empty(self.torch, sizes, self.format()?)?;
+        // SAFETY: both are live tensors.
+        let code = unsafe { (self.torch.tensor_copy)(copy.handle, self.handle, 0) };
+        self.torch.succeeded(code, "copy a tensor")?;
+        Ok(copy)
+    }
+
+    /// Sizes of its axes.
+    pub fn shape(&self) -> Result<&[i64], CallError> {
+        self.numbers(self.torch.tensor_sizes)
+    }
+
+    /// Strides of its axes, in elements.
+    pub fn strides(&self) -> Result<&[i64], CallError> {
+        self.numbers(self.torch.tensor_strides)
+    }
+
+    fn numbers(
+        &self,
+        of: unsafe extern "C" fn(Handle, *mut *mut i64) -> i32,
+    ) -> Result<&[i64], CallError> {
+        let (mut rank, mut numbers) = (0_i64, std::ptr::null_mut());
+        // SAFETY: a live tensor, and results that are writable.
+        let codes = unsafe {
+            [
+                (self.torch.tensor_rank)(self.handle, &raw mut rank),
+                of(self.handle, &raw mut numbers),
+            ]
+        };
+        for code in codes {
+            self.torch.succeeded(code, "tell the shape of a tensor")?;
+        }
+        match usize::try_from(rank) {
+            // SAFETY: as many numbers as the tensor has axes, which stay as long as it: nothing here resizes it.
+            Ok(rank) if rank > 0 => Ok(unsafe { std::slice::from_raw_parts(numbers, rank) }),
+            _ => Ok(&[]),
+        }
+    }
+
+    /// The address of its first element; 0 if it has no memory.
+    pub fn address(&self) -> Result<u64, CallError> {
+        let mut address: *mut c_void = std::ptr::null_mut();
+        // SAFETY: a live tensor, and a result that is writable.
+        let code = unsafe { (self.torch.tensor_data)(self.handle, &raw mut address) };
+        self.torch.succeeded(code, "tell where a tensor is")?;
+        Ok(address.expose_provenance() as u64)
+    }
+
+    /// PyTorch's number of its format.
+    pub fn format(&self) -> Result<i32, CallError> {
+        self.number(self.torch.tensor_format)
+    }
+
+    fn number(&self, of: unsafe extern "C" fn(Handle, *mut i32) -> i32) -> Result<i32, CallError> {
+        let mut number = 0;
+        // SAFETY: a live tensor, and a result that is writable.
+        let code = unsafe { of(self.handle, &raw mut number) };
+        self.torch.succeeded(code, "describe a tensor")?;
+        Ok(number)
+    }
+
+    /// Its place in [`DTYPES`].
+    fn place_of_format(&self) -> Option<usize> {
+        let format = self.format().ok()?;
+        self.torch.formats.ours.iter().position(|&ours| ours == format)
+    }
+
+    /// Its format, if we compute in it.
+    pub fn dtype(&self) -> Option<DType> {
+        DTYPES.get(self.place_of_format()?).copied()
+    }
+
+    /// PyTorch's name of its format.
+    pub fn format_name(&self) -> Result<String, CallError> {
+        Ok(format!("torch.{}", self.torch.name_of("dtype", self.format()?, &FORMATS)))
+    }
+
+    /// Its shape and its numbers, of any format of integers.
+    pub fn integers(
+        self,
+        torch: &'static Libtorch,
+        name: &'static str,
+    ) -> Result<(Vec<i64>, Vec<i64>), CallError> {
+        check_dense(&[(name, &self)])?;
+        let shape = self.shape()?.to_vec();
+        let found = torch.name_of("dtype", self.format()?, &FORMATS);
+        if !(found.starts_with("int") || found.starts_with("uint")) {
+            return Err(CallError::NoIntegers { tensor: name, found: format!("torch.{found}") });
+        }
+        let count = shape
+            .iter()
+            .try_fold(1_usize, |count, &size| count.checked_mul(usize::try_from(size).ok()?));
+        let count = count.ok_or_else(|| CallError::Size(format!("{shape:?}")))?;
+        if count == 0 {
+            return Ok((shape, Vec::new()));
+        }
+        if self.address()? == 0 {
+            return Err(CallError::Levels(format!(
+                "`{name}` has no numbers in it: it is on the device `meta`, or its storage was freed"
+            )));
+        }
+        let wide = Self::empty(torch, &shape, torch.formats.int64)?;
+        // SAFETY: both are live tensors.
+        let code = unsafe { (torch.tensor_copy)(wide.handle, self.handle, 0) };
+        torch.succeeded(code, "read a tensor of integers")?;
+        let at: *const i64 = std::ptr::with_exposed_provenance(wide.address()? as usize);
+        // SAFETY: a contiguous tensor of so many 64-bit integers, just written.
+        Ok((shape, unsafe { std::slice::from_raw_parts(at, count) }.to_vec()))
+    }
+
+    /// Whether it is in host memory, as memory and strides.
+    fn is_dense_on_cpu(&self) -> Result<bool, CallError> {
+        Ok(self.number(self.torch.tensor_device)? == self.torch.places.cpu
+            && self.number(self.torch.tensor_layout)? == self.torch.places.strided)
+    }
+
+    fn device_name(&self) -> Result<String, CallError> {
+        let name =
+            self.torch.name_of("device_type", self.number(self.torch.tensor_device)?, &DEVICES);
+        let index = self.number(self.torch.tensor_device_index)?;
+        Ok(if name == "cuda" { format!("{name}:{index}") } else { name })
+    }
+}
+
+/// Refuses tensors of another device and sparse ones: their addresses mean nothing here.
+pub fn check_dense(tensors: &[(&'static str, &Tensor)]) -> Result<(), CallError> {
+    for (name, tensor) in tensors {
+        if tensor.is_dense_on_cpu()? {
+            continue;
+        }
+        if tensor.number(tensor.torch.tensor_device)? != tensor.torch.places.cpu {
+            let found: Result<Vec<String>, CallError> = tensors
+                .iter()
+                .map(|(name, tensor)| Ok(format!("`{name}` on {}", tensor.device_name()?)))
+                .collect();
+            return Err(CallError::Devices(found?.join(", ")));
+        }
+        let layout = tensor.number(tensor.torch.tensor_layout)?;
+        let found = format!("torch.{}", tensor.torch.name_of("layout", layout, &LAYOUTS));
+        return Err(CallError::Layout { tensor: name, found });
+    }
+    Ok(())
+}
+
+/// Refuses formats that nothing here computes in.
+pub fn check_formats(tensors: &[(&'static str, &Tensor)]) -> Result<(), CallError> {
+    for (name, tensor) in tensors {
+        if tensor.dtype().is_none() {
+            return Err(CallError::Dtype { tensor: name, found: tensor.format_name()? });
+        }
+    }
+    Ok(())
+}
+
+impl Described for Tensor {
+    fn code(&self) -> i64 {
+        self.place_of_format().map_or(-1, |place| place as i64)
+    }
+
+    fn rank(&self) -> usize {
+        self.shape().map_or(0, <[i64]>::len)
+    }
+
+    fn write_shape(&self, numbers: &mut Vec<i64>) -> Result<(), CallError> {
+        numbers.extend_from_slice(self.shape()?);
+        Ok(())
+    }
+}
+
+/// A list of numbers.
+pub struct List {
+    torch: &'static Libtorch,
+    handle: Handle,
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        // SAFETY: it is ours, and nobody asks for it again.
+        unsafe { (self.torch.list_delete)(self.handle) };
+    }
+}
+
+impl List {
+    /// # Safety
+    /// The value is a list of numbers or flags that belongs to nobody else.
+    pub unsafe fn from_value(torch: &'static Libtorch, value: StableIValue) -> Self {
+        Self { torch, handle: std::ptr::with_exposed_provenance_mut(value as usize) }
+    }
+
+    /// Its numbers.
+    pub fn numbers(&self) -> Result<Vec<i64>, CallError> {
+        let mut size = 0;
+        // SAFETY: a live list, and a result that is writable.
+        let code = unsafe { (self.torch.list_size)(self.handle, &raw mut size) };
+        self.torch.succeeded(code, "tell the length of a list")?;
+        let mut numbers = Vec::with_capacity(size);
+        for at in 0..size {
+            let mut number = 0;
+            // SAFETY: as above.
+            let code = unsafe { (self.torch.list_item)(self.handle, at, &raw mut number) };
+            self.torch.succeeded(code, "read a list")?;
+            numbers.push(number.cast_signed());
+        }
+        Ok(numbers)
+    }
+
+    /// Its flags, which are as many as the schema says.
+    pub fn flags<const COUNT: usize>(&self) -> Result<[bool; COUNT], CallError> {
+        let found: Vec<bool> = self.numbers()?.into_iter().map(is_set).collect();
+        found.try_into().map_err(|_| CallError::Torch(format!("`wanted` must be {COUNT} flags")))
+    }
+}
+
+/// A flag takes the lowest byte of its number.
+pub const fn is_set(number: i64) -> bool {
+    number & 0xff != 0
+}
