@@ -36,10 +36,12 @@ pub fn run(args: &CArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The tests compile programs as users do.
+/// The tests compile programs as users do, and look into what comes out.
 pub fn set_up() -> Result<()> {
-    if on_path(&["pkg-config"]).is_none() {
-        setup::apt_install(&["pkg-config"]).context("no pkg-config")?;
+    for (program, package) in [("cc", "gcc"), ("nm", "binutils"), ("pkg-config", "pkg-config")] {
+        if on_path(&[program]).is_none() {
+            setup::apt_install(&[package]).with_context(|| format!("no {program}"))?;
+        }
     }
     Ok(())
 }

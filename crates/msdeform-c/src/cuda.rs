@@ -225,10 +225,9 @@ pub unsafe extern "C" fn msdeform_cuda_plan_create(
         // SAFETY: the caller promises that pointers lead to what their types say, and live handles.
         unsafe {
             hand_out(plan, || {
-                let engine = handle("engine", engine)?;
                 let problem = &handle("problem", problem)?.problem;
                 let options = plan_options(problem, &read_or_zero(options)?)?;
-                prepare(&engine.engine, problem, &options)
+                prepare(&handle("engine", engine)?.engine, problem, &options)
             })
         }
     })

@@ -64,3 +64,40 @@ fn null_handles_are_refused_before_anything_else() {
         msdeform_cuda_engine_destroy(std::ptr::null_mut());
     }
 }
+
+/// Options are looked at first, so that what is wrong with them is found without a GPU too.
+#[test]
+fn options_that_make_no_sense_are_refused_with_or_without_a_gpu() {
+    use msdeform_status as Status;
+    static STRIDES: [i64; 3] = [1, 1, 1];
+    let cases: [(fn(&mut msdeform_cuda_plan_options), Status, &str); 11] = [
+        (|o| o.direction = 2, Status::UnknownConstant, "`direction` is 2"),
+        (|o| o.gradients = 16, Status::UnknownConstant, "`gradients` is 16"),
+        (|o| o.gradients = -1, Status::UnknownConstant, "`gradients` is -1"),
+        (|o| o.gradients = 8, Status::UnknownConstant, "from offsets"),
+        (|o| o.deterministic = 2, Status::UnknownConstant, "`deterministic` is 2"),
+        (|o| o.pointer_checks = 3, Status::UnknownConstant, "`pointer_checks` is 3"),
+        (|o| o.workspace = -1, Status::UnknownConstant, "`workspace` is -1"),
+        (|o| o.variant = c"fwd_nobody".as_ptr(), Status::UnknownConstant, "fwd_nobody"),
+        (|o| o.variant = c"\xff".as_ptr(), Status::UnknownConstant, "no UTF-8"),
+        (|o| o.struct_size = 8, Status::StructSize, "sizeof(msdeform_cuda_plan_options)"),
+        (
+            |o| o.value_strides = STRIDES.as_ptr().wrapping_byte_add(1),
+            Status::Misaligned,
+            "`value_strides`",
+        ),
+    ];
+    let handle = problem(&description(|_| {}));
+    for (index, (change, status, part)) in cases.into_iter().enumerate() {
+        let mut options = options();
+        change(&mut options);
+        let mut plan = std::ptr::dangling_mut();
+        // SAFETY: what is wrong is refused before it is followed; the problem is alive.
+        let (found, text) = told(|text| unsafe {
+            let none = std::ptr::null();
+            msdeform_cuda_plan_create(none, handle.raw, &raw const options, &raw mut plan, text)
+        });
+        assert_eq!(found, status, "case {index}: {text}");
+        assert!(text.contains(part) && plan.is_null(), "case {index}: {text}");
+    }
+}
