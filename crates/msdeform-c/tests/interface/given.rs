@@ -10,6 +10,9 @@ use msdeform_c::problem::*;
 use msdeform_c::status::{msdeform_message, msdeform_status};
 use msdeform_c::tensors::{msdeform_input, msdeform_output, msdeform_tensors};
 
+/// What a test makes wrong.
+pub type Change<T> = fn(&mut T);
+
 /// A place for texts.
 pub struct Message {
     text: Vec<c_char>,

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use msdeform_c::cuda::*;
 use msdeform_c::status::msdeform_status;
 
-use crate::given::{description, no_tensors, problem, told};
+use crate::given::{Change, description, no_tensors, problem, told};
 
 fn options() -> msdeform_cuda_plan_options {
     // SAFETY: zero is how the struct begins.
@@ -70,7 +70,7 @@ fn null_handles_are_refused_before_anything_else() {
 fn options_that_make_no_sense_are_refused_with_or_without_a_gpu() {
     use msdeform_status as Status;
     static STRIDES: [i64; 3] = [1, 1, 1];
-    let cases: [(fn(&mut msdeform_cuda_plan_options), Status, &str); 11] = [
+    let cases: [(Change<msdeform_cuda_plan_options>, Status, &str); 11] = [
         (|o| o.direction = 2, Status::UnknownConstant, "`direction` is 2"),
         (|o| o.gradients = 16, Status::UnknownConstant, "`gradients` is 16"),
         (|o| o.gradients = -1, Status::UnknownConstant, "`gradients` is -1"),

@@ -9,8 +9,6 @@ use msdeform_c::tensors::{msdeform_output, msdeform_tensors};
 
 use crate::given::*;
 
-type Change<T> = fn(&mut T);
-
 /// Each change of a description is refused with this code, and the text names what is wrong.
 #[test]
 fn descriptions_that_make_no_sense_are_refused() {
