@@ -12,7 +12,7 @@ use crate::{python, setup, tree};
 /// Pinned: another version breaks lines elsewhere.
 const PACKAGES: [&str; 1] = ["clang-format==23.1.3"];
 
-const EXTENSIONS: [&str; 5] = ["cu", "cuh", "cpp", "hpp", "inc"];
+const EXTENSIONS: [&str; 6] = ["c", "cu", "cuh", "cpp", "hpp", "inc"];
 
 /// Formats everything: Rust, Python, CUDA and C++.
 pub fn apply() -> Result<ExitCode> {

@@ -6,6 +6,7 @@
 )]
 
 mod browser;
+mod c;
 mod checks;
 mod format;
 mod fuzz;
@@ -52,6 +53,8 @@ enum Command {
     Fuzz(fuzz::FuzzArgs),
     /// Build the Python package as a manylinux2014 wheel under target/wheels
     Wheel,
+    /// Build the C library for release and install it with its header and its pkg-config file
+    C(c::CArgs),
     /// Run the tests of what has no foreign code in it under Miri
     Miri,
     /// Run the tests in which threads share something under the thread sanitizer
@@ -89,6 +92,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Ledger(args) => ledger::run(args),
         Command::Fuzz(args) => fuzz::run_targets(args),
         Command::Wheel => python::wheel(),
+        Command::C(args) => c::run(args),
         Command::Miri => soundness::miri(),
         Command::Tsan => soundness::tsan(),
         Command::Loom => soundness::loom(),

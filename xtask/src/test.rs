@@ -9,7 +9,7 @@ use crate::checks;
 use crate::process::{Finished, cargo, run, run_ok};
 use crate::steps::{Count, Report, Steps};
 use crate::tree;
-use crate::{browser, format, python, readme, setup};
+use crate::{browser, c, format, python, readme, setup};
 
 /// Options of `test`.
 #[derive(Args)]
@@ -85,6 +85,7 @@ pub fn bless_resources() -> Result<ExitCode> {
 fn set_up(environment: &mut Vec<(&'static str, String)>) -> Result<Report> {
     let compiler = setup::cxx_compiler()?;
     println!("C++ compiler: {compiler}");
+    c::set_up()?;
     if tree::root().join("crates/msdeform-cuda/kernels").is_dir() {
         let nvrtc = setup::python_environment("nvrtc", &NVRTC_PACKAGES)?;
         println!("NVRTC: {}", NVRTC_PACKAGES.join(" "));

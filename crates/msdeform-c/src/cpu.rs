@@ -1,0 +1,402 @@
+//! Plans for the processor, and threads that several of them share.
+
+use std::sync::{Arc, Mutex, TryLockError};
+
+use msdeform::{CpuOptions, CpuPlan, Direction, Error, Isa, Problem, Role};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use crate::border::{Growing, answer, hand_out, handle, read, read_or_zero, take_back};
+use crate::problem::{msdeform_problem, unknown};
+use crate::status::{Failure, entry, msdeform_message, msdeform_status, silently};
+use crate::tensors::{HostTensors, msdeform_tensors};
+
+/// An instruction set.
+#[repr(i32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum msdeform_isa {
+    /// The best one that this machine has.
+    Best = 0,
+    /// Plain code, on every machine.
+    Scalar = 1,
+    /// x86-64 with AVX2, FMA and F16C.
+    Avx2 = 2,
+    /// x86-64 with AVX-512 F, BW, DQ and VL.
+    Avx512 = 3,
+    /// 64-bit ARM.
+    Neon = 4,
+}
+
+/// Threads that several plans share: calls wait for each other, and idle plans keep no threads. Any number of threads may
+/// use one at the same time. They end when it and the plans that use it are destroyed. They do not survive fork().
+#[derive(Debug)]
+pub struct msdeform_workers {
+    pool: Arc<ThreadPool>,
+}
+
+/// How a CPU plan runs. All zero, or null instead of it: one thread for each core, the best instructions.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct msdeform_cpu_options {
+    /// sizeof(msdeform_cpu_options).
+    pub struct_size: usize,
+    /// Null: the plan has threads of its own. Otherwise those that do its work; `threads` is 0 then.
+    pub workers: *const msdeform_workers,
+    /// Threads that share the work of a call. 0: as many as there are cores. 1: the calling one, and none is started.
+    pub threads: i64,
+    /// One of `msdeform_isa`.
+    pub isa: i32,
+    /// Zero.
+    pub reserved: i32,
+}
+
+/// What there is to know about a CPU plan.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct msdeform_cpu_plan_info {
+    /// sizeof(msdeform_cpu_plan_info).
+    pub struct_size: usize,
+    /// Scratch memory that it holds now; it grows with the first calls and then stays.
+    pub workspace_bytes: usize,
+    /// Threads that share the work of a call.
+    pub threads: i64,
+    /// One of `msdeform_isa`; for f64, which the reference computes, `MSDEFORM_ISA_SCALAR`.
+    pub isa: i32,
+    /// Zero.
+    pub reserved: i32,
+}
+
+// SAFETY: both are `repr(C)` with a `usize` first; the layout test of the header finds no padding; zero is a value of every
+// field.
+unsafe impl Growing for msdeform_cpu_options {
+    const NAME: &'static str = "msdeform_cpu_options";
+    const FIRST_BYTES: usize = 2 * size_of::<usize>() + 16;
+}
+// SAFETY: as above.
+unsafe impl Growing for msdeform_cpu_plan_info {
+    const NAME: &'static str = "msdeform_cpu_plan_info";
+    const FIRST_BYTES: usize = 2 * size_of::<usize>() + 16;
+}
+
+/// Everything that calls of one problem on the processor share: tables, threads, scratch memory. One call at a time; a
+/// second one meanwhile is refused with `MSDEFORM_STATUS_BUSY`. It may be used by another thread for every call.
+pub struct msdeform_cpu_plan {
+    problem: Problem,
+    /// What does the work, if it is not the plan's own threads or the calling one.
+    workers: Option<Arc<ThreadPool>>,
+    computes: Mutex<Computes>,
+}
+
+enum Computes {
+    Plan(Box<CpuPlan>),
+    /// `f64`, and what else a plan refuses.
+    Reference,
+}
+
+/// Starts threads for several plans; 0 means one for each core. They are ended with `msdeform_workers_destroy`.
+///
+/// Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msdeform_workers_create(
+    threads: i64,
+    workers: *mut *mut msdeform_workers,
+    message: *mut msdeform_message,
+) -> msdeform_status {
+    entry(message, || {
+        // SAFETY: the caller promises that pointers lead to what their types say.
+        unsafe {
+            hand_out(workers, || {
+                let pool = start_pool(thread_count(threads)?)?;
+                Ok(msdeform_workers { pool: Arc::new(pool) })
+            })
+        }
+    })
+}
+
+/// Gives workers up. Plans that use them keep them. Null is none.
+///
+/// Any thread, once, after the last use in any other.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msdeform_workers_destroy(workers: *mut msdeform_workers) {
+    // SAFETY: the caller gives the handle up.
+    silently(|| unsafe { take_back(workers) });
+}
+
+/// Sets `available` to 1 if this machine has an instruction set (one of `msdeform_isa`), and to 0 if not.
+///
+/// Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msdeform_isa_available(
+    isa: i32,
+    available: *mut i32,
+    message: *mut msdeform_message,
+) -> msdeform_status {
+    entry(message, || {
+        let to = crate::border::checked("available", available)?;
+        let found = self::isa(isa)?.is_none_or(Isa::is_available);
+        // SAFETY: not null and aligned; the caller promises an int.
+        unsafe { to.write(i32::from(found)) };
+        Ok(())
+    })
+}
+
+/// Prepares calls of a problem on the processor. The plan is destroyed with `msdeform_cpu_plan_destroy`; neither problem
+/// nor options are needed meanwhile.
+///
+/// Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msdeform_cpu_plan_create(
+    problem: *const msdeform_problem,
+    options: *const msdeform_cpu_options,
+    plan: *mut *mut msdeform_cpu_plan,
+    message: *mut msdeform_message,
+) -> msdeform_status {
+    entry(message, || {
+        // SAFETY: the caller promises that pointers lead to what their types say, and live handles.
+        unsafe {
+            hand_out(plan, || {
+                let problem = handle("problem", problem)?;
+                let options = read_or_zero(options)?;
+                let workers = match options.workers.is_null() {
+                    true => None,
+                    false => Some(Arc::clone(&handle("workers", options.workers)?.pool)),
+                };
+                prepare(&problem.problem, workers, &options)
+            })
+        }
+    })
+}
+
+/// Ends a plan and its threads. Null is none.
+///
+/// Any thread, once, after the last use in any other.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msdeform_cpu_plan_destroy(plan: *mut msdeform_cpu_plan) {
+    // SAFETY: the caller gives the handle up.
+    silently(|| unsafe { take_back(plan) });
+}
+
+/// What there is to know about a plan. `info->struct_size` must be set.
+///
+/// Any thread, one at a time with the calls of the plan.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msdeform_cpu_plan_get_info(
+    plan: *const msdeform_cpu_plan,
+    info: *mut msdeform_cpu_plan_info,
+    message: *mut msdeform_message,
+) -> msdeform_status {
+    entry(message, || {
+        // SAFETY: the caller promises a live handle.
+        let plan = unsafe { handle("plan", plan)? };
+        let found = plan.with(|computes| {
+            let (workspace_bytes, threads, isa) = match computes {
+                Computes::Plan(plan) => (plan.workspace_bytes(), plan.threads(), plan.isa()),
+                Computes::Reference => (0, 1, Isa::Scalar),
+            };
+            let threads = i64::try_from(threads).unwrap_or(i64::MAX);
+            let isa = code_of(isa) as i32;
+            Ok(msdeform_cpu_plan_info {
+                struct_size: 0,
+                workspace_bytes,
+                threads,
+                isa,
+                reserved: 0,
+            })
+        })?;
+        // SAFETY: the caller promises a struct of the size that it says.
+        unsafe { answer(info, &found) }
+    })
+}
+
+/// Computes the output, of locations and weights or from offsets as the problem says, and returns when it is there.
+///
+/// Any thread, one call of a plan at a time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msdeform_cpu_forward(
+    plan: *const msdeform_cpu_plan,
+    tensors: *const msdeform_tensors,
+    message: *mut msdeform_message,
+) -> msdeform_status {
+    // SAFETY: the caller promises that pointers lead to what their types say, and tensors of the bytes that they say.
+    entry(message, || unsafe { handle("plan", plan)?.forward(read(tensors)?) })
+}
+
+/// Computes the gradients that are given a place, and returns when they are there. The same bits for any number of threads.
+///
+/// Any thread, one call of a plan at a time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msdeform_cpu_backward(
+    plan: *const msdeform_cpu_plan,
+    tensors: *const msdeform_tensors,
+    message: *mut msdeform_message,
+) -> msdeform_status {
+    // SAFETY: the caller promises that pointers lead to what their types say, and tensors of the bytes that they say.
+    entry(message, || unsafe { handle("plan", plan)?.backward(read(tensors)?) })
+}
+
+fn prepare(
+    problem: &Problem,
+    workers: Option<Arc<ThreadPool>>,
+    options: &msdeform_cpu_options,
+) -> Result<msdeform_cpu_plan, Failure> {
+    if options.reserved != 0 {
+        return Err(unknown("reserved", options.reserved, "0"));
+    }
+    let isa = isa(options.isa)?;
+    let made = match &workers {
+        Some(_) if options.threads != 0 => {
+            return Err(Failure::Options("`threads` and `workers` are both set; set one of them"));
+        }
+        // Inside of the pool, so that the plan takes it for its own.
+        Some(pool) => pool.install(|| CpuPlan::new(problem, &CpuOptions { threads: None, isa })),
+        None => {
+            let threads = Some(thread_count(options.threads)?);
+            CpuPlan::new(problem, &CpuOptions { threads, isa })
+        }
+    };
+    let computes = match made {
+        Ok(plan) => Computes::Plan(Box::new(plan)),
+        // Who names an instruction set gets that or an error.
+        Err(Error::Unsupported { .. }) if isa.is_none() => Computes::Reference,
+        Err(error) => return Err(error.into()),
+    };
+    Ok(msdeform_cpu_plan { problem: problem.clone(), workers, computes: Mutex::new(computes) })
+}
+
+impl msdeform_cpu_plan {
+    /// # Safety
+    /// Tensors lead to as many bytes as they say; nobody writes to those that are read, and nobody else touches those that
+    /// are written.
+    unsafe fn forward(&self, tensors: msdeform_tensors) -> Result<(), Failure> {
+        let problem = &self.problem;
+        let tensors = HostTensors::new(problem, Direction::Forward, tensors)?;
+        // SAFETY: passed on from the caller; `HostTensors` refused what is written over something else.
+        unsafe {
+            let value = tensors.read(Role::Value)?;
+            if problem.offsets().is_none() {
+                let locations = tensors.read(Role::Locations)?;
+                let weights = tensors.read(Role::Weights)?;
+                let output = tensors.write(Role::Output)?;
+                return self.run(move |computes| match computes {
+                    Computes::Plan(plan) => plan.forward(value, locations, weights, output),
+                    Computes::Reference => {
+                        msdeform::forward(problem, value, locations, weights, output)
+                    }
+                });
+            }
+            let references = tensors.read(Role::References)?;
+            let offsets = tensors.read(Role::Offsets)?;
+            let logits = tensors.read(Role::Logits)?;
+            let output = tensors.write(Role::Output)?;
+            self.run(move |computes| match computes {
+                Computes::Plan(plan) => {
+                    plan.forward_from_offsets(value, references, offsets, logits, output)
+                }
+                Computes::Reference => msdeform::forward_from_offsets(
+                    problem, value, references, offsets, logits, output,
+                ),
+            })
+        }
+    }
+
+    /// # Safety
+    /// As of [`msdeform_cpu_plan::forward`].
+    unsafe fn backward(&self, tensors: msdeform_tensors) -> Result<(), Failure> {
+        let problem = &self.problem;
+        let tensors = HostTensors::new(problem, Direction::Backward, tensors)?;
+        // SAFETY: as in `forward`.
+        unsafe {
+            let value = tensors.read(Role::Value)?;
+            if problem.offsets().is_none() {
+                let locations = tensors.read(Role::Locations)?;
+                let weights = tensors.read(Role::Weights)?;
+                let upstream = tensors.read(Role::GradOutput)?;
+                let gradients = tensors.gradients()?;
+                return self.run(move |computes| match computes {
+                    Computes::Plan(plan) => {
+                        plan.backward(value, locations, weights, upstream, gradients)
+                    }
+                    Computes::Reference => {
+                        msdeform::backward(problem, value, locations, weights, upstream, gradients)
+                    }
+                });
+            }
+            let references = tensors.read(Role::References)?;
+            let offsets = tensors.read(Role::Offsets)?;
+            let logits = tensors.read(Role::Logits)?;
+            let upstream = tensors.read(Role::GradOutput)?;
+            let gradients = tensors.offset_gradients()?;
+            self.run(move |computes| match computes {
+                Computes::Plan(plan) => plan
+                    .backward_from_offsets(value, references, offsets, logits, upstream, gradients),
+                Computes::Reference => msdeform::backward_from_offsets(
+                    problem, value, references, offsets, logits, upstream, gradients,
+                ),
+            })
+        }
+    }
+
+    /// Computes where the plan's work is done.
+    fn run(
+        &self,
+        work: impl FnOnce(&mut Computes) -> Result<(), Error> + Send,
+    ) -> Result<(), Failure> {
+        self.with(|computes| match &self.workers {
+            Some(pool) => Ok(pool.install(|| work(computes))?),
+            None => Ok(work(computes)?),
+        })
+    }
+
+    /// Takes the plan for one call, or says that somebody else has it.
+    fn with<T>(
+        &self,
+        work: impl FnOnce(&mut Computes) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        match self.computes.try_lock() {
+            Ok(mut computes) => work(&mut computes),
+            Err(TryLockError::WouldBlock) => Err(Failure::Busy),
+            Err(TryLockError::Poisoned(_)) => Err(Failure::Poisoned),
+        }
+    }
+}
+
+/// How many threads a number of the caller means.
+fn thread_count(wanted: i64) -> Result<usize, Failure> {
+    let refuse = |reason: &str| Error::Threads { threads: 0, reason: reason.into() };
+    match usize::try_from(wanted) {
+        Ok(0) => Ok(std::thread::available_parallelism().map_or(1, usize::from)),
+        Ok(threads) => Ok(threads),
+        Err(_) => Err(refuse("`threads` is negative").into()),
+    }
+}
+
+fn start_pool(threads: usize) -> Result<ThreadPool, Error> {
+    let refuse = |reason: String| Error::Threads { threads, reason };
+    let most = msdeform::cpu::max_threads();
+    if threads > most {
+        return Err(refuse(format!("at most {most} are started")));
+    }
+    ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .thread_name(|index| format!("msdeform-{index}"))
+        .build()
+        .map_err(|error| refuse(error.to_string()))
+}
+
+/// `None` is the best one.
+fn isa(code: i32) -> Result<Option<Isa>, Failure> {
+    if code == msdeform_isa::Best as i32 {
+        return Ok(None);
+    }
+    let known = "MSDEFORM_ISA_BEST, _SCALAR, _AVX2, _AVX512, _NEON";
+    let found = Isa::ALL.into_iter().find(|isa| code_of(*isa) as i32 == code);
+    found.map(Some).ok_or_else(|| unknown("isa", code, known))
+}
+
+const fn code_of(isa: Isa) -> msdeform_isa {
+    match isa {
+        Isa::Scalar => msdeform_isa::Scalar,
+        Isa::Avx2 => msdeform_isa::Avx2,
+        Isa::Avx512 => msdeform_isa::Avx512,
+        Isa::Neon => msdeform_isa::Neon,
+    }
+}

@@ -1,0 +1,468 @@
+//! Plans for GPUs: on the caller's stream and the caller's device memory.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use msdeform::{Access, Direction, Mode, Problem, Role};
+use msdeform_cuda::{
+    BackwardOptions, DiskCache, Engine, Gradients, OutputStrides, Plan, PlanOptions, PointerChecks,
+    Pointers, Stream, ValueStrides, WORKSPACE_ALIGNMENT, Workspace, registry,
+};
+
+use crate::border::{
+    Growing, answer, checked, hand_out, handle, list, read, read_or_zero, take_back,
+};
+use crate::problem::{flag, msdeform_problem, unknown};
+use crate::status::{Failure, entry, msdeform_message, msdeform_status, silently};
+use crate::tensors::{at_least, check_together, exactly, msdeform_tensors};
+
+/// What the address of a CUDA workspace must be a multiple of.
+pub const MSDEFORM_CUDA_WORKSPACE_ALIGNMENT: usize = 256;
+const _: () = assert!(MSDEFORM_CUDA_WORKSPACE_ALIGNMENT == WORKSPACE_ALIGNMENT);
+
+/// What a CUDA plan computes.
+#[repr(i32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum msdeform_direction {
+    /// The output.
+    Forward = 0,
+    /// Gradients.
+    Backward = 1,
+}
+
+/// Which gradients a CUDA plan computes; add them up.
+#[repr(i32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum msdeform_gradients {
+    /// All that the problem has.
+    All = 0,
+    /// Of the values.
+    Value = 1,
+    /// Of the locations, or of the offsets.
+    Locations = 2,
+    /// Of the weights, or of the logits.
+    Weights = 4,
+    /// Of the references, in calls from offsets.
+    References = 8,
+}
+
+/// When a CUDA plan asks the driver what its pointers lead to. Null and misaligned pointers are always found.
+#[repr(i32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum msdeform_pointer_checks {
+    /// On its first launch.
+    First = 0,
+    /// On every launch: about a microsecond for each tensor.
+    Every = 1,
+    /// Never.
+    Never = 2,
+}
+
+/// Whose memory the steps of a launch share.
+#[repr(i32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum msdeform_cuda_workspace {
+    /// The plan's own, allocated when it is made. Its launches must follow each other then: those on one stream do.
+    Plan = 0,
+    /// The caller's, given with every launch (`msdeform_tensors.workspace`). Launches on several streams need one each.
+    Caller = 1,
+}
+
+/// How a GPU is opened. All zero, or null instead of it: with the user's folders.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct msdeform_cuda_engine_options {
+    /// sizeof(msdeform_cuda_engine_options).
+    pub struct_size: usize,
+    /// The folder where compiled kernels are kept; null: what MSDEFORM_CACHE_DIR says, else the user's cache.
+    pub cache_folder: *const c_char,
+}
+
+/// How a CUDA plan runs. All zero, or null instead of it: forward, of a packed tensor, with the library's own choices.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct msdeform_cuda_plan_options {
+    /// sizeof(msdeform_cuda_plan_options).
+    pub struct_size: usize,
+    /// Null: values are packed. Otherwise elements from one image, head and pixel to the next: 3 numbers.
+    pub value_strides: *const i64,
+    /// Null: grad_output is packed. Otherwise elements from one image, query, head and channel to the next: 4 numbers, which
+    /// may be zero.
+    pub grad_output_strides: *const i64,
+    /// Null: the library chooses. Otherwise the variant to use, by its name; it computes the call or refuses it.
+    pub variant: *const c_char,
+    /// One of `msdeform_direction`.
+    pub direction: i32,
+    /// A sum of `msdeform_gradients`.
+    pub gradients: i32,
+    /// 1: gradients have the same bits on every run.
+    pub deterministic: i32,
+    /// One of `msdeform_pointer_checks`.
+    pub pointer_checks: i32,
+    /// One of `msdeform_cuda_workspace`.
+    pub workspace: i32,
+    /// Width of the raster that the queries form, if they do: a hint. Otherwise 0.
+    pub query_raster_width: u32,
+}
+
+/// What there is to know about a CUDA plan.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct msdeform_cuda_plan_info {
+    /// sizeof(msdeform_cuda_plan_info).
+    pub struct_size: usize,
+    /// Bytes of the workspace that a launch needs, whoever it belongs to.
+    pub workspace_bytes: usize,
+    /// Bytes of device memory that are the plan's own.
+    pub own_bytes: usize,
+    /// The variant that was chosen, with a zero at its end.
+    pub variant: [c_char; 64],
+}
+
+// SAFETY: the three are `repr(C)` with a `usize` first; the layout test of the header finds no padding; zero is a value of
+// every field.
+unsafe impl Growing for msdeform_cuda_engine_options {
+    const NAME: &'static str = "msdeform_cuda_engine_options";
+    const FIRST_BYTES: usize = 2 * size_of::<usize>();
+}
+// SAFETY: as above.
+unsafe impl Growing for msdeform_cuda_plan_options {
+    const NAME: &'static str = "msdeform_cuda_plan_options";
+    const FIRST_BYTES: usize = 4 * size_of::<usize>() + 24;
+}
+// SAFETY: as above.
+unsafe impl Growing for msdeform_cuda_plan_info {
+    const NAME: &'static str = "msdeform_cuda_plan_info";
+    const FIRST_BYTES: usize = 3 * size_of::<usize>() + 64;
+}
+
+/// A GPU, ready to make plans: its context, its compiler, the kernels loaded so far. One for each device is enough; any
+/// number of threads may use it at the same time, and it may be destroyed while plans made with it live on.
+pub struct msdeform_cuda_engine {
+    engine: Engine,
+}
+
+/// A call in one direction on a GPU, ready to be launched any number of times on any stream of its device. Launching
+/// allocates nothing, waits for nothing, and can be captured in a CUDA graph.
+pub struct msdeform_cuda_plan {
+    engine: Engine,
+    plan: Plan,
+    direction: Direction,
+    gradients: Gradients,
+    /// From the first to one past the last element of what may have strides.
+    value_elements: usize,
+    grad_output_elements: usize,
+}
+
+/// Sets `count` to the number of GPUs that the CUDA driver sees. Without a driver `MSDEFORM_STATUS_CUDA_UNAVAILABLE`.
+///
+/// Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msdeform_cuda_device_count(
+    count: *mut usize,
+    message: *mut msdeform_message,
+) -> msdeform_status {
+    entry(message, || {
+        let to = checked("count", count)?;
+        // SAFETY: not null and aligned; the caller promises a number.
+        unsafe { to.write(0) };
+        let found = msdeform_cuda::device_count()?;
+        // SAFETY: as above.
+        unsafe { to.write(found) };
+        Ok(())
+    })
+}
+
+/// Opens GPU `device`, as CUDA_VISIBLE_DEVICES numbers them. It is closed with `msdeform_cuda_engine_destroy`; streams and
+/// pointers are those of the device's primary context, which the CUDA runtime and PyTorch use.
+///
+/// Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msdeform_cuda_engine_create(
+    device: i32,
+    options: *const msdeform_cuda_engine_options,
+    engine: *mut *mut msdeform_cuda_engine,
+    message: *mut msdeform_message,
+) -> msdeform_status {
+    entry(message, || {
+        // SAFETY: the caller promises that pointers lead to what their types say.
+        unsafe {
+            hand_out(engine, || {
+                let options = read_or_zero(options)?;
+                let ordinal = usize::try_from(device)
+                    .map_err(|_| unknown("device", device, "0 and above"))?;
+                let cache = match text("cache_folder", options.cache_folder)? {
+                    Some(folder) => DiskCache::in_folder(folder),
+                    None => DiskCache::of_user(),
+                };
+                Ok(msdeform_cuda_engine { engine: Engine::with_cache(ordinal, cache)? })
+            })
+        }
+    })
+}
+
+/// Closes a GPU. Plans that were made with it live on. Null is none.
+///
+/// Any thread, once, after the last use in any other.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msdeform_cuda_engine_destroy(engine: *mut msdeform_cuda_engine) {
+    // SAFETY: the caller gives the handle up.
+    silently(|| unsafe { take_back(engine) });
+}
+
+/// Chooses, compiles and loads what a problem needs on a GPU, and allocates the plan's workspace. Kernels that were never
+/// compiled take seconds, others microseconds. The plan is destroyed with `msdeform_cuda_plan_destroy`.
+///
+/// Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msdeform_cuda_plan_create(
+    engine: *const msdeform_cuda_engine,
+    problem: *const msdeform_problem,
+    options: *const msdeform_cuda_plan_options,
+    plan: *mut *mut msdeform_cuda_plan,
+    message: *mut msdeform_message,
+) -> msdeform_status {
+    entry(message, || {
+        // SAFETY: the caller promises that pointers lead to what their types say, and live handles.
+        unsafe {
+            hand_out(plan, || {
+                let problem = &handle("problem", problem)?.problem;
+                let options = plan_options(problem, &read_or_zero(options)?)?;
+                prepare(&handle("engine", engine)?.engine, problem, &options)
+            })
+        }
+    })
+}
+
+/// Ends a plan. Its workspace is freed when the kernels that use it are done. Null is none.
+///
+/// Any thread, once, after the last use in any other.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msdeform_cuda_plan_destroy(plan: *mut msdeform_cuda_plan) {
+    // SAFETY: the caller gives the handle up.
+    silently(|| unsafe { take_back(plan) });
+}
+
+/// What there is to know about a plan. `info->struct_size` must be set.
+///
+/// Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msdeform_cuda_plan_get_info(
+    plan: *const msdeform_cuda_plan,
+    info: *mut msdeform_cuda_plan_info,
+    message: *mut msdeform_message,
+) -> msdeform_status {
+    entry(message, || {
+        // SAFETY: the caller promises a live handle.
+        let msdeform_cuda_plan { plan, .. } = unsafe { handle("plan", plan)? };
+        let mut variant = [0; 64];
+        let name = plan.variant().id.as_bytes();
+        for (to, &byte) in variant.iter_mut().take(63).zip(name) {
+            *to = byte.cast_signed();
+        }
+        let found = msdeform_cuda_plan_info {
+            struct_size: 0,
+            workspace_bytes: plan.workspace_bytes(),
+            own_bytes: plan.own_bytes(),
+            variant,
+        };
+        // SAFETY: the caller promises a struct of the size that it says.
+        unsafe { answer(info, &found) }
+    })
+}
+
+/// Queues a call on a stream (`CUstream` or `cudaStream_t`; null is the default stream) and returns at once. Tensors are in
+/// device memory and must stay there until the stream is done with them.
+///
+/// Any thread; with the workspace of the plan one launch at a time, with one of the caller any number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msdeform_cuda_launch(
+    plan: *const msdeform_cuda_plan,
+    stream: *mut c_void,
+    tensors: *const msdeform_tensors,
+    message: *mut msdeform_message,
+) -> msdeform_status {
+    // SAFETY: the caller promises that pointers lead to what their types say, a live stream, and tensors of the bytes that
+    // they say which live until the stream is done.
+    entry(message, || unsafe { handle("plan", plan)?.launch(stream, &read(tensors)?) })
+}
+
+/// # Safety
+/// Unless it is null, the pointer leads to a text that ends with a zero.
+unsafe fn text<'a>(name: &'static str, pointer: *const c_char) -> Result<Option<&'a str>, Failure> {
+    if pointer.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: passed on from the caller.
+    let text = unsafe { CStr::from_ptr(pointer) };
+    text.to_str().map(Some).map_err(|_| Failure::NotUtf8 { name })
+}
+
+/// # Safety
+/// Pointers lead to what their types say.
+unsafe fn plan_options(
+    problem: &Problem,
+    given: &msdeform_cuda_plan_options,
+) -> Result<PlanOptions, Failure> {
+    let is_backward = match given.direction {
+        code if code == msdeform_direction::Forward as i32 => false,
+        code if code == msdeform_direction::Backward as i32 => true,
+        code => {
+            return Err(unknown("direction", code, "MSDEFORM_DIRECTION_FORWARD, _BACKWARD"));
+        }
+    };
+    let pointer_checks = match given.pointer_checks {
+        code if code == msdeform_pointer_checks::First as i32 => PointerChecks::First,
+        code if code == msdeform_pointer_checks::Every as i32 => PointerChecks::Every,
+        code if code == msdeform_pointer_checks::Never as i32 => PointerChecks::Never,
+        code => {
+            let known = "MSDEFORM_POINTER_CHECKS_FIRST, _EVERY, _NEVER";
+            return Err(unknown("pointer_checks", code, known));
+        }
+    };
+    let workspace = match given.workspace {
+        code if code == msdeform_cuda_workspace::Plan as i32 => Workspace::OfPlan,
+        code if code == msdeform_cuda_workspace::Caller as i32 => Workspace::OfCaller,
+        code => return Err(unknown("workspace", code, "MSDEFORM_CUDA_WORKSPACE_PLAN, _CALLER")),
+    };
+    // SAFETY: passed on from the caller, as are the next.
+    let of_value = unsafe { numbers::<3>("value_strides", given.value_strides)? };
+    let strides = of_value.map(|[batch, head, pixel]| ValueStrides { batch, head, pixel });
+    // SAFETY: as above.
+    let of_output = unsafe { numbers::<4>("grad_output_strides", given.grad_output_strides)? };
+    let grad_output_strides = of_output.map(|[batch, query, head, channel]| OutputStrides {
+        batch,
+        query,
+        head,
+        channel,
+    });
+    // SAFETY: as above.
+    let variant = match unsafe { text("variant", given.variant)? } {
+        Some(id) => Some(registry::find(id)?),
+        None => None,
+    };
+    let gradients = gradients(problem, given.gradients)?;
+    let mode =
+        if flag("deterministic", given.deterministic)? { Mode::Deterministic } else { Mode::Fast };
+    let backward = is_backward.then_some(BackwardOptions { gradients, mode, grad_output_strides });
+    Ok(PlanOptions {
+        backward,
+        variant,
+        knobs: Vec::new(),
+        strides,
+        query_raster_width: given.query_raster_width,
+        pointer_checks,
+        workspace,
+    })
+}
+
+/// # Safety
+/// Unless it is null, the pointer leads to `COUNT` numbers.
+unsafe fn numbers<const COUNT: usize>(
+    name: &'static str,
+    pointer: *const i64,
+) -> Result<Option<[i64; COUNT]>, Failure> {
+    if pointer.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: passed on from the caller.
+    let found = unsafe { list(name, pointer, COUNT)? };
+    Ok(found.first_chunk().copied())
+}
+
+fn gradients(problem: &Problem, mask: i32) -> Result<Gradients, Failure> {
+    let has = |gradient: msdeform_gradients| mask & gradient as i32 != 0;
+    let is_from_offsets = problem.offsets().is_some();
+    if mask == msdeform_gradients::All as i32 {
+        return Ok(Gradients { references: is_from_offsets, ..Gradients::ALL });
+    }
+    let found = Gradients {
+        value: has(msdeform_gradients::Value),
+        locations: has(msdeform_gradients::Locations),
+        weights: has(msdeform_gradients::Weights),
+        references: has(msdeform_gradients::References),
+    };
+    if !(0..16).contains(&mask) || (found.references && !is_from_offsets) {
+        let known = "a sum of MSDEFORM_GRADIENTS_VALUE, _LOCATIONS, _WEIGHTS and, from offsets, _REFERENCES";
+        return Err(unknown("gradients", mask, known));
+    }
+    Ok(found)
+}
+
+fn prepare(
+    engine: &Engine,
+    problem: &Problem,
+    options: &PlanOptions,
+) -> Result<msdeform_cuda_plan, Failure> {
+    let strides = options.strides.unwrap_or_else(|| ValueStrides::packed(problem));
+    let backward = options.backward.unwrap_or_default();
+    let of_output = backward.grad_output_strides;
+    let of_output = of_output.unwrap_or_else(|| OutputStrides::packed(problem));
+    Ok(msdeform_cuda_plan {
+        engine: engine.clone(),
+        plan: Plan::new(engine, problem, options)?,
+        direction: match options.backward {
+            Some(_) => Direction::Backward,
+            None => Direction::Forward,
+        },
+        gradients: backward.gradients,
+        value_elements: strides.extent(problem),
+        grad_output_elements: of_output.extent(problem),
+    })
+}
+
+impl msdeform_cuda_plan {
+    /// # Safety
+    /// The stream is alive; tensors lead to as many bytes of device memory as they say, stay until the stream is done, and
+    /// nobody else uses those that are written.
+    unsafe fn launch(
+        &self,
+        stream: *mut c_void,
+        tensors: &msdeform_tensors,
+    ) -> Result<(), Failure> {
+        let problem = self.plan.problem();
+        check_together(problem, self.direction, tensors, |role| self.bytes_of(role))?;
+        let mut pointers = Pointers::default();
+        for (role, access) in problem.operator().tensors(self.direction) {
+            let (given, tensor) = (tensors.given(role), role.name());
+            if !self.gradients.includes(role) && self.direction == Direction::Backward {
+                if given.data.is_null() {
+                    continue;
+                }
+                let reason = "the plan was not made to compute it; ask for it in its options";
+                return Err(Failure::WrongTensor { tensor, reason });
+            }
+            if !given.strides.is_null() || given.stride_count != 0 {
+                let reason = "those of a CUDA plan are among its options".to_owned();
+                return Err(Failure::Strides { tensor, reason });
+            }
+            let required = self.bytes_of(role);
+            let may_be_strided = matches!(role, Role::Value | Role::GradOutput);
+            match access {
+                _ if given.data.is_null() => {} // The plan refuses it, or does not need it.
+                Access::Read if !may_be_strided => exactly(tensor, given.bytes, required)?,
+                _ => at_least(tensor, given.bytes, required)?,
+            }
+            pointers = pointers.with(role, given.data.addr() as u64);
+        }
+        if !tensors.workspace.data.is_null() {
+            at_least("workspace", tensors.workspace.bytes, self.plan.workspace_bytes())?;
+            pointers = pointers.with_workspace(tensors.workspace.data.addr() as u64);
+        }
+        // SAFETY: passed on from the caller.
+        unsafe {
+            let stream = Stream::borrow(self.engine.context(), stream)?;
+            Ok(self.plan.launch(&stream, &pointers)?)
+        }
+    }
+
+    /// From the first to one past the last byte that the call touches of a tensor.
+    fn bytes_of(&self, role: Role) -> usize {
+        let problem = self.plan.problem();
+        let elements = match role {
+            Role::Value => self.value_elements,
+            Role::GradOutput => self.grad_output_elements,
+            _ => problem.len_of(role),
+        };
+        elements.saturating_mul(problem.format_of(role).size_bytes())
+    }
+}

@@ -1,0 +1,103 @@
+//! Without a GPU every function that needs one says so; with one the example `cuda.c` computes on it.
+
+use std::ffi::c_void;
+
+use msdeform_c::cuda::*;
+use msdeform_c::status::msdeform_status;
+
+use crate::given::{Change, description, no_tensors, problem, told};
+
+fn options() -> msdeform_cuda_plan_options {
+    // SAFETY: zero is how the struct begins.
+    let zero: msdeform_cuda_plan_options = unsafe { std::mem::zeroed() };
+    msdeform_cuda_plan_options { struct_size: size_of_val(&zero), ..zero }
+}
+
+#[test]
+fn a_device_that_is_not_there_is_a_typed_error() {
+    let mut engine = std::ptr::dangling_mut();
+    // SAFETY: a place for the handle.
+    let (status, text) = told(|text| unsafe {
+        msdeform_cuda_engine_create(4096, std::ptr::null(), &raw mut engine, text)
+    });
+    assert_eq!(status, msdeform_status::CudaUnavailable, "{text}");
+    assert!(text.contains("CUDA") && engine.is_null(), "{text}");
+    // SAFETY: as above.
+    let (status, text) = told(|text| unsafe {
+        msdeform_cuda_engine_create(-1, std::ptr::null(), &raw mut engine, text)
+    });
+    assert_eq!(status, msdeform_status::UnknownConstant, "{text}");
+}
+
+#[test]
+fn the_count_is_zero_or_an_error_where_there_is_none() {
+    let mut count = 77;
+    // SAFETY: a place for the number.
+    let (status, text) = told(|text| unsafe { msdeform_cuda_device_count(&raw mut count, text) });
+    match status {
+        msdeform_status::Ok => assert!(count < 1024, "{count}"),
+        status => assert_eq!((status, count), (msdeform_status::CudaUnavailable, 0), "{text}"),
+    }
+}
+
+#[test]
+fn null_handles_are_refused_before_anything_else() {
+    let handle = problem(&description(|_| {}));
+    let mut plan = std::ptr::dangling_mut();
+    let (options, tensors) = (options(), no_tensors());
+    // SAFETY: null, or alive.
+    unsafe {
+        let (status, text) = told(|text| {
+            let none = std::ptr::null();
+            msdeform_cuda_plan_create(none, handle.raw, &raw const options, &raw mut plan, text)
+        });
+        assert_eq!((status, text.as_str()), (msdeform_status::NullPointer, "`engine` is null"));
+        assert!(plan.is_null());
+        let stream: *mut c_void = std::ptr::null_mut();
+        let (status, text) =
+            told(|text| msdeform_cuda_launch(std::ptr::null(), stream, &raw const tensors, text));
+        assert_eq!((status, text.as_str()), (msdeform_status::NullPointer, "`plan` is null"));
+        let (status, _) =
+            told(|text| msdeform_cuda_plan_get_info(std::ptr::null(), std::ptr::null_mut(), text));
+        assert_eq!(status, msdeform_status::NullPointer);
+        msdeform_cuda_plan_destroy(std::ptr::null_mut());
+        msdeform_cuda_engine_destroy(std::ptr::null_mut());
+    }
+}
+
+/// Options are looked at first, so that what is wrong with them is found without a GPU too.
+#[test]
+fn options_that_make_no_sense_are_refused_with_or_without_a_gpu() {
+    use msdeform_status as Status;
+    static STRIDES: [i64; 3] = [1, 1, 1];
+    let cases: [(Change<msdeform_cuda_plan_options>, Status, &str); 11] = [
+        (|o| o.direction = 2, Status::UnknownConstant, "`direction` is 2"),
+        (|o| o.gradients = 16, Status::UnknownConstant, "`gradients` is 16"),
+        (|o| o.gradients = -1, Status::UnknownConstant, "`gradients` is -1"),
+        (|o| o.gradients = 8, Status::UnknownConstant, "from offsets"),
+        (|o| o.deterministic = 2, Status::UnknownConstant, "`deterministic` is 2"),
+        (|o| o.pointer_checks = 3, Status::UnknownConstant, "`pointer_checks` is 3"),
+        (|o| o.workspace = -1, Status::UnknownConstant, "`workspace` is -1"),
+        (|o| o.variant = c"fwd_nobody".as_ptr(), Status::UnknownConstant, "fwd_nobody"),
+        (|o| o.variant = c"\xff".as_ptr(), Status::UnknownConstant, "no UTF-8"),
+        (|o| o.struct_size = 8, Status::StructSize, "sizeof(msdeform_cuda_plan_options)"),
+        (
+            |o| o.value_strides = STRIDES.as_ptr().wrapping_byte_add(1),
+            Status::Misaligned,
+            "`value_strides`",
+        ),
+    ];
+    let handle = problem(&description(|_| {}));
+    for (index, (change, status, part)) in cases.into_iter().enumerate() {
+        let mut options = options();
+        change(&mut options);
+        let mut plan = std::ptr::dangling_mut();
+        // SAFETY: what is wrong is refused before it is followed; the problem is alive.
+        let (found, text) = told(|text| unsafe {
+            let none = std::ptr::null();
+            msdeform_cuda_plan_create(none, handle.raw, &raw const options, &raw mut plan, text)
+        });
+        assert_eq!(found, status, "case {index}: {text}");
+        assert!(text.contains(part) && plan.is_null(), "case {index}: {text}");
+    }
+}

@@ -1,0 +1,47 @@
+//! `cargo xtask c`: the C library, built and installed; and what its tests need.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use crate::process::{cargo, on_path, run_ok};
+use crate::{setup, tree};
+
+// The tests of the crate install by the same lines.
+#[path = "../../crates/msdeform-c/packaging/install.rs"]
+mod install;
+
+/// Options of `c`.
+#[derive(Args)]
+pub struct CArgs {
+    /// Where include/, lib/ and lib/pkgconfig/ go
+    #[arg(long, value_name = "FOLDER", default_value = "target/c")]
+    prefix: PathBuf,
+}
+
+/// Builds libmsdeform for release and installs it.
+pub fn run(args: &CArgs) -> Result<ExitCode> {
+    ensure!(cfg!(target_os = "linux"), "libmsdeform is installed on Linux only");
+    run_ok(&mut cargo(["build", "--release", "--locked", "--package", "msdeform-c"]))?;
+    let package = tree::root().join("crates/msdeform-c");
+    let version = env!("CARGO_PKG_VERSION");
+    let built = tree::target().join("release");
+    let prefix = std::path::absolute(&args.prefix)?;
+    for file in install::install(&package, version, &built, &prefix)? {
+        println!("{}", file.display());
+    }
+    println!("PKG_CONFIG_PATH={}", prefix.join("lib/pkgconfig").display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The tests compile programs as users do, and look into what comes out.
+pub fn set_up() -> Result<()> {
+    for (program, package) in [("cc", "gcc"), ("nm", "binutils"), ("pkg-config", "pkg-config")] {
+        if on_path(&[program]).is_none() {
+            setup::apt_install(&[package]).with_context(|| format!("no {program}"))?;
+        }
+    }
+    Ok(())
+}
