@@ -10,6 +10,7 @@ mod checks;
 mod format;
 mod fuzz;
 mod ledger;
+mod onnx_record;
 mod process;
 mod python;
 mod python_record;

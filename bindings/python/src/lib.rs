@@ -19,6 +19,8 @@ use std::path::PathBuf;
 
 use msdeform::{Direction, Role};
 use msdeform_cuda::Pointers;
+// Nothing here calls it: the library exports `RegisterCustomOps`, which ONNX Runtime looks for.
+use msdeform_onnxruntime as _;
 use pyo3::prelude::*;
 
 use call::{Described, Head, Key, Operand, Rule, level_numbers};
