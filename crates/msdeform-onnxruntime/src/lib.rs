@@ -5,7 +5,7 @@
 //! | `msdeform` | `MSDeformAttn` | locations and weights are given |
 //! | `msdeform` | `MSDeformAttnFromOffsets` | they follow from offsets and logits, see [`msdeform::Offsets`] |
 //! | `mmdeploy` | `MMCVMultiScaleDeformableAttention` | the first one as mmdeploy writes it |
-//! | `trt.plugins` | `MultiscaleDeformableAttnPlugin_TRT` | the first one as TensorRT's plugin takes it |
+//! | `trt.plugins` | `MultiscaleDeformableAttnPlugin_TRT` | the first one as the plugin of `TensorRT` takes it |
 //!
 //! Built as a shared library it is what `register_custom_ops_library` of a session's options loads; the Python package
 //! contains it. Rust programs that link the crate call [`register`] instead. Values are `f32` or `f16`, shapes may change

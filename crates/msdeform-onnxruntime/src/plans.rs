@@ -45,7 +45,7 @@ pub(crate) fn widen<'a>(numbers: Slice<'a>, buffer: &'a mut Vec<f32>) -> Slice<'
 
 /// Those that nobody uses now, the most recently used last.
 #[derive(Debug, Default)]
-pub(crate) struct Plans(Mutex<Vec<Box<Entry>>>);
+pub(crate) struct Plans(Mutex<Vec<Entry>>);
 
 impl Plans {
     /// Those of this process, for as long as somebody has them.
@@ -60,20 +60,20 @@ impl Plans {
     }
 
     /// A plan for a call, which is the caller's alone until it is given back. Runs at the same time have one each.
-    pub(crate) fn take(&self, call: &Call<'_>) -> Result<Box<Entry>, Error> {
+    pub(crate) fn take(&self, call: &Call<'_>) -> Result<Entry, Error> {
         let found = {
             let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let at = idle.iter().rposition(|entry| call.has(&entry.key));
             at.map(|at| idle.remove(at))
         };
-        found.map_or_else(|| Entry::new(call).map(Box::new), Ok)
+        found.map_or_else(|| Entry::new(call), Ok)
     }
 
     /// Keeps a plan for the next call, and no more than there is room for.
-    pub(crate) fn give_back(&self, entry: Box<Entry>) {
+    pub(crate) fn give_back(&self, entry: Entry) {
         let mut dropped = Vec::new();
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let scratch = |idle: &[Box<Entry>]| idle.iter().map(|e| e.scratch_bytes()).sum::<usize>();
+        let scratch = |idle: &[Entry]| idle.iter().map(Entry::scratch_bytes).sum::<usize>();
         while !idle.is_empty()
             && (idle.len() >= PLANS || scratch(&idle) + entry.scratch_bytes() > SCRATCH_BYTES)
         {
