@@ -55,7 +55,7 @@ class Workload:
 PYRAMID = ((100, 167), (50, 84), (25, 42), (13, 21))
 WORKLOADS = {
     "ddetr_enc": Workload(1, PYRAMID, 4, None, 12),
-    "rtdetr_dec": Workload(1, ((80, 80), (40, 40), (20, 20)), 4, 300, 60),
+    "rtdetr_dec": Workload(1, ((80, 80), (40, 40), (20, 20)), 4, 300, 100),
 }
 
 
@@ -229,7 +229,7 @@ def summary(row: dict[str, Any]) -> str:
     )
 
 
-def write(rows: list[dict[str, Any]], root: Path, commit: str | None) -> Path:
+def write(rows: list[dict[str, Any]], root: Path, commit: str | None, command: Sequence[str]) -> Path:
     """The record; returns its folder."""
     import record
 
@@ -241,7 +241,7 @@ def write(rows: list[dict[str, Any]], root: Path, commit: str | None) -> Path:
         "schema": SCHEMA,
         "date": f"{date:%Y-%m-%dT%H:%M:%SZ}",
         "commit": revision,
-        "command": "python benches/onnx_runtime.py --record",
+        "command": " ".join(["python benches/onnx_runtime.py", *command]),
         "environment": {
             "cpu": device,
             "onnxruntime": onnxruntime.__version__,
@@ -278,7 +278,7 @@ def main(given: Sequence[str] | None = None) -> int:
         product = math.prod(row["speedup"]["median"] for row in rows)
         print(f"geometric mean {product ** (1 / len(rows)):.1f}x")
     if arguments.record:
-        print(write(rows, arguments.root, arguments.commit))
+        print(write(rows, arguments.root, arguments.commit, sys.argv[1:] if given is None else given))
     return 0
 
 
