@@ -11,6 +11,7 @@ mod checks;
 mod format;
 mod fuzz;
 mod ledger;
+mod onnx_record;
 mod process;
 mod python;
 mod python_record;

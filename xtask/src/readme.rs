@@ -1,5 +1,5 @@
-//! `cargo xtask readme`: the tables and pictures of README.md, docs/PERFORMANCE.md, docs/LADDER.md, the Python package's
-//! README and the kernels' pages, from the records that the manifest names.
+//! `cargo xtask readme`: the tables and pictures of README.md, docs/PERFORMANCE.md, docs/LADDER.md,
+//! docs/onnx-runtime.md, the Python package's README and the kernels' pages, from the records that the manifest names.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use msdeform_report::release::{self, Manifest};
 use msdeform_report::{ladder, readme};
 
 use crate::steps::Report;
-use crate::{python_record, tree};
+use crate::{onnx_record, python_record, tree};
 
 /// Options of `readme`.
 #[derive(Args)]
@@ -130,6 +130,10 @@ fn pages() -> Result<(Vec<Page>, usize)> {
     add("docs/LADDER.md", &|text| {
         let table = || format!("\n{}", ladder::markdown(&rungs, "kernels/"));
         Ok(readme::replace_between(text, "ladder", table)?)
+    })?;
+    add("docs/onnx-runtime.md", &|text| {
+        let table = onnx_record::tables(&folder)?;
+        Ok(readme::replace_between(text, "onnxruntime", || table.clone())?)
     })?;
     add("bindings/python/README.md", &|text| {
         python_record::splice(&text, &folder, python.first().map(String::as_str))

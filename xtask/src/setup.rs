@@ -60,11 +60,28 @@ pub fn python_in(environment: &Path) -> PathBuf {
 
 /// The NVRTC of an environment that its wheel is installed in.
 pub fn nvrtc_in(environment: &Path) -> Option<PathBuf> {
-    let pythons = std::fs::read_dir(environment.join("lib")).ok()?;
-    let packages = pythons.filter_map(|python| Some(python.ok()?.path().join("site-packages")));
     let folders = ["nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"];
-    let mut files = packages.flat_map(|site| folders.map(|file| site.join(file)));
+    let mut files = packages_in(environment).flat_map(|site| folders.map(|file| site.join(file)));
     files.find(|file| file.is_file())
+}
+
+/// The library of ONNX Runtime in an environment that its wheel is installed in; its name ends with its version.
+pub fn onnxruntime_in(environment: &Path) -> Option<PathBuf> {
+    let folders = packages_in(environment).map(|site| site.join("onnxruntime/capi"));
+    let mut files = folders.filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
+    files.find_map(|file| {
+        let file = file.ok()?;
+        let name = file.file_name();
+        let name = name.to_str()?;
+        let is_library = name.starts_with("libonnxruntime.") || name == "onnxruntime.dll";
+        is_library.then(|| file.path())
+    })
+}
+
+/// Where an environment has its packages.
+fn packages_in(environment: &Path) -> impl Iterator<Item = PathBuf> {
+    let pythons = std::fs::read_dir(environment.join("lib")).into_iter().flatten();
+    pythons.filter_map(|python| Some(python.ok()?.path().join("site-packages")))
 }
 
 /// Installs Debian packages if that is ours to do.

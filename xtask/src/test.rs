@@ -71,6 +71,9 @@ const NVRTC_PACKAGES: [&str; 2] = ["nvidia-cuda-nvrtc==13.4.*", "nvidia-cuda-nvd
 const OTHER_NVRTC_PACKAGES: [(&str, &str); 2] =
     [("nvrtc-13.0", "nvidia-cuda-nvrtc==13.0.*"), ("nvrtc-12.9", "nvidia-cuda-nvrtc-cu12==12.9.*")];
 
+/// The runtime that the custom operators are tested in: its wheel has the library that programs link.
+const ONNXRUNTIME_PACKAGES: [&str; 1] = ["onnxruntime==1.31.*"];
+
 /// Rewrites the table of registers and spills that the tests hold kernels to.
 pub fn bless_resources() -> Result<ExitCode> {
     let mut environment = Vec::new();
@@ -94,6 +97,11 @@ fn set_up(environment: &mut Vec<(&'static str, String)>) -> Result<Report> {
         // It was just installed: not finding it is a failure, not a reason to skip.
         environment.push(("MSDEFORM_REQUIRE_NVRTC", "1".to_owned()));
     }
+    let runtime = setup::python_environment("onnxruntime", &ONNXRUNTIME_PACKAGES)?;
+    let library =
+        setup::onnxruntime_in(&runtime).context("no library in the wheel of onnxruntime")?;
+    println!("ONNX Runtime: {}", library.display());
+    environment.push(("MSDEFORM_ONNXRUNTIME", library.display().to_string()));
     Ok(Report { note: compiler, ..Report::default() })
 }
 

@@ -19,6 +19,8 @@ use msdeform::{Direction, Role};
 use msdeform_cuda::Pointers;
 use msdeform_torch::call::{self, Head, with_key};
 use msdeform_torch::cpu::{self, SourceStrides};
+// Nothing here calls it: the library exports `RegisterCustomOps`, which ONNX Runtime looks for.
+use msdeform_onnxruntime as _;
 use pyo3::prelude::*;
 
 use error::exception;

@@ -176,3 +176,30 @@ def test_peak_memory_is_the_most_that_is_held_at_once() -> None:
 )
 def test_folders_are_named_like_those_of_other_records(name: str, folder: str) -> None:
     assert record.slug(name) == folder
+
+
+def test_a_record_of_onnx_runtime_has_verified_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    onnx_runtime = importlib.import_module("onnx_runtime")
+    small = {"small_enc": ((12, 10), (6, 5)), "small_dec": ((9, 7),)}
+    for name, levels in small.items():
+        queries = None if name.endswith("enc") else 5
+        monkeypatch.setitem(onnx_runtime.WORKLOADS, name, onnx_runtime.Workload(2, levels, 3, queries, 3))
+    given = ["--record", "--root", str(tmp_path), "--commit", "c" * 40, "--threads", "1", "--workloads", *small]
+    assert onnx_runtime.main(given) == 0
+    [file] = tmp_path.glob("*/*-ccccccc-onnxruntime/onnxruntime.json")
+    rows = json.loads(file.read_text())["rows"]
+    assert [row["workload"] for row in rows] == list(small)
+    for row in rows:
+        assert row["rel_l2"] <= onnx_runtime.BOUND and row["speedup"]["median"] > 0
+        assert [len(samples) for samples in row["samples_us"].values()] == [3, 3]
+
+
+def test_onnx_runtime_times_nothing_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    onnx_runtime = importlib.import_module("onnx_runtime")
+    monkeypatch.setitem(onnx_runtime.WORKLOADS, "small", onnx_runtime.Workload(1, ((4, 4),), 2, 5, 1))
+    for error in (0.01, float("nan")):
+        monkeypatch.setattr(onnx_runtime, "relative_error", lambda found, wanted, error=error: error)
+        with pytest.raises(RuntimeError, match="differ"):
+            onnx_runtime.measure("small", 1, onnx_runtime.library_path())

@@ -44,7 +44,7 @@ mod variant;
 mod view;
 
 pub use call::{backward, backward_from_offsets, forward, forward_from_offsets};
-pub use cpu::{CpuOptions, CpuPlan, GradientsMut, Isa, OffsetGradientsMut};
+pub use cpu::{CpuOptions, CpuPlan, GradientsMut, Isa, LentThreads, OffsetGradientsMut};
 pub use dtype::{DType, Element};
 pub use error::Error;
 pub use layout::ValueLayout;

@@ -14,6 +14,7 @@ const PARTS: [&str; 8] = [
     "msdeform-cuda",
     "msdeform-devices",
     "msdeform-files",
+    "msdeform-onnxruntime",
     "msdeform-python",
     "msdeform-torch",
     "msdeform-tuning",

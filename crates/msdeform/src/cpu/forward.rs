@@ -48,6 +48,27 @@ impl<T> Forward<'_, T> {
         let rows = geometry.batch * geometry.queries;
         if geometry.staged { rows * geometry.heads } else { rows }
     }
+
+    /// How many tasks the units are cut into for workers of whom nobody knows how many will come. Where heads are staged,
+    /// no task has units of two of them.
+    pub(crate) fn tasks(&self, workers: usize) -> usize {
+        const TASKS_PER_WORKER: usize = 4;
+        let wanted = workers.max(1).saturating_mul(TASKS_PER_WORKER);
+        let Geometry { batch, heads, queries, staged, .. } = *self.geometry;
+        if staged {
+            let heads = batch * heads;
+            heads * wanted.div_ceil(heads.max(1)).clamp(1, queries.max(1))
+        } else {
+            wanted.min(self.units())
+        }
+    }
+
+    /// The units of a task, of so many.
+    pub(crate) fn task(&self, index: usize, tasks: usize) -> std::ops::Range<usize> {
+        // In 128 bits: the product may exceed the address space.
+        let bound = |task: usize| (self.units() as u128 * task as u128 / tasks as u128) as usize;
+        bound(index)..bound(index + 1)
+    }
 }
 
 /// One worker's part of a forward call.
@@ -73,7 +94,7 @@ impl<T: Storage> Kernel for ForwardPart<'_, T> {
                 let scratch = workspace
                     .value_scratch
                     .reserve(geometry.scratch_rows * geometry.scratch_stride)?;
-                unit.staged(units, scratch);
+                unit.staged(units, scratch, &mut workspace.staged_head);
             } else {
                 unit.direct(units);
             }
@@ -117,27 +138,31 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
     /// Units are `(image, head, query)`, in this order.
     ///
     /// # Safety
-    /// They are below their count, the scratch holds a head, the machine has `S`.
+    /// They are below their count, the scratch has room for a head and holds `staged_head`, the machine has `S`.
     #[inline(always)]
-    unsafe fn staged(&self, units: std::ops::Range<usize>, scratch: *mut f32) {
+    unsafe fn staged(
+        &self,
+        units: std::ops::Range<usize>,
+        scratch: *mut f32,
+        staged_head: &mut Option<usize>,
+    ) {
         let call = self.call;
         let geometry = call.geometry;
         let (samples, channels) = (geometry.samples, geometry.channels);
         let mut piece = Piece::new();
-        let mut staged_head = usize::MAX;
         for index in units {
             let (head, query) = (index / geometry.queries, index % geometry.queries);
             let (n, m) = (head / geometry.heads, head % geometry.heads);
             let row = (n * geometry.queries + query) * geometry.heads + m;
             // SAFETY: image, head and query are below their counts; the scratch has been staged.
             unsafe {
-                if head != staged_head {
+                if *staged_head != Some(head) {
                     // Not `add`: without pixels there is no tensor for the head to begin in.
                     let from = call.value.wrapping_add(geometry.head_offset(n, m));
                     for level in &geometry.levels {
                         stage_level::<S, T>(geometry, level, from, scratch);
                     }
-                    staged_head = head;
+                    *staged_head = Some(head);
                 }
                 let ahead = row + AHEAD * geometry.heads;
                 call.source.prefetch::<S>(geometry, ahead, 0, samples);

@@ -24,7 +24,7 @@ pub use ceiling::multiply_adds;
 pub use gradients::{GradientsMut, OffsetGradientsMut};
 pub use isa::Isa;
 pub use plan::CpuPlan;
-pub use workers::max_threads;
+pub use workers::{LentThreads, max_threads};
 
 use crate::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
 

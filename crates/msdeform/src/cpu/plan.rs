@@ -11,7 +11,7 @@ use super::placement::{Span, SpanMut};
 use super::simd::Storage;
 use super::sink::{Finish, FinishPart, Sink};
 use super::source::{OffsetSource, Source, Strided};
-use super::workers::Workers;
+use super::workers::{LentThreads, Workers};
 use super::workspace::{AlignedFloats, NoScratch};
 use super::{CpuOptions, variant};
 use crate::call::{Shapes, check_samples};
@@ -119,7 +119,23 @@ impl CpuPlan {
         output: impl Into<TensorViewMut<'o>>,
     ) -> Result<(), Error> {
         let samples = Samples::Given { locations: locations.into(), weights: weights.into() };
-        self.forward_views(value.into(), samples, output.into())
+        self.forward_views(value.into(), samples, output.into(), None)
+    }
+
+    /// As [`CpuPlan::forward`], on threads of somebody else instead of the plan's own.
+    ///
+    /// # Errors
+    /// As [`CpuPlan::forward`].
+    pub fn forward_on<'v, 'l, 'w, 'o>(
+        &mut self,
+        threads: &dyn LentThreads,
+        value: impl Into<TensorView<'v>>,
+        locations: impl Into<TensorView<'l>>,
+        weights: impl Into<TensorView<'w>>,
+        output: impl Into<TensorViewMut<'o>>,
+    ) -> Result<(), Error> {
+        let samples = Samples::Given { locations: locations.into(), weights: weights.into() };
+        self.forward_views(value.into(), samples, output.into(), Some(threads))
     }
 
     /// Computes the output of a problem [from offsets](crate::Offsets). Images and queries of the references, offsets and
@@ -137,7 +153,25 @@ impl CpuPlan {
     ) -> Result<(), Error> {
         let (references, offsets, logits) = (references.into(), offsets.into(), logits.into());
         let samples = Samples::Offsets { references, offsets, logits };
-        self.forward_views(value.into(), samples, output.into())
+        self.forward_views(value.into(), samples, output.into(), None)
+    }
+
+    /// As [`CpuPlan::forward_from_offsets`], on threads of somebody else instead of the plan's own.
+    ///
+    /// # Errors
+    /// As [`CpuPlan::forward_from_offsets`].
+    pub fn forward_from_offsets_on<'v, 'r, 'd, 'l, 'o>(
+        &mut self,
+        threads: &dyn LentThreads,
+        value: impl Into<TensorView<'v>>,
+        references: impl Into<TensorView<'r>>,
+        offsets: impl Into<TensorView<'d>>,
+        logits: impl Into<TensorView<'l>>,
+        output: impl Into<TensorViewMut<'o>>,
+    ) -> Result<(), Error> {
+        let (references, offsets, logits) = (references.into(), offsets.into(), logits.into());
+        let samples = Samples::Offsets { references, offsets, logits };
+        self.forward_views(value.into(), samples, output.into(), Some(threads))
     }
 
     /// Computes the gradients asked for. Every element of them is written; the same bits whatever
@@ -187,11 +221,12 @@ impl CpuPlan {
         value: TensorView<'_>,
         samples: Samples<'_>,
         output: TensorViewMut<'_>,
+        lent: Option<&dyn LentThreads>,
     ) -> Result<(), Error> {
         match self.problem.dtype() {
-            DType::F32 => self.forward_in::<f32>(value, samples, output),
-            DType::F16 => self.forward_in::<f16>(value, samples, output),
-            DType::Bf16 => self.forward_in::<bf16>(value, samples, output),
+            DType::F32 => self.forward_in::<f32>(value, samples, output, lent),
+            DType::F16 => self.forward_in::<f16>(value, samples, output, lent),
+            DType::Bf16 => self.forward_in::<bf16>(value, samples, output, lent),
             DType::F64 => Err(self.no_f64()),
         }
     }
@@ -216,6 +251,7 @@ impl CpuPlan {
         value: TensorView<'_>,
         samples: Samples<'_>,
         output: TensorViewMut<'_>,
+        lent: Option<&dyn LentThreads>,
     ) -> Result<(), Error> {
         let shapes = Shapes::new(&self.problem);
         let value = value.elements::<T>(&shapes.value("value"))?;
@@ -227,6 +263,13 @@ impl CpuPlan {
         let geometry = &self.geometry;
         let (value, output) = (value.as_ptr(), output.as_mut_ptr());
         let (call, isa) = (Forward { geometry, value, source, output }, self.isa);
+        if let Some(threads) = lent {
+            let tasks = call.tasks(threads.workers());
+            return self.workers.take_turns_on(threads, tasks, |index, workspace| {
+                let units = call.task(index, tasks);
+                isa.run(ForwardPart { call: &call, units, workspace })
+            });
+        }
         self.workers.divide(call.units(), |units, workspace| {
             isa.run(ForwardPart { call: &call, units, workspace })
         })

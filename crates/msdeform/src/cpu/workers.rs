@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -20,11 +21,25 @@ enum Threads {
     Own(ThreadPool),
 }
 
+/// Threads of somebody else that a call may run on, such as the pool of a runtime: see [`CpuPlan::forward_on`].
+///
+/// [`CpuPlan::forward_on`]: super::CpuPlan::forward_on
+pub trait LentThreads {
+    /// The most workers that are of use at the same time. More than there are threads cost next to nothing.
+    fn workers(&self) -> usize;
+
+    /// Calls `work` at least once and at most [`LentThreads::workers`] times, on any threads, and returns when all calls
+    /// have. A call that begins when everything is done returns at once.
+    fn run(&self, work: &(dyn Fn() + Sync));
+}
+
 /// Threads, each with its memory.
 #[derive(Debug)]
 pub(crate) struct Workers {
     threads: Threads,
     workspaces: Vec<Workspace>,
+    /// Memory of those that were lent.
+    lent: Vec<Workspace>,
 }
 
 impl Workers {
@@ -47,7 +62,7 @@ impl Workers {
         };
         let mut workspaces = Vec::new();
         workspaces.resize_with(count, Workspace::default);
-        Ok(Self { threads, workspaces })
+        Ok(Self { threads, workspaces, lent: Vec::new() })
     }
 
     /// How many there are.
@@ -57,7 +72,7 @@ impl Workers {
 
     /// Memory that they hold.
     pub(crate) fn bytes(&self) -> usize {
-        self.workspaces.iter().map(Workspace::bytes).sum()
+        self.workspaces.iter().chain(&self.lent).map(Workspace::bytes).sum()
     }
 
     /// Every worker does one range of the units, all about as long.
@@ -91,12 +106,49 @@ impl Workers {
         })
     }
 
+    /// The same on threads of somebody else.
+    pub(crate) fn take_turns_on(
+        &mut self,
+        threads: &dyn LentThreads,
+        tasks: usize,
+        task: impl Fn(usize, &mut Workspace) -> Result<(), NoScratch> + Sync,
+    ) -> Result<(), Error> {
+        let workers = threads.workers().clamp(1, tasks.max(1));
+        if self.lent.len() < workers {
+            self.lent.resize_with(workers, Workspace::default);
+        }
+        let (next, missing_bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let workspaces = Mutex::new(self.lent[..workers].iter_mut());
+        threads.run(&|| {
+            // Poisoned or not: an iterator is whole between calls.
+            let free = workspaces.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(workspace) = free else { return };
+            workspace.forget_values();
+            loop {
+                // Relaxed, as in `take_turns`: it publishes nothing, whoever lends the threads joins them.
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= tasks {
+                    return;
+                }
+                if let Err(NoScratch { bytes }) = task(index, workspace) {
+                    missing_bytes.fetch_max(bytes, Ordering::Relaxed);
+                    return;
+                }
+            }
+        });
+        match missing_bytes.into_inner() {
+            0 => Ok(()),
+            bytes => Err(no_scratch(bytes)),
+        }
+    }
+
     fn run(
         &mut self,
         work: impl Fn(usize, &mut Workspace) -> Result<(), NoScratch> + Sync,
     ) -> Result<(), Error> {
         let missing_bytes = AtomicUsize::new(0);
         let work = |(index, workspace): (usize, &mut Workspace)| {
+            workspace.forget_values();
             if let Err(NoScratch { bytes }) = work(index, workspace) {
                 missing_bytes.fetch_max(bytes, Ordering::Relaxed);
             }
@@ -111,9 +163,13 @@ impl Workers {
         }
         match missing_bytes.into_inner() {
             0 => Ok(()),
-            bytes => Err(Error::NoMemory { what: "the scratch space of a thread", bytes }),
+            bytes => Err(no_scratch(bytes)),
         }
     }
+}
+
+const fn no_scratch(bytes: usize) -> Error {
+    Error::NoMemory { what: "the scratch space of a thread", bytes }
 }
 
 /// The most threads that a plan starts: 1024, or one per core where there are more. Beyond that threads cost more

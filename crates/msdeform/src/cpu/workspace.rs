@@ -49,6 +49,8 @@ pub(crate) struct Workspace {
     /// One head's values as `f32`, every level framed by a border of zeros. Only pixels are ever
     /// written, so the border stays zero from the allocation on.
     pub value_scratch: AlignedFloats,
+    /// The image and head that the scratch holds in a forward call.
+    pub staged_head: Option<usize>,
     /// One head's gradient sums, framed likewise; what lands in the border is dropped. All zero
     /// between tasks.
     pub grad_scratch: AlignedFloats,
@@ -61,6 +63,11 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
+    /// Another call begins: its values are others.
+    pub(crate) fn forget_values(&mut self) {
+        self.staged_head = None;
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.value_scratch.bytes()
             + self.grad_scratch.bytes()

@@ -1,0 +1,476 @@
+//! The functions of the runtime that are used, each with the types that it deserves. All of its raw pointers stay here
+//! and in `custom_op.rs`.
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use half::f16;
+use msdeform::{DType, LentThreads, Slice, SliceMut};
+use ort_sys::{
+    OrtApi, OrtCustomOp, OrtCustomOpDomain, OrtKernelContext, OrtKernelInfo, OrtSessionOptions,
+    OrtShapeInferContext, OrtStatusPtr, OrtTensorTypeAndShapeInfo, OrtValue,
+};
+
+use crate::call::{Integers, Shape};
+use crate::error::Error;
+use crate::operators::{element_type, format_of, type_name};
+
+/// The table of functions.
+///
+/// Its fields are read through the pointer, one at a time: a crate beside us may have asked for a longer table than the
+/// runtime has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Api(NonNull<OrtApi>);
+
+// SAFETY: the table is constant and its functions may be called from any thread.
+unsafe impl Send for Api {}
+// SAFETY: as above.
+unsafe impl Sync for Api {}
+
+/// Calls a function of the table and turns its status into a result. Unsafe like the function.
+macro_rules! call {
+    ($api:expr, $function:ident($($argument:expr),* $(,)?)) => {
+        $api.check(((*$api.0.as_ptr()).$function)($($argument),*))
+    };
+}
+
+impl Api {
+    /// # Safety
+    /// It is the table of version 17 or newer and stays where it is.
+    pub(crate) unsafe fn new(table: NonNull<OrtApi>) -> Self {
+        Self(table)
+    }
+
+    /// What a function said, if it is bad.
+    fn check(self, status: OrtStatusPtr) -> Result<(), Error> {
+        if status.0.is_null() {
+            return Ok(());
+        }
+        // SAFETY: a status that is not null is whole, and ours to release.
+        let text = unsafe {
+            let text = CStr::from_ptr(((*self.0.as_ptr()).GetErrorMessage)(status.0));
+            let text = text.to_string_lossy().into_owned();
+            ((*self.0.as_ptr()).ReleaseStatus)(status.0);
+            text
+        };
+        Err(Error::Runtime(text))
+    }
+
+    /// An error as the runtime takes it.
+    pub(crate) fn status_of(self, error: &Error) -> OrtStatusPtr {
+        let text = error.to_string().replace('\0', " ");
+        let text = CString::new(text).unwrap_or_default();
+        // SAFETY: the text is copied.
+        unsafe { ((*self.0.as_ptr()).CreateStatus)(error.code(), text.as_ptr()) }
+    }
+
+    pub(crate) fn make_domain(
+        self,
+        name: &'static CStr,
+    ) -> Result<NonNull<OrtCustomOpDomain>, Error> {
+        let mut domain = ptr::null_mut();
+        // SAFETY: the name lives for ever, the domain is written to.
+        unsafe { call!(self, CreateCustomOpDomain(name.as_ptr(), &raw mut domain))? };
+        NonNull::new(domain).ok_or_else(|| Error::Runtime("no domain was made".to_owned()))
+    }
+
+    /// # Safety
+    /// The operator lives for as long as the domain, with all that its functions need.
+    pub(crate) unsafe fn add_operator(
+        self,
+        domain: NonNull<OrtCustomOpDomain>,
+        operator: *const OrtCustomOp,
+    ) -> Result<(), Error> {
+        // SAFETY: passed on from the caller.
+        unsafe { call!(self, CustomOpDomain_Add(domain.as_ptr(), operator)) }
+    }
+
+    /// # Safety
+    /// The options are alive, the domain stays alive for as long as their sessions.
+    pub(crate) unsafe fn add_domain(
+        self,
+        options: *mut OrtSessionOptions,
+        domain: NonNull<OrtCustomOpDomain>,
+    ) -> Result<(), Error> {
+        // SAFETY: passed on from the caller.
+        unsafe { call!(self, AddCustomOpDomain(options, domain.as_ptr())) }
+    }
+}
+
+/// Type and shape of a tensor, or of one to come.
+struct TypeAndShape {
+    api: Api,
+    info: *mut OrtTensorTypeAndShapeInfo,
+}
+
+impl Drop for TypeAndShape {
+    fn drop(&mut self) {
+        // SAFETY: it is whole or null, and ours.
+        unsafe { ((*self.api.0.as_ptr()).ReleaseTensorTypeAndShapeInfo)(self.info) };
+    }
+}
+
+impl TypeAndShape {
+    fn of(api: Api, value: *const OrtValue) -> Result<Self, Error> {
+        let mut found = Self { api, info: ptr::null_mut() };
+        // SAFETY: whoever calls has the value from the runtime; the information is written to.
+        unsafe { call!(api, GetTensorTypeAndShape(value, &raw mut found.info))? };
+        Ok(found)
+    }
+
+    fn new(api: Api) -> Result<Self, Error> {
+        let mut made = Self { api, info: ptr::null_mut() };
+        // SAFETY: it is written to.
+        unsafe { call!(api, CreateTensorTypeAndShapeInfo(&raw mut made.info))? };
+        Ok(made)
+    }
+
+    /// The code of the element type: a newer runtime may have some that our enumeration lacks.
+    fn element_type(&self) -> Result<i32, Error> {
+        let mut code = 0i32;
+        // SAFETY: the enumeration is written as the integer that it is.
+        unsafe { call!(self.api, GetTensorElementType(self.info, (&raw mut code).cast()))? };
+        Ok(code)
+    }
+
+    fn shape(&self, tensor: &'static str) -> Result<Shape, Error> {
+        let mut rank = 0;
+        // SAFETY: the rank is written to.
+        unsafe { call!(self.api, GetDimensionsCount(self.info, &raw mut rank))? };
+        Shape::read(tensor, rank, |sizes| {
+            // SAFETY: as many sizes are written as there is room for.
+            unsafe { call!(self.api, GetDimensions(self.info, sizes.as_mut_ptr(), sizes.len())) }
+        })
+    }
+}
+
+/// What a node says about itself when its kernel is made.
+pub(crate) struct KernelInfo<'a> {
+    api: Api,
+    info: *const OrtKernelInfo,
+    life: PhantomData<&'a ()>,
+}
+
+impl KernelInfo<'_> {
+    /// # Safety
+    /// The information is the runtime's and lives for `'a`.
+    pub(crate) const unsafe fn new(api: Api, info: *const OrtKernelInfo) -> Self {
+        Self { api, info, life: PhantomData }
+    }
+
+    pub(crate) fn int(&self, name: &CStr) -> Option<i64> {
+        let mut found = 0;
+        // SAFETY: the number is written to.
+        let result = unsafe {
+            call!(self.api, KernelInfoGetAttribute_int64(self.info, name.as_ptr(), &raw mut found))
+        };
+        result.is_ok().then_some(found)
+    }
+
+    pub(crate) fn float(&self, name: &CStr) -> Option<f32> {
+        let mut found = 0.0;
+        // SAFETY: the number is written to.
+        let result = unsafe {
+            call!(self.api, KernelInfoGetAttribute_float(self.info, name.as_ptr(), &raw mut found))
+        };
+        result.is_ok().then_some(found)
+    }
+
+    pub(crate) fn ints(&self, name: &CStr) -> Option<Vec<i64>> {
+        let mut count = 0;
+        let read = |to: *mut i64, count: &mut usize| {
+            // SAFETY: no more numbers are written than are counted.
+            unsafe {
+                call!(
+                    self.api,
+                    KernelInfoGetAttributeArray_int64(self.info, name.as_ptr(), to, count)
+                )
+            }
+        };
+        read(ptr::null_mut(), &mut count).ok()?;
+        let mut found = vec![0; count];
+        if count > 0 {
+            read(found.as_mut_ptr(), &mut count).ok()?;
+        }
+        Some(found)
+    }
+
+    /// The code of an input's element type.
+    pub(crate) fn input_type(&self, index: usize) -> Result<i32, Error> {
+        let (mut info, mut tensor) = (ptr::null_mut(), ptr::null());
+        // SAFETY: the index is that of a declared input; the type lives until it is released, its part as long.
+        unsafe {
+            call!(self.api, KernelInfo_GetInputTypeInfo(self.info, index, &raw mut info))?;
+            let mut code = 0i32;
+            let found = call!(self.api, CastTypeInfoToTensorInfo(info, &raw mut tensor));
+            let found = found.and_then(|()| match tensor.is_null() {
+                true => Err(Error::Runtime("an input is no tensor".to_owned())),
+                false => call!(self.api, GetTensorElementType(tensor, (&raw mut code).cast())),
+            });
+            ((*self.api.0.as_ptr()).ReleaseTypeInfo)(info);
+            found.map(|()| code)
+        }
+    }
+}
+
+/// A run of a node: its tensors, and the threads of its session.
+pub(crate) struct Context<'a> {
+    api: Api,
+    context: *mut OrtKernelContext,
+    life: PhantomData<&'a ()>,
+}
+
+/// A tensor to read.
+pub(crate) struct Input<'a> {
+    name: &'static str,
+    element_type: i32,
+    pub shape: Shape,
+    data: *const c_void,
+    life: PhantomData<&'a ()>,
+}
+
+impl<'a> Context<'a> {
+    /// # Safety
+    /// The context is the runtime's, for a run that lasts for `'a`.
+    pub(crate) const unsafe fn new(api: Api, context: *mut OrtKernelContext) -> Self {
+        Self { api, context, life: PhantomData }
+    }
+
+    pub(crate) fn input(&self, index: usize, name: &'static str) -> Result<Input<'a>, Error> {
+        let mut value = ptr::null();
+        // SAFETY: the value is written to.
+        unsafe { call!(self.api, KernelContext_GetInput(self.context, index, &raw mut value))? };
+        let info = TypeAndShape::of(self.api, value)?;
+        let (element_type, shape) = (info.element_type()?, info.shape(name)?);
+        let mut data = ptr::null_mut();
+        // SAFETY: the pointer is written to. Nothing is written to what it leads to.
+        unsafe { call!(self.api, GetTensorMutableData(value.cast_mut(), &raw mut data))? };
+        Ok(Input { name, element_type, shape, data, life: PhantomData })
+    }
+
+    /// The only output, as a tensor of this shape.
+    pub(crate) fn output(&self, shape: &[usize], format: DType) -> Result<SliceMut<'a>, Error> {
+        let mut sizes = [0i64; Shape::MAX_RANK];
+        for (to, &size) in sizes.iter_mut().zip(shape) {
+            *to =
+                i64::try_from(size).map_err(|_| msdeform::Error::TooLarge { tensor: "output" })?;
+        }
+        let (mut value, mut data) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the sizes are as many as are said, value and data are written to. The runtime allocates the elements.
+        unsafe {
+            let sizes = sizes.as_ptr();
+            call!(
+                self.api,
+                KernelContext_GetOutput(self.context, 0, sizes, shape.len(), &raw mut value)
+            )?;
+            call!(self.api, GetTensorMutableData(value, &raw mut data))?;
+        }
+        let found = TypeAndShape::of(self.api, value)?.element_type()?;
+        if found != element_type(format) as i32 {
+            let (found, expected) = (type_name(found), format.to_string());
+            return Err(Error::Type { tensor: "output", found, expected });
+        }
+        let len = shape.iter().product();
+        if len > 0 && data.is_null() {
+            return Err(Error::NoData { tensor: "output" });
+        }
+        // SAFETY: the runtime made `len` elements of this format for this run, which nobody else touches before it ends.
+        // Every bit pattern is a number, and an empty slice needs no memory.
+        unsafe {
+            Ok(match format {
+                DType::F16 => SliceMut::F16(elements_mut::<f16>(data, len)),
+                _ => SliceMut::F32(elements_mut::<f32>(data, len)),
+            })
+        }
+    }
+}
+
+/// # Safety
+/// There are `len` elements for `'a`, or none are asked for; nobody else touches them.
+unsafe fn elements_mut<'a, T>(data: *mut c_void, len: usize) -> &'a mut [T] {
+    let data = if len == 0 { NonNull::dangling().as_ptr() } else { data.cast() };
+    // SAFETY: passed on from the caller; the runtime aligns tensors to 64 bytes.
+    unsafe { std::slice::from_raw_parts_mut(data, len) }
+}
+
+impl<'a> Input<'a> {
+    /// # Safety
+    /// `T` has the tensor's element type.
+    unsafe fn elements<T>(&self) -> Result<&'a [T], Error> {
+        let len = self.shape.elements(self.name)?;
+        let data: *const T = match (len, self.data.is_null()) {
+            (0, _) => NonNull::dangling().as_ptr(),
+            (_, true) => return Err(Error::NoData { tensor: self.name }),
+            (_, false) => self.data.cast(),
+        };
+        if !data.is_aligned() {
+            return Err(Error::NoData { tensor: self.name });
+        }
+        // SAFETY: a tensor of the runtime has as many elements as its shape says, which nobody writes to while the node
+        // runs; the caller answers for their type, and its bits are all numbers.
+        Ok(unsafe { std::slice::from_raw_parts(data, len) })
+    }
+
+    /// The format of a tensor of numbers.
+    pub(crate) fn format(&self) -> Result<DType, Error> {
+        format_of(self.element_type).ok_or_else(|| Error::Type {
+            tensor: self.name,
+            found: type_name(self.element_type),
+            expected: "float or float16".to_owned(),
+        })
+    }
+
+    pub(crate) fn numbers(&self) -> Result<Slice<'a>, Error> {
+        // SAFETY: of the type that was asked for.
+        unsafe {
+            Ok(match self.format()? {
+                DType::F16 => Slice::F16(self.elements()?),
+                _ => Slice::F32(self.elements()?),
+            })
+        }
+    }
+
+    pub(crate) fn integers(&self) -> Result<Integers<'a>, Error> {
+        // SAFETY: of the types that are matched.
+        unsafe {
+            match self.element_type {
+                6 => Ok(Integers::Short(self.elements()?)),
+                7 => Ok(Integers::Long(self.elements()?)),
+                other => Err(Error::Type {
+                    tensor: self.name,
+                    found: type_name(other),
+                    expected: "int64 or int32".to_owned(),
+                }),
+            }
+        }
+    }
+}
+
+/// The threads of the session that a node runs in.
+pub(crate) struct SessionThreads<'a> {
+    pub context: &'a Context<'a>,
+    /// Workers to ask for. The runtime does not say how many threads it has: those beyond find nothing left to do.
+    pub workers: usize,
+    /// Whether a worker panicked.
+    pub panicked: &'a AtomicBool,
+}
+
+/// What a worker is given.
+struct Job<'a> {
+    work: &'a (dyn Fn() + Sync),
+    panicked: &'a AtomicBool,
+}
+
+unsafe extern "C" fn run_job(job: *mut c_void, _index: usize) {
+    // SAFETY: `SessionThreads::run` passes a job that lives until all workers are done. It is only read.
+    let job = unsafe { &*job.cast::<Job<'_>>() };
+    if catch_unwind(AssertUnwindSafe(job.work)).is_err() {
+        // Relaxed: it is read after the runtime has joined its workers.
+        job.panicked.store(true, Ordering::Relaxed);
+    }
+}
+
+impl LentThreads for SessionThreads<'_> {
+    fn workers(&self) -> usize {
+        self.workers
+    }
+
+    fn run(&self, work: &(dyn Fn() + Sync)) {
+        let Context { api, context, .. } = *self.context;
+        if self.workers > 1 {
+            let mut job = Job { work, panicked: self.panicked };
+            let job = (&raw mut job).cast();
+            // SAFETY: it returns when all calls have; the job may be shared between threads.
+            let shared = unsafe {
+                call!(api, KernelContext_ParallelFor(context, run_job, self.workers, 0, job))
+            };
+            if shared.is_ok() {
+                return;
+            }
+        }
+        // Alone; also where the runtime refused to share.
+        work();
+    }
+}
+
+/// What the runtime knows of a node's shapes before it runs.
+pub(crate) struct ShapeContext<'a> {
+    api: Api,
+    context: *mut OrtShapeInferContext,
+    life: PhantomData<&'a ()>,
+}
+
+/// One axis of a shape that may be symbolic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Axis<'a> {
+    Size(i64),
+    Named(&'a CStr),
+    Unknown,
+}
+
+impl<'a> ShapeContext<'a> {
+    /// # Safety
+    /// The context is the runtime's and lives for `'a`.
+    pub(crate) const unsafe fn new(api: Api, context: *mut OrtShapeInferContext) -> Self {
+        Self { api, context, life: PhantomData }
+    }
+
+    /// The axes of an input; none where nothing is known.
+    pub(crate) fn input(&self, index: usize) -> Result<Vec<Axis<'a>>, Error> {
+        let (mut info, mut rank) = (ptr::null_mut(), 0);
+        // SAFETY: information and rank are written to. The information stays the context's: its names live for `'a`.
+        unsafe {
+            call!(
+                self.api,
+                ShapeInferContext_GetInputTypeShape(self.context, index, &raw mut info)
+            )?;
+            call!(self.api, GetDimensionsCount(info, &raw mut rank))?;
+        }
+        let (mut sizes, mut names) = (vec![0i64; rank], vec![ptr::null::<c_char>(); rank]);
+        // SAFETY: as many are written as there is room for.
+        unsafe {
+            call!(self.api, GetDimensions(info, sizes.as_mut_ptr(), rank))?;
+            call!(self.api, GetSymbolicDimensions(info, names.as_mut_ptr(), rank))?;
+        }
+        let axis = |(size, name): (i64, *const c_char)| {
+            // SAFETY: a name that is not null ends with a zero.
+            let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
+            match name.filter(|name| !name.is_empty()) {
+                Some(name) => Axis::Named(name),
+                None if size >= 0 => Axis::Size(size),
+                None => Axis::Unknown,
+            }
+        };
+        Ok(sizes.into_iter().zip(names).map(axis).collect())
+    }
+
+    /// Says what the output will be: of the first input's type, which newer runtimes take from here and older ones from
+    /// the operators' tables. Every axis has a size or a name.
+    pub(crate) fn set_output(&self, axes: &[Axis<'_>]) -> Result<(), Error> {
+        let (mut first, mut code) = (ptr::null_mut(), 0i32);
+        // SAFETY: information and code are written to; the enumeration is written as the integer that it is.
+        unsafe {
+            call!(self.api, ShapeInferContext_GetInputTypeShape(self.context, 0, &raw mut first))?;
+            call!(self.api, GetTensorElementType(first, (&raw mut code).cast()))?;
+        }
+        // Another type has no node of this name, which the runtime says by itself.
+        let Some(format) = format_of(code) else { return Ok(()) };
+        let info = TypeAndShape::new(self.api)?;
+        let sizes: Vec<i64> =
+            axes.iter().map(|axis| if let Axis::Size(size) = axis { *size } else { -1 }).collect();
+        let mut names: Vec<*const c_char> = axes
+            .iter()
+            .map(|axis| if let Axis::Named(name) = axis { name.as_ptr() } else { c"".as_ptr() })
+            .collect();
+        // SAFETY: as many are read as there are, and copied.
+        unsafe {
+            call!(self.api, SetTensorElementType(info.info, element_type(format)))?;
+            call!(self.api, SetDimensions(info.info, sizes.as_ptr(), sizes.len()))?;
+            call!(self.api, SetSymbolicDimensions(info.info, names.as_mut_ptr(), names.len()))?;
+            call!(self.api, ShapeInferContext_SetOutputTypeShape(self.context, 0, info.info))
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! What can be wrong with a node or a run of it. All of it reaches the user as the text of a status.
+
+use ort_sys::OrtErrorCode;
+
+/// Everything that can go wrong here.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// A tensor of another shape.
+    #[error("`{tensor}` has shape {found:?}, expected {expected}")]
+    Shape { tensor: &'static str, found: Vec<i64>, expected: String },
+    /// A tensor of another type.
+    #[error("`{tensor}` is {found}, expected {expected}; put a Cast before the node")]
+    Type { tensor: &'static str, found: String, expected: String },
+    /// An attribute that makes no sense.
+    #[error("attribute `{name}` {found}; {expected}")]
+    Attribute { name: &'static str, found: String, expected: String },
+    /// A tensor on another device than the provider's.
+    #[error("`{tensor}` has no data in the memory of the processor")]
+    NoData { tensor: &'static str },
+    /// The description of the call makes no sense, or it cannot be computed.
+    #[error(transparent)]
+    Problem(#[from] msdeform::Error),
+    /// What the runtime itself said.
+    #[error("{0}")]
+    Runtime(String),
+    /// A bug.
+    #[error("msdeform panicked; the message is on the standard error output, please report it")]
+    Panic,
+}
+
+impl Error {
+    /// The kind of failure, as the runtime names it.
+    pub(crate) const fn code(&self) -> OrtErrorCode {
+        match self {
+            Self::Problem(
+                msdeform::Error::NoMemory { .. }
+                | msdeform::Error::Threads { .. }
+                | msdeform::Error::Unsupported { .. },
+            )
+            | Self::Runtime(_)
+            | Self::Panic => OrtErrorCode::ORT_FAIL,
+            _ => OrtErrorCode::ORT_INVALID_ARGUMENT,
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The shape of a node's output before it runs, as far as the shapes of its inputs are known.
+
+use crate::api::{Axis, ShapeContext};
+use crate::error::Error;
+use crate::operators::Operator;
+
+/// Says what is known. Where an axis has neither a size nor a name, nothing is said: a name that is made up here might
+/// be another axis's as well. Whether shapes fit is found out, and said better, when the node runs.
+pub(crate) fn infer(operator: &Operator, context: &ShapeContext<'_>) -> Result<(), Error> {
+    let (value, weights) = (context.input(0)?, context.input(operator.inputs.len() - 1)?);
+    let offsets = context.input(operator.inputs.len() - 2)?;
+    let [first, .., heads, channels] = value[..] else { return Ok(()) };
+    let axis = |axis: usize| [&offsets, &weights].map(|axes| axes.get(axis).copied());
+    let batch = known([Some(first)].into_iter().chain(axis(0)));
+    let queries = known(axis(1));
+    let heads = known([Some(heads)].into_iter().chain(axis(2)));
+    let axes = if operator.splits_heads {
+        vec![batch, queries, heads, channels]
+    } else {
+        vec![batch, queries, product(heads, channels)]
+    };
+    if axes.contains(&Axis::Unknown) {
+        return Ok(());
+    }
+    context.set_output(&axes)
+}
+
+/// The best that several tensors say about one axis: a size, else a name.
+fn known<'a>(found: impl IntoIterator<Item = Option<Axis<'a>>>) -> Axis<'a> {
+    let found = found.into_iter().flatten();
+    found.fold(Axis::Unknown, |best, axis| match (best, axis) {
+        (Axis::Size(_), _) | (_, Axis::Unknown) => best,
+        (Axis::Named(_), Axis::Named(_)) => best,
+        _ => axis,
+    })
+}
+
+fn product<'a>(first: Axis<'_>, second: Axis<'_>) -> Axis<'a> {
+    match (first, second) {
+        (Axis::Size(first), Axis::Size(second)) => {
+            first.checked_mul(second).map_or(Axis::Unknown, Axis::Size)
+        }
+        _ => Axis::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_better_than_a_name_and_a_name_than_nothing() {
+        let (size, name) = (Axis::Size(3), Axis::Named(c"batch"));
+        assert_eq!(known([Some(name), None, Some(size)]), size);
+        assert_eq!(known([Some(Axis::Unknown), Some(name)]), name);
+        assert_eq!(known([None, Some(Axis::Unknown)]), Axis::Unknown);
+    }
+
+    #[test]
+    fn a_product_is_known_where_both_factors_are() {
+        assert_eq!(product(Axis::Size(8), Axis::Size(32)), Axis::Size(256));
+        assert_eq!(product(Axis::Size(8), Axis::Named(c"channels")), Axis::Unknown);
+        assert_eq!(product(Axis::Size(i64::MAX), Axis::Size(2)), Axis::Unknown);
+    }
+}

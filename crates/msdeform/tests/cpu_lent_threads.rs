@@ -1,0 +1,121 @@
+//! Plans on threads of somebody else: the same bits, however many of them come.
+
+#![allow(clippy::unwrap_used, reason = "a step that fails is a failed test")]
+
+use msdeform::{CpuOptions, CpuPlan, Error, LentThreads, Offsets, Problem, ProblemBuilder};
+
+/// Says that there are `workers`, and calls `calls` times at once.
+struct Pool {
+    workers: usize,
+    calls: usize,
+}
+
+impl LentThreads for Pool {
+    fn workers(&self) -> usize {
+        self.workers
+    }
+
+    fn run(&self, work: &(dyn Fn() + Sync)) {
+        std::thread::scope(|scope| {
+            for _ in 1..self.calls {
+                scope.spawn(work);
+            }
+            work();
+        });
+    }
+}
+
+/// Fewer calls than workers, as many, and more than were asked for.
+const POOLS: [Pool; 6] = [
+    Pool { workers: 1, calls: 1 },
+    Pool { workers: 4, calls: 1 },
+    Pool { workers: 3, calls: 3 },
+    Pool { workers: 2, calls: 5 },
+    Pool { workers: 0, calls: 1 },
+    Pool { workers: usize::MAX / 2, calls: 2 },
+];
+
+/// An encoder, whose heads are staged, and a decoder, whose are not.
+fn problems() -> [ProblemBuilder; 2] {
+    let base = Problem::builder().batch(2).points(2).channels(5);
+    if cfg!(miri) {
+        let base = base.heads(2).levels([(2, 2), (1, 2)]);
+        return [base.clone().queries(6), base.queries(1)];
+    }
+    let base = base.heads(3).levels([(9, 7), (5, 4)]);
+    [base.clone().queries(83), base.queries(4)]
+}
+
+/// Numbers between 0 and 1 that differ from call to call.
+fn numbers(len: usize, seed: usize) -> Vec<f32> {
+    (0..len).map(|index| ((index * 7919 + seed * 104_729) % 1009) as f32 / 1009.0).collect()
+}
+
+fn bits(output: &[f32]) -> Vec<u32> {
+    output.iter().map(|number| number.to_bits()).collect()
+}
+
+fn plan(problem: &Problem) -> CpuPlan {
+    CpuPlan::new(problem, &CpuOptions { threads: Some(1), isa: None }).unwrap()
+}
+
+#[test]
+fn lent_threads_give_the_bits_of_the_plans_own_however_many_come() {
+    for builder in problems() {
+        let problem = builder.build().unwrap();
+        let weights = numbers(problem.weights_len(), 1);
+        let locations = numbers(problem.locations_len(), 2);
+        for pool in POOLS {
+            let (mut alone, mut lent) = (plan(&problem), plan(&problem));
+            // Other values in the second call: what the first one staged must not be taken for them.
+            for seed in [3, 4] {
+                let value = numbers(problem.value_len(), seed);
+                let mut wanted = vec![f32::NAN; problem.output_len()];
+                alone.forward(&value, &locations, &weights, &mut wanted).unwrap();
+                let mut found = vec![f32::NAN; problem.output_len()];
+                lent.forward_on(&pool, &value, &locations, &weights, &mut found).unwrap();
+                assert_eq!(bits(&wanted), bits(&found), "{} of {problem}", pool.calls);
+                // Both ways with one plan.
+                lent.forward(&value, &locations, &weights, &mut found).unwrap();
+                assert_eq!(bits(&wanted), bits(&found));
+            }
+            assert_eq!(lent.threads(), 1);
+        }
+    }
+}
+
+#[test]
+fn offsets_may_be_followed_on_lent_threads() {
+    for builder in problems() {
+        let problem = builder.offsets(Offsets::from_boxes()).build().unwrap();
+        let value = numbers(problem.value_len(), 1);
+        let references = numbers(problem.references_len(), 2);
+        let offsets = numbers(problem.locations_len(), 3);
+        let logits = numbers(problem.weights_len(), 4);
+        let [mut wanted, mut found] = [(); 2].map(|()| vec![f32::NAN; problem.output_len()]);
+        let mut plan = plan(&problem);
+        plan.forward_from_offsets(&value, &references, &offsets, &logits, &mut wanted).unwrap();
+        let pool = Pool { workers: 3, calls: 3 };
+        plan.forward_from_offsets_on(&pool, &value, &references, &offsets, &logits, &mut found)
+            .unwrap();
+        assert_eq!(bits(&wanted), bits(&found), "{problem}");
+        let error = plan.forward_on(&pool, &value, &offsets, &logits, &mut found).unwrap_err();
+        assert!(matches!(error, Error::OffsetRule { .. }), "{error}");
+    }
+}
+
+#[test]
+fn an_empty_output_asks_nobody() {
+    struct Nobody;
+    impl LentThreads for Nobody {
+        fn workers(&self) -> usize {
+            1
+        }
+        fn run(&self, _: &(dyn Fn() + Sync)) {
+            panic!("there is nothing to do");
+        }
+    }
+    let problem = Problem::builder().queries(0).levels([(2, 2)]).build().unwrap();
+    let (value, empty) = (numbers(4, 1), Vec::<f32>::new());
+    plan(&problem).forward_on(&Nobody, &value, &empty, &empty, &mut Vec::<f32>::new()).unwrap();
+}
