@@ -12,6 +12,7 @@ mod error;
 mod exchange;
 mod facts;
 mod memory;
+mod onnx;
 mod torch;
 
 use std::cell::RefCell;
@@ -267,6 +268,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(torch::use_torch, module)?)?;
     module.add_function(wrap_pyfunction!(torch::torch_forward, module)?)?;
     module.add_function(wrap_pyfunction!(torch::torch_backward, module)?)?;
+    module.add_function(wrap_pyfunction!(onnx::onnx_inspect, module)?)?;
+    module.add_function(wrap_pyfunction!(onnx::onnx_rewrite, module)?)?;
+    module.add_function(wrap_pyfunction!(onnx::onnx_probe, module)?)?;
+    module.add_function(wrap_pyfunction!(onnx::onnx_write, module)?)?;
     module.add_function(wrap_pyfunction!(search_packages, module)?)?;
     module.add_function(wrap_pyfunction!(facts::variants_json, module)?)?;
     module.add_function(wrap_pyfunction!(facts::device_info_json, module)?)?;

@@ -8,12 +8,13 @@ use crate::process::{capture, cargo};
 use crate::steps::Report;
 
 /// The crates of this project that the wheel links. Each of them is in every user's download.
-const PARTS: [&str; 7] = [
+const PARTS: [&str; 8] = [
     "msdeform",
     "msdeform-bench",
     "msdeform-cuda",
     "msdeform-devices",
     "msdeform-files",
+    "msdeform-onnx",
     "msdeform-python",
     "msdeform-tuning",
 ];
