@@ -13,6 +13,10 @@ const FIRST_OPSET_WITH_GRID_SAMPLE: i64 = 16;
 /// `GridSample` calls its interpolation `linear` from this opset on.
 const FIRST_OPSET_WITH_LINEAR: i64 = 20;
 
+const OTHER_LEVELS: &str = "it has points of another number of levels";
+/// Points of a query and head that are written out, at most.
+const MOST_POINTS: usize = 1 << 14;
+
 /// The nodes that stand for a site in a form, and what all of their names begin with; or why it has no such form.
 pub(crate) fn nodes(
     graph: &Graph<'_>,
@@ -155,6 +159,9 @@ impl Writer<'_> {
         }
         let levels = known_levels(site)?;
         let points = known_points(site)?;
+        if points.len() != levels.len() {
+            return Err(OTHER_LEVELS.into());
+        }
         let input = |at: usize| node.input(at).unwrap_or_default().to_owned();
         let (references, given, logits) = (input(3), input(4), input(5));
         let dims = self.facts.shape(&references).filter(|dims| dims.len() == 4);
@@ -325,7 +332,7 @@ impl Writer<'_> {
         let points = known_points(site)?;
         let heads = number(site.heads.ok_or("the number of its heads is not known")?);
         if points.len() != levels.len() {
-            return Err("it has points of another number of levels".into());
+            return Err(OTHER_LEVELS.into());
         }
         if levels.is_empty() || points.contains(&0) {
             return Err("it has no levels, or levels without points".into());
@@ -443,5 +450,9 @@ fn known_levels(site: &Site) -> Result<&[Level], String> {
 }
 
 fn known_points(site: &Site) -> Result<&[usize], String> {
-    site.points.as_deref().ok_or_else(|| "how many points its levels have is not known".into())
+    let points = site.points.as_deref().ok_or("how many points its levels have is not known")?;
+    if site.total_points().is_none_or(|total| total > MOST_POINTS) {
+        return Err(format!("it has more than {MOST_POINTS} points"));
+    }
+    Ok(points)
 }

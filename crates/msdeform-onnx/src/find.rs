@@ -208,18 +208,19 @@ fn learn(
     skeleton: &Skeleton<'_>,
     trial: Trial,
 ) -> Result<(Site, bool), Reason> {
+    // Of several tensors of such a rank the farthest: nearer ones may have their axes in another order.
     let known = |names: &[&str], ranks: std::ops::RangeInclusive<usize>, at: usize| {
-        let shapes = names.iter().filter_map(|name| context.facts.shape(name));
-        shapes.filter(|dims| ranks.contains(&dims.len())).find_map(|dims| dims[at].size())
+        let mut shapes = names.iter().rev().filter_map(|name| context.facts.shape(name));
+        shapes.find(|dims| ranks.contains(&dims.len())).and_then(|dims| dims[at].size())
     };
     let batch = known(&skeleton.values, 4..=4, 0)
         .or_else(|| known(&skeleton.locations, 5..=6, 0))
-        .or_else(|| known(&skeleton.weights, 5..=5, 0));
-    let grids: Vec<&str> =
-        skeleton.samplers.iter().filter_map(|&at| context.graph.node(at).input(1)).collect();
+        .or_else(|| known(&skeleton.weights, 4..=5, 0));
+    let grids = skeleton.samplers.iter().filter_map(|&at| context.graph.node(at).input(1));
+    let grids: Vec<&str> = grids.collect();
     let queries = known(&grids, 4..=4, 1)
         .or_else(|| known(&skeleton.locations, 5..=6, 1))
-        .or_else(|| known(&skeleton.weights, 5..=5, 1));
+        .or_else(|| known(&skeleton.weights, 4..=5, 1));
     let lesson = Lesson {
         context,
         skeleton,

@@ -80,7 +80,9 @@ fn levels(facts: &Facts, shapes: &str, starts: &str) -> Result<Levels, String> {
         return Ok(Levels::Tensors { shapes: shapes.to_owned(), starts: starts.to_owned() });
     };
     let level = |pair: &[i64], start: i64| {
-        let size = |number: i64| usize::try_from(number).ok();
+        // Areas of levels can be multiplied without looking.
+        let size =
+            |number: i64| u32::try_from(number).ok().and_then(|size| usize::try_from(size).ok());
         Some(Level { height: size(pair[0])?, width: size(pair[1])?, start: size(start)? })
     };
     let pairs = sizes.chunks_exact(2);
@@ -102,7 +104,9 @@ fn points(
     levels: Option<usize>,
 ) -> Option<Vec<usize>> {
     if let Some(points) = node.ints("points").filter(|points| !points.is_empty()) {
-        return points.iter().map(|&count| usize::try_from(count).ok()).collect();
+        let size =
+            |&count: &i64| u32::try_from(count).ok().and_then(|size| usize::try_from(size).ok());
+        return points.iter().map(size).collect();
     }
     let levels = levels.filter(|&levels| levels > 0)?;
     let by_locations = facts
