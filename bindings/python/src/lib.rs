@@ -270,7 +270,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(torch::torch_backward, module)?)?;
     module.add_function(wrap_pyfunction!(onnx::onnx_inspect, module)?)?;
     module.add_function(wrap_pyfunction!(onnx::onnx_rewrite, module)?)?;
-    module.add_function(wrap_pyfunction!(onnx::onnx_probe, module)?)?;
+    module.add_function(wrap_pyfunction!(onnx::onnx_probes, module)?)?;
     module.add_function(wrap_pyfunction!(onnx::onnx_write, module)?)?;
     module.add_function(wrap_pyfunction!(search_packages, module)?)?;
     module.add_function(wrap_pyfunction!(facts::variants_json, module)?)?;

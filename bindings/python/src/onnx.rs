@@ -39,16 +39,14 @@ pub fn onnx_rewrite<'py>(
     Ok((result.model.as_ref().map(|bytes| PyBytes::new(py, bytes)), json(&result)?))
 }
 
-/// A site of standard operators as a model of its own, and what its inputs and outputs are.
+/// Every site of standard operators as a model of its own, and what its inputs and outputs are.
 #[pyfunction]
-pub fn onnx_probe<'py>(
+pub fn onnx_probes<'py>(
     py: Python<'py>,
     model: &[u8],
-    index: usize,
-) -> PyResult<(Bound<'py, PyBytes>, String)> {
-    let probe =
-        py.detach(|| msdeform_onnx::probe(model, index, Options::default())).map_err(failed)?;
-    Ok((PyBytes::new(py, &probe.model), json(&probe)?))
+) -> PyResult<Vec<(Bound<'py, PyBytes>, String)>> {
+    let probes = py.detach(|| msdeform_onnx::probes(model, Options::default())).map_err(failed)?;
+    probes.iter().map(|probe| Ok((PyBytes::new(py, &probe.model), json(probe)?))).collect()
 }
 
 /// Writes a model, whole or not at all.

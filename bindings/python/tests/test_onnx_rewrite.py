@@ -156,7 +156,7 @@ def test_a_model_is_a_path_bytes_or_a_proto_and_never_its_own_output(tmp_path: P
     assert all(len(one["sites"]) == 1 for one in found)
     with pytest.raises(ValueError, match="the model itself"):
         msdeform.onnx.rewrite(path, to="msdeform", output=path)
-    with pytest.raises(TypeError, match="a path, bytes or an onnx.ModelProto"):
+    with pytest.raises(TypeError, match=r"a path, bytes or an onnx\.ModelProto"):
         msdeform.onnx.inspect(3)
     with pytest.raises(ValueError, match="unknown form `tensorflow`"):
         msdeform.onnx.rewrite(path, to="tensorflow")  # type: ignore[arg-type]
@@ -193,3 +193,62 @@ def test_python_of_the_page_runs_as_typed(tmp_path: Path, monkeypatch: pytest.Mo
     for block in blocks:
         exec(compile(block, "onnx-rewrite.md", "exec"), {})
     assert Path("faster.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    "references, components, attributes",
+    [
+        (2, 2, {}),
+        (1, 2, {"softmax": 0}),
+        (1, 4, {"offset_scale": 0.25}),
+        (2, 4, {}),
+        (3, 2, {"anchors": 1}),
+        (2, 2, {"points": [4, 2]}),
+    ],
+)
+def test_offsets_and_logits_are_spelled_out(references: int, components: int, attributes: dict[str, Any]) -> None:
+    shapes, points = [(5, 4), (3, 2)], attributes.get("points", [3, 3])
+    samples = sum(points)
+    generator = torch.Generator().manual_seed(3)
+    tensors = {
+        "value": torch.randn(2, 26, 2, 4, generator=generator),
+        "references": torch.rand(2, 7, references, components, generator=generator),
+        "offsets": torch.randn(2, 7, 2, samples, 2, generator=generator),
+        "logits": torch.randn(2, 7, 2, samples, generator=generator),
+    }
+    helper, numpy_helper = onnx.helper, onnx.numpy_helper
+    graph = helper.make_graph(
+        [
+            helper.make_node(
+                "MSDeformAttnFromOffsets",
+                ["value", "shapes", "starts", "references", "offsets", "logits"],
+                ["output"],
+                domain="msdeform",
+                **attributes,
+            )
+        ],
+        "offsets",
+        [helper.make_tensor_value_info(name, 1, ["n", *tensor.shape[1:]]) for name, tensor in tensors.items()],
+        [helper.make_tensor_value_info("output", 1, ["n", 7, 8])],
+        [
+            numpy_helper.from_array(np.array(shapes, np.int64), "shapes"),
+            numpy_helper.from_array(np.array([0, 20], np.int64), "starts"),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("msdeform", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    report = msdeform.onnx.rewrite(model, to="gridsample")
+    assert report.left == [] and len(report.checked) == 1
+    expected = msdeform.ms_deform_attn_from_offsets(
+        tensors["value"],
+        shapes,
+        tensors["references"],
+        tensors["offsets"],
+        tensors["logits"],
+        points=points,
+        offset_scale=attributes.get("offset_scale", 0.5),
+        anchors=bool(attributes.get("anchors", 0)),
+        softmax=bool(attributes.get("softmax", 1)),
+    )
+    (found,) = run(report.model, {name: tensor.numpy() for name, tensor in tensors.items()})
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-5)

@@ -6,9 +6,8 @@ use msdeform_onnx::{Form, Options};
 pub(crate) fn onnx(bytes: &[u8]) {
     // Small, so that a short file cannot ask for much work by writing large sizes down.
     let options = Options { most_elements: 1 << 14 };
-    let Ok(report) = msdeform_onnx::inspect(bytes, options) else { return };
-    for index in 0..report.sites.len() {
-        let _ = msdeform_onnx::probe(bytes, index, options);
+    if msdeform_onnx::probes(bytes, options).is_err() {
+        return;
     }
     for form in Form::ALL {
         match msdeform_onnx::rewrite(bytes, form, options) {

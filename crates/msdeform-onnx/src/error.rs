@@ -15,16 +15,6 @@ pub enum OnnxError {
     /// Subgraphs in subgraphs without end.
     #[error("subgraphs are nested too deep")]
     TooDeep,
-    /// A site that was asked for and is not there.
-    #[error(
-        "there is no site {index} of standard operators that was evaluated; the model has {count} sites"
-    )]
-    NoSite {
-        /// Which one.
-        index: usize,
-        /// How many there are.
-        count: usize,
-    },
     /// The new model is not what it should be.
     #[error(
         "`{site}` was not found again in the rewritten model ({reason}); nothing was written. Please report this"

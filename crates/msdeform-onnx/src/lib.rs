@@ -40,7 +40,7 @@ use site::Site;
 
 pub use error::OnnxError;
 pub use form::Form;
-pub use probe::{Probe, probe};
+pub use probe::{Probe, probes};
 pub use report::{Left, Report, Rewrite, RewrittenSite, SiteReport};
 
 /// How far to go.

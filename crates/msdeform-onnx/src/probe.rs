@@ -21,6 +21,8 @@ use crate::{OnnxError, Options, emit};
 /// of these three has to be the first.
 #[derive(Clone, Debug, Serialize)]
 pub struct Probe {
+    /// The site's name in the report of [`crate::inspect`].
+    pub site: String,
     /// The model.
     #[serde(skip)]
     pub model: Vec<u8>,
@@ -34,18 +36,17 @@ pub struct Probe {
     pub points: Vec<usize>,
 }
 
-/// Cuts a site out, by its place in the report of [`crate::inspect`].
+/// Cuts out every site of standard operators.
 ///
 /// # Errors
-/// [`OnnxError`], [`OnnxError::NoSite`] if the site is not one of standard operators.
-pub fn probe(bytes: &[u8], index: usize, options: Options) -> Result<Probe, OnnxError> {
+/// [`OnnxError`] where the bytes are no ONNX model.
+pub fn probes(bytes: &[u8], options: Options) -> Result<Vec<Probe>, OnnxError> {
     let model = Model::read(bytes)?;
     let graph = Graph::new(&model);
     let facts = Facts::of(&graph);
     let sites = crate::search(&graph, &facts, options).sites;
     let context = Context { graph: &graph, facts: &facts, most_elements: options.most_elements };
-    let missing = OnnxError::NoSite { index, count: sites.len() };
-    sites.get(index).and_then(|site| cut_out(&context, site)).ok_or(missing)
+    Ok(sites.iter().filter_map(|site| cut_out(&context, site)).collect())
 }
 
 fn cut_out(context: &Context<'_>, site: &Site) -> Option<Probe> {
@@ -99,6 +100,7 @@ fn cut_out(context: &Context<'_>, site: &Site) -> Option<Probe> {
     let output_infos: Vec<ValueInfo> =
         outputs.iter().zip(likes).map(|(name, like)| info(name, None, like)).collect();
     Some(Probe {
+        site: site.name.clone(),
         model: Model::of_nodes(&context.graph.model.opsets, &nodes, &input_infos, &output_infos),
         inputs,
         outputs,

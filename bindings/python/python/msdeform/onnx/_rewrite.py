@@ -31,7 +31,8 @@ class RewriteReport:
     Attributes:
         model: the new model's bytes; those of the old one where nothing has changed.
         to: the form that was asked for.
-        rewritten: sites that have the form now, each with `name`, `from`, and `max_error` against the reference in float64.
+        rewritten: sites that have the form now, each with `name`, `from`, and `max_error` against the
+            reference in float64.
         kept: names of sites that had the form before.
         left: what was left alone, each with `node` and `reason`.
         hidden: nodes of subgraphs and functions that may belong to the attention; nobody looks there.
@@ -81,9 +82,7 @@ def inspect(model: Any) -> dict[str, Any]:
     return found
 
 
-def rewrite(
-    model: Any, to: Form, output: str | os.PathLike[str] | None = None, *, check: bool = True
-) -> RewriteReport:
+def rewrite(model: Any, to: Form, output: str | os.PathLike[str] | None = None, *, check: bool = True) -> RewriteReport:
     """Rewrites every attention of a model into one form.
 
     What is taken for the attention has been run beside the reference on random inputs. What cannot be shown to be it
@@ -129,7 +128,8 @@ def _write(output: Path, content: bytes, model: Any, external_files: list[str]) 
             raise ValueError(f"`output` is the model itself, {output}; give another name")
         if external_files and output.resolve().parent != source.resolve().parent:
             raise ValueError(
-                f"the model keeps weights in {', '.join(external_files)}, beside it; write the new one into {source.parent}"
+                f"the model keeps weights in {', '.join(external_files)}, beside it; "
+                f"write the new one into {source.parent}"
             )
     _native.onnx_write(os.fspath(output), content)
 
@@ -143,22 +143,19 @@ def _check(model: bytes, when: str) -> dict[str, float]:
             "the check runs ONNX Runtime; `pip install onnxruntime`, or pass `check=False`", name="onnxruntime"
         ) from error
     differences = {}
-    for index, site in enumerate(inspect(model)["sites"]):
-        if site["form"] != "gridsample" or site["max_error"] is None:
-            continue
-        probe, described = _native.onnx_probe(model, index)
-        difference = _differs(onnxruntime, probe, json.loads(described))
-        name = f"{site['name']} ({when})"
+    for probe, text in _native.onnx_probes(model):
+        described = json.loads(text)
+        difference = _differs(onnxruntime, probe, described)
         if difference is None:
             continue
         worst, bound = difference
         # Written so that NaN fails.
         if not worst <= bound:
             raise RuntimeError(
-                f"`{site['name']}` differs from the attention by {worst:.1e} in ONNX Runtime, {when} it was rewritten; "
-                "nothing was written. Please report this"
+                f"`{described['site']}` differs from the attention by {worst:.1e} in ONNX Runtime, {when} it was "
+                "rewritten; nothing was written. Please report this"
             )
-        differences[name] = worst
+        differences[f"{described['site']} ({when})"] = worst
     return differences
 
 
