@@ -10,6 +10,7 @@ mod error;
 mod exchange;
 mod facts;
 mod native;
+mod onnx;
 mod operand;
 mod torch;
 
@@ -258,6 +259,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(torch::use_torch, module)?)?;
     module.add_function(wrap_pyfunction!(torch::torch_forward, module)?)?;
     module.add_function(wrap_pyfunction!(torch::torch_backward, module)?)?;
+    module.add_function(wrap_pyfunction!(onnx::onnx_inspect, module)?)?;
+    module.add_function(wrap_pyfunction!(onnx::onnx_rewrite, module)?)?;
+    module.add_function(wrap_pyfunction!(onnx::onnx_probes, module)?)?;
+    module.add_function(wrap_pyfunction!(onnx::onnx_write, module)?)?;
     module.add_function(wrap_pyfunction!(search_packages, module)?)?;
     module.add_function(wrap_pyfunction!(facts::variants_json, module)?)?;
     module.add_function(wrap_pyfunction!(facts::device_info_json, module)?)?;

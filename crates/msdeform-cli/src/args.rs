@@ -15,7 +15,7 @@ use msdeform_report::ladder;
 use msdeform_tuning::Tuning;
 
 use crate::commands::{
-    analyze, bench, counters, main_job, probe, records, report, soak, tune, variants, verify,
+    analyze, bench, counters, main_job, onnx, probe, records, report, soak, tune, variants, verify,
     workloads,
 };
 use crate::exit::{EXIT_CODES, Usage};
@@ -48,6 +48,7 @@ pub enum Command {
     Variants(variants::VariantsArgs),
     Verify(verify::VerifyArgs),
     Bench(bench::BenchArgs),
+    Onnx(onnx::OnnxArgs),
     Probe(probe::ProbeCommandArgs),
     Analyze(analyze::AnalyzeArgs),
     Counters(counters::CountersArgs),
@@ -292,6 +293,7 @@ mod tests {
             ("docs/LADDER.md", include_str!("../../../docs/LADDER.md"), 4),
             ("docs/tuning.md", include_str!("../../../docs/tuning.md"), 3),
             ("docs/records.md", include_str!("../../../docs/records.md"), 1),
+            ("docs/onnx-rewrite.md", include_str!("../../../docs/onnx-rewrite.md"), 4),
             ("docs/run.md", include_str!("../../../docs/run.md"), 2),
         ] {
             let document = document.replace("\\\n", " ");

@@ -15,7 +15,7 @@ use clap::Parser;
 
 use args::{Cli, Command};
 use commands::{
-    analyze, bench, counters, main_job, probe, records, report, soak, tune, variants, verify,
+    analyze, bench, counters, main_job, onnx, probe, records, report, soak, tune, variants, verify,
     workloads,
 };
 
@@ -30,6 +30,7 @@ pub fn command_line() -> ExitCode {
         Some(Command::Variants(args)) => variants::run(args),
         Some(Command::Verify(args)) => verify::run(args),
         Some(Command::Bench(args)) => bench::run(args),
+        Some(Command::Onnx(args)) => onnx::run(args),
         Some(Command::Probe(args)) => probe::run(args),
         Some(Command::Analyze(args)) => analyze::run(args),
         Some(Command::Counters(args)) => counters::run(args),

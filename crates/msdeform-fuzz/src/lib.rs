@@ -4,6 +4,7 @@
 //! of `fuzz/seeds`, what was found with them before, and a seeded slice of mutations, in every test run.
 
 mod files;
+mod onnx;
 mod problem;
 mod records;
 
@@ -19,7 +20,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     Target { name: "safetensors", what: "a .safetensors file for `run`", run: files::safetensors },
     Target { name: "npy", what: ".npy files for `run`", run: files::npy },
     Target { name: "bin", what: "raw files for `run`, with sizes", run: files::bin },
@@ -29,6 +30,7 @@ pub const TARGETS: [Target; 10] = [
     Target { name: "cubin", what: "an entry of the cubin cache", run: records::cubin },
     Target { name: "ledger", what: "a verification ledger", run: records::ledger },
     Target { name: "record", what: "a record and what is drawn from it", run: records::record },
+    Target { name: "onnx", what: "an ONNX model, read, searched and rewritten", run: onnx::onnx },
     Target { name: "counters", what: "a table of Nsight Compute", run: records::counters },
 ];
 

@@ -8,12 +8,13 @@ use crate::process::{capture, cargo};
 use crate::steps::Report;
 
 /// The crates of this project that the wheel links. Each of them is in every user's download.
-const PARTS: [&str; 8] = [
+const PARTS: [&str; 10] = [
     "msdeform",
     "msdeform-bench",
     "msdeform-cuda",
     "msdeform-devices",
     "msdeform-files",
+    "msdeform-onnx",
     "msdeform-onnxruntime",
     "msdeform-python",
     "msdeform-torch",

@@ -4,6 +4,7 @@ pub mod analyze;
 pub mod bench;
 pub mod counters;
 pub mod main_job;
+pub mod onnx;
 pub mod probe;
 pub mod records;
 pub mod report;

@@ -1,0 +1,193 @@
+"""Finds the attention in ONNX models and rewrites it from any of its forms into any other."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from .. import _native
+from ..functional import ms_deform_attn
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["RewriteReport", "inspect", "rewrite"]
+
+Form = Literal["tensorrt", "mmdeploy", "msdeform", "gridsample"]
+
+# How far ONNX Runtime, which computes in float32 or less, may be from ours, relative to the largest number.
+_TOLERANCES = {np.dtype(np.float64): 1e-6, np.dtype(np.float32): 2e-5, np.dtype(np.float16): 2e-2}
+
+
+@dataclass(frozen=True)
+class RewriteReport:
+    """What `rewrite` did.
+
+    Attributes:
+        model: the new model's bytes; those of the old one where nothing has changed.
+        to: the form that was asked for.
+        rewritten: sites that have the form now, each with `name`, `from`, and `max_error` against the
+            reference in float64.
+        kept: names of sites that had the form before.
+        left: what was left alone, each with `node` and `reason`.
+        hidden: nodes of subgraphs and functions that may belong to the attention; nobody looks there.
+        external_files: files beside the model that hold its weights.
+        checked: for each site of standard operators, old or new, the largest difference of ONNX Runtime from
+            `msdeform.ms_deform_attn` on random inputs.
+    """
+
+    model: bytes = field(repr=False)
+    to: str
+    rewritten: list[dict[str, Any]]
+    kept: list[str]
+    left: list[dict[str, str]]
+    hidden: int
+    external_files: list[str]
+    checked: dict[str, float]
+
+    @property
+    def changed(self) -> bool:
+        """Whether the model is another one now."""
+        return bool(self.rewritten)
+
+
+def _read(model: Any) -> bytes:
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return bytes(model)
+    if isinstance(model, (str, os.PathLike)):
+        return Path(model).read_bytes()
+    serialize = getattr(model, "SerializeToString", None)
+    if serialize is None:
+        raise TypeError(f"`model` must be a path, bytes or an onnx.ModelProto, found a {type(model).__name__}")
+    written: bytes = serialize()
+    return written
+
+
+def inspect(model: Any) -> dict[str, Any]:
+    """The attention in a model, by what it computes.
+
+    Args:
+        model: a path, bytes, or an `onnx.ModelProto`.
+
+    Returns:
+        What `msdeform onnx inspect --json` prints: `sites` with form, sizes and cost, `left` with what looks like the
+        attention and is not recognised, and why.
+    """
+    found: dict[str, Any] = json.loads(_native.onnx_inspect(_read(model)))
+    return found
+
+
+def rewrite(model: Any, to: Form, output: str | os.PathLike[str] | None = None, *, check: bool = True) -> RewriteReport:
+    """Rewrites every attention of a model into one form.
+
+    What is taken for the attention has been run beside the reference on random inputs. What cannot be shown to be it
+    stays as it is, with a reason; so does what has no such form.
+
+    Args:
+        model: a path, bytes, or an `onnx.ModelProto`.
+        to: `"tensorrt"`, `"mmdeploy"`, `"msdeform"`: one node of that operator; `"gridsample"`: standard operators.
+        output: where to write the new model. It is not the model itself; it is replaced if it exists. Must be in the
+            folder of the model if that keeps its weights in files beside it.
+        check: also runs every site of standard operators, before and after, in ONNX Runtime on random inputs, and
+            compares it with `ms_deform_attn`. Needs `onnxruntime`.
+
+    Raises:
+        RuntimeError: a site differs; nothing is written.
+    """
+    old = _read(model)
+    new, described = _native.onnx_rewrite(old, to)
+    report = json.loads(described)
+    result = old if new is None else new
+    checked: dict[str, float] = {}
+    if check and new is not None:
+        for bytes_, when in ((old, "before"), (new, "after")):
+            checked.update(_check(bytes_, when))
+    if output is not None:
+        _write(Path(output), result, model, report["external_files"])
+    return RewriteReport(
+        model=result,
+        to=report["to"],
+        rewritten=report["rewritten"],
+        kept=report["kept"],
+        left=report["left"],
+        hidden=report["hidden"],
+        external_files=report["external_files"],
+        checked=checked,
+    )
+
+
+def _write(output: Path, content: bytes, model: Any, external_files: list[str]) -> None:
+    if isinstance(model, (str, os.PathLike)):
+        source = Path(model)
+        if output.exists() and output.samefile(source):
+            raise ValueError(f"`output` is the model itself, {output}; give another name")
+        if external_files and output.resolve().parent != source.resolve().parent:
+            raise ValueError(
+                f"the model keeps weights in {', '.join(external_files)}, beside it; "
+                f"write the new one into {source.parent}"
+            )
+    _native.onnx_write(os.fspath(output), content)
+
+
+def _check(model: bytes, when: str) -> dict[str, float]:
+    """Runs every site of standard operators in ONNX Runtime; returns the largest differences by name."""
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "the check runs ONNX Runtime; `pip install onnxruntime`, or pass `check=False`", name="onnxruntime"
+        ) from error
+    differences = {}
+    for probe, text in _native.onnx_probes(model):
+        described = json.loads(text)
+        difference = _differs(onnxruntime, probe, described)
+        if difference is None:
+            continue
+        worst, bound = difference
+        # Written so that NaN fails.
+        if not worst <= bound:
+            raise RuntimeError(
+                f"`{described['site']}` differs from the attention by {worst:.1e} in ONNX Runtime, {when} it was "
+                "rewritten; nothing was written. Please report this"
+            )
+        differences[f"{described['site']} ({when})"] = worst
+    return differences
+
+
+def _differs(onnxruntime: Any, probe: bytes, described: dict[str, Any]) -> tuple[float, float] | None:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    # As it stands: what an optimiser makes of it is another matter.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        session = onnxruntime.InferenceSession(probe, options, providers=["CPUExecutionProvider"])
+    except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented:
+        # GridSample of float16 has no kernel on a processor; the evaluation in float64 stands.
+        return None
+    types = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
+    dtypes = {item.name: types[item.type] for item in session.get_inputs()}
+    random = np.random.default_rng(0)
+    ranges = ((-1.0, 1.0), (-0.2, 1.2), (0.0, 1.0))
+    inputs: dict[str, NDArray[Any]] = {
+        name: random.uniform(low, high, shape).astype(dtypes[name])
+        for (name, shape), (low, high) in zip(described["inputs"], ranges, strict=True)
+    }
+    found, value, locations, weights = session.run(described["outputs"], inputs)
+    levels = described["levels"]
+    expected = ms_deform_attn(
+        value,
+        [(height, width) for height, width, _ in levels],
+        [start for _, _, start in levels],
+        locations.reshape(*locations.shape[:3], -1, 2),
+        weights.reshape(*weights.shape[:3], -1),
+        points=described["points"],
+    )
+    wide = found.astype(np.float64).reshape(expected.shape)
+    worst = float(np.abs(wide - expected.astype(np.float64)).max(initial=0.0))
+    scale = max(1.0, float(np.abs(expected).max(initial=0.0)))
+    return worst, _TOLERANCES[value.dtype] * scale

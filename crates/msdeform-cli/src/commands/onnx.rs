@@ -1,0 +1,214 @@
+//! `msdeform onnx`
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use msdeform_files::Existing;
+use msdeform_onnx::{Form, Left, Options, Report, Rewrite};
+
+use crate::exit::{CheckFailed, Usage};
+use crate::output::{Align, Columns, error_figure, print, print_json};
+
+/// Protobuf messages are never larger.
+const MOST_BYTES: u64 = 1 << 31;
+
+/// Find the attention in ONNX models, and rewrite it into another form
+///
+/// As standard operators around GridSample, which exporters of PyTorch write, or as one node: of TensorRT's plugin, of mmdeploy's
+/// library, of msdeform's own.
+#[derive(Debug, Args)]
+pub struct OnnxArgs {
+    #[command(subcommand)]
+    command: OnnxCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum OnnxCommand {
+    Inspect(InspectArgs),
+    Rewrite(RewriteArgs),
+}
+
+/// List every attention of a model: its form, its sizes, what it costs
+#[derive(Debug, Args)]
+struct InspectArgs {
+    /// The model
+    #[arg(value_name = "MODEL.onnx")]
+    model: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Write a model with every attention in one form
+///
+/// Whatever is taken for the attention was run beside the f64 reference on random inputs, and the new model is searched again
+/// before it is written. What cannot be shown to be the attention stays as it is, and is listed with the reason.
+#[derive(Debug, Args)]
+struct RewriteArgs {
+    /// The model
+    #[arg(value_name = "MODEL.onnx")]
+    model: PathBuf,
+    /// The form: tensorrt, mmdeploy, msdeform, or gridsample for standard operators alone
+    #[arg(long, value_name = "FORM")]
+    to: Form,
+    /// The new model [default: MODEL.FORM.onnx beside the old one]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Replace the output if it exists; the model itself is never replaced
+    #[arg(long)]
+    force: bool,
+    /// Print what was done as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Inspects or rewrites.
+pub fn run(args: &OnnxArgs) -> anyhow::Result<()> {
+    match &args.command {
+        OnnxCommand::Inspect(args) => inspect(args),
+        OnnxCommand::Rewrite(args) => rewrite(args),
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    Ok(msdeform_files::read(path, MOST_BYTES)?)
+}
+
+fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
+    let report = msdeform_onnx::inspect(&read(&args.model)?, Options::default());
+    let report = report.with_context(|| args.model.display().to_string())?;
+    if args.json { print_json(&report) } else { print(&table(&report)) }
+}
+
+fn table(report: &Report) -> String {
+    let mut columns = Columns::new(&[
+        ("node", Align::Left),
+        ("form", Align::Left),
+        ("N", Align::Right),
+        ("Lq", Align::Right),
+        ("M", Align::Right),
+        ("D", Align::Right),
+        ("levels", Align::Left),
+        ("points", Align::Left),
+        ("MFLOP", Align::Right),
+        ("MB gathered", Align::Right),
+        ("error", Align::Right),
+    ])
+    .wrapping();
+    let number = |size: Option<usize>| size.map_or_else(|| "?".to_owned(), |size| size.to_string());
+    for site in &report.sites {
+        let levels = site.levels.as_ref().map_or_else(
+            || "?".to_owned(),
+            |levels| levels.iter().map(|[h, w]| format!("{h}x{w}")).collect::<Vec<_>>().join(" "),
+        );
+        let points = site.points.as_ref().map_or_else(
+            || "?".to_owned(),
+            |points| points.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+        );
+        // Where images or queries are open, the figures are those of a query.
+        let millions = |all: Option<u64>, of_query: Option<u64>| match (all, of_query) {
+            (Some(all), _) => format!("{:.2}", all as f64 * 1e-6),
+            (None, Some(one)) => format!("{:.4}/query", one as f64 * 1e-6),
+            (None, None) => "?".to_owned(),
+        };
+        columns.row(&[
+            site.name.clone(),
+            site.form.to_string(),
+            site.batch.clone(),
+            site.queries.clone(),
+            number(site.heads),
+            number(site.channels),
+            levels,
+            points,
+            millions(site.flops, site.flops_per_query),
+            millions(site.gathered_bytes, site.gathered_bytes_per_query),
+            site.max_error.map_or_else(String::new, error_figure),
+        ]);
+    }
+    let mut lines = Vec::new();
+    if report.sites.is_empty() {
+        lines.push("no attention found".to_owned());
+    } else {
+        lines.push(columns.to_string());
+    }
+    lines.extend(notes(&report.left, report.hidden));
+    lines.join("\n")
+}
+
+fn notes(left: &[Left], hidden: usize) -> Vec<String> {
+    let mut notes: Vec<String> =
+        left.iter().map(|Left { node, reason }| format!("left alone: {node}: {reason}")).collect();
+    if hidden > 0 {
+        notes.push(format!("not looked at: {hidden} nodes in subgraphs or functions"));
+    }
+    notes
+}
+
+fn rewrite(args: &RewriteArgs) -> anyhow::Result<()> {
+    let output = args
+        .output
+        .clone()
+        .unwrap_or_else(|| args.model.with_extension(format!("{}.onnx", args.to)));
+    let bytes = read(&args.model)?;
+    if is_same(&args.model, &output) {
+        let message = "is the model itself; give another name with --output";
+        return Err(Usage(format!("{}: {message}", output.display())).into());
+    }
+    let result = msdeform_onnx::rewrite(&bytes, args.to, Options::default());
+    let result = result.with_context(|| args.model.display().to_string())?;
+    if !result.external_files.is_empty() && !is_same(folder(&args.model), folder(&output)) {
+        return Err(Usage(format!(
+            "the model keeps weights in {}, beside it; write the new one into the same folder",
+            result.external_files.join(", ")
+        ))
+        .into());
+    }
+    let is_there = !result.rewritten.is_empty() || !result.kept.is_empty();
+    if is_there {
+        let existing = if args.force { Existing::Replace } else { Existing::Keep };
+        msdeform_files::write(&output, result.model.as_ref().unwrap_or(&bytes), existing)?;
+    }
+    if args.json {
+        print_json(&result)?
+    } else {
+        print(&summary(&result, &output, is_there))?
+    }
+    if is_there {
+        Ok(())
+    } else {
+        Err(CheckFailed(format!("no attention could be written as {}", args.to)).into())
+    }
+}
+
+fn summary(result: &Rewrite, output: &Path, is_there: bool) -> String {
+    let mut lines = Vec::new();
+    for site in &result.rewritten {
+        let check = match (site.max_error, &site.not_checked) {
+            (Some(error), _) => format!(", within {} of the reference", error_figure(error)),
+            (None, Some(reason)) => format!(", not run: {reason}"),
+            (None, None) => String::new(),
+        };
+        lines.push(format!("{}: {} -> {}{check}", site.name, site.from, result.to));
+    }
+    lines.extend(result.kept.iter().map(|name| format!("{name}: {} already", result.to)));
+    lines.extend(notes(&result.left, result.hidden));
+    if is_there {
+        let (removed, added) = (result.removed_nodes, result.added_nodes);
+        lines.push(format!("{}: {removed} nodes removed, {added} added", output.display()));
+    }
+    lines.join("\n")
+}
+
+fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// Whether both are the same file or folder, whatever it is called.
+fn is_same(one: &Path, other: &Path) -> bool {
+    one == other
+        || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+}

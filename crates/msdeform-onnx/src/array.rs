@@ -1,0 +1,296 @@
+//! Small dense arrays, and the operators that move their elements about.
+
+use crate::attributes::AxisSlice;
+use crate::shapes::axis;
+
+/// What an array holds: numbers, or marks that say where an element came from.
+pub(crate) trait Element: Copy + PartialEq {
+    /// A constant of the model as an element, where that makes sense.
+    fn constant(number: f64) -> Option<Self>;
+    /// The result of `Add`, `Sub`, `Mul` or `Div`.
+    fn arithmetic(op: &str, a: Self, b: Self) -> Option<Self>;
+}
+
+impl Element for f64 {
+    fn constant(number: f64) -> Option<Self> {
+        Some(number)
+    }
+
+    fn arithmetic(op: &str, a: Self, b: Self) -> Option<Self> {
+        match op {
+            "Add" => Some(a + b),
+            "Sub" => Some(a - b),
+            "Mul" => Some(a * b),
+            "Div" => Some(a / b),
+            _ => None,
+        }
+    }
+}
+
+/// The position of an element in the tensor that it came from.
+pub(crate) type Mark = u32;
+
+/// No position.
+pub(crate) const NOWHERE: Mark = Mark::MAX;
+
+impl Element for Mark {
+    fn constant(_: f64) -> Option<Self> {
+        None
+    }
+
+    fn arithmetic(_: &str, _: Self, _: Self) -> Option<Self> {
+        None
+    }
+}
+
+/// A sample and the weight that it is multiplied with.
+impl Element for (Mark, Mark) {
+    fn constant(_: f64) -> Option<Self> {
+        None
+    }
+
+    fn arithmetic(op: &str, a: Self, b: Self) -> Option<Self> {
+        match (op, a, b) {
+            ("Mul", (sample, NOWHERE), (NOWHERE, weight))
+            | ("Mul", (NOWHERE, weight), (sample, NOWHERE)) => Some((sample, weight)),
+            _ => None,
+        }
+    }
+}
+
+/// A dense array, row by row.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Array<T> {
+    pub(crate) shape: Vec<usize>,
+    pub(crate) data: Vec<T>,
+}
+
+/// Elements of a shape, if they can be counted.
+pub(crate) fn elements(shape: &[usize]) -> Option<usize> {
+    shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size))
+}
+
+/// Steps in memory from one index of each axis to the next.
+pub(crate) fn strides(shape: &[usize]) -> Vec<usize> {
+    let mut strides = vec![1; shape.len()];
+    for at in (1..shape.len()).rev() {
+        strides[at - 1] = strides[at] * shape[at];
+    }
+    strides
+}
+
+impl<T: Element> Array<T> {
+    pub(crate) fn filled(shape: &[usize], mut of: impl FnMut(usize) -> T) -> Option<Self> {
+        let count = elements(shape)?;
+        Some(Self { shape: shape.to_vec(), data: (0..count).map(&mut of).collect() })
+    }
+
+    /// The elements at `offset + sum(index * stride)`, for indices of a shape.
+    fn picked(&self, shape: Vec<usize>, offset: isize, steps: &[isize]) -> Option<Self> {
+        let count = elements(&shape)?;
+        let mut data = Vec::with_capacity(count);
+        if count > 0 {
+            let mut index = vec![0usize; shape.len()];
+            let mut at = offset;
+            loop {
+                data.push(*self.data.get(usize::try_from(at).ok()?)?);
+                let Some(axis) = (0..shape.len()).rev().find(|&axis| index[axis] + 1 < shape[axis])
+                else {
+                    break;
+                };
+                for reset in axis + 1..shape.len() {
+                    at -= steps[reset] * isize::try_from(index[reset]).ok()?;
+                    index[reset] = 0;
+                }
+                index[axis] += 1;
+                at += steps[axis];
+            }
+        }
+        Some(Self { shape, data })
+    }
+
+    fn steps(&self) -> Vec<isize> {
+        strides(&self.shape)
+            .into_iter()
+            .map(|stride| isize::try_from(stride).unwrap_or(isize::MAX))
+            .collect()
+    }
+
+    pub(crate) fn reshaped(mut self, shape: Vec<usize>) -> Option<Self> {
+        (elements(&shape)? == self.data.len()).then(|| {
+            self.shape = shape;
+            self
+        })
+    }
+
+    pub(crate) fn transposed(&self, perm: &[usize]) -> Option<Self> {
+        let steps = self.steps();
+        let shape = perm.iter().map(|&at| self.shape[at]).collect();
+        self.picked(shape, 0, &perm.iter().map(|&at| steps[at]).collect::<Vec<_>>())
+    }
+
+    pub(crate) fn sliced(&self, slices: &[AxisSlice]) -> Option<Self> {
+        let (mut shape, mut steps, mut offset) = (self.shape.clone(), self.steps(), 0isize);
+        for slice in slices {
+            let at = axis(slice.axis, shape.len())?;
+            let (start, count, step) = slice.range(self.shape[at])?;
+            offset = offset.checked_add(steps[at].checked_mul(isize::try_from(start).ok()?)?)?;
+            steps[at] = steps[at].checked_mul(isize::try_from(step).ok()?)?;
+            shape[at] = count;
+        }
+        self.picked(shape, offset, &steps)
+    }
+
+    /// A part of an axis.
+    pub(crate) fn part(&self, at: usize, start: usize, count: usize) -> Option<Self> {
+        let steps = self.steps();
+        let mut shape = self.shape.clone();
+        if start.checked_add(count)? > shape[at] {
+            return None;
+        }
+        shape[at] = count;
+        self.picked(shape, steps[at].checked_mul(isize::try_from(start).ok()?)?, &steps)
+    }
+
+    /// Some indices of an axis, which keeps its place; no axis at all for a single one.
+    pub(crate) fn gathered(
+        &self,
+        at: usize,
+        indices: &[i64],
+        index_shape: &[usize],
+    ) -> Option<Self> {
+        let parts = indices
+            .iter()
+            .map(|&index| self.part(at, axis(index, self.shape[at])?, 1))
+            .collect::<Option<Vec<_>>>()?;
+        let shape = [&self.shape[..at], index_shape, &self.shape[at + 1..]].concat();
+        Self::concatenated(&parts.iter().collect::<Vec<_>>(), at)?.reshaped(shape)
+    }
+
+    pub(crate) fn concatenated(parts: &[&Self], at: usize) -> Option<Self> {
+        let first = parts.first()?;
+        let mut shape = first.shape.clone();
+        shape[at] = 0;
+        for part in parts {
+            let agrees = part.shape.len() == shape.len()
+                && part.shape.iter().zip(&shape).enumerate().all(|(i, (a, b))| i == at || a == b);
+            if !agrees {
+                return None;
+            }
+            shape[at] = shape[at].checked_add(part.shape[at])?;
+        }
+        let rows = elements(&shape[..at])?;
+        let mut data = Vec::with_capacity(elements(&shape)?);
+        for row in 0..rows {
+            for part in parts {
+                let length = elements(&part.shape[at..])?;
+                data.extend_from_slice(part.data.get(row * length..(row + 1) * length)?);
+            }
+        }
+        Some(Self { shape, data })
+    }
+
+    pub(crate) fn expanded(&self, shape: &[usize]) -> Option<Self> {
+        let missing = shape.len().checked_sub(self.shape.len())?;
+        let own = self.steps();
+        let mut steps = vec![0isize; shape.len()];
+        for (at, &size) in self.shape.iter().enumerate() {
+            if size == shape[missing + at] {
+                steps[missing + at] = own[at];
+            } else if size != 1 {
+                return None;
+            }
+        }
+        self.picked(shape.to_vec(), 0, &steps)
+    }
+
+    pub(crate) fn arithmetic(op: &str, a: &Self, b: &Self, most_elements: usize) -> Option<Self> {
+        let shape = broadcast(&a.shape, &b.shape)?;
+        if elements(&shape)? > most_elements {
+            return None;
+        }
+        let (a, b) = (a.expanded(&shape)?, b.expanded(&shape)?);
+        let data = a.data.into_iter().zip(b.data).map(|(a, b)| T::arithmetic(op, a, b));
+        Some(Self { shape, data: data.collect::<Option<_>>()? })
+    }
+}
+
+pub(crate) fn broadcast(a: &[usize], b: &[usize]) -> Option<Vec<usize>> {
+    let rank = a.len().max(b.len());
+    let at = |shape: &[usize], index: usize| {
+        (index + shape.len()).checked_sub(rank).map_or(1, |at| shape[at])
+    };
+    (0..rank)
+        .map(|index| match (at(a, index), at(b, index)) {
+            (a, b) if a == b => Some(a),
+            (1, b) => Some(b),
+            (a, 1) => Some(a),
+            _ => None,
+        })
+        .collect()
+}
+
+impl Array<f64> {
+    /// The sum over some axes, which go or stay with size one.
+    pub(crate) fn summed(&self, axes: &[usize], keeps: bool) -> Option<Self> {
+        let is_summed = |at: usize| axes.is_empty() || axes.contains(&at);
+        let rank = self.shape.len();
+        let order: Vec<usize> = (0..rank)
+            .filter(|&at| !is_summed(at))
+            .chain((0..rank).filter(|&at| is_summed(at)))
+            .collect();
+        let sorted = self.transposed(&order)?;
+        let length = elements(
+            &(0..rank).filter(|&at| is_summed(at)).map(|at| self.shape[at]).collect::<Vec<_>>(),
+        )?;
+        let shape: Vec<usize> = (0..rank)
+            .filter(|&at| keeps || !is_summed(at))
+            .map(|at| if is_summed(at) { 1 } else { self.shape[at] })
+            .collect();
+        if length == 0 {
+            return Self::filled(&shape, |_| 0.0);
+        }
+        Some(Self { shape, data: sorted.data.chunks(length).map(|row| row.iter().sum()).collect() })
+    }
+
+    /// `GridSample`, bilinear, zero outside, corners not aligned, written after the standard's definition.
+    pub(crate) fn grid_sampled(&self, grid: &Self, most_elements: usize) -> Option<Self> {
+        let (&[batch, channels, height, width], &[grid_batch, lines, columns, 2]) =
+            (&self.shape[..], &grid.shape[..])
+        else {
+            return None;
+        };
+        let shape = [batch, channels, lines, columns];
+        if batch != grid_batch || elements(&shape)? > most_elements {
+            return None;
+        }
+        let places = elements(&[lines, columns])?;
+        let mut data = vec![0.0; elements(&shape)?];
+        for b in 0..batch {
+            for place in 0..places {
+                let at = 2 * (b * places + place);
+                let x = ((grid.data[at] + 1.0) * width as f64 - 1.0) / 2.0;
+                let y = ((grid.data[at + 1] + 1.0) * height as f64 - 1.0) / 2.0;
+                let (left, top) = (x.floor(), y.floor());
+                for (column, share_x) in [(left, left + 1.0 - x), (left + 1.0, x - left)] {
+                    for (line, share_y) in [(top, top + 1.0 - y), (top + 1.0, y - top)] {
+                        let is_inside = column >= 0.0
+                            && column < width as f64
+                            && line >= 0.0
+                            && line < height as f64;
+                        if !is_inside {
+                            continue;
+                        }
+                        let pixel = line as usize * width + column as usize;
+                        for c in 0..channels {
+                            let row = b * channels + c;
+                            data[row * places + place] +=
+                                share_x * share_y * self.data[row * height * width + pixel];
+                        }
+                    }
+                }
+            }
+        }
+        Some(Self { shape: shape.to_vec(), data })
+    }
+}

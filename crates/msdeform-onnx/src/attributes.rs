@@ -1,0 +1,125 @@
+//! Arguments of operators, wherever an opset keeps them: axes, permutations, sizes of parts, slices.
+
+use crate::proto::Node;
+use crate::shapes::{Facts, axis};
+
+/// The axes of `Unsqueeze`, `Squeeze` and reductions: an attribute in old opsets, an input in new ones. Empty if none are
+/// given.
+pub(crate) fn axes(facts: &Facts, node: &Node) -> Option<Vec<i64>> {
+    match (node.ints("axes"), node.input(1)) {
+        (Some(axes), _) => Some(axes.to_vec()),
+        (None, Some(name)) => facts.known_numbers(name),
+        (None, None) => Some(Vec::new()),
+    }
+}
+
+/// Where each axis of the result comes from.
+pub(crate) fn permutation(node: &Node, rank: usize) -> Option<Vec<usize>> {
+    let Some(perm) = node.ints("perm").filter(|perm| !perm.is_empty()) else {
+        return Some((0..rank).rev().collect());
+    };
+    let perm: Vec<usize> = perm.iter().map(|&at| axis(at, rank)).collect::<Option<_>>()?;
+    let mut sorted = perm.clone();
+    sorted.sort_unstable();
+    sorted.iter().copied().eq(0..rank).then_some(perm)
+}
+
+/// A shape with axes of size one.
+pub(crate) fn unsqueezed<T: Clone>(dims: &[T], axes: &[i64], one: &T) -> Option<Vec<T>> {
+    let rank = dims.len().checked_add(axes.len()).filter(|&rank| rank <= 16)?;
+    let axes: Vec<usize> = axes.iter().map(|&at| axis(at, rank)).collect::<Option<_>>()?;
+    let mut rest = dims.iter();
+    (0..rank)
+        .map(|at| if axes.contains(&at) { Some(one.clone()) } else { rest.next().cloned() })
+        .collect()
+}
+
+/// A shape without these axes, or without all of size one.
+pub(crate) fn squeezed<T: Clone>(
+    dims: &[T],
+    axes: &[i64],
+    is_one: impl Fn(&T) -> bool,
+) -> Option<Vec<T>> {
+    let chosen: Vec<usize> = axes.iter().map(|&at| axis(at, dims.len())).collect::<Option<_>>()?;
+    let is_gone =
+        |at: usize, dim: &T| if axes.is_empty() { is_one(dim) } else { chosen.contains(&at) };
+    Some(
+        dims.iter()
+            .enumerate()
+            .filter(|(at, dim)| !is_gone(*at, dim))
+            .map(|(_, dim)| dim.clone())
+            .collect(),
+    )
+}
+
+/// The sizes that `Split` cuts its axis into.
+pub(crate) fn split_sizes(facts: &Facts, node: &Node, whole: Option<usize>) -> Option<Vec<usize>> {
+    let sizes = match (node.ints("split"), node.input(1)) {
+        (Some(sizes), _) => Some(sizes.to_vec()),
+        (None, Some(name)) => Some(facts.known_numbers(name)?),
+        (None, None) => None,
+    };
+    if let Some(sizes) = sizes {
+        return sizes.iter().map(|&size| usize::try_from(size).ok()).collect();
+    }
+    let (whole, parts) = (whole?, node.output.len());
+    let chunk = whole.div_ceil(parts.max(1));
+    (0..parts).map(|part| Some(chunk.min(whole.saturating_sub(part * chunk)))).collect()
+}
+
+/// What `Slice` takes of one axis.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AxisSlice {
+    pub(crate) axis: i64,
+    start: i64,
+    end: i64,
+    step: i64,
+}
+
+impl AxisSlice {
+    /// The first index, how many, and the step, in an axis of this size.
+    pub(crate) fn range(&self, size: usize) -> Option<(usize, usize, i64)> {
+        let size = i64::try_from(size).ok()?;
+        let from_front = |x: i64| if x < 0 { x.saturating_add(size) } else { x };
+        let (start, end) = (from_front(self.start), from_front(self.end));
+        let (start, count) = if self.step > 0 {
+            let (start, end) = (start.clamp(0, size), end.clamp(0, size));
+            (start, (end - start).max(0) as u64)
+        } else if self.step < 0 {
+            let (start, end) = (start.clamp(-1, size - 1), end.clamp(-1, size - 1));
+            (start, (start - end).max(0) as u64)
+        } else {
+            return None;
+        };
+        let count = usize::try_from(count.div_ceil(self.step.unsigned_abs())).ok()?;
+        Some((usize::try_from(start).unwrap_or(0), count, self.step))
+    }
+
+    /// How many indices there are, in an axis that reaches to the end, if both bounds count from the front.
+    pub(crate) fn size_from_front(&self) -> Option<i64> {
+        let is_inside = self.start >= 0 && self.end >= self.start && self.end < i64::from(i32::MAX);
+        (is_inside && self.step == 1).then(|| self.end - self.start)
+    }
+}
+
+/// What `Slice` takes, axis by axis.
+pub(crate) fn slices(facts: &Facts, node: &Node) -> Option<Vec<AxisSlice>> {
+    let list = |name: &str, index: usize| match node.ints(name) {
+        Some(list) => Some(list.to_vec()),
+        None => facts.known_numbers(node.input(index)?),
+    };
+    let (starts, ends) = (list("starts", 1)?, list("ends", 2)?);
+    let is_given =
+        |name: &str, index: usize| node.attribute(name).is_some() || node.input(index).is_some();
+    let axes =
+        if is_given("axes", 3) { list("axes", 3)? } else { (0..starts.len() as i64).collect() };
+    let steps = if is_given("steps", 4) { list("steps", 4)? } else { vec![1; starts.len()] };
+    if ends.len() != starts.len() || axes.len() != starts.len() || steps.len() != starts.len() {
+        return None;
+    }
+    Some(
+        (0..starts.len())
+            .map(|i| AxisSlice { axis: axes[i], start: starts[i], end: ends[i], step: steps[i] })
+            .collect(),
+    )
+}

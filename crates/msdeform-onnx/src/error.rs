@@ -1,0 +1,28 @@
+//! What can be wrong with a model.
+
+/// Why a model was not read or not written.
+#[derive(Debug, thiserror::Error)]
+pub enum OnnxError {
+    /// No protobuf.
+    #[error("this is no ONNX model: {0}")]
+    NotProtobuf(#[from] prost::DecodeError),
+    /// A field that is longer than the file.
+    #[error("the model is cut off: a field is longer than what is left of it")]
+    CutOff,
+    /// No graph, or several.
+    #[error("this is no ONNX model: it does not have one graph")]
+    NoGraph,
+    /// Subgraphs in subgraphs without end.
+    #[error("subgraphs are nested too deep")]
+    TooDeep,
+    /// The new model is not what it should be.
+    #[error(
+        "`{site}` was not found again in the rewritten model ({reason}); nothing was written. Please report this"
+    )]
+    NotConfirmed {
+        /// The site.
+        site: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}

@@ -1,0 +1,218 @@
+//! Multi-scale deformable attention in ONNX models: where it is, and the same model with it in another form.
+//!
+//! Exporters of PyTorch write the attention as some hundred standard operators around `GridSample`; TensorRT, mmdeploy and
+//! msdeform have an operator for it. [`inspect`] finds all of them, [`rewrite`] turns each into any other. Both take the
+//! bytes of a file: nothing is read or written here.
+//!
+//! - A site is found by what it computes, not by how it is spelled: the nodes around the samples are run on marks, and on
+//!   random numbers beside the reference (`find.rs`). What cannot be shown to be the attention is left alone, with a reason.
+//! - What is not rewritten keeps its bytes, fields included that nobody here knows (`model.rs`).
+//! - A rewritten model is searched again: every site must be there in its new form, and mean the same.
+
+mod array;
+mod attributes;
+mod check;
+mod dim;
+mod emit;
+mod error;
+mod evaluate;
+mod find;
+mod form;
+mod graph;
+mod layout;
+mod model;
+mod nodes;
+mod probe;
+mod proto;
+mod report;
+mod shapes;
+mod site;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+
+use evaluate::Context;
+use graph::Graph;
+use model::{Changes, Model};
+use shapes::Facts;
+use site::Site;
+
+pub use error::OnnxError;
+pub use form::Form;
+pub use probe::{Probe, probes};
+pub use report::{Left, Report, Rewrite, RewrittenSite, SiteReport};
+
+/// How far to go.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Elements that a tensor may have for it to be followed. A site of fixed sizes is run in these sizes, with two or three
+    /// tensors of 8 bytes an element at a time.
+    pub most_elements: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { most_elements: 1 << 27 }
+    }
+}
+
+/// What was found in a graph.
+struct Found {
+    sites: Vec<Site>,
+    left: Vec<Left>,
+}
+
+fn search(graph: &Graph<'_>, facts: &Facts, options: Options) -> Found {
+    let context = Context { graph, facts, most_elements: options.most_elements };
+    let mut found = Found { sites: Vec::new(), left: Vec::new() };
+    let mut explained: HashSet<String> = HashSet::new();
+    for (index, node) in graph.model.nodes.iter().enumerate() {
+        let result = if let Some(operator) = form::Operator::of(node) {
+            nodes::at_node(graph, facts, index, operator).map(Some)
+        } else if node.is("ReduceSum") {
+            find::at_sum(&context, index)
+        } else {
+            Ok(None)
+        };
+        match result {
+            Ok(Some(site)) => {
+                explained.extend(site.nodes.iter().cloned());
+                found.sites.push(site);
+            }
+            Ok(None) => {}
+            Err(reason) => {
+                let samplers = find::samplers_above(&context, index);
+                explained.extend(samplers.iter().cloned());
+                found.left.push(Left { node: node.label().to_owned(), reason });
+            }
+        }
+    }
+    for node in graph.model.nodes.iter().filter(|node| node.is("GridSample")) {
+        if !explained.contains(node.label()) {
+            let reason = "its samples are not weighted and added up".to_owned();
+            found.left.push(Left { node: node.label().to_owned(), reason });
+        }
+    }
+    found
+}
+
+/// The attention in a model.
+///
+/// # Errors
+/// [`OnnxError`] where the bytes are no ONNX model.
+pub fn inspect(bytes: &[u8], options: Options) -> Result<Report, OnnxError> {
+    let model = Model::read(bytes)?;
+    let graph = Graph::new(&model);
+    let facts = Facts::of(&graph);
+    let Found { sites, left } = search(&graph, &facts, options);
+    Ok(Report::new(&model, &facts, &sites, left))
+}
+
+/// A model with every attention in one form.
+///
+/// Sites that are in this form already stay; so do those that cannot be shown to be the attention or have no such form, each
+/// with its reason in the report. If nothing changes there is no new model: the old bytes are it.
+///
+/// # Errors
+/// [`OnnxError`] where the bytes are no ONNX model, or where the new model did not stand up to being searched again.
+pub fn rewrite(bytes: &[u8], to: Form, options: Options) -> Result<Rewrite, OnnxError> {
+    let model = Model::read(bytes)?;
+    let graph = Graph::new(&model);
+    let facts = Facts::of(&graph);
+    let Found { sites, left } = search(&graph, &facts, options);
+    let mut result = Rewrite::new(to, &model, left);
+    let taken: HashSet<&str> = names(&model);
+    let mut changes = Changes::default();
+    let mut anchors = Vec::new();
+    let mut expected = Vec::new();
+    for site in &sites {
+        if site.form == to {
+            result.kept.push(site.name.clone());
+            continue;
+        }
+        match emit::nodes(&graph, &facts, site, to, &taken) {
+            Ok((nodes, prefix)) => {
+                changes.added.extend(nodes.into_iter().map(|node| (site.anchor, node)));
+                anchors.push(site.anchor);
+                expected.push((site, prefix));
+                result.rewritten.push(RewrittenSite::new(site));
+            }
+            Err(reason) => result.left.push(Left { node: site.name.clone(), reason }),
+        }
+    }
+    if expected.is_empty() {
+        return Ok(result);
+    }
+    let used: HashSet<&str> =
+        changes.added.iter().flat_map(|(_, node)| &node.input).map(String::as_str).collect();
+    let removed = graph.dead_without(anchors, &used);
+    changes.unused = graph.unused_without(&removed, &used);
+    changes.removed = removed;
+    changes.domains.extend(emit::domain(to).map(|domain| (domain, 1)));
+    let bytes = model.with(&changes);
+    confirm(&bytes, to, options, &expected, &mut result)?;
+    result.removed_nodes = changes.removed.len();
+    result.added_nodes = changes.added.len();
+    result.model = Some(bytes);
+    Ok(result)
+}
+
+fn names(model: &Model) -> HashSet<&str> {
+    let of_nodes = model
+        .nodes
+        .iter()
+        .flat_map(|node| node.input.iter().chain(&node.output).chain([&node.name]));
+    let inputs = model.inputs.iter().map(|info| &info.name);
+    let captured = model.captured.iter().flatten();
+    of_nodes.chain(inputs).chain(captured).map(String::as_str).collect()
+}
+
+/// Searches the new model for the sites that were rewritten.
+fn confirm(
+    bytes: &[u8],
+    to: Form,
+    options: Options,
+    expected: &[(&Site, String)],
+    result: &mut Rewrite,
+) -> Result<(), OnnxError> {
+    let model = Model::read(bytes)?;
+    let graph = Graph::new(&model);
+    let facts = Facts::of(&graph);
+    let found = search(&graph, &facts, options);
+    for ((site, prefix), rewritten) in expected.iter().zip(&mut result.rewritten) {
+        let is_new = |again: &&Site| {
+            again.form == to && again.nodes.iter().any(|name| name.starts_with(prefix))
+        };
+        let again = found.sites.iter().find(is_new);
+        let Some(again) = again else {
+            let reason = found
+                .left
+                .iter()
+                .map(|left| left.reason.as_str())
+                .next()
+                .unwrap_or("it is not there");
+            // Without the sizes of its tensors a site cannot be run: that is no fault of the new nodes.
+            if to == Form::GridSample && site.channels.is_none() {
+                rewritten.not_checked = Some(reason.to_owned());
+                continue;
+            }
+            return Err(OnnxError::NotConfirmed {
+                site: site.name.clone(),
+                reason: reason.to_owned(),
+            });
+        };
+        let differs = |what: &str| OnnxError::NotConfirmed {
+            site: site.name.clone(),
+            reason: format!("its {what} are not what they were"),
+        };
+        if again.levels != site.levels && matches!(site.levels, site::Levels::Known(_)) {
+            return Err(differs("levels"));
+        }
+        if again.points != site.points && again.points.is_some() && site.points.is_some() {
+            return Err(differs("points"));
+        }
+        rewritten.confirm(again);
+    }
+    Ok(())
+}

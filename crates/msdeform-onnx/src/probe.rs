@@ -1,0 +1,137 @@
+//! A site of standard operators as a model of its own, for other runtimes to run.
+
+use std::collections::HashSet;
+
+use serde::Serialize;
+
+use crate::evaluate::{Context, Sizes};
+use crate::graph::Graph;
+use crate::model::Model;
+use crate::proto::{
+    Attribute, Dimension, Node, Shape, Tensor, TensorType, Type, ValueInfo, data_type,
+};
+use crate::shapes::Facts;
+use crate::site::{Levels, Operand, Samples, Site};
+use crate::{OnnxError, Options, emit};
+
+/// A site cut out of its model, in the sizes that it was evaluated in.
+///
+/// Its inputs are the tensors that the site takes from the rest of the model. Its outputs are what the site's own nodes make
+/// of them, and then value, locations and weights as the operator takes them: what any implementation of the operator makes
+/// of these three has to be the first.
+#[derive(Clone, Debug, Serialize)]
+pub struct Probe {
+    /// The site's name in the report of [`crate::inspect`].
+    pub site: String,
+    /// The model.
+    #[serde(skip)]
+    pub model: Vec<u8>,
+    /// Names and shapes of its inputs: value, locations, weights.
+    pub inputs: Vec<(String, Vec<usize>)>,
+    /// Names of its outputs: the site's, and then value, locations and weights of the operator.
+    pub outputs: Vec<String>,
+    /// Height, width and start of each level.
+    pub levels: Vec<[usize; 3]>,
+    /// Points of each level.
+    pub points: Vec<usize>,
+}
+
+/// Cuts out every site of standard operators.
+///
+/// # Errors
+/// [`OnnxError`] where the bytes are no ONNX model.
+pub fn probes(bytes: &[u8], options: Options) -> Result<Vec<Probe>, OnnxError> {
+    let model = Model::read(bytes)?;
+    let graph = Graph::new(&model);
+    let facts = Facts::of(&graph);
+    let sites = crate::search(&graph, &facts, options).sites;
+    let context = Context { graph: &graph, facts: &facts, most_elements: options.most_elements };
+    Ok(sites.iter().filter_map(|site| cut_out(&context, site)).collect())
+}
+
+fn cut_out(context: &Context<'_>, site: &Site) -> Option<Probe> {
+    let sizes = &site.evidence.as_ref()?.sizes;
+    let (Samples::Given { locations, weights }, Levels::Known(levels)) =
+        (&site.samples, &site.levels)
+    else {
+        return None;
+    };
+    let operands = [&site.value, locations, weights];
+    let given: HashSet<&str> = operands.iter().map(|operand| operand.tensor.as_str()).collect();
+    let indices = context.between(&given, &[&site.output]).ok()?;
+    let mut nodes = Vec::new();
+    let mut written: HashSet<String> = given.iter().map(|&name| name.to_owned()).collect();
+    for &index in &indices {
+        let node = context.graph.node(index);
+        for name in node.input.iter().filter(|name| !name.is_empty()) {
+            if written.contains(name) {
+                continue;
+            }
+            written.insert(name.clone());
+            nodes.push(constant(context, sizes, name)?);
+        }
+        written.extend(node.output.iter().cloned());
+        nodes.push(node.clone());
+    }
+    let mut outputs = vec![site.output.clone()];
+    for (operand, name) in operands.iter().zip(["value", "locations", "weights"]) {
+        let name = format!("{}/probe/{name}", site.output);
+        nodes.extend(emit::operand_nodes(context.facts, operand, &name));
+        outputs.push(name);
+    }
+    let kind = |name: &str| context.facts.data_type(name).unwrap_or(data_type::FLOAT);
+    let info = |name: &str, shape: Option<&[usize]>, like: &str| ValueInfo {
+        name: name.to_owned(),
+        r#type: Some(Type {
+            tensor: Some(TensorType { elem_type: kind(like), shape: shape.map(shape_of) }),
+        }),
+    };
+    let inputs = operands
+        .iter()
+        .map(|operand: &&Operand| {
+            let shape = sizes.shape(context.facts.shape(&operand.tensor)?)?;
+            Some((operand.tensor.clone(), shape))
+        })
+        .collect::<Option<Vec<_>>>()?;
+    let likes =
+        [&site.value, &site.value, locations, weights].map(|operand| operand.tensor.as_str());
+    let input_infos: Vec<ValueInfo> =
+        inputs.iter().map(|(name, shape)| info(name, Some(shape), name)).collect();
+    let output_infos: Vec<ValueInfo> =
+        outputs.iter().zip(likes).map(|(name, like)| info(name, None, like)).collect();
+    Some(Probe {
+        site: site.name.clone(),
+        model: Model::of_nodes(&context.graph.model.opsets, &nodes, &input_infos, &output_infos),
+        inputs,
+        outputs,
+        levels: levels.iter().map(|level| [level.height, level.width, level.start]).collect(),
+        points: site.points.clone()?,
+    })
+}
+
+fn shape_of(shape: &[usize]) -> Shape {
+    let dim = |&size: &usize| Dimension { value: i64::try_from(size).ok(), param: None };
+    Shape { dim: shape.iter().map(dim).collect() }
+}
+
+/// A tensor from outside of the site: whole numbers as they were in the run, or a constant of the model.
+fn constant(context: &Context<'_>, sizes: &Sizes, name: &str) -> Option<Node> {
+    let tensor = match context.facts.numbers(name) {
+        Some(numbers) => {
+            let values =
+                numbers.iter().map(|dim| sizes.number(dim)).collect::<Option<Vec<i64>>>()?;
+            let dims = context.facts.shape(name).and_then(|dims| sizes.shape(dims));
+            let dims = dims.unwrap_or_else(|| vec![values.len()]);
+            let dims: Vec<i64> =
+                dims.into_iter().map(|size| i64::try_from(size).ok()).collect::<Option<_>>()?;
+            let is_wide = context.facts.data_type(name) != Some(data_type::INT32);
+            Tensor::of_ints(&dims, &values, is_wide)
+        }
+        None => match context.graph.constant(name) {
+            Some(tensor) => tensor.clone(),
+            None => Tensor::of_floats(&[], &context.float_constant(name)?.data, data_type::FLOAT),
+        },
+    };
+    let node = Node::new("", "Constant", format!("{name}/constant"), vec![], vec![name.to_owned()]);
+    Some(node.with(Attribute::tensor("value", tensor)))
+}

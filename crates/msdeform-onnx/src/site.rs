@@ -1,0 +1,116 @@
+//! A place of a model where the attention is computed, whatever its form.
+
+use crate::dim::Dim;
+use crate::evaluate::Sizes;
+use crate::form::Form;
+
+/// A level of the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Level {
+    pub(crate) height: usize,
+    pub(crate) width: usize,
+    pub(crate) start: usize,
+}
+
+/// Where the levels' sizes and starts are.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Levels {
+    Known(Vec<Level>),
+    /// Tensors of the graph, whose numbers are not known.
+    Tensors {
+        shapes: String,
+        starts: String,
+    },
+}
+
+/// What brings a tensor of the model into the form that the operators take.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Step {
+    Reshape(Vec<i64>),
+    Transpose(Vec<i64>),
+    /// `x * factor + shift`.
+    Scale {
+        factor: f64,
+        shift: f64,
+    },
+}
+
+/// A tensor of the model, and the steps from it to the operator.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Operand {
+    pub(crate) tensor: String,
+    pub(crate) steps: Vec<Step>,
+    /// The rank that it then has.
+    pub(crate) rank: usize,
+}
+
+/// Where locations and weights come from.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Samples {
+    Given {
+        locations: Operand,
+        weights: Operand,
+    },
+    /// By `MSDeformAttnFromOffsets`, from references, offsets and logits.
+    FromOffsets,
+}
+
+/// A run of a site beside the reference.
+#[derive(Clone, Debug)]
+pub(crate) struct Evidence {
+    /// The largest difference on random inputs.
+    pub(crate) max_error: f64,
+    /// The numbers that open sizes had.
+    pub(crate) sizes: Sizes,
+}
+
+/// A place where the attention is computed.
+#[derive(Clone, Debug)]
+pub(crate) struct Site {
+    pub(crate) form: Form,
+    /// How the form is written: the operator, or a word on the standard operators.
+    pub(crate) spelling: String,
+    /// The node that makes the output; the new ones take its place.
+    pub(crate) anchor: usize,
+    pub(crate) name: String,
+    pub(crate) nodes: Vec<String>,
+    /// `[N, S, M, D]` after its steps.
+    pub(crate) value: Operand,
+    pub(crate) samples: Samples,
+    pub(crate) levels: Levels,
+    /// Points of each level.
+    pub(crate) points: Option<Vec<usize>>,
+    pub(crate) batch: Option<Dim>,
+    pub(crate) queries: Option<Dim>,
+    pub(crate) heads: Option<usize>,
+    pub(crate) channels: Option<usize>,
+    pub(crate) output: String,
+    /// Whether the output has heads and channels apart.
+    pub(crate) is_output_split: bool,
+    /// What running it has shown, where it consists of standard operators.
+    pub(crate) evidence: Option<Evidence>,
+}
+
+impl Site {
+    /// Whether another one means the same, whatever its evidence.
+    pub(crate) fn agrees_with(&self, other: &Self) -> bool {
+        let known =
+            |site: &Self| (site.points.clone(), site.levels.clone(), site.heads, site.channels);
+        self.value == other.value
+            && self.samples == other.samples
+            && self.output == other.output
+            && self.is_output_split == other.is_output_split
+            && known(self) == known(other)
+    }
+
+    /// Points of each level, if all have the same.
+    pub(crate) fn uniform_points(&self) -> Option<usize> {
+        let points = self.points.as_ref()?;
+        let first = *points.first()?;
+        points.iter().all(|&count| count == first).then_some(first)
+    }
+
+    pub(crate) fn total_points(&self) -> Option<usize> {
+        self.points.as_ref()?.iter().try_fold(0usize, |sum, &count| sum.checked_add(count))
+    }
+}

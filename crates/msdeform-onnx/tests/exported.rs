@@ -1,0 +1,64 @@
+//! Models that PyTorch's exporters wrote (`fixtures/export.py`): every package's spelling, by both exporters.
+
+#![allow(clippy::unwrap_used, reason = "tests may fail")]
+
+use std::path::Path;
+
+use msdeform_onnx::{Form, Options, inspect, probes, rewrite};
+
+const FIXTURES: [(&str, &[usize], usize); 4] = [
+    ("transformers", &[3, 3, 3], 3),
+    ("point_lists", &[3, 1, 2], 3),
+    ("ultralytics", &[3, 3, 3], 3),
+    ("rfdetr", &[3], 1),
+];
+
+fn each(mut visit: impl FnMut(&str, &[u8], &[usize], usize)) {
+    for (package, points, levels) in FIXTURES {
+        for exporter in ["torchscript", "dynamo"] {
+            let name = format!("{package}_{exporter}.onnx");
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(&name);
+            visit(&name, &std::fs::read(path).unwrap(), points, levels);
+        }
+    }
+}
+
+#[test]
+fn every_spelling_is_recognised_with_its_sizes() {
+    each(|name, bytes, points, levels| {
+        let report = inspect(bytes, Options::default()).unwrap();
+        assert_eq!(report.left, [], "{name}");
+        assert_eq!(report.sites.len(), 1, "{name}");
+        let site = &report.sites[0];
+        assert_eq!(site.form, Form::GridSample);
+        assert_eq!(site.points.as_deref(), Some(points), "{name}");
+        assert_eq!(site.levels.as_ref().unwrap()[..], [[6, 4], [3, 2], [2, 1]][..levels], "{name}");
+        assert_eq!((site.heads, site.channels), (Some(2), Some(4)), "{name}");
+        assert_eq!((site.batch.as_str(), site.queries.as_str()), ("batch", "queries"), "{name}");
+        assert!(site.max_error.is_some_and(|error| error < 1e-9), "{name}");
+        assert_eq!(probes(bytes, Options::default()).unwrap().len(), 1, "{name}");
+    });
+}
+
+#[test]
+fn every_spelling_becomes_one_node_and_standard_operators_again() {
+    each(|name, bytes, points, _| {
+        for to in [Form::MsDeform, Form::Mmdeploy, Form::TensorRt] {
+            let result = rewrite(bytes, to, Options::default()).unwrap();
+            if to != Form::MsDeform && points.windows(2).any(|pair| pair[0] != pair[1]) {
+                assert_eq!((result.left.len(), result.model), (1, None), "{name} {to}");
+                continue;
+            }
+            assert_eq!(result.left, [], "{name} {to}");
+            let model = result.model.unwrap();
+            assert!(
+                model.len() < bytes.len(),
+                "{name} {to}: {} of {} bytes",
+                model.len(),
+                bytes.len()
+            );
+            let back = rewrite(&model, Form::GridSample, Options::default()).unwrap();
+            assert!(back.rewritten[0].max_error.is_some_and(|error| error < 1e-9), "{name} {to}");
+        }
+    });
+}
