@@ -1,0 +1,184 @@
+"""A graph of ONNX nodes under construction, the same for both exporters of PyTorch.
+
+What they hand to a translation differs (values of ONNX Script, values of TorchScript), and so does how they make nodes.
+The targets know neither: they ask a `Graph`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+
+__all__ = ["FLOAT", "FLOAT16", "INT32", "INT64", "Graph", "ScriptGraph", "SymbolicGraph"]
+
+# Formats, by the numbers that ONNX gives them.
+FLOAT, INT32, INT64, FLOAT16, DOUBLE, BFLOAT16 = 1, 6, 7, 10, 11, 16
+
+# A value of either exporter.
+Value = Any
+
+
+class Graph(Protocol):
+    """What a translation asks of an exporter."""
+
+    def node(self, name: str, *inputs: Value, **attributes: Any) -> Value:
+        """Adds a node, `Name` of the standard domain or `domain::Name`; its output."""
+
+    def constant(self, array: np.ndarray[Any, Any]) -> Value:
+        """Adds a tensor."""
+
+    def sizes(self, value: Value) -> list[int | None]:
+        """The shape of one of the translation's arguments; `None` where it is known when the graph runs."""
+
+    def format(self, value: Value) -> int:
+        """The format of one of the translation's arguments."""
+
+    def numbers(self, value: Value) -> list[int] | None:
+        """The integers in one of the translation's arguments, if it is a constant."""
+
+
+class ScriptGraph:
+    """By ONNX Script, for `torch.onnx.export(..., dynamo=True)`."""
+
+    def node(self, name: str, *inputs: Value, **attributes: Any) -> Value:
+        domain, _, plain = name.rpartition("::")
+        return _operator(domain, plain)(*inputs, **attributes)
+
+    def constant(self, array: np.ndarray[Any, Any]) -> Value:
+        import onnx_ir
+
+        return self.node("Constant", value=onnx_ir.tensor(array))
+
+    def sizes(self, value: Value) -> list[int | None]:
+        return [size if isinstance(size, int) else None for size in value.shape]
+
+    def format(self, value: Value) -> int:
+        return int(value.dtype)
+
+    def numbers(self, value: Value) -> list[int] | None:
+        producer = value.producer()
+        tensor = None if producer is None else _known_tensor(producer.meta.get("node"))
+        return None if tensor is None else [int(number) for number in tensor.flatten()]
+
+
+# Levels are few; nothing larger is computed here.
+_MOST_NUMBERS = 1024
+
+
+def _known_tensor(node: Any) -> Any:
+    """What a node of `torch.export` gives, where that follows from constants in the model's code alone.
+
+    Models make tensors of shapes and starts from lists, by some operations. The exporter folds these only when all nodes
+    are translated.
+    """
+    import torch
+
+    if not isinstance(node, torch.fx.Node):
+        return node
+    kept = node.meta.get("val")
+    if isinstance(kept, int):
+        return kept
+    if not isinstance(kept, torch.Tensor) or kept.is_floating_point() or not kept.numel() <= _MOST_NUMBERS:
+        return None
+    if node.op == "placeholder":
+        return getattr(kept, "constant", None)
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    known = {each: _known_tensor(each) for each in node.all_input_nodes}
+    if any(found is None for found in known.values()):
+        return None
+    arguments = torch.fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
+    with torch.no_grad():
+        return node.target(*arguments[0], **arguments[1])
+
+
+class SymbolicGraph:
+    """By TorchScript, for `torch.onnx.export(..., dynamo=False)`."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def node(self, name: str, *inputs: Value, **attributes: Any) -> Value:
+        kinds = {int: "i", float: "f", str: "s", list: "i"}
+        named = {f"{key}_{kinds[type(given)]}": given for key, given in attributes.items()}
+        return self._context.op(name, *inputs, **named)
+
+    def constant(self, array: np.ndarray[Any, Any]) -> Value:
+        import torch
+
+        return self._context.op("Constant", value_t=torch.from_numpy(array))
+
+    def sizes(self, value: Value) -> list[int | None]:
+        sizes: list[int | None] | None = value.type().varyingSizes()
+        if sizes is None:
+            raise ValueError(
+                f"the exporter by TorchScript does not know how many axes `{value.debugName()}` has; export with "
+                "`dynamo=True` and `msdeform.onnx.table(...)`"
+            )
+        return sizes
+
+    def format(self, value: Value) -> int:
+        import torch
+
+        formats = {
+            torch.float32: FLOAT,
+            torch.float16: FLOAT16,
+            torch.float64: DOUBLE,
+            torch.bfloat16: BFLOAT16,
+            torch.int32: INT32,
+            torch.int64: INT64,
+        }
+        return formats.get(value.type().dtype(), FLOAT)
+
+    def numbers(self, value: Value) -> list[int] | None:
+        node = value.node()
+        return [int(number) for number in node.t("value").flatten()] if node.kind() == "onnx::Constant" else None
+
+
+@cache
+def _operator(domain: str, name: str) -> Any:
+    """A node of ONNX Script. The exporter asks for its description, of others' nodes too."""
+    import onnxscript
+
+    if not domain:
+        # What PyTorch's own translations are written in; the exporter converts all of them to the opset asked for.
+        return getattr(onnxscript.opset18, name)
+    from onnx.defs import OpSchema
+
+    inputs, attributes = _NODES[f"{domain}::{name}"]
+    integers = {"spatial_shapes", "level_start_index"}
+    kinds = {"ints": OpSchema.AttrType.INTS, "int": OpSchema.AttrType.INT, "float": OpSchema.AttrType.FLOAT}
+    schema = OpSchema(
+        name,
+        domain,
+        1,
+        inputs=[
+            OpSchema.FormalParameter(each, "I" if each in integers else "F" if at == 0 else f"F{at}")
+            for at, each in enumerate(inputs)
+        ],
+        outputs=[OpSchema.FormalParameter("output", "F")],
+        type_constraints=[
+            ("I", ["tensor(int64)", "tensor(int32)"], ""),
+            *(
+                ("F" if at == 0 else f"F{at}", ["tensor(float)", "tensor(float16)"], "")
+                for at, each in enumerate(inputs)
+                if each not in integers
+            ),
+        ],
+        attributes=[OpSchema.Attribute(each, kinds[kind], "", required=False) for each, kind in attributes.items()],
+    )
+    return onnxscript.values.Op(onnxscript.values.Opset(domain, 1), name, schema)
+
+
+_PLAIN = ("value", "spatial_shapes", "level_start_index", "sampling_locations", "attention_weights")
+_SOURCE = (*_PLAIN[:3], "reference_points", "sampling_offsets", "attention_logits")
+_RULE = {"offset_scale": "float", "anchors": "int", "softmax": "int", "nearest": "int"}
+# Inputs and attributes of the nodes that are no standard.
+_NODES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "msdeform::MSDeformAttn": (_PLAIN, {"points": "ints"}),
+    "msdeform::MSDeformAttnFromOffsets": (_SOURCE, {"points": "ints", **_RULE}),
+    "mmdeploy::MMCVMultiScaleDeformableAttention": (_PLAIN, {"im2col_step": "int"}),
+    "trt.plugins::MultiscaleDeformableAttnPlugin_TRT": (_PLAIN, {}),
+}
