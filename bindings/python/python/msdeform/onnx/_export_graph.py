@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["FLOAT", "FLOAT16", "INT32", "INT64", "Graph", "ScriptGraph", "SymbolicGraph"]
+__all__ = ["BFLOAT16", "DOUBLE", "FLOAT", "INT32", "INT64", "Graph", "ScriptGraph", "SymbolicGraph", "Value", "cast"]
 
 # Formats, by the numbers that ONNX gives them.
 FLOAT, INT32, INT64, FLOAT16, DOUBLE, BFLOAT16 = 1, 6, 7, 10, 11, 16
@@ -36,7 +36,15 @@ class Graph(Protocol):
         """The format of one of the translation's arguments."""
 
     def numbers(self, value: Value) -> list[int] | None:
-        """The integers in one of the translation's arguments, if it is a constant."""
+        """The integers in one of the translation's arguments, if they are known already."""
+
+    def is_constant(self, value: Value) -> bool:
+        """Whether one of the translation's arguments will be a constant in what is exported."""
+
+
+def cast(graph: Graph, tensor: Value, kind: int) -> Value:
+    """A tensor in a format; itself if it has it."""
+    return tensor if graph.format(tensor) == kind else graph.node("Cast", tensor, to=kind)
 
 
 class ScriptGraph:
@@ -58,40 +66,24 @@ class ScriptGraph:
         return int(value.dtype)
 
     def numbers(self, value: Value) -> list[int] | None:
+        return None  # The exporter folds constants only when all nodes are translated.
+
+    def is_constant(self, value: Value) -> bool:
         producer = value.producer()
-        tensor = None if producer is None else _known_tensor(producer.meta.get("node"))
-        return None if tensor is None else [int(number) for number in tensor.flatten()]
+        if producer is None:
+            return str(value.name).startswith(_CONSTANTS)
+        node = producer.meta.get("node")
+        return node is not None and _follows_from_constants(node)
 
 
-# Levels are few; nothing larger is computed here.
-_MOST_NUMBERS = 1024
+# How `torch.export` names constants in the model's code, and its buffers.
+_CONSTANTS = ("c_", "b_")
 
 
-def _known_tensor(node: Any) -> Any:
-    """What a node of `torch.export` gives, where that follows from constants in the model's code alone.
-
-    Models make tensors of shapes and starts from lists, by some operations. The exporter folds these only when all nodes
-    are translated.
-    """
-    import torch
-
-    if not isinstance(node, torch.fx.Node):
-        return node
-    kept = node.meta.get("val")
-    if isinstance(kept, int):
-        return kept
-    if not isinstance(kept, torch.Tensor) or kept.is_floating_point() or not kept.numel() <= _MOST_NUMBERS:
-        return None
+def _follows_from_constants(node: Any) -> bool:
     if node.op == "placeholder":
-        return getattr(kept, "constant", None)
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return None
-    known = {each: _known_tensor(each) for each in node.all_input_nodes}
-    if any(found is None for found in known.values()):
-        return None
-    arguments = torch.fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
-    with torch.no_grad():
-        return node.target(*arguments[0], **arguments[1])
+        return str(node.name).startswith(_CONSTANTS)
+    return all(_follows_from_constants(each) for each in node.all_input_nodes)
 
 
 class SymbolicGraph:
@@ -135,6 +127,9 @@ class SymbolicGraph:
     def numbers(self, value: Value) -> list[int] | None:
         node = value.node()
         return [int(number) for number in node.t("value").flatten()] if node.kind() == "onnx::Constant" else None
+
+    def is_constant(self, value: Value) -> bool:
+        return self.numbers(value) is not None
 
 
 @cache

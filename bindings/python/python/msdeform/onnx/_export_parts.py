@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from ._export_graph import FLOAT, Graph, Value
+from ._export_graph import FLOAT, Graph, Value, cast
+from ._export_levels import Levels
 
-__all__ = ["Rule", "cast", "locations_of", "part_of", "weights_of"]
+__all__ = ["Rule", "locations_of", "part_of", "weights_of"]
 
 
 @dataclass(frozen=True)
@@ -23,22 +22,15 @@ class Rule:
     nearest: bool
 
 
-def cast(graph: Graph, tensor: Value, kind: int) -> Value:
-    """A tensor in a format; itself if it has it."""
-    return tensor if graph.format(tensor) == kind else graph.node("Cast", tensor, to=kind)
-
-
 def part_of(graph: Graph, tensor: Value, start: int, end: int, axis: int) -> Value:
     """A part of a tensor. Not by `Split`, whose attributes differ between opsets."""
     numbers = (graph.constant(np.array([number], dtype=np.int64)) for number in (start, end, axis))
     return graph.node("Slice", tensor, *numbers)
 
 
-def locations_of(
-    graph: Graph, references: Value, offsets: Value, shapes: Sequence[Any], points: Sequence[int], rule: Rule
-) -> Value:
+def locations_of(graph: Graph, references: Value, offsets: Value, levels: Levels, rule: Rule) -> Value:
     """The sampling locations, `[N, Lq, M, samples, 2]`."""
-    samples = sum(points)
+    points = levels.points
     count, coordinates = graph.sizes(references)[2:]
     if count is None or coordinates is None:
         raise ValueError("how many references there are is not known when the model is exported")
@@ -49,14 +41,10 @@ def locations_of(
     # An axis for the heads, which share the references.
     around = graph.node("Unsqueeze", around, graph.constant(np.array([2], dtype=np.int64)))
     steps = cast(graph, offsets, FLOAT)
-    by_samples = graph.constant(np.array([0, 0, 0, samples, 2], dtype=np.int64))
+    by_samples = graph.constant(np.array([0, 0, 0, -1, 2], dtype=np.int64))
     steps = graph.node("Reshape", steps, by_samples)
-    sizes = np.array(
-        [(width, height) for (height, width), each in zip(shapes, points, strict=True) for _ in range(each)],
-        dtype=np.float32,
-    )
     if coordinates == 2:
-        found = graph.node("Add", around, graph.node("Div", steps, graph.constant(sizes)))
+        found = graph.node("Add", around, graph.node("Div", steps, levels.sizes(graph)))
     else:
         shares = np.array([[rule.offset_scale / each] for each in points for _ in range(each)], dtype=np.float32)
         centres, extents = (part_of(graph, around, first, first + 2, axis=4) for first in (0, 2))
@@ -64,16 +52,16 @@ def locations_of(
         found = graph.node("Add", centres, scaled)
     if not rule.nearest:
         return found
-    half = graph.constant(np.array(0.5, dtype=np.float32))
-    pixels = graph.node("Floor", graph.node("Add", graph.node("Mul", found, graph.constant(sizes)), half))
+    sizes, half = levels.sizes(graph), graph.constant(np.array(0.5, dtype=np.float32))
+    pixels = graph.node("Floor", graph.node("Add", graph.node("Mul", found, sizes), half))
     pixels = graph.node("Max", pixels, graph.constant(np.array(0.0, dtype=np.float32)))
-    pixels = graph.node("Min", pixels, graph.constant(sizes - 1))
-    return graph.node("Div", graph.node("Add", pixels, half), graph.constant(sizes))
+    last = graph.node("Sub", sizes, graph.constant(np.array(1.0, dtype=np.float32)))
+    return graph.node("Div", graph.node("Add", graph.node("Min", pixels, last), half), sizes)
 
 
-def weights_of(graph: Graph, logits: Value, samples: int, rule: Rule) -> Value:
+def weights_of(graph: Graph, logits: Value, rule: Rule) -> Value:
     """The attention weights, `[N, Lq, M, samples]`."""
-    rows = graph.constant(np.array([0, 0, 0, samples], dtype=np.int64))
+    rows = graph.constant(np.array([0, 0, 0, -1], dtype=np.int64))
     wide = graph.node("Reshape", cast(graph, logits, FLOAT), rows)
     if not rule.softmax:
         return wide
