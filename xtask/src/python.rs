@@ -19,11 +19,12 @@ const LINT_PACKAGES: [&str; 3] = ["mypy==2.4.*", "numpy", "ruff==0.17.*"];
 /// With the packages whose models are patched, as far as they are light; the others are named in
 /// `tests/test_patching_others.py`. The checkers of types are here for the test of a user's file, which needs PyTorch's
 /// types too.
-const TORCH_PACKAGES: [&str; 13] = [
+const TORCH_PACKAGES: [&str; 14] = [
     "kernels",
     "mypy==2.4.*",
     "numpy",
     "onnx",
+    "onnxruntime",
     "onnxscript",
     "pillow",
     "pyright[nodejs]==1.1.*",

@@ -17,6 +17,7 @@ PAGES = {
     "calling": (),
     "figures": (),
     "from-offsets": (),
+    "onnx": ("transformers", "onnxscript"),
     "support": (),
     "troubleshooting": (),
     "patching": (),
