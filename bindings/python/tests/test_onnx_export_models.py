@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import tempfile
@@ -21,6 +22,7 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 # ONNX Runtime may be missing too.
 nodes = pytest.importorskip("onnx_nodes", exc_type=ImportError)
+onnxruntime_errors = nodes.onnxruntime.capi.onnxruntime_pybind11_state
 
 
 @pytest.fixture(autouse=True)
@@ -63,15 +65,20 @@ def exported(model: Any, pixels: Tensor, path: pathlib.Path) -> Any:
 def compare(model: Any, pixels: Tensor, package: str, target: str, path: pathlib.Path) -> dict[str, int]:
     """Exports with and without the patch agree; returns the nodes of the former.
 
-    With each other and not with PyTorch: the models' own operations (`topk` of almost equal scores) may differ.
+    With each other and not with PyTorch: the models' own operations (`topk` of almost equal scores) may differ. Only
+    where ONNX Runtime does not run the export without the patch, with PyTorch.
     """
+    with torch.no_grad():
+        expected = [model(pixels)]
     before = exported(model, pixels, path)
+    assert set(nodes.count(before)) == {"GridSample"}
     assert msdeform.patch(package)
     with msdeform.onnx.exporting(target):  # type: ignore[arg-type]
         after = exported(model, pixels, path)
-    for found, expected in zip(nodes.run(after, pixels), nodes.run(before, pixels), strict=True):
-        assert_close(found, expected, 1e-4)
-    assert set(nodes.count(before)) == {"GridSample"}, "what is compared with"
+    with contextlib.suppress(onnxruntime_errors.NotImplemented):
+        expected = nodes.run(before, pixels)
+    for found, wanted in zip(nodes.run(after, pixels), expected, strict=True):
+        assert_close(found, wanted, 1e-4)
     found_nodes: dict[str, int] = nodes.count(after)
     return found_nodes
 
@@ -95,7 +102,6 @@ def test_deformable_detr_by_torch_export() -> None:
 @pytest.mark.parametrize(
     ("name", "target", "expected"),
     [
-        ("RT-DETR", "tensorrt", {"MultiscaleDeformableAttnPlugin_TRT": 2}),
         ("RT-DETRv2", "gridsample", {"GridSample": 6}),
         ("Mask2Former", "mmdeploy", {"MMCVMultiScaleDeformableAttention": 2}),
         ("Grounding DINO", "msdeform", {"MSDeformAttn": 4}),
@@ -107,7 +113,7 @@ def test_models_of_transformers_by_torchscript(
     pytest.importorskip("transformers")
     make, output = (MODELS | TEXT_MODELS)[name]
     model = Wrapped(perturbed(make()), output)
-    assert compare(model, torch.randn(1, 3, 64, 64), "transformers", target, tmp_path / "model.onnx") == expected
+    assert compare(model, torch.randn(2, 3, 64, 64), "transformers", target, tmp_path / "model.onnx") == expected
 
 
 def test_points_per_level_of_d_fine(tmp_path: pathlib.Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from contextvars import ContextVar
 from typing import Any
 
@@ -10,12 +11,21 @@ import torch
 
 from ._schema import FORWARD
 
-__all__ = ["is_kept_by_export", "is_kept_by_trace", "is_traced", "kept_for"]
+__all__ = ["is_kept_by_export", "is_kept_by_trace", "is_traced", "kept_for", "plain_number"]
 
 
 def is_traced() -> bool:
     """Whether the call becomes part of a graph, which other sizes may go through later."""
     return bool(torch.compiler.is_compiling() or torch._C._is_tracing())
+
+
+def plain_number(size: Any) -> Any:
+    """A size that is part of the model. `torch.jit.trace` hands sizes out as tensors, which would stay variable."""
+    if not isinstance(size, torch.Tensor):
+        return size
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        return int(size)
 
 
 # The target of `msdeform.onnx.exporting`, inside of it.

@@ -38,8 +38,8 @@ class Graph(Protocol):
     def numbers(self, value: Value) -> list[int] | None:
         """The integers in one of the translation's arguments, if they are known already."""
 
-    def is_constant(self, value: Value) -> bool:
-        """Whether one of the translation's arguments will be a constant in what is exported."""
+    def follows_from_sizes(self, value: Value) -> bool:
+        """Whether one of the translation's arguments follows from constants and sizes of the model's inputs alone."""
 
 
 def cast(graph: Graph, tensor: Value, kind: int) -> Value:
@@ -68,29 +68,36 @@ class ScriptGraph:
     def numbers(self, value: Value) -> list[int] | None:
         return None  # The exporter folds constants only when all nodes are translated.
 
-    def is_constant(self, value: Value) -> bool:
+    def follows_from_sizes(self, value: Value) -> bool:
         producer = value.producer()
         if producer is None:
             return str(value.name).startswith(_CONSTANTS)
         node = producer.meta.get("node")
-        return node is not None and _follows_from_constants(node)
+        return node is not None and _follows_from_sizes(node)
 
 
 # How `torch.export` names constants in the model's code, and its buffers.
 _CONSTANTS = ("c_", "b_")
 
 
-def _follows_from_constants(node: Any) -> bool:
+def _follows_from_sizes(node: Any) -> bool:
+    import torch
+
     if node.op == "placeholder":
         return str(node.name).startswith(_CONSTANTS)
-    return all(_follows_from_constants(each) for each in node.all_input_nodes)
+    if not isinstance(node.meta.get("val"), torch.Tensor):
+        return True
+    return all(_follows_from_sizes(each) for each in node.all_input_nodes)
 
 
 class SymbolicGraph:
     """By TorchScript, for `torch.onnx.export(..., dynamo=False)`."""
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, arguments: tuple[Value, ...]) -> None:
         self._context = context
+        # What the exporter infers of shapes ends at the first node that is no standard; the trace knows all of them.
+        inputs = context.original_node.inputs()
+        self._traced = {each.debugName(): traced.type() for each, traced in zip(arguments, inputs, strict=True)}
 
     def node(self, name: str, *inputs: Value, **attributes: Any) -> Value:
         kinds = {int: "i", float: "f", str: "s", list: "i"}
@@ -103,13 +110,9 @@ class SymbolicGraph:
         return self._context.op("Constant", value_t=torch.from_numpy(array))
 
     def sizes(self, value: Value) -> list[int | None]:
-        sizes: list[int | None] | None = value.type().varyingSizes()
-        if sizes is None:
-            raise ValueError(
-                f"the exporter by TorchScript does not know how many axes `{value.debugName()}` has; export with "
-                "`dynamo=True` and `msdeform.onnx.table(...)`"
-            )
-        return sizes
+        sizes: list[int | None] = self._traced[value.debugName()].sizes()
+        # Numbers of images and queries are the example's. All else is the model's own.
+        return sizes if len(sizes) < 4 else [None, None, *sizes[2:]]
 
     def format(self, value: Value) -> int:
         import torch
@@ -122,14 +125,17 @@ class SymbolicGraph:
             torch.int32: INT32,
             torch.int64: INT64,
         }
-        return formats.get(value.type().dtype(), FLOAT)
+        return formats[self._traced[value.debugName()].dtype()]
 
     def numbers(self, value: Value) -> list[int] | None:
         node = value.node()
         return [int(number) for number in node.t("value").flatten()] if node.kind() == "onnx::Constant" else None
 
-    def is_constant(self, value: Value) -> bool:
-        return self.numbers(value) is not None
+    def follows_from_sizes(self, value: Value) -> bool:
+        node = value.node()
+        if node.kind() in ("onnx::Constant", "onnx::Shape"):
+            return True
+        return node.kind() != "prim::Param" and all(self.follows_from_sizes(each) for each in node.inputs())
 
 
 @cache

@@ -25,7 +25,7 @@ def attend(
 ) -> Value:
     """The output `[N, Lq, M * D]`. Locations and weights that were computed are float32, by samples."""
     if levels.numbers is None and not all(
-        graph.is_constant(tensor) for tensor in (levels.shapes, levels.starts) if tensor is not None
+        graph.follows_from_sizes(tensor) for tensor in (levels.shapes, levels.starts) if tensor is not None
     ):
         raise ValueError(
             'target "gridsample" needs level sizes that follow from the model and the size of its inputs: pass '

@@ -27,25 +27,25 @@ def register(opset_version: int) -> None:
 
 
 def _attend(context: Any, value: Any, locations: Any, weights: Any, *rest: Any) -> Any:
-    graph, target = SymbolicGraph(context), _target(context)
+    graph, target = SymbolicGraph(context, (value, locations, weights, *rest)), _target(context)
     if len(rest) == 2:
         output = targets.attend(graph, target, value, locations, weights, _integers(rest[0]))
     else:
         shapes, starts, points = rest[0], _optional(rest[1]), _optional(rest[2])
         counts = None if points is None else _integers(points)
         output = targets.attend_reading(graph, target, value, locations, weights, shapes, starts, counts)
-    return _typed(graph, output, value, locations)
+    return _typed(graph, output, value)
 
 
 def _attend_from_offsets(
     context: Any, value: Any, references: Any, offsets: Any, logits: Any, levels: Any, *rule: Any
 ) -> Any:
-    graph, target = SymbolicGraph(context), _target(context)
+    tensors = (value, references, offsets, logits)
+    graph, target = SymbolicGraph(context, (*tensors, levels, *rule)), _target(context)
     scale, anchors, softmax, nearest = (_number(number) for number in rule)
     given = targets.Rule(float(scale), bool(anchors), bool(softmax), bool(nearest))
-    tensors = (value, references, offsets, logits)
     output = targets.attend_from_offsets(graph, target, *tensors, _integers(levels), given)
-    return _typed(graph, output, value, offsets)
+    return _typed(graph, output, value)
 
 
 def _target(context: Any) -> str:
@@ -60,12 +60,11 @@ def _target(context: Any) -> str:
     return target
 
 
-def _typed(graph: SymbolicGraph, output: Any, value: Any, samples: Any) -> Any:
+def _typed(graph: SymbolicGraph, output: Any, value: Any) -> Any:
     """Tells the exporter the shape, which it knows of standard nodes alone."""
-    batch, _, heads, channels = graph.sizes(value)
-    if heads is not None and channels is not None:
-        sizes = [batch, graph.sizes(samples)[1], heads * channels]
-        output.setType(value.type().with_sizes(sizes))
+    _, _, heads, channels = graph.sizes(value)
+    assert heads is not None and channels is not None
+    output.setType(value.type().with_sizes([None, None, heads * channels]))
     return output
 
 

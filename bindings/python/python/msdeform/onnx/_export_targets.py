@@ -39,7 +39,10 @@ def attend_reading(
     if points is None:
         samples = axes[4] if len(axes) == 6 else None if axes[3] is None or count is None else axes[3] // count
         if count is None or samples is None:
-            raise ValueError("the numbers of levels and of points are not known when the model is exported")
+            raise ValueError(
+                "the numbers of levels and of points are not known when the model is exported: `spatial_shapes` has "
+                f"shape {graph.sizes(spatial_shapes)} and `sampling_locations` {axes}"
+            )
         points = [samples] * count
     shapes = graph.numbers(spatial_shapes)
     starts = None if level_start_index is None else graph.numbers(level_start_index)

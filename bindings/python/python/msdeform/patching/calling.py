@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .. import _native
 from .._tensor import attend
-from .._tracing import is_kept_by_export, is_kept_by_trace
+from .._tracing import is_kept_by_export, is_kept_by_trace, plain_number
 from . import data
 from .reporting import warn
 
@@ -108,11 +108,13 @@ def _split_levels(levels: int, locations: Tensor, weights: Tensor) -> tuple[Tens
     """Locations and weights with an axis for levels and one for points: views."""
     if locations.dim() == 5:
         batch, queries, heads, samples, _ = locations.shape
+        samples = plain_number(samples)
         if levels == 0 or samples % levels != 0:
             return None
         locations = locations.view(batch, queries, heads, levels, samples // levels, 2)
     if weights.dim() == 4:
         batch, queries, heads, samples = weights.shape
+        samples = plain_number(samples)
         if samples != levels * locations.shape[4]:
             return None
         weights = weights.view(batch, queries, heads, levels, samples // levels)
