@@ -18,6 +18,7 @@ PAGES = {
     "calling": (),
     "figures": (),
     "from-offsets": (),
+    "onnx": ("transformers", "onnxscript"),
     "support": (),
     "troubleshooting": (),
     "patching": (),

@@ -1,12 +1,62 @@
-"""Whether PyTorch is watching."""
+"""Whether PyTorch is watching, and what it makes of what it sees."""
 
 from __future__ import annotations
 
+import sys
+import warnings
+from contextvars import ContextVar
+from typing import Any
+
 import torch
 
-__all__ = ["is_traced"]
+from ._schema import FORWARD
+
+__all__ = ["is_kept_by_export", "is_kept_by_trace", "is_traced", "kept_for", "plain_number"]
 
 
 def is_traced() -> bool:
     """Whether the call becomes part of a graph, which other sizes may go through later."""
     return bool(torch.compiler.is_compiling() or torch._C._is_tracing())
+
+
+def plain_number(size: Any) -> Any:
+    """A size that is part of the model. `torch.jit.trace` hands sizes out as tensors, which would stay variable."""
+    if not isinstance(size, torch.Tensor):
+        return size
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        return int(size)
+
+
+# The target of `msdeform.onnx.exporting`, inside of it.
+kept_for: ContextVar[str | None] = ContextVar("kept_for", default=None)
+
+
+def is_kept_by_trace() -> bool:
+    """Whether what TorchScript traces may have this package's operators in it."""
+    return kept_for.get() is not None
+
+
+def is_kept_by_export() -> bool:
+    """Whether what `torch.export` gives may have this package's operators in it.
+
+    In `torch.onnx.export` it may if that was given translations of them. Nothing in PyTorch tells a model of these, but
+    they are an argument of a function that is being called: see docs/adr/0019.
+    """
+    frame = sys._getframe()
+    while frame is not None:
+        if "custom_translation_table" in frame.f_code.co_varnames and _is_of_pytorch(frame.f_globals):
+            table = frame.f_locals["custom_translation_table"]
+            return table is not None and FORWARD.default in table
+        frame = frame.f_back  # type: ignore[assignment]
+    return is_kept_by_trace()
+
+
+# What `torch.compiler.assume_constant_result` does, which would import the compiler: a strict export asks when it is
+# made, and does not look inside.
+is_kept_by_export._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _is_of_pytorch(names: dict[str, Any]) -> bool:
+    module = names.get("__name__")
+    return isinstance(module, str) and (module == "torch.onnx" or module.startswith("torch.onnx."))

@@ -37,7 +37,8 @@ def patch(framework: str | Iterable[str] | None = None) -> Patch:
         (`with msdeform.patch() as names:`) it undoes at its end what this call did.
 
     Models that exist already are changed too. Inside of an export (ONNX, TorchScript, `torch.export`) a patched model
-    computes as it did before, so that what is exported needs nothing of this package.
+    computes as it did before, so that what is exported needs nothing of this package; `msdeform.onnx` makes it keep the
+    operator.
     """
     packages = _chosen(framework)
     application = replacing.open_application(packages)

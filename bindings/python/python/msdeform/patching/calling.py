@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .. import _native
 from .._tensor import attend
+from .._tracing import is_kept_by_export, is_kept_by_trace, plain_number
 from . import data
 from .reporting import warn
 
@@ -107,11 +108,13 @@ def _split_levels(levels: int, locations: Tensor, weights: Tensor) -> tuple[Tens
     """Locations and weights with an axis for levels and one for points: views."""
     if locations.dim() == 5:
         batch, queries, heads, samples, _ = locations.shape
+        samples = plain_number(samples)
         if levels == 0 or samples % levels != 0:
             return None
         locations = locations.view(batch, queries, heads, levels, samples // levels, 2)
     if weights.dim() == 4:
         batch, queries, heads, samples = weights.shape
+        samples = plain_number(samples)
         if samples != levels * locations.shape[4]:
             return None
         weights = weights.view(batch, queries, heads, levels, samples // levels)
@@ -142,14 +145,14 @@ _said: set[str] = set()
 def _is_ours(locations: Tensor) -> bool:
     """Whether the operator can stand in for the original here.
 
-    Not in an export, which must not depend on this package, and not where it does not run, or only slowly.
+    Not in an export, which must not depend on this package unless `msdeform.onnx` says so, and not where it does not
+    run, or only slowly.
     """
     if torch.compiler.is_compiling():
-        if _is_exporting is not None:
-            return not _is_exporting()
-        return bool(torch.compiler.is_dynamo_compiling())
+        is_export = _is_exporting() if _is_exporting is not None else not torch.compiler.is_dynamo_compiling()
+        return not is_export or is_kept_by_export()
     if torch._C._is_tracing():
-        return False
+        return is_kept_by_trace()
     if locations.is_cuda:
         # `cuda` is also what builds for AMD's GPUs call theirs.
         return torch.version.cuda is not None and locations.dtype in _DTYPES and locations.device not in _given_up

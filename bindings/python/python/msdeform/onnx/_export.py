@@ -1,0 +1,127 @@
+"""What users call to export: the translations of the operators, for either exporter of PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, Literal, get_args
+
+__all__ = ["TARGETS", "Target", "exporting", "table"]
+
+Target = Literal["msdeform", "mmdeploy", "tensorrt", "gridsample"]
+TARGETS: tuple[str, ...] = get_args(Target)
+
+# The first set of standard operators in which all that is emitted has its present form.
+_OLDEST_OPSET = 13
+
+
+def table(target: Target = "msdeform") -> dict[Callable[..., Any], Callable[..., Any]]:
+    """The translations of this package's operators, for `torch.onnx.export(..., custom_translation_table=...)`.
+
+    Args:
+        target: which nodes a call becomes.
+            `"msdeform"`: `MSDeformAttn` and `MSDeformAttnFromOffsets` of the domain `msdeform`.
+            `"mmdeploy"`: `MMCVMultiScaleDeformableAttention` of the domain `mmdeploy`.
+            `"tensorrt"`: `MultiscaleDeformableAttnPlugin_TRT` of the domain `trt.plugins`.
+            `"gridsample"`: standard operators only, `GridSample` among them; opset 16 and newer.
+
+    Returns:
+        A dictionary, to which translations of other operators can be added.
+
+    Functions that `msdeform.patch()` replaced keep the operator in an export with this table, and compute as they did
+    before in an export without it.
+    """
+    _check_target(target)
+    _import("torch", "onnx", "onnxscript")
+    from .. import operator
+    from .._schema import FROM_OFFSETS
+    from . import _export_targets as targets
+    from ._export_graph import ScriptGraph
+
+    def translated(
+        value: Any,
+        sampling_locations: Any,
+        attention_weights: Any,
+        levels: Sequence[int],
+        deterministic: bool = False,
+    ) -> Any:
+        return targets.attend(ScriptGraph(), target, value, sampling_locations, attention_weights, list(levels))
+
+    def translated_read(
+        value: Any,
+        sampling_locations: Any,
+        attention_weights: Any,
+        spatial_shapes: Any,
+        level_start_index: Any,
+        points: Sequence[int] | None,
+        deterministic: bool = False,
+    ) -> Any:
+        graph = ScriptGraph()
+        return targets.attend_reading(
+            graph, target, value, sampling_locations, attention_weights, spatial_shapes, level_start_index, points
+        )
+
+    def translated_from_offsets(
+        value: Any,
+        reference_points: Any,
+        sampling_offsets: Any,
+        attention_logits: Any,
+        levels: Sequence[int],
+        offset_scale: float,
+        anchors: bool,
+        softmax: bool,
+        nearest: bool,
+    ) -> Any:
+        rule = targets.Rule(offset_scale, anchors, softmax, nearest)
+        tensors = (value, reference_points, sampling_offsets, attention_logits)
+        return targets.attend_from_offsets(ScriptGraph(), target, *tensors, list(levels), rule)
+
+    return {
+        operator.FORWARD.default: translated,
+        operator.FORWARD.tensor_levels: translated_read,
+        FROM_OFFSETS.default: translated_from_offsets,
+    }
+
+
+@contextmanager
+def exporting(target: Target = "msdeform") -> Iterator[None]:
+    """Exports inside of this context keep the operators, in functions that `msdeform.patch()` replaced too.
+
+    `torch.onnx.export(..., dynamo=False)`, the exporter by TorchScript that several packages call themselves, writes
+    the nodes of `target`, see `table`. `torch.export.export` and `torch.jit.trace` keep `torch.ops.msdeform.*` in what
+    they give, which `torch.onnx.export` with a `table` takes from there.
+
+    `torch.onnx.export(..., dynamo=True)` goes by its `custom_translation_table` alone.
+    """
+    _check_target(target)
+    _import("torch")
+    from .. import _tracing
+    from . import _export_symbolic
+
+    _export_symbolic.register(_OLDEST_OPSET)
+    token = _tracing.kept_for.set(target)
+    try:
+        yield
+    finally:
+        _tracing.kept_for.reset(token)
+
+
+def _check_target(target: str) -> None:
+    if target not in TARGETS:
+        known = ", ".join(f'"{name}"' for name in TARGETS)
+        raise ValueError(f"unknown target {target!r}; known: {known}")
+
+
+def _import(*names: str) -> None:
+    """Imports packages; says how to get those that are missing."""
+    for name in names:
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+            raise ModuleNotFoundError(
+                f"exporting to ONNX needs {' and '.join(names)}, and {name} is not installed; `pip install {name}`",
+                name=name,
+            ) from error

@@ -1,0 +1,71 @@
+"""What surrounds the operator in models, as standard nodes: locations from offsets, weights from logits; in float32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ._export_graph import FLOAT, Graph, Value, cast
+from ._export_levels import Levels
+
+__all__ = ["Rule", "locations_of", "part_of", "weights_of"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How samples follow from offsets and logits; as of `ms_deform_attn_from_offsets`."""
+
+    offset_scale: float
+    anchors: bool
+    softmax: bool
+    nearest: bool
+
+
+def part_of(graph: Graph, tensor: Value, start: int, end: int, axis: int) -> Value:
+    """A part of a tensor. Not by `Split`, whose attributes differ between opsets."""
+    numbers = (graph.constant(np.array([number], dtype=np.int64)) for number in (start, end, axis))
+    return graph.node("Slice", tensor, *numbers)
+
+
+def locations_of(graph: Graph, references: Value, offsets: Value, levels: Levels, rule: Rule) -> Value:
+    """The sampling locations, `[N, Lq, M, samples, 2]`."""
+    points = levels.points
+    count, coordinates = graph.sizes(references)[2:]
+    if count is None or coordinates is None:
+        raise ValueError("how many references there are is not known when the model is exported")
+    around = cast(graph, references, FLOAT)
+    if rule.anchors or count != 1:
+        turns = [point % count if rule.anchors else level for level, each in enumerate(points) for point in range(each)]
+        around = graph.node("Gather", around, graph.constant(np.array(turns, dtype=np.int64)), axis=2)
+    # An axis for the heads, which share the references.
+    around = graph.node("Unsqueeze", around, graph.constant(np.array([2], dtype=np.int64)))
+    steps = cast(graph, offsets, FLOAT)
+    by_samples = graph.constant(np.array([0, 0, 0, -1, 2], dtype=np.int64))
+    steps = graph.node("Reshape", steps, by_samples)
+    if coordinates == 2:
+        found = graph.node("Add", around, graph.node("Div", steps, levels.sizes(graph)))
+    else:
+        shares = np.array([[rule.offset_scale / each] for each in points for _ in range(each)], dtype=np.float32)
+        centres, extents = (part_of(graph, around, first, first + 2, axis=4) for first in (0, 2))
+        scaled = graph.node("Mul", graph.node("Mul", steps, graph.constant(shares)), extents)
+        found = graph.node("Add", centres, scaled)
+    if not rule.nearest:
+        return found
+    sizes, half = levels.sizes(graph), graph.constant(np.array(0.5, dtype=np.float32))
+    pixels = graph.node("Floor", graph.node("Add", graph.node("Mul", found, sizes), half))
+    pixels = graph.node("Max", pixels, graph.constant(np.array(0.0, dtype=np.float32)))
+    last = graph.node("Sub", sizes, graph.constant(np.array(1.0, dtype=np.float32)))
+    return graph.node("Div", graph.node("Add", graph.node("Min", pixels, last), half), sizes)
+
+
+def weights_of(graph: Graph, logits: Value, rule: Rule) -> Value:
+    """The attention weights, `[N, Lq, M, samples]`."""
+    rows = graph.constant(np.array([0, 0, 0, -1], dtype=np.int64))
+    wide = graph.node("Reshape", cast(graph, logits, FLOAT), rows)
+    if not rule.softmax:
+        return wide
+    # A logit of -inf has no weight, even where it has no others beside it: the softmax of such a row is NaN.
+    is_nothing = graph.node("Equal", wide, graph.constant(np.array(-np.inf, dtype=np.float32)))
+    zero = graph.constant(np.array(0.0, dtype=np.float32))
+    return graph.node("Where", is_nothing, zero, graph.node("Softmax", wide, axis=-1))
