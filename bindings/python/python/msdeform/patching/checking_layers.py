@@ -13,6 +13,7 @@ import inspect
 import itertools
 import types
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -32,11 +33,14 @@ assert len(_SHAPES) == LEVELS
 def find_layer(
     name: str, layers: list[Layer], kind: type[nn.Module], function: types.FunctionType, original: Callable[..., Any]
 ) -> Known:
-    """The layer that a class is.
+    """The layer that a class is. Tried once: whoever patches again and again does not wait again and again.
 
     Raises:
         NotKnown: it is none of them, or computes something else.
     """
+    tried = _tried.get(function)
+    if tried is not None and tried[0] is function.__code__ and _has_inside(function, tried[1]):
+        return tried[1]
     parameters = tuple(inspect.signature(function).parameters)[1:]
     fitting = [layer for layer in layers if parameters in layer.calls]
     if not fitting:
@@ -45,12 +49,25 @@ def find_layer(
     reasons = []
     for layer in fitting:
         try:
-            with plain_pytorch(), warnings.catch_warnings():
+            # Versions that are not known may draw random numbers.
+            with plain_pytorch(), torch.random.fork_rng(devices=()), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return _try(name, layer, parameters, kind, function, original)
+                known = _try(name, layer, parameters, kind, function, original)
+            _tried[function] = function.__code__, known
+            return known
         except NotKnown as error:
             reasons.append(str(error))
     raise NotKnown("; ".join(dict.fromkeys(reasons)))
+
+
+# What was found, by function, with the code that was tried.
+_tried: weakref.WeakKeyDictionary[types.FunctionType, tuple[types.CodeType, Known]] = weakref.WeakKeyDictionary()
+
+
+def _has_inside(function: types.FunctionType, known: Known) -> bool:
+    """Whether a function's module still has what computed inside when it was tried."""
+    held = {known.layer.attributes[attribute].name: inner for attribute, inner in known.inner.items()}
+    return all(function.__globals__.get(name) is found for name, found in {**known.functions, **held}.items())
 
 
 # How instructions that have to do with variables are called, in every version of Python.
