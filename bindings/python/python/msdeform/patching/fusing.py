@@ -123,22 +123,18 @@ def make_layer_call(name: str, known: Known, original: Callable[..., Any]) -> Ca
         value = self.value_proj(pixels) if layer.projects_values else pixels
         if mask is not None:
             value = value.masked_fill((mask if answer.masks_padding else ~mask)[..., None], 0.0)
-        heads, points = getattr(self, layer.heads), getattr(self, layer.points)
-        value = value.unflatten(-1, (heads, -1))
-        offsets, logits = self.sampling_offsets(query), self.attention_weights(query)
-        samples = (levels, points) if isinstance(points, int) else (sum(points),)
-        offsets, logits = offsets.unflatten(-1, (heads, *samples, 2)), logits.unflatten(-1, (heads, *samples))
+        projected = value, references, self.sampling_offsets(query), self.attention_weights(query)
         options: dict[str, Any] = {
             "level_start_index": starts,
-            "points": None if isinstance(points, int) else list(points),
             "offset_scale": 0.5 if layer.offset_scale is None else getattr(self, layer.offset_scale),
             "return_weights": answer.weight_axes > 0,
         }
+        heads, points = getattr(self, layer.heads), getattr(self, layer.points)
         if torch.compiler.is_compiling():
-            output: Any = ms_deform_attn_from_offsets(value, shapes, references, offsets, logits, **options)
+            output = _attend(*projected, shapes, heads, points, options)
         else:
             try:
-                output = ms_deform_attn_from_offsets(value, shapes, references, offsets, logits, **options)
+                output = _attend(*projected, shapes, heads, points, options)
             except (TypeError, ValueError, RuntimeError) as error:
                 calling._report(name, references, error)
                 return original(self, *arguments, **others)
@@ -155,6 +151,29 @@ def make_layer_call(name: str, known: Known, original: Callable[..., Any]) -> Ca
         return output, weights.flatten(3) if answer.weight_axes == 4 else weights
 
     return call
+
+
+def _attend(
+    value: Tensor,
+    references: Tensor,
+    offsets: Tensor,
+    logits: Tensor,
+    shapes: Any,
+    heads: int,
+    points: Any,
+    options: dict[str, Any],
+) -> Any:
+    """The operator on what projections give: `[N, S, M * D]`, `[N, Lq, M * samples * 2]`, `[N, Lq, M * samples]`."""
+    samples = (len(shapes), points) if isinstance(points, int) else (sum(points),)
+    return ms_deform_attn_from_offsets(
+        value.unflatten(-1, (heads, -1)),
+        shapes,
+        references,
+        offsets.unflatten(-1, (heads, *samples, 2)),
+        logits.unflatten(-1, (heads, *samples)),
+        points=None if isinstance(points, int) else list(points),
+        **options,
+    )
 
 
 def _with_positions(self: Any, query: Tensor, positions: Tensor) -> Tensor:
