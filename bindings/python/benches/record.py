@@ -1,7 +1,8 @@
-"""Runs the GPU tests, the host cost and the whole models on this machine and writes a record of all three.
+"""Runs the GPU tests, the host cost, the whole models and one in half precision here, and writes a record of them.
 
     python benches/record.py [--root records] [--commit REVISION] [--workers N] [--seconds N] [--device cuda|cpu]
-                             [--parts tests host_cost models] [--modes eager graph compiled] [--models NAME ...]
+                             [--parts tests host_cost models half_precision] [--modes eager graph compiled]
+                             [--models NAME ...]
 
 The record is `<root>/<device>/<date>-<revision>-python/python.json`. On a processor there are no GPU tests in it. It is
 written after every part and every row, so that what was measured is kept whatever happens to the rest; another run with
@@ -30,6 +31,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import half_precision
 import host_cost
 import models
 import msdeform
@@ -37,7 +39,7 @@ import torch
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SCHEMA = 1
-PARTS = ("tests", "host_cost", "models")
+PARTS = ("tests", "host_cost", "models", "half_precision")
 OUTCOMES = ("PASSED", "FAILED", "ERROR", "SKIPPED")
 # How long models may go on compiling after the tests: kernels alone, or models as well.
 WARM_UP_S = {False: 40.0, True: 240.0}
@@ -212,7 +214,15 @@ def main(given: Sequence[str] | None = None) -> int:
                 record["broke_off"] = f"models: {arguments.seconds:.0f} s were over"
                 return
 
-    measures = {"tests": measure_tests, "host_cost": measure_host_cost, "models": measure_models}
+    def measure_half_precision() -> None:
+        record["half_precision"] = list(half_precision.measure(arguments.device))
+
+    measures = {
+        "tests": measure_tests,
+        "host_cost": measure_host_cost,
+        "models": measure_models,
+        "half_precision": measure_half_precision,
+    }
     is_complete = True
     is_warming = on_gpu and arguments.workers > 1 and "models" in parts
     warming = start_warm_up(arguments.models, modes) if is_warming else []

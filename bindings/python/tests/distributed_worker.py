@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+from typing import Any
 
 import msdeform
 import torch
@@ -53,6 +54,58 @@ def check_sharding(world: int) -> None:
     assert_close(output.full_tensor(), reference(odd), 1e-5, "odd heads")
 
 
+def check_sharding_from_offsets(world: int) -> None:
+    """The operator from offsets, after `check_sharding` has registered the rules."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (world,))
+    generator = torch.Generator().manual_seed(4)
+    shapes, images, queries = [(5, 7), (3, 4)], world, 4 * world
+    sizes = ((images, 47, 4, 8), (images, queries, 2, 4), (images, queries, 4, 2, 3, 2), (images, queries, 4, 2, 3))
+    given = [torch.rand(size, generator=generator) for size in sizes]
+    upstream = torch.randn(images, queries, 32, generator=generator)
+    exact = [tensor.clone().requires_grad_() for tensor in given]
+    expected = msdeform.ms_deform_attn_from_offsets(exact[0], shapes, *exact[1:])
+    gradients = torch.autograd.grad(expected, exact, upstream)
+    # Placements of value, references, samples and the output they must give; and of the references' gradient.
+    rules = {
+        "images": (Shard(0), Shard(0), Shard(0), Shard(0), Shard(0)),
+        "queries": (Replicate(), Shard(1), Shard(1), Shard(1), Shard(1)),
+        "heads": (Shard(2), Replicate(), Shard(2), Shard(2), Partial()),
+        "nothing": (Replicate(), Replicate(), Replicate(), Replicate(), Replicate()),
+    }
+    for name, (of_value, of_references, of_samples, of_output, of_gradient) in rules.items():
+        places = (of_value, of_references, of_samples, of_samples)
+        placed = [
+            distribute_tensor(tensor, mesh, [place]).requires_grad_()
+            for tensor, place in zip(given, places, strict=True)
+        ]
+        output = msdeform.ms_deform_attn_from_offsets(placed[0], shapes, *placed[1:])
+        assert isinstance(output, DTensor)
+        assert output.placements == (of_output,), (name, output.placements)
+        assert_close(output.full_tensor(), expected, 1e-5, name)
+        found = torch.autograd.grad(output, placed, distribute_tensor(upstream, mesh, [of_output]))
+        assert found[1].placements == (of_gradient,), (name, found[1].placements)
+        for tensor, correct in zip(found, gradients, strict=True):
+            assert_close(tensor.full_tensor(), correct, 1e-5, name)
+    # Only some gradients, and references that every image shares.
+    offsets = distribute_tensor(given[2], mesh, [Shard(0)]).requires_grad_()
+    shared = distribute_tensor(given[1][:1], mesh, [Replicate()])
+    output = msdeform.ms_deform_attn_from_offsets(
+        given_as(mesh, given[0]), shapes, shared, offsets, given_as(mesh, given[3])
+    )
+    output.sum().backward()
+    assert offsets.grad is not None
+
+
+def given_as(mesh: Any, tensor: torch.Tensor) -> Any:
+    """The images of a tensor, shared out."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    return distribute_tensor(tensor, mesh, [Shard(0)])
+
+
 def layer() -> msdeform.MSDeformAttn:
     torch.manual_seed(5)
     return msdeform.MSDeformAttn(d_model=32, n_levels=2, n_heads=4, n_points=2)
@@ -96,6 +149,7 @@ def work(what: str, rank: int, world: int) -> None:
         check_training(rank, world)
         if what == "all":
             check_sharding(world)
+            check_sharding_from_offsets(world)
     finally:
         dist.destroy_process_group()
     print(f"rank {rank} of {world} done", flush=True)

@@ -197,14 +197,17 @@ def compare(model: Any, name: str, pixels: Tensor, bound: float) -> None:
 
 
 class CountCalls(torch.utils._python_dispatch.TorchDispatchMode):
-    """How often the operator runs."""
+    """How often the operator runs, plain or from offsets; and how often the latter alone."""
 
     forward = 0
     backward = 0
+    from_offsets = 0
 
     def __torch_dispatch__(self, function: Any, _types: Any, arguments: Any = (), keywords: Any = None) -> Any:
-        self.forward += "ms_deform_attn." in str(function)
-        self.backward += "ms_deform_attn_backward" in str(function)
+        name = str(function)
+        self.forward += "ms_deform_attn." in name or "ms_deform_attn_from_offsets." in name
+        self.backward += "ms_deform_attn_backward." in name or "ms_deform_attn_from_offsets_backward." in name
+        self.from_offsets += "ms_deform_attn_from_offsets." in name
         return function(*arguments, **(keywords or {}))
 
 

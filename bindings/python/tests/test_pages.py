@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,3 +77,27 @@ def test_the_table_of_functions_is_that_of_the_package() -> None:
             expected.append("MultiScaleDeformableAttention")
         assert rows.pop((package.name, *package.aliases)) == expected
     assert not rows
+
+
+def test_the_table_of_layers_is_that_of_the_package() -> None:
+    from msdeform.patching.packages import PACKAGES
+
+    rows = {}
+    for line in (FOLDER / "patching.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        names = re.findall(r'`"(\w+)"`', cells[0])
+        if names and len(cells) == 4:
+            rows[tuple(names)] = set(re.findall(r"`(\w+)`", cells[1]))
+    expected = {(each.name, *each.aliases): {layer.name for layer in each.layers} for each in PACKAGES if each.layers}
+    assert rows == expected
+
+
+def test_the_table_of_half_precision_is_that_of_its_record() -> None:
+    page = (FOLDER / "from-offsets.md").read_text()
+    [name] = re.findall(r"From `(records/\S+)`", page)
+    record = FOLDER.parents[2] / name / "python.json"
+    if not record.is_file():
+        pytest.skip("not in a checkout")
+    sys.path.insert(0, str(FOLDER.parent / "benches"))
+    table = importlib.import_module("half_precision").table(json.loads(record.read_text())["half_precision"])
+    assert table in page, f"python benches/half_precision.py --table {record}"

@@ -19,11 +19,21 @@ from ._kernels import CODES, check_dense
 from ._schema import LIBRARY
 from ._vmap import fold, unfold
 
-__all__ = ["BACKWARD", "FORWARD", "register"]
+__all__ = ["BACKWARD", "FORWARD", "is_one_pass", "register"]
 
 FORWARD, BACKWARD = _schema.FROM_OFFSETS.default, _schema.FROM_OFFSETS_BACKWARD.default
 
 _NAMES = ("value", "reference_points", "sampling_offsets", "attention_logits")
+
+
+# Where the operator is one pass. Elsewhere it is made of parts, which layers have themselves: `MSDeformAttn` and layers
+# under `patch()` then use the plain operator. A device whose kernels have come is added here, and nowhere else.
+_ONE_PASS = frozenset({"cpu"})
+
+
+def is_one_pass(device: torch.device) -> bool:
+    """Whether a device has a kernel for the whole."""
+    return device.type in _ONE_PASS
 
 
 # The processor -------------------------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ def ms_deform_attn_from_offsets(
     levels, unread = resolve_levels(value, spatial_shapes, level_start_index, points, offsets.shape, traced)
     if levels is not None and not traced:
         levels = _integers(levels)
-    if levels is not None and value.device.type == "cpu":
+    if levels is not None and _offset_operator.is_one_pass(value.device):
         output: Tensor = _offset_operator.FORWARD(
             value, references, offsets, logits, levels, offset_scale, anchors, softmax, nearest
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from . import _parts
+from . import _offset_operator, _parts
 from ._levels import given_points, plain_shapes
 from ._tensor import attend, check_shape_tensor, shapes_of_tensors
 from ._tracing import is_traced
@@ -138,7 +138,7 @@ class MSDeformAttn(nn.Module):
         offsets = self.sampling_offsets(query).view(batch, queries, self.n_heads, samples, 2)
         logits = self.attention_weights(query).view(batch, queries, self.n_heads, samples)
         try:
-            if value.is_cuda:
+            if not _offset_operator.is_one_pass(value.device):
                 # The parts, in the format of the layer, until there is a kernel for the whole.
                 locations = _parts.locations(reference_points, offsets, input_spatial_shapes, self._points)
                 output = attend(

@@ -20,7 +20,7 @@ from . import data
 from .calling import Form, Signature, make_call
 
 # Relative error of float32 in sums of a dozen terms: 1e-7 to 1e-6.
-_BOUND = 1e-4
+BOUND = 1e-4
 # All different, so that no axis can pass for another.
 _BATCH, _HEADS, _CHANNELS, _QUERIES = 2, 3, 4, 5
 _SHAPES = ((4, 6), (3, 5), (2, 1))
@@ -55,7 +55,7 @@ def find_layouts(
     """
     found: dict[Form, str] = {}
     refusal = "no form of it was tried"
-    with _plain_pytorch():
+    with plain_pytorch():
         has_points = signature.position("points") is not None
         problem = _make_problem([2, 1, 3] if has_points else [2, 2, 2])
         for layout in layouts:
@@ -153,12 +153,12 @@ def _compare(found: list[Tensor], expected: list[Tensor]) -> None:
         if ours.shape != theirs.shape:
             raise NotKnown(f"its {name} has shape {list(theirs.shape)} where {list(ours.shape)} was expected")
         error = float((ours - theirs).norm() / theirs.norm())
-        if not error <= _BOUND:
+        if not error <= BOUND:
             raise NotKnown(f"in a small random call its {name} is not the operator's, relative difference {error:.2g}")
 
 
 @contextmanager
-def _plain_pytorch() -> Iterator[None]:
+def plain_pytorch() -> Iterator[None]:
     """Without whatever surrounds an import: modes, other devices, autocast, a trace."""
     trace = torch._C._get_tracing_state()
     with ExitStack() as stack:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 # How a function takes its values; see `calling`.
 PIXELS, CHANNELS, LEVEL_LIST, IMAGE_LIST = "pixels", "channels", "level list", "image list"
@@ -27,6 +29,61 @@ class AutogradFunction:
     calls: tuple[tuple[str, ...], ...]
 
 
+# A layer small enough to be tried, see `checking_layers`. All different, so that no axis can pass for another.
+LEVELS, HEADS, POINTS, WIDTH = 3, 4, 5, 24
+
+
+@dataclass(frozen=True)
+class Projection:
+    """An attribute that is a linear layer from the width of the model."""
+
+    outputs: int
+
+
+@dataclass(frozen=True)
+class Inner:
+    """An attribute that computes inside of a layer: a function of the layer's module, or a module of a class there."""
+
+    name: str
+
+
+# What layers of the Deformable-DETR family have.
+PROJECTIONS: Mapping[str, Any] = {
+    "sampling_offsets": Projection(HEADS * LEVELS * POINTS * 2),
+    "attention_weights": Projection(HEADS * LEVELS * POINTS),
+    "value_proj": Projection(WIDTH),
+    "output_proj": Projection(WIDTH),
+}
+SIZES: Mapping[str, Any] = {"d_model": WIDTH, "n_heads": HEADS, "n_levels": LEVELS, "n_points": POINTS}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer around the operator, from its projections to its output: its `forward` is replaced."""
+
+    # Its classes are those whose names end so.
+    name: str
+    # The parameters of `forward`, without `self`, of every version that is known.
+    calls: tuple[tuple[str, ...], ...]
+    # All that `forward` may ask a layer for, as a small layer has it. A version that asks for more is not known.
+    attributes: Mapping[str, Any]
+    # Attributes that must be this, else something else is asked for.
+    expected: Mapping[str, Any] = field(default_factory=dict)
+    # Functions of its module that compute inside. Whoever puts another in their place wants that one to be called.
+    functions: tuple[str, ...] = ()
+    # Attributes that say how many heads and points there are, and the part of a box that an offset is.
+    heads: str = "n_heads"
+    points: str = "n_points"
+    offset_scale: str | None = None
+    # The attribute that says whether images come before queries, where that is a choice.
+    batch_first: str | None = None
+
+    @property
+    def projects_values(self) -> bool:
+        """Whether values and output go through linear layers of its own."""
+        return "value_proj" in self.attributes
+
+
 @dataclass(frozen=True)
 class Package:
     """Where its modules are and which of their attributes are the operator."""
@@ -38,6 +95,7 @@ class Package:
     places: tuple[Function | AutogradFunction, ...]
     # What must be installed for it to make sense.
     tops: tuple[str, ...]
+    layers: tuple[Layer, ...] = ()
     aliases: tuple[str, ...] = ()
     # Whether it imports the extension that nobody can build.
     takes_extension: bool = False

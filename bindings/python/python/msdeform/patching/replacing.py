@@ -17,10 +17,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from .calling import Form, Signature, make_call
 from .checking import NotKnown, find_layouts
-from .data import PIXELS, AutogradFunction, Function, Package
+from .checking_layers import find_layer
+from .data import PIXELS, AutogradFunction, Function, Layer, Package
+from .fusing import make_layer_call
 from .reporting import own_code, warn
 
 _numbers = itertools.count()
@@ -33,6 +36,8 @@ class Place(NamedTuple):
     is_replaced: bool
     # What it was compared with, or why it is left alone.
     reason: str
+    # Whether it is a whole layer.
+    is_layer: bool = False
 
 
 class Patch(list[str]):
@@ -51,21 +56,23 @@ class Application:
     """One call of `patch()`: what it is about, what it did and how that is undone."""
 
     packages: tuple[Package, ...]
+    # Whether whole layers are replaced too.
+    fuses: bool = False
     names: Patch = field(default_factory=Patch)
     places: list[Place] = field(default_factory=list)
     undo: list[Callable[[], None]] = field(default_factory=list)
 
-    def add(self, name: str, reason: str, undo: Callable[[], None]) -> None:
+    def add(self, name: str, reason: str, undo: Callable[[], None], is_layer: bool = False) -> None:
         """Remembers a replacement."""
         self.names.append(name)
-        self.places.append(Place(name, True, reason))
+        self.places.append(Place(name, True, reason, is_layer))
         self.undo.append(undo)
 
-    def leave(self, name: str, reason: str, beside: str | None) -> None:
+    def leave(self, name: str, reason: str, beside: str | None, is_layer: bool = False) -> None:
         """Remembers what is left alone, and says so once."""
         if any(place.name == name for place in places()):
             return
-        self.places.append(Place(name, False, reason))
+        self.places.append(Place(name, False, reason, is_layer))
         warn(f"msdeform leaves {name} alone: {reason}", beside)
 
     def close(self) -> None:
@@ -78,9 +85,9 @@ class Application:
 _applications: list[Application] = []
 
 
-def open_application(packages: tuple[Package, ...]) -> Application:
+def open_application(packages: tuple[Package, ...], fuses: bool) -> Application:
     """Starts to remember what a call of `patch()` does."""
-    application = Application(packages)
+    application = Application(packages, fuses)
     _applications.append(application)
     return application
 
@@ -124,6 +131,8 @@ def scan(module: types.ModuleType, only: Application | None = None) -> None:
                         _patch_function(application, module, place)
                     else:
                         _patch_autograd(application, module, place)
+                if application.fuses and package.layers:
+                    _patch_layers(application, module, package)
 
 
 def _patch_function(application: Application, module: types.ModuleType, place: Function) -> None:
@@ -162,17 +171,44 @@ def _patch_autograd(application: Application, module: types.ModuleType, place: A
     _attempt(application, module, name, replace)
 
 
+def _patch_layers(application: Application, module: types.ModuleType, package: Package) -> None:
+    for attribute, kind in list(vars(module).items()):
+        layers = [layer for layer in package.layers if attribute.endswith(layer.name)]
+        if layers and isinstance(kind, type) and kind.__module__ == module.__name__ and issubclass(kind, nn.Module):
+            _patch_layer(application, module, layers, kind)
+
+
+def _patch_layer(application: Application, module: types.ModuleType, layers: list[Layer], kind: type[Any]) -> None:
+    # Packages rename arguments by wrappers, which go on calling the function inside.
+    function = inspect.unwrap(vars(kind)["forward"]) if "forward" in vars(kind) else None
+    if not inspect.isfunction(function) or function in _replaced:
+        return  # Inherited: replaced where it was defined.
+    name = f"{module.__name__}.{kind.__qualname__}.forward"
+
+    def replace() -> tuple[str, Callable[[], None]]:
+        original = _copy(function)
+        known = find_layer(name, layers, kind, function, original)
+        undo = _exchange_code(function, make_layer_call(name, known, original), tuple(known.functions))
+        return "the whole layer: a small random one gave the same before and after", undo
+
+    _attempt(application, module, name, replace, is_layer=True)
+
+
 def _attempt(
-    application: Application, module: types.ModuleType, name: str, replace: Callable[[], tuple[str, Callable[[], None]]]
+    application: Application,
+    module: types.ModuleType,
+    name: str,
+    replace: Callable[[], tuple[str, Callable[[], None]]],
+    is_layer: bool = False,
 ) -> None:
     try:
         reason, undo = replace()
     except NotKnown as error:
-        application.leave(name, str(error), _folder(module))
+        application.leave(name, str(error), _folder(module), is_layer)
     except Exception as error:  # Whatever is wrong with it, the program goes on as before.
-        application.leave(name, f"{type(error).__name__}: {error}", _folder(module))
+        application.leave(name, f"{type(error).__name__}: {error}", _folder(module), is_layer)
     else:
-        application.add(name, reason, undo)
+        application.add(name, reason, undo, is_layer)
 
 
 def _is_autograd(found: Any) -> bool:
@@ -229,20 +265,26 @@ def _copy(function: types.FunctionType) -> types.FunctionType:
     return copy
 
 
-def _exchange_code(function: types.FunctionType, call: Callable[..., Any]) -> Callable[[], None]:
+def _exchange_code(
+    function: types.FunctionType, call: Callable[..., Any], functions: tuple[str, ...] | None = None
+) -> Callable[[], None]:
     """Makes a function pass its arguments on to `call`; returns what undoes that.
+
+    With names of `functions` of its module, these come first, in a tuple, as they are at the time of the call.
 
     The new code keeps the place of the old one in its file, so that what reads sources, as `torch.jit.script` does,
     goes on reading the original's.
     """
     parameters = inspect.signature(function).parameters.values()
-    if function.__closure__ is not None or any(each.kind is not each.POSITIONAL_OR_KEYWORD for each in parameters):
+    stars: dict[Any, str] = {inspect.Parameter.POSITIONAL_OR_KEYWORD: "", inspect.Parameter.VAR_KEYWORD: "**"}
+    if function.__closure__ is not None or any(each.kind not in stars for each in parameters):
         raise NotKnown("it is wrapped by something, or takes arguments by keyword only")
-    listed = ", ".join(each.name for each in parameters)
+    listed = ", ".join(stars[each.kind] + each.name for each in parameters)
+    before = "" if functions is None else f"({''.join(f'{each}, ' for each in functions)}), "
     # Code finds what it calls by a name in the module of its function.
     key = f"__msdeform_{next(_numbers)}__"
     namespace: dict[str, Any] = {}
-    exec(f"def {function.__name__}({listed}):\n    return {key}({listed})\n", namespace)
+    exec(f"def {function.__name__}({listed}):\n    return {key}({before}{listed})\n", namespace)
     old = function.__code__
     new = namespace[function.__name__].__code__.replace(co_filename=old.co_filename, co_firstlineno=old.co_firstlineno)
     _replaced[function] = _copy(function)

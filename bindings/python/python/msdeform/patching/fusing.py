@@ -1,0 +1,216 @@
+"""From the `forward` of a package's layer to the operator from offsets.
+
+What a parameter is follows from its name, what a mask means and what is returned from trials, see `checking_layers`.
+A call that comes in a form that was not tried goes to the original, and so does one of a layer in which somebody has
+replaced something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as modules
+
+from .. import _offset_operator
+from .._tracing import is_traced
+from ..from_offsets import ms_deform_attn_from_offsets
+from . import calling
+from .data import Layer
+
+# What a parameter is, by its name. Those that are not here are ignored by every version that is known.
+ROLES = {
+    "hidden_states": "query",
+    "query": "query",
+    "position_embeddings": "positions",
+    "query_pos": "positions",
+    "encoder_hidden_states": "pixels",
+    "input_flatten": "pixels",
+    "value": "pixels",
+    "identity": "identity",
+    "attention_mask": "mask",
+    "input_padding_mask": "mask",
+    "key_padding_mask": "mask",
+    "value_mask": "mask",
+    "refer_bbox": "references",
+    "reference_points": "references",
+    "input_spatial_shapes": "shapes",
+    "spatial_shapes": "shapes",
+    "value_shapes": "shapes",
+    # The same as plain numbers.
+    "input_spatial_shapes_hw": "sizes",
+    "spatial_shapes_list": "sizes",
+    "input_level_start_index": "starts",
+    "level_start_index": "starts",
+}
+
+
+class Form(NamedTuple):
+    """What a call looks like."""
+
+    # 2 for points, 4 for boxes.
+    coordinates: int
+    # Whether every level has its own reference; else one is for all.
+    is_per_level: bool
+    has_mask: bool
+
+
+class Answer(NamedTuple):
+    """What a layer makes of it."""
+
+    # Whether its mask is true for pixels that are padding; else for the others.
+    masks_padding: bool
+    # The axes of the weights beside the output; 0 for the output alone.
+    weight_axes: int
+
+
+@dataclass(frozen=True)
+class Known:
+    """A `forward` that is known."""
+
+    layer: Layer
+    # Its parameters without `self`.
+    parameters: tuple[str, ...]
+    answers: Mapping[Form, Answer]
+    # What computed inside when it was tried: functions by their names in the module, functions or classes of modules by
+    # the names of attributes.
+    functions: Mapping[str, Any]
+    inner: Mapping[str, Any]
+
+
+def make_layer_call(name: str, known: Known, original: Callable[..., Any]) -> Callable[..., Any]:
+    """What a replaced `forward` does. It is given `known.functions` as they are at the moment, and its arguments."""
+    layer, answers = known.layer, known.answers
+    at = {ROLES[parameter]: place for place, parameter in enumerate(known.parameters) if parameter in ROLES}
+    at_query, at_pixels, at_references = at["query"], at["pixels"], at["references"]
+
+    def given(arguments: tuple[Any, ...], role: str) -> Any:
+        place = at.get(role)
+        return None if place is None else arguments[place]
+
+    def call(functions: tuple[Any, ...], self: Any, *arguments: Any, **others: Any) -> Any:
+        query, pixels, references = arguments[at_query], arguments[at_pixels], arguments[at_references]
+        if not (
+            isinstance(query, Tensor)
+            and isinstance(pixels, Tensor)
+            and isinstance(references, Tensor)
+            and references.dim() == 4
+            and _offset_operator.is_one_pass(query.device)
+            and calling._is_ours(references)
+            and _is_as_tried(known, functions, self)
+        ):
+            return original(self, *arguments, **others)
+        shapes, starts = given(arguments, "sizes"), None
+        if shapes is None:
+            shapes, starts = given(arguments, "shapes"), given(arguments, "starts")
+        # Where nobody can read the shapes the operator is made of parts, as the original is.
+        if shapes is None or (isinstance(shapes, Tensor) and is_traced()):
+            return original(self, *arguments, **others)
+        mask, levels = given(arguments, "mask"), len(shapes)
+        answer = answers.get(Form(references.shape[3], references.shape[2] == levels, mask is not None))
+        if answer is None or references.shape[2] not in (1, levels):
+            return original(self, *arguments, **others)
+
+        identity = query
+        if "positions" in at and arguments[at["positions"]] is not None:
+            query = _with_positions(self, query, arguments[at["positions"]])
+        is_turned = layer.batch_first is not None and not getattr(self, layer.batch_first)
+        if is_turned:
+            query, pixels = query.transpose(0, 1), pixels.transpose(0, 1)
+        value = self.value_proj(pixels) if layer.projects_values else pixels
+        if mask is not None:
+            value = value.masked_fill((mask if answer.masks_padding else ~mask)[..., None], 0.0)
+        projected = value, references, self.sampling_offsets(query), self.attention_weights(query)
+        options: dict[str, Any] = {
+            "level_start_index": starts,
+            "offset_scale": 0.5 if layer.offset_scale is None else getattr(self, layer.offset_scale),
+            "return_weights": answer.weight_axes > 0,
+        }
+        heads, points = getattr(self, layer.heads), getattr(self, layer.points)
+        if torch.compiler.is_compiling():
+            output = _attend(*projected, shapes, heads, points, options)
+        else:
+            try:
+                output = _attend(*projected, shapes, heads, points, options)
+            except (TypeError, ValueError, RuntimeError) as error:
+                calling._report(name, references, error)
+                return original(self, *arguments, **others)
+        output, weights = output if answer.weight_axes else (output, None)
+        if layer.projects_values:
+            output = self.output_proj(output)
+        if is_turned:
+            output = output.transpose(0, 1)
+        if "identity" in at:
+            added = arguments[at["identity"]]
+            output = self.dropout(output) + (identity if added is None else added)
+        if weights is None:
+            return output
+        return output, weights.flatten(3) if answer.weight_axes == 4 else weights
+
+    return call
+
+
+def _attend(
+    value: Tensor,
+    references: Tensor,
+    offsets: Tensor,
+    logits: Tensor,
+    shapes: Any,
+    heads: int,
+    points: Any,
+    options: dict[str, Any],
+) -> Any:
+    """The operator on what projections give: `[N, S, M * D]`, `[N, Lq, M * samples * 2]`, `[N, Lq, M * samples]`."""
+    samples = (len(shapes), points) if isinstance(points, int) else (sum(points),)
+    return ms_deform_attn_from_offsets(
+        value.unflatten(-1, (heads, -1)),
+        shapes,
+        references,
+        offsets.unflatten(-1, (heads, *samples, 2)),
+        logits.unflatten(-1, (heads, *samples)),
+        points=None if isinstance(points, int) else list(points),
+        **options,
+    )
+
+
+def _with_positions(self: Any, query: Tensor, positions: Tensor) -> Tensor:
+    """By the layer's own method where it has one."""
+    add = getattr(self, "with_pos_embed", None)
+    result: Tensor = query + positions if add is None else add(query, positions)
+    return result
+
+
+def _is_as_tried(known: Known, functions: tuple[Any, ...], self: Any) -> bool:
+    """Whether nobody would miss what is no longer called, and nothing else is asked for."""
+    for tried, found in zip(known.functions.values(), functions, strict=True):
+        if found is not tried:
+            return False
+    for attribute, only in known.layer.expected.items():
+        if getattr(self, attribute, only) != only:
+            return False
+    for attribute, tried in known.inner.items():
+        found = getattr(self, attribute, None)
+        if isinstance(tried, type):
+            if found is not None and not (type(found) is tried and _is_unwatched(found)):
+                return False
+        elif found is not tried:
+            return False
+    return True
+
+
+def _is_unwatched(inner: nn.Module) -> bool:
+    """Whether a module does what its class does, with nobody listening."""
+    return not (
+        "forward" in inner.__dict__
+        or inner._forward_hooks
+        or inner._forward_pre_hooks
+        or inner._backward_hooks
+        or inner._backward_pre_hooks
+        or modules._global_forward_hooks
+        or modules._global_forward_pre_hooks
+        or modules._global_backward_hooks
+        or modules._global_backward_pre_hooks
+    )
