@@ -15,8 +15,8 @@ use msdeform_report::ladder;
 use msdeform_tuning::Tuning;
 
 use crate::commands::{
-    analyze, bench, counters, main_job, probe, records, report, soak, tune, variants, verify,
-    workloads,
+    analyze, bench, completions, counters, main_job, man, probe, records, report, soak, tune,
+    variants, verify, workloads,
 };
 use crate::exit::{EXIT_CODES, Usage};
 use crate::run::RunArgs;
@@ -57,6 +57,8 @@ pub enum Command {
     Soak(soak::SoakArgs),
     Tune(tune::TuneArgs),
     Workloads(workloads::WorkloadsArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
 }
 
 /// Where to run.
