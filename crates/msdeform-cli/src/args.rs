@@ -275,8 +275,11 @@ mod tests {
             let words = span.strip_prefix("msdeform ");
             words.or_else(|| span.strip_prefix("cargo run --release -- "))
         });
-        // A name alone is prose, and what follows `#` a comment.
-        let typed = typed.map(|words| words.split(" #").next().unwrap_or(words));
+        // A name alone is prose, what follows `#` a comment, and what follows `>` and `|` the shell's.
+        let typed = typed.map(|words| {
+            let ends = [" #", " > ", " | "].map(|end| words.find(end).unwrap_or(words.len()));
+            &words[..ends.into_iter().min().unwrap_or(words.len())]
+        });
         typed.map(|words| words.split_whitespace().collect()).collect()
     }
 
@@ -290,6 +293,8 @@ mod tests {
             ("docs/tuning.md", include_str!("../../../docs/tuning.md"), 3),
             ("docs/records.md", include_str!("../../../docs/records.md"), 1),
             ("docs/run.md", include_str!("../../../docs/run.md"), 2),
+            ("docs/cli.md", include_str!("../../../docs/cli.md"), 7),
+            ("docs/story.md", include_str!("../../../docs/story.md"), 2),
         ] {
             let document = document.replace("\\\n", " ");
             let found = commands(&document);

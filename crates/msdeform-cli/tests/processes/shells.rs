@@ -56,7 +56,7 @@ fn bash() {
     // What a TAB does: the words, the one under the cursor, and the function that `complete` was told.
     let completed = |words: &str| {
         let tab = format!(
-            "set -e; source ./script; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+            "source ./script; compopt() {{ :; }}; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
              last=${{COMP_WORDS[COMP_CWORD]}}; before=${{COMP_WORDS[COMP_CWORD - 1]}}; \
              function=$(complete -p msdeform | sed 's/.*-F \\([^ ]*\\).*/\\1/'); \
              $function msdeform \"$last\" \"$before\"; echo \"${{COMPREPLY[@]}}\""
@@ -69,7 +69,7 @@ fn bash() {
     assert_eq!(completed("msdeform ben"), "bench");
     assert_eq!(completed("msdeform bench --work"), "--workload");
     assert_eq!(completed("msdeform completions po"), "powershell");
-    assert_eq!(completed("msdeform run layer"), "layer3.safetensors");
+    assert_eq!(completed("msdeform run --output layer"), "layer3.safetensors");
 }
 
 fn parses(shell: &str, without_running: &str) {
