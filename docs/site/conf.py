@@ -9,6 +9,8 @@ extensions = ["myst_parser"]
 myst_heading_anchors = 5
 html_static_path = ["static"]
 html_css_files = ["style.css"]
+# Drawings are not Python.
+highlight_language = "text"
 pygments_style = "friendly"
 pygments_dark_style = "github-dark"
 html_show_sourcelink = False

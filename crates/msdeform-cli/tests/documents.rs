@@ -1,4 +1,4 @@
-//! Every command in the pages of the site: run as typed, in an empty folder with the tree's examples and records, or listed here with the
+//! Every command in the pages of the site: run as typed, in a folder with the tree's examples and records, or listed here with the
 //! reason why it is not.
 
 #![cfg(unix)]
@@ -61,7 +61,7 @@ fn commands(text: &str) -> Vec<String> {
         Some(rest) => format!("msdeform{}", rest.strip_prefix(" --").unwrap_or(rest)),
         None => line,
     });
-    typed.filter(|line| !line.is_empty()).collect()
+    typed.filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
 }
 
 fn reason(command: &str) -> Option<usize> {
@@ -79,7 +79,8 @@ fn every_command_of_the_site_runs_or_says_why_not() {
         std::fs::create_dir_all(home.join(made)).unwrap();
     }
     std::fs::create_dir(folder.path().join("target")).unwrap();
-    for part in ["docs", "records"] {
+    // With these it is a checkout, whose records are shown.
+    for part in ["crates", "docs", "records"] {
         std::os::unix::fs::symlink(root().join(part), folder.path().join(part)).unwrap();
     }
     let binary = Path::new(env!("CARGO_BIN_EXE_msdeform"));
