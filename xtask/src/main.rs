@@ -18,6 +18,7 @@ mod python_record;
 mod readme;
 mod release;
 mod setup;
+mod site;
 mod soundness;
 mod steps;
 mod test;
@@ -52,6 +53,8 @@ enum Command {
     Ledger(ledger::LedgerArgs),
     /// Give everything that reads files bytes of all kinds; needs a nightly compiler and cargo-fuzz
     Fuzz(fuzz::FuzzArgs),
+    /// Build the site of the documents under target/site
+    Docs,
     /// Build the Python package as a manylinux2014 wheel under target/wheels
     Wheel,
     /// Build the C library for release and install it with its header and its pkg-config file
@@ -92,6 +95,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Release(args) => release::run(args),
         Command::Ledger(args) => ledger::run(args),
         Command::Fuzz(args) => fuzz::run_targets(args),
+        Command::Docs => site::run(),
         Command::Wheel => python::wheel(),
         Command::C(args) => c::run(args),
         Command::Miri => soundness::miri(),
@@ -99,5 +103,29 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Loom => soundness::loom(),
         Command::Deny { offline } => soundness::deny(*offline),
         Command::CompareTorch(args) => torch::run(args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_developer_command_in_the_documents_is_one() {
+        let mut found = 0;
+        for file in tree::files().unwrap() {
+            if file.extension().is_none_or(|extension| extension != "md") {
+                continue;
+            }
+            let text = std::fs::read_to_string(tree::root().join(&file)).unwrap();
+            let typed = text.lines().filter(|line| line.starts_with("cargo xtask "));
+            for line in typed.filter_map(|line| line.split(['#', '&']).next()) {
+                let words = line.split_whitespace().skip(1);
+                let parsed = Cli::try_parse_from(words);
+                assert!(parsed.is_ok(), "{}: `{line}`: {}", file.display(), parsed.err().unwrap());
+                found += 1;
+            }
+        }
+        assert!(found >= 8, "only {found} commands");
     }
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask readme`: the tables and pictures of README.md, docs/PERFORMANCE.md, docs/LADDER.md,
+//! `cargo xtask readme`: the tables and pictures of README.md, docs/PERFORMANCE.md, docs/LADDER.md, docs/story.md,
 //! docs/onnx-runtime.md, the Python package's README and the kernels' pages, from the records that the manifest names.
 
 use std::path::{Path, PathBuf};
@@ -107,6 +107,13 @@ fn pages() -> Result<(Vec<Page>, usize)> {
             pages.push(picture(&file, python_record::picture(&folder, record, scheme)?));
         }
     }
+    for scheme in Scheme::ALL {
+        let (name, device) = (scheme.name(), gpu.device.name.as_str());
+        let times = ladder::times_picture(&rungs, device, scheme);
+        pages.push(picture(&format!("docs/story-times-{name}.svg"), times));
+        let limits = ladder::limits_picture(&rungs, device, scheme);
+        pages.push(picture(&format!("docs/story-limits-{name}.svg"), limits));
+    }
     let mut add = |path: &str, splice: &dyn Fn(String) -> Result<String>| -> Result<()> {
         let path = tree::root().join(path);
         let found = std::fs::read_to_string(&path).with_context(|| relative(&path))?;
@@ -134,6 +141,15 @@ fn pages() -> Result<(Vec<Page>, usize)> {
     add("docs/onnx-runtime.md", &|text| {
         let table = onnx_record::tables(&folder)?;
         Ok(readme::replace_between(text, "onnxruntime", || table.clone())?)
+    })?;
+    add("docs/story.md", &|text| {
+        let mut text = text;
+        for (id, _) in ladder::STOPS {
+            ensure!(text.contains(&format!("<!-- {id}:begin -->")), "the stop {id} is missing");
+            let figures = || format!("\n{}", ladder::stop_markdown(&rungs, id));
+            text = readme::replace_between(text, id, figures)?;
+        }
+        Ok(text)
     })?;
     add("bindings/python/README.md", &|text| {
         python_record::splice(&text, &folder, python.first().map(String::as_str))

@@ -9,7 +9,7 @@ use crate::checks;
 use crate::process::{Finished, cargo, run, run_ok};
 use crate::steps::{Count, Report, Steps};
 use crate::tree;
-use crate::{browser, c, format, python, readme, setup};
+use crate::{browser, c, format, python, readme, setup, site};
 
 /// Options of `test`.
 #[derive(Args)]
@@ -53,6 +53,7 @@ pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
             succeed(docs.env("RUSTDOCFLAGS", "-D warnings"))
         });
     }
+    steps.run("site", site::check);
     steps.run("browser", browser::test);
     steps.run("python lint", python::lint);
     if let Some(environments) = environments {

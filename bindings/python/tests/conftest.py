@@ -19,7 +19,7 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 if not HAS_TORCH:
     # A plain installation: all but these import PyTorch at the top. What is left must pass with NumPy alone.
-    without_torch = {"test_facts.py", "test_numpy.py", "test_processes.py"}
+    without_torch = {"test_facts.py", "test_first_look.py", "test_numpy.py", "test_processes.py"}
     tests = {file.name for file in Path(__file__).parent.glob("test_*.py")}
     collect_ignore_glob = ["gpu", "gpu/*", *(tests - without_torch)]
 

@@ -15,6 +15,9 @@ import msdeform
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs"
+# Pages of the whole project that have Python in them, and the packages that it needs.
+PROJECT_FOLDER = FOLDER.parents[2] / "docs"
+PROJECT_PAGES = {"run": ("safetensors",), "start": ()}
 # Every page, and the packages that its Python needs.
 PAGES = {
     "aoti": (),
@@ -56,6 +59,26 @@ def test_python_of_a_page_runs_as_typed(page: str, tmp_path: Path, monkeypatch: 
     blocks = re.findall(r"```python\n(.*?)```", (FOLDER / f"{page}.md").read_text(), flags=re.DOTALL)
     assert blocks or page in WITHOUT_PYTHON, f"no Python in {page}.md"
     for block in blocks:
+        exec(compile(block, f"{page}.md", "exec"), {})
+
+
+def test_every_page_of_the_project_with_python_is_tested() -> None:
+    if not PROJECT_FOLDER.is_dir():
+        pytest.skip("not in a checkout")
+    found = {page.stem for page in PROJECT_FOLDER.rglob("*.md") if "```python" in page.read_text()}
+    assert found == set(PROJECT_PAGES)
+
+
+@pytest.mark.parametrize("page", PROJECT_PAGES)
+def test_python_of_a_page_of_the_project_runs_as_typed(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not PROJECT_FOLDER.is_dir():
+        pytest.skip("not in a checkout")
+    for package in PROJECT_PAGES[page]:
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    for block in re.findall(r"```python\n(.*?)```", (PROJECT_FOLDER / f"{page}.md").read_text(), flags=re.DOTALL):
         exec(compile(block, f"{page}.md", "exec"), {})
 
 

@@ -15,8 +15,8 @@ use msdeform_report::ladder;
 use msdeform_tuning::Tuning;
 
 use crate::commands::{
-    analyze, bench, counters, main_job, onnx, probe, records, report, soak, tune, variants, verify,
-    workloads,
+    analyze, bench, completions, counters, main_job, man, onnx, probe, records, report, soak, tune,
+    variants, verify, workloads,
 };
 use crate::exit::{EXIT_CODES, Usage};
 use crate::run::RunArgs;
@@ -58,6 +58,8 @@ pub enum Command {
     Soak(soak::SoakArgs),
     Tune(tune::TuneArgs),
     Workloads(workloads::WorkloadsArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
 }
 
 /// Where to run.
@@ -279,8 +281,11 @@ mod tests {
             let words = span.strip_prefix("msdeform ");
             words.or_else(|| span.strip_prefix("cargo run --release -- "))
         });
-        // A name alone is prose, and what follows `#` a comment.
-        let typed = typed.map(|words| words.split(" #").next().unwrap_or(words));
+        // A name alone is prose, what follows `#` a comment, and what follows `>` and `|` the shell's.
+        let typed = typed.map(|words| {
+            let ends = [" #", " > ", " | "].map(|end| words.find(end).unwrap_or(words.len()));
+            &words[..ends.into_iter().min().unwrap_or(words.len())]
+        });
         typed.map(|words| words.split_whitespace().collect()).collect()
     }
 
@@ -295,6 +300,8 @@ mod tests {
             ("docs/records.md", include_str!("../../../docs/records.md"), 1),
             ("docs/onnx-rewrite.md", include_str!("../../../docs/onnx-rewrite.md"), 4),
             ("docs/run.md", include_str!("../../../docs/run.md"), 2),
+            ("docs/cli.md", include_str!("../../../docs/cli.md"), 7),
+            ("docs/story.md", include_str!("../../../docs/story.md"), 2),
         ] {
             let document = document.replace("\\\n", " ");
             let found = commands(&document);

@@ -15,8 +15,8 @@ use clap::Parser;
 
 use args::{Cli, Command};
 use commands::{
-    analyze, bench, counters, main_job, onnx, probe, records, report, soak, tune, variants, verify,
-    workloads,
+    analyze, bench, completions, counters, main_job, man, onnx, probe, records, report, soak, tune,
+    variants, verify, workloads,
 };
 
 pub use run::fuzzing;
@@ -40,6 +40,8 @@ pub fn command_line() -> ExitCode {
         Some(Command::Soak(args)) => soak::run(args),
         Some(Command::Tune(args)) => tune::run(args),
         Some(Command::Workloads(args)) => workloads::run(args),
+        Some(Command::Completions(args)) => completions::run(args),
+        Some(Command::Man(args)) => man::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -47,6 +47,8 @@ fn help_is_as_reviewed() {
         "soak",
         "tune",
         "workloads",
+        "completions",
+        "man",
     ];
     for command in commands {
         let words = command.split_whitespace();

@@ -17,3 +17,10 @@ mod summary;
 
 pub use folder::{RecordFolder, write};
 pub use summary::summary;
+
+/// The code in pages of the site that need more than one crate is compiled, and run where no GPU is needed.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../../../docs/rust.md")]
+    struct InRust;
+}

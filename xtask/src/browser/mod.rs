@@ -1,6 +1,8 @@
-//! The report in a real browser: no errors, tables that sort, the numbers of the records, both colour schemes, paper.
+//! The report and the site in a real browser: no errors, tables that sort, the numbers of the records, a search that finds, both colour
+//! schemes, a phone, paper.
 
 mod chromium;
+mod site;
 
 use anyhow::{Context, Result, ensure};
 use msdeform_bench::counters::CounterFile;
@@ -12,17 +14,17 @@ use msdeform_report::release;
 use serde_json::{Value, json};
 
 use crate::steps::{Count, Report};
-use crate::tree;
+use crate::{site as documents, tree};
 
 use chromium::Chromium;
 
 /// Text is readable from this contrast on (WCAG AA).
 const LEAST_CONTRAST: f64 = 4.5;
 
-/// What is expected of the report, and how that is found out.
+/// What is expected, and how that is found out.
 type Check<'a> = (&'static str, &'a dyn Fn(&mut Chromium) -> Result<()>);
 
-/// Opens the report of the committed GPU records and looks at it.
+/// Opens the report of the committed GPU records and the site, and looks at both.
 pub fn test() -> Result<Report> {
     let program = chromium::find()?;
     let folder = tree::cache().join("browser");
@@ -54,22 +56,38 @@ pub fn test() -> Result<Report> {
         // Last: whatever the others provoke counts.
         ("reports no error and asks for nothing outside", &is_quiet),
     ];
+    let mut count = look(&mut browser, "report", &checks);
+
+    let pages = documents::build_if_missing()?;
+    let checks: [Check<'_>; 5] = [
+        ("starts with a picture and leads everywhere", &|browser| site::starts(browser, &pages)),
+        ("finds what is typed", &|browser| site::searches(browser, &pages)),
+        ("is readable in light and dark", &|browser| site::has_two_schemes(browser, &pages)),
+        ("fits a phone and a desk", &|browser| site::fits(browser, &pages)),
+        ("reports no error and asks for nothing outside", &is_quiet),
+    ];
+    count = count.plus(look(&mut browser, "site", &checks));
+    let version = browser.ask("Browser.getVersion", &json!({}))?;
+    let note = version["product"].as_str().unwrap_or_default().to_owned();
+    Ok(Report { count, note })
+}
+
+/// Goes through what is expected, all of it even if something is not as it should be.
+fn look(browser: &mut Chromium, of: &str, checks: &[Check<'_>]) -> Count {
     let mut count = Count::default();
     for (what, check) in checks {
-        match check(&mut browser) {
+        match check(browser) {
             Ok(()) => {
-                println!("the report {what}");
+                println!("the {of} {what}");
                 count.passed += 1;
             }
             Err(error) => {
-                println!("FAILED: the report {what}: {error:#}");
+                println!("FAILED: the {of} {what}: {error:#}");
                 count.failed += 1;
             }
         }
     }
-    let version = browser.ask("Browser.getVersion", &json!({}))?;
-    let note = version["product"].as_str().unwrap_or_default().to_owned();
-    Ok(Report { count, note })
+    count
 }
 
 /// The page of the committed records, and texts that must be in it.

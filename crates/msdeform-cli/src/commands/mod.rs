@@ -2,8 +2,10 @@
 
 pub mod analyze;
 pub mod bench;
+pub mod completions;
 pub mod counters;
 pub mod main_job;
+pub mod man;
 pub mod onnx;
 pub mod probe;
 pub mod records;

@@ -1,5 +1,6 @@
 //! The binary among processes: killed at any moment, on full disks, with little memory, with devices and FIFOs for files.
-//! Nothing half-written bears a final name, nothing stays behind, and every refusal has its words and its exit code.
+//! Nothing half-written bears a final name, nothing stays behind, and every refusal has its words and its exit code. And
+//! what it prints for other programs, shells and `man`, is taken by them.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may fail, and helpers of tests too")]
 
@@ -11,6 +12,8 @@ mod limits;
 mod places;
 #[cfg(unix)]
 mod setting;
+#[cfg(unix)]
+mod shells;
 
 use std::process::ExitCode;
 
@@ -21,7 +24,10 @@ fn main() -> ExitCode {
     let trials: Vec<Trial> = {
         #[cfg(unix)]
         {
-            [places::trials(), limits::trials(), kills::trials()].into_iter().flatten().collect()
+            [places::trials(), limits::trials(), kills::trials(), shells::trials()]
+                .into_iter()
+                .flatten()
+                .collect()
         }
         #[cfg(not(unix))]
         {

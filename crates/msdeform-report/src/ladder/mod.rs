@@ -1,6 +1,7 @@
 //! The ladder: every forward variant on the workload of the seed documents, in one table.
 
 mod settings;
+mod story;
 mod tables;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use msdeform_devices::device::Timing;
 use msdeform_devices::device::named::id_in;
 
 pub use settings::{names, own_name};
+pub use story::{STOPS, limits_picture, stop_markdown, times_picture};
 pub use tables::{HEADINGS, cells_of, markdown, page_markdown};
 
 /// The workload of the seed documents.

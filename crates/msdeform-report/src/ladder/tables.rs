@@ -15,12 +15,12 @@ fn number(value: Option<f64>) -> String {
     value.filter(|value| value.is_finite()).map_or_else(|| "-".to_owned(), three_digits)
 }
 
-fn speedup(value: Option<f64>) -> String {
+pub(super) fn speedup(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}x"))
 }
 
 /// Thousands and millions by letter.
-fn count(value: Option<f64>) -> String {
+pub(super) fn count(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),
         Some(value) if value < 1e3 => format!("{value:.0}"),
@@ -29,11 +29,11 @@ fn count(value: Option<f64>) -> String {
     }
 }
 
-fn error(value: f64) -> String {
+pub(super) fn error(value: f64) -> String {
     if value.is_finite() { format!("{value:.1e}") } else { "-".to_owned() }
 }
 
-fn percent(value: Option<f64>) -> String {
+pub(super) fn percent(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.0} %"))
 }
 
@@ -46,7 +46,7 @@ fn time_in(row: &Row, layout: ValueLayout, locations: Locations) -> String {
 }
 
 /// The largest error of any cell. One that is no number stays one.
-fn worst_error(row: &Row) -> f64 {
+pub(super) fn worst_error(row: &Row) -> f64 {
     let errors = row.cells.values().map(|cell| cell.rel_l2);
     errors.fold(0.0, |worst, error| if error > worst || error.is_nan() { error } else { worst })
 }

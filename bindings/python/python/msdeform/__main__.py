@@ -1,0 +1,156 @@
+"""`python -m msdeform`: what this machine has, whether results are right here, how long calls take."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+
+from ._first_look import checks, machine, times
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Looks, checks, times and prints; 1 if a check failed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m msdeform",
+        description="What this machine has, a check of every format against float64, a small table of times.",
+        epilog="Exit code: 0 if every check passed, 1 if one failed, 2 for a wrong option.",
+    )
+    parser.add_argument("--device", help="only cpu, or only this GPU (cuda:0)")
+    parser.add_argument("--no-times", action="store_true", help="leave the table of times out")
+    parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
+    options = parser.parse_args(arguments)
+    found = machine.look()
+    if options.device and options.device not in ["cpu", *machine.gpus(found)]:
+        parser.error(f"{options.device} cannot be used here; known: {', '.join(['cpu', *machine.gpus(found)])}")
+    report = _report(found, options)
+    if options.json:
+        print(json.dumps(report, indent=2))
+    return 0 if report["passed"] else 1
+
+
+def _report(found: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    start = time.perf_counter()
+    say = _silent if options.json else print
+    say("\n".join(machine.lines(found)))
+    wanted = [options.device] if options.device else ["cpu", *machine.gpus(found)]
+    torch, _ = machine.import_torch()
+    torch_gpus = [f"cuda:{number}" for number in range(found["torch"]["sees_gpus"])]
+    results = _check(torch, wanted, torch_gpus, say)
+    rows: list[dict[str, Any]] = []
+    if not options.no_times:
+        # Only where results are right, and where PyTorch is or none is needed.
+        wrong = {result["device"] for result in results if not result["passed"]}
+        timed = [device for device in wanted if device not in wrong and (device == "cpu" or device in torch_gpus)]
+        rows = _time(torch, timed, start, say)
+    advice, passed = machine.advice(found), all(result["passed"] for result in results)
+    failed = sum(not result["passed"] for result in results)
+    say()
+    for line in advice:
+        say(f"to do: {line}")
+    verdict = f"{len(results)} checks passed" if passed else f"{failed} of {len(results)} checks FAILED"
+    say(f"{verdict}, in {time.perf_counter() - start:.1f} s")
+    if advice or not passed:
+        say(f"more: {machine.PAGE}")
+    return {"machine": found, "checks": results, "times": rows, "advice": advice, "passed": passed}
+
+
+def _check(torch: Any, wanted: list[str], torch_gpus: list[str], say: Any) -> list[dict[str, Any]]:
+    """Runs every check of the wanted devices, a line for each device and kind."""
+    gpus = [device for device in wanted if device != "cpu"]
+    listed = list(checks.all_checks(torch, gpus, [gpu for gpu in torch_gpus if gpu in gpus]))
+    listed = [check for check in listed if check[0] in wanted]
+    say(f"\n{'relative L2 error against float64':<36} {'f32':>9} {'f16':>9} {'bf16':>9}")
+    results: list[dict[str, Any]] = []
+    kinds = list(dict.fromkeys((device, what) for device, what, _, _ in listed))
+    for device, what in kinds:
+        cells, errors = dict.fromkeys(checks.BOUNDS, "-"), []
+        for _, _, dtype, call in (check for check in listed if check[:2] == (device, what)):
+            _progress(f"{device}, {what}, {dtype}: check {len(results) + 1} of {len(listed)}")
+            result = _run(device, what, dtype, call)
+            results.append(result)
+            bad = "" if result["passed"] else " FAILED"
+            cells[dtype] = ("error" if result["error"] else f"{result['rel_l2']:.1e}") + bad
+            errors += [result["error"]] if result["error"] else []
+        _progress("")
+        say(f"{f'{device}, {what}':<36} " + " ".join(f"{cell:>9}" for cell in cells.values()))
+        for error in dict.fromkeys(errors):
+            say(f"  {error}")
+    say(f"{'at most':<36} " + " ".join(f"{bound:>9.0e}" for bound in checks.BOUNDS.values()))
+    if torch is None:
+        say("gradients and calls from offsets on your own tensors need PyTorch")
+    return results
+
+
+def _run(device: str, what: str, dtype: str, call: Any) -> dict[str, Any]:
+    rel_l2, error, bound = float("nan"), None, checks.BOUNDS[dtype]
+    try:
+        rel_l2 = call()
+    except Exception as raised:
+        # Whatever it is, the user wants to read it, and the other checks too.
+        error = f"{type(raised).__name__}: {raised}"
+    # NaN is within no bound, and JSON has no word for it.
+    passed = error is None and rel_l2 <= bound
+    shown = rel_l2 if rel_l2 == rel_l2 else None
+    if error is None and shown is None:
+        error = "the result is not a number"
+    return {
+        "device": device,
+        "what": what,
+        "dtype": dtype,
+        "rel_l2": shown,
+        "bound": bound,
+        "passed": passed,
+        "error": error,
+    }
+
+
+def _time(torch: Any, devices: list[str], start: float, say: Any) -> list[dict[str, Any]]:
+    """Prints the table while it comes."""
+    beside = torch is not None
+    training = f" {'training':>9}" if beside else ""
+    grid_sample = f"  {'grid_sample':>11} {'training':>9} {'faster':>14}" if beside else ""
+    say(f"\n{'milliseconds, from Python':<36} {'forward':>9}{training}{grid_sample}")
+    rows: list[dict[str, Any]] = []
+    source = times.rows(torch, devices, start)
+    while True:
+        _progress(f"timing, row {len(rows) + 1}")
+        row = next(source, None)
+        _progress("")
+        if row is None:
+            break
+        rows.append(row)
+        line = f"{row['device'] + ', ' + row['workload'] + ', ' + row['dtype']:<36} {_ms(row['forward_ms']):>9}"
+        if beside:
+            faster = " / ".join(_ratio(row, part) for part in ("forward_ms", "training_ms"))
+            line += f" {_ms(row['training_ms']):>9}  {_ms(row['grid_sample_forward_ms']):>11}"
+            line += f" {_ms(row['grid_sample_training_ms']):>9} {faster:>14}"
+        say(line)
+    return rows
+
+
+def _ms(time_ms: float | None) -> str:
+    if time_ms is None:
+        return "-"
+    return f"{time_ms:.0f}" if time_ms >= 100 else f"{time_ms:.3g}"
+
+
+def _ratio(row: dict[str, Any], part: str) -> str:
+    ours, theirs = row[part], row[f"grid_sample_{part}"]
+    return "-" if ours is None or theirs is None else f"{theirs / ours:.1f}x"
+
+
+def _silent(*_: object) -> None:
+    pass
+
+
+def _progress(text: str) -> None:
+    """One line that the next one replaces; nothing where nobody watches."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

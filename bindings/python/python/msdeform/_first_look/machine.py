@@ -1,0 +1,109 @@
+"""What this machine has, and in words what to do about what it lacks."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import numpy as np
+
+import msdeform
+
+OLDEST_TORCH = (2, 4)
+PAGE = "https://github.com/msdeform/msdeform/blob/main/bindings/python/docs/troubleshooting.md"
+
+
+def import_torch() -> tuple[Any, str | None]:
+    """PyTorch, or why it is not there."""
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name == "torch":
+            return None, "not installed: NumPy arrays on the processor; `pip install torch` for tensors and gradients"
+        return None, f"is installed and cannot be imported: {error}"
+    except (ImportError, OSError) as error:
+        return None, f"is installed and cannot be imported: {error}"
+    return torch, None
+
+
+def look() -> dict[str, Any]:
+    """Versions, processor, driver, NVRTC, GPUs and PyTorch: what `device_info()` has, and more."""
+    torch, missing = import_torch()
+    found: dict[str, Any] = {
+        "msdeform": msdeform.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+        "torch": {"version": None, "cuda": None, "sees_gpus": 0, "missing": missing},
+        **msdeform.device_info(),
+    }
+    if torch is not None:
+        found["torch"] = {
+            "version": str(torch.__version__),
+            "cuda": torch.version.cuda,
+            "sees_gpus": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+            "missing": None,
+        }
+    return found
+
+
+def lines(machine: dict[str, Any]) -> list[str]:
+    """The same for people."""
+    torch, cuda = machine["torch"], machine["cuda"]
+    pytorch = torch["version"] and f"{torch['version']} ({'CUDA ' + torch['cuda'] if torch['cuda'] else 'no CUDA'})"
+    nvrtc = cuda["nvrtc"]
+    rows = [
+        (
+            "msdeform",
+            f"{machine['msdeform']}, Python {machine['python']}, NumPy {machine['numpy']}, {machine['system']}",
+        ),
+        ("PyTorch", pytorch or torch["missing"]),
+        ("processor", f"{machine['cpu']['cores']} cores, {machine['cpu']['instructions']}"),
+        ("driver", f"CUDA {cuda['driver']}" if cuda["driver"] else cuda["missing"]),
+        ("NVRTC", f"{nvrtc['version']}, {nvrtc['path']}" if nvrtc["version"] else nvrtc["missing"]),
+    ]
+    for number, gpu in enumerate(cuda["gpus"]):
+        rows.append((f"cuda:{number}", _gpu(gpu)))
+    return [f"{name:<10} {words}" for name, words in rows]
+
+
+def _gpu(gpu: dict[str, Any]) -> str:
+    words = [str(gpu.get("name", "a GPU"))]
+    if gpu.get("compute_capability"):
+        words.append(f"compute capability {gpu['compute_capability']}")
+    if gpu.get("missing"):
+        words.append(f"cannot be used: {gpu['missing']}")
+    return ", ".join(words)
+
+
+def advice(machine: dict[str, Any]) -> list[str]:
+    """What stands between this machine and all of the package, most important first."""
+    torch, cuda = machine["torch"], machine["cuda"]
+    found = []
+    version = tuple(int(part) for part in (torch["version"] or "").split("+")[0].split(".")[:2] if part.isdigit())
+    if version and version < OLDEST_TORCH:
+        found.append(f"PyTorch {torch['version']} is too old, 2.4 and newer are supported: `pip install -U torch`")
+    if torch["missing"] and "cannot be imported" in torch["missing"]:
+        found.append(f"PyTorch {torch['missing']}; install it again")
+    # A machine without a driver has no GPU that anybody could use: nothing to do.
+    if cuda["driver"]:
+        if cuda["nvrtc"]["missing"]:
+            found.append(f"GPUs are not used: {cuda['nvrtc']['missing']}")
+        if torch["version"] and not torch["cuda"]:
+            found.append("this PyTorch is built without CUDA: its tensors stay on the processor; install a CUDA build")
+        elif torch["version"] and not torch["sees_gpus"]:
+            found.append(
+                f"PyTorch (CUDA {torch['cuda']}) sees no GPU, the driver is for CUDA {cuda['driver']}: update the "
+                "driver, or install a PyTorch for an older CUDA; CUDA_VISIBLE_DEVICES hides GPUs too"
+            )
+    elif cuda["missing"] and "cannot be loaded" not in cuda["missing"]:
+        found.append(f"GPUs are not used: {cuda['missing']}")
+    return found
+
+
+def gpus(machine: dict[str, Any]) -> list[str]:
+    """The GPUs that can compute."""
+    cuda = machine["cuda"]
+    if not cuda["driver"] or cuda["nvrtc"]["missing"]:
+        return []
+    return [f"cuda:{number}" for number, gpu in enumerate(cuda["gpus"]) if not gpu.get("missing")]

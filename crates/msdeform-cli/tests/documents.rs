@@ -1,0 +1,133 @@
+//! Every command in the pages of the site: run as typed, in a folder with the tree's examples and records, or listed here with the
+//! reason why it is not.
+
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may fail, and helpers of tests too")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What is not run, by how it begins. The unit test of `args.rs` parses every `msdeform` among them.
+const NOT_RUN: [(&str, &str); 12] = [
+    ("pip install ", "takes packages from an index"),
+    ("python -m msdeform", "is the Python package's: bindings/python/tests/test_first_look.py"),
+    ("cargo xtask ", "is what runs this, or what only developers run; xtask's tests parse them"),
+    ("MSDEFORM_RANDOM_PROBLEMS=", "takes minutes and compiles another crate"),
+    ("compute-sanitizer ", "needs a GPU"),
+    ("msdeform counters ", "needs a GPU"),
+    ("msdeform soak", "takes a minute and more; tests/commands.rs runs it on a few problems"),
+    ("msdeform tune ", "takes a minute; tests/commands.rs and tests/processes run it for a moment"),
+    ("msdeform bench --record-dir ", "times everything; others on one workload are run"),
+    ("msdeform run seed_tensors/", "needs the reader's tensors, of gigabytes"),
+    ("msdeform man bench | man", "needs man; tests/processes renders every page where it is"),
+    ("msdeform;", "times everything; tests/commands.rs runs it on one workload"),
+];
+
+/// Shorter than people would have it: the same code, fewer samples.
+const FOR_A_MOMENT: &str = " --seconds 0.01 --no-probe --record-dir made";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_path_buf()
+}
+
+/// The pages of the site, by the order that it is made by.
+fn pages() -> Vec<PathBuf> {
+    let docs = root().join("docs");
+    let summary = std::fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    let links = summary.lines().filter_map(|line| line.split_once("](")?.1.strip_suffix(')'));
+    let mut pages = Vec::new();
+    for link in links.map(|link| docs.join(link)) {
+        if link.is_dir() {
+            pages.extend(std::fs::read_dir(link).unwrap().map(|entry| entry.unwrap().path()));
+        } else {
+            pages.push(link);
+        }
+    }
+    pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
+    pages.sort();
+    pages.dedup();
+    pages
+}
+
+/// The lines of the shell blocks of a text, continued lines joined, comments left out.
+fn commands(text: &str) -> Vec<String> {
+    let blocks = text.split("```sh\n").skip(1).filter_map(|rest| rest.split_once("```"));
+    let lines = blocks.flat_map(|(block, _)| {
+        let joined = block.replace("\\\n", " ");
+        joined.lines().map(str::to_owned).collect::<Vec<_>>()
+    });
+    let typed = lines.map(|line| line.split(" #").next().unwrap_or_default().trim().to_owned());
+    let typed = typed.map(|line| match line.strip_prefix("cargo run --release") {
+        Some(rest) => format!("msdeform{}", rest.strip_prefix(" --").unwrap_or(rest)),
+        None => line,
+    });
+    typed.filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
+}
+
+fn reason(command: &str) -> Option<usize> {
+    let needs_a_gpu = command.starts_with("msdeform ") && command.contains("--device cuda");
+    let ended = format!("{command};");
+    let listed = NOT_RUN.iter().position(|(begin, _)| ended.starts_with(begin));
+    listed.or_else(|| needs_a_gpu.then_some(NOT_RUN.len()))
+}
+
+#[test]
+fn every_command_of_the_site_runs_or_says_why_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path().join("home");
+    for made in [".local/share/bash-completion/completions", ".zfunc", ".config/fish/completions"] {
+        std::fs::create_dir_all(home.join(made)).unwrap();
+    }
+    std::fs::create_dir(folder.path().join("target")).unwrap();
+    // With these it is a checkout, whose records are shown.
+    for part in ["crates", "docs", "records"] {
+        std::os::unix::fs::symlink(root().join(part), folder.path().join(part)).unwrap();
+    }
+    let binary = Path::new(env!("CARGO_BIN_EXE_msdeform"));
+    let path = format!("{}:{}", binary.parent().unwrap().display(), std::env::var("PATH").unwrap());
+
+    let (mut seen, mut used, mut failed) = (Vec::new(), [false; NOT_RUN.len()], Vec::new());
+    for page in pages() {
+        for command in commands(&std::fs::read_to_string(&page).unwrap()) {
+            if let Some(listed) = reason(&command) {
+                used.iter_mut().skip(listed).take(1).for_each(|used| *used = true);
+                continue;
+            }
+            // Two pages may say the same, and the second finds what the first one wrote.
+            if seen.contains(&command) {
+                continue;
+            }
+            let again = command.contains("--output") && !command.contains("--force");
+            let brief = if command.starts_with("msdeform bench") { FOR_A_MOMENT } else { "" };
+            let force = if again && command.starts_with("msdeform run") { " --force" } else { "" };
+            let mut shell = Command::new("sh");
+            shell.args(["-ec", &format!("{command}{brief}{force}")]).current_dir(folder.path());
+            shell.env("PATH", &path).env("HOME", &home).env("MSDEFORM_TUNING", "off");
+            let output = shell.output().unwrap();
+            if !output.status.success() {
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                failed.push(format!("{}: `{command}`: {}\n{said}", page.display(), output.status));
+            }
+            seen.push(command);
+        }
+    }
+    assert!(
+        failed.is_empty(),
+        "run them, or list them in NOT_RUN with a reason:\n{}",
+        failed.join("\n")
+    );
+    assert!(seen.len() >= 12, "only {} commands were run: {seen:?}", seen.len());
+    let idle: Vec<_> = NOT_RUN.iter().zip(used).filter(|(_, used)| !used).collect();
+    assert!(idle.is_empty(), "no page has them any more: {idle:?}");
+    let completions = home.join(".local/share/bash-completion/completions/msdeform");
+    assert!(std::fs::read_to_string(completions).unwrap().contains("complete -F"));
+    assert!(home.join(".local/share/man/man1/msdeform-bench.1").is_file());
+}
+
+#[test]
+fn commands_are_found_as_people_type_them() {
+    let text = "```sh\ncargo run --release -- run a \\\n    --check  # words\ncargo run --release\n\n# alone\n```\n```text\nno\n```\n";
+    assert_eq!(commands(text), ["msdeform run a      --check", "msdeform"]);
+    assert!(reason("msdeform bench --device cuda:0").is_some() && reason("msdeform").is_some());
+    assert!(reason("msdeform workloads").is_none() && reason("make").is_none());
+}
