@@ -156,8 +156,8 @@ fn take_back(placed: &[Placed<'_>], path: &Path, source: std::io::Error) -> File
 
 fn write_through(end: &Path, parts: &[&[u8]]) -> std::io::Result<()> {
     // Not created: what is no longer there must not become a file. Cut, as a shell's `>` does, which concerns
-    // descriptors of files alone.
-    let mut stream = fs::OpenOptions::new().write(true).truncate(true).open(end)?;
+    // descriptors of files alone, and which devices of Windows refuse.
+    let mut stream = fs::OpenOptions::new().write(true).truncate(cfg!(unix)).open(end)?;
     parts.iter().try_for_each(|part| stream.write_all(part))?;
     stream.flush()
 }
