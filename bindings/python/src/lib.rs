@@ -15,6 +15,7 @@ mod memory;
 mod torch;
 
 use std::cell::RefCell;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use msdeform::{Direction, Role};
@@ -252,6 +253,12 @@ fn search_packages(folders: Vec<PathBuf>) {
 }
 
 /// The native half of the package `msdeform`.
+/// What the command `msdeform` does with these words, the first of which is its name; its exit code.
+#[pyfunction]
+fn command_line(py: Python<'_>, words: Vec<OsString>) -> u8 {
+    py.detach(|| msdeform_cli::command_line(words))
+}
+
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
@@ -268,6 +275,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(torch::torch_forward, module)?)?;
     module.add_function(wrap_pyfunction!(torch::torch_backward, module)?)?;
     module.add_function(wrap_pyfunction!(search_packages, module)?)?;
+    module.add_function(wrap_pyfunction!(command_line, module)?)?;
     module.add_function(wrap_pyfunction!(facts::variants_json, module)?)?;
     module.add_function(wrap_pyfunction!(facts::device_info_json, module)?)?;
     module.add_function(wrap_pyfunction!(facts::bench_json, module)?)?;

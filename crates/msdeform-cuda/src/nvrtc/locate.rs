@@ -320,9 +320,8 @@ mod tests {
     fn the_explicit_choice_may_be_a_file_or_a_folder() {
         let root = tempfile::tempdir().unwrap();
         let file = touch(&root.path().join("libnvrtc.so.13"));
-        let explicit = |path: &Path| {
-            Environment::empty(System::Unix).with("MSDEFORM_NVRTC", path).explicit()
-        };
+        let explicit =
+            |path: &Path| Environment::empty(System::Unix).with("MSDEFORM_NVRTC", path).explicit();
         assert_eq!(explicit(&file), Some(file.clone()));
         assert_eq!(explicit(root.path()), Some(file));
         assert_eq!(explicit(Path::new("/nowhere/x.so")), Some(PathBuf::from("/nowhere/x.so")));
