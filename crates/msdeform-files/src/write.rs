@@ -210,6 +210,21 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_that_comes_in_the_way_takes_the_earlier_ones_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("a"), b"old a").unwrap();
+        let paths = ["a", "b", "c"].map(at);
+        let staged: Vec<_> = paths.iter().map(|path| stage(path, &[b"new"]).unwrap()).collect();
+        fs::create_dir(at("c")).unwrap();
+        commit(staged, Existing::Replace).unwrap_err();
+        assert_eq!(names(folder.path()), ["a", "c"]);
+        assert_eq!(fs::read(at("a")).unwrap(), b"old a");
+    }
+
+    // Elsewhere a file that is open keeps its name until it is closed, and can still be renamed.
+    #[cfg(unix)]
+    #[test]
     fn a_rename_that_fails_takes_the_earlier_ones_back() {
         for existing in [Existing::Replace, Existing::Keep] {
             let folder = tempfile::tempdir().unwrap();

@@ -34,12 +34,12 @@ const MACOS: Linker = Linker::Zig { compatibility: None };
 pub const PLATFORMS: [Platform; 5] = [
     Platform {
         triple: "x86_64-unknown-linux-gnu",
-        wheel_tag: "manylinux_2_17_x86_64.manylinux2014_x86_64",
+        wheel_tag: "manylinux2014_x86_64.manylinux_2_17_x86_64",
         linker: MANYLINUX,
     },
     Platform {
         triple: "aarch64-unknown-linux-gnu",
-        wheel_tag: "manylinux_2_17_aarch64.manylinux2014_aarch64",
+        wheel_tag: "manylinux2014_aarch64.manylinux_2_17_aarch64",
         linker: MANYLINUX,
     },
     Platform { triple: "x86_64-pc-windows-gnu", wheel_tag: "win_amd64", linker: Linker::Mingw },

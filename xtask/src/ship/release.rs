@@ -119,8 +119,11 @@ fn set_version(wanted: Option<&str>) -> Result<String> {
 fn notes(changelog: &str, released: &str, tried: &[Tried]) -> String {
     let unreleased = || version::notes(changelog, "Unreleased").unwrap_or_default();
     let mut text = version::notes(changelog, released).unwrap_or_else(|_| unreleased());
-    text.push_str("\n\n### Not run before this release\n\n");
-    for Tried { platform, not_run } in tried.iter().filter(|tried| !tried.not_run.is_empty()) {
+    let in_part: Vec<_> = tried.iter().filter(|tried| !tried.not_run.is_empty()).collect();
+    if !in_part.is_empty() {
+        text.push_str("\n\n### Not run before this release\n\n");
+    }
+    for Tried { platform, not_run } in in_part {
         let _ = writeln!(text, "- {}: {not_run}.", platform.triple);
     }
     text

@@ -229,9 +229,37 @@ fn wine() -> Result<PathBuf> {
 /// A command whose Windows programs Wine runs, in a system of their own.
 fn in_wine(command: &mut Command) -> Result<&mut Command> {
     command.env("CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER", wine()?);
-    command.env("WINEPREFIX", tree::cache().join("wine")).env("WINEDEBUG", "-all");
+    of_wine(command);
+    let libraries = wine_folder().join("drive_c/windows/system32");
+    let random = libraries.join("bcryptprimitives.dll");
+    if !random.is_file() {
+        run_ok(of_wine(Command::new(wine()?).args(["wineboot", "--init"])))?;
+        let source = tree::cache().join("random_numbers.c");
+        std::fs::write(&source, RANDOM_NUMBERS)?;
+        let mut compile = Command::new("x86_64-w64-mingw32-gcc");
+        compile.args(["-shared", "-O1", "-o"]).arg(&random).arg(&source);
+        run_ok(compile.arg("-ladvapi32"))?;
+    }
+    Ok(command)
+}
+
+/// Wine 8, which Debian 12 has, lacks the library that Rust programs take random numbers from on Windows 10.
+const RANDOM_NUMBERS: &str = r"
+#include <stddef.h>
+__declspec(dllimport) unsigned char __stdcall SystemFunction036(void *buffer, unsigned long length);
+__declspec(dllexport) int __stdcall ProcessPrng(unsigned char *buffer, size_t length) {
+    return SystemFunction036(buffer, (unsigned long)length);
+}
+";
+
+fn wine_folder() -> PathBuf {
+    tree::cache().join("wine")
+}
+
+fn of_wine(command: &mut Command) -> &mut Command {
+    command.env("WINEPREFIX", wine_folder()).env("WINEDEBUG", "-all");
     // Neither a window nor an installer that asks.
-    Ok(command.env("WINEDLLOVERRIDES", "mscoree,mshtml=").env("DISPLAY", ""))
+    command.env("WINEDLLOVERRIDES", "mscoree,mshtml=").env("DISPLAY", "")
 }
 
 /// Libraries that every Windows has, or that Python brings.
