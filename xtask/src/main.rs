@@ -15,9 +15,10 @@ mod onnx_record;
 mod process;
 mod python;
 mod python_record;
+mod quote;
 mod readme;
-mod release;
 mod setup;
+mod ship;
 mod site;
 mod soundness;
 mod steps;
@@ -46,7 +47,7 @@ enum Command {
     /// Write the tables of README.md and of the Python package's from the committed records
     Readme(readme::ReadmeArgs),
     /// Make runs on one device the record that documents quote, and write their tables
-    Release(release::ReleaseArgs),
+    Quote(quote::QuoteArgs),
     /// Write crates/msdeform-cuda/resources.csv anew, after a kernel changed on purpose
     Resources,
     /// Note in the ledger what a GPU verified while it timed or tested
@@ -55,10 +56,18 @@ enum Command {
     Fuzz(fuzz::FuzzArgs),
     /// Build the site of the documents under target/site
     Docs,
-    /// Build the Python package as a manylinux2014 wheel under target/wheels
-    Wheel,
     /// Build the C library for release and install it with its header and its pkg-config file
     C(c::CArgs),
+    /// Build the Python package under target/wheels, for this machine or for other platforms
+    Wheel(ship::wheel::WheelArgs),
+    /// Run what was built for a platform: the library's tests and the wheel's, under qemu or Wine where needed
+    Try(ship::trial::TryArgs),
+    /// Package the crates for crates.io and build each from its own tarball
+    Crates,
+    /// Compare the public interfaces of the libraries with the lists in the tree
+    Api(ship::api::ApiArgs),
+    /// Make a release: versions, changelog, wheels, crates, checksums, and what is left for a person to do
+    Release(ship::release::ReleaseArgs),
     /// Run the tests of what has no foreign code in it under Miri
     Miri,
     /// Run the tests in which threads share something under the thread sanitizer
@@ -92,12 +101,16 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Format => format::apply(),
         Command::Resources => test::bless_resources(),
         Command::Readme(args) => readme::run(args),
-        Command::Release(args) => release::run(args),
+        Command::Quote(args) => quote::run(args),
         Command::Ledger(args) => ledger::run(args),
         Command::Fuzz(args) => fuzz::run_targets(args),
         Command::Docs => site::run(),
-        Command::Wheel => python::wheel(),
         Command::C(args) => c::run(args),
+        Command::Wheel(args) => ship::wheel::run(args),
+        Command::Try(args) => ship::trial::run(args),
+        Command::Crates => ship::crates::run(),
+        Command::Api(args) => ship::api::run(args),
+        Command::Release(args) => ship::release::run(args),
         Command::Miri => soundness::miri(),
         Command::Tsan => soundness::tsan(),
         Command::Loom => soundness::loom(),

@@ -2,19 +2,19 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::process::{Finished, capture, cargo, run, run_ok};
 use crate::setup::{self, python_in};
+use crate::ship::platforms;
+use crate::ship::wheel::{self, Effort};
 use crate::steps::{Count, Report};
 use crate::test::number_before;
 use crate::tree;
 
-/// Zig's linker knows the old C libraries that a manylinux2014 wheel must load on.
-const BUILD_PACKAGES: [&str; 2] = ["maturin==1.16.*", "ziglang==0.17.*"];
 const LINT_PACKAGES: [&str; 3] = ["mypy==2.4.*", "numpy", "ruff==0.17.*"];
 /// With the packages whose models are patched, as far as they are light; the others are named in
 /// `tests/test_patching_others.py`. The checkers of types are here for the test of a user's file, which needs PyTorch's
@@ -36,82 +36,8 @@ const TORCH_PACKAGES: [&str; 14] = [
     "ultralytics",
 ];
 
-/// What `cargo xtask wheel` does.
-pub fn wheel() -> Result<ExitCode> {
-    let wheel = build_wheel(Effort::Full)?;
-    let size_kib = std::fs::metadata(&wheel)?.len() / 1024;
-    let shown = wheel.strip_prefix(tree::root()).unwrap_or(&wheel);
-    println!("{} ({size_kib} KiB)", shown.display());
-    Ok(ExitCode::SUCCESS)
-}
-
-/// How much the compiler does for a wheel: the same code either way.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Effort {
-    /// What is published.
-    Full,
-    /// What is tested: without optimisation across crates, in half the time.
-    Quick,
-}
-
 fn package() -> PathBuf {
     tree::root().join("bindings/python")
-}
-
-/// Builds the wheel under `target/wheels` and returns it.
-fn build_wheel(effort: Effort) -> Result<PathBuf> {
-    let environment = setup::python_environment("wheel", &BUILD_PACKAGES)?;
-    let folder = tree::target().join("wheels");
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder)?;
-    }
-    let scripts = python_in(&environment).parent().map(Path::to_path_buf).unwrap_or_default();
-    let mut maturin = Command::new(scripts.join("maturin"));
-    maturin.args(["build", "--release", "--locked", "--out"]).arg(&folder).current_dir(package());
-    if effort == Effort::Quick {
-        maturin
-            .env("CARGO_PROFILE_RELEASE_LTO", "off")
-            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-    }
-    // maturin strips the extension, and not the library beside it.
-    maturin.env("CARGO_PROFILE_RELEASE_DEBUG", "none");
-    if cfg!(target_os = "linux") {
-        maturin.args(["--zig", "--compatibility", "manylinux2014"]);
-        let cache = tree::cache().join("zig");
-        maturin.env("CARGO_ZIGBUILD_CACHE_DIR", &cache).env("ZIG_GLOBAL_CACHE_DIR", &cache);
-        // Where maturin looks for Zig.
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let folders = std::iter::once(scripts).chain(std::env::split_paths(&path));
-        maturin.env("PATH", std::env::join_paths(folders)?);
-    }
-    // Twice: the first time builds, among others, the library for processes without Python; the second packs it too.
-    let packed = package().join("python/msdeform").join(TORCH_LIBRARY);
-    if packed.exists() {
-        std::fs::remove_file(&packed)?;
-    }
-    run_ok(&mut maturin)?;
-    std::fs::copy(torch_library()?, &packed)?;
-    std::fs::remove_dir_all(&folder)?;
-    run_ok(&mut maturin)?;
-    let mut entries = std::fs::read_dir(&folder)?;
-    Ok(entries.next().context("maturin built no wheel")??.path())
-}
-
-/// The library for processes without Python, as `pyproject.toml` and `msdeform.aoti` name it.
-const TORCH_LIBRARY: &str = "libmsdeform_torch.so";
-
-/// Where cargo has left it while it built the wheel, which links the same crate: under the target that Zig links for,
-/// or right under the target folder.
-fn torch_library() -> Result<PathBuf> {
-    let mut folders = vec![tree::target()];
-    for entry in std::fs::read_dir(tree::target())? {
-        folders.push(entry?.path());
-    }
-    let built = folders.iter().map(|folder| folder.join("release/deps").join(TORCH_LIBRARY));
-    let dated = built.filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)));
-    let newest =
-        dated.max().with_context(|| format!("the wheel was built without {TORCH_LIBRARY}"))?;
-    Ok(newest.1)
 }
 
 /// Formats the Python half.
@@ -147,7 +73,7 @@ impl Environments {
             let alone = uv.environment("package-alone", &["pytest"])?;
             let torch = uv.environment("package-torch", &TORCH_PACKAGES)?;
             // Fetched here as well; the wheel is built with it.
-            setup::python_environment("wheel", &BUILD_PACKAGES)?;
+            setup::python_environment("wheel", &platforms::BUILD_PACKAGES)?;
             Ok((uv, alone, torch))
         }))
     }
@@ -160,7 +86,11 @@ impl Environments {
 /// Builds the wheel and tests it in clean environments: alone, with each NVRTC, with PyTorch.
 pub fn test(environments: Environments) -> Result<Report> {
     let (uv, alone, torch) = environments.finish()?;
-    let wheel = build_wheel(Effort::Quick)?;
+    let folder = tree::target().join("wheels");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    let wheel = wheel::build(None, Effort::Quick, &folder)?;
     let mut count = Count::default();
     uv.install(&alone, &wheel, "")?;
     count = count.plus(pytest(&alone, &[], None)?);
@@ -190,14 +120,22 @@ pub fn test(environments: Environments) -> Result<Report> {
     Ok(Report { count, note })
 }
 
+/// Tests a wheel in a fresh environment with NumPy alone.
+pub fn test_alone(wheel: &Path) -> Result<Report> {
+    let uv = Uv::new()?;
+    let environment = uv.environment("package-alone", &["pytest"])?;
+    uv.install(&environment, wheel, "")?;
+    Ok(Report { count: pytest(&environment, &[], None)?, note: String::new() })
+}
+
 /// Makes environments. By uv: PyTorch for CUDA, the one that the index has, is gigabytes.
-struct Uv {
+pub struct Uv {
     program: PathBuf,
     python: PathBuf,
 }
 
 impl Uv {
-    fn new() -> Result<Self> {
+    pub fn new() -> Result<Self> {
         let python = python_in(&setup::python_environment("uv", &["uv==0.13.*"])?);
         Ok(Self { program: python.with_file_name("uv"), python })
     }
@@ -218,6 +156,15 @@ impl Uv {
             run_ok(&mut install)?;
         }
         Ok(folder)
+    }
+
+    /// Unpacks packages for another platform into a folder, as Python 3.11 there would have them.
+    pub fn unpack(&self, platform: &str, folder: &Path, packages: &[&str]) -> Result<()> {
+        let mut install = self.command();
+        install.args(["pip", "install", "--python"]).arg(&self.python);
+        install.args(["--python-platform", platform, "--python-version", "3.11"]);
+        run_ok(install.args(["--only-binary", ":all:", "--target"]).arg(folder).args(packages))?;
+        Ok(())
     }
 
     /// Installs the wheel as a user would, with what it depends on.
@@ -272,7 +219,7 @@ fn pytest(environment: &Path, options: &[&str], problems: Option<&Path>) -> Resu
 
 /// Reads pytest's last line: `3 failed, 120 passed, 71 skipped in 90.00s`, with ` (0:01:30)` behind it from a
 /// minute on.
-fn pytest_count(finished: &Finished) -> Result<Count> {
+pub fn pytest_count(finished: &Finished) -> Result<Count> {
     let is_summary = |line: &&str| {
         let line = line.trim_end();
         let line = line.rsplit_once(" (").map_or(line, |(before, _)| before);

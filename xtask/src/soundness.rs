@@ -117,8 +117,7 @@ fn finish<const N: usize>(commands: [Command; N]) -> Result<ExitCode> {
     for mut command in commands {
         let package = command.get_args().skip_while(|argument| *argument != "--package").nth(1);
         let name = package.unwrap_or_default().to_string_lossy().into_owned();
-        // The name lives as long as the run.
-        steps.run(Box::leak(name.into_boxed_str()), || {
+        steps.run(name, || {
             let report = harness_report(&run(&mut command)?)?;
             ensure!(report.count.passed > 0, "no test ran");
             Ok(report)

@@ -42,7 +42,7 @@ impl Report {
 }
 
 struct Finished {
-    name: &'static str,
+    name: String,
     time: Duration,
     result: Result<Report>,
 }
@@ -67,8 +67,9 @@ impl Steps {
     }
 
     /// Runs a step now, if it is wanted.
-    pub fn run(&mut self, name: &'static str, step: impl FnOnce() -> Result<Report>) {
-        if !self.wants(name) {
+    pub fn run(&mut self, name: impl Into<String>, step: impl FnOnce() -> Result<Report>) {
+        let name = name.into();
+        if !self.wants(&name) {
             return;
         }
         println!("\n==> {name}");

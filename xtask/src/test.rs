@@ -9,7 +9,7 @@ use crate::checks;
 use crate::process::{Finished, cargo, run, run_ok};
 use crate::steps::{Count, Report, Steps};
 use crate::tree;
-use crate::{browser, c, format, python, readme, setup, site};
+use crate::{browser, c, format, python, readme, setup, ship, site};
 
 /// Options of `test`.
 #[derive(Args)]
@@ -36,6 +36,7 @@ pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
     steps.run("paths", checks::paths::check);
     steps.run("records", checks::records::check);
     steps.run("wheel parts", checks::wheel_parts::check);
+    steps.run("crate contents", ship::crates::check_contents);
     steps.run("readme", readme::check);
     steps.run("clippy", || {
         let lint = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];

@@ -14,6 +14,7 @@ mod onnx;
 mod operand;
 mod torch;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use msdeform::{Direction, Role};
@@ -240,6 +241,12 @@ fn search_packages(folders: Vec<PathBuf>) {
     msdeform_cuda::nvrtc::search_packages(folders);
 }
 
+/// What the command `msdeform` does with these words, the first of which is its name; its exit code.
+#[pyfunction]
+fn command_line(py: Python<'_>, words: Vec<OsString>) -> u8 {
+    py.detach(|| msdeform_cli::command_line(words))
+}
+
 /// The native half of the package `msdeform`.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -264,6 +271,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(onnx::onnx_probes, module)?)?;
     module.add_function(wrap_pyfunction!(onnx::onnx_write, module)?)?;
     module.add_function(wrap_pyfunction!(search_packages, module)?)?;
+    module.add_function(wrap_pyfunction!(command_line, module)?)?;
     module.add_function(wrap_pyfunction!(facts::variants_json, module)?)?;
     module.add_function(wrap_pyfunction!(facts::device_info_json, module)?)?;
     module.add_function(wrap_pyfunction!(facts::bench_json, module)?)?;

@@ -1,7 +1,5 @@
 //! Exit codes that scripts can trust.
 
-use std::process::ExitCode;
-
 use msdeform_bench::BenchError;
 use msdeform_devices::{DeviceError, WorkloadError};
 use msdeform_files::FileError;
@@ -32,12 +30,12 @@ pub struct Usage(pub String);
 pub struct OutputClosed;
 
 /// Reports an error on standard error and turns it into its code.
-pub fn report(error: &anyhow::Error) -> ExitCode {
+pub fn report(error: &anyhow::Error) -> u8 {
     if error.is::<OutputClosed>() {
-        return ExitCode::SUCCESS;
+        return 0;
     }
     eprintln!("error: {error:#}");
-    ExitCode::from(code(error))
+    code(error)
 }
 
 fn code(error: &anyhow::Error) -> u8 {

@@ -1,7 +1,7 @@
 //! The `msdeform` command line: glue between arguments, the laboratory and the terminal.
 //!
-//! A library so that its binary is not all that can reach it: what reads files takes them as bytes too, which is what the
-//! fuzz targets give it. Nothing here is an interface for other crates.
+//! A library so that its binary is not all that can reach it: the Python package has the same command, and what reads files
+//! takes them as bytes too, which is what the fuzz targets give it. Nothing here is an interface for others.
 
 mod args;
 mod commands;
@@ -9,7 +9,8 @@ mod exit;
 mod output;
 mod run;
 
-use std::process::ExitCode;
+use std::ffi::OsString;
+use std::io::Write;
 
 use clap::Parser;
 
@@ -21,11 +22,28 @@ use commands::{
 
 pub use run::fuzzing;
 
-/// Does what the command line says, and returns its exit code.
+/// Does what the command line says, its first word being the program's name, and returns the exit code.
 #[must_use]
-pub fn command_line() -> ExitCode {
-    let cli = Cli::parse();
-    let result = match &cli.command {
+pub fn command_line(words: impl IntoIterator<Item = OsString>) -> u8 {
+    let cli = match Cli::try_parse_from(words) {
+        Ok(cli) => cli,
+        // Help and versions are such errors too. That nobody reads them is no other one.
+        Err(error) => {
+            drop(error.print());
+            return u8::try_from(error.exit_code()).unwrap_or(u8::MAX);
+        }
+    };
+    let code = match run(&cli) {
+        Ok(()) => 0,
+        Err(error) => exit::report(&error),
+    };
+    // A library's caller ends without Rust's end of `main`.
+    drop(std::io::stdout().flush());
+    code
+}
+
+fn run(cli: &Cli) -> anyhow::Result<()> {
+    match &cli.command {
         None => main_job::run(&cli.main),
         Some(Command::Variants(args)) => variants::run(args),
         Some(Command::Verify(args)) => verify::run(args),
@@ -42,9 +60,5 @@ pub fn command_line() -> ExitCode {
         Some(Command::Workloads(args)) => workloads::run(args),
         Some(Command::Completions(args)) => completions::run(args),
         Some(Command::Man(args)) => man::run(args),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => exit::report(&error),
     }
 }

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    msdeform_cli::command_line()
+    ExitCode::from(msdeform_cli::command_line(std::env::args_os()))
 }

@@ -17,7 +17,7 @@ pub enum Place {
     Free(PathBuf),
     /// A file at this path, behind all symbolic links.
     File(PathBuf),
-    /// A FIFO or a character device: it is written to, never replaced.
+    /// A FIFO or a character device (`/dev/null`, `NUL` on Windows): it is written to, never replaced.
     Stream(PathBuf),
 }
 
@@ -28,6 +28,10 @@ impl Place {
     /// [`FileError::Folder`] and [`FileError::Special`] for what is neither a file nor a stream, [`FileError::Io`]
     /// where the system does not say.
     pub fn of(path: &Path) -> Result<Self, FileError> {
+        // Windows has these in every folder, and nothing to say about them.
+        if cfg!(windows) && is_windows_device(path) {
+            return Ok(Self::Stream(path.to_owned()));
+        }
         let (end, is_descriptor) = follow(path)?;
         let kind = match fs::metadata(&end) {
             Ok(metadata) => metadata.file_type(),
@@ -88,6 +92,15 @@ fn is_descriptor(path: &Path) -> bool {
     is_number && (of_process || folder == Path::new("/dev/fd"))
 }
 
+/// `NUL` and the console, in any case and any folder, as Windows understands them; and what is in the name space of
+/// devices (`\\\\.\\pipe\\x`). Ports are left out: nobody means to write results to one.
+fn is_windows_device(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    let name = text.rsplit(['\\', '/']).next().unwrap_or_default();
+    let reserved = ["NUL", "CON", "CONOUT$"];
+    text.starts_with(r"\\.\") || reserved.iter().any(|device| name.eq_ignore_ascii_case(device))
+}
+
 /// The folder that a path names something in.
 pub(crate) fn folder_of(path: &Path) -> &Path {
     match path.parent() {
@@ -124,8 +137,30 @@ fn special(kind: fs::FileType) -> Option<&'static str> {
     (!kind.is_file()).then_some("no file")
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_devices_are_known_by_name_alone() {
+        for device in ["NUL", "nul", r"out\Nul", "out/con", "CONOUT$", r"\\.\pipe\results"] {
+            assert!(is_windows_device(Path::new(device)), "{device}");
+        }
+        for file in ["nul.npy", "annul", r"NUL\output.npy", "con_1", "output.safetensors"] {
+            assert!(!is_windows_device(Path::new(file)), "{file}");
+        }
+    }
+
+    #[cfg(windows)]
+    #[test]
+    fn what_is_written_to_nul_is_gone() {
+        assert_eq!(Place::of(Path::new("NUL")).unwrap(), Place::Stream(PathBuf::from("NUL")));
+        crate::write(Path::new("NUL"), b"nothing", crate::Existing::Keep).unwrap();
+    }
+}
+
+#[cfg(all(test, unix))]
+mod unix_tests {
     use std::os::unix::fs::symlink;
 
     use super::*;

@@ -14,10 +14,13 @@ use crate::error::failed;
 /// [`FileError::TooLarge`] past the limit, [`FileError::NoMemory`] where the system gives none, [`FileError::Io`].
 pub fn read(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> {
     let too_large = || FileError::TooLarge { path: path.to_owned(), limit_bytes };
-    let mut file = File::open(path).map_err(failed("open", path))?;
+    let folder = || FileError::Folder { path: path.to_owned() };
+    // Windows opens no folders.
+    let refused = |error| if path.is_dir() { folder() } else { failed("open", path)(error) };
+    let mut file = File::open(path).map_err(refused)?;
     let metadata = file.metadata().map_err(failed("look", path))?;
     if metadata.is_dir() {
-        return Err(FileError::Folder { path: path.to_owned() });
+        return Err(folder());
     }
     // What a file says about its length is a hint: `/proc` says 0, and another process may write.
     let stated = if metadata.is_file() { metadata.len() } else { 0 };

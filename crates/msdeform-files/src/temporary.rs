@@ -20,6 +20,9 @@ const SUFFIX: &str = ".tmp";
 /// Where locks do not work (some network file systems), nobody writes one file for longer than this.
 const OLD: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// A folder can be opened and locked on Unix; elsewhere sweeps go by its age.
+const FOLDERS_LOCK: bool = cfg!(unix);
+
 /// A sweep of another process can take a temporary in the moment before it is locked. More than once in a row is
 /// unlikely, this often impossible.
 const TRIES: usize = 100;
@@ -43,6 +46,12 @@ pub fn sweep(folder: &Path) {
             continue;
         }
         // The lock is held until the temporary is gone: who creates one of this name afterwards has another file.
+        if kind.is_dir() && !FOLDERS_LOCK {
+            if is_old(&path) {
+                drop(fs::remove_dir_all(&path));
+            }
+            continue;
+        }
         let Some(_lock) = abandoned(&path) else { continue };
         if kind.is_dir() {
             drop(fs::remove_dir_all(&path));
@@ -58,12 +67,15 @@ fn abandoned(path: &Path) -> Option<File> {
     match file.try_lock() {
         Ok(()) => Some(file),
         Err(TryLockError::WouldBlock) => None,
-        Err(TryLockError::Error(_)) => {
-            let modified = file.metadata().and_then(|metadata| metadata.modified()).ok()?;
-            let age = SystemTime::now().duration_since(modified).ok()?;
-            (age > OLD).then_some(file)
-        }
+        Err(TryLockError::Error(_)) => is_old(path).then_some(file),
     }
+}
+
+/// Whether nobody can be at work on it any more.
+fn is_old(path: &Path) -> bool {
+    let modified = path.symlink_metadata().and_then(|metadata| metadata.modified());
+    let age = modified.ok().and_then(|modified| SystemTime::now().duration_since(modified).ok());
+    age.is_some_and(|age| age > OLD)
 }
 
 /// A temporary file in a folder, locked; removed when dropped.
@@ -85,11 +97,13 @@ pub(crate) fn create_file(folder: &Path) -> std::io::Result<NamedTempFile> {
 }
 
 /// Creates until what was created is locked and still there.
-fn locked<T>(create: impl Fn() -> std::io::Result<(T, File)>) -> std::io::Result<(T, File)> {
+fn locked<T: AsRef<Path>>(
+    create: impl Fn() -> std::io::Result<(T, File)>,
+) -> std::io::Result<(T, File)> {
     for _ in 0..TRIES {
         let (made, lock) = create()?;
         match lock.try_lock() {
-            Ok(()) if is_linked(&lock) => return Ok((made, lock)),
+            Ok(()) if is_linked(&lock, made.as_ref()) => return Ok((made, lock)),
             // A sweep has it, or had it.
             Ok(()) | Err(TryLockError::WouldBlock) => {}
             // No locks here: others go by its age.
@@ -100,14 +114,15 @@ fn locked<T>(create: impl Fn() -> std::io::Result<(T, File)>) -> std::io::Result
 }
 
 #[cfg(unix)]
-fn is_linked(file: &File) -> bool {
+fn is_linked(file: &File, _: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     file.metadata().is_ok_and(|metadata| metadata.nlink() > 0)
 }
 
+/// By its name, which is random: nobody makes another of it.
 #[cfg(not(unix))]
-fn is_linked(_: &File) -> bool {
-    true
+fn is_linked(_: &File, path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
 }
 
 /// A second name for a file that is about to be replaced, so that it can be put back; removed when dropped.
@@ -127,7 +142,8 @@ impl Backup {
             .make_in(folder_of(file), |path| fs::hard_link(file, path))
             .ok()?;
         let path = name.into_temp_path().keep().ok()?;
-        let lock = File::open(&path).ok().filter(|lock| lock.try_lock().is_ok());
+        // Only where a lock is advice: on Windows nobody else could read the file under its own name, nor replace it.
+        let lock = File::open(&path).ok().filter(|lock| cfg!(unix) && lock.try_lock().is_ok());
         Some(Self { path, _lock: lock })
     }
 
@@ -168,8 +184,7 @@ impl FolderInTheMaking {
             }
             builder.tempdir_in(parent)
         };
-        // A folder can be opened and locked on Unix; elsewhere sweeps go by its age.
-        let made = if cfg!(unix) {
+        let made = if FOLDERS_LOCK {
             locked(|| {
                 let folder = create()?;
                 let lock = File::open(folder.path())?;
@@ -229,6 +244,8 @@ impl FolderInTheMaking {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     fn names(folder: &Path) -> Vec<String> {
@@ -249,6 +266,10 @@ mod tests {
             fs::write(folder.path().join(other), b"somebody's").unwrap();
         }
         sweep(folder.path());
+        if !FOLDERS_LOCK {
+            assert!(dead.exists(), "young, and perhaps somebody's");
+            fs::remove_dir_all(&dead).unwrap();
+        }
         let mut left = names(folder.path());
         left.retain(|name| is_temporary(name));
         left.sort();
@@ -269,8 +290,8 @@ mod tests {
                 let folder = folder.path();
                 scope.spawn(move || {
                     for round in 0..100 {
-                        let file = create_file(folder).unwrap();
-                        fs::write(file.path(), b"x").unwrap();
+                        let mut file = create_file(folder).unwrap();
+                        file.write_all(b"x").unwrap();
                         file.persist(folder.join(format!("{thread}-{round}"))).unwrap();
                         sweep(folder);
                     }

@@ -156,8 +156,8 @@ fn take_back(placed: &[Placed<'_>], path: &Path, source: std::io::Error) -> File
 
 fn write_through(end: &Path, parts: &[&[u8]]) -> std::io::Result<()> {
     // Not created: what is no longer there must not become a file. Cut, as a shell's `>` does, which concerns
-    // descriptors of files alone.
-    let mut stream = fs::OpenOptions::new().write(true).truncate(true).open(end)?;
+    // descriptors of files alone, and which devices of Windows refuse.
+    let mut stream = fs::OpenOptions::new().write(true).truncate(cfg!(unix)).open(end)?;
     parts.iter().try_for_each(|part| stream.write_all(part))?;
     stream.flush()
 }
@@ -209,6 +209,21 @@ mod tests {
         assert_eq!(names(folder.path()), ["grad_value.npy", "grad_weights.npy"]);
     }
 
+    #[test]
+    fn a_folder_that_comes_in_the_way_takes_the_earlier_ones_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("a"), b"old a").unwrap();
+        let paths = ["a", "b", "c"].map(at);
+        let staged: Vec<_> = paths.iter().map(|path| stage(path, &[b"new"]).unwrap()).collect();
+        fs::create_dir(at("c")).unwrap();
+        commit(staged, Existing::Replace).unwrap_err();
+        assert_eq!(names(folder.path()), ["a", "c"]);
+        assert_eq!(fs::read(at("a")).unwrap(), b"old a");
+    }
+
+    // Elsewhere a file that is open keeps its name until it is closed, and can still be renamed.
+    #[cfg(unix)]
     #[test]
     fn a_rename_that_fails_takes_the_earlier_ones_back() {
         for existing in [Existing::Replace, Existing::Keep] {

@@ -34,7 +34,7 @@ pub fn check() -> Result<Report> {
         .collect();
     ensure!(
         unquoted.is_empty(),
-        "neither the manifest nor a page names {unquoted:?}; `cargo xtask release` or remove them"
+        "neither the manifest nor a page names {unquoted:?}; `cargo xtask quote` or remove them"
     );
     let mut bytes = 0;
     for file in records() {

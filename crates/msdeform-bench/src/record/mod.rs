@@ -19,7 +19,7 @@ pub use folder::{
 };
 pub(crate) use folder::{device_files, run_files};
 pub use json::to_json;
-pub use provenance::Provenance;
+pub use provenance::{Provenance, is_python_script};
 
 use msdeform_devices::STANDARD_SEED;
 use msdeform_devices::device::{Bandwidth, Device};

@@ -1,5 +1,6 @@
 //! Which sources and which command a record comes from.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 
@@ -17,6 +18,9 @@ pub struct Provenance {
     /// The command line.
     pub command: String,
 }
+
+/// What the installed command is called, as a program and as a script.
+const COMMAND_NAME: &str = "msdeform";
 
 /// Names the commit where there is no repository: on a machine that got only the sources.
 const COMMIT_VARIABLE: &str = "MSDEFORM_COMMIT";
@@ -44,8 +48,20 @@ impl Provenance {
     }
 }
 
+/// Whether the command was started as a script of the Python package: its first argument is then the interpreter, and
+/// the command only the second.
+#[must_use]
+pub fn is_python_script<S: AsRef<OsStr>>(arguments: &[S]) -> bool {
+    let is_ours = |argument: &S| {
+        Path::new(argument.as_ref()).file_stem().is_some_and(|stem| stem == COMMAND_NAME)
+    };
+    matches!(arguments, [first, second, ..] if !is_ours(first) && is_ours(second))
+}
+
 /// The command as a user would type it: without the folders of the machine it ran on.
-fn command_line(mut arguments: impl Iterator<Item = String>) -> String {
+fn command_line(arguments: impl Iterator<Item = String>) -> String {
+    let arguments: Vec<String> = arguments.collect();
+    let mut arguments = arguments[usize::from(is_python_script(&arguments))..].iter().cloned();
     let program = arguments.next().unwrap_or_default();
     let name = Path::new(&program)
         .file_name()
@@ -96,5 +112,9 @@ mod tests {
     fn commands_do_not_tell_where_the_program_lies() {
         let arguments = ["/a/b/msdeform", "bench", "--json"].map(str::to_owned);
         assert_eq!(command_line(arguments.into_iter()), "msdeform bench --json");
+        let script = ["/env/bin/python3", "/env/bin/msdeform", "bench"].map(str::to_owned);
+        assert_eq!(command_line(script.into_iter()), "msdeform bench");
+        let test = ["target/msdeform_bench-0a", "msdeform_bench"].map(str::to_owned);
+        assert_eq!(command_line(test.into_iter()), "msdeform_bench-0a msdeform_bench");
     }
 }

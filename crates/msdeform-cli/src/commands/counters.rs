@@ -8,7 +8,7 @@ use clap::Args;
 use msdeform_bench::Breadth;
 use msdeform_bench::counters::{self, COUNTERS, Counted, CounterFile, KernelCounters};
 use msdeform_bench::digits::three_digits;
-use msdeform_bench::record::Provenance;
+use msdeform_bench::record::{Provenance, is_python_script};
 use msdeform_devices::device::DeviceError;
 use msdeform_devices::device::named::id_in;
 use msdeform_devices::{Case, DeviceId};
@@ -64,7 +64,7 @@ pub fn run(args: &CountersArgs) -> anyhow::Result<()> {
         return Err(Usage("name the workloads to count with --workload".into()).into());
     }
     let variants = selection.variants_of(device.as_ref())?;
-    let program = std::env::current_exe().context("cannot find this program")?;
+    let (program, script) = this_program()?;
     let cases = selection.cases();
     let bar = progress(cases.len(), "counting");
     let commit = Provenance::now().revision();
@@ -93,7 +93,8 @@ pub fn run(args: &CountersArgs) -> anyhow::Result<()> {
                 }
                 is_first
             });
-            let bench = bench_arguments(args, &device.id().to_string(), case, &names.join(","));
+            let mut bench: Vec<OsString> = script.iter().cloned().collect();
+            bench.extend(bench_arguments(args, &device.id().to_string(), case, &names.join(",")));
             let (names, launches) = (format!("^({})(_|$)", ids.join("|")), LAUNCHES * ids.len());
             let command = counters::command(&ncu, &names, 0, launches, &program, &bench);
             let (_, kernels) = counters::run(command)?;
@@ -119,6 +120,17 @@ pub fn run(args: &CountersArgs) -> anyhow::Result<()> {
         eprintln!("counters: {}", path.display());
     }
     Ok(())
+}
+
+/// How to call this program again: its file, or the interpreter and the script that the Python package is called by.
+fn this_program() -> anyhow::Result<(PathBuf, Option<OsString>)> {
+    let mut arguments: Vec<OsString> = std::env::args_os().take(2).collect();
+    if is_python_script(&arguments) {
+        let script = arguments.pop();
+        // Not the file that runs: that of an environment is a link to one that knows nothing of its packages.
+        return Ok((arguments.pop().unwrap_or_default().into(), script));
+    }
+    Ok((std::env::current_exe().context("cannot find this program")?, None))
 }
 
 /// The least that runs the variants on the case: what is counted is not what is timed.

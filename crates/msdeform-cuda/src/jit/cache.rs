@@ -83,8 +83,9 @@ impl DiskCache {
         let entry = decode_entry(&bytes);
         if entry.is_none() {
             self.remove(key);
-        } else if let Ok(file) = fs::File::open(&path) {
-            // Its age is that of its last use; where that cannot be noted, of its making.
+        } else if let Ok(file) = fs::File::options().read(true).write(cfg!(windows)).open(&path) {
+            // Its age is that of its last use; where that cannot be noted, of its making. Windows notes it for whoever
+            // may write.
             drop(file.set_modified(SystemTime::now()));
         }
         entry

@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use crate::error::CudaVersion;
+
 /// Folders of Python packages that somebody in this process told us about.
 static ANNOUNCED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
@@ -14,15 +16,77 @@ pub fn search_packages(folders: Vec<PathBuf>) {
     *ANNOUNCED.lock().unwrap_or_else(PoisonError::into_inner) = folders;
 }
 
-/// The names the dynamic loader may know it by, newest first.
-#[cfg(not(windows))]
-const LOADER_NAMES: &[&str] = &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
-#[cfg(windows)]
-const LOADER_NAMES: &[&str] = &["nvrtc64_130_0.dll", "nvrtc64_120_0.dll"];
+/// What differs between systems: a value, so that tests look at both wherever they run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum System {
+    Unix,
+    Windows,
+}
+
+impl Default for System {
+    fn default() -> Self {
+        if cfg!(windows) { Self::Windows } else { Self::Unix }
+    }
+}
+
+impl System {
+    /// The names the dynamic loader may know NVRTC by, newest first.
+    const fn loader_names(self) -> &'static [&'static str] {
+        match self {
+            Self::Unix => &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
+            Self::Windows => &["nvrtc64_130_0.dll", "nvrtc64_120_0.dll"],
+        }
+    }
+
+    /// What the file name of an NVRTC begins with.
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Unix => "libnvrtc",
+            Self::Windows => "nvrtc64_",
+        }
+    }
+
+    /// The file of NVRTC's second half, beside it.
+    pub fn builtins(self, CudaVersion { major, minor }: CudaVersion) -> String {
+        match self {
+            Self::Unix => format!("libnvrtc-builtins.so.{major}.{minor}"),
+            Self::Windows => format!("nvrtc-builtins64_{major}{minor}.dll"),
+        }
+    }
+
+    /// Every variable looked at.
+    const fn variables(self) -> &'static [&'static str] {
+        match self {
+            Self::Unix => &[
+                "MSDEFORM_NVRTC",
+                "CUDA_HOME",
+                "CUDA_PATH",
+                "VIRTUAL_ENV",
+                "CONDA_PREFIX",
+                "PYTHONPATH",
+                "HOME",
+            ],
+            Self::Windows => &[
+                "MSDEFORM_NVRTC",
+                "CUDA_HOME",
+                "CUDA_PATH",
+                "VIRTUAL_ENV",
+                "CONDA_PREFIX",
+                "PYTHONPATH",
+                "APPDATA",
+                "LOCALAPPDATA",
+                "ProgramFiles",
+            ],
+        }
+    }
+}
 
 /// Where a toolkit keeps libraries, below its root.
 const TOOLKIT_FOLDERS: &[&str] =
     &["lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib", "bin", "bin/x64"];
+
+/// Where toolkits are installed on Windows, below the folder of programs.
+const WINDOWS_TOOLKITS: &str = "NVIDIA GPU Computing Toolkit/CUDA";
 
 /// Where wheels keep libraries, below site-packages: CUDA 13's one tree, CUDA 12's tree per library,
 /// and the copy inside torch.
@@ -40,37 +104,38 @@ pub(super) struct Environment {
     variables: HashMap<&'static str, OsString>,
     /// Folders of Python packages from [`search_packages`].
     announced: Vec<PathBuf>,
-    /// Toolkit roots and Python roots that no variable names.
+    /// Toolkit roots and Python roots that no variable names; Windows has none.
     usual_roots: Vec<PathBuf>,
+    system: System,
     use_loader: bool,
 }
 
-/// Every variable looked at.
-const VARIABLES: &[&str] = &[
-    "MSDEFORM_NVRTC",
-    "CUDA_HOME",
-    "CUDA_PATH",
-    "VIRTUAL_ENV",
-    "CONDA_PREFIX",
-    "PYTHONPATH",
-    "HOME",
-];
-
 impl Environment {
     pub fn of_process() -> Self {
-        let variables = VARIABLES
+        let system = System::default();
+        let variables = system
+            .variables()
             .iter()
             .filter_map(|&name| std::env::var_os(name).map(|value| (name, value)))
             .collect();
-        let usual_roots = ["/usr/local", "/usr", "/opt"].map(PathBuf::from).to_vec();
+        let usual_roots = match system {
+            System::Unix => ["/usr/local", "/usr", "/opt"].map(PathBuf::from).to_vec(),
+            System::Windows => Vec::new(),
+        };
         let announced = ANNOUNCED.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Self { variables, announced, usual_roots, use_loader: true }
+        Self { variables, announced, usual_roots, system, use_loader: true }
+    }
+
+    /// A machine of one system with nothing on it.
+    #[cfg(test)]
+    fn empty(system: System) -> Self {
+        Self { system, ..Self::default() }
     }
 
     /// A machine with nothing but one folder.
     #[cfg(test)]
     pub fn only(root: &Path) -> Self {
-        Self { usual_roots: vec![root.to_owned()], ..Self::default() }
+        Self { usual_roots: vec![root.to_owned()], ..Self::empty(System::Unix) }
     }
 
     #[cfg(test)]
@@ -85,7 +150,7 @@ impl Environment {
         if named.as_os_str().is_empty() {
             return None;
         }
-        Some(libraries_in(&named).into_iter().next().unwrap_or(named))
+        Some(self.libraries_in(&named).into_iter().next().unwrap_or(named))
     }
 
     /// Every file worth trying, and the bare names for the loader, newest major version first. Among
@@ -94,10 +159,10 @@ impl Environment {
     pub fn candidates(&self) -> Vec<PathBuf> {
         let mut found: Vec<PathBuf> = Vec::new();
         if self.use_loader {
-            found.extend(LOADER_NAMES.iter().map(PathBuf::from));
+            found.extend(self.system.loader_names().iter().map(PathBuf::from));
         }
         for folder in self.folders() {
-            found.extend(libraries_in(&folder));
+            found.extend(self.libraries_in(&folder));
         }
         // Stable: keeps the order of places among equals.
         found.sort_by_key(|path| std::cmp::Reverse(major_version(path)));
@@ -108,16 +173,23 @@ impl Environment {
     pub fn describe(&self) -> String {
         let mut places = Vec::new();
         if self.use_loader {
-            places.push(format!("the loader path ({})", LOADER_NAMES.join(", ")));
+            places.push(format!("the loader path ({})", self.system.loader_names().join(", ")));
         }
         places.extend(self.announced.iter().map(|folder| folder.display().to_string()));
         places.push("CUDA_HOME and CUDA_PATH".to_owned());
-        places.push(
-            "the Python packages of VIRTUAL_ENV, CONDA_PREFIX, PYTHONPATH and HOME".to_owned(),
-        );
-        let roots: Vec<_> =
-            self.usual_roots.iter().map(|root| root.display().to_string()).collect();
-        places.push(format!("toolkits and Pythons below {}", roots.join(", ")));
+        let packages = "the Python packages of VIRTUAL_ENV, CONDA_PREFIX, PYTHONPATH and";
+        match self.system {
+            System::Unix => {
+                places.push(format!("{packages} HOME"));
+                let roots: Vec<_> =
+                    self.usual_roots.iter().map(|root| root.display().to_string()).collect();
+                places.push(format!("toolkits and Pythons below {}", roots.join(", ")));
+            }
+            System::Windows => {
+                places.push(format!("{packages} Pythons in APPDATA and LOCALAPPDATA"));
+                places.push(format!("toolkits in ProgramFiles/{WINDOWS_TOOLKITS}"));
+            }
+        }
         places.join("; ")
     }
 
@@ -132,8 +204,21 @@ impl Environment {
         for root in ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable) {
             site_packages.extend(python_packages(&root));
         }
-        if let Some(home) = variable("HOME") {
-            site_packages.extend(python_packages(&home.join(".local")));
+        match self.system {
+            System::Unix => {
+                let home = variable("HOME").map(|home| home.join(".local"));
+                site_packages.extend(home.iter().flat_map(|root| python_packages(root)));
+            }
+            System::Windows => {
+                let programs = variable("ProgramFiles").map(|root| root.join(WINDOWS_TOOLKITS));
+                toolkits.extend(programs.iter().flat_map(|root| children_named(root, "v")));
+                let user = variable("APPDATA").map(|root| root.join("Python"));
+                let own = user.iter().flat_map(|root| children_named(root, "Python3"));
+                site_packages.extend(own.map(|python| python.join("site-packages")));
+                let local = variable("LOCALAPPDATA").map(|root| root.join("Programs/Python"));
+                let installed = local.iter().flat_map(|root| children_named(root, "Python3"));
+                site_packages.extend(installed.flat_map(|python| python_packages(&python)));
+            }
         }
         for root in &self.usual_roots {
             toolkits.extend(children_named(root, "cuda"));
@@ -143,6 +228,20 @@ impl Environment {
             roots.into_iter().flat_map(|root| folders.iter().map(move |folder| root.join(folder)))
         };
         below(toolkits, TOOLKIT_FOLDERS).chain(below(site_packages, WHEEL_FOLDERS)).collect()
+    }
+
+    /// The NVRTC libraries in a folder, without NVRTC's own builtins, which it loads itself.
+    fn libraries_in(&self, folder: &Path) -> Vec<PathBuf> {
+        let mut found = children_named(folder, self.system.prefix());
+        found.retain(|path| {
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+            name.is_some_and(|name| {
+                !name.contains("builtins")
+                    && !name.contains(".alt.")
+                    && (name.contains(".so") || name.ends_with(".dll"))
+            })
+        });
+        found
     }
 }
 
@@ -166,21 +265,6 @@ fn children_named(folder: &Path, prefix: &str) -> Vec<PathBuf> {
         .filter(|path| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(prefix)))
         .collect();
     found.sort_by(|a, b| b.cmp(a));
-    found
-}
-
-/// The NVRTC libraries in a folder, without NVRTC's own builtins, which it loads itself.
-fn libraries_in(folder: &Path) -> Vec<PathBuf> {
-    let prefix = if cfg!(windows) { "nvrtc64_" } else { "libnvrtc" };
-    let mut found = children_named(folder, prefix);
-    found.retain(|path| {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-        name.is_some_and(|name| {
-            !name.contains("builtins")
-                && !name.contains(".alt.")
-                && (name.contains(".so") || name.ends_with(".dll"))
-        })
-    });
     found
 }
 
@@ -225,7 +309,8 @@ mod tests {
         let running = touch(&root.path().join("running/nvidia/cu13/lib/libnvrtc.so.13"));
         let packages = root.path().join("venv/lib/python3.11/site-packages");
         let active = touch(&packages.join("nvidia/cu13/lib/libnvrtc.so.13"));
-        let mut environment = Environment::default().with("VIRTUAL_ENV", &root.path().join("venv"));
+        let mut environment =
+            Environment::empty(System::Unix).with("VIRTUAL_ENV", &root.path().join("venv"));
         environment.announced = vec![root.path().join("running")];
         assert_eq!(environment.candidates(), [running, active]);
         assert!(environment.describe().contains("running"));
@@ -235,11 +320,42 @@ mod tests {
     fn the_explicit_choice_may_be_a_file_or_a_folder() {
         let root = tempfile::tempdir().unwrap();
         let file = touch(&root.path().join("libnvrtc.so.13"));
-        let explicit = |path: &Path| Environment::default().with("MSDEFORM_NVRTC", path).explicit();
+        let explicit =
+            |path: &Path| Environment::empty(System::Unix).with("MSDEFORM_NVRTC", path).explicit();
         assert_eq!(explicit(&file), Some(file.clone()));
         assert_eq!(explicit(root.path()), Some(file));
         assert_eq!(explicit(Path::new("/nowhere/x.so")), Some(PathBuf::from("/nowhere/x.so")));
         assert_eq!(explicit(Path::new("")), None);
+    }
+
+    #[test]
+    fn windows_has_its_own_names_and_places() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path: &str| root.path().join(path);
+        let toolkits = at("Programs").join(WINDOWS_TOOLKITS);
+        let new = touch(&toolkits.join("v13.0/bin/x64/nvrtc64_130_0.dll"));
+        touch(&toolkits.join("v13.0/bin/x64/nvrtc-builtins64_130.dll"));
+        touch(&toolkits.join("v13.0/bin/x64/nvrtc64_130_0.alt.dll"));
+        let old = touch(&toolkits.join("v12.8/bin/nvrtc64_120_0.dll"));
+        let own = touch(&at(
+            "Roaming/Python/Python311/site-packages/nvidia/cu13/bin/x86_64/nvrtc64_130_0.dll",
+        ));
+        let installed = touch(&at(
+            "Local/Programs/Python/Python312/Lib/site-packages/nvidia/cuda_nvrtc/bin/nvrtc64_120_0.dll",
+        ));
+        let torch = touch(&at("venv/Lib/site-packages/torch/lib/nvrtc64_112_0.dll"));
+        let environment = Environment::empty(System::Windows)
+            .with("ProgramFiles", &at("Programs"))
+            .with("APPDATA", &at("Roaming"))
+            .with("LOCALAPPDATA", &at("Local"))
+            .with("VIRTUAL_ENV", &at("venv"));
+        assert_eq!(environment.candidates(), [new, own, old, installed, torch]);
+        let with_loader = Environment { use_loader: true, ..Environment::empty(System::Windows) };
+        assert_eq!(with_loader.candidates()[0], Path::new("nvrtc64_130_0.dll"));
+        assert!(with_loader.describe().contains("ProgramFiles"));
+        let builtins = |system: System| system.builtins(CudaVersion { major: 12, minor: 8 });
+        assert_eq!(builtins(System::Windows), "nvrtc-builtins64_128.dll");
+        assert_eq!(builtins(System::Unix), "libnvrtc-builtins.so.12.8");
     }
 
     #[test]

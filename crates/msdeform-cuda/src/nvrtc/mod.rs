@@ -258,8 +258,7 @@ impl Nvrtc {
 /// its own folder. Loaded here from there, it is found by that name. Nothing to load is fine: the loader
 /// may find it, and if not, compiling says so.
 fn load_builtins(nvrtc: &Path, version: CudaVersion) -> Option<Library> {
-    let CudaVersion { major, minor } = version;
-    let file = nvrtc.parent()?.join(format!("libnvrtc-builtins.so.{major}.{minor}"));
+    let file = nvrtc.parent()?.join(locate::System::default().builtins(version));
     // SAFETY: a part of NVRTC by its name and folder, which NVRTC itself would load; no initialisers with
     // requirements.
     file.is_file().then(|| unsafe { Library::new(&file) }.ok()).flatten()

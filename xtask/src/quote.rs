@@ -1,4 +1,4 @@
-//! `cargo xtask release`: runs on one device become the record that documents quote.
+//! `cargo xtask quote`: runs on one device become the record that documents quote.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,9 +11,9 @@ use msdeform_report::release::{self, Manifest};
 
 use crate::{readme, tree};
 
-/// Options of `release`.
+/// Options of `quote`.
 #[derive(Args)]
-pub struct ReleaseArgs {
+pub struct QuoteArgs {
     /// Folders that `msdeform bench --record-dir`, the main job or `benches/record.py` wrote, of one device
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
@@ -22,7 +22,7 @@ pub struct ReleaseArgs {
 const PYTHON: &str = "python.json";
 
 /// Merges the runs, names them in the manifest, removes what they replace and writes the tables.
-pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
+pub fn run(args: &QuoteArgs) -> Result<ExitCode> {
     let root = tree::root().join("records");
     let (python, timed): (Vec<&PathBuf>, Vec<&PathBuf>) =
         args.runs.iter().partition(|folder| folder.join(PYTHON).is_file());

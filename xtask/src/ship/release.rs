@@ -1,0 +1,215 @@
+//! `cargo xtask release`: everything of a release that a machine can do.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use super::artifacts::{LIBRARIES, write_bills, write_checksums};
+use super::platforms::Platform;
+use super::trial::{self, Tried};
+use super::wheel::{self, Effort};
+use super::{api, crates, version};
+use crate::process::{capture, cargo, run_ok};
+use crate::steps::{Report, Steps};
+use crate::tree;
+
+/// Options of `release`.
+#[derive(Args)]
+pub struct ReleaseArgs {
+    /// The version to release [default: that of Cargo.toml, as it is]
+    version: Option<String>,
+    /// Leave the manifests and the changelog as they were
+    #[arg(long)]
+    dry_run: bool,
+    /// Only wheels for these platforms [default: all]
+    #[arg(long, value_name = "TRIPLE")]
+    target: Vec<String>,
+    /// Only these steps, by the names in the summary
+    #[arg(long, value_name = "STEP", value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+/// Files that a release changes.
+const CHANGED: [&str; 3] = ["Cargo.toml", "Cargo.lock", "CHANGELOG.md"];
+
+/// What `cargo xtask release` does.
+pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
+    let all = ["all".to_owned()];
+    let platforms = wheel::platforms(if args.target.is_empty() { &all } else { &args.target })?;
+    ensure!(
+        args.dry_run || capture(&mut git(&["status", "--porcelain"]))?.is_empty(),
+        "the tree differs from its commit; a release is made of one"
+    );
+    // Dropped at the end, also after an error.
+    let _before = args.dry_run.then(Contents::of_changed).transpose()?;
+    let released = set_version(args.version.as_deref())?;
+    let folder = tree::target().join("published").join(&released);
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    std::fs::create_dir_all(&folder)?;
+
+    let mut steps = Steps::only(&args.only);
+    steps.run("crate contents", crates::check_contents);
+    steps.run("public api", api::check);
+    steps.run("minimal versions", crates::check_minimal_versions);
+    steps.run("crates", || {
+        let (report, files) = crates::package(true)?;
+        for file in files {
+            std::fs::copy(&file, folder.join(file.file_name().unwrap_or_default()))?;
+        }
+        Ok(report)
+    });
+    let mut tried = Vec::new();
+    for platform in platforms {
+        build_and_try(&mut steps, platform, &folder, &mut tried);
+    }
+    for library in LIBRARIES.iter().filter(|library| library.exists()) {
+        steps.run(library.name, || library.build(&released, &folder));
+    }
+    steps.run("sbom", || write_bills(&folder));
+    steps.run("release notes", || {
+        let changelog = std::fs::read_to_string(tree::root().join("CHANGELOG.md"))?;
+        std::fs::write(folder.join("RELEASE-NOTES.md"), notes(&changelog, &released, &tried))?;
+        Ok(Report::check(""))
+    });
+    steps.run("checksums", || write_checksums(&folder));
+    let fine = steps.finish();
+    let shown = folder.strip_prefix(tree::root()).unwrap_or(&folder);
+    if fine {
+        println!("\n{}", what_is_left(&released, shown, args.dry_run)?);
+    }
+    Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn build_and_try(
+    steps: &mut Steps,
+    platform: &'static Platform,
+    folder: &Path,
+    tried: &mut Vec<Tried>,
+) {
+    steps.run(format!("wheel {}", platform.triple), || {
+        let wheel = wheel::build(Some(platform), Effort::Full, folder)?;
+        Ok(Report::check(format!("{} KiB", std::fs::metadata(wheel)?.len() / 1024)))
+    });
+    if let Some(wheel) = trial::wheel_of(platform, folder) {
+        tried.push(trial::steps_of(steps, platform, &wheel, false));
+    }
+}
+
+/// Writes the version into manifests and changelog, where one is given. Returns the one that is released.
+fn set_version(wanted: Option<&str>) -> Result<String> {
+    let path = |name: &str| tree::root().join(name);
+    let manifest = std::fs::read_to_string(path("Cargo.toml"))?;
+    let Some(wanted) = wanted else { return version::current(&manifest) };
+    let bumped = version::bump(&manifest, wanted)?;
+    let today = capture(Command::new("date").arg("+%F"))?;
+    let changelog = std::fs::read_to_string(path("CHANGELOG.md"))?;
+    let dated = version::release_changelog(&changelog, wanted, today.trim())?;
+    std::fs::write(path("Cargo.toml"), bumped)?;
+    std::fs::write(path("CHANGELOG.md"), dated)?;
+    run_ok(&mut cargo(["update", "--workspace", "--offline", "--quiet"]))?;
+    Ok(wanted.to_owned())
+}
+
+/// What a release says about itself: the changelog, and what nobody has run.
+fn notes(changelog: &str, released: &str, tried: &[Tried]) -> String {
+    let unreleased = || version::notes(changelog, "Unreleased").unwrap_or_default();
+    let mut text = version::notes(changelog, released).unwrap_or_else(|_| unreleased());
+    let in_part: Vec<_> = tried.iter().filter(|tried| !tried.not_run.is_empty()).collect();
+    if !in_part.is_empty() {
+        text.push_str("\n\n### Not run before this release\n\n");
+    }
+    for Tried { platform, not_run } in in_part {
+        let _ = writeln!(text, "- {}: {not_run}.", platform.triple);
+    }
+    text
+}
+
+/// What a person has to do, in order.
+fn what_is_left(released: &str, folder: &Path, dry_run: bool) -> Result<String> {
+    let mut text =
+        format!("In {}: all files of {released}. To publish them:\n\n", folder.display());
+    if dry_run {
+        let _ = writeln!(
+            text,
+            "  cargo xtask release {released}    # this was a trial: nothing was changed"
+        );
+    }
+    let _ = write!(
+        text,
+        "  git commit -am 'Version {released}' && git tag v{released} && git push --follow-tags\n\
+         \n  # The tag starts .github/workflows/release.yml, which does the rest. By hand:\n"
+    );
+    for published in crates::published()? {
+        let _ = writeln!(text, "  cargo publish --locked --package {}", published.name);
+    }
+    let folder = folder.display();
+    let _ = write!(
+        text,
+        "  python -m twine upload {folder}/*.whl\n\
+         \x20 gh release create v{released} --notes-file {folder}/RELEASE-NOTES.md {folder}/*"
+    );
+    Ok(text)
+}
+
+/// Files as they were, which come back when this is dropped.
+struct Contents(Vec<(PathBuf, Vec<u8>)>);
+
+impl Contents {
+    fn of_changed() -> Result<Self> {
+        let read = |name: &str| {
+            let path = tree::root().join(name);
+            let bytes = std::fs::read(&path).with_context(|| path.display().to_string())?;
+            Ok((path, bytes))
+        };
+        CHANGED.iter().map(|name| read(name)).collect::<Result<_>>().map(Self)
+    }
+}
+
+impl Drop for Contents {
+    fn drop(&mut self) {
+        for (path, bytes) in &self.0 {
+            if std::fs::write(path, bytes).is_err() {
+                eprintln!("{}: could not be put back; `git checkout` does", path.display());
+            }
+        }
+    }
+}
+
+fn git(arguments: &[&str]) -> Command {
+    let mut command = Command::new("git");
+    command.args(arguments).current_dir(tree::root());
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::platforms::PLATFORMS;
+    use super::*;
+
+    #[test]
+    fn notes_say_what_changed_and_what_nobody_ran() {
+        let changelog = "## [Unreleased]\n\n## [0.2.0] - 2026-12-01\n\n### Added\n\n- A thing.\n";
+        let tried = [
+            Tried { platform: &PLATFORMS[0], not_run: "" },
+            Tried { platform: &PLATFORMS[3], not_run: "anything" },
+        ];
+        let text = notes(changelog, "0.2.0", &tried);
+        assert!(text.starts_with("### Added\n\n- A thing."), "{text}");
+        assert!(text.contains("- aarch64-apple-darwin: anything."), "{text}");
+        assert!(!text.contains(PLATFORMS[0].triple), "{text}");
+        assert!(notes("## [Unreleased]\n\n- B.\n", "0.1.0", &[]).starts_with("- B."));
+    }
+
+    #[test]
+    fn a_person_publishes_crates_in_the_order_of_their_dependencies() {
+        let text = what_is_left("0.2.0", Path::new("target/published/0.2.0"), true).unwrap();
+        let at = |name: &str| text.find(&format!("--package {name}\n")).unwrap();
+        assert!(at("msdeform") < at("msdeform-cuda") && at("msdeform-cuda") < at("msdeform-cli"));
+        assert!(text.contains("cargo xtask release 0.2.0"), "{text}");
+    }
+}

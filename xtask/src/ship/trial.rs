@@ -1,0 +1,356 @@
+//! `cargo xtask try`: what was built for a platform is run, on this machine or under an emulator.
+//!
+//! Linux on ARM: the library's tests and the Python package's, under qemu, with Python from Debian. Windows: the library's
+//! tests and the command line under Wine; no registry has a Python for it. macOS: what was linked is looked at.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+
+use super::platforms::{PLATFORMS, Platform, build_tool};
+use super::wheel::{self, Effort, platforms};
+use crate::process::{self, capture, on_path, run_ok};
+use crate::python::{self, Uv, pytest_count};
+use crate::setup;
+use crate::steps::{Count, Report, Steps};
+use crate::test::harness_report;
+use crate::tree;
+
+/// Options of `try`.
+#[derive(Args)]
+pub struct TryArgs {
+    /// The platforms to try, or `all` [default: this machine]
+    #[arg(long, value_name = "TRIPLE")]
+    target: Vec<String>,
+    /// Where wheels of `cargo xtask wheel` are; one that is missing is built, hardly optimised [default: target/tried]
+    #[arg(long, value_name = "FOLDER")]
+    wheels: Option<PathBuf>,
+    /// Leave out the library's tests, which have to be compiled
+    #[arg(long)]
+    wheel_only: bool,
+}
+
+/// What was run on a platform, and what was not.
+pub struct Tried {
+    pub platform: &'static Platform,
+    /// For the release notes.
+    pub not_run: &'static str,
+}
+
+/// What `cargo xtask try` does.
+pub fn run(args: &TryArgs) -> Result<ExitCode> {
+    let mut chosen = platforms(&args.target)?;
+    if chosen.is_empty() {
+        chosen.push(&PLATFORMS[0]);
+    }
+    let folder = args.wheels.clone().unwrap_or_else(|| tree::target().join("tried"));
+    let mut steps = Steps::default();
+    for platform in chosen {
+        let built = match wheel_of(platform, &folder) {
+            Some(built) => built,
+            None => wheel::build(Some(platform), Effort::Tried, &folder)?,
+        };
+        let tried = steps_of(&mut steps, platform, &built, args.wheel_only);
+        if !tried.not_run.is_empty() {
+            println!("{}: not run: {}", tried.platform.triple, tried.not_run);
+        }
+    }
+    Ok(if steps.finish() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The wheel for a platform in a folder.
+pub fn wheel_of(platform: &Platform, folder: &Path) -> Option<PathBuf> {
+    let end = format!("{}.whl", platform.wheel_tag);
+    let entries = std::fs::read_dir(folder).ok()?;
+    let mut files = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    files.find(|file| file.to_string_lossy().ends_with(&end))
+}
+
+/// Runs everything that can be run of a platform here.
+pub fn steps_of(
+    steps: &mut Steps,
+    platform: &'static Platform,
+    wheel: &Path,
+    wheel_only: bool,
+) -> Tried {
+    let mut not_run = "";
+    match platform.triple {
+        _ if platform.is_host() => {
+            steps.run("x86_64 wheel", || python::test_alone(wheel));
+        }
+        "aarch64-unknown-linux-gnu" => {
+            if !wheel_only {
+                steps.run("aarch64 library", || library_under_qemu(platform));
+            }
+            steps.run("aarch64 wheel", || wheel_under_qemu(wheel));
+            not_run = "CUDA, PyTorch";
+        }
+        "x86_64-pc-windows-gnu" => {
+            if !wheel_only {
+                steps.run("windows library", || library_under_wine(platform));
+                steps.run("windows command", || command_under_wine(platform));
+            }
+            steps.run("windows wheel", || imports_of_windows(wheel));
+            not_run = "the Python package, CUDA, PyTorch";
+        }
+        _ => {
+            steps.run("macos wheel", || is_for_mac(wheel, platform));
+            not_run = "anything: it is linked, no more";
+        }
+    }
+    Tried { platform, not_run }
+}
+
+/// What the CPU backend is held to, as on any machine: conformance, random problems, threads.
+fn library_under_qemu(platform: &Platform) -> Result<Report> {
+    platform.set_up()?;
+    let emulator = format!("{} -L {}", qemu()?.display(), arm_system()?.display());
+    let mut test = platform.cargo("test")?;
+    test.args(["--no-fail-fast", "--package", "msdeform", "--lib", "--tests"]);
+    test.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", emulator);
+    harness_report(&process::run(&mut test)?)
+}
+
+/// The Python package's tests with NumPy alone, and its command.
+fn wheel_under_qemu(wheel: &Path) -> Result<Report> {
+    let system = arm_system()?;
+    let site = tree::cache().join("arm64-site");
+    if site.exists() {
+        std::fs::remove_dir_all(&site)?;
+    }
+    let wheel = wheel.to_string_lossy();
+    Uv::new()?.unpack("aarch64-manylinux_2_28", &site, &["numpy", "pytest", &wheel])?;
+    let qemu = qemu()?;
+    let python = |arguments: &[&str]| {
+        let mut command = Command::new(&qemu);
+        command.arg("-L").arg(&system).arg(system.join("usr/bin/python3.11"));
+        command.args(arguments).env("PYTHONPATH", &site).env("PYTHONDONTWRITEBYTECODE", "1");
+        command.current_dir(tree::root().join("bindings/python"));
+        command
+    };
+    let says = capture(&mut python(&["-c", FACTS]))?;
+    println!("{}", says.trim());
+    ensure!(says.contains("aarch64 neon"), "expected the instructions of ARM");
+    let script = site.join("bin/msdeform");
+    let version = capture(&mut python(&[&script.to_string_lossy(), "--version"]))?;
+    ensure!(version.starts_with("msdeform "), "the command says {version}");
+    let tests = ["test_numpy.py", "test_levels.py", "test_facts.py", "test_reference.py"];
+    let tests = tests.map(|name| format!("tests/{name}"));
+    let mut pytest = python(&["-m", "pytest", "--quiet", "-p", "no:cacheprovider"]);
+    let count = pytest_count(&process::run(pytest.args(tests))?)?.plus(Count::CHECK);
+    Ok(Report { count, note: says.trim().to_owned() })
+}
+
+const FACTS: &str = "import platform, msdeform, numpy; \
+    print(platform.machine(), msdeform.device_info()['cpu']['instructions'], 'NumPy', numpy.__version__)";
+
+fn qemu() -> Result<PathBuf> {
+    if on_path(&["qemu-aarch64"]).is_none() {
+        setup::apt_install(&["qemu-user"]).context("no qemu for ARM")?;
+    }
+    on_path(&["qemu-aarch64"]).context("no qemu-aarch64, even after installing qemu-user")
+}
+
+/// Debian's C library and Python for ARM, unpacked.
+fn arm_system() -> Result<PathBuf> {
+    let folder = tree::cache().join("arm64-debian");
+    if folder.join("usr/bin/python3.11").exists() {
+        return Ok(folder);
+    }
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    if on_path(&["mmdebstrap"]).is_none() {
+        setup::apt_install(&["mmdebstrap"]).context("no mmdebstrap, which unpacks Debian")?;
+    }
+    let mut unpack = Command::new("mmdebstrap");
+    unpack.args(["--quiet", "--variant=extract", "--architectures=arm64", "--skip=check/qemu"]);
+    run_ok(unpack.args(["--include=python3,libstdc++6", "bookworm"]).arg(&folder))?;
+    Ok(folder)
+}
+
+/// The library, the files, the tuning file, and what finds and caches in the CUDA backend.
+fn library_under_wine(platform: &Platform) -> Result<Report> {
+    platform.set_up()?;
+    let mut test = platform.cargo("test")?;
+    test.args(["--no-fail-fast", "--lib"]);
+    for package in ["msdeform", "msdeform-files", "msdeform-tuning", "msdeform-cuda"] {
+        test.args(["--package", package]);
+    }
+    harness_report(&process::run(in_wine(&mut test)?)?)
+}
+
+/// The main commands, from the same sources as the wheel's.
+fn command_under_wine(platform: &Platform) -> Result<Report> {
+    platform.set_up()?;
+    let mut build = platform.cargo("build")?;
+    run_ok(build.args(["--package", "msdeform-cli"]))?;
+    let program = tree::target().join(platform.triple).join("debug/msdeform.exe");
+    let folder = tree::cache().join("wine-files");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    std::fs::create_dir_all(&folder)?;
+    let tensors = tree::root().join("docs/examples/tiny_decoder.safetensors");
+    std::fs::copy(&tensors, folder.join("tensors.safetensors"))?;
+    let verify = ["verify", "--device", "cpu", "--workload", "edge_one_pixel,edge_outside"];
+    let run_to = |output| ["run", "tensors.safetensors", "--check", "--output", output];
+    let commands: [&[&str]; 6] = [
+        &["--version"],
+        &["variants"],
+        &["workloads"],
+        &verify,
+        &run_to("output.safetensors"),
+        &run_to("NUL"),
+    ];
+    for arguments in commands {
+        let mut command = Command::new(wine()?);
+        run_ok(in_wine(command.arg(&program).args(arguments).current_dir(&folder))?)?;
+    }
+    ensure!(folder.join("output.safetensors").is_file(), "`run` wrote nothing");
+    // What exists is kept, with the code that scripts know.
+    let mut again = Command::new(wine()?);
+    again.arg(&program).args(run_to("output.safetensors")).current_dir(&folder);
+    let code = in_wine(&mut again)?.status()?.code();
+    ensure!(code == Some(2), "writing over a file ended with {code:?}");
+    let count = Count { passed: commands.len() + 1, ..Count::default() };
+    Ok(Report { count, note: String::new() })
+}
+
+fn wine() -> Result<PathBuf> {
+    if on_path(&["wine"]).is_none() {
+        setup::apt_install(&["wine", "wine64"]).context("no Wine")?;
+    }
+    on_path(&["wine"]).context("no wine, even after installing it")
+}
+
+/// A command whose Windows programs Wine runs, in a system of their own.
+fn in_wine(command: &mut Command) -> Result<&mut Command> {
+    command.env("CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER", wine()?);
+    of_wine(command);
+    let libraries = wine_folder().join("drive_c/windows/system32");
+    let random = libraries.join("bcryptprimitives.dll");
+    if !random.is_file() {
+        run_ok(of_wine(Command::new(wine()?).args(["wineboot", "--init"])))?;
+        let source = tree::cache().join("random_numbers.c");
+        std::fs::write(&source, RANDOM_NUMBERS)?;
+        let mut compile = Command::new("x86_64-w64-mingw32-gcc");
+        compile.args(["-shared", "-O1", "-o"]).arg(&random).arg(&source);
+        run_ok(compile.arg("-ladvapi32"))?;
+    }
+    Ok(command)
+}
+
+/// Wine 8, which Debian 12 has, lacks the library that Rust programs take random numbers from on Windows 10.
+const RANDOM_NUMBERS: &str = r"
+#include <stddef.h>
+__declspec(dllimport) unsigned char __stdcall SystemFunction036(void *buffer, unsigned long length);
+__declspec(dllexport) int __stdcall ProcessPrng(unsigned char *buffer, size_t length) {
+    return SystemFunction036(buffer, (unsigned long)length);
+}
+";
+
+fn wine_folder() -> PathBuf {
+    tree::cache().join("wine")
+}
+
+fn of_wine(command: &mut Command) -> &mut Command {
+    command.env("WINEPREFIX", wine_folder()).env("WINEDEBUG", "-all");
+    // Neither a window nor an installer that asks.
+    command.env("WINEDLLOVERRIDES", "mscoree,mshtml=").env("DISPLAY", "")
+}
+
+/// Libraries that every Windows has, or that Python brings.
+fn is_part_of_windows(library: &str) -> bool {
+    let known =
+        ["advapi32.dll", "bcrypt.dll", "bcryptprimitives.dll", "kernel32.dll", "msvcrt.dll"];
+    let more =
+        ["ntdll.dll", "ole32.dll", "python3.dll", "shell32.dll", "userenv.dll", "ws2_32.dll"];
+    let library = library.to_ascii_lowercase();
+    library.starts_with("api-ms-win-") || known.iter().chain(&more).any(|name| *name == library)
+}
+
+/// Whether the library of a wheel needs nothing that a user's machine may lack.
+fn imports_of_windows(wheel: &Path) -> Result<Report> {
+    let library = native_library(wheel)?;
+    let listed = capture(Command::new("x86_64-w64-mingw32-objdump").arg("-p").arg(&library))?;
+    let imports: Vec<&str> =
+        listed.lines().filter_map(|line| line.trim().strip_prefix("DLL Name: ")).collect();
+    let foreign: Vec<_> = imports.iter().filter(|name| !is_part_of_windows(name)).collect();
+    ensure!(foreign.is_empty(), "it needs {foreign:?}");
+    ensure!(
+        imports.iter().any(|name| name.eq_ignore_ascii_case("python3.dll")),
+        "it is for one Python only: {imports:?}"
+    );
+    Ok(Report::check(format!("{} libraries, all of Windows or Python", imports.len())))
+}
+
+/// Whether the library of a wheel is one of macOS, for the right processor.
+fn is_for_mac(wheel: &Path, platform: &Platform) -> Result<Report> {
+    let bytes = std::fs::read(native_library(wheel)?)?;
+    let found = mach_o_processor(&bytes).context("it is no library of macOS")?;
+    ensure!(platform.triple.starts_with(found), "it is for {found}");
+    Ok(Report::check(format!("{} bytes for {found}, linked and not run", bytes.len())))
+}
+
+/// The processor that a 64-bit Mach-O library is for.
+fn mach_o_processor(bytes: &[u8]) -> Option<&'static str> {
+    let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+    const MAGIC: u32 = 0xfeed_facf;
+    const DYNAMIC_LIBRARY: u32 = 6;
+    const BUNDLE: u32 = 8;
+    let kind = word(12)?;
+    if word(0)? != MAGIC || (kind != DYNAMIC_LIBRARY && kind != BUNDLE) {
+        return None;
+    }
+    match word(4)? {
+        0x0100_0007 => Some("x86_64"),
+        0x0100_000c => Some("aarch64"),
+        _ => None,
+    }
+}
+
+/// Unpacks a wheel, and finds its library.
+fn native_library(wheel: &Path) -> Result<PathBuf> {
+    let folder = tree::cache().join("wheel-content");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    let mut unpack = Command::new(build_tool("python")?);
+    run_ok(unpack.args(["-m", "zipfile", "--extract"]).arg(wheel).arg(&folder))?;
+    for name in ["_native.abi3.so", "_native.pyd"] {
+        let library = folder.join("msdeform").join(name);
+        if library.is_file() {
+            return Ok(library);
+        }
+    }
+    bail!("{} has no library", wheel.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_of_a_compiler_are_told_from_those_of_windows() {
+        for name in ["KERNEL32.dll", "api-ms-win-core-synch-l1-2-0.dll", "python3.dll"] {
+            assert!(is_part_of_windows(name), "{name}");
+        }
+        for name in ["libgcc_s_seh-1.dll", "libwinpthread-1.dll", "python311.dll", "nvcuda.dll"] {
+            assert!(!is_part_of_windows(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn libraries_of_macos_say_their_processor() {
+        let header = |processor: u32, kind: u32| {
+            [0xfeed_facf_u32, processor, 0, kind].map(u32::to_le_bytes).concat()
+        };
+        assert_eq!(mach_o_processor(&header(0x0100_000c, 6)), Some("aarch64"));
+        assert_eq!(mach_o_processor(&header(0x0100_0007, 6)), Some("x86_64"));
+        assert_eq!(mach_o_processor(&header(0x0100_0007, 2)), None, "a program");
+        assert_eq!(mach_o_processor(b"\x7fELF"), None);
+    }
+}

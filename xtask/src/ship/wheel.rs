@@ -1,0 +1,241 @@
+//! `cargo xtask wheel`: the Python package for one platform or several.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use super::platforms::{PLATFORMS, Platform, build_tool, use_build_tools};
+use crate::process::{capture, run_ok};
+use crate::tree;
+
+/// Options of `wheel`.
+#[derive(Args)]
+pub struct WheelArgs {
+    /// The platforms to build for, or `all` [default: this machine]
+    #[arg(long, value_name = "TRIPLE")]
+    target: Vec<String>,
+}
+
+/// What a user downloads; the kernels are text.
+const LIMIT_BYTES: u64 = 5_000_000;
+
+/// How much the compiler does for a wheel: the same code either way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// What is published.
+    Full,
+    /// What is tested: without optimisation across crates, in half the time.
+    Quick,
+    /// What is tried on another platform: compiled as the tests are, with which it shares all crates.
+    Tried,
+}
+
+/// Of the laboratory's command: tested, not timed.
+const UNOPTIMISED: [&str; 8] = [
+    "clap_builder",
+    "comfy-table",
+    "console",
+    "indicatif",
+    "msdeform-cases",
+    "msdeform-cli",
+    "msdeform-cuda-lab",
+    "msdeform-report",
+];
+
+/// The platforms that options name.
+pub fn platforms(named: &[String]) -> Result<Vec<&'static Platform>> {
+    if named.iter().any(|name| name == "all") {
+        return Ok(PLATFORMS.iter().collect());
+    }
+    named.iter().map(|name| Platform::named(name)).collect()
+}
+
+/// What `cargo xtask wheel` does.
+pub fn run(args: &WheelArgs) -> Result<ExitCode> {
+    let folder = tree::target().join("wheels");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    let wheels = match platforms(&args.target)?.as_slice() {
+        [] => vec![build(None, Effort::Full, &folder)?],
+        chosen => chosen
+            .iter()
+            .map(|platform| build(Some(platform), Effort::Full, &folder))
+            .collect::<Result<_>>()?,
+    };
+    for wheel in wheels {
+        let size_kib = std::fs::metadata(&wheel)?.len() / 1024;
+        let shown = wheel.strip_prefix(tree::root()).unwrap_or(&wheel);
+        println!("{} ({size_kib} KiB)", shown.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds a wheel into a folder, checks it and returns it. Without a platform: for this machine.
+pub fn build(platform: Option<&Platform>, effort: Effort, folder: &Path) -> Result<PathBuf> {
+    let mut maturin = Command::new(build_tool("maturin")?);
+    maturin.args(["build", "--locked"]).current_dir(tree::root().join("bindings/python"));
+    use_build_tools(&mut maturin)?;
+    match effort {
+        Effort::Full => {
+            maturin.args(["--profile", "dist"]);
+        }
+        Effort::Quick => {
+            maturin
+                .arg("--release")
+                .env("CARGO_PROFILE_RELEASE_LTO", "off")
+                .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+                .env("CARGO_PROFILE_RELEASE_DEBUG", "none");
+            for package in UNOPTIMISED {
+                let setting = format!("profile.release.package.{package}.opt-level=0");
+                maturin.args(["--config", &setting]);
+            }
+        }
+        // Cargo's profile for tests and whatever else is developed.
+        Effort::Tried => {
+            maturin.args(["--profile", "dev"]);
+        }
+    }
+    match platform {
+        Some(platform) => {
+            platform.set_up()?;
+            maturin.args(platform.maturin_options());
+        }
+        None if cfg!(target_os = "linux") => {
+            maturin.args(["--zig", "--compatibility", "manylinux2014"]);
+        }
+        None => {}
+    }
+    // A folder of its own: maturin says which file it wrote in words for people only.
+    let own = folder.join("new");
+    maturin.arg("--out").arg(&own);
+    pack_torch_library(&mut maturin, platform, effort, &own)?;
+    run_ok(&mut maturin)?;
+    let mut entries = std::fs::read_dir(&own)?;
+    let built = entries.next().context("maturin built no wheel")??.path();
+    let wheel = folder.join(built.file_name().context("a wheel without a name")?);
+    std::fs::rename(&built, &wheel)?;
+    std::fs::remove_dir(&own)?;
+    if effort == Effort::Full {
+        check(&wheel, platform)?;
+    }
+    Ok(wheel)
+}
+
+/// The library for processes without Python, as `pyproject.toml` and `msdeform.aoti` name it.
+const TORCH_LIBRARY: &str = "libmsdeform_torch.so";
+
+/// Puts the library for processes without Python where the wheel takes it from, on Linux: packages of AOTInductor for
+/// other systems have not been tried. Cargo builds it with the wheel, which links the same crate; so maturin runs once before.
+fn pack_torch_library(
+    maturin: &mut Command,
+    platform: Option<&Platform>,
+    effort: Effort,
+    own: &Path,
+) -> Result<()> {
+    let packed = tree::root().join("bindings/python/python/msdeform").join(TORCH_LIBRARY);
+    if packed.exists() {
+        std::fs::remove_file(&packed)?;
+    }
+    let is_linux =
+        platform.map_or(cfg!(target_os = "linux"), |platform| platform.triple.contains("linux"));
+    if !is_linux {
+        return Ok(());
+    }
+    run_ok(maturin)?;
+    std::fs::remove_dir_all(own)?;
+    let profile = match effort {
+        Effort::Full => "dist",
+        Effort::Quick => "release",
+        Effort::Tried => "debug",
+    };
+    let found = torch_library(platform, profile)?;
+    std::fs::copy(found, &packed)?;
+    Ok(())
+}
+
+/// Where cargo has left it: under the target that Zig links for, or right under the target folder.
+fn torch_library(platform: Option<&Platform>, profile: &str) -> Result<PathBuf> {
+    let mut folders = vec![tree::target()];
+    for entry in std::fs::read_dir(tree::target())? {
+        folders.push(entry?.path());
+    }
+    folders.retain(|folder| platform.is_none_or(|platform| folder.ends_with(platform.triple)));
+    let built = folders.iter().map(|folder| folder.join(profile).join("deps").join(TORCH_LIBRARY));
+    let dated = built.filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)));
+    let newest =
+        dated.max().with_context(|| format!("the wheel was built without {TORCH_LIBRARY}"))?;
+    Ok(newest.1)
+}
+
+/// Whether a wheel is for its platform, small, and holds what it should.
+fn check(wheel: &Path, platform: Option<&Platform>) -> Result<()> {
+    let name = wheel.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let tag = platform.map_or("", |platform| platform.wheel_tag);
+    ensure!(
+        name.contains("-cp310-abi3-") && name.ends_with(&format!("{tag}.whl")),
+        "{name} is not for every Python from 3.10 on {tag}"
+    );
+    let bytes = std::fs::metadata(wheel)?.len();
+    ensure!(bytes <= LIMIT_BYTES, "{name} has {bytes} bytes, more than {LIMIT_BYTES}");
+    let mut list = Command::new(build_tool("python")?);
+    let listed = capture(list.args(["-m", "zipfile", "--list"]).arg(wheel))?;
+    let missing = missing_files(&listed);
+    ensure!(missing.is_empty(), "{name} lacks {missing:?}");
+    Ok(())
+}
+
+/// What must be in a wheel and is not, by the first word of each line.
+fn missing_files(listed: &str) -> Vec<&'static str> {
+    const NATIVE: &str = "msdeform/_native";
+    let wanted = [
+        NATIVE,
+        "msdeform/py.typed",
+        "msdeform/_native.pyi",
+        ".dist-info/licenses/LICENSE-APACHE",
+        ".dist-info/licenses/LICENSE-MIT",
+        ".dist-info/entry_points.txt",
+        ".dist-info/sboms/",
+    ];
+    let files: Vec<&str> = listed.lines().filter_map(|line| line.split(' ').next()).collect();
+    let is_library = |file: &str| {
+        file.strip_prefix(NATIVE).is_some_and(|end| end == ".abi3.so" || end == ".pyd")
+    };
+    let has = |part: &str| match part {
+        NATIVE => files.iter().any(|file| is_library(file)),
+        part => files.iter().any(|file| file.contains(part)),
+    };
+    wanted.into_iter().filter(|part| !has(part)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wheel_without_its_library_or_a_licence_is_noticed() {
+        let complete = "File Name    Modified   Size\n\
+                        msdeform/_native.pyd   2026-01-01 00:00:00  1\n\
+                        msdeform/_native.pyi   2026-01-01 00:00:00  1\n\
+                        msdeform/py.typed   2026-01-01 00:00:00  1\n\
+                        msdeform-0.1.0.dist-info/entry_points.txt   x  1\n\
+                        msdeform-0.1.0.dist-info/sboms/msdeform-python.cyclonedx.json   x  1\n\
+                        msdeform-0.1.0.dist-info/licenses/LICENSE-MIT   x  1\n\
+                        msdeform-0.1.0.dist-info/licenses/LICENSE-APACHE   x  1\n";
+        assert_eq!(missing_files(complete), [""; 0]);
+        assert_eq!(
+            missing_files(&complete.replace("_native.pyd", "_native.pyc")),
+            ["msdeform/_native"]
+        );
+        let without = complete.replace("LICENSE-MIT", "README");
+        assert_eq!(missing_files(&without), [".dist-info/licenses/LICENSE-MIT"]);
+    }
+
+    #[test]
+    fn all_names_every_platform() {
+        assert_eq!(platforms(&["all".to_owned()]).unwrap().len(), PLATFORMS.len());
+        assert!(platforms(&["everything".to_owned()]).is_err());
+    }
+}
