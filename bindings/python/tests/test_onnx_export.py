@@ -48,8 +48,8 @@ class Calls(torch.nn.Module):
         query = offsets.flatten(2)[..., :32].to(value.dtype)
         return (
             msdeform.ms_deform_attn(value, SHAPES, None, locations, weights, points=self.points),
-            # Other weights: the exporter makes one node of two that are the same.
-            msdeform.ms_deform_attn(value, read, None, locations, weights * 0.5, points=self.points),
+            # Other locations, exactly half: the exporter makes one node of two that are the same.
+            msdeform.ms_deform_attn(value, read, None, locations * 0.5, weights, points=self.points),
             from_offsets(boxes),
             from_offsets(boxes[..., :2], nearest=True),
             from_offsets(boxes[:, :, :1], logits.clamp(min=-1.0), offset_scale=0.25, softmax=False),

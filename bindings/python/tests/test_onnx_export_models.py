@@ -103,8 +103,7 @@ def test_deformable_detr_by_torch_export() -> None:
     ("name", "target", "expected"),
     [
         ("RT-DETRv2", "gridsample", {"GridSample": 6}),
-        ("Mask2Former", "mmdeploy", {"MMCVMultiScaleDeformableAttention": 2}),
-        ("Grounding DINO", "msdeform", {"MSDeformAttn": 4}),
+        ("Grounding DINO", "gridsample", {"GridSample": 16}),
     ],
 )
 def test_models_of_transformers_by_torchscript(

@@ -110,7 +110,16 @@ class SymbolicGraph:
         return self._context.op("Constant", value_t=torch.from_numpy(array))
 
     def sizes(self, value: Value) -> list[int | None]:
-        sizes: list[int | None] = self._traced[value.debugName()].sizes()
+        traced, inferred = self._traced[value.debugName()].varyingSizes(), value.type().varyingSizes()
+        if traced is None and inferred is None:
+            raise ValueError(
+                f"the exporter by TorchScript does not know how many axes `{value.debugName()}` has; export with "
+                "`dynamo=True` and `msdeform.onnx.table(...)`"
+            )
+        if traced is None or inferred is None:
+            sizes: list[int | None] = inferred if traced is None else traced
+        else:
+            sizes = [one if one is not None else other for one, other in zip(traced, inferred, strict=True)]
         # Numbers of images and queries are the example's. All else is the model's own.
         return sizes if len(sizes) < 4 else [None, None, *sizes[2:]]
 
@@ -125,7 +134,8 @@ class SymbolicGraph:
             torch.int32: INT32,
             torch.int64: INT64,
         }
-        return formats[self._traced[value.debugName()].dtype()]
+        # The exporter's own nodes may have become wider than what was traced: divisions of integers do.
+        return formats[value.type().dtype() or self._traced[value.debugName()].dtype()]
 
     def numbers(self, value: Value) -> list[int] | None:
         node = value.node()
