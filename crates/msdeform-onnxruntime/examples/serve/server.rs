@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use ort::AsPointer;
 use ort::environment::Environment;
 use ort::session::Session;
-use ort::value::TensorRef;
+use ort::value::{Outlet, TensorRef};
 use serde_json::{Value, json};
 use tiny_http::{Header, Method, Request, Response};
 
@@ -38,7 +38,7 @@ pub fn load(environment: &Environment, model: &Path, threads: Option<usize>) -> 
     let session = builder.commit_from_file(model).with_context(|| model.display().to_string())?;
     ensure!(session.inputs().len() == 1, "{}: the model needs one input, images", model.display());
     for wanted in ["logits", "pred_boxes"] {
-        let names = || session.outputs().iter().map(|output| output.name());
+        let names = || session.outputs().iter().map(Outlet::name);
         ensure!(
             names().any(|name| name == wanted),
             "{}: no output `{wanted}` among {:?}",
