@@ -226,7 +226,8 @@ impl Writer<'_> {
         let is_split = location_rank == 6 && weight_rank == 5;
         let is_flat = location_rank == 5 && weight_rank == 4;
         let takes_flat = to == Form::MsDeform;
-        if !is_split && !(is_flat && takes_flat) {
+        let fits = is_split || (is_flat && takes_flat);
+        if !fits {
             let points = known_points(site)?;
             let levels = number(points.len());
             match site.uniform_points() {

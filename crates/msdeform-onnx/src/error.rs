@@ -4,7 +4,7 @@
 #[derive(Debug, thiserror::Error)]
 pub enum OnnxError {
     /// No protobuf.
-    #[error("this is no ONNX model: {0}")]
+    #[error("this is no ONNX model")]
     NotProtobuf(#[from] prost::DecodeError),
     /// A field that is longer than the file.
     #[error("the model is cut off: a field is longer than what is left of it")]

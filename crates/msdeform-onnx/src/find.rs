@@ -475,7 +475,7 @@ impl Lesson<'_, '_> {
         }
         let rest = self.batch * heads * channels;
         let total: usize = shape.iter().product();
-        if rest == 0 || total % rest != 0 {
+        if rest == 0 || !total.is_multiple_of(rest) {
             return Err("they hold more than the levels".into());
         }
         let axes = [

@@ -14,7 +14,7 @@ pub enum Form {
     MsDeform,
     /// `mmdeploy::MMCVMultiScaleDeformableAttention`, which mmdeploy's libraries compute.
     Mmdeploy,
-    /// `trt.plugins::MultiscaleDeformableAttnPlugin_TRT`, the plugin that TensorRT comes with.
+    /// `trt.plugins::MultiscaleDeformableAttnPlugin_TRT`, the plugin that `TensorRT` comes with.
     TensorRt,
 }
 

@@ -1,6 +1,6 @@
 //! Multi-scale deformable attention in ONNX models: where it is, and the same model with it in another form.
 //!
-//! Exporters of PyTorch write the attention as some hundred standard operators around `GridSample`; TensorRT, mmdeploy and
+//! Exporters of PyTorch write the attention as some hundred standard operators around `GridSample`; `TensorRT`, mmdeploy and
 //! msdeform have an operator for it. [`inspect`] finds all of them, [`rewrite`] turns each into any other. Both take the
 //! bytes of a file: nothing is read or written here.
 //!

@@ -266,7 +266,11 @@ impl Facts {
             "Add" | "Sub" | "Mul" | "Div" | "Pow" | "Min" | "Max" | "Equal" | "Less"
             | "Greater" | "And" | "Or" => {
                 let second = of(self, 1);
-                let dims = first.zip(second).and_then(|(a, b)| self.broadcast(&a, &b));
+                let dims = match (first, second) {
+                    (Some(a), Some(b)) => self.broadcast(&a, &b),
+                    (Some(one), None) | (None, Some(one)) => self.beside_unknown(&one),
+                    (None, None) => None,
+                };
                 self.set(output, dims);
                 let other = node.input(1).and_then(|name| self.numbers.get(name)).cloned();
                 let result =
@@ -511,6 +515,16 @@ impl Facts {
         let rank = rank.filter(|&rank| rank <= MOST_AXES)?;
         let known: Dims = (0..rank).map(|at| self.named(&format!("{name}.{at}"))).collect();
         Some(known)
+    }
+
+    /// The shape of a sum whose other term is not known. What has as many axes as locations have is not broadcast to more:
+    /// a site that assumes so is run, and would not run otherwise. Axes of size one may be broadcast.
+    fn beside_unknown(&mut self, known: &Dims) -> Option<Dims> {
+        let open = |facts: &mut Self, dim: &Dim| match dim.known() {
+            Some(1) => facts.fresh(None),
+            _ => dim.clone(),
+        };
+        (known.len() >= 5).then(|| known.iter().map(|dim| open(self, dim)).collect())
     }
 
     fn broadcast(&mut self, a: &Dims, b: &Dims) -> Option<Dims> {

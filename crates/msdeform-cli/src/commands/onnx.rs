@@ -1,5 +1,7 @@
 //! `msdeform onnx`
 
+#![allow(clippy::doc_markdown, reason = "these comments are help texts, which know no Markdown")]
+
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -170,9 +172,9 @@ fn rewrite(args: &RewriteArgs) -> anyhow::Result<()> {
         msdeform_files::write(&output, result.model.as_ref().unwrap_or(&bytes), existing)?;
     }
     if args.json {
-        print_json(&result)?
+        print_json(&result)?;
     } else {
-        print(&summary(&result, &output, is_there))?
+        print(&summary(&result, &output, is_there))?;
     }
     if is_there {
         Ok(())
