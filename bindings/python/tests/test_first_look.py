@@ -6,13 +6,14 @@ import copy
 import json
 import subprocess
 import sys
+import time
 from typing import Any
 
 import msdeform
 import numpy as np
 import pytest
 from conftest import HAS_TORCH
-from msdeform.__main__ import main
+from msdeform.__main__ import _time, main
 from msdeform._first_look import checks, machine, times
 
 CUDA = {"driver": "13.0", "missing": None, "nvrtc": {"version": "13.0", "path": "x", "missing": None}, "gpus": []}
@@ -62,15 +63,16 @@ def test_without_torch_numpy_and_the_native_gradients_are_checked_and_timed(
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="PyTorch's column needs PyTorch")
-def test_the_table_has_grid_sample_beside_ours_where_torch_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(times, "WORKLOADS", {"cpu": ("rtdetr_dec",)})
-    assert main(["--device", "cpu", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["times"]
-    assert rows and rows[0]["dtype"] == "float32"
+def test_the_table_has_grid_sample_beside_ours_where_torch_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(times, "WORKLOADS", {"cpu": ("edge_channels_64",)})
+    said: list[str] = []
+    rows = _time(torch, ["cpu"], time.perf_counter(), said.append)
+    assert [row["dtype"] for row in rows] == ["float32", "bfloat16"]
     parts = [f"{prefix}{part}_ms" for prefix in ("", "grid_sample_") for part in ("forward", "training")]
     assert all(rows[0][part] > 0 for part in parts), rows[0]
+    assert "grid_sample" in said[0] and said[1].startswith("cpu, edge_channels_64, float32") and said[1].endswith("x")
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="`grid_sample` is PyTorch's")

@@ -30,9 +30,11 @@ pub fn trials() -> Vec<Trial> {
     let has = |program: &str| Command::new(program).arg("--version").output().is_ok();
     vec![
         trial_if(has("bash"), "shells::bash_completes_commands_options_and_files", bash),
-        trial_if(has("zsh"), "shells::zsh_takes_its_completions", || parses("zsh", "-n")),
+        trial_if(has("zsh"), "shells::zsh_takes_its_completions", || {
+            parses("zsh", "-n");
+        }),
         trial_if(has("fish"), "shells::fish_takes_its_completions", || {
-            parses("fish", "--no-execute")
+            parses("fish", "--no-execute");
         }),
         trial_if(has("pwsh"), "shells::powershell_takes_its_completions", powershell),
         trial("shells::every_shell_gets_every_command", every_command),

@@ -40,7 +40,7 @@ def _inputs(workload: dict[str, Any], device: str) -> tuple[list[tuple[int, int]
     levels = [(height, width) for height, width in workload["levels"]]
     pixels = sum(height * width for height, width in levels)
     queries = pixels if workload["queries"] == "pixels" else workload["queries"]
-    batch = workload["batch_cpu"] if device == "cpu" else workload["batch"]
+    batch = workload.get("batch_cpu", workload["batch"]) if device == "cpu" else workload["batch"]
     heads, channels, points = workload["heads"], workload["channels"], workload["points"]
     random = np.random.default_rng(24)
     value = random.standard_normal((batch, pixels, heads, channels), dtype=np.float32)
