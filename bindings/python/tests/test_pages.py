@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -17,7 +18,12 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[1] / "docs"
 # Pages of the whole project that have Python in them, and the packages that it needs.
 PROJECT_FOLDER = FOLDER.parents[2] / "docs"
-PROJECT_PAGES = {"run": ("safetensors",), "start": ()}
+PROJECT_PAGES = {
+    "onnx-rewrite": ("onnxruntime",),
+    "onnx-runtime": ("onnx", "onnxruntime"),
+    "run": ("safetensors",),
+    "start": (),
+}
 # Every page, and the packages that its Python needs.
 PAGES = {
     "aoti": (),
@@ -78,6 +84,8 @@ def test_python_of_a_page_of_the_project_runs_as_typed(
     for package in PROJECT_PAGES[page]:
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
+    # What a page calls the reader's model.
+    shutil.copy(PROJECT_FOLDER.parent / "crates/msdeform-onnx/fixtures/transformers_dynamo.onnx", "model.onnx")
     for block in re.findall(r"```python\n(.*?)```", (PROJECT_FOLDER / f"{page}.md").read_text(), flags=re.DOTALL):
         exec(compile(block, f"{page}.md", "exec"), {})
 

@@ -8,10 +8,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What is not run, by how it begins. The unit test of `args.rs` parses every `msdeform` among them.
-const NOT_RUN: [(&str, &str); 12] = [
+const NOT_RUN: [(&str, &str); 20] = [
     ("pip install ", "takes packages from an index"),
     ("python -m msdeform", "is the Python package's: bindings/python/tests/test_first_look.py"),
     ("cargo xtask ", "is what runs this, or what only developers run; xtask's tests parse them"),
+    ("export PKG_CONFIG_PATH=", "is for the lines behind it"),
+    ("cc -std=c99 ", OF_C),
+    ("./attention", OF_C),
+    ("c++ -std=c++17 ", OF_C),
+    ("./from_offsets", OF_C),
+    ("cargo build --release -p msdeform-onnxruntime", OF_THE_RUNTIME),
+    ("msdeform -p msdeform-onnxruntime ", OF_THE_RUNTIME),
+    ("curl ", OF_THE_RUNTIME),
     ("MSDEFORM_RANDOM_PROBLEMS=", "takes minutes and compiles another crate"),
     ("compute-sanitizer ", "needs a GPU"),
     ("msdeform counters ", "needs a GPU"),
@@ -22,6 +30,11 @@ const NOT_RUN: [(&str, &str); 12] = [
     ("msdeform man bench | man", "needs man; tests/processes renders every page where it is"),
     ("msdeform;", "times everything; tests/commands.rs runs it on one workload"),
 ];
+
+const OF_C: &str =
+    "needs the installed library: crates/msdeform-c/tests compiles and runs both programs";
+const OF_THE_RUNTIME: &str =
+    "needs ONNX Runtime: crates/msdeform-onnxruntime/tests runs the example and asks it";
 
 /// Shorter than people would have it: the same code, fewer samples.
 const FOR_A_MOMENT: &str = " --seconds 0.01 --no-probe --record-dir made";
@@ -83,6 +96,9 @@ fn every_command_of_the_site_runs_or_says_why_not() {
     for part in ["crates", "docs", "records"] {
         std::os::unix::fs::symlink(root().join(part), folder.path().join(part)).unwrap();
     }
+    // What the page about ONNX files calls the reader's model.
+    let model = root().join("crates/msdeform-onnx/fixtures/transformers_dynamo.onnx");
+    std::fs::copy(model, folder.path().join("model.onnx")).unwrap();
     let binary = Path::new(env!("CARGO_BIN_EXE_msdeform"));
     let path = format!("{}:{}", binary.parent().unwrap().display(), std::env::var("PATH").unwrap());
 
