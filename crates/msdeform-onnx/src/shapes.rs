@@ -506,7 +506,9 @@ impl Facts {
             let users = graph.consumers(shape).iter().map(|&user| graph.node(user));
             let asked: Option<Vec<usize>> = users
                 .map(|user| {
-                    let index = user.is("Gather").then(|| self.known_numbers(user.input(1)?))??;
+                    let index = user
+                        .is("Gather")
+                        .then(|| graph.constant(user.input(1)?)?.read_ints())??;
                     index.iter().map(|&index| usize::try_from(index).ok()).max()?
                 })
                 .collect();

@@ -221,6 +221,28 @@ fn a_spelling_that_no_package_has_is_recognised_by_what_it_computes() {
 }
 
 #[test]
+fn sizes_of_tensors_that_nobody_knows_are_followed_through_their_shapes() {
+    let mut nodes = vec![
+        node("", "Shape", &["raw"], &["raw shape"]),
+        ints("second", &[], &[1]),
+        node("", "Gather", &["raw shape", "second"], &["queries"]),
+        ints("front", &[1], &[0]),
+        node("", "Unsqueeze", &["queries", "front"], &["queries1"]),
+        ints("two images", &[1], &[2]),
+        ints("rest", &[2], &[HEADS, 4]),
+        node("", "Concat", &["two images", "queries1", "rest"], &["target"])
+            .with(Attribute::int("axis", 0)),
+        node("", "Reshape", &["raw", "target"], &["weights"]),
+    ];
+    nodes.extend(by_hand(2.0, sampler(), &tail()));
+    let [value, locations, _] = by_hand_inputs();
+    let raw = ValueInfo { name: "raw".into(), r#type: None };
+    let report = inspect(&model(&nodes, &[value, locations, raw]), Options::default()).unwrap();
+    assert_eq!((report.sites.len(), &report.left[..]), (1, &[][..]));
+    assert_eq!(report.sites[0].inputs[2], "weights");
+}
+
+#[test]
 fn another_scale_of_the_locations_is_written_out() {
     let bytes = hand_written(&by_hand(4.0, sampler(), &tail()));
     let result = done(&bytes, Form::MsDeform);
