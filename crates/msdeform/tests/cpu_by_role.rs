@@ -1,5 +1,7 @@
 //! Calls whose tensors are told by their roles.
 
+#![allow(clippy::unwrap_used, reason = "tests may fail, and helpers of tests too")]
+
 use msdeform::{CpuOptions, CpuPlan, Error, GradientsMut, Offsets, Problem, Role, TensorView};
 
 fn problem() -> Problem {
