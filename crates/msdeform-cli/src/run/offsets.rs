@@ -65,6 +65,7 @@ pub struct Sizes {
     pub queries: usize,
     pub levels: usize,
     pub value_dtype: DType,
+    pub sampling_dtype: DType,
 }
 
 /// The builder with the rule that the references and the command line say, and the references.
@@ -81,7 +82,7 @@ pub fn with_rule(
             tensor.label()
         )
     })?;
-    let Sizes { batch, queries, levels, value_dtype } = *sizes;
+    let Sizes { batch, queries, levels, value_dtype, sampling_dtype } = *sizes;
     let args = &all.offsets;
     let fits = |found: usize, size: usize| found == size || found == 1;
     let (references, components) = match *shape.as_slice() {
@@ -118,7 +119,9 @@ pub fn with_rule(
         "{}: is f64 beside {value_dtype} values; convert it to f32, or the values to f64",
         tensor.label()
     );
-    let computed = if value_dtype == DType::F64 { DType::F64 } else { dtype };
+    // As stored where the backends take it, else widened, which is exact.
+    let computed = if dtype == sampling_dtype { dtype } else { DType::F32 };
+    let computed = if value_dtype == DType::F64 { DType::F64 } else { computed };
     let stated = Stated { role: Role::References, dtype, shape: shape.clone() };
     Ok((builder.offsets(rule).reference_dtype(computed), stated))
 }

@@ -233,7 +233,8 @@ fn stated(
         .sampling_dtype(sampling_dtype);
     let mut references = None;
     if operator == &FROM_OFFSETS {
-        let sizes = offsets::Sizes { batch, queries, levels: pyramid.levels, value_dtype };
+        let levels = pyramid.levels;
+        let sizes = offsets::Sizes { batch, queries, levels, value_dtype, sampling_dtype };
         let (with_rule, found) = offsets::with_rule(builder, tensors, args, &sizes)?;
         (builder, references) = (with_rule, Some(found));
     }

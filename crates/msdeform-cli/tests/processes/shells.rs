@@ -9,10 +9,11 @@ use libtest_mimic::Trial;
 use crate::setting::{expect, files, folder, msdeform, trial, trial_if};
 
 /// Every command that has a page and is completed.
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "variants",
     "verify",
     "bench",
+    "onnx",
     "probe",
     "analyze",
     "counters",
