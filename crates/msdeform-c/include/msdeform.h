@@ -531,8 +531,8 @@ typedef struct msdeform_workers msdeform_workers;
 /**
  * How samples follow from offsets and logits, as a model's linear layers give them:
  *
- *     location[n, q, m, l, p] = centre(reference[n, q, r]) + offset[n, q, m, l, p] * s
- *     weight[n, q, m, l, p]   = softmax over all (l, p) of logit[n, q, m, l, p]
+ *   location[n, q, m, l, p] = centre(reference[n, q, r]) + offset[n, q, m, l, p] * s
+ *   weight[n, q, m, l, p]   = softmax over all (l, p) of logit[n, q, m, l, p]
  *
  * with s = (1 / W, 1 / H) of the level for points, and (width, height) of the reference * offset_scale / P for boxes.
  *

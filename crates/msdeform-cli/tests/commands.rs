@@ -38,6 +38,7 @@ fn help_is_as_reviewed() {
         "variants",
         "verify",
         "bench",
+        "onnx",
         "probe",
         "analyze",
         "counters",

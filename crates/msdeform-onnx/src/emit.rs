@@ -33,8 +33,11 @@ pub(crate) fn nodes(
     let value = writer.operand(&site.value);
     let (locations, weights) = match &site.samples {
         Samples::Given { locations, weights } => {
-            let names = (writer.operand(locations), writer.operand(weights));
-            ((names.0, locations.rank), (names.1, weights.rank))
+            let mut taken = |operand: &Operand| {
+                let name = writer.operand(operand);
+                (writer.as_taken(name, &operand.tensor, &site.value.tensor, to), operand.rank)
+            };
+            (taken(locations), taken(weights))
         }
         Samples::FromOffsets => {
             let (locations, weights) = writer.samples_of_offsets(graph.node(site.anchor), site)?;
@@ -110,6 +113,25 @@ impl Writer<'_> {
         let inputs = inputs.iter().map(|&name| name.to_owned()).collect();
         let node = Node::new("", op, self.fresh(), inputs, outputs);
         self.nodes.push(attributes.into_iter().fold(node, Node::with));
+    }
+
+    /// Locations and weights in a format that the node of a form takes: exporters write some in double, which no runtime has.
+    fn as_taken(&mut self, name: String, tensor: &str, value: &str, to: Form) -> String {
+        let (Some(kind), Some(of_value)) =
+            (self.facts.data_type(tensor), self.facts.data_type(value))
+        else {
+            return name;
+        };
+        let is_taken = match to {
+            Form::GridSample => true,
+            Form::MsDeform => kind == of_value || kind == data_type::FLOAT,
+            Form::Mmdeploy | Form::TensorRt => kind == of_value,
+        };
+        if is_taken {
+            return name;
+        }
+        let kind = if to == Form::MsDeform { data_type::FLOAT } else { of_value };
+        self.push("Cast", &[&name], vec![Attribute::int("to", i64::from(kind))])
     }
 
     fn constant(&mut self, tensor: Tensor) -> String {

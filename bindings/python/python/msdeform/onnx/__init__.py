@@ -2,8 +2,8 @@
 
 `table(target)` is what `torch.onnx.export(..., dynamo=True, custom_translation_table=...)` takes, `exporting(target)` a
 context for the exporter by TorchScript and for `torch.export`. Both say which nodes a call becomes. `library_path()` is
-what ONNX Runtime's `register_custom_ops_library` takes, to run them. `rewrite` turns the attention of a model that somebody
-else exported into another form, `inspect` lists where it is.
+what ONNX Runtime's `register_custom_ops_library` takes, to run them. `rewrite` turns the attention of a model that
+somebody else exported into another form, `inspect` lists where it is.
 
 Nothing of `onnx`, `onnxscript`, `onnxruntime` or PyTorch is imported before one of them is called.
 """
