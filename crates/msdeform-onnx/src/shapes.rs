@@ -201,11 +201,17 @@ impl Facts {
             node.input(index).and_then(|name| facts.shapes.get(name)).cloned()
         };
         let first = of(self, 0);
-        if let Some(data_type) = node.input(0).and_then(|name| self.data_type(name)) {
+        // Of arithmetic, all operands are of one type; that of one may be known and of another not. The first of `Where` is a mask.
+        let typed = match node.op_type.as_str() {
+            "Add" | "Sub" | "Mul" | "Div" | "Concat" => node.input.as_slice(),
+            "Where" => node.input.get(1..).unwrap_or_default(),
+            _ => node.input.get(..1).unwrap_or_default(),
+        };
+        if let Some(data_type) = typed.iter().find_map(|name| self.data_type(name)) {
             let data_type = match node.op_type.as_str() {
                 "Cast" => node.int("to").and_then(|to| i32::try_from(to).ok()).unwrap_or(0),
                 "Shape" | "Size" | "ArgMax" | "NonZero" => data_type::INT64,
-                "Where" | "Equal" | "Less" | "Greater" | "Not" | "TopK" => 0,
+                "Equal" | "Less" | "Greater" | "Not" | "TopK" => 0,
                 _ => data_type,
             };
             for name in &node.output {
