@@ -32,14 +32,20 @@ WEIGHTS = random.random((2, 300, 4, 2, 4)).astype(np.float32)
 def attend():
     return msdeform.ms_deform_attn(VALUE, SHAPES, None, LOCATIONS, WEIGHTS)
 
+def of_threads(file):
+    "What each thread says of itself; one that ended after it was listed says nothing."
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            yield (task / file).read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+
 def workers():
-    names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
-    return sum(name.startswith("msdeform-") for name in names)
+    return sum(name.startswith("msdeform-") for name in of_threads("comm"))
 
 def busy_ticks():
     "Time that worker threads have computed, in hundredths of a second."
-    stats = [(task / "stat").read_text() for task in Path("/proc/self/task").iterdir()]
-    return sum(int(stat.rsplit(")", 1)[1].split()[11]) for stat in stats if "(msdeform-" in stat)
+    return sum(int(stat.rsplit(")", 1)[1].split()[11]) for stat in of_threads("stat") if "(msdeform-" in stat)
 
 def settle(count):
     "Threads that were told to end take a moment."
