@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,22 @@ if not HAS_TORCH:
     without_torch = {"test_facts.py", "test_first_look.py", "test_numpy.py", "test_processes.py"}
     tests = {file.name for file in Path(__file__).parent.glob("test_*.py")}
     collect_ignore_glob = ["gpu", "gpu/*", *(tests - without_torch)]
+
+
+# Modules that tests make up have names that begin so.
+MADE_UP = ("a_framework_of_these_tests", "transformers.models.of_these_tests")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_patched() -> Iterator[None]:
+    """A module that one test leaves behind would be patched in the next."""
+    yield
+    if HAS_TORCH:
+        import msdeform
+
+        msdeform.unpatch()
+        for name in [name for name in sys.modules if name.startswith(MADE_UP)]:
+            del sys.modules[name]
 
 
 @pytest.fixture(autouse=True)

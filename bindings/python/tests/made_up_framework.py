@@ -8,12 +8,12 @@ import types
 from pathlib import Path
 from typing import Any
 
-import msdeform
 import pytest
+from conftest import MADE_UP
 from oracle import assert_close, make_case, reference
 from patched_models import CountCalls
 
-FRAMEWORK_NAME = "a_framework_of_these_tests"
+FRAMEWORK_NAME, _ = MADE_UP
 
 # A framework as everybody copied it: an autograd function around a compiled extension, and a slow path. The slow path
 # can be made to compute something else.
@@ -43,13 +43,6 @@ def ms_deform_attn_core_pytorch(value, value_spatial_shapes, sampling_locations,
 KNOWN = "value, value_spatial_shapes, value_level_start_index, sampling_locations, attention_weights, im2col_step"
 STARTS = [0, 108, 138]
 COUNT = itertools.count()
-
-
-def put_back() -> None:
-    """Undoes every patch and forgets every framework of a test."""
-    msdeform.unpatch()
-    for name in [name for name in sys.modules if name.startswith(FRAMEWORK_NAME)]:
-        del sys.modules[name]
 
 
 def framework(parameters: str = KNOWN, padding: str = "zeros") -> types.ModuleType:

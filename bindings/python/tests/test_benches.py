@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msdeform
 import pytest
 import torch
 from torch import Tensor
@@ -26,7 +25,6 @@ SIZE = zoo.Input(1, 128, 128)
 @pytest.fixture(autouse=True)
 def _put_back() -> Iterator[None]:
     yield
-    msdeform.unpatch()
     torch._dynamo.reset()
 
 

@@ -11,7 +11,6 @@ import pickle
 import sys
 import types
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import msdeform
@@ -33,21 +32,13 @@ from attention_layers import (
     make_call,
     runs,
 )
+from conftest import MADE_UP
 from msdeform import _offset_operator
 from oracle import BOUNDS, assert_close, relative_error
 from patched_models import CountCalls, deformable_detr
 from torch import Tensor, nn
 
 transformers = pytest.importorskip("transformers")
-MADE_UP = "transformers.models.of_these_tests"
-
-
-@pytest.fixture(autouse=True)
-def _put_back() -> Iterator[None]:
-    yield
-    msdeform.unpatch()
-    for name in [name for name in sys.modules if name.startswith(MADE_UP)]:
-        del sys.modules[name]
 
 
 def is_fused(call: Any) -> bool:
@@ -171,7 +162,7 @@ CHANGES = {
 def made_up(old: str, new: str) -> Any:
     """A layer of transformers, as another version might have it."""
     kind = layer_of(DEFORMABLE_DETR)
-    module = types.ModuleType(f"{MADE_UP}.modeling")
+    module = types.ModuleType(f"{MADE_UP[-1]}.modeling")
     vars(module).update({key: each for key, each in vars(sys.modules[SOURCE_OF]).items() if not key.startswith("__")})
     source = inspect.getsource(kind)
     assert old in source

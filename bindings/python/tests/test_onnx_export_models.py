@@ -7,7 +7,6 @@ import os
 import pathlib
 import tempfile
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import msdeform
@@ -23,12 +22,6 @@ pytest.importorskip("onnxscript")
 # ONNX Runtime may be missing too.
 nodes = pytest.importorskip("onnx_nodes", exc_type=ImportError)
 onnxruntime_errors = nodes.onnxruntime.capi.onnxruntime_pybind11_state
-
-
-@pytest.fixture(autouse=True)
-def _put_back() -> Iterator[None]:
-    yield
-    msdeform.unpatch()
 
 
 class Wrapped(torch.nn.Module):

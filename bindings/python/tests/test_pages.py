@@ -9,10 +9,8 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-import msdeform
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs"
@@ -42,12 +40,6 @@ PAGES = {
     "rfdetr": ("rfdetr",),
 }
 WITHOUT_PYTHON = ("figures", "support", "troubleshooting")
-
-
-@pytest.fixture(autouse=True)
-def _put_back() -> Iterator[None]:
-    yield
-    msdeform.unpatch()
 
 
 def test_every_page_is_tested() -> None:

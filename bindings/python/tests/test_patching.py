@@ -10,23 +10,15 @@ import pickle
 import sys
 import types
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msdeform
 import pytest
 import torch
-from made_up_framework import FRAMEWORK_NAME, STARTS, framework, is_ours, put_back, write_framework
+from made_up_framework import FRAMEWORK_NAME, STARTS, framework, is_ours, write_framework
 from oracle import assert_close, make_case, reference
 from patched_models import CountCalls
-
-
-@pytest.fixture(autouse=True)
-def _put_back() -> Iterator[None]:
-    yield
-    put_back()
-
 
 # Which functions ----------------------------------------------------------------------------------------------
 

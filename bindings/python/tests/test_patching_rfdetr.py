@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import msdeform
@@ -26,12 +25,6 @@ with warnings.catch_warnings():
 
 NAME = "rfdetr.models.ops.functions.ms_deform_attn_func.ms_deform_attn_core_pytorch"
 SHAPES = [(8, 10), (4, 5)]
-
-
-@pytest.fixture(autouse=True)
-def _put_back() -> Iterator[None]:
-    yield
-    msdeform.unpatch()
 
 
 def layer() -> Any:

@@ -7,7 +7,6 @@ import importlib.util
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,18 +14,11 @@ from typing import Any
 import msdeform
 import pytest
 import torch
-from made_up_framework import FRAMEWORK_NAME, framework, is_ours, put_back, write_framework
+from made_up_framework import FRAMEWORK_NAME, framework, is_ours, write_framework
 from msdeform import _native
 from msdeform.patching import calling
 from oracle import assert_close, make_case, reference
 from patched_models import CountCalls
-
-
-@pytest.fixture(autouse=True)
-def _put_back() -> Iterator[None]:
-    yield
-    put_back()
-
 
 # When ---------------------------------------------------------------------------------------------------------
 

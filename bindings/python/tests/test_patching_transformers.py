@@ -23,12 +23,6 @@ transformers = pytest.importorskip("transformers")
 MARKS = (b"class MultiScaleDeformableAttention", b"def multi_scale_deformable_attention")
 
 
-@pytest.fixture(autouse=True)
-def _put_back() -> Iterator[None]:
-    yield
-    msdeform.unpatch()
-
-
 def perturbed(model: Any) -> Any:
     """Fresh models have all-zero offsets and equal weights in many places; that would test little."""
     with torch.no_grad():

@@ -11,7 +11,6 @@ import os
 import pathlib
 import tempfile
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import msdeform
@@ -43,12 +42,6 @@ head:
   - [[2, 3, 4], 1, RTDETRDecoder, [nc, 32, 20, 4, 4, 2, 64]]
 """
 SETTINGS = {"imgsz": 64, "device": "cpu", "workers": 0, "plots": False, "verbose": False, "batch": 2}
-
-
-@pytest.fixture(autouse=True)
-def _put_back() -> Iterator[None]:
-    yield
-    msdeform.unpatch()
 
 
 @pytest.fixture

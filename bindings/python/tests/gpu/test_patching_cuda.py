@@ -24,7 +24,6 @@ def _put_back() -> Iterator[None]:
     from msdeform.patching import calling
 
     yield
-    msdeform.unpatch()
     calling._given_up.clear()
 
 
