@@ -89,13 +89,14 @@ pub fn build(platform: Option<&Platform>, effort: Effort, folder: &Path) -> Resu
         Effort::Tried => {
             maturin.args(["--features", AS_TESTS_ARE]);
             if cfg!(target_os = "linux") {
-                linker = vec!["-C".to_owned(), format!("linker={}", zig_linker()?.display())];
+                let linked = format!("linker={}", zig_linker()?.display());
+                linker = vec!["--".to_owned(), "-C".to_owned(), linked];
             }
         }
     }
     // A folder of its own: maturin says which file it wrote in words for people only.
     let own = folder.join("new");
-    maturin.arg("--out").arg(&own).arg("--").args(linker);
+    maturin.arg("--out").arg(&own).args(linker);
     pack_torch_library(&mut maturin, platform, effort, &own)?;
     run_ok(&mut maturin)?;
     let mut entries = std::fs::read_dir(&own)?;
