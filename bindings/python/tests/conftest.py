@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from surroundings import HAS_TORCH, MADE_UP
 
 # Some virtual machines announce AMX and do not have it: PyTorch's own half precision products then end the process
 # with an illegal instruction. Read when PyTorch is imported.
@@ -17,17 +17,11 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 # as long. Read when PyTorch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-HAS_TORCH = importlib.util.find_spec("torch") is not None
-
 if not HAS_TORCH:
     # A plain installation: all but these import PyTorch at the top. What is left must pass with NumPy alone.
     without_torch = {"test_facts.py", "test_first_look.py", "test_numpy.py", "test_processes.py"}
     tests = {file.name for file in Path(__file__).parent.glob("test_*.py")}
     collect_ignore_glob = ["gpu", "gpu/*", *(tests - without_torch)]
-
-
-# Modules that tests make up have names that begin so.
-MADE_UP = ("a_framework_of_these_tests", "transformers.models.of_these_tests")
 
 
 @pytest.fixture(autouse=True)

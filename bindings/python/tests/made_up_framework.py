@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MADE_UP
 from oracle import assert_close, make_case, reference
 from patched_models import CountCalls
+from surroundings import MADE_UP
 
 FRAMEWORK_NAME, _ = MADE_UP
 

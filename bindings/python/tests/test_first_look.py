@@ -12,9 +12,9 @@ from typing import Any
 import msdeform
 import numpy as np
 import pytest
-from conftest import HAS_TORCH
 from msdeform.__main__ import _time, main
 from msdeform._first_look import checks, machine, times
+from surroundings import HAS_TORCH
 
 CUDA = {"driver": "13.0", "missing": None, "nvrtc": {"version": "13.0", "path": "x", "missing": None}, "gpus": []}
 MACHINE: dict[str, Any] = {

@@ -32,10 +32,10 @@ from attention_layers import (
     make_call,
     runs,
 )
-from conftest import MADE_UP
 from msdeform import _offset_operator
 from oracle import BOUNDS, assert_close, relative_error
 from patched_models import CountCalls, deformable_detr
+from surroundings import MADE_UP
 from torch import Tensor, nn
 
 transformers = pytest.importorskip("transformers")
