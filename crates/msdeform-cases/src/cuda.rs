@@ -114,6 +114,7 @@ fn plan(engine: &Engine, case: &Case) -> Result<Plan, Error> {
         variant,
         knobs,
         strides: Some(case.value_strides()),
+        sources: Some(case.sources()),
         query_raster_width: case.raster_width,
         pointer_checks: PointerChecks::Every,
         workspace: Workspace::OfCaller,

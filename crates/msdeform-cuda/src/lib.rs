@@ -140,4 +140,4 @@ pub use plan::{
     VARIANT_VARIABLE, Workspace,
 };
 pub use registry::REGISTRY;
-pub use strides::{OutputStrides, ValueStrides};
+pub use strides::{OutputStrides, RowStrides, SourceStrides, ValueStrides};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use msdeform::{DType, Storage, ValueLayout};
 
 use super::Call;
+use super::offset_source::{self, OFFSETS_READ};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::params::{CallShape, INLINE_LEVELS, Params};
@@ -116,11 +117,15 @@ impl Configuration {
         if self.specialise == Specialise::ModelAndHeads {
             define("HEADS", problem.heads().to_string());
         }
+        let rule = problem.offsets();
+        for (name, value) in rule.into_iter().flat_map(|rule| offset_source::defines(call, rule)) {
+            define(name, value.to_string());
+        }
         if let Some(backward) = call.backward.filter(|_| reads.includes(GRADIENTS)) {
             define(GRADIENTS, backward.gradients.mask().to_string());
         }
         for (name, value) in self.knobs.iter().chain(&self.constants) {
-            if reads.includes(name) {
+            if reads.includes(name) || (rule.is_some() && OFFSETS_READ.contains(name)) {
                 define(name, value.to_string());
             }
         }
@@ -190,7 +195,7 @@ impl Unit {
 
 /// The number that stands for a format in the JIT macros. The formats kernels do not store (f64) are
 /// refused before this is asked, by the lists in their specs.
-fn dtype_code(dtype: DType) -> i32 {
+pub(super) fn dtype_code(dtype: DType) -> i32 {
     match dtype {
         DType::F32 | DType::F64 => 0,
         DType::F16 => 1,
