@@ -33,9 +33,11 @@ MSDA_DEVICE RowPlace place_of_row(const CallShape& shape, long long row) {
     long long query = row / heads;
     const long long first_sample = row % heads * samples;
     long long image = 0;
-    // Mostly images follow each other like queries; then nothing has to be divided.
+    // Mostly images follow each other like queries; then nothing has to be divided. Kernels that know their
+    // heads take fewer than 2^32 queries.
     if (shape.images_follow == 0) {
-        image = query / shape.queries;
+        image = HEADS > 0 ? static_cast<unsigned>(query) / static_cast<unsigned>(shape.queries)
+                          : query / shape.queries;
         query -= image * shape.queries;
     }
     return {image * shape.references_image_stride + query * shape.references_query_stride,
@@ -102,6 +104,9 @@ MSDA_DEVICE float weight_of(const RowSums& sums, float logit) {
 // A row of nothing but -inf has weights of zero: then any number may be its largest.
 MSDA_DEVICE float finite_base(float largest) { return largest == no_logit() ? 0.0f : largest; }
 
+// The largest logit alone makes a sum of one: less is none at all, more is at most the number of samples.
+MSDA_DEVICE float scale_of(float sum) { return sum == 0.0f ? 0.0f : reciprocal_near(sum); }
+
 // Of the logits that one lane has looked at.
 struct PartialSums {
     float largest = no_logit();
@@ -146,12 +151,10 @@ MSDA_DEVICE RowSums row_sums(const PartialSums& mine, int part, int parts) {
     const auto larger = [](float a, float b) { return fmaxf(a, b); };
     const float base = finite_base(over_lanes(mine.largest, part, parts, larger));
     const float sum = sum_over_lanes(mine.sum * exp2_near(mine.largest - base), part, parts);
-    return {base, sum == 0.0f ? 0.0f : 1.0f / sum};
+    return {base, scale_of(sum)};
 }
 // Of a row that one lane has looked at alone.
-MSDA_DEVICE RowSums row_sums(const PartialSums& all) {
-    return {finite_base(all.largest), all.sum == 0.0f ? 0.0f : 1.0f / all.sum};
-}
+MSDA_DEVICE RowSums row_sums(const PartialSums& all) { return {finite_base(all.largest), scale_of(all.sum)}; }
 
 // A lane's share of any row: samples `part`, + `parts`, ...
 MSDA_DEVICE PartialSums sums_of_samples(const void* logits, long long first, int samples, int part,

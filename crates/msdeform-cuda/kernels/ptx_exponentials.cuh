@@ -1,4 +1,4 @@
-// Exponentials. Beside intrinsics.cuh and not part of it: only kernels with a softmax need them.
+// What a softmax is made of. Beside intrinsics.cuh and not part of it: only kernels with one need it.
 #pragma once
 
 namespace msda {
@@ -8,6 +8,13 @@ MSDA_DEVICE float exp2_near(float exponent) {
     float power;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
     return power;
+}
+
+// 1 / number, within one unit in the last place, where neither is subnormal.
+MSDA_DEVICE float reciprocal_near(float number) {
+    float reciprocal;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(number));
+    return reciprocal;
 }
 
 }  // namespace msda

@@ -98,6 +98,7 @@ MSDA_DEVICE float exp2_near(float exponent) {
     const float power = exp2f(exponent);
     return power < 1.17549435e-38f ? 0.0f : power;
 }
+MSDA_DEVICE float reciprocal_near(float number) { return 1.0f / number; }
 MSDA_DEVICE float add_saturating(float a, float b) {
     const float sum = a + b;
     return sum > 0.0f ? (sum < 1.0f ? sum : 1.0f) : 0.0f;

@@ -131,7 +131,7 @@ impl Variant for BwdLevelSort {
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         check(call)?;
-        offset_source::check_interpolates(call)?;
+        offset_source::check_fast(call)?;
         let samples = level_samples(call);
         if samples > MAX_LEVEL_SAMPLES {
             return Err(format!("{samples} samples of a level, at most {MAX_LEVEL_SAMPLES}"));

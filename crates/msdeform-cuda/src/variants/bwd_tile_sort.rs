@@ -102,7 +102,7 @@ impl Variant for BwdTileSort {
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         check(call)?;
-        offset_source::check_interpolates(call)?;
+        offset_source::check_fast(call)?;
         let tiles: usize = level_tiles(call.problem).sum();
         let shared = call.device.shared_bytes_per_block;
         if tiles * 4 > shared {

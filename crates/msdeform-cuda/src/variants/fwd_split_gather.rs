@@ -49,7 +49,7 @@ impl Variant for FwdSplitGather {
     }
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
-        offset_source::check_interpolates(call)?;
+        offset_source::check_fast(call)?;
         lanes_per_pixel(call, 2).map(|_| ())
     }
 

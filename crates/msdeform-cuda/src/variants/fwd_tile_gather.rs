@@ -168,7 +168,7 @@ impl Variant for FwdTileGather {
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         WarpShape::of(call)?;
-        offset_source::check_interpolates(call)?;
+        offset_source::check_fast(call)?;
         if call.problem.queries() > MAX_QUERIES {
             return Err(format!("{} queries, at most {MAX_QUERIES}", call.problem.queries()));
         }

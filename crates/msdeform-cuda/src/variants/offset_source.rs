@@ -18,10 +18,14 @@ const ROW_SUMS: &str = "ROW_SUMS";
 /// The largest load of one instruction.
 const PACKET_BYTES: usize = 16;
 
-/// Refuses nearest pixels, which the general kernels alone take.
-pub(super) fn check_interpolates(call: &Call<'_>) -> Result<(), String> {
+/// Refuses what the general kernels alone take: nearest pixels, and more queries than 32 bits count.
+pub(super) fn check_fast(call: &Call<'_>) -> Result<(), String> {
     if call.problem.offsets().is_some_and(Offsets::is_nearest) {
         return Err("it interpolates, and nearest pixels are asked for".to_owned());
+    }
+    let queries = call.problem.batch().saturating_mul(call.problem.queries());
+    if call.problem.offsets().is_some() && u32::try_from(queries).is_err() {
+        return Err(format!("{queries} queries of all images, below 2^32"));
     }
     Ok(())
 }
