@@ -3,8 +3,8 @@
 //!
 //! `cargo run --release --example speed`, in `bindings/candle`.
 
-#[path = "../tests/support/mod.rs"]
-mod support;
+#[path = "../tests/support/composed.rs"]
+mod composed;
 
 use std::time::Instant;
 
@@ -23,7 +23,8 @@ fn main() -> Result<()> {
     println!("ddetr_enc, f32, batch 1, {} threads", candle_core::utils::get_num_threads());
     let ours =
         time("msdeform-candle", || Ok(ms_deform_attn(&value, LEVELS, &locations, &weights)?))?;
-    let theirs = time("candle alone", || support::composed(&value, &LEVELS, &locations, &weights))?;
+    let theirs =
+        time("candle alone", || composed::composed(&value, &LEVELS, &locations, &weights))?;
     let apart = (ours.1 - theirs.1)?.abs()?.max_all()?.to_scalar::<f32>()?;
     println!("{:.1} times as fast; results differ by {apart:.1e} at most", theirs.0 / ours.0);
     Ok(())

@@ -44,6 +44,7 @@ impl MSDeformAttn {
     ///
     /// # Errors
     /// Sizes that do not fit each other; parameters that are missing or of another shape.
+    #[allow(clippy::needless_pass_by_value, reason = "candle's layers are all made so")]
     pub fn new(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
         let Config { d_model, n_heads, ref n_points } = *config;
         let refuse = |reason: String| Err(Error::Configuration { reason });

@@ -40,7 +40,7 @@ pub fn ms_deform_attn(
 /// - `references`: `[N, Lq, R, 2]`, points (x, y), or `[N, Lq, R, 4]`, boxes (x, y, width, height), with `R` as the rule says: one for
 ///   each level, one for all, or anchors. `N` and `Lq` may be 1. `F32`, or of the format of the offsets.
 /// - `offsets`: `[N, Lq, M, L, P, 2]` or `[N, Lq, M, samples, 2]`; in pixels of the level from points, in parts of a box from boxes.
-/// - `logits`: `[N, Lq, M, L, P]` or `[N, Lq, M, samples]`. Both may be views of one projection.
+/// - `logits`: `[N, Lq, M, L, P]` or `[N, Lq, M, samples]`. Images and queries of these three are read wherever they lie.
 ///
 /// All four have gradients. Where candle tracks the references too, offsets and logits are copied into one tensor: its operations
 /// record three inputs at most.

@@ -1,5 +1,11 @@
 //! Calls that cannot be: an error that says which tensor, and nothing runs.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "tests may fail, and helpers of tests too"
+)]
+
 mod support;
 
 use candle_core::{DType, Tensor};

@@ -1,5 +1,11 @@
 //! The layer of Deformable-DETR: what it computes, what it is made of, and a layer of an encoder that is trained.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "tests may fail, and helpers of tests too"
+)]
+
 #[path = "../examples/encoder_layer/layer.rs"]
 mod layer;
 mod support;

@@ -1,5 +1,7 @@
 //! Both operators against the reference in `f64`, in every format, with all of their gradients.
 
+#![allow(clippy::unwrap_used, reason = "tests may fail, and helpers of tests too")]
+
 mod support;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
@@ -285,35 +287,40 @@ fn a_gradient_that_is_a_view_is_read_as_one() -> Result<()> {
 }
 
 #[test]
-fn offsets_and_logits_of_one_projection_are_read_where_they_lie() -> Result<()> {
-    let samples = LEVELS.len() * POINTS;
-    let (of_offsets, of_logits) = (HEADS * samples * 2, HEADS * samples);
+fn images_and_queries_of_references_offsets_and_logits_may_lie_anywhere() -> Result<()> {
+    let samples = [HEADS, LEVELS.len() * POINTS];
     for dtype in [DType::F16, DType::F32, DType::F64] {
-        let projection = Var::from_tensor(&random(
-            4,
-            &[BATCH, QUERIES, of_offsets + of_logits],
-            2.0,
-            0.0,
-            dtype,
-        )?)?;
-        let value = random(1, &[BATCH, PIXELS, HEADS, CHANNELS], 1.0, 0.0, dtype)?;
-        let references = random(6, &[BATCH, QUERIES, 1, 4], 0.3, 0.5, dtype)?;
-        let rule = Offsets::from_boxes().one_for_all_levels();
-        let call = |copied: bool| -> Result<Tensor> {
-            let part = |start: usize, len: usize, shape: &[usize]| {
-                let part = projection.narrow(2, start, len)?;
-                let part = if copied { part.contiguous()? } else { part };
-                part.reshape(&[&[BATCH, QUERIES, HEADS, samples], shape].concat()[..])
-            };
-            let (offsets, logits) = (part(0, of_offsets, &[2])?, part(of_offsets, of_logits, &[])?);
-            Ok(ms_deform_attn_from_offsets(&value, LEVELS, &references, &offsets, &logits, rule)?)
+        // Queries first, as in models that are written so, and more of them than are attended with.
+        let lying = |seed: u64, rest: &[usize], scale: f64, at: f64| -> Result<Var> {
+            let shape = [&[QUERIES + 4, BATCH], rest].concat();
+            Var::from_tensor(&random(seed, &shape, scale, at, dtype)?)
         };
-        let (found, expected) = (call(false)?, call(true)?);
-        assert_eq!(elements(&found), elements(&expected));
-        let [found, expected] = [found, expected].map(|output| {
-            elements(output.sqr().unwrap().backward().unwrap().get(&projection).unwrap())
-        });
-        assert_eq!(found, expected);
+        let references = lying(6, &[LEVELS.len(), 4], 0.3, 0.5)?;
+        let offsets = lying(4, &[&samples[..], &[2]].concat(), 2.0, 0.1)?;
+        let logits = lying(5, &samples, 2.0, 0.0)?;
+        let value = random(1, &[BATCH, PIXELS, HEADS, CHANNELS], 1.0, 0.0, dtype)?;
+        let call = |tracked: bool, copied: bool| -> Result<Tensor> {
+            let view = |x: &Tensor| {
+                let view = x.narrow(0, 3, QUERIES)?.transpose(0, 1)?;
+                assert!(!view.is_contiguous());
+                if copied { view.contiguous() } else { Ok(view) }
+            };
+            let around = if tracked { references.as_tensor() } else { &references.detach() };
+            let (around, offsets, logits) = (view(around)?, view(&offsets)?, view(&logits)?);
+            let rule = Offsets::from_boxes();
+            Ok(ms_deform_attn_from_offsets(&value, LEVELS, &around, &offsets, &logits, rule)?)
+        };
+        for tracked in [false, true] {
+            let (found, expected) = (call(tracked, false)?, call(tracked, true)?);
+            assert!(elements(&found).iter().any(|&x| x != 0.0));
+            assert_eq!(elements(&found), elements(&expected));
+            let (found, expected) = (found.sqr()?.backward()?, expected.sqr()?.backward()?);
+            assert_eq!(found.get(&references).is_some(), tracked);
+            for input in [&references, &offsets, &logits] {
+                let [found, expected] = [&found, &expected].map(|all| all.get(input).map(elements));
+                assert_eq!(found, expected);
+            }
+        }
     }
     Ok(())
 }

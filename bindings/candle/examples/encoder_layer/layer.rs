@@ -15,6 +15,7 @@ pub struct EncoderLayer {
 
 impl EncoderLayer {
     /// Takes the parameters from where `vb` has them.
+    #[allow(clippy::needless_pass_by_value, reason = "candle's layers are all made so")]
     pub fn new(config: &Config, hidden: usize, vb: VarBuilder<'_>) -> Result<Self> {
         let width = config.d_model;
         Ok(Self {
