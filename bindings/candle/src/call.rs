@@ -8,7 +8,7 @@ use msdeform::{
     Direction, Offsets, Problem, Role, Slice, SliceMut, TensorView, TensorViewMut, reference,
 };
 
-use crate::plans::with_plan;
+use crate::plans::SHARED;
 use crate::{Error, Levels, Result};
 
 /// A tensor of a call, where it lies.
@@ -246,7 +246,7 @@ pub(crate) fn compute(
         };
         Some((role, TensorViewMut::flat(elements)))
     });
-    with_plan(problem, |plan| plan.run(views, written))?;
+    SHARED.with(problem, |plan| plan.run(views, written))?;
     Ok(results)
 }
 

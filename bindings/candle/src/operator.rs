@@ -85,6 +85,7 @@ fn backward<const COUNT: usize>(
     others: &[(Role, &Tensor)],
     upstream: &Tensor,
 ) -> Result<[Option<Tensor>; COUNT]> {
+    // Candle's sums are contiguous, which nothing promises.
     let upstream = upstream.contiguous()?;
     let mut read = inputs.to_vec();
     read.extend(others);
@@ -224,5 +225,30 @@ impl CustomOp3 for TrackedReferences {
             _ => None,
         };
         Ok((value, references, packed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Result, Var};
+
+    use super::*;
+
+    #[test]
+    fn a_gradient_that_is_a_view_is_read_as_one() -> Result<()> {
+        let random = |shape: &[usize]| Var::rand(0f32, 1.0, shape, &Device::Cpu);
+        let problem = Problem::builder().heads(2).channels(3).queries(5).points(2).levels([(4, 3)]);
+        let operation = Attention { problem: problem.build().unwrap(), references: None };
+        let value = random(&[1, 12, 2, 3])?;
+        let (locations, weights) = (random(&[1, 5, 2, 2, 2])?, random(&[1, 5, 2, 2])?);
+        let upstream = random(&[1, 6, 5])?.transpose(1, 2)?;
+        let gradient = |upstream: &Tensor| -> Result<Vec<f32>> {
+            let result = operation.bwd(&value, &locations, &weights, upstream, upstream)?;
+            result.0.unwrap().flatten_all()?.to_vec1()
+        };
+        let found = gradient(&upstream)?;
+        assert!(found.iter().any(|&x| x != 0.0));
+        assert_eq!(found, gradient(&upstream.contiguous()?)?);
+        Ok(())
     }
 }
