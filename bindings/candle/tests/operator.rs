@@ -337,6 +337,14 @@ fn sizes_of_zero_compute_nothing_and_are_no_error() -> Result<()> {
         let output = ms_deform_attn(&value, [(2, 3)], &locations, &weights)?;
         assert_eq!(output.dims(), [batch, queries, 2 * channels]);
         output.backward()?;
+        let references = zeros(&[1, 1, 1, 2])?;
+        for around in [references.as_tensor(), &references.detach()] {
+            let (offsets, logits, rule) = (&locations, &weights, Offsets::from_points());
+            let output =
+                ms_deform_attn_from_offsets(&value, [(2, 3)], around, offsets, logits, rule)?;
+            assert_eq!(output.dims(), [batch, queries, 2 * channels]);
+            output.backward()?;
+        }
     }
     Ok(())
 }
