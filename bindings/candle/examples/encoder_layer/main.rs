@@ -1,4 +1,4 @@
-//! Trains a layer of Deformable-DETR's encoder to look elsewhere: every pixel learns what its neighbour on the right is.
+//! Trains a layer of Deformable-DETR's encoder to look elsewhere: every pixel learns a number of its neighbour on the right.
 //!
 //! `cargo run --release --example encoder_layer`, in `bindings/candle`.
 
@@ -19,7 +19,7 @@ fn main() -> Result<()> {
     let vb = VarBuilder::from_varmap(&variables, DType::F32, &device);
     let config = Config { d_model: CHANNELS, n_heads: 8, n_points: vec![4; LEVELS.len()] };
     let layer = EncoderLayer::new(&config, 4 * CHANNELS, vb.pp("layer"))?;
-    let head: Linear = linear(CHANNELS, CHANNELS, vb.pp("head"))?;
+    let head: Linear = linear(CHANNELS, 1, vb.pp("head"))?;
     let mut optimizer = AdamW::new_lr(variables.all_vars(), 2e-3)?;
 
     let references = centres(&LEVELS)?;
@@ -36,12 +36,12 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Random pixels of all levels, and the same moved to the left by one.
+/// Random pixels of all levels, and the first channel of what is on the right of each.
 fn images(count: usize, device: &Device) -> Result<(Tensor, Tensor)> {
     let (mut all, mut moved) = (Vec::new(), Vec::new());
     for (height, width) in LEVELS {
         let map = Tensor::randn(0f32, 1.0, (count, height, width, CHANNELS), device)?;
-        moved.push(map.roll(-1, 2)?.flatten(1, 2)?);
+        moved.push(map.narrow(3, 0, 1)?.roll(-1, 2)?.flatten(1, 2)?);
         all.push(map.flatten(1, 2)?);
     }
     Ok((Tensor::cat(&all, 1)?, Tensor::cat(&moved, 1)?))
