@@ -10,17 +10,17 @@ use layer::{EncoderLayer, centres};
 use msdeform_candle::Config;
 
 const LEVELS: [(usize, usize); 2] = [(12, 16), (6, 8)];
-const CHANNELS: usize = 64;
+const CHANNELS: usize = 16;
 const STEPS: usize = 300;
 
 fn main() -> Result<()> {
     let device = Device::Cpu;
     let variables = VarMap::new();
     let vb = VarBuilder::from_varmap(&variables, DType::F32, &device);
-    let config = Config { d_model: CHANNELS, n_heads: 8, n_points: vec![4; LEVELS.len()] };
+    let config = Config { d_model: CHANNELS, n_heads: 4, n_points: vec![2; LEVELS.len()] };
     let layer = EncoderLayer::new(&config, 4 * CHANNELS, vb.pp("layer"))?;
     let head: Linear = linear(CHANNELS, 1, vb.pp("head"))?;
-    let mut optimizer = AdamW::new_lr(variables.all_vars(), 2e-3)?;
+    let mut optimizer = AdamW::new_lr(variables.all_vars(), 5e-3)?;
 
     let references = centres(&LEVELS)?;
     let positions = Tensor::randn(0f32, 0.1, (1, references.dim(1)?, CHANNELS), &device)?;
