@@ -7,6 +7,7 @@
 
 mod browser;
 mod c;
+mod candle;
 mod checks;
 mod format;
 mod fuzz;
@@ -58,6 +59,8 @@ enum Command {
     Docs,
     /// Build the C library for release and install it with its header and its pkg-config file
     C(c::CArgs),
+    /// Lint, test and document the crate for candle, which is a workspace of its own
+    Candle,
     /// Build the Python package under target/wheels, for this machine or for other platforms
     Wheel(ship::wheel::WheelArgs),
     /// Run what was built for a platform: the library's tests and the wheel's, under qemu or Wine where needed
@@ -106,6 +109,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Fuzz(args) => fuzz::run_targets(args),
         Command::Docs => site::run(),
         Command::C(args) => c::run(args),
+        Command::Candle => candle::test(),
         Command::Wheel(args) => ship::wheel::run(args),
         Command::Try(args) => ship::trial::run(args),
         Command::Crates => ship::crates::run(),

@@ -9,7 +9,7 @@ use crate::checks;
 use crate::process::{Finished, cargo, run, run_ok};
 use crate::steps::{Count, Report, Steps};
 use crate::tree;
-use crate::{browser, c, format, python, readme, setup, ship, site};
+use crate::{browser, c, candle, format, python, readme, setup, ship, site};
 
 /// Options of `test`.
 #[derive(Args)]
@@ -29,7 +29,10 @@ pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
     steps.run("setup", || set_up(&mut environment));
     // Not before the setup: both may have to install Python.
     let environments = (!args.quick && steps.wants("python")).then(python::Environments::start);
-    steps.run("format", || succeed(&mut cargo(["fmt", "--all", "--check"])));
+    steps.run("format", || {
+        candle::check_format()?;
+        succeed(&mut cargo(["fmt", "--all", "--check"]))
+    });
     steps.run("cuda format", format::check);
     steps.run("kernel text", checks::kernel_text::check);
     steps.run("links", checks::links::check);
