@@ -74,7 +74,7 @@ fn in_case(text: &str, from_offsets: bool) -> String {
         let opens = directive.starts_with("#if");
         match depth {
             0 if directive.starts_with("#if MSDA_FROM_OFFSETS") => {
-                (depth, is_other) = (1, !from_offsets)
+                (depth, is_other) = (1, !from_offsets);
             }
             1 if directive.starts_with("#else") => is_other = from_offsets,
             1 if directive.starts_with("#endif") => (depth, is_other) = (0, false),

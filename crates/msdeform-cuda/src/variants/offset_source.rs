@@ -1,6 +1,6 @@
 //! What kernels are compiled with and told where samples follow from offsets and logits (`kernels/offset_*.cuh`).
 
-use msdeform::{Offsets, ReferenceKind, ReferenceOf};
+use msdeform::{DType, Offsets, ReferenceKind, ReferenceOf};
 
 use super::Call;
 use super::configuration::dtype_code;
@@ -9,8 +9,10 @@ use crate::driver::LaunchGeometry;
 use crate::pipeline::Pipeline;
 use crate::strides::RowStrides;
 
-/// Constants that every kernel of such a call reads, whatever else it does: they are no knobs of a variant.
-pub(super) const OFFSETS_READ: [&str; 3] = [WHOLE_QUADS, KEEPS, ROW_SUMS];
+/// Constants that kernels of such a call read, whatever else they do: they are no knobs of a variant.
+const OFFSETS_READ: [&str; 3] = [WHOLE_QUADS, KEEPS, ROW_SUMS];
+/// Steps that look at no sample: where samples come from must not compile them again.
+const UNCONCERNED: [&str; 6] = ["pack", "offsets", "plan", "gather", "combine", "starts"];
 const WHOLE_QUADS: &str = "WHOLE_QUADS";
 const KEEPS: &str = "KEEPS";
 const ROW_SUMS: &str = "ROW_SUMS";
@@ -30,21 +32,41 @@ pub(super) fn check_fast(call: &Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The macros that say how samples follow.
-pub(super) fn defines(call: &Call<'_>, rule: &Offsets) -> [(&'static str, usize); 7] {
+/// The macros that say how samples follow, with those of the configuration's `constants`.
+pub(super) fn defines(
+    call: &Call<'_>,
+    step: &str,
+    constants: &[(&'static str, i64)],
+) -> Vec<(&'static str, i64)> {
+    let Some(rule) = call.problem.offsets() else { return Vec::new() };
+    let is_concerned = !UNCONCERNED.contains(&step);
+    let known = if is_concerned { *rule } else { Offsets::from_points() };
+    let references = if is_concerned { call.problem.reference_dtype() } else { DType::F32 };
+    let mut defines = rule_defines(&known, references).to_vec();
+    let own = constants.iter().filter(|(name, _)| OFFSETS_READ.contains(name));
+    defines.extend(own.map(|&(name, value)| (name, if is_concerned { value } else { 0 })));
+    defines
+}
+
+/// Whether [`defines`] has this constant, of steps that read all there are.
+pub(super) fn is_defined(name: &str) -> bool {
+    OFFSETS_READ.contains(&name)
+}
+
+fn rule_defines(rule: &Offsets, references: DType) -> [(&'static str, i64); 7] {
     let (of, anchors) = match rule.reference_of() {
         ReferenceOf::Level => (0, 0),
         ReferenceOf::Query => (1, 0),
-        ReferenceOf::Anchor(count) => (2, count),
+        ReferenceOf::Anchor(count) => (2, count as i64),
     };
     [
         ("FROM_OFFSETS", 1),
-        ("REFERENCE_DTYPE", dtype_code(call.problem.reference_dtype()) as usize),
+        ("REFERENCE_DTYPE", i64::from(dtype_code(references))),
         ("REFERENCE_OF", of),
         ("ANCHORS", anchors),
-        ("BOXES", usize::from(rule.kind() == ReferenceKind::Box)),
-        ("SOFTMAX", usize::from(rule.has_softmax())),
-        ("NEAREST", usize::from(rule.is_nearest())),
+        ("BOXES", i64::from(rule.kind() == ReferenceKind::Box)),
+        ("SOFTMAX", i64::from(rule.has_softmax())),
+        ("NEAREST", i64::from(rule.is_nearest())),
     ]
 }
 
@@ -197,7 +219,7 @@ pub(super) fn constants(call: &Call<'_>) -> Vec<(&'static str, i64)> {
 
 #[cfg(test)]
 mod tests {
-    use msdeform::{DType, Direction, Problem, ProblemBuilder};
+    use msdeform::{Direction, Problem, ProblemBuilder};
 
     use super::*;
     use crate::driver::DeviceProps;
@@ -294,5 +316,19 @@ mod tests {
             assert_eq!(first, units(22_223, 3, 16, direction), "{direction}");
             assert_eq!(first, units(40_000, 2, 0, direction), "{direction}");
         }
+    }
+
+    #[test]
+    fn another_rule_compiles_only_what_looks_at_samples() {
+        let device = DeviceProps::h200();
+        let units = |rule: Offsets| {
+            let problem = model(22_223).offsets(rule).build().unwrap();
+            let call = Call::in_direction(Direction::Backward, &problem, &device);
+            configured(&call).units(&call)
+        };
+        let (points, boxes) = (units(Offsets::from_points()), units(Offsets::from_boxes()));
+        let other = points.iter().zip(&boxes).filter(|(of_points, of_boxes)| of_points != of_boxes);
+        let other: Vec<&str> = other.map(|(unit, _)| unit.step).collect();
+        assert_eq!(other, ["rows", "count", "scatter", "samples"]);
     }
 }
