@@ -26,6 +26,7 @@ mod steps;
 mod test;
 mod torch;
 mod tree;
+mod uv;
 
 use std::process::ExitCode;
 

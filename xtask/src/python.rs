@@ -14,6 +14,7 @@ use crate::ship::wheel::{self, Effort};
 use crate::steps::{Count, Report};
 use crate::test::number_before;
 use crate::tree;
+use crate::uv::Uv;
 
 const LINT_PACKAGES: [&str; 3] = ["mypy==2.4.*", "numpy", "ruff==0.17.*"];
 /// With the packages whose models are patched, as far as they are light; the others are named in
@@ -90,7 +91,7 @@ pub fn test(environments: Environments) -> Result<Report> {
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;
     }
-    let wheel = wheel::build(None, Effort::Quick, &folder)?;
+    let wheel = wheel::build(None, Effort::Tried, &folder)?;
     let mut count = Count::default();
     uv.install(&alone, &wheel, "")?;
     count = count.plus(pytest(&alone, &[], None)?);
@@ -128,58 +129,6 @@ pub fn test_alone(wheel: &Path) -> Result<Report> {
     Ok(Report { count: pytest(&environment, &[], None)?, note: String::new() })
 }
 
-/// Makes environments. By uv: PyTorch for CUDA, the one that the index has, is gigabytes.
-pub struct Uv {
-    program: PathBuf,
-    python: PathBuf,
-}
-
-impl Uv {
-    pub fn new() -> Result<Self> {
-        let python = python_in(&setup::python_environment("uv", &["uv==0.13.*"])?);
-        Ok(Self { program: python.with_file_name("uv"), python })
-    }
-
-    fn command(&self) -> Command {
-        let mut command = Command::new(&self.program);
-        command.env("UV_CACHE_DIR", tree::cache().join("uv-packages")).arg("--quiet");
-        command
-    }
-
-    /// A fresh environment with some packages.
-    fn environment(&self, name: &str, packages: &[&str]) -> Result<PathBuf> {
-        let folder = tree::cache().join(name);
-        run_ok(self.command().args(["venv", "--clear", "--python"]).args([&self.python, &folder]))?;
-        if !packages.is_empty() {
-            let mut install = self.command();
-            install.args(["pip", "install", "--python"]).arg(python_in(&folder)).args(packages);
-            run_ok(&mut install)?;
-        }
-        Ok(folder)
-    }
-
-    /// Unpacks packages for another platform into a folder, as Python 3.11 there would have them.
-    pub fn unpack(&self, platform: &str, folder: &Path, packages: &[&str]) -> Result<()> {
-        let mut install = self.command();
-        install.args(["pip", "install", "--python"]).arg(&self.python);
-        install.args(["--python-platform", platform, "--python-version", "3.11"]);
-        run_ok(install.args(["--only-binary", ":all:", "--target"]).arg(folder).args(packages))?;
-        Ok(())
-    }
-
-    /// Installs the wheel as a user would, with what it depends on.
-    fn install(&self, environment: &Path, wheel: &Path, extra: &str) -> Result<()> {
-        let wheel = match extra {
-            "" => wheel.display().to_string(),
-            _ => format!("{}[{extra}]", wheel.display()),
-        };
-        let mut install = self.command();
-        install.args(["pip", "install", "--reinstall-package", "msdeform", "--python"]);
-        run_ok(install.arg(python_in(environment)).arg(wheel))?;
-        Ok(())
-    }
-}
-
 /// The extra must bring a compiler that is found, in an environment that nobody activated.
 fn check_nvrtc(environment: &Path, major: &str) -> Result<()> {
     let program = "import msdeform; nvrtc = msdeform.device_info()['cuda']['nvrtc']; \
@@ -203,7 +152,9 @@ fn write_random_problems() -> Result<PathBuf> {
     let seed = std::env::var("MSDEFORM_SEED").unwrap_or_else(|_| fresh());
     println!("random problems: MSDEFORM_SEED={seed}");
     let folder = tree::cache().join("random-problems");
-    let mut write = cargo(["run", "--package", "msdeform-cases", "--example", "write_cases", "--"]);
+    // Of the workspace, not of its package: for that alone cargo would compile its crates once more.
+    run_ok(&mut cargo(["build", "--workspace", "--locked", "--example", "write_cases"]))?;
+    let mut write = Command::new(tree::target().join("debug/examples/write_cases"));
     run_ok(write.arg(&folder).args([&seed, MODELS]))?;
     Ok(folder)
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::process::{capture, on_path, run_ok};
-use crate::tree;
+use crate::uv::Uv;
 
 /// A C++ compiler: the kernels are also compiled for the host, to run without a GPU.
 pub fn cxx_compiler() -> Result<String> {
@@ -25,32 +25,7 @@ pub fn cxx_compiler() -> Result<String> {
 /// A Python environment with these packages, kept under the target folder and made again when the
 /// list changes. Returns its folder.
 pub fn python_environment(name: &str, packages: &[&str]) -> Result<PathBuf> {
-    let folder = tree::cache().join(format!("python-{name}"));
-    let stamp = folder.join("msdeform-packages.txt");
-    let wanted = packages.join("\n");
-    if std::fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
-        return Ok(folder);
-    }
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder)
-            .with_context(|| format!("{}: cannot be removed", folder.display()))?;
-    }
-    if on_path(&["python3"]).is_none() {
-        apt_install(&["python3", "python3-venv"]).context("no python3")?;
-    }
-    let create = || run_ok(Command::new("python3").args(["-m", "venv"]).arg(&folder));
-    if create().is_err() {
-        // Debian splits the module off.
-        apt_install(&["python3-venv"]).context("python3 has no venv module")?;
-        create()?;
-    }
-    run_ok(
-        Command::new(python_in(&folder))
-            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
-            .args(packages),
-    )?;
-    std::fs::write(&stamp, wanted)?;
-    Ok(folder)
+    Uv::new()?.kept_environment(&format!("python-{name}"), packages)
 }
 
 /// The interpreter of an environment.

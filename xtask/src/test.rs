@@ -1,14 +1,16 @@
 //! `cargo xtask test`: everything that must hold before a change lands.
 
 use std::process::{Command, ExitCode};
+use std::thread::JoinHandle;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use crate::checks;
 use crate::process::{Finished, cargo, run, run_ok};
 use crate::steps::{Count, Report, Steps};
 use crate::tree;
+use crate::uv::Uv;
 use crate::{browser, c, candle, format, python, readme, setup, ship, site};
 
 /// Options of `test`.
@@ -25,9 +27,9 @@ pub struct TestArgs {
 /// Runs all steps; the exit code says whether all of them passed.
 pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
     let mut steps = Steps::only(&args.only);
-    let mut environment = Vec::new();
-    steps.run("setup", || set_up(&mut environment));
-    // Not before the setup: both may have to install Python.
+    steps.run("setup", set_up);
+    // What is fetched comes in the background; not before the setup, which may have to install Python.
+    let libraries = steps.wants("tests").then(|| std::thread::spawn(libraries));
     let environments = (!args.quick && steps.wants("python")).then(python::Environments::start);
     steps.run("format", || {
         candle::check_format()?;
@@ -39,13 +41,16 @@ pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
     steps.run("paths", checks::paths::check);
     steps.run("records", checks::records::check);
     steps.run("wheel parts", checks::wheel_parts::check);
+    steps.run("shared builds", checks::shared_builds::check);
     steps.run("crate contents", ship::crates::check_contents);
     steps.run("readme", readme::check);
     steps.run("clippy", || {
         let lint = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
         succeed(&mut cargo(lint))
     });
-    steps.run("tests", || tests(&environment));
+    if let Some(libraries) = libraries {
+        steps.run("tests", || tests(libraries));
+    }
     if !args.quick {
         steps.run("doctests", || {
             let mut doctests =
@@ -81,19 +86,28 @@ const ONNXRUNTIME_PACKAGES: [&str; 1] = ["onnxruntime==1.31.*"];
 
 /// Rewrites the table of registers and spills that the tests hold kernels to.
 pub fn bless_resources() -> Result<ExitCode> {
-    let mut environment = Vec::new();
-    set_up(&mut environment)?;
+    set_up()?;
     let mut command = cargo(["test", "--package", "msdeform-emulator", "--test", "resources"]);
-    command.envs(environment.iter().map(|(name, value)| (name, value))).env("BLESS", "1");
+    command.envs(libraries()?).env("BLESS", "1");
     let finished = run(&mut command)?;
     Ok(if finished.success { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Installs what is missing; collects what the tests must know about it.
-fn set_up(environment: &mut Vec<(&'static str, String)>) -> Result<Report> {
+/// Installs the programs that are missing.
+fn set_up() -> Result<Report> {
     let compiler = setup::cxx_compiler()?;
     println!("C++ compiler: {compiler}");
     c::set_up()?;
+    Uv::new()?;
+    Ok(Report { note: compiler, ..Report::default() })
+}
+
+/// Variables by which the tests know libraries that others publish.
+type Libraries = Vec<(&'static str, String)>;
+
+/// Fetches those libraries.
+fn libraries() -> Result<Libraries> {
+    let mut environment = Vec::new();
     if tree::root().join("crates/msdeform-cuda/kernels").is_dir() {
         let nvrtc = setup::python_environment("nvrtc", &NVRTC_PACKAGES)?;
         println!("NVRTC: {}", NVRTC_PACKAGES.join(" "));
@@ -107,7 +121,7 @@ fn set_up(environment: &mut Vec<(&'static str, String)>) -> Result<Report> {
         setup::onnxruntime_in(&runtime).context("no library in the wheel of onnxruntime")?;
     println!("ONNX Runtime: {}", library.display());
     environment.push(("MSDEFORM_ONNXRUNTIME", library.display().to_string()));
-    Ok(Report { note: compiler, ..Report::default() })
+    Ok(environment)
 }
 
 /// The files of the other versions, as the tests take them.
@@ -128,9 +142,10 @@ fn succeed(command: &mut Command) -> Result<Report> {
 
 /// Unit and integration tests. Not by nextest: the emulator's suites are one process each, so that kernels are
 /// compiled once and in parallel, and do not speak its protocol.
-fn tests(environment: &[(&'static str, String)]) -> Result<Report> {
+fn tests(libraries: JoinHandle<Result<Libraries>>) -> Result<Report> {
+    let libraries = libraries.join().unwrap_or_else(|_| bail!("fetching libraries broke off"))?;
     let mut command = cargo(["test", "--workspace", "--locked", "--no-fail-fast", "--all-targets"]);
-    command.envs(environment.iter().map(|(name, value)| (name, value)));
+    command.envs(libraries);
     let mut report = harness_report(&run(&mut command)?)?;
     let Count { passed, failed, skipped } = report.count;
     report.note = format!("{passed} passed, {failed} failed, {skipped} skipped");

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -203,17 +202,6 @@ def test_weights_in_other_files_keep_working(tmp_path: Path) -> None:
     elsewhere.mkdir()
     with pytest.raises(ValueError, match=r"weights in weights\.bin"):
         msdeform.onnx.rewrite(path, to="msdeform", output=elsewhere / "single.onnx")
-
-
-def test_python_of_the_page_runs_as_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("model.onnx").write_bytes(FIXTURES[0].read_bytes())
-    page = (ROOT / "docs/onnx-rewrite.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, "onnx-rewrite.md", "exec"), {})
-    assert Path("faster.onnx").exists()
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msdeform
@@ -344,9 +342,3 @@ def test_many_sessions_may_be_made_of_the_same_library() -> None:
     for _ in range(20):
         [found] = session(("msdeform", "MSDeformAttn"), inputs).run(None, inputs)
     assert_close(found, expected(inputs), np.float32)
-
-
-def test_python_of_the_page_runs_as_typed() -> None:
-    page = Path(__file__).resolve().parents[3] / "docs" / "onnx-runtime.md"
-    [block] = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
-    exec(compile(block, page.name, "exec"), {})

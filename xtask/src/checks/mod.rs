@@ -4,5 +4,6 @@ pub mod kernel_text;
 pub mod links;
 pub mod paths;
 pub mod records;
+pub mod shared_builds;
 pub mod variant_pages;
 pub mod wheel_parts;

@@ -12,11 +12,12 @@ use clap::Args;
 use super::platforms::{PLATFORMS, Platform, build_tool};
 use super::wheel::{self, Effort, platforms};
 use crate::process::{self, capture, on_path, run_ok};
-use crate::python::{self, Uv, pytest_count};
+use crate::python::{self, pytest_count};
 use crate::setup;
 use crate::steps::{Count, Report, Steps};
 use crate::test::harness_report;
 use crate::tree;
+use crate::uv::Uv;
 
 /// Options of `try`.
 #[derive(Args)]

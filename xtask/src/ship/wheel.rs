@@ -26,23 +26,12 @@ const LIMIT_BYTES: u64 = 5_000_000;
 pub enum Effort {
     /// What is published.
     Full,
-    /// What is tested: without optimisation across crates, in half the time.
-    Quick,
-    /// What is tried on another platform: compiled as the tests are, with which it shares all crates.
+    /// What is tested, here or on another platform: compiled as the tests are, with which it shares all crates.
     Tried,
 }
 
-/// Of the laboratory's command: tested, not timed.
-const UNOPTIMISED: [&str; 8] = [
-    "clap_builder",
-    "comfy-table",
-    "console",
-    "indicatif",
-    "msdeform-cases",
-    "msdeform-cli",
-    "msdeform-cuda-lab",
-    "msdeform-report",
-];
+/// The feature of the package that makes it share them here, where the tests of the workspace are compiled too.
+pub const AS_TESTS_ARE: &str = "as-tests-are";
 
 /// The platforms that options name.
 pub fn platforms(named: &[String]) -> Result<Vec<&'static Platform>> {
@@ -78,39 +67,36 @@ pub fn build(platform: Option<&Platform>, effort: Effort, folder: &Path) -> Resu
     let mut maturin = Command::new(build_tool("maturin")?);
     maturin.args(["build", "--locked"]).current_dir(tree::root().join("bindings/python"));
     use_build_tools(&mut maturin)?;
+    maturin.args(match effort {
+        Effort::Full => ["--profile", "dist"],
+        // Cargo's profile for tests and whatever else is developed.
+        Effort::Tried => ["--profile", "dev"],
+    });
+    if let Some(platform) = platform {
+        platform.set_up()?;
+        maturin.args(platform.maturin_options());
+    } else if cfg!(target_os = "linux") {
+        maturin.args(["--compatibility", "manylinux2014"]);
+    }
+    // For rustc, when it links the wheel's own crate.
+    let mut linker = Vec::new();
     match effort {
-        Effort::Full => {
-            maturin.args(["--profile", "dist"]);
+        _ if platform.is_some() => {}
+        Effort::Full if cfg!(target_os = "linux") => {
+            maturin.arg("--zig");
         }
-        Effort::Quick => {
-            maturin
-                .arg("--release")
-                .env("CARGO_PROFILE_RELEASE_LTO", "off")
-                .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
-                .env("CARGO_PROFILE_RELEASE_DEBUG", "none");
-            for package in UNOPTIMISED {
-                let setting = format!("profile.release.package.{package}.opt-level=0");
-                maturin.args(["--config", &setting]);
+        Effort::Full => {}
+        Effort::Tried => {
+            maturin.args(["--features", AS_TESTS_ARE]);
+            if cfg!(target_os = "linux") {
+                let linked = format!("linker={}", zig_linker()?.display());
+                linker = vec!["--".to_owned(), "-C".to_owned(), linked];
             }
         }
-        // Cargo's profile for tests and whatever else is developed.
-        Effort::Tried => {
-            maturin.args(["--profile", "dev"]);
-        }
-    }
-    match platform {
-        Some(platform) => {
-            platform.set_up()?;
-            maturin.args(platform.maturin_options());
-        }
-        None if cfg!(target_os = "linux") => {
-            maturin.args(["--zig", "--compatibility", "manylinux2014"]);
-        }
-        None => {}
     }
     // A folder of its own: maturin says which file it wrote in words for people only.
     let own = folder.join("new");
-    maturin.arg("--out").arg(&own);
+    maturin.arg("--out").arg(&own).args(linker);
     pack_torch_library(&mut maturin, platform, effort, &own)?;
     run_ok(&mut maturin)?;
     let mut entries = std::fs::read_dir(&own)?;
@@ -122,6 +108,25 @@ pub fn build(platform: Option<&Platform>, effort: Effort, folder: &Path) -> Resu
         check(&wheel, platform)?;
     }
     Ok(wheel)
+}
+
+/// Links for old systems, as `maturin --zig` does. That is for a named target, for which cargo would compile everything
+/// once more.
+#[cfg(unix)]
+fn zig_linker() -> Result<PathBuf> {
+    use std::os::unix::fs::PermissionsExt;
+
+    let (script, maturin) = (tree::cache().join("link-by-zig"), build_tool("maturin")?);
+    let target = format!("{}-linux-gnu.2.17", std::env::consts::ARCH);
+    let command = format!("exec '{}' zig cc -- -target {target} \"$@\"", maturin.display());
+    std::fs::write(&script, format!("#!/bin/sh\n{command}\n"))?;
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
+    Ok(script)
+}
+
+#[cfg(not(unix))]
+fn zig_linker() -> Result<PathBuf> {
+    anyhow::bail!("wheels for Linux are linked on Linux")
 }
 
 /// The library for processes without Python, as `pyproject.toml` and `msdeform.aoti` name it.
@@ -148,7 +153,6 @@ fn pack_torch_library(
     std::fs::remove_dir_all(own)?;
     let profile = match effort {
         Effort::Full => "dist",
-        Effort::Quick => "release",
         Effort::Tried => "debug",
     };
     let found = torch_library(platform, profile)?;
