@@ -16,7 +16,7 @@ use msdeform_tuning::Tuning;
 
 use crate::commands::{
     analyze, bench, completions, counters, main_job, man, onnx, probe, records, report, soak, tune,
-    variants, verify, workloads,
+    variants, verify, warm, workloads,
 };
 use crate::exit::{EXIT_CODES, Usage};
 use crate::run::RunArgs;
@@ -57,6 +57,7 @@ pub enum Command {
     Run(RunArgs),
     Soak(soak::SoakArgs),
     Tune(tune::TuneArgs),
+    Warm(warm::WarmArgs),
     Workloads(workloads::WorkloadsArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),

@@ -129,10 +129,10 @@ pub use driver::{
     Context, DeviceBuffer, DeviceProps, Event, Graph, LaunchGeometry, Launched, Stream,
     device_count, driver_version,
 };
-pub use engine::{Engine, JitCounts};
+pub use engine::Engine;
 pub use error::{Cause, ContextLost, CudaVersion, DriverError, Error, Result};
 pub use gradients::Gradients;
-pub use jit::DiskCache;
+pub use jit::{CodeStore, DiskCache, JitCounts};
 pub use params::{CallShape, INLINE_LEVELS, LevelGeometry, Params, level_geometry};
 pub use pipeline::{Pipeline, Reads, Region, Step, WORKSPACE_ALIGNMENT, entry_name};
 pub use plan::{

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use msdeform_files::{Existing, is_temporary};
+use msdeform_files::{Existing, FileError, is_temporary};
 
 use super::Key;
 use crate::nvrtc::Compiled;
@@ -77,7 +77,7 @@ impl DiskCache {
     pub fn load(&self, key: &Key) -> Option<Compiled> {
         let path = self.path(key)?;
         let bytes = match msdeform_files::read(&path, LIMIT_ENTRY_BYTES) {
-            Err(msdeform_files::FileError::TooLarge { .. }) => Vec::new(),
+            Err(FileError::TooLarge { .. }) => Vec::new(),
             bytes => bytes.ok()?,
         };
         let entry = decode_entry(&bytes);
@@ -93,10 +93,18 @@ impl DiskCache {
 
     /// Keeps an entry, if the folder can be written.
     pub fn store(&self, key: &Key, compiled: &Compiled) {
-        let Some(path) = self.path(key) else { return };
-        if msdeform_files::write(&path, &encode_entry(compiled), Existing::Replace).is_ok() {
-            self.prune();
-        }
+        drop(self.try_store(key, compiled));
+    }
+
+    /// The same for whoever wants to know.
+    ///
+    /// # Errors
+    /// Why it is not kept. Without a folder nothing is, and that is no error.
+    pub fn try_store(&self, key: &Key, compiled: &Compiled) -> Result<(), FileError> {
+        let Some(path) = self.path(key) else { return Ok(()) };
+        msdeform_files::write(&path, &encode_entry(compiled), Existing::Replace)?;
+        self.prune();
+        Ok(())
     }
 
     /// Forgets an entry.

@@ -1,6 +1,7 @@
 //! From a variant and a configuration to machine code: compile, or take it from the cache.
 
 mod cache;
+mod store;
 
 use crate::error::Result;
 use crate::nvrtc::{Compiled, Nvrtc};
@@ -8,6 +9,7 @@ use crate::sources::SourceFile;
 use crate::variants::Variant;
 
 pub use cache::{DiskCache, decode_entry, encode_entry};
+pub use store::{Code, CodeOrigin, CodeStore, JitCounts};
 
 /// Options that every kernel is compiled with. `-v` puts registers and spills into the log, which is
 /// kept with the cubin.
