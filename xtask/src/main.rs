@@ -12,6 +12,7 @@ mod format;
 mod fuzz;
 mod ledger;
 mod onnx_record;
+mod pack;
 mod process;
 mod python;
 mod python_record;
@@ -60,6 +61,8 @@ enum Command {
     C(c::CArgs),
     /// Build the Python package under target/wheels, for this machine or for other platforms
     Wheel(ship::wheel::WheelArgs),
+    /// Compile the kernel pack, and build the wheel that brings it, under target/kernels
+    Pack(pack::PackArgs),
     /// Run what was built for a platform: the library's tests and the wheel's, under qemu or Wine where needed
     Try(ship::trial::TryArgs),
     /// Package the crates for crates.io and build each from its own tarball
@@ -107,6 +110,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Docs => site::run(),
         Command::C(args) => c::run(args),
         Command::Wheel(args) => ship::wheel::run(args),
+        Command::Pack(args) => pack::run(args),
         Command::Try(args) => ship::trial::run(args),
         Command::Crates => ship::crates::run(),
         Command::Api(args) => ship::api::run(args),

@@ -300,6 +300,7 @@ mod tests {
             ("docs/tuning.md", include_str!("../../../docs/tuning.md"), 3),
             ("docs/records.md", include_str!("../../../docs/records.md"), 1),
             ("docs/onnx-rewrite.md", include_str!("../../../docs/onnx-rewrite.md"), 4),
+            ("docs/first-call.md", include_str!("../../../docs/first-call.md"), 4),
             ("docs/run.md", include_str!("../../../docs/run.md"), 2),
             ("docs/cli.md", include_str!("../../../docs/cli.md"), 7),
             ("docs/story.md", include_str!("../../../docs/story.md"), 2),

@@ -146,7 +146,9 @@ impl Engine {
             // Says nothing about the code.
             Err(lost @ (Error::ContextLost(_) | Error::Forked)) => return Err(lost),
             Err(refused) => {
-                code = self.inner.code.replace(&code).ok_or(refused)??;
+                let arch = self.inner.context.props().arch();
+                let replaced = self.inner.code.replace(&code, variant, unit, &arch);
+                code = replaced.ok_or(refused)??;
                 self.load_module(variant, &code)?
             }
             Ok(loaded) => loaded,

@@ -103,6 +103,7 @@
 //! |---|---|
 //! | `MSDEFORM_NVRTC` | the NVRTC to use: libnvrtc.so or its folder |
 //! | `MSDEFORM_CACHE_DIR` | where compiled kernels are kept; empty keeps none |
+//! | `MSDEFORM_KERNEL_PACK` | the kernel pack instead of the one among the Python packages; `off` or empty uses none |
 //! | `MSDEFORM_VARIANT` | the variant for every plan of its direction that names none |
 //! | `MSDEFORM_TUNING` | the tuning file instead of the user's; `off` or empty uses none |
 

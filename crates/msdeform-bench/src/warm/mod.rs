@@ -1,5 +1,6 @@
 //! Compiling ahead, into the cache that every process of a user shares.
 
+mod pack;
 mod target;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,6 +13,7 @@ use serde::Serialize;
 
 use crate::models::Specialisation;
 
+pub use pack::{PACKED_ARCHITECTURES, pack_groups, packed_kernels};
 pub use target::Target;
 
 /// Why nothing can be compiled ahead. What single kernels say is in [`Warmed::failed`].
@@ -52,7 +54,7 @@ pub struct Warmed {
     pub kernels: usize,
     /// Those that were compiled.
     pub compiled: usize,
-    /// Those that were there already.
+    /// Those that were there already, in the cache or in a kernel pack.
     pub found: usize,
     /// Those that did not compile, and what the compiler said.
     pub failed: Vec<FailedKernel>,
@@ -73,8 +75,8 @@ pub struct FailedKernel {
     pub error: String,
 }
 
-/// Compiles kernels on some threads; `say` hears how many are done. Stopped at any
-/// moment, what was compiled so far is kept, and nothing else.
+/// Compiles kernels on some threads; `say` hears how many are done and says whether to go on. Stopped at any moment, what
+/// was compiled so far is kept, and nothing else.
 ///
 /// # Errors
 /// Where nothing at all could be compiled, or kept.
@@ -82,7 +84,7 @@ pub fn warm(
     target: &Target,
     wanted: &[Specialisation],
     threads: usize,
-    say: &(dyn Fn(usize) + Sync),
+    say: &(dyn Fn(usize) -> bool + Sync),
 ) -> Result<Warmed, WarmError> {
     let (code, arch) = (target.code(), target.arch.as_str());
     if code.cache().folder().is_none() {
@@ -104,7 +106,7 @@ pub fn warm(
                             warmed.bytes += bytes;
                             match origin {
                                 CodeOrigin::Compiled => warmed.compiled += 1,
-                                CodeOrigin::Disk => warmed.found += 1,
+                                CodeOrigin::Disk | CodeOrigin::Pack => warmed.found += 1,
                             }
                         }
                         Err(WarmError::Compiler(error)) => warmed.failed.push(FailedKernel {
@@ -118,7 +120,9 @@ pub fn warm(
                             *refused = Some(other);
                         }
                     }
-                    say(done.fetch_add(1, Ordering::Relaxed) + 1);
+                    if !say(done.fetch_add(1, Ordering::Relaxed) + 1) {
+                        next.store(wanted.len(), Ordering::Relaxed);
+                    }
                 }
             });
         }
@@ -173,12 +177,14 @@ mod tests {
         let (folder, wanted) = (tempfile::tempdir().unwrap(), wanted());
         let process = || sm_90(DiskCache::in_folder(folder.path()));
         let said = AtomicUsize::new(0);
-        let say = |done: usize| drop(said.fetch_max(done, Ordering::Relaxed));
+        let say = |done: usize| said.fetch_max(done, Ordering::Relaxed) <= wanted.len();
         let first = warm(&process(), &wanted, 4, &say).unwrap();
         assert_eq!((first.compiled, first.found, first.failed.len()), (wanted.len(), 0, 0));
         assert_eq!(said.into_inner(), wanted.len());
         assert!(first.bytes > 1000 && first.seconds > 0.0, "{first:?}");
-        let second = warm(&process(), &wanted, 1, &|_| ()).unwrap();
+        let stopped = warm(&process(), &wanted, 1, &|_| false).unwrap();
+        assert_eq!((stopped.found, stopped.compiled), (1, 0), "it was told to stop");
+        let second = warm(&process(), &wanted, 1, &|_| true).unwrap();
         assert_eq!((second.compiled, second.found), (0, wanted.len()));
         assert_eq!(second.bytes, first.bytes);
         // A process that needs them compiles nothing.
@@ -192,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_cache_that_keeps_nothing_and_a_stranger_are_refused_before_anything_is_compiled() {
-        let error = warm(&sm_90(DiskCache::nowhere()), &wanted(), 1, &|_| ()).unwrap_err();
+        let error = warm(&sm_90(DiskCache::nowhere()), &wanted(), 1, &|_| true).unwrap_err();
         assert!(matches!(error, WarmError::NoCache), "{error}");
         let error = Target::of_architecture("sm_770", DiskCache::nowhere()).unwrap_err();
         assert!(error.to_string().contains("sm_770") && error.to_string().contains("sm_120"));
@@ -207,7 +213,7 @@ mod tests {
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
         let target = sm_90(DiskCache::in_folder(file.join("below")));
-        let error = warm(&target, &wanted()[..1], 2, &|_| ()).unwrap_err();
+        let error = warm(&target, &wanted()[..1], 2, &|_| true).unwrap_err();
         assert!(matches!(error, WarmError::Cache(_)), "{error}");
         assert!(error.to_string().contains("MSDEFORM_CACHE_DIR"), "{error}");
     }

@@ -41,13 +41,21 @@ impl Target {
     /// # Errors
     /// [`WarmError::UnknownArchitecture`].
     pub fn of_architecture(name: &str, cache: DiskCache) -> Result<Self, WarmError> {
+        // A compiler that the driver can follow, if this machine has one.
+        let code = CodeStore::new(cache, driver_version().ok());
+        Self::with_code(name, code)
+    }
+
+    /// The same with what compiles.
+    ///
+    /// # Errors
+    /// [`WarmError::UnknownArchitecture`].
+    pub fn with_code(name: &str, code: CodeStore) -> Result<Self, WarmError> {
         let gpus = DeviceProps::of_architecture(name);
         let Some(first) = gpus.first() else {
             let known = DeviceProps::architectures().collect();
             return Err(WarmError::UnknownArchitecture { name: name.to_owned(), known });
         };
-        // A compiler that the driver can follow, if this machine has one.
-        let code = CodeStore::new(cache, driver_version().ok());
         let arch = first.arch();
         Ok(Self { gpus, name: None, arch, code: Code::Own(Box::new(code)) })
     }

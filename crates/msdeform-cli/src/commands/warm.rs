@@ -85,6 +85,7 @@ pub fn run(args: &WarmArgs) -> anyhow::Result<()> {
         bar.set_position(done as u64);
         let left = start.elapsed().as_secs_f64() / done as f64 * (wanted.len() - done) as f64;
         bar.set_message(format!("about {left:.0} s left"));
+        true
     };
     let warmed = warm(&target, &wanted, threads, &say);
     bar.finish_and_clear();
