@@ -13,6 +13,7 @@ mod format;
 mod fuzz;
 mod ledger;
 mod onnx_record;
+mod pack;
 mod process;
 mod python;
 mod python_record;
@@ -64,6 +65,8 @@ enum Command {
     Candle,
     /// Build the Python package under target/wheels, for this machine or for other platforms
     Wheel(ship::wheel::WheelArgs),
+    /// Compile the kernel pack, and build the wheel that brings it, under target/kernels
+    Pack(pack::PackArgs),
     /// Run what was built for a platform: the library's tests and the wheel's, under qemu or Wine where needed
     Try(ship::trial::TryArgs),
     /// Package the crates for crates.io and build each from its own tarball
@@ -112,6 +115,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::C(args) => c::run(args),
         Command::Candle => candle::test(),
         Command::Wheel(args) => ship::wheel::run(args),
+        Command::Pack(args) => pack::run(args),
         Command::Try(args) => ship::trial::run(args),
         Command::Crates => ship::crates::run(),
         Command::Api(args) => ship::api::run(args),

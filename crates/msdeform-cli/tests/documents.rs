@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What is not run, by how it begins. The unit test of `args.rs` parses every `msdeform` among them.
-const NOT_RUN: [(&str, &str); 20] = [
+const NOT_RUN: [(&str, &str); 22] = [
     ("pip install ", "takes packages from an index"),
     ("python -m msdeform", "is the Python package's: bindings/python/tests/test_first_look.py"),
     ("cargo xtask ", "is what runs this, or what only developers run; xtask's tests parse them"),
@@ -25,6 +25,8 @@ const NOT_RUN: [(&str, &str); 20] = [
     ("msdeform counters ", "needs a GPU"),
     ("msdeform soak", "takes a minute and more; tests/commands.rs runs it on a few problems"),
     ("msdeform tune ", "takes a minute; tests/commands.rs and tests/processes run it for a moment"),
+    ("msdeform warm", "compiles for minutes; tests/warm.rs runs it on a few kernels"),
+    ("MSDEFORM_CACHE_DIR=/opt/msdeform msdeform warm", "likewise"),
     ("msdeform bench --record-dir ", "times everything; others on one workload are run"),
     ("msdeform run seed_tensors/", "needs the reader's tensors, of gigabytes"),
     ("msdeform man bench | man", "needs man; tests/processes renders every page where it is"),

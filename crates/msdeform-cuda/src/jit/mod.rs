@@ -1,6 +1,8 @@
 //! From a variant and a configuration to machine code: compile, or take it from the cache.
 
 mod cache;
+mod pack;
+mod store;
 
 use std::borrow::Cow;
 
@@ -10,6 +12,8 @@ use crate::sources::{SourceFile, where_samples_are_given};
 use crate::variants::Variant;
 
 pub use cache::{DiskCache, decode_entry, encode_entry};
+pub use pack::{KernelPack, PACK_IN_PACKAGES, PACK_VARIABLE, PackGroup, encode_pack};
+pub use store::{Code, CodeOrigin, CodeStore, JitCounts};
 
 /// Options that every kernel is compiled with. `-v` puts registers and spills into the log, which is
 /// kept with the cubin.
@@ -53,13 +57,23 @@ impl Recipe {
     /// The key of the cubin this makes with a compiler of this version.
     #[must_use]
     pub fn key(&self, compiler: crate::CudaVersion) -> Key {
+        self.hash(&compiler.to_string())
+    }
+
+    /// What stands for it whatever compiles it.
+    #[must_use]
+    pub fn content(&self) -> Key {
+        self.hash("any compiler")
+    }
+
+    fn hash(&self, compiler: &str) -> Key {
         let mut hasher = blake3::Hasher::new();
         // Every part is preceded by its length, so that no two recipes read the same.
         let mut part = |text: &str| {
             hasher.update(&(text.len() as u64).to_le_bytes());
             hasher.update(text.as_bytes());
         };
-        part(&compiler.to_string());
+        part(compiler);
         for file in std::iter::once(&self.source).chain(&self.headers) {
             part(file.name);
             part(file.text);
