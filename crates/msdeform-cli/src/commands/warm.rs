@@ -26,10 +26,10 @@ pub struct WarmArgs {
     /// The GPU to compile for: cuda or cuda:N [default: cuda:0]
     #[arg(long, value_name = "DEVICE", conflicts_with = "arch")]
     device: Option<DeviceId>,
-    /// An architecture instead of a GPU that is there, such as sm_90
+    /// An architecture instead of a GPU that is there, such as `sm_90`
     #[arg(long, value_name = "ARCH")]
     arch: Option<String>,
-    /// Only these models, by a part of their name [default: all that patch() knows]
+    /// Only these models, by a part of their name [default: all that `patch()` knows]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     model: Vec<String>,
     /// Models with the shapes of workloads, built-in ones by name, or paths of workload files
