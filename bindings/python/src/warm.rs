@@ -104,8 +104,10 @@ fn exception(error: WarmError) -> PyErr {
     let message = error.to_string();
     match error {
         WarmError::UnknownArchitecture { .. } => PyValueError::new_err(message),
-        WarmError::Gpu(_)
-        | WarmError::Compiler(Error::MissingNvrtc { .. } | Error::BadNvrtc { .. }) => {
+        WarmError::Gpu(_) => Unavailable::new_err(message),
+        WarmError::Compiler(error)
+            if matches!(*error, Error::MissingNvrtc { .. } | Error::BadNvrtc { .. }) =>
+        {
             Unavailable::new_err(message)
         }
         _ => PyRuntimeError::new_err(message),

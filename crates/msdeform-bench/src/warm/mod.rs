@@ -41,10 +41,16 @@ pub enum WarmError {
     #[error(
         "{0}. An architecture instead of a GPU, such as sm_90, compiles for one that is not here"
     )]
-    Gpu(msdeform_cuda::Error),
+    Gpu(Box<msdeform_cuda::Error>),
     /// No compiler, or none that knows the architecture.
     #[error(transparent)]
-    Compiler(#[from] msdeform_cuda::Error),
+    Compiler(Box<msdeform_cuda::Error>),
+}
+
+impl From<msdeform_cuda::Error> for WarmError {
+    fn from(error: msdeform_cuda::Error) -> Self {
+        Self::Compiler(Box::new(error))
+    }
 }
 
 /// What came of it.

@@ -30,7 +30,7 @@ impl Target {
     /// # Errors
     /// As [`Engine::new`].
     pub fn of_gpu(ordinal: usize) -> Result<Self, WarmError> {
-        let engine = Engine::new(ordinal).map_err(WarmError::Gpu)?;
+        let engine = Engine::new(ordinal).map_err(|error| WarmError::Gpu(Box::new(error)))?;
         let props = engine.context().props().clone();
         let (name, arch) = (Some(props.name.clone()), props.arch());
         Ok(Self { gpus: vec![props], name, arch, code: Code::OfGpu(engine) })
