@@ -85,6 +85,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = ship::api::as_rustdoc() {
+        return code;
+    }
     let command = Cli::parse().command;
     match run(&command) {
         Ok(code) => code,
