@@ -80,7 +80,7 @@ pub fn build(platform: Option<&Platform>, effort: Effort, folder: &Path) -> Resu
     use_build_tools(&mut maturin)?;
     match effort {
         Effort::Full => {
-            maturin.args(["--profile", "dist"]);
+            maturin.args(["--profile", "dist", "--compression-level", "9"]);
         }
         Effort::Quick => {
             maturin
