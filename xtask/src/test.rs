@@ -61,6 +61,7 @@ pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
             let mut docs = cargo(["doc", "--workspace", "--locked", "--no-deps"]);
             succeed(docs.env("RUSTDOCFLAGS", "-D warnings"))
         });
+        steps.run("public api", ship::api::check);
     }
     steps.run("site", site::check);
     steps.run("browser", browser::test);
