@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What is not run, by how it begins. The unit test of `args.rs` parses every `msdeform` among them.
-const NOT_RUN: [(&str, &str); 22] = [
+const NOT_RUN: [(&str, &str); 23] = [
     ("pip install ", "takes packages from an index"),
     ("python -m msdeform", "is the Python package's: bindings/python/tests/test_first_look.py"),
     ("cargo xtask ", "is what runs this, or what only developers run; xtask's tests parse them"),
@@ -20,6 +20,10 @@ const NOT_RUN: [(&str, &str); 22] = [
     ("cargo build --release -p msdeform-onnxruntime", OF_THE_RUNTIME),
     ("msdeform -p msdeform-onnxruntime ", OF_THE_RUNTIME),
     ("curl ", OF_THE_RUNTIME),
+    (
+        "msdeform --example speed",
+        "is candle's, a workspace of its own: cargo xtask candle compiles it",
+    ),
     ("MSDEFORM_RANDOM_PROBLEMS=", "takes minutes and compiles another crate"),
     ("compute-sanitizer ", "needs a GPU"),
     ("msdeform counters ", "needs a GPU"),
@@ -73,7 +77,10 @@ fn commands(text: &str) -> Vec<String> {
     });
     let typed = lines.map(|line| line.split(" #").next().unwrap_or_default().trim().to_owned());
     let typed = typed.map(|line| match line.strip_prefix("cargo run --release") {
-        Some(rest) => format!("msdeform{}", rest.strip_prefix(" --").unwrap_or(rest)),
+        Some(rest) => match rest.strip_prefix(" -- ") {
+            Some(arguments) => format!("msdeform {arguments}"),
+            None => format!("msdeform{rest}"),
+        },
         None => line,
     });
     typed.filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
