@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::process::{cargo, run_ok};
 use crate::steps::Report;
-use crate::{python, setup, tree};
+use crate::{candle, python, setup, tree};
 
 /// Pinned: another version breaks lines elsewhere.
 const PACKAGES: [&str; 1] = ["clang-format==23.1.3"];
@@ -17,6 +17,7 @@ const EXTENSIONS: [&str; 6] = ["c", "cu", "cuh", "cpp", "hpp", "inc"];
 /// Formats everything: Rust, Python, CUDA and C++.
 pub fn apply() -> Result<ExitCode> {
     run_ok(&mut cargo(["fmt", "--all"]))?;
+    candle::format()?;
     python::format()?;
     clang_format(&["-i"])?;
     Ok(ExitCode::SUCCESS)

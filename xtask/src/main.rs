@@ -7,11 +7,13 @@
 
 mod browser;
 mod c;
+mod candle;
 mod checks;
 mod format;
 mod fuzz;
 mod ledger;
 mod onnx_record;
+mod pack;
 mod process;
 mod python;
 mod python_record;
@@ -59,8 +61,12 @@ enum Command {
     Docs,
     /// Build the C library for release and install it with its header and its pkg-config file
     C(c::CArgs),
+    /// Lint, test and document the crate for candle, which is a workspace of its own
+    Candle,
     /// Build the Python package under target/wheels, for this machine or for other platforms
     Wheel(ship::wheel::WheelArgs),
+    /// Compile the kernel pack, and build the wheel that brings it, under target/kernels
+    Pack(pack::PackArgs),
     /// Run what was built for a platform: the library's tests and the wheel's, under qemu or Wine where needed
     Try(ship::trial::TryArgs),
     /// Package the crates for crates.io and build each from its own tarball
@@ -86,6 +92,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = ship::api::as_rustdoc() {
+        return code;
+    }
     let command = Cli::parse().command;
     match run(&command) {
         Ok(code) => code,
@@ -107,7 +116,9 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Fuzz(args) => fuzz::run_targets(args),
         Command::Docs => site::run(),
         Command::C(args) => c::run(args),
+        Command::Candle => candle::test(),
         Command::Wheel(args) => ship::wheel::run(args),
+        Command::Pack(args) => pack::run(args),
         Command::Try(args) => ship::trial::run(args),
         Command::Crates => ship::crates::run(),
         Command::Api(args) => ship::api::run(args),
@@ -125,14 +136,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_developer_command_in_the_documents_is_one() {
+    fn every_developer_command_in_the_documents_and_workflows_is_one() {
         let mut found = 0;
         for file in tree::files().unwrap() {
-            if file.extension().is_none_or(|extension| extension != "md") {
-                continue;
-            }
+            let before = match file.extension().and_then(|extension| extension.to_str()) {
+                Some("md") => "",
+                Some("yml") => "- run: ",
+                _ => continue,
+            };
             let text = std::fs::read_to_string(tree::root().join(&file)).unwrap();
-            let typed = text.lines().filter(|line| line.starts_with("cargo xtask "));
+            let typed = text.lines().filter_map(|line| line.trim_start().strip_prefix(before));
+            let typed = typed.filter(|line| line.starts_with("cargo xtask "));
             for line in typed.filter_map(|line| line.split(['#', '&']).next()) {
                 let words = line.split_whitespace().skip(1);
                 let parsed = Cli::try_parse_from(words);
@@ -140,6 +154,6 @@ mod tests {
                 found += 1;
             }
         }
-        assert!(found >= 8, "only {found} commands");
+        assert!(found >= 10, "only {found} commands");
     }
 }

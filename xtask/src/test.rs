@@ -11,7 +11,7 @@ use crate::process::{Finished, cargo, run, run_ok};
 use crate::steps::{Count, Report, Steps};
 use crate::tree;
 use crate::uv::Uv;
-use crate::{browser, c, format, python, readme, setup, ship, site};
+use crate::{browser, c, candle, format, python, readme, setup, ship, site};
 
 /// Options of `test`.
 #[derive(Args)]
@@ -31,7 +31,10 @@ pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
     // What is fetched comes in the background; not before the setup, which may have to install Python.
     let libraries = steps.wants("tests").then(|| std::thread::spawn(libraries));
     let environments = (!args.quick && steps.wants("python")).then(python::Environments::start);
-    steps.run("format", || succeed(&mut cargo(["fmt", "--all", "--check"])));
+    steps.run("format", || {
+        candle::check_format()?;
+        succeed(&mut cargo(["fmt", "--all", "--check"]))
+    });
     steps.run("cuda format", format::check);
     steps.run("kernel text", checks::kernel_text::check);
     steps.run("links", checks::links::check);
@@ -58,6 +61,7 @@ pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
             let mut docs = cargo(["doc", "--workspace", "--locked", "--no-deps"]);
             succeed(docs.env("RUSTDOCFLAGS", "-D warnings"))
         });
+        steps.run("public api", ship::api::check);
     }
     steps.run("site", site::check);
     steps.run("browser", browser::test);

@@ -4,9 +4,10 @@
 use msdeform::{DType, Direction, Isa, Numerics, ValueLayout, VariantSpec};
 use msdeform_bench::verify::Limits;
 use msdeform_bench::{Budget, bench_case};
+use msdeform_cuda::jit::KernelPack;
 use msdeform_cuda::nvrtc::Nvrtc;
 use msdeform_cuda::tuning::Tuning;
-use msdeform_cuda::{REGISTRY, device_count, driver_version};
+use msdeform_cuda::{CodeStore, DiskCache, REGISTRY, device_count, driver_version};
 use msdeform_devices::device::{DeviceOptions, open, registry};
 use msdeform_devices::workload::Sizes;
 use msdeform_devices::{Case, DeviceId, STANDARD_SEED, Workload};
@@ -59,6 +60,7 @@ pub fn device_info_json(py: Python<'_>) -> String {
             }),
             Err(error) => json!({"version": null, "path": null, "missing": error.to_string()}),
         };
+        let code = CodeStore::new(DiskCache::of_user(), driver.as_ref().ok().copied());
         let (driver, missing) = match driver {
             Ok(version) => (Some(version.to_string()), None),
             Err(error) => (None, Some(error.to_string())),
@@ -66,10 +68,27 @@ pub fn device_info_json(py: Python<'_>) -> String {
         let gpus: Vec<Value> = (0..device_count().unwrap_or(0)).map(gpu).collect();
         json!({
             "cpu": cpu,
-            "cuda": {"driver": driver, "missing": missing, "nvrtc": nvrtc, "gpus": gpus},
+            "cuda": {
+                "driver": driver,
+                "missing": missing,
+                "nvrtc": nvrtc,
+                "kernel_pack": kernel_pack(&code),
+                "gpus": gpus,
+            },
         })
         .to_string()
     })
+}
+
+/// Kernels that need no compiler, or why those that are there are not used.
+fn kernel_pack(code: &CodeStore) -> Value {
+    let path = code.cache().pack().map(|path| path.display().to_string());
+    match code.pack() {
+        Ok(pack) => {
+            json!({"path": path, "summary": pack.map(KernelPack::summary), "ignored": null})
+        }
+        Err(reason) => json!({"path": path, "summary": null, "ignored": reason}),
+    }
 }
 
 fn gpu(ordinal: usize) -> Value {

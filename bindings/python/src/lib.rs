@@ -13,6 +13,7 @@ mod native;
 mod onnx;
 mod operand;
 mod torch;
+mod warm;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -276,5 +277,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(facts::device_info_json, module)?)?;
     module.add_function(wrap_pyfunction!(facts::bench_json, module)?)?;
     module.add_function(wrap_pyfunction!(facts::workloads_json, module)?)?;
+    module.add_function(wrap_pyfunction!(warm::warm_up_json, module)?)?;
     Ok(())
 }

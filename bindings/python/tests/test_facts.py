@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import msdeform
 import pytest
@@ -27,6 +28,19 @@ def test_device_info_says_what_is_there_and_why_something_is_not() -> None:
     assert (cuda["driver"] is None) == bool(cuda["missing"])
     assert (cuda["nvrtc"]["version"] is None) == bool(cuda["nvrtc"]["missing"])
     assert isinstance(cuda["gpus"], list)
+
+
+def test_a_kernel_pack_that_cannot_be_read_says_so_and_none_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MSDEFORM_KERNEL_PACK", "off")
+    assert msdeform.device_info()["cuda"]["kernel_pack"] == {"path": None, "summary": None, "ignored": None}
+    pack = tmp_path / "kernels.pack"
+    pack.write_bytes(b"not a pack")
+    monkeypatch.setenv("MSDEFORM_KERNEL_PACK", str(pack))
+    found = msdeform.device_info()["cuda"]["kernel_pack"]
+    assert found["path"] == str(pack) and found["summary"] is None
+    assert "no kernel pack" in found["ignored"]
 
 
 def test_bench_verifies_and_times_on_the_processor() -> None:

@@ -16,7 +16,14 @@ from msdeform.__main__ import _time, main
 from msdeform._first_look import checks, machine, times
 from surroundings import HAS_TORCH
 
-CUDA = {"driver": "13.0", "missing": None, "nvrtc": {"version": "13.0", "path": "x", "missing": None}, "gpus": []}
+NO_PACK = {"path": None, "summary": None, "ignored": None}
+CUDA = {
+    "driver": "13.0",
+    "missing": None,
+    "nvrtc": {"version": "13.0", "path": "x", "missing": None},
+    "kernel_pack": NO_PACK,
+    "gpus": [],
+}
 MACHINE: dict[str, Any] = {
     "torch": {"version": "2.11.0+cu130", "cuda": "13.0", "sees_gpus": 1, "missing": None},
     "cpu": {"cores": 2, "instructions": "avx2"},
@@ -137,6 +144,7 @@ def changed(part: str, **change: Any) -> dict[str, Any]:
             changed("cuda", nvrtc={"version": None, "path": None, "missing": "NVRTC was not found"}),
             "NVRTC was not found",
         ),
+        (changed("cuda", kernel_pack={**NO_PACK, "ignored": "x.pack: is damaged"}), "x.pack: is damaged"),
         (changed("cuda", driver=None, missing="the CUDA driver supports CUDA 11.8, at least 12.0"), "CUDA 11.8"),
         (changed("torch", cuda=None, sees_gpus=0), "built without CUDA"),
         (changed("torch", sees_gpus=0), "update the driver"),
@@ -152,3 +160,14 @@ def test_a_machine_that_lacks_nothing_or_has_no_gpu_gets_no_advice() -> None:
     assert machine.advice(MACHINE) == [] and machine.gpus(MACHINE) == ["cuda:0"]
     plain = changed("cuda", driver=None, gpus=[], missing="no CUDA driver (libcuda.so.1 cannot be loaded)")
     assert machine.advice(plain) == [] and machine.gpus(plain) == []
+
+
+def test_packed_kernels_need_no_compiler_and_are_shown() -> None:
+    missing = {"version": None, "path": None, "missing": "NVRTC was not found"}
+    bare = changed("cuda", nvrtc=missing)
+    assert machine.gpus(bare) == []
+    packed = changed("cuda", nvrtc=missing, kernel_pack={"path": "x.pack", "summary": "3 kernels", "ignored": None})
+    assert machine.gpus(packed) == ["cuda:0"]
+    assert "only calls whose kernels are packed" in " ".join(machine.advice(packed))
+    assert any("3 kernels, x.pack" in line for line in machine.lines(packed))
+    assert any("none packed" in line for line in machine.lines(bare))

@@ -38,6 +38,8 @@ PAGES = {
     "hf-kernels": ("transformers", "kernels"),
     "ultralytics": ("ultralytics",),
     "rfdetr": ("rfdetr",),
+    # NVRTC compiles without a GPU.
+    "warm-up": ("nvidia",),
 }
 WITHOUT_PYTHON = ("figures", "support", "troubleshooting")
 

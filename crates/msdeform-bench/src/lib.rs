@@ -16,6 +16,7 @@ mod statistics;
 pub mod tune;
 pub mod verify;
 pub mod verify_compiled;
+pub mod warm;
 
 pub use analyze::Analysis;
 pub use bench_case::{BenchError, bench_case, bench_step};

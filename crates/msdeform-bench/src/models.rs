@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use msdeform::{DType, Mode, Problem};
+use msdeform::{DType, Direction, Mode, Problem};
 use msdeform_cuda::driver::DeviceProps;
 use msdeform_cuda::variants::{BackwardCall, Call, KnobChoices, Unit, Variant};
 use msdeform_cuda::{Gradients, dispatch};
@@ -96,9 +96,15 @@ const FORMATS: [(DType, DType); 5] = [
     (DType::Bf16, DType::F32),
 ];
 
-/// An image, and one whose levels are one pixel high. Small: what is compiled depends on no other size of theirs.
-const IMAGE: [(i64, i64); 4] = [(32, 40), (16, 20), (8, 10), (4, 5)];
-const THIN_IMAGE: [(i64, i64); 4] = [(1, 40), (1, 20), (1, 10), (1, 5)];
+/// Height and width of a level of an image, and of one whose levels are one pixel high. Small: what is compiled depends
+/// on no other size of theirs.
+fn image_level(level: usize, thin: bool) -> (i64, i64) {
+    let halved = |size: i64| {
+        let halved = if level < 5 { size >> level } else { 0 };
+        if halved < 2 { 2 } else { halved }
+    };
+    (if thin { 1 } else { halved(32) }, halved(40))
+}
 
 /// Those of an image. The images of a batch are padded to one size: where a level is thin all of them are, which
 /// happens with one or two.
@@ -150,10 +156,23 @@ pub fn specialisations_on(device: &dyn Device) -> Vec<Specialisation> {
 /// Everything that may be compiled on a GPU for these shapes, with the dispatcher's own tables.
 #[must_use]
 pub fn specialisations(device: &DeviceProps) -> Vec<Specialisation> {
+    let problems = MODEL_SHAPES.iter().flat_map(|shape| Shape::from(shape).problems());
+    specialisations_of(std::slice::from_ref(device), problems, &Scope::default())
+}
+
+/// Everything that may be compiled on some GPUs for some problems, called in some ways.
+#[must_use]
+pub fn specialisations_of(
+    devices: &[DeviceProps],
+    problems: impl IntoIterator<Item = Problem>,
+    scope: &Scope,
+) -> Vec<Specialisation> {
     let mut found: BTreeMap<(&str, Unit), Specialisation> = BTreeMap::new();
-    for problem in problems() {
-        for backward in calls(&problem) {
-            for reached in Specialisation::of(device, &problem, backward) {
+    for problem in problems.into_iter().filter(|problem| scope.dtypes.contains(&problem.dtype())) {
+        for backward in calls(&problem).into_iter().filter(|call| scope.has(*call)) {
+            let reached =
+                devices.iter().flat_map(|device| Specialisation::of(device, &problem, backward));
+            for reached in reached {
                 let name = (reached.variant.spec().id, reached.unit.clone());
                 if found.get(&name).is_none_or(|known| reached.samples() < known.samples()) {
                     found.insert(name, reached);
@@ -164,32 +183,89 @@ pub fn specialisations(device: &DeviceProps) -> Vec<Specialisation> {
     found.into_values().collect()
 }
 
-/// Every shape in every format, for decoders and for the encoder.
-fn problems() -> Vec<Problem> {
-    let mut problems = Vec::new();
-    for shape in MODEL_SHAPES {
-        for (image, batches) in [(IMAGE, &BATCHES[..]), (THIN_IMAGE, &THIN_BATCHES[..])] {
-            let levels = &image[..shape.points.len()];
+/// The sizes that a model has, whatever it is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Heads.
+    pub heads: usize,
+    /// Channels of a head.
+    pub channels: usize,
+    /// Points of every level.
+    pub points: Vec<usize>,
+    /// Queries, as many as are usual; one for every pixel is added.
+    pub queries: Vec<usize>,
+}
+
+impl From<&ModelShape> for Shape {
+    fn from(shape: &ModelShape) -> Self {
+        Self {
+            heads: shape.heads,
+            channels: shape.channels,
+            points: shape.points.to_vec(),
+            queries: shape.queries.to_vec(),
+        }
+    }
+}
+
+impl Shape {
+    /// Problems in every format, for decoders and for the encoder, that lead to everything that is compiled for the shape.
+    #[must_use]
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        for (thin, batches) in [(false, &BATCHES[..]), (true, &THIN_BATCHES[..])] {
+            let levels: Vec<(i64, i64)> =
+                (0..self.points.len()).map(|level| image_level(level, thin)).collect();
             let pixels: i64 = levels.iter().map(|(height, width)| height * width).sum();
-            for queries in shape.queries.iter().copied().chain([pixels as usize]) {
+            for queries in self.queries.iter().copied().chain([pixels as usize]) {
                 let sizes = Problem::builder()
-                    .heads(shape.heads)
-                    .channels(shape.channels)
+                    .heads(self.heads)
+                    .channels(self.channels)
                     .queries(queries)
                     .levels(levels.iter().copied())
-                    .points_per_level(shape.points);
+                    .points_per_level(self.points.clone());
                 for (dtype, sampling) in FORMATS {
                     let formats = sizes.clone().dtype(dtype).sampling_dtype(sampling);
-                    problems.extend(
-                        batches
-                            .iter()
-                            .filter_map(|&batch| formats.clone().batch(batch).build().ok()),
-                    );
+                    let of_batch = |&batch: &usize| formats.clone().batch(batch).build().ok();
+                    problems.extend(batches.iter().filter_map(of_batch));
                 }
             }
         }
+        problems
     }
-    problems
+}
+
+/// Which calls of a model are meant.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    /// Formats of the values.
+    pub dtypes: Vec<DType>,
+    /// Which way.
+    pub directions: Vec<Direction>,
+    /// What gradients promise.
+    pub modes: Vec<Mode>,
+}
+
+impl Default for Scope {
+    /// All of them.
+    fn default() -> Self {
+        Self {
+            dtypes: DType::FAST.to_vec(),
+            directions: Direction::ALL.to_vec(),
+            modes: Mode::ALL.to_vec(),
+        }
+    }
+}
+
+impl Scope {
+    fn has(&self, call: Option<BackwardCall>) -> bool {
+        match call {
+            None => self.directions.contains(&Direction::Forward),
+            Some(backward) => {
+                self.directions.contains(&Direction::Backward)
+                    && self.modes.contains(&backward.mode)
+            }
+        }
+    }
 }
 
 /// How a problem is called: forward; for all gradients; with the same bits every time, which few ask for and none with

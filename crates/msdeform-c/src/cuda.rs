@@ -349,6 +349,7 @@ unsafe fn plan_options(
         variant,
         knobs: Vec::new(),
         strides,
+        sources: None,
         query_raster_width: given.query_raster_width,
         pointer_checks,
         workspace,

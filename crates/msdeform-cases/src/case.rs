@@ -2,7 +2,9 @@
 
 use msdeform::{Direction, Mode, Problem, Role};
 use msdeform_cuda::variants::{BackwardCall, Call, Configuration};
-use msdeform_cuda::{DeviceProps, Gradients, OutputStrides, ValueStrides};
+use msdeform_cuda::{
+    DeviceProps, Gradients, OutputStrides, RowStrides, SourceStrides, ValueStrides,
+};
 
 use crate::numbers::{Locations, Values, Weights, named};
 
@@ -231,6 +233,7 @@ impl Case {
             strides: self.value_strides(),
             device,
             query_raster_width: self.raster_width,
+            sources: self.sources(),
             backward,
         }
     }
@@ -281,6 +284,20 @@ impl Case {
             (SourceMemory::SharedReferences, Role::References) => [0, row],
             (SourceMemory::SharedReferences, _) => [row, batch * row],
             _ => [queries * row, row],
+        }
+    }
+
+    /// Where all three of them lie.
+    #[must_use]
+    pub fn sources(&self) -> SourceStrides {
+        let of = |role| {
+            let [image, query] = self.source_strides(role).map(|stride| stride as i64);
+            RowStrides { image, query }
+        };
+        SourceStrides {
+            references: of(Role::References),
+            offsets: of(Role::Offsets),
+            logits: of(Role::Logits),
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::{PoisonError, RwLock};
 use msdeform::{Error as ProblemError, Mode, Role};
 use msdeform_cuda::{
     BackwardOptions, Context, DeviceBuffer, DiskCache, Engine, Error, Plan, PlanOptions,
-    PointerChecks, Pointers, Stream, Workspace,
+    PointerChecks, Pointers, Stream, Workspace, dispatch,
 };
 use msdeform_cuda_lab::registry;
 
@@ -99,6 +99,10 @@ struct CudaWorker<'a> {
 
 fn plan(engine: &Engine, case: &Case) -> Result<Plan, Error> {
     let (variant, knobs) = match &case.choice {
+        // Plans choose no kernels for offsets by themselves; these are to show whether they could.
+        VariantWish::Own if case.problem.offsets().is_some() => {
+            (Some(dispatch::builtin(&case.call(engine.context().props()))?), Vec::new())
+        }
         VariantWish::Own => (None, Vec::new()),
         VariantWish::Named { variant, knobs } => (Some(registry::find(variant)?), knobs.clone()),
     };
@@ -114,6 +118,7 @@ fn plan(engine: &Engine, case: &Case) -> Result<Plan, Error> {
         variant,
         knobs,
         strides: Some(case.value_strides()),
+        sources: Some(case.sources()),
         query_raster_width: case.raster_width,
         pointer_checks: PointerChecks::Every,
         workspace: Workspace::OfCaller,

@@ -16,7 +16,7 @@ use msdeform_tuning::Tuning;
 
 use crate::commands::{
     analyze, bench, completions, counters, main_job, man, onnx, probe, records, report, soak, tune,
-    variants, verify, workloads,
+    variants, verify, warm, workloads,
 };
 use crate::exit::{EXIT_CODES, Usage};
 use crate::run::RunArgs;
@@ -57,6 +57,7 @@ pub enum Command {
     Run(RunArgs),
     Soak(soak::SoakArgs),
     Tune(tune::TuneArgs),
+    Warm(warm::WarmArgs),
     Workloads(workloads::WorkloadsArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
@@ -299,6 +300,7 @@ mod tests {
             ("docs/tuning.md", include_str!("../../../docs/tuning.md"), 3),
             ("docs/records.md", include_str!("../../../docs/records.md"), 1),
             ("docs/onnx-rewrite.md", include_str!("../../../docs/onnx-rewrite.md"), 4),
+            ("docs/first-call.md", include_str!("../../../docs/first-call.md"), 4),
             ("docs/run.md", include_str!("../../../docs/run.md"), 2),
             ("docs/cli.md", include_str!("../../../docs/cli.md"), 7),
             ("docs/story.md", include_str!("../../../docs/story.md"), 2),

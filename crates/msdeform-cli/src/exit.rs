@@ -1,6 +1,7 @@
 //! Exit codes that scripts can trust.
 
 use msdeform_bench::BenchError;
+use msdeform_bench::warm::WarmError;
 use msdeform_devices::{DeviceError, WorkloadError};
 use msdeform_files::FileError;
 
@@ -51,7 +52,8 @@ fn code(error: &anyhow::Error) -> u8 {
             Some(BenchError::Device(error)) if is_usage_of_device(error) => return 2,
             _ => {}
         }
-        if cause.downcast_ref().is_some_and(is_usage_of_device)
+        if matches!(cause.downcast_ref(), Some(WarmError::UnknownArchitecture { .. }))
+            || cause.downcast_ref().is_some_and(is_usage_of_device)
             || cause.downcast_ref().is_some_and(is_usage_of_file)
         {
             return 2;

@@ -17,7 +17,7 @@ use clap::Parser;
 use args::{Cli, Command};
 use commands::{
     analyze, bench, completions, counters, main_job, man, onnx, probe, records, report, soak, tune,
-    variants, verify, workloads,
+    variants, verify, warm, workloads,
 };
 
 pub use run::fuzzing;
@@ -57,6 +57,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Some(Command::Run(args)) => run::run(args),
         Some(Command::Soak(args)) => soak::run(args),
         Some(Command::Tune(args)) => tune::run(args),
+        Some(Command::Warm(args)) => warm::run(args),
         Some(Command::Workloads(args)) => workloads::run(args),
         Some(Command::Completions(args)) => completions::run(args),
         Some(Command::Man(args)) => man::run(args),

@@ -47,6 +47,7 @@ fn help_is_as_reviewed() {
         "run",
         "soak",
         "tune",
+        "warm",
         "workloads",
         "completions",
         "man",

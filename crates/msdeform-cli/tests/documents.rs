@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What is not run, by how it begins. The unit test of `args.rs` parses every `msdeform` among them.
-const NOT_RUN: [(&str, &str); 20] = [
+const NOT_RUN: [(&str, &str); 23] = [
     ("pip install ", "takes packages from an index"),
     ("python -m msdeform", "is the Python package's: bindings/python/tests/test_first_look.py"),
     ("cargo xtask ", "is what runs this, or what only developers run; xtask's tests parse them"),
@@ -20,11 +20,17 @@ const NOT_RUN: [(&str, &str); 20] = [
     ("cargo build --release -p msdeform-onnxruntime", OF_THE_RUNTIME),
     ("msdeform -p msdeform-onnxruntime ", OF_THE_RUNTIME),
     ("curl ", OF_THE_RUNTIME),
+    (
+        "msdeform --example speed",
+        "is candle's, a workspace of its own: cargo xtask candle compiles it",
+    ),
     ("MSDEFORM_RANDOM_PROBLEMS=", "takes minutes and compiles another crate"),
     ("compute-sanitizer ", "needs a GPU"),
     ("msdeform counters ", "needs a GPU"),
     ("msdeform soak", "takes a minute and more; tests/commands.rs runs it on a few problems"),
     ("msdeform tune ", "takes a minute; tests/commands.rs and tests/processes run it for a moment"),
+    ("msdeform warm", "compiles for minutes; tests/warm.rs runs it on a few kernels"),
+    ("MSDEFORM_CACHE_DIR=/opt/msdeform msdeform warm", "likewise"),
     ("msdeform bench --record-dir ", "times everything; others on one workload are run"),
     ("msdeform run seed_tensors/", "needs the reader's tensors, of gigabytes"),
     ("msdeform man bench | man", "needs man; tests/processes renders every page where it is"),
@@ -71,7 +77,10 @@ fn commands(text: &str) -> Vec<String> {
     });
     let typed = lines.map(|line| line.split(" #").next().unwrap_or_default().trim().to_owned());
     let typed = typed.map(|line| match line.strip_prefix("cargo run --release") {
-        Some(rest) => format!("msdeform{}", rest.strip_prefix(" --").unwrap_or(rest)),
+        Some(rest) => match rest.strip_prefix(" -- ") {
+            Some(arguments) => format!("msdeform {arguments}"),
+            None => format!("msdeform{rest}"),
+        },
         None => line,
     });
     typed.filter(|line| !line.is_empty() && !line.starts_with('#')).collect()

@@ -52,7 +52,7 @@ pub fn baseline(direction: Direction) -> Option<&'static dyn Variant> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use msdeform::Problem;
+    use msdeform::{Offsets, Problem};
     use msdeform_cuda::variants::{BackwardCall, Call, KnobChoices};
     use msdeform_cuda::{DeviceProps, Gradients, OutputStrides, entry_name};
 
@@ -71,12 +71,20 @@ mod tests {
         for &variant in REGISTRY {
             let (spec, text) = (variant.spec(), variant.source().text);
             let mut entries = BTreeSet::new();
-            for &dtype in spec.dtypes {
+            let rules = if variant.takes_offsets() { &[false, true][..] } else { &[false] };
+            for (&dtype, &from_offsets) in
+                spec.dtypes.iter().flat_map(|dtype| rules.iter().map(move |rule| (dtype, rule)))
+            {
                 let subsets = Gradients::subsets();
                 for (gradients, is_expanded) in
                     subsets.iter().flat_map(|&gradients| [(gradients, false), (gradients, true)])
                 {
-                    let problem = Problem::builder()
+                    let gradients = Gradients { references: from_offsets, ..gradients };
+                    let mut problem = Problem::builder();
+                    if from_offsets {
+                        problem = problem.offsets(Offsets::from_points());
+                    }
+                    let problem = problem
                         .heads(8)
                         .channels(32)
                         .queries(64)

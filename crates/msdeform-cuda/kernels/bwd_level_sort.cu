@@ -31,6 +31,9 @@
 #if MSDA_STEP_GATHER
 #include "tile_gather.cuh"
 #endif
+#if MSDA_FROM_OFFSETS && MSDA_STEP_FINISH
+#include "row_gradients.cuh"
+#endif
 
 using namespace msda;
 
@@ -68,6 +71,12 @@ extern "C" __global__ void __launch_bounds__(GATHER_WARPS * 32, GATHER_BLOCKS)
     // Who waits for this launch waits for all of the one before. The last block, since one that waits keeps
     // others out.
     if (blockIdx.x + 1 == gridDim.x && blockIdx.y + 1 == gridDim.y) wait_for_launch_before();
+}
+#endif
+
+#if MSDA_FROM_OFFSETS && MSDA_STEP_FINISH
+extern "C" __global__ void bwd_level_sort_finish(const __grid_constant__ BackwardParams params) {
+    finish_queries(params);
 }
 #endif
 

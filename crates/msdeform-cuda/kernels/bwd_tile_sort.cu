@@ -9,6 +9,9 @@
 //   gather   every piece summed on the tensor cores (tile_gather.cuh)
 //   combine  tiles whose list was cut: the sums of their pieces, in order
 //   samples  gradients of locations and weights (sample_gradients.cuh)
+// and where samples follow from offsets and logits
+//   rows     first: the softmax of every row (row_softmax.cuh)
+//   finish   last: what `samples` could not finish (row_gradients.cuh)
 //
 // Who owns what. In count and scatter a warp walks a part, a run of queries of one (image, head), with a
 // counter of its own for every tile in shared memory: nothing is shared with other warps, so the order of a
@@ -39,6 +42,12 @@
 #endif
 #if MSDA_STEP_GATHER
 #include "tile_gather.cuh"
+#endif
+#if MSDA_FROM_OFFSETS && MSDA_STEP_ROWS
+#include "row_softmax.cuh"
+#endif
+#if MSDA_FROM_OFFSETS && MSDA_STEP_FINISH
+#include "row_gradients.cuh"
 #endif
 
 using namespace msda;
@@ -302,6 +311,18 @@ extern "C" __global__ void __launch_bounds__(COMBINE_WARPS * 32)
             __syncthreads();
         }
     }
+}
+#endif
+
+#if MSDA_FROM_OFFSETS && MSDA_STEP_ROWS
+extern "C" __global__ void bwd_tile_sort_rows(const __grid_constant__ BackwardParams params) {
+    keep_row_sums(params);
+}
+#endif
+
+#if MSDA_FROM_OFFSETS && MSDA_STEP_FINISH
+extern "C" __global__ void bwd_tile_sort_finish(const __grid_constant__ BackwardParams params) {
+    finish_queries(params);
 }
 #endif
 

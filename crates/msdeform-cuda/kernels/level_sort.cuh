@@ -104,8 +104,13 @@ MSDA_DEVICE void clear_words(ListWord* words, int tiles) {
 // The samples of a thread: threadIdx.x, + blockDim.x, ... of the level's, by query and point.
 struct HeldSamples {
     static constexpr int COUNT = HELD > 0 ? HELD : 1;
+#if MSDA_FROM_OFFSETS
+    Packet<8> location[COUNT];  // in fp32, as is what it weighs
+    Packet<4> attention[COUNT];
+#else
     Packet<2 * SamplingStorage::BYTES> location[COUNT];
     Packet<SamplingStorage::BYTES> attention[COUNT];
+#endif
     unsigned places[COUNT][2];  // in the lists of its tiles, 16 bits each
     int samples;                // of the level
     int points;
@@ -114,7 +119,11 @@ struct HeldSamples {
 
     MSDA_DEVICE TileSpan span(int k, const LevelTiles& tiles) const {
         float xy[2];
+#if MSDA_FROM_OFFSETS
+        unpack<Storage<F32>, 2>(location[k], xy);
+#else
         unpack<SamplingStorage, 2>(location[k], xy);
+#endif
         return tile_span(tiles, xy[0], xy[1], index(k) < samples);
     }
 
@@ -131,9 +140,18 @@ struct HeldSamples {
             attention[k] = {};
             if (index(k) >= samples) continue;
             const long long row = first_row + static_cast<long long>(index(k) / points) * HEADS;
+#if MSDA_FROM_OFFSETS
+            const auto source = sample_source(params);
+            const auto samples_of_row = source.row(row);
+            const int sample = first_point + index(k) % points;
+            const Location at = source.location(samples_of_row, sample);
+            location[k] = {{float_to_bits(at.x), float_to_bits(at.y)}};
+            attention[k] = {{float_to_bits(source.attention(samples_of_row, sample))}};
+#else
             const long long sample = row * SAMPLES + first_point + index(k) % points;
             load_readonly(location[k], element_address<SamplingStorage>(params.locations, 2 * sample));
             load_readonly(attention[k], element_address<SamplingStorage>(params.weights, sample));
+#endif
         }
     }
 

@@ -12,7 +12,8 @@
 // Where samples come from is the source's (sample_source.cuh), what is gathered is the task's:
 //   place(quad, first, packets)        the owner works its quad out; the quad's packets are GROUPS apart
 //   gather(item, run, stage, quads)    all groups: quads `stage`, `stage` + 1, ... of a run, from packets_of
-//   finish(row, quad, first, packets)  if FINISHES: the owner again, once its stage is gathered
+//   finish(row, quad, first, packets)  if FINISHES: the owner again, once its stage is gathered; where
+//                                      samples follow from offsets all lanes, with the source and a RowShare
 #pragma once
 
 #include "query_rasters.cuh"
@@ -101,9 +102,15 @@ struct QueryWalk {
             for (int run = 0; run < RUNS; ++run) task.gather(item, run, stage, quads);
             if constexpr (Task::FINISHES) {
                 sync_warp();
+#if MSDA_FROM_OFFSETS
+                // All lanes: they may have to sum over their rows.
+                const bool stores = owns && own_query < item.queries;
+                task.finish(source, row, own_first, own_packets, {own_quad, STAGE_QUADS, owns, stores});
+#else
                 if (owns && own_query < item.queries) {
                     task.finish(row, source.quad(row, own_first), own_first, own_packets);
                 }
+#endif
             }
             sync_warp();  // the next stage or item overwrites what others may still read
         }

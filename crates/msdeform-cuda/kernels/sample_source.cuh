@@ -31,6 +31,13 @@ struct Quad {
     float attention[4];
 };
 
+#if MSDA_FROM_OFFSETS
+}  // namespace msda
+
+#include "offset_samples.cuh"
+
+namespace msda {
+#else
 // Locations and attention weights, the latter already soft-maxed, lie in memory: nothing to prepare. The
 // parameters are asked where, each time: pointers of its own would take registers through every gather.
 template <typename Tensors>
@@ -161,5 +168,6 @@ MSDA_DEVICE LocationsAndWeights<Tensors> sample_source(const Tensors& tensors) {
     return {tensors};
 }
 MSDA_DEVICE LocationAndWeightGradients sample_sink(const BackwardTensors& tensors) { return {tensors}; }
+#endif
 
 }  // namespace msda

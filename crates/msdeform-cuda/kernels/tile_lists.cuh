@@ -153,6 +153,13 @@ MSDA_DEVICE TileSpan tile_span(const LevelTiles& level, float location_x, float 
     return span;
 }
 
+#if MSDA_FROM_OFFSETS
+}  // namespace msda
+
+#include "offset_lists.cuh"
+
+namespace msda {
+#else
 // Samples of UNROLL steps, on their way from memory.
 template <int UNROLL>
 struct SampleBatch {
@@ -230,6 +237,7 @@ MSDA_DEVICE void for_each_sample(const BackwardParams& params, int slab, int lev
         }
     }
 }
+#endif
 
 // The counters of the up to four tiles of a sample, by address in shared memory.
 struct SpanCounters {

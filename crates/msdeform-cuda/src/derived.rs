@@ -16,7 +16,7 @@ enum Field {
     Count(i32),
     /// A `long long`: bytes, or something that may be as many.
     Size(u64),
-    /// An `int` for each level.
+    /// An `int` for each level. A `float` is the `int` with its bits.
     Levels(Vec<i32>),
 }
 
@@ -32,7 +32,7 @@ impl Field {
 
 impl Derived {
     /// The most words that all fields of a call take.
-    pub const MOST_WORDS: usize = 48;
+    pub const MOST_WORDS: usize = 80;
 
     /// Adds a number that the kernels count with, an `int`.
     ///
@@ -62,6 +62,17 @@ impl Derived {
             counts.into_iter().map(|count| narrow(name, count)).collect();
         self.fields.push((Field::Levels(counts?), name));
         Ok(())
+    }
+
+    /// Adds a number that the kernels find as the bits of a `float`.
+    pub fn float(&mut self, name: &'static str, number: f32) {
+        self.fields.push((Field::Count(number.to_bits().cast_signed()), name));
+    }
+
+    /// Adds such a number for each level.
+    pub fn floats(&mut self, name: &'static str, numbers: impl IntoIterator<Item = f32>) {
+        let bits = numbers.into_iter().map(|number| number.to_bits().cast_signed());
+        self.fields.push((Field::Levels(bits.collect()), name));
     }
 
     /// Begins with a number that the kernels count with.

@@ -1,15 +1,14 @@
 //! One GPU, its compiler and the code loaded so far.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use msdeform_tuning::{Source, Tuning};
 
 use crate::driver::{Context, Function, Module};
 use crate::error::{Error, Result};
-use crate::jit::{DiskCache, Key, Recipe};
-use crate::nvrtc::{Compiled, KernelResources, Nvrtc};
+use crate::jit::{Code, CodeStore, DiskCache, JitCounts};
+use crate::nvrtc::{KernelResources, Nvrtc};
 use crate::pipeline::entry_name;
 use crate::tuning;
 use crate::variants::{Call, Configuration, Unit, Variant};
@@ -22,15 +21,11 @@ pub struct Engine {
 
 struct Inner {
     context: Context,
-    cache: DiskCache,
-    /// Looked for when the first kernel is needed, so that an engine can be opened without.
-    nvrtc: OnceLock<Result<Nvrtc>>,
+    /// Looks for a compiler when the first kernel is needed, so that an engine can be opened without.
+    code: CodeStore,
     /// By variant, step and macros: all else that determines the code is the same for one engine, and hashing
     /// the sources for every plan would cost more than the rest of making it.
     loaded: Mutex<HashMap<(&'static str, Unit), Kernel>>,
-    /// Relaxed, like the next: counters that nobody concludes anything from.
-    compiled: AtomicU64,
-    read_from_disk: AtomicU64,
     tuning: Tuning,
 }
 
@@ -41,23 +36,6 @@ pub(crate) struct Kernel {
     pub entry: String,
     pub function: Function,
     pub resources: KernelResources,
-}
-
-/// A kernel, compiled.
-struct Obtained {
-    compiled: Compiled,
-    recipe: Recipe,
-    key: Key,
-    is_from_disk: bool,
-}
-
-/// Where the kernels of an engine came from so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct JitCounts {
-    /// Compiled by NVRTC.
-    pub compiled: u64,
-    /// Read from the cache on disk.
-    pub read_from_disk: u64,
 }
 
 impl Engine {
@@ -84,15 +62,8 @@ impl Engine {
     pub fn with_tuning(ordinal: usize, cache: DiskCache, tuning: Option<&Source>) -> Result<Self> {
         let context = Context::new(ordinal)?;
         let tuning = tuning::load(context.props(), tuning);
-        let inner = Inner {
-            context,
-            cache,
-            nvrtc: OnceLock::new(),
-            loaded: Mutex::default(),
-            compiled: AtomicU64::new(0),
-            read_from_disk: AtomicU64::new(0),
-            tuning,
-        };
+        let code = CodeStore::new(cache, Some(context.driver()));
+        let inner = Inner { context, code, loaded: Mutex::default(), tuning };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -114,17 +85,19 @@ impl Engine {
     /// # Errors
     /// [`Error::MissingNvrtc`] or [`Error::BadNvrtc`].
     pub fn nvrtc(&self) -> Result<&Nvrtc> {
-        let find = || Nvrtc::find(Some(self.inner.context.driver()));
-        self.inner.nvrtc.get_or_init(find).as_ref().map_err(Clone::clone)
+        self.inner.code.nvrtc()
+    }
+
+    /// Where its machine code comes from.
+    #[must_use]
+    pub fn code(&self) -> &CodeStore {
+        &self.inner.code
     }
 
     /// Where kernels came from so far.
     #[must_use]
     pub fn jit_counts(&self) -> JitCounts {
-        JitCounts {
-            compiled: self.inner.compiled.load(Ordering::Relaxed),
-            read_from_disk: self.inner.read_from_disk.load(Ordering::Relaxed),
-        }
+        self.inner.code.counts()
     }
 
     /// The kernels of a configuration in the order they are launched: from this process, from disk, or compiled, side
@@ -144,7 +117,7 @@ impl Engine {
         };
         let missing: Vec<usize> = (0..units.len()).filter(|&at| kernels[at].is_none()).collect();
         // Not under the lock: compiling takes long, and doing it twice is harmless.
-        let obtained: Vec<Result<Obtained>> = match missing[..] {
+        let obtained: Vec<Result<Code>> = match missing[..] {
             [only] => vec![self.obtain(variant, &units[only].1)],
             _ => std::thread::scope(|scope| {
                 let wanted = missing.iter().map(|&at| &units[at].1);
@@ -164,61 +137,33 @@ impl Engine {
         Ok(kernels.into_iter().flatten().collect())
     }
 
-    /// What a kernel is compiled to: from disk, or by NVRTC.
-    fn obtain(&self, variant: &'static dyn Variant, unit: &Unit) -> Result<Obtained> {
-        let nvrtc = self.nvrtc()?;
-        let target = nvrtc.target_for(&self.inner.context.props().arch())?;
-        let recipe = Recipe::new(variant, &target, &unit.defines);
-        let key = recipe.key(nvrtc.version());
-        let (compiled, is_from_disk) = match self.inner.cache.load(&key) {
-            Some(found) => (found, true),
-            None => (self.compile(&recipe)?, false),
-        };
-        Ok(Obtained { compiled, recipe, key, is_from_disk })
+    fn obtain(&self, variant: &'static dyn Variant, unit: &Unit) -> Result<Code> {
+        self.inner.code.obtain(variant, unit, &self.inner.context.props().arch())
     }
 
-    fn compile(&self, recipe: &Recipe) -> Result<Compiled> {
-        let compiled = recipe.compile(self.nvrtc()?)?;
-        self.inner.compiled.fetch_add(1, Ordering::Relaxed);
-        Ok(compiled)
-    }
-
-    fn load(
-        &self,
-        variant: &'static dyn Variant,
-        unit: &Unit,
-        obtained: Obtained,
-    ) -> Result<Kernel> {
-        let Obtained { mut compiled, recipe, key, mut is_from_disk } = obtained;
-        let module = match self.load_module(variant, &compiled) {
-            // Says nothing about the entry.
+    fn load(&self, variant: &'static dyn Variant, unit: &Unit, mut code: Code) -> Result<Kernel> {
+        let module = match self.load_module(variant, &code) {
+            // Says nothing about the code.
             Err(lost @ (Error::ContextLost(_) | Error::Forked)) => return Err(lost),
-            // Whole, but the driver refuses it: made by something else, or for another driver.
-            Err(_) if is_from_disk => {
-                self.inner.cache.remove(&key);
-                (compiled, is_from_disk) = (self.compile(&recipe)?, false);
-                self.load_module(variant, &compiled)?
+            Err(refused) => {
+                let arch = self.inner.context.props().arch();
+                let replaced = self.inner.code.replace(&code, variant, unit, &arch);
+                code = replaced.ok_or(refused)??;
+                self.load_module(variant, &code)?
             }
-            loaded => loaded?,
+            Ok(loaded) => loaded,
         };
-        if is_from_disk {
-            self.inner.read_from_disk.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.inner.cache.store(&key, &compiled);
-        }
+        // A cache that cannot be written is no reason to fail.
+        drop(self.inner.code.keep(&code));
         let entry = entry_name(variant.spec().id, unit.step);
         let function = module.function(&entry)?;
-        let resources = KernelResources::parse(&compiled.log, &entry).unwrap_or_default();
+        let resources = KernelResources::parse(&code.compiled.log, &entry).unwrap_or_default();
         Ok(Kernel { step: unit.step, entry, function, resources })
     }
 
-    fn load_module(
-        &self,
-        variant: &'static dyn Variant,
-        compiled: &Compiled,
-    ) -> Result<Arc<Module>> {
-        let (variant, compiler) = (variant.spec().id, self.nvrtc()?.version());
-        Module::load(&self.inner.context, &compiled.cubin).map_err(|error| match error {
+    fn load_module(&self, variant: &'static dyn Variant, code: &Code) -> Result<Arc<Module>> {
+        let (variant, compiler) = (variant.spec().id, code.compiler);
+        Module::load(&self.inner.context, &code.compiled.cubin).map_err(|error| match error {
             Error::Driver(source) => {
                 Error::Load { variant, driver: self.inner.context.driver(), compiler, source }
             }
@@ -236,7 +181,7 @@ impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine")
             .field("context", &self.context)
-            .field("nvrtc", &self.nvrtc.get())
+            .field("code", &self.code)
             .finish_non_exhaustive()
     }
 }

@@ -103,6 +103,7 @@
 //! |---|---|
 //! | `MSDEFORM_NVRTC` | the NVRTC to use: libnvrtc.so or its folder |
 //! | `MSDEFORM_CACHE_DIR` | where compiled kernels are kept; empty keeps none |
+//! | `MSDEFORM_KERNEL_PACK` | the kernel pack instead of the one among the Python packages; `off` or empty uses none |
 //! | `MSDEFORM_VARIANT` | the variant for every plan of its direction that names none |
 //! | `MSDEFORM_TUNING` | the tuning file instead of the user's; `off` or empty uses none |
 
@@ -129,10 +130,10 @@ pub use driver::{
     Context, DeviceBuffer, DeviceProps, Event, Graph, LaunchGeometry, Launched, Stream,
     device_count, driver_version,
 };
-pub use engine::{Engine, JitCounts};
+pub use engine::Engine;
 pub use error::{Cause, ContextLost, CudaVersion, DriverError, Error, Result};
 pub use gradients::Gradients;
-pub use jit::DiskCache;
+pub use jit::{CodeStore, DiskCache, JitCounts};
 pub use params::{CallShape, INLINE_LEVELS, LevelGeometry, Params, level_geometry};
 pub use pipeline::{Pipeline, Reads, Region, Step, WORKSPACE_ALIGNMENT, entry_name};
 pub use plan::{
@@ -140,4 +141,4 @@ pub use plan::{
     VARIANT_VARIABLE, Workspace,
 };
 pub use registry::REGISTRY;
-pub use strides::{OutputStrides, ValueStrides};
+pub use strides::{OutputStrides, RowStrides, SourceStrides, ValueStrides};

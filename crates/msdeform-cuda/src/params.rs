@@ -179,12 +179,17 @@ fn narrow(size: usize, tensor: &'static str) -> Result<i32, msdeform::Error> {
 mod tests {
     use std::mem::offset_of;
 
-    use msdeform::{Direction, ValueLayout};
+    use msdeform::{Direction, Offsets, ProblemBuilder, ValueLayout};
 
     use super::*;
     use crate::driver::DeviceProps;
+    use crate::nvrtc::Nvrtc;
 
     fn problem() -> Problem {
+        builder().build().unwrap()
+    }
+
+    fn builder() -> ProblemBuilder {
         Problem::builder()
             .batch(2)
             .heads(3)
@@ -193,8 +198,6 @@ mod tests {
             .levels([(11, 13), (17, 19)])
             .points_per_level([2, 4])
             .layout(ValueLayout::HeadMajorPadded)
-            .build()
-            .unwrap()
     }
 
     /// The strides in a parameter, as the header calls them.
@@ -212,8 +215,23 @@ mod tests {
     /// compiler and NVRTC alike, since both follow the C layout rules of the 64-bit ABI.
     #[test]
     fn the_device_header_has_the_same_layout() {
-        let Some(nvrtc) = crate::nvrtc::Nvrtc::for_tests() else { return };
-        let (problem, device) = (problem(), DeviceProps::h200());
+        let Some(nvrtc) = Nvrtc::for_tests() else { return };
+        assert_same_layout(&nvrtc, &problem(), &[]);
+        let from_offsets = builder().offsets(Offsets::from_points()).build().unwrap();
+        let rule = [
+            "FROM_OFFSETS=1",
+            "REFERENCE_DTYPE=0",
+            "REFERENCE_OF=0",
+            "ANCHORS=0",
+            "BOXES=0",
+            "SOFTMAX=1",
+            "NEAREST=0",
+        ];
+        assert_same_layout(&nvrtc, &from_offsets, &rule);
+    }
+
+    fn assert_same_layout(nvrtc: &Nvrtc, problem: &Problem, rule: &[&str]) {
+        let device = DeviceProps::h200();
         let mut derived = Derived::of_count("lanes", 4).unwrap();
         derived.size("entries_at", 256);
         derived.levels("first_tile", [0; INLINE_LEVELS]).unwrap();
@@ -231,7 +249,7 @@ mod tests {
         offsets!(LevelGeometry in "LevelGeometry", 0; height width row_pitch first_sample origin);
         for (direction, name) in Direction::ALL.into_iter().zip(["ForwardParams", "BackwardParams"])
         {
-            let call = Call::in_direction(direction, &problem, &device);
+            let call = Call::in_direction(direction, problem, &device);
             let tensors = call.operator().tensors(direction).map(|(role, _)| role.field());
             let strides = if call.backward.is_some() { &STRIDES[..] } else { &[] };
             let header = tensors.chain(["workspace"]).chain(strides.iter().copied());
@@ -260,7 +278,7 @@ mod tests {
             source += &format!("static_assert(sizeof({name}) == {size}, \"{name}\");\n");
         }
         source += "extern \"C\" __global__ void layout() {}\n";
-        let options = [
+        let mut options = [
             "--gpu-architecture=sm_80",
             "--std=c++17",
             "-DMSDA_VALUE_DTYPE=0",
@@ -268,7 +286,9 @@ mod tests {
             &format!("-DMSDA_LEVELS={INLINE_LEVELS}"),
             &format!("-DMSDA_DERIVED={}", derived.declaration().unwrap()),
         ]
-        .map(str::to_owned);
+        .map(str::to_owned)
+        .to_vec();
+        options.extend(rule.iter().map(|define| format!("-DMSDA_{define}")));
         let compiled = nvrtc.compile("layout.cu", &source, crate::sources::HEADERS, &options);
         assert!(compiled.is_ok(), "{}", compiled.unwrap_err());
     }

@@ -1,6 +1,6 @@
 //! Where the values of a pixel and the channels of a query's output lie.
 
-use msdeform::Problem;
+use msdeform::{Problem, Role};
 
 /// Strides of the value tensor in elements. Channels always follow each other; a slice of a larger
 /// tensor needs no copy.
@@ -104,6 +104,80 @@ impl OutputStrides {
         ];
         check("grad_output", &strides, self.extent(problem))
     }
+}
+
+/// Strides of a tensor whose queries each have their numbers in a row: references, offsets or logits, in elements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RowStrides {
+    /// From one image to the next.
+    pub image: i64,
+    /// From one query to the next.
+    pub query: i64,
+}
+
+/// Where references, offsets and logits lie, in calls whose samples follow from them. Zeros are legal: references that
+/// all images share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SourceStrides {
+    /// Of the references.
+    pub references: RowStrides,
+    /// Of the offsets.
+    pub offsets: RowStrides,
+    /// Of the logits.
+    pub logits: RowStrides,
+}
+
+impl SourceStrides {
+    /// Those of contiguous tensors.
+    #[must_use]
+    pub fn packed(problem: &Problem) -> Self {
+        let of = |role| {
+            let query = row_len(problem, role) as i64;
+            RowStrides { image: problem.queries() as i64 * query, query }
+        };
+        Self {
+            references: of(Role::References),
+            offsets: of(Role::Offsets),
+            logits: of(Role::Logits),
+        }
+    }
+
+    /// Those of one of the three tensors.
+    #[must_use]
+    pub const fn of(&self, role: Role) -> Option<RowStrides> {
+        match role {
+            Role::References => Some(self.references),
+            Role::Offsets => Some(self.offsets),
+            Role::Logits => Some(self.logits),
+            _ => None,
+        }
+    }
+
+    /// Elements from the first to one past the last of one of them, 0 for an empty tensor. Saturates.
+    #[must_use]
+    pub fn extent(&self, problem: &Problem, role: Role) -> usize {
+        let row = row_len(problem, role);
+        let strides = self.of(role).unwrap_or_default();
+        if row == 0 {
+            return 0;
+        }
+        row.saturating_add(reach(strides.image, problem.batch()))
+            .saturating_add(reach(strides.query, problem.queries()))
+    }
+
+    /// Refuses negative strides and tensors that no address space holds.
+    pub(crate) fn check(&self, problem: &Problem) -> Result<(), msdeform::Error> {
+        for role in [Role::References, Role::Offsets, Role::Logits] {
+            let RowStrides { image, query } = self.of(role).unwrap_or_default();
+            check(role.name(), &[("batch", image), ("query", query)], self.extent(problem, role))?;
+        }
+        Ok(())
+    }
+}
+
+/// Elements of one query.
+fn row_len(problem: &Problem, role: Role) -> usize {
+    problem.len_of(role) / (problem.batch() * problem.queries()).max(1)
 }
 
 /// Elements from the first to the last of an axis that is not empty.

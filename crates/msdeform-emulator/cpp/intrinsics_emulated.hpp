@@ -93,6 +93,12 @@ MSDA_DEVICE unsigned duplicate_low(unsigned pair) { return (pair & 0xffffu) * 0x
 MSDA_DEVICE unsigned duplicate_high(unsigned pair) { return (pair >> 16) * 0x10001u; }
 MSDA_DEVICE float saturate(float value) { return __saturatef(value); }
 MSDA_DEVICE float floor_near(float value) { return floorf(value); }
+// Subnormal results are zero, as on the GPU.
+MSDA_DEVICE float exp2_near(float exponent) {
+    const float power = exp2f(exponent);
+    return power < 1.17549435e-38f ? 0.0f : power;
+}
+MSDA_DEVICE float reciprocal_near(float number) { return 1.0f / number; }
 MSDA_DEVICE float add_saturating(float a, float b) {
     const float sum = a + b;
     return sum > 0.0f ? (sum < 1.0f ? sum : 1.0f) : 0.0f;

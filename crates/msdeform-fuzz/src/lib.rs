@@ -20,7 +20,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     Target { name: "safetensors", what: "a .safetensors file for `run`", run: files::safetensors },
     Target { name: "npy", what: ".npy files for `run`", run: files::npy },
     Target { name: "bin", what: "raw files for `run`, with sizes", run: files::bin },
@@ -28,6 +28,7 @@ pub const TARGETS: [Target; 11] = [
     Target { name: "workload", what: "a workload file", run: records::workload },
     Target { name: "tuning", what: "a tuning file", run: records::tuning },
     Target { name: "cubin", what: "an entry of the cubin cache", run: records::cubin },
+    Target { name: "pack", what: "a kernel pack", run: records::pack },
     Target { name: "ledger", what: "a verification ledger", run: records::ledger },
     Target { name: "record", what: "a record and what is drawn from it", run: records::record },
     Target { name: "onnx", what: "an ONNX model, read, searched and rewritten", run: onnx::onnx },

@@ -7,8 +7,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use super::crates::{cargo_tool, rustdoc_json};
-use crate::process::capture;
+use crate::process::{cargo, run_ok};
 use crate::steps::Report;
 use crate::tree;
 
@@ -22,9 +21,6 @@ pub struct ApiArgs {
 
 /// The crates whose interfaces are promised. The others are parts of the laboratory, published for its command.
 const PROMISED: [&str; 3] = ["msdeform", "msdeform-cuda", "msdeform-tuning"];
-
-/// The version that reads the rustdoc of the pinned compiler.
-const TOOL: (&str, &str) = ("cargo-public-api", "0.52.0");
 
 /// What `cargo xtask api` does.
 pub fn run(args: &ApiArgs) -> Result<ExitCode> {
@@ -62,10 +58,34 @@ fn committed(package: &str) -> PathBuf {
 
 /// One line for each item, without what every type implements.
 fn listed(package: &str) -> Result<String> {
-    let json = rustdoc_json(package)?;
-    let mut tool = Command::new(cargo_tool(TOOL.0, TOOL.1)?);
-    tool.args(["public-api", "--simplified", "--simplified", "--simplified", "--rustdoc-json"]);
-    capture(tool.arg(json).current_dir(tree::root()))
+    let interface = public_api::Builder::from_rustdoc_json(rustdoc_json(package)?)
+        .omit_blanket_impls(true)
+        .omit_auto_trait_impls(true)
+        .omit_auto_derived_impls(true)
+        .build()
+        .with_context(|| format!("the interface of {package}"))?;
+    Ok(interface.items().map(|item| format!("{item}\n")).collect())
+}
+
+/// Says that this program is called in place of rustdoc.
+const AS_RUSTDOC: &str = "XTASK_AS_RUSTDOC";
+
+/// The rustdoc of a library, as data. That is an option of nightly compilers, and the pinned one has it where
+/// `RUSTC_BOOTSTRAP` is set: for rustdoc alone, because with it in cargo's environment everything would be compiled again.
+fn rustdoc_json(package: &str) -> Result<PathBuf> {
+    let mut rustdoc = cargo(["rustdoc", "--locked", "--lib", "--package", package]);
+    rustdoc.args(["--", "-Zunstable-options", "--output-format", "json"]);
+    run_ok(rustdoc.env("RUSTDOC", std::env::current_exe()?).env(AS_RUSTDOC, "1"))?;
+    Ok(tree::target().join("doc").join(format!("{}.json", package.replace('-', "_"))))
+}
+
+/// What cargo wanted of rustdoc, where this program is called in its place.
+pub fn as_rustdoc() -> Option<ExitCode> {
+    std::env::var_os(AS_RUSTDOC)?;
+    let mut rustdoc = Command::new("rustdoc");
+    rustdoc.args(std::env::args_os().skip(1)).env("RUSTC_BOOTSTRAP", "1");
+    let succeeded = rustdoc.status().is_ok_and(|status| status.success());
+    Some(if succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Lines that are in one of them only.

@@ -1,7 +1,7 @@
 //! `cargo xtask crates`: what goes to crates.io, and whether it builds from there.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -155,28 +155,6 @@ fn crates_alone(manifest: &str) -> Result<String> {
     let members = manifest.lines().find(|line| line.starts_with("members = "));
     Ok(manifest
         .replace(members.context("a workspace without members")?, "members = [\"crates/*\"]"))
-}
-
-/// The rustdoc of a published library, as data.
-pub fn rustdoc_json(package: &str) -> Result<PathBuf> {
-    let folder = tree::target().join("public-api");
-    let mut rustdoc = cargo(["rustdoc", "--locked", "--lib", "--package", package, "--target-dir"]);
-    rustdoc.arg(&folder).args(["--", "-Zunstable-options", "--output-format", "json"]);
-    run_ok(rustdoc.env("RUSTC_BOOTSTRAP", "1"))?;
-    Ok(folder.join("doc").join(format!("{}.json", package.replace('-', "_"))))
-}
-
-/// Builds a tool from crates.io, of one version, where only we use it.
-pub fn cargo_tool(name: &str, version: &str) -> Result<PathBuf> {
-    let root = tree::cache().join(format!("{name}-{version}"));
-    let program = root.join("bin").join(name);
-    if !program.is_file() {
-        println!("installing {name}, which takes minutes");
-        let mut install = Command::new("cargo");
-        install.args(["install", "--locked", "--quiet", "--version", version, "--root"]);
-        run_ok(install.arg(&root).arg(name).current_dir(tree::root()))?;
-    }
-    Ok(program)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::wheel::{self, Effort};
 use super::{api, crates, version};
 use crate::process::{capture, cargo, run_ok};
 use crate::steps::{Report, Steps};
-use crate::tree;
+use crate::{candle, tree};
 
 /// Options of `release`.
 #[derive(Args)]
@@ -33,7 +33,8 @@ pub struct ReleaseArgs {
 }
 
 /// Files that a release changes.
-const CHANGED: [&str; 3] = ["Cargo.toml", "Cargo.lock", "CHANGELOG.md"];
+const CHANGED: [&str; 5] =
+    ["Cargo.toml", "Cargo.lock", "CHANGELOG.md", candle::MANIFEST, candle::LOCK];
 
 /// What `cargo xtask release` does.
 pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
@@ -112,6 +113,11 @@ fn set_version(wanted: Option<&str>) -> Result<String> {
     std::fs::write(path("Cargo.toml"), bumped)?;
     std::fs::write(path("CHANGELOG.md"), dated)?;
     run_ok(&mut cargo(["update", "--workspace", "--offline", "--quiet"]))?;
+    let of_candle = std::fs::read_to_string(path(candle::MANIFEST))?;
+    std::fs::write(path(candle::MANIFEST), version::bump(&of_candle, wanted)?)?;
+    let lock = std::fs::read_to_string(path(candle::LOCK))?;
+    let released_before = version::current(&manifest)?;
+    std::fs::write(path(candle::LOCK), version::bump_lock(&lock, &released_before, wanted))?;
     Ok(wanted.to_owned())
 }
 
@@ -147,6 +153,7 @@ fn what_is_left(released: &str, folder: &Path, dry_run: bool) -> Result<String> 
     for published in crates::published()? {
         let _ = writeln!(text, "  cargo publish --locked --package {}", published.name);
     }
+    let _ = writeln!(text, "  cargo publish --locked --manifest-path {}", candle::MANIFEST);
     let folder = folder.display();
     let _ = write!(
         text,
@@ -211,5 +218,19 @@ mod tests {
         let at = |name: &str| text.find(&format!("--package {name}\n")).unwrap();
         assert!(at("msdeform") < at("msdeform-cuda") && at("msdeform-cuda") < at("msdeform-cli"));
         assert!(text.contains("cargo xtask release 0.2.0"), "{text}");
+        assert!(at("msdeform-cli") < text.find(candle::MANIFEST).unwrap(), "{text}");
+    }
+
+    #[test]
+    fn the_crate_for_candle_has_the_version_of_the_rest() {
+        let read = |name: &str| std::fs::read_to_string(tree::root().join(name)).unwrap();
+        let version = version::current(&read("Cargo.toml")).unwrap();
+        let manifest = read(candle::MANIFEST);
+        assert_eq!(version::current(&manifest).unwrap(), version);
+        // All of it, or a release would leave a part behind.
+        let bumped = version::bump(&manifest, "999.0.0").unwrap();
+        assert_eq!(bumped.matches("999.0.0").count(), 2, "{bumped}");
+        let lock = version::bump_lock(&read(candle::LOCK), &version, "999.0.0");
+        assert_eq!(lock.matches("999.0.0").count(), 2);
     }
 }

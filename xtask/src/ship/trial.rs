@@ -114,7 +114,7 @@ fn library_under_qemu(platform: &Platform) -> Result<Report> {
     harness_report(&process::run(&mut test)?)
 }
 
-/// The Python package's tests with NumPy alone, and its command.
+/// The Python package's tests with NumPy alone, without those of dozens of processes, and its command.
 fn wheel_under_qemu(wheel: &Path) -> Result<Report> {
     let system = arm_system()?;
     let site = tree::cache().join("arm64-site");
@@ -123,10 +123,9 @@ fn wheel_under_qemu(wheel: &Path) -> Result<Report> {
     }
     let wheel = wheel.to_string_lossy();
     Uv::new()?.unpack("aarch64-manylinux_2_28", &site, &["numpy", "pytest", &wheel])?;
-    let qemu = qemu()?;
+    let emulated = emulated_python(&system)?;
     let python = |arguments: &[&str]| {
-        let mut command = Command::new(&qemu);
-        command.arg("-L").arg(&system).arg(system.join("usr/bin/python3.11"));
+        let mut command = Command::new(&emulated);
         command.args(arguments).env("PYTHONPATH", &site).env("PYTHONDONTWRITEBYTECODE", "1");
         command.current_dir(tree::root().join("bindings/python"));
         command
@@ -137,7 +136,7 @@ fn wheel_under_qemu(wheel: &Path) -> Result<Report> {
     let script = site.join("bin/msdeform");
     let version = capture(&mut python(&[&script.to_string_lossy(), "--version"]))?;
     ensure!(version.starts_with("msdeform "), "the command says {version}");
-    let tests = ["test_numpy.py", "test_levels.py", "test_facts.py", "test_reference.py"];
+    let tests = ["test_facts.py", "test_first_look.py", "test_numpy.py"];
     let tests = tests.map(|name| format!("tests/{name}"));
     let mut pytest = python(&["-m", "pytest", "--quiet", "-p", "no:cacheprovider"]);
     let count = pytest_count(&process::run(pytest.args(tests))?)?.plus(Count::CHECK);
@@ -146,6 +145,20 @@ fn wheel_under_qemu(wheel: &Path) -> Result<Report> {
 
 const FACTS: &str = "import platform, msdeform, numpy; \
     print(platform.machine(), msdeform.device_info()['cpu']['instructions'], 'NumPy', numpy.__version__)";
+
+/// A program that is Python for ARM also to the processes that its tests start: no kernel runs the real one.
+fn emulated_python(system: &Path) -> Result<PathBuf> {
+    let program = system.join("usr/bin/emulated-python");
+    let script = format!(
+        "#!/bin/sh\nexec '{}' -0 \"$0\" -L '{}' '{}' \"$@\"\n",
+        qemu()?.display(),
+        system.display(),
+        system.join("usr/bin/python3.11").display()
+    );
+    std::fs::write(&program, script)?;
+    run_ok(Command::new("chmod").arg("+x").arg(&program))?;
+    Ok(program)
+}
 
 fn qemu() -> Result<PathBuf> {
     if on_path(&["qemu-aarch64"]).is_none() {

@@ -32,6 +32,17 @@ pub fn bump(manifest: &str, to: &str) -> Result<String> {
     Ok(lines.map(|line| line + "\n").collect())
 }
 
+/// A lock file with another version of our crates: what `cargo update --workspace` writes, without asking a registry about the rest.
+pub fn bump_lock(lock: &str, from: &str, to: &str) -> String {
+    let mut ours = false;
+    let lines = lock.lines().map(|line| {
+        let bumped = if ours { line.replace(from, to) } else { line.to_owned() };
+        ours = line.starts_with("name = \"msdeform");
+        bumped + "\n"
+    });
+    lines.collect()
+}
+
 const UNRELEASED: &str = "## [Unreleased]";
 const KINDS: [&str; 6] = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"];
 
@@ -85,6 +96,15 @@ mod tests {
         assert_eq!(current(&bumped).unwrap(), "0.2.0");
         assert!(bumped.contains("crates/msdeform\", version = \"0.2.0\""), "{bumped}");
         assert!(bumped.contains("other = \"0.1.0\"") && bumped.contains("\"1.95\""), "{bumped}");
+    }
+
+    #[test]
+    fn a_lock_file_follows_where_the_crate_is_ours() {
+        let lock = "[[package]]\nname = \"half\"\nversion = \"0.1.0\"\n\n[[package]]\nname = \"msdeform\"\nversion = \"0.1.0\"\n\
+                    dependencies = [\n \"half\",\n]\n";
+        let expected =
+            lock.replace("msdeform\"\nversion = \"0.1.0", "msdeform\"\nversion = \"0.2.0");
+        assert_eq!(bump_lock(lock, "0.1.0", "0.2.0"), expected);
     }
 
     #[test]

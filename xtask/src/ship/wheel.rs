@@ -68,9 +68,9 @@ pub fn build(platform: Option<&Platform>, effort: Effort, folder: &Path) -> Resu
     maturin.args(["build", "--locked"]).current_dir(tree::root().join("bindings/python"));
     use_build_tools(&mut maturin)?;
     maturin.args(match effort {
-        Effort::Full => ["--profile", "dist"],
+        Effort::Full => &["--profile", "dist", "--compression-level", "9"][..],
         // Cargo's profile for tests and whatever else is developed.
-        Effort::Tried => ["--profile", "dev"],
+        Effort::Tried => &["--profile", "dev"],
     });
     if let Some(platform) = platform {
         platform.set_up()?;

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import _native, reference
 from ._facts import bench, device_info, variants, workloads
 from ._native import __version__
+from ._warm import warm_up
 from .functional import ms_deform_attn
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ __all__ = [
     "register_sharding",
     "unpatch",
     "variants",
+    "warm_up",
     "workloads",
 ]
 

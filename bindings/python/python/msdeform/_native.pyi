@@ -112,3 +112,15 @@ def bench_json(
     threads: int | None,
     batch: int | None,
 ) -> str: ...
+
+# Heads, channels, points of every level, numbers of queries.
+_Shape = tuple[int, int, list[int], list[int]]
+
+def warm_up_json(
+    shapes: list[_Shape],
+    dtypes: list[str],
+    modes: list[str],
+    place: tuple[int, str | None],
+    threads: int | None,
+    say: Callable[[int, int], None],
+) -> str: ...

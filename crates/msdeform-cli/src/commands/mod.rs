@@ -14,4 +14,5 @@ pub mod soak;
 pub mod tune;
 pub mod variants;
 pub mod verify;
+pub mod warm;
 pub mod workloads;

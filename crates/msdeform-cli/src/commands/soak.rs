@@ -46,6 +46,9 @@ pub struct SoakArgs {
     /// Only forward or only backward
     #[arg(long, value_name = "DIRECTION")]
     direction: Option<Direction>,
+    /// On a GPU too samples follow from offsets in half of the problems. Kernels for that are chosen for nobody yet
+    #[arg(long, conflicts_with = "ledger")]
+    from_offsets: bool,
     /// Run this one problem: a line that an earlier run printed
     #[arg(long, value_name = "LINE", conflicts_with_all = ["minutes", "problems", "record"])]
     case: Option<Case>,
@@ -95,7 +98,7 @@ pub fn run(args: &SoakArgs) -> anyhow::Result<()> {
             directions: msdeform_devices::case::directions(args.direction),
             // The processor's calls take contiguous tensors.
             strided: !on_cpu,
-            from_offsets: on_cpu,
+            from_offsets: on_cpu || args.from_offsets,
             ..Bounds::default()
         },
         seed: args.seed,

@@ -9,7 +9,7 @@ use libtest_mimic::Trial;
 use crate::setting::{expect, files, folder, msdeform, trial, trial_if};
 
 /// Every command that has a page and is completed.
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "variants",
     "verify",
     "bench",
@@ -22,6 +22,7 @@ const COMMANDS: [&str; 15] = [
     "run",
     "soak",
     "tune",
+    "warm",
     "workloads",
     "completions",
     "man",

@@ -10,6 +10,52 @@ use crate::error::{CudaVersion, Result};
 /// The oldest driver that keeps the overlap of launches when it captures them.
 const OVERLAPS_IN_GRAPHS: CudaVersion = CudaVersion { major: 12, minor: 3 };
 
+/// What GPUs of one architecture have in common, and the numbers of multiprocessors they are sold with.
+struct Architecture {
+    number: u32,
+    shared_kib_per_block: usize,
+    threads_per_multiprocessor: u32,
+    multiprocessors: &'static [u32],
+}
+
+/// From NVIDIA's tables of compute capabilities and data sheets; a usual GPU first.
+const ARCHITECTURES: &[Architecture] = &[
+    Architecture::new(80, 163, 2048, &[108, 56]),
+    Architecture::new(86, 99, 1536, &[82, 84, 72, 68, 46, 28]),
+    Architecture::new(87, 163, 1536, &[16, 8]),
+    Architecture::new(89, 99, 1536, &[128, 142, 76, 58, 46, 24]),
+    Architecture::new(90, 227, 2048, &[132, 114, 78]),
+    Architecture::new(100, 227, 2048, &[148]),
+    Architecture::new(103, 227, 2048, &[148]),
+    Architecture::new(120, 99, 1536, &[170, 188, 84, 70, 48, 36]),
+    Architecture::new(121, 99, 1536, &[48]),
+];
+
+impl Architecture {
+    const fn new(
+        number: u32,
+        shared_kib_per_block: usize,
+        threads_per_multiprocessor: u32,
+        multiprocessors: &'static [u32],
+    ) -> Self {
+        Self { number, shared_kib_per_block, threads_per_multiprocessor, multiprocessors }
+    }
+
+    fn gpus(&self) -> impl Iterator<Item = DeviceProps> {
+        self.multiprocessors.iter().map(|&multiprocessors| DeviceProps {
+            name: format!("a GPU of sm_{} with {multiprocessors} multiprocessors", self.number),
+            compute_capability: (self.number / 10, self.number % 10),
+            overlaps_launches: self.number >= 90,
+            multiprocessors,
+            shared_bytes_per_block: self.shared_kib_per_block << 10,
+            shared_bytes_per_multiprocessor: (self.shared_kib_per_block + 1) << 10,
+            threads_per_multiprocessor: self.threads_per_multiprocessor,
+            // The rest concerns no kernel's code.
+            ..DeviceProps::h200()
+        })
+    }
+}
+
 /// What variants, the dispatcher and records need to know of a GPU. Plain data: launch geometry can
 /// be worked out, and tested, for a GPU that is not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +117,21 @@ impl DeviceProps {
             memory_clock_khz: 3_201_000,
             memory_bus_bits: 6144,
         }
+    }
+
+    /// GPUs of an architecture (`sm_90`, `sm_90a`), for working out what is compiled for it without having one: one for
+    /// every number of multiprocessors, the usual one first. None for an architecture that nothing is known about.
+    #[must_use]
+    pub fn of_architecture(arch: &str) -> Vec<Self> {
+        let digits = arch.strip_prefix("sm_").map(|rest| rest.strip_suffix('a').unwrap_or(rest));
+        let number: Option<u32> = digits.and_then(|digits| digits.parse().ok());
+        let known = ARCHITECTURES.iter().filter(|known| number == Some(known.number));
+        known.flat_map(Architecture::gpus).collect()
+    }
+
+    /// The architectures of [`DeviceProps::of_architecture`], as people write them.
+    pub fn architectures() -> impl Iterator<Item = String> {
+        ARCHITECTURES.iter().map(|known| format!("sm_{}", known.number))
     }
 
     /// The name NVRTC and cubins use: `sm_90a`. Since Hopper the instructions of one architecture
@@ -148,5 +209,21 @@ mod tests {
         assert_eq!(arch(8, 9), "sm_89");
         assert_eq!(arch(9, 0), "sm_90a");
         assert_eq!(arch(12, 0), "sm_120a");
+    }
+
+    #[test]
+    fn gpus_of_an_architecture_are_of_it_and_a_stranger_has_none() {
+        for name in DeviceProps::architectures() {
+            let gpus = DeviceProps::of_architecture(&name);
+            assert!(!gpus.is_empty());
+            assert!(gpus.iter().all(|gpu| gpu.arch().trim_end_matches('a') == name), "{gpus:?}");
+        }
+        assert_eq!(DeviceProps::of_architecture("sm_90a"), DeviceProps::of_architecture("sm_90"));
+        let usual = &DeviceProps::of_architecture("sm_90")[0];
+        let h200 = DeviceProps { name: usual.name.clone(), ..DeviceProps::h200() };
+        assert_eq!(*usual, h200);
+        for strange in ["sm_70", "90", "sm_", "sm_90aa", "sm_-90", ""] {
+            assert!(DeviceProps::of_architecture(strange).is_empty(), "{strange}");
+        }
     }
 }

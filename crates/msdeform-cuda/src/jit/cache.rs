@@ -12,9 +12,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use msdeform_files::{Existing, is_temporary};
+use msdeform_files::{Existing, FileError, is_temporary};
 
-use super::Key;
+use super::{Key, PACK_IN_PACKAGES, PACK_VARIABLE};
 use crate::nvrtc::Compiled;
 
 /// What the folder may hold.
@@ -28,15 +28,17 @@ const HASH_BYTES: usize = 32;
 const LOG_LENGTH_BYTES: usize = 8;
 const HEADER_BYTES: usize = MAGIC.len() + HASH_BYTES + LOG_LENGTH_BYTES;
 
-/// A folder of cubins, or none where no folder can be had.
+/// A folder of cubins, or none where no folder can be had, and perhaps a kernel pack that is asked first.
 #[derive(Clone, Debug)]
 pub struct DiskCache {
     folder: Option<PathBuf>,
+    pack: Option<PathBuf>,
     limit_bytes: u64,
 }
 
 impl DiskCache {
-    /// The user's cache folder; `MSDEFORM_CACHE_DIR` names another, and empty means none.
+    /// The user's cache folder; `MSDEFORM_CACHE_DIR` names another, and empty means none. With it the kernel pack that
+    /// `MSDEFORM_KERNEL_PACK` names, or that is among the Python packages; `off` or empty uses none.
     #[must_use]
     pub fn of_user() -> Self {
         let folder = match std::env::var_os("MSDEFORM_CACHE_DIR") {
@@ -45,19 +47,36 @@ impl DiskCache {
             None => directories::ProjectDirs::from("", "", "msdeform")
                 .map(|folders| folders.cache_dir().join("cubin")),
         };
-        Self { folder, limit_bytes: LIMIT_BYTES }
+        let pack = match std::env::var_os(PACK_VARIABLE) {
+            Some(named) if named.is_empty() || named == "off" => None,
+            Some(named) => Some(PathBuf::from(named)),
+            None => crate::nvrtc::in_packages(PACK_IN_PACKAGES),
+        };
+        Self { folder, pack, limit_bytes: LIMIT_BYTES }
     }
 
-    /// A cache in a given folder.
+    /// A cache in a given folder, without a pack.
     #[must_use]
     pub fn in_folder(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: Some(folder.into()), limit_bytes: LIMIT_BYTES }
+        Self { folder: Some(folder.into()), pack: None, limit_bytes: LIMIT_BYTES }
     }
 
     /// No cache: everything is compiled once per process.
     #[must_use]
     pub const fn nowhere() -> Self {
-        Self { folder: None, limit_bytes: LIMIT_BYTES }
+        Self { folder: None, pack: None, limit_bytes: LIMIT_BYTES }
+    }
+
+    /// The same with a kernel pack.
+    #[must_use]
+    pub fn with_pack(self, path: impl Into<PathBuf>) -> Self {
+        Self { pack: Some(path.into()), ..self }
+    }
+
+    /// The kernel pack that is asked first, whether it can be read or not.
+    #[must_use]
+    pub fn pack(&self) -> Option<&Path> {
+        self.pack.as_deref()
     }
 
     /// Where entries are kept, if anywhere.
@@ -77,7 +96,7 @@ impl DiskCache {
     pub fn load(&self, key: &Key) -> Option<Compiled> {
         let path = self.path(key)?;
         let bytes = match msdeform_files::read(&path, LIMIT_ENTRY_BYTES) {
-            Err(msdeform_files::FileError::TooLarge { .. }) => Vec::new(),
+            Err(FileError::TooLarge { .. }) => Vec::new(),
             bytes => bytes.ok()?,
         };
         let entry = decode_entry(&bytes);
@@ -93,10 +112,18 @@ impl DiskCache {
 
     /// Keeps an entry, if the folder can be written.
     pub fn store(&self, key: &Key, compiled: &Compiled) {
-        let Some(path) = self.path(key) else { return };
-        if msdeform_files::write(&path, &encode_entry(compiled), Existing::Replace).is_ok() {
-            self.prune();
-        }
+        drop(self.try_store(key, compiled));
+    }
+
+    /// The same for whoever wants to know.
+    ///
+    /// # Errors
+    /// Why it is not kept. Without a folder nothing is, and that is no error.
+    pub fn try_store(&self, key: &Key, compiled: &Compiled) -> Result<(), FileError> {
+        let Some(path) = self.path(key) else { return Ok(()) };
+        msdeform_files::write(&path, &encode_entry(compiled), Existing::Replace)?;
+        self.prune();
+        Ok(())
     }
 
     /// Forgets an entry.
@@ -224,7 +251,7 @@ mod tests {
     fn past_the_limit_the_least_recently_used_go_first() {
         let folder = tempfile::tempdir().unwrap();
         let one = encode_entry(&entry(0)).len() as u64;
-        let cache = DiskCache { folder: Some(folder.path().to_owned()), limit_bytes: 4 * one };
+        let cache = DiskCache { limit_bytes: 4 * one, ..DiskCache::in_folder(folder.path()) };
         let past = SystemTime::now() - std::time::Duration::from_secs(1000);
         for index in 0..4 {
             cache.store(&key(index), &entry(index));

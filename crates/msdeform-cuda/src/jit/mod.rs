@@ -1,13 +1,19 @@
 //! From a variant and a configuration to machine code: compile, or take it from the cache.
 
 mod cache;
+mod pack;
+mod store;
+
+use std::borrow::Cow;
 
 use crate::error::Result;
 use crate::nvrtc::{Compiled, Nvrtc};
-use crate::sources::SourceFile;
+use crate::sources::{SourceFile, where_samples_are_given};
 use crate::variants::Variant;
 
 pub use cache::{DiskCache, decode_entry, encode_entry};
+pub use pack::{KernelPack, PACK_IN_PACKAGES, PACK_VARIABLE, PackGroup, encode_pack};
+pub use store::{Code, CodeOrigin, CodeStore, JitCounts};
 
 /// Options that every kernel is compiled with. `-v` puts registers and spills into the log, which is
 /// kept with the cubin.
@@ -51,13 +57,23 @@ impl Recipe {
     /// The key of the cubin this makes with a compiler of this version.
     #[must_use]
     pub fn key(&self, compiler: crate::CudaVersion) -> Key {
+        self.hash(&compiler.to_string())
+    }
+
+    /// What stands for it whatever compiles it.
+    #[must_use]
+    pub fn content(&self) -> Key {
+        self.hash("any compiler")
+    }
+
+    fn hash(&self, compiler: &str) -> Key {
         let mut hasher = blake3::Hasher::new();
         // Every part is preceded by its length, so that no two recipes read the same.
         let mut part = |text: &str| {
             hasher.update(&(text.len() as u64).to_le_bytes());
             hasher.update(text.as_bytes());
         };
-        part(&compiler.to_string());
+        part(compiler);
         for file in std::iter::once(&self.source).chain(&self.headers) {
             part(file.name);
             part(file.text);
@@ -79,10 +95,24 @@ impl Recipe {
 /// header concerns the kernels that include it and no others.
 #[must_use]
 pub fn included_headers(source: SourceFile, headers: &[SourceFile]) -> Vec<SourceFile> {
+    reachable(source, headers, |text| text.into())
+}
+
+/// Those that a kernel includes where samples are given.
+#[must_use]
+pub fn headers_for_given_samples(source: SourceFile, headers: &[SourceFile]) -> Vec<SourceFile> {
+    reachable(source, headers, |text| where_samples_are_given(text).into())
+}
+
+fn reachable(
+    source: SourceFile,
+    headers: &[SourceFile],
+    read: fn(&str) -> Cow<'_, str>,
+) -> Vec<SourceFile> {
     let mut included = vec![false; headers.len()];
     let mut pending = vec![source];
     while let Some(file) = pending.pop() {
-        for name in file.text.lines().filter_map(included_name) {
+        for name in read(file.text).lines().filter_map(included_name) {
             let position = headers.iter().position(|header| header.name == name);
             if let Some(position) = position.filter(|&position| !included[position]) {
                 included[position] = true;

@@ -193,7 +193,13 @@ impl Environment {
         places.join("; ")
     }
 
-    fn folders(&self) -> Vec<PathBuf> {
+    /// The folders of Python packages, those that were announced first.
+    pub fn site_packages(&self) -> Vec<PathBuf> {
+        self.roots().1
+    }
+
+    /// Toolkits and folders of Python packages.
+    fn roots(&self) -> (Vec<PathBuf>, Vec<PathBuf>) {
         let variable = |name| self.variables.get(name).map(PathBuf::from);
         let mut toolkits: Vec<PathBuf> =
             ["CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX"].into_iter().filter_map(variable).collect();
@@ -224,6 +230,11 @@ impl Environment {
             toolkits.extend(children_named(root, "cuda"));
             site_packages.extend(python_packages(root));
         }
+        (toolkits, site_packages)
+    }
+
+    fn folders(&self) -> Vec<PathBuf> {
+        let (toolkits, site_packages) = self.roots();
         let below = |roots: Vec<PathBuf>, folders: &'static [&'static str]| {
             roots.into_iter().flat_map(|root| folders.iter().map(move |folder| root.join(folder)))
         };

@@ -254,6 +254,12 @@ impl Nvrtc {
     }
 }
 
+/// A file that some Python package brings, by its place below the folder of packages: the first there is.
+pub(crate) fn in_packages(file: &str) -> Option<PathBuf> {
+    let folders = locate::Environment::of_process().site_packages();
+    folders.into_iter().map(|folder| folder.join(file)).find(|path| path.is_file())
+}
+
 /// NVRTC opens its second half by name when it compiles, and that of some wheels (13.0) does not look in
 /// its own folder. Loaded here from there, it is found by that name. Nothing to load is fine: the loader
 /// may find it, and if not, compiling says so.

@@ -8,12 +8,17 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::gradients::Gradients;
 use crate::registry;
-use crate::strides::{OutputStrides, ValueStrides};
+use crate::strides::{OutputStrides, SourceStrides, ValueStrides};
 use crate::tuning::{self, ChosenVariant};
 use crate::variants::{BackwardCall, Call, KnobChoices, Variant};
 
 /// Names a variant for every plan of its direction that does not name one itself.
 pub const VARIANT_VARIABLE: &str = "MSDEFORM_VARIANT";
+
+/// Whether a GPU has run everything that the dispatcher may choose where samples follow from offsets. Until then only who
+/// names a variant gets a plan for such a problem: what was only emulated is chosen for nobody.
+const OFFSETS_ARE_VERIFIED: bool = false;
+const NOT_VERIFIED: &str = "no GPU has verified it on samples that follow from offsets; give it locations and weights, or name a variant";
 
 /// When a plan asks the driver what the pointers it is given point to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +55,8 @@ pub struct PlanOptions {
     pub knobs: Vec<(String, i64)>,
     /// Strides of the value tensor, if it is not contiguous.
     pub strides: Option<ValueStrides>,
+    /// Strides of references, offsets and logits, if they are not contiguous.
+    pub sources: Option<SourceStrides>,
     /// Width of the raster that the queries form, if they do (a hint for scheduling).
     pub query_raster_width: u32,
     /// When pointers are looked up.
@@ -92,8 +99,10 @@ impl PlanOptions {
         if let Some(backward) = &backward {
             backward.grad_output.check(problem)?;
         }
+        let sources = self.sources.unwrap_or_else(|| SourceStrides::packed(problem));
+        sources.check(problem)?;
         let (device, query_raster_width) = (context.props(), self.query_raster_width);
-        Ok(Call { problem, strides, device, query_raster_width, backward })
+        Ok(Call { problem, strides, device, query_raster_width, sources, backward })
     }
 
     /// What computes a call: the caller's choice or the environment's, or what was measured on this machine and
@@ -111,6 +120,9 @@ impl PlanOptions {
         };
         let variant = match named {
             Some(variant) => variant.check(call).map(|()| variant)?,
+            None if call.problem.offsets().is_some() && !OFFSETS_ARE_VERIFIED => {
+                return Err(dispatch::unaligned(call).0.refusal(NOT_VERIFIED.to_owned()).into());
+            }
             None => dispatch::builtin(call)?,
         };
         let sure = ChosenVariant { variant, knobs: KnobChoices::new(variant, &self.knobs)? };

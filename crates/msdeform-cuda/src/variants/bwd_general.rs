@@ -2,6 +2,7 @@
 
 use msdeform::{DType, DeviceKind, Direction, Numerics, Problem, Role, ValueLayout, VariantSpec};
 
+use super::offset_source::{self, KeptGradients};
 use super::tile_lists::has_unowned_pixels;
 use super::{Call, Configuration, GRADIENTS, KnobChoices, Specialise, Variant};
 use crate::derived::Derived;
@@ -98,6 +99,10 @@ impl Variant for BwdGeneral {
         kernel_source!("bwd_general.cu")
     }
 
+    fn takes_offsets(&self) -> bool {
+        true
+    }
+
     fn supports(&self, _: &Call<'_>) -> Result<(), String> {
         Ok(())
     }
@@ -116,6 +121,10 @@ impl Variant for BwdGeneral {
         let workspace = if gradients.value { &mut pipeline } else { &mut unused };
         let mut derived = sort.reserve(problem, workspace)?;
         derived.count("lanes", lanes)?;
+        let kept = KeptGradients::of(call, false, true);
+        kept.reserve(call, &mut pipeline, &mut derived);
+        offset_source::derive(call, false, &mut derived)?;
+        kept.queue_rows(call, &mut pipeline, &[SIZES_READ]);
         if gradients.of_samples() {
             let groups = u64::from(THREADS) / lanes as u64;
             pipeline.launch(
@@ -144,13 +153,14 @@ impl Variant for BwdGeneral {
             let values = launch(tiles * slices, WARPS, THREADS, VALUES_SHARED_BYTES);
             pipeline.launch("values", values, &[SIZES_READ]);
         }
+        kept.queue_finish(call, &mut pipeline, &[SIZES_READ, &[GRADIENTS]]);
         Ok(Configuration {
             specialise: Specialise::Formats,
             knobs: Vec::new(),
             pipeline,
             value_alignment: problem.dtype().size_bytes(),
             sampling_alignment: problem.sampling_dtype().size_bytes(),
-            constants: SIZES.to_vec(),
+            constants: SIZES.iter().copied().chain(kept.constants(call)).collect(),
             derived,
             ..Configuration::default()
         })

@@ -4,6 +4,7 @@ use msdeform::{DType, DeviceKind, Direction, Numerics, Role, ValueLayout, Varian
 
 use super::chunked_sample::paired_sampling_alignment;
 use super::grad_output_rows::{PACK, PackStep, ROWS_READ};
+use super::offset_source::{self, KeptGradients};
 use super::query_walk::WALK_READS;
 use super::sample_gradients::{
     self, SAMPLE_BLOCKS, SAMPLE_WARPS, SAMPLES_READ, SPREAD, SampleStep, THIN, TILE_HEIGHT,
@@ -13,7 +14,7 @@ use super::tile_lists::{
     self, ENTRIES_READ, ENTRY_BYTES, GATHER_BLOCKS, GATHER_READS, LISTS_READ, ListCut, ListKnobs,
     ListSizes, ORDERED, PIECE, check, has_unowned_pixels, level_tiles,
 };
-use super::{Call, Configuration, Constant, Knob, KnobChoices, Specialise, Variant};
+use super::{Call, Configuration, Constant, GRADIENTS, Knob, KnobChoices, Specialise, Variant};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
@@ -116,6 +117,10 @@ impl Variant for BwdLevelSort {
         kernel_source!("bwd_level_sort.cu")
     }
 
+    fn takes_offsets(&self) -> bool {
+        true
+    }
+
     fn knobs(&self) -> &'static [Knob] {
         KNOBS
     }
@@ -126,6 +131,7 @@ impl Variant for BwdLevelSort {
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         check(call)?;
+        offset_source::check_fast(call)?;
         let samples = level_samples(call);
         if samples > MAX_LEVEL_SAMPLES {
             return Err(format!("{samples} samples of a level, at most {MAX_LEVEL_SAMPLES}"));
@@ -161,7 +167,8 @@ impl Variant for BwdLevelSort {
         let ahead = knobs.get(SORT_AHEAD.name).unwrap_or(ahead);
         let overlaps = knobs.get(OVERLAP.name).unwrap_or(1) == 1 && call.device.overlaps_launches;
         let each = level_samples(call).div_ceil(32 * SORT_WARPS) as i64;
-        let holds = !is_single && each <= MAX_HELD;
+        // Samples that follow from offsets take twice the registers.
+        let holds = !is_single && each <= MAX_HELD && problem.offsets().is_none();
         let held = knobs.get(HELD.name).unwrap_or(if holds { MAX_HELD } else { 0 });
         if held > 0 && held < each {
             return Err(format!("HELD={held}; here a thread has {each} samples"));
@@ -174,6 +181,9 @@ impl Variant for BwdLevelSort {
         let cut = ListCut { piece: 0, parts: 0, entry_bytes, groups: few > 0 };
         let lists = ListSizes::reserve(problem, workspace, &mut derived, cut)?;
         samples.derive(&mut derived)?;
+        let kept = KeptGradients::of(call, samples.has_whole_rows(), false);
+        kept.reserve(call, &mut pipeline, &mut derived);
+        offset_source::derive(call, true, &mut derived)?;
         if wants_value {
             if has_unowned_pixels(problem) {
                 pipeline.zero(Region::Tensor(Role::GradValue));
@@ -203,6 +213,7 @@ impl Variant for BwdLevelSort {
             let geometry = LaunchGeometry { overlaps, ..samples.geometry };
             pipeline.launch("samples", geometry, &[SAMPLES_READ, WALK_READS, ROWS_READ]);
         }
+        kept.queue_finish(call, &mut pipeline, &[ROWS_READ, &[GRADIENTS]]);
         let mut chosen =
             vec![(FEW.name, few), (SORT_AHEAD.name, ahead), (OVERLAP.name, i64::from(overlaps))];
         chosen.extend(list_knobs.knobs());
@@ -216,13 +227,17 @@ impl Variant for BwdLevelSort {
         ];
         constants.extend(lists.constants());
         constants.extend(samples.constants());
+        constants.extend(kept.constants(call));
         Ok(Configuration {
             specialise: Specialise::ModelAndHeads,
             knobs: chosen,
             constants,
             pipeline,
             value_alignment: 16,
-            sampling_alignment: paired_sampling_alignment(call),
+            sampling_alignment: offset_source::sampling_alignment(
+                call,
+                paired_sampling_alignment(call),
+            ),
             derived,
             ..Configuration::default()
         })

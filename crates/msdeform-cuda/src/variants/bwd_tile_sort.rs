@@ -4,6 +4,7 @@ use msdeform::{DType, DeviceKind, Direction, Numerics, Role, ValueLayout, Varian
 
 use super::chunked_sample::paired_sampling_alignment;
 use super::grad_output_rows::{PACK, PackStep, ROWS_READ};
+use super::offset_source::{self, KeptGradients};
 use super::query_walk::WALK_READS;
 use super::sample_gradients::{
     SAMPLE_BLOCKS, SAMPLE_WARPS, SAMPLES_READ, SPREAD, SampleStep, THIN, TILE_HEIGHT, TILE_WIDTH,
@@ -12,7 +13,7 @@ use super::tile_lists::{
     self, ENTRIES_READ, ENTRY_BYTES, FEW, GATHER_BLOCKS, GATHER_READS, LISTS_READ, ListCut,
     ListKnobs, ListSizes, ORDERED, check, has_unowned_pixels, level_tiles,
 };
-use super::{Call, Configuration, Constant, Knob, KnobChoices, Specialise, Variant};
+use super::{Call, Configuration, Constant, GRADIENTS, Knob, KnobChoices, Specialise, Variant};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
@@ -87,6 +88,10 @@ impl Variant for BwdTileSort {
         kernel_source!("bwd_tile_sort.cu")
     }
 
+    fn takes_offsets(&self) -> bool {
+        true
+    }
+
     fn knobs(&self) -> &'static [Knob] {
         KNOBS
     }
@@ -97,6 +102,7 @@ impl Variant for BwdTileSort {
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         check(call)?;
+        offset_source::check_fast(call)?;
         let tiles: usize = level_tiles(call.problem).sum();
         let shared = call.device.shared_bytes_per_block;
         if tiles * 4 > shared {
@@ -126,7 +132,11 @@ impl Variant for BwdTileSort {
         let cut = ListCut { piece: piece_entries, parts, entry_bytes, groups: false };
         let lists = ListSizes::reserve(problem, workspace, &mut derived, cut)?;
         samples.derive(&mut derived)?;
+        let kept = KeptGradients::of(call, samples.has_whole_rows(), wants_value);
+        kept.reserve(call, &mut pipeline, &mut derived);
+        offset_source::derive(call, true, &mut derived)?;
         if wants_value {
+            kept.queue_rows(call, &mut pipeline, &[ROWS_READ]);
             if has_unowned_pixels(problem) {
                 pipeline.zero(Region::Tensor(Role::GradValue));
             }
@@ -160,6 +170,7 @@ impl Variant for BwdTileSort {
         if call.gradients().of_samples() {
             pipeline.launch("samples", samples.geometry, &[SAMPLES_READ, WALK_READS, ROWS_READ]);
         }
+        kept.queue_finish(call, &mut pipeline, &[ROWS_READ, &[GRADIENTS]]);
         let mut chosen = vec![(PIECE.name, piece)];
         chosen.extend(list_knobs.knobs());
         chosen.extend(samples.knobs);
@@ -167,13 +178,17 @@ impl Variant for BwdTileSort {
         constants.extend(SIZES);
         constants.extend(lists.constants());
         constants.extend(samples.constants());
+        constants.extend(kept.constants(call));
         Ok(Configuration {
             specialise: Specialise::ModelAndHeads,
             knobs: chosen,
             constants,
             pipeline,
             value_alignment: 16,
-            sampling_alignment: paired_sampling_alignment(call),
+            sampling_alignment: offset_source::sampling_alignment(
+                call,
+                paired_sampling_alignment(call),
+            ),
             derived,
             ..Configuration::default()
         })

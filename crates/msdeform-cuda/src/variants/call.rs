@@ -4,7 +4,7 @@ use msdeform::{Direction, Mode, Operator, Problem, Role};
 
 use crate::driver::DeviceProps;
 use crate::gradients::Gradients;
-use crate::strides::{OutputStrides, ValueStrides};
+use crate::strides::{OutputStrides, SourceStrides, ValueStrides};
 
 /// What a variant is asked to do.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +17,8 @@ pub struct Call<'a> {
     pub device: &'a DeviceProps,
     /// Width of the raster that the queries form, 0 if nothing is known.
     pub query_raster_width: u32,
+    /// Where references, offsets and logits lie; of no meaning where samples are given.
+    pub sources: SourceStrides,
     /// What only a backward call has; `None` makes it a forward call.
     pub backward: Option<BackwardCall>,
 }
@@ -49,7 +51,8 @@ impl<'a> Call<'a> {
     #[must_use]
     pub fn new(problem: &'a Problem, device: &'a DeviceProps) -> Self {
         let strides = ValueStrides::packed(problem);
-        Self { problem, strides, device, query_raster_width: 0, backward: None }
+        let sources = SourceStrides::packed(problem);
+        Self { problem, strides, device, query_raster_width: 0, sources, backward: None }
     }
 
     /// An ordinary call in a direction: everything packed, all gradients, fast.
@@ -85,6 +88,9 @@ impl<'a> Call<'a> {
         let elements = match (role, self.backward) {
             (Role::Value, _) => self.strides.extent(problem),
             (Role::GradOutput, Some(backward)) => backward.grad_output.extent(problem),
+            (Role::References | Role::Offsets | Role::Logits, _) => {
+                self.sources.extent(problem, role)
+            }
             _ => problem.len_of(role),
         };
         elements * problem.format_of(role).size_bytes()

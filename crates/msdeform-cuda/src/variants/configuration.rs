@@ -5,6 +5,7 @@ use std::sync::Arc;
 use msdeform::{DType, Storage, ValueLayout};
 
 use super::Call;
+use super::offset_source;
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::params::{CallShape, INLINE_LEVELS, Params};
@@ -69,12 +70,21 @@ impl Configuration {
     /// What every kernel of the pipeline is compiled from, in the order they are launched, each once.
     #[must_use]
     pub fn units(&self, call: &Call<'_>) -> Vec<Unit> {
+        self.units_with(call, offset_source::defines)
+    }
+
+    /// With how samples follow, as a step needs to know it.
+    fn units_with(&self, call: &Call<'_>, of_samples: SampleDefines) -> Vec<Unit> {
         let mut units: Vec<Unit> = Vec::new();
         for step in &self.pipeline.steps {
             if let Step::Launch { name, reads, .. } = *step
                 && units.iter().all(|known| known.step != name)
             {
-                units.push(Unit { step: name, defines: self.defines_of(call, name, reads) });
+                let samples = of_samples(call, name, &self.constants);
+                units.push(Unit {
+                    step: name,
+                    defines: self.defines_of(call, name, reads, samples),
+                });
             }
         }
         units
@@ -84,7 +94,11 @@ impl Configuration {
     #[must_use]
     pub fn defines(&self, call: &Call<'_>) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
-        for define in self.units(call).into_iter().flat_map(|unit| unit.defines) {
+        // One text cannot know it for one step and not for another.
+        let of_samples: SampleDefines =
+            |call, _, constants| offset_source::defines(call, "", constants);
+        let units = self.units_with(call, of_samples);
+        for define in units.into_iter().flat_map(|unit| unit.defines) {
             if !all.contains(&define) {
                 all.push(define);
             }
@@ -94,7 +108,13 @@ impl Configuration {
 
     /// The macros of one kernel, as compiler options. Never holds an image's size, a batch or
     /// a number of queries: they change from call to call and must not compile again.
-    fn defines_of(&self, call: &Call<'_>, step: &str, reads: Reads) -> Vec<String> {
+    fn defines_of(
+        &self,
+        call: &Call<'_>,
+        step: &str,
+        reads: Reads,
+        samples: Vec<(&str, i64)>,
+    ) -> Vec<String> {
         let problem = call.problem;
         let mut defines = Vec::new();
         let mut define = |name: &str, value: String| defines.push(format!("-DMSDA_{name}={value}"));
@@ -116,11 +136,14 @@ impl Configuration {
         if self.specialise == Specialise::ModelAndHeads {
             define("HEADS", problem.heads().to_string());
         }
+        for (name, value) in samples {
+            define(name, value.to_string());
+        }
         if let Some(backward) = call.backward.filter(|_| reads.includes(GRADIENTS)) {
             define(GRADIENTS, backward.gradients.mask().to_string());
         }
         for (name, value) in self.knobs.iter().chain(&self.constants) {
-            if reads.includes(name) {
+            if reads.includes(name) && !offset_source::is_defined(name) {
                 define(name, value.to_string());
             }
         }
@@ -163,6 +186,9 @@ impl Configuration {
     }
 }
 
+/// The macros that say how samples follow from offsets, of a call, a step and the configuration's constants.
+type SampleDefines = fn(&Call<'_>, &str, &[(&'static str, i64)]) -> Vec<(&'static str, i64)>;
+
 /// The constant that says which gradients are asked for, as [`Gradients::mask`](crate::Gradients::mask).
 pub const GRADIENTS: &str = "GRADIENTS";
 
@@ -190,7 +216,7 @@ impl Unit {
 
 /// The number that stands for a format in the JIT macros. The formats kernels do not store (f64) are
 /// refused before this is asked, by the lists in their specs.
-fn dtype_code(dtype: DType) -> i32 {
+pub(super) fn dtype_code(dtype: DType) -> i32 {
     match dtype {
         DType::F32 | DType::F64 => 0,
         DType::F16 => 1,

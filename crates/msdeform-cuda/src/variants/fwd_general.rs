@@ -2,7 +2,7 @@
 
 use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
 
-use super::{Call, Configuration, Knob, KnobChoices, Specialise, Variant};
+use super::{Call, Configuration, Knob, KnobChoices, Specialise, Variant, offset_source};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::sources::{SourceFile, kernel_source};
@@ -38,6 +38,10 @@ impl Variant for FwdGeneral {
         kernel_source!("fwd_general.cu")
     }
 
+    fn takes_offsets(&self) -> bool {
+        true
+    }
+
     fn knobs(&self) -> &'static [Knob] {
         &[Knob {
             name: "VECTOR",
@@ -70,6 +74,8 @@ impl Variant for FwdGeneral {
         let rows_per_block = u64::from(THREADS) / lanes as u64;
         // The kernel strides over what a grid cannot hold.
         let blocks = call.rows().div_ceil(rows_per_block).min(i32::MAX as u64);
+        let mut derived = Derived::of_count("lanes", lanes)?;
+        offset_source::derive(call, false, &mut derived)?;
         Ok(Configuration {
             specialise: Specialise::Formats,
             knobs: vec![("VECTOR", vector as i64)],
@@ -77,7 +83,7 @@ impl Variant for FwdGeneral {
             value_alignment: vector * bytes,
             sampling_alignment: call.problem.sampling_dtype().size_bytes(),
             constants: vec![("THREADS", i64::from(THREADS))],
-            derived: Derived::of_count("lanes", lanes)?,
+            derived,
             ..Configuration::default()
         })
     }

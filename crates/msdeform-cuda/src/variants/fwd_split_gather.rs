@@ -3,7 +3,8 @@
 use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
 
 use super::chunked_sample::lanes_per_pixel;
-use super::{Call, Configuration, Knob, KnobChoices, Specialise, Variant};
+use super::{Call, Configuration, Knob, KnobChoices, Specialise, Variant, offset_source};
+use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::sources::{SourceFile, kernel_source};
 
@@ -32,6 +33,10 @@ impl Variant for FwdSplitGather {
         kernel_source!("fwd_split_gather.cu")
     }
 
+    fn takes_offsets(&self) -> bool {
+        true
+    }
+
     fn knobs(&self) -> &'static [Knob] {
         &[
             Knob { name: "WARPS", values: &[1, 2, 4, 8], meaning: "warps of a block" },
@@ -44,6 +49,7 @@ impl Variant for FwdSplitGather {
     }
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
+        offset_source::check_fast(call)?;
         lanes_per_pixel(call, 2).map(|_| ())
     }
 
@@ -54,12 +60,19 @@ impl Variant for FwdSplitGather {
         let rounds = knobs.get("ROUNDS").unwrap_or(rounds_default);
         // The kernel strides over what a grid cannot hold.
         let blocks = call.rows().div_ceil(warps as u64).min(i32::MAX as u64);
+        let mut derived = Derived::default();
+        offset_source::derive(call, true, &mut derived)?;
         Ok(Configuration {
             specialise: Specialise::ModelAndHeads,
             knobs: vec![("WARPS", warps), ("ROUNDS", rounds)],
             pipeline: LaunchGeometry::linear(blocks as u32, 32 * warps as u32).into(),
             value_alignment: 16,
-            sampling_alignment: call.problem.sampling_dtype().size_bytes(),
+            sampling_alignment: offset_source::sampling_alignment(
+                call,
+                call.problem.sampling_dtype().size_bytes(),
+            ),
+            constants: offset_source::constants(call),
+            derived,
             ..Configuration::default()
         })
     }

@@ -6,7 +6,7 @@ use super::chunked_sample::{
     heads_of_a_line, lanes_per_pixel, queries_are_pixels, sampling_alignment,
 };
 use super::query_walk::QueryWalk;
-use super::{Call, Configuration, Knob, KnobChoices, Specialise, Variant};
+use super::{Call, Configuration, Knob, KnobChoices, Specialise, Variant, offset_source};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::sources::{SourceFile, kernel_source};
@@ -158,12 +158,17 @@ impl Variant for FwdTileGather {
         kernel_source!("fwd_tile_gather.cu")
     }
 
+    fn takes_offsets(&self) -> bool {
+        true
+    }
+
     fn knobs(&self) -> &'static [Knob] {
         KNOBS
     }
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         WarpShape::of(call)?;
+        offset_source::check_fast(call)?;
         if call.problem.queries() > MAX_QUERIES {
             return Err(format!("{} queries, at most {MAX_QUERIES}", call.problem.queries()));
         }
@@ -205,6 +210,7 @@ impl Variant for FwdTileGather {
         let planes = rows.div_ceil(MAX_GRID_ROWS);
         let mut derived = Derived::of_count("long_groups", long_groups)?;
         derived.count("raster_width", raster_width)?;
+        offset_source::derive(call, true, &mut derived)?;
         Ok(Configuration {
             specialise: Specialise::ModelAndHeads,
             knobs: vec![
@@ -223,8 +229,8 @@ impl Variant for FwdTileGather {
             }
             .into(),
             value_alignment: 16,
-            sampling_alignment: sampling_alignment(call),
-            constants: walk.constants().collect(),
+            sampling_alignment: offset_source::sampling_alignment(call, sampling_alignment(call)),
+            constants: walk.constants().chain(offset_source::constants(call)).collect(),
             derived,
             ..Configuration::default()
         })

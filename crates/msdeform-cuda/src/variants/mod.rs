@@ -14,6 +14,7 @@ pub mod fwd_general;
 pub mod fwd_split_gather;
 pub mod fwd_tile_gather;
 mod grad_output_rows;
+mod offset_source;
 mod query_walk;
 mod sample_gradients;
 mod tile_lists;
@@ -118,6 +119,11 @@ pub trait Variant: Send + Sync {
         true
     }
 
+    /// Whether samples may follow from offsets and logits.
+    fn takes_offsets(&self) -> bool {
+        false
+    }
+
     /// What may be tuned.
     fn knobs(&self) -> &'static [Knob] {
         &[]
@@ -152,7 +158,7 @@ impl dyn Variant + '_ {
     pub fn check(&self, call: &Call<'_>) -> Result<(), msdeform::Error> {
         self.spec().check_lists(call.problem)?;
         CallShape::of(call.problem, call.strides)?;
-        if call.problem.offsets().is_some() {
+        if call.problem.offsets().is_some() && !self.takes_offsets() {
             return Err(self.refusal("it takes locations and weights, no offsets".to_owned()));
         }
         if self.spec().direction != call.direction() {

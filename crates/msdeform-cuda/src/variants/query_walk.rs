@@ -52,6 +52,11 @@ impl QueryWalk {
         32 / self.row_lanes
     }
 
+    /// Whether a stage has all samples of its rows.
+    pub(super) const fn has_whole_rows(&self) -> bool {
+        self.item_parts == 1 && self.stage_quads == self.item_quads
+    }
+
     /// Rows of the output that a warp computes, or its share of them, at a time.
     pub(super) const fn item_rows(&self) -> usize {
         self.runs * self.groups()

@@ -92,6 +92,11 @@ impl SampleStep {
         })
     }
 
+    /// Whether a stage of the walk has all samples of its rows.
+    pub(super) const fn has_whole_rows(&self) -> bool {
+        self.walk.has_whole_rows()
+    }
+
     /// What the kernel is compiled with, beside the knobs.
     pub(super) fn constants(&self) -> impl Iterator<Item = (&'static str, i64)> {
         self.walk.constants().chain([(THIN.name, i64::from(self.thin))])
@@ -124,7 +129,9 @@ fn walk_of(call: &Call<'_>, spread: i64) -> QueryWalk {
 fn spread(call: &Call<'_>, knobs: &KnobChoices, shares_launch: bool) -> i64 {
     let is_tiny = shares_launch && call.rows() <= rows_per_device(call, 64);
     let is_single = call.problem.dtype() == DType::F32;
-    knobs.get(SPREAD.name).unwrap_or(if is_tiny && is_single { 2 } else { 0 })
+    // Behind a softmax the halves of a row would have to be finished together, in another launch.
+    let thinnest = if call.problem.offsets().is_some() { 1 } else { 2 };
+    knobs.get(SPREAD.name).unwrap_or(if is_tiny && is_single { thinnest } else { 0 })
 }
 
 /// Whether a level is one pixel high or wide, or a test wants the kernel for such levels.

@@ -77,7 +77,7 @@ fn second_process() -> Outcome {
     let entries = folder.entries()?.len() as u64;
     let engine = folder.engine()?;
     run(&engine, &problem(2, 60, 20))?;
-    let expected = JitCounts { compiled: 0, read_from_disk: entries };
+    let expected = JitCounts { read_from_disk: entries, ..JitCounts::default() };
     ensure!(engine.jit_counts() == expected, "{:?}", engine.jit_counts());
     Ok(())
 }
@@ -101,7 +101,7 @@ fn damaged_cache() -> Outcome {
         entries.iter().try_for_each(damage)?;
         let engine = folder.engine()?;
         run(&engine, &problem(1, 50, 16))?;
-        let expected = JitCounts { compiled: entries.len() as u64, read_from_disk: 0 };
+        let expected = JitCounts { compiled: entries.len() as u64, ..JitCounts::default() };
         ensure!(engine.jit_counts() == expected, "{:?}", engine.jit_counts());
         let engine = folder.engine()?;
         run(&engine, &problem(1, 50, 16))?;

@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         .unwrap_or_else(|| RandomState::new().hash_one(std::process::id()) >> 32);
     let options = SoakOptions {
         // A lane is a fiber: small problems show what large ones would, in a thousandth of the time.
-        bounds: Bounds { work: 40_000, queries: 60, ..Bounds::default() },
+        bounds: Bounds { work: 40_000, queries: 60, from_offsets: true, ..Bounds::default() },
         seed,
         limit: Limit::Problems(from_environment("MSDEFORM_RANDOM_PROBLEMS").unwrap_or(PROBLEMS)),
         threads: std::thread::available_parallelism().map_or(1, usize::from),

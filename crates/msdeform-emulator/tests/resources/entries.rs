@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use msdeform::{DType, Direction, Error, Problem};
+use msdeform::{DType, Direction, Error, Offsets, Problem};
 use msdeform_cuda::jit::Recipe;
 use msdeform_cuda::variants::{BackwardCall, Call, KnobChoices, Variant};
 use msdeform_cuda::{DeviceProps, Gradients, dispatch, entry_name};
@@ -50,7 +50,7 @@ pub fn entries() -> (Vec<Entry>, BTreeMap<String, usize>) {
 }
 
 /// What only the machine code of is looked at: levels one pixel thin, numbers of points that are no multiple of four,
-/// wide heads, single gradients. Some of it lies close to what the compiler gets wrong.
+/// wide heads, single gradients, samples that follow from offsets. Some of it lies close to what the compiler gets wrong.
 pub fn rare_entries() -> Vec<Entry> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
@@ -66,7 +66,27 @@ pub fn rare_entries() -> Vec<Entry> {
             }
         }
     }
+    for problem in problems_from_offsets() {
+        for direction in Direction::ALL {
+            let call = Call::in_direction(direction, &problem, &device);
+            let all = dispatch::builtin(&call).map_err(|error| error.to_string());
+            let all = all.and_then(|variant| entries_of(variant, &call)).unwrap();
+            found.extend(all.into_iter().filter(|entry| seen.insert(entry.keys.clone())));
+        }
+    }
     found
+}
+
+/// Samples that follow from offsets: an encoder, a decoder, and what only the general kernels take. Of each what the
+/// dispatcher would choose.
+fn problems_from_offsets() -> [Problem; 3] {
+    let levels = [(100, 167), (50, 84), (25, 42), (13, 21)];
+    let model = || Problem::builder().batch(2).heads(8).channels(32).levels(levels).points(4);
+    let encoder = model().queries(22_223).dtype(DType::F16).offsets(Offsets::from_points());
+    let boxes = Offsets::from_boxes().one_for_all_levels();
+    let decoder = model().queries(300).offsets(boxes);
+    let nearest = model().queries(300).dtype(DType::Bf16).offsets(boxes.nearest());
+    [encoder, decoder, nearest].map(|problem| problem.build().unwrap())
 }
 
 fn rare_problems(dtypes: &[DType]) -> Vec<Result<Problem, Error>> {

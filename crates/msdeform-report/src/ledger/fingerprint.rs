@@ -7,13 +7,15 @@ use std::sync::LazyLock;
 use msdeform::{DType, Mode, Problem};
 use msdeform_cuda::Gradients;
 use msdeform_cuda::driver::DeviceProps;
-use msdeform_cuda::jit::{COMMON_OPTIONS, included_headers};
+use msdeform_cuda::jit::{COMMON_OPTIONS, headers_for_given_samples};
+use msdeform_cuda::sources::where_samples_are_given;
 use msdeform_cuda::variants::{BackwardCall, Call, Configuration, KnobChoices, Variant};
 use msdeform_cuda_lab::REGISTRY;
 use msdeform_cuda_lab::preamble::{LevelTextures, TileMaps};
 
 /// Stands for all that a verification depends on: the kernel and the headers it includes (without
-/// comments and blank lines, so that words can be improved freely), the compiler's options, and, for a
+/// comments and blank lines, so that words can be improved freely, and without what is compiled only where samples follow
+/// from offsets), the compiler's options, and, for a
 /// fixed list of problems, the macros and the launch that the variant asks for.
 #[must_use]
 pub fn fingerprint(variant: &dyn Variant, dtype: DType) -> String {
@@ -67,9 +69,10 @@ impl Parts {
     fn of_sources(variant: &dyn Variant) -> Self {
         let mut parts = Self(blake3::Hasher::new());
         let source = variant.source();
-        for file in std::iter::once(source).chain(included_headers(source, variant.headers())) {
+        let headers = headers_for_given_samples(source, variant.headers());
+        for file in std::iter::once(source).chain(headers) {
             parts.add(file.name);
-            parts.add(&without_comments(file.text));
+            parts.add(&without_comments(&where_samples_are_given(file.text)));
         }
         COMMON_OPTIONS.iter().for_each(|option| parts.add(option));
         parts

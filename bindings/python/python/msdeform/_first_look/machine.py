@@ -27,7 +27,7 @@ def import_torch() -> tuple[Any, str | None]:
 
 
 def look() -> dict[str, Any]:
-    """Versions, processor, driver, NVRTC, GPUs and PyTorch: what `device_info()` has, and more."""
+    """Versions, processor, driver, NVRTC, packed kernels, GPUs and PyTorch: what `device_info()` has, and more."""
     torch, missing = import_torch()
     found: dict[str, Any] = {
         "msdeform": msdeform.__version__,
@@ -61,10 +61,17 @@ def lines(machine: dict[str, Any]) -> list[str]:
         ("processor", f"{machine['cpu']['cores']} cores, {machine['cpu']['instructions']}"),
         ("driver", f"CUDA {cuda['driver']}" if cuda["driver"] else cuda["missing"]),
         ("NVRTC", f"{nvrtc['version']}, {nvrtc['path']}" if nvrtc["version"] else nvrtc["missing"]),
+        ("kernels", _pack(cuda["kernel_pack"])),
     ]
     for number, gpu in enumerate(cuda["gpus"]):
         rows.append((f"cuda:{number}", _gpu(gpu)))
     return [f"{name:<10} {words}" for name, words in rows]
+
+
+def _pack(pack: dict[str, Any]) -> str:
+    if pack["summary"]:
+        return f"packed: {pack['summary']}, {pack['path']}"
+    return f"none packed: {pack['ignored']}" if pack["ignored"] else "none packed; compiled when they are first needed"
 
 
 def _gpu(gpu: dict[str, Any]) -> str:
@@ -87,8 +94,12 @@ def advice(machine: dict[str, Any]) -> list[str]:
         found.append(f"PyTorch {torch['missing']}; install it again")
     # A machine without a driver has no GPU that anybody could use: nothing to do.
     if cuda["driver"]:
-        if cuda["nvrtc"]["missing"]:
+        if cuda["nvrtc"]["missing"] and cuda["kernel_pack"]["summary"]:
+            found.append(f"only calls whose kernels are packed run on GPUs: {cuda['nvrtc']['missing']}")
+        elif cuda["nvrtc"]["missing"]:
             found.append(f"GPUs are not used: {cuda['nvrtc']['missing']}")
+        if cuda["kernel_pack"]["ignored"]:
+            found.append(f"the kernel pack is not used: {cuda['kernel_pack']['ignored']}")
         if torch["version"] and not torch["cuda"]:
             found.append("this PyTorch is built without CUDA: its tensors stay on the processor; install a CUDA build")
         elif torch["version"] and not torch["sees_gpus"]:
@@ -104,6 +115,6 @@ def advice(machine: dict[str, Any]) -> list[str]:
 def gpus(machine: dict[str, Any]) -> list[str]:
     """The GPUs that can compute."""
     cuda = machine["cuda"]
-    if not cuda["driver"] or cuda["nvrtc"]["missing"]:
+    if not cuda["driver"] or (cuda["nvrtc"]["missing"] and not cuda["kernel_pack"]["summary"]):
         return []
     return [f"cuda:{number}" for number, gpu in enumerate(cuda["gpus"]) if not gpu.get("missing")]

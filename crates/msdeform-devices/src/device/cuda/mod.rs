@@ -7,6 +7,7 @@ mod prepared;
 use std::collections::BTreeMap;
 
 use msdeform::{Direction, Problem, VariantSpec};
+use msdeform_cuda::jit::KernelPack;
 use msdeform_cuda::registry::find_among;
 use msdeform_cuda::tuning::{self, Origin, Source, Tuning};
 use msdeform_cuda::variants::{BackwardCall, Call, Knob, KnobChoices, Variant};
@@ -107,6 +108,14 @@ impl CudaDevice {
         Ok(Choice { variant: spec, knobs: knobs.into_iter().collect() })
     }
 
+    /// The kernel pack, or why it is not used.
+    fn pack(&self) -> Option<String> {
+        match self.setup.engine.code().pack() {
+            Ok(pack) => pack.map(KernelPack::summary),
+            Err(ignored) => Some(format!("not used: {ignored}")),
+        }
+    }
+
     fn find(&self, spec: &VariantSpec) -> Result<&'static dyn Variant, DeviceError> {
         find_among(self.setup.variants, id_in(spec.id)).map_err(|_| DeviceError::UnknownVariant {
             device: self.id(),
@@ -145,6 +154,7 @@ impl Device for CudaDevice {
             ("shared_bytes_per_multiprocessor", props.shared_bytes_per_multiprocessor.to_string()),
             ("driver_cuda", self.setup.engine.context().driver().to_string()),
             ("nvrtc", nvrtc.unwrap_or_else(|_| "missing".to_owned())),
+            ("kernel_pack", self.pack().unwrap_or_else(|| "none".to_owned())),
             ("tuning", self.setup.engine.tuning().summary()),
         ];
         facts.into_iter().map(|(name, fact)| (name.to_owned(), fact)).collect()
@@ -155,7 +165,8 @@ impl Device for CudaDevice {
             Ok(nvrtc) => format!("NVRTC {} ({})", nvrtc.version(), nvrtc.path().display()),
             Err(_) => "no NVRTC".to_owned(),
         };
-        Some(format!("CUDA driver {}, {nvrtc}", self.setup.engine.context().driver()))
+        let pack = self.pack().map_or_else(String::new, |pack| format!(", kernel pack {pack}"));
+        Some(format!("CUDA driver {}, {nvrtc}{pack}", self.setup.engine.context().driver()))
     }
 
     fn threads(&self) -> Option<usize> {

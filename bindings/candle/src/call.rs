@@ -1,0 +1,305 @@
+//! From candle's tensors to a call of the library and back.
+
+use candle_core::backend::BackendStorage;
+use candle_core::op::BackpropOp;
+use candle_core::{CpuStorage, DType, Layout, Storage, Tensor};
+use half::{bf16, f16};
+use msdeform::{
+    Direction, Offsets, Problem, Role, Slice, SliceMut, TensorView, TensorViewMut, reference,
+};
+
+use crate::plans::SHARED;
+use crate::{Error, Levels, Result};
+
+/// A tensor of a call, where it lies.
+#[derive(Clone, Copy)]
+pub(crate) struct Placed<'a> {
+    pub role: Role,
+    pub storage: &'a CpuStorage,
+    pub layout: &'a Layout,
+}
+
+/// The tensors of a call as the caller gave them.
+pub(crate) struct Given<'a> {
+    pub value: &'a Tensor,
+    /// References, with the rule by which samples follow from them.
+    pub around: Option<(&'a Tensor, Offsets)>,
+    /// Locations or offsets.
+    pub positions: &'a Tensor,
+    /// Weights or logits.
+    pub shares: &'a Tensor,
+}
+
+impl Given<'_> {
+    /// The description of the call, if its tensors fit each other.
+    pub(crate) fn problem(&self, levels: &Levels) -> Result<Problem> {
+        let [of_positions, of_shares] = match self.around {
+            None => [Role::Locations, Role::Weights],
+            Some(_) => [Role::Offsets, Role::Logits],
+        };
+        let tensors = [
+            (Role::Value, Some(self.value)),
+            (Role::References, self.around.map(|(references, _)| references)),
+            (of_positions, Some(self.positions)),
+            (of_shares, Some(self.shares)),
+        ];
+        let tensors = tensors.into_iter().filter_map(|(role, tensor)| Some((role, tensor?)));
+        for (role, tensor) in tensors.clone() {
+            if !tensor.device().is_cpu() {
+                let location = tensor.device().location();
+                return Err(Error::Device { tensor: role.name(), location });
+            }
+        }
+        let dtype = format_of(Role::Value, self.value, &DTYPES)?;
+        let f64_or = |others: &[DType]| match self.value.dtype() {
+            DType::F64 => vec![DType::F64],
+            _ => others.to_vec(),
+        };
+        let beside_value = f64_or(&[DType::F32, self.value.dtype()]);
+        let sampling = format_of(of_positions, self.positions, &beside_value)?;
+        format_of(of_shares, self.shares, &[self.positions.dtype()])?;
+
+        let &[batch, pixels, heads, channels] = self.value.dims() else {
+            return Err(wrong_shape(Role::Value, self.value, "[batch, pixels, heads, channels]"));
+        };
+        let samples = match self.positions.dims() {
+            [_, _, _, samples @ .., _] if (1..=2).contains(&samples.len()) => samples,
+            _ => {
+                let expected = "[batch, queries, heads, levels, points, 2] or [batch, queries, heads, samples, 2]";
+                return Err(wrong_shape(of_positions, self.positions, expected));
+            }
+        };
+        let mut builder = levels
+            .describe(pixels, samples)?
+            .batch(batch)
+            .heads(heads)
+            .channels(channels)
+            .queries(self.positions.dims()[1])
+            .dtype(dtype)
+            .sampling_dtype(sampling);
+        if let Some((references, rule)) = self.around {
+            let beside_offsets = f64_or(&[DType::F32, self.positions.dtype()]);
+            let format = format_of(Role::References, references, &beside_offsets)?;
+            builder = builder.offsets(rule).reference_dtype(format);
+        }
+        let problem = builder.build()?;
+        for (role, tensor) in tensors {
+            check_shape(&problem, role, tensor)?;
+        }
+        Ok(problem)
+    }
+}
+
+const DTYPES: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
+
+fn format_of(role: Role, tensor: &Tensor, accepted: &[DType]) -> Result<msdeform::DType> {
+    let found = tensor.dtype();
+    let format = match found {
+        DType::F32 => Some(msdeform::DType::F32),
+        DType::F16 => Some(msdeform::DType::F16),
+        DType::BF16 => Some(msdeform::DType::Bf16),
+        DType::F64 => Some(msdeform::DType::F64),
+        _ => None,
+    };
+    format.filter(|_| accepted.contains(&found)).ok_or_else(|| {
+        let mut names: Vec<String> = accepted.iter().map(|dtype| format!("{dtype:?}")).collect();
+        names.dedup();
+        Error::Format { tensor: role.name(), found, expected: names.join(" or ") }
+    })
+}
+
+fn wrong_shape(role: Role, tensor: &Tensor, expected: impl Into<String>) -> Error {
+    Error::Shape { tensor: role.name(), found: tensor.dims().to_vec(), expected: expected.into() }
+}
+
+/// The shape of a tensor, its samples in one axis.
+fn shape(problem: &Problem, role: Role) -> Vec<usize> {
+    match role {
+        Role::Value => problem.value_shape().into(),
+        Role::References => problem.references_shape().into(),
+        Role::Locations | Role::Offsets => problem.locations_shape().into(),
+        Role::Weights | Role::Logits => problem.weights_shape().into(),
+        // The output and its gradient; gradients of the rest are only written.
+        _ => problem.output_shape().into(),
+    }
+}
+
+fn check_shape(problem: &Problem, role: Role, tensor: &Tensor) -> Result<()> {
+    let (expected, found) = (shape(problem, role), tensor.dims());
+    let has_samples = matches!(role.storage(), msdeform::Storage::Samples);
+    // `[L, P]` in place of the samples, where there are as many on every level.
+    let split = problem.uniform_points().filter(|_| has_samples).map(|points| {
+        let mut split = expected.clone();
+        split.splice(3..4, [problem.levels().len(), points]);
+        split
+    });
+    if found == expected || split.as_deref().is_some_and(|split| found == split) {
+        return Ok(());
+    }
+    let broadcasts = |axis: usize| found[axis] == 1 || found[axis] == expected[axis];
+    if role == Role::References
+        && found.len() == expected.len()
+        && found[2..] == expected[2..]
+        && broadcasts(0)
+        && broadcasts(1)
+    {
+        return Ok(());
+    }
+    let expected = match (role, split) {
+        (Role::References, _) => {
+            let [batch, queries, references, components] = problem.references_shape();
+            format!("[{batch} or 1, {queries} or 1, {references}, {components}]")
+        }
+        (_, Some(split)) => format!("{split:?} or {expected:?}"),
+        (_, None) => format!("{expected:?}"),
+    };
+    Err(wrong_shape(role, tensor, expected))
+}
+
+/// First axes of a tensor that may lie anywhere; the others follow each other.
+const fn free_axes(role: Role) -> usize {
+    match role {
+        Role::References => 3,
+        Role::Offsets | Role::Logits => 2,
+        _ => 0,
+    }
+}
+
+/// A tensor that can be read where it lies: itself, or a copy where its elements lie too far apart.
+pub(crate) fn readable(role: Role, tensor: &Tensor) -> Result<Tensor> {
+    let mut packed = 1;
+    let (dims, strides) = (tensor.dims(), tensor.stride());
+    for axis in (free_axes(role)..dims.len()).rev() {
+        if dims[axis] > 1 && strides[axis] != packed {
+            return Ok(tensor.contiguous()?);
+        }
+        packed *= dims[axis];
+    }
+    Ok(tensor.clone())
+}
+
+impl<'a> Placed<'a> {
+    fn elements(&self) -> Result<Slice<'a>> {
+        fn from<T>(elements: &[T], start: usize) -> &[T] {
+            elements.get(start..).unwrap_or_default()
+        }
+        let start = self.layout.start_offset();
+        Ok(match self.storage {
+            CpuStorage::F32(elements) => Slice::F32(from(elements, start)),
+            CpuStorage::F16(elements) => Slice::F16(from(elements, start)),
+            CpuStorage::BF16(elements) => Slice::Bf16(from(elements, start)),
+            CpuStorage::F64(elements) => Slice::F64(from(elements, start)),
+            other => {
+                let (tensor, found) = (self.role.name(), other.dtype());
+                return Err(Error::Format { tensor, found, expected: "a float".into() });
+            }
+        })
+    }
+
+    /// As the library reads it; the elements lie as [`readable`] has them.
+    fn view(&self, problem: &Problem) -> Result<TensorView<'a>> {
+        let shape = shape(problem, self.role);
+        let free = free_axes(self.role).min(self.layout.stride().len());
+        let mut strides: Vec<isize> = (1..=shape.len())
+            .map(|axis| shape[axis..].iter().product::<usize>().cast_signed())
+            .collect();
+        for (stride, lying) in strides.iter_mut().zip(&self.layout.stride()[..free]) {
+            *stride = lying.cast_signed();
+        }
+        Ok(TensorView::strided(self.elements()?, &shape, &strides)?)
+    }
+}
+
+/// Computes what is wanted: the output, or gradients.
+pub(crate) fn compute(
+    problem: &Problem,
+    direction: Direction,
+    read: &[Placed<'_>],
+    wanted: &[Role],
+) -> Result<Vec<CpuStorage>> {
+    if problem.dtype() == msdeform::DType::F64 {
+        return compute_reference(problem, direction, read, wanted);
+    }
+    let mut results: Vec<CpuStorage> = wanted
+        .iter()
+        .map(|&role| {
+            let len = problem.len_of(role);
+            match problem.format_of(role) {
+                msdeform::DType::F32 => CpuStorage::F32(vec![0.0; len]),
+                msdeform::DType::F16 => CpuStorage::F16(vec![f16::ZERO; len]),
+                msdeform::DType::Bf16 => CpuStorage::BF16(vec![bf16::ZERO; len]),
+                msdeform::DType::F64 => CpuStorage::F64(vec![0.0; len]),
+            }
+        })
+        .collect();
+    let mut views = Vec::with_capacity(read.len());
+    for placed in read {
+        views.push((placed.role, placed.view(problem)?));
+    }
+    let written = wanted.iter().zip(&mut results).filter_map(|(&role, storage)| {
+        let elements = match storage {
+            CpuStorage::F32(elements) => SliceMut::F32(elements),
+            CpuStorage::F16(elements) => SliceMut::F16(elements),
+            CpuStorage::BF16(elements) => SliceMut::Bf16(elements),
+            CpuStorage::F64(elements) => SliceMut::F64(elements),
+            _ => return None,
+        };
+        Some((role, TensorViewMut::flat(elements)))
+    });
+    SHARED.with(problem, |plan| plan.run(views, written))?;
+    Ok(results)
+}
+
+/// `f64`: the reference computes that, one thread and no vectors.
+fn compute_reference(
+    problem: &Problem,
+    direction: Direction,
+    read: &[Placed<'_>],
+    wanted: &[Role],
+) -> Result<Vec<CpuStorage>> {
+    let mut tensors: Vec<(Role, Vec<f64>)> = Vec::with_capacity(read.len());
+    for placed in read {
+        let mut packed = CpuStorage::F64(vec![0.0; placed.layout.shape().elem_count()]);
+        placed.storage.copy_strided_src(&mut packed, 0, placed.layout)?;
+        if let CpuStorage::F64(elements) = packed {
+            tensors.push((placed.role, elements));
+        }
+    }
+    let tensor = |wanted: Role| {
+        let found = tensors.iter().find(|(role, _)| *role == wanted);
+        found.map_or(&[][..], |(_, elements)| elements.as_slice())
+    };
+    let mut found = reference::compute(problem, direction, tensor);
+    Ok(wanted
+        .iter()
+        .map(|wanted| {
+            let result = found.iter_mut().find(|(role, _)| role == wanted);
+            CpuStorage::F64(
+                result.map(|(_, elements)| std::mem::take(elements)).unwrap_or_default(),
+            )
+        })
+        .collect())
+}
+
+/// Runs something with tensors where they lie.
+pub(crate) fn with_placed<T>(
+    tensors: &[(Role, &Tensor)],
+    run: impl FnOnce(&[Placed<'_>]) -> Result<T>,
+) -> Result<T> {
+    let guards: Vec<_> =
+        tensors.iter().map(|(role, tensor)| (*role, tensor.storage_and_layout())).collect();
+    let mut placed = Vec::with_capacity(guards.len());
+    for (role, (storage, layout)) in &guards {
+        let Storage::Cpu(storage) = &**storage else {
+            let location = storage.device().location();
+            return Err(Error::Device { tensor: role.name(), location });
+        };
+        placed.push(Placed { role: *role, storage, layout });
+    }
+    run(&placed)
+}
+
+/// A result as a tensor that nothing was recorded for.
+pub(crate) fn tensor(storage: CpuStorage, shape: &[usize]) -> Tensor {
+    Tensor::from_storage(Storage::Cpu(storage), shape, BackpropOp::none(), false)
+}

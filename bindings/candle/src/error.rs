@@ -1,0 +1,85 @@
+//! What can be wrong with a call, and what to do about it.
+
+use candle_core::{DType, DeviceLocation};
+
+/// Everything that can go wrong. It becomes a [`candle_core::Error`] by `?`, with the same words.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A tensor that is not in the processor's memory.
+    #[error(
+        "`{tensor}` is on {location:?}; the operator computes on the processor: \
+         pass `{tensor}.to_device(&Device::Cpu)?`"
+    )]
+    Device {
+        /// The tensor.
+        tensor: &'static str,
+        /// Where it is.
+        location: DeviceLocation,
+    },
+    /// A tensor of a format that the operator does not compute in, or not beside the others.
+    #[error("`{tensor}` is {found:?}, expected {expected}; convert it with `to_dtype`")]
+    Format {
+        /// The tensor.
+        tensor: &'static str,
+        /// Its format.
+        found: DType,
+        /// What it may be.
+        expected: String,
+    },
+    /// A tensor of the wrong shape.
+    #[error("`{tensor}` has shape {found:?}, expected {expected}")]
+    Shape {
+        /// The tensor.
+        tensor: &'static str,
+        /// Its shape.
+        found: Vec<usize>,
+        /// What it may be.
+        expected: String,
+    },
+    /// Levels that are not those of the values.
+    #[error(
+        "the levels have {levels} pixels, `value` has {found}; check their (height, width), or say with `Levels::starts` where they lie"
+    )]
+    Pixels {
+        /// Pixels of all levels.
+        levels: usize,
+        /// Pixels of the value tensor.
+        found: usize,
+    },
+    /// Samples that levels do not share equally.
+    #[error(
+        "{samples} samples cannot be the same number of points on each of {levels} levels; \
+         say how many each has with `Levels::points`"
+    )]
+    Points {
+        /// Samples of a query and head.
+        samples: usize,
+        /// Number of levels.
+        levels: usize,
+    },
+    /// Sizes of a module that do not fit each other.
+    #[error("the configuration cannot be: {reason}")]
+    Configuration {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// What the library has to say about the call.
+    #[error(transparent)]
+    Call(#[from] msdeform::Error),
+    /// What candle has to say.
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+}
+
+/// Results of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl From<Error> for candle_core::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Candle(error) => error,
+            other => Self::wrap(other),
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The operators as candle's custom operations, which record what their gradients need.
+
+use candle_core::{CpuStorage, CustomOp3, Layout, Shape, Tensor};
+use msdeform::{Direction, Offsets, Problem, Role};
+
+use crate::call::{Given, Placed, compute, readable, tensor, with_placed};
+use crate::{Levels, Result};
+
+/// Multi-scale deformable attention: samples of `value` at `locations`, summed with `weights`.
+///
+/// - `value`: `[N, S, M, D]`; images, pixels of all levels, heads, channels.
+/// - `levels`: (height, width) of each level; see [`Levels`] for other places of theirs and points of each.
+/// - `locations`: `[N, Lq, M, L, P, 2]`, (x, y) in `[0, 1]`, or `[N, Lq, M, samples, 2]`.
+/// - `weights`: `[N, Lq, M, L, P]` or `[N, Lq, M, samples]`.
+///
+/// The result is `[N, Lq, M * D]`, in the format of `value`: `F32`, `F16` or `BF16`, and `F64` by the reference, which is slow.
+/// Locations and weights have that format too, or are `F32`. Sums are `f32` whatever the storage. All three have gradients; only
+/// those of tensors that candle tracks are computed.
+///
+/// # Errors
+/// Tensors that are not on the processor, of other formats or of shapes that do not fit each other.
+pub fn ms_deform_attn(
+    value: &Tensor,
+    levels: impl Into<Levels>,
+    locations: &Tensor,
+    weights: &Tensor,
+) -> Result<Tensor> {
+    let given = Given { value, around: None, positions: locations, shares: weights };
+    let problem = given.problem(&levels.into())?;
+    let value = readable(Role::Value, value)?;
+    let locations = readable(Role::Locations, locations)?;
+    let weights = readable(Role::Weights, weights)?;
+    Ok(value.apply_op3(&locations, &weights, Attention { problem, references: None })?)
+}
+
+/// Multi-scale deformable attention from what a model's linear layers give: locations are references plus offsets, weights the softmax
+/// of the logits, by the rule `around`; neither lies in memory.
+///
+/// - `value`, `levels`: as of [`ms_deform_attn`].
+/// - `references`: `[N, Lq, R, 2]`, points (x, y), or `[N, Lq, R, 4]`, boxes (x, y, width, height), with `R` as the rule says: one for
+///   each level, one for all, or anchors. `N` and `Lq` may be 1. `F32`, or of the format of the offsets.
+/// - `offsets`: `[N, Lq, M, L, P, 2]` or `[N, Lq, M, samples, 2]`; in pixels of the level from points, in parts of a box from boxes.
+/// - `logits`: `[N, Lq, M, L, P]` or `[N, Lq, M, samples]`. Images and queries of these three are read wherever they lie.
+///
+/// All four have gradients. Where candle tracks the references too, offsets and logits are copied into one tensor: its operations
+/// record three inputs at most.
+///
+/// # Errors
+/// As [`ms_deform_attn`].
+pub fn ms_deform_attn_from_offsets(
+    value: &Tensor,
+    levels: impl Into<Levels>,
+    references: &Tensor,
+    offsets: &Tensor,
+    logits: &Tensor,
+    around: Offsets,
+) -> Result<Tensor> {
+    let given =
+        Given { value, around: Some((references, around)), positions: offsets, shares: logits };
+    let problem = given.problem(&levels.into())?;
+    let value = readable(Role::Value, value)?;
+    let references = references.broadcast_as(&problem.references_shape()[..])?;
+    let references = readable(Role::References, &references)?;
+    if references.track_op() {
+        let packed = Tensor::cat(&[offsets.flatten_from(2)?, logits.flatten_from(2)?], 2)?;
+        return Ok(value.apply_op3(&references, &packed, TrackedReferences { problem })?);
+    }
+    let offsets = readable(Role::Offsets, offsets)?;
+    let logits = readable(Role::Logits, logits)?;
+    let references = Some(references);
+    Ok(value.apply_op3(&offsets, &logits, Attention { problem, references })?)
+}
+
+const NAME: &str = "ms-deform-attn";
+
+fn forward(problem: &Problem, read: &[Placed<'_>]) -> Result<(CpuStorage, Shape)> {
+    let mut output = compute(problem, Direction::Forward, read, &[Role::Output])?;
+    Ok((output.swap_remove(0), problem.output_shape().to_vec().into()))
+}
+
+/// The gradients of those inputs that candle tracks, each in the place and the shape of its input.
+fn backward<const COUNT: usize>(
+    problem: &Problem,
+    inputs: [(Role, &Tensor); COUNT],
+    others: &[(Role, &Tensor)],
+    upstream: &Tensor,
+) -> Result<[Option<Tensor>; COUNT]> {
+    // Candle's sums are contiguous, which nothing promises.
+    let upstream = upstream.contiguous()?;
+    let mut read = inputs.to_vec();
+    read.extend(others);
+    read.push((Role::GradOutput, &upstream));
+    let tracked = inputs.iter().filter(|(_, input)| input.track_op());
+    let wanted: Vec<Role> = tracked.filter_map(|(role, _)| role.gradient()).collect();
+    let found = with_placed(&read, |read| compute(problem, Direction::Backward, read, &wanted))?;
+    let mut gradients = [const { None }; COUNT];
+    for (role, storage) in wanted.into_iter().zip(found) {
+        let place = inputs.iter().position(|(input, _)| input.gradient() == Some(role));
+        if let Some(place) = place {
+            gradients[place] = Some(tensor(storage, inputs[place].1.dims()));
+        }
+    }
+    Ok(gradients)
+}
+
+/// Values and samples, which are locations and weights, or offsets and logits around references that are not tracked.
+struct Attention {
+    problem: Problem,
+    references: Option<Tensor>,
+}
+
+impl Attention {
+    fn roles(&self) -> [Role; 3] {
+        match self.references {
+            None => [Role::Value, Role::Locations, Role::Weights],
+            Some(_) => [Role::Value, Role::Offsets, Role::Logits],
+        }
+    }
+
+    fn others(&self) -> Vec<(Role, &Tensor)> {
+        self.references.iter().map(|references| (Role::References, references)).collect()
+    }
+}
+
+impl CustomOp3 for Attention {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn cpu_fwd(
+        &self,
+        s1: &CpuStorage,
+        l1: &Layout,
+        s2: &CpuStorage,
+        l2: &Layout,
+        s3: &CpuStorage,
+        l3: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
+        let [value, positions, shares] = self.roles();
+        let placed = [
+            Placed { role: value, storage: s1, layout: l1 },
+            Placed { role: positions, storage: s2, layout: l2 },
+            Placed { role: shares, storage: s3, layout: l3 },
+        ];
+        let output = with_placed(&self.others(), |others| {
+            forward(&self.problem, &[&placed, others].concat())
+        })?;
+        Ok(output)
+    }
+
+    fn bwd(
+        &self,
+        arg1: &Tensor,
+        arg2: &Tensor,
+        arg3: &Tensor,
+        _: &Tensor,
+        upstream: &Tensor,
+    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let [value, positions, shares] = self.roles();
+        let inputs = [(value, arg1), (positions, arg2), (shares, arg3)];
+        Ok(backward(&self.problem, inputs, &self.others(), upstream)?.into())
+    }
+}
+
+/// Values, references, and offsets beside logits in one tensor `[N, Lq, M * samples * (2 + 1)]`.
+struct TrackedReferences {
+    problem: Problem,
+}
+
+impl TrackedReferences {
+    /// Numbers of one query: offsets, then logits.
+    fn row(&self) -> (usize, usize) {
+        let logits = self.problem.heads() * self.problem.samples();
+        (2 * logits, logits)
+    }
+}
+
+impl CustomOp3 for TrackedReferences {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn cpu_fwd(
+        &self,
+        s1: &CpuStorage,
+        l1: &Layout,
+        s2: &CpuStorage,
+        l2: &Layout,
+        s3: &CpuStorage,
+        l3: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
+        let (offsets, logits) = self.row();
+        let of_offsets = l3.narrow(2, 0, offsets)?;
+        let of_logits = l3.narrow(2, offsets, logits)?;
+        let placed = [
+            Placed { role: Role::Value, storage: s1, layout: l1 },
+            Placed { role: Role::References, storage: s2, layout: l2 },
+            Placed { role: Role::Offsets, storage: s3, layout: &of_offsets },
+            Placed { role: Role::Logits, storage: s3, layout: &of_logits },
+        ];
+        Ok(forward(&self.problem, &placed)?)
+    }
+
+    fn bwd(
+        &self,
+        value: &Tensor,
+        references: &Tensor,
+        packed: &Tensor,
+        _: &Tensor,
+        upstream: &Tensor,
+    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let (offsets, logits) = self.row();
+        let (offsets, logits) = (packed.narrow(2, 0, offsets)?, packed.narrow(2, offsets, logits)?);
+        let (offsets, logits) =
+            (readable(Role::Offsets, &offsets)?, readable(Role::Logits, &logits)?);
+        let inputs = [
+            (Role::Value, value),
+            (Role::References, references),
+            (Role::Offsets, &offsets),
+            (Role::Logits, &logits),
+        ];
+        let [value, references, offsets, logits] = backward(&self.problem, inputs, &[], upstream)?;
+        let packed = match (offsets, logits) {
+            (Some(offsets), Some(logits)) => Some(Tensor::cat(&[offsets, logits], 2)?),
+            _ => None,
+        };
+        Ok((value, references, packed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Result, Var};
+
+    use super::*;
+
+    #[test]
+    fn a_gradient_that_is_a_view_is_read_as_one() -> Result<()> {
+        let random = |shape: &[usize]| Var::rand(0f32, 1.0, shape, &Device::Cpu);
+        let problem = Problem::builder().heads(2).channels(3).queries(5).points(2).levels([(4, 3)]);
+        let operation = Attention { problem: problem.build().unwrap(), references: None };
+        let value = random(&[1, 12, 2, 3])?;
+        let (locations, weights) = (random(&[1, 5, 2, 2, 2])?, random(&[1, 5, 2, 2])?);
+        let upstream = random(&[1, 6, 5])?.transpose(1, 2)?;
+        let gradient = |upstream: &Tensor| -> Result<Vec<f32>> {
+            let result = operation.bwd(&value, &locations, &weights, upstream, upstream)?;
+            result.0.unwrap().flatten_all()?.to_vec1()
+        };
+        let found = gradient(&upstream)?;
+        assert!(found.iter().any(|&x| x != 0.0));
+        assert_eq!(found, gradient(&upstream.contiguous()?)?);
+        Ok(())
+    }
+}

@@ -1,0 +1,71 @@
+//! What is compiled for, and what compiles.
+
+use msdeform_cuda::driver::{DeviceProps, driver_version};
+use msdeform_cuda::jit::CodeStore;
+use msdeform_cuda::{DiskCache, Engine};
+
+use super::WarmError;
+
+/// A GPU that is there, or the architecture of others.
+#[derive(Debug)]
+pub struct Target {
+    /// The GPUs whose calls are looked at: the one, or those of the architecture.
+    pub gpus: Vec<DeviceProps>,
+    /// What the one is called.
+    pub name: Option<String>,
+    /// What is compiled for, as NVRTC names it.
+    pub arch: String,
+    code: Code,
+}
+
+#[derive(Debug)]
+enum Code {
+    OfGpu(Engine),
+    Own(Box<CodeStore>),
+}
+
+impl Target {
+    /// A GPU by its number, with the user's cache.
+    ///
+    /// # Errors
+    /// As [`Engine::new`].
+    pub fn of_gpu(ordinal: usize) -> Result<Self, WarmError> {
+        let engine = Engine::new(ordinal).map_err(|error| WarmError::Gpu(Box::new(error)))?;
+        let props = engine.context().props().clone();
+        let (name, arch) = (Some(props.name.clone()), props.arch());
+        Ok(Self { gpus: vec![props], name, arch, code: Code::OfGpu(engine) })
+    }
+
+    /// Any GPU of an architecture such as `sm_90`; none has to be there.
+    ///
+    /// # Errors
+    /// [`WarmError::UnknownArchitecture`].
+    pub fn of_architecture(name: &str, cache: DiskCache) -> Result<Self, WarmError> {
+        // A compiler that the driver can follow, if this machine has one.
+        let code = CodeStore::new(cache, driver_version().ok());
+        Self::with_code(name, code)
+    }
+
+    /// The same with what compiles.
+    ///
+    /// # Errors
+    /// [`WarmError::UnknownArchitecture`].
+    pub fn with_code(name: &str, code: CodeStore) -> Result<Self, WarmError> {
+        let gpus = DeviceProps::of_architecture(name);
+        let Some(first) = gpus.first() else {
+            let known = DeviceProps::architectures().collect();
+            return Err(WarmError::UnknownArchitecture { name: name.to_owned(), known });
+        };
+        let arch = first.arch();
+        Ok(Self { gpus, name: None, arch, code: Code::Own(Box::new(code)) })
+    }
+
+    /// Where machine code comes from and goes to.
+    #[must_use]
+    pub fn code(&self) -> &CodeStore {
+        match &self.code {
+            Code::OfGpu(engine) => engine.code(),
+            Code::Own(code) => code,
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! `msdeform warm`
+
+use std::time::Instant;
+
+use clap::Args;
+use msdeform::{DType, Direction, Mode, Problem, ValueLayout};
+use msdeform_bench::models::{MODEL_SHAPES, Scope, Shape, specialisations_of};
+use msdeform_bench::warm::{Target, Warmed, warm};
+use msdeform_cuda::DiskCache;
+use msdeform_devices::workload::{Points, Sizes};
+use msdeform_devices::{DeviceId, Workload};
+use serde::Serialize;
+
+use crate::args::fast_dtype;
+use crate::exit::{CheckFailed, Usage};
+use crate::output::{grouped, print, print_json, progress};
+
+/// Compile kernels ahead, so that no later process waits for the compiler
+///
+/// Fills the cache of compiled kernels with everything that calls of known models may need: whatever the image, the batch and, as
+/// far as models have them, the number of queries. Other models: give a workload of their shape. What is there already stays. On a
+/// machine without a GPU, such as one that builds an image of a container, --arch says for which one.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct WarmArgs {
+    /// The GPU to compile for: cuda or cuda:N [default: cuda:0]
+    #[arg(long, value_name = "DEVICE", conflicts_with = "arch")]
+    device: Option<DeviceId>,
+    /// An architecture instead of a GPU that is there, such as `sm_90`
+    #[arg(long, value_name = "ARCH")]
+    arch: Option<String>,
+    /// Only these models, by a part of their name [default: all that `patch()` knows]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    model: Vec<String>,
+    /// Models with the shapes of workloads, built-in ones by name, or paths of workload files
+    #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
+    workload: Vec<String>,
+    /// Storage formats: f32, f16, bf16
+    #[arg(long, value_name = "DTYPE", value_delimiter = ',', default_value = "f32,f16,bf16", value_parser = fast_dtype)]
+    dtype: Vec<DType>,
+    /// Only forward or only backward
+    #[arg(long, value_name = "DIRECTION")]
+    direction: Option<Direction>,
+    /// Only gradients that are fast, or deterministic
+    #[arg(long, value_name = "MODE")]
+    mode: Option<Mode>,
+    /// Kernels compiled side by side [default: all cores]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const AFTER_HELP: &str = "MSDEFORM_CACHE_DIR names the cache; it holds 256 MB, of which the least used goes first. Stopped with \
+Ctrl-C, what was compiled so far stays.";
+
+/// What scripts get.
+#[derive(Serialize)]
+struct Document {
+    arch: String,
+    gpu: Option<String>,
+    nvrtc: String,
+    cache: String,
+    threads: usize,
+    #[serde(flatten)]
+    warmed: Warmed,
+}
+
+/// Compiles and sums up.
+pub fn run(args: &WarmArgs) -> anyhow::Result<()> {
+    let threads = match args.threads {
+        Some(0) => return Err(Usage("--threads: at least one is needed".into()).into()),
+        Some(threads) => threads,
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    let target = target(args)?;
+    let wanted = specialisations_of(&target.gpus, problems(args)?, &scope(args));
+    if wanted.is_empty() {
+        return Err(Usage("no kernel is compiled for such calls".into()).into());
+    }
+    let bar = progress(wanted.len(), "compiling");
+    let start = Instant::now();
+    let say = |done: usize| {
+        bar.set_position(done as u64);
+        let left = start.elapsed().as_secs_f64() / done as f64 * (wanted.len() - done) as f64;
+        bar.set_message(format!("about {left:.0} s left"));
+        true
+    };
+    let warmed = warm(&target, &wanted, threads, &say);
+    bar.finish_and_clear();
+    finish(args, &target, threads, warmed?)
+}
+
+fn target(args: &WarmArgs) -> anyhow::Result<Target> {
+    if let Some(arch) = &args.arch {
+        return Ok(Target::of_architecture(arch, DiskCache::of_user())?);
+    }
+    match args.device.unwrap_or(DeviceId::Cuda(0)) {
+        DeviceId::Cuda(ordinal) => Ok(Target::of_gpu(ordinal)?),
+        DeviceId::Cpu => {
+            let why = "--device cpu: nothing is compiled at run time for a processor; name a GPU, or --arch";
+            Err(Usage(why.into()).into())
+        }
+    }
+}
+
+fn scope(args: &WarmArgs) -> Scope {
+    let all = Scope::default();
+    Scope {
+        dtypes: args.dtype.clone(),
+        directions: args.direction.map_or(all.directions, |direction| vec![direction]),
+        modes: args.mode.map_or(all.modes, |mode| vec![mode]),
+    }
+}
+
+/// The calls that are looked at: of the models that are meant, and of workloads.
+fn problems(args: &WarmArgs) -> anyhow::Result<Vec<Problem>> {
+    let mut problems = Vec::new();
+    for name in &args.workload {
+        let workload = Workload::named(name)?;
+        for dtype in DType::FAST {
+            // Its very sizes, and whatever a model of its shape is given besides.
+            let exactly = workload.problem(dtype, ValueLayout::Interleaved, Sizes::default())?;
+            problems.push(exactly);
+        }
+        problems.extend(shape_of(&workload).problems());
+    }
+    let all_models = args.model.is_empty() && args.workload.is_empty();
+    for name in &args.model {
+        if !MODEL_SHAPES.iter().any(|shape| is_named(shape.models, name)) {
+            let known: Vec<&str> = MODEL_SHAPES.iter().map(|shape| shape.models).collect();
+            let why = format!("no known model is called `{name}`; known: {}", known.join("; "));
+            return Err(Usage(why).into());
+        }
+    }
+    let is_meant =
+        |models: &str| all_models || args.model.iter().any(|name| is_named(models, name));
+    let shapes = MODEL_SHAPES.iter().filter(|shape| is_meant(shape.models));
+    problems.extend(shapes.flat_map(|shape| Shape::from(shape).problems()));
+    Ok(problems)
+}
+
+fn shape_of(workload: &Workload) -> Shape {
+    let points = match &workload.points {
+        Points::Same(points) => vec![*points; workload.levels.len()],
+        Points::PerLevel(points) => points.clone(),
+    };
+    let queries = vec![workload.standard_queries()];
+    Shape { heads: workload.heads, channels: workload.channels, points, queries }
+}
+
+/// Whether one of these models has this in its name, however it is spelt: `rtdetr` is in `RT-DETR`.
+fn is_named(models: &str, part: &str) -> bool {
+    let plain = |name: &str| -> String {
+        name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+    };
+    let part = plain(part);
+    !part.is_empty() && models.split(", ").any(|model| plain(model).contains(&part))
+}
+
+fn finish(args: &WarmArgs, target: &Target, threads: usize, warmed: Warmed) -> anyhow::Result<()> {
+    let code = target.code();
+    let (failed, arch) = (warmed.failed.len(), target.arch.clone());
+    let document = Document {
+        arch,
+        gpu: target.name.clone(),
+        nvrtc: code.nvrtc()?.version().to_string(),
+        cache: code.cache().folder().map_or_else(String::new, |path| path.display().to_string()),
+        threads,
+        warmed,
+    };
+    if args.json {
+        print_json(&document)?;
+    } else {
+        print(&summary(&document))?;
+    }
+    if failed > 0 {
+        return Err(CheckFailed(format!("{failed} kernels did not compile")).into());
+    }
+    Ok(())
+}
+
+fn summary(document: &Document) -> String {
+    let Document { arch, gpu, nvrtc, cache, threads, warmed } = document;
+    let gpu = gpu.as_ref().map_or_else(String::new, |gpu| format!(" ({gpu})"));
+    let mut text = format!(
+        "{} kernels for {arch}{gpu}: {} compiled by NVRTC {nvrtc}, {} found, {} failed; {:.1} s on {threads} threads\n\
+         {:.1} MB in {cache}",
+        grouped(warmed.kernels),
+        grouped(warmed.compiled),
+        grouped(warmed.found),
+        grouped(warmed.failed.len()),
+        warmed.seconds,
+        warmed.bytes as f64 / 1e6,
+    );
+    for failed in &warmed.failed {
+        text.push_str(&format!("\n{} {}: {}", failed.variant, failed.unit, failed.error));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_are_known_by_any_part_of_their_name() {
+        let models = "RT-DETR, D-FINE nano";
+        for part in ["rtdetr", "RT-DETR", "d-fine", "Nano", "fine_n"] {
+            assert!(is_named(models, part), "{part}");
+        }
+        for part in ["", "-", "dino", "RT-DETR, D-FINE"] {
+            assert!(!is_named(models, part), "{part}");
+        }
+    }
+}

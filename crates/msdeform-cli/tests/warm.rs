@@ -1,0 +1,111 @@
+//! `msdeform warm`, as scripts use it.
+
+#![allow(clippy::unwrap_used, reason = "tests may fail, and helpers of tests too")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use msdeform_cuda::jit::decode_entry;
+use msdeform_cuda::nvrtc::Nvrtc;
+use serde_json::Value;
+
+/// A few kernels: the forward pass of a small model.
+const FEW: [&str; 9] = [
+    "warm",
+    "--arch",
+    "sm_90",
+    "--workload",
+    "edge_one_point",
+    "--dtype",
+    "f32",
+    "--direction",
+    "forward",
+];
+
+fn msdeform(cache: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("msdeform"));
+    command.args(arguments).env("MSDEFORM_CACHE_DIR", cache);
+    command
+}
+
+fn refused(arguments: &[&str], code: i32, words: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    let Output { status, stderr, .. } = msdeform(folder.path(), arguments).output().unwrap();
+    let said = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(code), "{said}");
+    assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+fn summary(cache: &Path) -> Value {
+    let output = msdeform(cache, &FEW).arg("--json").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && said.is_empty(), "{said}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_with_what_could() {
+    refused(&["warm", "--arch", "sm_70"], 2, &["sm_70", "known: sm_80, sm_86"]);
+    refused(&["warm", "--device", "cpu"], 2, &["--arch"]);
+    refused(&["warm", "--arch", "sm_90", "--device", "cuda:0"], 2, &["--arch"]);
+    refused(&["warm", "--arch", "sm_90", "--model", "resnet"], 2, &["resnet", "RT-DETR"]);
+    refused(&["warm", "--arch", "sm_90", "--workload", "nothing"], 2, &["nothing", "ddetr_enc"]);
+    refused(&["warm", "--arch", "sm_90", "--threads", "0"], 2, &["--threads"]);
+    if msdeform_cuda::device_count().is_err() {
+        refused(&["warm"], 3, &["sm_90", "CUDA driver"]);
+    }
+}
+
+#[test]
+fn a_cache_that_is_switched_off_is_said_so() {
+    if Nvrtc::for_tests().is_none() {
+        return;
+    }
+    let output = msdeform(Path::new(""), &FEW).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(3) && said.contains("MSDEFORM_CACHE_DIR"), "{said}");
+}
+
+#[test]
+fn stopped_in_the_middle_it_leaves_whole_kernels_and_goes_on_from_there() {
+    if Nvrtc::for_tests().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let cache = folder.path();
+    let whole = || {
+        let files = fs::read_dir(cache).unwrap().map(|entry| entry.unwrap().path());
+        let kernels = files.filter(|path| path.extension().is_some_and(|name| name == "cubin"));
+        kernels.map(|path| fs::read(path).unwrap()).collect::<Vec<_>>()
+    };
+    let mut stopped = msdeform(cache, &FEW);
+    stopped.args(["--threads", "1"]).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut stopped = stopped.spawn().unwrap();
+    let start = Instant::now();
+    while whole().is_empty() && start.elapsed() < Duration::from_secs(120) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    stopped.kill().unwrap();
+    stopped.wait().unwrap();
+    let kept = whole();
+    assert!(!kept.is_empty() && kept.iter().all(|bytes| decode_entry(bytes).is_some()));
+
+    let second = summary(cache);
+    assert!(second["found"].as_u64().unwrap() >= kept.len() as u64, "{second}");
+    assert_eq!(second["failed"].as_array().unwrap().len(), 0);
+    let kernels = second["kernels"].as_u64().unwrap();
+    let made = second["found"].as_u64().unwrap() + second["compiled"].as_u64().unwrap();
+    assert_eq!(made, kernels, "{second}");
+    assert_eq!(second["arch"], "sm_90a");
+    assert_eq!(whole().len() as u64, kernels);
+    // Nothing but kernels is left: what the one that was stopped had begun is gone.
+    assert_eq!(fs::read_dir(cache).unwrap().count() as u64, kernels);
+
+    let third = msdeform(cache, &FEW).output().unwrap();
+    let said = String::from_utf8(third.stdout).unwrap();
+    assert!(said.contains(&format!("0 compiled by NVRTC {}", second["nvrtc"].as_str().unwrap())));
+    assert!(said.contains(&format!("{kernels} found, 0 failed")), "{said}");
+}

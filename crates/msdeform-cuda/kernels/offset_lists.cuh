@@ -1,0 +1,119 @@
+// Samples that follow from offsets and logits, on their way into the lists of tile_lists.cuh.
+#pragma once
+
+#include "offset_samples.cuh"
+#include "row_softmax.cuh"
+
+namespace msda {
+
+constexpr bool ROW_SUMS_ARE_KEPT = MSDA_ROW_SUMS != 0;  // by the step `rows`
+
+// Of a row whose samples are met one by one.
+MSDA_DEVICE RowSums sums_of_row(const BackwardParams& params, long long row) {
+    if constexpr (!SOFTMAX) return {};
+    if constexpr (ROW_SUMS_ARE_KEPT) return load_row_sums(params, row);
+    return sample_source(params).row(row).sums;
+}
+
+// Samples of UNROLL steps, on their way from memory.
+template <int UNROLL>
+struct SampleBatch {
+    float offset[UNROLL][2];
+    float logit[UNROLL];
+    Reference reference[UNROLL];
+    RowSums sums[UNROLL];
+};
+
+// What a lane reads, step after step: the same point of every step_queries-th query.
+template <int UNROLL, bool ATTENTION>
+struct SampleStream {
+    const BackwardParams& params;
+    RowPlace place;  // of its next query
+    long long row;
+    int sample;     // among those of the row
+    int reference;  // among those of the query
+    int step_queries;
+    int left;  // queries from the next load on
+
+    MSDA_DEVICE SampleBatch<UNROLL> load() {
+        using S = SamplingStorage;
+        SampleBatch<UNROLL> loaded = {};
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            if (u * step_queries < left) {
+                const long long at = u * static_cast<long long>(step_queries);
+                const long long offset = place.offsets + at * params.offsets_query_stride + 2 * sample;
+                loaded.offset[u][0] = load_element<S>(params.offsets, offset);
+                loaded.offset[u][1] = load_element<S>(params.offsets, offset + 1);
+                loaded.reference[u] = load_reference(
+                    params.references, place.references + at * params.references_query_stride, reference);
+                if constexpr (ATTENTION) {
+                    const long long logit = place.logits + at * params.logits_query_stride + sample;
+                    loaded.logit[u] = load_element<S>(params.logits, logit);
+                    loaded.sums[u] = sums_of_row(params, row + at * HEADS);
+                }
+            }
+        }
+        const long long step = UNROLL * static_cast<long long>(step_queries);
+        place.references += step * params.references_query_stride;
+        place.offsets += step * params.offsets_query_stride;
+        place.logits += step * params.logits_query_stride;
+        row += step * HEADS;
+        left -= UNROLL * step_queries;
+        return loaded;
+    }
+};
+
+// As for samples that are given: visit(query, level, x, y, bits of the attention weight in fp32, exists).
+template <int UNROLL, bool ATTENTION, typename Visit>
+MSDA_DEVICE void for_each_sample(const BackwardParams& params, int slab, int level, int first, int end,
+                                 Visit visit) {
+    const int lane = threadIdx.x % 32;
+    const int batch = slab / HEADS, head = slab % HEADS;
+    const LevelGeometry& geometry = params.level[level];
+    const int level_end = level + 1 < LEVELS ? params.level[level + 1].first_sample : SAMPLES;
+    const LevelTiles tiles = level_tiles(params, level);
+    const OffsetStep of_level = step_of_level(params, level);
+#pragma unroll 1
+    for (int point = geometry.first_sample; point < level_end; point += 32) {
+        constexpr bool FIXED = common_points() > 0 && common_points() <= 32;
+        const int points = FIXED ? common_points() : at_most(level_end - point, 32);
+        const int warp_queries = 32 / points;
+        const int lane_query = lane / points;
+        const bool takes_part = lane_query < warp_queries;
+        const int sample = point + lane % points;
+        const int left = takes_part ? end - first - lane_query : 0;
+        // Of a query that exists, whatever the lane.
+        const long long row =
+            (static_cast<long long>(batch) * params.queries + first + (left > 0 ? lane_query : 0)) * HEADS +
+            head;
+        SampleStream<UNROLL, ATTENTION> stream = {params,
+                                                  place_of_row(params, row),
+                                                  row,
+                                                  sample,
+                                                  reference_of(level, sample - geometry.first_sample),
+                                                  warp_queries,
+                                                  left};
+        SampleBatch<UNROLL> next = stream.load();
+#pragma unroll 1
+        for (int at = first; at < end; at += UNROLL * warp_queries) {
+            const SampleBatch<UNROLL> now = next;
+            next = stream.load();
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u) {
+                const Reference& reference = now.reference[u];
+                const OffsetStep step = step_from(reference, of_level);
+                const float x = fmaf(now.offset[u][0], step.x, reference.x);
+                const float y = fmaf(now.offset[u][1], step.y, reference.y);
+                unsigned attention_bits = 0;
+                if constexpr (ATTENTION) {
+                    attention_bits = float_to_bits(weight_of(now.sums[u], now.logit[u]));
+                }
+                const int query = at + u * warp_queries + lane_query;
+                visit(query, tiles, x, y, attention_bits, takes_part && query < end);
+            }
+        }
+    }
+}
+
+}  // namespace msda

@@ -1,0 +1,169 @@
+// Samples that follow from offsets and logits: where the numbers of a row, a (query, head), lie, what an
+// offset starts from, and the softmax over a row.
+//
+//   location = centre of the reference + offset * step        step = (1 / width, 1 / height) of the level, or
+//   weight   = softmax over all samples of the row of logit   a part of the box that the reference is
+//
+// Coordinates are fp32 from here on, whatever the storage; so are logits and their sums. References, offsets
+// and logits may be views of something larger: their images and queries have strides, a query's numbers
+// follow each other.
+#pragma once
+
+#include "numeric.cuh"
+#include "params.cuh"
+#ifndef MSDA_EMULATED
+#include "ptx_exponentials.cuh"
+#endif
+
+namespace msda {
+
+using ReferenceStorage = Storage<REFERENCE_DTYPE>;
+
+// ---- places ------------------------------------------------------------------------------------
+
+// Of a row's first numbers, in elements.
+struct RowPlace {
+    long long references;  // of its query
+    long long offsets;
+    long long logits;
+};
+MSDA_DEVICE RowPlace place_of_row(const CallShape& shape, long long row) {
+    const int heads = HEADS > 0 ? HEADS : shape.heads;
+    const int samples = SAMPLES > 0 ? SAMPLES : shape.samples;
+    long long query = row / heads;
+    const long long first_sample = row % heads * samples;
+    long long image = 0;
+    // Mostly images follow each other like queries; then nothing has to be divided. Kernels that know their
+    // heads take fewer than 2^32 queries.
+    if (shape.images_follow == 0) {
+        image = HEADS > 0 ? static_cast<unsigned>(query) / static_cast<unsigned>(shape.queries)
+                          : query / shape.queries;
+        query -= image * shape.queries;
+    }
+    return {image * shape.references_image_stride + query * shape.references_query_stride,
+            image * shape.offsets_image_stride + query * shape.offsets_query_stride + 2 * first_sample,
+            image * shape.logits_image_stride + query * shape.logits_query_stride + first_sample};
+}
+
+// ---- references --------------------------------------------------------------------------------
+
+struct Reference {
+    float x;
+    float y;
+    float width;  // of a box
+    float height;
+};
+// Number `number` of a query whose references start at element `first`.
+MSDA_DEVICE Reference load_reference(const void* references, long long first, int number) {
+    const long long at = first + number * REFERENCE_NUMBERS;
+    Reference reference = {};
+    reference.x = load_element<ReferenceStorage>(references, at);
+    reference.y = load_element<ReferenceStorage>(references, at + 1);
+    if constexpr (BOXES) {
+        reference.width = load_element<ReferenceStorage>(references, at + 2);
+        reference.height = load_element<ReferenceStorage>(references, at + 3);
+    }
+    return reference;
+}
+
+// The one that a point of a level starts from.
+MSDA_DEVICE int reference_of(int level, int point) {
+    if constexpr (REFERENCE_OF == OF_LEVEL) return level;
+    if constexpr (REFERENCE_OF == OF_ANCHOR) return point % (ANCHORS > 0 ? ANCHORS : 1);
+    return 0;
+}
+
+// What an offset of one moves, in units of the location: of a level, times the sides of a box.
+struct OffsetStep {
+    float x;
+    float y;
+};
+MSDA_DEVICE OffsetStep step_from(const Reference& reference, const OffsetStep& of_level) {
+    if constexpr (BOXES) return {reference.width * of_level.x, reference.height * of_level.y};
+    return of_level;
+}
+
+// What does not count passes nothing on, even where what it is multiplied with is infinite.
+MSDA_DEVICE float passed_on(float gradient, float by) { return gradient == 0.0f ? 0.0f : gradient * by; }
+
+// ---- softmax -----------------------------------------------------------------------------------
+
+constexpr float LOG2_E = 1.44269504f;
+MSDA_DEVICE float no_logit() { return bits_to_float(0xff800000u); }  // -inf: has no weight
+
+// What makes weights of logits: exp2(logit * LOG2_E - largest) * scale.
+struct RowSums {
+    float largest;
+    float scale;
+};
+MSDA_DEVICE float weight_of(const RowSums& sums, float logit) {
+    if constexpr (!SOFTMAX) return logit;
+    return exp2_near(fmaf(logit, LOG2_E, -sums.largest)) * sums.scale;
+}
+
+// A row of nothing but -inf has weights of zero: then any number may be its largest.
+MSDA_DEVICE float finite_base(float largest) { return largest == no_logit() ? 0.0f : largest; }
+
+// The largest logit alone makes a sum of one: less is none at all, more is at most the number of samples.
+MSDA_DEVICE float scale_of(float sum) { return sum == 0.0f ? 0.0f : reciprocal_near(sum); }
+
+// Of the logits that one lane has looked at.
+struct PartialSums {
+    float largest = no_logit();
+    float sum = 0.0f;  // of powers, from finite_base(largest)
+
+    // fmaxf passes NaN over; it comes back in the sum, and the whole row becomes NaN.
+    template <int N>
+    MSDA_DEVICE void add(const float (&logits)[N]) {
+        const float before = largest;
+#pragma unroll
+        for (int i = 0; i < N; ++i) largest = fmaxf(largest, logits[i] * LOG2_E);
+        const float base = finite_base(largest);
+        sum *= exp2_near(before - base);
+#pragma unroll
+        for (int i = 0; i < N; ++i) sum += exp2_near(fmaf(logits[i], LOG2_E, -base));
+    }
+};
+
+// combine(..., ...) over the `parts` neighbouring lanes of which this is number `part`: the same in all of
+// them. All lanes of the warp take part; the last group may be cut short.
+template <typename Combine>
+MSDA_DEVICE float over_lanes(float mine, int part, int parts, Combine combine) {
+    if ((parts & (parts - 1)) == 0) {
+#pragma unroll
+        for (int distance = parts / 2; distance > 0; distance /= 2) {
+            mine = combine(mine, shuffle_xor(mine, distance));
+        }
+        return mine;
+    }
+    const int first = static_cast<int>(threadIdx.x) % 32 - part;
+    float all = shuffle(mine, first);
+#pragma unroll
+    for (int i = 1; i < parts; ++i) all = combine(all, shuffle(mine, first + i < 32 ? first + i : 31));
+    return all;
+}
+MSDA_DEVICE float sum_over_lanes(float mine, int part, int parts) {
+    return over_lanes(mine, part, parts, [](float a, float b) { return a + b; });
+}
+
+// Of the row that these lanes have looked at together.
+MSDA_DEVICE RowSums row_sums(const PartialSums& mine, int part, int parts) {
+    const auto larger = [](float a, float b) { return fmaxf(a, b); };
+    const float base = finite_base(over_lanes(mine.largest, part, parts, larger));
+    const float sum = sum_over_lanes(mine.sum * exp2_near(mine.largest - base), part, parts);
+    return {base, scale_of(sum)};
+}
+// Of a row that one lane has looked at alone.
+MSDA_DEVICE RowSums row_sums(const PartialSums& all) { return {finite_base(all.largest), scale_of(all.sum)}; }
+
+// A lane's share of any row: samples `part`, + `parts`, ...
+MSDA_DEVICE PartialSums sums_of_samples(const void* logits, long long first, int samples, int part,
+                                        int parts) {
+    PartialSums sums;
+    for (int s = part; s < samples && SOFTMAX; s += parts) {
+        sums.add({load_element<SamplingStorage>(logits, first + s)});
+    }
+    return sums;
+}
+
+}  // namespace msda

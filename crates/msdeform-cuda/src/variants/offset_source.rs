@@ -1,0 +1,334 @@
+//! What kernels are compiled with and told where samples follow from offsets and logits (`kernels/offset_*.cuh`).
+
+use msdeform::{DType, Offsets, ReferenceKind, ReferenceOf};
+
+use super::Call;
+use super::configuration::dtype_code;
+use crate::derived::Derived;
+use crate::driver::LaunchGeometry;
+use crate::pipeline::Pipeline;
+use crate::strides::RowStrides;
+
+/// Constants that kernels of such a call read, whatever else they do: they are no knobs of a variant.
+const OFFSETS_READ: [&str; 3] = [WHOLE_QUADS, KEEPS, ROW_SUMS];
+/// Steps that look at no sample: where samples come from must not compile them again.
+const UNCONCERNED: [&str; 6] = ["pack", "offsets", "plan", "gather", "combine", "starts"];
+const WHOLE_QUADS: &str = "WHOLE_QUADS";
+const KEEPS: &str = "KEEPS";
+const ROW_SUMS: &str = "ROW_SUMS";
+
+/// The largest load of one instruction.
+const PACKET_BYTES: usize = 16;
+
+/// Refuses what the general kernels alone take: nearest pixels, and more queries than 32 bits count.
+pub(super) fn check_fast(call: &Call<'_>) -> Result<(), String> {
+    if call.problem.offsets().is_some_and(Offsets::is_nearest) {
+        return Err("it interpolates, and nearest pixels are asked for".to_owned());
+    }
+    let queries = call.problem.batch().saturating_mul(call.problem.queries());
+    if call.problem.offsets().is_some() && u32::try_from(queries).is_err() {
+        return Err(format!("{queries} queries of all images, below 2^32"));
+    }
+    Ok(())
+}
+
+/// The macros that say how samples follow, with those of the configuration's `constants`.
+pub(super) fn defines(
+    call: &Call<'_>,
+    step: &str,
+    constants: &[(&'static str, i64)],
+) -> Vec<(&'static str, i64)> {
+    let Some(rule) = call.problem.offsets() else { return Vec::new() };
+    let is_concerned = !UNCONCERNED.contains(&step);
+    let known = if is_concerned { *rule } else { Offsets::from_points() };
+    let references = if is_concerned { call.problem.reference_dtype() } else { DType::F32 };
+    let mut defines = rule_defines(&known, references).to_vec();
+    let own = constants.iter().filter(|(name, _)| OFFSETS_READ.contains(name));
+    defines.extend(own.map(|&(name, value)| (name, if is_concerned { value } else { 0 })));
+    defines
+}
+
+/// Whether [`defines`] has this constant, of steps that read all there are.
+pub(super) fn is_defined(name: &str) -> bool {
+    OFFSETS_READ.contains(&name)
+}
+
+fn rule_defines(rule: &Offsets, references: DType) -> [(&'static str, i64); 7] {
+    let (of, anchors) = match rule.reference_of() {
+        ReferenceOf::Level => (0, 0),
+        ReferenceOf::Query => (1, 0),
+        ReferenceOf::Anchor(count) => (2, count as i64),
+    };
+    [
+        ("FROM_OFFSETS", 1),
+        ("REFERENCE_DTYPE", i64::from(dtype_code(references))),
+        ("REFERENCE_OF", of),
+        ("ANCHORS", anchors),
+        ("BOXES", i64::from(rule.kind() == ReferenceKind::Box)),
+        ("SOFTMAX", i64::from(rule.has_softmax())),
+        ("NEAREST", i64::from(rule.is_nearest())),
+    ]
+}
+
+/// Bytes that the pointers of samples must be multiples of: `plain` where they are given; where they follow from offsets,
+/// whole packets if every quad starts at one.
+pub(super) fn sampling_alignment(call: &Call<'_>, plain: usize) -> usize {
+    match call.problem.offsets() {
+        None => plain,
+        Some(_) if has_whole_quads(call) => PACKET_BYTES,
+        Some(_) => call.problem.sampling_dtype().size_bytes(),
+    }
+}
+
+/// Whether four neighbouring samples are always one packet of logits and one or two of offsets.
+fn has_whole_quads(call: &Call<'_>) -> bool {
+    let packet = (PACKET_BYTES / call.problem.sampling_dtype().size_bytes()) as i64;
+    let is_whole = |strides: RowStrides| strides.image % packet == 0 && strides.query % packet == 0;
+    call.problem.samples().is_multiple_of(4)
+        && is_whole(call.sources.offsets)
+        && is_whole(call.sources.logits)
+}
+
+/// Tells the kernels where offsets, logits and references lie. Those that know their levels when they are compiled are
+/// told too what an offset of one moves on each.
+pub(super) fn derive(
+    call: &Call<'_>,
+    knows_levels: bool,
+    derived: &mut Derived,
+) -> Result<(), String> {
+    let Some(rule) = call.problem.offsets() else { return Ok(()) };
+    let problem = call.problem;
+    let sources = call.sources;
+    let queries = problem.queries() as i64;
+    let all = [sources.references, sources.offsets, sources.logits];
+    let images_follow = all.iter().all(|strides| strides.image == queries * strides.query);
+    derived.count("images_follow", usize::from(images_follow || problem.batch() <= 1))?;
+    for (name, stride) in [
+        ("references_image_stride", sources.references.image),
+        ("references_query_stride", sources.references.query),
+        ("offsets_image_stride", sources.offsets.image),
+        ("offsets_query_stride", sources.offsets.query),
+        ("logits_image_stride", sources.logits.image),
+        ("logits_query_stride", sources.logits.query),
+    ] {
+        derived.size(name, usize::try_from(stride).map_err(|_| format!("{name} is {stride}"))?);
+    }
+    derived.float("offset_scale", rule.scale());
+    if knows_levels {
+        let steps = |of_points: fn(&msdeform::Level) -> usize| {
+            problem.levels().iter().enumerate().map(move |(index, level)| match rule.kind() {
+                ReferenceKind::Point => 1.0 / of_points(level) as f32,
+                ReferenceKind::Box => rule.scale() / problem.level_samples(index).len() as f32,
+            })
+        };
+        derived.floats("step_x", steps(|level| level.width));
+        derived.floats("step_y", steps(|level| level.height));
+    }
+    Ok(())
+}
+
+/// Of a block in the steps `rows` and `finish`.
+const THREADS: u32 = 128;
+
+/// The kernels stride over what a grid cannot hold.
+fn strided(items: u64, per_block: u32) -> LaunchGeometry {
+    let blocks = items.div_ceil(u64::from(per_block)).clamp(1, i32::MAX as u64);
+    LaunchGeometry::linear(blocks as u32, THREADS)
+}
+
+/// What of a backward call's gradients goes through the workspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct KeptGradients {
+    /// Gradients of samples, for the step `finish`.
+    pub(super) keeps: bool,
+    /// The softmax of every row, by the step `rows`.
+    pub(super) row_sums: bool,
+}
+
+impl KeptGradients {
+    /// `whole_rows`: a kernel has all samples of a row at hand when it stores their gradients. `row_sums`: a kernel meets
+    /// samples one by one, and would have to work out a row's softmax for each.
+    pub(super) fn of(call: &Call<'_>, whole_rows: bool, row_sums: bool) -> Self {
+        let Some(rule) = call.problem.offsets() else {
+            return Self { keeps: false, row_sums: false };
+        };
+        let gradients = call.gradients();
+        let keeps = gradients.of_samples() && (gradients.references || !whole_rows);
+        Self { keeps, row_sums: row_sums && rule.has_softmax() }
+    }
+
+    /// Reserves memory for them and tells the kernels where.
+    pub(super) fn reserve(self, call: &Call<'_>, pipeline: &mut Pipeline, derived: &mut Derived) {
+        if call.problem.offsets().is_none() {
+            return;
+        }
+        let gradients = call.gradients();
+        let samples = call.problem.weights_len();
+        let keeps_locations = self.keeps && (gradients.locations || gradients.references);
+        let bytes = |kept: bool, bytes: usize| if kept { bytes } else { 0 };
+        for (name, bytes) in [
+            ("row_sums_at", bytes(self.row_sums, call.rows() as usize * 8)),
+            ("kept_locations_at", bytes(keeps_locations, samples * 8)),
+            ("kept_weights_at", bytes(self.keeps && gradients.weights, samples * 4)),
+        ] {
+            derived.size(name, pipeline.reserve(bytes));
+        }
+    }
+
+    /// Queues what must come before the other steps. `reads` is what the variant's file asks for in any case.
+    pub(super) fn queue_rows(
+        self,
+        call: &Call<'_>,
+        pipeline: &mut Pipeline,
+        reads: &'static [&'static [&'static str]],
+    ) {
+        if self.row_sums {
+            pipeline.launch("rows", strided(call.rows(), THREADS), reads);
+        }
+    }
+
+    /// Queues what comes after them.
+    pub(super) fn queue_finish(
+        self,
+        call: &Call<'_>,
+        pipeline: &mut Pipeline,
+        reads: &'static [&'static [&'static str]],
+    ) {
+        if self.keeps {
+            let queries = call.rows() / call.problem.heads().max(1) as u64;
+            pipeline.launch("finish", strided(queries, THREADS / 32), reads);
+        }
+    }
+
+    /// What the kernels are compiled with; nothing where samples are given.
+    pub(super) fn constants(self, call: &Call<'_>) -> Vec<(&'static str, i64)> {
+        let mut constants = constants(call);
+        if !constants.is_empty() {
+            constants
+                .extend([(KEEPS, i64::from(self.keeps)), (ROW_SUMS, i64::from(self.row_sums))]);
+        }
+        constants
+    }
+}
+
+/// What the kernels of any direction are compiled with; nothing where samples are given.
+pub(super) fn constants(call: &Call<'_>) -> Vec<(&'static str, i64)> {
+    let whole = || (WHOLE_QUADS, i64::from(has_whole_quads(call)));
+    call.problem.offsets().map(|_| whole()).into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use msdeform::{Direction, Problem, ProblemBuilder};
+
+    use super::*;
+    use crate::driver::DeviceProps;
+    use crate::gradients::Gradients;
+    use crate::strides::SourceStrides;
+    use crate::variants::{BackwardCall, KnobChoices};
+    use crate::{dispatch, variants::Configuration};
+
+    fn model(queries: usize) -> ProblemBuilder {
+        Problem::builder()
+            .batch(2)
+            .heads(8)
+            .channels(32)
+            .queries(queries)
+            .levels([(100, 167), (50, 84), (25, 42), (13, 21)])
+            .points(4)
+            .dtype(DType::F16)
+            .offsets(Offsets::from_points())
+    }
+
+    fn configured(call: &Call<'_>) -> Configuration {
+        let variant = dispatch::builtin(call).unwrap();
+        variant.configure(call, &KnobChoices::default()).unwrap()
+    }
+
+    fn steps(problem: &Problem, gradients: Gradients) -> Vec<&'static str> {
+        let device = DeviceProps::h200();
+        let backward = Some(BackwardCall { gradients, ..BackwardCall::new(problem) });
+        let call = Call { backward, ..Call::new(problem, &device) };
+        configured(&call).pipeline.launches().map(|(name, _)| name).collect()
+    }
+
+    #[test]
+    fn gradients_of_samples_are_kept_only_where_a_kernel_cannot_finish_them() {
+        let with_references = Gradients { references: true, ..Gradients::ALL };
+        let decoder = model(300).build().unwrap();
+        assert_eq!(steps(&decoder, Gradients::ALL), ["sort_and_samples", "gather"]);
+        assert_eq!(steps(&decoder, with_references), ["sort_and_samples", "gather", "finish"]);
+        // Eight quads are two stages of a warp in half precision.
+        let many_points = model(300).points(8).build().unwrap();
+        assert_eq!(steps(&many_points, Gradients::ALL).last(), Some(&"finish"));
+        let encoder = model(22_223).build().unwrap();
+        let all = steps(&encoder, Gradients::ALL);
+        assert_eq!((all[0], all.last()), ("rows", Some(&"samples")));
+        let raw = model(22_223).offsets(Offsets::from_points().raw_weights()).build().unwrap();
+        assert_eq!(steps(&raw, Gradients::ALL)[0], "count", "no softmax");
+    }
+
+    #[test]
+    fn nearest_pixels_go_to_the_general_kernels() {
+        let (device, nearest) = (DeviceProps::h200(), Offsets::from_boxes().nearest());
+        let problem = model(300).offsets(nearest).build().unwrap();
+        for direction in Direction::ALL {
+            let call = Call::in_direction(direction, &problem, &device);
+            let id = dispatch::builtin(&call).unwrap().spec().id;
+            assert!(id.ends_with("_general"), "{id}");
+        }
+    }
+
+    #[test]
+    fn packets_are_read_where_every_quad_starts_at_one() {
+        let (problem, device) = (model(300).build().unwrap(), DeviceProps::h200());
+        let packed = Call::new(&problem, &device);
+        assert_eq!(configured(&packed).sampling_alignment, 16);
+        let projection = |row: i64| {
+            let strides = RowStrides { image: 300 * row, query: row };
+            SourceStrides { offsets: strides, logits: strides, ..packed.sources }
+        };
+        let alignment = |row| {
+            let call = Call { sources: projection(row), ..packed };
+            configured(&call).sampling_alignment
+        };
+        assert_eq!((alignment(3 * 8 * 16), alignment(3 * 8 * 16 + 5)), (16, 2));
+        let odd = model(300).points(3).build().unwrap();
+        assert_eq!(configured(&Call::new(&odd, &device)).sampling_alignment, 16, "12 samples");
+        let odd = model(300).points_per_level([1, 1, 1, 4]);
+        let odd = odd.build().unwrap();
+        assert_eq!(configured(&Call::new(&odd, &device)).sampling_alignment, 2, "7 samples");
+    }
+
+    #[test]
+    fn neither_sizes_nor_strides_compile_again() {
+        let device = DeviceProps::h200();
+        let units = |queries: usize, batch: usize, row: i64, direction| {
+            let problem = model(queries).batch(batch).build().unwrap();
+            let strides = RowStrides { image: 0, query: row };
+            let packed = Call::in_direction(direction, &problem, &device);
+            let sources = SourceStrides { references: strides, ..packed.sources };
+            let call = Call { sources, ..packed };
+            configured(&call).units(&call)
+        };
+        for direction in Direction::ALL {
+            let first = units(22_223, 2, 8, direction);
+            assert_eq!(first, units(22_223, 3, 16, direction), "{direction}");
+            assert_eq!(first, units(40_000, 2, 0, direction), "{direction}");
+        }
+    }
+
+    #[test]
+    fn another_rule_compiles_only_what_looks_at_samples() {
+        let device = DeviceProps::h200();
+        let units = |rule: Offsets| {
+            let problem = model(22_223).offsets(rule).build().unwrap();
+            let call = Call::in_direction(Direction::Backward, &problem, &device);
+            configured(&call).units(&call)
+        };
+        let (points, boxes) = (units(Offsets::from_points()), units(Offsets::from_boxes()));
+        let other = points.iter().zip(&boxes).filter(|(of_points, of_boxes)| of_points != of_boxes);
+        let other: Vec<&str> = other.map(|(unit, _)| unit.step).collect();
+        assert_eq!(other, ["rows", "count", "scatter", "samples"]);
+    }
+}

@@ -1,0 +1,100 @@
+//! `cargo xtask pack`: the kernel pack, and the wheel that brings it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use msdeform_bench::warm::{PACKED_ARCHITECTURES, Target, pack_groups, packed_kernels, warm};
+use msdeform_cuda::DiskCache;
+use msdeform_cuda::jit::{CodeStore, KernelPack, PackGroup, encode_pack};
+use msdeform_cuda::nvrtc::Nvrtc;
+use msdeform_files::Existing;
+
+use crate::process::run_ok;
+use crate::{setup, tree};
+
+/// Options of `pack`.
+#[derive(Args)]
+pub struct PackArgs {
+    /// Only these architectures [default: all that are published]
+    #[arg(long, value_name = "ARCH", value_delimiter = ',', default_values = PACKED_ARCHITECTURES)]
+    arch: Vec<String>,
+    /// Kernels compiled side by side [default: all cores]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+/// The compiler of a published pack: what a GPU verified was compiled by it, as the ledger says, and every driver for
+/// CUDA 13 loads its code.
+const NVRTC_PACKAGE: (&str, &str) = ("nvrtc-13.0", "nvidia-cuda-nvrtc==13.0.*");
+
+/// What a pack may take: it is downloaded by whoever wants it.
+const LIMIT_BYTES: usize = 15_000_000;
+
+/// Compiles, packs, writes the pack and its wheel under `target/kernels`.
+pub fn run(args: &PackArgs) -> Result<ExitCode> {
+    let start = Instant::now();
+    let (name, package) = NVRTC_PACKAGE;
+    let environment = setup::python_environment(name, &[package])?;
+    let library =
+        setup::nvrtc_in(&environment).with_context(|| format!("no NVRTC in {package}"))?;
+    let compiler = Nvrtc::open(&library)?.version();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut groups = Vec::new();
+    for arch in &args.arch {
+        // Kept: what was compiled of the same sources is not compiled again.
+        let cache = DiskCache::in_folder(tree::cache().join("kernels").join(arch));
+        let nvrtc = Nvrtc::open(&library);
+        let target = Target::with_code(arch, CodeStore::with_nvrtc(cache, None, nvrtc))?;
+        let kernels = packed_kernels(&target.gpus);
+        let warmed = warm(&target, &kernels, args.threads.unwrap_or(cores), &|_| true)?;
+        if let Some(failed) = warmed.failed.first() {
+            anyhow::bail!("{} {}: {}", failed.variant, failed.unit, failed.error);
+        }
+        println!(
+            "{arch}: {} kernels, {} compiled in {:.0} s, {:.1} MB",
+            warmed.kernels,
+            warmed.compiled,
+            warmed.seconds,
+            warmed.bytes as f64 / 1e6
+        );
+        groups.extend(pack_groups(&target, &kernels)?);
+    }
+    let bytes = encode_pack(compiler, &groups)?;
+    let kernels: usize = groups.iter().map(|group| group.kernels.len()).sum();
+    println!(
+        "{kernels} kernels, {:.2} MB, {:.0} s",
+        bytes.len() as f64 / 1e6,
+        start.elapsed().as_secs_f64()
+    );
+    ensure!(bytes.len() <= LIMIT_BYTES, "more than {LIMIT_BYTES} bytes");
+    let pack = tree::target().join("kernels/kernels.pack");
+    check(&pack, &bytes, &groups)?;
+    msdeform_files::write(&pack, &bytes, Existing::Replace)?;
+    println!("{}", wheel(&environment, &pack)?.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads it back: every kernel is there, and is what was compiled.
+fn check(path: &Path, bytes: &[u8], groups: &[PackGroup]) -> Result<()> {
+    let start = Instant::now();
+    let pack = KernelPack::parse(path, bytes.to_vec()).map_err(anyhow::Error::msg)?;
+    let opened = start.elapsed();
+    for (content, compiled) in groups.iter().flat_map(|group| &group.kernels) {
+        let found = pack.find(content).map_err(anyhow::Error::msg)?;
+        ensure!(found.as_ref() == Some(compiled), "a kernel is not what was packed");
+    }
+    let each = (start.elapsed() - opened) / u32::try_from(groups.len().max(1))?;
+    println!("opened in {opened:.1?}; a group of {} unpacked in {each:.1?}", groups.len());
+    Ok(())
+}
+
+/// The Python package `msdeform-kernels`, which is this one file.
+fn wheel(environment: &Path, pack: &Path) -> Result<PathBuf> {
+    let script = tree::root().join("xtask/kernels/wheel.py");
+    let version = env!("CARGO_PKG_VERSION");
+    run_ok(Command::new(setup::python_in(environment)).arg(script).arg(pack).arg(version))?;
+    Ok(pack.with_file_name(format!("msdeform_kernels-{version}-py3-none-any.whl")))
+}
