@@ -45,9 +45,13 @@ impl Call {
 fn expanded(buffer: Buffer, role: Role, shape: &[usize], problem: &Problem) -> Buffer {
     let (Role::References, [images, rows, ..]) = (role, shape) else { return buffer };
     let (batch, queries) = (problem.batch(), problem.queries());
-    // Images and queries without references may be as many as anybody writes down.
-    if (*images, *rows) == (batch, queries) || problem.references_len() == 0 {
+    if (*images, *rows) == (batch, queries) {
         return buffer;
+    }
+    // Images and queries without references may be as many as anybody writes down; what is the same for none of them is
+    // left out.
+    if problem.references_len() == 0 {
+        return buffer.gather(0, std::iter::empty());
     }
     let [_, _, references, components] = problem.references_shape();
     let picked = (0..batch).flat_map(|image| {
