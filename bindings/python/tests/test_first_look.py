@@ -25,6 +25,10 @@ CUDA = {
     "gpus": [],
 }
 MACHINE: dict[str, Any] = {
+    "msdeform": "0.1.0",
+    "python": "3.11.2",
+    "numpy": "2.3.0",
+    "system": "Linux x86_64",
     "torch": {"version": "2.11.0+cu130", "cuda": "13.0", "sees_gpus": 1, "missing": None},
     "cpu": {"cores": 2, "instructions": "avx2"},
     "cuda": {**CUDA, "gpus": [{"ordinal": 0, "name": "G", "compute_capability": "9.0", "missing": None}]},
