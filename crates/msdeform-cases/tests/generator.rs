@@ -46,7 +46,8 @@ fn lines_that_are_no_cases_are_refused_by_what_is_wrong() {
 #[test]
 fn everything_that_can_be_chosen_is_reached() {
     let rules = rules();
-    let generator = Generator::new(&rules, Bounds::default(), 5);
+    let bounds = Bounds { from_offsets: true, ..Bounds::default() };
+    let generator = Generator::new(&rules, bounds, 5);
     let mut coverage = rules.universe();
     let mut refused = 0;
     for number in 0..12_000 {
