@@ -114,7 +114,7 @@ def bench_json(
 ) -> str: ...
 
 # Heads, channels, points of every level, numbers of queries.
-_Shape = tuple[int, int, list[int], list[int]]
+_Shape = tuple[int, int, Sequence[int], Sequence[int]]
 
 def warm_up_json(
     shapes: list[_Shape],

@@ -68,7 +68,7 @@ def warm_up(
         raise ValueError(f"`threads` is {threads}; at least one is needed")
     try:
         summary: dict[str, Any] = json.loads(
-            _native.warm_up_json(list(dict.fromkeys(shapes)), names, modes, place, threads, _say)  # type: ignore[arg-type]
+            _native.warm_up_json(list(dict.fromkeys(shapes)), names, modes, place, threads, _say)
         )
     finally:
         if sys.stderr.isatty():
