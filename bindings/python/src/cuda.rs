@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use msdeform::{Mode, Problem};
 use msdeform_cuda::{
     BackwardOptions, Engine, Gradients, INLINE_LEVELS, OutputStrides, Plan, PlanOptions,
-    PointerChecks, Pointers, Stream, ValueStrides, Workspace,
+    PointerChecks, Pointers, RowStrides, SourceStrides, Stream, ValueStrides, Workspace,
 };
 use msdeform_torch::call::Key;
 use msdeform_torch::error::CallError;
@@ -114,7 +114,7 @@ fn options(key: &Key, problem: &Problem) -> PlanOptions {
                 value: wanted(1),
                 locations: wanted(2),
                 weights: wanted(4),
-                references: false,
+                references: wanted(8),
             },
             mode: if head.deterministic { Mode::Deterministic } else { Mode::Fast },
             grad_output_strides: Some(OutputStrides {
@@ -128,6 +128,11 @@ fn options(key: &Key, problem: &Problem) -> PlanOptions {
     PlanOptions {
         backward: (head.gradients != 0).then(backward),
         strides: Some(ValueStrides { batch, head: head_stride, pixel }),
+        sources: head.rule.map(|_| {
+            let [references, offsets, logits] =
+                head.source_strides.map(|(image, query)| RowStrides { image, query });
+            SourceStrides { references, offsets, logits }
+        }),
         // PyTorch has checked what its pointers lead to. What a null pointer means is still found and said.
         pointer_checks: PointerChecks::Never,
         // PyTorch's allocator has it, in stream order and inside of graphs.

@@ -167,13 +167,26 @@ impl DlTensor {
 
     /// Whether its elements follow each other.
     pub fn is_contiguous(&self) -> bool {
+        self.has_contiguous_rows(0)
+    }
+
+    /// Whether the elements of all axes but the first ones follow each other.
+    pub fn has_contiguous_rows(&self, first: usize) -> bool {
         let mut expected = 1;
         self.strides().len() == self.shape().len()
-            && self.shape().iter().zip(self.strides()).rev().all(|(&size, &stride)| {
+            && self.shape().iter().zip(self.strides()).skip(first).rev().all(|(&size, &stride)| {
                 let follows = size == 1 || stride == expected;
                 expected *= size;
                 follows
             })
+    }
+
+    /// Whether it may be the gradient of an output of this shape, in the format of the values and beside them.
+    pub fn is_gradient_of(&self, output: &[i64], value: &Self) -> bool {
+        self.shape() == output
+            && self.strides().len() == output.len()
+            && self.dtype() == value.dtype()
+            && self.place() == value.place()
     }
 
     /// Whether the elements of the last axis follow each other.

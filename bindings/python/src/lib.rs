@@ -9,6 +9,7 @@ mod cuda;
 mod error;
 mod exchange;
 mod facts;
+mod from_offsets;
 mod native;
 mod onnx;
 mod operand;
@@ -21,13 +22,13 @@ use std::path::PathBuf;
 use msdeform::{Direction, Role};
 use msdeform_cuda::Pointers;
 use msdeform_torch::call::{self, Head, with_key};
-use msdeform_torch::cpu::{self, SourceStrides};
+use msdeform_torch::cpu;
 // Nothing here calls it: the library exports `RegisterCustomOps`, which ONNX Runtime looks for.
 use msdeform_onnxruntime as _;
 use pyo3::prelude::*;
 
 use error::exception;
-use operand::{Operand, RuleGiven, level_numbers};
+use operand::{Operand, level_numbers};
 
 fn inputs(value: &Operand<'_>, locations: &Operand<'_>, weights: &Operand<'_>) -> Pointers {
     Pointers::from([
@@ -94,72 +95,6 @@ fn cpu_backward(
     .map_err(exception)
 }
 
-/// Value, references, offsets and logits of a call, and how the last three lie in memory.
-#[derive(FromPyObject)]
-struct Projected<'py>(Operand<'py>, Operand<'py>, Operand<'py>, Operand<'py>, SourceStrides);
-
-impl Projected<'_> {
-    fn pointers(&self) -> Pointers {
-        Pointers::from([
-            (Role::Value, self.0.0 as u64),
-            (Role::References, self.1.0 as u64),
-            (Role::Offsets, self.2.0 as u64),
-            (Role::Logits, self.3.0 as u64),
-        ])
-    }
-
-    fn run(
-        &self,
-        py: Python<'_>,
-        direction: Direction,
-        levels: &Bound<'_, PyAny>,
-        (threads, rule): (i64, RuleGiven),
-        pointers: &Pointers,
-    ) -> PyResult<()> {
-        let head = Head { rule: Some(rule.into()), ..on_threads(threads) };
-        let strides = self.4;
-        with_key(head, &[&self.0, &self.1, &self.2, &self.3], &level_numbers(levels)?, |key| {
-            // SAFETY: the Python half allocates what is written for exactly this call, holds all tensors until it
-            // returns, and passes addresses, shapes and strides of the same tensors.
-            py.detach(|| unsafe { cpu::run_from_offsets(direction, key, pointers, &strides) })
-        })
-        .map_err(exception)
-    }
-}
-
-/// `output` from offsets and logits in host memory, by `place`: at most so many threads, and a rule.
-#[pyfunction]
-fn cpu_forward_from_offsets(
-    py: Python<'_>,
-    levels: &Bound<'_, PyAny>,
-    place: (i64, RuleGiven),
-    inputs: Projected<'_>,
-    output: u64,
-) -> PyResult<()> {
-    let pointers = inputs.pointers().with(Role::Output, output);
-    inputs.run(py, Direction::Forward, levels, place, &pointers)
-}
-
-/// The gradients of value, references, offsets and logits whose address is not 0, likewise.
-#[pyfunction]
-fn cpu_backward_from_offsets(
-    py: Python<'_>,
-    levels: &Bound<'_, PyAny>,
-    place: (i64, RuleGiven),
-    inputs: Projected<'_>,
-    grad_output: u64,
-    gradients: (u64, u64, u64, u64),
-) -> PyResult<()> {
-    let pointers = inputs
-        .pointers()
-        .with(Role::GradOutput, grad_output)
-        .with(Role::GradValue, gradients.0)
-        .with(Role::GradReferences, gradients.1)
-        .with(Role::GradOffsets, gradients.2)
-        .with(Role::GradLogits, gradients.3);
-    inputs.run(py, Direction::Backward, levels, place, &pointers)
-}
-
 /// Queues the operator on `stream` of a GPU. `strides` are those of the value's images, heads and pixels;
 /// its channels and all other tensors are contiguous.
 #[pyfunction]
@@ -186,8 +121,8 @@ fn cuda_forward(
     .map_err(exception)
 }
 
-/// What a backward call on a GPU is, beside its tensors: `(device, wanted gradients (1 value, 2 locations,
-/// 4 weights), deterministic, value strides, strides of grad_output)`.
+/// What a backward call on a GPU is, beside its tensors: `(device, wanted gradients (1 value, 2 locations or offsets,
+/// 4 weights or logits, 8 references), deterministic, value strides, strides of grad_output)`.
 #[derive(FromPyObject)]
 struct Request(i64, i64, bool, (i64, i64, i64), (i64, i64, i64));
 
@@ -200,6 +135,7 @@ impl Request {
             value_strides: self.3,
             grad_strides: self.4,
             rule: None,
+            source_strides: [(0, 0); 3],
         }
     }
 }
@@ -227,13 +163,17 @@ fn cuda_backward(
         py.detach(|| cuda::plan(key))
     })
     .map_err(exception)?;
-    let workspace = match plan.workspace_bytes() {
-        0 => 0,
-        bytes => allocate.call1((bytes,))?.extract()?,
-    };
-    let pointers = pointers.with_workspace(workspace);
+    let pointers = pointers.with_workspace(workspace(&plan, allocate)?);
     // SAFETY: as in `cuda_forward`; gradients and workspace are allocated for exactly this call.
     py.detach(|| unsafe { plan.launch(stream, &pointers) }).map_err(exception)
+}
+
+/// The address of the memory that a plan needs beside its tensors, if it needs any.
+fn workspace(plan: &cuda::Planned, allocate: &Bound<'_, PyAny>) -> PyResult<u64> {
+    match plan.workspace_bytes() {
+        0 => Ok(0),
+        bytes => allocate.call1((bytes,))?.extract(),
+    }
 }
 
 /// Where the packages of this Python are: NVRTC may be among them.
@@ -257,8 +197,12 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Unavailable", module.py().get_type::<error::Unavailable>())?;
     module.add_function(wrap_pyfunction!(cpu_forward, module)?)?;
     module.add_function(wrap_pyfunction!(cpu_backward, module)?)?;
-    module.add_function(wrap_pyfunction!(cpu_forward_from_offsets, module)?)?;
-    module.add_function(wrap_pyfunction!(cpu_backward_from_offsets, module)?)?;
+    module.add_function(wrap_pyfunction!(from_offsets::cpu_forward_from_offsets, module)?)?;
+    module.add_function(wrap_pyfunction!(from_offsets::cpu_backward_from_offsets, module)?)?;
+    module.add_function(wrap_pyfunction!(from_offsets::cuda_forward_from_offsets, module)?)?;
+    module.add_function(wrap_pyfunction!(from_offsets::cuda_backward_from_offsets, module)?)?;
+    module.add_function(wrap_pyfunction!(from_offsets::torch_forward_from_offsets, module)?)?;
+    module.add_function(wrap_pyfunction!(from_offsets::torch_backward_from_offsets, module)?)?;
     module.add_function(wrap_pyfunction!(cuda_forward, module)?)?;
     module.add_function(wrap_pyfunction!(cuda_backward, module)?)?;
     module.add_function(wrap_pyfunction!(native::register_kernels, module)?)?;

@@ -22,8 +22,8 @@ use crate::{cuda, on_threads, with_gradients};
 
 static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
 
-/// What this file needs of PyTorch.
-struct Torch {
+/// What ordinary calls need of PyTorch.
+pub struct Torch {
     exchange: &'static Exchange,
     /// `torch.Tensor`; subclasses may mean anything.
     tensor: Py<PyType>,
@@ -45,6 +45,11 @@ struct QuickEmpty {
     current_gpu: Py<PyAny>,
     /// PyTorch's formats, in the order of `msdeform_torch::call::DTYPES`.
     dtypes: Vec<Py<PyAny>>,
+}
+
+/// PyTorch, if it was handed over and has such a table.
+pub fn of(py: Python<'_>) -> Option<&Torch> {
+    TORCH.get(py)
 }
 
 /// Hands PyTorch over; false if this version has no exchange table that is known here.
@@ -91,7 +96,7 @@ pub fn torch_forward<'py>(
     levels: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let Some(torch) = TORCH.get(py) else { return Ok(None) };
-    if !torch.is_ordinary(py, [value, locations, weights])? {
+    if !torch.is_ordinary(py, &[value, locations, weights])? {
         return Ok(None);
     }
     let Some(inputs) = torch.inputs(value, locations, weights) else { return Ok(None) };
@@ -141,7 +146,7 @@ pub fn torch_backward<'py>(
     deterministic: bool,
 ) -> PyResult<Option<[Option<Bound<'py, PyAny>>; 3]>> {
     let Some(torch) = TORCH.get(py) else { return Ok(None) };
-    if !torch.is_ordinary(py, [grad_output, value, locations])? || !torch.is_plain(py, weights)? {
+    if !torch.is_ordinary(py, &[grad_output, value, locations, weights])? {
         return Ok(None);
     }
     let Some(inputs) = torch.inputs(value, locations, weights) else { return Ok(None) };
@@ -184,7 +189,7 @@ pub fn torch_backward<'py>(
                 deterministic,
                 value_strides: inputs.value_strides(),
                 grad_strides: (from.strides()[0], from.strides()[1], from.strides()[2]),
-                rule: None,
+                ..Head::default()
             };
             let plan =
                 with_key(head, &inputs.described(), &levels, |key| py.detach(|| cuda::plan(key)))
@@ -204,7 +209,7 @@ pub fn torch_backward<'py>(
 
 impl Torch {
     /// Whether the dispatcher would go straight to the kernel of the processor or the GPU.
-    fn is_ordinary(&self, py: Python<'_>, tensors: [&Bound<'_, PyAny>; 3]) -> PyResult<bool> {
+    pub fn is_ordinary(&self, py: Python<'_>, tensors: &[&Bound<'_, PyAny>]) -> PyResult<bool> {
         for watcher in &self.watchers {
             if watcher.bind(py).call0()?.is_truthy()? {
                 return Ok(false);
@@ -225,7 +230,7 @@ impl Torch {
             && !self.is_neg.bind(py).call1((tensor,))?.is_truthy()?)
     }
 
-    fn describe(&self, tensor: &Bound<'_, PyAny>) -> Option<DlTensor> {
+    pub fn describe(&self, tensor: &Bound<'_, PyAny>) -> Option<DlTensor> {
         // SAFETY: every caller has checked that it is PyTorch's tensor, or PyTorch has just made it.
         let described = unsafe { self.exchange.describe(tensor.as_ptr()) };
         if described.is_none() {
@@ -246,7 +251,7 @@ impl Torch {
     }
 
     /// A contiguous tensor beside one that exists, described by `like`.
-    fn new_tensor<'py>(
+    pub fn new_tensor<'py>(
         &self,
         beside: &Bound<'py, PyAny>,
         like: &DlTensor,
@@ -278,7 +283,7 @@ impl Torch {
         empty.bind(py).call1((sizes, strides, dtype))
     }
 
-    fn new_bytes<'py>(
+    pub fn new_bytes<'py>(
         &self,
         like: &Bound<'py, PyAny>,
         bytes: usize,
@@ -287,7 +292,7 @@ impl Torch {
         self.new_empty.bind(py).call((like, (bytes,)), Some(self.of_bytes.bind(py)))
     }
 
-    fn stream(&self, py: Python<'_>, ordinal: i32) -> PyResult<usize> {
+    pub fn stream(&self, py: Python<'_>, ordinal: i32) -> PyResult<usize> {
         self.exchange.current_stream(ordinal).ok_or_else(|| {
             PyErr::take(py)
                 .unwrap_or_else(|| PyRuntimeError::new_err(format!("GPU {ordinal} has no stream")))
@@ -365,10 +370,7 @@ impl Inputs {
 
     /// Whether this is the gradient of the output, readable where it is.
     fn takes_gradient(&self, gradient: &DlTensor) -> bool {
-        gradient.shape() == self.output_shape()
-            && gradient.strides().len() == gradient.shape().len()
-            && gradient.dtype() == self.value.dtype()
-            && gradient.place() == Some(self.place)
+        gradient.is_gradient_of(&self.output_shape(), &self.value)
             && (matches!(self.place, Place::Gpu(_)) || gradient.is_contiguous())
     }
 }

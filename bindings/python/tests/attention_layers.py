@@ -123,15 +123,17 @@ class Call:
     layer: Any
     by_role: dict[str, Any]
 
-    def to(self, dtype: torch.dtype) -> Call:
-        """The same numbers in another format, of a copy of the layer."""
+    def to(self, dtype: torch.dtype, device: str = "cpu") -> Call:
+        """The same numbers in another format or elsewhere, of a copy of the layer."""
 
         def moved(given: Any) -> Any:
-            is_float = isinstance(given, Tensor) and given.is_floating_point()
-            return given.detach().to(dtype).requires_grad_(given.requires_grad) if is_float else given
+            if not isinstance(given, Tensor):
+                return given
+            found = given.detach().to(device)
+            return found.to(dtype).requires_grad_(given.requires_grad) if found.is_floating_point() else found
 
         by_role = {role: moved(given) for role, given in self.by_role.items()}
-        return Call(copy.deepcopy(self.layer).to(dtype), by_role)
+        return Call(copy.deepcopy(self.layer).to(device, dtype), by_role)
 
     @property
     def named(self) -> dict[str, Any]:

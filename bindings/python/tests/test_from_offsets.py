@@ -7,7 +7,7 @@ from typing import Any
 import msdeform
 import pytest
 import torch
-from msdeform import _offset_operator, _parts, reference
+from msdeform import _parts, reference
 from msdeform import ms_deform_attn_from_offsets as attend
 from torch import Tensor
 
@@ -226,26 +226,6 @@ def test_parts_for_graphs_that_do_not_know_the_levels(kind: str, nearest: bool) 
     torch.testing.assert_close(
         by_hand, attend(spatial_shapes=SHAPES, **whole, points=fewer, **options), rtol=1e-4, atol=1e-5
     )
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("softmax", [True, False])
-@pytest.mark.parametrize("nearest", [False, True])
-def test_programs_that_were_exported_run_by_parts_where_there_is_no_kernel(
-    kind: str, softmax: bool, nearest: bool
-) -> None:
-    """What the operator is on a GPU, computed here."""
-    given = tensors(kind, torch.float32)
-    given["attention_logits"][1, 2] = -torch.inf if softmax else 0.0
-    rule = ([6, 9, 0, P, 3, 5, 54, P], 0.5, kind == "anchors", softmax, nearest)
-    output = _offset_operator._forward_by_parts(*given.values(), *rule)
-    torch.testing.assert_close(output, _offset_operator.FORWARD(*given.values(), *rule), rtol=1e-4, atol=1e-5)
-    upstream = torch.rand(output.shape, generator=torch.Generator().manual_seed(2))
-    for wanted in ([True] * 4, [False, True, False, False], [False, False, True, True]):
-        found = _offset_operator._backward_by_parts(upstream, *given.values(), *rule, wanted)
-        expected = _offset_operator.BACKWARD(upstream, *given.values(), *rule, wanted)
-        for ours, theirs in zip(found, expected, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
 def test_transforms() -> None:

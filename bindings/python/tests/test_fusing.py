@@ -348,12 +348,11 @@ def test_fusing_can_be_left_out_and_is_undone(call: Call) -> None:
 def test_where_the_operator_is_made_of_parts_layers_stay_as_they_are(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a GPU until its kernels have come: the plain operator runs, and nothing gets slower."""
+    """As on devices that have kernels for parts alone: the plain operator runs, and nothing gets slower."""
     msdeform.patch("transformers")
     assert is_fused(call)
     monkeypatch.setattr(_offset_operator, "_ONE_PASS", frozenset())
     assert not is_fused(call)
-    assert not _offset_operator.is_one_pass(torch.device("cuda", 0))
 
 
 def test_layers_fit_into_files_and_are_copied(call: Call) -> None:

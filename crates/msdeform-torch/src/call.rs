@@ -60,7 +60,8 @@ pub struct Key {
 pub struct Head {
     /// Threads, or the number of a GPU.
     pub place: i64,
-    /// The gradients that are wanted: 1 value, 2 locations, 4 weights; 0 in a forward call.
+    /// The gradients that are wanted: 1 value, 2 locations or offsets, 4 weights or logits, 8 references; 0 in a forward
+    /// call.
     pub gradients: i64,
     /// Whether they must have the same bits in every run.
     pub deterministic: bool,
@@ -70,6 +71,8 @@ pub struct Head {
     pub grad_strides: (i64, i64, i64),
     /// How samples follow from offsets, if they do.
     pub rule: Option<Rule>,
+    /// Strides of images and queries in references, offsets and logits.
+    pub source_strides: [(i64, i64); 3],
 }
 
 /// How samples follow from offsets, beside what the shape of the references says.
@@ -122,7 +125,7 @@ impl Rule {
 }
 
 /// Numbers before those of the tensors.
-const HEAD_NUMBERS: usize = 13;
+const HEAD_NUMBERS: usize = 19;
 
 /// Numbers of one level in a key.
 pub const LEVEL_NUMBERS: usize = 4;
@@ -146,6 +149,7 @@ impl Key {
         numbers.extend([head.place, head.gradients, i64::from(head.deterministic)]);
         numbers.extend([value.0, value.1, value.2, grad.0, grad.1, grad.2]);
         numbers.extend(head.rule.map_or([0; 4], |rule| rule.numbers()));
+        numbers.extend(head.source_strides.iter().flat_map(|&(image, query)| [image, query]));
         numbers.extend(operands.iter().map(|operand| operand.code()));
         numbers.extend(operands.iter().map(|operand| operand.rank() as i64));
         for operand in operands {

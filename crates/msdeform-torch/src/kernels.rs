@@ -83,12 +83,13 @@ impl Kernel for BackwardReading {
 }
 
 impl Kernel for FromOffsets {
-    const ARGUMENTS: usize = 9;
+    const ARGUMENTS: usize = 10;
     const RESULTS: usize = 1;
 
     fn run(arguments: &mut Arguments<'_>) -> Result<Vec<Tensor>, CallError> {
         let source = Source::take(arguments);
         let (levels, rule) = (arguments.list(), take_rule(arguments));
+        let _deterministic = arguments.flag();
         let (torch, source) = (arguments.torch(), source.prepared()?);
         let output = Tensor::empty(torch, &source.output_shape()?, source.value.format()?)?;
         let pointers = source.pointers()?.with(Role::Output, output.address()?);
@@ -98,13 +99,14 @@ impl Kernel for FromOffsets {
 }
 
 impl Kernel for FromOffsetsBackward {
-    const ARGUMENTS: usize = 11;
+    const ARGUMENTS: usize = 12;
     const RESULTS: usize = 4;
 
     fn run(arguments: &mut Arguments<'_>) -> Result<Vec<Tensor>, CallError> {
         let grad_output = arguments.tensor();
         let source = Source::take(arguments);
         let (levels, rule, wanted) = (arguments.list(), take_rule(arguments), arguments.list());
+        let _deterministic = arguments.flag();
         let torch = arguments.torch();
         check_dense(&[("grad_output", &grad_output)])?;
         let (source, wanted) = (source.prepared()?, wanted.flags::<4>()?);

@@ -94,7 +94,7 @@ pub static OPERATORS: [Operator; 6] = [
     },
     Operator {
         name: c"ms_deform_attn_from_offsets",
-        signature: concat!("(", source!(), ", ", rule!(), ") -> Tensor"),
+        signature: concat!("(", source!(), ", ", rule!(), ", bool deterministic=False) -> Tensor"),
         kernel: boxed::<FromOffsets>,
         has_optional: false,
     },
@@ -105,7 +105,7 @@ pub static OPERATORS: [Operator; 6] = [
             source!(),
             ", ",
             rule!(),
-            ", bool[4] wanted) -> (Tensor, Tensor, Tensor, Tensor)"
+            ", bool[4] wanted, bool deterministic=False) -> (Tensor, Tensor, Tensor, Tensor)"
         ),
         kernel: boxed::<FromOffsetsBackward>,
         has_optional: false,

@@ -54,7 +54,7 @@ def _backward_from_offsets(
     *rest: Any,
     **keywords: Any,
 ) -> int:
-    wanted = rest[-1]
+    wanted = next(item for item in reversed(rest) if isinstance(item, (list, tuple)))
     return backward_flops(grad_output, value, offsets, logits, [wanted[0], any(wanted[1:]), False])
 
 

@@ -6,6 +6,7 @@ nothing but addresses.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -151,18 +152,20 @@ def backward_cpu(
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
-def _current_stream(index: int) -> int:
+def current_stream(index: int) -> int:
+    """PyTorch's current stream on a GPU."""
     if _raw_stream is not None:
         return int(_raw_stream(index))
     return int(torch.cuda.current_stream(index).cuda_stream)
 
 
-def _with_unit_channels(value: Tensor) -> Tensor:
-    # Slices of larger tensors are read in place; only channels must follow each other.
+def with_unit_channels(value: Tensor) -> Tensor:
+    """Slices of larger tensors are read in place; only channels must follow each other."""
     return value if value.stride(3) == 1 or value.size(3) <= 1 else value.contiguous()
 
 
-def _value_strides(value: Tensor) -> tuple[int, int, int]:
+def value_strides(value: Tensor) -> tuple[int, int, int]:
+    """Strides of images, heads and pixels."""
     batch, pixel, head, _ = value.stride()
     return batch, head, pixel
 
@@ -176,12 +179,12 @@ def forward_cuda(
         on_host = _on_host(value, locations, weights)
         return forward_cpu(on_host[0], on_host[1], on_host[2], levels).to(value.device)
     if value.dim() == 4:
-        value = _with_unit_channels(value)
+        value = with_unit_channels(value)
     locations, weights = locations.contiguous(), weights.contiguous()
     operands = _operands(value, locations, weights)
     output = _output_for(value, operands)
     index = value.device.index
-    _native.cuda_forward(levels, index, _current_stream(index), _value_strides(value), *operands, output.data_ptr())
+    _native.cuda_forward(levels, index, current_stream(index), value_strides(value), *operands, output.data_ptr())
     return output
 
 
@@ -192,6 +195,18 @@ def _on_host(*tensors: Tensor) -> tuple[Tensor, ...]:
             "float64 is computed on the processor, which a CUDA graph cannot contain; use float32 under capture"
         )
     return tuple(tensor.cpu() for tensor in tensors)
+
+
+def workspace_beside(value: Tensor) -> tuple[list[Tensor], Callable[[int], int]]:
+    """What allocates memory on the tensor's GPU, and where that is held. From PyTorch's allocator: freed in stream
+    order, and part of a graph that is being captured."""
+    held: list[Tensor] = []
+
+    def allocate(size: int) -> int:
+        held.append(value.new_empty((size,), dtype=torch.uint8))
+        return int(held[-1].data_ptr())
+
+    return held, allocate
 
 
 def backward_cuda(
@@ -211,7 +226,7 @@ def backward_cuda(
         grad_value, grad_locations, grad_weights = backward_cpu(host[0], host[1], host[2], host[3], levels, wanted)
         return grad_value.to(device), grad_locations.to(device), grad_weights.to(device)
     gradients = _gradients_for(value, locations, weights, wanted)
-    value = _with_unit_channels(value)
+    value = with_unit_channels(value)
     locations, weights = locations.contiguous(), weights.contiguous()
     operands = _operands(value, locations, weights)
     index = value.device.index
@@ -219,23 +234,18 @@ def backward_cuda(
         index,
         wanted[0] + 2 * wanted[1] + 4 * wanted[2],
         deterministic or torch.are_deterministic_algorithms_enabled(),
-        _value_strides(value),
+        value_strides(value),
         grad_output.stride(),
     )
-    # Held until the launch is queued. From PyTorch's allocator: freed in stream order, and part of a graph that is
-    # being captured.
-    workspace: list[Tensor] = []
-
-    def allocate(size: int) -> int:
-        workspace.append(value.new_empty((size,), dtype=torch.uint8))
-        return int(workspace[0].data_ptr())
-
+    # Held until the launch is queued.
+    held, allocate = workspace_beside(value)
     _native.cuda_backward(
         levels,
         request,
-        _current_stream(index),
+        current_stream(index),
         *operands,
         (grad_output.data_ptr(), gradients[0].data_ptr(), gradients[1].data_ptr(), gradients[2].data_ptr()),
         allocate,
     )
+    del held
     return gradients

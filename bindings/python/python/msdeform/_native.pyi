@@ -45,6 +45,13 @@ def cpu_backward_from_offsets(
     grad_output: int,
     gradients: tuple[int, int, int, int],
 ) -> None: ...
+def cuda_forward_from_offsets(
+    levels: list[int] | tuple[int, ...],
+    place: tuple[int, int, tuple[int, int, int]],
+    rule: _Rule,
+    inputs: tuple[_Operand, _Operand, _Operand, _Operand, _SourceStrides],
+    output: int,
+) -> None: ...
 def cuda_forward(
     levels: list[int] | tuple[int, ...],
     device: int,
@@ -56,10 +63,19 @@ def cuda_forward(
     output: int,
 ) -> None: ...
 
-# Device, wanted gradients (1 value, 2 locations, 4 weights), deterministic, strides of the value's images, heads and
-# pixels, strides of grad_output's images, queries and channels.
+# Device, wanted gradients (1 value, 2 locations or offsets, 4 weights or logits, 8 references), deterministic, strides
+# of the value's images, heads and pixels, strides of grad_output's images, queries and channels.
 _Request = tuple[int, int, bool, tuple[int, int, int], tuple[int, int, int]]
 
+def cuda_backward_from_offsets(
+    levels: list[int] | tuple[int, ...],
+    request: _Request,
+    stream: int,
+    rule: _Rule,
+    inputs: tuple[_Operand, _Operand, _Operand, _Operand, _SourceStrides],
+    addresses: tuple[int, tuple[int, int, int, int]],
+    allocate: Callable[[int], int],
+) -> None: ...
 def cuda_backward(
     levels: list[int] | tuple[int, ...],
     request: _Request,
@@ -91,6 +107,15 @@ def torch_backward(
     weights: Any,
     levels: list[int],
     wanted: tuple[bool, bool, bool],
+    deterministic: bool,
+) -> Any: ...
+def torch_forward_from_offsets(tensors: Any, levels: Any, rule: _Rule) -> Any: ...
+def torch_backward_from_offsets(
+    grad_output: Any,
+    tensors: Any,
+    levels: list[int],
+    rule: _Rule,
+    wanted: list[bool],
     deterministic: bool,
 ) -> Any: ...
 def onnx_inspect(model: bytes) -> str: ...

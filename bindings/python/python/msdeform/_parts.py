@@ -11,7 +11,7 @@ from torch import Tensor
 from ._levels import plain_shapes
 from ._tracing import is_traced
 
-__all__ = ["location_gradients", "locations"]
+__all__ = ["locations"]
 
 
 def locations(
@@ -35,42 +35,6 @@ def locations(
     sizes = _sizes(shapes, points, offsets)
     pixels = (found.detach() * sizes + 0.5).trunc()
     return (torch.minimum(pixels.clamp(min=0), sizes - 1) + 0.5) / sizes
-
-
-def location_gradients(
-    references: Tensor,
-    offsets: Tensor,
-    grad_locations: Tensor,
-    shapes: Any,
-    points: Sequence[int],
-    *,
-    offset_scale: float,
-    anchors: bool,
-) -> tuple[Tensor, Tensor]:
-    """The gradients by references and offsets of those by locations `[N, Lq, M, samples, 2]`, in the format of these.
-
-    By hand: kernels of operators are called where PyTorch records nothing.
-    """
-    wide = grad_locations.dtype
-    by_reference = grad_locations.sum(2)
-    if references.shape[3] == 2:
-        by_offset = grad_locations / _sizes(shapes, points, grad_locations)
-    else:
-        shares = _shares(points, offset_scale, grad_locations)
-        around = _per_sample(references.to(wide), points, anchors)[:, :, None]
-        by_offset = grad_locations * shares * around[..., 2:]
-        by_size = grad_locations * shares * offsets.to(wide).reshape(grad_locations.shape)
-        # What does not count passes nothing on, even where its offset is infinite.
-        by_size = by_size.masked_fill(grad_locations == 0, 0.0)
-        by_reference = torch.cat([by_reference, by_size.sum(2)], dim=-1)
-    count = references.shape[2]
-    if anchors:
-        turns = [point % count for each in points for point in range(each)]
-    else:
-        turns = [level if count == len(points) else 0 for level, each in enumerate(points) for _ in range(each)]
-    index = torch.tensor(turns, device=references.device)
-    summed = torch.zeros(references.shape, dtype=wide, device=references.device)
-    return summed.index_add(2, index, by_reference), by_offset.reshape(offsets.shape)
 
 
 def _per_sample(references: Tensor, points: Sequence[int], anchors: bool) -> Tensor:

@@ -39,10 +39,10 @@ BACKWARD = torch.ops.msdeform.ms_deform_attn_backward
 # The same with samples that follow from offsets and logits; the levels as a list.
 _SOURCE = "Tensor value, Tensor reference_points, Tensor sampling_offsets, Tensor attention_logits"
 _RULE = "SymInt[] levels, float offset_scale, bool anchors, bool softmax, bool nearest"
-LIBRARY.define(f"ms_deform_attn_from_offsets({_SOURCE}, {_RULE}) -> Tensor", tags=_TAGS)
+LIBRARY.define(f"ms_deform_attn_from_offsets({_SOURCE}, {_RULE}, bool deterministic=False) -> Tensor", tags=_TAGS)
 LIBRARY.define(
-    f"ms_deform_attn_from_offsets_backward(Tensor grad_output, {_SOURCE}, {_RULE}, bool[4] wanted) "
-    "-> (Tensor, Tensor, Tensor, Tensor)",
+    f"ms_deform_attn_from_offsets_backward(Tensor grad_output, {_SOURCE}, {_RULE}, bool[4] wanted, "
+    "bool deterministic=False) -> (Tensor, Tensor, Tensor, Tensor)",
     tags=_TAGS,
 )
 

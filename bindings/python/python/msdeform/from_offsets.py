@@ -95,8 +95,7 @@ def ms_deform_attn_from_offsets(
     Returns:
         `[N, Lq, M * D]`, in the format of `value`; with `return_weights` the weights beside it.
 
-    Coordinates are float32 or better whatever the formats. On the processor nothing but the arguments is kept for the
-    gradient; on a GPU locations and weights are, in float32.
+    Coordinates are float32 or better whatever the formats. Nothing but the arguments is kept for the gradient.
     """
     for name, tensor in (
         ("value", value),
@@ -127,8 +126,8 @@ def ms_deform_attn_from_offsets(
     if levels is not None and not traced:
         levels = _integers(levels)
     if levels is not None and _offset_operator.is_one_pass(value.device):
-        output: Tensor = _offset_operator.FORWARD(
-            value, references, offsets, logits, levels, offset_scale, anchors, softmax, nearest
+        output: Tensor = _offset_operator.call(
+            value, references, offsets, logits, levels, offset_scale, anchors, softmax, nearest, deterministic
         )
     else:
         if levels is None:

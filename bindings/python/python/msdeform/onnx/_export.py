@@ -72,6 +72,7 @@ def table(target: Target = "msdeform") -> dict[Callable[..., Any], Callable[...,
         anchors: bool,
         softmax: bool,
         nearest: bool,
+        deterministic: bool = False,
     ) -> Any:
         rule = targets.Rule(offset_scale, anchors, softmax, nearest)
         tensors = (value, reference_points, sampling_offsets, attention_logits)

@@ -42,7 +42,7 @@ def _attend_from_offsets(
 ) -> Any:
     tensors = (value, references, offsets, logits)
     graph, target = SymbolicGraph(context, (*tensors, levels, *rule)), _target(context)
-    scale, anchors, softmax, nearest = (_number(number) for number in rule)
+    scale, anchors, softmax, nearest = (_number(number) for number in rule[:4])
     given = targets.Rule(float(scale), bool(anchors), bool(softmax), bool(nearest))
     output = targets.attend_from_offsets(graph, target, *tensors, _integers(levels), given)
     return _typed(graph, output, value)
