@@ -68,6 +68,13 @@ constexpr int REFERENCE_NUMBERS = BOXES ? 4 : 2;
 constexpr bool SOFTMAX = MSDA_SOFTMAX != 0;  // of the logits; else they are the weights
 constexpr bool NEAREST = MSDA_NEAREST != 0;  // pixels are not interpolated
 constexpr bool WANTS_GRAD_REFERENCES = (MSDA_GRADIENTS & 8) != 0;
+#ifdef MSDA_WHOLE_QUADS
+constexpr bool WHOLE_QUADS = MSDA_WHOLE_QUADS != 0;  // aligned, in offsets, logits and their gradients
+constexpr bool WHOLE_REFERENCES = MSDA_WHOLE_REFERENCES != 0;
+static_assert(!WHOLE_QUADS || SAMPLES % 4 == 0, "a quad that is cut is not whole");
+#else
+constexpr bool WHOLE_QUADS = false, WHOLE_REFERENCES = false;  // kernels that take numbers at any address
+#endif
 static_assert(REFERENCE_DTYPE >= F32 && REFERENCE_DTYPE <= BF16, "unknown reference dtype");
 static_assert(REFERENCE_OF >= OF_LEVEL && REFERENCE_OF <= OF_ANCHOR, "unknown rule");
 static_assert((REFERENCE_OF == OF_ANCHOR) == (ANCHORS > 0), "anchors where points take them in turn");

@@ -138,22 +138,35 @@ struct HeldSamples {
         for (int k = 0; k < HELD; ++k) {
             location[k] = {};
             attention[k] = {};
+#if MSDA_FROM_OFFSETS
+            load_offset_sample(params, first_row, first_point, k);
+#else
             if (index(k) >= samples) continue;
             const long long row = first_row + static_cast<long long>(index(k) / points) * HEADS;
-#if MSDA_FROM_OFFSETS
-            const auto source = sample_source(params);
-            const auto samples_of_row = source.row(row);
-            const int sample = first_point + index(k) % points;
-            const Location at = source.location(samples_of_row, sample);
-            location[k] = {{float_to_bits(at.x), float_to_bits(at.y)}};
-            attention[k] = {{float_to_bits(source.attention(samples_of_row, sample))}};
-#else
             const long long sample = row * SAMPLES + first_point + index(k) % points;
             load_readonly(location[k], element_address<SamplingStorage>(params.locations, 2 * sample));
             load_readonly(attention[k], element_address<SamplingStorage>(params.weights, sample));
 #endif
         }
     }
+
+#if MSDA_FROM_OFFSETS
+    // The lanes of a query share its row where they are of one warp. All lanes together.
+    MSDA_DEVICE void load_offset_sample(const BackwardParams& params, long long first_row, int first_point,
+                                        int k) {
+        constexpr int SHARES = common_points() > 0 && 32 % common_points() == 0 ? common_points() : 1;
+        const bool exists = index(k) < samples;
+        const int at = exists ? index(k) : 0, point = at % points;
+        const auto source = sample_source(params);
+        const auto row =
+            source.row(first_row + static_cast<long long>(at / points) * HEADS, index(k) % SHARES, SHARES);
+        const Location placed = source.location(row, first_point + point);
+        if (exists) {
+            location[k] = {{float_to_bits(placed.x), float_to_bits(placed.y)}};
+            attention[k] = {{float_to_bits(source.attention(row, first_point + point))}};
+        }
+    }
+#endif
 
     MSDA_DEVICE void count(const LevelTiles& tiles, unsigned counters) {
 #pragma unroll

@@ -8,20 +8,14 @@ namespace msda {
 
 constexpr bool ROW_SUMS_ARE_KEPT = MSDA_ROW_SUMS != 0;  // by the step `rows`
 
-// Of a row whose samples are met one by one.
-MSDA_DEVICE RowSums sums_of_row(const BackwardParams& params, long long row) {
-    if constexpr (!SOFTMAX) return {};
-    if constexpr (ROW_SUMS_ARE_KEPT) return load_row_sums(params, row);
-    return sample_source(params).row(row).sums;
-}
-
 // Samples of UNROLL steps, on their way from memory.
 template <int UNROLL>
 struct SampleBatch {
-    float offset[UNROLL][2];
-    float logit[UNROLL];
+    StoredOffset offset[UNROLL];
+    Packet<SamplingStorage::BYTES> logit[UNROLL];
     Reference reference[UNROLL];
-    RowSums sums[UNROLL];
+    RowSums kept[UNROLL];  // of its row, or
+    PartialSums share[UNROLL];
 };
 
 // What a lane reads, step after step: the same point of every step_queries-th query.
@@ -32,8 +26,16 @@ struct SampleStream {
     long long row;
     int sample;     // among those of the row
     int reference;  // among those of the query
+    int part;       // of the lanes that share the row
+    int parts;
     int step_queries;
     int left;  // queries from the next load on
+
+    // What makes a weight of a sample's logit. All lanes together.
+    MSDA_DEVICE RowSums sums(const SampleBatch<UNROLL>& loaded, int u) const {
+        if constexpr (!SOFTMAX || ROW_SUMS_ARE_KEPT) return loaded.kept[u];
+        return row_sums(loaded.share[u], part, parts);
+    }
 
     MSDA_DEVICE SampleBatch<UNROLL> load() {
         using S = SamplingStorage;
@@ -43,14 +45,17 @@ struct SampleStream {
             if (u * step_queries < left) {
                 const long long at = u * static_cast<long long>(step_queries);
                 const long long offset = place.offsets + at * params.offsets_query_stride + 2 * sample;
-                loaded.offset[u][0] = load_element<S>(params.offsets, offset);
-                loaded.offset[u][1] = load_element<S>(params.offsets, offset + 1);
+                loaded.offset[u] = load_offset(params.offsets, offset);
                 loaded.reference[u] = load_reference(
                     params.references, place.references + at * params.references_query_stride, reference);
                 if constexpr (ATTENTION) {
                     const long long logit = place.logits + at * params.logits_query_stride + sample;
-                    loaded.logit[u] = load_element<S>(params.logits, logit);
-                    loaded.sums[u] = sums_of_row(params, row + at * HEADS);
+                    load_readonly(loaded.logit[u], element_address<S>(params.logits, logit));
+                    if constexpr (SOFTMAX && ROW_SUMS_ARE_KEPT) {
+                        loaded.kept[u] = load_row_sums(params, row + at * HEADS);
+                    } else if constexpr (SOFTMAX) {
+                        loaded.share[u] = sample_source(params).sums_of_quads(row + at * HEADS, part, parts);
+                    }
                 }
             }
         }
@@ -87,13 +92,11 @@ MSDA_DEVICE void for_each_sample(const BackwardParams& params, int slab, int lev
         const long long row =
             (static_cast<long long>(batch) * params.queries + first + (left > 0 ? lane_query : 0)) * HEADS +
             head;
-        SampleStream<UNROLL, ATTENTION> stream = {params,
-                                                  place_of_row(params, row),
-                                                  row,
-                                                  sample,
-                                                  reference_of(level, sample - geometry.first_sample),
-                                                  warp_queries,
-                                                  left};
+        const int reference = reference_of(level, sample - geometry.first_sample);
+        // The lanes of a query share its row where all levels have as many points.
+        const int part = FIXED ? lane % points : 0, parts = FIXED ? points : 1;
+        SampleStream<UNROLL, ATTENTION> stream = {
+            params, place_of_row(params, row), row, sample, reference, part, parts, warp_queries, left};
         SampleBatch<UNROLL> next = stream.load();
 #pragma unroll 1
         for (int at = first; at < end; at += UNROLL * warp_queries) {
@@ -103,14 +106,15 @@ MSDA_DEVICE void for_each_sample(const BackwardParams& params, int slab, int lev
             for (int u = 0; u < UNROLL; ++u) {
                 const Reference& reference = now.reference[u];
                 const OffsetStep step = step_from(reference, of_level);
-                const float x = fmaf(now.offset[u][0], step.x, reference.x);
-                const float y = fmaf(now.offset[u][1], step.y, reference.y);
+                const Place place = place_of_offset(now.offset[u], reference, step);
                 unsigned attention_bits = 0;
                 if constexpr (ATTENTION) {
-                    attention_bits = float_to_bits(weight_of(now.sums[u], now.logit[u]));
+                    float logit[1];
+                    unpack<SamplingStorage, 1>(now.logit[u], logit);
+                    attention_bits = float_to_bits(weight_of(stream.sums(now, u), logit[0]));
                 }
                 const int query = at + u * warp_queries + lane_query;
-                visit(query, tiles, x, y, attention_bits, takes_part && query < end);
+                visit(query, tiles, place.x, place.y, attention_bits, takes_part && query < end);
             }
         }
     }

@@ -55,15 +55,21 @@ struct Reference {
 };
 // Number `number` of a query whose references start at element `first`.
 MSDA_DEVICE Reference load_reference(const void* references, long long first, int number) {
+    using S = ReferenceStorage;
     const long long at = first + number * REFERENCE_NUMBERS;
-    Reference reference = {};
-    reference.x = load_element<ReferenceStorage>(references, at);
-    reference.y = load_element<ReferenceStorage>(references, at + 1);
-    if constexpr (BOXES) {
-        reference.width = load_element<ReferenceStorage>(references, at + 2);
-        reference.height = load_element<ReferenceStorage>(references, at + 3);
+    float numbers[4] = {};
+    if constexpr (WHOLE_REFERENCES) {
+        Packet<REFERENCE_NUMBERS * S::BYTES> packet;
+        float whole[REFERENCE_NUMBERS];
+        load_readonly(packet, element_address<S>(references, at));
+        unpack<S, REFERENCE_NUMBERS>(packet, whole);
+#pragma unroll
+        for (int i = 0; i < REFERENCE_NUMBERS; ++i) numbers[i] = whole[i];
+    } else {
+#pragma unroll
+        for (int i = 0; i < REFERENCE_NUMBERS; ++i) numbers[i] = load_element<S>(references, at + i);
     }
-    return reference;
+    return {numbers[0], numbers[1], numbers[2], numbers[3]};
 }
 
 // The one that a point of a level starts from.
@@ -81,6 +87,31 @@ struct OffsetStep {
 MSDA_DEVICE OffsetStep step_from(const Reference& reference, const OffsetStep& of_level) {
     if constexpr (BOXES) return {reference.width * of_level.x, reference.height * of_level.y};
     return of_level;
+}
+
+// The offset of a sample whose numbers start at element `at`, as stored.
+using StoredOffset = Packet<2 * SamplingStorage::BYTES>;
+MSDA_DEVICE StoredOffset load_offset(const void* offsets, long long at) {
+    using S = SamplingStorage;
+    StoredOffset stored;
+    if constexpr (WHOLE_QUADS) {
+        load_readonly(stored, element_address<S>(offsets, at));
+    } else {
+        const float pair[2] = {load_element<S>(offsets, at), load_element<S>(offsets, at + 1)};
+        pack<S, 2>(pair, stored);
+    }
+    return stored;
+}
+
+struct Place {
+    float x;
+    float y;
+};
+MSDA_DEVICE Place place_of_offset(const StoredOffset& offset, const Reference& reference,
+                                  const OffsetStep& step) {
+    float pair[2];
+    unpack<SamplingStorage, 2>(offset, pair);
+    return {fmaf(pair[0], step.x, reference.x), fmaf(pair[1], step.y, reference.y)};
 }
 
 // What does not count passes nothing on, even where what it is multiplied with is infinite.

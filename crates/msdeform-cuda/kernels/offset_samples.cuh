@@ -9,10 +9,6 @@
 
 namespace msda {
 
-// Quads are whole and aligned, in offsets, logits and their gradients.
-constexpr bool WHOLE_QUADS = MSDA_WHOLE_QUADS != 0;
-static_assert(!WHOLE_QUADS || SAMPLES % 4 == 0, "a quad that is cut is not whole");
-
 // As the host worked it out.
 MSDA_DEVICE OffsetStep step_of_level(const CallShape& shape, int level) {
     return {bits_to_float(static_cast<unsigned>(shape.step_x[level])),
@@ -77,10 +73,8 @@ struct OffsetsAndLogits {
         const Reference reference =
             load_reference(params.references, place.references, reference_of(level, point));
         const OffsetStep step = step_from(reference, step_of_level(params, level));
-        return {
-            fmaf(load_element<SamplingStorage>(params.offsets, place.offsets + 2 * s), step.x, reference.x),
-            fmaf(load_element<SamplingStorage>(params.offsets, place.offsets + 2 * s + 1), step.y,
-                 reference.y)};
+        const Place at = place_of_offset(load_offset(params.offsets, place.offsets + 2 * s), reference, step);
+        return {at.x, at.y};
     }
     MSDA_DEVICE float attention(const Row& row, int s) const {
         const long long logits = place_of_row(params, row.number).logits;
@@ -88,31 +82,36 @@ struct OffsetsAndLogits {
     }
 
     MSDA_DEVICE Quad quad(const Row& row, int first) const {
-        const RowPlace place = place_of_row(params, row.number);
-        float logits[4], offsets[8];
-        load_quad<1>(params.logits, place.logits + first, first, SOFTMAX ? no_logit() : 0.0f, logits);
-        load_quad<2>(params.offsets, place.offsets + 2 * first, first, 0.0f, offsets);
-        Quad quad;
-        Reference reference = {};
-        OffsetStep step = {};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            if (i == 0 || !quads_stay_in_levels() || REFERENCE_OF == OF_ANCHOR) {
-                const int level = level_of_sample(first + i);
-                const int point = first + i - params.level[level].first_sample;
-                reference = load_reference(params.references, place.references, reference_of(level, point));
-                step = step_from(reference, step_of_level(params, level));
-            }
-            // Past the last sample: a location outside of every level.
-            const bool exists = WHOLE_QUADS || first + i < SAMPLES;
-            quad.x[i] = exists ? fmaf(offsets[2 * i], step.x, reference.x) : -4.0f;
-            quad.y[i] = fmaf(offsets[2 * i + 1], step.y, reference.y);
-            quad.attention[i] = weight_of(row.sums, logits[i]);
-        }
-        return quad;
+        return quad_of(row, first, numbers_of(row.number, first));
     }
 
-private:
+    // A row that a group of lanes begins together, a quad each. Where these are all its quads, their numbers
+    // are on their way before the softmax is worked out.
+    struct Numbers {
+        float logits[4];
+        float offsets[8];
+        Reference reference;  // of the first sample
+    };
+    template <bool WHOLE_ROW>
+    struct Begun {
+        Row row;
+        Numbers numbers;
+    };
+    template <bool WHOLE_ROW>
+    MSDA_DEVICE Begun<WHOLE_ROW> begin(long long number, int part, int parts) const {
+        if constexpr (!WHOLE_ROW) return {row(number, part, parts), {}};
+        const Numbers numbers = numbers_of(number, 4 * part);
+        if constexpr (!SOFTMAX) return {{number, {}}, numbers};
+        PartialSums mine;
+        mine.add(numbers.logits);
+        return {{number, row_sums(mine, part, parts)}, numbers};
+    }
+    template <bool WHOLE_ROW>
+    MSDA_DEVICE Quad quad(const Begun<WHOLE_ROW>& begun, int first) const {
+        return WHOLE_ROW ? quad_of(begun.row, first, begun.numbers) : quad(begun.row, first);
+    }
+
+    // A lane's share of a row's softmax: quads `part`, + `parts`, ...
     MSDA_DEVICE PartialSums sums_of_quads(long long number, int part, int parts) const {
         PartialSums sums;
         const long long logits = place_of_row(params, number).logits;
@@ -127,6 +126,42 @@ private:
             sums.add(own);
         }
         return sums;
+    }
+
+private:
+    MSDA_DEVICE Reference reference_at(const RowPlace& place, int s) const {
+        const int level = level_of_sample(s);
+        const int point = s - params.level[level].first_sample;
+        return load_reference(params.references, place.references, reference_of(level, point));
+    }
+
+    MSDA_DEVICE Numbers numbers_of(long long number, int first) const {
+        const RowPlace place = place_of_row(params, number);
+        Numbers numbers;
+        load_quad<1>(params.logits, place.logits + first, first, SOFTMAX ? no_logit() : 0.0f, numbers.logits);
+        load_quad<2>(params.offsets, place.offsets + 2 * first, first, 0.0f, numbers.offsets);
+        numbers.reference = reference_at(place, first);
+        return numbers;
+    }
+
+    MSDA_DEVICE Quad quad_of(const Row& row, int first, const Numbers& numbers) const {
+        Quad quad;
+        Reference reference = numbers.reference;
+        OffsetStep step = {};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const bool changes = !quads_stay_in_levels() || REFERENCE_OF == OF_ANCHOR;
+            if (i > 0 && changes) reference = reference_at(place_of_row(params, row.number), first + i);
+            if (i == 0 || changes) {
+                step = step_from(reference, step_of_level(params, level_of_sample(first + i)));
+            }
+            // Past the last sample: a location outside of every level.
+            const bool exists = WHOLE_QUADS || first + i < SAMPLES;
+            quad.x[i] = exists ? fmaf(numbers.offsets[2 * i], step.x, reference.x) : -4.0f;
+            quad.y[i] = fmaf(numbers.offsets[2 * i + 1], step.y, reference.y);
+            quad.attention[i] = weight_of(row.sums, numbers.logits[i]);
+        }
+        return quad;
     }
 };
 

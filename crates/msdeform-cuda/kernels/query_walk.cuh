@@ -90,13 +90,22 @@ struct QueryWalk {
         const int own_query = own_run * WARP_QUERIES + own_group / WARP_HEADS;
         const long long own_row =
             first_row + at_most(own_query, item.queries - 1) * HEADS + own_group % WARP_HEADS;
+#if MSDA_FROM_OFFSETS
+        const auto begun = source.template begin<STAGE_QUADS == QUADS>(own_row, own_quad, STAGE_QUADS);
+        const typename Source::Row row = begun.row;
+#else
         const typename Source::Row row = source.row(own_row, own_quad, STAGE_QUADS);
+#endif
 #pragma unroll 1
         for (int stage = first_quad; stage < at_most(first_quad + ITEM_QUADS, QUADS); stage += STAGE_QUADS) {
             const int quads = at_most(STAGE_QUADS, QUADS - stage);
             const bool owns = own_run < RUNS && own_quad < quads;
             const int own_first = 4 * (stage + own_quad);
+#if MSDA_FROM_OFFSETS
+            if (owns) task.place(source.quad(begun, own_first), own_first, own_packets);
+#else
             if (owns) task.place(source.quad(row, own_first), own_first, own_packets);
+#endif
             sync_warp();
 #pragma unroll 1
             for (int run = 0; run < RUNS; ++run) task.gather(item, run, stage, quads);

@@ -167,8 +167,7 @@ impl Variant for BwdLevelSort {
         let ahead = knobs.get(SORT_AHEAD.name).unwrap_or(ahead);
         let overlaps = knobs.get(OVERLAP.name).unwrap_or(1) == 1 && call.device.overlaps_launches;
         let each = level_samples(call).div_ceil(32 * SORT_WARPS) as i64;
-        // Samples that follow from offsets take twice the registers.
-        let holds = !is_single && each <= MAX_HELD && problem.offsets().is_none();
+        let holds = !is_single && each <= MAX_HELD;
         let held = knobs.get(HELD.name).unwrap_or(if holds { MAX_HELD } else { 0 });
         if held > 0 && held < each {
             return Err(format!("HELD={held}; here a thread has {each} samples"));
@@ -228,12 +227,14 @@ impl Variant for BwdLevelSort {
         constants.extend(lists.constants());
         constants.extend(samples.constants());
         constants.extend(kept.constants(call));
+        constants.extend(offset_source::constants(call));
         Ok(Configuration {
             specialise: Specialise::ModelAndHeads,
             knobs: chosen,
             constants,
             pipeline,
             value_alignment: 16,
+            reference_alignment: offset_source::reference_alignment(call),
             sampling_alignment: offset_source::sampling_alignment(
                 call,
                 paired_sampling_alignment(call),

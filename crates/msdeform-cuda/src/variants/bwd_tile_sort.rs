@@ -179,12 +179,14 @@ impl Variant for BwdTileSort {
         constants.extend(lists.constants());
         constants.extend(samples.constants());
         constants.extend(kept.constants(call));
+        constants.extend(offset_source::constants(call));
         Ok(Configuration {
             specialise: Specialise::ModelAndHeads,
             knobs: chosen,
             constants,
             pipeline,
             value_alignment: 16,
+            reference_alignment: offset_source::reference_alignment(call),
             sampling_alignment: offset_source::sampling_alignment(
                 call,
                 paired_sampling_alignment(call),

@@ -38,6 +38,8 @@ pub struct Configuration {
     pub value_alignment: usize,
     /// Bytes that the pointers of locations, weights and their gradients must be multiples of.
     pub sampling_alignment: usize,
+    /// Of the references, where samples follow from offsets.
+    pub reference_alignment: usize,
     /// Numbers that the kernels find in their parameter. Which ones there are is the variant's, never the call's.
     pub derived: Derived,
     /// What the parameter begins with, where the call alone does not say enough.
@@ -58,6 +60,7 @@ impl Default for Configuration {
             pipeline: Pipeline::default(),
             value_alignment: 16,
             sampling_alignment: 16,
+            reference_alignment: 1,
             derived: Derived::default(),
             preamble: None,
             without_preamble: None,
@@ -172,8 +175,7 @@ impl Configuration {
         match storage {
             Storage::Channels => self.value_alignment,
             Storage::Samples => self.sampling_alignment,
-            // Read number by number, each at its own alignment.
-            Storage::References => 1,
+            Storage::References => self.reference_alignment,
         }
     }
 

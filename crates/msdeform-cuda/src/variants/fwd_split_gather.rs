@@ -67,6 +67,7 @@ impl Variant for FwdSplitGather {
             knobs: vec![("WARPS", warps), ("ROUNDS", rounds)],
             pipeline: LaunchGeometry::linear(blocks as u32, 32 * warps as u32).into(),
             value_alignment: 16,
+            reference_alignment: offset_source::reference_alignment(call),
             sampling_alignment: offset_source::sampling_alignment(
                 call,
                 call.problem.sampling_dtype().size_bytes(),

@@ -229,6 +229,7 @@ impl Variant for FwdTileGather {
             }
             .into(),
             value_alignment: 16,
+            reference_alignment: offset_source::reference_alignment(call),
             sampling_alignment: offset_source::sampling_alignment(call, sampling_alignment(call)),
             constants: walk.constants().chain(offset_source::constants(call)).collect(),
             derived,

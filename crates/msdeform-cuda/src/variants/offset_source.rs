@@ -10,10 +10,11 @@ use crate::pipeline::Pipeline;
 use crate::strides::RowStrides;
 
 /// Constants that kernels of such a call read, whatever else they do: they are no knobs of a variant.
-const OFFSETS_READ: [&str; 3] = [WHOLE_QUADS, KEEPS, ROW_SUMS];
+const OFFSETS_READ: [&str; 4] = [WHOLE_QUADS, WHOLE_REFERENCES, KEEPS, ROW_SUMS];
 /// Steps that look at no sample: where samples come from must not compile them again.
 const UNCONCERNED: [&str; 6] = ["pack", "offsets", "plan", "gather", "combine", "starts"];
 const WHOLE_QUADS: &str = "WHOLE_QUADS";
+const WHOLE_REFERENCES: &str = "WHOLE_REFERENCES";
 const KEEPS: &str = "KEEPS";
 const ROW_SUMS: &str = "ROW_SUMS";
 
@@ -87,6 +88,25 @@ fn has_whole_quads(call: &Call<'_>) -> bool {
     call.problem.samples().is_multiple_of(4)
         && is_whole(call.sources.offsets)
         && is_whole(call.sources.logits)
+}
+
+/// Bytes that the pointer of references must be a multiple of: a whole reference if each starts at one.
+pub(super) fn reference_alignment(call: &Call<'_>) -> usize {
+    match call.problem.offsets() {
+        Some(rule) if has_whole_references(call) => {
+            rule.kind().components() * call.problem.reference_dtype().size_bytes()
+        }
+        _ => 1,
+    }
+}
+
+/// Whether a point or box is always one packet.
+fn has_whole_references(call: &Call<'_>) -> bool {
+    let strides = call.sources.references;
+    call.problem.offsets().is_some_and(|rule| {
+        let components = rule.kind().components() as i64;
+        strides.image % components == 0 && strides.query % components == 0
+    })
 }
 
 /// Tells the kernels where offsets, logits and references lie. Those that know their levels when they are compiled are
@@ -202,19 +222,23 @@ impl KeptGradients {
 
     /// What the kernels are compiled with; nothing where samples are given.
     pub(super) fn constants(self, call: &Call<'_>) -> Vec<(&'static str, i64)> {
-        let mut constants = constants(call);
-        if !constants.is_empty() {
-            constants
-                .extend([(KEEPS, i64::from(self.keeps)), (ROW_SUMS, i64::from(self.row_sums))]);
+        if call.problem.offsets().is_none() {
+            return Vec::new();
         }
-        constants
+        vec![(KEEPS, i64::from(self.keeps)), (ROW_SUMS, i64::from(self.row_sums))]
     }
 }
 
-/// What the kernels of any direction are compiled with; nothing where samples are given.
+/// What the fast kernels of any direction are compiled with; nothing where samples are given. The general ones take numbers
+/// at any address.
 pub(super) fn constants(call: &Call<'_>) -> Vec<(&'static str, i64)> {
-    let whole = || (WHOLE_QUADS, i64::from(has_whole_quads(call)));
-    call.problem.offsets().map(|_| whole()).into_iter().collect()
+    if call.problem.offsets().is_none() {
+        return Vec::new();
+    }
+    vec![
+        (WHOLE_QUADS, i64::from(has_whole_quads(call))),
+        (WHOLE_REFERENCES, i64::from(has_whole_references(call))),
+    ]
 }
 
 #[cfg(test)]
