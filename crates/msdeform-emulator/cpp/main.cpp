@@ -36,11 +36,8 @@ struct Step {
     uint64_t offset, bytes;
 };
 
-// The entry functions of a compiled file.
-struct Library {
-    const Kernel* kernels;
-    size_t count;
-};
+// The entry functions of the compiled files, counted through them.
+using Kernels = std::vector<Kernel>;
 
 template <typename... Arguments>
 [[noreturn]] void refuse(const char* format, Arguments... arguments) {
@@ -135,13 +132,13 @@ void check_geometry(const LaunchShape& shape) {
     }
 }
 
-Library load_library(const char* path) {
+void load_library(const char* path, Kernels& all) {
     void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) refuse("%s", dlerror());
     const auto* count = static_cast<const size_t*>(dlsym(library, "msda_kernel_count"));
     const auto* kernels = static_cast<const Kernel* const*>(dlsym(library, "msda_kernels"));
     if (count == nullptr || kernels == nullptr) refuse("%s is not a compiled kernel", path);
-    return Library{*kernels, *count};
+    all.insert(all.end(), *kernels, *kernels + *count);
 }
 
 Order read_order() {
@@ -150,7 +147,7 @@ Order read_order() {
     return static_cast<Order>(order);
 }
 
-Step read_step(const Library& library) {
+Step read_step(const Kernels& kernels) {
     Step step{};
     const auto kind = read_number<uint32_t>();
     if (kind > static_cast<uint32_t>(Step::Kind::zero)) refuse("there is no step %u", kind);
@@ -162,19 +159,19 @@ Step read_step(const Library& library) {
         return step;
     }
     step.kernel = read_number<uint32_t>();
-    if (step.kernel >= library.count) refuse("there is no kernel %u", step.kernel);
+    if (step.kernel >= kernels.size()) refuse("there is no kernel %u", step.kernel);
     step.shape.grid = read_index();
     step.shape.block = read_index();
     step.shape.shared_bytes = read_number<uint64_t>();
     return step;
 }
 
-void run_launch(const Library& library) {
+void run_launch(const Kernels& kernels) {
     const Order order = read_order();
     const Order block_order = read_order();
     std::vector<Step> steps(read_number<uint32_t>());
     for (Step& step : steps) {
-        step = read_step(library);
+        step = read_step(kernels);
         step.shape.order = order;
         step.shape.block_order = block_order;
     }
@@ -182,7 +179,7 @@ void run_launch(const Library& library) {
     // Like the driver: a kernel gets the front of what was given, as much as it declares.
     const auto params_bytes = read_number<uint64_t>();
     for (const Step& step : steps) {
-        const size_t declared = library.kernels[step.kernel].params_bytes;
+        const size_t declared = kernels[step.kernel].params_bytes;
         if (step.kind == Step::Kind::launch && params_bytes < declared) {
             refuse("%llu bytes of parameters given, the kernel takes %zu",
                    static_cast<unsigned long long>(params_bytes), declared);
@@ -213,7 +210,7 @@ void run_launch(const Library& library) {
             continue;
         }
         check_geometry(step.shape);
-        run_grid(step.shape, library.kernels[step.kernel].run_thread, params);
+        run_grid(step.shape, kernels[step.kernel].run_thread, params);
     }
     for (size_t i = 0; i < buffers.size(); ++i) buffers[i]->finish(i);
     free(params);
@@ -240,8 +237,9 @@ void on_alarm(int) {
 
 int main(int count, char** arguments) {
     using namespace msda_emulator;
-    if (count != 2) refuse("%s", "usage: runner KERNELS.so < REQUEST > ANSWER");
-    const Library library = load_library(arguments[1]);
+    if (count < 2) refuse("%s", "usage: runner KERNELS.so... < REQUEST > ANSWER");
+    Kernels kernels;
+    for (int i = 1; i < count; ++i) load_library(arguments[i], kernels);
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_set_death_callback(name_position);
 #endif
@@ -253,6 +251,6 @@ int main(int count, char** arguments) {
     timer.it_value.tv_sec = limit_ms / 1000;
     timer.it_value.tv_usec = static_cast<suseconds_t>(limit_ms % 1000) * 1000;
     setitimer(ITIMER_PROF, &timer, nullptr);
-    for (auto launches = read_number<uint32_t>(); launches > 0; --launches) run_launch(library);
+    for (auto launches = read_number<uint32_t>(); launches > 0; --launches) run_launch(kernels);
     return fflush(stdout) == 0 ? 0 : static_cast<int>(Fault::protocol);
 }

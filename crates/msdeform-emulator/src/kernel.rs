@@ -31,7 +31,7 @@ pub struct Specialisation {
 pub struct EmulatedKernel {
     name: String,
     runner: PathBuf,
-    library: PathBuf,
+    libraries: Vec<PathBuf>,
     time_limit: Duration,
 }
 
@@ -74,7 +74,7 @@ impl EmulatedKernel {
                 .arg(cpp_folder().join(KERNEL_SOURCE));
             toolchain.install(command, &file_name, &library)
         })?;
-        Ok(Self { name, runner, library, time_limit: Duration::from_secs(60) })
+        Ok(Self { name, runner, libraries: vec![library], time_limit: Duration::from_secs(60) })
     }
 
     /// Compiles several kernels at once, on all cores.
@@ -82,6 +82,14 @@ impl EmulatedKernel {
         specialisations: &[Specialisation],
     ) -> Vec<Result<EmulatedKernel, EmulatorError>> {
         specialisations.par_iter().map(Self::compile).collect()
+    }
+
+    /// Together with kernels that were compiled with other macros, which are counted on after its own: a launch may
+    /// have steps of both.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.libraries.extend(other.libraries);
+        self
     }
 
     /// Changes how much processor time one call of [`EmulatedKernel::launch_all`] may take (60 seconds).
@@ -107,7 +115,7 @@ impl EmulatedKernel {
     pub fn launch_all(&self, launches: &[Launch]) -> Result<Vec<Vec<Vec<u8>>>, EmulatorError> {
         let request = wire::request(launches, self.time_limit);
         let mut process = Command::new(&self.runner)
-            .arg(&self.library)
+            .args(&self.libraries)
             // Leaks do not matter in a process that ends here, and looking for them takes time.
             .env("ASAN_OPTIONS", format!("exitcode={SANITIZER_EXIT}:detect_leaks=0"))
             .env("UBSAN_OPTIONS", format!("exitcode={SANITIZER_EXIT}:print_stacktrace=1"))

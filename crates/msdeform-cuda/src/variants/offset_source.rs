@@ -13,6 +13,9 @@ use crate::strides::RowStrides;
 const OFFSETS_READ: [&str; 4] = [WHOLE_QUADS, WHOLE_REFERENCES, KEEPS, ROW_SUMS];
 /// Steps that look at no sample: where samples come from must not compile them again.
 const UNCONCERNED: [&str; 6] = ["pack", "offsets", "plan", "gather", "combine", "starts"];
+/// Of them the one that reads weights, from lists: their format depends on whether a softmax is behind them
+/// (`EntryWeight` of `kernels/list_entries.cuh`), and must be that of who wrote them.
+const READS_ENTRIES: &str = "gather";
 const WHOLE_QUADS: &str = "WHOLE_QUADS";
 const WHOLE_REFERENCES: &str = "WHOLE_REFERENCES";
 const KEEPS: &str = "KEEPS";
@@ -41,7 +44,11 @@ pub(super) fn defines(
 ) -> Vec<(&'static str, i64)> {
     let Some(rule) = call.problem.offsets() else { return Vec::new() };
     let is_concerned = !UNCONCERNED.contains(&step);
-    let known = if is_concerned { *rule } else { Offsets::from_points() };
+    let known = match step {
+        _ if is_concerned => *rule,
+        READS_ENTRIES if !rule.has_softmax() => Offsets::from_points().raw_weights(),
+        _ => Offsets::from_points(),
+    };
     let references = if is_concerned { call.problem.reference_dtype() } else { DType::F32 };
     let mut defines = rule_defines(&known, references).to_vec();
     let own = constants.iter().filter(|(name, _)| OFFSETS_READ.contains(name));
@@ -354,5 +361,23 @@ mod tests {
         let other = points.iter().zip(&boxes).filter(|(of_points, of_boxes)| of_points != of_boxes);
         let other: Vec<&str> = other.map(|(unit, _)| unit.step).collect();
         assert_eq!(other, ["rows", "count", "scatter", "samples"]);
+    }
+
+    /// In bf16 a step that took raw weights for those of a softmax read each as another number.
+    #[test]
+    fn who_writes_entries_and_who_reads_them_agree_on_the_format_of_their_weights() {
+        let device = DeviceProps::h200();
+        for (queries, writes) in [(300, "sort_and_samples"), (22_223, "scatter")] {
+            for rule in [Offsets::from_boxes(), Offsets::from_boxes().raw_weights()] {
+                let problem = model(queries).dtype(DType::Bf16).offsets(rule).build().unwrap();
+                let call = Call::in_direction(Direction::Backward, &problem, &device);
+                let units = configured(&call).units(&call);
+                let wanted = format!("-DMSDA_SOFTMAX={}", i64::from(rule.has_softmax()));
+                for step in [writes, READS_ENTRIES] {
+                    let unit = units.iter().find(|unit| unit.step == step).unwrap();
+                    assert!(unit.defines.contains(&wanted), "{queries} {step}: {unit:?}");
+                }
+            }
+        }
     }
 }

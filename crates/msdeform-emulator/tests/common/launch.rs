@@ -132,6 +132,36 @@ pub fn specialisation(
     Specialisation { source, headers, entries, defines }
 }
 
+/// The kernels of a configuration in the order of their entries, each compiled as a GPU gets it: apart from those whose
+/// macros say something else, since what one step writes for another may depend on them.
+pub fn compiled_apart(
+    variant: &dyn Variant,
+    configuration: &Configuration,
+    call: &Call<'_>,
+) -> Vec<Specialisation> {
+    let mut apart: Vec<Specialisation> = Vec::new();
+    for unit in configuration.units(call) {
+        let entry = entry_name(variant.spec().id, unit.step);
+        let fits = |other: &&mut Specialisation| !contradict(&other.defines, &unit.defines);
+        match apart.iter_mut().find(fits) {
+            None => apart.push(specialisation(variant, vec![entry], unit.defines)),
+            Some(other) => {
+                other.entries.push(entry);
+                let new = unit.defines.into_iter().filter(|define| !other.defines.contains(define));
+                let new: Vec<String> = new.collect();
+                other.defines.extend(new);
+            }
+        }
+    }
+    apart
+}
+
+/// Whether a macro has two values.
+fn contradict(one: &[String], other: &[String]) -> bool {
+    let name = |define: &str| define.split('=').next().map(str::to_owned);
+    one.iter().any(|a| other.iter().any(|b| a != b && name(a) == name(b)))
+}
+
 /// The tensor maps that the parameter begins with, if any.
 fn tile_map_bytes(call: &Call<'_>, configuration: &Configuration, value: u64) -> Vec<u8> {
     let Some(preamble) = &configuration.preamble else { return Vec::new() };

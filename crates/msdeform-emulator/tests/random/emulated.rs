@@ -10,7 +10,7 @@ use msdeform_cuda::DeviceProps;
 use msdeform_cuda::variants::{Configuration, Variant};
 use msdeform_emulator::{EmulatedKernel, Order, compiler_version};
 
-use super::common::launch::{ConfiguredCall, entries, specialisation};
+use super::common::launch::{ConfiguredCall, compiled_apart};
 
 /// GPUs of several sizes: what is many queries for one is few for another.
 const MULTIPROCESSORS: [u32; 4] = [132, 2, 16, 1];
@@ -76,11 +76,12 @@ impl Worker for EmulatedWorker<'_> {
         let configured = gpu.configure(case).map_err(Fault::Refused)?;
         let Some((variant, configuration)) = configured else { return Ok(nothing_launched(case)) };
         let id = variant.spec().id;
-        let entries = entries(id, std::iter::once(&configuration));
-        let defines = configuration.defines(&case.call(gpu.device()));
-        let specialisation = specialisation(variant, entries.clone(), defines);
-        let kernel = EmulatedKernel::compile(&specialisation)
-            .map_err(|error| Fault::Failed(error.to_string()))?;
+        let apart = compiled_apart(variant, &configuration, &case.call(gpu.device()));
+        let entries: Vec<String> = apart.iter().flat_map(|part| part.entries.clone()).collect();
+        let compiled = apart.iter().map(EmulatedKernel::compile).collect::<Result<Vec<_>, _>>();
+        let compiled = compiled.map_err(|error| Fault::Failed(error.to_string()))?;
+        let kernel = compiled.into_iter().reduce(EmulatedKernel::and);
+        let kernel = kernel.ok_or_else(|| Fault::Failed(format!("{id} launches nothing")))?;
         phase(Phase::Running);
         let run = |turn: u64| {
             let prepared = ConfiguredCall {
