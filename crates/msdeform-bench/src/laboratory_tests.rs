@@ -1,11 +1,12 @@
 //! Verification and timing, shown on a device that fails in every way a device can.
 
-use msdeform::{DType, Direction, ValueLayout};
+use msdeform::{DType, Direction, Problem, Role, ValueLayout, reference};
+use msdeform_devices::device::Outputs;
 use msdeform_devices::workload::{self, Sizes};
-use msdeform_devices::{Device, Work};
+use msdeform_devices::{Buffer, Case, Device, HostTensors, Work};
 
 use crate::fixtures::{TestDevice, case};
-use crate::verify::{Limits, verify_case};
+use crate::verify::{Limits, Oracle, reference_of, verify_case};
 use crate::{Breadth, Budget, Selection, bench_case, bench_step};
 
 #[test]
@@ -152,4 +153,71 @@ fn selections_take_what_workloads_list_unless_told() {
     selection.variants = vec!["fwd_exactly".into()];
     let message = selection.variants_of(&TestDevice).unwrap_err().to_string();
     assert!(message.contains("fwd_exactly") && message.contains("bwd_exact"), "{message}");
+}
+
+/// The workload with the longest sides, samples anywhere in the image.
+fn from_offsets_on_long_sides() -> (Problem, HostTensors) {
+    let sizes = Sizes { batch: Some(1), queries: Some(128) };
+    let case = case("bevformer_tsa", ValueLayout::Interleaved);
+    let case = Case { from_offsets: true, sizes, ..case };
+    let problem = case.problem().unwrap();
+    let inputs = case.inputs(&problem).unwrap();
+    (problem, inputs)
+}
+
+fn stored(results: Vec<(Role, Vec<f64>)>) -> Outputs {
+    let in_f32 = |numbers: Vec<f64>| Buffer::F32(numbers.into_iter().map(|x| x as f32).collect());
+    results.into_iter().map(|(role, numbers)| (role, in_f32(numbers))).collect()
+}
+
+#[test]
+fn an_error_of_a_thousandth_of_a_pixel_is_beyond_the_bound_of_a_call_from_offsets() {
+    let (problem, inputs) = from_offsets_on_long_sides();
+    let variants = TestDevice.variants();
+    let oracle = Oracle::new(&problem, &inputs, &variants);
+    let moved_by = |pixels: f32| -> HostTensors {
+        let moved = inputs.iter().map(|(role, buffer)| match (role, buffer) {
+            (Role::Offsets, Buffer::F32(offsets)) => {
+                (role, Buffer::F32(offsets.iter().map(|offset| offset + pixels).collect()))
+            }
+            _ => (role, buffer.clone()),
+        });
+        moved.collect()
+    };
+    for direction in Direction::ALL {
+        let spec = variants.iter().find(|spec| spec.direction == direction).unwrap();
+        let checks = |pixels: f32| {
+            let outputs = stored(reference_of(&problem, &moved_by(pixels), direction));
+            oracle.check(&outputs, spec, &problem)
+        };
+        assert!(checks(0.0).iter().all(|check| check.pass));
+        for check in checks(1e-3) {
+            assert!(!check.pass && check.bound < 4e-5, "{check:?}");
+        }
+    }
+}
+
+/// As the kernels of a GPU do it: a location in `f32`, then the pixel.
+#[test]
+fn coordinates_rounded_in_single_precision_are_within_the_bound_of_a_call_from_offsets() {
+    let (problem, inputs) = from_offsets_on_long_sides();
+    let side = problem.levels()[0].width as f32;
+    let [_, _, references, components] = problem.references_shape();
+    assert_eq!((problem.levels()[0].height as f32, references, components), (side, 1, 2));
+    let exact = inputs.widened();
+    let per_query = problem.heads() * problem.samples();
+    let offsets = exact.get(Role::Offsets).iter().enumerate().map(|(index, offset)| {
+        let reference = exact.get(Role::References)[index / 2 / per_query * 2 + index % 2] as f32;
+        let location = (*offset as f32).mul_add(1.0 / side, reference);
+        let pixel = location.mul_add(side, -0.5);
+        // The offset that leads there exactly.
+        f64::from(pixel) + 0.5 - f64::from(reference) * f64::from(side)
+    });
+    let offsets: Vec<f64> = offsets.collect();
+    let read = |role| if role == Role::Offsets { &offsets[..] } else { exact.get(role) };
+    let spec = TestDevice.variants()[0];
+    let outputs = stored(reference::compute(&problem, Direction::Forward, read));
+    let checks = Oracle::new(&problem, &inputs, &[spec]).check(&outputs, spec, &problem);
+    let error = checks[0].comparison.rel_l2;
+    assert!(checks[0].pass && error > 0.5 * DType::F32.rel_l2_bound(), "{error:.1e}");
 }

@@ -337,7 +337,7 @@ impl Oracle {
                 // nothing and must not pass.
                 None => Comparison::of(&[], &[f64::NAN]),
             };
-            let bound = variant.rel_l2_bound(problem.format_of(role));
+            let bound = variant.rel_l2_bound_on(problem, role);
             let pass = comparison.is_within(bound);
             TensorCheck { tensor: role.field().to_owned(), comparison, bound, pass }
         };

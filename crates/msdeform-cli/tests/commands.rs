@@ -305,6 +305,10 @@ fn every_command_runs_the_operator_from_offsets_and_names_its_rows() {
         assert_eq!(measured["workload"], "edge_one_point from offsets");
         assert!(measured["rel_l2"].as_f64() < Some(1e-2), "{measured}");
     }
+    // What is timed is what models ask for, and just that is compared.
+    let checked = record["verification"]["checked"].as_array().unwrap();
+    let backward = checked.iter().find(|check| check["direction"] == "backward").unwrap();
+    assert_eq!(tensors(backward), ["grad_value", "grad_offsets", "grad_logits"]);
     let folder = folder();
     let ledger = ["verify", "--from-offsets", "--ledger", "--device", "cpu"];
     msdeform(folder.path()).args(ledger).assert().code(2);

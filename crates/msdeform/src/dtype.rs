@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use half::{bf16, f16};
 
-use crate::Error;
+use crate::{Error, Level, Problem};
 
 /// Storage format of a tensor. Arithmetic is `f32` or better whatever the storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -58,6 +58,23 @@ impl DType {
             Self::Bf16 => 4e-3,
             Self::F64 => 1e-12,
         }
+    }
+
+    /// [`DType::rel_l2_bound`] for a tensor of this format of a problem.
+    ///
+    /// Where samples follow from offsets, coordinates are results, and rounded: the location once, what an offset is
+    /// multiplied by up to three times, which is the same for all samples of a level and so may be off by half a step for
+    /// all of them. For samples that lie anywhere in an image that is a third of `f32`'s epsilon, in the root mean square, times
+    /// the pixels of the longest side. Neighbours among the values that know nothing of each other make of it, when they are
+    /// interpolated, a relative error `sqrt(6)` times as large: in all at most the longest side times the epsilon.
+    #[must_use]
+    pub fn rel_l2_bound_on(self, problem: &Problem) -> f64 {
+        // Nearest pixels are the same ones wherever in them a sample lies.
+        let is_rounded = problem.offsets().is_some_and(|rule| !rule.is_nearest());
+        let longest = |level: &Level| level.width.max(level.height);
+        let side = problem.levels().iter().map(longest).max().filter(|_| is_rounded).unwrap_or(0);
+        let epsilon = if self == Self::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
+        self.rel_l2_bound() + side as f64 * epsilon
     }
 }
 
@@ -136,6 +153,25 @@ element!(bf16, DType::Bf16, bf16::to_f64, bf16::to_f32, bf16::from_f64, bf16::fr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Offsets;
+
+    #[test]
+    fn only_coordinates_that_are_worked_out_widen_the_bound_and_by_the_longest_side() {
+        let plain =
+            Problem::builder().queries(1).channels(1).levels([(100, 200), (50, 300)]).points(4);
+        let bound = |rule: Option<Offsets>, dtype: DType| {
+            let builder = rule.map_or(plain.clone(), |rule| plain.clone().offsets(rule));
+            dtype.rel_l2_bound_on(&builder.build().unwrap())
+        };
+        for dtype in DType::ALL {
+            assert_eq!(bound(None, dtype), dtype.rel_l2_bound());
+            assert_eq!(bound(Some(Offsets::from_boxes().nearest()), dtype), dtype.rel_l2_bound());
+        }
+        let points = Some(Offsets::from_points());
+        assert_eq!(bound(points, DType::F32), 1e-5 + 300.0 * f64::from(f32::EPSILON));
+        assert!(bound(points, DType::F16) < 5.4e-4);
+        assert!(bound(points, DType::F64) < 1.1e-12);
+    }
 
     #[test]
     fn names_round_trip_and_unknown_names_are_refused() {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{DType, Error, Problem, ValueLayout};
+use crate::{DType, Error, Problem, Role, ValueLayout};
 
 /// Which way the operator runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -154,6 +154,15 @@ impl VariantSpec {
     pub fn rel_l2_bound(&self, dtype: DType) -> f64 {
         match self.numerics {
             Numerics::Contract => dtype.rel_l2_bound(),
+            Numerics::Loose { rel_l2 } => rel_l2,
+        }
+    }
+
+    /// The largest relative L2 error this variant may show for a tensor of a problem; see [`DType::rel_l2_bound_on`].
+    #[must_use]
+    pub fn rel_l2_bound_on(&self, problem: &Problem, role: Role) -> f64 {
+        match self.numerics {
+            Numerics::Contract => problem.format_of(role).rel_l2_bound_on(problem),
             Numerics::Loose { rel_l2 } => rel_l2,
         }
     }

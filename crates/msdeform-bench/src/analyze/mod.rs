@@ -282,7 +282,8 @@ fn figures_of<'a>(
 
 /// The fastest exact one.
 fn measured(problem: &Problem, of_call: &[&Figure]) -> Option<Measured> {
-    let exact = of_call.iter().filter(|figure| figure.rel_l2 <= problem.dtype().rel_l2_bound());
+    let bound = problem.dtype().rel_l2_bound_on(problem);
+    let exact = of_call.iter().filter(|figure| figure.rel_l2 <= bound);
     exact.min_by(|a, b| a.median_us.total_cmp(&b.median_us)).map(|best| Measured::of(best))
 }
 

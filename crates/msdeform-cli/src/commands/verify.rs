@@ -83,7 +83,7 @@ struct Document<'a> {
 pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     // A kernel that writes beside its tensors may well get them right.
     guard_allocations();
-    let device = args.device.open_with(args.mode.options())?;
+    let device = args.device.open_with(args.mode.options().with_all_gradients())?;
     if args.ledger && args.grid.from_offsets {
         return Err(Usage(
             "--ledger is about what is dispatched to: leave --from-offsets out".into(),

@@ -87,7 +87,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let call = Call::load(described, &tensors, args.backward)?;
     let idle_gradient = !args.backward && tensors.find(names::GRAD_OUTPUT).is_some();
 
-    let device = args.device.open_with(args.mode.options())?;
+    let device = args.device.open_with(args.mode.options().with_all_gradients())?;
     let computation = compute::compute(device.as_ref(), &call, &request)?;
     let passed = computation.checks().all(|check| check.pass);
     let report = Report::new(&call, &computation, &target, passed, idle_gradient);

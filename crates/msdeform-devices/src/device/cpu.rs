@@ -21,6 +21,7 @@ pub struct CpuDevice {
     slug: String,
     name: String,
     threads: usize,
+    options: DeviceOptions,
     tuning: Tuning,
 }
 
@@ -66,7 +67,7 @@ impl CpuDevice {
         let source =
             if options.ignore_tuning { Source::Off } else { Source::of_environment(&name) };
         let tuning = Tuning::load(&source, &origin(&name));
-        Ok(Self { processor, slug, name, threads, tuning })
+        Ok(Self { processor, slug, name, threads, options, tuning })
     }
 
     /// The variant of an instruction set.
@@ -171,7 +172,8 @@ impl Device for CpuDevice {
         let spec = &find(spec)?.spec;
         self.supports(spec, problem)?;
         let plan = plan(spec, problem, self.threads)?;
-        let outputs = Outputs::poisoned(problem, spec.direction);
+        let outputs =
+            Outputs::poisoned(problem, spec.direction, self.options.gradients_of(problem));
         let threads = self.threads;
         Ok(Box::new(PreparedCpu { spec, problem: problem.clone(), threads, plan, inputs, outputs }))
     }
@@ -282,5 +284,45 @@ impl Prepared for PreparedCpu<'_> {
 
     fn workspace_bytes(&self) -> usize {
         self.plan.workspace_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use msdeform::Role;
+
+    use super::*;
+    use crate::workload::{self, Sizes};
+    use crate::{Case, Locations, STANDARD_SEED};
+
+    #[test]
+    fn gradients_of_references_come_out_where_they_are_asked_for_and_there_are_some() {
+        let written = |options: DeviceOptions, from_offsets: bool| -> Vec<Role> {
+            let case = Case {
+                workload: workload::find("edge_one_point").unwrap(),
+                locations: Locations::Local,
+                layout: msdeform::ValueLayout::Interleaved,
+                dtype: msdeform::DType::F32,
+                from_offsets,
+                sizes: Sizes::default(),
+                seed: STANDARD_SEED,
+            };
+            let device = CpuDevice::new(options).unwrap();
+            let problem = case.problem().unwrap();
+            let inputs = case.inputs(&problem).unwrap();
+            let spec = device.builtin(&problem, Direction::Backward).unwrap();
+            let mut prepared = device.prepare(spec, &problem, &inputs).unwrap();
+            prepared.run().unwrap();
+            let outputs = prepared.read().unwrap();
+            assert!(outputs.iter().all(|(_, buffer)| buffer.count_not_finite() == (0, 0)));
+            outputs.iter().map(|(role, _)| role).collect()
+        };
+        let options = DeviceOptions { ignore_tuning: true, ..DeviceOptions::default() };
+        let of_models = [Role::GradValue, Role::GradOffsets, Role::GradLogits];
+        assert_eq!(written(options, true), of_models);
+        let all = [Role::GradValue, Role::GradReferences, Role::GradOffsets, Role::GradLogits];
+        assert_eq!(written(options.with_all_gradients(), true), all);
+        let plain = [Role::GradValue, Role::GradLocations, Role::GradWeights];
+        assert_eq!(written(options.with_all_gradients(), false), plain);
     }
 }

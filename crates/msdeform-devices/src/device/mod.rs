@@ -331,7 +331,8 @@ pub struct DeviceOptions {
     pub threads: Option<usize>,
     /// What a GPU's backward promises about its last bits. A processor's are always the same.
     pub mode: Mode,
-    /// Which gradients a GPU's backward computes; the others are left as they were.
+    /// Which gradients a backward computes; only those are among its outputs. All that a model asks for unless said: not
+    /// those of references.
     pub gradients: Gradients,
     /// The clock of a GPU: [`Timing::Events`] or [`Timing::Graph`]. Unless said, events, and for tiny
     /// problems both.
@@ -340,6 +341,20 @@ pub struct DeviceOptions {
     pub cold_l2: bool,
     /// Choose as if there were no tuning file.
     pub ignore_tuning: bool,
+}
+
+impl DeviceOptions {
+    /// Every gradient that there is, also those of references.
+    #[must_use]
+    pub const fn with_all_gradients(self) -> Self {
+        Self { gradients: Gradients { references: true, ..Gradients::ALL }, ..self }
+    }
+
+    /// The gradients that a problem has of those.
+    const fn gradients_of(&self, problem: &Problem) -> Gradients {
+        let references = self.gradients.references && problem.offsets().is_some();
+        Gradients { references, ..self.gradients }
+    }
 }
 
 /// Opens a device. What a GPU can run is `of_gpu`: the product's registry, or the laboratory's.

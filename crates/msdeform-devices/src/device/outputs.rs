@@ -1,19 +1,21 @@
 //! What comes out of a run.
 
 use msdeform::{Direction, Problem, Role};
+use msdeform_cuda::Gradients;
 
 use crate::Buffer;
 
-/// Results of a run, brought to the host: every tensor that the operator writes, in its order.
+/// Results of a run, brought to the host: every tensor that was asked for, in the operator's order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outputs(Vec<(Role, Buffer)>);
 
 impl Outputs {
-    /// Buffers of NaN for the results of a problem.
+    /// Buffers of NaN for the results of a problem: the output, or the gradients that are asked for.
     #[must_use]
-    pub fn poisoned(problem: &Problem, direction: Direction) -> Self {
+    pub fn poisoned(problem: &Problem, direction: Direction, gradients: Gradients) -> Self {
         let buffer = |role| Buffer::poisoned(problem.format_of(role), problem.len_of(role));
-        problem.operator().written(direction).map(|role| (role, buffer(role))).collect()
+        let asked = problem.operator().written(direction).filter(|role| gradients.includes(*role));
+        asked.map(|role| (role, buffer(role))).collect()
     }
 
     /// Every tensor.

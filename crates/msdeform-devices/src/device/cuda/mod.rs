@@ -47,8 +47,8 @@ struct Setup {
 
 impl Setup {
     /// The options of a plan that is exactly this choice.
-    fn plan_options(&self, choice: &Choice) -> Result<PlanOptions, Error> {
-        let DeviceOptions { mode, gradients, .. } = self.options;
+    fn plan_options(&self, problem: &Problem, choice: &Choice) -> Result<PlanOptions, Error> {
+        let (mode, gradients) = (self.options.mode, self.options.gradients_of(problem));
         let backward = BackwardOptions { mode, gradients, ..Default::default() };
         Ok(PlanOptions {
             backward: (choice.variant.direction == Direction::Backward).then_some(backward),
@@ -59,7 +59,7 @@ impl Setup {
     }
 
     fn plan(&self, problem: &Problem, choice: &Choice) -> Result<Plan, Error> {
-        Plan::new(&self.engine, problem, &self.plan_options(choice)?)
+        Plan::new(&self.engine, problem, &self.plan_options(problem, choice)?)
     }
 }
 
@@ -84,11 +84,12 @@ impl CudaDevice {
         Ok(Self { setup, slug: msdeform_tuning::slug(&name), name })
     }
 
-    /// The call of a problem, in the mode that was asked for.
+    /// The call of a problem, in the mode and for the gradients that were asked for.
     fn call<'a>(&'a self, direction: Direction, problem: &'a Problem) -> Call<'a> {
         let mut call = Call::in_direction(direction, problem, self.setup.engine.context().props());
         if let Some(backward) = &mut call.backward {
             backward.mode = self.setup.options.mode;
+            backward.gradients = self.setup.options.gradients_of(problem);
         }
         call
     }
@@ -296,7 +297,7 @@ impl Device for CudaDevice {
             let choice = &named.filter(|_| choice.knobs.is_empty()).unwrap_or(choice.clone());
             // No memory for the workspace: many plans are made at once. A plan that cannot be made says so again when
             // it is asked for.
-            let options = self.setup.plan_options(choice);
+            let options = self.setup.plan_options(problem, choice);
             let options =
                 options.map(|options| PlanOptions { workspace: Workspace::OfCaller, ..options });
             drop(options.and_then(|options| Plan::new(&self.setup.engine, problem, &options)));

@@ -91,7 +91,8 @@ impl Work {
         upload: &impl Fn(&Buffer) -> Result<DeviceTensor, Error>,
     ) -> Result<Self, Error> {
         let direction = choice.variant.direction;
-        let outputs = Outputs::poisoned(problem, direction);
+        let gradients = setup.options.gradients_of(problem);
+        let outputs = Outputs::poisoned(problem, direction, gradients);
         let uploaded = outputs.iter().map(|(role, buffer)| Ok((role, upload(buffer)?)));
         Ok(Self {
             plan: setup.plan(problem, choice)?,
