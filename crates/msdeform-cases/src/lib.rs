@@ -29,6 +29,7 @@ pub mod memory;
 mod numbers;
 mod oracle;
 mod random;
+mod roundings;
 mod rules;
 mod runner;
 mod shrink;

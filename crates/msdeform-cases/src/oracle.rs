@@ -1,8 +1,8 @@
 //! What must come out of a call, and whether it did.
 //!
 //! The contract is relative to the result: `|found - reference| <= bound * |reference|` in the L2 norm of a
-//! tensor. Four things can make the result small or large without making the computation less careful. They are
-//! said in the contract (RELIABILITY.md) and worked out here:
+//! tensor. Five things can make the result small or large, or the error large, without making the computation less
+//! careful. They are said in the contract (RELIABILITY.md) and worked out here:
 //!
 //! - Terms that cancel. `magnitude` is the operator on absolute values; where the result is less than a sixteenth
 //!   of it ([`CANCELLATION`]), a sixteenth of it takes the result's place.
@@ -10,6 +10,7 @@
 //!   format's subnormal numbers ([`floor`]), times the largest sum of a query's weights where that exceeds 1.
 //! - Samples beside a border, whose share of a pixel is hardly more than the rounding of an `f32` coordinate: what one
 //!   rounding of the coordinate moves is part of what is allowed (`drift`).
+//! - So few numbers in the gradient of the values that its two roundings do not average out ([`crate::roundings`]).
 //! - Numbers beyond the largest of the format, which are infinite in it.
 //!
 //! A NaN among the values or gradients spreads to whatever a corner of a sample touches, also with a share
@@ -20,6 +21,7 @@ use msdeform::{DType, Offsets, Problem, ReferenceKind, Role, reference};
 
 use crate::axis::Axis;
 use crate::case::{Case, Wants};
+use crate::roundings::Roundings;
 use crate::tensors::{Inputs, SourceInputs, load_all};
 
 /// A result that is less than this part of what was summed has lost digits to cancellation.
@@ -62,6 +64,8 @@ pub struct Expected {
     pub floor: f64,
     /// What the rounding of `f32` coordinates moves, in the L2 norm.
     pub drift: f64,
+    /// How far two roundings may take every element; empty where there is one.
+    pub roundings: Vec<f64>,
 }
 
 /// What a comparison found.
@@ -86,9 +90,15 @@ pub fn expect(case: &Case, inputs: &Inputs) -> Vec<Expected> {
     let expected = |tensor, numbers, magnitude, compared, drift: f64| {
         let dtype = problem.format_of(tensor);
         let (floor, drift) = (floor(dtype) * weight_sum, drift.sqrt());
-        Expected { tensor, dtype, numbers, magnitude, compared, floor, drift }
+        let roundings = Vec::new();
+        Expected { tensor, dtype, numbers, magnitude, compared, floor, drift, roundings }
     };
     let drift = spread.drift;
+    let of_value = |numbers: Vec<f64>, rounded: &Roundings, magnitude, compared| {
+        let roundings = rounded.with_stores(&numbers);
+        let one = expected(Role::GradValue, numbers, magnitude, compared, drift.grad_value);
+        Expected { roundings, ..one }
+    };
     let gradients = match case.wants {
         Wants::Output => {
             let numbers = reference::forward(problem, value, locations, weights);
@@ -105,9 +115,9 @@ pub fn expect(case: &Case, inputs: &Inputs) -> Vec<Expected> {
         let found =
             reference::backward_from_offsets(problem, value, references, offsets, logits, upstream);
         let by = BySource::of(problem, references, offsets, weights, &spread);
-        let Spread { grad_value, sure_grad_value, sure_locations, .. } = spread;
+        let Spread { grad_value, rounded, sure_grad_value, sure_locations, .. } = spread;
         let all = [
-            expected(Role::GradValue, found.value, grad_value, sure_grad_value, drift.grad_value),
+            of_value(found.value, &rounded, grad_value, sure_grad_value),
             expected(
                 Role::GradReferences,
                 found.references,
@@ -128,10 +138,10 @@ pub fn expect(case: &Case, inputs: &Inputs) -> Vec<Expected> {
         return all.into_iter().filter(|wanted| gradients.includes(wanted.tensor)).collect();
     }
     let found = reference::backward(problem, value, locations, weights, upstream);
-    let Spread { grad_value, grad_locations, grad_weights, .. } = spread;
+    let Spread { grad_value, rounded, grad_locations, grad_weights, .. } = spread;
     let Spread { sure_grad_value, sure_locations, sure_weights, .. } = spread;
     let all = [
-        expected(Role::GradValue, found.value, grad_value, sure_grad_value, drift.grad_value),
+        of_value(found.value, &rounded, grad_value, sure_grad_value),
         expected(Role::GradLocations, found.locations, grad_locations, sure_locations, 0.0),
         expected(Role::GradWeights, found.weights, grad_weights, sure_weights, drift.grad_weights),
     ];
@@ -170,22 +180,24 @@ impl Expected {
     /// The L2 norm of all numbers, and of the error that they may have.
     #[must_use]
     pub fn norm_and_allowed(&self, bound: f64) -> (f64, f64) {
-        let (mut norm, mut summed, mut count) = (0.0, 0.0, 0u64);
+        let (mut norm, mut summed, mut rounded, mut count) = (0.0, 0.0, 0.0, 0u64);
         for index in (0..self.numbers.len()).filter(|&index| self.class(index) == Class::Number) {
             norm += self.numbers[index] * self.numbers[index];
             summed += self.magnitude[index] * self.magnitude[index];
+            rounded += self.roundings.get(index).map_or(0.0, |by| by * by);
             count += 1;
         }
         let (norm, summed) = (f64::sqrt(norm), f64::sqrt(summed));
         let of_format = self.floor * (count as f64).sqrt();
-        (norm, bound * norm.max(summed / CANCELLATION) + of_format + self.drift)
+        let of_sum = bound * norm.max(summed / CANCELLATION);
+        (norm, of_sum.max(f64::sqrt(rounded)) + of_format + self.drift)
     }
 
     /// The same without allowances: the error is held against the result alone.
     #[must_use]
     pub fn strict(&self) -> Self {
         let magnitude = vec![0.0; self.numbers.len()];
-        Self { magnitude, floor: 0.0, drift: 0.0, ..self.clone() }
+        Self { magnitude, floor: 0.0, drift: 0.0, roundings: Vec::new(), ..self.clone() }
     }
 
     /// Compares what came out with what should have.
@@ -241,6 +253,7 @@ impl Expected {
 struct Spread {
     output: Vec<f64>,
     grad_value: Vec<f64>,
+    rounded: Roundings,
     grad_locations: Vec<f64>,
     grad_weights: Vec<f64>,
     sure_output: Vec<bool>,
@@ -270,6 +283,7 @@ impl Spread {
         let mut spread = Self {
             output: vec![0.0; when(!is_backward, problem.output_len())],
             grad_value: vec![0.0; when(is_backward, problem.value_len())],
+            rounded: Roundings::new(problem.dtype(), when(is_backward, problem.value_len())),
             grad_locations: vec![0.0; 2 * samples],
             grad_weights: vec![0.0; samples],
             sure_output: vec![true; when(!is_backward && has_nan, problem.output_len())],
@@ -318,6 +332,8 @@ impl Spread {
                 }
                 let upstream = &inputs.upstream.numbers[row * channels..][..channels];
                 let mut dot = 0.0;
+                let signed = inputs.weights.numbers[index] * share_x * share_y;
+                self.rounded.add(offset, signed, weight * moved, upstream);
                 for (c, (value, grad)) in values.iter().zip(upstream).enumerate() {
                     dot += (value * grad).abs();
                     self.grad_value[offset + c] += weight * share_x * share_y * grad.abs();
@@ -479,7 +495,6 @@ fn largest_weight_sum(case: &Case, inputs: &Inputs) -> f64 {
 fn has_nan(case: &Case, inputs: &Inputs) -> bool {
     use crate::numbers::Values;
     case.numbers.values == Values::OneNan
-        || case.numbers.upstream == Values::OneNan
         || inputs.upstream.numbers.iter().any(|number| number.is_nan())
 }
 
@@ -498,6 +513,7 @@ mod tests {
             compared: Vec::new(),
             floor: floor(dtype),
             drift: 0.0,
+            roundings: Vec::new(),
         }
     }
 

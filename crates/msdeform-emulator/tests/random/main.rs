@@ -23,7 +23,7 @@ use emulated::EmulatedRunner;
 use msdeform_cases::{Bounds, Case, Limit, Runner, SoakOptions, SoakReport, check, soak};
 
 /// Lines that a run once printed, here or on a GPU, and what was wrong. In every run.
-const ONCE_WRONG: [&str; 2] = [
+const ONCE_WRONG: [&str; 4] = [
     // The step that sums lists took raw bf16 weights for f16 ones of a softmax.
     "batch=1 heads=1 channels=8 queries=1 levels=1x1@0 spatial=1 points=1 dtype=bf16 \
      from=points,anchors:5,scale:0.25,raw references=bf16 gradients=value mode=fast locations=inside \
@@ -31,6 +31,14 @@ const ONCE_WRONG: [&str; 2] = [
     "batch=1 heads=1 channels=8 queries=1 levels=1x1@0 spatial=1 points=1 dtype=bf16 \
      from=points,anchors:5,scale:0.25,raw references=bf16 gradients=value mode=fast locations=inside \
      values=unit weights=signed upstream=unit seed=3289355724 variant=bwd_tile_sort knobs=ENTRY_BYTES:8",
+    // Two roundings of one sample, which the contract did not allow.
+    "batch=1 heads=1 channels=8 queries=1 levels=3x3@0 spatial=9 points=1 dtype=bf16 sampling=f32 \
+     gradients=value mode=fast upstream_memory=expanded locations=inside values=unit weights=signed \
+     upstream=unit seed=40",
+    // The same, and most of it not compared, for a NaN that an expanded tensor had no room for.
+    "batch=2 heads=4 channels=32 queries=2 levels=3x3@0,3x2@9,3x2@15,1x2@21 spatial=23 points=1,1,1,1 dtype=bf16 \
+     sampling=f32 gradients=value mode=fast upstream_memory=expanded locations=borders values=unit \
+     weights=softmax upstream=one_nan seed=2343565141",
 ];
 
 /// Of every format and direction.
