@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use msdeform::{DType, Direction, Mode, Problem};
+use msdeform::{DType, Direction, Mode, Offsets, Problem, ReferenceOf};
 use msdeform_cuda::driver::DeviceProps;
 use msdeform_cuda::variants::{BackwardCall, Call, KnobChoices, Unit, Variant};
 use msdeform_cuda::{Gradients, dispatch};
@@ -24,7 +24,15 @@ pub struct ModelShape {
     pub points: &'static [usize],
     /// Queries of its decoders, with and without what denoising or groups add; an encoder's are its pixels.
     pub queries: &'static [usize],
+    /// How samples of their encoders follow from offsets.
+    pub encoder: &'static [Offsets],
+    /// And those of their decoders.
+    pub decoder: &'static [Offsets],
 }
+
+const POINTS: Offsets = Offsets::from_points();
+const BOXES: Offsets = Offsets::from_boxes();
+const ONE_BOX: Offsets = Offsets::from_boxes().one_for_all_levels();
 
 /// What `msdeform.patch()` finds in Python, with the sizes that published checkpoints have.
 pub static MODEL_SHAPES: &[ModelShape] = &[
@@ -34,6 +42,8 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
         channels: 32,
         points: &[4, 4, 4, 4],
         queries: &[100, 300, 900, 1100],
+        encoder: &[POINTS],
+        decoder: &[POINTS, BOXES],
     },
     ModelShape {
         models: "RT-DETR, RT-DETRv2, D-FINE, DEIMv2, PP-DocLayout, Mask2Former, OneFormer, OmDet-Turbo",
@@ -41,6 +51,8 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
         channels: 32,
         points: &[4, 4, 4],
         queries: &[300, 500, 900],
+        encoder: &[POINTS],
+        decoder: &[ONE_BOX, ONE_BOX.nearest()],
     },
     ModelShape {
         models: "D-FINE",
@@ -48,6 +60,8 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
         channels: 32,
         points: &[3, 6, 3],
         queries: &[300, 500],
+        encoder: &[],
+        decoder: &[ONE_BOX, ONE_BOX.nearest()],
     },
     ModelShape {
         models: "D-FINE nano",
@@ -55,6 +69,8 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
         channels: 16,
         points: &[6, 6],
         queries: &[300, 500],
+        encoder: &[],
+        decoder: &[ONE_BOX, ONE_BOX.nearest()],
     },
     ModelShape {
         models: "LW-DETR tiny to medium, RF-DETR",
@@ -62,6 +78,8 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
         channels: 16,
         points: &[2],
         queries: &[100, 300, 3900],
+        encoder: &[],
+        decoder: &[BOXES],
     },
     ModelShape {
         models: "LW-DETR large",
@@ -69,6 +87,8 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
         channels: 16,
         points: &[4, 4],
         queries: &[300, 3900],
+        encoder: &[],
+        decoder: &[BOXES],
     },
     ModelShape {
         models: "BEVFormer, over the cameras",
@@ -76,6 +96,8 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
         channels: 32,
         points: &[8, 8, 8, 8],
         queries: &[900, 2500],
+        encoder: &[],
+        decoder: &[POINTS.anchors(4)],
     },
     ModelShape {
         models: "BEVFormer, over time",
@@ -83,6 +105,8 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
         channels: 32,
         points: &[4],
         queries: &[900, 2500],
+        encoder: &[],
+        decoder: &[POINTS],
     },
 ];
 
@@ -146,17 +170,28 @@ impl Specialisation {
     }
 }
 
-/// Everything that may be compiled on a device; nothing where that is no GPU.
+/// Everything that may be compiled on a device, where samples are given or follow from offsets; nothing where that is no
+/// GPU.
 #[must_use]
-pub fn specialisations_on(device: &dyn Device) -> Vec<Specialisation> {
-    let gpu = device.gpu();
-    gpu.map_or_else(Vec::new, |engine| specialisations(engine.context().props()))
+pub fn specialisations_on(device: &dyn Device, from_offsets: bool) -> Vec<Specialisation> {
+    let Some(props) = device.gpu().map(|engine| engine.context().props()) else {
+        return Vec::new();
+    };
+    if from_offsets { specialisations_from_offsets(props) } else { specialisations(props) }
 }
 
 /// Everything that may be compiled on a GPU for these shapes, with the dispatcher's own tables.
 #[must_use]
 pub fn specialisations(device: &DeviceProps) -> Vec<Specialisation> {
     let problems = MODEL_SHAPES.iter().flat_map(|shape| Shape::from(shape).problems());
+    specialisations_of(std::slice::from_ref(device), problems, &Scope::default())
+}
+
+/// The same where samples follow from offsets, as the models let them: what the dispatcher would choose, whether or not
+/// plans ask it for such calls.
+#[must_use]
+pub fn specialisations_from_offsets(device: &DeviceProps) -> Vec<Specialisation> {
+    let problems = MODEL_SHAPES.iter().flat_map(ModelShape::problems_from_offsets);
     specialisations_of(std::slice::from_ref(device), problems, &Scope::default())
 }
 
@@ -181,6 +216,25 @@ pub fn specialisations_of(
         }
     }
     found.into_values().collect()
+}
+
+impl ModelShape {
+    /// As [`Shape::problems`], with samples that follow from offsets. Offsets and logits are what layers make of the same
+    /// format as values; references are like them, or in single precision, as automatic mixed precision leaves them.
+    fn problems_from_offsets(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let given = Shape::from(self).problems();
+        for given in given.iter().filter(|given| given.sampling_dtype() == given.dtype()) {
+            for rule in if is_of_encoder(given) { self.encoder } else { self.decoder } {
+                let mut formats = vec![DType::F32, given.dtype()];
+                formats.dedup();
+                let follows = given.to_builder().offsets(*rule);
+                let of_format = |format| follows.clone().reference_dtype(format).build().ok();
+                problems.extend(formats.into_iter().filter_map(of_format));
+            }
+        }
+        problems
+    }
 }
 
 /// The sizes that a model has, whatever it is given.
@@ -270,12 +324,16 @@ impl Scope {
 
 /// How a problem is called: forward; for all gradients; with the same bits every time, which few ask for and none with
 /// mixed precision; and without the gradient of the values, where what they come from is frozen, in the formats that
-/// training has. The last two not for thin images: they concern other steps than those do.
+/// training has. The last two not for thin images: they concern other steps than those do. Nor the gradients of references,
+/// which decoders alone train; anchors are laid out once and for all.
 fn calls(problem: &Problem) -> Vec<Option<BackwardCall>> {
     let all = BackwardCall::new(problem);
     let mut calls = vec![None, Some(all)];
     let is_thin = problem.levels().iter().any(|level| level.height < 2);
-    let is_mixed = problem.dtype() != problem.sampling_dtype();
+    let is_mixed = match problem.offsets() {
+        None => problem.dtype() != problem.sampling_dtype(),
+        Some(_) => problem.dtype() != problem.reference_dtype(),
+    };
     if !is_thin && !is_mixed {
         calls.push(Some(BackwardCall { mode: Mode::Deterministic, ..all }));
     }
@@ -283,7 +341,17 @@ fn calls(problem: &Problem) -> Vec<Option<BackwardCall>> {
         let gradients = Gradients { value: false, ..Gradients::ALL };
         calls.push(Some(BackwardCall { gradients, ..all }));
     }
+    let trains = |rule: &Offsets| !matches!(rule.reference_of(), ReferenceOf::Anchor(_));
+    if !is_thin && problem.offsets().is_some_and(trains) && !is_of_encoder(problem) {
+        let gradients = Gradients { references: true, ..Gradients::ALL };
+        calls.push(Some(BackwardCall { gradients, ..all }));
+    }
     calls
+}
+
+/// Whether every pixel asks.
+const fn is_of_encoder(problem: &Problem) -> bool {
+    problem.queries() == problem.spatial()
 }
 
 #[cfg(test)]
@@ -298,6 +366,25 @@ mod tests {
         assert!((1000..1400).contains(&found.len()), "{}", found.len());
         let names: BTreeSet<_> = found.iter().map(|s| (s.variant.spec().id, s.name())).collect();
         assert_eq!(names.len(), found.len());
+    }
+
+    #[test]
+    fn a_ledger_run_of_calls_from_offsets_has_about_as_many_and_none_is_one_of_the_plain_operator()
+    {
+        let found = specialisations_from_offsets(&DeviceProps::h200());
+        assert!((1200..1800).contains(&found.len()), "{}", found.len());
+        let names: BTreeSet<_> = found.iter().map(|s| (s.variant.spec().id, s.name())).collect();
+        assert_eq!(names.len(), found.len());
+        assert!(found.iter().all(|s| s.name().contains(" FROM_OFFSETS=1")));
+        let plain = specialisations(&DeviceProps::h200());
+        assert!(plain.iter().all(|s| !names.contains(&(s.variant.spec().id, s.name()))));
+        for what in
+            ["BOXES=1", "REFERENCE_OF=1", "ANCHORS=4", "NEAREST=1", "REFERENCE_DTYPE=2", "THIN=1"]
+        {
+            assert!(found.iter().any(|s| s.name().contains(what)), "{what}");
+        }
+        let asks = |s: &&Specialisation| s.backward.is_some_and(|call| call.gradients.references);
+        assert!(found.iter().any(|s| asks(&s)));
     }
 
     #[test]
@@ -320,7 +407,9 @@ mod tests {
     #[test]
     fn the_call_kept_for_a_specialisation_leads_there() {
         let device = DeviceProps::h200();
-        for kept in specialisations(&device) {
+        for kept in
+            specialisations(&device).into_iter().chain(specialisations_from_offsets(&device))
+        {
             let again = Specialisation::of(&device, &kept.problem, kept.backward);
             assert!(again.iter().any(|again| again.unit == kept.unit), "{}", kept.name());
         }

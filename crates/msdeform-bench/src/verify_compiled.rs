@@ -1,11 +1,11 @@
 //! Everything that may be compiled for known models, each on one problem against the `f64` reference.
 
-use msdeform::ValueLayout;
+use msdeform::{Element, Offsets, Problem, Role, ValueLayout};
 use msdeform_cuda::Gradients;
-use msdeform_devices::case::Label;
+use msdeform_devices::case::{FROM_OFFSETS, Label};
 use msdeform_devices::device::{Device, DeviceError, Outputs};
 use msdeform_devices::workload::{Points, Queries, ReferencePoints, References, Workload};
-use msdeform_devices::{Draw, HostTensors, Locations};
+use msdeform_devices::{Buffer, Draw, HostTensors, Locations};
 use rayon::prelude::*;
 
 use crate::models::Specialisation;
@@ -46,7 +46,10 @@ pub fn verify_compiled(
 fn verify_one(device: &dyn Device, specialisation: &Specialisation, seed: u64) -> Verification {
     let (spec, problem) = (specialisation.variant.spec(), &specialisation.problem);
     let label = Label {
-        workload: MODELS.to_owned(),
+        workload: format!(
+            "{MODELS}{}",
+            if problem.offsets().is_some() { FROM_OFFSETS } else { "" }
+        ),
         locations: Locations::Local.name().to_owned(),
         layout: ValueLayout::Interleaved.name().to_owned(),
         dtype: problem.dtype().name().to_owned(),
@@ -104,15 +107,57 @@ fn inputs(specialisation: &Specialisation, seed: u64) -> HostTensors {
         layouts: vec![ValueLayout::Interleaved],
     };
     let draw = Draw { locations: Locations::Local, seed, total_queries: problem.queries() };
-    HostTensors::generate(&workload, problem, &draw)
+    let inputs = HostTensors::generate(&workload, problem, &draw);
+    if problem.offsets().is_some_and(Offsets::is_nearest) {
+        return sure_of_their_pixels(problem, &inputs);
+    }
+    inputs
+}
+
+/// The same with samples that lie between two nearest pixels, where a rounding decides, sent far outside: there the last
+/// pixel of the level is the nearest, and nobody is in doubt.
+fn sure_of_their_pixels(problem: &Problem, inputs: &HostTensors) -> HostTensors {
+    const DISTANCE: f64 = 0.01;
+    const FAR: f64 = 30_000.0;
+    fn send<T: Element>(offsets: &mut [T], in_doubt: &[bool]) {
+        let sent = offsets.iter_mut().zip(in_doubt).filter(|(_, in_doubt)| **in_doubt);
+        sent.for_each(|(offset, _)| *offset = T::from_f64(FAR));
+    }
+    let mut sizes = Vec::with_capacity(2 * problem.samples());
+    for (index, level) in problem.levels().iter().enumerate() {
+        let of_level = problem.level_samples(index);
+        sizes.extend(of_level.flat_map(|_| [level.width as f64, level.height as f64]));
+    }
+    let locations = inputs.widened().locations(problem);
+    let is_in_doubt = |(location, size): (&f64, &f64)| {
+        let place = location * size + 0.5;
+        (place - place.round()).abs() < DISTANCE
+    };
+    let in_doubt: Vec<bool> = locations.iter().zip(sizes.iter().cycle()).map(is_in_doubt).collect();
+    let moved = inputs.iter().map(|(role, buffer)| {
+        let mut buffer = buffer.clone();
+        if role == Role::Offsets {
+            match &mut buffer {
+                Buffer::F32(offsets) => send(offsets, &in_doubt),
+                Buffer::F16(offsets) => send(offsets, &in_doubt),
+                Buffer::Bf16(offsets) => send(offsets, &in_doubt),
+                Buffer::F64(offsets) => send(offsets, &in_doubt),
+            }
+        }
+        (role, buffer)
+    });
+    moved.collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use msdeform_cuda::DeviceProps;
     use msdeform_devices::STANDARD_SEED;
+    use msdeform_devices::device::{CpuDevice, DeviceOptions};
 
     use super::*;
     use crate::fixtures::{TestDevice, some_specialisations};
+    use crate::models;
 
     const ALL: [&str; 5] =
         ["fwd_general", "fwd_split_gather", "fwd_tile_gather", "bwd_level_sort", "bwd_tile_sort"];
@@ -149,5 +194,53 @@ mod tests {
             |_| (),
         );
         assert!(checks.is_empty());
+    }
+
+    #[test]
+    fn where_nearest_pixels_are_taken_no_sample_is_between_two() {
+        let all = models::specialisations_from_offsets(&DeviceProps::h200());
+        let is_nearest = |s: &&Specialisation| s.problem.offsets().is_some_and(Offsets::is_nearest);
+        let nearest = all.iter().filter(is_nearest);
+        let nearest = nearest.min_by_key(|s| s.problem.weights_len()).unwrap();
+        let (problem, tensors) = (&nearest.problem, inputs(nearest, STANDARD_SEED));
+        let locations = tensors.widened().locations(problem);
+        let level = problem.levels()[0];
+        let first = locations.chunks_exact(2 * problem.samples()).map(|row| row[0]);
+        let mut outside = 0;
+        for place in first.map(|x| x * level.width as f64 + 0.5) {
+            assert!(
+                (place - place.round()).abs() >= 0.0099 || place > level.width as f64,
+                "{place}"
+            );
+            outside += usize::from(place > 100.0);
+        }
+        assert!(outside > 0, "some were between two");
+    }
+
+    /// On the processor: the inputs and the bound of every rule are such that what is right passes.
+    #[test]
+    fn problems_of_every_rule_from_offsets_pass_where_they_are_computed_right() {
+        let options = DeviceOptions { ignore_tuning: true, ..DeviceOptions::default() };
+        let cpu = CpuDevice::new(options.with_all_gradients()).unwrap();
+        let mut all = models::specialisations_from_offsets(&DeviceProps::h200());
+        all.retain(|found| !found.problem.levels().iter().any(|level| level.height < 2));
+        all.sort_by_key(|found| found.problem.weights_len());
+        let mut met = std::collections::HashSet::new();
+        for found in all {
+            let (problem, direction) = (&found.problem, found.variant.spec().direction);
+            let formats = (problem.dtype(), problem.reference_dtype());
+            if !met.insert((problem.offsets().copied(), formats, direction)) {
+                continue;
+            }
+            let tensors = inputs(&found, STANDARD_SEED);
+            let spec = cpu.builtin(problem, direction).unwrap();
+            let mut prepared = cpu.prepare(spec, problem, &tensors).unwrap();
+            let outputs = run_twice(prepared.as_mut(), spec.id).unwrap();
+            let checks = Oracle::new(problem, &tensors, &[spec]).check(&outputs, spec, problem);
+            for check in checks {
+                assert!(check.pass, "{problem}: {check:?}");
+            }
+        }
+        assert!(met.len() > 30, "{}", met.len());
     }
 }

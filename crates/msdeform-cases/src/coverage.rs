@@ -15,6 +15,8 @@ use crate::rules::Resolved;
 pub struct Coverage {
     features: BTreeMap<String, u64>,
     specialisations: BTreeMap<String, u64>,
+    /// Cases whose samples follow from offsets, by variant and format of the values.
+    from_offsets: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 impl Coverage {
@@ -67,6 +69,10 @@ impl Coverage {
         for feature in met {
             *self.features.entry(feature).or_insert(0) += 1;
         }
+        if problem.offsets().is_some() {
+            let of_variant = self.from_offsets.entry(id.to_owned()).or_default();
+            *of_variant.entry(problem.dtype().name().to_owned()).or_insert(0) += 1;
+        }
         if !resolved.defines.is_empty() {
             let specialisation = format!("{id} {}", resolved.defines.join(" "));
             *self.specialisations.entry(specialisation).or_insert(0) += 1;
@@ -80,6 +86,12 @@ impl Coverage {
         }
         for (specialisation, count) in &other.specialisations {
             *self.specialisations.entry(specialisation.clone()).or_insert(0) += count;
+        }
+        for (id, formats) in &other.from_offsets {
+            let of_variant = self.from_offsets.entry(id.clone()).or_default();
+            for (dtype, count) in formats {
+                *of_variant.entry(dtype.clone()).or_insert(0) += count;
+            }
         }
     }
 
@@ -104,6 +116,12 @@ impl Coverage {
     #[must_use]
     pub fn specialisations(&self) -> usize {
         self.specialisations.len()
+    }
+
+    /// Those of [`Coverage::by_variant`] whose samples followed from offsets.
+    #[must_use]
+    pub fn by_variant_from_offsets(&self) -> BTreeMap<String, BTreeMap<String, u64>> {
+        self.from_offsets.clone()
     }
 
     /// Cases that each variant computed, by the format of the values.

@@ -108,6 +108,9 @@ pub struct SoakReport {
     pub worst_of_allowed: BTreeMap<String, f64>,
     /// Problems that each variant computed, by the format of the values.
     pub variants: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Those of them whose samples follow from offsets.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub variants_from_offsets: BTreeMap<String, BTreeMap<String, u64>>,
     /// Features of the rules that were met: knobs, kernels, formats, layouts, subsets of gradients, modes.
     pub features_met: usize,
     /// All features.
@@ -129,6 +132,12 @@ impl SoakReport {
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.failed == 0 && self.hangs.is_empty()
+    }
+
+    /// Problems whose samples followed from offsets and that something was launched for.
+    #[must_use]
+    pub fn total_from_offsets(&self) -> u64 {
+        self.variants_from_offsets.values().flat_map(BTreeMap::values).sum()
     }
 
     /// Problems compared in all.
@@ -405,6 +414,7 @@ impl<'a> State<'a> {
         report.features_missed = coverage.missed().map(str::to_owned).collect();
         report.specialisations = coverage.specialisations();
         report.variants = coverage.by_variant();
+        report.variants_from_offsets = coverage.by_variant_from_offsets();
         let memory = lock(&self.memory);
         report.host_growth_bytes = growth(&memory, |sample| sample.host_bytes);
         report.device_growth_bytes = growth(&memory, |sample| sample.device_bytes);

@@ -137,8 +137,8 @@ pub use jit::{CodeStore, DiskCache, JitCounts};
 pub use params::{CallShape, INLINE_LEVELS, LevelGeometry, Params, level_geometry};
 pub use pipeline::{Pipeline, Reads, Region, Step, WORKSPACE_ALIGNMENT, entry_name};
 pub use plan::{
-    Argument, BackwardOptions, Plan, PlanOptions, PlannedKernel, PointerChecks, Pointers,
-    VARIANT_VARIABLE, Workspace,
+    Argument, BackwardOptions, OFFSETS_ARE_VERIFIED, Plan, PlanOptions, PlannedKernel,
+    PointerChecks, Pointers, VARIANT_VARIABLE, Workspace,
 };
 pub use registry::REGISTRY;
 pub use strides::{OutputStrides, RowStrides, SourceStrides, ValueStrides};

@@ -10,7 +10,7 @@ use msdeform_cases::{
 };
 use msdeform_devices::DeviceId;
 use msdeform_devices::device::Device;
-use msdeform_report::ledger;
+use msdeform_report::ledger::{self, Samples};
 use msdeform_report::soak::SoakRecord;
 
 use crate::args::{DeviceArgs, RecordDirArgs, fast_dtype, heading};
@@ -47,7 +47,7 @@ pub struct SoakArgs {
     #[arg(long, value_name = "DIRECTION")]
     direction: Option<Direction>,
     /// On a GPU too samples follow from offsets in half of the problems. Kernels for that are chosen for nobody yet
-    #[arg(long, conflicts_with = "ledger")]
+    #[arg(long)]
     from_offsets: bool,
     /// Run this one problem: a line that an earlier run printed
     #[arg(long, value_name = "LINE", conflicts_with_all = ["minutes", "problems", "record"])]
@@ -55,7 +55,8 @@ pub struct SoakArgs {
     /// Keep the result as the device's, in place of an older one
     #[arg(long)]
     record: bool,
-    /// Note what every variant computed in the GPU's ledger, which a test compares with the kernels' sources
+    /// Note what every variant computed in the GPU's ledger, which a test compares with the kernels' sources; with
+    /// --from-offsets what it computed of such problems
     #[arg(long, conflicts_with = "case")]
     ledger: bool,
     #[command(flatten)]
@@ -163,7 +164,8 @@ fn finish(report: &SoakReport, args: &SoakArgs, device: &dyn Device) -> anyhow::
     }
     if args.ledger {
         let path = ledger::path(&args.record_dir.folder(), device);
-        let entries = ledger::update_random(&path, device, report)?;
+        let samples = if args.from_offsets { Samples::FromOffsets } else { Samples::Given };
+        let entries = ledger::update_random(&path, device, samples, report)?;
         eprintln!("ledger: {entries} entries in {}", path.display());
     }
     if report.is_clean() && report.total() > 0 {
@@ -203,6 +205,10 @@ fn conclusion(report: &SoakReport, device: DeviceId) -> String {
         report.features,
         report.specialisations
     ));
+    if report.total_from_offsets() > 0 {
+        let from_offsets = grouped(report.total_from_offsets() as usize);
+        lines.push(format!("{from_offsets} of the problems with samples that follow from offsets"));
+    }
     if !report.features_missed.is_empty() {
         let shown: Vec<&str> = report.features_missed.iter().take(12).map(String::as_str).collect();
         let more = report.features_missed.len() - shown.len();

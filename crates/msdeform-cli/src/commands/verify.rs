@@ -48,7 +48,8 @@ pub struct VerifyArgs {
     /// problem: some minutes the first time
     #[arg(long)]
     models: bool,
-    /// Note what was verified, with --models, in the GPU's ledger, which a test compares with the kernels' sources
+    /// Note what was verified, with --models, in the GPU's ledger, which a test compares with the kernels' sources; calls
+    /// from offsets in a section of their own
     #[arg(long, conflicts_with_all = ["workload", "layout", "locations", "batch", "queries"])]
     ledger: bool,
     #[command(flatten)]
@@ -84,12 +85,6 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     // A kernel that writes beside its tensors may well get them right.
     guard_allocations();
     let device = args.device.open_with(args.mode.options().with_all_gradients())?;
-    if args.ledger && args.grid.from_offsets {
-        return Err(Usage(
-            "--ledger is about what is dispatched to: leave --from-offsets out".into(),
-        )
-        .into());
-    }
     if args.ledger && device.id().kind() != DeviceKind::Cuda {
         return Err(Usage("--ledger is about GPUs; give --device cuda:N".into()).into());
     }
@@ -104,8 +99,11 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
         bar.inc(1);
     })?;
     bar.finish_and_clear();
-    let reachable =
-        if args.models || args.ledger { specialisations_on(device.as_ref()) } else { Vec::new() };
+    let reachable = if args.models || args.ledger {
+        specialisations_on(device.as_ref(), args.grid.from_offsets)
+    } else {
+        Vec::new()
+    };
     let compiled = verify_models(device.as_ref(), &reachable, &variants, args.seed);
     let broken = broken_guards();
     if !broken.is_empty() {
@@ -146,7 +144,12 @@ fn verify_models(
 ) -> Vec<CompiledCheck> {
     let ids: Vec<&str> = variants.iter().map(|spec| spec.id).collect();
     let bar = progress(0, "compiling");
-    let begin = |count: usize| bar.set_length(count as u64);
+    let begin = |count: usize| {
+        bar.set_length(count as u64);
+        if count > 0 {
+            eprintln!("models: {count} specialisations to compile and run");
+        }
+    };
     let checks = verify_compiled(device, reachable.to_vec(), &ids, seed, begin, |done| {
         bar.set_message(format!("{} {}", done.variant.spec().id, done.problem));
         bar.inc(1);

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use crate::error::Result;
 use crate::nvrtc::{Compiled, Nvrtc};
-use crate::sources::{SourceFile, where_samples_are_given};
+use crate::sources::{SourceFile, where_samples_are_given, where_samples_follow};
 use crate::variants::Variant;
 
 pub use cache::{DiskCache, decode_entry, encode_entry};
@@ -102,6 +102,15 @@ pub fn included_headers(source: SourceFile, headers: &[SourceFile]) -> Vec<Sourc
 #[must_use]
 pub fn headers_for_given_samples(source: SourceFile, headers: &[SourceFile]) -> Vec<SourceFile> {
     reachable(source, headers, |text| where_samples_are_given(text).into())
+}
+
+/// Those that a kernel includes where samples follow from offsets.
+#[must_use]
+pub fn headers_for_following_samples(
+    source: SourceFile,
+    headers: &[SourceFile],
+) -> Vec<SourceFile> {
+    reachable(source, headers, |text| where_samples_follow(text).into())
 }
 
 fn reachable(

@@ -22,7 +22,9 @@ use operands::Operand;
 
 pub use loaded::PlannedKernel;
 pub use operands::{Argument, Pointers};
-pub use options::{BackwardOptions, PlanOptions, PointerChecks, VARIANT_VARIABLE, Workspace};
+pub use options::{
+    BackwardOptions, OFFSETS_ARE_VERIFIED, PlanOptions, PointerChecks, VARIANT_VARIABLE, Workspace,
+};
 
 /// A call of the operator in one direction, ready to be launched any number of times on any stream of its device.
 /// Launching allocates nothing, waits for nothing, takes no lock, and can be captured in a graph.

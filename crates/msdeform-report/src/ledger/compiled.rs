@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use msdeform_bench::models::Specialisation;
 use serde::{Deserialize, Serialize};
 
+use super::Samples;
 use super::fingerprint::hash_sources;
 
 /// A verification of one specialisation of a kernel file.
@@ -63,7 +64,7 @@ impl CompiledLedger {
         for specialisation in reachable {
             let variant = specialisation.variant;
             let id = variant.spec().id;
-            let sources = hash_sources(variant);
+            let sources = hash_sources(variant, Samples::of(&specialisation.problem));
             let reason = match self.entries.get(&name(specialisation)) {
                 None => "never verified",
                 Some(found) if found.sources != sources => "changed since they were verified",

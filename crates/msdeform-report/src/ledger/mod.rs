@@ -4,6 +4,8 @@
 //! was verified, and the same for everything that may be compiled for known models ([`models`]). A test compares
 //! both with the sources: a kernel cannot change and land unverified, nor a choice of knobs that no GPU has run.
 //! What may be chosen for a call must have computed random problems too (`msdeform soak --ledger`).
+//! What is compiled where samples follow from offsets is other code: it has a section of its own, which must be complete
+//! before plans choose for such calls.
 //! The ledger of a GPU is `records/<gpu>/ledger.json`.
 
 mod compiled;
@@ -14,15 +16,16 @@ mod update;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use msdeform::DType;
+use msdeform::{DType, Problem};
 use msdeform_bench::models::{self, Specialisation};
 use msdeform_cuda::driver::DeviceProps;
 use msdeform_cuda::variants::Variant;
 use msdeform_cuda_lab::REGISTRY;
+use msdeform_devices::case::{self, Label};
 use msdeform_files::{Existing, FileError, read_text};
 use serde::{Deserialize, Serialize};
 
-use fingerprint::hash_sources;
+use fingerprint::{hash_sources, takes};
 
 pub use compiled::{CompiledLedger, CompiledVerification};
 pub use fingerprint::fingerprint;
@@ -75,9 +78,41 @@ fn by_verify() -> String {
     "verify".to_owned()
 }
 
+/// Where the samples of a call come from: kernels are compiled for the one or the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Samples {
+    /// They are given.
+    Given,
+    /// They follow from offsets.
+    FromOffsets,
+}
+
+impl Samples {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Given, Self::FromOffsets];
+
+    /// Those of a problem.
+    #[must_use]
+    pub const fn of(problem: &Problem) -> Self {
+        if problem.offsets().is_some() { Self::FromOffsets } else { Self::Given }
+    }
+
+    /// Those of a case that was verified.
+    fn of_label(label: &Label) -> Self {
+        if label.workload.ends_with(case::FROM_OFFSETS) { Self::FromOffsets } else { Self::Given }
+    }
+}
+
 /// All verifications on one kind of GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ledger {
+    given: Section,
+    from_offsets: Section,
+}
+
+/// Those of one kind of samples.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Section {
     entries: BTreeMap<Subject, Verification>,
     compiled: CompiledLedger,
     random: random::RandomLedger,
@@ -86,6 +121,15 @@ pub struct Ledger {
 /// The file.
 #[derive(Deserialize)]
 struct Document {
+    #[serde(flatten)]
+    given: Lines,
+    #[serde(default)]
+    from_offsets: Option<Lines>,
+}
+
+/// A section of it.
+#[derive(Deserialize)]
+struct Lines {
     variants: Vec<Line>,
     compiled: Vec<CompiledVerification>,
     #[serde(default)]
@@ -135,13 +179,9 @@ impl Ledger {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
-        let Document { variants, compiled, random } = serde_json::from_str(text)?;
-        let entries = variants.into_iter().map(|line| (line.subject, line.verification));
-        Ok(Self {
-            entries: entries.collect(),
-            compiled: CompiledLedger::new(compiled),
-            random: random::RandomLedger::new(random),
-        })
+        let Document { given, from_offsets } = serde_json::from_str(text)?;
+        let from_offsets = from_offsets.map_or_else(Section::default, Section::new);
+        Ok(Self { given: Section::new(given), from_offsets })
     }
 
     /// Writes it, sorted, a line for each entry, whole or not at all.
@@ -149,68 +189,119 @@ impl Ledger {
     /// # Errors
     /// [`LedgerError`] with the path.
     pub fn write(&self, path: &Path) -> Result<(), LedgerError> {
-        let name = || path.display().to_string();
-        let variants = self.entries.iter().map(|(subject, verification)| {
-            let (subject, verification) = (subject.clone(), verification.clone());
-            serde_json::to_string(&Line { subject, verification })
-        });
-        let list = |lines: Result<Vec<String>, serde_json::Error>| {
-            let lines = lines.map_err(|source| LedgerError::Format { path: name(), source })?;
-            Ok::<String, LedgerError>(format!("[\n{}\n]", lines.join(",\n")))
+        let text = |section: &Section| {
+            section
+                .text()
+                .map_err(|source| LedgerError::Format { path: path.display().to_string(), source })
         };
-        let variants = list(variants.collect())?;
-        let compiled = list(self.compiled.lines().map(serde_json::to_string).collect())?;
-        let random = list(self.random.lines().map(|line| serde_json::to_string(&line)).collect())?;
-        let text = format!(
-            "{{\"variants\": {variants},\n\"compiled\": {compiled},\n\"random\": {random}}}\n"
-        );
-        msdeform_files::write(path, text.as_bytes(), Existing::Replace)?;
+        let mut whole = text(&self.given)?;
+        if self.from_offsets != Section::default() {
+            whole += &format!(",\n\"from_offsets\": {{{}}}", text(&self.from_offsets)?);
+        }
+        msdeform_files::write(path, format!("{{{whole}}}\n").as_bytes(), Existing::Replace)?;
         Ok(())
     }
 
+    const fn section(&self, samples: Samples) -> &Section {
+        match samples {
+            Samples::Given => &self.given,
+            Samples::FromOffsets => &self.from_offsets,
+        }
+    }
+
+    const fn section_mut(&mut self, samples: Samples) -> &mut Section {
+        match samples {
+            Samples::Given => &mut self.given,
+            Samples::FromOffsets => &mut self.from_offsets,
+        }
+    }
+
     /// Notes a verification, instead of an earlier one of the same subject.
-    pub fn record(&mut self, variant: &dyn Variant, dtype: DType, verification: Verification) {
-        self.entries.insert(subject(variant, dtype), verification);
+    pub fn record(
+        &mut self,
+        variant: &dyn Variant,
+        dtype: DType,
+        samples: Samples,
+        verification: Verification,
+    ) {
+        self.section_mut(samples).entries.insert(subject(variant, dtype), verification);
     }
 
     /// Notes a verification of something compiled, instead of an earlier one.
-    pub fn record_compiled(&mut self, verification: CompiledVerification) {
-        self.compiled.record(verification);
+    pub fn record_compiled(&mut self, samples: Samples, verification: CompiledVerification) {
+        self.section_mut(samples).compiled.record(verification);
     }
 
     /// Notes random problems that a variant computed in a format, with its sources as they are now.
-    pub fn record_random(&mut self, variant: &dyn Variant, dtype: DType, run: RandomRun) {
-        self.random.record(variant, dtype, run);
+    pub fn record_random(
+        &mut self,
+        variant: &dyn Variant,
+        dtype: DType,
+        samples: Samples,
+        run: RandomRun,
+    ) {
+        self.section_mut(samples).random.record(variant, dtype, samples, run);
     }
 
-    /// Forgets what the dispatcher no longer chooses.
+    /// Forgets what the dispatcher no longer chooses, of the samples that these have.
     pub fn keep_only_compiled(&mut self, reachable: &[Specialisation]) {
-        self.compiled.keep_only(reachable);
+        for samples in Samples::ALL {
+            let mut met = reachable.iter().map(|found| Samples::of(&found.problem));
+            if met.any(|found| found == samples) {
+                self.section_mut(samples).compiled.keep_only(reachable);
+            }
+        }
     }
 
     /// Forgets variants that are no longer registered.
     pub fn forget_unregistered(&mut self) {
         let known = |id: &str| REGISTRY.iter().any(|variant| variant.spec().id == id);
-        self.entries.retain(|subject, _| known(&subject.variant));
-        self.random.forget_unregistered();
+        for samples in Samples::ALL {
+            let section = self.section_mut(samples);
+            section.entries.retain(|subject, _| known(&subject.variant));
+            section.random.forget_unregistered();
+        }
     }
 
     /// The verification of a variant with a format.
     #[must_use]
-    pub fn get(&self, variant: &dyn Variant, dtype: DType) -> Option<&Verification> {
-        self.entries.get(&subject(variant, dtype))
+    pub fn get(
+        &self,
+        variant: &dyn Variant,
+        dtype: DType,
+        samples: Samples,
+    ) -> Option<&Verification> {
+        self.section(samples).entries.get(&subject(variant, dtype))
     }
 
     /// Every registered combination, and everything that may be compiled for known models, that this ledger does not show
-    /// as verified, with the reason.
+    /// as verified, with the reason. Of samples that are given: all that plans choose from, whatever else they may.
     #[must_use]
     pub fn unverified(&self) -> Vec<String> {
+        self.open(Samples::Given, &models::specialisations(&DeviceProps::h200()))
+    }
+
+    /// What plans choose for calls from offsets without having been verified; nothing where they choose for none
+    /// (`are_chosen` is [`msdeform_cuda::OFFSETS_ARE_VERIFIED`]).
+    #[must_use]
+    pub fn unverified_from_offsets(&self, are_chosen: bool) -> Vec<String> {
+        if !are_chosen {
+            return Vec::new();
+        }
+        let reachable = models::specialisations_from_offsets(&DeviceProps::h200());
+        self.open(Samples::FromOffsets, &reachable)
+    }
+
+    fn open(&self, samples: Samples, reachable: &[Specialisation]) -> Vec<String> {
         let mut missing = Vec::new();
-        for &variant in REGISTRY {
+        let meant = |variant: &&&'static dyn Variant| {
+            samples == Samples::Given || takes(**variant, samples)
+        };
+        for &variant in REGISTRY.iter().filter(meant) {
             for &dtype in variant.spec().dtypes {
-                let reason = match self.get(variant, dtype) {
+                let reason = match self.get(variant, dtype, samples) {
                     None => "never verified",
-                    Some(found) if found.fingerprint != fingerprint(variant, dtype) => {
+                    Some(found) if found.fingerprint != fingerprint(variant, dtype, samples) => {
                         "changed since it was verified"
                     }
                     Some(found) if !found.passed => "failed",
@@ -219,9 +310,36 @@ impl Ledger {
                 missing.push(format!("{} {dtype}: {reason}", variant.spec().id));
             }
         }
-        missing.extend(self.compiled.unverified(&models::specialisations(&DeviceProps::h200())));
-        missing.extend(self.random.unverified());
+        let section = self.section(samples);
+        missing.extend(section.compiled.unverified(reachable));
+        missing.extend(section.random.unverified(samples));
         missing
+    }
+}
+
+impl Section {
+    fn new(Lines { variants, compiled, random }: Lines) -> Self {
+        let entries = variants.into_iter().map(|line| (line.subject, line.verification));
+        Self {
+            entries: entries.collect(),
+            compiled: CompiledLedger::new(compiled),
+            random: random::RandomLedger::new(random),
+        }
+    }
+
+    /// Its lists, without the braces around them.
+    fn text(&self) -> Result<String, serde_json::Error> {
+        let variants = self.entries.iter().map(|(subject, verification)| {
+            let (subject, verification) = (subject.clone(), verification.clone());
+            serde_json::to_string(&Line { subject, verification })
+        });
+        let list = |lines: Result<Vec<String>, serde_json::Error>| {
+            Ok::<String, serde_json::Error>(format!("[\n{}\n]", lines?.join(",\n")))
+        };
+        let variants = list(variants.collect())?;
+        let compiled = list(self.compiled.lines().map(serde_json::to_string).collect())?;
+        let random = list(self.random.lines().map(|line| serde_json::to_string(&line)).collect())?;
+        Ok(format!("\"variants\": {variants},\n\"compiled\": {compiled},\n\"random\": {random}"))
     }
 }
 
@@ -241,7 +359,8 @@ impl CompiledVerification {
         Self {
             variant: specialisation.variant.spec().id.to_owned(),
             defines: specialisation.name(),
-            sources: hash_sources(specialisation.variant).to_owned(),
+            sources: hash_sources(specialisation.variant, Samples::of(&specialisation.problem))
+                .to_owned(),
             gpu: String::new(),
             driver: String::new(),
             nvrtc: String::new(),
@@ -278,6 +397,7 @@ mod tests {
             seed: 7,
             problems,
             failed,
+            commit: None,
         }
     }
 
@@ -285,13 +405,18 @@ mod tests {
         let mut ledger = Ledger::default();
         for &variant in REGISTRY {
             for &dtype in variant.spec().dtypes {
-                ledger.record(variant, dtype, passed(fingerprint(variant, dtype)));
-                ledger.record_random(variant, dtype, random(100, 0));
+                ledger.record(
+                    variant,
+                    dtype,
+                    Samples::Given,
+                    passed(fingerprint(variant, dtype, Samples::Given)),
+                );
+                ledger.record_random(variant, dtype, Samples::Given, random(100, 0));
             }
         }
         for specialisation in models::specialisations(&DeviceProps::h200()) {
             let verification = CompiledVerification::new(&specialisation, true, Some(2.5e-4));
-            ledger.record_compiled(verification);
+            ledger.record_compiled(Samples::Given, verification);
         }
         ledger
     }
@@ -310,10 +435,15 @@ mod tests {
     #[test]
     fn changed_failed_and_missing_are_told_apart() {
         let (variant, mut ledger) = (REGISTRY[0], complete());
-        ledger.record(variant, DType::F32, passed("something else".to_owned()));
-        let failed = passed(fingerprint(variant, DType::F16));
-        ledger.record(variant, DType::F16, Verification { passed: false, ..failed });
-        ledger.entries.remove(&subject(variant, DType::Bf16));
+        ledger.record(variant, DType::F32, Samples::Given, passed("something else".to_owned()));
+        let failed = passed(fingerprint(variant, DType::F16, Samples::Given));
+        ledger.record(
+            variant,
+            DType::F16,
+            Samples::Given,
+            Verification { passed: false, ..failed },
+        );
+        ledger.given.entries.remove(&subject(variant, DType::Bf16));
         let id = variant.spec().id;
         assert_eq!(
             ledger.unverified(),
@@ -328,8 +458,8 @@ mod tests {
     #[test]
     fn what_can_be_chosen_must_have_computed_random_problems() {
         let (variant, mut ledger) = (REGISTRY[0], complete());
-        ledger.record_random(variant, DType::F32, random(0, 0));
-        ledger.record_random(variant, DType::F16, random(100, 1));
+        ledger.record_random(variant, DType::F32, Samples::Given, random(0, 0));
+        ledger.record_random(variant, DType::F16, Samples::Given, random(100, 1));
         let id = variant.spec().id;
         assert_eq!(
             ledger.unverified(),
@@ -355,10 +485,12 @@ mod tests {
             reachable.iter().filter(|s| s.name() != never.name()).cloned().collect();
         ledger.keep_only_compiled(&kept);
         let verification = CompiledVerification::new(changed, true, None);
-        ledger
-            .record_compiled(CompiledVerification { sources: "other".to_owned(), ..verification });
+        ledger.record_compiled(
+            Samples::Given,
+            CompiledVerification { sources: "other".to_owned(), ..verification },
+        );
         let forward = reachable.iter().find(|s| s.backward.is_none()).unwrap();
-        ledger.record_compiled(CompiledVerification::new(forward, false, None));
+        ledger.record_compiled(Samples::Given, CompiledVerification::new(forward, false, None));
         let open = ledger.unverified();
         assert_eq!(open.len(), 3, "{open:?}");
         for (line, words) in open.iter().zip([
@@ -369,6 +501,95 @@ mod tests {
             assert!(line.contains(words), "{line}");
         }
         assert!(open[0].contains("THIN=1"), "{}", open[0]);
+    }
+
+    /// As [`complete`], of calls from offsets, on top of another ledger.
+    fn with_offsets(mut ledger: Ledger) -> Ledger {
+        let samples = Samples::FromOffsets;
+        for &variant in REGISTRY.iter().filter(|variant| takes(**variant, samples)) {
+            for &dtype in variant.spec().dtypes {
+                let verification = passed(fingerprint(variant, dtype, samples));
+                ledger.record(variant, dtype, samples, verification);
+                ledger.record_random(variant, dtype, samples, random(100, 0));
+            }
+        }
+        for specialisation in models::specialisations_from_offsets(&DeviceProps::h200()) {
+            let verification = CompiledVerification::new(&specialisation, true, Some(2.5e-4));
+            ledger.record_compiled(samples, verification);
+        }
+        ledger
+    }
+
+    #[test]
+    fn calls_from_offsets_are_chosen_for_only_with_a_complete_section_of_their_own() {
+        let plain = complete();
+        assert_eq!(plain.unverified_from_offsets(false), Vec::<String>::new());
+        let open = plain.unverified_from_offsets(true).join("\n");
+        for words in [
+            "bwd_level_sort bf16: never verified",
+            "fwd_general f32: no random problems",
+            "fwd_tile_gather: ",
+            "specialisations never verified",
+        ] {
+            assert!(open.contains(words), "{words}: {open}");
+        }
+        assert!(!open.contains("_original") && !open.contains("fwd_warp"), "{open}");
+
+        let mut ledger = with_offsets(plain.clone());
+        assert_eq!(ledger.unverified_from_offsets(true), Vec::<String>::new());
+        assert_eq!(ledger.given, plain.given);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.json");
+        ledger.write(&path).unwrap();
+        assert_eq!(Ledger::read(&path).unwrap(), ledger);
+
+        // A run with a problem that went wrong is no evidence, a specialisation that failed neither; plain ones are
+        // none of their business.
+        let variant = REGISTRY[REGISTRY.len() - 1];
+        ledger.record_random(variant, DType::F32, Samples::Given, random(100, 1));
+        assert_eq!(ledger.unverified_from_offsets(true), Vec::<String>::new());
+        let reachable = models::specialisations_from_offsets(&DeviceProps::h200());
+        let failed = CompiledVerification::new(&reachable[0], false, None);
+        ledger.record_compiled(Samples::FromOffsets, failed);
+        let follower = reachable[0].variant;
+        ledger.record_random(follower, DType::Bf16, Samples::FromOffsets, random(100, 1));
+        let open = ledger.unverified_from_offsets(true);
+        assert_eq!(open.len(), 2, "{open:?}");
+        assert!(open[0].contains("1 specialisations failed"), "{open:?}");
+        assert!(open[1].contains("bf16: in a run of random problems that failed"), "{open:?}");
+    }
+
+    #[test]
+    fn a_run_of_one_kind_of_samples_forgets_nothing_of_the_other() {
+        let mut ledger = with_offsets(complete());
+        let whole = ledger.clone();
+        ledger.keep_only_compiled(&models::specialisations_from_offsets(&DeviceProps::h200()));
+        ledger.keep_only_compiled(&models::specialisations(&DeviceProps::h200()));
+        assert_eq!(ledger, whole);
+    }
+
+    #[test]
+    fn what_is_written_of_given_samples_is_as_it_was() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records/h200/ledger.json");
+        let folder = tempfile::tempdir().unwrap();
+        let copy = folder.path().join("ledger.json");
+        Ledger::read(&path).unwrap().write(&copy).unwrap();
+        let (before, after) = (std::fs::read(path).unwrap(), std::fs::read(copy).unwrap());
+        assert!(before == after, "every line of the ledger survives a reading and a writing");
+    }
+
+    /// The gate of calls from offsets: the switch may be on only where a GPU has run all that it opens.
+    #[test]
+    fn what_plans_choose_for_calls_from_offsets_was_verified_on_a_gpu() {
+        let ledger = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records/h200/ledger.json");
+        let ledger = Ledger::read(&ledger).unwrap();
+        let open = ledger.unverified_from_offsets(msdeform_cuda::OFFSETS_ARE_VERIFIED);
+        assert!(
+            open.is_empty(),
+            "run `msdeform verify --device cuda:0 --from-offsets --ledger` and `msdeform soak --device cuda:0 \
+             --from-offsets --ledger` on a GPU, or turn OFFSETS_ARE_VERIFIED off; open:\n{}",
+            open.join("\n")
+        );
     }
 
     /// The gate itself. A GPU whose folder is in `records/` must have verified everything there is.

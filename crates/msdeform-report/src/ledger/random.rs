@@ -7,8 +7,8 @@ use msdeform_cuda::variants::Variant;
 use msdeform_cuda_lab::REGISTRY;
 use serde::{Deserialize, Serialize};
 
-use super::fingerprint::hash_sources;
-use super::{Subject, subject};
+use super::fingerprint::{hash_sources, takes};
+use super::{Samples, Subject, subject};
 
 /// One run of random problems, as far as it concerns a variant and a format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +27,9 @@ pub struct RandomRun {
     pub problems: u64,
     /// How many of the whole run went wrong.
     pub failed: u64,
+    /// Of which commit the program was, where that was noted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
 }
 
 /// A subject and its run, as the file holds them.
@@ -58,8 +61,14 @@ impl RandomLedger {
     }
 
     /// Notes a run, with the sources as they are now.
-    pub(super) fn record(&mut self, variant: &dyn Variant, dtype: DType, run: RandomRun) {
-        let sources = hash_sources(variant).to_owned();
+    pub(super) fn record(
+        &mut self,
+        variant: &dyn Variant,
+        dtype: DType,
+        samples: Samples,
+        run: RandomRun,
+    ) {
+        let sources = hash_sources(variant, samples).to_owned();
         self.entries.insert(subject(variant, dtype), RandomRun { sources, ..run });
     }
 
@@ -70,13 +79,16 @@ impl RandomLedger {
     }
 
     /// What may be chosen for a call and has not computed random problems, with the reason.
-    pub(super) fn unverified(&self) -> Vec<String> {
+    pub(super) fn unverified(&self, samples: Samples) -> Vec<String> {
         let mut missing = Vec::new();
-        for &variant in REGISTRY.iter().filter(|variant| !variant.spec().rung) {
+        let chosen = |variant: &&&'static dyn Variant| {
+            !variant.spec().rung && (samples == Samples::Given || takes(**variant, samples))
+        };
+        for &variant in REGISTRY.iter().filter(chosen) {
             for &dtype in variant.spec().dtypes {
                 let reason = match self.entries.get(&subject(variant, dtype)) {
                     None => "no random problems",
-                    Some(found) if found.sources != hash_sources(variant) => {
+                    Some(found) if found.sources != hash_sources(variant, samples) => {
                         "changed since it computed random problems"
                     }
                     Some(found) if found.failed > 0 => "in a run of random problems that failed",

@@ -6,13 +6,16 @@ use std::path::{Path, PathBuf};
 use msdeform::DType;
 use msdeform_bench::Record;
 use msdeform_bench::models::Specialisation;
+use msdeform_bench::record::Provenance;
 use msdeform_bench::verify::Report;
 use msdeform_bench::verify_compiled::CompiledCheck;
 use msdeform_cases::SoakReport;
 use msdeform_cuda_lab::registry;
 use msdeform_devices::Device;
 
-use super::{CompiledVerification, Ledger, LedgerError, RandomRun, Verification, fingerprint};
+use super::{
+    CompiledVerification, Ledger, LedgerError, RandomRun, Samples, Verification, fingerprint,
+};
 
 /// The ledger of a device, below the folder of all records.
 #[must_use]
@@ -79,28 +82,37 @@ pub fn update_compiled(
         let worst = Some(verification.worst_rel_l2()).filter(|error| error.is_finite());
         let (gpu, driver, nvrtc) = (gpu.clone(), driver.clone(), nvrtc.clone());
         let entry = CompiledVerification::new(specialisation, verification.pass, worst);
-        ledger.record_compiled(CompiledVerification { gpu, driver, nvrtc, ..entry });
+        let samples = Samples::of(&specialisation.problem);
+        ledger.record_compiled(samples, CompiledVerification { gpu, driver, nvrtc, ..entry });
     }
     ledger.write(path)?;
     Ok(checks.len())
 }
 
-/// Writes how many random problems every variant computed in every format, and whether any of them went wrong.
-/// Returns the number of entries written.
+/// Writes how many random problems with such samples every variant computed in every format, and whether any of the run
+/// went wrong. A run with samples that follow from offsets speaks for those alone: it has fewer of the others than one of
+/// their own. Returns the number of entries written.
 ///
 /// # Errors
 /// [`LedgerError`] with the path.
 pub fn update_random(
     path: &Path,
     device: &dyn Device,
+    samples: Samples,
     report: &SoakReport,
 ) -> Result<usize, LedgerError> {
     let Place { gpu, driver, nvrtc } = Place::new(device.name(), &device.facts());
+    let Provenance { commit, dirty, .. } = Provenance::now();
+    let commit = if dirty { format!("{commit}-dirty") } else { commit };
+    let counted = match samples {
+        Samples::Given => &report.variants,
+        Samples::FromOffsets => &report.variants_from_offsets,
+    };
     let mut ledger = Ledger::read(path)?;
     ledger.forget_unregistered();
     let mut written = 0;
     for variant in registry::REGISTRY {
-        let Some(formats) = report.variants.get(variant.spec().id) else { continue };
+        let Some(formats) = counted.get(variant.spec().id) else { continue };
         for &dtype in variant.spec().dtypes {
             let run = RandomRun {
                 sources: String::new(),
@@ -110,8 +122,9 @@ pub fn update_random(
                 seed: report.seed,
                 problems: formats.get(dtype.name()).copied().unwrap_or(0),
                 failed: report.failed + report.hangs.len() as u64,
+                commit: Some(commit.clone()),
             };
-            ledger.record_random(*variant, dtype, run);
+            ledger.record_random(*variant, dtype, samples, run);
             written += 1;
         }
     }
@@ -152,7 +165,7 @@ pub fn update_from_tests(
     let mut ledger = Ledger::read(path)?;
     for &dtype in variant.spec().dtypes {
         let verification = Verification {
-            fingerprint: fingerprint(variant, dtype),
+            fingerprint: fingerprint(variant, dtype, Samples::Given),
             gpu: gpu.clone(),
             driver: driver.clone(),
             nvrtc: nvrtc.clone(),
@@ -162,22 +175,24 @@ pub fn update_from_tests(
             bound: variant.spec().rel_l2_bound(dtype),
             passed,
         };
-        ledger.record(variant, dtype, verification);
+        ledger.record(variant, dtype, Samples::Given, verification);
     }
     ledger.write(path)?;
     Ok(variant.spec().dtypes.len())
 }
 
 fn note(path: &Path, place: &Place, by: &str, report: &Report) -> Result<usize, LedgerError> {
-    let mut groups: BTreeMap<(&str, &str), Vec<&msdeform_bench::verify::Verification>> =
+    type Group<'a> = (Samples, &'a str, &'a str);
+    let mut groups: BTreeMap<Group<'_>, Vec<&msdeform_bench::verify::Verification>> =
         BTreeMap::new();
     for check in &report.checked {
-        groups.entry((&check.label.variant, &check.label.dtype)).or_default().push(check);
+        let group = (Samples::of_label(&check.label), &*check.label.variant, &*check.label.dtype);
+        groups.entry(group).or_default().push(check);
     }
     let mut ledger = Ledger::read(path)?;
     ledger.forget_unregistered();
     let mut written = 0;
-    for ((id, dtype), checks) in groups {
+    for ((samples, id, dtype), checks) in groups {
         let (Ok(variant), Ok(dtype)) = (registry::find(id), dtype.parse::<DType>()) else {
             continue;
         };
@@ -186,18 +201,20 @@ fn note(path: &Path, place: &Place, by: &str, report: &Report) -> Result<usize, 
             let error = check.worst_rel_l2();
             error.is_finite().then(|| worst.max(error))
         });
+        let of_format = variant.spec().rel_l2_bound(dtype);
+        let tensors = checks.iter().flat_map(|check| &check.tensors);
         let verification = Verification {
-            fingerprint: fingerprint(variant, dtype),
+            fingerprint: fingerprint(variant, dtype, samples),
             gpu: place.gpu.clone(),
             driver: place.driver.clone(),
             nvrtc: place.nvrtc.clone(),
             by: by.to_owned(),
             cases: checks.len(),
             worst_rel_l2: worst,
-            bound: variant.spec().rel_l2_bound(dtype),
+            bound: tensors.map(|tensor| tensor.bound).fold(of_format, f64::max),
             passed: checks.iter().all(|check| check.pass),
         };
-        ledger.record(variant, dtype, verification);
+        ledger.record(variant, dtype, samples, verification);
         written += 1;
     }
     ledger.write(path)?;
@@ -224,5 +241,52 @@ mod tests {
         let open = Ledger::read(&path).unwrap().unverified().join("\n");
         let failed = checks[1].specialisation.variant.spec().id;
         assert!(open.contains(&format!("{failed}: 1 specialisations failed")), "{open}");
+    }
+
+    #[test]
+    fn a_case_from_offsets_says_nothing_about_given_samples() {
+        let variant = registry::find("fwd_general").unwrap();
+        let problem =
+            msdeform::Problem::builder().queries(1).channels(8).levels([(4, 4)]).points(1);
+        let problem = problem.build().unwrap();
+        let case = msdeform_bench::fixtures::case("edge_one_point", problem.layout());
+        let case = msdeform_devices::Case { from_offsets: true, ..case };
+        let check = msdeform_bench::verify::Verification {
+            label: case.label(variant.spec(), &problem),
+            tensors: Vec::new(),
+            pass: true,
+            error: None,
+        };
+        let report = Report { checked: vec![check], skipped: Vec::new() };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.json");
+        assert_eq!(update(&path, &TestDevice, &report).unwrap(), 1);
+        let ledger = Ledger::read(&path).unwrap();
+        assert!(ledger.get(variant, DType::F32, Samples::Given).is_none());
+        let noted = ledger.get(variant, DType::F32, Samples::FromOffsets).unwrap();
+        assert_eq!(noted.fingerprint, fingerprint(variant, DType::F32, Samples::FromOffsets));
+    }
+
+    #[test]
+    fn random_problems_from_offsets_are_noted_with_seed_and_commit_beside_the_others() {
+        let counts = |count: u64| {
+            [("fwd_general".to_owned(), [("f16".to_owned(), count)].into_iter().collect())]
+        };
+        let report = SoakReport {
+            seed: 11,
+            variants: counts(9).into_iter().collect(),
+            variants_from_offsets: counts(4).into_iter().collect(),
+            ..SoakReport::default()
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.json");
+        assert_eq!(update_random(&path, &TestDevice, Samples::FromOffsets, &report).unwrap(), 3);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let (given, from_offsets) = text.split_once("\"from_offsets\"").unwrap();
+        assert!(!given.contains("fwd_general"), "{given}");
+        assert!(
+            from_offsets.contains("\"seed\":11,\"problems\":4,\"failed\":0,\"commit\":"),
+            "{text}"
+        );
     }
 }
