@@ -49,6 +49,8 @@ def with_gradients(given: dict[str, Tensor], upstream: Tensor, wanted: list[str]
 def assert_near(found: dict[str, Tensor], expected: dict[str, Tensor], bound: float) -> None:
     for name, tensor in found.items():
         theirs = expected[name]
+        # Sums over heads, levels and points, of which most cancels.
+        bound = 2 * bound if name == "reference_points" else bound
         error = (tensor.double().cpu() - theirs.cpu()).norm() / theirs.cpu().norm()
         assert error < bound, f"{name}: {error}"
 
@@ -153,15 +155,14 @@ def test_captured_and_compiled() -> None:
         leaves = [static[name] for name in ALL if name != "reference_points"]
         return [output, *torch.autograd.grad(output.square().sum(), leaves)]
 
-    expected = step()
-    stream = torch.cuda.Stream()
+    # On the stream of the capture from the first use of the leaves on, as PyTorch wants it.
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        step()
+        expected = [tensor.detach() for tensor in step()]
     torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    with torch.cuda.graph(graph, stream=stream):
+        captured = [tensor.detach() for tensor in step()]
     for tensor in captured:
         tensor.zero_()
     graph.replay()
@@ -195,9 +196,9 @@ LAYERS = {"transformers": DEFORMABLE_DETR, "ultralytics": ULTRALYTICS, "rfdetr":
 
 
 @pytest.mark.parametrize("package", list(LAYERS))
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-4), (torch.float16, 2e-2)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("form", [(2, True, False), (4, True, True), (4, False, False)])
-def test_layers_under_patch_are_fused(package: str, dtype: torch.dtype, bound: float, form: Any) -> None:
+def test_layers_under_patch_are_fused_and_no_less_exact(package: str, dtype: torch.dtype, form: Any) -> None:
     pytest.importorskip(package)
     kind = layer_of(LAYERS[package])
     call = make_call(kind, *form)
@@ -205,15 +206,18 @@ def test_layers_under_patch_are_fused(package: str, dtype: torch.dtype, bound: f
         pytest.skip("a form that this layer does not take")
     expected = call.to(torch.float64).everything()
     on_gpu = call.to(dtype, "cuda")
+    original = on_gpu.everything()
     with msdeform.patch(package):
         with CountCalls() as count:
             on_gpu()
         assert count.from_offsets == 1, "the layer was not fused"
         found = on_gpu.everything()
-    for name, tensor in found.items():
-        theirs = expected[name]
-        error = (tensor.double().cpu() - theirs).norm() / theirs.norm()
-        assert error < bound, f"{name}: {error}"
+    for name, theirs in expected.items():
+        error, before = (
+            float((tensors[name].double().cpu() - theirs).norm() / theirs.norm()) for tensors in (found, original)
+        )
+        # Projections are rounded in both, which in half precision is most of it.
+        assert error < max(1e-4, 1.1 * before), f"{name}: {error}, before {before}"
 
 
 def test_wrong_calls_are_refused_before_anything_is_launched() -> None:

@@ -18,7 +18,7 @@ pub const VARIANT_VARIABLE: &str = "MSDEFORM_VARIANT";
 /// Whether a GPU has run everything that the dispatcher may choose where samples follow from offsets. Until then only who
 /// names a variant gets a plan for such a problem: what was only emulated is chosen for nobody. The ledger's test holds that
 /// it is true only where the ledger says so.
-pub const OFFSETS_ARE_VERIFIED: bool = false;
+pub const OFFSETS_ARE_VERIFIED: bool = true;
 const NOT_VERIFIED: &str = "no GPU has verified it on samples that follow from offsets; give it locations and weights, or name a variant";
 
 /// When a plan asks the driver what the pointers it is given point to.
