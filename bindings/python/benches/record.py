@@ -1,7 +1,7 @@
 """Runs the GPU tests, the host cost, the whole models and one in half precision here, and writes a record of them.
 
     python benches/record.py [--root records] [--commit REVISION] [--workers N] [--seconds N] [--device cuda|cpu]
-                             [--parts tests host_cost models half_precision] [--modes eager graph compiled]
+                             [--parts tests host_cost chains models half_precision] [--modes eager graph compiled]
                              [--models NAME ...]
 
 The record is `<root>/<device>/<date>-<revision>-python/python.json`. On a processor there are no GPU tests in it. It is
@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import chains
 import half_precision
 import host_cost
 import models
@@ -39,7 +40,7 @@ import torch
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SCHEMA = 1
-PARTS = ("tests", "host_cost", "models", "half_precision")
+PARTS = ("tests", "host_cost", "chains", "models", "half_precision")
 OUTCOMES = ("PASSED", "FAILED", "ERROR", "SKIPPED")
 # How long models may go on compiling after the tests: kernels alone, or models as well.
 WARM_UP_S = {False: 40.0, True: 240.0}
@@ -201,6 +202,12 @@ def main(given: Sequence[str] | None = None) -> int:
     def measure_host_cost() -> None:
         record["host_cost"] = host_cost.measure()
 
+    def measure_chains() -> None:
+        record["chains"] = []
+        for row in chains.measure() if on_gpu else ():
+            record["chains"].append(row)
+            write()
+
     def measure_models() -> None:
         rows: dict[models.Key, list[dict[str, Any]]] = {}
         for row in record.get("models", []):
@@ -220,6 +227,7 @@ def main(given: Sequence[str] | None = None) -> int:
     measures = {
         "tests": measure_tests,
         "host_cost": measure_host_cost,
+        "chains": measure_chains,
         "models": measure_models,
         "half_precision": measure_half_precision,
     }

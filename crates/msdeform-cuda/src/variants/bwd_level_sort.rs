@@ -167,7 +167,8 @@ impl Variant for BwdLevelSort {
         let ahead = knobs.get(SORT_AHEAD.name).unwrap_or(ahead);
         let overlaps = knobs.get(OVERLAP.name).unwrap_or(1) == 1 && call.device.overlaps_launches;
         let each = level_samples(call).div_ceil(32 * SORT_WARPS) as i64;
-        let holds = !is_single && each <= MAX_HELD;
+        // Samples that follow from offsets take more registers than there are: no gain, and something is spilled.
+        let holds = !is_single && each <= MAX_HELD && problem.offsets().is_none();
         let held = knobs.get(HELD.name).unwrap_or(if holds { MAX_HELD } else { 0 });
         if held > 0 && held < each {
             return Err(format!("HELD={held}; here a thread has {each} samples"));
