@@ -10,7 +10,7 @@ use super::Samples;
 use super::fingerprint::hash_sources;
 
 /// A verification of one specialisation of a kernel file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct CompiledVerification {
     /// The variant's id.
     pub variant: String,
@@ -36,15 +36,68 @@ pub struct CompiledLedger {
     entries: BTreeMap<(String, String), CompiledVerification>,
 }
 
+/// What many entries have in common: in the file it stands once, before them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct Circumstances {
+    variant: String,
+    sources: String,
+    gpu: String,
+    driver: String,
+    nvrtc: String,
+    passed: bool,
+}
+
+/// Entries as the file holds them: macros and error of each.
+#[derive(Deserialize)]
+pub(super) struct CompiledLines {
+    #[serde(flatten)]
+    circumstances: Circumstances,
+    specialisations: BTreeMap<String, Option<f64>>,
+}
+
 impl CompiledLedger {
-    pub(super) fn new(entries: Vec<CompiledVerification>) -> Self {
-        let named =
-            |entry: CompiledVerification| ((entry.variant.clone(), entry.defines.clone()), entry);
-        Self { entries: entries.into_iter().map(named).collect() }
+    pub(super) fn new(lines: Vec<CompiledLines>) -> Self {
+        let mut ledger = Self::default();
+        for CompiledLines { circumstances, specialisations } in lines {
+            let Circumstances { variant, sources, gpu, driver, nvrtc, passed } = circumstances;
+            for (defines, worst_rel_l2) in specialisations {
+                ledger.record(CompiledVerification {
+                    variant: variant.clone(),
+                    defines,
+                    sources: sources.clone(),
+                    gpu: gpu.clone(),
+                    driver: driver.clone(),
+                    nvrtc: nvrtc.clone(),
+                    worst_rel_l2,
+                    passed,
+                });
+            }
+        }
+        ledger
     }
 
-    pub(super) fn lines(&self) -> impl Iterator<Item = &CompiledVerification> {
-        self.entries.values()
+    /// As the file holds them, a line for each.
+    pub(super) fn texts(&self) -> Result<Vec<String>, serde_json::Error> {
+        let mut groups: BTreeMap<Circumstances, Vec<String>> = BTreeMap::new();
+        for entry in self.entries.values() {
+            let circumstances = Circumstances {
+                variant: entry.variant.clone(),
+                sources: entry.sources.clone(),
+                gpu: entry.gpu.clone(),
+                driver: entry.driver.clone(),
+                nvrtc: entry.nvrtc.clone(),
+                passed: entry.passed,
+            };
+            let error = serde_json::to_string(&entry.worst_rel_l2)?;
+            let line = format!("{}:{error}", serde_json::to_string(&entry.defines)?);
+            groups.entry(circumstances).or_default().push(line);
+        }
+        let text = |(circumstances, lines): (Circumstances, Vec<String>)| {
+            let shared = serde_json::to_string(&circumstances)?;
+            let shared = shared.trim_end_matches('}');
+            Ok(format!("{shared},\"specialisations\":{{\n{}}}}}", lines.join(",\n")))
+        };
+        groups.into_iter().map(text).collect()
     }
 
     pub(super) fn record(&mut self, verification: CompiledVerification) {
