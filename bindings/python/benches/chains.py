@@ -1,6 +1,7 @@
 """The operator from offsets beside what models do without it: the time of both on a GPU, forward and training step.
 
-    python benches/chains.py            # a line for every row; `record.py --parts chains` keeps the rows
+    python benches/chains.py                   # a line for every row; `record.py --parts chains` keeps the rows
+    python benches/chains.py --table RECORD    # the table of docs/from-offsets.md from a record
 
 `parts` is PyTorch's softmax and additions around `msdeform.ms_deform_attn`, as layers have them; `compiled` the same
 under `torch.compile`; `fused` is `msdeform.ms_deform_attn_from_offsets`. Device time: a CUDA graph of each is replayed,
@@ -10,12 +11,14 @@ references. Before anything is timed, outputs and gradients are compared with fl
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msdeform
@@ -188,5 +191,32 @@ def summary(row: dict[str, Any]) -> str:
     return f"{row['workload']:14} {row['dtype']:4} {row['pass']:8}  {columns}  error {max(row['errors']):.1e}"
 
 
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """What a page shows of them: forward / training step."""
+    lines = ["| workload | format | parts | compiled | fused |", "|---|---|---|---|---|"]
+    times: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for row in rows:
+        ways = times.setdefault((row["workload"], row["dtype"]), {})
+        for way, samples in row["samples_us"].items():
+            median = statistics.median(samples)
+            ways.setdefault(way, []).append(f"{median:.0f}" if median >= 100 else f"{median:.3g}")
+    for (workload, dtype), ways in times.items():
+        lines.append(f"| {workload} | {dtype} | " + " | ".join(" / ".join(pair) for pair in ways.values()) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Measures and prints, or prints what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--table", type=Path, metavar="RECORD", help="a python.json")
+    arguments = parser.parse_args(given)
+    if arguments.table is not None:
+        print(table(json.loads(arguments.table.read_text())["chains"]), end="")
+        return 0
+    if not torch.cuda.is_available():
+        raise SystemExit("PyTorch finds no GPU, and a processor has no graphs to replay")
+    return 0 if list(measure()) else 1
+
+
 if __name__ == "__main__":
-    sys.exit(0 if list(measure()) else 1)
+    sys.exit(main())

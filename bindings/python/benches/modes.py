@@ -128,7 +128,8 @@ def _capture(step: Step, scale: float) -> tuple[Step, int]:
 
     used = count_calls(capture)
 
-    def replay(_: float) -> Tensor:
+    def replay(_: float, _read: Constants = constants) -> Tensor:
+        # The graph reads the constants where they are: they live as long as it does.
         graph.replay()
         return outputs[0]
 

@@ -49,11 +49,15 @@ def with_gradients(given: dict[str, Tensor], upstream: Tensor, wanted: list[str]
 def assert_near(found: dict[str, Tensor], expected: dict[str, Tensor], bound: float) -> None:
     for name, tensor in found.items():
         theirs = expected[name]
-        error = (tensor.double().cpu() - theirs.cpu()).norm() / theirs.cpu().norm()
-        # Gradients of places jump from cell to cell, and some samples lie so near to a border that float32 sees them in
-        # the next one.
-        is_place = name in ("reference_points", "sampling_offsets")
-        assert error < (4 * bound if is_place else bound), f"{name}: {error}"
+        differences, scale = (tensor.double().cpu() - theirs.cpu()).abs(), theirs.cpu().square().mean().sqrt()
+        if name in ("reference_points", "sampling_offsets"):
+            # Gradients of places jump from cell to cell, and some samples lie so near to a border that float32 sees
+            # them in the next one: all but a few of them.
+            error = (differences / scale).flatten().sort().values[: int(0.995 * differences.numel())].max()
+            assert error < 20 * bound, f"{name}: {error}"
+        else:
+            error = differences.norm() / theirs.cpu().norm()
+            assert error < bound, f"{name}: {error}"
 
 
 ALL = ["value", "reference_points", "sampling_offsets", "attention_logits"]
