@@ -201,17 +201,3 @@ def test_onnx_runtime_times_nothing_that_differs(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(onnx_runtime, "relative_error", lambda found, wanted, error=error: error)
         with pytest.raises(RuntimeError, match="differ"):
             onnx_runtime.measure("small", 1, onnx_runtime.library_path())
-
-
-def test_tables_of_a_page_are_those_of_its_records() -> None:
-    root = Path(__file__).resolve().parents[3]
-    page = (root / "bindings/python/docs/from-offsets.md").read_text()
-    for part, folder in (
-        ("chains", "h200/2026-11-17-a5f88b0-python"),
-        ("half_precision", "epyc-milan-2c/2026-11-17-4d8c869-python"),
-    ):
-        rows = json.loads((root / "records" / folder / "python.json").read_text())[part]
-        assert f"records/{folder}" in page
-        assert importlib.import_module(part).table(rows) in page, (
-            f"print it by `python benches/{part}.py --table RECORD`"
-        )

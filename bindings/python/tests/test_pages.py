@@ -118,12 +118,15 @@ def test_the_table_of_layers_is_that_of_the_package() -> None:
     assert rows == expected
 
 
-def test_the_table_of_half_precision_is_that_of_its_record() -> None:
+def test_tables_of_measurements_are_those_of_their_records() -> None:
     page = (FOLDER / "from-offsets.md").read_text()
-    [name] = re.findall(r"From `(records/\S+)`", page)
-    record = FOLDER.parents[2] / name / "python.json"
-    if not record.is_file():
-        pytest.skip("not in a checkout")
     sys.path.insert(0, str(FOLDER.parent / "benches"))
-    table = importlib.import_module("half_precision").table(json.loads(record.read_text())["half_precision"])
-    assert table in page, f"python benches/half_precision.py --table {record}"
+    for part in ("half_precision", "chains"):
+        bench = importlib.import_module(part)
+        name = re.search(rf"From `(records/\S+)`[^\n]*by `benches/{part}\.py`", page)
+        assert name is not None, part
+        record = FOLDER.parents[2] / name[1] / "python.json"
+        if not record.is_file():
+            pytest.skip("not in a checkout")
+        table = bench.table(json.loads(record.read_text())[part])
+        assert table in page, f"python benches/{part}.py --table {record}"
