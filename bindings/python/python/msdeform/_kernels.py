@@ -176,7 +176,7 @@ def forward_cuda(
     """The output on a GPU, queued on the current stream."""
     check_dense(value=value, sampling_locations=locations, attention_weights=weights)
     if value.dtype is torch.float64 or locations.dtype is torch.float64:
-        on_host = _on_host(value, locations, weights)
+        on_host = on_host(value, locations, weights)
         return forward_cpu(on_host[0], on_host[1], on_host[2], levels).to(value.device)
     if value.dim() == 4:
         value = with_unit_channels(value)
@@ -188,7 +188,7 @@ def forward_cuda(
     return output
 
 
-def _on_host(*tensors: Tensor) -> tuple[Tensor, ...]:
+def on_host(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The reference path of float64: computed on the processor, for gradient checks and comparisons."""
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
@@ -222,7 +222,7 @@ def backward_cuda(
     check_dense(grad_output=grad_output, value=value, sampling_locations=locations, attention_weights=weights)
     _check_grad_output(grad_output, value, locations)
     if value.dtype is torch.float64 or locations.dtype is torch.float64:
-        host, device = _on_host(grad_output, value, locations, weights), value.device
+        host, device = on_host(grad_output, value, locations, weights), value.device
         grad_value, grad_locations, grad_weights = backward_cpu(host[0], host[1], host[2], host[3], levels, wanted)
         return grad_value.to(device), grad_locations.to(device), grad_weights.to(device)
     gradients = _gradients_for(value, locations, weights, wanted)

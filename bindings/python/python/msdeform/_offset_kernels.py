@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 
 from . import _native
-from ._kernels import CODES, check_dense, current_stream, value_strides, with_unit_channels, workspace_beside
+from ._kernels import (
+    CODES,
+    check_dense,
+    current_stream,
+    on_host,
+    value_strides,
+    with_unit_channels,
+    workspace_beside,
+)
 
 __all__ = ["Rule", "backward_cpu", "backward_cuda", "forward_cpu", "forward_cuda", "gradients_for", "output_for"]
 
@@ -149,16 +157,11 @@ def _prepared_cuda(value: Tensor, references: Tensor, offsets: Tensor, logits: T
     )
 
 
-def _on_host(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """float64 is computed on the processor."""
-    return tuple(tensor.cpu() for tensor in tensors)
-
-
 def forward_cuda(tensors: tuple[Tensor, ...], levels: list[int], rule: Rule) -> Tensor:
     """The output on a GPU, queued on the current stream."""
     value = tensors[0]
     if torch.float64 in (tensor.dtype for tensor in tensors):
-        return forward_cpu(_on_host(*tensors), levels, rule).to(value.device)
+        return forward_cpu(on_host(*tensors), levels, rule).to(value.device)
     tensors = _prepared_cuda(*tensors)
     output, index = output_for(*tensors), value.device.index
     place = (index, current_stream(index), value_strides(tensors[0]))
@@ -177,8 +180,9 @@ def backward_cuda(
     """The gradients on a GPU, queued on the current stream."""
     value = tensors[0]
     if torch.float64 in (tensor.dtype for tensor in tensors):
-        on_host = backward_cpu(grad_output.cpu(), _on_host(*tensors), levels, rule, wanted)
-        return tuple(gradient.to(value.device) for gradient in on_host)
+        upstream, *inputs = on_host(grad_output, *tensors)
+        gradients = backward_cpu(upstream, tuple(inputs), levels, rule, wanted)
+        return tuple(gradient.to(value.device) for gradient in gradients)
     tensors = _prepared_cuda(*tensors)
     check_dense(grad_output=grad_output, value=value)
     _check_grad_output(grad_output, *tensors)
