@@ -176,8 +176,8 @@ def forward_cuda(
     """The output on a GPU, queued on the current stream."""
     check_dense(value=value, sampling_locations=locations, attention_weights=weights)
     if value.dtype is torch.float64 or locations.dtype is torch.float64:
-        on_host = on_host(value, locations, weights)
-        return forward_cpu(on_host[0], on_host[1], on_host[2], levels).to(value.device)
+        host = on_host(value, locations, weights)
+        return forward_cpu(host[0], host[1], host[2], levels).to(value.device)
     if value.dim() == 4:
         value = with_unit_channels(value)
     locations, weights = locations.contiguous(), weights.contiguous()
