@@ -41,8 +41,10 @@ def test_exporting() -> None:
 
 
 # PyTorch's DTensor keeps a group that was destroyed, and gloo's threads with it. One that drops its last tensor while
-# the interpreter is being taken down ends the process by `std::terminate`, so these leave without that, as forked ones do.
-RUN_AND_LEAVE = "import os, runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__'); sys.stdout.flush(); os._exit(0)"
+# the interpreter is taken down ends the process by `std::terminate`: leave without that, as forked processes do.
+RUN_AND_LEAVE = (
+    "import os, runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__'); sys.stdout.flush(); os._exit(0)"
+)
 
 
 @pytest.mark.skipif(TORCH < (2, 6), reason="torch 2.6 has sharding rules first")
