@@ -6,10 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
-#endif
 
 namespace msda_emulator {
 namespace {
@@ -25,27 +22,13 @@ struct Scheduler {
     void* sanitizer_state = nullptr;
 } scheduler;
 
-void announce_switch([[maybe_unused]] void** save, [[maybe_unused]] const void* stack,
-                     [[maybe_unused]] size_t size) {
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_start_switch_fiber(save, stack, size);
-#endif
-}
-
-void switch_done([[maybe_unused]] void* saved, [[maybe_unused]] const void** from,
-                 [[maybe_unused]] size_t* from_size) {
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(saved, from, from_size);
-#endif
-}
-
 // Away from a fiber, to the one with this stack or, if it is null, to the scheduler. A null slot tells the
 // sanitizer to free what it keeps for the fiber.
 void announce_leave(void** save, const void* next_stack) {
     if (next_stack == nullptr) {
-        announce_switch(save, scheduler.stack, scheduler.stack_size);
+        __sanitizer_start_switch_fiber(save, scheduler.stack, scheduler.stack_size);
     } else {
-        announce_switch(save, next_stack, stack_bytes);
+        __sanitizer_start_switch_fiber(save, next_stack, stack_bytes);
     }
 }
 
@@ -115,9 +98,9 @@ void Fiber::start(Fiber* (*body)(void*), void* argument) {
 }
 
 void Fiber::resume() {
-    announce_switch(&scheduler.sanitizer_state, stack_, stack_bytes);
+    __sanitizer_start_switch_fiber(&scheduler.sanitizer_state, stack_, stack_bytes);
     msda_switch_stacks(&scheduler.stack_pointer, stack_pointer_);
-    switch_done(scheduler.sanitizer_state, nullptr, nullptr);
+    __sanitizer_finish_switch_fiber(scheduler.sanitizer_state, nullptr, nullptr);
 }
 
 void Fiber::leave(Fiber* next, bool for_good) {
@@ -155,9 +138,9 @@ void Fiber::start(Fiber* (*body)(void*), void* argument) {
 }
 
 void Fiber::resume() {
-    announce_switch(&scheduler.sanitizer_state, stack_, stack_bytes);
+    __sanitizer_start_switch_fiber(&scheduler.sanitizer_state, stack_, stack_bytes);
     swapcontext(&scheduler_context, static_cast<ucontext_t*>(context_));
-    switch_done(scheduler.sanitizer_state, nullptr, nullptr);
+    __sanitizer_finish_switch_fiber(scheduler.sanitizer_state, nullptr, nullptr);
 }
 
 void Fiber::leave(Fiber* next, bool for_good) {
@@ -172,15 +155,15 @@ Fiber::~Fiber() { delete static_cast<ucontext_t*>(context_); }
 
 void Fiber::suspend(Fiber* next) {
     leave(next, false);
-    switch_done(sanitizer_state_, nullptr, nullptr);
+    __sanitizer_finish_switch_fiber(sanitizer_state_, nullptr, nullptr);
 }
 
 void Fiber::enter(Fiber* self) {
     // The process's first fiber is started by the scheduler, whose stack stays where it is.
     if (scheduler.stack == nullptr) {
-        switch_done(nullptr, &scheduler.stack, &scheduler.stack_size);
+        __sanitizer_finish_switch_fiber(nullptr, &scheduler.stack, &scheduler.stack_size);
     } else {
-        switch_done(nullptr, nullptr, nullptr);
+        __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
     }
     self->leave(self->body_(self->argument_), true);
     abort();  // a finished fiber is never resumed

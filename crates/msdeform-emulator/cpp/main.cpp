@@ -11,10 +11,8 @@
 #include <memory>
 #include <vector>
 
-#if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
-#endif
 
 #include "scheduler.hpp"
 
@@ -77,17 +75,13 @@ public:
         data_ = static_cast<unsigned char*>(allocation_) + offset;
         read_exactly(data_, bytes_);
         if (!written_) original_.assign(data_, data_ + bytes_);
-#if defined(__SANITIZE_ADDRESS__)
         if (offset > 0) __asan_poison_memory_region(allocation_, offset);
         if (bytes_ + offset == 0) __asan_poison_memory_region(allocation_, total);
-#endif
     }
     ~Buffer() {
-#if defined(__SANITIZE_ADDRESS__)
         __asan_unpoison_memory_region(allocation_,
                                       static_cast<size_t>(data_ - static_cast<unsigned char*>(allocation_)) +
                                           (bytes_ > 0 ? bytes_ : 8));
-#endif
         free(allocation_);
     }
     Buffer(const Buffer&) = delete;
@@ -240,9 +234,7 @@ int main(int count, char** arguments) {
     if (count < 2) refuse("%s", "usage: runner KERNELS.so... < REQUEST > ANSWER");
     Kernels kernels;
     for (int i = 1; i < count; ++i) load_library(arguments[i], kernels);
-#if defined(__SANITIZE_ADDRESS__)
     __sanitizer_set_death_callback(name_position);
-#endif
     if (read_number<uint64_t>() != request_magic) refuse("%s", "not a request");
     const auto limit_ms = read_number<uint32_t>();
     // Of processor time: a machine with other things to do is no reason to stop a kernel.

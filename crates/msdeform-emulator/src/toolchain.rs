@@ -9,15 +9,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use crate::EmulatorError;
 
 /// No contraction: kernels write `fmaf` where they mean it, and get the same bits on every host.
-const FLAGS: [&str; 7] = [
-    "-std=c++17",
-    "-g1",
-    "-ffp-contract=off",
-    "-fno-omit-frame-pointer",
-    "-fsanitize=address,undefined",
-    "-fno-sanitize-recover=all",
-    "-fPIC",
-];
+const FLAGS: [&str; 5] =
+    ["-std=c++17", "-g1", "-ffp-contract=off", "-fno-omit-frame-pointer", "-fPIC"];
+/// What looks at every access of a kernel, and of what accesses memory for it.
+const SANITIZERS: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+/// GCC's sanitizers in the program itself: a switch of fibers asks them for a variable of the thread, which is dear in a
+/// library. Clang has them there anyway.
+const GCC_RUNNER_FLAGS: [&str; 2] = ["-static-libasan", "-static-libubsan"];
 
 /// The runtime is compiled once, runs all the time and must be spotless.
 const RUNTIME_FLAGS: [&str; 4] = ["-O2", "-Wall", "-Wextra", "-Werror"];
@@ -34,6 +32,8 @@ const KERNEL_FLAGS: [&str; 6] = [
     "-D_GLIBCXX_INCLUDE_NEXT_C_HEADERS",
 ];
 
+/// Touch no memory of a kernel, and take a third of the time of most: not looked at.
+const SCHEDULING_SOURCES: [&str; 2] = ["fiber.cpp", "scheduler.cpp"];
 const RUNTIME_SOURCES: [&str; 4] = ["fiber.cpp", "scheduler.cpp", "async_copy.cpp", "main.cpp"];
 /// Includes the kernel, and is compiled with it.
 pub(crate) const KERNEL_SOURCE: &str = "entry.cpp";
@@ -81,7 +81,8 @@ impl Toolchain {
         let version = output.status.success().then(|| text.lines().next())??.to_owned();
         let mut hasher = blake3::Hasher::new();
         hasher.update(version.as_bytes());
-        for flag in FLAGS.iter().chain(&RUNTIME_FLAGS).chain(&KERNEL_FLAGS) {
+        let flags = FLAGS.iter().chain(&SANITIZERS).chain(&GCC_RUNNER_FLAGS);
+        for flag in flags.chain(&RUNTIME_FLAGS).chain(&KERNEL_FLAGS) {
             hasher.update(flag.as_bytes()).update(b"\0");
         }
         hash_files(&mut hasher, &cpp_folder(), &["hpp"]).ok()?;
@@ -130,8 +131,11 @@ impl Toolchain {
         let objects = std::thread::scope(|scope| {
             let compile = |source: &'static str| {
                 let object = folder.path().join(source).with_extension("o");
-                let mut command = self.compile();
-                command.args(RUNTIME_FLAGS).arg("-c").arg(cpp_folder().join(source));
+                let mut command = Command::new(&self.compiler);
+                command.args(FLAGS).args(RUNTIME_FLAGS).arg("-c").arg(cpp_folder().join(source));
+                if !SCHEDULING_SOURCES.contains(&source) {
+                    command.args(SANITIZERS);
+                }
                 self.run(command.arg("-o").arg(&object), source).map(|()| object)
             };
             let threads = RUNTIME_SOURCES.map(|source| scope.spawn(move || compile(source)));
@@ -145,13 +149,16 @@ impl Toolchain {
         // Kernels resolve the runtime's functions from the program that loads them.
         let mut command = self.compile();
         command.args(objects).args(["-rdynamic", "-ldl"]);
+        if !self.version.contains("clang") {
+            command.args(GCC_RUNNER_FLAGS);
+        }
         self.install(command, "the runner", runner)
     }
 
-    /// The compiler with the flags that everything is built with.
+    /// The compiler with the flags that kernels and what is linked are built with.
     pub(crate) fn compile(&self) -> Command {
         let mut command = Command::new(&self.compiler);
-        command.args(FLAGS);
+        command.args(FLAGS).args(SANITIZERS);
         command
     }
 
