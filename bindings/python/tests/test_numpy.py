@@ -145,8 +145,12 @@ import msdeform, numpy as np
 value, locations = np.ones((1, 100, 8, 32), np.float32), np.full((1, 2000, 8, 1, 4, 2), 0.5, np.float32)
 keywords = {"threads": int(sys.argv[2])} if len(sys.argv) > 2 else {}
 msdeform.ms_deform_attn(value, [(10, 10)], None, locations, locations[..., 0], **keywords)
-time.sleep(0.5)  # A thread gets its name when it has started.
-names = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+names, until = None, time.monotonic() + 20
+while time.monotonic() < until:  # A thread gets its name when it has started.
+    before, names = names, [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+    if names == before:
+        break
+    time.sleep(0.5)
 print(sum(name.startswith("msdeform-") for name in names))
 """
 

@@ -65,7 +65,9 @@ fn lent_threads_give_the_bits_of_the_plans_own_however_many_come() {
         let problem = builder.build().unwrap();
         let weights = numbers(problem.weights_len(), 1);
         let locations = numbers(problem.locations_len(), 2);
-        for pool in POOLS {
+        // Miri, thousands of times slower: fewer calls than workers, as many, and more.
+        let pools = if cfg!(miri) { &POOLS[1..4] } else { &POOLS[..] };
+        for pool in pools {
             let (mut alone, mut lent) = (plan(&problem), plan(&problem));
             // Other values in the second call: what the first one staged must not be taken for them.
             for seed in [3, 4] {
@@ -73,7 +75,7 @@ fn lent_threads_give_the_bits_of_the_plans_own_however_many_come() {
                 let mut wanted = vec![f32::NAN; problem.output_len()];
                 alone.forward(&value, &locations, &weights, &mut wanted).unwrap();
                 let mut found = vec![f32::NAN; problem.output_len()];
-                lent.forward_on(&pool, &value, &locations, &weights, &mut found).unwrap();
+                lent.forward_on(pool, &value, &locations, &weights, &mut found).unwrap();
                 assert_eq!(bits(&wanted), bits(&found), "{} of {problem}", pool.calls);
                 // Both ways with one plan.
                 lent.forward(&value, &locations, &weights, &mut found).unwrap();

@@ -59,7 +59,8 @@ fn any_subset_of_the_gradients_has_the_bits_of_all_of_them() {
             run_plan(&mut plan, &case, &Inputs::new(&case)).unwrap()
         };
         let all = written(EVERYTHING);
-        for mask in 0..16 {
+        // Of Miri four, in which each tensor is there and is not.
+        for mask in (0..16).step_by(if cfg!(miri) { 5 } else { 1 }) {
             let bit = |index: u32| mask & (1 << index) != 0;
             // In the order of the operator's tensors.
             let asked = [bit(0), bit(1), bit(2), bit(3)];
