@@ -136,22 +136,26 @@ def test_bad_arguments_are_named(change: dict[str, Any], error: type[Exception],
     assert says in str(caught.value), caught.value
 
 
-# Prints how many threads of this package a call has started.
+# Prints how many threads of this package a call has started. They get their names when they run, on a loaded machine
+# late: the first argument is how many to wait for, at most 20 seconds; one that should not be there has half a second.
 PROGRAM = """
 import os, sys, time
-if sys.argv[1] == "affinity":
+if sys.argv[2] == "affinity":
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 import msdeform, numpy as np
 value, locations = np.ones((1, 100, 8, 32), np.float32), np.full((1, 2000, 8, 1, 4, 2), 0.5, np.float32)
-keywords = {"threads": int(sys.argv[2])} if len(sys.argv) > 2 else {}
+keywords = {"threads": int(sys.argv[3])} if len(sys.argv) > 3 else {}
 msdeform.ms_deform_attn(value, [(10, 10)], None, locations, locations[..., 0], **keywords)
-names, until = None, time.monotonic() + 20
-while time.monotonic() < until:  # A thread gets its name when it has started.
-    before, names = names, [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
-    if names == before:
-        break
-    time.sleep(0.5)
-print(sum(name.startswith("msdeform-") for name in names))
+
+def started():
+    names = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+    return sum(name.startswith("msdeform-") for name in names)
+
+until = time.monotonic() + 20
+while started() < int(sys.argv[1]) and time.monotonic() < until:
+    time.sleep(0.05)
+time.sleep(0.5)
+print(started())
 """
 
 
@@ -174,7 +178,11 @@ def test_threads_are_those_wanted(arguments: list[str], variable: str | None, th
     if variable is not None:
         environment["OMP_NUM_THREADS"] = variable
     finished = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", PROGRAM, str(threads), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert int(finished.stdout) == threads
 
