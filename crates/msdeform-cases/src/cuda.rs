@@ -7,7 +7,7 @@ use std::sync::{PoisonError, RwLock};
 
 use msdeform::{Error as ProblemError, Mode, Role};
 use msdeform_cuda::{
-    BackwardOptions, Context, DeviceBuffer, DiskCache, Engine, Error, Plan, PlanOptions,
+    Ahead, BackwardOptions, Context, DeviceBuffer, DiskCache, Engine, Error, Plan, PlanOptions,
     PointerChecks, Pointers, Stream, Workspace, dispatch,
 };
 use msdeform_cuda_lab::registry;
@@ -122,6 +122,7 @@ fn plan(engine: &Engine, case: &Case) -> Result<Plan, Error> {
         query_raster_width: case.raster_width,
         pointer_checks: PointerChecks::Every,
         workspace: Workspace::OfCaller,
+        ahead: Ahead::Nothing,
     };
     Plan::new(engine, &case.problem, &options)
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use msdeform_tuning::{Source, Tuning};
 
+use crate::ahead::Compiler;
 use crate::driver::{Context, Function, Module};
 use crate::error::{Error, Result};
 use crate::jit::{Code, CodeStore, DiskCache, JitCounts};
@@ -21,12 +22,11 @@ pub struct Engine {
 
 struct Inner {
     context: Context,
-    /// Looks for a compiler when the first kernel is needed, so that an engine can be opened without.
-    code: CodeStore,
+    /// Looks for NVRTC when the first kernel is needed, so that an engine can be opened without.
+    compiler: Arc<Compiler>,
     /// By variant, step and macros: all else that determines the code is the same for one engine, and hashing
     /// the sources for every plan would cost more than the rest of making it.
     loaded: Mutex<HashMap<(&'static str, Unit), Kernel>>,
-    tuning: Tuning,
 }
 
 /// A kernel, loaded, and what it takes.
@@ -63,7 +63,8 @@ impl Engine {
         let context = Context::new(ordinal)?;
         let tuning = tuning::load(context.props(), tuning);
         let code = CodeStore::new(cache, Some(context.driver()));
-        let inner = Inner { context, code, loaded: Mutex::default(), tuning };
+        let compiler = Compiler::new(code, context.props().clone(), tuning);
+        let inner = Inner { context, compiler, loaded: Mutex::default() };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -77,7 +78,7 @@ impl Engine {
     /// file that is not used says why ([`Tuning::ignored`]) and changes nothing else.
     #[must_use]
     pub fn tuning(&self) -> &Tuning {
-        &self.inner.tuning
+        self.inner.compiler.tuning()
     }
 
     /// The compiler, found on the first call.
@@ -85,19 +86,25 @@ impl Engine {
     /// # Errors
     /// [`Error::MissingNvrtc`] or [`Error::BadNvrtc`].
     pub fn nvrtc(&self) -> Result<&Nvrtc> {
-        self.inner.code.nvrtc()
+        self.code().nvrtc()
     }
 
     /// Where its machine code comes from.
     #[must_use]
     pub fn code(&self) -> &CodeStore {
-        &self.inner.code
+        self.inner.compiler.code()
     }
 
     /// Where kernels came from so far.
     #[must_use]
     pub fn jit_counts(&self) -> JitCounts {
-        self.inner.code.counts()
+        self.code().counts()
+    }
+
+    /// What compiles its kernels, now or ahead.
+    #[must_use]
+    pub fn compiler(&self) -> &Arc<Compiler> {
+        &self.inner.compiler
     }
 
     /// The kernels of a configuration in the order they are launched: from this process, from disk, or compiled, side
@@ -118,10 +125,10 @@ impl Engine {
         let missing: Vec<usize> = (0..units.len()).filter(|&at| kernels[at].is_none()).collect();
         // Not under the lock: compiling takes long, and doing it twice is harmless.
         let obtained: Vec<Result<Code>> = match missing[..] {
-            [only] => vec![self.obtain(variant, &units[only].1)],
+            [only] => vec![self.inner.compiler.obtain(variant, &units[only].1)],
             _ => std::thread::scope(|scope| {
                 let wanted = missing.iter().map(|&at| &units[at].1);
-                let obtain = |unit| scope.spawn(move || self.obtain(variant, unit));
+                let obtain = |unit| scope.spawn(move || self.inner.compiler.obtain(variant, unit));
                 let threads: Vec<_> = wanted.map(obtain).collect();
                 let joined = |thread: std::thread::ScopedJoinHandle<'_, _>| {
                     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -137,24 +144,20 @@ impl Engine {
         Ok(kernels.into_iter().flatten().collect())
     }
 
-    fn obtain(&self, variant: &'static dyn Variant, unit: &Unit) -> Result<Code> {
-        self.inner.code.obtain(variant, unit, &self.inner.context.props().arch())
-    }
-
     fn load(&self, variant: &'static dyn Variant, unit: &Unit, mut code: Code) -> Result<Kernel> {
         let module = match self.load_module(variant, &code) {
             // Says nothing about the code.
             Err(lost @ (Error::ContextLost(_) | Error::Forked)) => return Err(lost),
             Err(refused) => {
                 let arch = self.inner.context.props().arch();
-                let replaced = self.inner.code.replace(&code, variant, unit, &arch);
+                let replaced = self.code().replace(&code, variant, unit, &arch);
                 code = replaced.ok_or(refused)??;
                 self.load_module(variant, &code)?
             }
             Ok(loaded) => loaded,
         };
         // A cache that cannot be written is no reason to fail.
-        drop(self.inner.code.keep(&code));
+        drop(self.code().keep(&code));
         let entry = entry_name(variant.spec().id, unit.step);
         let function = module.function(&entry)?;
         let resources = KernelResources::parse(&code.compiled.log, &entry).unwrap_or_default();
@@ -181,7 +184,7 @@ impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine")
             .field("context", &self.context)
-            .field("code", &self.code)
+            .field("compiler", &self.compiler)
             .finish_non_exhaustive()
     }
 }

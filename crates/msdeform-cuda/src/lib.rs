@@ -107,6 +107,7 @@
 //! | `MSDEFORM_VARIANT` | the variant for every plan of its direction that names none |
 //! | `MSDEFORM_TUNING` | the tuning file instead of the user's; `off` or empty uses none |
 
+pub mod ahead;
 mod derived;
 pub mod dispatch;
 pub mod driver;
@@ -137,7 +138,7 @@ pub use jit::{CodeStore, DiskCache, JitCounts};
 pub use params::{CallShape, INLINE_LEVELS, LevelGeometry, Params, level_geometry};
 pub use pipeline::{Pipeline, Reads, Region, Step, WORKSPACE_ALIGNMENT, entry_name};
 pub use plan::{
-    Argument, BackwardOptions, OFFSETS_ARE_VERIFIED, Plan, PlanOptions, PlannedKernel,
+    Ahead, Argument, BackwardOptions, OFFSETS_ARE_VERIFIED, Plan, PlanOptions, PlannedKernel,
     PointerChecks, Pointers, VARIANT_VARIABLE, Workspace,
 };
 pub use registry::REGISTRY;

@@ -53,6 +53,8 @@ pub struct Code {
     /// What it was made of.
     pub recipe: Recipe,
     key: Key,
+    /// Whether the cache has it already.
+    is_kept: bool,
 }
 
 /// Where kernels came from so far.
@@ -152,7 +154,14 @@ impl CodeStore {
         let key = recipe.content();
         // What is wrong with a group is said by whoever lists what is there; here it means to compile.
         let compiled = pack.find(&key).ok()??;
-        Some(Code { compiled, origin: CodeOrigin::Pack, compiler: pack.compiler(), recipe, key })
+        Some(Code {
+            compiled,
+            origin: CodeOrigin::Pack,
+            compiler: pack.compiler(),
+            recipe,
+            key,
+            is_kept: false,
+        })
     }
 
     /// From the cache, or compiled.
@@ -164,7 +173,7 @@ impl CodeStore {
             Some(found) => (found, CodeOrigin::Disk),
             None => (self.compile(&recipe)?, CodeOrigin::Compiled),
         };
-        Ok(Code { compiled, origin, compiler, recipe, key })
+        Ok(Code { compiled, origin, compiler, recipe, key, is_kept: false })
     }
 
     /// The same kernel in place of code that a driver refused although it is whole: made by something else, or for
@@ -192,9 +201,18 @@ impl CodeStore {
         match code.origin {
             CodeOrigin::Pack => self.from_pack.fetch_add(1, Ordering::Relaxed),
             CodeOrigin::Disk => self.read_from_disk.fetch_add(1, Ordering::Relaxed),
+            CodeOrigin::Compiled if code.is_kept => return Ok(()),
             CodeOrigin::Compiled => return self.cache.try_store(&code.key, &code.compiled),
         };
         Ok(())
+    }
+
+    /// Keeps what was compiled before anybody has loaded it. Nothing is counted yet.
+    pub(crate) fn keep_ahead(&self, mut code: Code) -> Code {
+        if code.origin == CodeOrigin::Compiled {
+            code.is_kept = self.cache.try_store(&code.key, &code.compiled).is_ok();
+        }
+        code
     }
 
     fn compile(&self, recipe: &Recipe) -> Result<Compiled> {

@@ -23,7 +23,8 @@ use operands::Operand;
 pub use loaded::PlannedKernel;
 pub use operands::{Argument, Pointers};
 pub use options::{
-    BackwardOptions, OFFSETS_ARE_VERIFIED, PlanOptions, PointerChecks, VARIANT_VARIABLE, Workspace,
+    Ahead, BackwardOptions, OFFSETS_ARE_VERIFIED, PlanOptions, PointerChecks, VARIANT_VARIABLE,
+    Workspace,
 };
 
 /// A call of the operator in one direction, ready to be launched any number of times on any stream of its device.
@@ -115,6 +116,8 @@ impl Plan {
         if call.is_empty() || !plan.operands.iter().any(writes) {
             return Ok(plan);
         }
+        // First, so that it goes on beside what this plan itself waits for.
+        options.compile_ahead(engine, &call, &choices);
         plan.level_table = level_table(engine, problem)?;
         let main = Loaded::best(engine, &choices, &call, plan.level_table_address())?;
         plan.spec = main.spec;

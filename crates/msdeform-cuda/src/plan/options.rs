@@ -64,6 +64,20 @@ pub struct PlanOptions {
     pub pointer_checks: PointerChecks,
     /// Whose workspace is used.
     pub workspace: Workspace,
+    /// What is compiled while the caller goes on; only where the choice of a variant is the dispatcher's.
+    pub ahead: Ahead,
+}
+
+/// What is compiled while the caller of a plan goes on, so that no later call has to wait for it.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Ahead {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// What calls of the same model need in other sizes: batches, numbers of queries, images.
+    OtherSizes,
+    /// The gradients of this forward call, then both in other sizes.
+    Gradients(BackwardOptions),
 }
 
 /// What only a backward plan has.
@@ -77,6 +91,14 @@ pub struct BackwardOptions {
     pub grad_output_strides: Option<OutputStrides>,
 }
 
+impl BackwardOptions {
+    fn of(self, problem: &Problem) -> BackwardCall {
+        let Self { gradients, mode, grad_output_strides } = self;
+        let grad_output = grad_output_strides.unwrap_or_else(|| OutputStrides::packed(problem));
+        BackwardCall { gradients, mode, grad_output }
+    }
+}
+
 impl PlanOptions {
     /// A backward plan, everything else as usual.
     #[must_use]
@@ -88,15 +110,7 @@ impl PlanOptions {
     pub(super) fn call<'a>(&self, context: &'a Context, problem: &'a Problem) -> Result<Call<'a>> {
         let strides = self.strides.unwrap_or_else(|| ValueStrides::packed(problem));
         strides.check(problem)?;
-        let backward =
-            self.backward.map(|BackwardOptions { gradients, mode, grad_output_strides }| {
-                let packed = || OutputStrides::packed(problem);
-                BackwardCall {
-                    gradients,
-                    mode,
-                    grad_output: grad_output_strides.unwrap_or_else(packed),
-                }
-            });
+        let backward = self.backward.map(|backward| backward.of(problem));
         if let Some(backward) = &backward {
             backward.grad_output.check(problem)?;
         }
@@ -130,7 +144,19 @@ impl PlanOptions {
         // Knobs without a variant are those of the dispatcher's.
         let is_open = named.is_none() && self.knobs.is_empty();
         let tuned = if is_open { tuning::choose(engine.tuning(), call) } else { None };
-        Ok(Choices { tuned, sure })
+        Ok(Choices { tuned, sure, is_open })
+    }
+
+    /// Has compiled what the next calls may need, if nobody but the dispatcher chooses.
+    pub(super) fn compile_ahead(&self, engine: &Engine, call: &Call<'_>, choices: &Choices) {
+        let backward = match self.ahead {
+            Ahead::Gradients(backward) => Some(backward.of(call.problem)),
+            Ahead::OtherSizes => None,
+            Ahead::Nothing => return,
+        };
+        if choices.is_open {
+            engine.compiler().compile_ahead(call, backward);
+        }
     }
 }
 
@@ -140,4 +166,6 @@ pub(super) struct Choices {
     pub tuned: Option<ChosenVariant>,
     /// What takes the call in any case.
     pub sure: ChosenVariant,
+    /// Whether nobody named a variant or a knob.
+    pub is_open: bool,
 }
