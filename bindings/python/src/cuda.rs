@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use msdeform::{Mode, Problem};
 use msdeform_cuda::{
-    BackwardOptions, Engine, Gradients, INLINE_LEVELS, OutputStrides, Plan, PlanOptions,
+    Ahead, BackwardOptions, Engine, Gradients, INLINE_LEVELS, OutputStrides, Plan, PlanOptions,
     PointerChecks, Pointers, RowStrides, SourceStrides, Stream, ValueStrides, Workspace,
 };
-use msdeform_torch::call::Key;
+use msdeform_torch::call::{Head, Key};
 use msdeform_torch::error::CallError;
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
@@ -74,10 +74,11 @@ impl Planned {
     }
 }
 
+static ENGINES: Mutex<Option<HashMap<usize, Engine>>> = Mutex::new(None);
+
 /// The engine of a GPU, opened once and never closed: at exit there is no telling whether the driver or
 /// we go first.
 pub fn engine(ordinal: usize) -> Result<Engine, CallError> {
-    static ENGINES: Mutex<Option<HashMap<usize, Engine>>> = Mutex::new(None);
     // In a forked process an error, and before the lock, which a thread of the parent may have held.
     msdeform_cuda::driver_version()?;
     let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -103,30 +104,52 @@ fn warn(message: &str) {
     });
 }
 
+/// Compiling ahead is switched off by this variable, set to `off`.
+const AHEAD_VARIABLE: &str = "MSDEFORM_COMPILE_AHEAD";
+
+/// Waits for what is being compiled ahead and compiles nothing more: before the interpreter ends, since NVRTC must not be at
+/// work while it is taken down.
+#[pyfunction]
+pub fn end_compiling_ahead(py: Python<'_>) {
+    // Held, it is by another thread that opens an engine or, in a forked process, by nobody.
+    let engines = ENGINES.try_lock().ok().and_then(|engines| engines.clone());
+    py.detach(|| engines.into_iter().flatten().for_each(|(_, engine)| engine.compiler().close()));
+}
+
+fn backward(head: &Head, gradients: i64, strides: Option<OutputStrides>) -> BackwardOptions {
+    let wanted = |bit: i64| gradients & bit != 0;
+    BackwardOptions {
+        gradients: Gradients {
+            value: wanted(1),
+            locations: wanted(2),
+            weights: wanted(4),
+            references: wanted(8),
+        },
+        mode: if head.deterministic { Mode::Deterministic } else { Mode::Fast },
+        grad_output_strides: strides,
+    }
+}
+
+fn ahead(head: &Head) -> Ahead {
+    if std::env::var_os(AHEAD_VARIABLE).is_some_and(|value| value == "off") {
+        Ahead::Nothing
+    } else if head.expected != 0 {
+        Ahead::Gradients(backward(head, head.expected, None))
+    } else {
+        Ahead::OtherSizes
+    }
+}
+
 fn options(key: &Key, problem: &Problem) -> PlanOptions {
     let head = key.head();
-    let ((batch, head_stride, pixel), wanted) =
-        (head.value_strides, |bit: i64| head.gradients & bit != 0);
-    let backward = || {
+    let (batch, head_stride, pixel) = head.value_strides;
+    let grad_output = || {
         let (batch, query, channel) = head.grad_strides;
-        BackwardOptions {
-            gradients: Gradients {
-                value: wanted(1),
-                locations: wanted(2),
-                weights: wanted(4),
-                references: wanted(8),
-            },
-            mode: if head.deterministic { Mode::Deterministic } else { Mode::Fast },
-            grad_output_strides: Some(OutputStrides {
-                batch,
-                query,
-                head: channel.saturating_mul(problem.channels() as i64),
-                channel,
-            }),
-        }
+        let head = channel.saturating_mul(problem.channels() as i64);
+        Some(OutputStrides { batch, query, head, channel })
     };
     PlanOptions {
-        backward: (head.gradients != 0).then(backward),
+        backward: (head.gradients != 0).then(|| backward(head, head.gradients, grad_output())),
         strides: Some(ValueStrides { batch, head: head_stride, pixel }),
         sources: head.rule.map(|_| {
             let [references, offsets, logits] =
@@ -137,6 +160,7 @@ fn options(key: &Key, problem: &Problem) -> PlanOptions {
         pointer_checks: PointerChecks::Never,
         // PyTorch's allocator has it, in stream order and inside of graphs.
         workspace: Workspace::OfCaller,
+        ahead: ahead(head),
         ..PlanOptions::default()
     }
 }

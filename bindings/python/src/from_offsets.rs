@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use crate::error::exception;
 use crate::exchange::{DlTensor, Place};
 use crate::operand::{Operand, RuleGiven, level_numbers};
-use crate::torch::{self, Torch};
+use crate::torch::{self, Expected, Torch, expecting};
 use crate::{Request, cuda, on_threads, workspace};
 
 /// What a call computes, in the order in which Python has its gradients.
@@ -201,14 +201,14 @@ impl Source {
         [value[0], offsets[1], value[2] * value[3]]
     }
 
-    fn head(&self, rule: RuleGiven) -> Head {
+    fn head(&self, rule: RuleGiven, of_gradients: Head) -> Head {
         let [value, references, offsets, logits] = self.tensors.each_ref().map(DlTensor::strides);
         Head {
             place: i64::from(self.ordinal),
             value_strides: (value[0], value[2], value[1]),
             rule: Some(Rule::from(rule)),
             source_strides: [references, offsets, logits].map(|strides| (strides[0], strides[1])),
-            ..Head::default()
+            ..of_gradients
         }
     }
 }
@@ -216,11 +216,13 @@ impl Source {
 /// The output of an ordinary call on a GPU, from value, references, offsets and logits. `levels` are four numbers for each
 /// level: height, width, start, points.
 #[pyfunction]
+#[pyo3(signature = (tensors, levels, rule, expected=None))]
 pub fn torch_forward_from_offsets<'py>(
     py: Python<'py>,
     tensors: [Bound<'py, PyAny>; 4],
     levels: &Bound<'py, PyAny>,
     rule: RuleGiven,
+    expected: Option<Expected<4>>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let Some(torch) = torch::of(py) else { return Ok(None) };
     if !torch.is_ordinary(py, &tensors.each_ref())? {
@@ -231,7 +233,8 @@ pub fn torch_forward_from_offsets<'py>(
     let Some(to) = torch.describe(&output) else { return Ok(None) };
     let pointers = source.pointers().with(Role::Output, to.address());
     let stream = torch.stream(py, source.ordinal)?;
-    with_key(source.head(rule), &source.operands(), &level_numbers(levels)?, |key| {
+    let head = source.head(rule, expecting(expected, BITS));
+    with_key(head, &source.operands(), &level_numbers(levels)?, |key| {
         // SAFETY: addresses, shapes and strides come from the same live tensors; the output was made for this call.
         // PyTorch's allocator frees memory in the order of the stream, which is its current one on the tensors' GPU.
         py.detach(|| unsafe { cuda::plan(key)?.launch(stream, &pointers) })
@@ -270,16 +273,13 @@ pub fn torch_backward_from_offsets<'py>(
         gradients[at] = Some(gradient);
     }
     let strides = from.strides();
-    let head = Head {
-        gradients: BITS
-            .iter()
-            .zip(wanted)
-            .map(|(&bit, is_wanted)| bit * i64::from(is_wanted))
-            .sum(),
+    let of_gradients = Head {
+        gradients: expecting(Some((wanted, deterministic)), BITS).expected,
         deterministic,
         grad_strides: (strides[0], strides[1], strides[2]),
-        ..source.head(rule)
+        ..Head::default()
     };
+    let head = source.head(rule, of_gradients);
     let plan = with_key(head, &source.operands(), &level_numbers(levels)?, |key| {
         py.detach(|| cuda::plan(key))
     })

@@ -127,15 +127,14 @@ fn cuda_forward(
 struct Request(i64, i64, bool, (i64, i64, i64), (i64, i64, i64));
 
 impl Request {
-    const fn head(&self) -> Head {
+    fn head(&self) -> Head {
         Head {
             place: self.0,
             gradients: self.1,
             deterministic: self.2,
             value_strides: self.3,
             grad_strides: self.4,
-            rule: None,
-            source_strides: [(0, 0); 3],
+            ..Head::default()
         }
     }
 }
@@ -197,6 +196,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Unavailable", module.py().get_type::<error::Unavailable>())?;
     module.add_function(wrap_pyfunction!(cpu_forward, module)?)?;
     module.add_function(wrap_pyfunction!(cpu_backward, module)?)?;
+    module.add_function(wrap_pyfunction!(cuda::end_compiling_ahead, module)?)?;
     module.add_function(wrap_pyfunction!(from_offsets::cpu_forward_from_offsets, module)?)?;
     module.add_function(wrap_pyfunction!(from_offsets::cpu_backward_from_offsets, module)?)?;
     module.add_function(wrap_pyfunction!(from_offsets::cuda_forward_from_offsets, module)?)?;

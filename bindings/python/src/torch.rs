@@ -85,15 +85,30 @@ pub fn use_torch(
     Ok(true)
 }
 
-/// The output of an ordinary call without gradients. `levels` are pairs (height, width) that follow each
+/// Which gradients a forward call will be asked for, and whether with the same bits in every run.
+pub type Expected<const TENSORS: usize> = ([bool; TENSORS], bool);
+
+/// What that is in a [`Head`], with the bits that it has for each.
+pub fn expecting<const TENSORS: usize>(
+    expected: Option<Expected<TENSORS>>,
+    bits: [i64; TENSORS],
+) -> Head {
+    let (wanted, deterministic) = expected.unwrap_or(([false; TENSORS], false));
+    let expected = bits.into_iter().zip(wanted).map(|(bit, is_wanted)| bit * i64::from(is_wanted));
+    Head { expected: expected.sum(), deterministic, ..Head::default() }
+}
+
+/// The output of an ordinary call. `levels` are pairs (height, width) that follow each
 /// other, or four numbers for each: height, width, start, points.
 #[pyfunction]
+#[pyo3(signature = (value, locations, weights, levels, expected=None))]
 pub fn torch_forward<'py>(
     py: Python<'py>,
     value: &Bound<'py, PyAny>,
     locations: &Bound<'py, PyAny>,
     weights: &Bound<'py, PyAny>,
     levels: &Bound<'py, PyAny>,
+    expected: Option<Expected<3>>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let Some(torch) = TORCH.get(py) else { return Ok(None) };
     if !torch.is_ordinary(py, &[value, locations, weights])? {
@@ -119,7 +134,7 @@ pub fn torch_forward<'py>(
             let head = Head {
                 place: i64::from(ordinal),
                 value_strides: inputs.value_strides(),
-                ..Head::default()
+                ..expecting(expected, [1, 2, 4])
             };
             with_key(head, &inputs.described(), &levels, |key| {
                 // SAFETY: as above; PyTorch's allocator frees memory in the order of the stream, which is its

@@ -63,6 +63,8 @@ pub struct Head {
     /// The gradients that are wanted: 1 value, 2 locations or offsets, 4 weights or logits, 8 references; 0 in a forward
     /// call.
     pub gradients: i64,
+    /// Those that will be wanted of a forward call, likewise; a GPU's kernels for them are compiled meanwhile.
+    pub expected: i64,
     /// Whether they must have the same bits in every run.
     pub deterministic: bool,
     /// Strides of images, heads and pixels in the value tensor.
@@ -125,7 +127,7 @@ impl Rule {
 }
 
 /// Numbers before those of the tensors.
-const HEAD_NUMBERS: usize = 19;
+const HEAD_NUMBERS: usize = 20;
 
 /// Numbers of one level in a key.
 pub const LEVEL_NUMBERS: usize = 4;
@@ -146,7 +148,8 @@ impl Key {
         let (value, grad) = (head.value_strides, head.grad_strides);
         let numbers = &mut self.numbers;
         numbers.clear();
-        numbers.extend([head.place, head.gradients, i64::from(head.deterministic)]);
+        numbers.extend([head.place, head.gradients, head.expected]);
+        numbers.push(i64::from(head.deterministic));
         numbers.extend([value.0, value.1, value.2, grad.0, grad.1, grad.2]);
         numbers.extend(head.rule.map_or([0; 4], |rule| rule.numbers()));
         numbers.extend(head.source_strides.iter().flat_map(|&(image, query)| [image, query]));

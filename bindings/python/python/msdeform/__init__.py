@@ -6,6 +6,7 @@ models use it. PyTorch is imported when one of its parts is used, so that NumPy 
 
 from __future__ import annotations
 
+import atexit
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,8 @@ __all__ = [
 
 # NVRTC may come from a wheel beside this one, in an environment that nobody activated.
 _native.search_packages([folder for folder in sys.path if folder])
+# A compiler that is at work while the process ends would crash.
+atexit.register(_native.end_compiling_ahead)
 
 _NEEDS_TORCH = {
     "MSDeformAttn": "module",

@@ -73,11 +73,17 @@ def _is_ordinary(value: Tensor, locations: Tensor, weights: Tensor) -> bool:
 
 
 def _below_autograd(
-    value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool
+    value: Tensor,
+    locations: Tensor,
+    weights: Tensor,
+    levels: list[int],
+    deterministic: bool,
+    wanted: tuple[bool, ...] | None = None,
 ) -> Tensor:
     """The output without its gradient. An ordinary call leaves the dispatcher out: a kernel in Python takes it about
-    as long as all the rest of the call."""
-    result: Tensor | None = _native.torch_forward(value, locations, weights, levels)
+    as long as all the rest of the call. What gradients will be `wanted` is compiled meanwhile."""
+    expected = None if wanted is None else (wanted, deterministic or torch.are_deterministic_algorithms_enabled())
+    result: Tensor | None = _native.torch_forward(value, locations, weights, levels, expected)
     if result is not None:
         return result
     if _is_ordinary(value, locations, weights):
@@ -129,7 +135,7 @@ class _Attend(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(value, locations, weights)
         ctx.levels, ctx.deterministic = levels, deterministic
-        return _below_autograd(value, locations, weights, levels, deterministic)
+        return _below_autograd(value, locations, weights, levels, deterministic, ctx.needs_input_grad[:3])
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:

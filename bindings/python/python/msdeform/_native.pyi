@@ -30,6 +30,8 @@ def cpu_backward(
 ) -> None: ...
 
 _Rule = tuple[bool, float, bool, bool]
+# Which gradients a call will be asked for, and whether with the same bits in every run.
+_Expected = tuple[tuple[bool, ...], bool]
 _SourceStrides = tuple[tuple[int, int, int], tuple[int, int], tuple[int, int]]
 
 def cpu_forward_from_offsets(
@@ -99,7 +101,8 @@ def use_torch(
     quick: tuple[Any, Any, Any] | None,
     dtypes: list[Any],
 ) -> bool: ...
-def torch_forward(value: Any, locations: Any, weights: Any, levels: Any) -> Any: ...
+def end_compiling_ahead() -> None: ...
+def torch_forward(value: Any, locations: Any, weights: Any, levels: Any, expected: _Expected | None = None) -> Any: ...
 def torch_backward(
     grad_output: Any,
     value: Any,
@@ -109,7 +112,7 @@ def torch_backward(
     wanted: tuple[bool, bool, bool],
     deterministic: bool,
 ) -> Any: ...
-def torch_forward_from_offsets(tensors: Any, levels: Any, rule: _Rule) -> Any: ...
+def torch_forward_from_offsets(tensors: Any, levels: Any, rule: _Rule, expected: _Expected | None = None) -> Any: ...
 def torch_backward_from_offsets(
     grad_output: Any,
     tensors: Any,

@@ -95,12 +95,14 @@ def _wanted(arguments: Sequence[Any]) -> Any:
 # Gradients and batches -------------------------------------------------------------------------------------------
 
 
-def _below_autograd(arguments: tuple[Any, ...]) -> Tensor:
+def _below_autograd(arguments: tuple[Any, ...], wanted: tuple[bool, ...] | None = None) -> Tensor:
     """The output without its gradient. An ordinary call on a GPU leaves the dispatcher out, which takes longer than all
-    the rest."""
-    levels, scale, anchors, softmax, nearest = arguments[4:9]
+    the rest. What gradients will be `wanted` is compiled meanwhile."""
+    levels, scale, anchors, softmax, nearest, *rest = arguments[4:]
+    deterministic = bool(rest and rest[0])
+    expected = None if wanted is None else (wanted, deterministic or torch.are_deterministic_algorithms_enabled())
     result: Tensor | None = _native.torch_forward_from_offsets(
-        arguments[:4], levels, (anchors, scale, softmax, nearest)
+        arguments[:4], levels, (anchors, scale, softmax, nearest), expected
     )
     return below_autograd(FORWARD, *arguments) if result is None else result
 
@@ -112,7 +114,7 @@ class _FromOffsets(torch.autograd.Function):
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         ctx.save_for_backward(*arguments[:4])
         ctx.rule = arguments[4:]
-        return _below_autograd(arguments)
+        return _below_autograd(arguments, ctx.needs_input_grad[:4])
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:

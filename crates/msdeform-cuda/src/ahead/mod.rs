@@ -23,13 +23,16 @@ pub struct Compiler {
     code: CodeStore,
     device: DeviceProps,
     tuning: Tuning,
-    slots: Mutex<HashMap<(&'static str, Unit), Arc<Mutex<Slot>>>>,
+    slots: Mutex<Slots>,
     queue: Mutex<Queue>,
     /// A thread has ended.
     ended: Condvar,
     /// The process whose threads those are: one that is forked off has none. Relaxed: who forks knows what came before.
     process: AtomicU32,
 }
+
+/// By variant and what is compiled of it.
+type Slots = HashMap<(&'static str, Unit), Arc<Mutex<Slot>>>;
 
 /// What became of a kernel.
 #[derive(Debug, Default)]
