@@ -7,7 +7,9 @@ use libtest_mimic::{Failed, Trial};
 use msdeform::{DType, Direction, Problem};
 use msdeform_cuda::jit::Key;
 use msdeform_cuda::nvrtc::Compiled;
-use msdeform_cuda::{DiskCache, Engine, JitCounts, Plan, Stream};
+use msdeform_cuda::{
+    Ahead, BackwardOptions, DiskCache, Engine, JitCounts, Plan, PlanOptions, Stream,
+};
 
 use crate::resident::Resident;
 use crate::{Outcome, engine, ensure};
@@ -15,6 +17,7 @@ use crate::{Outcome, engine, ensure};
 pub fn trials() -> Vec<Trial> {
     vec![
         Trial::test("jit::other_sizes_compile_nothing", other_sizes),
+        Trial::test("jit::no_size_waits_after_the_first_step", no_stop_after_the_first_step),
         Trial::test("jit::a_second_process_compiles_nothing", second_process),
         Trial::test("jit::a_damaged_cache_is_rebuilt", damaged_cache),
         Trial::test("jit::resources_come_with_cached_kernels", resources),
@@ -44,6 +47,28 @@ fn other_sizes() -> Outcome {
         run(&engine, &problem(batch, queries, size))?;
     }
     ensure!(engine.jit_counts() == counts, "compiled again: {:?}", engine.jit_counts());
+    Ok(())
+}
+
+/// A decoder that is trained with ever-changing numbers of queries and images.
+fn no_stop_after_the_first_step() -> Outcome {
+    let engine = engine()?;
+    let forward = PlanOptions {
+        ahead: Ahead::Gradients(BackwardOptions::default()),
+        ..PlanOptions::default()
+    };
+    let backward = PlanOptions::backward(BackwardOptions::default());
+    let step = |problem: &Problem| {
+        Plan::new(&engine, problem, &forward).and_then(|_| Plan::new(&engine, problem, &backward))
+    };
+    step(&problem(2, 300, 32))?;
+    engine.compiler().finish();
+    let counts = engine.jit_counts();
+    for turn in 0..200 {
+        let (batch, queries) = (1 + turn * 7 % 32, 1 + turn * turn * 13 % 4000);
+        step(&problem(batch, queries, 16 + turn as i64 % 40))?;
+    }
+    ensure!(engine.jit_counts() == counts, "{counts:?}, then {:?}", engine.jit_counts());
     Ok(())
 }
 
