@@ -37,9 +37,10 @@ const MIRI: [&[&str]; 4] = [
 ];
 
 /// Tree borrows and pointers made of integers: what rayon and crossbeam-epoch are written for. Threads of the global
-/// pool never end, which is no leak. Files, folders and variables are the machine's: tuning files are tested on disk.
+/// pool never end, which is no leak. Files, folders and variables are the machine's: tuning files are tested on disk. Tests
+/// compare bits, so exponentials are those of the machine, without the errors that Miri would add to each.
 const MIRI_FLAGS: &str = "-Zmiri-tree-borrows -Zmiri-permissive-provenance -Zmiri-ignore-leaks \
-                          -Zmiri-disable-isolation";
+                          -Zmiri-disable-isolation -Zmiri-deterministic-floats";
 
 /// Tests in which threads share something.
 const THREADS: [&[&str]; 3] = [
