@@ -93,6 +93,7 @@ pub fn check_contents() -> Result<Report> {
         for field in ["description", "license", "repository", "rust_version", "readme"] {
             ensure!(metadata[field].is_string(), "{name} has no {field}");
         }
+        ensure!(metadata["metadata"]["docs"]["rs"].is_object(), "{name} says nothing to docs.rs");
         let mut list = cargo(["package", "--locked", "--list", "--allow-dirty", "--manifest-path"]);
         let listed = capture(list.arg(folder.join("Cargo.toml")))?;
         let packed: Vec<&Path> = listed.lines().map(Path::new).collect();
