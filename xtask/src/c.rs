@@ -1,6 +1,6 @@
 //! `cargo xtask c`: the C library, built and installed; and what its tests need.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
@@ -25,15 +25,19 @@ pub struct CArgs {
 pub fn run(args: &CArgs) -> Result<ExitCode> {
     ensure!(cfg!(target_os = "linux"), "libmsdeform is installed on Linux only");
     run_ok(&mut cargo(["build", "--release", "--locked", "--package", "msdeform-c"]))?;
-    let package = tree::root().join("crates/msdeform-c");
-    let version = env!("CARGO_PKG_VERSION");
-    let built = tree::target().join("release");
     let prefix = std::path::absolute(&args.prefix)?;
-    for file in install::install(&package, version, &built, &prefix)? {
-        println!("{}", file.display());
-    }
+    install_from(&tree::target().join("release"), env!("CARGO_PKG_VERSION"), &prefix)?;
     println!("PKG_CONFIG_PATH={}", prefix.join("lib/pkgconfig").display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Installs what cargo built in a folder.
+pub fn install_from(built: &Path, version: &str, prefix: &Path) -> Result<()> {
+    let package = tree::root().join("crates/msdeform-c");
+    for file in install::install(&package, version, built, prefix)? {
+        println!("{}", file.display());
+    }
+    Ok(())
 }
 
 /// The tests compile programs as users do, and look into what comes out.

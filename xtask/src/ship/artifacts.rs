@@ -1,56 +1,73 @@
-//! The files of a release beside wheels and crates: libraries of other languages, bills of materials, checksums.
+//! The files of a release beside wheels and crates: the library for C, bills of materials, checksums.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::platforms::build_tool;
-use crate::process::{capture, cargo, run_ok};
-use crate::steps::Report;
-use crate::tree;
+use super::platforms::{PLATFORMS, build_tool};
+use crate::process::{capture, run_ok};
+use crate::steps::{Count, Report};
+use crate::{c, tree};
 
-/// Something that is built into a folder of its own and published as an archive of it.
-pub struct Library {
-    pub name: &'static str,
-    /// The crate that it is made of; without it there is no such library.
-    source: &'static str,
-    /// The developer command that builds and installs it, in front of the folder.
-    command: &'static [&'static str],
+/// Builds the library for C into an archive in a folder, with the licences, and compiles a program with what is in that.
+/// For old systems, as the wheel: one that is linked on Debian 12 loads on nothing older.
+pub fn c_library(released: &str, folder: &Path) -> Result<Report> {
+    let platform = &PLATFORMS[0];
+    platform.set_up()?;
+    let mut build = platform.cargo("build")?;
+    run_ok(build.args(["--profile", "dist", "--package", "msdeform-c"]))?;
+    let name = format!("msdeform-c-{released}-x86_64-linux");
+    let prefix = empty(&tree::cache().join("libraries"))?.join(&name);
+    c::install_from(&tree::target().join(platform.triple).join("dist"), released, &prefix)?;
+    for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
+        std::fs::copy(tree::root().join(licence), prefix.join(licence))?;
+    }
+    let archive = folder.join(format!("{name}.tar.gz"));
+    let mut pack = Command::new("tar");
+    pack.arg("--create").arg("--gzip").arg("--file").arg(&archive);
+    pack.args(["--owner=0", "--group=0", "--sort=name"]);
+    run_ok(pack.arg("--directory").arg(prefix.parent().unwrap_or(&prefix)).arg(&name))?;
+    let passed = try_c_library(&archive, &name)?;
+    let note = format!("{} bytes, {passed} programs", std::fs::metadata(&archive)?.len());
+    Ok(Report { count: Count { passed, ..Count::default() }, note })
 }
 
-/// Libraries for other languages than Rust and Python.
-pub const LIBRARIES: [Library; 1] = [Library {
-    name: "msdeform-c",
-    source: "crates/msdeform-c",
-    command: &["xtask", "c", "--prefix"],
-}];
-
-impl Library {
-    /// Whether the tree has it.
-    pub fn exists(&self) -> bool {
-        tree::root().join(self.source).is_dir()
+/// Compiles the example against an unpacked archive, as its first lines say, and runs it: with the shared library, and with
+/// the other inside. Returns how many programs that were.
+fn try_c_library(archive: &Path, name: &str) -> Result<usize> {
+    c::set_up()?;
+    let folder = empty(&tree::cache().join("unpacked-libraries"))?;
+    let mut unpack = Command::new("tar");
+    unpack.arg("--extract").arg("--gzip").arg("--file").arg(archive);
+    run_ok(unpack.arg("--directory").arg(&folder))?;
+    let libraries = folder.join(name).join("lib");
+    let example = tree::root().join("crates/msdeform-c/examples/attention.c");
+    let linked = ["--libs", "--variable=static_libs"];
+    for libs in linked {
+        let flags = |option| {
+            let mut command = Command::new("pkg-config");
+            command.env("PKG_CONFIG_PATH", libraries.join("pkgconfig"));
+            capture(command.args([option, "msdeform"]))
+        };
+        let (headers, libs) = (flags("--cflags")?, flags(libs)?);
+        let program = folder.join("attention");
+        let mut compile = Command::new("cc");
+        compile.arg("-std=c99").arg(&example);
+        compile.args(headers.split_whitespace()).args(libs.split_whitespace());
+        run_ok(compile.args(["-lm", "-ldl", "-o"]).arg(&program))?;
+        run_ok(Command::new(&program).env("LD_LIBRARY_PATH", &libraries))?;
     }
+    Ok(linked.len())
+}
 
-    /// Builds it into an archive in a folder, with the licences.
-    pub fn build(&self, version: &str, folder: &Path) -> Result<Report> {
-        let name = format!("{}-{version}-x86_64-linux", self.name);
-        let prefix = tree::cache().join("libraries").join(&name);
-        if prefix.exists() {
-            std::fs::remove_dir_all(&prefix)?;
-        }
-        run_ok(cargo(self.command).arg(&prefix))?;
-        ensure!(prefix.is_dir(), "nothing was built");
-        for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
-            std::fs::copy(tree::root().join(licence), prefix.join(licence))?;
-        }
-        let archive = folder.join(format!("{name}.tar.gz"));
-        let mut pack = Command::new("tar");
-        pack.arg("--create").arg("--gzip").arg("--file").arg(&archive);
-        pack.args(["--owner=0", "--group=0", "--sort=name"]);
-        run_ok(pack.arg("--directory").arg(prefix.parent().unwrap_or(&prefix)).arg(&name))?;
-        Ok(Report::check(format!("{} KiB", std::fs::metadata(&archive)?.len() / 1024)))
+/// A folder without what was in it.
+fn empty(folder: &Path) -> Result<PathBuf> {
+    if folder.exists() {
+        std::fs::remove_dir_all(folder)?;
     }
+    std::fs::create_dir_all(folder)?;
+    Ok(folder.to_owned())
 }
 
 /// Puts the bill of materials of each wheel, which maturin writes into it, beside it.

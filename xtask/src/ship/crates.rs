@@ -1,14 +1,14 @@
 //! `cargo xtask crates`: what goes to crates.io, and whether it builds from there.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::process::{capture, cargo, run_ok};
 use crate::steps::{Count, Report, Steps};
-use crate::tree;
+use crate::{candle, tree};
 
 /// A crate that is published.
 #[derive(Debug)]
@@ -18,32 +18,38 @@ pub struct Published {
     metadata: Value,
 }
 
+impl Published {
+    fn file_stem(&self) -> String {
+        format!("{}-{}", self.name, self.metadata["version"].as_str().unwrap_or_default())
+    }
+
+    /// Where cargo packs it.
+    fn tarball(&self) -> PathBuf {
+        tree::target().join("package").join(format!("{}.crate", self.file_stem()))
+    }
+
+    /// Unpacks its tarball into a folder of its name in this one.
+    fn unpack(&self, folder: &Path) -> Result<()> {
+        let mut unpack = Command::new("tar");
+        unpack.arg("--extract").arg("--gzip").arg("--file").arg(self.tarball());
+        run_ok(unpack.arg("--directory").arg(folder))?;
+        Ok(())
+    }
+}
+
 /// What `cargo xtask crates` does.
 pub fn run() -> Result<ExitCode> {
     let mut steps = Steps::default();
     steps.run("crate contents", check_contents);
-    steps.run("crates", || package(true).map(|(report, _)| report));
+    steps.run("crates", || package().map(|(report, _)| report));
+    steps.run("candle crate", || package_candle().map(|(report, _)| report));
     steps.run("minimal versions", check_minimal_versions);
     Ok(if steps.finish() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The published crates, each after those that it depends on.
+/// The published crates of the workspace, each after those that it depends on.
 pub fn published() -> Result<Vec<Published>> {
-    let listed =
-        capture(&mut cargo(["metadata", "--locked", "--no-deps", "--format-version", "1"]))?;
-    let metadata: Value = serde_json::from_str(&listed).context("cargo's metadata")?;
-    let packages = metadata["packages"].as_array().context("cargo lists no packages")?;
-    // `publish = false` is an empty list of registries.
-    let is_published = |package: &&Value| package["publish"].is_null();
-    let mut left: Vec<Published> = packages
-        .iter()
-        .filter(is_published)
-        .filter_map(|package| {
-            let folder = Path::new(package["manifest_path"].as_str()?).parent()?.to_owned();
-            let name = package["name"].as_str()?.to_owned();
-            Some(Published { name, folder, metadata: package.clone() })
-        })
-        .collect();
+    let mut left = published_of("Cargo.toml")?;
     let mut ordered: Vec<Published> = Vec::new();
     while !left.is_empty() {
         let waits = |package: &Published| {
@@ -55,6 +61,22 @@ pub fn published() -> Result<Vec<Published>> {
     Ok(ordered)
 }
 
+/// Those of the workspace that has this manifest, in no order.
+fn published_of(manifest: &str) -> Result<Vec<Published>> {
+    let mut list = cargo(["metadata", "--locked", "--no-deps", "--format-version", "1"]);
+    let listed = capture(list.args(["--manifest-path", manifest]))?;
+    let metadata: Value = serde_json::from_str(&listed).context("cargo's metadata")?;
+    let packages = metadata["packages"].as_array().context("cargo lists no packages")?;
+    // `publish = false` is an empty list of registries.
+    let published = packages.iter().filter(|package| package["publish"].is_null());
+    let known = published.filter_map(|package| {
+        let folder = Path::new(package["manifest_path"].as_str()?).parent()?.to_owned();
+        let name = package["name"].as_str()?.to_owned();
+        Some(Published { name, folder, metadata: package.clone() })
+    });
+    Ok(known.collect())
+}
+
 /// What a crate needs where it is published; tests do not go by a registry.
 fn needs(package: &Value) -> Vec<&str> {
     let dependencies = package["dependencies"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -64,20 +86,16 @@ fn needs(package: &Value) -> Vec<&str> {
 
 /// Whether each crate says what it is and contains all of its files: kernels, workloads, licences. Builds nothing.
 pub fn check_contents() -> Result<Report> {
-    let crates = published()?;
+    let mut crates = published()?;
+    crates.extend(published_of(candle::MANIFEST)?);
     let files = tree::files()?;
     for Published { name, folder, metadata } in &crates {
         for field in ["description", "license", "repository", "rust_version", "readme"] {
             ensure!(metadata[field].is_string(), "{name} has no {field}");
         }
-        let listed = capture(&mut cargo([
-            "package",
-            "--locked",
-            "--list",
-            "--allow-dirty",
-            "--package",
-            name,
-        ]))?;
+        ensure!(metadata["metadata"]["docs"]["rs"].is_object(), "{name} says nothing to docs.rs");
+        let mut list = cargo(["package", "--locked", "--list", "--allow-dirty", "--manifest-path"]);
+        let listed = capture(list.arg(folder.join("Cargo.toml")))?;
         let packed: Vec<&Path> = listed.lines().map(Path::new).collect();
         let own = folder.strip_prefix(tree::root()).unwrap_or(folder);
         let missing: Vec<_> = files
@@ -94,25 +112,53 @@ pub fn check_contents() -> Result<Report> {
 }
 
 /// Makes the tarballs, and builds every crate from its own and from those that it depends on. Returns the files.
-pub fn package(verify: bool) -> Result<(Report, Vec<PathBuf>)> {
+pub fn package() -> Result<(Report, Vec<PathBuf>)> {
     let crates = published()?;
     let mut package = cargo(["package", "--locked", "--allow-dirty"]);
-    if !verify {
-        package.arg("--no-verify");
-    }
+    // Named, it is where tarballs are built too: what they are made of is compiled once, not once for each of them.
+    package.arg("--target-dir").arg(tree::target());
     for Published { name, .. } in &crates {
         package.args(["--package", name]);
     }
     run_ok(&mut package)?;
-    let file = |published: &Published| {
-        let version = published.metadata["version"].as_str().unwrap_or_default();
-        tree::target().join("package").join(format!("{}-{version}.crate", published.name))
-    };
-    let files: Vec<PathBuf> = crates.iter().map(file).collect();
+    let files: Vec<PathBuf> = crates.iter().map(Published::tarball).collect();
     let absent = files.iter().find(|file| !file.is_file());
     ensure!(absent.is_none(), "cargo packed no {absent:?}");
     let count = Count { passed: crates.len(), ..Count::default() };
     Ok((Report { count, note: format!("{} crates", crates.len()) }, files))
+}
+
+/// The same for the crate for candle, after the others. It is in another workspace: cargo would look for what it depends on in
+/// the registry, where that is not yet.
+pub fn package_candle() -> Result<(Report, PathBuf)> {
+    let library = published()?.into_iter().find(|published| published.name == "msdeform");
+    let library = library.context("no crate msdeform")?;
+    let ours = published_of(candle::MANIFEST)?.pop().context("no crate for candle")?;
+    let mut package = cargo(["package", "--allow-dirty", "--no-verify", "--exclude-lockfile"]);
+    package.args(["--manifest-path", candle::MANIFEST, "--target-dir"]);
+    run_ok(package.arg(tree::target()))?;
+    let folder = tree::cache().join("unpacked-crates");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    std::fs::create_dir_all(&folder)?;
+    library.unpack(&folder)?;
+    ours.unpack(&folder)?;
+    std::fs::write(folder.join("Cargo.toml"), workspace_of(&ours, &library))?;
+    // The versions that the tests run with.
+    std::fs::copy(tree::root().join(candle::LOCK), folder.join("Cargo.lock"))?;
+    let mut check = cargo(["check", "--package", &ours.name, "--target-dir"]);
+    run_ok(check.arg(tree::target().join("candle")).current_dir(&folder))?;
+    let tarball = ours.tarball();
+    Ok((Report::check("with candle"), tarball))
+}
+
+/// A workspace around an unpacked crate in which another unpacked one is what the registry would have.
+fn workspace_of(member: &Published, registered: &Published) -> String {
+    let (member, name, path) = (member.file_stem(), &registered.name, registered.file_stem());
+    format!(
+        "[workspace]\nresolver = \"3\"\nmembers = [\"{member}\"]\n\n[patch.crates-io]\n{name} = {{ path = \"{path}\" }}\n"
+    )
 }
 
 /// Whether the published crates build with the oldest versions that they say they take of what they name.

@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use super::artifacts::{LIBRARIES, write_bills, write_checksums};
+use super::artifacts::{c_library, write_bills, write_checksums};
 use super::platforms::Platform;
 use super::trial::{self, Tried};
 use super::wheel::{self, Effort};
@@ -58,19 +58,22 @@ pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
     steps.run("public api", api::check);
     steps.run("minimal versions", crates::check_minimal_versions);
     steps.run("crates", || {
-        let (report, files) = crates::package(true)?;
+        let (report, files) = crates::package()?;
         for file in files {
-            std::fs::copy(&file, folder.join(file.file_name().unwrap_or_default()))?;
+            copy_into(&folder, &file)?;
         }
+        Ok(report)
+    });
+    steps.run("candle crate", || {
+        let (report, file) = crates::package_candle()?;
+        copy_into(&folder, &file)?;
         Ok(report)
     });
     let mut tried = Vec::new();
     for platform in platforms {
         build_and_try(&mut steps, platform, &folder, &mut tried);
     }
-    for library in LIBRARIES.iter().filter(|library| library.exists()) {
-        steps.run(library.name, || library.build(&released, &folder));
-    }
+    steps.run("c library", || c_library(&released, &folder));
     steps.run("sbom", || write_bills(&folder));
     steps.run("release notes", || {
         let changelog = std::fs::read_to_string(tree::root().join("CHANGELOG.md"))?;
@@ -86,6 +89,11 @@ pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+fn copy_into(folder: &Path, file: &Path) -> Result<()> {
+    std::fs::copy(file, folder.join(file.file_name().unwrap_or_default()))?;
+    Ok(())
+}
+
 fn build_and_try(
     steps: &mut Steps,
     platform: &'static Platform,
@@ -94,7 +102,7 @@ fn build_and_try(
 ) {
     steps.run(format!("wheel {}", platform.triple), || {
         let wheel = wheel::build(Some(platform), Effort::Full, folder)?;
-        Ok(Report::check(format!("{} KiB", std::fs::metadata(wheel)?.len() / 1024)))
+        Ok(Report::check(format!("{} bytes", std::fs::metadata(wheel)?.len())))
     });
     if let Some(wheel) = trial::wheel_of(platform, folder) {
         tried.push(trial::steps_of(steps, platform, &wheel, false));

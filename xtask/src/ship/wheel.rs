@@ -55,9 +55,9 @@ pub fn run(args: &WheelArgs) -> Result<ExitCode> {
             .collect::<Result<_>>()?,
     };
     for wheel in wheels {
-        let size_kib = std::fs::metadata(&wheel)?.len() / 1024;
+        let bytes = std::fs::metadata(&wheel)?.len();
         let shown = wheel.strip_prefix(tree::root()).unwrap_or(&wheel);
-        println!("{} ({size_kib} KiB)", shown.display());
+        println!("{} ({bytes} bytes)", shown.display());
     }
     Ok(ExitCode::SUCCESS)
 }
