@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use msdeform::{DType, Direction, Mode};
+use msdeform::{DType, Direction, Mode, Offsets, Problem};
 use msdeform_bench::models::{Scope, Shape, specialisations_of};
 use msdeform_bench::warm::{Target, WarmError, warm};
 use msdeform_cuda::{DiskCache, Error};
+use msdeform_devices::workload::References;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use serde_json::json;
@@ -16,8 +17,9 @@ use crate::error::Unavailable;
 /// How often progress is told and signals are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Heads, channels, points of every level, numbers of queries.
-type GivenShape = (usize, usize, Vec<usize>, Vec<usize>);
+/// Heads, channels, points of every level, numbers of queries; what offsets start from in encoder and decoder, as workloads
+/// say it, in JSON. Neither: locations are given.
+type GivenShape = (usize, usize, Vec<usize>, Vec<usize>, Vec<String>, Vec<String>);
 
 /// Which GPU, or which architecture instead.
 type Place = (usize, Option<String>);
@@ -35,15 +37,13 @@ pub fn warm_up_json(
     say: &Bound<'_, PyAny>,
 ) -> PyResult<String> {
     let scope = scope(&dtypes, &modes)?;
+    let problems = shapes.into_iter().map(problems).collect::<PyResult<Vec<_>>>()?;
     let target = py.detach(|| match place {
         (_, Some(arch)) => Target::of_architecture(&arch, DiskCache::of_user()),
         (ordinal, None) => Target::of_gpu(ordinal),
     });
     let target = target.map_err(exception)?;
-    let problems = shapes.into_iter().flat_map(|(heads, channels, points, queries)| {
-        Shape { heads, channels, points, queries }.problems()
-    });
-    let wanted = specialisations_of(&target.gpus, problems, &scope);
+    let wanted = specialisations_of(&target.gpus, problems.into_iter().flatten(), &scope);
     if wanted.is_empty() {
         return Err(PyValueError::new_err("no kernel is compiled for calls of these shapes"));
     }
@@ -82,10 +82,35 @@ pub fn warm_up_json(
     Ok(summary.to_string())
 }
 
+fn problems(
+    (heads, channels, points, queries, encoder, decoder): GivenShape,
+) -> PyResult<Vec<Problem>> {
+    let (encoder, decoder) = (rules(&encoder)?, rules(&decoder)?);
+    let is_given = encoder.is_empty() && decoder.is_empty();
+    let shape = Shape { heads, channels, points, queries, encoder, decoder };
+    Ok(if is_given { shape.problems() } else { shape.problems_from_offsets() })
+}
+
+fn rules(references: &[String]) -> PyResult<Vec<Offsets>> {
+    let rule = |text: &String| {
+        let known: Option<References> = serde_json::from_str(text).ok();
+        known.filter(|references| *references != References::Anchors(0)).map(References::rule).ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "{text} are no references; known: \"point_per_level\", \"box_per_level\", \"box\", {{\"anchors\": 4}}"
+            ))
+        })
+    };
+    references.iter().map(rule).collect()
+}
+
 fn scope(dtypes: &[String], modes: &[String]) -> PyResult<Scope> {
     let invalid = |message: String| PyValueError::new_err(message);
-    let mut scope =
-        Scope { dtypes: Vec::new(), directions: vec![Direction::Forward], modes: vec![] };
+    let mut scope = Scope {
+        dtypes: Vec::new(),
+        directions: vec![Direction::Forward],
+        modes: vec![],
+        ..Scope::default()
+    };
     for dtype in dtypes {
         let known = dtype.parse().ok().filter(|dtype| DType::FAST.contains(dtype));
         let unknown = || invalid(format!("no kernel computes `{dtype}`; known: f32, f16, bf16"));

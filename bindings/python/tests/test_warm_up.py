@@ -32,6 +32,29 @@ def test_what_was_compiled_is_found_the_second_time(cache: Path) -> None:
     assert (second["compiled"], second["found"]) == (0, first["kernels"])
 
 
+def test_a_layer_that_calls_the_operator_from_offsets_has_its_kernels_compiled_and_not_the_others(cache: Path) -> None:
+    if msdeform.device_info()["cuda"]["nvrtc"]["missing"]:
+        pytest.skip("NVRTC is not installed here")
+    pytest.importorskip("torch")
+    layer = msdeform.MSDeformAttn(16, 1, 2, 2)
+    arguments: dict[str, Any] = {"arch": "sm_90", "backward": False, "dtypes": ["f32"]}
+    # As a decoder with boxes has it: what is compiled for it is what the layer asks for, among others.
+    boxes = msdeform.warm_up([(2, 8, [2], [100, 300, 500, 900], [], ["box_per_level"])], **arguments)
+    assert boxes["compiled"] == boxes["kernels"] > 0 and boxes["failed"] == []
+    found = msdeform.warm_up(layer, **arguments)
+    assert found["found"] == boxes["kernels"] and found["compiled"] == found["kernels"] - boxes["kernels"] > 0
+    again = msdeform.warm_up(torch_parent("encoder", layer), **arguments)
+    assert again["compiled"] == 0 and 0 < again["kernels"] < found["kernels"]
+
+
+def torch_parent(name: str, layer: Any) -> Any:
+    import torch
+
+    parent = torch.nn.Module()
+    parent.add_module(name, layer)
+    return parent
+
+
 def test_layers_are_found_by_their_numbers_and_others_are_not() -> None:
     torch = pytest.importorskip("torch")
     own = torch.nn.Sequential(msdeform.MSDeformAttn(64, 2, 4, 3), torch.nn.Linear(4, 4))
@@ -42,16 +65,59 @@ def test_layers_are_found_by_their_numbers_and_others_are_not() -> None:
         msdeform.warm_up(torch.nn.Linear(2, 2), arch="sm_90")
 
 
-def test_layers_of_packages_are_found() -> None:
+def test_layers_of_packages_are_found_and_those_that_are_replaced_as_a_whole_call_the_operator_from_offsets() -> None:
     pytest.importorskip("transformers")
     from attention_layers import CONFIG, HEADS, LEVELS, POINTS, WIDTH
     from transformers.models.d_fine import modeling_d_fine
     from transformers.models.deformable_detr import modeling_deformable_detr as deformable_detr
 
     layer = deformable_detr.DeformableDetrMultiscaleDeformableAttention(CONFIG, num_heads=HEADS, n_points=POINTS)
-    assert [shape[:3] for shape in _shapes(layer)] == [(HEADS, WIDTH // HEADS, (POINTS,) * LEVELS)]
     fine = modeling_d_fine.DFineMultiscaleDeformableAttention(CONFIG)
-    assert [shape[:3] for shape in _shapes(fine)] == [(HEADS, WIDTH // HEADS, (POINTS,) * LEVELS)]
+    numbers = (HEADS, WIDTH // HEADS, (POINTS,) * LEVELS)
+    assert [_shapes(each) for each in (layer, fine)] == [[Shape(*numbers)]] * 2
+    points, both = ("point_per_level",), ("point_per_level", "box_per_level")
+    with msdeform.patch("transformers"):
+        assert _shapes(layer) == [Shape(*numbers, encoder=points, decoder=both)]
+        assert _shapes(fine) == [Shape(*numbers, encoder=points, decoder=("box",))]
+        assert _shapes(torch_parent("decoder", fine)) == [Shape(*numbers, decoder=("box",))]
+        assert _shapes(torch_parent("encoder", layer)) == [Shape(*numbers, encoder=points)]
+        fine.decoder_method = "discrete"
+        assert _shapes(fine) == [Shape(*numbers)], "it is left to the original"
+    with msdeform.patch("transformers", fuse=False):
+        assert _shapes(layer) == [Shape(*numbers)]
+    assert _shapes(layer) == [Shape(*numbers)]
+
+
+@pytest.mark.parametrize("name", ["Deformable-DETR", "RT-DETR", "RT-DETRv2", "Mask2Former"])
+def test_what_a_patched_model_calls_is_what_its_layers_were_said_to_call(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    import torch
+    from msdeform.patching import fusing
+    from patched_models import MODELS
+
+    torch.manual_seed(1)
+    model = MODELS[name][0]().eval()
+    called: set[tuple[Any, ...]] = set()
+    original = fusing.ms_deform_attn_from_offsets
+
+    def watch(value: Any, shapes: Any, references: Any, offsets: Any, *rest: Any, **others: Any) -> Any:
+        kind = {2: "point", 4: "box"}[references.shape[3]]
+        is_encoder = offsets.shape[1] == value.shape[1]
+        called.add((is_encoder, kind + ("_per_level" if references.shape[2] == len(shapes) else "")))
+        return original(value, shapes, references, offsets, *rest, **others)
+
+    with msdeform.patch("transformers"), torch.no_grad():
+        # Patching tries layers, which are not the model's.
+        monkeypatch.setattr(fusing, "ms_deform_attn_from_offsets", watch)
+        model(pixel_values=torch.rand(1, 3, 64, 96))
+        shapes = _shapes(model)
+    said = {(True, each) for shape in shapes for each in shape.encoder}
+    said |= {(False, each) for shape in shapes for each in shape.decoder}
+    assert called and called <= said, (called, said)
+    # Whether boxes are refined is decided elsewhere; all else is known.
+    assert said - called <= {(False, "box_per_level")}, (called, said)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +130,8 @@ def test_layers_of_packages_are_found() -> None:
         ({"device": "cpu"}, "cuda:0"),
         ({"arch": "sm_90", "model_or_shapes": [(8, 32, ())]}, "points of every level"),
         ({"arch": "sm_90", "model_or_shapes": [(0, 32, (4,))]}, "heads"),
+        ({"arch": "sm_90", "model_or_shapes": [(8, 32, (4,), (9,), ["boxes"])]}, '"boxes" are no references.*box_per_'),
+        ({"arch": "sm_90", "model_or_shapes": [(8, 32, (4,), (9,), [{"anchors": 0}])]}, "anchors"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: dict[str, Any], words: str, cache: Path) -> None:

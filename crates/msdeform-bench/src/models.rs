@@ -28,6 +28,8 @@ pub struct ModelShape {
     pub encoder: &'static [Offsets],
     /// And those of their decoders.
     pub decoder: &'static [Offsets],
+    /// Whether `patch()` replaces whole layers of theirs, which then call the operator from offsets.
+    pub has_fused_layers: bool,
 }
 
 const POINTS: Offsets = Offsets::from_points();
@@ -44,6 +46,7 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
         queries: &[100, 300, 900, 1100],
         encoder: &[POINTS],
         decoder: &[POINTS, BOXES],
+        has_fused_layers: true,
     },
     ModelShape {
         models: "RT-DETR, RT-DETRv2, D-FINE, DEIMv2, PP-DocLayout, Mask2Former, OneFormer, OmDet-Turbo",
@@ -53,6 +56,7 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
         queries: &[300, 500, 900],
         encoder: &[POINTS],
         decoder: &[ONE_BOX, ONE_BOX.nearest()],
+        has_fused_layers: true,
     },
     ModelShape {
         models: "D-FINE",
@@ -62,6 +66,7 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
         queries: &[300, 500],
         encoder: &[],
         decoder: &[ONE_BOX, ONE_BOX.nearest()],
+        has_fused_layers: true,
     },
     ModelShape {
         models: "D-FINE nano",
@@ -71,6 +76,7 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
         queries: &[300, 500],
         encoder: &[],
         decoder: &[ONE_BOX, ONE_BOX.nearest()],
+        has_fused_layers: true,
     },
     ModelShape {
         models: "LW-DETR tiny to medium, RF-DETR",
@@ -80,6 +86,7 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
         queries: &[100, 300, 3900],
         encoder: &[],
         decoder: &[BOXES],
+        has_fused_layers: true,
     },
     ModelShape {
         models: "LW-DETR large",
@@ -89,6 +96,7 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
         queries: &[300, 3900],
         encoder: &[],
         decoder: &[BOXES],
+        has_fused_layers: true,
     },
     ModelShape {
         models: "BEVFormer, over the cameras",
@@ -98,6 +106,7 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
         queries: &[900, 2500],
         encoder: &[],
         decoder: &[POINTS.anchors(4)],
+        has_fused_layers: false,
     },
     ModelShape {
         models: "BEVFormer, over time",
@@ -107,6 +116,7 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
         queries: &[900, 2500],
         encoder: &[],
         decoder: &[POINTS],
+        has_fused_layers: false,
     },
 ];
 
@@ -134,6 +144,11 @@ fn image_level(level: usize, thin: bool) -> (i64, i64) {
 /// happens with one or two.
 const BATCHES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 const THIN_BATCHES: [usize; 2] = [1, 2];
+
+/// What is asked for where values come from something frozen.
+const WITHOUT_VALUE: Gradients = Gradients { value: false, ..Gradients::ALL };
+/// What is asked for where references are learned.
+pub(crate) const WITH_REFERENCES: Gradients = Gradients { references: true, ..Gradients::ALL };
 
 /// A kernel that is compiled for a call that the dispatcher may get, and such a call.
 #[derive(Clone, Debug)]
@@ -191,7 +206,7 @@ pub fn specialisations(device: &DeviceProps) -> Vec<Specialisation> {
 /// plans ask it for such calls.
 #[must_use]
 pub fn specialisations_from_offsets(device: &DeviceProps) -> Vec<Specialisation> {
-    let problems = MODEL_SHAPES.iter().flat_map(ModelShape::problems_from_offsets);
+    let problems = MODEL_SHAPES.iter().flat_map(|shape| Shape::from(shape).problems_from_offsets());
     specialisations_of(std::slice::from_ref(device), problems, &Scope::default())
 }
 
@@ -218,25 +233,6 @@ pub fn specialisations_of(
     found.into_values().collect()
 }
 
-impl ModelShape {
-    /// As [`Shape::problems`], with samples that follow from offsets. Offsets and logits are what layers make of the same
-    /// format as values; references are like them, or in single precision, as automatic mixed precision leaves them.
-    fn problems_from_offsets(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        let given = Shape::from(self).problems();
-        for given in given.iter().filter(|given| given.sampling_dtype() == given.dtype()) {
-            for rule in if is_of_encoder(given) { self.encoder } else { self.decoder } {
-                let mut formats = vec![DType::F32, given.dtype()];
-                formats.dedup();
-                let follows = given.to_builder().offsets(*rule);
-                let of_format = |format| follows.clone().reference_dtype(format).build().ok();
-                problems.extend(formats.into_iter().filter_map(of_format));
-            }
-        }
-        problems
-    }
-}
-
 /// The sizes that a model has, whatever it is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -248,6 +244,10 @@ pub struct Shape {
     pub points: Vec<usize>,
     /// Queries, as many as are usual; one for every pixel is added.
     pub queries: Vec<usize>,
+    /// How samples follow from offsets where every pixel asks.
+    pub encoder: Vec<Offsets>,
+    /// And where so many queries do.
+    pub decoder: Vec<Offsets>,
 }
 
 impl From<&ModelShape> for Shape {
@@ -257,6 +257,8 @@ impl From<&ModelShape> for Shape {
             channels: shape.channels,
             points: shape.points.to_vec(),
             queries: shape.queries.to_vec(),
+            encoder: shape.encoder.to_vec(),
+            decoder: shape.decoder.to_vec(),
         }
     }
 }
@@ -286,6 +288,25 @@ impl Shape {
         }
         problems
     }
+
+    /// The same with samples that follow from offsets; none where no rule is known. Offsets and logits are what layers make
+    /// of the same format as values; references are like them, or in single precision, as automatic mixed precision leaves
+    /// them.
+    #[must_use]
+    pub fn problems_from_offsets(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let given = self.problems();
+        for given in given.iter().filter(|given| given.sampling_dtype() == given.dtype()) {
+            for rule in if is_of_encoder(given) { &self.encoder } else { &self.decoder } {
+                let mut formats = vec![DType::F32, given.dtype()];
+                formats.dedup();
+                let follows = given.to_builder().offsets(*rule);
+                let of_format = |format| follows.clone().reference_dtype(format).build().ok();
+                problems.extend(formats.into_iter().filter_map(of_format));
+            }
+        }
+        problems
+    }
 }
 
 /// Which calls of a model are meant.
@@ -297,6 +318,8 @@ pub struct Scope {
     pub directions: Vec<Direction>,
     /// What gradients promise.
     pub modes: Vec<Mode>,
+    /// Which gradients are asked for at once.
+    pub gradients: Vec<Gradients>,
 }
 
 impl Default for Scope {
@@ -306,6 +329,7 @@ impl Default for Scope {
             dtypes: DType::FAST.to_vec(),
             directions: Direction::ALL.to_vec(),
             modes: Mode::ALL.to_vec(),
+            gradients: vec![Gradients::ALL, WITHOUT_VALUE, WITH_REFERENCES],
         }
     }
 }
@@ -317,6 +341,7 @@ impl Scope {
             Some(backward) => {
                 self.directions.contains(&Direction::Backward)
                     && self.modes.contains(&backward.mode)
+                    && self.gradients.contains(&backward.gradients)
             }
         }
     }
@@ -329,7 +354,7 @@ impl Scope {
 fn calls(problem: &Problem) -> Vec<Option<BackwardCall>> {
     let all = BackwardCall::new(problem);
     let mut calls = vec![None, Some(all)];
-    let is_thin = problem.levels().iter().any(|level| level.height < 2);
+    let is_thin = is_thin(problem);
     let is_mixed = match problem.offsets() {
         None => problem.dtype() != problem.sampling_dtype(),
         Some(_) => problem.dtype() != problem.reference_dtype(),
@@ -338,15 +363,18 @@ fn calls(problem: &Problem) -> Vec<Option<BackwardCall>> {
         calls.push(Some(BackwardCall { mode: Mode::Deterministic, ..all }));
     }
     if !is_thin && (is_mixed || problem.dtype() == DType::F32) {
-        let gradients = Gradients { value: false, ..Gradients::ALL };
-        calls.push(Some(BackwardCall { gradients, ..all }));
+        calls.push(Some(BackwardCall { gradients: WITHOUT_VALUE, ..all }));
     }
     let trains = |rule: &Offsets| !matches!(rule.reference_of(), ReferenceOf::Anchor(_));
     if !is_thin && problem.offsets().is_some_and(trains) && !is_of_encoder(problem) {
-        let gradients = Gradients { references: true, ..Gradients::ALL };
-        calls.push(Some(BackwardCall { gradients, ..all }));
+        calls.push(Some(BackwardCall { gradients: WITH_REFERENCES, ..all }));
     }
     calls
+}
+
+/// Whether some level is one pixel high.
+pub(crate) fn is_thin(problem: &Problem) -> bool {
+    problem.levels().iter().any(|level| level.height < 2)
 }
 
 /// Whether every pixel asks.

@@ -11,7 +11,7 @@ use msdeform_cuda::jit::decode_entry;
 use msdeform_cuda::nvrtc::Nvrtc;
 use serde_json::Value;
 
-/// A few kernels: the forward pass of a small model.
+/// A few kernels: the forward pass of a small model, with given locations and from offsets.
 const FEW: [&str; 9] = [
     "warm",
     "--arch",
@@ -103,6 +103,12 @@ fn stopped_in_the_middle_it_leaves_whole_kernels_and_goes_on_from_there() {
     assert_eq!(whole().len() as u64, kernels);
     // Nothing but kernels is left: what the one that was stopped had begun is gone.
     assert_eq!(fs::read_dir(cache).unwrap().count() as u64, kernels);
+
+    // Of them those from offsets, and nothing else.
+    let only = msdeform(cache, &FEW).args(["--from-offsets", "--json"]).output().unwrap();
+    let only: Value = serde_json::from_slice(&only.stdout).unwrap();
+    assert_eq!((&only["compiled"], &only["found"]), (&0.into(), &only["kernels"]));
+    assert!((1..kernels).contains(&only["kernels"].as_u64().unwrap()), "{only}");
 
     let third = msdeform(cache, &FEW).output().unwrap();
     let said = String::from_utf8(third.stdout).unwrap();

@@ -16,15 +16,26 @@ _POINTS = ("num_points_list", "n_points_list", "n_points", "num_points")
 _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 # As many as models have, and without what denoising adds. An encoder's, one for each pixel, are always among them.
 _QUERIES = (100, 300, 500, 900)
+# What offsets start from, by the names that workloads have for it.
+_POINTS_PER_LEVEL, _BOXES_PER_LEVEL, _ONE_BOX = "point_per_level", "box_per_level", "box"
+# Every pixel of an encoder starts from its own place.
+_ENCODER, _DECODER = (_POINTS_PER_LEVEL,), (_POINTS_PER_LEVEL, _BOXES_PER_LEVEL)
 
 
 class Shape(NamedTuple):
-    """What is compiled in: heads, channels of a head, points of every level; and the usual numbers of queries."""
+    """What is compiled in: heads, channels of a head, points of every level; and the usual numbers of queries.
+
+    With references, `ms_deform_attn_from_offsets` is meant instead of `ms_deform_attn`: those of an encoder, in which
+    every pixel asks, and those of a decoder. Each is `"point_per_level"`, `"box_per_level"`, `"box"` (one for all
+    levels), or `{"anchors": 4}`.
+    """
 
     heads: int
     channels: int
     points: Sequence[int]
     queries: Sequence[int] = _QUERIES
+    encoder: Sequence[Any] = ()
+    decoder: Sequence[Any] = ()
 
 
 def warm_up(
@@ -41,7 +52,8 @@ def warm_up(
 
     Args:
         model_or_shapes: a `torch.nn.Module`, whose attention layers are looked up, or shapes: a `Shape`, or several as
-            `(heads, channels, points)` or `(heads, channels, points, queries)`.
+            `(heads, channels, points)`, with `queries`, and with references of `encoder` and `decoder` for calls
+            from offsets. What is replaced is looked at as it is, so call `patch()` before.
         dtypes: formats of the values, by name or as PyTorch's. Locations in float32, as mixed precision has them, are
             included.
         device: the GPU, as PyTorch names it; the first one unless said.
@@ -79,16 +91,16 @@ def warm_up(
 def _shapes(given: Any) -> list[Shape]:
     if isinstance(given, Shape):
         return [given]
-    modules = getattr(given, "modules", None)
+    modules = getattr(given, "named_modules", None)
     if callable(modules):
-        found = [shape for shape in map(_of_layer, modules()) if shape is not None]
+        found = [shape for shape in (_of_layer(path, layer) for path, layer in modules()) if shape is not None]
         if not found:
             raise ValueError(f"no deformable attention in this {type(given).__name__}; give its shapes instead")
         return found
     return [Shape(*shape) for shape in given]
 
 
-def _of_layer(layer: Any) -> Shape | None:
+def _of_layer(path: str, layer: Any) -> Shape | None:
     """The shape of a layer, if its numbers and the sizes of its projection say that it is one."""
     offsets = getattr(layer, "sampling_offsets", None)
     heads, levels, points = (_first(layer, names) for names in (_HEADS, _LEVELS, _POINTS))
@@ -97,18 +109,43 @@ def _of_layer(layer: Any) -> Shape | None:
     per_level = tuple(points) if isinstance(points, (list, tuple)) else (points,) * levels
     if getattr(offsets, "out_features", None) != 2 * heads * sum(per_level):
         return None
-    return Shape(heads, getattr(offsets, "in_features", 0) // heads, per_level)
+    shape = Shape(heads, getattr(offsets, "in_features", 0) // heads, per_level)
+    references = _references(layer, levels)
+    if references is None:
+        return shape
+    # What asks is known by where the layer is: `decoder.layers.0.encoder_attn` is a decoder's.
+    inside = [part for part in path.split(".") if part in ("encoder", "decoder")][-1:]
+    return shape._replace(
+        encoder=() if inside == ["decoder"] else _ENCODER, decoder=() if inside == ["encoder"] else references
+    )
+
+
+def _references(layer: Any, levels: int) -> tuple[str, ...] | None:
+    """Those of a decoder with this layer; none where it calls the operator with given locations."""
+    # A model is made of PyTorch; without it this module must do.
+    from .module import MSDeformAttn
+    from .patching import replacing
+
+    if isinstance(layer, MSDeformAttn):
+        return _DECODER
+    known = replacing.fused_layer(layer)
+    if known is None:
+        return None
+    # With one level one for all is one for each.
+    return (_ONE_BOX,) if levels > 1 and type(layer).__name__.startswith(known.one_box) else _DECODER
 
 
 def _first(layer: Any, names: tuple[str, ...]) -> Any:
     return next((value for value in (getattr(layer, name, None) for name in names) if value is not None), None)
 
 
-def _plain(shape: Shape) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
+def _plain(shape: Shape) -> Any:
+    """A shape as the native half takes it."""
     numbers = (shape.heads, shape.channels, *shape.points, *shape.queries)
     if not shape.points or any(not isinstance(number, int) or number < 1 for number in numbers):
         raise ValueError(f"{shape} is no shape; give positive numbers: heads, channels, points of every level, queries")
-    return shape.heads, shape.channels, tuple(shape.points), tuple(shape.queries)
+    references = (tuple(json.dumps(each, default=repr) for each in of) for of in (shape.encoder, shape.decoder))
+    return shape.heads, shape.channels, tuple(shape.points), tuple(shape.queries), *references
 
 
 def _name(dtype: Any) -> str:

@@ -162,11 +162,14 @@ mod tests {
 
     /// The forward kernels of a small model: two or three.
     fn wanted() -> Vec<Specialisation> {
-        let shape = Shape { heads: 2, channels: 8, points: vec![2], queries: vec![10] };
+        let (points, queries) = (vec![2], vec![10]);
+        let shape =
+            Shape { heads: 2, channels: 8, points, queries, encoder: vec![], decoder: vec![] };
         let scope = Scope {
             dtypes: vec![DType::F32],
             directions: vec![Direction::Forward],
             modes: vec![Mode::Fast],
+            ..Scope::default()
         };
         specialisations_of(&[DeviceProps::h200()], shape.problems(), &scope)
     }

@@ -1,33 +1,55 @@
 //! What a kernel pack is made of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use msdeform::{DType, Mode};
+use msdeform::{DType, Mode, Problem, ReferenceKind};
 use msdeform_cuda::Gradients;
 use msdeform_cuda::driver::DeviceProps;
 use msdeform_cuda::jit::PackGroup;
 
 use super::{Target, WarmError};
-use crate::models::{MODEL_SHAPES, Scope, Shape, Specialisation, specialisations_of};
+use crate::models::{
+    MODEL_SHAPES, Scope, Shape, Specialisation, WITH_REFERENCES, is_thin, specialisations_of,
+};
 
 /// What a published pack is for.
 pub const PACKED_ARCHITECTURES: [&str; 6] =
     ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"];
 
 /// What of an architecture belongs into a pack: everything that may be chosen, on any of its GPUs, for models with 8 heads
-/// of 32 channels, which nearly all have, forward and for all gradients. Deterministic gradients, a part of the gradients
-/// and other heads are compiled by whoever wants them.
+/// of 32 channels, which nearly all have, forward and for all gradients. Deterministic gradients, a part of the gradients,
+/// other heads and images of which a level is one pixel high are compiled by whoever has them.
 #[must_use]
 pub fn packed_kernels(gpus: &[DeviceProps]) -> Vec<Specialisation> {
+    let of_calls = |problems: Vec<Problem>, gradients: Gradients| {
+        let (modes, gradients) = (vec![Mode::Fast], vec![gradients]);
+        let usual = problems.into_iter().filter(|problem| !is_thin(problem));
+        specialisations_of(gpus, usual, &Scope { modes, gradients, ..Scope::default() })
+    };
     let standard = MODEL_SHAPES.iter().filter(|shape| (shape.heads, shape.channels) == (8, 32));
-    let problems = standard.flat_map(|shape| Shape::from(shape).problems());
-    let scope = Scope { modes: vec![Mode::Fast], ..Scope::default() };
-    let mut found = specialisations_of(gpus, problems, &scope);
-    found.retain(|kernel| kernel.backward.is_none_or(|call| call.gradients == Gradients::ALL));
+    let (mut given, mut follow, mut trained) = (Vec::new(), Vec::new(), Vec::new());
+    for model in standard {
+        let mut shape = Shape::from(model);
+        given.extend(shape.problems());
+        if model.has_fused_layers {
+            // A layer that asks for nearest pixels is not replaced.
+            shape.decoder.retain(|rule| !rule.is_nearest());
+            follow.extend(shape.problems_from_offsets());
+            // Boxes are what another layer or stage found, which nobody trains through them.
+            shape.decoder.retain(|rule| rule.kind() == ReferenceKind::Point);
+            trained.extend(shape.problems_from_offsets());
+        }
+    }
+    let mut found = of_calls(given, Gradients::ALL);
+    found.extend(of_calls(follow, Gradients::ALL));
+    found.extend(of_calls(trained, WITH_REFERENCES));
+    let mut known = BTreeSet::new();
+    found.retain(|kernel| known.insert((kernel.variant.spec().id, kernel.unit.clone())));
     found
 }
 
-/// The kernels as groups of a pack: those of one format together, as a process needs them.
+/// The kernels as groups of a pack: those of one operator together, of single precision and of half, as a process needs
+/// them. Apart by every format they would take a third more: those of `f16` and `bf16` are nearly the same.
 ///
 /// # Errors
 /// What does not compile; those that [`super::warm`] compiled do.
@@ -35,13 +57,12 @@ pub fn pack_groups(
     target: &Target,
     kernels: &[Specialisation],
 ) -> Result<Vec<PackGroup>, WarmError> {
-    let mut groups: BTreeMap<(&str, &str), PackGroup> = BTreeMap::new();
+    let mut groups: BTreeMap<(bool, bool), PackGroup> = BTreeMap::new();
     for kernel in kernels {
         let code = target.code().obtain(kernel.variant, &kernel.unit, &target.arch)?;
-        let name = |dtype: DType| dtype.name();
-        let formats = (name(kernel.problem.dtype()), name(kernel.problem.sampling_dtype()));
+        let problem = &kernel.problem;
         let group = groups
-            .entry(formats)
+            .entry((problem.offsets().is_some(), problem.dtype() == DType::F32))
             .or_insert_with(|| PackGroup { arch: target.arch.clone(), kernels: Vec::new() });
         group.kernels.push((code.recipe.content(), code.compiled));
     }
@@ -50,30 +71,61 @@ pub fn pack_groups(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
+    use msdeform::ValueLayout;
     use msdeform_cuda::jit::{CodeOrigin, CodeStore, encode_pack};
     use msdeform_cuda::nvrtc::Nvrtc;
     use msdeform_cuda::{DiskCache, Error};
+    use msdeform_devices::Workload;
+    use msdeform_devices::workload::Sizes;
 
     use super::*;
 
-    /// Every GPU of an architecture finds what it may choose, whatever its number of multiprocessors.
+    /// A model's calls at their own sizes, with given locations and, of layers that are replaced as a whole, from offsets.
+    fn calls_of_models() -> Vec<Problem> {
+        let names = ["ddetr_enc", "ddetr_dec", "dino_dec", "rtdetr_dec"];
+        let mut problems = Vec::new();
+        for workload in names.map(|name| Workload::named(name).unwrap()) {
+            for batch in [1, 2, 3, 16] {
+                let sizes = Sizes { batch: Some(batch), ..Sizes::default() };
+                for dtype in DType::FAST {
+                    let layout = ValueLayout::Interleaved;
+                    problems.push(workload.problem(dtype, layout, sizes).unwrap());
+                    problems.push(workload.problem_from_offsets(dtype, layout, sizes).unwrap());
+                }
+            }
+        }
+        problems
+    }
+
+    /// The usual gradients of a call, as a layer asks for them.
+    fn of_training() -> Scope {
+        let gradients = vec![Gradients::ALL];
+        Scope { modes: vec![Mode::Fast], gradients, ..Scope::default() }
+    }
+
     #[test]
-    fn a_pack_has_about_five_hundred_kernels_of_an_architecture_and_serves_all_of_its_gpus() {
+    fn a_pack_serves_all_gpus_of_an_architecture_and_models_at_their_own_sizes() {
         for arch in PACKED_ARCHITECTURES {
             let gpus = DeviceProps::of_architecture(arch);
             let all = packed_kernels(&gpus);
-            assert!((450..650).contains(&all.len()), "{arch}: {}", all.len());
+            assert!((750..1000).contains(&all.len()), "{arch}: {}", all.len());
             let units: BTreeSet<_> = all.iter().map(|k| (k.variant.spec().id, &k.unit)).collect();
+            assert_eq!(units.len(), all.len(), "none twice");
+            let check = |asked: &[Specialisation], of: &str| {
+                for kernel in asked {
+                    let unit = (kernel.variant.spec().id, &kernel.unit);
+                    assert!(units.contains(&unit), "{of}: {}", kernel.name());
+                }
+            };
+            // Whatever its number of multiprocessors.
             let between =
                 DeviceProps { multiprocessors: gpus[0].multiprocessors - 6, ..gpus[0].clone() };
             for gpu in [&gpus[0], &gpus[gpus.len() - 1], &between] {
-                for kernel in packed_kernels(std::slice::from_ref(gpu)) {
-                    let unit = (kernel.variant.spec().id, &kernel.unit);
-                    assert!(units.contains(&unit), "{}: {}", gpu.name, kernel.name());
-                }
+                check(&packed_kernels(std::slice::from_ref(gpu)), &gpu.name);
             }
+            let asked = specialisations_of(&gpus, calls_of_models(), &of_training());
+            assert!(asked.iter().any(|kernel| kernel.problem.offsets().is_some()));
+            check(&asked, arch);
         }
     }
 
@@ -86,12 +138,18 @@ mod tests {
         let target = Target::of_architecture("sm_80", DiskCache::in_folder(folder.path()));
         let target = target.unwrap();
         let all = packed_kernels(&target.gpus);
-        // The smallest of both directions, which compile fastest.
+        // The smallest of both directions, which compile fastest; and everything of a decoder's step from offsets.
         let mut few: Vec<Specialisation> = Vec::new();
         for (variant, step) in [("fwd_split_gather", ""), ("bwd_tile_sort", "offsets")] {
             let is = |k: &&Specialisation| k.variant.spec().id == variant && k.unit.step == step;
             few.push(all.iter().find(is).unwrap().clone());
         }
+        let decoder = Workload::named("rtdetr_dec").unwrap();
+        let (layout, sizes) = (ValueLayout::Interleaved, Sizes::default());
+        let decoder = decoder.problem_from_offsets(DType::F16, layout, sizes).unwrap();
+        let gpu = std::slice::from_ref(&target.gpus[0]);
+        few.extend(specialisations_of(gpu, [decoder], &of_training()));
+        assert!((5..8).contains(&few.len()), "{}", few.len());
         let groups = pack_groups(&target, &few).unwrap();
         let path = folder.path().join("kernels.pack");
         std::fs::write(&path, encode_pack(compiler, &groups).unwrap()).unwrap();

@@ -18,8 +18,9 @@ use crate::output::{grouped, print, print_json, progress};
 /// Compile kernels ahead, so that no later process waits for the compiler
 ///
 /// Fills the cache of compiled kernels with everything that calls of known models may need: whatever the image, the batch and, as
-/// far as models have them, the number of queries. Other models: give a workload of their shape. What is there already stays. On a
-/// machine without a GPU, such as one that builds an image of a container, --arch says for which one.
+/// far as models have them, the number of queries. Layers that patch() replaces as a whole call the operator from raw projections,
+/// others the one with given locations; both are compiled. Other models: give a workload of their shape. What is there already
+/// stays. On a machine without a GPU, such as one that builds an image of a container, --arch says for which one.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct WarmArgs {
@@ -35,6 +36,9 @@ pub struct WarmArgs {
     /// Models with the shapes of workloads, built-in ones by name, or paths of workload files
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     workload: Vec<String>,
+    /// Only the operator from raw projections, which whole layers call [default: that and the one with given locations]
+    #[arg(long)]
+    from_offsets: bool,
     /// Storage formats: f32, f16, bf16
     #[arg(long, value_name = "DTYPE", value_delimiter = ',', default_value = "f32,f16,bf16", value_parser = fast_dtype)]
     dtype: Vec<DType>,
@@ -111,20 +115,25 @@ fn scope(args: &WarmArgs) -> Scope {
         dtypes: args.dtype.clone(),
         directions: args.direction.map_or(all.directions, |direction| vec![direction]),
         modes: args.mode.map_or(all.modes, |mode| vec![mode]),
+        ..all
     }
 }
 
 /// The calls that are looked at: of the models that are meant, and of workloads.
 fn problems(args: &WarmArgs) -> anyhow::Result<Vec<Problem>> {
     let mut problems = Vec::new();
+    let mut shapes = Vec::new();
     for name in &args.workload {
         let workload = Workload::named(name)?;
         for dtype in DType::FAST {
             // Its very sizes, and whatever a model of its shape is given besides.
-            let exactly = workload.problem(dtype, ValueLayout::Interleaved, Sizes::default())?;
-            problems.push(exactly);
+            let (layout, sizes) = (ValueLayout::Interleaved, Sizes::default());
+            problems.push(workload.problem_from_offsets(dtype, layout, sizes)?);
+            if !args.from_offsets {
+                problems.push(workload.problem(dtype, layout, sizes)?);
+            }
         }
-        problems.extend(shape_of(&workload).problems());
+        shapes.push(shape_of(&workload));
     }
     let all_models = args.model.is_empty() && args.workload.is_empty();
     for name in &args.model {
@@ -136,8 +145,14 @@ fn problems(args: &WarmArgs) -> anyhow::Result<Vec<Problem>> {
     }
     let is_meant =
         |models: &str| all_models || args.model.iter().any(|name| is_named(models, name));
-    let shapes = MODEL_SHAPES.iter().filter(|shape| is_meant(shape.models));
-    problems.extend(shapes.flat_map(|shape| Shape::from(shape).problems()));
+    let models = MODEL_SHAPES.iter().filter(|shape| is_meant(shape.models));
+    shapes.extend(models.map(Shape::from));
+    for shape in shapes {
+        problems.extend(shape.problems_from_offsets());
+        if !args.from_offsets {
+            problems.extend(shape.problems());
+        }
+    }
     Ok(problems)
 }
 
@@ -146,8 +161,15 @@ fn shape_of(workload: &Workload) -> Shape {
         Points::Same(points) => vec![*points; workload.levels.len()],
         Points::PerLevel(points) => points.clone(),
     };
-    let queries = vec![workload.standard_queries()];
-    Shape { heads: workload.heads, channels: workload.channels, points, queries }
+    let rules = || vec![workload.references.rule()];
+    Shape {
+        heads: workload.heads,
+        channels: workload.channels,
+        points,
+        queries: vec![workload.standard_queries()],
+        encoder: rules(),
+        decoder: rules(),
+    }
 }
 
 /// Whether one of these models has this in its name, however it is spelt: `rtdetr` is in `RT-DETR`.

@@ -77,6 +77,8 @@ class Layer:
     offset_scale: str | None = None
     # The attribute that says whether images come before queries, where that is a choice.
     batch_first: str | None = None
+    # How names of classes begin whose decoders have one box for all levels; in others every level has a reference.
+    one_box: tuple[str, ...] = ()
 
     @property
     def projects_values(self) -> bool:

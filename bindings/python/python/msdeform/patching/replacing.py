@@ -23,7 +23,7 @@ from .calling import Form, Signature, make_call
 from .checking import NotKnown, find_layouts
 from .checking_layers import find_layer
 from .data import PIXELS, AutogradFunction, Function, Layer, Package
-from .fusing import make_layer_call
+from .fusing import Known, make_layer_call
 from .reporting import own_code, warn
 
 _numbers = itertools.count()
@@ -188,10 +188,29 @@ def _patch_layer(application: Application, module: types.ModuleType, layers: lis
     def replace() -> tuple[str, Callable[[], None]]:
         original = _copy(function)
         known = find_layer(name, layers, kind, function, original)
-        undo = _exchange_code(function, make_layer_call(name, known, original), tuple(known.functions))
+        exchange_back = _exchange_code(function, make_layer_call(name, known, original), tuple(known.functions))
+        _fused[function] = known
+
+        def undo() -> None:
+            _fused.pop(function, None)
+            exchange_back()
+
         return "the whole layer: a small random one gave the same before and after", undo
 
     _attempt(application, module, name, replace, is_layer=True)
+
+
+# Functions `forward` that call the operator from offsets.
+_fused: dict[types.FunctionType, Known] = {}
+
+
+def fused_layer(layer: nn.Module) -> Layer | None:
+    """What is known of a layer that is replaced as a whole and asks for nothing else. Subclasses go on calling it."""
+    functions = (inspect.unwrap(vars(kind)["forward"]) for kind in type(layer).__mro__ if "forward" in vars(kind))
+    known = next((_fused[function] for function in functions if function in _fused), None)
+    if known is None or any(getattr(layer, name, only) != only for name, only in known.layer.expected.items()):
+        return None
+    return known.layer
 
 
 def _attempt(

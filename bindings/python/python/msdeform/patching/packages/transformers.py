@@ -60,6 +60,7 @@ _USUAL = Layer(
         "disable_custom_kernels": True,
     },
     functions=("multi_scale_deformable_attention",),
+    one_box=("RTDetr", "OmDetTurbo", "PPDocLayout"),
 )
 _RT_DETR_V2 = Layer(
     _SUFFIX,
@@ -75,6 +76,7 @@ _RT_DETR_V2 = Layer(
     expected={"method": "default"},
     functions=("multi_scale_deformable_attention_v2",),
     offset_scale="offset_scale",
+    one_box=("",),
 )
 _OF_D_FINE = ("hidden_states", "attention_mask", "reference_points", "encoder_hidden_states", *_CALLS[0][6:8])
 _POINTS_OF_D_FINE = [POINTS - 1, POINTS, POINTS + 1]
@@ -96,6 +98,7 @@ _D_FINE = Layer(
     expected={"decoder_method": "default"},
     points="num_points_list",
     offset_scale="offset_scale",
+    one_box=("",),
 )
 
 PACKAGE = Package(

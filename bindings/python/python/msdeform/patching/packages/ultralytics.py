@@ -13,6 +13,7 @@ PACKAGE = Package(
             (("query", "refer_bbox", "value", "value_shapes", "value_mask"),),
             attributes={**SIZES, **PROJECTIONS},
             functions=("multi_scale_deformable_attn_pytorch",),
+            one_box=("",),
         ),
     ),
 )
