@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use msdeform::{DType, Direction, Mode, Offsets, Problem};
-use msdeform_bench::models::{Scope, Shape, specialisations_of};
+use msdeform_bench::models::{Scope, Shape, in_every_size, specialisations_of};
 use msdeform_bench::warm::{Target, WarmError, warm};
 use msdeform_cuda::{DiskCache, Error};
 use msdeform_devices::workload::References;
@@ -17,9 +17,9 @@ use crate::error::Unavailable;
 /// How often progress is told and signals are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Heads, channels, points of every level, numbers of queries; what offsets start from in encoder and decoder, as workloads
+/// Heads, channels, points of every level; what offsets start from in encoder and decoder, as workloads
 /// say it, in JSON. Neither: locations are given.
-type GivenShape = (usize, usize, Vec<usize>, Vec<usize>, Vec<String>, Vec<String>);
+type GivenShape = (usize, usize, Vec<usize>, Vec<String>, Vec<String>);
 
 /// Which GPU, or which architecture instead.
 type Place = (usize, Option<String>);
@@ -43,7 +43,8 @@ pub fn warm_up_json(
         (ordinal, None) => Target::of_gpu(ordinal),
     });
     let target = target.map_err(exception)?;
-    let wanted = specialisations_of(&target.gpus, problems.into_iter().flatten(), &scope);
+    let problems = in_every_size(problems.into_iter().flatten());
+    let wanted = specialisations_of(&target.gpus, problems, &scope);
     if wanted.is_empty() {
         return Err(PyValueError::new_err("no kernel is compiled for calls of these shapes"));
     }
@@ -82,11 +83,11 @@ pub fn warm_up_json(
     Ok(summary.to_string())
 }
 
-fn problems(
-    (heads, channels, points, queries, encoder, decoder): GivenShape,
-) -> PyResult<Vec<Problem>> {
+fn problems((heads, channels, points, encoder, decoder): GivenShape) -> PyResult<Vec<Problem>> {
     let (encoder, decoder) = (rules(&encoder)?, rules(&decoder)?);
     let is_given = encoder.is_empty() && decoder.is_empty();
+    // Of a decoder, in any number.
+    let queries = vec![1];
     let shape = Shape { heads, channels, points, queries, encoder, decoder };
     Ok(if is_given { shape.problems() } else { shape.problems_from_offsets() })
 }

@@ -3,9 +3,10 @@
 //! A kernel is compiled for a model's sizes, and another choice of knobs is other machine code: a problem that was
 //! verified says nothing about what its neighbour compiles. So what a GPU has verified is counted in what was compiled.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use msdeform::{DType, Direction, Mode, Offsets, Problem, ReferenceOf};
+use msdeform_cuda::ahead::other_sizes;
 use msdeform_cuda::driver::DeviceProps;
 use msdeform_cuda::variants::{BackwardCall, Call, KnobChoices, Unit, Variant};
 use msdeform_cuda::{Gradients, dispatch};
@@ -309,6 +310,18 @@ impl Shape {
     }
 }
 
+/// The same models in every size, for whoever does not know which will come. The ledger has the sizes that models have.
+#[must_use]
+pub fn in_every_size(problems: impl IntoIterator<Item = Problem>) -> Vec<Problem> {
+    let mut seen = HashSet::new();
+    let sizes = problems.into_iter().flat_map(|problem| {
+        let mut sizes = other_sizes(&problem).peekable();
+        let is_new = sizes.peek().is_some_and(|smallest| seen.insert(smallest.clone()));
+        is_new.then_some(sizes).into_iter().flatten().collect::<Vec<_>>()
+    });
+    sizes.collect()
+}
+
 /// Which calls of a model are meant.
 #[derive(Clone, Debug)]
 pub struct Scope {
@@ -413,6 +426,20 @@ mod tests {
         }
         let asks = |s: &&Specialisation| s.backward.is_some_and(|call| call.gradients.references);
         assert!(found.iter().any(|s| asks(&s)));
+    }
+
+    #[test]
+    fn in_every_size_a_model_needs_what_it_needs_in_its_own_and_more() {
+        let device = [DeviceProps::h200()];
+        let decoder = Shape::from(&MODEL_SHAPES[1]);
+        let scope = Scope { dtypes: vec![DType::F16], modes: vec![Mode::Fast], ..Scope::default() };
+        let names = |problems: Vec<Problem>| -> BTreeSet<_> {
+            let found = specialisations_of(&device, problems, &scope);
+            found.into_iter().map(|s| (s.variant.spec().id, s.name())).collect()
+        };
+        let (own, all) = (names(decoder.problems()), names(in_every_size(decoder.problems())));
+        assert!(own.is_subset(&all) && all.len() > own.len(), "{} {}", own.len(), all.len());
+        assert!(all.len() < 2 * own.len(), "{} {}", own.len(), all.len());
     }
 
     #[test]

@@ -141,8 +141,8 @@ def bench_json(
     batch: int | None,
 ) -> str: ...
 
-# Heads, channels, points of every level, numbers of queries, references of encoder and decoder in JSON.
-_Shape = tuple[int, int, Sequence[int], Sequence[int], Sequence[str], Sequence[str]]
+# Heads, channels, points of every level, references of encoder and decoder in JSON.
+_Shape = tuple[int, int, Sequence[int], Sequence[str], Sequence[str]]
 
 def warm_up_json(
     shapes: list[_Shape],

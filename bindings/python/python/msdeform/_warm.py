@@ -14,8 +14,6 @@ _HEADS = ("n_heads", "num_heads")
 _LEVELS = ("n_levels", "num_levels")
 _POINTS = ("num_points_list", "n_points_list", "n_points", "num_points")
 _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-# As many as models have, and without what denoising adds. An encoder's, one for each pixel, are always among them.
-_QUERIES = (100, 300, 500, 900)
 # What offsets start from, by the names that workloads have for it.
 _POINTS_PER_LEVEL, _BOXES_PER_LEVEL, _ONE_BOX = "point_per_level", "box_per_level", "box"
 # Every pixel of an encoder starts from its own place.
@@ -23,7 +21,7 @@ _ENCODER, _DECODER = (_POINTS_PER_LEVEL,), (_POINTS_PER_LEVEL, _BOXES_PER_LEVEL)
 
 
 class Shape(NamedTuple):
-    """What is compiled in: heads, channels of a head, points of every level; and the usual numbers of queries.
+    """What is compiled in: heads, channels of a head, points of every level.
 
     With references, `ms_deform_attn_from_offsets` is meant instead of `ms_deform_attn`: those of an encoder, in which
     every pixel asks, and those of a decoder. Each is `"point_per_level"`, `"box_per_level"`, `"box"` (one for all
@@ -33,7 +31,6 @@ class Shape(NamedTuple):
     heads: int
     channels: int
     points: Sequence[int]
-    queries: Sequence[int] = _QUERIES
     encoder: Sequence[Any] = ()
     decoder: Sequence[Any] = ()
 
@@ -52,8 +49,8 @@ def warm_up(
 
     Args:
         model_or_shapes: a `torch.nn.Module`, whose attention layers are looked up, or shapes: a `Shape`, or several as
-            `(heads, channels, points)`, with `queries`, and with references of `encoder` and `decoder` for calls
-            from offsets. What is replaced is looked at as it is, so call `patch()` before.
+            `(heads, channels, points)`, with references of `encoder` and `decoder` for calls from offsets.
+            What is replaced is looked at as it is, so call `patch()` before.
         dtypes: formats of the values, by name or as PyTorch's. Locations in float32, as mixed precision has them, are
             included.
         device: the GPU, as PyTorch names it; the first one unless said.
@@ -141,11 +138,11 @@ def _first(layer: Any, names: tuple[str, ...]) -> Any:
 
 def _plain(shape: Shape) -> Any:
     """A shape as the native half takes it."""
-    numbers = (shape.heads, shape.channels, *shape.points, *shape.queries)
+    numbers = (shape.heads, shape.channels, *shape.points)
     if not shape.points or any(not isinstance(number, int) or number < 1 for number in numbers):
-        raise ValueError(f"{shape} is no shape; give positive numbers: heads, channels, points of every level, queries")
+        raise ValueError(f"{shape} is no shape; give positive numbers: heads, channels, points of every level")
     references = (tuple(json.dumps(each, default=repr) for each in of) for of in (shape.encoder, shape.decoder))
-    return shape.heads, shape.channels, tuple(shape.points), tuple(shape.queries), *references
+    return shape.heads, shape.channels, tuple(shape.points), *references
 
 
 def _name(dtype: Any) -> str:

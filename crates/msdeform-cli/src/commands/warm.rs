@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use clap::Args;
 use msdeform::{DType, Direction, Mode, Problem, ValueLayout};
-use msdeform_bench::models::{MODEL_SHAPES, Scope, Shape, specialisations_of};
+use msdeform_bench::models::{MODEL_SHAPES, Scope, Shape, in_every_size, specialisations_of};
 use msdeform_bench::warm::{Target, Warmed, warm};
 use msdeform_cuda::DiskCache;
 use msdeform_devices::workload::{Points, Sizes};
@@ -17,8 +17,8 @@ use crate::output::{grouped, print, print_json, progress};
 
 /// Compile kernels ahead, so that no later process waits for the compiler
 ///
-/// Fills the cache of compiled kernels with everything that calls of known models may need: whatever the image, the batch and, as
-/// far as models have them, the number of queries. Layers that patch() replaces as a whole call the operator from raw projections,
+/// Fills the cache of compiled kernels with everything that calls of known models may need, whatever the image, the batch and the
+/// number of queries. Layers that `patch()` replaces as a whole call the operator from raw projections,
 /// others the one with given locations; both are compiled. Other models: give a workload of their shape. What is there already
 /// stays. On a machine without a GPU, such as one that builds an image of a container, --arch says for which one.
 #[derive(Debug, Args)]
@@ -79,7 +79,7 @@ pub fn run(args: &WarmArgs) -> anyhow::Result<()> {
         None => std::thread::available_parallelism().map_or(1, usize::from),
     };
     let target = target(args)?;
-    let wanted = specialisations_of(&target.gpus, problems(args)?, &scope(args));
+    let wanted = specialisations_of(&target.gpus, in_every_size(problems(args)?), &scope(args));
     if wanted.is_empty() {
         return Err(Usage("no kernel is compiled for such calls".into()).into());
     }

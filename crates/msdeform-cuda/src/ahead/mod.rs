@@ -17,6 +17,8 @@ use crate::jit::{Code, CodeStore};
 use crate::variants::{BackwardCall, Call, Unit, Variant};
 use sizes::{OwnedCall, Wanted};
 
+pub use sizes::other_sizes;
+
 /// Where a GPU's kernels come from.
 #[derive(Debug)]
 pub struct Compiler {

@@ -71,45 +71,24 @@ impl OwnedCall {
     pub fn kernels_of_other_sizes(&self, device: &DeviceProps, tuning: &Tuning) -> Vec<Wanted> {
         let mut seen = BTreeSet::new();
         let mut found = Vec::new();
-        let mut queries = 1;
-        while queries <= MOST_QUERIES {
-            for batch in BATCHES {
-                let resized = self.resized(batch, queries);
-                let kernels = resized.map_or_else(Vec::new, |call| call.kernels(device, tuning));
-                for (variant, unit) in kernels {
-                    if seen.insert((variant.spec().id, unit.clone())) {
-                        found.push((variant, unit));
-                    }
+        for problem in other_sizes(&self.problem) {
+            for (variant, unit) in self.with(problem).kernels(device, tuning) {
+                if seen.insert((variant.spec().id, unit.clone())) {
+                    found.push((variant, unit));
                 }
             }
-            queries = more(queries);
         }
         found
     }
 
     /// The same for all sizes of a model, to see whether it is known.
     pub fn model(&self) -> Option<Self> {
-        self.resized(1, 1)
+        Some(self.with(resized(&self.problem, 1, 1)?))
     }
 
-    /// An encoder asks once per pixel; its image then has as many as there are queries.
-    fn resized(&self, batch: usize, queries: usize) -> Option<Self> {
+    /// The same call in another size.
+    fn with(&self, resized: Problem) -> Self {
         let problem = &self.problem;
-        let pixels: usize = problem.levels().iter().map(|level| level.height * level.width).sum();
-        let resized = if problem.queries() == pixels {
-            let scale = (queries as f64 / pixels.max(1) as f64).sqrt();
-            // A thin level stays thin, and no other becomes one: that is another kernel.
-            let scaled = |size: usize| match size {
-                0 | 1 => size as i64,
-                _ => ((size as f64 * scale).round() as i64).max(2),
-            };
-            let levels = problem.levels().iter();
-            let levels = levels.map(|level| (scaled(level.height), scaled(level.width)));
-            with_levels(problem, levels.collect())
-        } else {
-            problem.to_builder().queries(queries)
-        };
-        let resized = resized.batch(batch).build().ok()?;
         let is_packed = self.strides == ValueStrides::packed(problem);
         let strides = if is_packed { ValueStrides::packed(&resized) } else { self.strides };
         // What follows itself image by image does so in every size; what all images share stays shared.
@@ -131,8 +110,36 @@ impl OwnedCall {
             BackwardCall { grad_output, ..backward }
         });
         let query_raster_width = self.query_raster_width;
-        Some(Self { problem: resized, strides, query_raster_width, sources, backward })
+        Self { problem: resized, strides, query_raster_width, sources, backward }
     }
+}
+
+/// Problems of the same model in so many sizes that they lead to everything that may be compiled for it: batches and
+/// numbers of queries or, of an encoder, images.
+pub fn other_sizes(problem: &Problem) -> impl Iterator<Item = Problem> {
+    let queries = std::iter::successors(Some(1), |&queries| Some(more(queries)));
+    let queries = queries.take_while(|&queries| queries <= MOST_QUERIES);
+    let sizes = queries.flat_map(|queries| BATCHES.map(|batch| (batch, queries)));
+    sizes.filter_map(|(batch, queries)| resized(problem, batch, queries))
+}
+
+/// An encoder asks once per pixel; its image then has as many as there are queries.
+fn resized(problem: &Problem, batch: usize, queries: usize) -> Option<Problem> {
+    let pixels: usize = problem.levels().iter().map(|level| level.height * level.width).sum();
+    let resized = if problem.queries() == pixels {
+        let scale = (queries as f64 / pixels.max(1) as f64).sqrt();
+        // A thin level stays thin, and no other becomes one: that is another kernel.
+        let scaled = |size: usize| match size {
+            0 | 1 => size as i64,
+            _ => ((size as f64 * scale).round() as i64).max(2),
+        };
+        let levels = problem.levels().iter();
+        let levels = levels.map(|level| (scaled(level.height), scaled(level.width)));
+        with_levels(problem, levels.collect())
+    } else {
+        problem.to_builder().queries(queries)
+    };
+    resized.batch(batch).build().ok()
 }
 
 /// The same model with an image of other levels, which follow each other, and a query for each of its pixels.
@@ -224,7 +231,7 @@ mod tests {
                     assert!(known.len() <= 40, "{} kernels of {problem}", known.len());
                     for _ in 0..200 {
                         let (batch, queries) = (1 + numbers.below(32), 1 + numbers.below(4000));
-                        let resized = owned.resized(batch, queries).unwrap();
+                        let resized = owned.with(resized(&problem, batch, queries).unwrap());
                         let needed = names(&resized.kernels(&device, &tuning));
                         let missing: Vec<_> = needed.difference(&known).collect();
                         assert!(missing.is_empty(), "{}: {missing:?}", resized.problem);
