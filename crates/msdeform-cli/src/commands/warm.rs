@@ -36,7 +36,7 @@ pub struct WarmArgs {
     /// Models with the shapes of workloads, built-in ones by name, or paths of workload files
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     workload: Vec<String>,
-    /// Only the operator from raw projections, which whole layers call [default: that and the one with given locations]
+    /// Only the operator from raw projections, which whole layers call [default: both operators]
     #[arg(long)]
     from_offsets: bool,
     /// Storage formats: f32, f16, bf16
