@@ -278,12 +278,26 @@ fn of_wine(command: &mut Command) -> &mut Command {
 
 /// Libraries that every Windows has, or that Python brings.
 fn is_part_of_windows(library: &str) -> bool {
-    let known =
-        ["advapi32.dll", "bcrypt.dll", "bcryptprimitives.dll", "kernel32.dll", "msvcrt.dll"];
-    let more =
-        ["ntdll.dll", "ole32.dll", "python3.dll", "shell32.dll", "userenv.dll", "ws2_32.dll"];
+    const KNOWN: [&str; 16] = [
+        "advapi32.dll",
+        "bcrypt.dll",
+        "bcryptprimitives.dll",
+        "combase.dll",
+        "kernel32.dll",
+        "msvcrt.dll",
+        "ntdll.dll",
+        "ole32.dll",
+        "oleaut32.dll",
+        "pdh.dll",
+        "powrprof.dll",
+        "psapi.dll",
+        "python3.dll",
+        "shell32.dll",
+        "userenv.dll",
+        "ws2_32.dll",
+    ];
     let library = library.to_ascii_lowercase();
-    library.starts_with("api-ms-win-") || known.iter().chain(&more).any(|name| *name == library)
+    library.starts_with("api-ms-win-") || KNOWN.contains(&library.as_str())
 }
 
 /// Whether the library of a wheel needs nothing that a user's machine may lack.
@@ -349,7 +363,7 @@ mod tests {
 
     #[test]
     fn libraries_of_a_compiler_are_told_from_those_of_windows() {
-        for name in ["KERNEL32.dll", "api-ms-win-core-synch-l1-2-0.dll", "python3.dll"] {
+        for name in ["KERNEL32.dll", "api-ms-win-core-synch-l1-2-0.dll", "pdh.dll", "python3.dll"] {
             assert!(is_part_of_windows(name), "{name}");
         }
         for name in ["libgcc_s_seh-1.dll", "libwinpthread-1.dll", "python311.dll", "nvcuda.dll"] {
