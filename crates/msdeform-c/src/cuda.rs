@@ -4,8 +4,8 @@ use std::ffi::{CStr, c_char, c_void};
 
 use msdeform::{Access, Direction, Mode, Problem, Role};
 use msdeform_cuda::{
-    BackwardOptions, DiskCache, Engine, Gradients, OutputStrides, Plan, PlanOptions, PointerChecks,
-    Pointers, Stream, ValueStrides, WORKSPACE_ALIGNMENT, Workspace, registry,
+    Ahead, BackwardOptions, DiskCache, Engine, Gradients, OutputStrides, Plan, PlanOptions,
+    PointerChecks, Pointers, Stream, ValueStrides, WORKSPACE_ALIGNMENT, Workspace, registry,
 };
 
 use crate::border::{
@@ -353,6 +353,7 @@ unsafe fn plan_options(
         query_raster_width: given.query_raster_width,
         pointer_checks,
         workspace,
+        ahead: Ahead::Nothing,
     })
 }
 
