@@ -20,8 +20,7 @@ const LINT_PACKAGES: [&str; 3] = ["mypy==2.4.*", "numpy", "ruff==0.17.*"];
 /// With the packages whose models are patched, as far as they are light; the others are named in
 /// `tests/test_patching_others.py`. The checkers of types are here for the test of a user's file, which needs PyTorch's
 /// types too.
-const TORCH_PACKAGES: [&str; 14] = [
-    "kernels",
+const TORCH_PACKAGES: [&str; 13] = [
     "mypy==2.4.*",
     "numpy",
     "onnx",
@@ -33,7 +32,8 @@ const TORCH_PACKAGES: [&str; 14] = [
     "pytest-xdist",
     "rfdetr",
     "torch",
-    "transformers",
+    // With the version of `kernels` that it takes: with another one it looks for none, in silence.
+    "transformers[kernels]",
     "ultralytics",
 ];
 
