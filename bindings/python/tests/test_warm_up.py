@@ -19,22 +19,28 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_was_compiled_is_found_the_second_time(cache: Path) -> None:
+@pytest.fixture
+def compiling(cache: Path) -> Path:
+    """The cache, where something can be compiled: PyTorch for CUDA brings NVRTC, PyTorch for processors does not."""
     if msdeform.device_info()["cuda"]["nvrtc"]["missing"]:
         pytest.skip("NVRTC is not installed here")
+    return cache
+
+
+def test_what_was_compiled_is_found_the_second_time(compiling: Path) -> None:
     torch = pytest.importorskip("torch")
     arguments: dict[str, Any] = {"arch": "sm_90", "backward": False}
     first = msdeform.warm_up(SMALL, [torch.float32], **arguments)
     assert first["compiled"] == first["kernels"] > 0 and first["failed"] == []
-    assert len(list(cache.glob("*.cubin"))) == first["kernels"]
-    assert first["arch"] == "sm_90a" and first["gpu"] is None and first["cache"] == str(cache)
+    assert len(list(compiling.glob("*.cubin"))) == first["kernels"]
+    assert first["arch"] == "sm_90a" and first["gpu"] is None and first["cache"] == str(compiling)
     second = msdeform.warm_up([SMALL, tuple(SMALL)], ["f32"], **arguments)
     assert (second["compiled"], second["found"]) == (0, first["kernels"])
 
 
-def test_a_layer_that_calls_the_operator_from_offsets_has_its_kernels_compiled_and_not_the_others(cache: Path) -> None:
-    if msdeform.device_info()["cuda"]["nvrtc"]["missing"]:
-        pytest.skip("NVRTC is not installed here")
+def test_a_layer_that_calls_the_operator_from_offsets_has_its_kernels_compiled_and_not_the_others(
+    compiling: Path,
+) -> None:
     pytest.importorskip("torch")
     layer = msdeform.MSDeformAttn(16, 1, 2, 2)
     arguments: dict[str, Any] = {"arch": "sm_90", "backward": False, "dtypes": ["f32"]}

@@ -124,7 +124,7 @@ impl Compiler {
 
     /// Waits until nothing is left to compile.
     pub fn finish(&self) {
-        // Nor may a thread that a forked process does not have hold its locks.
+        // A forked process has no such threads, and one of them may have held the lock when it forked.
         if self.process.load(Ordering::Relaxed) != std::process::id() {
             return;
         }
