@@ -16,6 +16,7 @@ import pytest
 import torch
 from msdeform import _native, _schema
 from oracle import make_case
+from torch.utils._python_dispatch import TorchDispatchMode
 
 PACKAGE = Path(__file__).resolve().parents[1]
 EXAMPLE = PACKAGE / "examples" / "aoti"
@@ -36,15 +37,60 @@ def test_definitions_of_the_native_library_are_those_of_the_package() -> None:
     assert len(parsed) == len(_native.schemas()) == 6
 
 
-@native
-def test_kernels_of_the_processor_are_native() -> None:
+# Of GPUs too where this PyTorch is one for them, whatever the machine has.
+KEYS = ("CPU", "CUDA") if torch.version.cuda else ("CPU",)
+
+
+@pytest.mark.skipif(TORCH < (2, 10), reason="torch 2.10 has the C interface that the kernels use")
+@pytest.mark.parametrize("key", KEYS)
+def test_kernels_are_native(key: str) -> None:
     for overload in overloads():
         name = overload._schema.name
         if overload._schema.overload_name:
             name += f".{overload._schema.overload_name}"
         kernels = torch._C._dispatch_dump(name).splitlines()
-        (kernel,) = [line for line in kernels if line.startswith("CPU:")]
-        assert "msdeform-torch" in kernel, kernel
+        (kernel,) = [line for line in kernels if line.startswith(f"{key}:")]
+        # Arguments that may be missing are handed over from version 2.13 on.
+        has_optional = any(argument.type.kind() == "OptionalType" for argument in overload._schema.arguments)
+        assert ("msdeform-torch" in kernel) == (TORCH >= (2, 13) or not has_optional), kernel
+
+
+class Seen(TorchDispatchMode):
+    """The arguments of the gradient, as its kernel gets them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arguments: list[tuple[Any, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "backward" in func._schema.name:
+            self.arguments.append(args)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_gradient_is_told_whether_it_must_have_the_same_bits_in_every_run() -> None:
+    case = make_case()
+    leaves = [tensor.clone().requires_grad_() for tensor in case.tensors]
+    references = torch.rand(*case.locations.shape[:2], len(case.shapes), 2)
+
+    def gradients() -> tuple[tuple[Any, ...], ...]:
+        with Seen() as seen:
+            msdeform.ms_deform_attn(leaves[0], case.shapes, None, *leaves[1:]).sum().backward()
+            msdeform.ms_deform_attn_from_offsets(leaves[0], case.shapes, references, *leaves[1:]).sum().backward()
+            torch.ops.msdeform.ms_deform_attn_backward(
+                torch.ones(2, 11, 32), *case.tensors, torch.tensor(case.shapes), None, None, [True] * 3
+            )
+        return tuple(seen.arguments)
+
+    before = gradients()
+    torch.use_deterministic_algorithms(True)
+    try:
+        after = gradients()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    # A default is left out.
+    assert len(before) == len(after) >= 3
+    assert not any(arguments[-1] is True for arguments in before) and all(arguments[-1] is True for arguments in after)
 
 
 @native
@@ -150,7 +196,8 @@ def test_without_the_interface_the_kernels_are_those_in_python() -> None:
         "from msdeform import _native\n"
         "_native.register_kernels = lambda: []\n"
         "import torch, msdeform.operator\n"
-        "assert 'msdeform-torch' not in torch._C._dispatch_dump('msdeform::ms_deform_attn')\n"
+        "kernels = torch._C._dispatch_dump('msdeform::ms_deform_attn')\n"
+        "assert 'msdeform-torch' not in kernels and 'CPU:' in kernels and 'CUDA:' in kernels\n"
         "shapes = [(2, 2)]\n"
         "value, locations, weights = torch.randn(1, 4, 1, 8), torch.rand(1, 3, 1, 1, 2, 2), torch.rand(1, 3, 1, 1, 2)\n"
         "found = torch.ops.msdeform.ms_deform_attn(value, locations, weights, [2, 2, 0, 2])\n"
