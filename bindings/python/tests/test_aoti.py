@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,12 +12,11 @@ import msdeform.aoti
 import msdeform.operator
 import pytest
 import torch
+from aoti_example import run_example
 from msdeform import _native, _schema
 from oracle import make_case
 from torch.utils._python_dispatch import TorchDispatchMode
 
-PACKAGE = Path(__file__).resolve().parents[1]
-EXAMPLE = PACKAGE / "examples" / "aoti"
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 LEVELS = [9, 12, 0, 3, 5, 6, 108, 3, 1, 3, 138, 3]
 
@@ -242,40 +239,6 @@ def test_a_process_that_has_the_operators_from_python_keeps_them(library: Path) 
 
 @native
 def test_a_package_of_aotinductor_runs_in_a_program_without_python(tmp_path: Path, library: Path) -> None:
-    compiler = shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    # Compiled for one run: nothing here is worth optimising.
-    environment = {
-        **os.environ,
-        "AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL": "O0",
-        "OMP_NUM_THREADS": "2",
-        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
-        "CXX": compiler,
-    }
-    root = Path(torch.__file__).parent
-    build = [
-        *(compiler, "-std=c++20", "-O0", "-o", str(tmp_path / "decoder"), str(EXAMPLE / "main.cpp")),
-        *("-isystem", str(root / "include"), f"-L{root / 'lib'}", f"-Wl,-rpath,{root / 'lib'}"),
-        *("-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10", "-ldl"),
-    ]
-    # Both at once.
-    building = subprocess.Popen(build, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    exported = subprocess.run(
-        [sys.executable, str(EXAMPLE / "export.py"), str(tmp_path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    said, _ = building.communicate(timeout=600)
-    assert building.returncode == 0, said
-    assert exported.returncode == 0, exported.stdout + exported.stderr
-    assert "ms_deform_attn.tensor_levels" in exported.stdout and "from_offsets.default" in exported.stdout
-    bare = {name: text for name, text in os.environ.items() if not name.startswith(("PYTHON", "LD_"))}
-    run = subprocess.run(
-        [str(tmp_path / "decoder"), str(tmp_path), str(library)], env=bare, capture_output=True, text=True, timeout=300
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "without Python" in run.stdout and "layer: largest difference" in run.stdout, run.stdout
-    assert "refused: `value` has 750 pixels, but the levels of `spatial_shapes` [(40, 60), (20, 30)]" in run.stdout
+    exported, said = run_example(tmp_path, library, "cpu")
+    assert "ms_deform_attn.tensor_levels" in exported and "from_offsets.default" in exported
+    assert "refused: `value` has 750 pixels, but the levels of `spatial_shapes` [(40, 60), (20, 30)]" in said

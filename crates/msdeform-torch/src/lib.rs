@@ -44,5 +44,8 @@ fn register_all() -> Result<(), String> {
     let torch = Libtorch::find()?;
     register::define(torch).map_err(|error| error.to_string())?;
     register::implement(torch).map_err(|error| error.to_string())?;
+    if let Some(folder) = libtorch::folder_of_packages() {
+        msdeform_cuda::nvrtc::search_packages(vec![folder]);
+    }
     Ok(())
 }

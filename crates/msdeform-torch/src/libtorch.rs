@@ -5,6 +5,7 @@
 //! is [`Libtorch::check`], whose purpose it is to throw.
 
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::error::CallError;
@@ -243,6 +244,18 @@ unsafe fn number_named(library: &Library, symbol: &[u8]) -> Option<i32> {
         // SAFETY: as above.
         unsafe { number() }
     })
+}
+
+/// The folder of packages that libtorch lies in, if it comes from PyTorch's wheel: NVRTC is there too, and without an interpreter
+/// nobody says where that is.
+pub(crate) fn folder_of_packages() -> Option<PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let is_torch = |path: &&str| path.ends_with("/torch/lib/libtorch_cpu.so");
+    let paths = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
+    paths
+        .into_iter()
+        .find(is_torch)
+        .and_then(|path| Some(Path::new(path).ancestors().nth(3)?.into()))
 }
 
 #[cfg(unix)]
