@@ -88,6 +88,9 @@ pub fn use_torch(
 /// Which gradients a forward call will be asked for, and whether with the same bits in every run.
 pub type Expected<const TENSORS: usize> = ([bool; TENSORS], bool);
 
+/// What each gradient of the plain operator is in [`Head::gradients`].
+const BITS: [i64; 3] = [1, 2, 4];
+
 /// What that is in a [`Head`], with the bits that it has for each.
 pub fn expecting<const TENSORS: usize>(
     expected: Option<Expected<TENSORS>>,
@@ -116,35 +119,7 @@ pub fn torch_forward<'py>(
     }
     let Some(inputs) = torch.inputs(value, locations, weights) else { return Ok(None) };
     let Some(levels) = read_levels(levels, &inputs) else { return Ok(None) };
-    let output = torch.new_tensor(value, &inputs.value, &inputs.output_shape())?;
-    let Some(to) = torch.describe(&output) else { return Ok(None) };
-    let pointers = inputs.pointers().with(Role::Output, to.address());
-    match inputs.place {
-        Place::Cpu => {
-            let head = on_threads(torch.threads.call0(py)?.extract(py)?);
-            with_key(head, &inputs.described(), &levels, |key| {
-                // SAFETY: addresses and shapes come from the same live tensors, which `inputs` found to be
-                // contiguous; the output was made for this call.
-                py.detach(|| unsafe { cpu::run(Direction::Forward, key, &pointers) })
-            })
-            .map_err(exception)?;
-        }
-        Place::Gpu(ordinal) => {
-            let stream = torch.stream(py, ordinal)?;
-            let head = Head {
-                place: i64::from(ordinal),
-                value_strides: inputs.value_strides(),
-                ..expecting(expected, [1, 2, 4])
-            };
-            with_key(head, &inputs.described(), &levels, |key| {
-                // SAFETY: as above; PyTorch's allocator frees memory in the order of the stream, which is its
-                // current one on the tensors' GPU.
-                py.detach(|| unsafe { cuda::plan(key)?.launch(stream, &pointers) })
-            })
-            .map_err(exception)?;
-        }
-    }
-    Ok(Some(output))
+    torch.forward(value, &inputs, &levels, expecting(expected, BITS))
 }
 
 /// The gradients of an ordinary call, `None` in place of those that are not wanted.
@@ -166,63 +141,119 @@ pub fn torch_backward<'py>(
     }
     let Some(inputs) = torch.inputs(value, locations, weights) else { return Ok(None) };
     let Some(levels) = read_levels(levels, &inputs) else { return Ok(None) };
-    let Some(from) = torch.describe(grad_output) else { return Ok(None) };
-    if !inputs.takes_gradient(&from) {
-        return Ok(None);
-    }
-    let gradient = |tensor: &Bound<'py, PyAny>, like: &DlTensor, is_wanted: bool| {
-        is_wanted.then(|| torch.new_tensor(tensor, like, like.shape())).transpose()
-    };
-    let gradients = [
-        gradient(value, &inputs.value, wanted.0)?,
-        gradient(locations, &inputs.locations, wanted.1)?,
-        gradient(weights, &inputs.weights, wanted.2)?,
-    ];
-    let address = |gradient: &Option<Bound<'py, PyAny>>| match gradient {
-        None => Some(0),
-        Some(tensor) => torch.describe(tensor).map(|described| described.address()),
-    };
-    let [Some(to_value), Some(to_locations), Some(to_weights)] = gradients.each_ref().map(address)
-    else {
-        return Ok(None);
-    };
-    let to = (to_value, to_locations, to_weights);
-    let pointers = with_gradients(inputs.pointers(), from.address(), to);
-    match inputs.place {
-        Place::Cpu => {
-            let head = on_threads(torch.threads.call0(py)?.extract(py)?);
-            with_key(head, &inputs.described(), &levels, |key| {
-                // SAFETY: as in `torch_forward`; `takes_gradient` found the gradient contiguous.
-                py.detach(|| unsafe { cpu::run(Direction::Backward, key, &pointers) })
-            })
-            .map_err(exception)?;
-        }
-        Place::Gpu(ordinal) => {
-            let head = Head {
-                place: i64::from(ordinal),
-                gradients: i64::from(wanted.0) + 2 * i64::from(wanted.1) + 4 * i64::from(wanted.2),
-                deterministic,
-                value_strides: inputs.value_strides(),
-                grad_strides: (from.strides()[0], from.strides()[1], from.strides()[2]),
-                ..Head::default()
-            };
-            let plan =
-                with_key(head, &inputs.described(), &levels, |key| py.detach(|| cuda::plan(key)))
-                    .map_err(exception)?;
-            let bytes = plan.workspace_bytes();
-            // From PyTorch's allocator: freed in stream order, and part of a graph that is being captured.
-            let workspace = (bytes > 0).then(|| torch.new_bytes(value, bytes)).transpose()?;
-            let Some(at) = address(&workspace) else { return Ok(None) };
-            let stream = torch.stream(py, ordinal)?;
-            let pointers = pointers.with_workspace(at);
-            // SAFETY: as in `torch_forward`; gradients and workspace were made for this call.
-            py.detach(|| unsafe { plan.launch(stream, &pointers) }).map_err(exception)?;
-        }
-    }
-    Ok(Some(gradients))
+    let wanted = [wanted.0, wanted.1, wanted.2];
+    torch.backward(
+        grad_output,
+        [value, locations, weights],
+        &inputs,
+        &levels,
+        wanted,
+        deterministic,
+    )
 }
 
 impl Torch {
+    /// The output of tensors that are known to be ordinary; `head` has what will be asked of their gradients.
+    pub fn forward<'py>(
+        &self,
+        value: &Bound<'py, PyAny>,
+        inputs: &Inputs,
+        levels: &[i64],
+        head: Head,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = value.py();
+        let output = self.new_tensor(value, &inputs.value, &inputs.output_shape())?;
+        let Some(to) = self.describe(&output) else { return Ok(None) };
+        let pointers = inputs.pointers().with(Role::Output, to.address());
+        match inputs.place {
+            Place::Cpu => {
+                let head = on_threads(self.threads.call0(py)?.extract(py)?);
+                with_key(head, &inputs.described(), levels, |key| {
+                    // SAFETY: addresses and shapes come from the same live tensors, which `inputs` found to be
+                    // contiguous; the output was made for this call.
+                    py.detach(|| unsafe { cpu::run(Direction::Forward, key, &pointers) })
+                })
+                .map_err(exception)?;
+            }
+            Place::Gpu(ordinal) => {
+                let stream = self.stream(py, ordinal)?;
+                let (place, value_strides) = (i64::from(ordinal), inputs.value_strides());
+                let head = Head { place, value_strides, ..head };
+                with_key(head, &inputs.described(), levels, |key| {
+                    // SAFETY: as above; PyTorch's allocator frees memory in the order of the stream, which is its
+                    // current one on the tensors' GPU.
+                    py.detach(|| unsafe { cuda::plan(key)?.launch(stream, &pointers) })
+                })
+                .map_err(exception)?;
+            }
+        }
+        Ok(Some(output))
+    }
+
+    /// The gradients, likewise.
+    pub fn backward<'py>(
+        &self,
+        grad_output: &Bound<'py, PyAny>,
+        tensors: [&Bound<'py, PyAny>; 3],
+        inputs: &Inputs,
+        levels: &[i64],
+        wanted: [bool; 3],
+        deterministic: bool,
+    ) -> PyResult<Option<[Option<Bound<'py, PyAny>>; 3]>> {
+        let py = grad_output.py();
+        let Some(from) = self.describe(grad_output) else { return Ok(None) };
+        if !inputs.takes_gradient(&from) {
+            return Ok(None);
+        }
+        let mut gradients: [Option<Bound<'py, PyAny>>; 3] = [const { None }; 3];
+        let mut to = [0; 3];
+        let like = [&inputs.value, &inputs.locations, &inputs.weights];
+        for at in (0..3).filter(|&at| wanted[at]) {
+            let gradient = self.new_tensor(tensors[at], like[at], like[at].shape())?;
+            let Some(described) = self.describe(&gradient) else { return Ok(None) };
+            to[at] = described.address();
+            gradients[at] = Some(gradient);
+        }
+        let pointers = with_gradients(inputs.pointers(), from.address(), (to[0], to[1], to[2]));
+        match inputs.place {
+            Place::Cpu => {
+                let head = on_threads(self.threads.call0(py)?.extract(py)?);
+                with_key(head, &inputs.described(), levels, |key| {
+                    // SAFETY: as in `forward`; `takes_gradient` found the gradient contiguous.
+                    py.detach(|| unsafe { cpu::run(Direction::Backward, key, &pointers) })
+                })
+                .map_err(exception)?;
+            }
+            Place::Gpu(ordinal) => {
+                let head = Head {
+                    place: i64::from(ordinal),
+                    gradients: expecting(Some((wanted, deterministic)), BITS).expected,
+                    deterministic,
+                    value_strides: inputs.value_strides(),
+                    grad_strides: (from.strides()[0], from.strides()[1], from.strides()[2]),
+                    ..Head::default()
+                };
+                let plan = with_key(head, &inputs.described(), levels, |key| {
+                    py.detach(|| cuda::plan(key))
+                })
+                .map_err(exception)?;
+                let bytes = plan.workspace_bytes();
+                // From PyTorch's allocator: freed in stream order, and part of a graph that is being captured.
+                let workspace =
+                    (bytes > 0).then(|| self.new_bytes(tensors[0], bytes)).transpose()?;
+                let described = workspace.as_ref().map(|tensor| self.describe(tensor));
+                let Some(at) = described.map_or(Some(0), |found| Some(found?.address())) else {
+                    return Ok(None);
+                };
+                let stream = self.stream(py, ordinal)?;
+                let pointers = pointers.with_workspace(at);
+                // SAFETY: as in `forward`; gradients and workspace were made for this call.
+                py.detach(|| unsafe { plan.launch(stream, &pointers) }).map_err(exception)?;
+            }
+        }
+        Ok(Some(gradients))
+    }
+
     /// Whether the dispatcher would go straight to the kernel of the processor or the GPU.
     pub fn is_ordinary(&self, py: Python<'_>, tensors: &[&Bound<'_, PyAny>]) -> PyResult<bool> {
         for watcher in &self.watchers {
@@ -255,7 +286,7 @@ impl Torch {
         described
     }
 
-    fn inputs(
+    pub fn inputs(
         &self,
         value: &Bound<'_, PyAny>,
         locations: &Bound<'_, PyAny>,
@@ -316,7 +347,7 @@ impl Torch {
 }
 
 /// The tensors that both directions read, known to be as the kernels take them.
-struct Inputs {
+pub struct Inputs {
     place: Place,
     value: DlTensor,
     locations: DlTensor,
@@ -392,7 +423,7 @@ impl Inputs {
 
 /// Four numbers for each level. `None` for anything but exact integers in lists or tuples, and for levels that
 /// follow each other but are not all of the value's pixels.
-fn read_levels(levels: &Bound<'_, PyAny>, inputs: &Inputs) -> Option<Vec<i64>> {
+pub fn read_levels(levels: &Bound<'_, PyAny>, inputs: &Inputs) -> Option<Vec<i64>> {
     let items = items_of(levels)?;
     let mut numbers = Vec::with_capacity(4 * items.len());
     if items.first().is_some_and(PyAnyMethods::is_exact_instance_of::<PyInt>) {
