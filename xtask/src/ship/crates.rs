@@ -187,7 +187,7 @@ pub fn check_minimal_versions() -> Result<Report> {
     // The option is one of nightly compilers; the compiler is ours all the same.
     let mut resolve = in_copy(&["-Zdirect-minimal-versions", "generate-lockfile"]);
     run_ok(resolve.env("RUSTC_BOOTSTRAP", "1"))?;
-    let mut check = in_copy(&["check", "--locked", "--lib", "--target-dir"]);
+    let mut check = in_copy(&["check", "--locked", "--lib", "--bins", "--target-dir"]);
     check.arg(tree::target().join("minimal-versions"));
     for Published { name, .. } in published()? {
         check.args(["--package", &name]);
