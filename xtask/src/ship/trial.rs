@@ -28,9 +28,9 @@ pub struct TryArgs {
     /// Where wheels of `cargo xtask wheel` are; one that is missing is built, hardly optimised [default: target/tried]
     #[arg(long, value_name = "FOLDER")]
     wheels: Option<PathBuf>,
-    /// Leave out the library's tests, which have to be compiled
-    #[arg(long)]
-    wheel_only: bool,
+    /// Only these steps, by the names in the summary
+    #[arg(long, value_name = "STEP", value_delimiter = ',')]
+    only: Vec<String>,
 }
 
 /// What was run on a platform, and what was not.
@@ -47,13 +47,13 @@ pub fn run(args: &TryArgs) -> Result<ExitCode> {
         chosen.push(&PLATFORMS[0]);
     }
     let folder = args.wheels.clone().unwrap_or_else(|| tree::target().join("tried"));
-    let mut steps = Steps::default();
+    let mut steps = Steps::only(&args.only);
     for platform in chosen {
-        let built = match wheel_of(platform, &folder) {
-            Some(built) => built,
-            None => wheel::build(Some(platform), Effort::Tried, &folder)?,
+        let found_or_built = || match wheel_of(platform, &folder) {
+            Some(found) => Ok(found),
+            None => wheel::build(Some(platform), Effort::Tried, &folder),
         };
-        let tried = steps_of(&mut steps, platform, &built, args.wheel_only);
+        let tried = steps_of(&mut steps, platform, found_or_built);
         if !tried.not_run.is_empty() {
             println!("{}: not run: {}", tried.platform.triple, tried.not_run);
         }
@@ -69,35 +69,31 @@ pub fn wheel_of(platform: &Platform, folder: &Path) -> Option<PathBuf> {
     files.find(|file| file.to_string_lossy().ends_with(&end))
 }
 
-/// Runs everything that can be run of a platform here.
+/// Runs everything that can be run of a platform here. Its wheel is asked for where a step is about it.
 pub fn steps_of(
     steps: &mut Steps,
     platform: &'static Platform,
-    wheel: &Path,
-    wheel_only: bool,
+    wheel: impl Fn() -> Result<PathBuf>,
 ) -> Tried {
     let mut not_run = "";
     match platform.triple {
         _ if platform.is_host() => {
-            steps.run("x86_64 wheel", || python::test_alone(wheel));
+            steps.run("x86_64 wheel", || python::test_alone(&wheel()?));
         }
         "aarch64-unknown-linux-gnu" => {
-            if !wheel_only {
-                steps.run("aarch64 library", || library_under_qemu(platform));
-            }
-            steps.run("aarch64 wheel", || wheel_under_qemu(wheel));
+            steps.run("aarch64 library", || library_under_qemu(platform));
+            steps.run("aarch64 wheel", || wheel_under_qemu(&wheel()?));
             not_run = "CUDA, PyTorch";
         }
         "x86_64-pc-windows-gnu" => {
-            if !wheel_only {
-                steps.run("windows library", || library_under_wine(platform));
-                steps.run("windows command", || command_under_wine(platform));
-            }
-            steps.run("windows wheel", || imports_of_windows(wheel));
+            steps.run("windows library", || library_under_wine(platform));
+            steps.run("windows command", || command_under_wine(platform));
+            steps.run("windows wheel", || imports_of_windows(&wheel()?));
             not_run = "the Python package, CUDA, PyTorch";
         }
         _ => {
-            steps.run("macos wheel", || is_for_mac(wheel, platform));
+            let (processor, _) = platform.triple.split_once('-').unwrap_or_default();
+            steps.run(format!("macos {processor}"), || is_for_mac(&wheel()?, platform));
             not_run = "anything: it is linked, no more";
         }
     }
