@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -193,6 +194,30 @@ def test_a_process_that_has_the_operators_from_python_keeps_them(library: Path) 
     assert not torch.ops.msdeform.ms_deform_attn(*case.tensors, LEVELS).isnan().any()
 
 
+PAGE = PACKAGE / "docs" / "aoti.md"
+
+
+def commands_of_the_page() -> list[str]:
+    """What a reader types, a line for each command."""
+    (block,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    commands: list[str] = block.replace("\\\n", " ").splitlines()
+    assert [command.split()[0].split("=")[0] for command in commands] == ["python", "torch", "g++", "./decoder"]
+    return commands
+
+
+def with_this_python(environment: dict[str, str]) -> dict[str, str]:
+    """An environment in which `python` is the one that runs the tests."""
+    return {**environment, "PATH": os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])}
+
+
+def test_the_code_of_the_page_is_that_of_the_example() -> None:
+    (block,) = re.findall(r"```cpp\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    loads, finds, calls = block.replace('"libmsdeform_torch.so"', "library").splitlines()
+    example = [line.strip() for line in (EXAMPLE / "main.cpp").read_text().splitlines()]
+    assert loads in example and finds in example
+    assert calls.startswith("const char* refusal = registration();")
+
+
 @native
 def test_a_package_of_aotinductor_runs_in_a_program_without_python(tmp_path: Path, library: Path) -> None:
     compiler = shutil.which("g++") or shutil.which("clang++")
@@ -206,29 +231,27 @@ def test_a_package_of_aotinductor_runs_in_a_program_without_python(tmp_path: Pat
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
         "CXX": compiler,
     }
-    root = Path(torch.__file__).parent
-    build = [
-        *(compiler, "-std=c++20", "-O0", "-o", str(tmp_path / "decoder"), str(EXAMPLE / "main.cpp")),
-        *("-isystem", str(root / "include"), f"-L{root / 'lib'}", f"-Wl,-rpath,{root / 'lib'}"),
-        *("-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10", "-ldl"),
-    ]
+    export, root, build, run_it = commands_of_the_page()
+    for name in ("export.py", "main.cpp"):
+        shutil.copy(EXAMPLE / name, tmp_path)
+    typed = {"cwd": tmp_path, "text": True}
     # Both at once.
-    building = subprocess.Popen(build, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    building = subprocess.Popen(
+        ["sh", "-ec", f"{root}\n{build.replace('g++', compiler, 1)}"],
+        env=with_this_python(environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        **typed,
+    )
     exported = subprocess.run(
-        [sys.executable, str(EXAMPLE / "export.py"), str(tmp_path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
+        ["sh", "-ec", export], env=with_this_python(environment), capture_output=True, timeout=600, **typed
     )
     said, _ = building.communicate(timeout=600)
     assert building.returncode == 0, said
     assert exported.returncode == 0, exported.stdout + exported.stderr
     assert "ms_deform_attn.tensor_levels" in exported.stdout and "from_offsets.default" in exported.stdout
     bare = {name: text for name, text in os.environ.items() if not name.startswith(("PYTHON", "LD_"))}
-    run = subprocess.run(
-        [str(tmp_path / "decoder"), str(tmp_path), str(library)], env=bare, capture_output=True, text=True, timeout=300
-    )
+    run = subprocess.run(["sh", "-ec", run_it], env=with_this_python(bare), capture_output=True, timeout=300, **typed)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "without Python" in run.stdout and "layer: largest difference" in run.stdout, run.stdout
     assert "refused: `value` has 750 pixels, but the levels of `spatial_shapes` [(40, 60), (20, 30)]" in run.stdout
