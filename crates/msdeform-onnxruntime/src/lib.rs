@@ -42,6 +42,18 @@ const API_VERSION: u32 = 17;
 
 /// Adds the operators to a session's options. ONNX Runtime looks for this symbol in a library of custom operators.
 ///
+/// With the crate `ort`, 2.0.0-rc.15:
+///
+/// ```no_run
+/// use ort::session::Session;
+///
+/// let environment = ort::init().build()?;
+/// let mut builder =
+///     Session::builder(&environment)?.with_operator_library("libmsdeform_onnxruntime.so")?;
+/// let session = builder.commit_from_file("model.onnx")?;
+/// # Ok::<(), ort::Error>(())
+/// ```
+///
 /// # Safety
 /// ONNX Runtime calls it, or somebody who has both arguments from there. The library stays loaded for as long as a session
 /// that was made with these options is alive.
