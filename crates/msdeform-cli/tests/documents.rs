@@ -183,7 +183,7 @@ fn code_of_every_language_has_somebody_who_runs_it() {
     let mut used = [false; RUN_ELSEWHERE.len()];
     for page in pages() {
         let path = page.canonicalize().unwrap();
-        let path = path.strip_prefix(root()).unwrap().to_str().unwrap();
+        let path = path.strip_prefix(root().canonicalize().unwrap()).unwrap().to_str().unwrap();
         for language in languages(&std::fs::read_to_string(&page).unwrap()) {
             let known = RUN_ELSEWHERE
                 .iter()
