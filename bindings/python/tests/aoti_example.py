@@ -1,4 +1,4 @@
-"""The example of AOTInductor as its page has it, from the export to a process without Python; on the processor or on a GPU."""
+"""The example of AOTInductor as its page has it, to a process without Python; on the processor or on a GPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def commands_of_the_page(device: str) -> list[str]:
     if device == "cpu":
         return commands
     export, root, build, run_it = commands
-    return [f"{export} {device}", root, build.replace(" -lc10 ", " -ltorch_cuda -lc10_cuda -lc10 "), f"{run_it} {device}"]
+    build = build.replace(" -lc10 ", " -ltorch_cuda -lc10_cuda -lc10 ")
+    return [f"{export} {device}", root, build, f"{run_it} {device}"]
 
 
 def with_this_python(environment: dict[str, str]) -> dict[str, str]:
