@@ -286,7 +286,7 @@ fn in_every_size_on(device: &DeviceProps, from_offsets: bool) -> Vec<Specialisat
     let shapes = || MODEL_SHAPES.iter().map(Shape::from);
     let problems = |shape: Shape, images: &[Image]| {
         let given = shape.problems_with(images);
-        if from_offsets { shape.from_offsets(&given) } else { given }
+        if from_offsets { shape.with_offsets(&given) } else { given }
     };
     let mut all = in_every_size(shapes().flat_map(|shape| problems(shape, &Image::SIZED)));
     all.extend(shapes().flat_map(|shape| problems(shape, &[Image::Huge])));
@@ -441,10 +441,10 @@ impl Shape {
     /// them.
     #[must_use]
     pub fn problems_from_offsets(&self) -> Vec<Problem> {
-        self.from_offsets(&self.problems())
+        self.with_offsets(&self.problems())
     }
 
-    fn from_offsets(&self, given: &[Problem]) -> Vec<Problem> {
+    fn with_offsets(&self, given: &[Problem]) -> Vec<Problem> {
         let mut problems = Vec::new();
         for given in given.iter().filter(|given| given.sampling_dtype() == given.dtype()) {
             for rule in if is_of_encoder(given) { &self.encoder } else { &self.decoder } {
@@ -482,7 +482,7 @@ pub struct Scope {
     pub modes: Vec<Mode>,
     /// Which gradients are asked for at once.
     pub gradients: Vec<Gradients>,
-    /// Whether those are meant too that hardly anybody makes; see [`is_usual`].
+    /// Whether those are meant too that hardly anybody makes; see `is_usual`.
     pub rare: bool,
 }
 

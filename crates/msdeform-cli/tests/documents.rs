@@ -189,7 +189,9 @@ fn code_of_every_language_has_somebody_who_runs_it() {
                 .iter()
                 .position(|(of, begin, _)| *of == language && path.starts_with(begin));
             assert!(language == "sh" || known.is_some(), "{path}: who runs its {language}?");
-            used.iter_mut().skip(known.unwrap_or(used.len())).take(1).for_each(|used| *used = true);
+            if let Some(known) = known {
+                used[known] = true;
+            }
         }
     }
     let idle: Vec<_> = RUN_ELSEWHERE.iter().zip(used).filter(|(_, used)| !used).collect();
