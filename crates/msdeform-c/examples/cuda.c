@@ -3,8 +3,8 @@
  *
  *     cc -std=c99 cuda.c $(pkg-config --cflags --libs msdeform) -ldl -lm -o cuda
  *
- * It compares what the GPU computes with what a CPU plan does. "driver.h" is this folder's: streams and memory
- * without a CUDA toolkit.
+ * It compares what the GPU computes with what a CPU plan does. "driver.h" is this folder's: streams and
+ * memory without a CUDA toolkit.
  */
 
 #include "driver.h"

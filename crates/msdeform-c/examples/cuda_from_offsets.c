@@ -4,8 +4,8 @@
  *
  *     cc -std=c99 cuda_from_offsets.c $(pkg-config --cflags --libs msdeform) -ldl -lm -o cuda_from_offsets
  *
- * Boxes, one for all levels, are the references, as in the decoder of RT-DETR. Offsets and logits are parts of
- * one projection and are read where they lie. It compares what the GPU computes with what a CPU plan does.
+ * Boxes, one for all levels, are the references, as in the decoder of RT-DETR. Offsets and logits are parts
+ * of one projection and are read where they lie. It compares what the GPU computes with what a CPU plan does.
  * "driver.h" is this folder's: streams and memory without a CUDA toolkit.
  */
 
