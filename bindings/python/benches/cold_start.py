@@ -33,7 +33,7 @@ from typing import Any
 
 PARTS = ("calls", "models", "sizes")
 REPEATS = 2
-STEPS, STOP = 150, 10.0
+STOP = 10.0
 SHAPES = [(100, 167), (50, 84), (25, 42), (13, 21)]
 HEADS, CHANNELS, POINTS, BATCH, QUERIES = 8, 32, 4, 2, 300
 # A folder's processes come one after the other.
@@ -52,7 +52,9 @@ class Scenario:
     work: str
     dtype: str
     operator: str = "locations"
+    # Of `sizes`.
     pace_ms: float = 0.0
+    steps: int = 150
 
     def target_s(self, cache: str) -> float | None:
         """What it may take on an H200 with 16 cores."""
@@ -205,7 +207,7 @@ def _prepare_sizes(scenario: Scenario, device: str) -> Callable[[], dict[str, An
     def measure() -> dict[str, Any]:
         imported, times, sizes = _import_s(), [], []
         begin = time.perf_counter()
-        for _ in range(STEPS):
+        for _ in range(scenario.steps):
             step, size = _random_layer(scenario, device, generator)
             _synchronise(device)
             times.append(_time_s(step, device))
@@ -223,7 +225,6 @@ def summary_of(times: Sequence[float], sizes: Sequence[dict[str, Any]]) -> dict[
     median = statistics.median(times)
     stops = [at for at, took in enumerate(times) if at > 0 and not took <= STOP * median]
     return {
-        "steps": len(times),
         "first_s": round(times[0], 4),
         "later_s": round(median, 6),
         "longest_later_s": round(max(times[1:]), 4),

@@ -240,7 +240,7 @@ def test_a_process_that_has_the_operators_from_python_keeps_them(library: Path) 
 
 def test_the_code_of_the_page_is_that_of_the_example() -> None:
     (block,) = re.findall(r"```cpp\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-    loads, finds, calls = block.replace('"libmsdeform_torch.so"', "library").splitlines()
+    loads, finds, calls = block.replace('"_native.abi3.so"', "library").splitlines()
     example = [line.strip() for line in (EXAMPLE / "main.cpp").read_text().splitlines()]
     assert loads in example and finds in example
     assert calls.startswith("const char* refusal = registration();")

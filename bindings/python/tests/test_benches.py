@@ -205,15 +205,18 @@ def test_onnx_runtime_times_nothing_that_differs(monkeypatch: pytest.MonkeyPatch
 
 
 def test_first_calls_are_measured_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    scenarios = [cold_start.Scenario("decoder", "training", "f32", operator) for operator in ("locations", "offsets")]
-    monkeypatch.setitem(cold_start.SCENARIOS, "calls", scenarios)
-    monkeypatch.setitem(cold_start.SCENARIOS, "sizes", [cold_start.Scenario("sizes", "training", "f16")])
-    rows = list(cold_start.measure("cpu", ["calls", "sizes"], repeats=1))
+    scenarios = {
+        "calls": cold_start.Scenario("decoder", "training", "f32", "offsets"),
+        "sizes": cold_start.Scenario("sizes", "training", "f16", steps=3),
+    }
+    for part, scenario in scenarios.items():
+        monkeypatch.setitem(cold_start.SCENARIOS, part, [scenario])
+    rows = list(cold_start.measure("cpu", list(scenarios), repeats=1))
     found = [(row["what"], row["operator"], row["cache"]) for row in rows]
-    calls = [("decoder", operator, cache) for operator in ("locations", "offsets") for cache in ("empty", "filled")]
+    calls = [("decoder", "offsets", cache) for cache in ("empty", "filled")]
     assert found == [*calls, ("sizes", "locations", "empty")]
     assert all(row["later_s"] > 0 and row["first_s"] > 0 and row["files_before"] == 0 for row in rows)
-    assert rows[-1]["steps"] == cold_start.STEPS
+    assert rows[-1]["steps"] == 3 and rows[-1]["longest_later_s"] > 0
 
 
 def test_a_step_that_stops_is_counted_and_said() -> None:

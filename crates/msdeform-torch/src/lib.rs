@@ -1,8 +1,8 @@
 //! msdeform as operators of PyTorch.
 //!
-//! The same source is in two libraries. The Python package links it and registers the kernels beside the rest of the operators,
-//! which is in Python. `libmsdeform_torch` is for processes without Python, such as a C++ program that runs a package of
-//! `AOTInductor`: it exports one function, [`msdeform_torch_register`].
+//! The Python package links it and registers the kernels beside the rest of the operators, which is in Python. Processes without
+//! Python, such as a C++ program that runs a package of `AOTInductor`, load the package's library, or this one alone: both export
+//! one function, [`msdeform_torch_register`].
 //!
 //! Nothing is linked against PyTorch: its stable C interface is looked up in the libtorch that the process has.
 //!

@@ -104,13 +104,13 @@ pub fn build(platform: Option<&Platform>, effort: Effort, folder: &Path) -> Resu
     // A folder of its own: maturin says which file it wrote in words for people only.
     let own = folder.join("new");
     maturin.arg("--out").arg(&own).args(linker);
-    pack_torch_library(&mut maturin, platform, effort, &own)?;
     run_ok(&mut maturin)?;
     let mut entries = std::fs::read_dir(&own)?;
     let built = entries.next().context("maturin built no wheel")??.path();
     let wheel = folder.join(built.file_name().context("a wheel without a name")?);
     std::fs::rename(&built, &wheel)?;
     std::fs::remove_dir(&own)?;
+    make_python_optional(&wheel, platform, effort)?;
     if effort == Effort::Full {
         check(&wheel, platform)?;
     }
@@ -136,49 +136,22 @@ fn zig_linker() -> Result<PathBuf> {
     anyhow::bail!("wheels for Linux are linked on Linux")
 }
 
-/// The library for processes without Python, as `pyproject.toml` and `msdeform.aoti` name it.
-const TORCH_LIBRARY: &str = "libmsdeform_torch.so";
-
-/// Puts the library for processes without Python where the wheel takes it from, on Linux: packages of AOTInductor for
-/// other systems have not been tried. Cargo builds it with the wheel, which links the same crate; so maturin runs once before.
-fn pack_torch_library(
-    maturin: &mut Command,
-    platform: Option<&Platform>,
-    effort: Effort,
-    own: &Path,
-) -> Result<()> {
-    let packed = tree::root().join("bindings/python/python/msdeform").join(TORCH_LIBRARY);
-    if packed.exists() {
-        std::fs::remove_file(&packed)?;
-    }
+/// Lets processes without Python load the wheel's library, on Linux: packages of AOTInductor for other systems have not been
+/// tried.
+fn make_python_optional(wheel: &Path, platform: Option<&Platform>, effort: Effort) -> Result<()> {
+    const SCRIPT: &str = include_str!("python_optional.py");
     let is_linux =
         platform.map_or(cfg!(target_os = "linux"), |platform| platform.triple.contains("linux"));
     if !is_linux {
         return Ok(());
     }
-    run_ok(maturin)?;
-    std::fs::remove_dir_all(own)?;
-    let profile = match effort {
-        Effort::Full => "dist",
-        Effort::Tried => "debug",
+    let level = match effort {
+        Effort::Full => "9",
+        Effort::Tried => "1",
     };
-    let found = torch_library(platform, profile)?;
-    std::fs::copy(found, &packed)?;
+    let mut python = Command::new(build_tool("python")?);
+    run_ok(python.args(["-c", SCRIPT]).arg(wheel).arg(level))?;
     Ok(())
-}
-
-/// Where cargo has left it: under the target that Zig links for, or right under the target folder.
-fn torch_library(platform: Option<&Platform>, profile: &str) -> Result<PathBuf> {
-    let mut folders = vec![tree::target()];
-    for entry in std::fs::read_dir(tree::target())? {
-        folders.push(entry?.path());
-    }
-    folders.retain(|folder| platform.is_none_or(|platform| folder.ends_with(platform.triple)));
-    let built = folders.iter().map(|folder| folder.join(profile).join("deps").join(TORCH_LIBRARY));
-    let dated = built.filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)));
-    let newest =
-        dated.max().with_context(|| format!("the wheel was built without {TORCH_LIBRARY}"))?;
-    Ok(newest.1)
 }
 
 /// Whether a wheel is for its platform, small, and holds what it should.
