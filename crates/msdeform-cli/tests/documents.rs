@@ -49,7 +49,7 @@ const OF_THE_RUNTIME: &str =
 const OF_PYTORCH: &str = "needs PyTorch: bindings/python/tests/test_aoti.py runs these lines";
 
 /// Who runs the other code of the pages, by its language and by how the page's path begins.
-const RUN_ELSEWHERE: [(&str, &str, &str); 13] = [
+const RUN_ELSEWHERE: [(&str, &str, &str); 14] = [
     ("python", "README.md", "test_examples.py"),
     ("python", "bindings/python/README.md", "test_examples.py"),
     ("python", "bindings/python/docs/", "test_pages.py, which knows every page there"),
@@ -57,6 +57,7 @@ const RUN_ELSEWHERE: [(&str, &str, &str); 13] = [
     ("rust", "README.md", "doctests of msdeform"),
     ("rust", "docs/rust.md", "doctests of msdeform-report"),
     ("rust", "docs/candle.md", "doctests of msdeform-candle"),
+    ("rust", "docs/onnx-runtime.md", "doctests of msdeform-onnxruntime, as lines of its own page"),
     ("c", "docs/c.md", OF_C),
     ("cpp", "docs/c.md", OF_C),
     ("cpp", "bindings/python/docs/aoti.md", "test_aoti.py, as lines of the example"),
