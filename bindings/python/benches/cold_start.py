@@ -244,6 +244,8 @@ def work(scenario: Scenario, device: str) -> None:
     # The gradients of a GPU have a thread of their own, and products a library.
     leaf = torch.ones(64, 64, device=device, requires_grad=True)
     (leaf @ leaf).sum().backward()
+    # Asked with a gradient of the output, PyTorch imports sympy the first time: two to three seconds that are not ours.
+    torch.autograd.grad(leaf @ leaf, leaf, torch.ones_like(leaf))
     _synchronise(device)
     print(json.dumps({"is_ready": True}), flush=True)
     if sys.stdin.readline():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import msdeform.aoti
 import msdeform.operator
 import pytest
 import torch
-from aoti_example import run_example
+from aoti_example import EXAMPLE, PAGE, run_example
 from msdeform import _native, _schema
 from oracle import make_case
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -237,8 +238,17 @@ def test_a_process_that_has_the_operators_from_python_keeps_them(library: Path) 
     assert not torch.ops.msdeform.ms_deform_attn(*case.tensors, LEVELS).isnan().any()
 
 
+def test_the_code_of_the_page_is_that_of_the_example() -> None:
+    (block,) = re.findall(r"```cpp\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    loads, finds, calls = block.replace('"_native.abi3.so"', "library").splitlines()
+    example = [line.strip() for line in (EXAMPLE / "main.cpp").read_text().splitlines()]
+    assert loads in example and finds in example
+    assert calls.startswith("const char* refusal = registration();")
+
+
 @native
-def test_a_package_of_aotinductor_runs_in_a_program_without_python(tmp_path: Path, library: Path) -> None:
-    exported, said = run_example(tmp_path, library, "cpu")
+@pytest.mark.usefixtures("library")
+def test_a_package_of_aotinductor_runs_in_a_program_without_python(tmp_path: Path) -> None:
+    exported, said = run_example(tmp_path, "cpu")
     assert "ms_deform_attn.tensor_levels" in exported and "from_offsets.default" in exported
     assert "refused: `value` has 750 pixels, but the levels of `spatial_shapes` [(40, 60), (20, 30)]" in said

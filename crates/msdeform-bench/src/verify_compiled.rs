@@ -1,5 +1,7 @@
 //! Everything that may be compiled for known models, each on one problem against the `f64` reference.
 
+use std::collections::HashMap;
+
 use msdeform::{Element, Offsets, Problem, Role, ValueLayout};
 use msdeform_cuda::Gradients;
 use msdeform_devices::case::{FROM_OFFSETS, Label};
@@ -35,12 +37,36 @@ pub fn verify_compiled(
 ) -> Vec<CompiledCheck> {
     wanted.retain(|wanted| variants.contains(&wanted.variant.spec().id));
     begin(wanted.len());
-    let check = |specialisation: Specialisation| {
-        let verification = verify_one(device, &specialisation, seed);
-        done(&specialisation);
-        CompiledCheck { specialisation, verification }
+    let check = |kernels: Vec<Specialisation>| {
+        let verification = kernels.first().map(|first| verify_one(device, first, seed));
+        let checks = kernels.into_iter().zip(verification.into_iter().cycle());
+        let check = |(specialisation, mut verification): (Specialisation, Verification)| {
+            done(&specialisation);
+            if let Some(error) = &mut verification.error {
+                *error += &format!(" ({})", specialisation.name());
+            }
+            CompiledCheck { specialisation, verification }
+        };
+        checks.map(check).collect::<Vec<_>>()
     };
-    wanted.into_par_iter().map(check).collect()
+    by_call(wanted).into_par_iter().flat_map_iter(check).collect()
+}
+
+/// Kernels of one call together: it runs them all, and each is as right as its results.
+fn by_call(wanted: Vec<Specialisation>) -> Vec<Vec<Specialisation>> {
+    let mut calls: Vec<Vec<Specialisation>> = Vec::new();
+    let mut known = HashMap::new();
+    for specialisation in wanted {
+        let Specialisation { variant, problem, backward, .. } = &specialisation;
+        let backward = backward.map(|call| (call.gradients, call.mode, call.grad_output));
+        let call =
+            known.entry((variant.spec().id, problem.clone(), backward)).or_insert_with(|| {
+                calls.push(Vec::new());
+                calls.len() - 1
+            });
+        calls[*call].push(specialisation);
+    }
+    calls
 }
 
 fn verify_one(device: &dyn Device, specialisation: &Specialisation, seed: u64) -> Verification {
@@ -72,7 +98,7 @@ fn verify_one(device: &dyn Device, specialisation: &Specialisation, seed: u64) -
             Verification { label, tensors, pass, error: None }
         }
         Err(error) => {
-            let error = Some(format!("{error} ({})", specialisation.name()));
+            let error = Some(error.to_string());
             Verification { label, tensors: Vec::new(), pass: false, error }
         }
     }
@@ -181,6 +207,26 @@ mod tests {
         };
         assert_eq!(tensors(&checks[0]), ["output"]);
         assert_eq!(tensors(&checks[2]), ["grad_locations", "grad_weights"]);
+    }
+
+    #[test]
+    fn kernels_of_one_call_are_run_by_it_together_and_none_is_lost() {
+        let all = models::specialisations(&DeviceProps::h200());
+        let calls = by_call(all.clone());
+        assert!(3 * calls.len() < 2 * all.len(), "{} calls of {}", calls.len(), all.len());
+        for kernels in &calls {
+            for kernel in kernels {
+                assert_eq!(kernel.problem, kernels[0].problem);
+                assert_eq!(kernel.backward, kernels[0].backward);
+                assert_eq!(kernel.variant.spec().id, kernels[0].variant.spec().id);
+            }
+        }
+        let names = |kernels: &mut dyn Iterator<Item = &Specialisation>| {
+            let mut names: Vec<_> = kernels.map(|k| (k.variant.spec().id, k.name())).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(&mut calls.iter().flatten()), names(&mut all.iter()));
     }
 
     #[test]

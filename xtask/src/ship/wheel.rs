@@ -8,6 +8,7 @@ use clap::Args;
 
 use super::platforms::{PLATFORMS, Platform, build_tool, use_build_tools};
 use crate::process::{capture, run_ok};
+use crate::steps::{Report, Steps};
 use crate::tree;
 
 /// Options of `wheel`.
@@ -47,19 +48,25 @@ pub fn run(args: &WheelArgs) -> Result<ExitCode> {
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;
     }
-    let wheels = match platforms(&args.target)?.as_slice() {
-        [] => vec![build(None, Effort::Full, &folder)?],
-        chosen => chosen
-            .iter()
-            .map(|platform| build(Some(platform), Effort::Full, &folder))
-            .collect::<Result<_>>()?,
-    };
-    for wheel in wheels {
-        let bytes = std::fs::metadata(&wheel)?.len();
-        let shown = wheel.strip_prefix(tree::root()).unwrap_or(&wheel);
-        println!("{} ({bytes} bytes)", shown.display());
+    let mut steps = Steps::default();
+    match platforms(&args.target)?.as_slice() {
+        [] => steps.run("wheel", || build(None, Effort::Full, &folder).and_then(|it| report(&it))),
+        chosen => chosen.iter().for_each(|platform| step(&mut steps, platform, &folder)),
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if steps.finish() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Builds what is published for a platform, as a step: where one fails, the others are built all the same.
+pub fn step(steps: &mut Steps, platform: &Platform, folder: &Path) {
+    steps.run(format!("wheel {}", platform.triple), || {
+        build(Some(platform), Effort::Full, folder).and_then(|wheel| report(&wheel))
+    });
+}
+
+fn report(wheel: &Path) -> Result<Report> {
+    let bytes = std::fs::metadata(wheel)?.len();
+    let shown = wheel.strip_prefix(tree::root()).unwrap_or(wheel);
+    Ok(Report::check(format!("{bytes} bytes, {}", shown.display())))
 }
 
 /// Builds a wheel into a folder, checks it and returns it. Without a platform: for this machine.

@@ -41,8 +41,8 @@ static at::Tensor read(const std::string& path, at::IntArrayRef shape, at::Scala
 
 // The operator itself, as any other of PyTorch's: height, width, start and points of each level.
 static at::Tensor attend(const std::vector<at::Tensor>& inputs, at::IntArrayRef levels) {
-    using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                 c10::SymIntArrayRef, bool);
+    using Signature =
+        at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef, bool);
     static const auto called =
         c10::Dispatcher::singleton().findSchemaOrThrow("msdeform::ms_deform_attn", "").typed<Signature>();
     const at::Tensor value = inputs.at(2).unflatten(2, {4, 16});

@@ -176,20 +176,8 @@ fn with_pixels(problem: &Problem, pixels: usize) -> ProblemBuilder {
 
 /// The same model with an image of other levels, which follow each other, and a query for each of its pixels.
 fn with_levels(problem: &Problem, levels: Vec<(i64, i64)>) -> ProblemBuilder {
-    let pixels = levels.iter().map(|(height, width)| (height * width) as usize).sum::<usize>();
-    let builder = Problem::builder()
-        .heads(problem.heads())
-        .channels(problem.channels())
-        .points_per_level(problem.points().to_vec())
-        .layout(problem.layout())
-        .dtype(problem.dtype())
-        .sampling_dtype(problem.sampling_dtype())
-        .levels(levels)
-        .queries(pixels);
-    match problem.offsets() {
-        Some(rule) => builder.offsets(*rule).reference_dtype(problem.reference_dtype()),
-        None => builder,
-    }
+    let pixels = levels.iter().map(|(height, width)| (height * width) as usize).sum();
+    problem.to_builder().packed().levels(levels).queries(pixels)
 }
 
 #[cfg(test)]

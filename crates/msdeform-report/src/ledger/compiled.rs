@@ -52,7 +52,73 @@ struct Circumstances {
 pub(super) struct CompiledLines {
     #[serde(flatten)]
     circumstances: Circumstances,
-    specialisations: BTreeMap<String, Option<f64>>,
+    specialisations: BTreeMap<String, Words>,
+}
+
+/// What follows some macros: nothing but the error, or further macros. Those that several names begin with stand once,
+/// around the rest of them: written out, the names would be most of all bytes in `records/`.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Words {
+    Error(Option<f64>),
+    Further(BTreeMap<String, Words>),
+}
+
+impl Words {
+    /// Every name, put together again, with its error.
+    fn unfold(self, name: String, found: &mut Vec<(String, Option<f64>)>) {
+        match self {
+            Self::Error(error) => found.push((name, error)),
+            Self::Further(words) => {
+                for (further, rest) in words {
+                    // A name that ends where longer ones go on.
+                    let apart = if name.is_empty() || further.is_empty() { "" } else { " " };
+                    rest.unfold(format!("{name}{apart}{further}"), found);
+                }
+            }
+        }
+    }
+}
+
+/// The members of the object that [`Words`] reads, of sorted names and their errors: a line for each name.
+fn fold(names: &[(&str, String)], text: &mut String) -> Result<(), serde_json::Error> {
+    fn word(name: &str) -> &str {
+        name.split(' ').next().unwrap_or_default()
+    }
+    let mut rest = names;
+    while let Some(&(first, ref error)) = rest.first() {
+        let together = rest.iter().take_while(|(name, _)| word(name) == word(first)).count();
+        let (group, others) = rest.split_at(together);
+        if let [_] = group {
+            *text += &format!("{}:{error}", serde_json::to_string(first)?);
+        } else {
+            let shared = shared_words(group);
+            let remaining = group
+                .iter()
+                .map(|(name, error)| (name[shared.len()..].trim_start(), error.clone()));
+            let group: Vec<(&str, String)> = remaining.collect();
+            *text += &format!("{}:{{\n", serde_json::to_string(shared)?);
+            fold(&group, text)?;
+            text.push('}');
+        }
+        if !others.is_empty() {
+            *text += ",\n";
+        }
+        rest = others;
+    }
+    Ok(())
+}
+
+/// The words that all names begin with.
+fn shared_words<'a>(names: &[(&'a str, String)]) -> &'a str {
+    let Some(&(first, _)) = names.first() else { return "" };
+    let ends = first.match_indices(' ').map(|(at, _)| at).chain([first.len()]);
+    let begins = |name: &str, end: usize| {
+        name.strip_prefix(&first[..end])
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+    };
+    let end = ends.take_while(|&end| names.iter().all(|(name, _)| begins(name, end))).last();
+    &first[..end.unwrap_or(0)]
 }
 
 impl CompiledLedger {
@@ -60,7 +126,9 @@ impl CompiledLedger {
         let mut ledger = Self::default();
         for CompiledLines { circumstances, specialisations } in lines {
             let Circumstances { variant, sources, gpu, driver, nvrtc, passed } = circumstances;
-            for (defines, worst_rel_l2) in specialisations {
+            let mut found = Vec::new();
+            Words::Further(specialisations).unfold(String::new(), &mut found);
+            for (defines, worst_rel_l2) in found {
                 ledger.record(CompiledVerification {
                     variant: variant.clone(),
                     defines,
@@ -78,7 +146,7 @@ impl CompiledLedger {
 
     /// As the file holds them, a line for each.
     pub(super) fn texts(&self) -> Result<Vec<String>, serde_json::Error> {
-        let mut groups: BTreeMap<Circumstances, Vec<String>> = BTreeMap::new();
+        let mut groups: BTreeMap<Circumstances, Vec<(&str, String)>> = BTreeMap::new();
         for entry in self.entries.values() {
             let circumstances = Circumstances {
                 variant: entry.variant.clone(),
@@ -89,13 +157,13 @@ impl CompiledLedger {
                 passed: entry.passed,
             };
             let error = serde_json::to_string(&entry.worst_rel_l2)?;
-            let line = format!("{}:{error}", serde_json::to_string(&entry.defines)?);
-            groups.entry(circumstances).or_default().push(line);
+            groups.entry(circumstances).or_default().push((&entry.defines, error));
         }
-        let text = |(circumstances, lines): (Circumstances, Vec<String>)| {
+        let text = |(circumstances, names): (Circumstances, Vec<(&str, String)>)| {
             let shared = serde_json::to_string(&circumstances)?;
-            let shared = shared.trim_end_matches('}');
-            Ok(format!("{shared},\"specialisations\":{{\n{}}}}}", lines.join(",\n")))
+            let mut text = format!("{},\"specialisations\":{{\n", shared.trim_end_matches('}'));
+            fold(&names, &mut text)?;
+            Ok(text + "}}")
         };
         groups.into_iter().map(text).collect()
     }
@@ -136,4 +204,61 @@ impl CompiledLedger {
 
 fn name(specialisation: &Specialisation) -> (String, String) {
     (specialisation.variant.spec().id.to_owned(), specialisation.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(defines: &str, worst_rel_l2: Option<f64>) -> CompiledVerification {
+        CompiledVerification {
+            variant: "fwd_general".to_owned(),
+            defines: defines.to_owned(),
+            sources: "abc".to_owned(),
+            gpu: "GPU".to_owned(),
+            driver: "13.0".to_owned(),
+            nvrtc: "13.0".to_owned(),
+            worst_rel_l2,
+            passed: true,
+        }
+    }
+
+    fn read(texts: &[String]) -> CompiledLedger {
+        let lines = texts.iter().map(|text| serde_json::from_str(text).unwrap());
+        CompiledLedger::new(lines.collect())
+    }
+
+    #[test]
+    fn what_names_begin_with_stands_once_and_every_name_comes_back() {
+        let names =
+            ["A=1 B=1", "A=1 B=1 C=2 D=1", "A=1 B=1 C=2 D=12", "A=1 B=12 C=2", "A=12", "E", ""];
+        let mut ledger = CompiledLedger::default();
+        for (index, name) in names.iter().enumerate() {
+            ledger.record(entry(name, (index != 3).then_some(index as f64 * 1e-6)));
+        }
+        let texts = ledger.texts().unwrap();
+        assert_eq!(read(&texts), ledger);
+        let folded = "\"A=1\":{\n\"B=1\":{\n\"\":0.0,\n\"C=2\":{\n\"D=1\":1e-6,\n\"D=12\":2e-6}},\n\"B=12 C=2\":null},\n\"A=12\":4e-6";
+        assert!(texts[0].contains(folded), "{}", texts[0]);
+    }
+
+    #[test]
+    fn names_that_are_written_out_are_read_too() {
+        let text = r#"{"variant":"fwd_general","sources":"abc","gpu":"GPU","driver":"13.0","nvrtc":"13.0","passed":true,
+            "specialisations":{"A=1 B=1":1e-6,"A=1 B=2":null}}"#;
+        let mut ledger = CompiledLedger::default();
+        ledger.record(entry("A=1 B=1", Some(1e-6)));
+        ledger.record(entry("A=1 B=2", None));
+        assert_eq!(read(&[text.to_owned()]), ledger);
+    }
+
+    #[test]
+    fn what_is_no_error_is_refused() {
+        for wrong in ["\"1e-6\"", "true", "[1e-6]"] {
+            let text = format!(
+                r#"{{"variant":"v","sources":"","gpu":"","driver":"","nvrtc":"","passed":true,"specialisations":{{"A=1":{{"B=1":{wrong}}}}}}}"#
+            );
+            assert!(serde_json::from_str::<CompiledLines>(&text).is_err(), "{wrong}");
+        }
+    }
 }
