@@ -13,6 +13,7 @@ mod interpreter;
 mod native;
 mod onnx;
 mod operand;
+mod recorded;
 mod torch;
 mod warm;
 
@@ -212,6 +213,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(torch::use_torch, module)?)?;
     module.add_function(wrap_pyfunction!(torch::torch_forward, module)?)?;
     module.add_function(wrap_pyfunction!(torch::torch_backward, module)?)?;
+    module.add_function(wrap_pyfunction!(recorded::use_recorder, module)?)?;
+    module.add_function(wrap_pyfunction!(recorded::torch_record, module)?)?;
+    module.add_function(wrap_pyfunction!(recorded::recorded_forward, module)?)?;
+    module.add_function(wrap_pyfunction!(recorded::recorded_backward, module)?)?;
     module.add_function(wrap_pyfunction!(onnx::onnx_inspect, module)?)?;
     module.add_function(wrap_pyfunction!(onnx::onnx_rewrite, module)?)?;
     module.add_function(wrap_pyfunction!(onnx::onnx_probes, module)?)?;

@@ -89,7 +89,7 @@ pub fn use_torch(
 pub type Expected<const TENSORS: usize> = ([bool; TENSORS], bool);
 
 /// What each gradient of the plain operator is in [`Head::gradients`].
-const BITS: [i64; 3] = [1, 2, 4];
+pub const BITS: [i64; 3] = [1, 2, 4];
 
 /// What that is in a [`Head`], with the bits that it has for each.
 pub fn expecting<const TENSORS: usize>(

@@ -29,15 +29,14 @@ def attend(
     if (
         level_start_index is None
         and points is None
-        and not (
-            torch.compiler.is_compiling()
-            or torch.is_grad_enabled()
-            or _autocast_enabled()
-            or forward_ad._current_level >= 0
-        )
+        and not (torch.compiler.is_compiling() or _autocast_enabled() or forward_ad._current_level >= 0)
     ):
-        # Most calls of inference: levels that follow each other, nothing to record.
-        output: Tensor | None = _native.torch_forward(value, locations, weights, spatial_shapes)
+        # Most calls: levels that follow each other.
+        output: Tensor | None = (
+            _native.torch_record(value, locations, weights, spatial_shapes, deterministic)
+            if torch.is_grad_enabled()
+            else _native.torch_forward(value, locations, weights, spatial_shapes)
+        )
         if output is not None:
             return output
     if not (isinstance(locations, torch.Tensor) and isinstance(weights, torch.Tensor)):
