@@ -2,11 +2,14 @@
 
     python benches/host_cost.py
 
-CPU time of the calling thread and not the wall clock, so that other processes do not count; the least of many rounds.
-On a GPU the launch is queued and not waited for, and a round is short enough for the GPU's queue. Forward and backward
-together are CPU time of the process: PyTorch runs the backward of a GPU on a thread of its own, and handing work to it
-and back costs both threads time. The gradient alone is our share of that, called on the same thread; forward and
-backward of a product of two tensors show PyTorch's.
+CPU time of the calling thread and not the wall clock, so that other processes do not count; the least of many rounds,
+in which all calls take turns. On a GPU the launch is queued and not waited for, and a round is short enough for the
+GPU's queue. Forward and backward together are CPU time of the process: PyTorch runs the backward of a GPU on a thread
+of its own, and handing work to it and back costs both threads time. The gradient alone is our share of that, called on
+the same thread.
+
+PyTorch's own operations are beside it, recorded and with their gradients: products of as many tensors, which are one
+call of `mul` less than tensors, and `addcmul`, one call with three. `ratios` are ours to those.
 """
 
 from __future__ import annotations
@@ -21,24 +24,28 @@ import torch
 from msdeform import _autograd
 from torch import Tensor
 
-ROUNDS, CALLS = 100, 100
+ROUNDS, CALLS = 100, 50
 SHAPES = [(2, 2), (1, 2), (1, 1), (1, 1)]
+LEVELS = [2, 2, 0, 2, 1, 2, 4, 2, 1, 1, 6, 2, 1, 1, 7, 2]
 
 Call = Callable[[], object]
 
 
-def least_us(call: Call, settle: Callable[[], None], clock: Callable[[], float] = time.thread_time) -> float:
-    """Microseconds per call in the best round."""
-    best = float("inf")
-    call()
+def least_us(calls: dict[str, Call], settle: Callable[[], None]) -> dict[str, float]:
+    """Microseconds per call in the best round, by name."""
+    best = dict.fromkeys(calls, float("inf"))
+    for call in calls.values():
+        call()
     settle()
     for _ in range(ROUNDS):
-        start = clock()
-        for _ in range(CALLS):
-            call()
-        best = min(best, (clock() - start) / CALLS)
-        settle()
-    return round(best * 1e6, 2)
+        for name, call in calls.items():
+            clock = time.process_time if name.endswith("backward_us") else time.thread_time
+            start = clock()
+            for _ in range(CALLS):
+                call()
+            best[name] = min(best[name], (clock() - start) / CALLS)
+            settle()
+    return {name: round(seconds * 1e6, 2) for name, seconds in best.items()}
 
 
 def attend(tensors: Sequence[Tensor]) -> Tensor:
@@ -47,48 +54,71 @@ def attend(tensors: Sequence[Tensor]) -> Tensor:
     return output
 
 
+def attend_from_offsets(tensors: Sequence[Tensor]) -> Tensor:
+    """One call from references, offsets and logits."""
+    value, offsets, logits, references = tensors
+    return msdeform.ms_deform_attn_from_offsets(value, SHAPES, references, offsets, logits)
+
+
+def multiply(factors: Sequence[Tensor]) -> Tensor:
+    """The product of all."""
+    product, *others = factors
+    for factor in others:
+        product = product * factor
+    return product
+
+
 def measure_on(device: str) -> dict[str, Any]:
     """The costs on one device."""
     tensors = [
         torch.randn(1, 8, 2, 8, device=device),
         torch.rand(1, 1, 2, 4, 2, 2, device=device),
         torch.rand(1, 1, 2, 4, 2, device=device),
+        torch.rand(1, 1, 4, 2, device=device),
     ]
     leaves = [tensor.clone().requires_grad_() for tensor in tensors]
     ones = torch.ones(1, 1, 16, device=device)
-    settle = torch.cuda.synchronize if device == "cuda" else lambda: None
+    factors = [ones.clone().requires_grad_() for _ in range(4)]
 
-    def train() -> object:
-        return torch.autograd.grad(attend(leaves), leaves, ones)
-
-    levels = [
-        number
-        for (height, width), start in zip(SHAPES, (0, 4, 6, 7), strict=True)
-        for number in (height, width, start, 2)
-    ]
-    factors = [tensor.clone().requires_grad_() for tensor in (ones, ones)]
+    def both_ways(call: Callable[[Sequence[Tensor]], Tensor], inputs: Sequence[Tensor]) -> Call:
+        return lambda: torch.autograd.grad(call(inputs), inputs, ones)
 
     def differentiate() -> object:
-        return _autograd.gradients(ones, tensors[0], tensors[1], tensors[2], levels, (True, True, True), False)
+        return _autograd.gradients(ones, tensors[0], tensors[1], tensors[2], LEVELS, (True, True, True), False)
 
-    def multiply() -> object:
-        return torch.autograd.grad(factors[0] * factors[1], factors, ones)
+    def addcmul(inputs: Sequence[Tensor]) -> Tensor:
+        return torch.addcmul(inputs[0], inputs[1], inputs[2])
 
     with torch.no_grad():
-        inference_us = least_us(lambda: attend(tensors), settle)
-        gradient_us = least_us(differentiate, settle)
-    return {
-        "device": device,
-        "torch": torch.__version__,
-        "levels": len(SHAPES),
-        "inference_us": inference_us,
-        "forward_with_gradients_us": least_us(lambda: attend(leaves), settle),
-        "gradient_us": gradient_us,
-        "forward_and_backward_us": least_us(train, settle, time.process_time),
-        # For scale: the least that an operator of PyTorch's own costs.
-        "add_us": least_us(lambda: torch.add(tensors[0], tensors[0]), settle),
-        "mul_forward_and_backward_us": least_us(multiply, settle, time.process_time),
+        within = {
+            "inference_us": lambda: attend(tensors),
+            "from_offsets_inference_us": lambda: attend_from_offsets(tensors),
+            "gradient_us": differentiate,
+            # For scale: the least that an operator of PyTorch's own costs.
+            "add_us": lambda: torch.add(tensors[0], tensors[0]),
+        }
+        settle = torch.cuda.synchronize if device == "cuda" else lambda: None
+        costs = least_us(within, settle)
+    recorded: dict[str, Call] = {
+        "forward_with_gradients_us": lambda: attend(leaves),
+        "forward_and_backward_us": both_ways(attend, leaves[:3]),
+        "from_offsets_forward_with_gradients_us": lambda: attend_from_offsets(leaves),
+        "from_offsets_forward_and_backward_us": both_ways(attend_from_offsets, leaves),
+        "addcmul_forward_with_gradients_us": lambda: addcmul(factors),
+        "addcmul_forward_and_backward_us": both_ways(addcmul, factors[:3]),
+        "mul_forward_and_backward_us": both_ways(multiply, factors[:2]),
     }
+    for count in (3, 4):
+        recorded[f"mul_of_{count}_forward_with_gradients_us"] = lambda inputs=factors[:count]: multiply(inputs)
+        recorded[f"mul_of_{count}_forward_and_backward_us"] = both_ways(multiply, factors[:count])
+    costs |= least_us(recorded, settle)
+    ratios = {
+        f"{ours}{kind}_to_{theirs}": round(costs[f"{ours}{kind}_us"] / costs[f"{theirs}_{kind}_us"], 2)
+        for kind in ("forward_with_gradients", "forward_and_backward")
+        for ours, several in (("", "mul_of_3"), ("from_offsets_", "mul_of_4"))
+        for theirs in (several, "addcmul")
+    }
+    return {"device": device, "torch": torch.__version__, "levels": len(SHAPES), **costs, "ratios": ratios}
 
 
 def measure() -> list[dict[str, Any]]:

@@ -161,32 +161,43 @@ pub fn cuda_backward_from_offsets(
 
 // Ordinary calls on PyTorch's tensors ------------------------------------------------------------------------------------
 
-/// Value, references, offsets and logits on one GPU, as the kernels read them.
-struct Source {
+/// Value, references, offsets and logits in one place, as the kernels read them.
+pub struct Source {
     tensors: [DlTensor; 4],
-    ordinal: i32,
+    place: Place,
 }
 
 impl Source {
-    /// `None` for what the long way must look at: the processor, where PyTorch has native kernels, formats that differ, rows
-    /// that are not contiguous, and everything that is wrong.
-    fn of(torch: &Torch, tensors: &[Bound<'_, PyAny>; 4]) -> Option<Self> {
-        let [value, references, offsets, logits] = tensors.each_ref().map(|t| torch.describe(t));
+    /// `None` for what the long way must look at: formats that differ, references for several images or queries, rows that are not
+    /// contiguous, and everything that is wrong.
+    pub fn of(torch: &Torch, tensors: [&Bound<'_, PyAny>; 4]) -> Option<Self> {
+        let [value, references, offsets, logits] = tensors.map(|tensor| torch.describe(tensor));
         let tensors = [value?, references?, offsets?, logits?];
-        let Some(Place::Gpu(ordinal)) = tensors[0].place() else { return None };
         let [value, references, offsets, logits] = &tensors;
+        let place = value.place()?;
         let (format, sampling) = (value.dtype()?, offsets.dtype()?);
+        let is_double = tensors.each_ref().map(|tensor| tensor.dtype() == Some(DType::F64));
         let is_read_beside =
             |format: DType, beside: DType| format == beside || format == DType::F32;
-        let fits = tensors.iter().all(|t| t.place() == value.place() && t.is_full())
-            && format != DType::F64
+        let fits = tensors.iter().all(|t| t.place() == Some(place) && t.is_full())
+            && is_double == [format == DType::F64; 4]
             && logits.dtype() == Some(sampling)
             && is_read_beside(sampling, format)
             && is_read_beside(references.dtype()?, sampling)
             && matches!(tensors.each_ref().map(|t| t.shape().len()), [4, 4, 5 | 6, 4 | 5])
-            && value.has_unit_last_stride()
-            && [references, offsets, logits].iter().all(|t| t.has_contiguous_rows(2));
-        fits.then_some(Self { tensors, ordinal })
+            && references.shape()[..2] == offsets.shape()[..2]
+            && matches!(references.shape()[3], 2 | 4)
+            && [offsets, logits].iter().all(|t| t.has_contiguous_rows(2));
+        let is_readable = match place {
+            Place::Cpu => value.is_contiguous() && references.has_contiguous_rows(3),
+            // float64 is computed on the processor.
+            Place::Gpu(_) => {
+                format != DType::F64
+                    && value.has_unit_last_stride()
+                    && references.has_contiguous_rows(2)
+            }
+        };
+        (fits && is_readable).then_some(Self { tensors, place })
     }
 
     fn pointers(&self) -> Pointers {
@@ -202,20 +213,56 @@ impl Source {
         [value[0], offsets[1], value[2] * value[3]]
     }
 
-    fn head(&self, rule: RuleGiven, of_gradients: Head) -> Head {
+    /// Pairs (height, width) of levels that follow each other, as [`torch::read_shapes`] does.
+    pub fn read_shapes(&self, shapes: &Bound<'_, PyAny>) -> Option<Vec<i64>> {
+        torch::read_shapes(shapes, &self.tensors[0], &self.tensors[2])
+    }
+
+    /// Whether this is the gradient of the output, readable where it is.
+    fn takes_gradient(&self, gradient: &DlTensor) -> bool {
+        gradient.is_gradient_of(&self.output_shape(), &self.tensors[0])
+            && (matches!(self.place, Place::Gpu(_)) || gradient.is_contiguous())
+    }
+
+    /// On a GPU.
+    fn head(&self, ordinal: i32, rule: RuleGiven, of_gradients: Head) -> Head {
         let [value, references, offsets, logits] = self.tensors.each_ref().map(DlTensor::strides);
         Head {
-            place: i64::from(self.ordinal),
+            place: i64::from(ordinal),
             value_strides: (value[0], value[2], value[1]),
             rule: Some(Rule::from(rule)),
             source_strides: [references, offsets, logits].map(|strides| (strides[0], strides[1])),
             ..of_gradients
         }
     }
+
+    /// Computes on the processor what the pointers lead to.
+    fn run_on_cpu(
+        &self,
+        py: Python<'_>,
+        direction: Direction,
+        (threads, rule): (i64, RuleGiven),
+        levels: &[i64],
+        pointers: &Pointers,
+    ) -> PyResult<()> {
+        let [_, references, offsets, logits] = self.tensors.each_ref().map(DlTensor::strides);
+        // PyTorch has no negative ones.
+        let stride = |strides: &[i64], axis: usize| strides[axis].unsigned_abs() as usize;
+        let of_rows = |strides: &[i64]| (stride(strides, 0), stride(strides, 1));
+        let of_references = (stride(references, 0), stride(references, 1), stride(references, 2));
+        let strides: SourceStrides = (of_references, of_rows(offsets), of_rows(logits));
+        let head = Head { rule: Some(rule.into()), ..on_threads(threads) };
+        with_key(head, &self.operands(), levels, |key| {
+            // SAFETY: addresses, shapes and strides come from the same live tensors, which `of` found to be contiguous
+            // but for these strides; what is written was made for this call.
+            py.detach(|| unsafe { cpu::run_from_offsets(direction, key, pointers, &strides) })
+        })
+        .map_err(exception)
+    }
 }
 
-/// The output of an ordinary call on a GPU, from value, references, offsets and logits. `levels` are four numbers for each
-/// level: height, width, start, points.
+/// The output of an ordinary call, from value, references, offsets and logits, whose gradient somebody else records. `levels`
+/// are four numbers for each level: height, width, start, points.
 #[pyfunction]
 #[pyo3(signature = (tensors, levels, rule, expected=None))]
 pub fn torch_forward_from_offsets<'py>(
@@ -229,22 +276,11 @@ pub fn torch_forward_from_offsets<'py>(
     if !torch.is_ordinary(py, &tensors.each_ref())? {
         return Ok(None);
     }
-    let Some(source) = Source::of(torch, &tensors) else { return Ok(None) };
-    let output = torch.new_tensor(&tensors[0], &source.tensors[0], &source.output_shape())?;
-    let Some(to) = torch.describe(&output) else { return Ok(None) };
-    let pointers = source.pointers().with(Role::Output, to.address());
-    let stream = torch.stream(py, source.ordinal)?;
-    let head = source.head(rule, expecting(expected, BITS));
-    with_key(head, &source.operands(), &level_numbers(levels)?, |key| {
-        // SAFETY: addresses, shapes and strides come from the same live tensors; the output was made for this call.
-        // PyTorch's allocator frees memory in the order of the stream, which is its current one on the tensors' GPU.
-        py.detach(|| unsafe { cuda::plan(key)?.launch(stream, &pointers) })
-    })
-    .map_err(exception)?;
-    Ok(Some(output))
+    let Some(source) = Source::of(torch, tensors.each_ref()) else { return Ok(None) };
+    torch.forward_from_offsets(&tensors[0], &source, &level_numbers(levels)?, rule, expected)
 }
 
-/// The gradients of an ordinary call on a GPU, `None` in place of those that are not wanted.
+/// The gradients of an ordinary call, `None` in place of those that are not wanted.
 #[pyfunction]
 pub fn torch_backward_from_offsets<'py>(
     py: Python<'py>,
@@ -260,41 +296,99 @@ pub fn torch_backward_from_offsets<'py>(
     if !torch.is_ordinary(py, &[grad_output, value, references, offsets, logits])? {
         return Ok(None);
     }
-    let Some(source) = Source::of(torch, &tensors) else { return Ok(None) };
-    let Some(from) = torch.describe(grad_output) else { return Ok(None) };
-    if !from.is_gradient_of(&source.output_shape(), &source.tensors[0]) {
-        return Ok(None);
+    let levels = level_numbers(levels)?;
+    let expected = (wanted, deterministic);
+    torch.backward_from_offsets(grad_output, tensors.each_ref(), &levels, rule, expected)
+}
+
+impl Torch {
+    /// The output of tensors that are known to be ordinary; `expected` is what will be asked of their gradients.
+    pub fn forward_from_offsets<'py>(
+        &self,
+        value: &Bound<'py, PyAny>,
+        source: &Source,
+        levels: &[i64],
+        rule: RuleGiven,
+        expected: Option<Expected<4>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = value.py();
+        let output = self.new_tensor(value, &source.tensors[0], &source.output_shape())?;
+        let Some(to) = self.describe(&output) else { return Ok(None) };
+        let pointers = source.pointers().with(Role::Output, to.address());
+        match source.place {
+            Place::Cpu => {
+                let place = (self.threads(py)?, rule);
+                source.run_on_cpu(py, Direction::Forward, place, levels, &pointers)?;
+            }
+            Place::Gpu(ordinal) => {
+                let stream = self.stream(py, ordinal)?;
+                let head = source.head(ordinal, rule, expecting(expected, BITS));
+                with_key(head, &source.operands(), levels, |key| {
+                    // SAFETY: addresses, shapes and strides come from the same live tensors; the output was made for this
+                    // call. PyTorch's allocator frees memory in the order of the stream, which is its current one on the
+                    // tensors' GPU.
+                    py.detach(|| unsafe { cuda::plan(key)?.launch(stream, &pointers) })
+                })
+                .map_err(exception)?;
+            }
+        }
+        Ok(Some(output))
     }
-    let mut gradients: [Option<Bound<'py, PyAny>>; 4] = [const { None }; 4];
-    let mut addresses = [0; 4];
-    for (at, like) in source.tensors.iter().enumerate().filter(|&(at, _)| wanted[at]) {
-        let gradient = torch.new_tensor(&tensors[at], like, like.shape())?;
-        let Some(described) = torch.describe(&gradient) else { return Ok(None) };
-        addresses[at] = described.address();
-        gradients[at] = Some(gradient);
+
+    /// The gradients, likewise: which of them, and whether with the same bits in every run.
+    pub fn backward_from_offsets<'py>(
+        &self,
+        grad_output: &Bound<'py, PyAny>,
+        tensors: [&Bound<'py, PyAny>; 4],
+        levels: &[i64],
+        rule: RuleGiven,
+        (wanted, deterministic): Expected<4>,
+    ) -> PyResult<Option<[Option<Bound<'py, PyAny>>; 4]>> {
+        let py = grad_output.py();
+        let Some(source) = Source::of(self, tensors) else { return Ok(None) };
+        let Some(from) = self.describe(grad_output) else { return Ok(None) };
+        if !source.takes_gradient(&from) {
+            return Ok(None);
+        }
+        let mut gradients: [Option<Bound<'py, PyAny>>; 4] = [const { None }; 4];
+        let mut addresses = [0; 4];
+        for (at, like) in source.tensors.iter().enumerate().filter(|&(at, _)| wanted[at]) {
+            let gradient = self.new_tensor(tensors[at], like, like.shape())?;
+            let Some(described) = self.describe(&gradient) else { return Ok(None) };
+            addresses[at] = described.address();
+            gradients[at] = Some(gradient);
+        }
+        let pointers = with_gradients(source.pointers(), from.address(), addresses);
+        match source.place {
+            Place::Cpu => {
+                let place = (self.threads(py)?, rule);
+                source.run_on_cpu(py, Direction::Backward, place, levels, &pointers)?;
+            }
+            Place::Gpu(ordinal) => {
+                let strides = from.strides();
+                let of_gradients = Head {
+                    gradients: expecting(Some((wanted, deterministic)), BITS).expected,
+                    deterministic,
+                    grad_strides: (strides[0], strides[1], strides[2]),
+                    ..Head::default()
+                };
+                let head = source.head(ordinal, rule, of_gradients);
+                let plan =
+                    with_key(head, &source.operands(), levels, |key| py.detach(|| cuda::plan(key)))
+                        .map_err(exception)?;
+                // From PyTorch's allocator: freed in stream order, and part of a graph that is being captured.
+                let bytes = plan.workspace_bytes();
+                let held = (bytes > 0).then(|| self.new_bytes(tensors[0], bytes)).transpose()?;
+                let described = held.as_ref().map(|tensor| self.describe(tensor));
+                let Some(at) = described.map_or(Some(0), |found| Some(found?.address())) else {
+                    return Ok(None);
+                };
+                let stream = self.stream(py, ordinal)?;
+                let pointers = pointers.with_workspace(at);
+                // SAFETY: as in `forward_from_offsets`; gradients and workspace were made for this call.
+                py.detach(|| unsafe { plan.launch(stream, &pointers) }).map_err(exception)?;
+            }
+        }
+        Ok(Some(gradients))
     }
-    let strides = from.strides();
-    let of_gradients = Head {
-        gradients: expecting(Some((wanted, deterministic)), BITS).expected,
-        deterministic,
-        grad_strides: (strides[0], strides[1], strides[2]),
-        ..Head::default()
-    };
-    let head = source.head(rule, of_gradients);
-    let plan = with_key(head, &source.operands(), &level_numbers(levels)?, |key| {
-        py.detach(|| cuda::plan(key))
-    })
-    .map_err(exception)?;
-    // From PyTorch's allocator: freed in stream order, and part of a graph that is being captured.
-    let bytes = plan.workspace_bytes();
-    let held = (bytes > 0).then(|| torch.new_bytes(value, bytes)).transpose()?;
-    let described = held.as_ref().map(|tensor| torch.describe(tensor));
-    let Some(at) = described.map_or(Some(0), |found| found.map(|found| found.address())) else {
-        return Ok(None);
-    };
-    let stream = torch.stream(py, source.ordinal)?;
-    let pointers = with_gradients(source.pointers(), from.address(), addresses).with_workspace(at);
-    // SAFETY: as in `torch_forward_from_offsets`; gradients and workspace were made for this call.
-    py.detach(|| unsafe { plan.launch(stream, &pointers) }).map_err(exception)?;
-    Ok(Some(gradients))
 }

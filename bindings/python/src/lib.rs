@@ -214,7 +214,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(torch::torch_forward, module)?)?;
     module.add_function(wrap_pyfunction!(torch::torch_backward, module)?)?;
     module.add_function(wrap_pyfunction!(recorded::use_recorder, module)?)?;
-    module.add_function(wrap_pyfunction!(recorded::torch_record, module)?)?;
+    module.add_function(wrap_pyfunction!(recorded::torch_attend, module)?)?;
+    module.add_function(wrap_pyfunction!(recorded::torch_attend_from_offsets, module)?)?;
     module.add_function(wrap_pyfunction!(recorded::recorded_forward, module)?)?;
     module.add_function(wrap_pyfunction!(recorded::recorded_backward, module)?)?;
     module.add_function(wrap_pyfunction!(onnx::onnx_inspect, module)?)?;

@@ -28,7 +28,7 @@ impl Described for Operand<'_> {
 }
 
 /// How samples follow from offsets: anchors, scale, softmax, nearest.
-#[derive(Clone, Copy, FromPyObject)]
+#[derive(Clone, Copy, FromPyObject, IntoPyObject)]
 pub struct RuleGiven(bool, f32, bool, bool);
 
 impl From<RuleGiven> for Rule {

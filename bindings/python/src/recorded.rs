@@ -1,7 +1,10 @@
-//! Ordinary calls whose gradient is recorded: what PyTorch's `autograd.Function` calls on either side, without Python in between.
+//! Ordinary calls as users make them, and what PyTorch's `autograd.Function` calls on either side of those whose gradient is
+//! recorded, without Python in between.
 //!
 //! A function of autograd in Python costs what PyTorch takes for it; what it is given and what it keeps need not go through Python
 //! once more. Whatever is not ordinary when the gradient is asked for goes to the Python half, with what was kept.
+
+use std::sync::Mutex;
 
 use msdeform_torch::call::Head;
 use pyo3::intern;
@@ -9,32 +12,41 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 
-use crate::torch::{self, Expected, Torch, expecting, read_levels};
+use crate::from_offsets::Source;
+use crate::operand::RuleGiven;
+use crate::torch::{self, Expected, Torch, expecting};
 
 static RECORDER: PyOnceLock<Recorder> = PyOnceLock::new();
 
 /// What recording needs of the Python half.
 struct Recorder {
-    /// Applies the function of autograd.
-    apply: Py<PyAny>,
-    /// The gradients of what is not ordinary: `grad_output`, what was kept, levels, which are wanted, whether deterministic.
-    gradients: Py<PyAny>,
+    plain: Operator,
+    from_offsets: Operator,
     is_grad_enabled: Py<PyAny>,
     /// Whether all of PyTorch is to have the same bits in every run.
     is_deterministic: Py<PyAny>,
 }
 
+/// One of the operators.
+#[derive(FromPyObject)]
+pub struct Operator(
+    /// Applies the function of autograd.
+    Py<PyAny>,
+    /// The gradients of what is not ordinary: `grad_output`, what was kept, which are wanted, the call.
+    Py<PyAny>,
+);
+
 /// Hands over what recording needs.
 #[pyfunction]
 pub fn use_recorder(
     py: Python<'_>,
-    apply: Py<PyAny>,
-    gradients: Py<PyAny>,
+    plain: Operator,
+    from_offsets: Operator,
     is_grad_enabled: Py<PyAny>,
     is_deterministic: Py<PyAny>,
 ) {
     // An interpreter that imports the package again keeps what it had.
-    let _ = RECORDER.set(py, Recorder { apply, gradients, is_grad_enabled, is_deterministic });
+    let _ = RECORDER.set(py, Recorder { plain, from_offsets, is_grad_enabled, is_deterministic });
 }
 
 /// What a call is beside its tensors, kept until its gradient is asked for.
@@ -43,9 +55,25 @@ pub struct Recorded {
     /// Four numbers for each level.
     #[pyo3(get)]
     levels: Vec<i64>,
+    /// How samples follow from offsets, if they do: anchors, scale, softmax, nearest.
+    #[pyo3(get)]
+    rule: Option<RuleGiven>,
     /// Whether this call's gradients must have the same bits in every run.
     #[pyo3(get)]
     deterministic: bool,
+    /// Computed before PyTorch's function of autograd is called, which takes it: that need not look at the tensors again.
+    output: Mutex<Option<Py<PyAny>>>,
+}
+
+impl Recorded {
+    const fn new(
+        levels: Vec<i64>,
+        rule: Option<RuleGiven>,
+        deterministic: bool,
+        output: Py<PyAny>,
+    ) -> Self {
+        Self { levels, rule, deterministic, output: Mutex::new(Some(output)) }
+    }
 }
 
 impl Recorder {
@@ -53,20 +81,40 @@ impl Recorder {
         question.bind(py).call0()?.is_truthy()
     }
 
-    fn same_bits(&self, py: Python<'_>, call: &Recorded) -> PyResult<bool> {
-        Ok(call.deterministic || self.is(py, &self.is_deterministic)?)
+    fn same_bits(&self, py: Python<'_>, deterministic: bool) -> PyResult<bool> {
+        Ok(deterministic || self.is(py, &self.is_deterministic)?)
+    }
+
+    const fn operator(&self, call: &Recorded) -> &Operator {
+        match call.rule {
+            None => &self.plain,
+            Some(_) => &self.from_offsets,
+        }
     }
 }
 
-/// The output of an ordinary call, with its gradient if a tensor wants one. `None` as of `torch_forward`.
+/// Which of them want a gradient.
+fn wanting<const TENSORS: usize>(
+    tensors: [&Bound<'_, PyAny>; TENSORS],
+) -> PyResult<[bool; TENSORS]> {
+    let mut wanting = [false; TENSORS];
+    for (wants, tensor) in wanting.iter_mut().zip(tensors) {
+        *wants = tensor.getattr(intern!(tensor.py(), "requires_grad"))?.is_truthy()?;
+    }
+    Ok(wanting)
+}
+
+/// The output of an ordinary call as users make it, with its gradient if that `is_recorded` and a tensor wants one. `shapes` are pairs
+/// (height, width) of levels that follow each other.
 #[pyfunction]
-pub fn torch_record<'py>(
+pub fn torch_attend<'py>(
     py: Python<'py>,
     value: &Bound<'py, PyAny>,
     locations: &Bound<'py, PyAny>,
     weights: &Bound<'py, PyAny>,
-    levels: &Bound<'py, PyAny>,
+    shapes: &Bound<'py, PyAny>,
     deterministic: bool,
+    is_recorded: bool,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let (Some(torch), Some(recorder)) = (torch::of(py), RECORDER.get(py)) else { return Ok(None) };
     let tensors = [value, locations, weights];
@@ -74,37 +122,68 @@ pub fn torch_record<'py>(
         return Ok(None);
     }
     let Some(inputs) = torch.inputs(value, locations, weights) else { return Ok(None) };
-    let Some(levels) = read_levels(levels, &inputs) else { return Ok(None) };
-    for tensor in tensors {
-        if tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()? {
-            let call = Bound::new(py, Recorded { levels, deterministic })?;
-            return recorder.apply.bind(py).call1((value, locations, weights, call)).map(Some);
-        }
+    let Some(levels) = inputs.read_shapes(shapes) else { return Ok(None) };
+    let wanted = if is_recorded { wanting(tensors)? } else { [false; 3] };
+    if !wanted.contains(&true) {
+        return torch.forward(value, &inputs, &levels, Head::default());
     }
-    torch.forward(value, &inputs, &levels, Head::default())
+    let expected = Some((wanted, recorder.same_bits(py, deterministic)?));
+    let output = torch.forward(value, &inputs, &levels, expecting(expected, torch::BITS))?;
+    let Some(output) = output else { return Ok(None) };
+    let call = Recorded::new(levels, None, deterministic, output.unbind());
+    recorder.plain.0.bind(py).call1((value, locations, weights, call)).map(Some)
 }
 
-/// What the function of autograd does forward. It was asked by [`torch_record`], which has looked at the tensors.
+/// The same from offsets.
 #[pyfunction]
-pub fn recorded_forward<'py>(
+#[allow(clippy::too_many_arguments, reason = "the tensors of a call; Python passes them in order")]
+pub fn torch_attend_from_offsets<'py>(
     py: Python<'py>,
-    ctx: &Bound<'py, PyAny>,
     value: &Bound<'py, PyAny>,
-    locations: &Bound<'py, PyAny>,
-    weights: &Bound<'py, PyAny>,
-    call: &Bound<'py, Recorded>,
+    references: &Bound<'py, PyAny>,
+    offsets: &Bound<'py, PyAny>,
+    logits: &Bound<'py, PyAny>,
+    shapes: &Bound<'py, PyAny>,
+    rule: &Bound<'py, PyAny>,
+    deterministic: bool,
+    is_recorded: bool,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let (Some(torch), Some(recorder)) = (torch::of(py), RECORDER.get(py)) else { return Ok(None) };
-    let Some(inputs) = torch.inputs(value, locations, weights) else { return Ok(None) };
-    // As `ctx.save_for_backward` does, in Python.
-    ctx.setattr(intern!(py, "to_save"), (value, locations, weights))?;
-    ctx.setattr(intern!(py, "call"), call)?;
-    let kept = call.get();
-    let expected: Expected<3> = (wanted(ctx)?, recorder.same_bits(py, kept)?);
-    torch.forward(value, &inputs, &kept.levels, expecting(Some(expected), torch::BITS))
+    let Ok(rule) = rule.extract::<RuleGiven>() else { return Ok(None) };
+    let tensors = [value, references, offsets, logits];
+    if !torch.is_ordinary(py, &tensors)? {
+        return Ok(None);
+    }
+    let Some(source) = Source::of(torch, tensors) else { return Ok(None) };
+    let Some(levels) = source.read_shapes(shapes) else { return Ok(None) };
+    let wanted = if is_recorded { wanting(tensors)? } else { [false; 4] };
+    if !wanted.contains(&true) {
+        return torch.forward_from_offsets(value, &source, &levels, rule, None);
+    }
+    let expected = Some((wanted, recorder.same_bits(py, deterministic)?));
+    let output = torch.forward_from_offsets(value, &source, &levels, rule, expected)?;
+    let Some(output) = output else { return Ok(None) };
+    let call = Recorded::new(levels, Some(rule), deterministic, output.unbind());
+    recorder.from_offsets.0.bind(py).call1((value, references, offsets, logits, call)).map(Some)
 }
 
-/// What it does backward: the gradients, and nothing for the call.
+/// What the functions of autograd do forward: keep the tensors and the call, which come last, and give out what was computed.
+#[pyfunction]
+#[pyo3(signature = (ctx, *arguments))]
+pub fn recorded_forward<'py>(
+    ctx: &Bound<'py, PyAny>,
+    arguments: &Bound<'py, PyTuple>,
+) -> PyResult<Option<Py<PyAny>>> {
+    let py = ctx.py();
+    let tensors = arguments.len().saturating_sub(1);
+    let call = arguments.get_item(tensors)?.cast_into::<Recorded>()?;
+    // As `ctx.save_for_backward` does, in Python.
+    ctx.setattr(intern!(py, "to_save"), arguments.get_slice(0, tensors))?;
+    ctx.setattr(intern!(py, "call"), &call)?;
+    Ok(call.get().output.lock().map_or(None, |mut output| output.take()))
+}
+
+/// What both do backward: the gradients, and nothing for the call.
 #[pyfunction]
 pub fn recorded_backward<'py>(
     py: Python<'py>,
@@ -114,51 +193,89 @@ pub fn recorded_backward<'py>(
     let call = ctx.getattr(intern!(py, "call"))?.cast_into::<Recorded>()?;
     // Once: a checkpoint gives them out no second time.
     let kept = ctx.getattr(intern!(py, "saved_tensors"))?.cast_into::<PyTuple>()?;
-    let (wanted, call) = (wanted(ctx)?, call.get());
     if let (Some(torch), Some(recorder)) = (torch::of(py), RECORDER.get(py)) {
+        let asked = Asked { torch, recorder, call: call.get(), grad_output };
         let found = if recorder.is(py, &recorder.is_grad_enabled)? {
             None
         } else {
-            gradients(torch, recorder, grad_output, &kept, call, wanted)?
+            match call.get().rule {
+                None => asked.gradients(ctx, &kept)?,
+                Some(rule) => asked.gradients_from_offsets(ctx, &kept, rule)?,
+            }
         };
-        if let Some([value, locations, weights]) = found {
-            return (value, locations, weights, py.None()).into_pyobject(py);
+        if let Some(found) = found {
+            return Ok(found);
         }
-        let found = recorder.gradients.bind(py).call1((
-            grad_output,
-            kept,
-            call.levels.clone(),
-            wanted,
-            call.deterministic,
-        ))?;
-        return Ok(found.cast_into::<PyTuple>()?);
+        let wanted = ctx.getattr(intern!(py, "needs_input_grad"))?;
+        let gradients = recorder.operator(call.get()).1.bind(py);
+        return Ok(gradients.call1((grad_output, kept, wanted, call))?.cast_into::<PyTuple>()?);
     }
     // Never: the call was recorded with both of them.
     Ok(PyTuple::empty(py))
 }
 
-/// `None` for what is not ordinary.
-fn gradients<'py>(
-    torch: &Torch,
-    recorder: &Recorder,
-    grad_output: &Bound<'py, PyAny>,
-    kept: &Bound<'py, PyTuple>,
-    call: &Recorded,
-    wanted: [bool; 3],
-) -> PyResult<Option<[Option<Bound<'py, PyAny>>; 3]>> {
-    let py = grad_output.py();
-    let (value, locations, weights) = (kept.get_item(0)?, kept.get_item(1)?, kept.get_item(2)?);
-    if !torch.is_ordinary(py, &[grad_output, &value, &locations, &weights])? {
-        return Ok(None);
-    }
-    let Some(inputs) = torch.inputs(&value, &locations, &weights) else { return Ok(None) };
-    let (tensors, same_bits) = ([&value, &locations, &weights], recorder.same_bits(py, call)?);
-    torch.backward(grad_output, tensors, &inputs, &call.levels, wanted, same_bits)
+/// What is asked when a gradient is.
+struct Asked<'a, 'py> {
+    torch: &'a Torch,
+    recorder: &'a Recorder,
+    call: &'a Recorded,
+    grad_output: &'a Bound<'py, PyAny>,
 }
 
-/// Which gradients are.
-fn wanted(ctx: &Bound<'_, PyAny>) -> PyResult<[bool; 3]> {
+impl<'py> Asked<'_, 'py> {
+    /// `None` for what is not ordinary.
+    fn gradients(
+        &self,
+        ctx: &Bound<'py, PyAny>,
+        kept: &Bound<'py, PyTuple>,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let py = kept.py();
+        let (value, locations, weights) = (kept.get_item(0)?, kept.get_item(1)?, kept.get_item(2)?);
+        let tensors = [&value, &locations, &weights];
+        if !self.torch.is_ordinary(py, &[self.grad_output, &value, &locations, &weights])? {
+            return Ok(None);
+        }
+        let Some(inputs) = self.torch.inputs(&value, &locations, &weights) else { return Ok(None) };
+        let (wanted, same_bits) =
+            (wanted(ctx)?, self.recorder.same_bits(py, self.call.deterministic)?);
+        let levels = &self.call.levels;
+        let found =
+            self.torch.backward(self.grad_output, tensors, &inputs, levels, wanted, same_bits)?;
+        let Some([value, locations, weights]) = found else { return Ok(None) };
+        (value, locations, weights, py.None()).into_pyobject(py).map(Some)
+    }
+
+    /// Likewise.
+    fn gradients_from_offsets(
+        &self,
+        ctx: &Bound<'py, PyAny>,
+        kept: &Bound<'py, PyTuple>,
+        rule: RuleGiven,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let py = kept.py();
+        let (value, references) = (kept.get_item(0)?, kept.get_item(1)?);
+        let (offsets, logits) = (kept.get_item(2)?, kept.get_item(3)?);
+        let tensors = [&value, &references, &offsets, &logits];
+        let all = [self.grad_output, &value, &references, &offsets, &logits];
+        if !self.torch.is_ordinary(py, &all)? {
+            return Ok(None);
+        }
+        let asked: Expected<4> =
+            (wanted(ctx)?, self.recorder.same_bits(py, self.call.deterministic)?);
+        let levels = &self.call.levels;
+        let found =
+            self.torch.backward_from_offsets(self.grad_output, tensors, levels, rule, asked)?;
+        let Some([value, references, offsets, logits]) = found else { return Ok(None) };
+        (value, references, offsets, logits, py.None()).into_pyobject(py).map(Some)
+    }
+}
+
+/// Which gradients of the tensors are; what is behind them is none.
+fn wanted<const TENSORS: usize>(ctx: &Bound<'_, PyAny>) -> PyResult<[bool; TENSORS]> {
     let needed = ctx.getattr(intern!(ctx.py(), "needs_input_grad"))?.cast_into::<PyTuple>()?;
-    let is = |at| needed.get_item(at)?.is_truthy();
-    Ok([is(0)?, is(1)?, is(2)?])
+    let mut wanted = [false; TENSORS];
+    for (at, is_wanted) in wanted.iter_mut().enumerate() {
+        *is_wanted = needed.get_item(at)?.is_truthy()?;
+    }
+    Ok(wanted)
 }

@@ -101,8 +101,8 @@ pub fn expecting<const TENSORS: usize>(
     Head { expected: expected.sum(), deterministic, ..Head::default() }
 }
 
-/// The output of an ordinary call. `levels` are pairs (height, width) that follow each
-/// other, or four numbers for each: height, width, start, points.
+/// The output of an ordinary call, whose gradient somebody else records. `levels` are four numbers for each: height, width, start,
+/// points.
 #[pyfunction]
 #[pyo3(signature = (value, locations, weights, levels, expected=None))]
 pub fn torch_forward<'py>(
@@ -118,7 +118,7 @@ pub fn torch_forward<'py>(
         return Ok(None);
     }
     let Some(inputs) = torch.inputs(value, locations, weights) else { return Ok(None) };
-    let Some(levels) = read_levels(levels, &inputs) else { return Ok(None) };
+    let Some(levels) = read_levels(levels) else { return Ok(None) };
     torch.forward(value, &inputs, &levels, expecting(expected, BITS))
 }
 
@@ -140,7 +140,7 @@ pub fn torch_backward<'py>(
         return Ok(None);
     }
     let Some(inputs) = torch.inputs(value, locations, weights) else { return Ok(None) };
-    let Some(levels) = read_levels(levels, &inputs) else { return Ok(None) };
+    let Some(levels) = read_levels(levels) else { return Ok(None) };
     let wanted = [wanted.0, wanted.1, wanted.2];
     torch.backward(
         grad_output,
@@ -167,7 +167,7 @@ impl Torch {
         let pointers = inputs.pointers().with(Role::Output, to.address());
         match inputs.place {
             Place::Cpu => {
-                let head = on_threads(self.threads.call0(py)?.extract(py)?);
+                let head = on_threads(self.threads(py)?);
                 with_key(head, &inputs.described(), levels, |key| {
                     // SAFETY: addresses and shapes come from the same live tensors, which `inputs` found to be
                     // contiguous; the output was made for this call.
@@ -217,7 +217,7 @@ impl Torch {
         let pointers = with_gradients(inputs.pointers(), from.address(), (to[0], to[1], to[2]));
         match inputs.place {
             Place::Cpu => {
-                let head = on_threads(self.threads.call0(py)?.extract(py)?);
+                let head = on_threads(self.threads(py)?);
                 with_key(head, &inputs.described(), levels, |key| {
                     // SAFETY: as in `forward`; `takes_gradient` found the gradient contiguous.
                     py.detach(|| unsafe { cpu::run(Direction::Backward, key, &pointers) })
@@ -338,6 +338,11 @@ impl Torch {
         self.new_empty.bind(py).call((like, (bytes,)), Some(self.of_bytes.bind(py)))
     }
 
+    /// How many PyTorch computes with.
+    pub fn threads(&self, py: Python<'_>) -> PyResult<i64> {
+        self.threads.bind(py).call0()?.extract()
+    }
+
     pub fn stream(&self, py: Python<'_>, ordinal: i32) -> PyResult<usize> {
         self.exchange.current_stream(ordinal).ok_or_else(|| {
             PyErr::take(py)
@@ -396,16 +401,9 @@ impl Inputs {
         [value[0], locations[1], value[2] * value[3]]
     }
 
-    /// How many points each level has if all have the same number: pairs (height, width) say nothing about it.
-    fn points_of_each(&self, levels: usize) -> Option<i64> {
-        match *self.locations.shape() {
-            [_, _, _, _, points, _] => Some(points),
-            [_, _, _, samples, _] => {
-                let levels = i64::try_from(levels).ok().filter(|&levels| levels > 0)?;
-                (samples % levels == 0).then_some(samples / levels)
-            }
-            _ => None,
-        }
+    /// Pairs (height, width) of levels that follow each other, as [`read_shapes`] does.
+    pub fn read_shapes(&self, shapes: &Bound<'_, PyAny>) -> Option<Vec<i64>> {
+        read_shapes(shapes, &self.value, &self.locations)
     }
 
     /// Of images, heads and pixels.
@@ -421,18 +419,22 @@ impl Inputs {
     }
 }
 
-/// Four numbers for each level. `None` for anything but exact integers in lists or tuples, and for levels that
-/// follow each other but are not all of the value's pixels.
-pub fn read_levels(levels: &Bound<'_, PyAny>, inputs: &Inputs) -> Option<Vec<i64>> {
-    let items = items_of(levels)?;
+/// Four numbers for each level, one after the other: height, width, start, points. `None` for anything but exact integers in a
+/// list or a tuple.
+fn read_levels(levels: &Bound<'_, PyAny>) -> Option<Vec<i64>> {
+    items_of(levels)?.iter().map(exact_integer).collect()
+}
+
+/// The same of pairs (height, width) of levels that follow each other; `None` as well where those are not all of the value's
+/// pixels.
+pub fn read_shapes(
+    shapes: &Bound<'_, PyAny>,
+    value: &DlTensor,
+    samples: &DlTensor,
+) -> Option<Vec<i64>> {
+    let items = items_of(shapes)?;
     let mut numbers = Vec::with_capacity(4 * items.len());
-    if items.first().is_some_and(PyAnyMethods::is_exact_instance_of::<PyInt>) {
-        for item in &items {
-            numbers.push(exact_integer(item)?);
-        }
-        return Some(numbers);
-    }
-    let points = inputs.points_of_each(items.len())?;
+    let points = points_of_each(samples, items.len())?;
     let mut start = 0_i64;
     for item in &items {
         let [height, width] = items_of(item)?.try_into().ok()?;
@@ -440,7 +442,20 @@ pub fn read_levels(levels: &Bound<'_, PyAny>, inputs: &Inputs) -> Option<Vec<i64
         numbers.extend([height, width, start, points]);
         start = start.checked_add(height.checked_mul(width)?)?;
     }
-    (start == inputs.value.shape()[1]).then_some(numbers)
+    (start == value.shape()[1]).then_some(numbers)
+}
+
+/// How many points each level has if all have the same number: pairs (height, width) say nothing about it. `samples` are locations
+/// or offsets.
+fn points_of_each(samples: &DlTensor, levels: usize) -> Option<i64> {
+    match *samples.shape() {
+        [_, _, _, _, points, 2] => Some(points),
+        [_, _, _, samples, 2] => {
+            let levels = i64::try_from(levels).ok().filter(|&levels| levels > 0)?;
+            (samples % levels == 0).then_some(samples / levels)
+        }
+        _ => None,
+    }
 }
 
 fn items_of<'py>(sequence: &Bound<'py, PyAny>) -> Option<Vec<Bound<'py, PyAny>>> {

@@ -7,7 +7,7 @@ from typing import Any
 import msdeform
 import pytest
 import torch
-from msdeform import _parts, reference
+from msdeform import _native, _offset_operator, _parts, reference
 from msdeform import ms_deform_attn_from_offsets as attend
 from torch import Tensor
 
@@ -172,6 +172,107 @@ def test_rows_without_any_weight_are_zero() -> None:
     for name in ("attention_logits", "sampling_offsets", "reference_points"):
         assert not leaves[name].grad[0, 1].any(), name
         assert leaves[name].grad.isfinite().all(), name
+
+
+RULE = (False, 0.5, True, False)
+LEVELS = [6, 9, 0, P, 3, 5, 54, P]
+
+
+@pytest.mark.skipif(not hasattr(Tensor, "__dlpack_c_exchange_api__"), reason="PyTorch 2.10")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_ordinary_calls_never_leave_the_native_half(kind: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = list(tensors(kind, dtype).values())
+    rule = (kind == "anchors", 0.5, True, False)
+    wanted = [True, kind != "box", False, True]
+    leaves = [tensor.clone().requires_grad_(is_wanted) for tensor, is_wanted in zip(given, wanted, strict=True)]
+    upstream = torch.rand(N, LQ, M * D).to(dtype)
+    described = (LEVELS, 0.5, kind == "anchors", True, False)
+    output = _offset_operator.FORWARD(*given, *described)
+    expected = _offset_operator.BACKWARD(upstream, *given, *described, wanted)
+    # What is not ordinary would go there.
+    monkeypatch.setattr(_offset_operator, "FORWARD", None)
+    monkeypatch.setattr(_offset_operator, "BACKWARD", None)
+    recorded = attend(leaves[0], SHAPES, *leaves[1:], anchors=kind == "anchors")
+    assert torch.equal(recorded, output)
+    recorded.backward(upstream)
+    for leaf, gradient, is_wanted in zip(leaves, expected, wanted, strict=True):
+        assert (leaf.grad is not None) == is_wanted
+        assert not is_wanted or torch.equal(leaf.grad, gradient)
+    with torch.no_grad():
+        silent = attend(leaves[0], SHAPES, *leaves[1:], anchors=kind == "anchors")
+    assert torch.equal(silent, output) and not silent.requires_grad
+    assert torch.equal(_native.torch_attend_from_offsets(*leaves, SHAPES, rule, False, False), output)
+    assert torch.equal(_native.torch_forward_from_offsets(tuple(given), LEVELS, rule), output)
+
+
+@pytest.mark.skipif(not hasattr(Tensor, "__dlpack_c_exchange_api__"), reason="PyTorch 2.10")
+def test_only_ordinary_calls_stay_in_the_native_half() -> None:
+    value, references, offsets, logits = tensors(dtype=torch.float32).values()
+
+    def call(*given: Any, shapes: Any = SHAPES, rule: Any = RULE) -> Any:
+        return _native.torch_attend_from_offsets(*given, shapes, rule, False, True)
+
+    assert call(value, references, offsets, logits) is not None
+    for other in (
+        torch.nn.Parameter(value),
+        value.double(),
+        value.to("meta"),
+        torch._neg_view(value),
+        value.transpose(1, 2).contiguous().transpose(1, 2),
+        value[:, 1:],
+        value.to_sparse(),
+        3,
+    ):
+        assert call(other, references, offsets, logits) is None
+    for other in (references[:1], references[..., :1], references[:, :, 0], references.double(), references.long()):
+        assert call(value, other, offsets, logits) is None
+    assert call(value, references, offsets.transpose(3, 4), logits) is None
+    assert call(value, references, offsets, logits.half()) is None
+    for shapes in ([(6, 9.0), (3, 5)], [(6, 9, 1)] * 2, [(6, 9), (3, 4)], LEVELS, torch.tensor(SHAPES), []):
+        assert call(value, references, offsets, logits, shapes=shapes) is None
+    for rule in ((False, None, True, False), (0, 0.5, True, False), RULE[:3]):
+        assert call(value, references, offsets, logits, rule=rule) is None
+    with torch.profiler.profile():
+        assert call(value, references, offsets, logits) is None
+
+
+def test_what_is_recorded_is_kept_as_autograd_keeps_it() -> None:
+    given = tensors(dtype=torch.float32)
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in given.items()}
+    upstream, packed, unpacked = torch.rand(N, LQ, M * D), [], []
+
+    def pack(tensor: Tensor) -> Tensor:
+        packed.append(tensor.shape)
+        return tensor.clone()
+
+    def unpack(tensor: Tensor) -> Tensor:
+        unpacked.append(tensor.shape)
+        return tensor
+
+    expected = torch.autograd.grad(attend(spatial_shapes=SHAPES, **leaves), list(leaves.values()), upstream)
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        output = attend(spatial_shapes=SHAPES, **leaves)
+    shapes = [tensor.shape for tensor in given.values()]
+    assert packed == shapes and not unpacked
+    for found in (
+        torch.autograd.grad(output, list(leaves.values()), upstream, retain_graph=True),
+        # A gradient that is no ordinary tensor in memory goes the long way.
+        torch.autograd.grad(output, list(leaves.values()), upstream.transpose(0, 1).contiguous().transpose(0, 1)),
+    ):
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
+    assert unpacked == 2 * shapes
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(output, list(leaves.values()), upstream)
+    # Some of them only.
+    some = attend(spatial_shapes=SHAPES, **leaves)
+    (found,) = torch.autograd.grad(some, leaves["sampling_offsets"], upstream)
+    assert torch.equal(found, expected[2])
+    changed = given["value"] * leaves["value"].detach().requires_grad_()
+    output = attend(spatial_shapes=SHAPES, **{**leaves, "value": changed})
+    changed.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.backward(upstream)
 
 
 def test_as_an_operator() -> None:

@@ -147,38 +147,6 @@ class _Attend(torch.autograd.Function):
         return (*found, None, None)
 
 
-class _AttendOrdinary(torch.autograd.Function):
-    """The same for ordinary calls: both ways are native, and what is kept beside the tensors is one object."""
-
-    forward = staticmethod(_native.recorded_forward)
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> Any:
-        if torch.compiler.is_compiling():  # Gradients as a graph: what is native cannot be looked into.
-            call, wanted = ctx.call, ctx.needs_input_grad[:3]
-            return _found(grad_output, ctx.saved_tensors, call.levels, wanted, call.deterministic)
-        return _native.recorded_backward(ctx, grad_output)
-
-
-def _found(
-    grad_output: Tensor, tensors: Sequence[Tensor], levels: list[int], wanted: Any, deterministic: bool
-) -> tuple[Tensor | None, ...]:
-    """The gradients of a call that was ordinary when it was recorded, and nothing for what it was beside tensors."""
-    value, locations, weights = tensors
-    found = gradients(grad_output, value, locations, weights, levels, tuple(wanted), deterministic)
-    kept = (gradient if is_wanted else None for gradient, is_wanted in zip(found, wanted, strict=True))
-    return *kept, None
-
-
-_native.use_recorder(
-    # `Function.apply` asks about transforms and about the defaults of arguments, in Python, before it calls this.
-    super(torch.autograd.Function, _AttendOrdinary).apply,
-    _found,
-    torch.is_grad_enabled,
-    torch.are_deterministic_algorithms_enabled,
-)
-
-
 class _AttendReading(torch.autograd.Function):
     """Forward and backward with the levels in tensors."""
 

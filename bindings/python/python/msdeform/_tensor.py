@@ -26,16 +26,10 @@ def attend(
     deterministic: bool,
 ) -> Tensor:
     """The operator on tensors; arguments as of `msdeform.ms_deform_attn`."""
-    if (
-        level_start_index is None
-        and points is None
-        and not (torch.compiler.is_compiling() or _autocast_enabled() or forward_ad._current_level >= 0)
-    ):
+    if level_start_index is None and points is None and not is_watched():
         # Most calls: levels that follow each other.
-        output: Tensor | None = (
-            _native.torch_record(value, locations, weights, spatial_shapes, deterministic)
-            if torch.is_grad_enabled()
-            else _native.torch_forward(value, locations, weights, spatial_shapes)
+        output: Tensor | None = _native.torch_attend(
+            value, locations, weights, spatial_shapes, deterministic, torch.is_grad_enabled()
         )
         if output is not None:
             return output
@@ -163,6 +157,11 @@ def _some_autocast_enabled() -> bool:
 
 
 _autocast_enabled = getattr(torch._C, "_is_any_autocast_enabled", _some_autocast_enabled)
+
+
+def is_watched() -> bool:
+    """Whether a call is not ordinary for a reason that the native half does not ask about itself."""
+    return torch.compiler.is_compiling() or _autocast_enabled() or forward_ad._current_level >= 0
 
 
 def _refuse_other_types(value: Any, locations: Any, weights: Any) -> None:

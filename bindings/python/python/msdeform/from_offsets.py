@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 from torch import Tensor
 
-from . import _offset_operator, _parts, operator
+from . import _native, _offset_operator, _parts, operator
 from ._levels import shared_points
-from ._tensor import attend, resolve_levels
+from ._tensor import attend, is_watched, resolve_levels
 from ._tracing import is_traced
 
 if TYPE_CHECKING:
@@ -97,6 +97,50 @@ def ms_deform_attn_from_offsets(
 
     Coordinates are float32 or better whatever the formats. Nothing but the arguments is kept for the gradient.
     """
+    output: Tensor | None = None
+    if level_start_index is None and points is None and not is_watched():
+        # Most calls: levels that follow each other.
+        rule = (anchors, offset_scale, softmax, nearest)
+        tensors = (value, reference_points, sampling_offsets, attention_logits)
+        output = _native.torch_attend_from_offsets(
+            *tensors, spatial_shapes, rule, deterministic, torch.is_grad_enabled()
+        )
+    if output is None:
+        output = _attend_any(
+            value,
+            spatial_shapes,
+            reference_points,
+            sampling_offsets,
+            attention_logits,
+            level_start_index,
+            points,
+            offset_scale,
+            anchors,
+            softmax,
+            nearest,
+            deterministic,
+        )
+    if not return_weights:
+        return output
+    flat = attention_logits.flatten(3)
+    return output, (flat.softmax(-1) if softmax else flat).view(attention_logits.shape)
+
+
+def _attend_any(
+    value: Tensor,
+    spatial_shapes: Any,
+    reference_points: Tensor,
+    sampling_offsets: Tensor,
+    attention_logits: Tensor,
+    level_start_index: Any,
+    points: Points | None,
+    offset_scale: float,
+    anchors: bool,
+    softmax: bool,
+    nearest: bool,
+    deterministic: bool,
+) -> Tensor:
+    """The output of any call, and the words for what is wrong with one."""
     for name, tensor in (
         ("value", value),
         ("reference_points", reference_points),
@@ -126,29 +170,24 @@ def ms_deform_attn_from_offsets(
     if levels is not None and not traced:
         levels = _integers(levels)
     if levels is not None and _offset_operator.is_one_pass(value.device):
-        output: Tensor = _offset_operator.call(
+        return _offset_operator.call(
             value, references, offsets, logits, levels, offset_scale, anchors, softmax, nearest, deterministic
         )
+    if levels is None:
+        shapes, starts, _ = unread
+        found = shared_points(offsets.shape, points, shapes.shape[0])
+        counts = [found] * shapes.shape[0] if isinstance(found, int) else found
     else:
-        if levels is None:
-            shapes, starts, _ = unread
-            found = shared_points(offsets.shape, points, shapes.shape[0])
-            counts = [found] * shapes.shape[0] if isinstance(found, int) else found
-        else:
-            shapes, starts = list(zip(levels[::4], levels[1::4], strict=True)), levels[2::4]
-            counts = levels[3::4]
-        wide = torch.promote_types(offsets.dtype, torch.float32)
-        flat = (offsets.flatten(3, 4) if offsets.dim() == 6 else offsets).to(wide)
-        locations = _parts.locations(
-            references, flat, shapes, counts, offset_scale=offset_scale, anchors=anchors, nearest=nearest
-        )
-        weights = logits.to(wide).flatten(3)
-        weights = weights.softmax(-1) if softmax else weights
-        output = attend(value, shapes, starts, locations, weights, counts, deterministic)
-    if not return_weights:
-        return output
-    flat = attention_logits.flatten(3)
-    return output, (flat.softmax(-1) if softmax else flat).view(attention_logits.shape)
+        shapes, starts = list(zip(levels[::4], levels[1::4], strict=True)), levels[2::4]
+        counts = levels[3::4]
+    wide = torch.promote_types(offsets.dtype, torch.float32)
+    flat = (offsets.flatten(3, 4) if offsets.dim() == 6 else offsets).to(wide)
+    locations = _parts.locations(
+        references, flat, shapes, counts, offset_scale=offset_scale, anchors=anchors, nearest=nearest
+    )
+    weights = logits.to(wide).flatten(3)
+    weights = weights.softmax(-1) if softmax else weights
+    return attend(value, shapes, starts, locations, weights, counts, deterministic)
 
 
 def _references_beside(offsets: Tensor, references: Tensor) -> Tensor:

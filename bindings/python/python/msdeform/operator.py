@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from . import _autograd, _flops, _kernels, _native, _offset_operator, _vmap
+from . import _recorded as _recorded  # For what it hands to the native half.
 from ._levels import check_pixels, flatten, shared_points
 from ._schema import BACKWARD, FORWARD, LIBRARY
 

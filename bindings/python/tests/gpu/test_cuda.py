@@ -60,14 +60,23 @@ def test_output_and_gradients_are_within_the_bound(name: str, dtype: torch.dtype
 
 @pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="torch 2.10 has the table first")
 def test_ordinary_calls_never_leave_the_native_half() -> None:
-    from msdeform import _native
+    from msdeform import _autograd, _native, operator
 
     case = make_case(device="cuda")
     attend(case)
     levels = [9, 12, 0, 3, 5, 6, 108, 3, 1, 3, 138, 3]
-    output = _native.torch_forward(*case.tensors, case.shapes)
+    output = _native.torch_attend(*case.tensors, case.shapes, False, True)
+    assert torch.equal(output, _native.torch_forward(*case.tensors, levels))
     assert_close(output, reference(case), 1e-5)
     grad_output = torch.randn_like(output)
+    leaves = [tensor.clone().requires_grad_() for tensor in case.tensors]
+    with pytest.MonkeyPatch.context() as refusing:
+        refusing.setattr(_autograd, "gradients", None)  # What is not ordinary would go there.
+        refusing.setattr(operator, "call", None)
+        recorded = msdeform.ms_deform_attn(leaves[0], case.shapes, None, leaves[1], leaves[2])
+        found = torch.autograd.grad(recorded, leaves, grad_output)
+    for ours, theirs in zip(found, reference_gradients(case, grad_output), strict=True):
+        assert_close(ours, theirs, BOUNDS[torch.float32])
     wanted = (True, False, True)
     # A stride of 0, as `sum().backward()` has it, is read in place too.
     for given in (grad_output, grad_output[:1].expand(2, -1, -1)):
@@ -76,8 +85,8 @@ def test_ordinary_calls_never_leave_the_native_half() -> None:
         assert found[1] is None
         assert_close(found[0], expected[0], 1e-5)
         assert_close(found[2], expected[2], 1e-5)
-    assert _native.torch_forward(case.value, case.locations, case.weights.cpu(), case.shapes) is None
-    assert _native.torch_forward(*(tensor.double() for tensor in case.tensors), case.shapes) is None
+    assert _native.torch_forward(case.value, case.locations, case.weights.cpu(), levels) is None
+    assert _native.torch_forward(*(tensor.double() for tensor in case.tensors), levels) is None
 
 
 def test_float64_by_the_reference() -> None:

@@ -8,7 +8,7 @@ import msdeform
 import pytest
 import torch
 from attention_layers import DEFORMABLE_DETR, RFDETR, ULTRALYTICS, Call, layer_of, make_call, runs
-from msdeform import _native
+from msdeform import _native, _offset_operator
 from msdeform import ms_deform_attn_from_offsets as attend
 from patched_models import CountCalls
 from torch import Tensor
@@ -144,11 +144,17 @@ def test_float64_is_computed_and_a_row_without_weights_is_zero() -> None:
 def test_an_ordinary_call_and_the_dispatcher_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     given = tensors("boxes", torch.bfloat16)
     upstream = torch.rand(2, 70, 256, device="cuda").bfloat16()
-    first = with_gradients(given, upstream, ALL, deterministic=True)
+    with pytest.MonkeyPatch.context() as refusing:
+        refusing.setattr(_offset_operator, "BACKWARD", None)  # What is not ordinary would go there.
+        refusing.setattr(_offset_operator, "FORWARD", None)
+        first = with_gradients(given, upstream, ALL, deterministic=True)
+    monkeypatch.setattr(_native, "torch_attend_from_offsets", lambda *_: None)
+    between = with_gradients(given, upstream, ALL, deterministic=True)
     monkeypatch.setattr(_native, "torch_forward_from_offsets", lambda *_: None)
     monkeypatch.setattr(_native, "torch_backward_from_offsets", lambda *_: None)
     again = with_gradients(given, upstream, ALL, deterministic=True)
-    assert all(torch.equal(first[name], again[name]) for name in first)
+    for found in (between, again):
+        assert all(torch.equal(first[name], found[name]) for name in first)
 
 
 def test_captured_and_compiled() -> None:
