@@ -18,8 +18,8 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benches"))
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    names = ("cold_start", "models", "modes", "passes", "record", "zoo")
-    cold_start, models, modes, passes, record, zoo = map(importlib.import_module, names)
+    names = ("cold_start", "host_cost", "models", "modes", "passes", "record", "zoo")
+    cold_start, host_cost, models, modes, passes, record, zoo = map(importlib.import_module, names)
 SIZE = zoo.Input(1, 128, 128)
 
 
@@ -60,6 +60,16 @@ def small(monkeypatch: pytest.MonkeyPatch) -> str:
     model = zoo.Model("transformers", lambda _: OneLayer(), lambda output: output, cuda=size, cpu=size)
     monkeypatch.setitem(zoo.MODELS, "small", model)
     return "small"
+
+
+def test_the_host_cost_of_both_operators_is_beside_that_of_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_cost, "ROUNDS", 2)
+    monkeypatch.setattr(host_cost, "CALLS", 3)
+    row = host_cost.measure_on("cpu")
+    ratios = host_cost.ratios(row)
+    assert len(ratios) == 8 and all(ratio > 0 for ratio in ratios.values())
+    expected = row["from_offsets_forward_and_backward_us"] / row["mul_of_4_forward_and_backward_us"]
+    assert ratios["from_offsets_forward_and_backward_to_mul_of_4"] == round(expected, 2)
 
 
 def write_record(root: Path, *more: str) -> dict[str, Any]:

@@ -69,5 +69,6 @@ _native.use_recorder(
     (_apply(_Attend), _gradients),
     (_apply(_FromOffsets), _gradients_from_offsets),
     torch.is_grad_enabled,
-    torch.are_deterministic_algorithms_enabled,
+    # Without a function in Python around it.
+    getattr(torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled),
 )
