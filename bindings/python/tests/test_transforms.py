@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -92,6 +93,22 @@ def test_a_batch_of_gradients_is_one_call(form: str, subset: tuple[int, ...]) ->
             found, torch.autograd.grad(output, asked, grad_output, retain_graph=True), strict=True
         ):
             assert_close(gradient[index], wanted, 1e-6)
+
+
+def test_a_batch_of_gradients_may_be_another_threads() -> None:
+    # As autograd's own, one for each GPU: they know nothing of the batch that the calling thread is in.
+    backward = torch.ops.msdeform.ms_deform_attn_backward.tensor_levels
+
+    def gradients(grad_output: Tensor) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            rest = torch.tensor(CASE.shapes), None, None, [True, True, True]
+            return pool.submit(backward, grad_output, *CASE.tensors, *rest).result(60)
+
+    batch = torch.randn(3, *reference(CASE).shape)
+    found: Any = torch._vmap_internals._vmap(gradients)(batch)
+    for index, grad_output in enumerate(batch):
+        for gradient, wanted in zip(found, reference_gradients(CASE, grad_output), strict=True):
+            assert_close(gradient[index], wanted, 1e-5)
 
 
 @needs_vmap

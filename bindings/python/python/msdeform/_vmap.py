@@ -68,12 +68,27 @@ def _map_gradients(count: int, in_dims: Any, arguments: tuple[Any, ...]) -> tupl
 is_old_batch: Any = torch._C._functorch.is_legacy_batchedtensor
 
 
-def old_mapped_backward(*arguments: Any) -> Any:
-    """The gradient of tensors of which some are such batches."""
+def _level_of(batches: list[Any]) -> int:
+    """The level of such a `vmap` that made them batches."""
     level = torch._C._vmapmode_increment_nesting() - 1
     torch._C._vmapmode_decrement_nesting()
+    # Threads of autograd, which compute gradients of GPUs, do not know it: it is the one without which none is a batch.
+    for guess in (level, *range(1, 8)):
+        if not any(is_old_batch(torch._remove_batch_dim(batch, guess, 1, 0)) for batch in batches):
+            return guess
+    if level == 0:
+        raise RuntimeError(
+            "msdeform: batches of gradients inside of others (is_grads_batched=True, vectorize=True) are not possible "
+            "on a GPU; use torch.func.vmap, jacrev or jacfwd"
+        )
+    return level
+
+
+def old_mapped_backward(*arguments: Any) -> Any:
+    """The gradient of tensors of which some are such batches."""
     tensors, rest = arguments[:4], arguments[4:]
     dims = [0 if is_old_batch(tensor) else None for tensor in tensors]
+    level = _level_of([tensor for tensor, dim in zip(tensors, dims, strict=True) if dim == 0])
     whole = [
         torch._remove_batch_dim(tensor, level, 1, 0) if dim == 0 else tensor
         for tensor, dim in zip(tensors, dims, strict=True)
