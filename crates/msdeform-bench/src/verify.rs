@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use msdeform_devices::compare::{
-    BORDER_DISTANCE, BORDER_DISTANCE_OF_SUMS, Comparison, away_from_borders,
+    BORDER_DISTANCE, Comparison, as_stored, away_from_borders, border_distance_of_sums,
     references_away_from_borders,
 };
 use msdeform_devices::device::{Device, DeviceError, Outputs, Prepared};
@@ -285,7 +285,11 @@ impl Compared {
         let locations = inputs.widened().locations(problem);
         Self {
             samples: away_from_borders(problem, &locations, BORDER_DISTANCE),
-            references: references_away_from_borders(problem, &locations, BORDER_DISTANCE_OF_SUMS),
+            references: references_away_from_borders(
+                problem,
+                &locations,
+                border_distance_of_sums(problem),
+            ),
             components: problem.offsets().map_or(1, |rule| rule.kind().components()),
         }
     }
@@ -330,9 +334,13 @@ impl Oracle {
         let check = |(role, buffer): (Role, &Buffer)| {
             let found = buffer.to_f64();
             let comparison = match self.expected.iter().find(|(known, _)| *known == role) {
-                Some((_, expected)) => Comparison::filtered(&found, expected, |index| {
-                    self.compared.contains(role, index)
-                }),
+                Some((_, expected)) => {
+                    let held: Vec<f64> = (found.iter().zip(expected))
+                        .map(|(&found, &expected)| as_stored(expected, found, buffer.dtype()))
+                        .chain(expected.iter().skip(found.len()).copied())
+                        .collect();
+                    Comparison::filtered(&found, &held, |index| self.compared.contains(role, index))
+                }
                 // The oracle holds every direction of the variants it was made for; anything else compares
                 // nothing and must not pass.
                 None => Comparison::of(&[], &[f64::NAN]),

@@ -4,7 +4,8 @@
 //! where the reference does. Everywhere else they fail: there the reference is a number, and an element that was never
 //! written holds the NaN that outputs are filled with before a run.
 
-use msdeform::Problem;
+use half::{bf16, f16};
+use msdeform::{DType, Problem};
 use serde::{Deserialize, Serialize};
 
 use crate::number;
@@ -103,8 +104,28 @@ impl Comparison {
 pub const BORDER_DISTANCE: f64 = 0.01;
 
 /// The same for what is summed over many samples, of which a few are always near a border: ten times what `f32`
-/// coordinates are off on levels of 200 pixels.
-pub const BORDER_DISTANCE_OF_SUMS: f64 = 2e-4;
+/// coordinates are off on the longest side, or on one of 200 pixels.
+#[must_use]
+pub fn border_distance_of_sums(problem: &Problem) -> f64 {
+    let sides = problem.levels().iter().flat_map(|level| [level.width, level.height]);
+    1e-6 * sides.max().unwrap_or(0).max(200) as f64
+}
+
+/// What is expected where a format has to hold it: what is larger than its largest number is infinite there. Within a
+/// thousandth of that number both are right.
+#[must_use]
+pub fn as_stored(expected: f64, found: f64, dtype: DType) -> f64 {
+    let largest = match dtype {
+        DType::F16 => f16::MAX.to_f64(),
+        DType::Bf16 => bf16::MAX.to_f64(),
+        DType::F32 => f64::from(f32::MAX),
+        DType::F64 => f64::MAX,
+    };
+    let overflows = found.is_infinite()
+        && found.signum() == expected.signum()
+        && expected.abs() >= 0.999 * largest;
+    if overflows { found } else { expected }
+}
 
 /// For each sample, whether both coordinates keep a distance from every cell border.
 /// Samples far outside of their level and locations that are not finite do: their gradient is zero.
@@ -207,6 +228,34 @@ mod tests {
             assert!(!comparison.is_within(f64::INFINITY), "{wrong:?}");
             assert_eq!(comparison.not_finite_in_one, 1, "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn what_a_format_cannot_hold_is_infinite_there_and_only_that() {
+        let inf = f64::INFINITY;
+        for (expected, found, dtype, stored) in [
+            (8e4, inf, DType::F16, inf),
+            (-8e4, -inf, DType::F16, -inf),
+            (6.55e4, inf, DType::F16, inf),
+            (8e4, -inf, DType::F16, 8e4),
+            (6e4, inf, DType::F16, 6e4),
+            (8e4, 65504.0, DType::F16, 8e4),
+            (8e4, inf, DType::Bf16, 8e4),
+            (1e39, inf, DType::F32, inf),
+        ] {
+            assert_eq!(as_stored(expected, found, dtype), stored, "{expected} {found} {dtype}");
+        }
+        assert!(as_stored(8e4, f64::NAN, DType::F16).is_finite());
+    }
+
+    #[test]
+    fn long_sides_keep_sums_farther_from_borders() {
+        let distance = |levels: [(i64, i64); 2]| {
+            let problem = Problem::builder().levels(levels).points(1).queries(1).build().unwrap();
+            border_distance_of_sums(&problem)
+        };
+        assert_eq!(distance([(100, 167), (2, 3)]), 2e-4);
+        assert_eq!(distance([(2, 3), (2, 7000)]), 7e-3);
     }
 
     #[test]
