@@ -142,7 +142,7 @@ struct OffsetsAndLogits {
         begun.numbers.logits.unpack_all(first, SOFTMAX ? no_logit() : 0.0f, logits);
         if constexpr (SOFTMAX) {
             PartialSums mine = PartialSums::of(logits, begun.attention);
-            if (!counts) mine = {};
+            if (!counts) mine.sum = 0.0f;  // its largest logit is the other lane's, and so are its weights
             float own_scale;
             begun.row.sums = row_sums(mine, part, parts, own_scale);
 #pragma unroll

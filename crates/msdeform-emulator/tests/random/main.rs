@@ -23,7 +23,7 @@ use emulated::EmulatedRunner;
 use msdeform_cases::{Bounds, Case, Limit, Runner, SoakOptions, SoakReport, check, soak};
 
 /// Lines that a run once printed, here or on a GPU, and what was wrong. In every run.
-const ONCE_WRONG: [&str; 4] = [
+const ONCE_WRONG: [&str; 5] = [
     // The step that sums lists took raw bf16 weights for f16 ones of a softmax.
     "batch=1 heads=1 channels=8 queries=1 levels=1x1@0 spatial=1 points=1 dtype=bf16 \
      from=points,anchors:5,scale:0.25,raw references=bf16 gradients=value mode=fast locations=inside \
@@ -39,6 +39,10 @@ const ONCE_WRONG: [&str; 4] = [
     "batch=2 heads=4 channels=32 queries=2 levels=3x3@0,3x2@9,3x2@15,1x2@21 spatial=23 points=1,1,1,1 dtype=bf16 \
      sampling=f32 gradients=value mode=fast upstream_memory=expanded locations=borders values=unit \
      weights=softmax upstream=one_nan seed=2343565141",
+    // Two lanes saw the last quad of a row, and the one that is not counted wrote weights of zero over the other's.
+    "batch=1 heads=5 channels=88 queries=5 levels=2x2@0,2x2@16,2x2@32,2x2@48 spatial=64 points=1,3,7,7 dtype=f16 \
+     layout=head_major_padded from=points references=f16 source_memory=shared_references locations=mixed values=unit \
+     weights=softmax seed=1335042605",
 ];
 
 /// Of every format and direction.
