@@ -14,9 +14,11 @@
 //   rows     beside plan: the weights of every row (row_softmax.cuh)
 //   finish   last: what `samples` could not finish (row_gradients.cuh)
 //
-// Who owns what. In count and scatter a warp walks a part, a run of queries of one (image, head), with a
-// counter of its own for every tile in shared memory: nothing is shared with other warps, so the order of a
-// list depends on the parts and on nothing else. The number of parts follows from the call's sizes.
+// Who owns what. In count and scatter a part, a run of queries of one (image, head), has a counter of its own
+// for every tile in shared memory. Its warps divide the levels among them, whose tiles are different ones: no
+// counter is shared, so the order of a list depends on the parts and on nothing else. Where the order may be
+// any and levels are few, warps divide the queries of a part as well, and share its counters. The number of
+// parts follows from the call's sizes.
 //
 // Why that is fast. Atomics to L2 are the wall of the usual backward; here no value is ever added in memory.
 // A counting sort moves 8 bytes per entry once (16 in f32), where atomics move 4 x 32 floats per sample. Sums
@@ -59,7 +61,14 @@ namespace {
 constexpr int MAX_PARTS = MSDA_MAX_PARTS;
 constexpr int SEGMENT_PARTS = MSDA_SEGMENT_PARTS;  // parts of one thread in `offsets`
 constexpr int SEGMENTS = MAX_PARTS / SEGMENT_PARTS;
-constexpr int UNROLL = 4;      // steps of samples in flight
+// Warps of a part in `count` and `scatter`: so many divide its levels, and so many the queries of a level.
+constexpr int LEVEL_WARPS = MSDA_LEVEL_WARPS;
+constexpr int QUERY_WARPS = MSDA_QUERY_WARPS;
+constexpr int PART_WARPS = LEVEL_WARPS * QUERY_WARPS;
+constexpr int SORT_THREADS = MSDA_BLOCK_PARTS * PART_WARPS * 32;  // of a block, at most
+constexpr int UNROLL = 4;                                         // steps of samples in flight
+static_assert(QUERY_WARPS == 1 || !ORDERED, "warps that share counters take places in any order");
+static_assert(QUERY_WARPS == 1 || LEVEL_WARPS == LEVELS, "and wait for each other once");
 constexpr int PLAN_TILES = 4;  // of one thread in `plan`
 constexpr int COMBINE_WARPS = MSDA_COMBINE_WARPS;
 static_assert(PIECE_ENTRIES > 0, "long lists are cut");
@@ -121,6 +130,45 @@ MSDA_DEVICE void plan_tile(const TileLists& lists, int slab, unsigned tile, cons
     }
 }
 
+// What a warp of `count` or `scatter` walks: queries of a part, in every LEVEL_WARPS-th level. Blocks have
+// whole parts, all of which exist.
+struct PartOfWarp {
+    int part;
+    int first_level;
+    int first_query;
+    int end_query;
+    unsigned* counters;  // [tiles] of the part, in shared memory
+};
+MSDA_DEVICE PartOfWarp part_of_warp(const BackwardParams& params, const TileLists& lists) {
+    const int warp = threadIdx.x / 32, block_part = warp / PART_WARPS;
+    PartOfWarp own;
+    own.part = blockIdx.x * (blockDim.x / (32 * PART_WARPS)) + block_part;
+    own.first_level = warp / QUERY_WARPS % LEVEL_WARPS;
+    const int first = first_query_of_part(params.queries, own.part, lists.parts);
+    const int queries = first_query_of_part(params.queries, own.part + 1, lists.parts) - first;
+    own.first_query = first + first_query_of_part(queries, warp % QUERY_WARPS, QUERY_WARPS);
+    own.end_query = first + first_query_of_part(queries, warp % QUERY_WARPS + 1, QUERY_WARPS);
+    own.counters = reinterpret_cast<unsigned*>(shared_memory()) + block_part * lists.tiles;
+    return own;
+}
+
+// Between steps of the warps that share counters.
+MSDA_DEVICE void sync_sharers() {
+    if constexpr (QUERY_WARPS > 1) {
+        __syncthreads();
+    } else {
+        sync_warp();
+    }
+}
+
+// Calls visit(tile) for the tiles of a level, dividing them among the warps that share their counters.
+template <typename Visit>
+MSDA_DEVICE void for_each_tile(const CallShape& shape, int level, Visit visit) {
+    const int first = shape.first_tile[level], end = first + tiles_of_level(shape.level[level]);
+    const int thread = threadIdx.x % (32 * QUERY_WARPS);
+    for (int tile = first + thread; tile < end; tile += 32 * QUERY_WARPS) visit(tile);
+}
+
 MSDA_DEVICE unsigned* counts_of_part(const TileLists& lists, int slab, int part) {
     return lists.counts + (static_cast<long long>(slab) * lists.parts + part) * lists.tiles;
 }
@@ -135,25 +183,22 @@ extern "C" __global__ void bwd_tile_sort_pack(const __grid_constant__ BackwardPa
 #endif
 
 #if MSDA_STEP_COUNT
-extern "C" __global__ void bwd_tile_sort_count(const __grid_constant__ BackwardParams params) {
+extern "C" __global__ void __launch_bounds__(SORT_THREADS)
+    bwd_tile_sort_count(const __grid_constant__ BackwardParams params) {
     const TileLists lists = tile_lists(params);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int part = blockIdx.x * (blockDim.x / 32) + warp;
-    if (part >= lists.parts) return;
-    unsigned* counters = reinterpret_cast<unsigned*>(shared_memory()) + warp * lists.tiles;
-    const int first = first_query_of_part(params.queries, part, lists.parts);
-    const int end = first_query_of_part(params.queries, part + 1, lists.parts);
+    const PartOfWarp own = part_of_warp(params, lists);
     for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {
-        for (int tile = lane; tile < lists.tiles; tile += 32) counters[tile] = 0;
-        sync_warp();
+        unsigned* counts = counts_of_part(lists, slab, own.part);
 #pragma unroll 1
-        for (int level = 0; level < LEVELS; ++level) {
-            count_samples<UNROLL>(params, slab, level, first, end, shared_address(counters));
+        for (int level = own.first_level; level < LEVELS; level += LEVEL_WARPS) {
+            for_each_tile(params, level, [&](int tile) { own.counters[tile] = 0; });
+            sync_sharers();
+            count_samples<UNROLL>(params, slab, level, own.first_query, own.end_query,
+                                  shared_address(own.counters));
+            sync_sharers();
+            for_each_tile(params, level, [&](int tile) { counts[tile] = own.counters[tile]; });
         }
-        sync_warp();
-        unsigned* counts = counts_of_part(lists, slab, part);
-        for (int tile = lane; tile < lists.tiles; tile += 32) counts[tile] = counters[tile];
-        sync_warp();
+        sync_sharers();
     }
 }
 #endif
@@ -243,28 +288,22 @@ extern "C" __global__ void bwd_tile_sort_plan(const __grid_constant__ BackwardPa
 #endif
 
 #if MSDA_STEP_SCATTER
-extern "C" __global__ void bwd_tile_sort_scatter(const __grid_constant__ BackwardParams params) {
+extern "C" __global__ void __launch_bounds__(SORT_THREADS)
+    bwd_tile_sort_scatter(const __grid_constant__ BackwardParams params) {
     let_next_launch_start();  // `samples`, which waits for nothing
     const TileLists lists = tile_lists(params);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int part = blockIdx.x * (blockDim.x / 32) + warp;
-    if (part >= lists.parts) return;
-    unsigned* cursors = reinterpret_cast<unsigned*>(shared_memory()) + warp * lists.tiles;
-    const int first = first_query_of_part(params.queries, part, lists.parts);
-    const int end = first_query_of_part(params.queries, part + 1, lists.parts);
+    const PartOfWarp own = part_of_warp(params, lists);
     for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {
-        const unsigned* counts = counts_of_part(lists, slab, part);
+        const unsigned* counts = counts_of_part(lists, slab, own.part);
         const unsigned* starts = lists.starts + static_cast<long long>(slab) * lists.tiles;
-        for (int tile = lane; tile < lists.tiles; tile += 32) {
-            cursors[tile] = starts[tile] + counts[tile];
-        }
-        sync_warp();
 #pragma unroll 1
-        for (int level = 0; level < LEVELS; ++level) {
-            scatter_samples<UNROLL>(params, slab, level, first, end, shared_address(cursors),
-                                    entries_of_slab(lists, slab));
+        for (int level = own.first_level; level < LEVELS; level += LEVEL_WARPS) {
+            for_each_tile(params, level, [&](int tile) { own.counters[tile] = starts[tile] + counts[tile]; });
+            sync_sharers();
+            scatter_samples<UNROLL>(params, slab, level, own.first_query, own.end_query,
+                                    shared_address(own.counters), entries_of_slab(lists, slab));
         }
-        sync_warp();
+        sync_sharers();
     }
 }
 #endif

@@ -1,6 +1,6 @@
 //! Many queries: samples sorted by the tile of pixels they fall on, tiles summed on tensor cores.
 
-use msdeform::{DType, DeviceKind, Direction, Numerics, Role, ValueLayout, VariantSpec};
+use msdeform::{DType, DeviceKind, Direction, Numerics, Problem, Role, ValueLayout, VariantSpec};
 
 use super::chunked_sample::paired_sampling_alignment;
 use super::grad_output_rows::{PACK, PackStep, ROWS_READ};
@@ -56,10 +56,11 @@ static KNOBS: &[Knob] = &[
 static CONSTANTS: &[Constant] = &[NOT_FEW, ORDERED, THIN, PACK];
 
 /// What the steps of the sort read, and those that look at entries.
-const SIZES_READ: &[&str] = &[SIZES[0].0, SIZES[1].0, SIZES[2].0];
-const SORT_READS: &[&[&str]] = &[LISTS_READ, ROWS_READ, SIZES_READ];
+const SIZES_READ: &[&str] = &[SIZES[0].0, SIZES[1].0, SIZES[2].0, SIZES[3].0];
+const SORT_READS: &[&[&str]] = &[LISTS_READ, ROWS_READ, SIZES_READ, &PartWarps::NAMES];
 const SAMPLE_READS: &[&[&str]] = &[SAMPLES_READ, WALK_READS, ROWS_READ];
-const ENTRY_READS: &[&[&str]] = &[LISTS_READ, ENTRIES_READ, ROWS_READ, SIZES_READ];
+const ENTRY_READS: &[&[&str]] =
+    &[LISTS_READ, ENTRIES_READ, ROWS_READ, SIZES_READ, &PartWarps::NAMES];
 
 /// Parts of a slab's queries, at most.
 const MAX_PARTS: usize = 128;
@@ -68,17 +69,57 @@ const SEGMENT_PARTS: usize = 16;
 const PLAN_THREADS: u32 = 512;
 const COMBINE_WARPS: u32 = 4;
 /// What the steps of the sort are compiled with.
-const SIZES: [(&str, i64); 3] = [
+const SIZES: [(&str, i64); 4] = [
     ("MAX_PARTS", MAX_PARTS as i64),
+    ("BLOCK_PARTS", BLOCK_PARTS as i64),
     ("SEGMENT_PARTS", SEGMENT_PARTS as i64),
     ("COMBINE_WARPS", COMBINE_WARPS as i64),
 ];
 
-/// Warps of count and scatter over all slabs: enough for a large GPU. A constant, because the order of
-/// the lists depends on it, which must not depend on the device.
-const SORTING_WARPS: usize = 2048;
-/// Warps of a block in count and scatter, where their counters fit.
-const SORT_WARPS: usize = 2;
+/// Parts over all slabs: enough for a large GPU. A constant, because the order of the lists depends on it,
+/// which must not depend on the device.
+const ALL_PARTS: usize = 2048;
+/// Parts of a block in count and scatter, where their counters fit and nothing is left over.
+const BLOCK_PARTS: usize = 2;
+
+/// Blocks of scatter on an SM while samples runs beside it, which wants the other half of the registers; slabs
+/// then come one after another, and less of L2 is written at a time.
+const SCATTER_BLOCKS_BESIDE: u32 = 2;
+
+/// Warps that walk a part in count and scatter, which wait for memory and for counters most of the time: a
+/// few for each part hide that, without more counters to write and add up.
+#[derive(Clone, Copy)]
+struct PartWarps {
+    /// That divide the levels.
+    of_levels: usize,
+    /// That divide the queries of a level.
+    of_queries: usize,
+}
+
+impl PartWarps {
+    /// Most warps for the levels; with those of [`BLOCK_PARTS`] parts the registers of an SM suffice.
+    const MOST: usize = 6;
+    /// As many as there should be.
+    const ENOUGH: usize = 4;
+    const NAMES: [&str; 2] = ["LEVEL_WARPS", "QUERY_WARPS"];
+
+    fn of(problem: &Problem, ordered: bool) -> Self {
+        let levels = problem.levels().len().max(1);
+        let of_levels = levels.div_ceil(levels.div_ceil(Self::MOST));
+        // Warps that divide queries share counters, and take their places in any order.
+        let of_queries = if ordered { 1 } else { (Self::ENOUGH / of_levels).max(1) };
+        Self { of_levels, of_queries }
+    }
+
+    fn count(self) -> usize {
+        self.of_levels * self.of_queries
+    }
+
+    fn constants(self) -> [(&'static str, i64); 2] {
+        let [levels, queries] = Self::NAMES;
+        [(levels, self.of_levels as i64), (queries, self.of_queries as i64)]
+    }
+}
 
 impl Variant for BwdTileSort {
     fn spec(&self) -> &'static VariantSpec {
@@ -122,7 +163,8 @@ impl Variant for BwdTileSort {
         let pack = PackStep::of(call, knobs)?;
         let piece = knobs.get(PIECE.name).unwrap_or(1024);
         let slabs = problem.batch() * problem.heads();
-        let parts = SORTING_WARPS.div_ceil(slabs.max(1)).min(MAX_PARTS).min(problem.queries());
+        let parts = ALL_PARTS.div_ceil(slabs.max(1)).min(MAX_PARTS).min(problem.queries());
+        let part_warps = PartWarps::of(problem, list_knobs.ordered);
 
         let (mut pipeline, mut unused) = (Pipeline::default(), Pipeline::default());
         let mut derived = Derived::default();
@@ -154,9 +196,10 @@ impl Variant for BwdTileSort {
                     overlaps: false,
                 };
             let counters = lists.tiles * 4;
-            let fits = SORT_WARPS * counters <= call.device.shared_bytes_per_block;
-            let warps = if fits { SORT_WARPS } else { 1 };
-            let sort = launch(parts.div_ceil(warps), 32 * warps as u32, warps * counters, 1);
+            let fits = BLOCK_PARTS * counters <= call.device.shared_bytes_per_block;
+            let block_parts = if fits && parts % BLOCK_PARTS == 0 { BLOCK_PARTS } else { 1 };
+            let sort_threads = (32 * block_parts * part_warps.count()) as u32;
+            let sort = launch(parts / block_parts, sort_threads, block_parts * counters, 1);
             let segments = MAX_PARTS / SEGMENT_PARTS;
             let offsets =
                 launch(lists.tiles.div_ceil(32), 32 * segments as u32, 32 * segments * 4, 1);
@@ -169,7 +212,13 @@ impl Variant for BwdTileSort {
             pipeline.launch("plan", plan, SORT_READS);
             // Needs nothing of the sort, and `plan` leaves most of the GPU to it.
             kept.queue_rows(call, &mut pipeline, &[ROWS_READ], true);
-            pipeline.launch("scatter", sort, ENTRY_READS);
+            let mut scatter = sort;
+            if call.gradients().of_samples() {
+                let beside =
+                    SCATTER_BLOCKS_BESIDE * call.device.multiprocessors / scatter.grid[0].max(1);
+                scatter.grid[1] = rows.min(beside.max(1));
+            }
+            pipeline.launch("scatter", scatter, ENTRY_READS);
             if call.gradients().of_samples() {
                 // Needs nothing of the sort either; `scatter` waits for memory most of the time.
                 let geometry = LaunchGeometry { overlaps: true, ..samples.geometry };
@@ -187,6 +236,7 @@ impl Variant for BwdTileSort {
         chosen.extend(samples.knobs);
         let mut constants = vec![(NOT_FEW.name, 0), list_knobs.ordered(), pack.constant()];
         constants.extend(SIZES);
+        constants.extend(part_warps.constants());
         constants.extend(lists.constants());
         constants.extend(samples.constants());
         constants.extend(kept.constants(call));
@@ -289,6 +339,48 @@ mod tests {
             BwdTileSort.configure(&call, &KnobChoices::default()).unwrap().derived.get("slab_parts")
         });
         assert_eq!(large, small, "the parts decide about the order");
+    }
+
+    #[test]
+    fn a_part_has_warps_for_its_levels_and_few_levels_share_counters_only_in_any_order() {
+        let warps = |levels: usize, ordered| {
+            let problem = encoder().levels(vec![(8, 8); levels]).build().unwrap();
+            let warps = PartWarps::of(&problem, ordered);
+            (warps.of_levels, warps.of_queries)
+        };
+        assert_eq!(
+            [1, 2, 3, 4, 6].map(|levels| warps(levels, false)),
+            [(1, 4), (2, 2), (3, 1), (4, 1), (6, 1)]
+        );
+        assert_eq!([1, 2, 4].map(|levels| warps(levels, true)), [(1, 1), (2, 1), (4, 1)]);
+        for levels in 1..=16 {
+            let (of_levels, of_queries) = warps(levels, false);
+            assert!(of_levels * of_queries <= PartWarps::MOST, "{levels}");
+            assert!(of_queries == 1 || of_levels == levels, "{levels}");
+        }
+    }
+
+    #[test]
+    fn blocks_have_whole_parts_and_scatter_leaves_room_to_samples() {
+        let blocks = |queries: usize, name: &str, gradients: Gradients| {
+            let asked = |backward| BackwardCall { gradients, ..backward };
+            let configured = configured_as(encoder().queries(queries), asked).unwrap();
+            let parts = configured.derived.get("slab_parts").unwrap();
+            let (_, found) =
+                configured.pipeline.launches().find(|launch| launch.0 == name).unwrap();
+            assert_eq!(parts % u64::from(found.grid[0]), 0, "{queries}");
+            (found.grid, found.block[0])
+        };
+        let all = Gradients::ALL;
+        assert_eq!(blocks(22_223, "count", all), ([64, 16, 1], 2 * 4 * 32));
+        assert_eq!(
+            blocks(22_223, "scatter", all),
+            ([64, 4, 1], 2 * 4 * 32),
+            "2 blocks on each of 132 SMs"
+        );
+        assert_eq!(blocks(127, "count", all), ([127, 16, 1], 4 * 32));
+        let value = Gradients { value: true, ..Gradients::NONE };
+        assert_eq!(blocks(22_223, "scatter", value), ([64, 16, 1], 2 * 4 * 32));
     }
 
     #[test]

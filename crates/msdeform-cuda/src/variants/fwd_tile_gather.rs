@@ -117,9 +117,10 @@ impl Tiling {
             // Metadata of f32 is large: 24 warps leave L1 32 KiB more than 32 do, and more registers to
             // each. Not where the streams weigh as much as the gather (four samples).
             DType::F32 if shape.walk.runs <= 2 => (12, 2, 4),
-            // bf16 spends its time on arithmetic: blocks that start and end at different times gain more
-            // than what a larger block finds in L1.
+            // bf16, and samples that have to be worked out first, spend their time on arithmetic: blocks that
+            // start and end at different times gain more than what a larger block finds in L1.
             DType::Bf16 if !shape.pairs_pixels => (8, 4, 1),
+            DType::F16 if !shape.pairs_pixels && call.problem.offsets().is_some() => (8, 4, 1),
             DType::F32 => (16, 2, 2),
             _ => (16, 2, if shape.pairs_pixels { 2 } else { 1 }),
         };
