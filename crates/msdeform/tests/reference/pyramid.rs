@@ -130,7 +130,7 @@ pub fn random_call() -> impl Strategy<Value = Call> {
     // Miri, thousands of times slower, gets smaller ones of every kind.
     let (largest, most_points, most_heads, most_channels) =
         if cfg!(miri) { (3, 2, 2, 2) } else { (6, 4, 3, 4) };
-    let level = (1..=largest - 1, 1..=largest, 0usize..=3, 0usize..=most_points);
+    let level = (1..=largest - 1i64, 1..=largest, 0usize..=3, 0usize..=most_points);
     let sizes = (0usize..=2, 1usize..=most_heads, 1usize..=most_channels, 0usize..=3);
     let order = (proptest::sample::select(ValueLayout::ALL.to_vec()), any::<bool>(), any::<u64>());
     (proptest::collection::vec(level, 1..=3), sizes, order).prop_map(
