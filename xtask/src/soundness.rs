@@ -51,19 +51,16 @@ const THREADS: [&[&str]; 3] = [
 
 const TSAN_TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// `cargo xtask miri`. The packages side by side: Miri itself has one thread.
+/// `cargo xtask miri`.
 pub fn miri() -> Result<ExitCode> {
     components(&["miri", "rust-src"])?;
-    let mut steps = Steps::default();
-    let step = |arguments: &&'static [&'static str]| {
+    finish(MIRI.map(|arguments| {
         let (cargo, harness) = split_at_dashes(arguments);
         let mut command = nightly_cargo(&["miri", "test"]);
         command.args(["--locked", "--no-fail-fast"]).args(cargo).args(own_folder("miri"));
         command.args(harness).env("MIRIFLAGS", MIRI_FLAGS);
-        (package(&command), move || tests_of(command))
-    };
-    steps.run_side_by_side(MIRI.iter().map(step).collect());
-    Ok(if steps.finish() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        command
+    }))
 }
 
 /// `cargo xtask tsan`.
@@ -118,22 +115,16 @@ pub fn deny(offline: bool) -> Result<ExitCode> {
 /// Runs test commands one after the other and counts.
 fn finish<const N: usize>(commands: [Command; N]) -> Result<ExitCode> {
     let mut steps = Steps::default();
-    for command in commands {
-        steps.run(package(&command), || tests_of(command));
+    for mut command in commands {
+        let package = command.get_args().skip_while(|argument| *argument != "--package").nth(1);
+        let name = package.unwrap_or_default().to_string_lossy().into_owned();
+        steps.run(name, || {
+            let report = harness_report(&run(&mut command)?)?;
+            ensure!(report.count.passed > 0, "no test ran");
+            Ok(report)
+        });
     }
     Ok(if steps.finish() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// The package whose tests a command runs.
-fn package(command: &Command) -> String {
-    let package = command.get_args().skip_while(|argument| *argument != "--package").nth(1);
-    package.unwrap_or_default().to_string_lossy().into_owned()
-}
-
-fn tests_of(mut command: Command) -> Result<Report> {
-    let report = harness_report(&run(&mut command)?)?;
-    ensure!(report.count.passed > 0, "no test ran");
-    Ok(report)
 }
 
 /// Cargo of the nightly compiler, whatever called this one.

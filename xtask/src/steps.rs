@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 
 /// Tests run by a step, or the step itself as one check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,34 +82,6 @@ impl Steps {
         self.finished.push(Finished { name, time, result });
     }
 
-    /// Runs steps side by side, each in a thread; their lines mix.
-    pub fn run_side_by_side<S>(&mut self, steps: Vec<(String, S)>)
-    where
-        S: FnOnce() -> Result<Report> + Send,
-    {
-        let wanted = steps.into_iter().filter(|(name, _)| self.wants(name)).collect::<Vec<_>>();
-        let names: Vec<String> = wanted.iter().map(|(name, _)| name.clone()).collect();
-        println!("\n==> {}", names.join(", "));
-        let timed = |step: S| {
-            let start = Instant::now();
-            let result = step();
-            (start.elapsed(), result)
-        };
-        let ended: Vec<_> = std::thread::scope(|scope| {
-            let started: Vec<_> =
-                wanted.into_iter().map(|(_, step)| scope.spawn(move || timed(step))).collect();
-            started.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
-        });
-        for (name, ended) in names.into_iter().zip(ended) {
-            let broken = |_| (Duration::ZERO, Err(anyhow!("it panicked")));
-            let (time, result) = ended.unwrap_or_else(broken);
-            if let Err(error) = &result {
-                println!("{name}: {error:#}");
-            }
-            self.finished.push(Finished { name, time, result });
-        }
-    }
-
     /// Prints the summary, the count as its last line; whether all went well.
     pub fn finish(&self) -> bool {
         println!("\n{}", self.summary());
@@ -170,22 +142,5 @@ mod tests {
         steps.run("docs", || Ok(Report::check("")));
         assert!(steps.finish());
         assert!(steps.summary().ends_with("\n1 passed, 0 failed, 0 skipped"));
-    }
-
-    #[test]
-    fn steps_side_by_side_are_counted_as_those_one_after_the_other() {
-        let mut steps = Steps::only(&["lint".to_owned(), "tests".to_owned()]);
-        let step = |name: &str, passes: bool| {
-            let step = move || match passes {
-                true => Ok(Report::check("fine")),
-                false => anyhow::bail!("a broken link"),
-            };
-            (name.to_owned(), step)
-        };
-        steps.run_side_by_side(vec![step("lint", true), step("docs", true), step("tests", false)]);
-        let summary = steps.summary();
-        assert!(summary.ends_with("\n1 passed, 1 failed, 0 skipped"), "{summary}");
-        assert!(summary.contains("a broken link") && !summary.contains("docs"), "{summary}");
-        assert!(!steps.finish());
     }
 }

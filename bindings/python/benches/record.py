@@ -1,8 +1,8 @@
-"""Runs the GPU tests, the host cost, the whole models and one in half precision here, and writes a record of them.
+"""Runs the GPU tests, the host cost, first calls, the whole models and one in half precision here, and writes a record.
 
     python benches/record.py [--root records] [--commit REVISION] [--workers N] [--seconds N] [--device cuda|cpu]
-                             [--parts tests host_cost chains models half_precision] [--modes eager graph compiled]
-                             [--models NAME ...]
+                             [--parts tests host_cost cold_start chains models half_precision]
+                             [--modes eager graph compiled] [--models NAME ...]
 
 The record is `<root>/<device>/<date>-<revision>-python/python.json`. On a processor there are no GPU tests in it. It is
 written after every part and every row, so that what was measured is kept whatever happens to the rest; another run with
@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import chains
+import cold_start
 import half_precision
 import host_cost
 import models
@@ -40,7 +41,7 @@ import torch
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SCHEMA = 1
-PARTS = ("tests", "host_cost", "chains", "models", "half_precision")
+PARTS = ("tests", "host_cost", "cold_start", "chains", "models", "half_precision")
 OUTCOMES = ("PASSED", "FAILED", "ERROR", "SKIPPED")
 # How long models may go on compiling after the tests: kernels alone, or models as well.
 WARM_UP_S = {False: 40.0, True: 240.0}
@@ -202,6 +203,13 @@ def main(given: Sequence[str] | None = None) -> int:
     def measure_host_cost() -> None:
         record["host_cost"] = host_cost.measure()
 
+    def measure_cold_start() -> None:
+        # Where nothing is compiled, no first call is slower.
+        record["cold_start"] = []
+        for row in cold_start.measure() if on_gpu else ():
+            record["cold_start"].append(row)
+            write()
+
     def measure_chains() -> None:
         record["chains"] = []
         for row in chains.measure() if on_gpu else ():
@@ -227,6 +235,7 @@ def main(given: Sequence[str] | None = None) -> int:
     measures = {
         "tests": measure_tests,
         "host_cost": measure_host_cost,
+        "cold_start": measure_cold_start,
         "chains": measure_chains,
         "models": measure_models,
         "half_precision": measure_half_precision,

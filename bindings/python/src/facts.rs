@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 use rayon::ThreadPoolBuilder;
 use serde_json::{Value, json};
 
-use crate::cuda;
+use msdeform_torch::cuda;
 
 /// Every implementation in the package; the laboratory has more.
 #[pyfunction]

@@ -4,13 +4,14 @@ use msdeform::{DType, Direction, Role};
 use msdeform_cuda::Pointers;
 use msdeform_torch::call::{Described, Head, Rule, with_key};
 use msdeform_torch::cpu::{self, SourceStrides};
+use msdeform_torch::cuda;
 use pyo3::prelude::*;
 
 use crate::error::exception;
 use crate::exchange::{DlTensor, Place};
 use crate::operand::{Operand, RuleGiven, level_numbers};
 use crate::torch::{self, Expected, Torch, expecting};
-use crate::{Request, cuda, on_threads, workspace};
+use crate::{Request, on_threads, workspace};
 
 /// What a call computes, in the order in which Python has its gradients.
 const GRADIENTS: [Role; 4] =

@@ -5,11 +5,11 @@
 
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands extracted arguments over by value")]
 
-mod cuda;
 mod error;
 mod exchange;
 mod facts;
 mod from_offsets;
+mod interpreter;
 mod native;
 mod onnx;
 mod operand;
@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use msdeform::{Direction, Role};
 use msdeform_cuda::Pointers;
 use msdeform_torch::call::{self, Head, with_key};
-use msdeform_torch::cpu;
+use msdeform_torch::{cpu, cuda};
 // Nothing here calls it: the library exports `RegisterCustomOps`, which ONNX Runtime looks for.
 use msdeform_onnxruntime as _;
 use pyo3::prelude::*;
@@ -190,13 +190,14 @@ fn command_line(py: Python<'_>, words: Vec<OsString>) -> u8 {
 /// The native half of the package `msdeform`.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    cuda::with_interpreter(interpreter::warn);
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     let names: Vec<&str> = call::DTYPES.iter().map(|dtype| dtype.name()).collect();
     module.add("DTYPES", names)?;
     module.add("Unavailable", module.py().get_type::<error::Unavailable>())?;
     module.add_function(wrap_pyfunction!(cpu_forward, module)?)?;
     module.add_function(wrap_pyfunction!(cpu_backward, module)?)?;
-    module.add_function(wrap_pyfunction!(cuda::end_compiling_ahead, module)?)?;
+    module.add_function(wrap_pyfunction!(interpreter::end_compiling_ahead, module)?)?;
     module.add_function(wrap_pyfunction!(from_offsets::cpu_forward_from_offsets, module)?)?;
     module.add_function(wrap_pyfunction!(from_offsets::cpu_backward_from_offsets, module)?)?;
     module.add_function(wrap_pyfunction!(from_offsets::cuda_forward_from_offsets, module)?)?;

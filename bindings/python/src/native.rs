@@ -1,19 +1,22 @@
 //! The operators' native kernels: registered with PyTorch's dispatcher, which then calls them without the interpreter.
 
+use std::ffi::CStr;
+
 use msdeform_torch::{Libtorch, register, take_refusal};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use crate::error::of_kind;
 
-/// Registers the kernels of the processor, for operators that are defined. The names of those that are; none where PyTorch
-/// is too old for that, and the Python half registers its own.
+/// Registers the kernels, for operators that are defined. Dispatch key and name of those that are; none where PyTorch is too
+/// old for that, and the Python half registers its own.
 #[pyfunction]
-pub fn register_kernels() -> PyResult<Vec<String>> {
+pub fn register_kernels() -> PyResult<Vec<(String, String)>> {
     let Ok(torch) = Libtorch::find() else { return Ok(Vec::new()) };
-    let names =
+    let done =
         register::implement(torch).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
-    Ok(names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect())
+    let text = |word: &CStr| word.to_string_lossy().into_owned();
+    Ok(done.into_iter().map(|(key, name)| (text(key), text(name))).collect())
 }
 
 /// The definitions that processes without Python use.

@@ -9,7 +9,7 @@
 use msdeform::{DType, Direction, Role};
 use msdeform_cuda::Pointers;
 use msdeform_torch::call::{Described, Head, with_key};
-use msdeform_torch::cpu;
+use msdeform_torch::{cpu, cuda};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -18,7 +18,7 @@ use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict, PyInt, PyList, PyTuple, P
 
 use crate::error::exception;
 use crate::exchange::{DlTensor, Exchange, Place};
-use crate::{cuda, on_threads, with_gradients};
+use crate::{on_threads, with_gradients};
 
 static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import shutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +13,11 @@ import msdeform.aoti
 import msdeform.operator
 import pytest
 import torch
+from aoti_example import EXAMPLE, PAGE, run_example
 from msdeform import _native, _schema
 from oracle import make_case
+from torch.utils._python_dispatch import TorchDispatchMode
 
-PACKAGE = Path(__file__).resolve().parents[1]
-EXAMPLE = PACKAGE / "examples" / "aoti"
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 LEVELS = [9, 12, 0, 3, 5, 6, 108, 3, 1, 3, 138, 3]
 
@@ -36,15 +35,60 @@ def test_definitions_of_the_native_library_are_those_of_the_package() -> None:
     assert len(parsed) == len(_native.schemas()) == 6
 
 
-@native
-def test_kernels_of_the_processor_are_native() -> None:
+# Of GPUs too where this PyTorch is one for them, whatever the machine has.
+KEYS = ("CPU", "CUDA") if torch.version.cuda else ("CPU",)
+
+
+@pytest.mark.skipif(TORCH < (2, 10), reason="torch 2.10 has the C interface that the kernels use")
+@pytest.mark.parametrize("key", KEYS)
+def test_kernels_are_native(key: str) -> None:
     for overload in overloads():
         name = overload._schema.name
         if overload._schema.overload_name:
             name += f".{overload._schema.overload_name}"
         kernels = torch._C._dispatch_dump(name).splitlines()
-        (kernel,) = [line for line in kernels if line.startswith("CPU:")]
-        assert "msdeform-torch" in kernel, kernel
+        (kernel,) = [line for line in kernels if line.startswith(f"{key}:")]
+        # Arguments that may be missing are handed over from version 2.13 on.
+        has_optional = any(argument.type.kind() == "OptionalType" for argument in overload._schema.arguments)
+        assert ("msdeform-torch" in kernel) == (TORCH >= (2, 13) or not has_optional), kernel
+
+
+class Seen(TorchDispatchMode):
+    """The arguments of the gradient, as its kernel gets them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arguments: list[tuple[Any, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "backward" in func._schema.name:
+            self.arguments.append(args)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_gradient_is_told_whether_it_must_have_the_same_bits_in_every_run() -> None:
+    case = make_case()
+    leaves = [tensor.clone().requires_grad_() for tensor in case.tensors]
+    references = torch.rand(*case.locations.shape[:2], len(case.shapes), 2)
+
+    def gradients() -> tuple[tuple[Any, ...], ...]:
+        with Seen() as seen:
+            msdeform.ms_deform_attn(leaves[0], case.shapes, None, *leaves[1:]).sum().backward()
+            msdeform.ms_deform_attn_from_offsets(leaves[0], case.shapes, references, *leaves[1:]).sum().backward()
+            torch.ops.msdeform.ms_deform_attn_backward(
+                torch.ones(2, 11, 32), *case.tensors, torch.tensor(case.shapes), None, None, [True] * 3
+            )
+        return tuple(seen.arguments)
+
+    before = gradients()
+    torch.use_deterministic_algorithms(True)
+    try:
+        after = gradients()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    # A default is left out.
+    assert len(before) == len(after) >= 3
+    assert not any(arguments[-1] is True for arguments in before) and all(arguments[-1] is True for arguments in after)
 
 
 @native
@@ -150,7 +194,8 @@ def test_without_the_interface_the_kernels_are_those_in_python() -> None:
         "from msdeform import _native\n"
         "_native.register_kernels = lambda: []\n"
         "import torch, msdeform.operator\n"
-        "assert 'msdeform-torch' not in torch._C._dispatch_dump('msdeform::ms_deform_attn')\n"
+        "kernels = torch._C._dispatch_dump('msdeform::ms_deform_attn')\n"
+        "assert 'msdeform-torch' not in kernels and 'CPU:' in kernels and 'CUDA:' in kernels\n"
         "shapes = [(2, 2)]\n"
         "value, locations, weights = torch.randn(1, 4, 1, 8), torch.rand(1, 3, 1, 1, 2, 2), torch.rand(1, 3, 1, 1, 2)\n"
         "found = torch.ops.msdeform.ms_deform_attn(value, locations, weights, [2, 2, 0, 2])\n"
@@ -193,42 +238,17 @@ def test_a_process_that_has_the_operators_from_python_keeps_them(library: Path) 
     assert not torch.ops.msdeform.ms_deform_attn(*case.tensors, LEVELS).isnan().any()
 
 
+def test_the_code_of_the_page_is_that_of_the_example() -> None:
+    (block,) = re.findall(r"```cpp\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    loads, finds, calls = block.replace('"_native.abi3.so"', "library").splitlines()
+    example = [line.strip() for line in (EXAMPLE / "main.cpp").read_text().splitlines()]
+    assert loads in example and finds in example
+    assert calls.startswith("const char* refusal = registration();")
+
+
 @native
-def test_a_package_of_aotinductor_runs_in_a_program_without_python(tmp_path: Path, library: Path) -> None:
-    compiler = shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    # Compiled for one run: nothing here is worth optimising.
-    environment = {
-        **os.environ,
-        "AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL": "O0",
-        "OMP_NUM_THREADS": "2",
-        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
-        "CXX": compiler,
-    }
-    root = Path(torch.__file__).parent
-    build = [
-        *(compiler, "-std=c++20", "-O0", "-o", str(tmp_path / "decoder"), str(EXAMPLE / "main.cpp")),
-        *("-isystem", str(root / "include"), f"-L{root / 'lib'}", f"-Wl,-rpath,{root / 'lib'}"),
-        *("-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10", "-ldl"),
-    ]
-    # Both at once.
-    building = subprocess.Popen(build, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    exported = subprocess.run(
-        [sys.executable, str(EXAMPLE / "export.py"), str(tmp_path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    said, _ = building.communicate(timeout=600)
-    assert building.returncode == 0, said
-    assert exported.returncode == 0, exported.stdout + exported.stderr
-    assert "ms_deform_attn.tensor_levels" in exported.stdout and "from_offsets.default" in exported.stdout
-    bare = {name: text for name, text in os.environ.items() if not name.startswith(("PYTHON", "LD_"))}
-    run = subprocess.run(
-        [str(tmp_path / "decoder"), str(tmp_path), str(library)], env=bare, capture_output=True, text=True, timeout=300
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "without Python" in run.stdout and "layer: largest difference" in run.stdout, run.stdout
-    assert "refused: `value` has 750 pixels, but the levels of `spatial_shapes` [(40, 60), (20, 30)]" in run.stdout
+@pytest.mark.usefixtures("library")
+def test_a_package_of_aotinductor_runs_in_a_program_without_python(tmp_path: Path) -> None:
+    exported, said = run_example(tmp_path, "cpu")
+    assert "ms_deform_attn.tensor_levels" in exported and "from_offsets.default" in exported
+    assert "refused: `value` has 750 pixels, but the levels of `spatial_shapes` [(40, 60), (20, 30)]" in said

@@ -18,7 +18,8 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benches"))
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    models, modes, passes, record, zoo = map(importlib.import_module, ("models", "modes", "passes", "record", "zoo"))
+    names = ("cold_start", "models", "modes", "passes", "record", "zoo")
+    cold_start, models, modes, passes, record, zoo = map(importlib.import_module, names)
 SIZE = zoo.Input(1, 128, 128)
 
 
@@ -201,3 +202,36 @@ def test_onnx_runtime_times_nothing_that_differs(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(onnx_runtime, "relative_error", lambda found, wanted, error=error: error)
         with pytest.raises(RuntimeError, match="differ"):
             onnx_runtime.measure("small", 1, onnx_runtime.library_path())
+
+
+def test_first_calls_are_measured_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenarios = {
+        "calls": cold_start.Scenario("decoder", "training", "f32", "offsets"),
+        "sizes": cold_start.Scenario("sizes", "training", "f16", steps=3),
+    }
+    for part, scenario in scenarios.items():
+        monkeypatch.setitem(cold_start.SCENARIOS, part, [scenario])
+    rows = list(cold_start.measure("cpu", list(scenarios), repeats=1))
+    found = [(row["what"], row["operator"], row["cache"]) for row in rows]
+    calls = [("decoder", "offsets", cache) for cache in ("empty", "filled")]
+    assert found == [*calls, ("sizes", "locations", "empty")]
+    assert all(row["later_s"] > 0 and row["first_s"] > 0 and row["files_before"] == 0 for row in rows)
+    assert rows[-1]["steps"] == 3 and rows[-1]["longest_later_s"] > 0
+
+
+def test_a_step_that_stops_is_counted_and_said() -> None:
+    sizes = [{"queries": at} for at in range(6)]
+    # The first one may.
+    found = cold_start.summary_of([3.0, 0.1, 0.1, 1.1, 0.1, 0.1], sizes)
+    assert found["stops"] == [{"step": 3, "s": 1.1, "queries": 3}] and found["longest_later_s"] == 1.1
+    assert not cold_start.summary_of([3.0, 0.1, 0.1, 0.9, 0.1, 0.1], sizes)["stops"]
+    row = {"target_s": 1.5, "first_s": 1.0}
+    assert cold_start.is_within_target(row | {"stops": []})
+    assert not cold_start.is_within_target(row | {"stops": [1]}) and not cold_start.is_within_target(
+        row | {"first_s": 2}
+    )
+
+
+def test_a_process_that_breaks_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="without an answer"):
+        cold_start.Worker(cold_start.Scenario("nothing of ours", "training", "f32"), "cpu", tmp_path).wait()

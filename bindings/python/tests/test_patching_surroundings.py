@@ -51,6 +51,17 @@ def test_an_import_that_fails_fails_as_before(tmp_path: Path, monkeypatch: pytes
         importlib.import_module(f"{FRAMEWORK_NAME}.no_such_module")
 
 
+def test_a_module_that_looks_names_up_elsewhere_is_asked_for_none() -> None:
+    module = framework()
+
+    def look_up(name: str) -> Any:
+        raise ModuleNotFoundError(f"{name} is in a package that is not installed")
+
+    module.__getattr__ = look_up  # type: ignore[method-assign]
+    msdeform.patch()
+    assert is_ours(module.ms_deform_attn_core_pytorch)
+
+
 @pytest.mark.parametrize(
     "surroundings",
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import msdeform
@@ -107,3 +109,22 @@ def test_the_flops_of_the_layer_are_those_of_its_parts() -> None:
         layer(query, torch.rand(2, 11, 3, 2), source, make_case().shapes)
     products = 2 * 2 * 32 * (11 * (4 * 9 * 2 + 4 * 9 + 32) + 141 * 32)
     assert counter.get_total_flops() == FLOPS + products
+
+
+# Whoever counts imports the counter when it likes; it is not imported for those who do not.
+COUNTS_LATER = """
+import sys, torch, msdeform
+value, locations, weights = torch.randn(1, 4, 1, 8), torch.rand(1, 3, 1, 1, 2, 2), torch.rand(1, 3, 1, 1, 2)
+msdeform.ms_deform_attn(value, [(2, 2)], None, locations, weights)
+assert "torch.utils.flop_counter" not in sys.modules and "triton" not in sys.modules
+finders = len(sys.meta_path)
+from torch.utils.flop_counter import FlopCounterMode
+with FlopCounterMode(display=False) as counter:
+    msdeform.ms_deform_attn(value, [(2, 2)], None, locations, weights)
+assert counter.get_total_flops() == 3 * 2 * 8 * 8 and len(sys.meta_path) == finders - 1
+"""
+
+
+def test_a_first_call_imports_no_counter_and_one_that_comes_later_counts() -> None:
+    finished = subprocess.run([sys.executable, "-c", COUNTS_LATER], capture_output=True, text=True, timeout=300)
+    assert finished.returncode == 0, finished.stdout + finished.stderr

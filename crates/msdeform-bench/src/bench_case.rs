@@ -1,6 +1,6 @@
 //! Verifying and timing variants on one case together, so that every time has its error beside it.
 
-use msdeform::{Direction, VariantSpec};
+use msdeform::{Direction, Problem, VariantSpec};
 use msdeform_devices::Case;
 use msdeform_devices::device::{Choice, Device, DeviceError};
 use msdeform_devices::workload::WorkloadError;
@@ -34,17 +34,7 @@ pub fn bench_case(
     limits: Option<Limits>,
 ) -> Result<(Vec<Measurement>, Report), BenchError> {
     let problem = case.problem()?;
-    let mut report = Report::default();
-    let mut fitting = Vec::new();
-    for &variant in variants {
-        match device.supports(variant, &problem) {
-            Ok(()) => fitting.push(variant),
-            Err(DeviceError::Unsupported { reason, .. }) => {
-                report.skipped.push(Skip { label: case.label(variant, &problem), reason });
-            }
-            Err(other) => return Err(other.into()),
-        }
-    }
+    let (fitting, mut report) = fitting(device, case, variants, &problem)?;
     if fitting.is_empty() {
         return Ok((Vec::new(), report));
     }
@@ -53,16 +43,49 @@ pub fn bench_case(
     if let Some(limits) = limits {
         report.extend(verify_case(device, case, &fitting, limits)?);
     }
-    let inputs = case.inputs(&problem)?;
+    let measurements = time_fitting(device, case, &problem, &fitting, budget, &report)?;
+    Ok((measurements, report))
+}
+
+/// The variants that take a case, and why the others do not.
+pub(crate) fn fitting(
+    device: &dyn Device,
+    case: &Case<'_>,
+    variants: &[&'static VariantSpec],
+    problem: &Problem,
+) -> Result<(Vec<&'static VariantSpec>, Report), DeviceError> {
+    let (mut fitting, mut report) = (Vec::new(), Report::default());
+    for &variant in variants {
+        match device.supports(variant, problem) {
+            Ok(()) => fitting.push(variant),
+            Err(DeviceError::Unsupported { reason, .. }) => {
+                report.skipped.push(Skip { label: case.label(variant, problem), reason });
+            }
+            Err(other) => return Err(other),
+        }
+    }
+    Ok((fitting, report))
+}
+
+/// Times variants on a case, each with the error that the report of the same case has of it.
+pub(crate) fn time_fitting(
+    device: &dyn Device,
+    case: &Case<'_>,
+    problem: &Problem,
+    fitting: &[&'static VariantSpec],
+    budget: Budget,
+    report: &Report,
+) -> Result<Vec<Measurement>, BenchError> {
+    let inputs = case.inputs(problem)?;
     let mut measurements = Vec::with_capacity(fitting.len());
-    for variant in fitting {
-        let mut timed = measure(device, case, &problem, &inputs, variant, budget)?;
+    for &variant in fitting {
+        let mut timed = measure(device, case, problem, &inputs, variant, budget)?;
         if let Some(check) = report.checked.iter().find(|check| check.label.variant == variant.id) {
             timed.iter_mut().for_each(|measurement| measurement.rel_l2 = check.worst_rel_l2());
         }
         measurements.extend(timed);
     }
-    Ok((measurements, report))
+    Ok(measurements)
 }
 
 /// Times a training step on a case: the forward and the backward among `variants`, or what the device

@@ -1,13 +1,18 @@
 //! Verification and timing, shown on a device that fails in every way a device can.
 
+use std::sync::Mutex;
+
 use msdeform::{DType, Direction, Problem, Role, ValueLayout, reference};
 use msdeform_devices::device::Outputs;
 use msdeform_devices::workload::{self, Sizes};
 use msdeform_devices::{Buffer, Case, Device, HostTensors, Work};
 
 use crate::fixtures::{TestDevice, case};
-use crate::verify::{Limits, Oracle, reference_of, verify_case};
-use crate::{Breadth, Budget, Selection, bench_case, bench_step};
+use crate::verify::{Limits, Oracle, Report, Verification, reference_of, verify_case};
+use crate::{
+    Breadth, Budget, Measurement, Planned, Progress, Selection, Stage, bench_case, bench_cases,
+    bench_step,
+};
 
 #[test]
 fn exact_variants_pass_and_every_fault_is_found() {
@@ -89,6 +94,54 @@ fn times_come_with_their_error_and_their_speedup() {
     assert!(of("fwd_unwritten").rel_l2.is_nan());
     let expected = of("fwd_exact").work.samples as f64 / 10e-6;
     assert!((of("fwd_exact").throughput().samples_per_s / expected - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn many_cases_are_compiled_then_verified_then_timed_and_say_what_one_by_one_would() {
+    let cases = [
+        case("edge_one_point", ValueLayout::Interleaved),
+        case("edge_point_lists", ValueLayout::Interleaved),
+        case("edge_one_point", ValueLayout::HeadMajor),
+    ];
+    let variants = TestDevice.variants();
+    let timed: Vec<_> = variants.into_iter().filter(|spec| spec.id != "fwd_refuses").collect();
+    let planned = cases.clone().map(|case| Planned { case, variants: timed.clone() });
+    let budget = Budget { seconds: 0.0, min_samples: 3, max_samples: 3 };
+    let stages = Mutex::new(Vec::new());
+    let said = |progress: Progress<'_>| {
+        let mut stages = stages.lock().unwrap();
+        match progress {
+            Progress::Begin(stage, steps) => stages.push((stage, steps, 0)),
+            Progress::Done(_) => stages.last_mut().unwrap().2 += 1,
+        }
+    };
+    let (measured, report) =
+        bench_cases(&TestDevice, &planned, budget, Limits::default(), &said).unwrap();
+    // The third case is taken by nobody.
+    let steps = 2 * timed.len() * 2;
+    let expected =
+        [(Stage::Compiling, steps, steps), (Stage::Verifying, 2, 2), (Stage::Timing, 2, 2)];
+    assert_eq!(*stages.lock().unwrap(), expected);
+    assert_eq!(report.skipped.len(), timed.len());
+    let (mut alone, mut alone_report) = (Vec::new(), Report::default());
+    for case in &cases {
+        let (measured, report) =
+            bench_case(&TestDevice, case, &timed, budget, Some(Limits::default())).unwrap();
+        alone.extend(measured);
+        alone_report.extend(report);
+    }
+    let rows = |measured: &[Measurement]| {
+        let row =
+            |one: &Measurement| format!("{:?} {:?} {:e}", one.label, one.samples_us, one.rel_l2);
+        measured.iter().map(row).collect::<Vec<_>>()
+    };
+    assert_eq!(rows(&measured), rows(&alone));
+    let checks = |report: &Report| {
+        let check = |one: &Verification| format!("{:?} {}", one.label, one.pass);
+        report.checked.iter().map(check).collect::<Vec<_>>()
+    };
+    assert_eq!(checks(&report), checks(&alone_report));
+    assert!(!report.passed() && report.checked.iter().any(|check| check.pass));
 }
 
 #[test]

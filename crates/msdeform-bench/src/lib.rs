@@ -3,6 +3,7 @@
 
 pub mod analyze;
 mod bench_case;
+mod bench_cases;
 pub mod ceilings;
 pub mod counters;
 pub mod digits;
@@ -20,6 +21,7 @@ pub mod warm;
 
 pub use analyze::Analysis;
 pub use bench_case::{BenchError, bench_case, bench_step};
+pub use bench_cases::{Planned, Progress, Stage, bench_cases};
 pub use ceilings::{Ceilings, Floors};
 pub use grid::{Breadth, Selection};
 pub use measure::{Budget, Measurement, measure, measure_step};

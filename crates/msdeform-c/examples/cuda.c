@@ -3,16 +3,14 @@
  *
  *     cc -std=c99 cuda.c $(pkg-config --cflags --libs msdeform) -ldl -lm -o cuda
  *
- * Programs have <cuda.h> or <cuda_runtime.h> for streams and memory. This one looks the few functions that it
- * needs up at run time, so that it compiles without a CUDA toolkit. It compares what the GPU computes with
- * what a CPU plan does.
+ * It compares what the GPU computes with what a CPU plan does. "driver.h" is this folder's: streams and
+ * memory without a CUDA toolkit.
  */
 
-#include <dlfcn.h>
+#include "driver.h"
+
 #include <math.h>
 #include <msdeform.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { HEADS = 8, CHANNELS = 32, QUERIES = 300, POINTS = 4, LEVELS = 2, PIXELS = 32 * 32 + 16 * 16 };
@@ -31,36 +29,6 @@ static void must(msdeform_status status) {
         fprintf(stderr, "%s: %s\n", msdeform_status_name(status), message.text);
         exit(1);
     }
-}
-
-/* The driver's functions; each returns 0 if all went well. */
-static void* driver;
-
-static void* function(const char* name) {
-    void* found = dlsym(driver, name);
-    if (found == NULL) {
-        fprintf(stderr, "libcuda has no %s\n", name);
-        exit(1);
-    }
-    return found;
-}
-
-#define DRIVER(name, parameters, arguments)                  \
-    do {                                                     \
-        int(*called) parameters;                             \
-        *(void**)&called = function(#name);                  \
-        int result = called arguments;                       \
-        if (result != 0) {                                   \
-            fprintf(stderr, #name " returned %d\n", result); \
-            exit(1);                                         \
-        }                                                    \
-    } while (0)
-
-static void* to_device(const void* host, size_t bytes) {
-    unsigned long long address = 0;
-    DRIVER(cuMemAlloc_v2, (unsigned long long*, size_t), (&address, bytes));
-    DRIVER(cuMemcpyHtoD_v2, (unsigned long long, const void*, size_t), (address, host, bytes));
-    return (void*)(uintptr_t)address;
 }
 
 static msdeform_input reads(const void* data, size_t bytes) {
@@ -130,18 +98,12 @@ int main(void) {
     info.struct_size = sizeof info;
     must(msdeform_cuda_plan_get_info(plan, &info, &message));
 
-    /* The primary context of the device, as the CUDA runtime uses it. */
-    driver = dlopen("libcuda.so.1", RTLD_NOW);
-    void *context = NULL, *stream = NULL;
-    DRIVER(cuDevicePrimaryCtxRetain, (void**, int), (&context, 0));
-    DRIVER(cuCtxSetCurrent, (void*), (context));
-    DRIVER(cuStreamCreate, (void**, unsigned), (&stream, 0));
+    void* stream = new_stream();
     memset(output, 0xff, sizeof output);
     void* on_device = to_device(output, sizeof output);
     launch(plan, stream, on_device);
-    DRIVER(cuStreamSynchronize, (void*), (stream));
-    DRIVER(cuMemcpyDtoH_v2, (void*, unsigned long long, size_t),
-           (output, (unsigned long long)(uintptr_t)on_device, sizeof output));
+    wait_for(stream);
+    from_device(output, on_device, sizeof output);
 
     double worst = 0.0;
     for (size_t i = 0; i < sizeof output / sizeof *output; ++i) {

@@ -922,6 +922,19 @@ typedef struct {
      * Width of the raster that the queries form, if they do: a hint. Otherwise 0.
      */
     uint32_t query_raster_width;
+    /**
+     * Null: reference_points are packed. Otherwise elements from one image and query to the next: 2 numbers, which may be
+     * zero, for references that images or queries share. Only in calls from offsets, as the next two.
+     */
+    const int64_t *reference_strides;
+    /**
+     * As above, of sampling_offsets: the numbers of one query follow each other.
+     */
+    const int64_t *offset_strides;
+    /**
+     * As above, of attention_logits.
+     */
+    const int64_t *logit_strides;
 } msdeform_cuda_plan_options;
 
 /**

@@ -5,7 +5,8 @@ use std::ffi::{CStr, c_char, c_void};
 use msdeform::{Access, Direction, Mode, Problem, Role};
 use msdeform_cuda::{
     Ahead, BackwardOptions, DiskCache, Engine, Gradients, OutputStrides, Plan, PlanOptions,
-    PointerChecks, Pointers, Stream, ValueStrides, WORKSPACE_ALIGNMENT, Workspace, registry,
+    PointerChecks, Pointers, RowStrides, SourceStrides, Stream, ValueStrides, WORKSPACE_ALIGNMENT,
+    Workspace, registry,
 };
 
 use crate::border::{
@@ -102,6 +103,13 @@ pub struct msdeform_cuda_plan_options {
     pub workspace: i32,
     /// Width of the raster that the queries form, if they do: a hint. Otherwise 0.
     pub query_raster_width: u32,
+    /// Null: reference_points are packed. Otherwise elements from one image and query to the next: 2 numbers, which may be
+    /// zero, for references that images or queries share. Only in calls from offsets, as the next two.
+    pub reference_strides: *const i64,
+    /// As above, of sampling_offsets: the numbers of one query follow each other.
+    pub offset_strides: *const i64,
+    /// As above, of attention_logits.
+    pub logit_strides: *const i64,
 }
 
 /// What there is to know about a CUDA plan.
@@ -151,6 +159,7 @@ pub struct msdeform_cuda_plan {
     /// From the first to one past the last element of what may have strides.
     value_elements: usize,
     grad_output_elements: usize,
+    sources: SourceStrides,
 }
 
 /// Sets `count` to the number of GPUs that the CUDA driver sees. Without a driver `MSDEFORM_STATUS_CUDA_UNAVAILABLE`.
@@ -336,6 +345,8 @@ unsafe fn plan_options(
         channel,
     });
     // SAFETY: as above.
+    let sources = unsafe { source_strides(problem, given)? };
+    // SAFETY: as above.
     let variant = match unsafe { text("variant", given.variant)? } {
         Some(id) => Some(registry::find(id)?),
         None => None,
@@ -349,12 +360,41 @@ unsafe fn plan_options(
         variant,
         knobs: Vec::new(),
         strides,
-        sources: None,
+        sources,
         query_raster_width: given.query_raster_width,
         pointer_checks,
         workspace,
         ahead: Ahead::Nothing,
     })
+}
+
+/// # Safety
+/// Pointers lead to what their types say.
+unsafe fn source_strides(
+    problem: &Problem,
+    given: &msdeform_cuda_plan_options,
+) -> Result<Option<SourceStrides>, Failure> {
+    let packed = SourceStrides::packed(problem);
+    let read = |role: Role, name, pointer, packed| {
+        // SAFETY: passed on from the caller.
+        let found = unsafe { numbers::<2>(name, pointer)? };
+        if found.is_some() && problem.offsets().is_none() {
+            let reason = format!("`{name}` is given, but the problem has no offsets");
+            return Err(Failure::Strides { tensor: role.name(), reason });
+        }
+        Ok(found.map_or(packed, |[image, query]| RowStrides { image, query }))
+    };
+    let sources = SourceStrides {
+        references: read(
+            Role::References,
+            "reference_strides",
+            given.reference_strides,
+            packed.references,
+        )?,
+        offsets: read(Role::Offsets, "offset_strides", given.offset_strides, packed.offsets)?,
+        logits: read(Role::Logits, "logit_strides", given.logit_strides, packed.logits)?,
+    };
+    Ok(problem.offsets().map(|_| sources))
 }
 
 /// # Safety
@@ -409,6 +449,7 @@ fn prepare(
         gradients: backward.gradients,
         value_elements: strides.extent(problem),
         grad_output_elements: of_output.extent(problem),
+        sources: options.sources.unwrap_or_else(|| SourceStrides::packed(problem)),
     })
 }
 
@@ -438,7 +479,8 @@ impl msdeform_cuda_plan {
                 return Err(Failure::Strides { tensor, reason });
             }
             let required = self.bytes_of(role);
-            let may_be_strided = matches!(role, Role::Value | Role::GradOutput);
+            let may_be_strided =
+                matches!(role, Role::Value | Role::GradOutput) || self.sources.of(role).is_some();
             match access {
                 _ if given.data.is_null() => {} // The plan refuses it, or does not need it.
                 Access::Read if !may_be_strided => exactly(tensor, given.bytes, required)?,
@@ -463,6 +505,7 @@ impl msdeform_cuda_plan {
         let elements = match role {
             Role::Value => self.value_elements,
             Role::GradOutput => self.grad_output_elements,
+            Role::References | Role::Offsets | Role::Logits => self.sources.extent(problem, role),
             _ => problem.len_of(role),
         };
         elements.saturating_mul(problem.format_of(role).size_bytes())

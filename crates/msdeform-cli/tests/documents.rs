@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What is not run, by how it begins. The unit test of `args.rs` parses every `msdeform` among them.
-const NOT_RUN: [(&str, &str); 23] = [
+const NOT_RUN: [(&str, &str); 27] = [
     ("pip install ", "takes packages from an index"),
     ("python -m msdeform", "is the Python package's: bindings/python/tests/test_first_look.py"),
     ("cargo xtask ", "is what runs this, or what only developers run; xtask's tests parse them"),
@@ -24,6 +24,10 @@ const NOT_RUN: [(&str, &str); 23] = [
         "msdeform --example speed",
         "is candle's, a workspace of its own: cargo xtask candle compiles it",
     ),
+    ("python export.py", OF_PYTORCH),
+    ("torch=", OF_PYTORCH),
+    ("g++ -std=c++20 ", OF_PYTORCH),
+    ("./decoder ", OF_PYTORCH),
     ("MSDEFORM_RANDOM_PROBLEMS=", "takes minutes and compiles another crate"),
     ("compute-sanitizer ", "needs a GPU"),
     ("msdeform counters ", "needs a GPU"),
@@ -41,6 +45,26 @@ const OF_C: &str =
     "needs the installed library: crates/msdeform-c/tests compiles and runs both programs";
 const OF_THE_RUNTIME: &str =
     "needs ONNX Runtime: crates/msdeform-onnxruntime/tests runs the example and asks it";
+
+const OF_PYTORCH: &str = "needs PyTorch: bindings/python/tests/test_aoti.py runs these lines";
+
+/// Who runs the other code of the pages, by its language and by how the page's path begins.
+const RUN_ELSEWHERE: [(&str, &str, &str); 14] = [
+    ("python", "README.md", "test_examples.py"),
+    ("python", "bindings/python/README.md", "test_examples.py"),
+    ("python", "bindings/python/docs/", "test_pages.py, which knows every page there"),
+    ("python", "docs/", "test_pages.py, which knows every page with Python there"),
+    ("rust", "README.md", "doctests of msdeform"),
+    ("rust", "docs/rust.md", "doctests of msdeform-report"),
+    ("rust", "docs/candle.md", "doctests of msdeform-candle"),
+    ("rust", "docs/onnx-runtime.md", "doctests of msdeform-onnxruntime, as lines of its own page"),
+    ("c", "docs/c.md", OF_C),
+    ("cpp", "docs/c.md", OF_C),
+    ("cpp", "bindings/python/docs/aoti.md", "test_aoti.py, as lines of the example"),
+    ("cpp", "docs/onnx-runtime.md", "nobody: no registry has the runtime's headers"),
+    ("toml", "docs/candle.md", "nobody: a line of the reader's manifest"),
+    ("rust", "ARCHITECTURE.md", "nobody: a part of a variant, in words of its own"),
+];
 
 /// Shorter than people would have it: the same code, fewer samples.
 const FOR_A_MOMENT: &str = " --seconds 0.01 --no-probe --record-dir made";
@@ -86,6 +110,13 @@ fn commands(text: &str) -> Vec<String> {
     typed.filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
 }
 
+/// The languages of the blocks of a text, in order; drawings and outputs have none.
+fn languages(text: &str) -> Vec<&str> {
+    let fences = text.lines().filter_map(|line| line.trim_start().strip_prefix("```"));
+    let named = fences.step_by(2).map(|after| after.split(',').next().unwrap_or_default());
+    named.filter(|language| !["", "text"].contains(language)).collect()
+}
+
 fn reason(command: &str) -> Option<usize> {
     let needs_a_gpu = command.starts_with("msdeform ") && command.contains("--device cuda");
     let ended = format!("{command};");
@@ -97,9 +128,8 @@ fn reason(command: &str) -> Option<usize> {
 fn every_command_of_the_site_runs_or_says_why_not() {
     let folder = tempfile::tempdir().unwrap();
     let home = folder.path().join("home");
-    for made in [".local/share/bash-completion/completions", ".zfunc", ".config/fish/completions"] {
-        std::fs::create_dir_all(home.join(made)).unwrap();
-    }
+    // Empty, as a newcomer's is.
+    std::fs::create_dir(&home).unwrap();
     std::fs::create_dir(folder.path().join("target")).unwrap();
     // With these it is a checkout, whose records are shown.
     for part in ["crates", "docs", "records"] {
@@ -150,9 +180,33 @@ fn every_command_of_the_site_runs_or_says_why_not() {
 }
 
 #[test]
+fn code_of_every_language_has_somebody_who_runs_it() {
+    let mut used = [false; RUN_ELSEWHERE.len()];
+    for page in pages() {
+        let path = page.canonicalize().unwrap();
+        let path = path.strip_prefix(root().canonicalize().unwrap()).unwrap().to_str().unwrap();
+        for language in languages(&std::fs::read_to_string(&page).unwrap()) {
+            let known = RUN_ELSEWHERE
+                .iter()
+                .position(|(of, begin, _)| *of == language && path.starts_with(begin));
+            assert!(language == "sh" || known.is_some(), "{path}: who runs its {language}?");
+            if let Some(known) = known {
+                used[known] = true;
+            }
+        }
+    }
+    let idle: Vec<_> = RUN_ELSEWHERE.iter().zip(used).filter(|(_, used)| !used).collect();
+    assert!(idle.is_empty(), "no page has it any more: {idle:?}");
+}
+
+#[test]
 fn commands_are_found_as_people_type_them() {
     let text = "```sh\ncargo run --release -- run a \\\n    --check  # words\ncargo run --release\n\n# alone\n```\n```text\nno\n```\n";
     assert_eq!(commands(text), ["msdeform run a      --check", "msdeform"]);
+    assert_eq!(
+        languages("```rust,no_run\nx\n```\n```text\nno\n```\n```\n```\n  ```sh\n```\n"),
+        ["rust", "sh"]
+    );
     assert!(reason("msdeform bench --device cuda:0").is_some() && reason("msdeform").is_some());
     assert!(reason("msdeform workloads").is_none() && reason("make").is_none());
 }

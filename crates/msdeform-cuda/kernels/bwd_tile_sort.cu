@@ -8,9 +8,10 @@
 //   scatter  every sample into the lists of its tiles
 //   gather   every piece summed on the tensor cores (tile_gather.cuh)
 //   combine  tiles whose list was cut: the sums of their pieces, in order
-//   samples  gradients of locations and weights (sample_gradients.cuh)
+//   samples  beside scatter, which waits most of the time: gradients of locations and weights
+//            (sample_gradients.cuh)
 // and where samples follow from offsets and logits
-//   rows     first: the softmax of every row (row_softmax.cuh)
+//   rows     beside plan: the weights of every row (row_softmax.cuh)
 //   finish   last: what `samples` could not finish (row_gradients.cuh)
 //
 // Who owns what. In count and scatter a warp walks a part, a run of queries of one (image, head), with a
@@ -198,6 +199,9 @@ extern "C" __global__ void __launch_bounds__(SEGMENTS * 32)
 #if MSDA_STEP_PLAN
 // One block per slab.
 extern "C" __global__ void bwd_tile_sort_plan(const __grid_constant__ BackwardParams params) {
+#if MSDA_FROM_OFFSETS
+    let_next_launch_start();  // `rows`, which waits for nothing
+#endif
     const TileLists lists = tile_lists(params);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     TileNeeds* warp_needs = reinterpret_cast<TileNeeds*>(shared_memory());
@@ -240,6 +244,7 @@ extern "C" __global__ void bwd_tile_sort_plan(const __grid_constant__ BackwardPa
 
 #if MSDA_STEP_SCATTER
 extern "C" __global__ void bwd_tile_sort_scatter(const __grid_constant__ BackwardParams params) {
+    let_next_launch_start();  // `samples`, which waits for nothing
     const TileLists lists = tile_lists(params);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int part = blockIdx.x * (blockDim.x / 32) + warp;
@@ -316,7 +321,8 @@ extern "C" __global__ void __launch_bounds__(COMBINE_WARPS * 32)
 
 #if MSDA_FROM_OFFSETS && MSDA_STEP_ROWS
 extern "C" __global__ void bwd_tile_sort_rows(const __grid_constant__ BackwardParams params) {
-    keep_row_sums(params);
+    keep_row_weights(params);
+    wait_for_launch_before();  // needs nothing of it, but who waits for this waits for that
 }
 #endif
 
@@ -330,5 +336,6 @@ extern "C" __global__ void bwd_tile_sort_finish(const __grid_constant__ Backward
 extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sample_gradients::MIN_BLOCKS)
     bwd_tile_sort_samples(const __grid_constant__ BackwardParams params) {
     sample_gradients::walk_queries(params);
+    wait_for_launch_before();  // needs nothing of it, but who waits for this waits for that
 }
 #endif

@@ -134,36 +134,46 @@ struct HeldSamples {
         points = common_points() > 0 ? common_points() : level_end - first_point;
         const long long first_row =
             static_cast<long long>(slab / HEADS) * params.queries * HEADS + slab % HEADS;
+#if MSDA_FROM_OFFSETS
+        load_from_offsets(params, first_row, first_point);
+#else
 #pragma unroll
         for (int k = 0; k < HELD; ++k) {
             location[k] = {};
             attention[k] = {};
-#if MSDA_FROM_OFFSETS
-            load_offset_sample(params, first_row, first_point, k);
-#else
             if (index(k) >= samples) continue;
             const long long row = first_row + static_cast<long long>(index(k) / points) * HEADS;
             const long long sample = row * SAMPLES + first_point + index(k) % points;
             load_readonly(location[k], element_address<SamplingStorage>(params.locations, 2 * sample));
             load_readonly(attention[k], element_address<SamplingStorage>(params.weights, sample));
-#endif
         }
+#endif
     }
 
 #if MSDA_FROM_OFFSETS
-    // The lanes of a query share its row where they are of one warp. All lanes together.
-    MSDA_DEVICE void load_offset_sample(const BackwardParams& params, long long first_row, int first_point,
-                                        int k) {
+    // The lanes of a query share its row where they are of one warp. All lanes together; everything is asked
+    // for before the first of them waits.
+    MSDA_DEVICE void load_from_offsets(const BackwardParams& params, long long first_row, int first_point) {
         constexpr int SHARES = common_points() > 0 && 32 % common_points() == 0 ? common_points() : 1;
-        const bool exists = index(k) < samples;
-        const int at = exists ? index(k) : 0, point = at % points;
         const auto source = sample_source(params);
-        const auto row =
-            source.row(first_row + static_cast<long long>(at / points) * HEADS, index(k) % SHARES, SHARES);
-        const Location placed = source.location(row, first_point + point);
-        if (exists) {
+        PartialSums shares[COUNT];
+        float logits[COUNT];
+#pragma unroll
+        for (int k = 0; k < HELD; ++k) {
+            const bool exists = index(k) < samples;
+            const int at = exists ? index(k) : 0;
+            const int sample = first_point + at % points;
+            const long long row = first_row + static_cast<long long>(at / points) * HEADS;
+            const Location placed = source.location({row, {}}, sample);
             location[k] = {{float_to_bits(placed.x), float_to_bits(placed.y)}};
-            attention[k] = {{float_to_bits(source.attention(row, first_point + point))}};
+            logits[k] = source.attention_logit(row, sample);
+            if constexpr (SOFTMAX) shares[k] = source.sums_of_quads(row, index(k) % SHARES, SHARES);
+        }
+#pragma unroll
+        for (int k = 0; k < HELD; ++k) {
+            RowSums sums = {};
+            if constexpr (SOFTMAX) sums = row_sums(shares[k], index(k) % SHARES, SHARES);
+            attention[k] = {{float_to_bits(weight_of(sums, logits[k]))}};
         }
     }
 #endif

@@ -6,16 +6,16 @@
 
 namespace msda {
 
-constexpr bool ROW_SUMS_ARE_KEPT = MSDA_ROW_SUMS != 0;  // by the step `rows`
+constexpr bool WEIGHTS_ARE_KEPT = SOFTMAX && MSDA_ROW_SUMS != 0;  // by the step `rows`
+using StoredWeight = Storage<WEIGHTS_ARE_KEPT ? KEPT_WEIGHT_DTYPE : SAMPLING_DTYPE>;
 
 // Samples of UNROLL steps, on their way from memory.
 template <int UNROLL>
 struct SampleBatch {
     StoredOffset offset[UNROLL];
-    Packet<SamplingStorage::BYTES> logit[UNROLL];
     Reference reference[UNROLL];
-    RowSums kept[UNROLL];  // of its row, or
-    PartialSums share[UNROLL];
+    Packet<StoredWeight::BYTES> weight[UNROLL];  // or a logit, and
+    PartialSums share[UNROLL];                   // of its row
 };
 
 // What a lane reads, step after step: the same point of every step_queries-th query.
@@ -31,10 +31,12 @@ struct SampleStream {
     int step_queries;
     int left;  // queries from the next load on
 
-    // What makes a weight of a sample's logit. All lanes together.
-    MSDA_DEVICE RowSums sums(const SampleBatch<UNROLL>& loaded, int u) const {
-        if constexpr (!SOFTMAX || ROW_SUMS_ARE_KEPT) return loaded.kept[u];
-        return row_sums(loaded.share[u], part, parts);
+    // Of a sample. All lanes together.
+    MSDA_DEVICE float weight(const SampleBatch<UNROLL>& loaded, int u) const {
+        float stored[1];
+        unpack<StoredWeight, 1>(loaded.weight[u], stored);
+        if constexpr (!SOFTMAX || WEIGHTS_ARE_KEPT) return stored[0];
+        return weight_of(row_sums(loaded.share[u], part, parts), stored[0]);
     }
 
     MSDA_DEVICE SampleBatch<UNROLL> load() {
@@ -43,27 +45,30 @@ struct SampleStream {
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
             if (u * step_queries < left) {
-                const long long at = u * static_cast<long long>(step_queries);
-                const long long offset = place.offsets + at * params.offsets_query_stride + 2 * sample;
-                loaded.offset[u] = load_offset(params.offsets, offset);
+                const unsigned at = static_cast<unsigned>(u * step_queries);
+                const long long offset = place.offsets + distance(at, params.offsets_query_stride);
+                loaded.offset[u] = load_offset(params.offsets, offset + 2 * sample);
                 loaded.reference[u] = load_reference(
-                    params.references, place.references + at * params.references_query_stride, reference);
-                if constexpr (ATTENTION) {
-                    const long long logit = place.logits + at * params.logits_query_stride + sample;
-                    load_readonly(loaded.logit[u], element_address<S>(params.logits, logit));
-                    if constexpr (SOFTMAX && ROW_SUMS_ARE_KEPT) {
-                        loaded.kept[u] = load_row_sums(params, row + at * HEADS);
-                    } else if constexpr (SOFTMAX) {
-                        loaded.share[u] = sample_source(params).sums_of_quads(row + at * HEADS, part, parts);
+                    params.references, place.references + distance(at, params.references_query_stride),
+                    reference);
+                if constexpr (ATTENTION && WEIGHTS_ARE_KEPT) {
+                    const long long kept = (row + static_cast<long long>(at) * HEADS) * SAMPLES + sample;
+                    load_readonly(loaded.weight[u], kept_row_weights(params, kept));
+                } else if constexpr (ATTENTION) {
+                    const long long logit = place.logits + distance(at, params.logits_query_stride);
+                    load_readonly(loaded.weight[u], element_address<S>(params.logits, logit + sample));
+                    if constexpr (SOFTMAX) {
+                        const long long numbered = row + static_cast<long long>(at) * HEADS;
+                        loaded.share[u] = sample_source(params).sums_of_quads(numbered, part, parts);
                     }
                 }
             }
         }
-        const long long step = UNROLL * static_cast<long long>(step_queries);
-        place.references += step * params.references_query_stride;
-        place.offsets += step * params.offsets_query_stride;
-        place.logits += step * params.logits_query_stride;
-        row += step * HEADS;
+        const unsigned step = static_cast<unsigned>(UNROLL * step_queries);
+        place.references += distance(step, params.references_query_stride);
+        place.offsets += distance(step, params.offsets_query_stride);
+        place.logits += distance(step, params.logits_query_stride);
+        row += static_cast<long long>(step) * HEADS;
         left -= UNROLL * step_queries;
         return loaded;
     }
@@ -108,11 +113,7 @@ MSDA_DEVICE void for_each_sample(const BackwardParams& params, int slab, int lev
                 const OffsetStep step = step_from(reference, of_level);
                 const Place place = place_of_offset(now.offset[u], reference, step);
                 unsigned attention_bits = 0;
-                if constexpr (ATTENTION) {
-                    float logit[1];
-                    unpack<SamplingStorage, 1>(now.logit[u], logit);
-                    attention_bits = float_to_bits(weight_of(stream.sums(now, u), logit[0]));
-                }
+                if constexpr (ATTENTION) attention_bits = float_to_bits(stream.weight(now, u));
                 const int query = at + u * warp_queries + lane_query;
                 visit(query, tiles, place.x, place.y, attention_bits, takes_part && query < end);
             }

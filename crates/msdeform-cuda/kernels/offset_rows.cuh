@@ -21,28 +21,45 @@ using ReferenceStorage = Storage<REFERENCE_DTYPE>;
 
 // ---- places ------------------------------------------------------------------------------------
 
+// How far `count` strides are. Kernels that know their heads count fewer than 2^32 queries and are given
+// strides of 31 bits: one multiply-add.
+MSDA_DEVICE long long distance(unsigned count, int stride) {
+    return static_cast<long long>(static_cast<unsigned long long>(count) * static_cast<unsigned>(stride));
+}
+MSDA_DEVICE long long distance(long long count, long long stride) { return count * stride; }
+
 // Of a row's first numbers, in elements.
 struct RowPlace {
     long long references;  // of its query
     long long offsets;
     long long logits;
 };
-MSDA_DEVICE RowPlace place_of_row(const CallShape& shape, long long row) {
-    const int heads = HEADS > 0 ? HEADS : shape.heads;
-    const int samples = SAMPLES > 0 ? SAMPLES : shape.samples;
-    long long query = row / heads;
-    const long long first_sample = row % heads * samples;
-    long long image = 0;
-    // Mostly images follow each other like queries; then nothing has to be divided. Kernels that know their
-    // heads take fewer than 2^32 queries.
+// `query` counts over images.
+template <typename Shape, typename Query>
+MSDA_DEVICE RowPlace place_of_query(const Shape& shape, Query query, long long first_sample) {
+    RowPlace place = {distance(query, shape.references_query_stride),
+                      distance(query, shape.offsets_query_stride) + 2 * first_sample,
+                      distance(query, shape.logits_query_stride) + first_sample};
+    // Mostly images follow each other like queries; then nothing has to be divided.
     if (shape.images_follow == 0) {
-        image = HEADS > 0 ? static_cast<unsigned>(query) / static_cast<unsigned>(shape.queries)
-                          : query / shape.queries;
-        query -= image * shape.queries;
+        const long long image = query / static_cast<Query>(shape.queries);
+        const long long before = image * shape.queries;  // queries that do not lie between images
+        place.references += image * shape.references_image_stride - before * shape.references_query_stride;
+        place.offsets += image * shape.offsets_image_stride - before * shape.offsets_query_stride;
+        place.logits += image * shape.logits_image_stride - before * shape.logits_query_stride;
     }
-    return {image * shape.references_image_stride + query * shape.references_query_stride,
-            image * shape.offsets_image_stride + query * shape.offsets_query_stride + 2 * first_sample,
-            image * shape.logits_image_stride + query * shape.logits_query_stride + first_sample};
+    return place;
+}
+template <typename Shape>  // so that only one of the two has to fit its strides
+MSDA_DEVICE RowPlace place_of_row(const Shape& shape, long long row) {
+    if constexpr (HEADS > 0) {
+        constexpr unsigned KNOWN_HEADS = HEADS > 0 ? HEADS : 1;
+        const unsigned long long number = static_cast<unsigned long long>(row);
+        const unsigned head = static_cast<unsigned>(number % KNOWN_HEADS);
+        return place_of_query(shape, static_cast<unsigned>(number / KNOWN_HEADS), head * SAMPLES);
+    } else {
+        return place_of_query(shape, row / shape.heads, row % shape.heads * shape.samples);
+    }
 }
 
 // ---- references --------------------------------------------------------------------------------
@@ -77,6 +94,25 @@ MSDA_DEVICE int reference_of(int level, int point) {
     if constexpr (REFERENCE_OF == OF_LEVEL) return level;
     if constexpr (REFERENCE_OF == OF_ANCHOR) return point % (ANCHORS > 0 ? ANCHORS : 1);
     return 0;
+}
+
+// Has what is loaded asked for here. Otherwise a compiler moves a load behind whatever waits, to where its
+// number is used.
+MSDA_DEVICE void ask_now(unsigned& word) { word = kept(word); }
+MSDA_DEVICE void ask_now(unsigned short& word) { word = static_cast<unsigned short>(kept(word)); }
+MSDA_DEVICE void ask_now(float& number) { number = bits_to_float(kept(float_to_bits(number))); }
+template <int BYTES>
+MSDA_DEVICE void ask_now(Packet<BYTES>& packet) {
+#pragma unroll
+    for (int w = 0; w < (BYTES + 3) / 4; ++w) ask_now(packet.word[w]);
+}
+MSDA_DEVICE void ask_now(Reference& reference) {
+    ask_now(reference.x);
+    ask_now(reference.y);
+    if constexpr (BOXES) {
+        ask_now(reference.width);
+        ask_now(reference.height);
+    }
 }
 
 // What an offset of one moves, in units of the location: of a level, times the sides of a box.
@@ -132,27 +168,40 @@ MSDA_DEVICE float weight_of(const RowSums& sums, float logit) {
     return exp2_near(fmaf(logit, LOG2_E, -sums.largest)) * sums.scale;
 }
 
-// A row of nothing but -inf has weights of zero: then any number may be its largest.
-MSDA_DEVICE float finite_base(float largest) { return largest == no_logit() ? 0.0f : largest; }
-
 // The largest logit alone makes a sum of one: less is none at all, more is at most the number of samples.
 MSDA_DEVICE float scale_of(float sum) { return sum == 0.0f ? 0.0f : reciprocal_near(sum); }
 
-// Of the logits that one lane has looked at.
+// Of the logits that one lane has looked at. What is largest is finite: a row of nothing but -inf has powers
+// and weights of zero.
 struct PartialSums {
-    float largest = no_logit();
-    float sum = 0.0f;  // of powers, from finite_base(largest)
+    static constexpr float LEAST = -3.4028235e38f;
 
-    // fmaxf passes NaN over; it comes back in the sum, and the whole row becomes NaN.
+    float largest = LEAST;
+    float sum = 0.0f;  // of powers, from `largest`
+
     template <int N>
     MSDA_DEVICE void add(const float (&logits)[N]) {
         const float before = largest;
+        float powers[N];
+        const PartialSums more = of(logits, powers, before);
+        sum = fmaf(sum, exp2_near(before - more.largest), more.sum);
+        largest = more.largest;
+    }
+
+    // Of these alone, which become `powers`; none is larger than `largest`, which is at least `least`.
+    // fmaxf passes NaN over; it comes back in the sum, and the whole row becomes NaN.
+    template <int N>
+    MSDA_DEVICE static PartialSums of(const float (&logits)[N], float (&powers)[N], float least = LEAST) {
+        PartialSums sums;
+        sums.largest = least;
 #pragma unroll
-        for (int i = 0; i < N; ++i) largest = fmaxf(largest, logits[i] * LOG2_E);
-        const float base = finite_base(largest);
-        sum *= exp2_near(before - base);
+        for (int i = 0; i < N; ++i) sums.largest = fmaxf(sums.largest, logits[i] * LOG2_E);
 #pragma unroll
-        for (int i = 0; i < N; ++i) sum += exp2_near(fmaf(logits[i], LOG2_E, -base));
+        for (int i = 0; i < N; ++i) {
+            powers[i] = exp2_near(fmaf(logits[i], LOG2_E, -sums.largest));
+            sums.sum += powers[i];
+        }
+        return sums;
     }
 };
 
@@ -177,15 +226,21 @@ MSDA_DEVICE float sum_over_lanes(float mine, int part, int parts) {
     return over_lanes(mine, part, parts, [](float a, float b) { return a + b; });
 }
 
-// Of the row that these lanes have looked at together.
-MSDA_DEVICE RowSums row_sums(const PartialSums& mine, int part, int parts) {
+// Of the row that these lanes have looked at together; a lane's powers times `own_scale` are its weights.
+MSDA_DEVICE RowSums row_sums(const PartialSums& mine, int part, int parts, float& own_scale) {
     const auto larger = [](float a, float b) { return fmaxf(a, b); };
-    const float base = finite_base(over_lanes(mine.largest, part, parts, larger));
-    const float sum = sum_over_lanes(mine.sum * exp2_near(mine.largest - base), part, parts);
-    return {base, scale_of(sum)};
+    const float largest = over_lanes(mine.largest, part, parts, larger);
+    const float lowered = exp2_near(mine.largest - largest);
+    const float scale = scale_of(sum_over_lanes(mine.sum * lowered, part, parts));
+    own_scale = lowered * scale;
+    return {largest, scale};
+}
+MSDA_DEVICE RowSums row_sums(const PartialSums& mine, int part, int parts) {
+    float own_scale;
+    return row_sums(mine, part, parts, own_scale);
 }
 // Of a row that one lane has looked at alone.
-MSDA_DEVICE RowSums row_sums(const PartialSums& all) { return {finite_base(all.largest), scale_of(all.sum)}; }
+MSDA_DEVICE RowSums row_sums(const PartialSums& all) { return {all.largest, scale_of(all.sum)}; }
 
 // A lane's share of any row: samples `part`, + `parts`, ...
 MSDA_DEVICE PartialSums sums_of_samples(const void* logits, long long first, int samples, int part,

@@ -22,36 +22,65 @@ MSDA_DEVICE constexpr bool quads_stay_in_levels() {
     return true;
 }
 
-// Numbers of four neighbouring samples, EACH of each; `first` is the first of them. Those past the last are
-// `absent`.
+// Numbers of four neighbouring samples, EACH of each, as they lie in memory.
 template <int EACH>
-MSDA_DEVICE void load_quad(const void* numbers, long long at, int first, float absent,
-                           float (&loaded)[4 * EACH]) {
+struct StoredQuad {
     using S = SamplingStorage;
-    if constexpr (WHOLE_QUADS) {
-        constexpr int PACKET = at_most(4 * EACH, 16 / S::BYTES);
+    static constexpr int PACKET = WHOLE_QUADS ? at_most(4 * EACH, 16 / S::BYTES) : 1;  // numbers of a load
+    static constexpr int PACKETS = 4 * EACH / PACKET;
+    Packet<PACKET * S::BYTES> packet[PACKETS];
+
+    // Hardly anything of the sectors that a load fetches is wanted by another one: a lane loads once, a row
+    // is most of a sector, and a backward, which asks for its samples twice, is none.
+    static constexpr bool ONCE = MSDA_GRADIENTS == 0 && PACKETS == 1 && SAMPLES * EACH * S::BYTES >= 24;
+
+    // `first` is the first of the samples; for those past the last it is loaded again.
+    MSDA_DEVICE void load(const void* numbers, long long at, int first) {
 #pragma unroll
-        for (int p = 0; p < 4 * EACH / PACKET; ++p) {
-            Packet<PACKET * S::BYTES> packet;
-            float part[PACKET];
-            load_readonly(packet, element_address<S>(numbers, at + p * PACKET));
-            unpack<S, PACKET>(packet, part);
-#pragma unroll
-            for (int i = 0; i < PACKET; ++i) loaded[p * PACKET + i] = part[i];
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4 * EACH; ++i) {
-            const bool exists = first + i / EACH < SAMPLES;
-            const float number = load_element<S>(numbers, exists ? at + i : at);
-            loaded[i] = exists ? number : absent;
+        for (int p = 0; p < PACKETS; ++p) {
+            const bool exists = WHOLE_QUADS || first + p / EACH < SAMPLES;
+            const unsigned char* address = element_address<S>(numbers, exists ? at + p * PACKET : at);
+            if constexpr (ONCE) {
+                load_streaming(packet[p], address);
+            } else {
+                load_readonly(packet[p], address);
+            }
         }
     }
-}
+
+    MSDA_DEVICE void unpack_all(int first, float absent, float (&numbers)[4 * EACH]) const {
+#pragma unroll
+        for (int p = 0; p < PACKETS; ++p) {
+            float part[PACKET];
+            unpack<S, PACKET>(packet[p], part);
+            const bool exists = WHOLE_QUADS || first + p / EACH < SAMPLES;
+#pragma unroll
+            for (int i = 0; i < PACKET; ++i) numbers[p * PACKET + i] = exists ? part[i] : absent;
+        }
+    }
+
+    MSDA_DEVICE void ask() {
+#pragma unroll
+        for (int p = 0; p < PACKETS; ++p) ask_now(packet[p]);
+    }
+};
 
 template <typename Params>
 struct OffsetsAndLogits {
     const Params& params;
+
+    // Of a quad, on their way from memory.
+    struct Numbers {
+        StoredQuad<1> logits;
+        StoredQuad<2> offsets;
+        Reference reference;  // of the first sample
+
+        MSDA_DEVICE void ask() {
+            offsets.ask();
+            ask_now(reference);
+            logits.ask();
+        }
+    };
 
     struct Row {
         long long number;
@@ -76,53 +105,75 @@ struct OffsetsAndLogits {
         const Place at = place_of_offset(load_offset(params.offsets, place.offsets + 2 * s), reference, step);
         return {at.x, at.y};
     }
+    MSDA_DEVICE float attention_logit(long long number, int s) const {
+        return load_element<SamplingStorage>(params.logits, place_of_row(params, number).logits + s);
+    }
     MSDA_DEVICE float attention(const Row& row, int s) const {
-        const long long logits = place_of_row(params, row.number).logits;
-        return weight_of(row.sums, load_element<SamplingStorage>(params.logits, logits + s));
+        return weight_of(row.sums, attention_logit(row.number, s));
     }
 
     MSDA_DEVICE Quad quad(const Row& row, int first) const {
-        return quad_of(row, first, numbers_of(row.number, first));
+        const Numbers numbers = numbers_of(row.number, first);
+        float logits[4], attention[4];
+        numbers.logits.unpack_all(first, SOFTMAX ? no_logit() : 0.0f, logits);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) attention[i] = weight_of(row.sums, logits[i]);
+        return quad_of(row.number, first, numbers, attention);
     }
 
-    // A row that a group of lanes begins together, a quad each. Where these are all its quads, their numbers
-    // are on their way before the softmax is worked out.
-    struct Numbers {
-        float logits[4];
-        float offsets[8];
-        Reference reference;  // of the first sample
-    };
+    // A row that a group of lanes begins together, a quad each; lanes past the last quad see it again, and
+    // are not counted. Where these are all its quads, what they read is on its way before the softmax is
+    // worked out, and powers are worked out once.
     template <bool WHOLE_ROW>
     struct Begun {
         Row row;
         Numbers numbers;
+        float attention[4];
     };
     template <bool WHOLE_ROW>
     MSDA_DEVICE Begun<WHOLE_ROW> begin(long long number, int part, int parts) const {
-        if constexpr (!WHOLE_ROW) return {row(number, part, parts), {}};
-        const Numbers numbers = numbers_of(number, 4 * part);
-        if constexpr (!SOFTMAX) return {{number, {}}, numbers};
-        PartialSums mine;
-        mine.add(numbers.logits);
-        return {{number, row_sums(mine, part, parts)}, numbers};
+        if constexpr (!WHOLE_ROW) return {row(number, part, parts), {}, {}};
+        constexpr int QUADS = (SAMPLES + 3) / 4;
+        const bool counts = QUADS == parts || part < QUADS;
+        const int first = 4 * at_most(part, QUADS - 1);
+        Begun<WHOLE_ROW> begun = {{number, {}}, numbers_of(number, first), {}};
+        begun.numbers.ask();
+        float logits[4];
+        begun.numbers.logits.unpack_all(first, SOFTMAX ? no_logit() : 0.0f, logits);
+        if constexpr (SOFTMAX) {
+            PartialSums mine = PartialSums::of(logits, begun.attention);
+            if (!counts) mine = {};
+            float own_scale;
+            begun.row.sums = row_sums(mine, part, parts, own_scale);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) begun.attention[i] *= own_scale;
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) begun.attention[i] = logits[i];
+        }
+        return begun;
     }
     template <bool WHOLE_ROW>
     MSDA_DEVICE Quad quad(const Begun<WHOLE_ROW>& begun, int first) const {
-        return WHOLE_ROW ? quad_of(begun.row, first, begun.numbers) : quad(begun.row, first);
+        if constexpr (!WHOLE_ROW) return quad(begun.row, first);
+        return quad_of(begun.row.number, first, begun.numbers, begun.attention);
     }
 
     // A lane's share of a row's softmax: quads `part`, + `parts`, ...
     MSDA_DEVICE PartialSums sums_of_quads(long long number, int part, int parts) const {
         PartialSums sums;
         const long long logits = place_of_row(params, number).logits;
-        // A whole warp has a lane for every sample.
-        if (parts == 32) return sums_of_samples(params.logits, logits, SAMPLES, part, parts);
+        // A whole warp, or as many lanes as there are samples, have a sample each.
+        if (parts == 32 || parts >= SAMPLES)
+            return sums_of_samples(params.logits, logits, SAMPLES, part, parts);
 #pragma unroll
         for (int quad = 0; quad < (SAMPLES + 3) / 4; quad += parts) {
             if (quad + part >= (SAMPLES + 3) / 4) break;
             const int first = 4 * (quad + part);
+            StoredQuad<1> stored;
             float own[4];
-            load_quad<1>(params.logits, logits + first, first, no_logit(), own);
+            stored.load(params.logits, logits + first, first);
+            stored.unpack_all(first, no_logit(), own);
             sums.add(own);
         }
         return sums;
@@ -138,28 +189,31 @@ private:
     MSDA_DEVICE Numbers numbers_of(long long number, int first) const {
         const RowPlace place = place_of_row(params, number);
         Numbers numbers;
-        load_quad<1>(params.logits, place.logits + first, first, SOFTMAX ? no_logit() : 0.0f, numbers.logits);
-        load_quad<2>(params.offsets, place.offsets + 2 * first, first, 0.0f, numbers.offsets);
+        numbers.offsets.load(params.offsets, place.offsets + 2 * first, first);
         numbers.reference = reference_at(place, first);
+        numbers.logits.load(params.logits, place.logits + first, first);
         return numbers;
     }
 
-    MSDA_DEVICE Quad quad_of(const Row& row, int first, const Numbers& numbers) const {
+    MSDA_DEVICE Quad quad_of(long long number, int first, const Numbers& numbers,
+                             const float (&attention)[4]) const {
         Quad quad;
         Reference reference = numbers.reference;
         OffsetStep step = {};
+        float offsets[8];
+        numbers.offsets.unpack_all(first, 0.0f, offsets);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const bool changes = !quads_stay_in_levels() || REFERENCE_OF == OF_ANCHOR;
-            if (i > 0 && changes) reference = reference_at(place_of_row(params, row.number), first + i);
+            if (i > 0 && changes) reference = reference_at(place_of_row(params, number), first + i);
             if (i == 0 || changes) {
                 step = step_from(reference, step_of_level(params, level_of_sample(first + i)));
             }
             // Past the last sample: a location outside of every level.
             const bool exists = WHOLE_QUADS || first + i < SAMPLES;
-            quad.x[i] = exists ? fmaf(numbers.offsets[2 * i], step.x, reference.x) : -4.0f;
-            quad.y[i] = fmaf(numbers.offsets[2 * i + 1], step.y, reference.y);
-            quad.attention[i] = weight_of(row.sums, numbers.logits[i]);
+            quad.x[i] = exists ? fmaf(offsets[2 * i], step.x, reference.x) : -4.0f;
+            quad.y[i] = fmaf(offsets[2 * i + 1], step.y, reference.y);
+            quad.attention[i] = attention[i];
         }
         return quad;
     }

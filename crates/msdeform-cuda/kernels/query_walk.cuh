@@ -66,9 +66,18 @@ struct QueryWalk {
     int group_query = group / WARP_HEADS;
     int group_head = group % WARP_HEADS;
     // Of its quad.
+#if MSDA_FROM_OFFSETS
+    // The lanes of a row add up in halves, so they are 1, 2, 4, ...; those past the last quad see it too.
+    static constexpr int STAGE_LANES = next_power_of_two(STAGE_QUADS);
+    int row_lane = lane % STAGE_LANES;
+    int own_quad = at_most(row_lane, STAGE_QUADS - 1);
+    int own_group = lane / STAGE_LANES % GROUPS;
+    int own_run = lane / (STAGE_LANES * GROUPS);
+#else
     int own_quad = lane % STAGE_QUADS;
     int own_group = lane / STAGE_QUADS % GROUPS;
     int own_run = lane / (STAGE_QUADS * GROUPS);
+#endif
     Packet16* warp_packets = reinterpret_cast<Packet16*>(shared_memory()) + threadIdx.x / 32 * WARP_PACKETS;
     Packet16* own_packets =
         warp_packets + (own_run * STAGE_QUADS + own_quad) * QUAD_PACKETS + column(own_group, own_quad);
@@ -91,7 +100,7 @@ struct QueryWalk {
         const long long own_row =
             first_row + at_most(own_query, item.queries - 1) * HEADS + own_group % WARP_HEADS;
 #if MSDA_FROM_OFFSETS
-        const auto begun = source.template begin<STAGE_QUADS == QUADS>(own_row, own_quad, STAGE_QUADS);
+        const auto begun = source.template begin<STAGE_QUADS == QUADS>(own_row, row_lane, STAGE_LANES);
         const typename Source::Row row = begun.row;
 #else
         const typename Source::Row row = source.row(own_row, own_quad, STAGE_QUADS);
@@ -102,7 +111,10 @@ struct QueryWalk {
             const bool owns = own_run < RUNS && own_quad < quads;
             const int own_first = 4 * (stage + own_quad);
 #if MSDA_FROM_OFFSETS
-            if (owns) task.place(source.quad(begun, own_first), own_first, own_packets);
+            // No branch where every lane sees a quad: compilers would move what it reads behind it. Two lanes
+            // that see the same one write the same.
+            constexpr bool ALL_SEE_ONE = STAGE_QUADS == QUADS && RUNS * STAGE_LANES == ROW_LANES;
+            if (ALL_SEE_ONE || owns) task.place(source.quad(begun, own_first), own_first, own_packets);
 #else
             if (owns) task.place(source.quad(row, own_first), own_first, own_packets);
 #endif
@@ -113,8 +125,9 @@ struct QueryWalk {
                 sync_warp();
 #if MSDA_FROM_OFFSETS
                 // All lanes: they may have to sum over their rows.
-                const bool stores = owns && own_query < item.queries;
-                task.finish(source, row, own_first, own_packets, {own_quad, STAGE_QUADS, owns, stores});
+                const bool has_quad = owns && row_lane < STAGE_QUADS;
+                const bool stores = has_quad && own_query < item.queries;
+                task.finish(source, row, own_first, own_packets, {row_lane, STAGE_LANES, has_quad, stores});
 #else
                 if (owns && own_query < item.queries) {
                     task.finish(row, source.quad(row, own_first), own_first, own_packets);

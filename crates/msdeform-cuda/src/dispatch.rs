@@ -47,10 +47,15 @@ pub static TABLES: [Table; 2] = [
 static FORWARD: &[Rule] = &[
     Rule {
         variant: &FwdSplitGather,
-        applies: |call| call.rows() <= 64 * u64::from(call.device.multiprocessors),
+        applies: |call| {
+            // A warp works out a row's softmax for itself alone here, where tiles share the work.
+            let most = if call.problem.offsets().is_some() { 24 } else { 64 };
+            call.rows() <= most * u64::from(call.device.multiprocessors)
+        },
         evidence: "ddetr_dec N=2 (36 rows per SM): 3.89 us against 4.27 for tiles; \
                    dino_dec (109 rows per SM): 8.11 against 6.88 (f16, local, graph replay; \
-                   records/h200/2026-11-15-f77bd53)",
+                   records/h200/2026-11-15-f77bd53). From offsets ddetr_dec N=1 (18 rows per SM): 3.67 \
+                   against 3.85, N=2: 5.23 against 4.34; docs/kernels/fwd_split_gather.md",
     },
     Rule {
         variant: &FwdTileGather,

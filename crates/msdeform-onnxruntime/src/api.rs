@@ -223,13 +223,23 @@ pub(crate) struct Context<'a> {
     life: PhantomData<&'a ()>,
 }
 
-/// A tensor to read.
+/// A tensor to read, in the memory of the node's provider or, where the operator asked for that, of the processor.
 pub(crate) struct Input<'a> {
+    api: Api,
+    value: *const OrtValue,
     name: &'static str,
     element_type: i32,
     pub shape: Shape,
     data: *const c_void,
     life: PhantomData<&'a ()>,
+}
+
+/// The tensor to write, in the memory of the node's provider.
+pub(crate) struct Output<'a> {
+    format: DType,
+    len: usize,
+    data: *mut c_void,
+    life: PhantomData<&'a mut ()>,
 }
 
 impl<'a> Context<'a> {
@@ -248,11 +258,12 @@ impl<'a> Context<'a> {
         let mut data = ptr::null_mut();
         // SAFETY: the pointer is written to. Nothing is written to what it leads to.
         unsafe { call!(self.api, GetTensorMutableData(value.cast_mut(), &raw mut data))? };
-        Ok(Input { name, element_type, shape, data, life: PhantomData })
+        let api = self.api;
+        Ok(Input { api, value, name, element_type, shape, data, life: PhantomData })
     }
 
     /// The only output, as a tensor of this shape.
-    pub(crate) fn output(&self, shape: &[usize], format: DType) -> Result<SliceMut<'a>, Error> {
+    pub(crate) fn output(&self, shape: &[usize], format: DType) -> Result<Output<'a>, Error> {
         let mut sizes = [0i64; Shape::MAX_RANK];
         for (to, &size) in sizes.iter_mut().zip(shape) {
             *to =
@@ -273,7 +284,24 @@ impl<'a> Context<'a> {
             let (found, expected) = (type_name(found), format.to_string());
             return Err(Error::Type { tensor: "output", found, expected });
         }
-        let len = shape.iter().product();
+        Ok(Output { format, len: shape.iter().product(), data, life: PhantomData })
+    }
+
+    /// The stream that the run queues its work on; null is the default one.
+    pub(crate) fn gpu_stream(&self) -> Result<*mut c_void, Error> {
+        let mut stream = ptr::null_mut();
+        // SAFETY: the stream is written to.
+        unsafe {
+            call!(self.api, KernelContext_GetGPUComputeStream(self.context, &raw mut stream))?;
+        }
+        Ok(stream)
+    }
+}
+
+impl<'a> Output<'a> {
+    /// Its elements, which are in the processor's memory.
+    pub(crate) fn numbers(self) -> Result<SliceMut<'a>, Error> {
+        let Self { format, len, data, .. } = self;
         if len > 0 && data.is_null() {
             return Err(Error::NoData { tensor: "output" });
         }
@@ -286,6 +314,11 @@ impl<'a> Context<'a> {
             })
         }
     }
+
+    /// Where it is, in a GPU's memory.
+    pub(crate) fn address(&self) -> u64 {
+        self.data.addr() as u64
+    }
 }
 
 /// # Safety
@@ -297,6 +330,24 @@ unsafe fn elements_mut<'a, T>(data: *mut c_void, len: usize) -> &'a mut [T] {
 }
 
 impl<'a> Input<'a> {
+    /// Where it is, in a GPU's memory.
+    pub(crate) fn address(&self) -> u64 {
+        self.data.addr() as u64
+    }
+
+    /// The GPU whose memory it is in.
+    pub(crate) fn device(&self) -> Result<usize, Error> {
+        let (mut memory, mut id) = (ptr::null(), 0);
+        // SAFETY: the value is the runtime's, for this run; memory and id are written to. The memory's description is the
+        // value's own.
+        unsafe {
+            call!(self.api, GetTensorMemoryInfo(self.value, &raw mut memory))?;
+            call!(self.api, MemoryInfoGetId(memory, &raw mut id))?;
+        }
+        usize::try_from(id)
+            .map_err(|_| Error::Runtime(format!("`{}` is on device {id}", self.name)))
+    }
+
     /// # Safety
     /// `T` has the tensor's element type.
     unsafe fn elements<T>(&self) -> Result<&'a [T], Error> {

@@ -5,7 +5,6 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 
-use msdeform::DType;
 use ort_sys::{
     ONNXTensorElementDataType as ElementType, OrtApi, OrtCustomOp, OrtCustomOpDomain,
     OrtCustomOpInputOutputCharacteristic as Characteristic, OrtKernelContext, OrtKernelInfo,
@@ -13,24 +12,28 @@ use ort_sys::{
 };
 
 use crate::api::{Api, Context, KernelInfo, ShapeContext};
-use crate::compute::Kernel;
 use crate::error::Error;
-use crate::operators::{FORMATS, OPERATORS, Operator, element_type};
-use crate::{API_VERSION, guarded, infer};
+use crate::node::Node;
+use crate::operators::{OPERATORS, Provider, Signature, element_type};
+use crate::{API_VERSION, compute, cuda, guarded, infer};
 
-/// An operator for values of one format. The runtime passes the address of its first field to every function.
+/// An operator for one provider and types. The runtime passes the address of its first field to every function.
 #[repr(C)]
 struct CustomOp {
     table: OrtCustomOp,
     api: Api,
-    operator: &'static Operator,
-    format: DType,
+    signature: Signature,
 }
 
-/// A kernel, with what it needs to fail properly.
-struct Node {
+/// What computes a node, with what it needs to fail properly.
+struct Kernel {
     api: Api,
-    kernel: Kernel,
+    on: On,
+}
+
+enum On {
+    Cpu(compute::Kernel),
+    Cuda(cuda::Kernel),
 }
 
 /// Makes the domains of a runtime, with all operators. Both are kept for ever, as sessions may be.
@@ -47,8 +50,10 @@ pub(crate) fn make_domains(api: Api) -> Result<Vec<NonNull<OrtCustomOpDomain>>, 
                 made
             }
         };
-        for format in FORMATS {
-            let made = Box::new(CustomOp { table: table(), api, operator, format });
+        let offered =
+            |signature: &Signature| signature.provider != Provider::Cuda || cuda::is_offered();
+        for signature in Signature::of(operator).into_iter().filter(offered) {
+            let made = Box::new(CustomOp { table: table(), api, signature });
             let made: *const CustomOp = Box::leak(made);
             // SAFETY: it is never freed, and its functions take it for what it is.
             unsafe { api.add_operator(domain, made.cast())? };
@@ -78,7 +83,7 @@ fn table() -> OrtCustomOp {
     table.GetVariadicOutputMinArity = Some(no_variadic);
     table.GetVariadicOutputHomogeneity = Some(no_variadic);
     table.CreateKernelV2 = Some(create_kernel);
-    table.KernelComputeV2 = Some(compute);
+    table.KernelComputeV2 = Some(compute_kernel);
     table.InferOutputShapeFn = Some(infer_shape);
     table.GetStartVersion = Some(first_version);
     table.GetEndVersion = Some(last_version);
@@ -94,27 +99,27 @@ unsafe fn of<'a>(op: *const OrtCustomOp) -> &'a CustomOp {
 
 unsafe extern "system" fn name(op: *const OrtCustomOp) -> *const c_char {
     // SAFETY: the runtime passes what was registered.
-    unsafe { of(op) }.operator.name.as_ptr()
+    unsafe { of(op) }.signature.operator.name.as_ptr()
 }
 
-unsafe extern "system" fn provider(_: *const OrtCustomOp) -> *const c_char {
-    c"CPUExecutionProvider".as_ptr()
+unsafe extern "system" fn provider(op: *const OrtCustomOp) -> *const c_char {
+    // SAFETY: the runtime passes what was registered.
+    unsafe { of(op) }.signature.provider.name().as_ptr()
 }
 
 unsafe extern "system" fn input_type(op: *const OrtCustomOp, index: usize) -> ElementType {
     // SAFETY: the runtime passes what was registered.
-    let CustomOp { operator, format, .. } = unsafe { of(op) };
-    operator.declared_type(index, *format)
+    unsafe { of(op) }.signature.declared_type(index)
 }
 
 unsafe extern "system" fn input_count(op: *const OrtCustomOp) -> usize {
     // SAFETY: the runtime passes what was registered.
-    unsafe { of(op) }.operator.inputs.len()
+    unsafe { of(op) }.signature.operator.inputs.len()
 }
 
 unsafe extern "system" fn output_type(op: *const OrtCustomOp, _: usize) -> ElementType {
     // SAFETY: the runtime passes what was registered.
-    element_type(unsafe { of(op) }.format)
+    element_type(unsafe { of(op) }.signature.format)
 }
 
 unsafe extern "system" fn one(_: *const OrtCustomOp) -> usize {
@@ -125,8 +130,13 @@ unsafe extern "system" fn required(_: *const OrtCustomOp, _: usize) -> Character
     Characteristic::INPUT_OUTPUT_REQUIRED
 }
 
-unsafe extern "system" fn memory(_: *const OrtCustomOp, _: usize) -> OrtMemType {
-    OrtMemType::OrtMemTypeDefault
+unsafe extern "system" fn memory(op: *const OrtCustomOp, index: usize) -> OrtMemType {
+    // SAFETY: the runtime passes what was registered.
+    if unsafe { of(op) }.signature.is_read_by_host(index) {
+        OrtMemType::OrtMemTypeCPUInput
+    } else {
+        OrtMemType::OrtMemTypeDefault
+    }
 }
 
 unsafe extern "system" fn no_variadic(_: *const OrtCustomOp) -> c_int {
@@ -149,35 +159,43 @@ unsafe extern "system" fn create_kernel(
     to: *mut *mut c_void,
 ) -> OrtStatusPtr {
     // SAFETY: the runtime passes what was registered.
-    let CustomOp { api, operator, format, .. } = *unsafe { of(op) };
+    let CustomOp { api, signature, .. } = *unsafe { of(op) };
     guarded(api, || {
         // SAFETY: the information is the runtime's and there until this returns.
         let info = unsafe { KernelInfo::new(api, info) };
-        let kernel = Kernel::new(operator, format, &info)?;
+        let node = Node::new(signature.operator, signature.format, &info)?;
+        let on = match signature.provider {
+            Provider::Cpu => On::Cpu(compute::Kernel::new(node)),
+            Provider::Cuda => On::Cuda(cuda::Kernel::new(node)),
+        };
         // SAFETY: there is room for a pointer.
-        unsafe { to.write(Box::into_raw(Box::new(Node { api, kernel })).cast()) };
+        unsafe { to.write(Box::into_raw(Box::new(Kernel { api, on })).cast()) };
         Ok(())
     })
 }
 
-unsafe extern "system" fn compute(
-    node: *mut c_void,
+unsafe extern "system" fn compute_kernel(
+    kernel: *mut c_void,
     context: *mut OrtKernelContext,
 ) -> OrtStatusPtr {
     // SAFETY: `create_kernel` made it, and it is only read from then on.
-    let Node { api, kernel } = unsafe { &*node.cast::<Node>() };
+    let Kernel { api, on } = unsafe { &*kernel.cast::<Kernel>() };
     guarded(*api, || {
         // SAFETY: the context is that of a run which lasts until this returns.
-        kernel.compute(&unsafe { Context::new(*api, context) })
+        let context = unsafe { Context::new(*api, context) };
+        match on {
+            On::Cpu(kernel) => kernel.compute(&context),
+            On::Cuda(kernel) => kernel.compute(&context),
+        }
     })
 }
 
-unsafe extern "system" fn destroy_kernel(node: *mut c_void) {
-    if !node.is_null() {
+unsafe extern "system" fn destroy_kernel(kernel: *mut c_void) {
+    if !kernel.is_null() {
+        let kernel = kernel.cast::<Kernel>();
         // SAFETY: `create_kernel` made it, and the runtime destroys it once. Nothing here panics; if it did, the border
         // must not see it.
-        let _ =
-            catch_unwind(AssertUnwindSafe(|| drop(unsafe { Box::from_raw(node.cast::<Node>()) })));
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(unsafe { Box::from_raw(kernel) })));
     }
 }
 
@@ -186,10 +204,10 @@ unsafe extern "system" fn infer_shape(
     context: *mut OrtShapeInferContext,
 ) -> OrtStatusPtr {
     // SAFETY: the runtime passes what was registered: the first operator of this name, whatever the values' format.
-    let CustomOp { api, operator, .. } = *unsafe { of(op) };
+    let CustomOp { api, signature, .. } = *unsafe { of(op) };
     let _ = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: the context is the runtime's and there until this returns.
-        infer::infer(operator, &unsafe { ShapeContext::new(api, context) })
+        infer::infer(signature.operator, &unsafe { ShapeContext::new(api, context) })
     }));
     // The runtime neither reads nor releases what this returns, and what is not known is no error.
     OrtStatusPtr(ptr::null_mut())

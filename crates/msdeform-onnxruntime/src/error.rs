@@ -20,6 +20,14 @@ pub(crate) enum Error {
     /// The description of the call makes no sense, or it cannot be computed.
     #[error(transparent)]
     Problem(#[from] msdeform::Error),
+    /// No GPU that can be used, or what it refuses.
+    #[error(transparent)]
+    Cuda(#[from] msdeform_cuda::Error),
+    /// A variant that somebody named.
+    #[error(
+        "variant `{variant}` needs a workspace, which a session has none of; name another one, or none"
+    )]
+    Workspace { variant: &'static str },
     /// What the runtime itself said.
     #[error("{0}")]
     Runtime(String),
@@ -37,6 +45,7 @@ impl Error {
                 | msdeform::Error::Threads { .. }
                 | msdeform::Error::Unsupported { .. },
             )
+            | Self::Cuda(_)
             | Self::Runtime(_)
             | Self::Panic => OrtErrorCode::ORT_FAIL,
             _ => OrtErrorCode::ORT_INVALID_ARGUMENT,

@@ -1,4 +1,5 @@
-//! Multi-scale deformable attention as custom operators of [ONNX Runtime](https://onnxruntime.ai), on its CPU provider.
+//! Multi-scale deformable attention as custom operators of [ONNX Runtime](https://onnxruntime.ai), on its CPU provider and on
+//! its CUDA provider.
 //!
 //! | domain | operator | |
 //! |---|---|---|
@@ -9,14 +10,17 @@
 //!
 //! Built as a shared library it is what `register_custom_ops_library` of a session's options loads; the Python package
 //! contains it. Rust programs that link the crate call [`register`] instead. Values are `f32` or `f16`, shapes may change
-//! from run to run, and the work is shared out on the threads that the session has.
+//! from run to run. On the processor the work is shared out on the threads that the session has; on a GPU it is queued on the
+//! session's stream, and nothing of CUDA is touched by a session without that provider.
 
 mod api;
 mod call;
 mod compute;
+mod cuda;
 mod custom_op;
 mod error;
 mod infer;
+mod node;
 mod operators;
 mod plans;
 
@@ -37,6 +41,18 @@ use error::Error;
 const API_VERSION: u32 = 17;
 
 /// Adds the operators to a session's options. ONNX Runtime looks for this symbol in a library of custom operators.
+///
+/// With the crate `ort`, 2.0.0-rc.15:
+///
+/// ```no_run
+/// use ort::session::Session;
+///
+/// let environment = ort::init().build()?;
+/// let mut builder =
+///     Session::builder(&environment)?.with_operator_library("libmsdeform_onnxruntime.so")?;
+/// let session = builder.commit_from_file("model.onnx")?;
+/// # Ok::<(), ort::Error>(())
+/// ```
 ///
 /// # Safety
 /// ONNX Runtime calls it, or somebody who has both arguments from there. The library stays loaded for as long as a session

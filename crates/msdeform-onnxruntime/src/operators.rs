@@ -78,16 +78,91 @@ impl Operator {
     pub(crate) const fn is_from_offsets(&self) -> bool {
         self.inputs.len() == OFFSETS.len()
     }
+}
 
-    /// The type that the runtime should hold an input to. What it leaves open is checked when the node is made, with a
-    /// better message.
-    pub(crate) fn declared_type(&self, index: usize, format: DType) -> ElementType {
-        match index {
-            0 => element_type(format),
-            1 | 2 => self.integers,
-            _ if self.one_type => element_type(format),
-            _ => ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
+/// Whose kernels are launched, and in whose memory tensors are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Provider {
+    Cpu,
+    Cuda,
+}
+
+impl Provider {
+    pub(crate) const fn name(self) -> &'static CStr {
+        match self {
+            Self::Cpu => c"CPUExecutionProvider",
+            Self::Cuda => c"CUDAExecutionProvider",
         }
+    }
+}
+
+/// Types of samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SampleFormats {
+    /// Of references, where there are any.
+    references: DType,
+    /// Of locations and weights, or of offsets and logits.
+    sampling: DType,
+}
+
+/// A kernel as it is registered: an operator, for one provider and types.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Signature {
+    pub operator: &'static Operator,
+    pub provider: Provider,
+    /// Of values and output.
+    pub format: DType,
+    /// `None` leaves them open: what fits is checked when the node is made, with a better message than the runtime's.
+    samples: Option<SampleFormats>,
+}
+
+impl Signature {
+    /// Those of an operator. The processor's come first: they take everything that the operator does. Those of a GPU take
+    /// what its kernels read as it lies; nodes with other types stay with the CPU provider.
+    pub(crate) fn of(operator: &'static Operator) -> Vec<Self> {
+        let samples_of = |format: DType| {
+            let formats = FORMATS.into_iter().filter(move |&sampling| {
+                sampling == format || (sampling == DType::F32 && !operator.one_type)
+            });
+            formats.flat_map(move |sampling| {
+                let wider = operator.is_from_offsets() && sampling != DType::F32;
+                let wider = wider.then_some(SampleFormats { references: DType::F32, sampling });
+                [SampleFormats { references: sampling, sampling }].into_iter().chain(wider)
+            })
+        };
+        let on_processor = FORMATS.into_iter().map(|format| {
+            let one = SampleFormats { references: format, sampling: format };
+            let samples = operator.one_type.then_some(one);
+            Self { operator, provider: Provider::Cpu, format, samples }
+        });
+        let on_gpu = FORMATS.into_iter().flat_map(|format| {
+            samples_of(format).map(move |samples| Self {
+                operator,
+                provider: Provider::Cuda,
+                format,
+                samples: Some(samples),
+            })
+        });
+        on_processor.chain(on_gpu).collect()
+    }
+
+    /// The type that the runtime should hold an input to.
+    pub(crate) fn declared_type(&self, index: usize) -> ElementType {
+        match (index, self.samples) {
+            (0, _) => element_type(self.format),
+            (1 | 2, _) => self.operator.integers,
+            (_, None) => ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
+            (FIRST_SAMPLES, Some(samples)) if self.operator.is_from_offsets() => {
+                element_type(samples.references)
+            }
+            (_, Some(samples)) => element_type(samples.sampling),
+        }
+    }
+
+    /// Whether an input must be in the processor's memory while the others are in a GPU's: levels are read before a call is
+    /// launched.
+    pub(crate) fn is_read_by_host(&self, index: usize) -> bool {
+        self.provider == Provider::Cuda && (1..FIRST_SAMPLES).contains(&index)
     }
 }
 
@@ -121,6 +196,8 @@ pub(crate) fn type_name(element_type: i32) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a step that fails is a failed test")]
+
     use super::*;
 
     #[test]
@@ -132,5 +209,47 @@ mod tests {
             assert!(!type_name(element_type(format) as i32).contains(' '), "{format}");
         }
         assert_eq!(type_name(2), "of element type 2");
+    }
+
+    #[test]
+    fn a_gpu_gets_the_types_that_its_kernels_read() {
+        use DType::{F16, F32};
+        let of = |name: &CStr, provider| -> Vec<(DType, Option<SampleFormats>)> {
+            let operator = OPERATORS.iter().find(|operator| operator.name == name).unwrap();
+            let all = Signature::of(operator).into_iter();
+            all.filter(|found| found.provider == provider)
+                .map(|found| (found.format, found.samples))
+                .collect()
+        };
+        let samples = |references, sampling| Some(SampleFormats { references, sampling });
+        let (plain, offsets) = (c"MSDeformAttn", c"MSDeformAttnFromOffsets");
+        let plugin = c"MultiscaleDeformableAttnPlugin_TRT";
+        assert_eq!(of(plain, Provider::Cpu), [(F32, None), (F16, None)]);
+        let typed = [(F32, samples(F32, F32)), (F16, samples(F16, F16))];
+        assert_eq!(of(plugin, Provider::Cpu), typed);
+        assert_eq!(of(plugin, Provider::Cuda), typed);
+        assert_eq!(
+            of(plain, Provider::Cuda),
+            [(F32, samples(F32, F32)), (F16, samples(F32, F32)), (F16, samples(F16, F16))]
+        );
+        let wider = (F16, samples(F32, F16));
+        assert_eq!(
+            of(offsets, Provider::Cuda),
+            [(F32, samples(F32, F32)), (F16, samples(F32, F32)), (F16, samples(F16, F16)), wider]
+        );
+    }
+
+    #[test]
+    fn references_may_be_wider_than_what_follows_them() {
+        let signature = Signature {
+            operator: &OPERATORS[1],
+            provider: Provider::Cuda,
+            format: DType::F16,
+            samples: Some(SampleFormats { references: DType::F32, sampling: DType::F16 }),
+        };
+        let types: Vec<i32> = (0..6).map(|index| signature.declared_type(index) as i32).collect();
+        assert_eq!(types, [10, 7, 7, 1, 10, 10]);
+        let hosted: Vec<usize> = (0..6).filter(|&index| signature.is_read_by_host(index)).collect();
+        assert_eq!(hosted, [1, 2]);
     }
 }

@@ -106,6 +106,9 @@ pub enum CallError {
     /// The GPU, its driver or its compiler said no.
     #[error(transparent)]
     Cuda(#[from] CudaError),
+    /// Something that cannot be part of a CUDA graph, while one is being captured; the sentence says what to do.
+    #[error("{0}")]
+    Capture(String),
     /// PyTorch said no.
     #[error("{0}")]
     Torch(String),
@@ -148,6 +151,7 @@ impl CallError {
             Self::Problem(msdeform::Error::Threads { .. })
             | Self::Cuda(_)
             | Self::Axes { .. }
+            | Self::Capture(_)
             | Self::Torch(_) => Kind::Runtime,
             _ => Kind::Value,
         }

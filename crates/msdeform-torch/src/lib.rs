@@ -1,16 +1,17 @@
 //! msdeform as operators of PyTorch.
 //!
-//! The same source is in two libraries. The Python package links it and registers the kernels beside the rest of the operators,
-//! which is in Python. `libmsdeform_torch` is for processes without Python, such as a C++ program that runs a package of
-//! `AOTInductor`: it exports one function, [`msdeform_torch_register`].
+//! The Python package links it and registers the kernels beside the rest of the operators, which is in Python. Processes without
+//! Python, such as a C++ program that runs a package of `AOTInductor`, load the package's library, or this one alone: both export
+//! one function, [`msdeform_torch_register`].
 //!
 //! Nothing is linked against PyTorch: its stable C interface is looked up in the libtorch that the process has.
 //!
-//! The kernels are those of the processor. On a GPU the Python half's are called; a native one would be the same code with
-//! the stream of `aoti_torch_get_current_cuda_stream`, and is not here as long as nothing can run it.
+//! Kernels compute where their tensors are: on the processor, or on a GPU, on PyTorch's current stream there and with memory of
+//! its allocator.
 
 pub mod call;
 pub mod cpu;
+pub mod cuda;
 pub mod error;
 pub mod register;
 
@@ -43,5 +44,8 @@ fn register_all() -> Result<(), String> {
     let torch = Libtorch::find()?;
     register::define(torch).map_err(|error| error.to_string())?;
     register::implement(torch).map_err(|error| error.to_string())?;
+    if let Some(folder) = libtorch::folder_of_packages() {
+        msdeform_cuda::nvrtc::search_packages(vec![folder]);
+    }
     Ok(())
 }

@@ -4,7 +4,8 @@
 //! it lacks, and whoever asked goes another way. The functions catch the exceptions of C++ and return a code; the one exception
 //! is [`Libtorch::check`], whose purpose it is to throw.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::error::CallError;
@@ -31,6 +32,8 @@ macro_rules! libtorch {
             library: Library,
             pub(crate) formats: Formats,
             pub(crate) places: Places,
+            /// What tells the current stream of a GPU, where this libtorch has GPUs.
+            current_stream: OnceLock<Option<CurrentStream>>,
             $($(#[$about])* pub(crate) $field: $signature,)*
         }
 
@@ -52,12 +55,14 @@ macro_rules! libtorch {
                             number(b"aoti_torch_dtype_float64\0")?,
                         ],
                         int64: number(b"aoti_torch_dtype_int64\0")?,
+                        byte: number(b"aoti_torch_dtype_uint8\0")?,
                     };
                     let places = Places {
                         cpu: number(b"aoti_torch_device_type_cpu\0")?,
+                        cuda: number(b"aoti_torch_device_type_cuda\0")?,
                         strided: number(b"aoti_torch_layout_strided\0")?,
                     };
-                    Ok(Self { library, formats, places, $($field,)* })
+                    Ok(Self { library, formats, places, current_stream: OnceLock::new(), $($field,)* })
                 }
             }
         }
@@ -94,13 +99,18 @@ pub struct Formats {
     /// In the order of [`crate::call::DTYPES`].
     pub ours: [i32; 4],
     pub int64: i32,
+    pub byte: i32,
 }
 
-/// PyTorch's numbers of where and how tensors are that the processor reads.
+/// PyTorch's numbers of where and how tensors are that are read here.
 pub struct Places {
     pub cpu: i32,
+    pub cuda: i32,
     pub strided: i32,
 }
+
+/// The current stream of a GPU.
+type CurrentStream = unsafe extern "C" fn(i32, *mut *mut c_void) -> Code;
 
 static LIBTORCH: OnceLock<Libtorch> = OnceLock::new();
 
@@ -160,6 +170,51 @@ impl Libtorch {
         unsafe { self.library.get(b"torch_delete_stable_ivalue\0") }.ok().map(|found| *found)
     }
 
+    /// A warning of PyTorch's; nothing where there is no libtorch, or one that cannot.
+    pub(crate) fn warn(message: &str) {
+        type Warn = unsafe extern "C" fn(*const c_char, *const c_char, u32, *const c_char);
+        let (Some(torch), Ok(message)) = (Self::found(), CString::new(message)) else { return };
+        // SAFETY: the signature is that of the headers; C strings, which are copied.
+        unsafe {
+            if let Ok(warn) = torch.library.get::<Warn>(b"aoti_torch_warn\0") {
+                warn(c"msdeform".as_ptr(), c"msdeform-torch".as_ptr(), line!(), message.as_ptr());
+            }
+        }
+    }
+
+    /// Whether this libtorch has GPUs of NVIDIA's, whatever the machine has.
+    #[must_use]
+    pub fn has_cuda(&self) -> bool {
+        self.stream_function().is_some()
+    }
+
+    /// The current stream of a GPU: what everything that PyTorch does there is queued on, for this thread.
+    pub(crate) fn current_stream(&self, ordinal: i32) -> Result<usize, CallError> {
+        let current = self
+            .stream_function()
+            .ok_or_else(|| CallError::Torch("this PyTorch has no GPUs of NVIDIA's".to_owned()))?;
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: the result is writable.
+        let code = unsafe { current(ordinal, &raw mut stream) };
+        self.succeeded(code, "tell the current stream of a GPU")?;
+        Ok(stream.expose_provenance())
+    }
+
+    fn stream_function(&self) -> Option<CurrentStream> {
+        const SYMBOL: &[u8] = b"aoti_torch_get_current_cuda_stream\0";
+        *self.current_stream.get_or_init(|| {
+            // SAFETY: the signature is that of the headers.
+            let of = |library: &Library| unsafe { library.get(SYMBOL) }.ok().map(|found| *found);
+            // In one piece with the rest, or in the part for GPUs. That is never unloaded: neither is what it is for.
+            of(&self.library).or_else(|| {
+                let part = already_loaded(CUDA_PART)?;
+                let found = of(&part);
+                std::mem::forget(part);
+                found
+            })
+        })
+    }
+
     /// Gives an operator a kernel.
     ///
     /// # Safety
@@ -191,19 +246,30 @@ unsafe fn number_named(library: &Library, symbol: &[u8]) -> Option<i32> {
     })
 }
 
+/// The folder of packages that libtorch lies in, if it comes from PyTorch's wheel: NVRTC is there too, and without an interpreter
+/// nobody says where that is.
+pub(crate) fn folder_of_packages() -> Option<PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let is_torch = |path: &&str| path.ends_with("/torch/lib/libtorch_cpu.so");
+    let paths = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
+    paths
+        .into_iter()
+        .find(is_torch)
+        .and_then(|path| Some(Path::new(path).ancestors().nth(3)?.into()))
+}
+
 #[cfg(unix)]
 use libloading::os::unix::Library;
 #[cfg(windows)]
 use libloading::os::windows::Library;
 
+const CUDA_PART: &str = if cfg!(windows) { "torch_cuda.dll" } else { "libtorch_cuda.so" };
+
 /// The library that has the C interface, if the process has loaded it. Nothing is loaded that was not.
 #[cfg(unix)]
 fn library() -> Option<Library> {
-    use libloading::os::unix::RTLD_LAZY;
-
     const NAME: &str =
         if cfg!(target_vendor = "apple") { "libtorch_cpu.dylib" } else { "libtorch_cpu.so" };
-    const RTLD_NOLOAD: i32 = if cfg!(target_vendor = "apple") { 0x10 } else { 0x4 };
 
     // What the program itself links, libtorch in one piece with it included.
     let program = Library::this();
@@ -211,12 +277,27 @@ fn library() -> Option<Library> {
     if unsafe { program.get::<*const c_void>(b"torch_library_impl\0") }.is_ok() {
         return Some(program);
     }
-    // What was loaded for somebody alone, as Python does. SAFETY: what is loaded already runs no initialisers.
-    unsafe { Library::open(Some(NAME), RTLD_LAZY | RTLD_NOLOAD) }.ok()
+    // What was loaded for somebody alone, as Python does.
+    already_loaded(NAME)
+}
+
+#[cfg(unix)]
+fn already_loaded(name: &str) -> Option<Library> {
+    use libloading::os::unix::RTLD_LAZY;
+
+    const RTLD_NOLOAD: i32 = if cfg!(target_vendor = "apple") { 0x10 } else { 0x4 };
+
+    // SAFETY: what is loaded already runs no initialisers.
+    unsafe { Library::open(Some(name), RTLD_LAZY | RTLD_NOLOAD) }.ok()
 }
 
 /// Likewise.
 #[cfg(windows)]
 fn library() -> Option<Library> {
-    Library::open_already_loaded("torch_cpu.dll").ok()
+    already_loaded("torch_cpu.dll")
+}
+
+#[cfg(windows)]
+fn already_loaded(name: &str) -> Option<Library> {
+    Library::open_already_loaded(name).ok()
 }

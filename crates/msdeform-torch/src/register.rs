@@ -12,7 +12,7 @@ use crate::libtorch::{BoxedKernel, Handle, Libtorch};
 const NAMESPACE: &CStr = c"msdeform";
 const FILE: &CStr = c"msdeform-torch";
 
-/// An operator: PyTorch's definition of it and the kernel of the processor.
+/// An operator: PyTorch's definition of it and the kernel, which computes where its tensors are.
 pub struct Operator {
     /// Name and overload.
     pub name: &'static CStr,
@@ -138,18 +138,33 @@ pub fn define(torch: &Libtorch) -> Result<(), CallError> {
     defined
 }
 
-/// Gives the operators that are defined the kernels of the processor. Returns their names; an operator that this version of
-/// PyTorch cannot call natively is not among them.
+/// The dispatch keys that kernels are registered for.
+const CPU: &CStr = c"CPU";
+const CUDA: &CStr = c"CUDA";
+
+/// Gives the operators that are defined their kernels: for the processor and, where this libtorch has them, for GPUs. Returns
+/// keys and names; an operator that this version of PyTorch cannot call natively is not among them.
 ///
 /// # Errors
 /// PyTorch refuses.
-pub fn implement(torch: &Libtorch) -> Result<Vec<&'static CStr>, CallError> {
+pub fn implement(torch: &Libtorch) -> Result<Vec<(&'static CStr, &'static CStr)>, CallError> {
+    let mut done = implement_for(torch, CPU)?;
+    if torch.has_cuda() {
+        done.extend(implement_for(torch, CUDA)?);
+    }
+    Ok(done)
+}
+
+fn implement_for(
+    torch: &Libtorch,
+    key: &'static CStr,
+) -> Result<Vec<(&'static CStr, &'static CStr)>, CallError> {
     let mut library: Handle = std::ptr::null_mut();
     // SAFETY: three C strings, and a result that is writable.
     let code = unsafe {
         (torch.library_of_key)(
             NAMESPACE.as_ptr(),
-            c"CPU".as_ptr(),
+            key.as_ptr(),
             FILE.as_ptr(),
             line!(),
             &raw mut library,
@@ -168,7 +183,7 @@ pub fn implement(torch: &Libtorch) -> Result<Vec<&'static CStr>, CallError> {
             unsafe { (torch.library_delete)(library) };
             return Err(error);
         }
-        names.push(operator.name);
+        names.push((key, operator.name));
     }
     // The library stays: what it has registered is there as long as it is.
     Ok(names)

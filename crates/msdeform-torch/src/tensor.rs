@@ -34,6 +34,15 @@ const LAYOUTS: [&str; 6] =
     ["sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "_mkldnn"];
 const DEVICES: [&str; 5] = ["cpu", "cuda", "meta", "xpu", "mps"];
 
+/// Where a call is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// By the processor.
+    Cpu,
+    /// By a GPU, by its number.
+    Gpu(i32),
+}
+
 /// A tensor.
 pub struct Tensor {
     torch: &'static Libtorch,
@@ -61,18 +70,28 @@ impl Tensor {
         value
     }
 
-    /// Contiguous and not written to, in host memory.
-    pub fn empty(torch: &'static Libtorch, shape: &[i64], format: i32) -> Result<Self, CallError> {
+    /// Contiguous and not written to. On a GPU it is memory of PyTorch's allocator: freed in the order of the current
+    /// stream, and part of a graph that is being captured.
+    pub fn empty(
+        torch: &'static Libtorch,
+        place: Place,
+        shape: &[i64],
+        format: i32,
+    ) -> Result<Self, CallError> {
         let mut strides = vec![1_i64; shape.len()];
         for axis in (1..shape.len()).rev() {
             strides[axis - 1] = strides[axis].saturating_mul(shape[axis].max(1));
         }
         let mut handle = std::ptr::null_mut();
-        let (rank, cpu) = (shape.len() as i64, torch.places.cpu);
-        let (sizes, strides) = (shape.as_ptr(), strides.as_ptr());
+        let (device, index) = match place {
+            Place::Cpu => (torch.places.cpu, 0),
+            Place::Gpu(ordinal) => (torch.places.cuda, ordinal),
+        };
+        let (rank, sizes, strides) = (shape.len() as i64, shape.as_ptr(), strides.as_ptr());
+        let result = &raw mut handle;
         // SAFETY: sizes and strides are as many as the rank says; the result is writable.
         let code =
-            unsafe { (torch.tensor_empty)(rank, sizes, strides, format, cpu, 0, &raw mut handle) };
+            unsafe { (torch.tensor_empty)(rank, sizes, strides, format, device, index, result) };
         torch.succeeded(code, "allocate a tensor")?;
         Ok(Self { torch, handle })
     }
@@ -94,11 +113,37 @@ impl Tensor {
         if follows || sizes.contains(&0) {
             return Ok(self);
         }
-        let copy = Self::empty(self.torch, sizes, self.format()?)?;
+        self.copied_to(self.place()?)
+    }
+
+    /// A contiguous copy elsewhere, or here.
+    pub fn copied_to(&self, place: Place) -> Result<Self, CallError> {
+        let copy = Self::empty(self.torch, place, self.shape()?, self.format()?)?;
         // SAFETY: both are live tensors.
         let code = unsafe { (self.torch.tensor_copy)(copy.handle, self.handle, 0) };
         self.torch.succeeded(code, "copy a tensor")?;
         Ok(copy)
+    }
+
+    /// This one if the elements of its last axis follow each other, else a contiguous copy.
+    pub fn with_unit_last_stride(self) -> Result<Self, CallError> {
+        let is_unit = matches!(
+            (self.shape()?.last(), self.strides()?.last()),
+            (Some(..=1), _) | (_, Some(1)) | (None, _)
+        );
+        if is_unit { Ok(self) } else { self.copied_to(self.place()?) }
+    }
+
+    /// Where it is. Kernels are called with tensors of the processor and of GPUs.
+    pub fn place(&self) -> Result<Place, CallError> {
+        let device = self.number(self.torch.tensor_device)?;
+        if device == self.torch.places.cpu {
+            return Ok(Place::Cpu);
+        }
+        if device == self.torch.places.cuda {
+            return Ok(Place::Gpu(self.number(self.torch.tensor_device_index)?));
+        }
+        Err(CallError::Devices(format!("a tensor on {}", self.device_name()?)))
     }
 
     /// Sizes of its axes.
@@ -195,7 +240,7 @@ impl Tensor {
                 "`{name}` has no numbers in it: it is on the device `meta`, or its storage was freed"
             )));
         }
-        let wide = Self::empty(torch, &shape, torch.formats.int64)?;
+        let wide = Self::empty(torch, Place::Cpu, &shape, torch.formats.int64)?;
         // SAFETY: both are live tensors.
         let code = unsafe { (torch.tensor_copy)(wide.handle, self.handle, 0) };
         torch.succeeded(code, "read a tensor of integers")?;
@@ -204,10 +249,9 @@ impl Tensor {
         Ok((shape, unsafe { std::slice::from_raw_parts(at, count) }.to_vec()))
     }
 
-    /// Whether it is in host memory, as memory and strides.
-    fn is_dense_on_cpu(&self) -> Result<bool, CallError> {
-        Ok(self.number(self.torch.tensor_device)? == self.torch.places.cpu
-            && self.number(self.torch.tensor_layout)? == self.torch.places.strided)
+    /// Whether it is where kernels are, as memory and strides.
+    fn is_dense(&self) -> Result<bool, CallError> {
+        Ok(self.number(self.torch.tensor_layout)? == self.torch.places.strided)
     }
 
     fn device_name(&self) -> Result<String, CallError> {
@@ -218,22 +262,22 @@ impl Tensor {
     }
 }
 
-/// Refuses tensors of another device and sparse ones: their addresses mean nothing here.
+/// Refuses tensors of more than one device and sparse ones: an address of one device means nothing on another.
 pub fn check_dense(tensors: &[(&'static str, &Tensor)]) -> Result<(), CallError> {
+    let first = tensors.first().and_then(|(_, tensor)| tensor.place().ok());
     for (name, tensor) in tensors {
-        if tensor.is_dense_on_cpu()? {
-            continue;
-        }
-        if tensor.number(tensor.torch.tensor_device)? != tensor.torch.places.cpu {
+        if first.is_none() || tensor.place().ok() != first {
             let found: Result<Vec<String>, CallError> = tensors
                 .iter()
                 .map(|(name, tensor)| Ok(format!("`{name}` on {}", tensor.device_name()?)))
                 .collect();
             return Err(CallError::Devices(found?.join(", ")));
         }
-        let layout = tensor.number(tensor.torch.tensor_layout)?;
-        let found = format!("torch.{}", tensor.torch.name_of("layout", layout, &LAYOUTS));
-        return Err(CallError::Layout { tensor: name, found });
+        if !tensor.is_dense()? {
+            let layout = tensor.number(tensor.torch.tensor_layout)?;
+            let found = format!("torch.{}", tensor.torch.name_of("layout", layout, &LAYOUTS));
+            return Err(CallError::Layout { tensor: name, found });
+        }
     }
     Ok(())
 }

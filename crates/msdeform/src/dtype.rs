@@ -62,6 +62,10 @@ impl DType {
 
     /// [`DType::rel_l2_bound`] for a tensor of this format of a problem.
     ///
+    /// A coordinate that is given is rounded once, when it becomes one of pixels: for samples anywhere along a side that is an
+    /// eighth of `f32`'s epsilon, in the root mean square, times its pixels, and by interpolation (below) three tenths of it. The
+    /// bound has room for sides of 256 pixels; what a longer one has more is added.
+    ///
     /// Where samples follow from offsets, coordinates are results, and rounded: the location once, what an offset is
     /// multiplied by up to three times, which is the same for all samples of a level and so may be off by half a step for
     /// all of them. For samples that lie anywhere in an image that is a third of `f32`'s epsilon, in the root mean square, times
@@ -70,11 +74,15 @@ impl DType {
     #[must_use]
     pub fn rel_l2_bound_on(self, problem: &Problem) -> f64 {
         // Nearest pixels are the same ones wherever in them a sample lies.
-        let is_rounded = problem.offsets().is_some_and(|rule| !rule.is_nearest());
         let longest = |level: &Level| level.width.max(level.height);
-        let side = problem.levels().iter().map(longest).max().filter(|_| is_rounded).unwrap_or(0);
+        let side = problem.levels().iter().map(longest).max().unwrap_or(0);
+        let steps = match problem.offsets() {
+            Some(rule) if rule.is_nearest() => 0.0,
+            Some(_) => side as f64,
+            None => 0.3 * side.saturating_sub(256) as f64,
+        };
         let epsilon = if self == Self::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
-        self.rel_l2_bound() + side as f64 * epsilon
+        self.rel_l2_bound() + steps * epsilon
     }
 }
 
@@ -156,9 +164,9 @@ mod tests {
     use crate::Offsets;
 
     #[test]
-    fn only_coordinates_that_are_worked_out_widen_the_bound_and_by_the_longest_side() {
+    fn coordinates_that_are_rounded_widen_the_bound_by_the_longest_side() {
         let plain =
-            Problem::builder().queries(1).channels(1).levels([(100, 200), (50, 300)]).points(4);
+            Problem::builder().queries(1).channels(1).levels([(100, 200), (50, 256)]).points(4);
         let bound = |rule: Option<Offsets>, dtype: DType| {
             let builder = rule.map_or(plain.clone(), |rule| plain.clone().offsets(rule));
             dtype.rel_l2_bound_on(&builder.build().unwrap())
@@ -168,9 +176,12 @@ mod tests {
             assert_eq!(bound(Some(Offsets::from_boxes().nearest()), dtype), dtype.rel_l2_bound());
         }
         let points = Some(Offsets::from_points());
-        assert_eq!(bound(points, DType::F32), 1e-5 + 300.0 * f64::from(f32::EPSILON));
+        assert_eq!(bound(points, DType::F32), 1e-5 + 256.0 * f64::from(f32::EPSILON));
         assert!(bound(points, DType::F16) < 5.4e-4);
         assert!(bound(points, DType::F64) < 1.1e-12);
+        let long = plain.clone().levels([(1, 719), (1, 360)]).build().unwrap();
+        let of_long = DType::F32.rel_l2_bound_on(&long);
+        assert!((2.6e-5..2.7e-5).contains(&of_long), "{of_long}");
     }
 
     #[test]

@@ -89,13 +89,17 @@ const EXTRACT_BILL: &str = "import sys, zipfile; archive = zipfile.ZipFile(sys.a
     names = [name for name in archive.namelist() if '.dist-info/sboms/' in name and name.endswith('.json')]; \
     sys.stdout.write(archive.read(names[0]).decode())";
 
-/// Writes `SHA256SUMS` of everything in a folder, as `sha256sum --check` reads it.
+/// Writes `SHA256SUMS` of everything else in a folder, as `sha256sum --check` reads it.
 pub fn write_checksums(folder: &Path) -> Result<Report> {
-    let files = files_in(folder)?;
+    const SUMS: &str = "SHA256SUMS";
+    let mut files = files_in(folder)?;
+    // Of a part that was made before.
+    files.retain(|file| !file.ends_with(SUMS));
     let names = files.iter().filter_map(|file| file.file_name());
     let sums = capture(Command::new("sha256sum").arg("--").args(names).current_dir(folder))
         .context("sha256sum")?;
-    std::fs::write(folder.join("SHA256SUMS"), sums)?;
+    std::fs::write(folder.join(SUMS), sums)?;
+    run_ok(Command::new("sha256sum").args(["--check", "--quiet", SUMS]).current_dir(folder))?;
     Ok(Report::check(format!("{} files", files.len())))
 }
 
@@ -109,4 +113,22 @@ fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     files.sort();
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksums_are_of_everything_but_themselves_however_often_they_are_written() {
+        let folder = empty(&tree::cache().join("checksums-test")).unwrap();
+        for name in ["a.whl", "b.crate"] {
+            std::fs::write(folder.join(name), name).unwrap();
+            write_checksums(&folder).unwrap();
+        }
+        let sums = std::fs::read_to_string(folder.join("SHA256SUMS")).unwrap();
+        let names: Vec<_> =
+            sums.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
+        assert_eq!(names, ["a.whl", "b.crate"]);
+    }
 }

@@ -134,9 +134,14 @@ pub fn package_candle() -> Result<(Report, PathBuf)> {
     let library = published()?.into_iter().find(|published| published.name == "msdeform");
     let library = library.context("no crate msdeform")?;
     let ours = published_of(candle::MANIFEST)?.pop().context("no crate for candle")?;
-    let mut package = cargo(["package", "--allow-dirty", "--no-verify", "--exclude-lockfile"]);
-    package.args(["--manifest-path", candle::MANIFEST, "--target-dir"]);
-    run_ok(package.arg(tree::target()))?;
+    let packed = [
+        &["--locked", "--package", &library.name][..],
+        &["--exclude-lockfile", "--manifest-path", candle::MANIFEST],
+    ];
+    for options in packed {
+        let mut package = cargo(["package", "--allow-dirty", "--no-verify", "--target-dir"]);
+        run_ok(package.arg(tree::target()).args(options))?;
+    }
     let folder = tree::cache().join("unpacked-crates");
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;
@@ -187,7 +192,7 @@ pub fn check_minimal_versions() -> Result<Report> {
     // The option is one of nightly compilers; the compiler is ours all the same.
     let mut resolve = in_copy(&["-Zdirect-minimal-versions", "generate-lockfile"]);
     run_ok(resolve.env("RUSTC_BOOTSTRAP", "1"))?;
-    let mut check = in_copy(&["check", "--locked", "--lib", "--target-dir"]);
+    let mut check = in_copy(&["check", "--locked", "--lib", "--bins", "--target-dir"]);
     check.arg(tree::target().join("minimal-versions"));
     for Published { name, .. } in published()? {
         check.args(["--package", &name]);

@@ -10,7 +10,7 @@ use clap::Args;
 use super::artifacts::{c_library, write_bills, write_checksums};
 use super::platforms::Platform;
 use super::trial::{self, Tried};
-use super::wheel::{self, Effort};
+use super::wheel;
 use super::{api, crates, version};
 use crate::process::{capture, cargo, run_ok};
 use crate::steps::{Report, Steps};
@@ -27,7 +27,7 @@ pub struct ReleaseArgs {
     /// Only wheels for these platforms [default: all]
     #[arg(long, value_name = "TRIPLE")]
     target: Vec<String>,
-    /// Only these steps, by the names in the summary
+    /// Only these steps, by the names in the summary; files of other steps from before are kept
     #[arg(long, value_name = "STEP", value_delimiter = ',')]
     only: Vec<String>,
 }
@@ -48,7 +48,8 @@ pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
     let _before = args.dry_run.then(Contents::of_changed).transpose()?;
     let released = set_version(args.version.as_deref())?;
     let folder = tree::target().join("published").join(&released);
-    if folder.exists() {
+    let is_whole = args.only.is_empty() && args.target.is_empty();
+    if is_whole && folder.exists() {
         std::fs::remove_dir_all(&folder)?;
     }
     std::fs::create_dir_all(&folder)?;
@@ -83,8 +84,10 @@ pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
     steps.run("checksums", || write_checksums(&folder));
     let fine = steps.finish();
     let shown = folder.strip_prefix(tree::root()).unwrap_or(&folder);
-    if fine {
+    if fine && is_whole {
         println!("\n{}", what_is_left(&released, shown, args.dry_run)?);
+    } else if fine {
+        println!("\nIn {}: a part of {released}, nothing to publish.", shown.display());
     }
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -100,12 +103,11 @@ fn build_and_try(
     folder: &Path,
     tried: &mut Vec<Tried>,
 ) {
-    steps.run(format!("wheel {}", platform.triple), || {
-        let wheel = wheel::build(Some(platform), Effort::Full, folder)?;
-        Ok(Report::check(format!("{} bytes", std::fs::metadata(wheel)?.len())))
-    });
-    if let Some(wheel) = trial::wheel_of(platform, folder) {
-        tried.push(trial::steps_of(steps, platform, &wheel, false));
+    wheel::step(steps, platform, folder);
+    let built = || trial::wheel_of(platform, folder).context("no wheel was built");
+    let trial = trial::steps_of(steps, platform, built);
+    if built().is_ok() {
+        tried.push(trial);
     }
 }
 

@@ -9,6 +9,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
+use super::mach_o::{Library, is_part_of_macos};
 use super::platforms::{PLATFORMS, Platform, build_tool};
 use super::wheel::{self, Effort, platforms};
 use crate::process::{self, capture, on_path, run_ok};
@@ -28,9 +29,9 @@ pub struct TryArgs {
     /// Where wheels of `cargo xtask wheel` are; one that is missing is built, hardly optimised [default: target/tried]
     #[arg(long, value_name = "FOLDER")]
     wheels: Option<PathBuf>,
-    /// Leave out the library's tests, which have to be compiled
-    #[arg(long)]
-    wheel_only: bool,
+    /// Only these steps, by the names in the summary
+    #[arg(long, value_name = "STEP", value_delimiter = ',')]
+    only: Vec<String>,
 }
 
 /// What was run on a platform, and what was not.
@@ -47,13 +48,13 @@ pub fn run(args: &TryArgs) -> Result<ExitCode> {
         chosen.push(&PLATFORMS[0]);
     }
     let folder = args.wheels.clone().unwrap_or_else(|| tree::target().join("tried"));
-    let mut steps = Steps::default();
+    let mut steps = Steps::only(&args.only);
     for platform in chosen {
-        let built = match wheel_of(platform, &folder) {
-            Some(built) => built,
-            None => wheel::build(Some(platform), Effort::Tried, &folder)?,
+        let found_or_built = || match wheel_of(platform, &folder) {
+            Some(found) => Ok(found),
+            None => wheel::build(Some(platform), Effort::Tried, &folder),
         };
-        let tried = steps_of(&mut steps, platform, &built, args.wheel_only);
+        let tried = steps_of(&mut steps, platform, found_or_built);
         if !tried.not_run.is_empty() {
             println!("{}: not run: {}", tried.platform.triple, tried.not_run);
         }
@@ -69,35 +70,31 @@ pub fn wheel_of(platform: &Platform, folder: &Path) -> Option<PathBuf> {
     files.find(|file| file.to_string_lossy().ends_with(&end))
 }
 
-/// Runs everything that can be run of a platform here.
+/// Runs everything that can be run of a platform here. Its wheel is asked for where a step is about it.
 pub fn steps_of(
     steps: &mut Steps,
     platform: &'static Platform,
-    wheel: &Path,
-    wheel_only: bool,
+    wheel: impl Fn() -> Result<PathBuf>,
 ) -> Tried {
     let mut not_run = "";
     match platform.triple {
         _ if platform.is_host() => {
-            steps.run("x86_64 wheel", || python::test_alone(wheel));
+            steps.run("x86_64 wheel", || python::test_alone(&wheel()?));
         }
         "aarch64-unknown-linux-gnu" => {
-            if !wheel_only {
-                steps.run("aarch64 library", || library_under_qemu(platform));
-            }
-            steps.run("aarch64 wheel", || wheel_under_qemu(wheel));
+            steps.run("aarch64 library", || library_under_qemu(platform));
+            steps.run("aarch64 wheel", || wheel_under_qemu(&wheel()?));
             not_run = "CUDA, PyTorch";
         }
         "x86_64-pc-windows-gnu" => {
-            if !wheel_only {
-                steps.run("windows library", || library_under_wine(platform));
-                steps.run("windows command", || command_under_wine(platform));
-            }
-            steps.run("windows wheel", || imports_of_windows(wheel));
+            steps.run("windows library", || library_under_wine(platform));
+            steps.run("windows command", || command_under_wine(platform));
+            steps.run("windows wheel", || imports_of_windows(&wheel()?));
             not_run = "the Python package, CUDA, PyTorch";
         }
         _ => {
-            steps.run("macos wheel", || is_for_mac(wheel, platform));
+            let (processor, _) = platform.triple.split_once('-').unwrap_or_default();
+            steps.run(format!("macos {processor}"), || is_for_mac(&wheel()?, platform));
             not_run = "anything: it is linked, no more";
         }
     }
@@ -185,15 +182,22 @@ fn arm_system() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The library, the files, the tuning file, and what finds and caches in the CUDA backend.
+/// What the CPU backend is held to, the files, the tuning file, and what finds and caches in the CUDA backend.
 fn library_under_wine(platform: &Platform) -> Result<Report> {
     platform.set_up()?;
-    let mut test = platform.cargo("test")?;
-    test.args(["--no-fail-fast", "--lib"]);
-    for package in ["msdeform", "msdeform-files", "msdeform-tuning", "msdeform-cuda"] {
-        test.args(["--package", package]);
+    // The CUDA backend's other tests are for a GPU.
+    let chosen: [(&[&str], &[&str]); 2] = [
+        (&["msdeform"], &["--lib", "--tests"]),
+        (&["msdeform-files", "msdeform-tuning", "msdeform-cuda"], &["--lib"]),
+    ];
+    let mut count = Count::default();
+    for (packages, kinds) in chosen {
+        let mut test = platform.cargo("test")?;
+        test.arg("--no-fail-fast").args(kinds);
+        test.args(packages.iter().flat_map(|package| ["--package", package]));
+        count = count.plus(harness_report(&process::run(in_wine(&mut test)?)?)?.count);
     }
-    harness_report(&process::run(in_wine(&mut test)?)?)
+    Ok(Report { count, note: format!("{} passed", count.passed) })
 }
 
 /// The main commands, from the same sources as the wheel's.
@@ -315,30 +319,53 @@ fn imports_of_windows(wheel: &Path) -> Result<Report> {
     Ok(Report::check(format!("{} libraries, all of Windows or Python", imports.len())))
 }
 
-/// Whether the library of a wheel is one of macOS, for the right processor.
+/// Whether the library of a wheel is one that macOS would load: for the processor and the system that the wheel's name
+/// says, with nothing that a user's machine may lack, and signed.
 fn is_for_mac(wheel: &Path, platform: &Platform) -> Result<Report> {
-    let bytes = std::fs::read(native_library(wheel)?)?;
-    let found = mach_o_processor(&bytes).context("it is no library of macOS")?;
-    ensure!(platform.triple.starts_with(found), "it is for {found}");
-    Ok(Report::check(format!("{} bytes for {found}, linked and not run", bytes.len())))
+    let path = native_library(wheel)?;
+    let bytes = std::fs::read(&path)?;
+    let Library { processor, oldest_system, needs, signature } = Library::read(&bytes)?;
+    ensure!(platform.triple.starts_with(processor), "it is for {processor}");
+    let (major, minor) = oldest_system;
+    let tag = format!("macosx_{major}_{minor}_");
+    ensure!(platform.wheel_tag.starts_with(&tag), "it is for macOS {major}.{minor} and newer");
+    let foreign: Vec<_> = needs.iter().filter(|path| !is_part_of_macos(path)).collect();
+    ensure!(!needs.is_empty() && foreign.is_empty(), "it needs {foreign:?}");
+    let signed = match signature {
+        Some(range) => {
+            let mut check = Command::new(build_tool("python")?);
+            check.args(["-c", CHECK_SIGNATURE]).arg(&path).arg(range.start.to_string());
+            format!("{} signed pages", capture(&mut check)?.trim())
+        }
+        // Only Macs with ARM ask for one.
+        None if processor == "x86_64" => "not signed".to_owned(),
+        None => bail!("it is not signed"),
+    };
+    let note = format!("{} libraries, all of macOS; {signed}; linked and not run", needs.len());
+    Ok(Report::check(note))
 }
 
-/// The processor that a 64-bit Mach-O library is for.
-fn mach_o_processor(bytes: &[u8]) -> Option<&'static str> {
-    let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
-    const MAGIC: u32 = 0xfeed_facf;
-    const DYNAMIC_LIBRARY: u32 = 6;
-    const BUNDLE: u32 = 8;
-    let kind = word(12)?;
-    if word(0)? != MAGIC || (kind != DYNAMIC_LIBRARY && kind != BUNDLE) {
-        return None;
-    }
-    match word(4)? {
-        0x0100_0007 => Some("x86_64"),
-        0x0100_000c => Some("aarch64"),
-        _ => None,
-    }
-}
+/// Compares the pages of a file with the hashes in its signature, which has to be right for the system to map them: a library
+/// that is stripped after it was signed is not. Prints how many there are.
+const CHECK_SIGNATURE: &str = r#"
+import hashlib, struct, sys
+data, at = open(sys.argv[1], "rb").read(), int(sys.argv[2])
+magic, _, count = struct.unpack_from(">III", data, at)
+assert magic == 0xFADE0CC0, "no signature where one should be"
+blobs = [at + struct.unpack_from(">II", data, at + 12 + 8 * i)[1] for i in range(count)]
+directories = [blob for blob in blobs if struct.unpack_from(">I", data, blob)[0] == 0xFADE0C02]
+assert directories, "a signature without hashes"
+for blob in directories:
+    hashes, _, _, pages, limit = struct.unpack_from(">IIIII", data, blob + 16)
+    size, kind, _, page = struct.unpack_from(">BBBB", data, blob + 36)
+    assert (size, kind) == (32, 2), "hashes of another kind than SHA-256"
+    assert limit == at, "it covers %d bytes of %d" % (limit, at)
+    for i in range(pages):
+        part = data[i << page : min((i + 1) << page, limit)]
+        expected = data[blob + hashes + 32 * i :][:32]
+        assert hashlib.sha256(part).digest() == expected, "page %d of %d is not what was signed" % (i, pages)
+print(pages)
+"#;
 
 /// Unpacks a wheel, and finds its library.
 fn native_library(wheel: &Path) -> Result<PathBuf> {
@@ -369,16 +396,5 @@ mod tests {
         for name in ["libgcc_s_seh-1.dll", "libwinpthread-1.dll", "python311.dll", "nvcuda.dll"] {
             assert!(!is_part_of_windows(name), "{name}");
         }
-    }
-
-    #[test]
-    fn libraries_of_macos_say_their_processor() {
-        let header = |processor: u32, kind: u32| {
-            [0xfeed_facf_u32, processor, 0, kind].map(u32::to_le_bytes).concat()
-        };
-        assert_eq!(mach_o_processor(&header(0x0100_000c, 6)), Some("aarch64"));
-        assert_eq!(mach_o_processor(&header(0x0100_0007, 6)), Some("x86_64"));
-        assert_eq!(mach_o_processor(&header(0x0100_0007, 2)), None, "a program");
-        assert_eq!(mach_o_processor(b"\x7fELF"), None);
     }
 }

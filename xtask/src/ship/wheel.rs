@@ -8,6 +8,7 @@ use clap::Args;
 
 use super::platforms::{PLATFORMS, Platform, build_tool, use_build_tools};
 use crate::process::{capture, run_ok};
+use crate::steps::{Report, Steps};
 use crate::tree;
 
 /// Options of `wheel`.
@@ -47,19 +48,25 @@ pub fn run(args: &WheelArgs) -> Result<ExitCode> {
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;
     }
-    let wheels = match platforms(&args.target)?.as_slice() {
-        [] => vec![build(None, Effort::Full, &folder)?],
-        chosen => chosen
-            .iter()
-            .map(|platform| build(Some(platform), Effort::Full, &folder))
-            .collect::<Result<_>>()?,
-    };
-    for wheel in wheels {
-        let bytes = std::fs::metadata(&wheel)?.len();
-        let shown = wheel.strip_prefix(tree::root()).unwrap_or(&wheel);
-        println!("{} ({bytes} bytes)", shown.display());
+    let mut steps = Steps::default();
+    match platforms(&args.target)?.as_slice() {
+        [] => steps.run("wheel", || build(None, Effort::Full, &folder).and_then(|it| report(&it))),
+        chosen => chosen.iter().for_each(|platform| step(&mut steps, platform, &folder)),
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if steps.finish() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Builds what is published for a platform, as a step: where one fails, the others are built all the same.
+pub fn step(steps: &mut Steps, platform: &Platform, folder: &Path) {
+    steps.run(format!("wheel {}", platform.triple), || {
+        build(Some(platform), Effort::Full, folder).and_then(|wheel| report(&wheel))
+    });
+}
+
+fn report(wheel: &Path) -> Result<Report> {
+    let bytes = std::fs::metadata(wheel)?.len();
+    let shown = wheel.strip_prefix(tree::root()).unwrap_or(wheel);
+    Ok(Report::check(format!("{bytes} bytes, {}", shown.display())))
 }
 
 /// Builds a wheel into a folder, checks it and returns it. Without a platform: for this machine.
@@ -97,13 +104,13 @@ pub fn build(platform: Option<&Platform>, effort: Effort, folder: &Path) -> Resu
     // A folder of its own: maturin says which file it wrote in words for people only.
     let own = folder.join("new");
     maturin.arg("--out").arg(&own).args(linker);
-    pack_torch_library(&mut maturin, platform, effort, &own)?;
     run_ok(&mut maturin)?;
     let mut entries = std::fs::read_dir(&own)?;
     let built = entries.next().context("maturin built no wheel")??.path();
     let wheel = folder.join(built.file_name().context("a wheel without a name")?);
     std::fs::rename(&built, &wheel)?;
     std::fs::remove_dir(&own)?;
+    make_python_optional(&wheel, platform, effort)?;
     if effort == Effort::Full {
         check(&wheel, platform)?;
     }
@@ -129,49 +136,22 @@ fn zig_linker() -> Result<PathBuf> {
     anyhow::bail!("wheels for Linux are linked on Linux")
 }
 
-/// The library for processes without Python, as `pyproject.toml` and `msdeform.aoti` name it.
-const TORCH_LIBRARY: &str = "libmsdeform_torch.so";
-
-/// Puts the library for processes without Python where the wheel takes it from, on Linux: packages of AOTInductor for
-/// other systems have not been tried. Cargo builds it with the wheel, which links the same crate; so maturin runs once before.
-fn pack_torch_library(
-    maturin: &mut Command,
-    platform: Option<&Platform>,
-    effort: Effort,
-    own: &Path,
-) -> Result<()> {
-    let packed = tree::root().join("bindings/python/python/msdeform").join(TORCH_LIBRARY);
-    if packed.exists() {
-        std::fs::remove_file(&packed)?;
-    }
+/// Lets processes without Python load the wheel's library, on Linux: packages of AOTInductor for other systems have not been
+/// tried.
+fn make_python_optional(wheel: &Path, platform: Option<&Platform>, effort: Effort) -> Result<()> {
+    const SCRIPT: &str = include_str!("python_optional.py");
     let is_linux =
         platform.map_or(cfg!(target_os = "linux"), |platform| platform.triple.contains("linux"));
     if !is_linux {
         return Ok(());
     }
-    run_ok(maturin)?;
-    std::fs::remove_dir_all(own)?;
-    let profile = match effort {
-        Effort::Full => "dist",
-        Effort::Tried => "debug",
+    let level = match effort {
+        Effort::Full => "9",
+        Effort::Tried => "1",
     };
-    let found = torch_library(platform, profile)?;
-    std::fs::copy(found, &packed)?;
+    let mut python = Command::new(build_tool("python")?);
+    run_ok(python.args(["-c", SCRIPT]).arg(wheel).arg(level))?;
     Ok(())
-}
-
-/// Where cargo has left it: under the target that Zig links for, or right under the target folder.
-fn torch_library(platform: Option<&Platform>, profile: &str) -> Result<PathBuf> {
-    let mut folders = vec![tree::target()];
-    for entry in std::fs::read_dir(tree::target())? {
-        folders.push(entry?.path());
-    }
-    folders.retain(|folder| platform.is_none_or(|platform| folder.ends_with(platform.triple)));
-    let built = folders.iter().map(|folder| folder.join(profile).join("deps").join(TORCH_LIBRARY));
-    let dated = built.filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)));
-    let newest =
-        dated.max().with_context(|| format!("the wheel was built without {TORCH_LIBRARY}"))?;
-    Ok(newest.1)
 }
 
 /// Whether a wheel is for its platform, small, and holds what it should.

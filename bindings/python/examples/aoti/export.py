@@ -1,6 +1,6 @@
 """Export a layer and the plain operator, compile them ahead of time and write what `main.cpp` needs to run them.
 
-python export.py FOLDER
+python export.py FOLDER [cpu|cuda]
 """
 
 import sys
@@ -11,10 +11,11 @@ import torch
 from torch._inductor import aoti_compile_and_package
 
 SHAPES = [(20, 30), (10, 15)]
-folder = Path(sys.argv[1])
+folder, device = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "cpu"
 
 
 # %% A layer whose image size is fixed and whose number of queries is not, and the operator with its shapes in a tensor.
+# On a GPU they are numbers: to read a tensor there is to wait for it.
 class Decoder(torch.nn.Module):
     """One attention layer, and one call of the operator."""
 
@@ -34,12 +35,13 @@ class Decoder(torch.nn.Module):
         """Attends twice."""
         attended = self.attention(query, reference, pixels, SHAPES)
         value = pixels.unflatten(2, (4, 16))
-        return attended, msdeform.ms_deform_attn(value, shapes, None, locations, weights)
+        sizes = SHAPES if value.is_cuda else shapes
+        return attended, msdeform.ms_deform_attn(value, sizes, None, locations, weights)
 
 
 def inputs(queries: int) -> tuple[torch.Tensor, ...]:
     """As many queries as wanted."""
-    return (
+    tensors = (
         torch.randn(1, queries, 64),
         torch.rand(1, queries, 2, 2),
         torch.randn(1, 750, 64),
@@ -47,10 +49,11 @@ def inputs(queries: int) -> tuple[torch.Tensor, ...]:
         torch.rand(1, queries, 4, 2, 4),
         torch.tensor(SHAPES),
     )
+    return tuple(tensor.to(device) for tensor in tensors)
 
 
 torch.manual_seed(0)
-model = Decoder().eval()
+model = Decoder().eval().to(device)
 queries = torch.export.Dim("queries", min=2, max=2000)
 of_queries = {1: queries}
 with torch.no_grad():
@@ -74,4 +77,4 @@ for name, tensor in zip(
     (*given, *expected),
     strict=True,
 ):
-    tensor.contiguous().numpy().tofile(folder / f"{name}.bin")
+    tensor.cpu().contiguous().numpy().tofile(folder / f"{name}.bin")

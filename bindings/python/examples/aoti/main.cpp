@@ -1,6 +1,6 @@
 // Runs what export.py has written, in a process without Python.
 //
-// decoder FOLDER LIBRARY
+// decoder FOLDER LIBRARY [cpu|cuda]
 //
 // LIBRARY is what `python -c "import msdeform.aoti; print(msdeform.aoti.library_path())"` prints.
 
@@ -11,6 +11,7 @@
 #include <string>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/from_file.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 
@@ -38,6 +39,30 @@ static at::Tensor read(const std::string& path, at::IntArrayRef shape, at::Scala
     return at::from_file(path, /*shared=*/false, count, at::TensorOptions().dtype(type)).view(shape);
 }
 
+// The operator itself, as any other of PyTorch's: height, width, start and points of each level.
+static at::Tensor attend(const std::vector<at::Tensor>& inputs, at::IntArrayRef levels) {
+    using Signature =
+        at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef, bool);
+    static const auto called =
+        c10::Dispatcher::singleton().findSchemaOrThrow("msdeform::ms_deform_attn", "").typed<Signature>();
+    const at::Tensor value = inputs.at(2).unflatten(2, {4, 16});
+    return called.call(value, inputs.at(3), inputs.at(4), c10::fromIntArrayRefSlow(levels), false);
+}
+
+// What a kernel refuses is an exception like any other of PyTorch's. False if nothing was refused.
+template <typename Call>
+static bool is_refused(Call call) {
+    try {
+        call();
+        std::cout << "nothing was refused\n";
+        return false;
+    } catch (const std::exception& error) {
+        const std::string text = error.what();
+        std::cout << "refused: " << text.substr(0, text.find('\n')) << '\n';
+        return true;
+    }
+}
+
 // Whether this process has mapped the interpreter.
 static bool has_python() {
     std::ifstream maps("/proc/self/maps");
@@ -53,20 +78,22 @@ static bool has_python() {
 static bool same(const char* name, const at::Tensor& found, const at::Tensor& expected) {
     const double difference = found.sub(expected).abs().max().item<double>();
     std::cout << name << ": largest difference " << difference << '\n';
-    return difference < 1e-5;  // Not true of NaN.
+    // Products of a GPU are summed in another order. Not true of NaN.
+    return difference < (found.is_cpu() ? 1e-5 : 1e-4);
 }
 
 int main(int count, char** arguments) {
-    if (count != 3) {
-        std::cerr << "usage: decoder FOLDER LIBRARY\n";
+    if (count != 3 && count != 4) {
+        std::cerr << "usage: decoder FOLDER LIBRARY [cpu|cuda]\n";
         return 2;
     }
     const std::string folder = std::string(arguments[1]) + "/";
+    const at::Device device(count == 4 ? arguments[3] : "cpu");
     if (!register_operators(arguments[2])) {
         return 1;
     }
     const int64_t queries = 321;
-    const std::vector<at::Tensor> inputs = {
+    std::vector<at::Tensor> inputs = {
         read(folder + "query.bin", {1, queries, 64}),
         read(folder + "reference.bin", {1, queries, 2, 2}),
         read(folder + "pixels.bin", {1, 750, 64}),
@@ -74,21 +101,25 @@ int main(int count, char** arguments) {
         read(folder + "weights.bin", {1, queries, 4, 2, 4}),
         read(folder + "shapes.bin", {2, 2}, at::kLong),
     };
+    for (at::Tensor& input : inputs) {
+        input = input.to(device);
+    }
     torch::inductor::AOTIModelPackageLoader model(folder + "decoder.pt2");
     const std::vector<at::Tensor> outputs = model.run(inputs);
-    const bool right = same("layer", outputs.at(0), read(folder + "attended.bin", {1, queries, 64})) &&
-                       same("operator", outputs.at(1), read(folder + "sampled.bin", {1, queries, 64}));
+    const at::Tensor attended = read(folder + "attended.bin", {1, queries, 64}).to(device);
+    const at::Tensor sampled = read(folder + "sampled.bin", {1, queries, 64}).to(device);
+    bool right = same("layer", outputs.at(0), attended) && same("operator", outputs.at(1), sampled);
 
-    // What a kernel refuses is an exception like any other of PyTorch's: here a level that is not there.
-    try {
+    // Without a package: two levels of 4 points.
+    const std::vector<int64_t> levels = {20, 30, 0, 4, 10, 15, 600, 4};
+    right = same("called", attend(inputs, levels), sampled) && right;
+
+    // Levels that are none, and a level that is not there.
+    right = is_refused([&] { attend(inputs, at::IntArrayRef(levels).slice(1)); }) && right;
+    if (device.is_cpu()) {
         std::vector<at::Tensor> wrong = inputs;
         wrong.back() = wrong.back().mul(2);
-        model.run(wrong);
-        std::cout << "nothing was refused\n";
-        return 1;
-    } catch (const std::exception& error) {
-        const std::string text = error.what();
-        std::cout << "refused: " << text.substr(0, text.find('\n')) << '\n';
+        right = is_refused([&] { model.run(wrong); }) && right;
     }
     std::cout << (has_python() ? "with" : "without") << " Python\n";
     return right && !has_python() ? 0 : 1;

@@ -265,10 +265,14 @@ def _differentiable(overload: Any, function: type[torch.autograd.Function]) -> A
 
 
 def differentiable_once(overload: Any) -> Any:
-    """The kernel for autograd of an operator that is a gradient."""
-    record = recording(_Gradients)
+    """The kernel for autograd of an operator that is a gradient. Whether all of PyTorch is to have the same bits in
+    every run is asked here, and told to the kernel below in its last argument: a native one cannot ask. A graph that is
+    traced keeps the answer, and is traced again where it changes."""
+    record, last = recording(_Gradients), len(overload._schema.arguments) - 1
 
     def kernel(*arguments: Any) -> Any:
+        if torch.are_deterministic_algorithms_enabled():
+            arguments = (*arguments[:last], True)
         if torch.is_grad_enabled() and any(isinstance(item, Tensor) and item.requires_grad for item in arguments):
             return record(overload, *arguments)
         return below_autograd(overload, *arguments)

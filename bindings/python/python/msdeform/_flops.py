@@ -10,8 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from torch.utils.flop_counter import flop_registry, register_flop_formula
-
+from ._imports import when_imported
 from ._schema import BACKWARD, FORWARD, FROM_OFFSETS, FROM_OFFSETS_BACKWARD
 
 __all__ = ["backward_flops", "forward_flops"]
@@ -59,13 +58,18 @@ def _backward_from_offsets(
 
 
 def register() -> None:
-    """Tells PyTorch's counter."""
+    """Tells PyTorch's counter, if somebody uses it: it imports Triton, which takes longer than all the rest of a first
+    call."""
+    when_imported("torch.utils.flop_counter", _tell)
+
+
+def _tell(counter: Any) -> None:
     for operator, formula in (
         (FORWARD, forward_flops),
         (BACKWARD, backward_flops),
         (FROM_OFFSETS, _forward_from_offsets),
         (FROM_OFFSETS_BACKWARD, _backward_from_offsets),
     ):
-        register_flop_formula(operator)(formula)
+        counter.register_flop_formula(operator)(formula)
         # torch 2.4 registers the overloads instead, and then looks for the operator.
-        flop_registry.setdefault(operator, flop_registry.get(operator.default))
+        counter.flop_registry.setdefault(operator, counter.flop_registry.get(operator.default))

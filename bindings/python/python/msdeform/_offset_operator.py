@@ -168,18 +168,20 @@ def _mapped(info: Any, in_dims: Any, *arguments: Any) -> Any:
     return mapped, tuple(0 if is_wanted else None for is_wanted in wanted)
 
 
-def register(native: Container[str]) -> None:
-    """Gives the operator its kernels, but those of the processor that are native."""
+def register(native: Container[tuple[str, str]]) -> None:
+    """Gives the operator its kernels, but those that are native."""
 
     def backward_cpu(*arguments: Any) -> tuple[Tensor, ...]:
         return _offset_kernels.backward_cpu(*arguments[:-1])
 
-    if "ms_deform_attn_from_offsets" not in native:
-        LIBRARY.impl("ms_deform_attn_from_offsets", _forward(_offset_kernels.forward_cpu), "CPU")
-    if "ms_deform_attn_from_offsets_backward" not in native:
-        LIBRARY.impl("ms_deform_attn_from_offsets_backward", _backward(backward_cpu), "CPU")
-    LIBRARY.impl("ms_deform_attn_from_offsets", _forward(_offset_kernels.forward_cuda), "CUDA")
-    LIBRARY.impl("ms_deform_attn_from_offsets_backward", _backward(_offset_kernels.backward_cuda), "CUDA")
+    for name, key, kernel in (
+        ("ms_deform_attn_from_offsets", "CPU", _forward(_offset_kernels.forward_cpu)),
+        ("ms_deform_attn_from_offsets", "CUDA", _forward(_offset_kernels.forward_cuda)),
+        ("ms_deform_attn_from_offsets_backward", "CPU", _backward(backward_cpu)),
+        ("ms_deform_attn_from_offsets_backward", "CUDA", _backward(_offset_kernels.backward_cuda)),
+    ):
+        if (key, name) not in native:
+            LIBRARY.impl(name, kernel, key)
     for overload, fake in ((FORWARD, _forward_fake), (BACKWARD, _backward_fake)):
         torch.library.register_fake(overload, fake, lib=LIBRARY)
         if hasattr(torch.library, "register_vmap"):  # torch 2.5

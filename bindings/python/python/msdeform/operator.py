@@ -1,7 +1,7 @@
 """The PyTorch operator `torch.ops.msdeform.ms_deform_attn` and its gradient, with all that PyTorch asks of one.
 
-`_schema` says what it takes; native kernels compute it on the processor where PyTorch has the interface for that, and
-those of `_kernels` elsewhere; `_autograd` and `_vmap` are its derivatives and its batches.
+`_schema` says what it takes; native kernels compute it where PyTorch has the interface for that, and those of
+`_kernels` where it has not; `_autograd` and `_vmap` are its derivatives and its batches.
 Kernels repeat the default values of the schema: the dispatcher leaves out arguments that equal them.
 """
 
@@ -185,7 +185,7 @@ def sampling_tensors(value: Tensor, locations: Tensor, weights: Tensor) -> tuple
 
 
 def _register() -> None:
-    # Kernels of the processor that PyTorch calls without Python, from version 2.10 on.
+    # Kernels that PyTorch calls without Python, from version 2.10 on, by dispatch key and name.
     native = _native.register_kernels()
 
     def implement(overload: Any, kernel: Any, *keys: str) -> None:
@@ -193,7 +193,7 @@ def _register() -> None:
         if overload._schema.overload_name:
             name += "." + overload._schema.overload_name
         for key in keys:
-            if key != "CPU" or name not in native:
+            if (key, name) not in native:
                 LIBRARY.impl(name, kernel, key)
 
     implement(_forward, _kernels.forward_cpu, "CPU")

@@ -206,10 +206,10 @@ impl Shape {
     /// them.
     #[must_use]
     pub fn problems_from_offsets(&self) -> Vec<Problem> {
-        self.following(&self.problems())
+        self.with_offsets(&self.problems())
     }
 
-    fn following(&self, given: &[Problem]) -> Vec<Problem> {
+    fn with_offsets(&self, given: &[Problem]) -> Vec<Problem> {
         let mut problems = Vec::new();
         for given in given.iter().filter(|given| given.sampling_dtype() == given.dtype()) {
             for rule in if is_of_encoder(given) { &self.encoder } else { &self.decoder } {

@@ -22,7 +22,7 @@ pub struct Scope {
     pub modes: Vec<Mode>,
     /// Which gradients are asked for at once.
     pub gradients: Vec<Gradients>,
-    /// Whether those are meant too that hardly anybody makes.
+    /// Whether those are meant too that hardly anybody makes; see `is_usual`.
     pub rare: bool,
 }
 

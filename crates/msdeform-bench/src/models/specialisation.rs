@@ -103,7 +103,7 @@ fn in_every_size_on(device: &DeviceProps, from_offsets: bool) -> Vec<Specialisat
     let shapes = || MODEL_SHAPES.iter().map(Shape::from);
     let problems = |shape: Shape, images: &[Image]| {
         let given = shape.problems_with(images);
-        if from_offsets { shape.following(&given) } else { given }
+        if from_offsets { shape.with_offsets(&given) } else { given }
     };
     let mut all = in_every_size(shapes().flat_map(|shape| problems(shape, &Image::SIZED)));
     all.extend(shapes().flat_map(|shape| problems(shape, &[Image::Huge])));

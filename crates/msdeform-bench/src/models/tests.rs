@@ -139,7 +139,7 @@ fn no_size_of_a_known_model_needs_a_kernel_that_is_on_no_list() {
     let (mut numbers, mut asked) = (Numbers(2027), 0);
     for shape in MODEL_SHAPES.iter().map(Shape::from) {
         let own = shape.problems_with(&[Image::Usual]);
-        let follow = shape.following(&own);
+        let follow = shape.with_offsets(&own);
         let of_one_image: Vec<&Problem> =
             own.iter().chain(&follow).filter(|problem| problem.batch() == 1).collect();
         for _ in 0..3000 {

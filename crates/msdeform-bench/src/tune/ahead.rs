@@ -10,6 +10,8 @@ use std::time::Instant;
 use msdeform::{Direction, Problem, VariantSpec};
 use msdeform_devices::device::{Choice, Device};
 
+use crate::bench_cases::compile_in_turn;
+
 use super::search::{as_they_are, neighbours};
 
 /// Compiles what the searches of these calls will ask for first, until `end`: every variant as it is, then the
@@ -23,16 +25,10 @@ pub fn compile_ahead(
     say: &(dyn Fn(usize, usize) + Sync),
 ) {
     let wanted = in_order(device, calls, variants);
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    // One after the other from the front, on every core: a parallel iterator would start in the middle too.
-    rayon::broadcast(|_| {
-        while Instant::now() < end {
-            let Some((choice, problem)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) else {
-                return;
-            };
-            device.compile(std::slice::from_ref(choice), problem);
-            say(done.fetch_add(1, Ordering::Relaxed) + 1, wanted.len());
-        }
+    let done = AtomicUsize::new(0);
+    let choices: Vec<_> = wanted.iter().map(|(choice, problem)| (choice, *problem)).collect();
+    compile_in_turn(device, &choices, Some(end), &|_| {
+        say(done.fetch_add(1, Ordering::Relaxed) + 1, wanted.len());
     });
 }
 

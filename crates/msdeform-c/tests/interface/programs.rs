@@ -85,9 +85,15 @@ fn a_program_may_carry_the_library_inside() {
 }
 
 #[test]
-fn the_cuda_example_says_what_is_missing_or_computes_as_the_processor_does() {
-    let said = run("cuda", "cc", "c11", &example("cuda.c"), &pkg_config(&["--libs"]));
-    assert!(said.contains("no GPU here: ") || said.contains("off by"), "{said}");
+fn the_cuda_examples_say_what_is_missing_or_compute_as_the_processor_does() {
+    for (name, results) in [("cuda", 1), ("cuda_from_offsets", 5)] {
+        let source = example(&format!("{name}.c"));
+        for standard in ["c99", "c11"] {
+            let said = run(name, "cc", standard, &source, &pkg_config(&["--libs"]));
+            let compared = said.matches("off by").count();
+            assert!(said.contains("no GPU here: ") || compared == results, "{said}");
+        }
+    }
 }
 
 #[test]
@@ -99,7 +105,7 @@ fn the_pkg_config_file_names_this_version() {
 #[test]
 fn what_the_page_shows_is_what_the_examples_do() {
     let page = std::fs::read_to_string(header::folder().join("../../docs/c.md")).unwrap();
-    let sources = ["attention.c", "from_offsets.cpp", "cuda.c"]
+    let sources = ["attention.c", "from_offsets.cpp", "cuda.c", "cuda_from_offsets.c"]
         .map(|name| lines(&std::fs::read_to_string(example(name)).unwrap()));
     let (mut shown, mut commands) = (0, 0);
     for block in page.split("\n```").skip(1).step_by(2) {
@@ -187,7 +193,7 @@ fn structs_lie_in_memory_as_the_header_says_and_have_no_padding() {
         msdeform_cuda_engine_options { struct_size, cache_folder }
         msdeform_cuda_plan_options {
             struct_size, value_strides, grad_output_strides, variant, direction, gradients, deterministic,
-            pointer_checks, workspace, query_raster_width,
+            pointer_checks, workspace, query_raster_width, reference_strides, offset_strides, logit_strides,
         }
         msdeform_cuda_plan_info { struct_size, workspace_bytes, own_bytes, variant }
     };

@@ -176,6 +176,9 @@ fn bench_arguments(
             words.extend([name.into(), size.to_string().into()]);
         }
     }
+    if case.from_offsets {
+        words.push("--from-offsets".into());
+    }
     words
 }
 
@@ -201,5 +204,38 @@ fn figure(value: f64) -> String {
         v if v < 1e7 => format!("{} k", three_digits(value * 1e-3)),
         v if v < 1e10 => format!("{} M", three_digits(value * 1e-6)),
         _ => format!("{} G", three_digits(value * 1e-9)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        counters: CountersArgs,
+    }
+
+    /// What is counted is another process: it must run the case that the counters are named by.
+    #[test]
+    fn the_counted_process_runs_the_case() {
+        let words = |line: &[&str]| {
+            let line =
+                ["counters", "--workload", "ddetr_dec", "--dtype", "bf16"].iter().chain(line);
+            let args = Line::parse_from(line).counters;
+            let selection = args.grid.selection(std::iter::empty(), Breadth::First).unwrap();
+            let case = &selection.cases()[0];
+            bench_arguments(&args, "cuda:0", case, "fwd_general")
+        };
+        let has = |words: &[OsString], pair: [&str; 2]| words.windows(2).any(|two| two == pair);
+        let plain = words(&[]);
+        assert!(has(&plain, ["--workload", "ddetr_dec"]) && has(&plain, ["--dtype", "bf16"]));
+        assert!(!plain.contains(&"--from-offsets".into()));
+        let other = words(&["--from-offsets", "--batch", "3", "--queries", "77"]);
+        assert!(other.contains(&"--from-offsets".into()));
+        assert!(has(&other, ["--batch", "3"]) && has(&other, ["--queries", "77"]));
     }
 }

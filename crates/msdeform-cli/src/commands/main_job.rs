@@ -1,17 +1,22 @@
 //! `msdeform` without a command: what can this machine do, and is it right?
 
+use std::sync::{Mutex, PoisonError};
+
 use clap::Args;
 use msdeform::{DType, Direction, VariantSpec};
 use msdeform_bench::digits::{three_digits, time};
-use msdeform_bench::verify::{Limits, Report, Verification, verify_case};
-use msdeform_bench::{Breadth, Budget, Measurement, Record, Selection, bench_case, record};
+use msdeform_bench::verify::{Limits, Report, Verification, verify_cases};
+use msdeform_bench::{
+    Breadth, Budget, Measurement, Planned, Progress, Record, Selection, Stage, bench_cases, record,
+};
+use msdeform_devices::device::Bandwidth;
 use msdeform_devices::workload::{Sizes, Tag, by_tag};
 use msdeform_devices::{Case, Device, DeviceId, STANDARD_SEED, Workload};
 use msdeform_report::overview::{Row, overview};
 use serde::Serialize;
 
 use crate::args::{DeviceArgs, ProbeArgs, RecordDirArgs, heading};
-use crate::commands::verify::{fail_unless_passed, print_failures, skip_reasons};
+use crate::commands::verify::{fail_unless_passed, failures, skip_reasons};
 use crate::output::{Align, Columns, error_figure, grouped, print, print_json, progress};
 
 /// Options of the main job.
@@ -45,24 +50,24 @@ struct Document<'a> {
     record: &'a Record,
 }
 
-/// Verifies, times, prints the table, writes the record.
+/// Times and prints the table, verifies everything else, writes the record.
 pub fn run(args: &MainArgs) -> anyhow::Result<()> {
     let named =
         args.workload.iter().map(|name| Workload::named(name)).collect::<Result<Vec<_>, _>>()?;
-    let (timed, verified) = if named.is_empty() {
-        (by_tag(Tag::Standard).cloned().collect(), by_tag(Tag::Edge).cloned().collect())
+    let job = if named.is_empty() {
+        Job {
+            timed: by_tag(Tag::Standard).cloned().collect(),
+            verified: by_tag(Tag::Edge).cloned().collect(),
+            seconds: args.seconds,
+        }
     } else {
-        (named, Vec::new())
+        Job { timed: named, verified: Vec::new(), seconds: args.seconds }
     };
     let device = args.device.open()?;
     let bandwidth = args.probe.probe(device.as_ref())?;
-    if !args.json {
-        print(&heading(device.as_ref(), bandwidth.as_ref()))?;
-    }
-    let mut report = verify_all(device.as_ref(), verified)?;
-    let (measurements, checked) = time_chosen(device.as_ref(), &timed, args.seconds)?;
-    report.extend(checked);
-    let record = Record::new(device.as_ref(), bandwidth, measurements, report);
+    let say = |text: &str| if args.json { Ok(()) } else { print(text) };
+    say(&heading(device.as_ref(), bandwidth.as_ref()))?;
+    let record = job.run(device.as_ref(), bandwidth, &say)?;
     let folder = if args.no_record {
         None
     } else {
@@ -72,9 +77,6 @@ pub fn run(args: &MainArgs) -> anyhow::Result<()> {
     if args.json {
         print_json(&Document { record_folder: folder, record: &record })?;
     } else {
-        print(&table(&record))?;
-        print_failures(&record.verification)?;
-        print(&verdict(&record.verification))?;
         print(&match folder {
             Some(folder) => format!("Record: {folder}"),
             None => "No record was written (--no-record).".to_owned(),
@@ -89,68 +91,108 @@ fn shown(path: &std::path::Path) -> String {
     path.strip_prefix(&current).unwrap_or(path).display().to_string()
 }
 
-/// Every variant on every given workload, in every layout and format.
-fn verify_all(device: &dyn Device, workloads: Vec<Workload>) -> anyhow::Result<Report> {
-    let selection = Selection {
-        workloads,
-        locations: Vec::new(),
-        layouts: Vec::new(),
-        breadth: Breadth::All,
-        dtypes: DType::FAST.to_vec(),
-        directions: Direction::ALL.to_vec(),
-        variants: Vec::new(),
-        rungs: false,
-        from_offsets: false,
-        sizes: Sizes::default(),
-        seed: STANDARD_SEED,
-    };
-    let variants = selection.variants_of(device)?;
-    let cases = selection.cases();
-    let bar = progress(cases.len(), "verifying");
-    let mut report = Report::default();
-    for case in &cases {
-        bar.set_message(format!("{} {} {}", case.workload.name, case.dtype, case.layout));
-        report.extend(verify_case(device, case, &variants, Limits::default())?);
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
-    Ok(report)
+/// What is done on a device.
+struct Job {
+    /// What is in the table.
+    timed: Vec<Workload>,
+    /// What is verified beside.
+    verified: Vec<Workload>,
+    /// For each time.
+    seconds: f64,
 }
 
-/// The variants a user gets, in every format, and in `f32` the baseline beside them.
-fn time_chosen(
-    device: &dyn Device,
-    workloads: &[Workload],
-    seconds: f64,
-) -> anyhow::Result<(Vec<Measurement>, Report)> {
-    let budget = Budget { seconds, min_samples: 3, max_samples: 500 };
-    let bar = progress(workloads.len() * DType::FAST.len(), "timing");
-    let (mut measurements, mut report) = (Vec::new(), Report::default());
-    for workload in workloads {
-        for dtype in DType::FAST {
-            bar.set_message(format!("{} {dtype}", workload.name));
-            let case = Case {
-                workload,
-                locations: workload.locations[0],
-                layout: workload.layouts[0],
-                dtype,
-                from_offsets: false,
-                sizes: Sizes {
-                    batch: (device.id() == DeviceId::Cpu).then(|| workload.processor_batch()),
-                    queries: None,
-                },
-                seed: STANDARD_SEED,
-            };
-            let variants = chosen_variants(device, &case)?;
-            let limits = Some(Limits::default());
-            let (timed, checked) = bench_case(device, &case, &variants, budget, limits)?;
-            measurements.extend(timed);
-            report.extend(checked);
-            bar.inc(1);
-        }
+impl Job {
+    /// The table comes first, as soon as it can: on a GPU whose cache is empty compiling takes longest, and what the table needs is
+    /// a small part of what is verified after it.
+    fn run(
+        &self,
+        device: &dyn Device,
+        bandwidth: Option<Bandwidth>,
+        say: &dyn Fn(&str) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Record> {
+        let (measurements, mut report) = self.time_chosen(device)?;
+        let times = Record::new(device, bandwidth, measurements, Report::default());
+        say(&table(&times))?;
+        report.extend(self.verify_all(device)?);
+        let record = Record { verification: report, ..times };
+        failures(&record.verification).iter().try_for_each(|line| say(line))?;
+        say(&verdict(&record.verification))?;
+        Ok(record)
     }
-    bar.finish_and_clear();
-    Ok((measurements, report))
+
+    /// Every variant on every workload that is verified alone, in every layout and format.
+    fn verify_all(&self, device: &dyn Device) -> anyhow::Result<Report> {
+        let selection = Selection {
+            workloads: self.verified.clone(),
+            locations: Vec::new(),
+            layouts: Vec::new(),
+            breadth: Breadth::All,
+            dtypes: DType::FAST.to_vec(),
+            directions: Direction::ALL.to_vec(),
+            variants: Vec::new(),
+            rungs: false,
+            from_offsets: false,
+            sizes: Sizes::default(),
+            seed: STANDARD_SEED,
+        };
+        let variants = selection.variants_of(device)?;
+        let cases = selection.cases();
+        let bar = progress(cases.len(), "verifying");
+        let report = verify_cases(device, &cases, &variants, Limits::default(), |case| {
+            bar.set_message(format!("{} {} {}", case.workload.name, case.dtype, case.layout));
+            bar.inc(1);
+        });
+        bar.finish_and_clear();
+        Ok(report?)
+    }
+
+    /// The variants a user gets, in every format, and in `f32` the baseline beside them.
+    fn time_chosen(&self, device: &dyn Device) -> anyhow::Result<(Vec<Measurement>, Report)> {
+        let budget = Budget { seconds: self.seconds, min_samples: 3, max_samples: 500 };
+        let mut planned = Vec::new();
+        for workload in &self.timed {
+            for dtype in DType::FAST {
+                let case = Case {
+                    workload,
+                    locations: workload.locations[0],
+                    layout: workload.layouts[0],
+                    dtype,
+                    from_offsets: false,
+                    sizes: Sizes {
+                        batch: (device.id() == DeviceId::Cpu).then(|| workload.processor_batch()),
+                        queries: None,
+                    },
+                    seed: STANDARD_SEED,
+                };
+                let variants = chosen_variants(device, &case)?;
+                planned.push(Planned { case, variants });
+            }
+        }
+        let bar = Mutex::new(progress(0, ""));
+        let done = bench_cases(device, &planned, budget, Limits::default(), &|step| {
+            let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
+            match step {
+                Progress::Begin(stage, steps) => {
+                    bar.finish_and_clear();
+                    *bar = progress(steps, word(stage));
+                }
+                Progress::Done(case) => {
+                    bar.set_message(format!("{} {}", case.workload.name, case.dtype));
+                    bar.inc(1);
+                }
+            }
+        });
+        bar.lock().unwrap_or_else(PoisonError::into_inner).finish_and_clear();
+        Ok(done?)
+    }
+}
+
+const fn word(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Compiling => "compiling",
+        Stage::Verifying => "verifying",
+        Stage::Timing => "timing",
+    }
 }
 
 fn chosen_variants(
@@ -234,4 +276,63 @@ fn verdict(report: &Report) -> String {
         text.push_str(&format!("\n  skipped {reason}"));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use msdeform_bench::fixtures::TestDevice;
+
+    use super::*;
+
+    fn job(timed: &str, verified: &str) -> Job {
+        let named = |name: &str| Workload::named(name).unwrap();
+        Job { timed: vec![named(timed)], verified: vec![named(verified)], seconds: 0.0 }
+    }
+
+    #[test]
+    fn the_table_comes_before_what_is_verified_beside_it_and_what_fails_there_is_said() {
+        let said = RefCell::new(Vec::new());
+        let say = |text: &str| {
+            said.borrow_mut().push(text.to_owned());
+            Ok(())
+        };
+        let record =
+            job("edge_one_point", "edge_point_lists").run(&TestDevice, None, &say).unwrap();
+        let said = said.into_inner();
+        assert!(said[0].starts_with("workload") && said[0].contains("edge_one_point"), "{said:?}");
+        assert!(!said[0].contains("edge_point_lists"), "only verified: {}", said[0]);
+        let failures = &said[1..said.len() - 1];
+        assert!(failures.iter().all(|line| line.starts_with("FAIL ")), "{failures:?}");
+        assert!(failures.iter().any(|line| line.contains("fwd_scaled on edge_point_lists")));
+        let verdict = said.last().unwrap();
+        assert!(verdict.contains(&format!("{} failed", failures.len())), "{verdict}");
+        // What is timed was verified too, and has its error beside its time.
+        assert!(record.measurements.iter().all(|measured| measured.rel_l2 <= 1e-5));
+        let of_timed = |workload: &str| {
+            record
+                .verification
+                .checked
+                .iter()
+                .filter(|check| check.label.workload == workload)
+                .count()
+        };
+        assert!(of_timed("edge_one_point") >= 6 && of_timed("edge_point_lists") > 8);
+        assert!(fail_unless_passed(&record.verification).is_err());
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_printed_ends_it_before_anything_else_is_verified() {
+        let calls = RefCell::new(0);
+        let say = |_: &str| {
+            *calls.borrow_mut() += 1;
+            Err(anyhow::anyhow!("nobody reads it"))
+        };
+        let ended = job("edge_one_point", "edge_point_lists").run(&TestDevice, None, &say);
+        assert_eq!(
+            (ended.unwrap_err().to_string().as_str(), calls.into_inner()),
+            ("nobody reads it", 1)
+        );
+    }
 }

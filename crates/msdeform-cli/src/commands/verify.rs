@@ -322,7 +322,12 @@ fn case_name(check: &Verification) -> String {
 
 /// Every failure by name, whatever the table shows.
 pub fn print_failures(report: &Report) -> anyhow::Result<()> {
-    for check in report.failures() {
+    failures(report).iter().try_for_each(|line| print(line))
+}
+
+/// A line for each.
+pub fn failures(report: &Report) -> Vec<String> {
+    let line = |check: &Verification| {
         let what = match &check.error {
             Some(error) => error.clone(),
             None => check
@@ -338,9 +343,9 @@ pub fn print_failures(report: &Report) -> anyhow::Result<()> {
         };
         let (batch, queries) = (check.label.batch, check.label.queries);
         let (case, variant) = (case_name(check), &check.label.variant);
-        print(&format!("FAIL {variant} on {case} (N={batch} Lq={queries}): {what}"))?;
-    }
-    Ok(())
+        format!("FAIL {variant} on {case} (N={batch} Lq={queries}): {what}")
+    };
+    report.failures().map(line).collect()
 }
 
 /// What was skipped and why, once per variant and reason.

@@ -1,7 +1,8 @@
 //! Compiling while the caller goes on: what a training step needs next, and what a model needs in other sizes.
 //!
-//! Kernels that are wanted soon wait in a queue, which a few threads work off. Whoever needs one of them now takes it if it is
-//! there, waits if it is being compiled, and else compiles it: nothing is compiled twice. Needs no GPU, only to know which.
+//! Kernels that are wanted soon wait in a queue, which a few threads work off: gradients first, which the step that is under way
+//! asks for, whichever model they are of. Whoever needs one of them now takes it if it is there, waits if it is being compiled, and
+//! else compiles it: nothing is compiled twice. Needs no GPU, only to know which.
 
 mod sizes;
 
@@ -50,11 +51,34 @@ enum Slot {
 
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: VecDeque<Wish>,
+    /// What a step that is under way will ask for.
+    soon: VecDeque<Wanted>,
+    /// What another size may ask for.
+    later: VecDeque<Wish>,
     /// Whose sizes were gone through.
     models: Vec<OwnedCall>,
     threads: usize,
     is_closed: bool,
+}
+
+impl Queue {
+    fn next(&mut self) -> Option<Wish> {
+        self.soon.pop_front().map(Wish::Kernel).or_else(|| self.later.pop_front())
+    }
+
+    fn len(&self) -> usize {
+        self.soon.len() + self.later.len()
+    }
+
+    fn clear(&mut self) {
+        self.soon.clear();
+        self.later.clear();
+    }
+}
+
+/// Threads that compile: the other cores are the caller's, and what reads its data.
+fn most_threads(cores: usize) -> usize {
+    (cores / 2).clamp(1, 8)
 }
 
 #[derive(Debug)]
@@ -105,7 +129,6 @@ impl Compiler {
         let calls = [Some(call.backward), backward.map(Some)].into_iter().flatten();
         let calls: Vec<OwnedCall> = calls.map(|backward| OwnedCall::new(call, backward)).collect();
         let mut queue = lock(&self.queue);
-        let mut wishes = VecDeque::new();
         for (at, owned) in calls.into_iter().enumerate() {
             let Some(model) = owned.model().filter(|model| !queue.models.contains(model)) else {
                 continue;
@@ -113,12 +136,10 @@ impl Compiler {
             queue.models.push(model);
             // The call's own kernels are compiled by whoever plans it.
             if at > 0 {
-                let kernels = owned.kernels(&self.device, &self.tuning);
-                queue.waiting.extend(kernels.into_iter().map(Wish::Kernel));
+                queue.soon.extend(owned.kernels(&self.device, &self.tuning));
             }
-            wishes.push_back(Wish::OtherSizes(Box::new(owned)));
+            queue.later.push_back(Wish::OtherSizes(Box::new(owned)));
         }
-        queue.waiting.append(&mut wishes);
         self.start_threads(&mut queue);
     }
 
@@ -140,19 +161,18 @@ impl Compiler {
         if self.process.load(Ordering::Relaxed) == std::process::id() {
             let mut queue = lock(&self.queue);
             queue.is_closed = true;
-            queue.waiting.clear();
+            queue.clear();
         }
         self.finish();
     }
 
     fn start_threads(self: &Arc<Self>, queue: &mut Queue) {
         if queue.is_closed {
-            queue.waiting.clear();
+            queue.clear();
         }
         self.process.store(std::process::id(), Ordering::Relaxed);
-        // The other cores are the caller's.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let wanted = queue.waiting.len().min((cores / 4).clamp(1, 4));
+        let wanted = queue.len().min(most_threads(cores));
         while queue.threads < wanted {
             let this = Arc::clone(self);
             let thread = std::thread::Builder::new().name("msdeform-ahead".to_owned());
@@ -168,7 +188,7 @@ impl Compiler {
         let panicking = Panicking(&self);
         loop {
             let mut queue = lock(&self.queue);
-            let Some(wish) = queue.waiting.pop_front() else {
+            let Some(wish) = queue.next() else {
                 // Under the same lock: who wishes for something next counts on no thread that is about to end.
                 queue.threads -= 1;
                 self.ended.notify_all();
@@ -182,7 +202,7 @@ impl Compiler {
                     let kernels = call.kernels_of_other_sizes(&self.device, &self.tuning);
                     let mut queue = lock(&self.queue);
                     if !queue.is_closed {
-                        queue.waiting.extend(kernels.into_iter().map(Wish::Kernel));
+                        queue.later.extend(kernels.into_iter().map(Wish::Kernel));
                         self.start_threads(&mut queue);
                     }
                 }
@@ -277,6 +297,28 @@ mod tests {
     }
 
     #[test]
+    fn gradients_of_a_model_that_comes_later_go_before_other_sizes_of_the_first() {
+        let (device, tuning) = (DeviceProps::h200(), Tuning::OFF);
+        let kernels = |problem: &Problem, direction| {
+            let call = Call::in_direction(direction, problem, &device);
+            OwnedCall::new(&call, call.backward).kernels(&device, &tuning)
+        };
+        let (encoder, decoder) = (problem(64), problem(10));
+        let mut queue = Queue::default();
+        queue.later.extend(kernels(&encoder, Direction::Forward).into_iter().map(Wish::Kernel));
+        let asked = kernels(&decoder, Direction::Backward);
+        queue.soon.extend(asked.iter().cloned());
+        assert!(queue.len() > asked.len() && !asked.is_empty());
+        for (_, expected) in &asked {
+            let next = queue.next();
+            assert!(matches!(&next, Some(Wish::Kernel((_, unit))) if unit == expected), "{next:?}");
+        }
+        queue.clear();
+        assert!(queue.next().is_none());
+        assert_eq!([1, 2, 4, 16, 128].map(most_threads), [1, 1, 2, 8, 8]);
+    }
+
+    #[test]
     fn gradients_that_will_be_asked_for_come_first_and_nothing_after_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let Some(compiler) = compiler(folder.path()) else { return };
@@ -298,6 +340,6 @@ mod tests {
         compiler.compile_ahead(&Call::new(&other, &compiler.device), None);
         compiler.finish();
         assert_eq!(compiler.code.counts().compiled, compiled);
-        assert!(lock(&compiler.queue).waiting.is_empty());
+        assert_eq!(lock(&compiler.queue).len(), 0);
     }
 }

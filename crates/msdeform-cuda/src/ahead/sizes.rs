@@ -29,6 +29,9 @@ pub struct OwnedCall {
 const BATCHES: [usize; 13] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128];
 const MOST_QUERIES: usize = 20_000;
 
+/// Pixels in all levels of the images that a decoder may ask: of 200 pixels a side, of 600 and of 1600.
+const IMAGES: [usize; 3] = [800, 7_000, 50_000];
+
 /// From one number of queries to the next.
 fn more(queries: usize) -> usize {
     queries + queries.div_ceil(6)
@@ -67,11 +70,17 @@ impl OwnedCall {
         units.into_iter().map(|unit| (variant, unit)).collect()
     }
 
-    /// The kernels of calls of the same model with every batch and number of queries or, of an encoder, image size.
+    /// The kernels of calls of the same model with every batch and number of queries or, of an encoder, image size. Those of
+    /// sizes like this one's come first: they are likely to be next.
     pub fn kernels_of_other_sizes(&self, device: &DeviceProps, tuning: &Tuning) -> Vec<Wanted> {
         let mut seen = BTreeSet::new();
         let mut found = Vec::new();
-        for problem in other_sizes(&self.problem) {
+        let mut sizes: Vec<Problem> = other_sizes(&self.problem).collect();
+        sizes.sort_by(|one, other| {
+            let distance = |problem| distance(&self.problem, problem);
+            distance(one).total_cmp(&distance(other))
+        });
+        for problem in sizes {
             for (variant, unit) in self.with(problem).kernels(device, tuning) {
                 if seen.insert((variant.spec().id, unit.clone())) {
                     found.push((variant, unit));
@@ -83,7 +92,10 @@ impl OwnedCall {
 
     /// The same for all sizes of a model, to see whether it is known.
     pub fn model(&self) -> Option<Self> {
-        Some(self.with(resized(&self.problem, 1, 1)?))
+        let smallest = with_pixels(&self.problem, 1).batch(1);
+        let smallest =
+            if asks_once_per_pixel(&self.problem) { smallest } else { smallest.queries(1) };
+        Some(self.with(smallest.build().ok()?))
     }
 
     /// The same call in another size.
@@ -114,32 +126,52 @@ impl OwnedCall {
     }
 }
 
+/// How much larger or smaller, in octaves: of images, queries and pixels.
+fn distance(one: &Problem, other: &Problem) -> f64 {
+    let octaves = |one: usize, other: usize| (one.max(1) as f64 / other.max(1) as f64).log2().abs();
+    let sizes = |problem: &Problem| [problem.batch(), problem.queries(), pixels_of(problem)];
+    sizes(one).into_iter().zip(sizes(other)).map(|(one, other)| octaves(one, other)).sum()
+}
+
 /// Problems of the same model in so many sizes that they lead to everything that may be compiled for it: batches and
-/// numbers of queries or, of an encoder, images.
+/// numbers of queries with, of an encoder, as many pixels, and of a decoder images of several sizes.
 pub fn other_sizes(problem: &Problem) -> impl Iterator<Item = Problem> {
     let queries = std::iter::successors(Some(1), |&queries| Some(more(queries)));
     let queries = queries.take_while(|&queries| queries <= MOST_QUERIES);
     let sizes = queries.flat_map(|queries| BATCHES.map(|batch| (batch, queries)));
-    sizes.filter_map(|(batch, queries)| resized(problem, batch, queries))
+    sizes.flat_map(|(batch, queries)| resized(problem, batch, queries))
 }
 
-/// An encoder asks once per pixel; its image then has as many as there are queries.
-fn resized(problem: &Problem, batch: usize, queries: usize) -> Option<Problem> {
-    let pixels: usize = problem.levels().iter().map(|level| level.height * level.width).sum();
-    let resized = if problem.queries() == pixels {
-        let scale = (queries as f64 / pixels.max(1) as f64).sqrt();
-        // A thin level stays thin, and no other becomes one: that is another kernel.
-        let scaled = |size: usize| match size {
-            0 | 1 => size as i64,
-            _ => ((size as f64 * scale).round() as i64).max(2),
-        };
-        let levels = problem.levels().iter();
-        let levels = levels.map(|level| (scaled(level.height), scaled(level.width)));
-        with_levels(problem, levels.collect())
+/// An encoder asks once per pixel; its image then has as many as there are queries. A decoder may ask any image.
+fn resized(problem: &Problem, batch: usize, queries: usize) -> Vec<Problem> {
+    let builders = if asks_once_per_pixel(problem) {
+        vec![with_pixels(problem, queries)]
     } else {
-        problem.to_builder().queries(queries)
+        let images = IMAGES.iter().map(|&pixels| with_pixels(problem, pixels).queries(queries));
+        images.chain([problem.to_builder().queries(queries)]).collect()
     };
-    resized.batch(batch).build().ok()
+    builders.into_iter().filter_map(|builder| builder.batch(batch).build().ok()).collect()
+}
+
+fn pixels_of(problem: &Problem) -> usize {
+    problem.levels().iter().map(|level| level.height * level.width).sum()
+}
+
+fn asks_once_per_pixel(problem: &Problem) -> bool {
+    problem.queries() == pixels_of(problem)
+}
+
+/// The same model with an image of about so many pixels in all levels, and a query for each.
+fn with_pixels(problem: &Problem, pixels: usize) -> ProblemBuilder {
+    let scale = (pixels as f64 / pixels_of(problem).max(1) as f64).sqrt();
+    // A thin level stays thin, and no other becomes one: that is another kernel.
+    let scaled = |size: usize| match size {
+        0 | 1 => size as i64,
+        _ => ((size as f64 * scale).round() as i64).max(2),
+    };
+    let levels = problem.levels().iter();
+    let levels = levels.map(|level| (scaled(level.height), scaled(level.width)));
+    with_levels(problem, levels.collect())
 }
 
 /// The same model with an image of other levels, which follow each other, and a query for each of its pixels.
@@ -219,7 +251,8 @@ mod tests {
                     assert!(known.len() <= 40, "{} kernels of {problem}", known.len());
                     for _ in 0..200 {
                         let (batch, queries) = (1 + numbers.below(32), 1 + numbers.below(4000));
-                        let resized = owned.with(resized(&problem, batch, queries).unwrap());
+                        let resized = resized(&problem, batch, queries).pop().unwrap();
+                        let resized = owned.with(resized);
                         let needed = names(&resized.kernels(&device, &tuning));
                         let missing: Vec<_> = needed.difference(&known).collect();
                         assert!(missing.is_empty(), "{}: {missing:?}", resized.problem);
@@ -232,6 +265,41 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "asks the dispatcher a hundred thousand times")]
+    fn no_image_of_a_decoder_needs_a_kernel_that_its_sizes_do_not_have() {
+        let (tuning, mut numbers, mut asked) = (Tuning::OFF, Numbers(2027), 0);
+        for device in devices() {
+            let problems = problems().into_iter().map(|problem| problem.build().unwrap());
+            for problem in problems.filter(|problem| !asks_once_per_pixel(problem)) {
+                for direction in Direction::ALL {
+                    let call = Call::in_direction(direction, &problem, &device);
+                    let owned = OwnedCall::new(&call, call.backward);
+                    let all = owned.kernels_of_other_sizes(&device, &tuning);
+                    let known = |(variant, unit): &Wanted| {
+                        all.iter().any(|(one, of)| one.spec().id == variant.spec().id && of == unit)
+                    };
+                    for _ in 0..400 {
+                        let pixels = 400 + numbers.below(40_000);
+                        let image = with_pixels(&problem, pixels).queries(1 + numbers.below(1300));
+                        let image = image.batch(1 + numbers.below(8)).build().unwrap();
+                        if asks_once_per_pixel(&image) {
+                            continue; // By chance: taken for an encoder.
+                        }
+                        let other = owned.with(image);
+                        assert_eq!(owned.model(), other.model(), "{}", other.problem);
+                        let needed = other.kernels(&device, &tuning);
+                        for kernel in &needed {
+                            assert!(known(kernel), "{}: {}", other.problem, kernel.1.name());
+                        }
+                        asked += needed.len();
+                    }
+                }
+            }
+        }
+        assert!(asked > 20_000, "{asked}");
+    }
+
+    #[test]
     fn a_model_is_the_same_in_every_size_and_no_other_one() {
         let device = DeviceProps::h200();
         let of = |builder: ProblemBuilder| {
@@ -240,6 +308,7 @@ mod tests {
         };
         let decoder = Problem::builder().levels([(9, 12), (4, 6)]).points(4).queries(300);
         assert_eq!(of(decoder.clone()), of(decoder.clone().batch(7).queries(18)));
+        assert_eq!(of(decoder.clone()), of(decoder.clone().levels([(90, 80), (45, 40)])));
         assert_ne!(of(decoder.clone()), of(decoder.clone().heads(3)));
         assert_ne!(of(decoder.clone()), of(decoder.clone().dtype(DType::F16)));
         let encoder = |height, width| {

@@ -2,7 +2,7 @@
 
 use msdeform::{DType, DeviceKind, Direction, Numerics, Problem, Role, ValueLayout, VariantSpec};
 
-use super::offset_source::{self, KeptGradients};
+use super::offset_source::{self, KeptGradients, KeptRows};
 use super::tile_lists::has_unowned_pixels;
 use super::{Call, Configuration, GRADIENTS, KnobChoices, Specialise, Variant};
 use crate::derived::Derived;
@@ -121,10 +121,10 @@ impl Variant for BwdGeneral {
         let workspace = if gradients.value { &mut pipeline } else { &mut unused };
         let mut derived = sort.reserve(problem, workspace)?;
         derived.count("lanes", lanes)?;
-        let kept = KeptGradients::of(call, false, true);
+        let kept = KeptGradients::of(call, false, KeptRows::Sums);
         kept.reserve(call, &mut pipeline, &mut derived);
         offset_source::derive(call, false, &mut derived)?;
-        kept.queue_rows(call, &mut pipeline, &[SIZES_READ]);
+        kept.queue_rows(call, &mut pipeline, &[SIZES_READ], false);
         if gradients.of_samples() {
             let groups = u64::from(THREADS) / lanes as u64;
             pipeline.launch(

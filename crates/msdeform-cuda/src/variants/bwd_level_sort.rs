@@ -4,7 +4,7 @@ use msdeform::{DType, DeviceKind, Direction, Numerics, Role, ValueLayout, Varian
 
 use super::chunked_sample::paired_sampling_alignment;
 use super::grad_output_rows::{PACK, PackStep, ROWS_READ};
-use super::offset_source::{self, KeptGradients};
+use super::offset_source::{self, KeptGradients, KeptRows};
 use super::query_walk::WALK_READS;
 use super::sample_gradients::{
     self, SAMPLE_BLOCKS, SAMPLE_WARPS, SAMPLES_READ, SPREAD, SampleStep, THIN, TILE_HEIGHT,
@@ -181,7 +181,7 @@ impl Variant for BwdLevelSort {
         let cut = ListCut { piece: 0, parts: 0, entry_bytes, groups: few > 0 };
         let lists = ListSizes::reserve(problem, workspace, &mut derived, cut)?;
         samples.derive(&mut derived)?;
-        let kept = KeptGradients::of(call, samples.has_whole_rows(), false);
+        let kept = KeptGradients::of(call, samples.has_whole_rows(), KeptRows::Nothing);
         kept.reserve(call, &mut pipeline, &mut derived);
         offset_source::derive(call, true, &mut derived)?;
         if wants_value {

@@ -4,7 +4,7 @@ use msdeform::{DType, DeviceKind, Direction, Numerics, Role, ValueLayout, Varian
 
 use super::chunked_sample::paired_sampling_alignment;
 use super::grad_output_rows::{PACK, PackStep, ROWS_READ};
-use super::offset_source::{self, KeptGradients};
+use super::offset_source::{self, KeptGradients, KeptRows};
 use super::query_walk::WALK_READS;
 use super::sample_gradients::{
     SAMPLE_BLOCKS, SAMPLE_WARPS, SAMPLES_READ, SPREAD, SampleStep, THIN, TILE_HEIGHT, TILE_WIDTH,
@@ -58,6 +58,7 @@ static CONSTANTS: &[Constant] = &[NOT_FEW, ORDERED, THIN, PACK];
 /// What the steps of the sort read, and those that look at entries.
 const SIZES_READ: &[&str] = &[SIZES[0].0, SIZES[1].0, SIZES[2].0];
 const SORT_READS: &[&[&str]] = &[LISTS_READ, ROWS_READ, SIZES_READ];
+const SAMPLE_READS: &[&[&str]] = &[SAMPLES_READ, WALK_READS, ROWS_READ];
 const ENTRY_READS: &[&[&str]] = &[LISTS_READ, ENTRIES_READ, ROWS_READ, SIZES_READ];
 
 /// Parts of a slab's queries, at most.
@@ -132,11 +133,14 @@ impl Variant for BwdTileSort {
         let cut = ListCut { piece: piece_entries, parts, entry_bytes, groups: false };
         let lists = ListSizes::reserve(problem, workspace, &mut derived, cut)?;
         samples.derive(&mut derived)?;
-        let kept = KeptGradients::of(call, samples.has_whole_rows(), wants_value);
+        let kept = KeptGradients::of(
+            call,
+            samples.has_whole_rows(),
+            if wants_value { KeptRows::Weights } else { KeptRows::Nothing },
+        );
         kept.reserve(call, &mut pipeline, &mut derived);
         offset_source::derive(call, true, &mut derived)?;
         if wants_value {
-            kept.queue_rows(call, &mut pipeline, &[ROWS_READ]);
             if has_unowned_pixels(problem) {
                 pipeline.zero(Region::Tensor(Role::GradValue));
             }
@@ -163,12 +167,19 @@ impl Variant for BwdTileSort {
             pipeline.launch("count", sort, SORT_READS);
             pipeline.launch("offsets", offsets, SORT_READS);
             pipeline.launch("plan", plan, SORT_READS);
+            // Needs nothing of the sort, and `plan` leaves most of the GPU to it.
+            kept.queue_rows(call, &mut pipeline, &[ROWS_READ], true);
             pipeline.launch("scatter", sort, ENTRY_READS);
+            if call.gradients().of_samples() {
+                // Needs nothing of the sort either; `scatter` waits for memory most of the time.
+                let geometry = LaunchGeometry { overlaps: true, ..samples.geometry };
+                pipeline.launch("samples", geometry, SAMPLE_READS);
+            }
             pipeline.launch("gather", gather, &[GATHER_READS, LISTS_READ, ENTRIES_READ, ROWS_READ]);
             pipeline.launch("combine", combine, ENTRY_READS);
         }
-        if call.gradients().of_samples() {
-            pipeline.launch("samples", samples.geometry, &[SAMPLES_READ, WALK_READS, ROWS_READ]);
+        if call.gradients().of_samples() && !wants_value {
+            pipeline.launch("samples", samples.geometry, SAMPLE_READS);
         }
         kept.queue_finish(call, &mut pipeline, &[ROWS_READ, &[GRADIENTS]]);
         let mut chosen = vec![(PIECE.name, piece)];

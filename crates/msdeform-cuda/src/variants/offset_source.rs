@@ -7,7 +7,7 @@ use super::configuration::dtype_code;
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::pipeline::Pipeline;
-use crate::strides::RowStrides;
+use crate::strides::{RowStrides, SourceStrides};
 
 /// Constants that kernels of such a call read, whatever else they do: they are no knobs of a variant.
 const OFFSETS_READ: [&str; 4] = [WHOLE_QUADS, WHOLE_REFERENCES, KEEPS, ROW_SUMS];
@@ -24,7 +24,8 @@ const ROW_SUMS: &str = "ROW_SUMS";
 /// The largest load of one instruction.
 const PACKET_BYTES: usize = 16;
 
-/// Refuses what the general kernels alone take: nearest pixels, and more queries than 32 bits count.
+/// Refuses what the general kernels alone take: nearest pixels, more queries than 32 bits count, and queries further apart than
+/// 31 bits say.
 pub(super) fn check_fast(call: &Call<'_>) -> Result<(), String> {
     if call.problem.offsets().is_some_and(Offsets::is_nearest) {
         return Err("it interpolates, and nearest pixels are asked for".to_owned());
@@ -32,6 +33,11 @@ pub(super) fn check_fast(call: &Call<'_>) -> Result<(), String> {
     let queries = call.problem.batch().saturating_mul(call.problem.queries());
     if call.problem.offsets().is_some() && u32::try_from(queries).is_err() {
         return Err(format!("{queries} queries of all images, below 2^32"));
+    }
+    let SourceStrides { references, offsets, logits } = call.sources;
+    let furthest = references.query.max(offsets.query).max(logits.query);
+    if call.problem.offsets().is_some() && i32::try_from(furthest).is_err() {
+        return Err(format!("queries are {furthest} numbers apart, below 2^31"));
     }
     Ok(())
 }
@@ -130,15 +136,21 @@ pub(super) fn derive(
     let all = [sources.references, sources.offsets, sources.logits];
     let images_follow = all.iter().all(|strides| strides.image == queries * strides.query);
     derived.count("images_follow", usize::from(images_follow || problem.batch() <= 1))?;
-    for (name, stride) in [
-        ("references_image_stride", sources.references.image),
-        ("references_query_stride", sources.references.query),
-        ("offsets_image_stride", sources.offsets.image),
-        ("offsets_query_stride", sources.offsets.query),
-        ("logits_image_stride", sources.logits.image),
-        ("logits_query_stride", sources.logits.query),
+    for (image, query, strides) in [
+        ("references_image_stride", "references_query_stride", sources.references),
+        ("offsets_image_stride", "offsets_query_stride", sources.offsets),
+        ("logits_image_stride", "logits_query_stride", sources.logits),
     ] {
-        derived.size(name, usize::try_from(stride).map_err(|_| format!("{name} is {stride}"))?);
+        let size = |name: &str, stride: i64| {
+            usize::try_from(stride).map_err(|_| format!("{name} is {stride}"))
+        };
+        derived.size(image, size(image, strides.image)?);
+        let query_stride = size(query, strides.query)?;
+        if knows_levels {
+            derived.count(query, query_stride)?;
+        } else {
+            derived.size(query, query_stride);
+        }
     }
     derived.float("offset_scale", rule.scale());
     if knows_levels {
@@ -163,25 +175,35 @@ fn strided(items: u64, per_block: u32) -> LaunchGeometry {
     LaunchGeometry::linear(blocks as u32, THREADS)
 }
 
-/// What of a backward call's gradients goes through the workspace.
+/// What the step `rows` works out of every row, for kernels that meet its samples one by one and would have to work it out for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeptRows {
+    /// There is no such step.
+    Nothing,
+    /// Its softmax: two numbers.
+    Sums,
+    /// The weight of every sample, as entries of lists have it.
+    Weights,
+}
+
+/// What of a backward call goes through the workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeptGradients {
     /// Gradients of samples, for the step `finish`.
     pub(super) keeps: bool,
-    /// The softmax of every row, by the step `rows`.
-    pub(super) row_sums: bool,
+    /// By the step `rows`.
+    pub(super) rows: KeptRows,
 }
 
 impl KeptGradients {
-    /// `whole_rows`: a kernel has all samples of a row at hand when it stores their gradients. `row_sums`: a kernel meets
-    /// samples one by one, and would have to work out a row's softmax for each.
-    pub(super) fn of(call: &Call<'_>, whole_rows: bool, row_sums: bool) -> Self {
+    /// `whole_rows`: a kernel has all samples of a row at hand when it stores their gradients.
+    pub(super) fn of(call: &Call<'_>, whole_rows: bool, rows: KeptRows) -> Self {
         let Some(rule) = call.problem.offsets() else {
-            return Self { keeps: false, row_sums: false };
+            return Self { keeps: false, rows: KeptRows::Nothing };
         };
         let gradients = call.gradients();
         let keeps = gradients.of_samples() && (gradients.references || !whole_rows);
-        Self { keeps, row_sums: row_sums && rule.has_softmax() }
+        Self { keeps, rows: if rule.has_softmax() { rows } else { KeptRows::Nothing } }
     }
 
     /// Reserves memory for them and tells the kernels where.
@@ -193,8 +215,10 @@ impl KeptGradients {
         let samples = call.problem.weights_len();
         let keeps_locations = self.keeps && (gradients.locations || gradients.references);
         let bytes = |kept: bool, bytes: usize| if kept { bytes } else { 0 };
+        let weight_bytes = call.problem.sampling_dtype().size_bytes();
         for (name, bytes) in [
-            ("row_sums_at", bytes(self.row_sums, call.rows() as usize * 8)),
+            ("row_sums_at", bytes(self.rows == KeptRows::Sums, call.rows() as usize * 8)),
+            ("row_weights_at", bytes(self.rows == KeptRows::Weights, samples * weight_bytes)),
             ("kept_locations_at", bytes(keeps_locations, samples * 8)),
             ("kept_weights_at", bytes(self.keeps && gradients.weights, samples * 4)),
         ] {
@@ -202,15 +226,18 @@ impl KeptGradients {
         }
     }
 
-    /// Queues what must come before the other steps. `reads` is what the variant's file asks for in any case.
+    /// Queues what must come before the steps that weigh samples. `reads` is what the variant's file asks for in any case;
+    /// `overlaps`, that it may start beside the launch before.
     pub(super) fn queue_rows(
         self,
         call: &Call<'_>,
         pipeline: &mut Pipeline,
         reads: &'static [&'static [&'static str]],
+        overlaps: bool,
     ) {
-        if self.row_sums {
-            pipeline.launch("rows", strided(call.rows(), THREADS), reads);
+        if self.rows != KeptRows::Nothing {
+            let geometry = LaunchGeometry { overlaps, ..strided(call.rows(), THREADS) };
+            pipeline.launch("rows", geometry, reads);
         }
     }
 
@@ -232,7 +259,7 @@ impl KeptGradients {
         if call.problem.offsets().is_none() {
             return Vec::new();
         }
-        vec![(KEEPS, i64::from(self.keeps)), (ROW_SUMS, i64::from(self.row_sums))]
+        vec![(KEEPS, i64::from(self.keeps)), (ROW_SUMS, i64::from(self.rows != KeptRows::Nothing))]
     }
 }
 
@@ -294,9 +321,11 @@ mod tests {
         assert_eq!(steps(&many_points, Gradients::ALL).last(), Some(&"finish"));
         let encoder = model(22_223).build().unwrap();
         let all = steps(&encoder, Gradients::ALL);
-        assert_eq!((all[0], all.last()), ("rows", Some(&"samples")));
+        let in_order =
+            ["count", "offsets", "plan", "rows", "scatter", "samples", "gather", "combine"];
+        assert_eq!(all, in_order);
         let raw = model(22_223).offsets(Offsets::from_points().raw_weights()).build().unwrap();
-        assert_eq!(steps(&raw, Gradients::ALL)[0], "count", "no softmax");
+        assert!(!steps(&raw, Gradients::ALL).contains(&"rows"), "no softmax");
     }
 
     #[test]
@@ -360,7 +389,7 @@ mod tests {
         let (points, boxes) = (units(Offsets::from_points()), units(Offsets::from_boxes()));
         let other = points.iter().zip(&boxes).filter(|(of_points, of_boxes)| of_points != of_boxes);
         let other: Vec<&str> = other.map(|(unit, _)| unit.step).collect();
-        assert_eq!(other, ["rows", "count", "scatter", "samples"]);
+        assert_eq!(other, ["count", "rows", "scatter", "samples"]);
     }
 
     /// In bf16 a step that took raw weights for those of a softmax read each as another number.

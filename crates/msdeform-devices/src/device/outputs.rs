@@ -14,8 +14,16 @@ impl Outputs {
     #[must_use]
     pub fn poisoned(problem: &Problem, direction: Direction, gradients: Gradients) -> Self {
         let buffer = |role| Buffer::poisoned(problem.format_of(role), problem.len_of(role));
-        let asked = problem.operator().written(direction).filter(|role| gradients.includes(*role));
-        asked.map(|role| (role, buffer(role))).collect()
+        Self::roles(problem, direction, gradients).map(|role| (role, buffer(role))).collect()
+    }
+
+    /// Which tensors those are.
+    pub fn roles(
+        problem: &Problem,
+        direction: Direction,
+        gradients: Gradients,
+    ) -> impl Iterator<Item = Role> {
+        problem.operator().written(direction).filter(move |role| gradients.includes(*role))
     }
 
     /// Every tensor.

@@ -14,7 +14,7 @@ use super::fingerprint::hash_sources;
 pub struct CompiledVerification {
     /// The variant's id.
     pub variant: String,
-    /// The macros that it was compiled with, as [`Specialisation::name`] has them, in any order.
+    /// The macros that it was compiled with, as [`Specialisation::name`] has them.
     pub defines: String,
     /// What the sources and the common options were.
     pub sources: String,
@@ -55,8 +55,8 @@ pub(super) struct CompiledLines {
     specialisations: BTreeMap<String, Words>,
 }
 
-/// What follows some macros: nothing but the error, or further macros. Those that several names have stand once, around the
-/// rest of them: written out, the names would be most of all bytes in `records/`.
+/// What follows some macros: nothing but the error, or further macros. Those that several names begin with stand once,
+/// around the rest of them: written out, the names would be most of all bytes in `records/`.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Words {
@@ -80,67 +80,45 @@ impl Words {
     }
 }
 
-/// The object that [`Words`] reads, of names and their errors: a line for each name. First what all kernels of a step have,
-/// then what names begin with.
-fn fold(names: &[(&str, String)]) -> Result<String, serde_json::Error> {
-    let mut steps: BTreeMap<&str, Vec<(Vec<&str>, &str)>> = BTreeMap::new();
-    for (name, error) in names {
-        let words: Vec<&str> = name.split(' ').collect();
-        let step = words.iter().copied().find(|word| word.starts_with("STEP_"));
-        steps.entry(step.unwrap_or_default()).or_default().push((words, error));
+/// The members of the object that [`Words`] reads, of sorted names and their errors: a line for each name.
+fn fold(names: &[(&str, String)], text: &mut String) -> Result<(), serde_json::Error> {
+    fn word(name: &str) -> &str {
+        name.split(' ').next().unwrap_or_default()
     }
-    let mut members = Vec::new();
-    for mut names in steps.into_values() {
-        let has = |words: &[&str], word: &str| words.contains(&word);
-        let shared: Vec<&str> = names[0].0.clone();
-        let shared: Vec<&str> = shared
-            .into_iter()
-            .filter(|word| names.iter().all(|(words, _)| has(words, word)))
-            .collect();
-        if names.len() == 1 || shared.is_empty() {
-            members.push(fold_prefixes(&names)?);
-            continue;
-        }
-        for (words, _) in &mut names {
-            words.retain(|word| !shared.contains(word));
-        }
-        names.sort();
-        let key = serde_json::to_string(&shared.join(" "))?;
-        members.push(format!("{key}:{{\n{}}}", fold_prefixes(&names)?));
-    }
-    Ok(format!("{{\n{}}}", members.join(",\n")))
-}
-
-/// The members of an object of sorted names: words that several begin with stand once.
-fn fold_prefixes(names: &[(Vec<&str>, &str)]) -> Result<String, serde_json::Error> {
-    let mut members = Vec::new();
-    for group in names.chunk_by(|(a, _), (b, _)| a.first() == b.first()) {
-        let (first, error) = &group[0];
-        let shared = if group.len() == 1 { first.len() } else { shared_words(group) };
-        let key = serde_json::to_string(&first[..shared].join(" "))?;
-        if group.len() == 1 {
-            members.push(format!("{key}:{error}"));
+    let mut rest = names;
+    while let Some(&(first, ref error)) = rest.first() {
+        let together = rest.iter().take_while(|(name, _)| word(name) == word(first)).count();
+        let (group, others) = rest.split_at(together);
+        if let [_] = group {
+            *text += &format!("{}:{error}", serde_json::to_string(first)?);
         } else {
-            let rest = group.iter().map(|(words, error)| (words[shared..].to_vec(), *error));
-            let rest: Vec<(Vec<&str>, &str)> = rest.collect();
-            members.push(format!("{key}:{{\n{}}}", fold_prefixes(&rest)?));
+            let shared = shared_words(group);
+            let remaining = group
+                .iter()
+                .map(|(name, error)| (name[shared.len()..].trim_start(), error.clone()));
+            let group: Vec<(&str, String)> = remaining.collect();
+            *text += &format!("{}:{{\n", serde_json::to_string(shared)?);
+            fold(&group, text)?;
+            text.push('}');
         }
+        if !others.is_empty() {
+            *text += ",\n";
+        }
+        rest = others;
     }
-    Ok(members.join(",\n"))
+    Ok(())
 }
 
-/// How many words all names begin with.
-fn shared_words(names: &[(Vec<&str>, &str)]) -> usize {
-    let (first, _) = &names[0];
-    let is_shared = |at: &usize| names.iter().all(|(words, _)| words.get(*at) == first.get(*at));
-    (0..first.len()).take_while(is_shared).count()
-}
-
-/// Macros have no order: the same ones are the same kernel.
-fn sorted_words(name: &str) -> String {
-    let mut words: Vec<&str> = name.split(' ').collect();
-    words.sort_unstable();
-    words.join(" ")
+/// The words that all names begin with.
+fn shared_words<'a>(names: &[(&'a str, String)]) -> &'a str {
+    let Some(&(first, _)) = names.first() else { return "" };
+    let ends = first.match_indices(' ').map(|(at, _)| at).chain([first.len()]);
+    let begins = |name: &str, end: usize| {
+        name.strip_prefix(&first[..end])
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+    };
+    let end = ends.take_while(|&end| names.iter().all(|(name, _)| begins(name, end))).last();
+    &first[..end.unwrap_or(0)]
 }
 
 impl CompiledLedger {
@@ -183,14 +161,14 @@ impl CompiledLedger {
         }
         let text = |(circumstances, names): (Circumstances, Vec<(&str, String)>)| {
             let shared = serde_json::to_string(&circumstances)?;
-            let shared = shared.trim_end_matches('}');
-            Ok(format!("{shared},\"specialisations\":{}}}", fold(&names)?))
+            let mut text = format!("{},\"specialisations\":{{\n", shared.trim_end_matches('}'));
+            fold(&names, &mut text)?;
+            Ok(text + "}}")
         };
         groups.into_iter().map(text).collect()
     }
 
-    pub(super) fn record(&mut self, mut verification: CompiledVerification) {
-        verification.defines = sorted_words(&verification.defines);
+    pub(super) fn record(&mut self, verification: CompiledVerification) {
         let name = (verification.variant.clone(), verification.defines.clone());
         self.entries.insert(name, verification);
     }
@@ -225,7 +203,7 @@ impl CompiledLedger {
 }
 
 fn name(specialisation: &Specialisation) -> (String, String) {
-    (specialisation.variant.spec().id.to_owned(), sorted_words(&specialisation.name()))
+    (specialisation.variant.spec().id.to_owned(), specialisation.name())
 }
 
 #[cfg(test)]
@@ -251,36 +229,17 @@ mod tests {
     }
 
     #[test]
-    fn what_names_have_in_common_stands_once_and_every_name_comes_back() {
-        let names = [
-            "B=1 A=1",
-            "A=1 B=1 C=2 D=1",
-            "A=1 B=1 C=2 D=12",
-            "A=1 B=12 C=2",
-            "A=12",
-            "E",
-            "",
-            "STEP_SORT=1 A=1 SIDE=4 B=1",
-            "STEP_SORT=1 A=2 SIDE=4",
-            "STEP_SORT=1 A=2 B=1 SIDE=4",
-            "STEP_ROWS=1 A=2",
-        ];
+    fn what_names_begin_with_stands_once_and_every_name_comes_back() {
+        let names =
+            ["A=1 B=1", "A=1 B=1 C=2 D=1", "A=1 B=1 C=2 D=12", "A=1 B=12 C=2", "A=12", "E", ""];
         let mut ledger = CompiledLedger::default();
         for (index, name) in names.iter().enumerate() {
             ledger.record(entry(name, (index != 3).then_some(index as f64 * 1e-6)));
         }
-        assert_eq!(ledger.entries.len(), names.len());
         let texts = ledger.texts().unwrap();
         assert_eq!(read(&texts), ledger);
-        let lines = |text: &str| text.split_whitespace().collect::<String>();
-        let text = lines(&texts[0]);
-        for folded in [
-            r#""A=1": {"B=1": {"": 0.0, "C=2": {"D=1": 1e-6, "D=12": 2e-6}}, "B=12 C=2": null}"#,
-            r#""A=2 STEP_ROWS=1": "#,
-            r#""SIDE=4 STEP_SORT=1": {"A=1 B=1": "#,
-        ] {
-            assert!(text.contains(&lines(folded)), "{folded}: {text}");
-        }
+        let folded = "\"A=1\":{\n\"B=1\":{\n\"\":0.0,\n\"C=2\":{\n\"D=1\":1e-6,\n\"D=12\":2e-6}},\n\"B=12 C=2\":null},\n\"A=12\":4e-6";
+        assert!(texts[0].contains(folded), "{}", texts[0]);
     }
 
     #[test]

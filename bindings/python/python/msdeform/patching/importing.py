@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Iterator, Sequence
-from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
+from importlib.machinery import ModuleSpec
 from typing import Any
 
+from .._imports import find_elsewhere, tell_when_loaded
 from . import replacing
 from .reporting import warn
 
@@ -27,13 +28,10 @@ class _Finder:
     ) -> ModuleSpec | None:
         if name.partition(".")[0] in _OTHERS or not replacing.is_wanted(name):
             return None
-        for finder in list(sys.meta_path):
-            find = None if finder is self else getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = None if find is None else find(name, path, target)
-            if spec is not None:
-                _tell_when_loaded(spec.loader)
-                return spec
-        return None
+        spec = find_elsewhere(self, name, path, target)
+        if spec is not None:
+            tell_when_loaded(spec.loader, _patch_loaded)
+        return spec
 
 
 _FINDER: Any = _Finder()
@@ -51,20 +49,11 @@ def _rest() -> None:
         sys.meta_path.remove(_FINDER)
 
 
-def _tell_when_loaded(loader: Any) -> None:
-    """Loaders of files are made for one module each, and remain as they are otherwise: others ask them for sources."""
-    if not isinstance(loader, (SourceFileLoader, SourcelessFileLoader)) or "exec_module" in vars(loader):
-        return
-
-    def exec_module(module: types.ModuleType) -> None:
-        vars(loader).pop("exec_module", None)
-        loader.exec_module(module)
-        try:
-            replacing.scan(module)
-        except Exception as error:
-            warn(f"msdeform leaves {module.__name__} alone: {type(error).__name__}: {error}")
-
-    loader.exec_module = exec_module  # type: ignore[method-assign]
+def _patch_loaded(module: types.ModuleType) -> None:
+    try:
+        replacing.scan(module)
+    except Exception as error:
+        warn(f"msdeform leaves {module.__name__} alone: {type(error).__name__}: {error}")
 
 
 def loaded() -> Iterator[types.ModuleType]:

@@ -138,7 +138,10 @@ def scan(module: types.ModuleType, only: Application | None = None) -> None:
 def _patch_function(application: Application, module: types.ModuleType, place: Function) -> None:
     owner, _, attribute = place.name.rpartition(".")
     holder = vars(module).get(owner) if owner else module
-    if holder is None or getattr(holder, "__module__", module.__name__) != module.__name__:
+    # Only what is there is looked at: asked for a name that it does not have, a module may import others to find it.
+    if not isinstance(holder, (type, types.ModuleType)):
+        return
+    if vars(holder).get("__module__", module.__name__) != module.__name__:
         return
     function = vars(holder).get(attribute)
     if not inspect.isfunction(function) or function.__module__ != module.__name__ or function in _replaced:

@@ -9,7 +9,7 @@
 //! the mode of a record says which.
 
 use half::{bf16, f16};
-use msdeform::{Direction, Mode, Problem, Role, VariantSpec};
+use msdeform::{DType, Direction, Mode, Problem, Role, VariantSpec};
 use msdeform_cuda::{DeviceBuffer, Error, Event, Graph, Plan, Pointers, Stream};
 
 use super::{Setup, failed};
@@ -56,6 +56,16 @@ impl DeviceTensor {
         })
     }
 
+    /// Every byte 0xff, as [`Self::poison`] leaves it. Not a copy of NaN from the host: outputs are gigabytes.
+    fn poisoned(stream: &Stream, dtype: DType, len: usize) -> Result<Option<Self>, Error> {
+        Ok(match dtype {
+            DType::F32 => Some(Self::F32(DeviceBuffer::filled(stream, len, 0xff)?)),
+            DType::F16 => Some(Self::F16(DeviceBuffer::filled(stream, len, 0xff)?)),
+            DType::Bf16 => Some(Self::Bf16(DeviceBuffer::filled(stream, len, 0xff)?)),
+            DType::F64 => None,
+        })
+    }
+
     fn download(&self, stream: &Stream) -> Result<Buffer, Error> {
         Ok(match self {
             Self::F32(buffer) => Buffer::F32(buffer.to_host(stream)?),
@@ -88,15 +98,18 @@ impl Work {
         setup: &Setup,
         choice: &Choice,
         problem: &Problem,
-        upload: &impl Fn(&Buffer) -> Result<DeviceTensor, Error>,
+        stream: &Stream,
     ) -> Result<Self, Error> {
         let direction = choice.variant.direction;
         let gradients = setup.options.gradients_of(problem);
-        let outputs = Outputs::poisoned(problem, direction, gradients);
-        let uploaded = outputs.iter().map(|(role, buffer)| Ok((role, upload(buffer)?)));
+        let made = Outputs::roles(problem, direction, gradients).map(|role| {
+            let (dtype, len) = (problem.format_of(role), problem.len_of(role));
+            let made = DeviceTensor::poisoned(stream, dtype, len)?;
+            Ok((role, made.ok_or_else(|| only_the_reference(choice.variant))?))
+        });
         Ok(Self {
             plan: setup.plan(problem, choice)?,
-            outputs: uploaded.collect::<Result<_, Error>>()?,
+            outputs: made.collect::<Result<_, Error>>()?,
             direction,
             mode: setup.options.mode,
         })
@@ -110,6 +123,11 @@ impl Work {
     fn is_deterministic_backward(&self) -> bool {
         self.direction == Direction::Backward && self.mode == Mode::Deterministic
     }
+}
+
+fn only_the_reference(spec: &VariantSpec) -> Error {
+    let reason = "tensors are f64, which only the reference computes".to_owned();
+    Error::from(msdeform::Error::Unsupported { variant: spec.id, reason })
 }
 
 /// Where a launch starts: at its first step, or behind the steps whose results an earlier one left.
@@ -147,10 +165,7 @@ impl PreparedCuda {
         let stream = Stream::new(context)?;
         let spec = choices[choices.len() - 1].variant;
         let upload = |host: &Buffer| {
-            DeviceTensor::upload(&stream, host)?.ok_or_else(|| {
-                let reason = "tensors are f64, which only the reference computes".to_owned();
-                Error::from(msdeform::Error::Unsupported { variant: spec.id, reason })
-            })
+            DeviceTensor::upload(&stream, host)?.ok_or_else(|| only_the_reference(spec))
         };
         let samples = problem.batch() * problem.queries() * problem.heads() * problem.samples();
         let clocks = match options.timing {
@@ -162,7 +177,7 @@ impl PreparedCuda {
         };
         let flush_elements = 2 * context.props().l2_bytes / size_of::<f32>();
         let flush = options.cold_l2.then(|| DeviceBuffer::filled(&stream, flush_elements, 0));
-        let work = choices.iter().map(|choice| Work::new(&setup, choice, problem, &upload));
+        let work = choices.iter().map(|choice| Work::new(&setup, choice, problem, &stream));
         let is_backward = spec.direction == Direction::Backward;
         let read = inputs.iter().filter(|(role, _)| is_backward || *role != Role::GradOutput);
         let read = read.map(|(role, buffer)| Ok((role, upload(buffer)?)));

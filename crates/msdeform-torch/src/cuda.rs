@@ -5,19 +5,18 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ffi::CString;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use msdeform::{Mode, Problem};
 use msdeform_cuda::{
     Ahead, BackwardOptions, Engine, Gradients, INLINE_LEVELS, OutputStrides, Plan, PlanOptions,
     PointerChecks, Pointers, RowStrides, SourceStrides, Stream, ValueStrides, Workspace,
 };
-use msdeform_torch::call::{Head, Key};
-use msdeform_torch::error::CallError;
-use pyo3::exceptions::PyRuntimeWarning;
-use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
+
+use crate::call::{Head, Key};
+use crate::error::CallError;
+use crate::libtorch::Libtorch;
 
 /// Plans kept by a thread. Each is about a kilobyte, and training sees a new one with every image size.
 const PLANS_KEPT: usize = 4096;
@@ -27,12 +26,16 @@ thread_local! {
 }
 
 /// A plan with the engine whose code it launches.
+#[derive(Debug)]
 pub struct Planned {
     engine: Engine,
     plan: Plan,
 }
 
 /// The plan of a key, made now if it is new.
+///
+/// # Errors
+/// What is wrong with the call, the GPU or its compiler.
 pub fn plan(key: &Key) -> Result<Arc<Planned>, CallError> {
     if let Some(known) = PLANS.with_borrow(|plans| plans.get(key.numbers()).cloned()) {
         return Ok(known);
@@ -57,27 +60,51 @@ pub fn plan(key: &Key) -> Result<Arc<Planned>, CallError> {
 
 impl Planned {
     /// Bytes of memory that a launch needs beside its tensors.
+    #[must_use]
     pub const fn workspace_bytes(&self) -> usize {
         self.plan.workspace_bytes()
     }
 
     /// Queues the call on a stream.
     ///
+    /// # Errors
+    /// What the driver says.
+    ///
     /// # Safety
     /// As of [`Plan::launch`], for the problem that the plan's key describes; `stream` is a stream of its GPU.
     pub unsafe fn launch(&self, stream: usize, pointers: &Pointers) -> Result<(), CallError> {
-        let stream = std::ptr::with_exposed_provenance_mut(stream);
-        // SAFETY: the caller says that it is a stream.
-        let stream = unsafe { Stream::borrow(self.engine.context(), stream)? };
         // SAFETY: passed on from the caller.
-        Ok(unsafe { self.plan.launch(&stream, pointers) }?)
+        Ok(unsafe { self.plan.launch(&borrowed(&self.engine, stream)?, pointers) }?)
     }
+}
+
+/// # Safety
+/// It is a stream of the engine's GPU.
+unsafe fn borrowed(engine: &Engine, stream: usize) -> Result<Stream, CallError> {
+    let stream = std::ptr::with_exposed_provenance_mut(stream);
+    // SAFETY: passed on from the caller.
+    Ok(unsafe { Stream::borrow(engine.context(), stream)? })
+}
+
+/// Whether what is queued on a stream of a GPU becomes part of a graph.
+///
+/// # Errors
+/// What the driver says.
+///
+/// # Safety
+/// It is a stream of that GPU.
+pub unsafe fn is_capturing(ordinal: usize, stream: usize) -> Result<bool, CallError> {
+    // SAFETY: passed on from the caller.
+    Ok(unsafe { borrowed(&engine(ordinal)?, stream)? }.is_capturing()?)
 }
 
 static ENGINES: Mutex<Option<HashMap<usize, Engine>>> = Mutex::new(None);
 
 /// The engine of a GPU, opened once and never closed: at exit there is no telling whether the driver or
 /// we go first.
+///
+/// # Errors
+/// No driver, no such GPU, or one that is too old.
 pub fn engine(ordinal: usize) -> Result<Engine, CallError> {
     // In a forked process an error, and before the lock, which a thread of the parent may have held.
     msdeform_cuda::driver_version()?;
@@ -91,29 +118,33 @@ pub fn engine(ordinal: usize) -> Result<Engine, CallError> {
     // A warning runs Python, which may call us again.
     drop(engines);
     if let Some(ignored) = engine.tuning().ignored() {
-        warn(&ignored);
+        match INTERPRETER.get() {
+            Some(warn) => warn(&ignored),
+            None => Libtorch::warn(&ignored),
+        }
     }
     Ok(engine)
 }
 
-/// Python's warning. Nobody's call fails for it, not even where warnings are errors.
-fn warn(message: &str) {
-    let Ok(message) = CString::new(message) else { return };
-    Python::attach(|py| {
-        drop(PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &message, 1));
-    });
+/// How an interpreter warns, if this process has one.
+static INTERPRETER: OnceLock<fn(&str)> = OnceLock::new();
+
+/// This process has an interpreter: it is warned by this function, and ends with [`end_compiling_ahead`], so kernels may be
+/// compiled ahead.
+pub fn with_interpreter(warn: fn(&str)) {
+    // Whoever imports the package again keeps what it had.
+    let _ = INTERPRETER.set(warn);
 }
 
 /// Compiling ahead is switched off by this variable, set to `off`.
 const AHEAD_VARIABLE: &str = "MSDEFORM_COMPILE_AHEAD";
 
-/// Waits for what is being compiled ahead and compiles nothing more: before the interpreter ends, since NVRTC must not be at
+/// Waits for what is being compiled ahead and compiles nothing more: before the process ends, since NVRTC must not be at
 /// work while it is taken down.
-#[pyfunction]
-pub fn end_compiling_ahead(py: Python<'_>) {
+pub fn end_compiling_ahead() {
     // Held, it is by another thread that opens an engine or, in a forked process, by nobody.
     let engines = ENGINES.try_lock().ok().and_then(|engines| engines.clone());
-    py.detach(|| engines.into_iter().flatten().for_each(|(_, engine)| engine.compiler().close()));
+    engines.into_iter().flatten().for_each(|(_, engine)| engine.compiler().close());
 }
 
 fn backward(head: &Head, gradients: i64, strides: Option<OutputStrides>) -> BackwardOptions {
@@ -131,7 +162,9 @@ fn backward(head: &Head, gradients: i64, strides: Option<OutputStrides>) -> Back
 }
 
 fn ahead(head: &Head) -> Ahead {
-    if std::env::var_os(AHEAD_VARIABLE).is_some_and(|value| value == "off") {
+    // A program without an interpreter ends as it likes, with a compiler at work or not.
+    let is_off = INTERPRETER.get().is_none();
+    if is_off || std::env::var_os(AHEAD_VARIABLE).is_some_and(|value| value == "off") {
         Ahead::Nothing
     } else if head.expected != 0 {
         Ahead::Gradients(backward(head, head.expected, None))

@@ -1,0 +1,145 @@
+//! What a node does when it runs on a GPU: a launch on the session's stream, in the session's memory.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use msdeform::{Problem, Role};
+use msdeform_cuda::{
+    Engine, INLINE_LEVELS, Plan, PlanOptions, PointerChecks, Pointers, RowStrides, SourceStrides,
+    Stream, Workspace,
+};
+
+use crate::api::Context;
+use crate::call::{Call, Key};
+use crate::error::Error;
+use crate::node::{Inputs, Node, shared_strides};
+
+/// Set to `off`, it keeps these kernels from sessions: their nodes go to the CPU provider.
+const SWITCH: &str = "MSDEFORM_ONNXRUNTIME_CUDA";
+
+/// Whether sessions are offered kernels for GPUs. The driver is not asked: a session on the processor has nothing to do with
+/// it, and a process that has called it can no longer fork.
+pub(crate) fn is_offered() -> bool {
+    std::env::var_os(SWITCH).is_none_or(|said| said != "off")
+}
+
+/// One node of a session. Runs may overlap.
+#[derive(Debug)]
+pub(crate) struct Kernel(Node);
+
+impl Kernel {
+    pub(crate) const fn new(node: Node) -> Self {
+        Self(node)
+    }
+
+    /// Queues the computation of the output. The runtime waits for its stream when somebody needs the result.
+    pub(crate) fn compute(&self, context: &Context<'_>) -> Result<(), Error> {
+        let Self(node) = self;
+        let inputs = node.inputs(context)?;
+        let planned = plan(inputs.value.device()?, &node.call(&inputs)?)?;
+        let Planned { engine, plan } = &*planned;
+        let output = context.output(&node.output_shape(plan.problem()), node.format)?;
+        let pointers = pointers(&inputs).with(Role::Output, output.address());
+        // SAFETY: the stream is that of this run, on the device of its tensors. Those have the shapes and formats that the
+        // plan was made for; the runtime frees them in the order of the stream, and gives the output to nobody else. No
+        // workspace is used.
+        unsafe {
+            let stream = Stream::borrow(engine.context(), context.gpu_stream()?)?;
+            Ok(plan.launch(&stream, &pointers)?)
+        }
+    }
+}
+
+fn pointers(inputs: &Inputs<'_>) -> Pointers {
+    let (value, locations) = (inputs.value.address(), inputs.locations.address());
+    let weights = inputs.weights.address();
+    match &inputs.references {
+        None => Pointers::from([
+            (Role::Value, value),
+            (Role::Locations, locations),
+            (Role::Weights, weights),
+        ]),
+        Some(references) => Pointers::from([
+            (Role::Value, value),
+            (Role::References, references.address()),
+            (Role::Offsets, locations),
+            (Role::Logits, weights),
+        ]),
+    }
+}
+
+/// A plan with the engine whose code it launches.
+#[derive(Debug)]
+struct Planned {
+    engine: Engine,
+    plan: Plan,
+}
+
+/// Plans that are kept, about a kilobyte each: those of a few models in some sizes of images.
+const PLANS: usize = 256;
+
+/// The most recently used last. Any number of runs may launch one at the same time.
+static KEPT: Mutex<Vec<(usize, Key, Arc<Planned>)>> = Mutex::new(Vec::new());
+
+/// The plan of a call on a device, made now if it is new.
+fn plan(device: usize, call: &Call<'_>) -> Result<Arc<Planned>, Error> {
+    {
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |(of, key, _): &(usize, Key, _)| *of == device && call.has(key);
+        if let Some(at) = kept.iter().rposition(is_it) {
+            kept[at..].rotate_left(1);
+            return Ok(Arc::clone(&kept[kept.len() - 1].2));
+        }
+    }
+    // Outside of the lock: kernels that were never compiled take seconds.
+    let problem = call.problem()?;
+    let engine = engine(device)?;
+    let plan = Plan::new(&engine, &problem, &options(&problem, call))?;
+    if plan.workspace_bytes() > 0 {
+        // Runs on several streams would share it.
+        return Err(Error::Workspace { variant: plan.variant().id });
+    }
+    let planned = Arc::new(Planned { engine, plan });
+    if problem.levels().len() > INLINE_LEVELS {
+        // It owns a table in device memory that a captured graph may go on reading.
+        std::mem::forget(Arc::clone(&planned));
+    }
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let dropped = (kept.len() >= PLANS).then(|| kept.remove(0));
+    kept.push((device, call.key(), Arc::clone(&planned)));
+    drop(kept);
+    // Outside of the lock as well: memory of a device is given back when its kernels are done.
+    drop(dropped);
+    Ok(planned)
+}
+
+fn options(problem: &Problem, call: &Call<'_>) -> PlanOptions {
+    let shared = shared_strides(problem, call.references.sizes());
+    let shared = shared.filter(|_| problem.offsets().is_some());
+    PlanOptions {
+        sources: shared.map(|[image, query]| SourceStrides {
+            references: RowStrides { image: image as i64, query: query as i64 },
+            ..SourceStrides::packed(problem)
+        }),
+        // The runtime's allocator made them. What a null pointer means is still found and said.
+        pointer_checks: PointerChecks::Never,
+        workspace: Workspace::OfCaller,
+        ..PlanOptions::default()
+    }
+}
+
+static ENGINES: Mutex<Option<HashMap<usize, Engine>>> = Mutex::new(None);
+
+/// The engine of a GPU, opened once and never closed: at exit there is no telling whether the driver or we go first.
+fn engine(device: usize) -> Result<Engine, Error> {
+    // In a forked process an error, and before the lock, which a thread of the parent may have held.
+    msdeform_cuda::driver_version()?;
+    let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+    let opened = engines.get_or_insert_default();
+    if let Some(engine) = opened.get(&device) {
+        return Ok(engine.clone());
+    }
+    let engine = Engine::new(device)?;
+    opened.insert(device, engine.clone());
+    Ok(engine)
+}
