@@ -64,7 +64,7 @@ pub struct VerifyArgs {
     json: bool,
 }
 
-/// One of several runs that share the work.
+/// One of several commands that share the work: `K/N`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
     number: usize,
@@ -72,7 +72,7 @@ struct Part {
 }
 
 impl Part {
-    /// Every so manieth, so that each part has some of every variant.
+    /// Every N-th from the K-th on, so that each part has some of every variant.
     fn share<T: Clone>(self, all: &[T]) -> Vec<T> {
         all.iter().skip(self.number - 1).step_by(self.of).cloned().collect()
     }
@@ -120,6 +120,10 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     if args.ledger && device.id().kind() != DeviceKind::Cuda {
         return Err(Usage("--ledger is about GPUs; give --device cuda:N".into()).into());
     }
+    if args.part.of > 1 && !(args.models || args.ledger) {
+        let why = "--part divides what --models and --ledger compile; give one of them";
+        return Err(Usage(why.into()).into());
+    }
     let mut selection = args.grid.selection(workload::all().iter(), Breadth::All)?;
     selection.seed = args.seed;
     let variants = selection.variants_of(device.as_ref())?;
@@ -150,8 +154,14 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     let passed = report.passed() && !report.checked.is_empty();
     if args.ledger {
         let path = ledger::path(&args.record_dir.folder(), device.as_ref());
-        let entries = ledger::update(&path, device.as_ref(), &report)?
-            + ledger::update_compiled(&path, device.as_ref(), &reachable, &compiled)?;
+        // What variants did on the workloads is the first part's to say: another would replace it with less, and what
+        // failed there with what did not.
+        let of_variants = match args.part.number {
+            1 => ledger::update(&path, device.as_ref(), &report)?,
+            _ => 0,
+        };
+        let entries =
+            of_variants + ledger::update_compiled(&path, device.as_ref(), &reachable, &compiled)?;
         eprintln!("ledger: {entries} entries in {}", path.display());
     }
     if args.json {
