@@ -9,32 +9,19 @@ use anyhow::{Context, Result, ensure};
 
 use crate::process::{capture, on_path, run, run_ok};
 use crate::steps::{Report, Steps};
-use crate::test::harness_report;
+use crate::test::{harness_report, nextest_report};
 use crate::tree;
 
 /// Miri and sanitizers exist for the nightly compiler only. Any will do: what they find does not depend on it.
 const NIGHTLY: &str = "nightly";
 
-/// What has no foreign code in it. Of the CUDA backend everything that decides, of the Python package the
-/// plans and the memory behind addresses.
-const MIRI: [&[&str]; 4] = [
-    &["--package", "msdeform", "--lib", "--tests"],
-    &["--package", "msdeform-tuning", "--lib"],
-    // Left out: NVRTC is loaded from a library, and Miri cannot set the time of a file, which the cubin cache does.
-    &[
-        "--package",
-        "msdeform-cuda",
-        "--lib",
-        "--",
-        "--skip",
-        "nvrtc::tests::",
-        "--skip",
-        "probe::tests::",
-        "--skip",
-        "jit::cache::",
-    ],
-    &["--package", "msdeform-torch", "--lib", "--test", "plan_table"],
-];
+const MIRI_PACKAGES: [&str; 4] = ["msdeform", "msdeform-tuning", "msdeform-cuda", "msdeform-torch"];
+
+/// What has no foreign code in it, as nextest's filters say it: all of the library, of the CUDA backend everything that
+/// decides, of the Python package the plans and the memory behind addresses. Left out: NVRTC is loaded from a library, and
+/// Miri cannot set the time of a file, which the cubin cache does.
+const MIRI_TESTS: &str = "(package(msdeform) + kind(lib) + binary(plan_table)) \
+                          - test(/^(nvrtc|probe)::tests::|^jit::cache::/)";
 
 /// Tree borrows and pointers made of integers: what rayon and crossbeam-epoch are written for. Threads of the global
 /// pool never end, which is no leak. Files, folders and variables are the machine's: tuning files are tested on disk. Tests
@@ -51,16 +38,19 @@ const THREADS: [&[&str]; 3] = [
 
 const TSAN_TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// `cargo xtask miri`.
+/// `cargo xtask miri`. By nextest: Miri has one thread, and a process for each test keeps all cores busy; where one test
+/// has undefined behaviour, which ends the process, the others still run.
 pub fn miri() -> Result<ExitCode> {
     components(&["miri", "rust-src"])?;
-    finish(MIRI.map(|arguments| {
-        let (cargo, harness) = split_at_dashes(arguments);
-        let mut command = nightly_cargo(&["miri", "test"]);
-        command.args(["--locked", "--no-fail-fast"]).args(cargo).args(own_folder("miri"));
-        command.args(harness).env("MIRIFLAGS", MIRI_FLAGS);
-        command
-    }))
+    installed("cargo-nextest")?;
+    let mut command = nightly_cargo(&["miri", "nextest", "run"]);
+    command.args(["--locked", "--no-fail-fast", "--lib", "--tests"]);
+    command.args(MIRI_PACKAGES.iter().flat_map(|package| ["--package", package]));
+    command.args(["--filterset", MIRI_TESTS]).args(own_folder("miri"));
+    command.env("MIRIFLAGS", MIRI_FLAGS);
+    let mut steps = Steps::default();
+    steps.run("miri", || nextest_report(&run(&mut command)?));
+    Ok(if steps.finish() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// `cargo xtask tsan`.
@@ -91,10 +81,7 @@ pub fn loom() -> Result<ExitCode> {
 /// `cargo xtask deny`. Advisories come from a database on the network; where that cannot be had, the rest is
 /// checked and this is said.
 pub fn deny(offline: bool) -> Result<ExitCode> {
-    if on_path(&["cargo-deny"]).is_none() {
-        println!("installing cargo-deny, which takes minutes");
-        run_ok(&mut crate::process::cargo(["install", "--locked", "cargo-deny"]))?;
-    }
+    installed("cargo-deny")?;
     let check = |what: &[&str]| {
         let mut command = crate::process::cargo(["deny", "--locked", "check"]);
         command.args(what);
@@ -125,6 +112,15 @@ fn finish<const N: usize>(commands: [Command; N]) -> Result<ExitCode> {
         });
     }
     Ok(if steps.finish() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Installs a command of cargo where it is missing.
+fn installed(name: &str) -> Result<()> {
+    if on_path(&[name]).is_none() {
+        println!("installing {name}, which takes minutes");
+        run_ok(&mut crate::process::cargo(["install", "--locked", name]))?;
+    }
+    Ok(())
 }
 
 /// Cargo of the nightly compiler, whatever called this one.

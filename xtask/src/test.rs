@@ -174,6 +174,21 @@ pub fn harness_report(finished: &Finished) -> Result<Report> {
     Ok(report)
 }
 
+/// Reads the totals that nextest prints at the end; what a filter leaves out counts as skipped, as what is ignored does.
+pub fn nextest_report(finished: &Finished) -> Result<Report> {
+    let mut summaries = finished.output.lines().filter(|line| line.contains("Summary ["));
+    let line = summaries.next().context("nextest printed no summary")?;
+    let count = Count {
+        passed: number_before(line, "passed"),
+        failed: number_before(line, "failed") + number_before(line, "timed"),
+        skipped: number_before(line, "skipped"),
+    };
+    ensure!(count.passed + count.failed > 0, "no test ran");
+    let mut report = counted(finished, count)?;
+    report.note = format!("{} passed", count.passed);
+    Ok(report)
+}
+
 fn counted(finished: &Finished, count: Count) -> Result<Report> {
     ensure!(finished.success || count.failed > 0, "the tests did not run to their end");
     Ok(Report { count, note: String::new() })
@@ -196,7 +211,23 @@ mod tests {
     }
 
     #[test]
+    fn totals_of_nextest_are_those_of_its_summary() {
+        let summary =
+            |counts: &str| format!("     PASS [ 1.2s] a b\n  Summary [ 90.1s] {counts}\n");
+        let count = |success: bool, counts: &str| {
+            nextest_report(&finished(success, &summary(counts))).map(|report| report.count)
+        };
+        let all = count(true, "197 tests run: 197 passed (21 slow), 14 skipped").unwrap();
+        assert_eq!(all, Count { passed: 197, failed: 0, skipped: 14 });
+        let some = count(false, "4 tests run: 1 passed, 2 failed, 1 timed out, 0 skipped").unwrap();
+        assert_eq!(some, Count { passed: 1, failed: 3, skipped: 0 });
+        assert!(count(false, "3/9 tests run: 3 passed, 0 skipped").is_err());
+        assert!(count(true, "0 tests run: 0 passed, 9 skipped").is_err());
+    }
+
+    #[test]
     fn a_run_that_broke_off_is_no_success() {
         assert!(harness_report(&finished(false, "")).is_err());
+        assert!(nextest_report(&finished(false, "")).is_err());
     }
 }

@@ -53,7 +53,8 @@ pub fn verify_compiled(
 }
 
 /// Kernels of one call together: it runs them all, and each is as right as its results.
-fn by_call(wanted: Vec<Specialisation>) -> Vec<Vec<Specialisation>> {
+#[must_use]
+pub fn by_call(wanted: Vec<Specialisation>) -> Vec<Vec<Specialisation>> {
     let mut calls: Vec<Vec<Specialisation>> = Vec::new();
     let mut known = HashMap::new();
     for specialisation in wanted {

@@ -315,6 +315,16 @@ fn every_command_runs_the_operator_from_offsets_and_names_its_rows() {
 }
 
 #[test]
+fn a_part_of_what_is_not_divided_is_refused() {
+    let folder = folder();
+    for (part, why) in [("2/2", "--models"), ("3/2", "no part")] {
+        let verify = ["verify", "--device", "cpu", "--workload", "edge_one_point", "--part", part];
+        let refused = msdeform(folder.path()).args(verify).assert().code(2);
+        refused.stderr(predicate::str::contains(why));
+    }
+}
+
+#[test]
 fn verify_takes_a_fresh_seed_and_says_which() {
     let first = json(&["verify", "--workload", "edge_one_point", "--seed", "random", "--json"]);
     let second = json(&["verify", "--workload", "edge_one_point", "--seed", "random", "--json"]);

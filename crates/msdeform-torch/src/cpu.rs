@@ -22,8 +22,9 @@ const PLANS: usize = 16;
 /// Scratch memory that idle plans may keep between them.
 const SCRATCH_BYTES: usize = 256 << 20;
 
-/// Below this many products of samples and channels a call is done before another thread wakes up.
-const ONE_THREAD_BELOW: usize = 1 << 16;
+/// Below this many products of samples and channels a call is done before another thread wakes up. Miri would take
+/// hours for so many, and is to see threads too.
+const ONE_THREAD_BELOW: usize = if cfg!(miri) { 1 << 6 } else { 1 << 16 };
 
 /// What computes calls of one key.
 enum PlanOrReference {

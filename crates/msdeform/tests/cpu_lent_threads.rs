@@ -39,7 +39,7 @@ const POOLS: [Pool; 6] = [
 fn problems() -> [ProblemBuilder; 2] {
     let base = Problem::builder().batch(2).points(2).channels(5);
     if cfg!(miri) {
-        let base = base.heads(2).levels([(2, 2), (1, 2)]);
+        let base = base.batch(1).heads(2).levels([(2, 2), (1, 2)]);
         return [base.clone().queries(6), base.queries(1)];
     }
     let base = base.heads(3).levels([(9, 7), (5, 4)]);

@@ -14,14 +14,14 @@ fn problems() -> [ProblemBuilder; 3] {
     let base = Problem::builder().batch(2).points(3);
     // Miri, thousands of times slower, takes as much staging of less.
     let (base, queries) = if cfg!(miri) {
-        (base.heads(1).channels(5).levels([(2, 3), (1, 2)]), 6)
+        (base.heads(1).channels(5).levels([(2, 3), (1, 2)]), [2, 1, 2])
     } else {
-        (base.heads(3).channels(19).levels([(7, 9), (4, 5), (2, 3)]), 60)
+        (base.heads(3).channels(19).levels([(7, 9), (4, 5), (2, 3)]), [60, 4, 5])
     };
     [
-        base.clone().queries(queries).offsets(Offsets::from_points()),
-        base.clone().queries(4).offsets(Offsets::from_boxes().one_for_all_levels()),
-        base.queries(5).offsets(Offsets::from_boxes().nearest()),
+        base.clone().queries(queries[0]).offsets(Offsets::from_points()),
+        base.clone().queries(queries[1]).offsets(Offsets::from_boxes().one_for_all_levels()),
+        base.queries(queries[2]).offsets(Offsets::from_boxes().nearest()),
     ]
 }
 
@@ -43,7 +43,7 @@ fn the_same_bits_come_out_for_any_number_of_threads() {
                     run_plan(&mut plan(&problem, threads, isa), &case, &inputs).unwrap()
                 };
                 let alone = bits(1);
-                for threads in [2, if cfg!(miri) { 3 } else { 7 }] {
+                for &threads in if cfg!(miri) { &[2][..] } else { &[2, 7] } {
                     assert_eq!(alone, bits(threads), "{isa}, {threads} threads: {case}");
                 }
             }
@@ -55,7 +55,9 @@ fn the_same_bits_come_out_for_any_number_of_threads() {
 fn any_subset_of_the_gradients_has_the_bits_of_all_of_them() {
     for builder in problems() {
         let problem = builder.dtype(DType::Bf16).build().unwrap();
-        let mut plan = plan(&problem, 2, Isa::best());
+        // Threads that wait for work take more of Miri than the work; the test above has some.
+        let threads = if cfg!(miri) { 1 } else { 2 };
+        let mut plan = plan(&problem, threads, Isa::best());
         let mut written = |gradients: Gradients| {
             let case = Case::plain(problem.clone(), Wants::Gradients(gradients));
             run_plan(&mut plan, &case, &Inputs::new(&case)).unwrap()

@@ -18,7 +18,7 @@ use msdeform_cases::{Gradients, Inputs, Wants};
 fn encoder() -> ProblemBuilder {
     if cfg!(miri) {
         // As much is staged, of less.
-        let builder = Problem::builder().batch(2).heads(1).channels(5).queries(6).points(2);
+        let builder = Problem::builder().batch(1).heads(2).channels(5).queries(3).points(2);
         return builder.levels([(2, 2), (1, 2)]);
     }
     let pixels = 17 * 13 + 9 * 7 + 5 * 4;
@@ -31,8 +31,8 @@ fn encoder() -> ProblemBuilder {
 
 fn decoder() -> ProblemBuilder {
     if cfg!(miri) {
-        let builder = Problem::builder().batch(1).heads(2).channels(5).queries(3).points(2);
-        return builder.levels([(5, 6), (4, 4)]);
+        let builder = Problem::builder().batch(2).heads(1).channels(5).queries(3).points(2);
+        return builder.levels([(3, 4), (2, 3)]);
     }
     Problem::builder().batch(2).heads(4).channels(32).queries(20).points(3).levels([
         (40, 50),
@@ -40,6 +40,12 @@ fn decoder() -> ProblemBuilder {
         (10, 13),
     ])
 }
+
+/// Beside one.
+const THREADS: &[usize] = if cfg!(miri) { &[2] } else { &[2, 7] };
+
+/// Queries of two samples among nine pixels, so many that those are staged.
+const STAGED_QUERIES: usize = if cfg!(miri) { 7 } else { 40 };
 
 fn plan(problem: &Problem, threads: usize) -> CpuPlan {
     CpuPlan::new(problem, &CpuOptions { threads: Some(threads), isa: None }).unwrap()
@@ -63,7 +69,7 @@ fn the_same_bits_come_out_for_any_number_of_threads() {
                 call.run(&mut plan)
             };
             let alone = bits(1);
-            for threads in [2, if cfg!(miri) { 3 } else { 7 }] {
+            for &threads in THREADS {
                 assert_eq!(alone, bits(threads), "{threads} threads, {isa}, {}", call.problem);
             }
         }
@@ -74,7 +80,8 @@ fn the_same_bits_come_out_for_any_number_of_threads() {
 fn any_subset_of_the_gradients_has_the_bits_of_all_of_them() {
     for builder in [encoder(), decoder()] {
         let call = Call::random(builder.dtype(DType::F16).build().unwrap(), 11);
-        let mut plan = plan(&call.problem, 2);
+        // Threads that wait for work take more of Miri than the work; the test above has some.
+        let mut plan = plan(&call.problem, if cfg!(miri) { 1 } else { 2 });
         let all = call.written(&mut plan, Wants::Gradients(Gradients::ALL));
         let none = Gradients::NONE;
         for subset in Gradients::subsets().into_iter().chain([none]) {
@@ -121,8 +128,7 @@ fn on_a_cell_border_the_cell_to_the_right_and_below_gives_the_slope() {
 #[test]
 fn what_does_not_count_contributes_nothing_whatever_its_weight_and_neighbours() {
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-        for queries in [1, 40] {
-            // 40 queries of 9 pixels are staged, one is not.
+        for queries in [1, STAGED_QUERIES] {
             let base = Problem::builder().queries(queries).channels(3).levels([(3, 3)]);
             let problem = base.points(2).build().unwrap();
             assert_eq!(problem.samples(), 2);
@@ -156,7 +162,7 @@ fn what_does_not_count_contributes_nothing_whatever_its_weight_and_neighbours() 
 #[test]
 fn a_corner_outside_is_never_multiplied() {
     // The sample lies half a pixel left of an infinite pixel: infinite, not NaN.
-    for queries in [1, 40] {
+    for queries in [1, STAGED_QUERIES] {
         let problem = Problem::builder().queries(queries).levels([(1, 2)]).build().unwrap();
         let mut output = vec![f32::NAN; queries];
         let locations = [0f32, 0.5].repeat(queries);
@@ -275,14 +281,19 @@ fn what_a_plan_cannot_do_it_refuses() {
 
 #[test]
 fn one_shot_calls_take_f64_and_everything_else() {
-    for (dtype, sampling) in [
+    let formats = [
         (DType::F64, DType::F64),
         (DType::F32, DType::F64),
         (DType::Bf16, DType::F16),
         (DType::F32, DType::F32),
         (DType::F16, DType::F32),
-    ] {
-        for layout in ValueLayout::ALL {
+    ];
+    for (format, (dtype, sampling)) in formats.into_iter().enumerate() {
+        for (order, layout) in ValueLayout::ALL.into_iter().enumerate() {
+            // Of Miri each format and each layout, not each pair.
+            if cfg!(miri) && format % 3 != order {
+                continue;
+            }
             let builder = decoder().dtype(dtype).sampling_dtype(sampling).layout(layout);
             let call = Call::random(builder.build().unwrap(), 8);
             let problem = &call.problem;

@@ -4,21 +4,30 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use msdeform_cases::{Bounds, CpuRunner, Generator, Runner, check};
+use msdeform_cases::{Bounds, Case, CpuRunner, Generator, Runner, check};
 
-/// Miri takes seconds for each.
-const MODELS: u64 = if cfg!(miri) { 2 } else { 300 };
+const MODELS: u64 = 300;
+
+/// Miri takes seconds for each of the smallest, and minutes for a large tensor of values.
+const UNDER_MIRI: usize = 4;
+const SMALL: usize = 400;
 
 #[test]
 fn random_problems_keep_the_contract() {
     let runner = CpuRunner::default();
     let seed = RandomState::new().hash_one(std::process::id()) >> 32;
-    let work = if cfg!(miri) { 2_000 } else { 200_000 };
+    let work = if cfg!(miri) { 300 } else { 200_000 };
     let bounds = Bounds { strided: false, from_offsets: true, work, ..Bounds::default() };
     let generator = Generator::new(runner.rules(), bounds, seed);
     let mut worker = runner.worker().unwrap();
-    for case in (0..MODELS).flat_map(|number| generator.cases(number, 2)) {
+    let all = (0..MODELS).flat_map(|number| generator.cases(number, 2));
+    let is_meant = |case: &Case| !cfg!(miri) || case.problem.value_len() <= SMALL;
+    let most = if cfg!(miri) { UNDER_MIRI } else { usize::MAX };
+    let mut count = 0;
+    for case in all.filter(is_meant).take(most) {
         let checked = check(runner.rules(), worker.as_mut(), &case, &mut |_| ());
         assert_eq!(checked.unwrap().fault(), None, "{case}");
+        count += 1;
     }
+    assert!(count >= UNDER_MIRI);
 }

@@ -79,6 +79,7 @@ mod tests {
     use msdeform_devices::workload::Sizes;
 
     use super::*;
+    use crate::models::{specialisations, specialisations_from_offsets};
 
     /// A model's calls at their own sizes, with given locations and, of layers that are replaced as a whole, from offsets.
     fn calls_of_models() -> Vec<Problem> {
@@ -126,6 +127,21 @@ mod tests {
             let asked = specialisations_of(&gpus, calls_of_models(), &of_training());
             assert!(asked.iter().any(|kernel| kernel.problem.offsets().is_some()));
             check(&asked, arch);
+        }
+    }
+
+    /// Whatever GPU a pack is for, its kernels are among those that the ledger requires.
+    #[test]
+    fn nothing_is_packed_that_a_ledger_run_would_not_verify() {
+        let h200 = DeviceProps::h200();
+        let lists = [specialisations(&h200), specialisations_from_offsets(&h200)];
+        let listed = lists.iter().flatten().map(|k| (k.variant.spec().id, &k.unit));
+        let listed: BTreeSet<_> = listed.collect();
+        for arch in PACKED_ARCHITECTURES {
+            for kernel in packed_kernels(&DeviceProps::of_architecture(arch)) {
+                let unit = (kernel.variant.spec().id, &kernel.unit);
+                assert!(listed.contains(&unit), "{arch}: {} {}", kernel.problem, kernel.name());
+            }
         }
     }
 

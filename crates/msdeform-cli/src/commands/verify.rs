@@ -1,13 +1,14 @@
 //! `msdeform verify`
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 
 use clap::Args;
 use msdeform::{DeviceKind, VariantSpec};
 use msdeform_bench::Breadth;
 use msdeform_bench::models::{Specialisation, specialisations_on};
 use msdeform_bench::verify::{Limits, Report, Verification, verify_cases};
-use msdeform_bench::verify_compiled::{CompiledCheck, verify_compiled};
+use msdeform_bench::verify_compiled::{CompiledCheck, by_call, verify_compiled};
 use msdeform_devices::device::{broken_guards, guard_allocations};
 use msdeform_devices::{Device, compare, workload};
 use msdeform_report::ledger;
@@ -44,19 +45,50 @@ pub struct VerifyArgs {
     /// One line per case instead of the worst of each variant and format
     #[arg(long, short)]
     verbose: bool,
-    /// Also run everything that may be compiled on the GPU for the models that `msdeform.patch()` knows, each on one
-    /// problem: some minutes the first time
+    /// Also run everything that may be compiled on the GPU for the models that `msdeform.patch()` knows, whatever the image, the
+    /// batch and the number of queries, each on one problem: some minutes the first time
     #[arg(long)]
     models: bool,
     /// Note what was verified, with --models, in the GPU's ledger, which a test compares with the kernels' sources; calls
     /// from offsets in a section of their own
     #[arg(long, conflicts_with_all = ["workload", "layout", "locations", "batch", "queries"])]
     ledger: bool,
+    /// Only a part of what --models and --ledger compile, such as 1/2 and then 2/2, for where a command may not take long; the
+    /// workloads are in the first
+    #[arg(long, value_name = "K/N", default_value = "1/1")]
+    part: Part,
     #[command(flatten)]
     record_dir: RecordDirArgs,
     /// Print a JSON object: seed, passed, checked, skipped
     #[arg(long)]
     json: bool,
+}
+
+/// One of several commands that share the work: `K/N`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    number: usize,
+    of: usize,
+}
+
+impl Part {
+    /// Every N-th from the K-th on, so that each part has some of every variant.
+    fn share<T: Clone>(self, all: &[T]) -> Vec<T> {
+        all.iter().skip(self.number - 1).step_by(self.of).cloned().collect()
+    }
+}
+
+impl FromStr for Part {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = text.split_once('/').and_then(|(number, of)| {
+            Some(Self { number: number.parse().ok()?, of: of.parse().ok()? })
+        });
+        let exists = |part: &Self| (1..=part.of).contains(&part.number);
+        let why = || format!("`{text}` is no part; give one such as `1/2`");
+        numbers.filter(exists).ok_or_else(why)
+    }
 }
 
 pub fn parse_seed(text: &str) -> Result<u64, String> {
@@ -88,11 +120,18 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     if args.ledger && device.id().kind() != DeviceKind::Cuda {
         return Err(Usage("--ledger is about GPUs; give --device cuda:N".into()).into());
     }
+    if args.part.of > 1 && !(args.models || args.ledger) {
+        let why = "--part divides what --models and --ledger compile; give one of them";
+        return Err(Usage(why.into()).into());
+    }
     let mut selection = args.grid.selection(workload::all().iter(), Breadth::All)?;
     selection.seed = args.seed;
     let variants = selection.variants_of(device.as_ref())?;
     let limits = if args.full { Limits::NONE } else { Limits::default() };
-    let cases = selection.cases();
+    let mut cases = selection.cases();
+    if args.part.number > 1 {
+        cases.clear();
+    }
     let bar = progress(cases.len(), "verifying");
     let mut report = verify_cases(device.as_ref(), &cases, &variants, limits, |case| {
         bar.set_message(format!("{} {} {}", case.workload.name, case.dtype, case.layout));
@@ -104,7 +143,8 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     } else {
         Vec::new()
     };
-    let compiled = verify_models(device.as_ref(), &reachable, &variants, args.seed);
+    let share = args.part.share(&by_call(reachable.clone())).concat();
+    let compiled = verify_models(device.as_ref(), share, &variants, args.seed);
     let broken = broken_guards();
     if !broken.is_empty() {
         let words = broken.join("\n");
@@ -114,8 +154,14 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     let passed = report.passed() && !report.checked.is_empty();
     if args.ledger {
         let path = ledger::path(&args.record_dir.folder(), device.as_ref());
-        let entries = ledger::update(&path, device.as_ref(), &report)?
-            + ledger::update_compiled(&path, device.as_ref(), &reachable, &compiled)?;
+        // What variants did on the workloads is the first part's to say: another would replace it with less, and what
+        // failed there with what did not.
+        let of_variants = match args.part.number {
+            1 => ledger::update(&path, device.as_ref(), &report)?,
+            _ => 0,
+        };
+        let entries =
+            of_variants + ledger::update_compiled(&path, device.as_ref(), &reachable, &compiled)?;
         eprintln!("ledger: {entries} entries in {}", path.display());
     }
     if args.json {
@@ -138,7 +184,7 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
 
 fn verify_models(
     device: &dyn Device,
-    reachable: &[Specialisation],
+    wanted: Vec<Specialisation>,
     variants: &[&'static VariantSpec],
     seed: u64,
 ) -> Vec<CompiledCheck> {
@@ -150,7 +196,7 @@ fn verify_models(
             eprintln!("models: {count} specialisations to compile and run");
         }
     };
-    let checks = verify_compiled(device, reachable.to_vec(), &ids, seed, begin, |done| {
+    let checks = verify_compiled(device, wanted, &ids, seed, begin, |done| {
         bar.set_message(format!("{} {}", done.variant.spec().id, done.problem));
         bar.inc(1);
     });
@@ -353,4 +399,20 @@ pub fn conclusion(report: &Report, seed: u64) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_share_everything_and_nothing_twice() {
+        let all: Vec<usize> = (0..10).collect();
+        let shares = ["1/3", "2/3", "3/3"].map(|part| part.parse::<Part>().unwrap().share(&all));
+        assert_eq!(shares, [vec![0, 3, 6, 9], vec![1, 4, 7], vec![2, 5, 8]]);
+        assert_eq!("1/1".parse::<Part>().unwrap().share(&all), all);
+        for wrong in ["0/2", "3/2", "1", "1/0", "a/b", "1/2/3", "-1/2"] {
+            assert!(wrong.parse::<Part>().is_err(), "{wrong}");
+        }
+    }
 }

@@ -3,7 +3,9 @@
 use msdeform::{Problem, ValueLayout};
 use proptest::prelude::*;
 
-use crate::pyramid::{Call, Random, for_each_pixel, one_sample, random_call, value_offset};
+use crate::pyramid::{
+    Call, Random, compared, for_each_pixel, one_sample, random_call, value_offset,
+};
 
 const NAN: f64 = f64::NAN;
 const INF: f64 = f64::INFINITY;
@@ -241,7 +243,8 @@ proptest! {
 
         let mut is_pixel = vec![false; problem.value_len()];
         for_each_pixel(problem, |_, offset| is_pixel[offset] = true);
-        for (offset, &found) in grads.value.iter().enumerate() {
+        for offset in compared(grads.value.len()) {
+            let found = grads.value[offset];
             let expected = if is_pixel[offset] {
                 slope(&call, &grad_output, 0.5, |call| &mut call.value[offset])
             } else {
@@ -249,11 +252,13 @@ proptest! {
             };
             prop_assert!(close(found, expected), "value[{offset}]: {found} for {expected}");
         }
-        for (index, &found) in grads.weights.iter().enumerate() {
+        for index in compared(grads.weights.len()) {
+            let found = grads.weights[index];
             let expected = slope(&call, &grad_output, 0.5, |call| &mut call.weights[index]);
             prop_assert!(close(found, expected), "weights[{index}]: {found} for {expected}");
         }
-        for (index, &found) in grads.locations.iter().enumerate() {
+        for index in compared(grads.locations.len()) {
+            let found = grads.locations[index];
             let level = (0..problem.levels().len())
                 .find(|&l| problem.level_samples(l).contains(&(index / 2 % problem.samples())))
                 .unwrap();

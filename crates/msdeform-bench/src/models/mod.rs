@@ -1,0 +1,250 @@
+//! The shapes that known models call the operator with, and every kernel that the dispatcher may choose for them.
+//!
+//! A kernel is compiled for a model's sizes, and another choice of knobs is other machine code: a problem that was
+//! verified says nothing about what its neighbour compiles. So what a GPU has verified is counted in what was compiled.
+
+mod image;
+mod scope;
+mod specialisation;
+
+use std::collections::HashSet;
+
+use msdeform::{DType, Offsets, Problem};
+use msdeform_cuda::ahead::other_sizes;
+
+use image::Image;
+
+pub use scope::Scope;
+pub(crate) use scope::WITH_REFERENCES;
+pub use specialisation::{
+    Specialisation, specialisations, specialisations_from_offsets, specialisations_of,
+    specialisations_on,
+};
+
+/// How models of a family call the operator.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelShape {
+    /// Which models do.
+    pub models: &'static str,
+    /// Heads.
+    pub heads: usize,
+    /// Channels of a head.
+    pub channels: usize,
+    /// Points of every level.
+    pub points: &'static [usize],
+    /// Queries of its decoders, with and without what denoising or groups add; an encoder's are its pixels.
+    pub queries: &'static [usize],
+    /// How samples of their encoders follow from offsets.
+    pub encoder: &'static [Offsets],
+    /// And those of their decoders.
+    pub decoder: &'static [Offsets],
+    /// Whether `patch()` replaces whole layers of theirs, which then call the operator from offsets.
+    pub has_fused_layers: bool,
+}
+
+const POINTS: Offsets = Offsets::from_points();
+const BOXES: Offsets = Offsets::from_boxes();
+const ONE_BOX: Offsets = Offsets::from_boxes().one_for_all_levels();
+
+/// What `msdeform.patch()` finds in Python, with the sizes that published checkpoints have.
+pub static MODEL_SHAPES: &[ModelShape] = &[
+    ModelShape {
+        models: "Deformable-DETR, DINO, Grounding DINO, MM Grounding DINO",
+        heads: 8,
+        channels: 32,
+        points: &[4, 4, 4, 4],
+        queries: &[100, 300, 900, 1100],
+        encoder: &[POINTS],
+        decoder: &[POINTS, BOXES],
+        has_fused_layers: true,
+    },
+    ModelShape {
+        models: "RT-DETR, RT-DETRv2, D-FINE, DEIMv2, PP-DocLayout, Mask2Former, OneFormer, OmDet-Turbo",
+        heads: 8,
+        channels: 32,
+        points: &[4, 4, 4],
+        queries: &[300, 500, 900],
+        encoder: &[POINTS],
+        decoder: &[ONE_BOX, ONE_BOX.nearest()],
+        has_fused_layers: true,
+    },
+    ModelShape {
+        models: "D-FINE",
+        heads: 8,
+        channels: 32,
+        points: &[3, 6, 3],
+        queries: &[300, 500],
+        encoder: &[],
+        decoder: &[ONE_BOX, ONE_BOX.nearest()],
+        has_fused_layers: true,
+    },
+    ModelShape {
+        models: "D-FINE nano",
+        heads: 8,
+        channels: 16,
+        points: &[6, 6],
+        queries: &[300, 500],
+        encoder: &[],
+        decoder: &[ONE_BOX, ONE_BOX.nearest()],
+        has_fused_layers: true,
+    },
+    ModelShape {
+        models: "LW-DETR tiny to medium, RF-DETR",
+        heads: 16,
+        channels: 16,
+        points: &[2],
+        queries: &[100, 300, 3900],
+        encoder: &[],
+        decoder: &[BOXES],
+        has_fused_layers: true,
+    },
+    ModelShape {
+        models: "LW-DETR large",
+        heads: 24,
+        channels: 16,
+        points: &[4, 4],
+        queries: &[300, 3900],
+        encoder: &[],
+        decoder: &[BOXES],
+        has_fused_layers: true,
+    },
+    ModelShape {
+        models: "BEVFormer, over the cameras",
+        heads: 8,
+        channels: 32,
+        points: &[8, 8, 8, 8],
+        queries: &[900, 2500],
+        encoder: &[],
+        decoder: &[POINTS.anchors(4)],
+        has_fused_layers: false,
+    },
+    ModelShape {
+        models: "BEVFormer, over time",
+        heads: 8,
+        channels: 32,
+        points: &[4],
+        queries: &[900, 2500],
+        encoder: &[],
+        decoder: &[POINTS],
+        has_fused_layers: false,
+    },
+];
+
+/// Formats of values and of locations: one for both, or locations in single precision, as automatic mixed precision
+/// leaves them.
+const FORMATS: [(DType, DType); 5] = [
+    (DType::F32, DType::F32),
+    (DType::F16, DType::F16),
+    (DType::F16, DType::F32),
+    (DType::Bf16, DType::Bf16),
+    (DType::Bf16, DType::F32),
+];
+
+/// The sizes that a model has, whatever it is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Heads.
+    pub heads: usize,
+    /// Channels of a head.
+    pub channels: usize,
+    /// Points of every level.
+    pub points: Vec<usize>,
+    /// Queries, as many as are usual; one for every pixel is added.
+    pub queries: Vec<usize>,
+    /// How samples follow from offsets where every pixel asks.
+    pub encoder: Vec<Offsets>,
+    /// And where so many queries do.
+    pub decoder: Vec<Offsets>,
+}
+
+impl From<&ModelShape> for Shape {
+    fn from(shape: &ModelShape) -> Self {
+        Self {
+            heads: shape.heads,
+            channels: shape.channels,
+            points: shape.points.to_vec(),
+            queries: shape.queries.to_vec(),
+            encoder: shape.encoder.to_vec(),
+            decoder: shape.decoder.to_vec(),
+        }
+    }
+}
+
+impl Shape {
+    /// Problems in every format, for decoders and for the encoder, that lead to everything that is compiled for the shape.
+    #[must_use]
+    pub fn problems(&self) -> Vec<Problem> {
+        self.problems_with(&[Image::Usual, Image::Thin])
+    }
+
+    fn problems_with(&self, images: &[Image]) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        for image in images {
+            let levels: Vec<(i64, i64)> =
+                (0..self.points.len()).map(|level| image.level(level)).collect();
+            let pixels: i64 = levels.iter().map(|(height, width)| height * width).sum();
+            let of_encoder = (!image.is_wide()).then_some(pixels as usize);
+            for queries in self.queries.iter().copied().chain(of_encoder) {
+                let sizes = Problem::builder()
+                    .heads(self.heads)
+                    .channels(self.channels)
+                    .queries(queries)
+                    .levels(levels.iter().copied())
+                    .points_per_level(self.points.clone());
+                for (dtype, sampling) in FORMATS {
+                    let formats = sizes.clone().dtype(dtype).sampling_dtype(sampling);
+                    let of_batch = |&batch: &usize| formats.clone().batch(batch).build().ok();
+                    problems.extend(image.batches().iter().filter_map(of_batch));
+                }
+            }
+        }
+        problems
+    }
+
+    /// The same with samples that follow from offsets; none where no rule is known. Offsets and logits are what layers make
+    /// of the same format as values; references are like them, or in single precision, as automatic mixed precision leaves
+    /// them.
+    #[must_use]
+    pub fn problems_from_offsets(&self) -> Vec<Problem> {
+        self.with_offsets(&self.problems())
+    }
+
+    fn with_offsets(&self, given: &[Problem]) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        for given in given.iter().filter(|given| given.sampling_dtype() == given.dtype()) {
+            for rule in if is_of_encoder(given) { &self.encoder } else { &self.decoder } {
+                let mut formats = vec![DType::F32, given.dtype()];
+                formats.dedup();
+                let follows = given.to_builder().offsets(*rule);
+                let of_format = |format| follows.clone().reference_dtype(format).build().ok();
+                problems.extend(formats.into_iter().filter_map(of_format));
+            }
+        }
+        problems
+    }
+}
+
+/// The same models in every size, for whoever does not know which will come.
+#[must_use]
+pub fn in_every_size(problems: impl IntoIterator<Item = Problem>) -> Vec<Problem> {
+    let mut seen = HashSet::new();
+    let sizes = problems.into_iter().flat_map(|problem| {
+        let mut sizes = other_sizes(&problem).peekable();
+        let is_new = sizes.peek().is_some_and(|smallest| seen.insert(smallest.clone()));
+        is_new.then_some(sizes).into_iter().flatten().collect::<Vec<_>>()
+    });
+    sizes.collect()
+}
+
+/// Whether some level is one pixel high.
+pub(crate) fn is_thin(problem: &Problem) -> bool {
+    problem.levels().iter().any(|level| level.height < 2)
+}
+
+/// Whether every pixel asks.
+const fn is_of_encoder(problem: &Problem) -> bool {
+    problem.queries() == problem.spatial()
+}
+
+#[cfg(test)]
+mod tests;

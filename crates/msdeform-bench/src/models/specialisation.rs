@@ -1,0 +1,193 @@
+//! Every kernel that the dispatcher may choose for known models.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+use msdeform::{DType, Offsets, Problem, ProblemBuilder, ValueLayout};
+use msdeform_cuda::driver::DeviceProps;
+use msdeform_cuda::variants::{
+    BackwardCall, Call, Configuration, KnobChoices, Specialise, Unit, Variant,
+};
+use msdeform_cuda::{Gradients, dispatch};
+use msdeform_devices::Device;
+
+use super::image::{Image, WIDE};
+use super::{MODEL_SHAPES, Scope, Shape, in_every_size};
+
+/// A kernel that is compiled for a call that the dispatcher may get, and such a call.
+#[derive(Clone, Debug)]
+pub struct Specialisation {
+    /// What the dispatcher chooses.
+    pub variant: &'static dyn Variant,
+    /// What of it is compiled, and with what.
+    pub unit: Unit,
+    /// The cheapest problem found for which it compiles that, with enough queries for all of it to run.
+    pub problem: Problem,
+    /// How it is called, where gradients are asked for.
+    pub backward: Option<BackwardCall>,
+}
+
+impl Specialisation {
+    /// The macros without their prefix, on one line; the step is one of them.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.unit.name()
+    }
+
+    /// Takes a smaller image where the variant, asked by its name, compiles the same for it.
+    fn shrink(&mut self, device: &DeviceProps) {
+        let image = match self.problem.levels() {
+            [first, ..] if (first.width as i64) < WIDE => return,
+            [first, ..] if first.height < 2 => Image::Thin,
+            _ => Image::Usual,
+        };
+        let levels = (0..self.problem.levels().len()).map(|level| image.level(level)).collect();
+        let Ok(smaller) = with_levels(&self.problem, levels).build() else { return };
+        let call = Call { backward: self.backward, ..Call::new(&smaller, device) };
+        if self.variant.check(&call).is_ok()
+            && let Ok(configured) = self.variant.configure(&call, &KnobChoices::default())
+            && configured.units(&call).contains(&self.unit)
+        {
+            self.problem = smaller;
+        }
+    }
+}
+
+/// The same model and queries with an image of other levels, which follow each other.
+pub(super) fn with_levels(problem: &Problem, levels: Vec<(i64, i64)>) -> ProblemBuilder {
+    problem.to_builder().packed().levels(levels)
+}
+
+/// Fewer leave most lanes and blocks of a kernel idle: it would be verified in a corner.
+pub(super) const ENOUGH_QUERIES: usize = 100;
+
+/// What a problem costs whoever computes it by the reference: numbers that are drawn for the values, and read of them.
+pub(super) fn work(problem: &Problem) -> usize {
+    problem.weights_len() * problem.channels() + problem.value_len()
+}
+
+/// Everything that may be compiled on a device, where samples are given or follow from offsets; nothing where that is no
+/// GPU.
+#[must_use]
+pub fn specialisations_on(device: &dyn Device, from_offsets: bool) -> Vec<Specialisation> {
+    let Some(props) = device.gpu().map(|engine| engine.context().props()) else {
+        return Vec::new();
+    };
+    if from_offsets { specialisations_from_offsets(props) } else { specialisations(props) }
+}
+
+/// Everything that may be compiled on a GPU for these shapes, with the dispatcher's own tables, whatever the image, the batch
+/// and the number of queries.
+#[must_use]
+pub fn specialisations(device: &DeviceProps) -> Vec<Specialisation> {
+    in_every_size_on(device, false)
+}
+
+/// The same where samples follow from offsets, as the models let them: what the dispatcher would choose, whether or not
+/// plans ask it for such calls.
+#[must_use]
+pub fn specialisations_from_offsets(device: &DeviceProps) -> Vec<Specialisation> {
+    in_every_size_on(device, true)
+}
+
+fn in_every_size_on(device: &DeviceProps, from_offsets: bool) -> Vec<Specialisation> {
+    type Known = Vec<(DeviceProps, bool, Vec<Specialisation>)>;
+    // Over a million calls are looked at, which takes seconds, and whoever holds a ledger against it asks several times.
+    static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_asked =
+        |(gpu, kind, _): &&(DeviceProps, bool, _)| gpu == device && *kind == from_offsets;
+    if let Some((.., found)) = known.iter().find(is_asked) {
+        return found.clone();
+    }
+    let shapes = || MODEL_SHAPES.iter().map(Shape::from);
+    let problems = |shape: Shape, images: &[Image]| {
+        let given = shape.problems_with(images);
+        if from_offsets { shape.with_offsets(&given) } else { given }
+    };
+    let mut all = in_every_size(shapes().flat_map(|shape| problems(shape, &Image::SIZED)));
+    all.extend(shapes().flat_map(|shape| problems(shape, &[Image::Huge])));
+    let mut found = specialisations_of(std::slice::from_ref(device), all, &Scope::everything());
+    found.iter_mut().for_each(|found| found.shrink(device));
+    known.push((device.clone(), from_offsets, found.clone()));
+    found
+}
+
+/// Everything that may be compiled on some GPUs for some problems, called in some ways.
+#[must_use]
+pub fn specialisations_of(
+    devices: &[DeviceProps],
+    problems: impl IntoIterator<Item = Problem>,
+    scope: &Scope,
+) -> Vec<Specialisation> {
+    let meant = problems.into_iter().filter(|problem| scope.dtypes.contains(&problem.dtype()));
+    // The first that leads somewhere is kept: the cheapest that says something, and one for all kernels of a call.
+    let mut problems: Vec<Problem> = meant.collect();
+    problems.sort_by_key(|problem| (problem.queries() < ENOUGH_QUERIES, work(problem)));
+    let mut seen = HashSet::new();
+    let mut found: BTreeMap<(&str, Unit), Specialisation> = BTreeMap::new();
+    for problem in &problems {
+        for backward in scope.calls(problem) {
+            for device in devices {
+                let call = Call { backward, ..Call::new(problem, device) };
+                let Some((variant, configured)) = chosen(&call) else { continue };
+                if !seen.insert(Recipe::of(problem, backward, variant, &configured)) {
+                    continue;
+                }
+                for unit in configured.units(&call) {
+                    let name = (variant.spec().id, unit.clone());
+                    let problem = problem.clone();
+                    let reached = || Specialisation { variant, unit, problem, backward };
+                    found.entry(name).or_insert_with(reached);
+                }
+            }
+        }
+    }
+    found.into_values().collect()
+}
+
+/// What the dispatcher chooses for a call, and how.
+pub(super) fn chosen(call: &Call<'_>) -> Option<(&'static dyn Variant, Configuration)> {
+    let variant = dispatch::builtin(call).ok()?;
+    Some((variant, variant.configure(call, &KnobChoices::default()).ok()?))
+}
+
+/// All that units follow from: of a hundred thousand calls nearly all have one that was there before, and macros take longer
+/// to write than to be chosen.
+#[derive(PartialEq, Eq, Hash)]
+struct Recipe<'a> {
+    variant: &'static str,
+    specialise: Specialise,
+    knobs: Vec<(&'static str, i64)>,
+    constants: Vec<(&'static str, i64)>,
+    steps: Vec<&'static str>,
+    gradients: Option<Gradients>,
+    formats: [DType; 3],
+    sizes: [usize; 2],
+    layout: ValueLayout,
+    points: &'a [usize],
+    offsets: Option<Offsets>,
+}
+
+impl<'a> Recipe<'a> {
+    fn of(
+        problem: &'a Problem,
+        backward: Option<BackwardCall>,
+        variant: &dyn Variant,
+        configured: &Configuration,
+    ) -> Self {
+        Self {
+            variant: variant.spec().id,
+            specialise: configured.specialise,
+            knobs: configured.knobs.clone(),
+            constants: configured.constants.clone(),
+            steps: configured.pipeline.launches().map(|(step, _)| step).collect(),
+            gradients: backward.map(|backward| backward.gradients),
+            formats: [problem.dtype(), problem.sampling_dtype(), problem.reference_dtype()],
+            sizes: [problem.heads(), problem.channels()],
+            layout: problem.layout(),
+            points: problem.points(),
+            offsets: problem.offsets().copied(),
+        }
+    }
+}

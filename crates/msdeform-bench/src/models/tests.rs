@@ -1,0 +1,161 @@
+//! That the lists are complete.
+
+use std::collections::BTreeSet;
+
+use msdeform::Mode;
+use msdeform_cuda::dispatch;
+use msdeform_cuda::driver::DeviceProps;
+use msdeform_cuda::variants::{BackwardCall, Call, KnobChoices, Unit};
+
+use super::specialisation::{ENOUGH_QUERIES, chosen, with_levels, work};
+use super::*;
+
+#[test]
+fn a_ledger_run_has_about_two_thousand_kernels_to_compile_and_none_twice() {
+    let found = specialisations(&DeviceProps::h200());
+    assert!((1900..2400).contains(&found.len()), "{}", found.len());
+    let names: BTreeSet<_> = found.iter().map(|s| (s.variant.spec().id, s.name())).collect();
+    assert_eq!(names.len(), found.len());
+}
+
+#[test]
+fn a_ledger_run_of_calls_from_offsets_has_twice_as_many_and_none_is_one_of_the_plain_operator() {
+    let found = specialisations_from_offsets(&DeviceProps::h200());
+    assert!((3800..4600).contains(&found.len()), "{}", found.len());
+    let names: BTreeSet<_> = found.iter().map(|s| (s.variant.spec().id, s.name())).collect();
+    assert_eq!(names.len(), found.len());
+    assert!(found.iter().all(|s| s.name().contains(" FROM_OFFSETS=1")));
+    let plain = specialisations(&DeviceProps::h200());
+    assert!(plain.iter().all(|s| !names.contains(&(s.variant.spec().id, s.name()))));
+    for what in
+        ["BOXES=1", "REFERENCE_OF=1", "ANCHORS=4", "NEAREST=1", "REFERENCE_DTYPE=2", "THIN=1"]
+    {
+        assert!(found.iter().any(|s| s.name().contains(what)), "{what}");
+    }
+    let asks = |s: &&Specialisation| s.backward.is_some_and(|call| call.gradients.references);
+    assert!(found.iter().any(|s| asks(&s)));
+}
+
+#[test]
+fn in_every_size_a_model_needs_what_it_needs_in_its_own_and_more() {
+    let device = [DeviceProps::h200()];
+    let decoder = Shape::from(&MODEL_SHAPES[1]);
+    let scope = Scope { dtypes: vec![DType::F16], modes: vec![Mode::Fast], ..Scope::default() };
+    let names = |problems: Vec<Problem>| -> BTreeSet<_> {
+        let found = specialisations_of(&device, problems, &scope);
+        found.into_iter().map(|s| (s.variant.spec().id, s.name())).collect()
+    };
+    let (own, all) = (names(decoder.problems()), names(in_every_size(decoder.problems())));
+    assert!(own.is_subset(&all) && all.len() > own.len(), "{} {}", own.len(), all.len());
+    assert!(all.len() < 2 * own.len(), "{} {}", own.len(), all.len());
+}
+
+#[test]
+fn every_row_of_the_dispatcher_is_reached_thin_levels_included() {
+    let found = specialisations(&DeviceProps::h200());
+    let reached: BTreeSet<&str> = found.iter().map(|s| s.variant.spec().id).collect();
+    for rule in dispatch::TABLES.iter().flat_map(|table| table.rules) {
+        let id = rule.variant.spec().id;
+        assert!(reached.contains(id), "{id}");
+    }
+    for variant in ["bwd_level_sort", "bwd_tile_sort"] {
+        let thin =
+            |s: &&Specialisation| s.variant.spec().id == variant && s.name().contains(" THIN=1");
+        assert!(found.iter().any(|s| thin(&s)), "{variant}");
+    }
+}
+
+/// What a call compiles, by the dispatcher itself.
+fn compiled(
+    device: &DeviceProps,
+    problem: &Problem,
+    backward: Option<BackwardCall>,
+) -> Vec<(&'static str, Unit)> {
+    let call = Call { backward, ..Call::new(problem, device) };
+    let (variant, configured) = chosen(&call).unwrap();
+    configured.units(&call).into_iter().map(|unit| (variant.spec().id, unit)).collect()
+}
+
+#[test]
+fn the_call_kept_for_a_specialisation_leads_there() {
+    let device = DeviceProps::h200();
+    for kept in specialisations(&device).into_iter().chain(specialisations_from_offsets(&device)) {
+        let call = Call { backward: kept.backward, ..Call::new(&kept.problem, &device) };
+        kept.variant.check(&call).unwrap();
+        let configured = kept.variant.configure(&call, &KnobChoices::default()).unwrap();
+        assert!(configured.units(&call).contains(&kept.unit), "{}", kept.name());
+    }
+}
+
+/// What a run of the ledger takes beside compiling: seconds of the reference.
+#[test]
+fn problems_of_the_lists_are_neither_a_burden_nor_trivial() {
+    let device = DeviceProps::h200();
+    for list in [specialisations(&device), specialisations_from_offsets(&device)] {
+        let largest = list.iter().max_by_key(|kept| work(&kept.problem)).unwrap();
+        assert!(work(&largest.problem) < 100_000_000, "{}", largest.problem);
+        let few = list.iter().filter(|kept| kept.problem.queries() < ENOUGH_QUERIES).count();
+        assert!(100 * few < 2 * list.len(), "{few} of {}", list.len());
+    }
+}
+
+/// The same numbers in every run, below a bound.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 33) as usize % bound
+    }
+
+    /// From one on, as many small ones as large ones.
+    fn spread(&mut self, most: usize) -> usize {
+        let bound = 1 << (1 + self.below(most.ilog2() as usize + 1));
+        1 + self.below(bound.min(most))
+    }
+
+    /// The levels of an image, some of them one pixel high or wide, some very wide.
+    fn levels(&mut self, count: usize) -> Vec<(i64, i64)> {
+        let (is_thin, is_wide) = (self.below(4) == 0, self.below(5) == 0);
+        let smallest = if is_thin { 1 } else { 2 };
+        let longest = if is_wide { 30_000 } else { 200 };
+        let (height, width) = (self.spread(200), self.spread(longest));
+        let level = |index: usize| {
+            let halved = |size: usize| (size >> index).max(smallest) as i64;
+            (halved(height), halved(width))
+        };
+        (0..count).map(level).collect()
+    }
+}
+
+/// The ledger's promise: a model may be called with whatever images, batch and queries, and what then runs is on the lists
+/// that a GPU goes through.
+#[test]
+fn no_size_of_a_known_model_needs_a_kernel_that_is_on_no_list() {
+    let device = DeviceProps::h200();
+    let lists = [specialisations(&device), specialisations_from_offsets(&device)];
+    let listed = lists.iter().flatten().map(|s| (s.variant.spec().id, s.unit.clone()));
+    let listed: HashSet<(&str, Unit)> = listed.collect();
+    let (mut numbers, mut asked) = (Numbers(2027), 0);
+    for shape in MODEL_SHAPES.iter().map(Shape::from) {
+        let own = shape.problems_with(&[Image::Usual]);
+        let follow = shape.with_offsets(&own);
+        let of_one_image: Vec<&Problem> =
+            own.iter().chain(&follow).filter(|problem| problem.batch() == 1).collect();
+        for _ in 0..3000 {
+            let model = of_one_image[numbers.below(of_one_image.len())];
+            let levels = numbers.levels(shape.points.len());
+            let pixels = levels.iter().map(|(height, width)| (height * width) as usize).sum();
+            let queries = if is_of_encoder(model) { pixels } else { numbers.spread(20_000) };
+            let resized = with_levels(model, levels).queries(queries);
+            let problem = resized.batch(numbers.spread(64)).build().unwrap();
+            for backward in Scope::everything().calls(&problem) {
+                for needed in compiled(&device, &problem, backward) {
+                    assert!(listed.contains(&needed), "{problem}: {needed:?} {backward:?}");
+                    asked += 1;
+                }
+            }
+        }
+    }
+    assert!(asked > 100_000, "{asked}");
+}
