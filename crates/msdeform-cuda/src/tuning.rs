@@ -192,6 +192,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "hashes all sources, which takes Miri a quarter of an hour")]
     fn a_file_for_this_gpu_is_read_and_another_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tuning.json");

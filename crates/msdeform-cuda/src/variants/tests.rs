@@ -56,6 +56,7 @@ fn compiled_for(direction: Direction, dtype: DType) -> BTreeMap<String, BTreeSet
 /// What each number stands for: a choice between variants, between few and many samples, or rows. More would stop a
 /// training whose images have other sizes with every batch.
 #[test]
+#[cfg_attr(miri, ignore = "asks every variant thousands of times")]
 fn what_is_compiled_for_a_model_is_bounded() {
     for dtype in DType::FAST {
         for direction in Direction::ALL {
