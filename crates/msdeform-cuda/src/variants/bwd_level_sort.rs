@@ -173,6 +173,11 @@ impl Variant for BwdLevelSort {
         if held > 0 && held < each {
             return Err(format!("HELD={held}; here a thread has {each} samples"));
         }
+        let mut levels = 0..problem.levels().len();
+        let has_points = levels.all(|level| !problem.level_samples(level).is_empty());
+        if held > 0 && problem.offsets().is_some() && !has_points {
+            return Err(format!("HELD={held}; from offsets every level must have points"));
+        }
         let (mut pipeline, mut unused) = (Pipeline::default(), Pipeline::default());
         let mut derived = Derived::default();
         pack.queue(problem, &mut pipeline, &mut derived);
@@ -248,7 +253,7 @@ impl Variant for BwdLevelSort {
 
 #[cfg(test)]
 mod tests {
-    use msdeform::{Problem, ProblemBuilder};
+    use msdeform::{Offsets, Problem, ProblemBuilder};
 
     use super::*;
     use crate::driver::DeviceProps;
@@ -314,6 +319,13 @@ mod tests {
         let two = KnobChoices::new(&BwdLevelSort, &[(HELD.name.to_owned(), 2)]).unwrap();
         let error = BwdLevelSort.configure(&call, &two).unwrap_err();
         assert!(error.contains("a thread has 3 samples"), "{error}");
+
+        let offsets = Offsets::from_points();
+        let problem = decoder(20).points_per_level([4, 4, 0, 4]).offsets(offsets).build().unwrap();
+        let call = Call::in_direction(Direction::Backward, &problem, &device);
+        let error = BwdLevelSort.configure(&call, &two).unwrap_err();
+        assert!(error.contains("every level must have points"), "{error}");
+        assert!(BwdLevelSort.configure(&call, &KnobChoices::default()).is_ok());
     }
 
     #[test]
