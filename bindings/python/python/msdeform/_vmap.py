@@ -70,7 +70,7 @@ is_old_batch: Any = torch._C._functorch.is_legacy_batchedtensor
 
 def _level_of(batches: list[Any]) -> int:
     """The level of such a `vmap` that made them batches."""
-    level = torch._C._vmapmode_increment_nesting() - 1
+    level = int(torch._C._vmapmode_increment_nesting()) - 1
     torch._C._vmapmode_decrement_nesting()
     # Threads of autograd, which compute gradients of GPUs, do not know it: it is the one without which none is a batch.
     for guess in (level, *range(1, 8)):
