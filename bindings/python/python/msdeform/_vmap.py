@@ -73,7 +73,8 @@ def _level_of(batches: list[Any]) -> int:
     level = int(torch._C._vmapmode_increment_nesting()) - 1
     torch._C._vmapmode_decrement_nesting()
     # Threads of autograd, which compute gradients of GPUs, do not know it: it is the one without which none is a batch.
-    for guess in (level, *range(1, 8)):
+    guesses: list[int] = [level, *range(1, 8)]
+    for guess in guesses:
         if not any(is_old_batch(torch._remove_batch_dim(batch, guess, 1, 0)) for batch in batches):
             return guess
     if level == 0:

@@ -197,7 +197,8 @@ impl Variant for BwdTileSort {
                 };
             let counters = lists.tiles * 4;
             let fits = BLOCK_PARTS * counters <= call.device.shared_bytes_per_block;
-            let block_parts = if fits && parts.is_multiple_of(BLOCK_PARTS) { BLOCK_PARTS } else { 1 };
+            let block_parts =
+                if fits && parts.is_multiple_of(BLOCK_PARTS) { BLOCK_PARTS } else { 1 };
             let sort_threads = (32 * block_parts * part_warps.count()) as u32;
             let sort = launch(parts / block_parts, sort_threads, block_parts * counters, 1);
             let segments = MAX_PARTS / SEGMENT_PARTS;
