@@ -35,8 +35,20 @@ pub fn report(error: &anyhow::Error) -> u8 {
     if error.is::<OutputClosed>() {
         return 0;
     }
-    eprintln!("error: {error:#}");
+    eprintln!("error: {}", in_words(error));
     code(error)
+}
+
+/// An error and its causes, but those that it has quoted already.
+pub fn in_words(error: &anyhow::Error) -> String {
+    let mut words = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !words.contains(&cause) {
+            words.push_str(": ");
+            words.push_str(&cause);
+        }
+    }
+    words
 }
 
 fn code(error: &anyhow::Error) -> u8 {
@@ -99,5 +111,15 @@ mod tests {
         };
         assert_eq!(code(&anyhow!(missing)), 3);
         assert_eq!(code(&anyhow!("anything")), 3);
+    }
+
+    #[test]
+    fn nothing_is_said_twice() {
+        let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
+        let said = missing.to_string();
+        let quoted =
+            anyhow!(missing).context(format!("cannot open x: {said}")).context("cannot read x");
+        assert_eq!(in_words(&quoted), format!("cannot read x: cannot open x: {said}"));
+        assert_eq!(in_words(&anyhow!("alone")), "alone");
     }
 }

@@ -15,7 +15,7 @@ use msdeform_report::soak::SoakRecord;
 
 use crate::args::{DeviceArgs, RecordDirArgs, fast_dtype, heading};
 use crate::commands::verify::parse_seed;
-use crate::exit::{CheckFailed, Usage};
+use crate::exit::{CheckFailed, Usage, in_words};
 use crate::output::{Align, Columns, grouped, print, print_json, progress};
 
 /// Run random problems against the f64 reference
@@ -142,7 +142,7 @@ fn watched(
         if let Some(report) = hung {
             bar.finish_and_clear();
             let error = finish(report, args, device).err();
-            eprintln!("error: {}", error.map_or_else(String::new, |error| format!("{error:#}")));
+            eprintln!("error: {}", error.as_ref().map_or_else(String::new, in_words));
             std::process::exit(1);
         }
     };

@@ -19,7 +19,7 @@ use msdeform_tuning::{Source, TuningFile};
 use serde::Serialize;
 
 use crate::args::{DeviceArgs, GridArgs, ModeArgs, RecordDirArgs, heading, standard_workloads};
-use crate::exit::Usage;
+use crate::exit::{Usage, in_words};
 use crate::output::{Align, Columns, print, print_json, progress};
 
 /// Find the fastest variant and knobs for workloads on this machine
@@ -210,7 +210,7 @@ impl<'a> Found<'a> {
                     }
                     error => {
                         self.failed += 1;
-                        format!("failed, {:#}", anyhow::Error::from(error))
+                        format!("failed, {}", in_words(&error.into()))
                     }
                 };
                 let said = format!("{call}: {reason}");
