@@ -5,8 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
+
+# There, without them, ordinary calls take the long way: nothing native is left to look at.
+needs_native_tensors = pytest.mark.skipif(
+    not hasattr(Tensor, "__dlpack_c_exchange_api__"), reason="PyTorch shows tensors to native code from 2.10 on"
+)
 
 # Relative L2 error that the package promises, by the format of the values.
 BOUNDS = {torch.float32: 1e-5, torch.float16: 5e-4, torch.bfloat16: 4e-3, torch.float64: 1e-12}

@@ -9,6 +9,7 @@ import pytest
 import torch
 from msdeform import _native, _offset_operator, _parts, reference
 from msdeform import ms_deform_attn_from_offsets as attend
+from oracle import needs_native_tensors
 from torch import Tensor
 
 SHAPES = [(6, 9), (3, 5)]
@@ -178,7 +179,7 @@ RULE = (False, 0.5, True, False)
 LEVELS = [6, 9, 0, P, 3, 5, 54, P]
 
 
-@pytest.mark.skipif(not hasattr(Tensor, "__dlpack_c_exchange_api__"), reason="PyTorch 2.10")
+@needs_native_tensors
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_ordinary_calls_never_leave_the_native_half(kind: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +207,7 @@ def test_ordinary_calls_never_leave_the_native_half(kind: str, dtype: Any, monke
     assert torch.equal(_native.torch_forward_from_offsets(tuple(given), LEVELS, rule), output)
 
 
-@pytest.mark.skipif(not hasattr(Tensor, "__dlpack_c_exchange_api__"), reason="PyTorch 2.10")
+@needs_native_tensors
 def test_only_ordinary_calls_stay_in_the_native_half() -> None:
     value, references, offsets, logits = tensors(dtype=torch.float32).values()
 

@@ -9,7 +9,7 @@ from typing import Any
 import msdeform
 import pytest
 import torch
-from oracle import BOUNDS, Case, assert_close, make_case, reference, reference_gradients
+from oracle import BOUNDS, Case, assert_close, make_case, needs_native_tensors, reference, reference_gradients
 from torch import Tensor
 
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
@@ -254,7 +254,7 @@ def test_a_pending_negation_is_resolved() -> None:
     assert torch.equal(found, attend(case.value, case.shapes, case.locations, case.weights))
 
 
-@pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="torch 2.10 has the table first")
+@needs_native_tensors
 def test_only_ordinary_calls_stay_in_the_native_half() -> None:
     from msdeform import _autograd, _native
 

@@ -7,7 +7,7 @@ from typing import Any
 import msdeform
 import pytest
 import torch
-from oracle import BOUNDS, Case, assert_close, make_case, reference, reference_gradients
+from oracle import BOUNDS, Case, assert_close, make_case, needs_native_tensors, reference, reference_gradients
 from torch import Tensor
 
 FAST = [torch.float32, torch.float16, torch.bfloat16]
@@ -58,7 +58,7 @@ def test_output_and_gradients_are_within_the_bound(name: str, dtype: torch.dtype
         assert_close(gradient, exact, BOUNDS[dtype], what)
 
 
-@pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="torch 2.10 has the table first")
+@needs_native_tensors
 def test_ordinary_calls_never_leave_the_native_half() -> None:
     from msdeform import _autograd, _native, operator
 
