@@ -39,6 +39,7 @@ using namespace msda;
 
 #if MSDA_STEP_PACK
 extern "C" __global__ void bwd_level_sort_pack(const __grid_constant__ BackwardParams params) {
+    wait_for_launch_before();
     pack_rows(params);
 }
 #endif
@@ -46,6 +47,7 @@ extern "C" __global__ void bwd_level_sort_pack(const __grid_constant__ BackwardP
 #if MSDA_STEP_SORT
 extern "C" __global__ void __launch_bounds__(SORT_THREADS, 2)
     bwd_level_sort_sort(const __grid_constant__ BackwardParams params) {
+    wait_for_launch_before();
     sort_level(params);
 }
 #endif
@@ -53,6 +55,7 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS, 2)
 #if MSDA_STEP_SORT_AND_SAMPLES
 extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sample_gradients::MIN_BLOCKS)
     bwd_level_sort_sort_and_samples(const __grid_constant__ BackwardParams params) {
+    wait_for_launch_before();
     // The grid is as wide as the wider of the two needs it.
     if (blockIdx.z == 0) {
         if (blockIdx.x < LEVELS) sort_level(params);
@@ -66,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sampl
 #if MSDA_STEP_GATHER
 extern "C" __global__ void __launch_bounds__(GATHER_WARPS * 32, GATHER_BLOCKS)
     bwd_level_sort_gather(const __grid_constant__ BackwardParams params) {
-    let_next_launch_start();
+    if (params.samples_behind) let_next_launch_start();  // to share the GPU with them
     gather_groups(params);
     // Who waits for this launch waits for all of the one before. The last block, since one that waits keeps
     // others out.
@@ -76,6 +79,7 @@ extern "C" __global__ void __launch_bounds__(GATHER_WARPS * 32, GATHER_BLOCKS)
 
 #if MSDA_FROM_OFFSETS && MSDA_STEP_FINISH
 extern "C" __global__ void bwd_level_sort_finish(const __grid_constant__ BackwardParams params) {
+    wait_for_launch_before();
     finish_queries(params);
 }
 #endif

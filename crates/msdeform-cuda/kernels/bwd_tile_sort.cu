@@ -178,6 +178,7 @@ MSDA_DEVICE unsigned* counts_of_part(const TileLists& lists, int slab, int part)
 
 #if MSDA_STEP_PACK
 extern "C" __global__ void bwd_tile_sort_pack(const __grid_constant__ BackwardParams params) {
+    wait_for_launch_before();
     pack_rows(params);
 }
 #endif
@@ -185,6 +186,7 @@ extern "C" __global__ void bwd_tile_sort_pack(const __grid_constant__ BackwardPa
 #if MSDA_STEP_COUNT
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
     bwd_tile_sort_count(const __grid_constant__ BackwardParams params) {
+    wait_for_launch_before();
     const TileLists lists = tile_lists(params);
     const PartOfWarp own = part_of_warp(params, lists);
     for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {
@@ -207,6 +209,7 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
 // A tile is a lane, its parts are divided among the warps of the block.
 extern "C" __global__ void __launch_bounds__(SEGMENTS * 32)
     bwd_tile_sort_offsets(const __grid_constant__ BackwardParams params) {
+    wait_for_launch_before();
     const TileLists lists = tile_lists(params);
     const int lane = threadIdx.x % 32, segment = threadIdx.x / 32;
     const int tile = blockIdx.x * 32 + lane;
@@ -244,6 +247,7 @@ extern "C" __global__ void __launch_bounds__(SEGMENTS * 32)
 #if MSDA_STEP_PLAN
 // One block per slab.
 extern "C" __global__ void bwd_tile_sort_plan(const __grid_constant__ BackwardParams params) {
+    wait_for_launch_before();
 #if MSDA_FROM_OFFSETS
     let_next_launch_start();  // `rows`, which waits for nothing
 #endif
@@ -290,6 +294,7 @@ extern "C" __global__ void bwd_tile_sort_plan(const __grid_constant__ BackwardPa
 #if MSDA_STEP_SCATTER
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
     bwd_tile_sort_scatter(const __grid_constant__ BackwardParams params) {
+    wait_for_launch_before();
     let_next_launch_start();  // `samples`, which waits for nothing
     const TileLists lists = tile_lists(params);
     const PartOfWarp own = part_of_warp(params, lists);
@@ -311,6 +316,7 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
 #if MSDA_STEP_GATHER
 extern "C" __global__ void __launch_bounds__(GATHER_WARPS * 32, GATHER_BLOCKS)
     bwd_tile_sort_gather(const __grid_constant__ BackwardParams params) {
+    wait_for_launch_before();
     gather_pieces(params);
 }
 #endif
@@ -319,6 +325,7 @@ extern "C" __global__ void __launch_bounds__(GATHER_WARPS * 32, GATHER_BLOCKS)
 // A block per tile. Warp w adds pieces w, w + COMBINE_WARPS, ..., the first warp adds the warps' sums.
 extern "C" __global__ void __launch_bounds__(COMBINE_WARPS * 32)
     bwd_tile_sort_combine(const __grid_constant__ BackwardParams params) {
+    wait_for_launch_before();
     const TileLists lists = tile_lists(params);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int slice = blockIdx.z;
@@ -367,6 +374,7 @@ extern "C" __global__ void bwd_tile_sort_rows(const __grid_constant__ BackwardPa
 
 #if MSDA_FROM_OFFSETS && MSDA_STEP_FINISH
 extern "C" __global__ void bwd_tile_sort_finish(const __grid_constant__ BackwardParams params) {
+    wait_for_launch_before();
     finish_queries(params);
 }
 #endif

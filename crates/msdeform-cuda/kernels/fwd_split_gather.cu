@@ -199,5 +199,6 @@ MSDA_DEVICE void gather_rows(const ForwardParams& params, const Source& source) 
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
     fwd_split_gather(const __grid_constant__ ForwardParams params) {
+    wait_for_launch_before();
     gather_rows(params, sample_source(params));
 }

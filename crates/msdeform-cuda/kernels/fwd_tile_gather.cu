@@ -327,5 +327,6 @@ MSDA_DEVICE void gather_queries(const ForwardParams& params, const Source& sourc
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS)
     fwd_tile_gather(const __grid_constant__ ForwardParams params) {
+    wait_for_launch_before();
     gather_queries(params, sample_source(params));
 }

@@ -23,6 +23,9 @@ constexpr int SORT_AHEAD =
     MSDA_SORT_AHEAD;  // samples of a lane that are on their way together; where not held
 
 static_assert(HELD * SORT_THREADS < 1 << 16, "places are kept in 16 bits");
+#if MSDA_FROM_OFFSETS
+static_assert(HELD == 0, "samples that follow from offsets are not held");
+#endif
 
 // Over the threads before this one; `total` over all of them. `warp_sums` has a word per warp.
 MSDA_DEVICE unsigned block_scan(unsigned value, unsigned* warp_sums, unsigned& total) {
@@ -104,13 +107,8 @@ MSDA_DEVICE void clear_words(ListWord* words, int tiles) {
 // The samples of a thread: threadIdx.x, + blockDim.x, ... of the level's, by query and point.
 struct HeldSamples {
     static constexpr int COUNT = HELD > 0 ? HELD : 1;
-#if MSDA_FROM_OFFSETS
-    Packet<8> location[COUNT];  // in fp32, as is what it weighs
-    Packet<4> attention[COUNT];
-#else
     Packet<2 * SamplingStorage::BYTES> location[COUNT];
     Packet<SamplingStorage::BYTES> attention[COUNT];
-#endif
     unsigned places[COUNT][2];  // in the lists of its tiles, 16 bits each
     int samples;                // of the level
     int points;
@@ -119,11 +117,7 @@ struct HeldSamples {
 
     MSDA_DEVICE TileSpan span(int k, const LevelTiles& tiles) const {
         float xy[2];
-#if MSDA_FROM_OFFSETS
-        unpack<Storage<F32>, 2>(location[k], xy);
-#else
         unpack<SamplingStorage, 2>(location[k], xy);
-#endif
         return tile_span(tiles, xy[0], xy[1], index(k) < samples);
     }
 
@@ -134,9 +128,7 @@ struct HeldSamples {
         points = common_points() > 0 ? common_points() : level_end - first_point;
         const long long first_row =
             static_cast<long long>(slab / HEADS) * params.queries * HEADS + slab % HEADS;
-#if MSDA_FROM_OFFSETS
-        load_from_offsets(params, first_row, first_point);
-#else
+#if !MSDA_FROM_OFFSETS  // where nothing is held
 #pragma unroll
         for (int k = 0; k < HELD; ++k) {
             location[k] = {};
@@ -149,34 +141,6 @@ struct HeldSamples {
         }
 #endif
     }
-
-#if MSDA_FROM_OFFSETS
-    // The lanes of a query share its row where they are of one warp. All lanes together; everything is asked
-    // for before the first of them waits.
-    MSDA_DEVICE void load_from_offsets(const BackwardParams& params, long long first_row, int first_point) {
-        constexpr int SHARES = common_points() > 0 && 32 % common_points() == 0 ? common_points() : 1;
-        const auto source = sample_source(params);
-        PartialSums shares[COUNT];
-        float logits[COUNT];
-#pragma unroll
-        for (int k = 0; k < HELD; ++k) {
-            const bool exists = index(k) < samples;
-            const int at = exists ? index(k) : 0;
-            const int sample = first_point + at % points;
-            const long long row = first_row + static_cast<long long>(at / points) * HEADS;
-            const Location placed = source.location({row, {}}, sample);
-            location[k] = {{float_to_bits(placed.x), float_to_bits(placed.y)}};
-            logits[k] = source.attention_logit(row, sample);
-            if constexpr (SOFTMAX) shares[k] = source.sums_of_quads(row, index(k) % SHARES, SHARES);
-        }
-#pragma unroll
-        for (int k = 0; k < HELD; ++k) {
-            RowSums sums = {};
-            if constexpr (SOFTMAX) sums = row_sums(shares[k], index(k) % SHARES, SHARES);
-            attention[k] = {{float_to_bits(weight_of(sums, logits[k]))}};
-        }
-    }
-#endif
 
     MSDA_DEVICE void count(const LevelTiles& tiles, unsigned counters) {
 #pragma unroll

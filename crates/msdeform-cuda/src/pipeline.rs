@@ -110,6 +110,15 @@ impl Pipeline {
         self.steps.push(Step::Zero(region));
     }
 
+    /// Lets every launch that was added start before the one before it is done. Their kernels wait for it.
+    pub fn overlap_launches(&mut self) {
+        for step in &mut self.steps {
+            if let Step::Launch { geometry, .. } = step {
+                geometry.overlaps = true;
+            }
+        }
+    }
+
     /// Declares what was added so far to be preparation.
     pub fn prepared(&mut self) {
         self.preparation = self.steps.len();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msdeform
@@ -217,6 +218,58 @@ def test_cuda_graphs_capture_forward_and_backward() -> None:
     assert_close(output, reference(case), 1e-5)
     for gradient, exact in zip(gradients, reference_gradients(case, grad_output), strict=True):
         assert_close(gradient, exact, 1e-5)
+
+
+def fed_steps(case: Case, sources: list[Tensor], between: Callable[[], None]) -> list[Tensor]:
+    """Training steps on values, and with gradients, that a kernel has made just before. Bits that repeat."""
+    results: list[Tensor] = []
+    for source in sources:
+        value = (source * 2.0).requires_grad_()
+        between()
+        output = msdeform.ms_deform_attn(
+            value, case.shapes, None, case.locations, case.weights, deterministic=True
+        )
+        between()
+        upstream = output.detach() * 0.5
+        between()
+        gradients = torch.autograd.grad(output, (value, case.locations, case.weights), upstream)
+        between()
+        results += [output.detach(), *gradients]
+    return results
+
+
+@pytest.mark.parametrize("queries", [300, 3000])
+def test_launches_that_start_early_wait_for_what_feeds_them(queries: int) -> None:
+    """Ours may be placed on the GPU before the kernel before them is done: in a stream, and in a graph with branches."""
+    case = make_case(device="cuda", **{**CASES["as models have it"], "queries": queries}).requires_grad()
+    sources = [torch.randn_like(case.value) for _ in range(12)]
+    expected = fed_steps(case, sources, torch.cuda.synchronize)
+
+    def nothing() -> None: ...
+
+    for _ in range(3):
+        results = fed_steps(case, sources, nothing)
+        assert all(torch.equal(ours, exact) for ours, exact in zip(results, expected, strict=True))
+
+    main, side = torch.cuda.Stream(), torch.cuda.Stream()
+    graph, half = torch.cuda.CUDAGraph(), len(sources) // 2
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=main):
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            second = fed_steps(case, sources[half:], nothing)
+        first = fed_steps(case, sources[:half], nothing)
+        main.wait_stream(side)
+        # What waits for both branches starts early, too.
+        third = fed_steps(case, sources[:2], nothing)
+    for _ in range(20):
+        for result in (*first, *second, *third):
+            result.fill_(float("nan"))
+        graph.replay()
+    torch.cuda.synchronize()
+    of_third = expected[: len(third)]
+    for ours, exact in zip((*first, *second, *third), (*expected, *of_third), strict=True):
+        assert torch.equal(ours, exact)
 
 
 def test_shapes_on_the_gpu_cannot_be_read_under_capture_and_say_so() -> None:

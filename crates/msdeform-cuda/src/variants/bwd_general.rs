@@ -124,7 +124,7 @@ impl Variant for BwdGeneral {
         let kept = KeptGradients::of(call, false, KeptRows::Sums);
         kept.reserve(call, &mut pipeline, &mut derived);
         offset_source::derive(call, false, &mut derived)?;
-        kept.queue_rows(call, &mut pipeline, &[SIZES_READ], false);
+        kept.queue_rows(call, &mut pipeline, &[SIZES_READ]);
         if gradients.of_samples() {
             let groups = u64::from(THREADS) / lanes as u64;
             pipeline.launch(

@@ -167,16 +167,14 @@ impl Variant for BwdLevelSort {
         let ahead = knobs.get(SORT_AHEAD.name).unwrap_or(ahead);
         let overlaps = knobs.get(OVERLAP.name).unwrap_or(1) == 1 && call.device.overlaps_launches;
         let each = level_samples(call).div_ceil(32 * SORT_WARPS) as i64;
-        // Samples that follow from offsets take more registers than there are: no gain, and something is spilled.
+        // Samples that follow from offsets would take more registers than there are.
         let holds = !is_single && each <= MAX_HELD && problem.offsets().is_none();
         let held = knobs.get(HELD.name).unwrap_or(if holds { MAX_HELD } else { 0 });
         if held > 0 && held < each {
             return Err(format!("HELD={held}; here a thread has {each} samples"));
         }
-        let mut levels = 0..problem.levels().len();
-        let has_points = levels.all(|level| !problem.level_samples(level).is_empty());
-        if held > 0 && problem.offsets().is_some() && !has_points {
-            return Err(format!("HELD={held}; from offsets every level must have points"));
+        if held > 0 && problem.offsets().is_some() {
+            return Err(format!("HELD={held}; samples that follow from offsets are not held"));
         }
         let (mut pipeline, mut unused) = (Pipeline::default(), Pipeline::default());
         let mut derived = Derived::default();
@@ -186,6 +184,7 @@ impl Variant for BwdLevelSort {
         let cut = ListCut { piece: 0, parts: 0, entry_bytes, groups: few > 0 };
         let lists = ListSizes::reserve(problem, workspace, &mut derived, cut)?;
         samples.derive(&mut derived)?;
+        derived.count("samples_behind", usize::from(wants_samples && !together))?;
         let kept = KeptGradients::of(call, samples.has_whole_rows(), KeptRows::Nothing);
         kept.reserve(call, &mut pipeline, &mut derived);
         offset_source::derive(call, true, &mut derived)?;
@@ -209,16 +208,20 @@ impl Variant for BwdLevelSort {
             } else {
                 pipeline.launch("sort", sort, &[SORT_READS, LISTS_READ, ENTRIES_READ, ROWS_READ]);
             }
-            let gather = LaunchGeometry { overlaps, ..lists.gather_groups()? };
-            pipeline.launch("gather", gather, &[GATHER_READS, LISTS_READ, ENTRIES_READ, ROWS_READ]);
+            pipeline.launch(
+                "gather",
+                lists.gather_groups()?,
+                &[GATHER_READS, LISTS_READ, ENTRIES_READ, ROWS_READ],
+            );
         }
         if wants_samples && !together {
-            // Alone, there is no kernel of this variant before it that lets it start.
-            let overlaps = overlaps && wants_value;
-            let geometry = LaunchGeometry { overlaps, ..samples.geometry };
-            pipeline.launch("samples", geometry, &[SAMPLES_READ, WALK_READS, ROWS_READ]);
+            pipeline.launch("samples", samples.geometry, &[SAMPLES_READ, WALK_READS, ROWS_READ]);
         }
         kept.queue_finish(call, &mut pipeline, &[ROWS_READ, &[GRADIENTS]]);
+        // The step samples waits when it is done: enough behind the others, not alone.
+        if overlaps && wants_value {
+            pipeline.overlap_launches();
+        }
         let mut chosen =
             vec![(FEW.name, few), (SORT_AHEAD.name, ahead), (OVERLAP.name, i64::from(overlaps))];
         chosen.extend(list_knobs.knobs());
@@ -321,10 +324,10 @@ mod tests {
         assert!(error.contains("a thread has 3 samples"), "{error}");
 
         let offsets = Offsets::from_points();
-        let problem = decoder(20).points_per_level([4, 4, 0, 4]).offsets(offsets).build().unwrap();
+        let problem = decoder(20).offsets(offsets).build().unwrap();
         let call = Call::in_direction(Direction::Backward, &problem, &device);
         let error = BwdLevelSort.configure(&call, &two).unwrap_err();
-        assert!(error.contains("every level must have points"), "{error}");
+        assert!(error.contains("are not held"), "{error}");
         assert!(BwdLevelSort.configure(&call, &KnobChoices::default()).is_ok());
     }
 
@@ -342,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn only_launches_behind_another_of_the_same_call_overlap() {
+    fn launches_overlap_unless_samples_are_alone() {
         let overlapping = |device: DeviceProps, gradients: Gradients| {
             // Enough rows that the step samples has a launch of its own.
             let problem = decoder(1000).build().unwrap();
@@ -354,7 +357,7 @@ mod tests {
         let h200 = DeviceProps::h200;
         assert_eq!(
             overlapping(h200(), Gradients::ALL),
-            [("sort", false), ("gather", true), ("samples", true)]
+            [("sort", true), ("gather", true), ("samples", true)]
         );
         let of_samples = Gradients { value: false, ..Gradients::ALL };
         assert_eq!(overlapping(h200(), of_samples), [("samples", false)]);

@@ -168,8 +168,8 @@ impl Variant for BwdTileSort {
 
         let (mut pipeline, mut unused) = (Pipeline::default(), Pipeline::default());
         let mut derived = Derived::default();
-        pack.queue(problem, &mut pipeline, &mut derived);
         let wants_value = call.gradients().value;
+        pack.queue(problem, &mut pipeline, &mut derived);
         let workspace = if wants_value { &mut pipeline } else { &mut unused };
         let (entry_bytes, piece_entries) = (list_knobs.entry_bytes, piece.unsigned_abs() as usize);
         let cut = ListCut { piece: piece_entries, parts, entry_bytes, groups: false };
@@ -212,7 +212,7 @@ impl Variant for BwdTileSort {
             pipeline.launch("offsets", offsets, SORT_READS);
             pipeline.launch("plan", plan, SORT_READS);
             // Needs nothing of the sort, and `plan` leaves most of the GPU to it.
-            kept.queue_rows(call, &mut pipeline, &[ROWS_READ], true);
+            kept.queue_rows(call, &mut pipeline, &[ROWS_READ]);
             let mut scatter = sort;
             if call.gradients().of_samples() {
                 let beside =
@@ -222,8 +222,7 @@ impl Variant for BwdTileSort {
             pipeline.launch("scatter", scatter, ENTRY_READS);
             if call.gradients().of_samples() {
                 // Needs nothing of the sort either; `scatter` waits for memory most of the time.
-                let geometry = LaunchGeometry { overlaps: true, ..samples.geometry };
-                pipeline.launch("samples", geometry, SAMPLE_READS);
+                pipeline.launch("samples", samples.geometry, SAMPLE_READS);
             }
             pipeline.launch("gather", gather, &[GATHER_READS, LISTS_READ, ENTRIES_READ, ROWS_READ]);
             pipeline.launch("combine", combine, ENTRY_READS);
@@ -232,6 +231,10 @@ impl Variant for BwdTileSort {
             pipeline.launch("samples", samples.geometry, SAMPLE_READS);
         }
         kept.queue_finish(call, &mut pipeline, &[ROWS_READ, &[GRADIENTS]]);
+        // The step samples waits when it is done: enough behind the others, not alone.
+        if call.device.overlaps_launches && wants_value {
+            pipeline.overlap_launches();
+        }
         let mut chosen = vec![(PIECE.name, piece)];
         chosen.extend(list_knobs.knobs());
         chosen.extend(samples.knobs);

@@ -65,7 +65,11 @@ impl Variant for FwdSplitGather {
         Ok(Configuration {
             specialise: Specialise::ModelAndHeads,
             knobs: vec![("WARPS", warps), ("ROUNDS", rounds)],
-            pipeline: LaunchGeometry::linear(blocks as u32, 32 * warps as u32).into(),
+            pipeline: LaunchGeometry {
+                overlaps: call.device.overlaps_launches,
+                ..LaunchGeometry::linear(blocks as u32, 32 * warps as u32)
+            }
+            .into(),
             value_alignment: 16,
             reference_alignment: offset_source::reference_alignment(call),
             sampling_alignment: offset_source::sampling_alignment(

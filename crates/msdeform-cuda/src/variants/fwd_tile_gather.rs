@@ -226,7 +226,7 @@ impl Variant for FwdTileGather {
                 block: [32 * launched as u32, 1, 1],
                 shared_bytes: (launched * walk.warp_bytes()) as u32,
                 cluster: 1,
-                overlaps: false,
+                overlaps: call.device.overlaps_launches,
             }
             .into(),
             value_alignment: 16,

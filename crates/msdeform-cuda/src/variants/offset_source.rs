@@ -226,18 +226,15 @@ impl KeptGradients {
         }
     }
 
-    /// Queues what must come before the steps that weigh samples. `reads` is what the variant's file asks for in any case;
-    /// `overlaps`, that it may start beside the launch before.
+    /// Queues what must come before the steps that weigh samples. `reads` is what the variant's file asks for in any case.
     pub(super) fn queue_rows(
         self,
         call: &Call<'_>,
         pipeline: &mut Pipeline,
         reads: &'static [&'static [&'static str]],
-        overlaps: bool,
     ) {
         if self.rows != KeptRows::Nothing {
-            let geometry = LaunchGeometry { overlaps, ..strided(call.rows(), THREADS) };
-            pipeline.launch("rows", geometry, reads);
+            pipeline.launch("rows", strided(call.rows(), THREADS), reads);
         }
     }
 

@@ -15,6 +15,8 @@ pub struct Entry {
     pub keys: Vec<Key>,
     pub recipe: Recipe,
     pub arch: String,
+    /// Kernels whose launch may start before the one before it is done.
+    pub overlapping: Vec<String>,
     /// Whether the dispatcher may choose it on a GPU like the one that verifies kernels.
     pub is_dispatched: bool,
 }
@@ -116,6 +118,14 @@ fn entries_of(variant: &'static dyn Variant, call: &Call<'_>) -> Result<Vec<Entr
     let mut rules = dispatch::TABLES.iter().flat_map(|table| table.rules);
     let is_chosen = rules.any(|rule| rule.variant.spec().id == variant.spec().id);
     let is_dispatched = is_chosen && arch == DeviceProps::h200().arch();
+    // Older GPUs have nothing to wait with, and wait for every launch.
+    let overlaps = call.device.compute_capability >= (9, 0);
+    let overlapping: Vec<String> = configuration
+        .pipeline
+        .launches()
+        .filter(|(_, geometry)| overlaps && geometry.overlaps)
+        .map(|(step, _)| entry_name(variant.spec().id, step))
+        .collect();
     let mut entries: Vec<(Vec<String>, Entry)> = Vec::new();
     for unit in configuration.units(call) {
         let key = Key::new(&entry_name(variant.spec().id, unit.step), &arch, &unit);
@@ -124,8 +134,9 @@ fn entries_of(variant: &'static dyn Variant, call: &Call<'_>) -> Result<Vec<Entr
             Some((_, entry)) => entry.keys.push(key),
             None => {
                 let recipe = Recipe::new(variant, &arch, &defines);
-                let (keys, arch) = (vec![key], arch.clone());
-                entries.push((defines, Entry { keys, recipe, arch, is_dispatched }));
+                let (keys, arch, overlapping) = (vec![key], arch.clone(), overlapping.clone());
+                let entry = Entry { keys, recipe, arch, overlapping, is_dispatched };
+                entries.push((defines, entry));
             }
         }
     }

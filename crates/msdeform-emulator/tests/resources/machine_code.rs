@@ -10,6 +10,8 @@ use std::process::Command;
 
 use super::cubin::{kernels, windows};
 use super::early_reads::{first_read, is_late, latency};
+use super::early_starts;
+use super::entries::Entry;
 use super::listing;
 
 /// What follows slow results, and where, by architecture.
@@ -17,6 +19,10 @@ use super::listing;
 pub struct MachineCode {
     windows: BTreeMap<String, BTreeMap<Vec<u128>, String>>,
     pub kernels: usize,
+    /// Kernels whose launch may start before the one before it is done.
+    pub overlapping: usize,
+    /// Those that must not.
+    pub early_starts: Vec<String>,
 }
 
 /// What came of it.
@@ -30,11 +36,18 @@ pub struct Findings {
 
 impl MachineCode {
     /// Takes the code of a cubin; `origin` says how it was made.
-    pub fn add(&mut self, arch: &str, cubin: &[u8], origin: &str) -> Result<(), String> {
+    pub fn add(&mut self, entry: &Entry, cubin: &[u8], origin: &str) -> Result<(), String> {
         let kernels = kernels(cubin).filter(|kernels| !kernels.is_empty());
         for (kernel, code) in kernels.ok_or_else(|| format!("{origin}: no kernel in the cubin"))? {
             self.kernels += 1;
-            let of_arch = self.windows.entry(arch.to_owned()).or_default();
+            let arch = &entry.arch;
+            if entry.overlapping.contains(&kernel) {
+                self.overlapping += 1;
+                let fault = early_starts::fault(&kernel, &code);
+                let text = |fault| format!("{kernel} for {arch}, {origin}: {fault}");
+                self.early_starts.extend(fault.map(text));
+            }
+            let of_arch = self.windows.entry(arch.clone()).or_default();
             for window in windows(&code) {
                 let place = || format!("{kernel} for {arch}, {origin}");
                 of_arch.entry(window.to_vec()).or_insert_with(place);

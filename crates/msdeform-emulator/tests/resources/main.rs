@@ -8,6 +8,7 @@
 
 mod cubin;
 mod early_reads;
+mod early_starts;
 mod entries;
 mod listing;
 mod machine_code;
@@ -76,25 +77,25 @@ fn check_machine_code(pinned: &Nvrtc, required: bool) -> Result<(), String> {
     }
     let (cache, started) = (cubins(), Instant::now());
     let compilations = work.len();
-    let compiled: Vec<Result<(String, String, Compiled), String>> = work
+    let compiled: Vec<Result<(Entry, String, Compiled), String>> = work
         .into_par_iter()
-        .map(|(nvrtc, Entry { recipe, arch, .. })| {
-            let compiled = compile(nvrtc, &cache, &recipe)?;
-            let options = recipe.options[3..].join(" ").replace("-DMSDA_", "");
-            Ok((arch, format!("NVRTC {}, {options}", nvrtc.version()), compiled))
+        .map(|(nvrtc, entry)| {
+            let compiled = compile(nvrtc, &cache, &entry.recipe)?;
+            let options = entry.recipe.options[3..].join(" ").replace("-DMSDA_", "");
+            Ok((entry, format!("NVRTC {}, {options}", nvrtc.version()), compiled))
         })
         .collect();
     let mut code = MachineCode::default();
     for compiled in compiled {
-        let (arch, origin, compiled) = compiled?;
-        code.add(&arch, &compiled.cubin, &origin)?;
+        let (entry, origin, compiled) = compiled?;
+        code.add(&entry, &compiled.cubin, &origin)?;
     }
     let compiled_s = started.elapsed().as_secs_f64();
     let findings = code.check(&disassembler)?;
     let versions = std::iter::once(pinned).chain(&others).map(|nvrtc| nvrtc.version().to_string());
     println!(
-        "machine code of {} kernels by NVRTC {}: {} late zeros, the first reader {} cycles later, {} read too early \
-         ({compilations} compilations in {compiled_s:.0} s, {:.0} s in all)",
+        "machine code of {} kernels by NVRTC {}: {} late zeros, the first reader {} cycles later, {} read too early; {} that \
+         may start early, {} of them wrong ({compilations} compilations in {compiled_s:.0} s, {:.0} s in all)",
         code.kernels,
         versions.collect::<Vec<_>>().join(", "),
         findings.results,
@@ -105,8 +106,13 @@ fn check_machine_code(pinned: &Nvrtc, required: bool) -> Result<(), String> {
             .collect::<Vec<_>>()
             .join(", "),
         findings.early.len(),
+        code.overlapping,
+        code.early_starts.len(),
         started.elapsed().as_secs_f64(),
     );
+    if !code.early_starts.is_empty() {
+        return Err(code.early_starts.join("\n"));
+    }
     if findings.early.is_empty() {
         return Ok(());
     }
