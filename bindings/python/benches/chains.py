@@ -4,9 +4,10 @@
     python benches/chains.py --table RECORD    # the table of docs/from-offsets.md from a record
 
 `parts` is PyTorch's softmax and additions around `msdeform.ms_deform_attn`, as layers have them; `compiled` the same
-under `torch.compile`; `fused` is `msdeform.ms_deform_attn_from_offsets`. Device time: a CUDA graph of each is replayed,
-the three in turns, so that slow hosts do not count. Locations are those of trained models, a few pixels around their
-references. Before anything is timed, outputs and gradients are compared with float64.
+under `torch.compile`; `fused` is `msdeform.ms_deform_attn_from_offsets`. Device time: a CUDA graph of 50 calls of each
+is replayed, the three in turns, so that neither slow hosts nor the start of a graph count. Locations are those of
+trained models, a few pixels around their references. Before anything is timed, outputs and gradients are compared with
+float64.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 BOUNDS = {"f32": 2e-4, "f16": 2e-3, "bf16": 1.6e-2}
 # Among output and gradients.
 OFFSETS = 2
-ROUNDS, REPLAYS = 20, 10
+# A graph takes 5 us to start, whatever is in it: with ten calls of a decoder a tenth of what each would seem to take.
+ROUNDS, CALLS = 20, 50
 
 
 @dataclass
@@ -138,7 +140,7 @@ def _captured(chain: Chain, call: Callable[..., Tensor], work: str) -> torch.cud
             chain.step(call, work)
     torch.cuda.current_stream().wait_stream(stream)
     with torch.cuda.graph(graph, stream=stream):
-        for _ in range(REPLAYS):
+        for _ in range(CALLS):
             chain.step(call, work)
     return graph
 
@@ -149,7 +151,7 @@ def _time_us(graph: torch.cuda.CUDAGraph) -> float:
     graph.replay()
     end.record()
     end.synchronize()
-    return round(start.elapsed_time(end) * 1e3 / REPLAYS, 3)
+    return round(start.elapsed_time(end) * 1e3 / CALLS, 3)
 
 
 def measure() -> Iterator[dict[str, Any]]:
