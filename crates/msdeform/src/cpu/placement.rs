@@ -45,12 +45,21 @@ impl Span {
     }
 }
 
-/// Asks for the cache lines of `count` elements that will be read soon.
+/// Asks for the cache lines of `count` elements that will be read soon, the last one too where they begin in the middle of
+/// one: NumPy's arrays always do, and a pass of `ddetr_enc` took twice as long.
 #[inline(always)]
 pub(crate) fn prefetch<S: Simd, T>(from: *const T, count: usize) {
-    for line in 0..(count * size_of::<T>()).div_ceil(64) {
-        S::prefetch(from.wrapping_byte_add(64 * line));
+    for line in 0..lines(from.addr(), count * size_of::<T>()) {
+        S::prefetch(from.wrapping_byte_add(LINE * line));
     }
+}
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// How many lines so many bytes from an address on lie in.
+const fn lines(address: usize, bytes: usize) -> usize {
+    (address % LINE + bytes).div_ceil(LINE)
 }
 
 /// A tensor of gradients of locations or weights in its storage format.
@@ -299,4 +308,16 @@ fn floor(x: f32) -> i32 {
     // SAFETY: placement has clamped x to at least -1, and a level's side is at most 2^24.
     let truncated = unsafe { x.to_int_unchecked::<i32>() };
     truncated - i32::from((truncated as f32) > x)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_begins_inside_of_a_line_may_end_in_one_more() {
+        assert_eq!([0, 16, 48, 64].map(|address| lines(address, 128)), [2, 3, 3, 2]);
+        assert_eq!([0, 56, 60].map(|address| lines(address, 8)), [1, 1, 2]);
+        assert_eq!(lines(0, 0), 0);
+    }
 }
