@@ -227,11 +227,18 @@ impl Function {
         let [grid_x, grid_y, grid_z] = geometry.grid;
         let [block_x, block_y, block_z] = geometry.block;
         let mut arguments = [params.cast_mut()];
-        let mut attributes = Vec::new();
-        attributes.extend((geometry.cluster > 1).then(|| cluster_attribute(geometry.cluster)));
-        attributes.extend(geometry.overlaps.then(overlap_attribute));
-        attributes.extend(window.map(|window| window.attribute()));
-        if !attributes.is_empty() {
+        let wanted = [
+            (geometry.cluster > 1).then(|| cluster_attribute(geometry.cluster)),
+            geometry.overlaps.then(overlap_attribute),
+            window.map(|window| window.attribute()),
+        ];
+        // On the stack: most launches have one, and nothing else here takes memory.
+        let (mut attributes, mut count) = ([overlap_attribute(); 3], 0);
+        for (place, attribute) in attributes.iter_mut().zip(wanted.into_iter().flatten()) {
+            *place = attribute;
+            count += 1;
+        }
+        if count > 0 {
             let config = sys::CUlaunchConfig {
                 gridDimX: grid_x,
                 gridDimY: grid_y,
@@ -242,7 +249,7 @@ impl Function {
                 sharedMemBytes: geometry.allocated_shared_bytes(),
                 hStream: stream.raw(),
                 attrs: attributes.as_mut_ptr(),
-                numAttrs: attributes.len() as u32,
+                numAttrs: count,
             };
             let (arguments, extra) = (arguments.as_mut_ptr(), std::ptr::null_mut());
             // SAFETY: as below; `config` and its attributes live through the call.
