@@ -1,6 +1,6 @@
 //! The files of the repository.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
@@ -21,6 +21,19 @@ pub fn target() -> PathBuf {
 /// Where developer commands keep what they can make again.
 pub fn cache() -> PathBuf {
     target().join("xtask")
+}
+
+/// A path without `.` and `..`.
+pub fn normalise(path: &Path) -> PathBuf {
+    let mut result = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir if result.pop() => {}
+            other => result.push(other),
+        }
+    }
+    result
 }
 
 /// Every file that is, or would be, under version control, relative to the root.

@@ -2,7 +2,7 @@
 
 use msdeform::{Direction, Problem, VariantSpec};
 use msdeform_devices::Case;
-use msdeform_devices::device::{Choice, Device, DeviceError};
+use msdeform_devices::device::{Device, DeviceError, KnobbedVariant};
 use msdeform_devices::workload::WorkloadError;
 
 use crate::verify::{Limits, Report, Skip, verify_case};
@@ -38,7 +38,8 @@ pub fn bench_case(
     if fitting.is_empty() {
         return Ok((Vec::new(), report));
     }
-    let choices: Vec<Choice> = fitting.iter().map(|&variant| Choice::own(variant)).collect();
+    let choices: Vec<KnobbedVariant> =
+        fitting.iter().map(|&variant| KnobbedVariant::own(variant)).collect();
     device.compile(&choices, &problem);
     if let Some(limits) = limits {
         report.extend(verify_case(device, case, &fitting, limits)?);

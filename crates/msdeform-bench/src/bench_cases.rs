@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use msdeform::{Problem, VariantSpec};
 use msdeform_devices::Case;
-use msdeform_devices::device::{Choice, Device};
+use msdeform_devices::device::{Device, KnobbedVariant};
 use msdeform_devices::workload::WorkloadError;
 use rayon::prelude::*;
 
@@ -69,7 +69,7 @@ pub fn bench_cases(
     for (case, problem, variants) in &fits {
         // The case as it is timed, and as it is verified: few and many rows are different kernels.
         for problem in [problem.clone(), limits.shrink(case)?] {
-            let choices = variants.iter().map(|&variant| Choice::own(variant));
+            let choices = variants.iter().map(|&variant| KnobbedVariant::own(variant));
             wanted.extend(choices.map(|choice| (choice, problem.clone(), *case)));
         }
     }
@@ -104,7 +104,7 @@ pub fn bench_cases(
 /// time leaves out is compiled when it is asked for.
 pub(crate) fn compile_in_turn(
     device: &dyn Device,
-    wanted: &[(&Choice, &Problem)],
+    wanted: &[(&KnobbedVariant, &Problem)],
     end: Option<Instant>,
     done: &(dyn Fn(usize) + Sync),
 ) {

@@ -2,11 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "tests may fail, and helpers of tests too")]
 
+#[path = "processes/command_names.rs"]
+mod command_names;
+
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 
 use assert_cmd::Command;
+use command_names::COMMANDS;
+use msdeform_bench::fixtures::PUBLISHED_FIELDS;
 use predicates::prelude::*;
 use serde_json::Value;
 
@@ -33,26 +38,7 @@ fn json(arguments: &[&str]) -> Value {
 #[test]
 fn help_is_as_reviewed() {
     let folder = folder();
-    let commands = [
-        "",
-        "variants",
-        "verify",
-        "bench",
-        "onnx",
-        "probe",
-        "analyze",
-        "counters",
-        "records",
-        "report",
-        "run",
-        "soak",
-        "tune",
-        "warm",
-        "workloads",
-        "completions",
-        "man",
-    ];
-    for command in commands {
+    for command in [""].into_iter().chain(COMMANDS) {
         let words = command.split_whitespace();
         let output = msdeform(folder.path()).args(words).arg("--help").assert().success();
         let text = String::from_utf8(output.get_output().stdout.clone()).unwrap();
@@ -433,22 +419,7 @@ fn the_main_job_prints_one_table_and_says_where_its_record_went() {
     let output = msdeform(folder.path()).args(["records", "--json"]).assert().success();
     let figures: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
     let figure = &figures[0];
-    for field in [
-        "device",
-        "workload",
-        "locations",
-        "layout",
-        "dtype",
-        "direction",
-        "mode",
-        "variant",
-        "timing",
-        "threads",
-        "median_us",
-        "mad_us",
-        "rel_l2",
-        "commit",
-    ] {
+    for field in PUBLISHED_FIELDS {
         assert!(!figure[field].is_null(), "{field} is missing in {figure}");
     }
     msdeform(folder.path())

@@ -123,7 +123,7 @@ fn of_tensors(problem: &Problem, format: impl Fn(Role) -> DType) -> u128 {
 
 #[cfg(test)]
 mod tests {
-    use msdeform::Offsets;
+    use msdeform::{Offsets, ProblemBuilder};
 
     use super::*;
 
@@ -143,17 +143,14 @@ mod tests {
         ensure_room("a little", 1 << 10).unwrap();
     }
 
+    fn in_half() -> ProblemBuilder {
+        let builder = Problem::builder().queries(3).channels(2).levels([(2, 2)]);
+        builder.points(5).dtype(DType::F16)
+    }
+
     #[test]
     fn every_tensor_counts() {
-        let problem = Problem::builder()
-            .queries(3)
-            .channels(2)
-            .levels([(2, 2)])
-            .points(5)
-            .dtype(DType::F16)
-            .sampling_dtype(DType::F32)
-            .build()
-            .unwrap();
+        let problem = in_half().sampling_dtype(DType::F32).build().unwrap();
         let tensors = (2 * 8) + (4 * 30) + (4 * 15);
         assert_eq!(of_inputs(&problem), tensors + 2 * 6);
         assert_eq!(of_outputs(&problem, true), tensors + 2 * 6);
@@ -163,16 +160,8 @@ mod tests {
 
     #[test]
     fn every_tensor_of_a_call_from_offsets_counts() {
-        let problem = Problem::builder()
-            .queries(3)
-            .channels(2)
-            .levels([(2, 2)])
-            .points(5)
-            .dtype(DType::F16)
-            .offsets(Offsets::from_boxes())
-            .reference_dtype(DType::F32)
-            .build()
-            .unwrap();
+        let builder = in_half().offsets(Offsets::from_boxes()).reference_dtype(DType::F32);
+        let problem = builder.build().unwrap();
         let tensors = (2 * 8) + (4 * 12) + (2 * 30) + (2 * 15);
         assert_eq!(of_inputs(&problem), tensors + 2 * 6);
         assert_eq!(of_outputs(&problem, true), tensors + 2 * 6);

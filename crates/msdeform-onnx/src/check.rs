@@ -4,7 +4,7 @@ use msdeform::Problem;
 
 use crate::array::Array;
 use crate::evaluate::{Context, Reason, Sizes};
-use crate::site::{Levels, Operand, Samples, Site, Step};
+use crate::site::{Adaptation, Levels, Operand, Samples, Site};
 
 /// Both sides are computed in f64: they differ by rounding alone.
 const TOLERANCE: f64 = 1e-9;
@@ -87,10 +87,10 @@ pub(crate) fn against_reference(
     }
 }
 
-fn after(steps: &[Step], mut array: Array<f64>) -> Option<Array<f64>> {
+fn after(steps: &[Adaptation], mut array: Array<f64>) -> Option<Array<f64>> {
     for step in steps {
         array = match step {
-            Step::Reshape(target) => {
+            Adaptation::Reshape(target) => {
                 let rest: i64 = target.iter().filter(|&&size| size > 0).product();
                 let open = i64::try_from(array.data.len()).ok()?.checked_div(rest)?;
                 let shape = target
@@ -98,12 +98,12 @@ fn after(steps: &[Step], mut array: Array<f64>) -> Option<Array<f64>> {
                     .map(|&size| usize::try_from(if size < 0 { open } else { size }).ok());
                 array.reshaped(shape.collect::<Option<_>>()?)?
             }
-            Step::Transpose(perm) => {
+            Adaptation::Transpose(perm) => {
                 let perm =
                     perm.iter().map(|&at| usize::try_from(at).ok()).collect::<Option<Vec<_>>>()?;
                 array.transposed(&perm)?
             }
-            Step::Scale { factor, shift } => {
+            Adaptation::Scale { factor, shift } => {
                 let data = array.data.iter().map(|x| x * factor + shift).collect();
                 Array { shape: array.shape, data }
             }

@@ -6,7 +6,7 @@ use crate::form::{Form, MMDEPLOY, MSDEFORM, TENSORRT};
 use crate::graph::Graph;
 use crate::proto::{Attribute, Node, Tensor, data_type};
 use crate::shapes::Facts;
-use crate::site::{Level, Levels, Operand, Samples, Site, Step};
+use crate::site::{Adaptation, Level, Levels, Operand, Samples, Site};
 
 /// `GridSample` came with this opset.
 const FIRST_OPSET_WITH_GRID_SAMPLE: i64 = 16;
@@ -161,9 +161,9 @@ impl Writer<'_> {
         let mut name = operand.tensor.clone();
         for step in &operand.steps {
             name = match step {
-                Step::Reshape(target) => self.reshape(&name, target),
-                Step::Transpose(perm) => self.transpose(&name, perm),
-                Step::Scale { factor, shift } => {
+                Adaptation::Reshape(target) => self.reshape(&name, target),
+                Adaptation::Transpose(perm) => self.transpose(&name, perm),
+                Adaptation::Scale { factor, shift } => {
                     let factor = self.floats(&operand.tensor, &[], &[*factor]);
                     let shift = self.floats(&operand.tensor, &[], &[*shift]);
                     let scaled = self.push("Mul", &[&name, &factor], vec![]);

@@ -14,7 +14,7 @@ use crate::form::Form;
 use crate::layout::{Axis, affine, steps_to};
 use crate::proto::Node;
 use crate::shapes::axis;
-use crate::site::{Evidence, Level, Levels, Operand, Samples, Site, Step};
+use crate::site::{Adaptation, Evidence, Level, Levels, Operand, Samples, Site};
 
 /// Numbers for sizes that are open.
 #[derive(Clone, Copy, Debug)]
@@ -410,7 +410,7 @@ impl Lesson<'_, '_> {
         let transposed = !steps.is_empty();
         let (factor, shift) = (factor / 2.0, f64::midpoint(shift, 1.0));
         if factor != 1.0 || shift != 0.0 {
-            steps.push(Step::Scale { factor, shift });
+            steps.push(Adaptation::Scale { factor, shift });
         }
         let dims = self.context.facts.shape(name);
         let dim = |at: usize| dims.filter(|_| !transposed).and_then(|dims| dims.get(at)).cloned();

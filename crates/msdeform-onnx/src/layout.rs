@@ -1,7 +1,7 @@
 //! How the axes of a site lie in a tensor of the model, learned from marks that went through the graph.
 
 use crate::array::{Mark, strides};
-use crate::site::Step;
+use crate::site::Adaptation;
 
 /// A run of an affine index map: the mark of the first element and the step along each axis.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,7 +49,11 @@ pub(crate) struct Axis {
 /// The steps from a tensor of this shape to one whose axes are these in their order, or nothing if it holds more or
 /// less. An axis may be two in the tensor, if it stays so. `open` is the axis whose size is written as -1 where the tensor
 /// has to be reshaped first, `None` where it must not be.
-pub(crate) fn steps_to(axes: &[Axis], shape: &[usize], open: Option<usize>) -> Option<Vec<Step>> {
+pub(crate) fn steps_to(
+    axes: &[Axis],
+    shape: &[usize],
+    open: Option<usize>,
+) -> Option<Vec<Adaptation>> {
     // Axes of size one can stand anywhere: they stay where they are in the operator's order.
     let mut order: Vec<usize> = (0..axes.len()).filter(|&at| axes[at].size > 1).collect();
     order.sort_by_key(|&at| std::cmp::Reverse(axes[at].step));
@@ -80,13 +84,13 @@ pub(crate) fn steps_to(axes: &[Axis], shape: &[usize], open: Option<usize>) -> O
         let open = open?;
         let size =
             |&at: &usize| if at == open { Some(-1) } else { i64::try_from(axes[at].size).ok() };
-        steps.push(Step::Reshape(order.iter().map(size).collect::<Option<_>>()?));
+        steps.push(Adaptation::Reshape(order.iter().map(size).collect::<Option<_>>()?));
     }
     if !order.iter().copied().eq(0..axes.len()) {
         let from = |at: usize| {
             order.iter().position(|&other| other == at).and_then(|place| i64::try_from(place).ok())
         };
-        steps.push(Step::Transpose((0..axes.len()).map(from).collect::<Option<_>>()?));
+        steps.push(Adaptation::Transpose((0..axes.len()).map(from).collect::<Option<_>>()?));
     }
     Some(steps)
 }
@@ -123,9 +127,9 @@ mod tests {
     fn channels_before_pixels_are_transposed_and_folded_axes_unfolded() {
         // [N, M, D, S]
         let axes = [axis(2, 60), axis(10, 1), axis(3, 20), axis(2, 10)];
-        let transpose = Step::Transpose(vec![0, 3, 1, 2]);
+        let transpose = Adaptation::Transpose(vec![0, 3, 1, 2]);
         assert_eq!(steps_to(&axes, &[2, 3, 2, 10], Some(0)), Some(vec![transpose.clone()]));
-        let unfold = Step::Reshape(vec![-1, 3, 2, 10]);
+        let unfold = Adaptation::Reshape(vec![-1, 3, 2, 10]);
         assert_eq!(steps_to(&axes, &[6, 2, 10], Some(0)), Some(vec![unfold, transpose]));
         assert_eq!(steps_to(&axes, &[6, 2, 10], None), None);
     }

@@ -25,7 +25,7 @@ pub(crate) enum Levels {
 
 /// What brings a tensor of the model into the form that the operators take.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Step {
+pub(crate) enum Adaptation {
     Reshape(Vec<i64>),
     Transpose(Vec<i64>),
     /// `x * factor + shift`.
@@ -39,7 +39,7 @@ pub(crate) enum Step {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Operand {
     pub(crate) tensor: String,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<Adaptation>,
     /// The rank that it then has.
     pub(crate) rank: usize,
 }

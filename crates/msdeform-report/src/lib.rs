@@ -1,6 +1,7 @@
 //! What is made of measurements: records on disk and the release that documents quote, the report, the tables and pictures
 //! of the README and the ladder, other implementations beside ours, and the ledger of what a GPU has verified.
 
+mod bars;
 mod budget;
 mod folder;
 pub mod ladder;

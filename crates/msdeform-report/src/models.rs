@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::peers::Scheme;
+use crate::bars::{BAR, Frame, ROW, Scheme, TOP, baseline};
 
 /// One model: how many times as fast each pass is, where it was measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,43 +18,24 @@ const NAMES: f64 = 190.0;
 const PANEL: f64 = 300.0;
 const GAP: f64 = 14.0;
 const WIDTH: f64 = NAMES + 2.0 * (PANEL + GAP);
-const TOP: f64 = 46.0;
-const ROW: f64 = 33.0;
-const BAR: f64 = 21.0;
-/// Under the rows, for the line that says what is shown.
-const BOTTOM: f64 = 42.0;
 /// For the number behind a bar.
 const LABEL: f64 = 72.0;
 
 /// The time that is left of each pass, over the time before.
 #[must_use]
 pub fn picture(models: &[ModelSpeed], what: &str, scheme: Scheme) -> String {
-    let mut out = String::new();
-    // Writing to a String cannot fail.
-    let _ = draw(models, what, scheme, &mut out);
-    out
+    let frame = Frame { width: WIDTH, rows: models.len(), colours: &scheme.colours() };
+    frame.picture(
+        &format!("Time of whole models with msdeform, of their time without: {what}"),
+        &format!("{what}; grey: before"),
+        |out| draw(&frame, models, out),
+    )
 }
 
-fn draw(models: &[ModelSpeed], what: &str, scheme: Scheme, out: &mut String) -> std::fmt::Result {
-    let colours = scheme.colours();
-    let (ink, faint, line) = (colours.ink, colours.faint, colours.line);
-    let bottom = TOP + ROW * models.len() as f64;
-    let height = bottom + BOTTOM;
-    writeln!(
-        out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-         role=\"img\" font-family=\"system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif\" font-size=\"19\" \
-         fill=\"{ink}\">\n\
-         <title>Time of whole models with msdeform, of their time without: {what}</title>"
-    )?;
+fn draw(frame: &Frame<'_>, models: &[ModelSpeed], out: &mut String) -> std::fmt::Result {
+    let colours = frame.colours;
     for (panel, pass) in PASSES.iter().enumerate() {
-        let x = NAMES + GAP + (PANEL + GAP) * panel as f64;
-        writeln!(
-            out,
-            "<text x=\"{x}\" y=\"28\" font-weight=\"700\">{pass}</text>\n\
-             <line x1=\"{x}\" y1=\"{}\" x2=\"{x}\" y2=\"{bottom}\" stroke=\"{line}\"/>",
-            TOP - 4.0
-        )?;
+        frame.panel(NAMES + GAP + (PANEL + GAP) * panel as f64, pass, out)?;
     }
     // As long as the longest: a model that got slower has more than what it had.
     let left = |speedup: f64| 1.0 / speedup;
@@ -62,7 +43,7 @@ fn draw(models: &[ModelSpeed], what: &str, scheme: Scheme, out: &mut String) -> 
     let scale = (PANEL - LABEL) / all.map(left).fold(1.0, f64::max);
     for (index, ModelSpeed { name, speedups }) in models.iter().enumerate() {
         let y = TOP + ROW * index as f64 + (ROW - BAR) / 2.0;
-        let text = TOP + ROW * (index as f64 + 0.5) + 6.5;
+        let text = baseline(index);
         writeln!(
             out,
             "<text x=\"{}\" y=\"{text}\" text-anchor=\"end\">{name}</text>",
@@ -71,7 +52,8 @@ fn draw(models: &[ModelSpeed], what: &str, scheme: Scheme, out: &mut String) -> 
         for (panel, speedup) in speedups.iter().enumerate() {
             let x = NAMES + GAP + (PANEL + GAP) * panel as f64;
             let Some(speedup) = *speedup else {
-                writeln!(out, "<text x=\"{}\" y=\"{text}\" fill=\"{faint}\">-</text>", x + 8.0)?;
+                let (x, faint) = (x + 8.0, colours.faint);
+                writeln!(out, "<text x=\"{x}\" y=\"{text}\" fill=\"{faint}\">-</text>")?;
                 continue;
             };
             let after = scale * left(speedup);
@@ -86,12 +68,7 @@ fn draw(models: &[ModelSpeed], what: &str, scheme: Scheme, out: &mut String) -> 
             )?;
         }
     }
-    writeln!(
-        out,
-        "<text x=\"{WIDTH}\" y=\"{}\" text-anchor=\"end\" font-size=\"16\" fill=\"{faint}\">{what}; \
-         grey: before</text>\n</svg>",
-        height - 10.0
-    )
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Addresses that are handed over, as the slices that the library works on.
 
-use half::{bf16, f16};
+use std::slice::{from_raw_parts, from_raw_parts_mut};
+
 use msdeform::{DType, Slice, SliceMut};
 
 use crate::error::CallError;
@@ -34,24 +35,13 @@ pub unsafe fn slice<'a>(
     address: usize,
     len: usize,
 ) -> Result<Slice<'a>, CallError> {
-    /// # Safety
-    /// As of [`slice`].
-    unsafe fn typed<'a, T>(
-        tensor: &'static str,
-        address: usize,
-        len: usize,
-    ) -> Result<&'a [T], CallError> {
-        let pointer = pointer::<T>(tensor, address, len)?;
-        // SAFETY: not null, aligned; the caller answers for length and life.
-        Ok(unsafe { std::slice::from_raw_parts(pointer, len) })
-    }
-    // SAFETY: the caller's promise, in the format it names.
+    // SAFETY: not null, aligned; the caller answers for length and life, in the format it names.
     unsafe {
         Ok(match dtype {
-            DType::F32 => Slice::F32(typed::<f32>(tensor, address, len)?),
-            DType::F16 => Slice::F16(typed::<f16>(tensor, address, len)?),
-            DType::Bf16 => Slice::Bf16(typed::<bf16>(tensor, address, len)?),
-            DType::F64 => Slice::F64(typed::<f64>(tensor, address, len)?),
+            DType::F32 => Slice::F32(from_raw_parts(pointer(tensor, address, len)?, len)),
+            DType::F16 => Slice::F16(from_raw_parts(pointer(tensor, address, len)?, len)),
+            DType::Bf16 => Slice::Bf16(from_raw_parts(pointer(tensor, address, len)?, len)),
+            DType::F64 => Slice::F64(from_raw_parts(pointer(tensor, address, len)?, len)),
         })
     }
 }
@@ -66,25 +56,14 @@ pub unsafe fn slice_mut<'a>(
     address: usize,
     len: usize,
 ) -> Result<SliceMut<'a>, CallError> {
-    /// # Safety
-    /// As of [`slice_mut`].
-    unsafe fn typed<'a, T>(
-        tensor: &'static str,
-        address: usize,
-        len: usize,
-    ) -> Result<&'a mut [T], CallError> {
-        let pointer = pointer::<T>(tensor, address, len)?;
-        // SAFETY: not null, aligned; the caller answers for length, life and exclusiveness. Every bit
-        // pattern is a number, so memory that was never written is no problem.
-        Ok(unsafe { std::slice::from_raw_parts_mut(pointer, len) })
-    }
-    // SAFETY: the caller's promise, in the format it names.
+    // SAFETY: not null, aligned; the caller answers for length, life and exclusiveness, in the format it names. Every bit
+    // pattern is a number, so memory that was never written is no problem.
     unsafe {
         Ok(match dtype {
-            DType::F32 => SliceMut::F32(typed::<f32>(tensor, address, len)?),
-            DType::F16 => SliceMut::F16(typed::<f16>(tensor, address, len)?),
-            DType::Bf16 => SliceMut::Bf16(typed::<bf16>(tensor, address, len)?),
-            DType::F64 => SliceMut::F64(typed::<f64>(tensor, address, len)?),
+            DType::F32 => SliceMut::F32(from_raw_parts_mut(pointer(tensor, address, len)?, len)),
+            DType::F16 => SliceMut::F16(from_raw_parts_mut(pointer(tensor, address, len)?, len)),
+            DType::Bf16 => SliceMut::Bf16(from_raw_parts_mut(pointer(tensor, address, len)?, len)),
+            DType::F64 => SliceMut::F64(from_raw_parts_mut(pointer(tensor, address, len)?, len)),
         })
     }
 }

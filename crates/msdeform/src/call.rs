@@ -4,52 +4,41 @@ use half::{bf16, f16};
 
 use crate::cpu::{CpuOptions, CpuPlan, GradientsMut, OffsetGradientsMut};
 use crate::view::Expected;
-use crate::{DType, Error, Problem, TensorView, TensorViewMut, Typed, reference};
+use crate::{DType, Direction, Error, Problem, Role, TensorView, TensorViewMut, Typed, reference};
 
 /// Shapes and formats of the tensors of a problem.
-pub(crate) struct Shapes {
-    dtype: DType,
-    sampling_dtype: DType,
+pub(crate) struct Shapes<'a> {
+    problem: &'a Problem,
     value: [usize; 4],
     locations: [usize; 5],
     weights: [usize; 4],
     output: [usize; 3],
-    reference_dtype: DType,
     references: [usize; 4],
 }
 
-impl Shapes {
-    pub(crate) fn new(problem: &Problem) -> Self {
+impl<'a> Shapes<'a> {
+    pub(crate) fn new(problem: &'a Problem) -> Self {
         Self {
-            dtype: problem.dtype(),
-            sampling_dtype: problem.sampling_dtype(),
+            problem,
             value: problem.value_shape(),
             locations: problem.locations_shape(),
             weights: problem.weights_shape(),
             output: problem.output_shape(),
-            reference_dtype: problem.reference_dtype(),
             references: problem.references_shape(),
         }
     }
 
-    pub(crate) fn value(&self, tensor: &'static str) -> Expected<'_> {
-        Expected { tensor, dtype: self.dtype, shape: &self.value }
-    }
-
-    pub(crate) fn locations(&self, tensor: &'static str) -> Expected<'_> {
-        Expected { tensor, dtype: self.sampling_dtype, shape: &self.locations }
-    }
-
-    pub(crate) fn weights(&self, tensor: &'static str) -> Expected<'_> {
-        Expected { tensor, dtype: self.sampling_dtype, shape: &self.weights }
-    }
-
-    pub(crate) fn references(&self, tensor: &'static str) -> Expected<'_> {
-        Expected { tensor, dtype: self.reference_dtype, shape: &self.references }
-    }
-
-    pub(crate) fn output(&self, tensor: &'static str) -> Expected<'_> {
-        Expected { tensor, dtype: self.dtype, shape: &self.output }
+    pub(crate) fn of(&self, role: Role) -> Expected<'_> {
+        let shape: &[usize] = match role {
+            Role::Value | Role::GradValue => &self.value,
+            Role::Locations | Role::GradLocations | Role::Offsets | Role::GradOffsets => {
+                &self.locations
+            }
+            Role::Weights | Role::GradWeights | Role::Logits | Role::GradLogits => &self.weights,
+            Role::Output | Role::GradOutput => &self.output,
+            Role::References | Role::GradReferences => &self.references,
+        };
+        Expected { tensor: role.name(), dtype: self.problem.format_of(role), shape }
     }
 }
 
@@ -79,23 +68,12 @@ pub fn forward<'v, 'l, 'w, 'o>(
     weights: impl Into<TensorView<'w>>,
     output: impl Into<TensorViewMut<'o>>,
 ) -> Result<(), Error> {
-    match CpuPlan::new(problem, &CpuOptions::default()) {
-        Ok(mut plan) => plan.forward(value, locations, weights, output),
-        Err(Error::Unsupported { .. }) => {
-            check_samples(problem, false)?;
-            let shapes = Shapes::new(problem);
-            let value = widen(value.into(), &shapes.value("value"))?;
-            let locations = widen(locations.into(), &shapes.locations("sampling_locations"))?;
-            let weights = widen(weights.into(), &shapes.weights("attention_weights"))?;
-            let to = output.into();
-            let check = shapes.output("output");
-            // Nothing is computed for a buffer that turns out to be too small.
-            let write = narrowing(to, &check)?;
-            write(&reference::forward(problem, &value, &locations, &weights));
-            Ok(())
-        }
-        Err(error) => Err(error),
-    }
+    let read = vec![
+        (Role::Value, value.into()),
+        (Role::Locations, locations.into()),
+        (Role::Weights, weights.into()),
+    ];
+    run(problem, false, read, vec![(Role::Output, Some(output.into()))])
 }
 
 /// Computes the gradients of one call, on all cores, with the best instructions this machine has.
@@ -113,26 +91,18 @@ pub fn backward<'v, 'l, 'w, 'g>(
     grad_output: impl Into<TensorView<'g>>,
     gradients: GradientsMut<'_>,
 ) -> Result<(), Error> {
-    match CpuPlan::new(problem, &CpuOptions::default()) {
-        Ok(mut plan) => plan.backward(value, locations, weights, grad_output, gradients),
-        Err(Error::Unsupported { .. }) => {
-            check_samples(problem, false)?;
-            let shapes = Shapes::new(problem);
-            let value = widen(value.into(), &shapes.value("value"))?;
-            let locations = widen(locations.into(), &shapes.locations("sampling_locations"))?;
-            let weights = widen(weights.into(), &shapes.weights("attention_weights"))?;
-            let grad_output = widen(grad_output.into(), &shapes.output("grad_output"))?;
-            let writes = [
-                (gradients.value, shapes.value("grad_value")),
-                (gradients.locations, shapes.locations("grad_sampling_locations")),
-                (gradients.weights, shapes.weights("grad_attention_weights")),
-            ]
-            .map(|(to, expected)| to.map(|to| narrowing(to, &expected)).transpose());
-            let found = reference::backward(problem, &value, &locations, &weights, &grad_output);
-            write_all(writes, &[found.value, found.locations, found.weights])
-        }
-        Err(error) => Err(error),
-    }
+    let read = vec![
+        (Role::Value, value.into()),
+        (Role::Locations, locations.into()),
+        (Role::Weights, weights.into()),
+        (Role::GradOutput, grad_output.into()),
+    ];
+    let written = vec![
+        (Role::GradValue, gradients.value),
+        (Role::GradLocations, gradients.locations),
+        (Role::GradWeights, gradients.weights),
+    ];
+    run(problem, false, read, written)
 }
 
 /// Computes the output of one call [from offsets](crate::Offsets), on all cores, with the best instructions this machine has.
@@ -163,21 +133,13 @@ pub fn forward_from_offsets<'v, 'r, 'd, 'l, 'o>(
     logits: impl Into<TensorView<'l>>,
     output: impl Into<TensorViewMut<'o>>,
 ) -> Result<(), Error> {
-    match CpuPlan::new(problem, &CpuOptions::default()) {
-        Ok(mut plan) => plan.forward_from_offsets(value, references, offsets, logits, output),
-        Err(Error::Unsupported { .. }) => {
-            check_samples(problem, true)?;
-            let shapes = Shapes::new(problem);
-            let value = widen(value.into(), &shapes.value("value"))?;
-            let source = widen_source(&shapes, references.into(), offsets.into(), logits.into())?;
-            let [references, offsets, logits] = &source;
-            let check = shapes.output("output");
-            let write = narrowing(output.into(), &check)?;
-            write(&reference::forward_from_offsets(problem, &value, references, offsets, logits));
-            Ok(())
-        }
-        Err(error) => Err(error),
-    }
+    let read = vec![
+        (Role::Value, value.into()),
+        (Role::References, references.into()),
+        (Role::Offsets, offsets.into()),
+        (Role::Logits, logits.into()),
+    ];
+    run(problem, true, read, vec![(Role::Output, Some(output.into()))])
 }
 
 /// Computes the gradients of one call [from offsets](crate::Offsets), on all cores, with the best instructions this machine
@@ -194,69 +156,70 @@ pub fn backward_from_offsets<'v, 'r, 'd, 'l, 'g>(
     grad_output: impl Into<TensorView<'g>>,
     gradients: OffsetGradientsMut<'_>,
 ) -> Result<(), Error> {
-    match CpuPlan::new(problem, &CpuOptions::default()) {
-        Ok(mut plan) => {
-            plan.backward_from_offsets(value, references, offsets, logits, grad_output, gradients)
-        }
-        Err(Error::Unsupported { .. }) => {
-            check_samples(problem, true)?;
-            let shapes = Shapes::new(problem);
-            let value = widen(value.into(), &shapes.value("value"))?;
-            let source = widen_source(&shapes, references.into(), offsets.into(), logits.into())?;
-            let [references, offsets, logits] = &source;
-            let grad_output = widen(grad_output.into(), &shapes.output("grad_output"))?;
-            let OffsetGradientsMut { value: to_value, .. } = gradients;
-            let writes = [
-                (to_value, shapes.value("grad_value")),
-                (gradients.references, shapes.references("grad_reference_points")),
-                (gradients.offsets, shapes.locations("grad_sampling_offsets")),
-                (gradients.logits, shapes.weights("grad_attention_logits")),
-            ]
-            .map(|(to, expected)| to.map(|to| narrowing(to, &expected)).transpose());
-            let found = reference::backward_from_offsets(
-                problem,
-                &value,
-                references,
-                offsets,
-                logits,
-                &grad_output,
-            );
-            let grads = [found.value, found.references, found.offsets, found.logits];
-            write_all(writes, &grads)
-        }
-        Err(error) => Err(error),
-    }
+    let read = vec![
+        (Role::Value, value.into()),
+        (Role::References, references.into()),
+        (Role::Offsets, offsets.into()),
+        (Role::Logits, logits.into()),
+        (Role::GradOutput, grad_output.into()),
+    ];
+    let written = vec![
+        (Role::GradValue, gradients.value),
+        (Role::GradReferences, gradients.references),
+        (Role::GradOffsets, gradients.offsets),
+        (Role::GradLogits, gradients.logits),
+    ];
+    run(problem, true, read, written)
 }
 
-/// Writes what was asked for, if everything that was asked for can be written.
-fn write_all<'a, const COUNT: usize>(
-    writes: [Result<Option<Write<'a>>, Error>; COUNT],
-    results: &[Vec<f64>; COUNT],
+/// Computes a call with a plan of its own or, where the CPU backend does not take it, with the reference.
+fn run<'w>(
+    problem: &Problem,
+    from_offsets: bool,
+    read: Vec<(Role, TensorView<'_>)>,
+    written: Vec<(Role, Option<TensorViewMut<'w>>)>,
 ) -> Result<(), Error> {
-    let mut checked = Vec::with_capacity(COUNT);
-    for write in writes {
-        checked.push(write?);
+    let is_forward = written.iter().any(|(role, _)| *role == Role::Output);
+    let written = written.into_iter().filter_map(|(role, to)| Some((role, to?)));
+    let plan = match CpuPlan::new(problem, &CpuOptions::default()) {
+        Ok(plan) => Some(plan),
+        Err(Error::Unsupported { .. }) => None,
+        Err(error) => return Err(error),
+    };
+    check_samples(problem, from_offsets)?;
+    if let Some(mut plan) = plan {
+        return plan.run(read, written);
     }
-    for (write, result) in checked.into_iter().zip(results) {
-        if let Some(write) = write {
-            write(result);
+    let shapes = Shapes::new(problem);
+    let mut inputs = Vec::with_capacity(read.len());
+    for (role, view) in read {
+        inputs.push((role, widen(role, view, &shapes.of(role))?));
+    }
+    // Nothing is computed for a buffer that turns out to be too small.
+    let mut writes: [Option<Write<'w>>; Role::COUNT] = Default::default();
+    for (role, view) in written {
+        writes[role.index()] = Some(narrowing(view, &shapes.of(role))?);
+    }
+    let direction = if is_forward { Direction::Forward } else { Direction::Backward };
+    let input = |role: Role| {
+        let found = inputs.iter().find(|(of, _)| *of == role);
+        found.map_or(&[][..], |(_, elements)| elements.as_slice())
+    };
+    for (role, result) in reference::compute(problem, direction, input) {
+        if let Some(write) = writes[role.index()].take() {
+            write(&result);
         }
     }
     Ok(())
 }
 
-/// References, offsets and logits as `f64`, packed.
-fn widen_source(
-    shapes: &Shapes,
-    references: TensorView<'_>,
-    offsets: TensorView<'_>,
-    logits: TensorView<'_>,
-) -> Result<[Vec<f64>; 3], Error> {
-    Ok([
-        widen_spread::<3>(references, &shapes.references("reference_points"))?,
-        widen_spread::<2>(offsets, &shapes.locations("sampling_offsets"))?,
-        widen_spread::<2>(logits, &shapes.weights("attention_logits"))?,
-    ])
+/// The elements of a checked tensor as `f64`, packed. Those of a call from offsets may lie as its plan takes them.
+fn widen(role: Role, view: TensorView<'_>, expected: &Expected<'_>) -> Result<Vec<f64>, Error> {
+    match role {
+        Role::References => widen_spread::<3>(view, expected),
+        Role::Offsets | Role::Logits => widen_spread::<2>(view, expected),
+        _ => widen_spread::<0>(view, expected),
+    }
 }
 
 /// The elements of a checked tensor whose first axes may lie anywhere, packed, as `f64`.
@@ -288,19 +251,6 @@ fn widen_spread<const AXES: usize>(
         DType::F16 => as_f64::<f16, AXES>(view, expected),
         DType::Bf16 => as_f64::<bf16, AXES>(view, expected),
         DType::F64 => as_f64::<f64, AXES>(view, expected),
-    }
-}
-
-/// The elements of a checked tensor as `f64`.
-fn widen(view: TensorView<'_>, expected: &Expected<'_>) -> Result<Vec<f64>, Error> {
-    fn as_f64<T: Typed>(view: TensorView<'_>, expected: &Expected<'_>) -> Result<Vec<f64>, Error> {
-        Ok(view.elements::<T>(expected)?.iter().map(|x| x.to_f64()).collect())
-    }
-    match expected.dtype {
-        DType::F32 => as_f64::<f32>(view, expected),
-        DType::F16 => as_f64::<f16>(view, expected),
-        DType::Bf16 => as_f64::<bf16>(view, expected),
-        DType::F64 => as_f64::<f64>(view, expected),
     }
 }
 

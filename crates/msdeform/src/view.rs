@@ -4,6 +4,29 @@ use half::{bf16, f16};
 
 use crate::{DType, Element, Error};
 
+/// What a slice says about itself, whether it may be written or not.
+macro_rules! described {
+    ($slice:ident: $($variant:ident)*) => {
+        impl $slice<'_> {
+            /// Format of the elements.
+            #[must_use]
+            pub const fn dtype(&self) -> DType {
+                match self { $(Self::$variant(_) => DType::$variant),* }
+            }
+            /// Number of elements.
+            #[must_use]
+            pub const fn len(&self) -> usize {
+                match self { $(Self::$variant(slice) => slice.len()),* }
+            }
+            /// Whether there are none.
+            #[must_use]
+            pub const fn is_empty(&self) -> bool {
+                self.len() == 0
+            }
+        }
+    };
+}
+
 macro_rules! slices {
     ($($variant:ident $type:ty),*) => {
         /// A borrowed slice of any element type.
@@ -16,22 +39,10 @@ macro_rules! slices {
         #[allow(missing_docs, reason = "one variant per DType, named like it")]
         pub enum SliceMut<'a> { $($variant(&'a mut [$type])),* }
 
+        described!(Slice: $($variant)*);
+        described!(SliceMut: $($variant)*);
+
         impl Slice<'_> {
-            /// Format of the elements.
-            #[must_use]
-            pub const fn dtype(&self) -> DType {
-                match self { $(Self::$variant(_) => DType::$variant),* }
-            }
-            /// Number of elements.
-            #[must_use]
-            pub const fn len(&self) -> usize {
-                match self { $(Self::$variant(slice) => slice.len()),* }
-            }
-            /// Whether there are none.
-            #[must_use]
-            pub const fn is_empty(&self) -> bool {
-                self.len() == 0
-            }
             /// Every element, exactly.
             #[must_use]
             pub fn to_f64(&self) -> Vec<f64> {
@@ -40,21 +51,6 @@ macro_rules! slices {
         }
 
         impl SliceMut<'_> {
-            /// Format of the elements.
-            #[must_use]
-            pub const fn dtype(&self) -> DType {
-                match self { $(Self::$variant(_) => DType::$variant),* }
-            }
-            /// Number of elements.
-            #[must_use]
-            pub const fn len(&self) -> usize {
-                match self { $(Self::$variant(slice) => slice.len()),* }
-            }
-            /// Whether there are none.
-            #[must_use]
-            pub const fn is_empty(&self) -> bool {
-                self.len() == 0
-            }
             /// The same elements, borrowed again.
             pub fn reborrow(&mut self) -> SliceMut<'_> {
                 match self { $(Self::$variant(slice) => SliceMut::$variant(slice)),* }
@@ -212,41 +208,6 @@ pub struct TensorView<'a> {
 }
 
 impl<'a> TensorView<'a> {
-    /// All elements of a slice, in order, without a shape.
-    #[must_use]
-    pub fn flat(data: impl Into<Slice<'a>>) -> Self {
-        Self { data: data.into(), dims: None }
-    }
-
-    /// A row-major tensor that takes the first elements of a slice.
-    ///
-    /// # Errors
-    /// [`Error::ViewOutOfBounds`] if the slice is too short.
-    pub fn new(data: impl Into<Slice<'a>>, shape: &[usize]) -> Result<Self, Error> {
-        let strides = Dims::contiguous(shape).strides;
-        Self::strided(data, shape, &strides)
-    }
-
-    /// A tensor with strides in elements, its first element being the slice's first.
-    ///
-    /// # Errors
-    /// [`Error::ViewOutOfBounds`] if it reaches outside of the slice.
-    pub fn strided(
-        data: impl Into<Slice<'a>>,
-        shape: &[usize],
-        strides: &[isize],
-    ) -> Result<Self, Error> {
-        let data = data.into();
-        let dims = Dims::checked(shape, strides, data.len())?;
-        Ok(Self { data, dims: Some(dims) })
-    }
-
-    /// Format of the elements.
-    #[must_use]
-    pub const fn dtype(&self) -> DType {
-        self.data.dtype()
-    }
-
     /// The elements, after checking that this is the tensor `expected` describes.
     pub(crate) fn elements<T: Typed>(self, expected: &Expected<'_>) -> Result<&'a [T], Error> {
         let count = expected.check(self.data.dtype(), self.data.len(), self.dims.as_ref())?;
@@ -302,41 +263,6 @@ pub struct TensorViewMut<'a> {
 }
 
 impl<'a> TensorViewMut<'a> {
-    /// All elements of a slice, in order, without a shape.
-    #[must_use]
-    pub fn flat(data: impl Into<SliceMut<'a>>) -> Self {
-        Self { data: data.into(), dims: None }
-    }
-
-    /// A row-major tensor that takes the first elements of a slice.
-    ///
-    /// # Errors
-    /// [`Error::ViewOutOfBounds`] if the slice is too short.
-    pub fn new(data: impl Into<SliceMut<'a>>, shape: &[usize]) -> Result<Self, Error> {
-        let strides = Dims::contiguous(shape).strides;
-        Self::strided(data, shape, &strides)
-    }
-
-    /// A tensor with strides in elements, its first element being the slice's first.
-    ///
-    /// # Errors
-    /// [`Error::ViewOutOfBounds`] if it reaches outside of the slice.
-    pub fn strided(
-        data: impl Into<SliceMut<'a>>,
-        shape: &[usize],
-        strides: &[isize],
-    ) -> Result<Self, Error> {
-        let data = data.into();
-        let dims = Dims::checked(shape, strides, data.len())?;
-        Ok(Self { data, dims: Some(dims) })
-    }
-
-    /// Format of the elements.
-    #[must_use]
-    pub const fn dtype(&self) -> DType {
-        self.data.dtype()
-    }
-
     /// The elements to write, after checking that this is the tensor `expected` describes.
     pub(crate) fn elements<T: Typed>(self, expected: &Expected<'_>) -> Result<&'a mut [T], Error> {
         let found = self.data.len();
@@ -354,6 +280,51 @@ impl<'a> TensorViewMut<'a> {
         })
     }
 }
+
+/// How a view is made of a slice, whether it may be written or not.
+macro_rules! made_of_slices {
+    ($view:ident, $slice:ident) => {
+        impl<'a> $view<'a> {
+            /// All elements of a slice, in order, without a shape.
+            #[must_use]
+            pub fn flat(data: impl Into<$slice<'a>>) -> Self {
+                Self { data: data.into(), dims: None }
+            }
+
+            /// A row-major tensor that takes the first elements of a slice.
+            ///
+            /// # Errors
+            /// [`Error::ViewOutOfBounds`] if the slice is too short.
+            pub fn new(data: impl Into<$slice<'a>>, shape: &[usize]) -> Result<Self, Error> {
+                let strides = Dims::contiguous(shape).strides;
+                Self::strided(data, shape, &strides)
+            }
+
+            /// A tensor with strides in elements, its first element being the slice's first.
+            ///
+            /// # Errors
+            /// [`Error::ViewOutOfBounds`] if it reaches outside of the slice.
+            pub fn strided(
+                data: impl Into<$slice<'a>>,
+                shape: &[usize],
+                strides: &[isize],
+            ) -> Result<Self, Error> {
+                let data = data.into();
+                let dims = Dims::checked(shape, strides, data.len())?;
+                Ok(Self { data, dims: Some(dims) })
+            }
+
+            /// Format of the elements.
+            #[must_use]
+            pub const fn dtype(&self) -> DType {
+                self.data.dtype()
+            }
+        }
+    };
+}
+
+made_of_slices!(TensorView, Slice);
+made_of_slices!(TensorViewMut, SliceMut);
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,7 @@
 //! Every local link of every Markdown file leads somewhere.
 
 use std::collections::HashMap;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 
@@ -36,7 +36,7 @@ fn broken_links(
             let path = if path.is_empty() {
                 page.clone()
             } else {
-                normalise(&page.parent().unwrap_or(Path::new("")).join(path))
+                tree::normalise(&page.parent().unwrap_or(Path::new("")).join(path))
             };
             let known = pages.get(&path);
             let leads_somewhere = match known {
@@ -83,18 +83,6 @@ fn anchors(text: &str) -> impl Iterator<Item = String> {
         let kept = title.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
         kept.map(|c| if c == ' ' { '-' } else { c }).collect()
     })
-}
-
-fn normalise(path: &Path) -> PathBuf {
-    let mut result = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::CurDir => {}
-            Component::ParentDir if result.pop() => {}
-            other => result.push(other),
-        }
-    }
-    result
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::summary::{Entry, Summary, normalise};
+use super::summary::{Entry, Summary};
 use crate::tree;
 
 /// What is not on the site is there.
@@ -171,7 +171,7 @@ impl Pages {
         let anchor = if anchor.is_empty() { String::new() } else { format!("#{anchor}") };
         let path = match here {
             Some(_) => PathBuf::from(path),
-            None => normalise(&source.parent().unwrap_or(Path::new("")).join(path)),
+            None => tree::normalise(&source.parent().unwrap_or(Path::new("")).join(path)),
         };
         let found = self.0.get(&path).or_else(|| self.0.get(&path.join("README.md")));
         if let (Some(to), Some(from)) = (found, self.0.get(source)) {
@@ -194,7 +194,7 @@ impl Pages {
             let (file, _) = attribute(name).with_context(|| format!("a picture without{name}"))?;
             let file = match file.strip_prefix(&format!("{REPOSITORY}/raw/main/")) {
                 Some(path) => PathBuf::from(path),
-                None => normalise(&source.parent().unwrap_or(Path::new("")).join(file)),
+                None => tree::normalise(&source.parent().unwrap_or(Path::new("")).join(file)),
             };
             let Some(from) = self.0.get(source) else { bail!("{} is no page", source.display()) };
             let place = relative(from, &Path::new("media").join(&file));

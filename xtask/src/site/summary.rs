@@ -1,8 +1,10 @@
 //! The order of the pages: docs/SUMMARY.md, sections with lists of links, a list below an entry for what is below it.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+
+use crate::tree;
 
 /// Where the order is written down.
 pub const FILE: &str = "docs/SUMMARY.md";
@@ -87,7 +89,7 @@ pub fn parse(text: &str) -> Result<Summary> {
         let folder = Path::new(FILE).parent().unwrap_or(Path::new(""));
         let entry = Entry {
             title: Some(title.to_owned()),
-            source: normalise(&folder.join(target)),
+            source: tree::normalise(&folder.join(target)),
             children: Vec::new(),
         };
         let section =
@@ -100,19 +102,6 @@ pub fn parse(text: &str) -> Result<Summary> {
     }
     ensure!(sections.iter().any(|section| !section.entries.is_empty()), "{FILE} lists no page");
     Ok(Summary { sections })
-}
-
-/// A path without `.` and `..`.
-pub fn normalise(path: &Path) -> PathBuf {
-    let mut result = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::CurDir => {}
-            Component::ParentDir if result.pop() => {}
-            other => result.push(other),
-        }
-    }
-    result
 }
 
 #[cfg(test)]

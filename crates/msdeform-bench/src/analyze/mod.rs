@@ -298,13 +298,9 @@ mod tests {
     use crate::fixtures::record_of;
     use crate::record::newest;
 
-    fn analysed(name: &str, dtype: DType) -> Analysis {
-        in_direction(name, dtype, Direction::Forward)
-    }
-
-    fn in_direction(name: &str, dtype: DType, direction: Direction) -> Analysis {
+    fn case_of(name: &str, dtype: DType) -> Case<'static> {
         let workload = workload::find(name).unwrap();
-        let case = Case {
+        Case {
             workload,
             locations: Locations::Local,
             layout: workload.layouts[0],
@@ -312,7 +308,15 @@ mod tests {
             from_offsets: false,
             sizes: Sizes::default(),
             seed: STANDARD_SEED,
-        };
+        }
+    }
+
+    fn analysed(name: &str, dtype: DType) -> Analysis {
+        in_direction(name, dtype, Direction::Forward)
+    }
+
+    fn in_direction(name: &str, dtype: DType, direction: Direction) -> Analysis {
+        let case = case_of(name, dtype);
         let found = Analysis::of(&case, &[direction], &ceilings_of("h200"), &[]).unwrap();
         found.into_iter().next().unwrap()
     }
@@ -326,16 +330,8 @@ mod tests {
         let mut exact = figures[0].clone();
         (exact.variant, exact.median_us, exact.rel_l2) = ("fwd_exact".to_owned(), 150.0, 1e-6);
         figures.push(exact);
-        let workload = workload::find("ddetr_enc").unwrap();
-        let case = Case {
-            workload,
-            locations: Locations::Local,
-            layout: workload.layouts[0],
-            dtype: DType::F32,
-            from_offsets: false,
-            sizes: Sizes { batch: Some(1), queries: None },
-            seed: STANDARD_SEED,
-        };
+        let mut case = case_of("ddetr_enc", DType::F32);
+        case.sizes.batch = Some(1);
         let ceilings = ceilings_of(&record.device.slug);
         let directions = [Direction::Forward];
         let analysis = Analysis::of(&case, &directions, &ceilings, &figures).unwrap().remove(0);
@@ -389,16 +385,7 @@ mod tests {
         let mut reduce = ceilings.ceilings[0].clone();
         (reduce.name, reduce.value) = ("l2_reduce_f32".to_owned(), 3_500.0);
         ceilings.ceilings.push(reduce);
-        let workload = workload::find("ddetr_enc").unwrap();
-        let case = Case {
-            workload,
-            locations: Locations::Local,
-            layout: workload.layouts[0],
-            dtype: DType::F16,
-            from_offsets: false,
-            sizes: Sizes::default(),
-            seed: STANDARD_SEED,
-        };
+        let case = case_of("ddetr_enc", DType::F16);
         let backward =
             Analysis::of(&case, &[Direction::Backward], &ceilings, &[]).unwrap().remove(0);
         assert!((backward.flop / forward.flop - 2.0).abs() < 1e-12);
@@ -423,16 +410,7 @@ mod tests {
     fn ceilings_without_those_of_a_gpu_still_give_a_prediction() {
         let mut ceilings = ceilings_of("x");
         ceilings.ceilings.retain(|ceiling| ceiling.name == "dram_copy");
-        let workload = workload::find("ddetr_dec").unwrap();
-        let case = Case {
-            workload,
-            locations: Locations::Local,
-            layout: workload.layouts[0],
-            dtype: DType::F32,
-            from_offsets: false,
-            sizes: Sizes::default(),
-            seed: STANDARD_SEED,
-        };
+        let case = case_of("ddetr_dec", DType::F32);
         for analysis in Analysis::of(&case, &Direction::ALL, &ceilings, &[]).unwrap() {
             assert_eq!(analysis.floor_us("dram_copy"), Some(analysis.predicted_us));
             assert_eq!(analysis.binding.as_deref(), Some("dram_copy"));

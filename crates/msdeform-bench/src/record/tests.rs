@@ -1,5 +1,5 @@
 use super::*;
-use crate::fixtures::record_of;
+use crate::fixtures::{PUBLISHED_FIELDS, record_of};
 
 #[test]
 fn a_time_without_preparation_is_optional_and_older_records_have_none() {
@@ -30,22 +30,7 @@ fn figures_are_the_newest_of_each_combination() {
 fn figures_have_the_published_field_names() {
     let figures = newest(&[record_of("2026-01-01T00:00:00Z", 3.0)]);
     let json = serde_json::to_value(&figures[0]).unwrap();
-    for field in [
-        "device",
-        "workload",
-        "locations",
-        "layout",
-        "dtype",
-        "direction",
-        "mode",
-        "variant",
-        "timing",
-        "threads",
-        "median_us",
-        "mad_us",
-        "rel_l2",
-        "commit",
-    ] {
+    for field in PUBLISHED_FIELDS {
         assert!(json.get(field).is_some(), "{field} is missing in {json}");
     }
     assert_eq!(json["timing"], "cpu");

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use msdeform::{Direction, Problem, VariantSpec};
-use msdeform_devices::device::{Choice, Device};
+use msdeform_devices::device::{Device, KnobbedVariant};
 
 use crate::bench_cases::compile_in_turn;
 
@@ -38,13 +38,13 @@ fn in_order<'a>(
     device: &dyn Device,
     calls: &'a [(Problem, Direction)],
     variants: &[&'static VariantSpec],
-) -> Vec<(Choice, &'a Problem)> {
+) -> Vec<(KnobbedVariant, &'a Problem)> {
     let mut seen: HashMap<String, usize> = HashMap::new();
     let mut wanted = Vec::new();
     for (problem, direction) in calls {
         // A call without a built-in choice is not searched either.
         let Ok(builtin) = device.builtin(problem, *direction) else { continue };
-        let builtin = Choice::own(builtin);
+        let builtin = KnobbedVariant::own(builtin);
         let mut choices = vec![builtin.clone()];
         choices.extend(as_they_are(device, problem, builtin.variant, variants));
         let as_they_are = choices.len();

@@ -23,7 +23,7 @@ pub use record::{TuneRecord, Unfinished};
 pub use table::gaps_markdown;
 
 use msdeform_devices::case::Label;
-use msdeform_devices::device::{Choice, Device, Timing};
+use msdeform_devices::device::{Device, KnobbedVariant, Timing};
 use msdeform_devices::workload::WorkloadError;
 use msdeform_devices::{Case, HostTensors};
 
@@ -172,7 +172,7 @@ pub fn tune_case(
     say: &mut dyn FnMut(&str),
 ) -> Result<TunedCase, BenchError> {
     let problem = &inputs.problem;
-    let builtin = Choice::own(device.builtin(problem, direction)?);
+    let builtin = KnobbedVariant::own(device.builtin(problem, direction)?);
     let mut search = Search::new(device, inputs, &builtin, share)?;
     search.run(variants, say)?;
     let (best, builtin) = search.decide(say)?;

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use msdeform::{Numerics, Problem, VariantSpec};
 use msdeform_devices::HostTensors;
-use msdeform_devices::device::{Choice, Device, DeviceError, Prepared, Timing};
+use msdeform_devices::device::{Device, DeviceError, KnobbedVariant, Prepared, Timing};
 use msdeform_tuning::Contender;
 
 use super::{Dropped, Finalist, Inputs, Share};
@@ -36,7 +36,7 @@ const LEAST_GAIN: f64 = 0.01;
 
 /// A choice that is right, and how long it took so far.
 struct Candidate {
-    choice: Choice,
+    choice: KnobbedVariant,
     rel_l2: f64,
     /// From the call to the end of its work, by the wall clock.
     wall_us: f64,
@@ -50,19 +50,23 @@ pub(super) fn as_they_are(
     problem: &Problem,
     builtin: &VariantSpec,
     variants: &[&'static VariantSpec],
-) -> Vec<Choice> {
+) -> Vec<KnobbedVariant> {
     let fits = |spec: &&&'static VariantSpec| {
         spec.direction == builtin.direction
             && spec.numerics == Numerics::Contract
             && spec.id != builtin.id
             && device.supports(spec, problem).is_ok()
     };
-    variants.iter().filter(fits).map(|&spec| Choice::own(spec)).collect()
+    variants.iter().filter(fits).map(|&spec| KnobbedVariant::own(spec)).collect()
 }
 
 /// A choice with one knob turned, in every way it can be: a value of each knob, then another of each, so that little
 /// time meets all knobs.
-pub(super) fn neighbours(device: &dyn Device, problem: &Problem, own: &Choice) -> Vec<Choice> {
+pub(super) fn neighbours(
+    device: &dyn Device,
+    problem: &Problem,
+    own: &KnobbedVariant,
+) -> Vec<KnobbedVariant> {
     let mut found = Vec::new();
     for setting in device.settings(own.variant, problem) {
         let others = setting.values.iter().filter(|&&value| value != setting.value);
@@ -86,7 +90,7 @@ pub(super) struct Search<'a> {
     /// Smaller, for the reference.
     judge: Box<dyn Prepared + 'a>,
     oracle: Oracle,
-    builtin: Choice,
+    builtin: KnobbedVariant,
     share: Share,
     clock: Timing,
     choices: usize,
@@ -98,7 +102,7 @@ impl<'a> Search<'a> {
     pub(super) fn new(
         device: &'a dyn Device,
         inputs: &'a Inputs,
-        builtin: &Choice,
+        builtin: &KnobbedVariant,
         share: Share,
     ) -> Result<Self, DeviceError> {
         let (problem, inputs, verified, verified_inputs) =
@@ -166,7 +170,7 @@ impl<'a> Search<'a> {
     }
 
     /// The variants whose knobs are worth turning, best first.
-    fn rivals(&self) -> Vec<Choice> {
+    fn rivals(&self) -> Vec<KnobbedVariant> {
         let best = self.candidates.iter().map(|c| c.median_us).fold(f64::INFINITY, f64::min);
         let mut near: Vec<&Candidate> =
             self.candidates.iter().filter(|c| c.median_us <= RIVAL_FACTOR * best).collect();
@@ -175,13 +179,13 @@ impl<'a> Search<'a> {
     }
 
     /// The knobs that gained something alone, together, as long as each one still gains.
-    fn combine(&mut self, own: &Choice, say: &mut dyn FnMut(&str)) {
-        let time_of = |search: &Self, choice: &Choice| {
+    fn combine(&mut self, own: &KnobbedVariant, say: &mut dyn FnMut(&str)) {
+        let time_of = |search: &Self, choice: &KnobbedVariant| {
             let found = search.candidates.iter().find(|c| c.choice == *choice);
             found.map_or(f64::INFINITY, |c| c.median_us)
         };
         let limit = (1.0 - KNOB_GAIN) * time_of(self, own);
-        let mut helpful: Vec<(f64, Choice)> = self
+        let mut helpful: Vec<(f64, KnobbedVariant)> = self
             .candidates
             .iter()
             .filter(|c| c.choice.variant.id == own.variant.id && c.choice.knobs.len() == 1)
@@ -205,9 +209,14 @@ impl<'a> Search<'a> {
     }
 
     /// Verifies and times choices; `always` even where time is up.
-    fn screen_all(&mut self, choices: Vec<Choice>, always: bool, say: &mut dyn FnMut(&str)) {
-        let admitted = |choice: &Choice| self.device.admits(choice, self.problem).is_ok();
-        let choices: Vec<Choice> = choices.into_iter().filter(admitted).collect();
+    fn screen_all(
+        &mut self,
+        choices: Vec<KnobbedVariant>,
+        always: bool,
+        say: &mut dyn FnMut(&str),
+    ) {
+        let admitted = |choice: &KnobbedVariant| self.device.admits(choice, self.problem).is_ok();
+        let choices: Vec<KnobbedVariant> = choices.into_iter().filter(admitted).collect();
         self.choices += choices.len();
         // As many at a time as compile side by side: what waits for a second batch may be out of time.
         for together in choices.chunks(rayon::current_num_threads()) {
@@ -232,7 +241,7 @@ impl<'a> Search<'a> {
     }
 
     /// A first look at a choice, or why it is none.
-    fn screen(&mut self, choice: &Choice) -> Result<Candidate, String> {
+    fn screen(&mut self, choice: &KnobbedVariant) -> Result<Candidate, String> {
         let rel_l2 = self.verify(choice)?;
         let (wall_us, median_us) = self.first_look(choice).map_err(|error| error.to_string())?;
         if !median_us.is_finite() {
@@ -243,7 +252,7 @@ impl<'a> Search<'a> {
 
     /// About how long a choice takes, by the wall clock and by the device's; what is far behind by the one is not
     /// asked for the other.
-    fn first_look(&mut self, choice: &Choice) -> Result<(f64, f64), DeviceError> {
+    fn first_look(&mut self, choice: &KnobbedVariant) -> Result<(f64, f64), DeviceError> {
         let quickest = self.candidates.iter().map(|c| c.wall_us).fold(f64::INFINITY, f64::min);
         let limit_us = HOPELESS_FACTOR * quickest + HOPELESS_SLACK_US;
         self.stand.switch(choice)?;
@@ -267,7 +276,7 @@ impl<'a> Search<'a> {
     }
 
     /// Compares a choice with the reference; its worst error.
-    fn verify(&mut self, choice: &Choice) -> Result<f64, String> {
+    fn verify(&mut self, choice: &KnobbedVariant) -> Result<f64, String> {
         // With the knobs of the full size, where the smaller one would choose others: it is the same code that is
         // compared then. What it cannot have at that size it chooses itself.
         let judged = self.as_in_full_size(choice);
@@ -292,7 +301,7 @@ impl<'a> Search<'a> {
     }
 
     /// The choice with every knob set to what it is in full size.
-    fn as_in_full_size(&self, choice: &Choice) -> Choice {
+    fn as_in_full_size(&self, choice: &KnobbedVariant) -> KnobbedVariant {
         let mut full = choice.clone();
         for setting in self.device.settings(choice.variant, self.problem) {
             full.knobs.entry(setting.name.to_owned()).or_insert(setting.value);
@@ -300,7 +309,7 @@ impl<'a> Search<'a> {
         full
     }
 
-    fn time(&mut self, choice: &Choice, samples: usize) -> Result<Vec<f64>, DeviceError> {
+    fn time(&mut self, choice: &KnobbedVariant, samples: usize) -> Result<Vec<f64>, DeviceError> {
         self.stand.switch(choice)?;
         self.stand.run()?;
         self.stand.time(self.clock, samples)
@@ -311,14 +320,15 @@ impl<'a> Search<'a> {
         &mut self,
         say: &mut dyn FnMut(&str),
     ) -> Result<(Finalist, Finalist), DeviceError> {
-        let mut survivors: Vec<(f64, Choice)> =
+        let mut survivors: Vec<(f64, KnobbedVariant)> =
             self.candidates.iter().map(|c| (c.median_us, c.choice.clone())).collect();
         survivors.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         survivors.truncate(SURVIVORS);
         let mut turns = 2;
         while survivors.len() > FINALISTS {
             say(&format!("{} left", survivors.len()));
-            let choices: Vec<Choice> = survivors.into_iter().map(|(_, choice)| choice).collect();
+            let choices: Vec<KnobbedVariant> =
+                survivors.into_iter().map(|(_, choice)| choice).collect();
             let timed = self.take_turns(&choices, turns)?;
             survivors = choices
                 .into_iter()
@@ -329,12 +339,14 @@ impl<'a> Search<'a> {
             survivors.truncate(survivors.len().div_ceil(2).max(FINALISTS));
             turns *= 2;
         }
-        let mut finalists: Vec<Choice> = survivors.into_iter().map(|(_, choice)| choice).collect();
+        let mut finalists: Vec<KnobbedVariant> =
+            survivors.into_iter().map(|(_, choice)| choice).collect();
         finalists.retain(|choice| *choice != self.builtin);
         finalists.push(self.builtin.clone());
         say("the last round");
         let timed = self.take_turns(&finalists, FINAL_TURNS)?;
-        let mut ranked: Vec<(Choice, Statistics)> = finalists.into_iter().zip(timed).collect();
+        let mut ranked: Vec<(KnobbedVariant, Statistics)> =
+            finalists.into_iter().zip(timed).collect();
         let Some((builtin, of_builtin)) = ranked.pop() else {
             return Err(self.broken("nothing was timed"));
         };
@@ -357,7 +369,7 @@ impl<'a> Search<'a> {
     /// Times choices in turns. The time that is left ends it, though not before everyone had a turn.
     fn take_turns(
         &mut self,
-        choices: &[Choice],
+        choices: &[KnobbedVariant],
         turns: usize,
     ) -> Result<Vec<Statistics>, DeviceError> {
         let mut samples_us = vec![Vec::new(); choices.len()];
@@ -375,8 +387,8 @@ impl<'a> Search<'a> {
 
     /// The reference is too slow for the whole call, but the built-in choice has been held against it on a part: in
     /// full size two choices that are both right differ by no more than both bounds.
-    fn agrees_in_full_size(&mut self, choice: &Choice) -> Result<(), String> {
-        let mut run = |choice: &Choice| {
+    fn agrees_in_full_size(&mut self, choice: &KnobbedVariant) -> Result<(), String> {
+        let mut run = |choice: &KnobbedVariant| {
             self.stand.switch(choice)?;
             run_twice(self.stand.as_mut(), choice.variant.id)
         };
@@ -396,7 +408,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    fn finalist(&self, choice: &Choice, statistics: &Statistics) -> Finalist {
+    fn finalist(&self, choice: &KnobbedVariant, statistics: &Statistics) -> Finalist {
         let candidate = self.candidates.iter().find(|c| c.choice == *choice);
         Finalist {
             contender: Contender {

@@ -3,14 +3,33 @@
 use std::ffi::c_void;
 
 use msdeform_c::cuda::*;
+use msdeform_c::problem::msdeform_problem;
 use msdeform_c::status::msdeform_status;
 
-use crate::given::{Change, description, no_tensors, offsets, problem, told};
+use crate::given::{Change, Handle, description, no_tensors, offsets, problem, told};
 
 fn options() -> msdeform_cuda_plan_options {
     // SAFETY: zero is how the struct begins.
     let zero: msdeform_cuda_plan_options = unsafe { std::mem::zeroed() };
     msdeform_cuda_plan_options { struct_size: size_of_val(&zero), ..zero }
+}
+
+/// What is changed in the options, how that is refused, and a part of the words.
+type Refusal = (Change<msdeform_cuda_plan_options>, msdeform_status, &'static str);
+
+fn assert_refused(problem: &Handle<msdeform_problem>, cases: &[Refusal]) {
+    for (index, (change, status, part)) in cases.iter().enumerate() {
+        let mut options = options();
+        change(&mut options);
+        let mut plan = std::ptr::dangling_mut();
+        // SAFETY: what is wrong is refused before it is followed; the problem is alive.
+        let (found, text) = told(|text| unsafe {
+            let none = std::ptr::null();
+            msdeform_cuda_plan_create(none, problem.raw, &raw const options, &raw mut plan, text)
+        });
+        assert_eq!(found, *status, "case {index}: {text}");
+        assert!(text.contains(part) && plan.is_null(), "case {index}: {text}");
+    }
 }
 
 #[test]
@@ -70,7 +89,7 @@ fn null_handles_are_refused_before_anything_else() {
 fn options_that_make_no_sense_are_refused_with_or_without_a_gpu() {
     use msdeform_status as Status;
     static STRIDES: [i64; 3] = [1, 1, 1];
-    let cases: [(Change<msdeform_cuda_plan_options>, Status, &str); 12] = [
+    let cases: [Refusal; 12] = [
         (|o| o.direction = 2, Status::UnknownConstant, "`direction` is 2"),
         (|o| o.gradients = 16, Status::UnknownConstant, "`gradients` is 16"),
         (|o| o.gradients = -1, Status::UnknownConstant, "`gradients` is -1"),
@@ -93,18 +112,7 @@ fn options_that_make_no_sense_are_refused_with_or_without_a_gpu() {
         ),
     ];
     let handle = problem(&description(|_| {}));
-    for (index, (change, status, part)) in cases.into_iter().enumerate() {
-        let mut options = options();
-        change(&mut options);
-        let mut plan = std::ptr::dangling_mut();
-        // SAFETY: what is wrong is refused before it is followed; the problem is alive.
-        let (found, text) = told(|text| unsafe {
-            let none = std::ptr::null();
-            msdeform_cuda_plan_create(none, handle.raw, &raw const options, &raw mut plan, text)
-        });
-        assert_eq!(found, status, "case {index}: {text}");
-        assert!(text.contains(part) && plan.is_null(), "case {index}: {text}");
-    }
+    assert_refused(&handle, &cases);
 }
 
 /// What is null is packed, and a program that was compiled before there were such strides says nothing about them.
@@ -113,7 +121,7 @@ fn strides_of_offsets_may_be_given_where_there_are_offsets() {
     static STRIDES: [i64; 2] = [0, 96];
     let rule = offsets(|_| {});
     let handle = problem(&description(|given| given.offsets = &raw const rule));
-    let cases: [(Change<msdeform_cuda_plan_options>, msdeform_status, &str); 4] = [
+    let cases: [Refusal; 4] = [
         (|o| o.offset_strides = STRIDES.as_ptr(), msdeform_status::NullPointer, "`engine` is null"),
         (|o| o.gradients = 8, msdeform_status::NullPointer, "`engine` is null"),
         (
@@ -130,16 +138,5 @@ fn strides_of_offsets_may_be_given_where_there_are_offsets() {
             "`engine` is null",
         ),
     ];
-    for (index, (change, status, part)) in cases.into_iter().enumerate() {
-        let mut options = options();
-        change(&mut options);
-        let mut plan = std::ptr::dangling_mut();
-        // SAFETY: what is wrong is refused before it is followed; the problem is alive.
-        let (found, text) = told(|text| unsafe {
-            let none = std::ptr::null();
-            msdeform_cuda_plan_create(none, handle.raw, &raw const options, &raw mut plan, text)
-        });
-        assert_eq!(found, status, "case {index}: {text}");
-        assert!(text.contains(part) && plan.is_null(), "case {index}: {text}");
-    }
+    assert_refused(&handle, &cases);
 }

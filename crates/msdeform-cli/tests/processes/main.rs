@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may fail, and helpers of tests too")]
 
 #[cfg(unix)]
+mod command_names;
+#[cfg(unix)]
 mod kills;
 #[cfg(unix)]
 mod limits;

@@ -6,27 +6,8 @@ use std::process::Command;
 
 use libtest_mimic::Trial;
 
+use crate::command_names::COMMANDS;
 use crate::setting::{expect, files, folder, msdeform, trial, trial_if};
-
-/// Every command that has a page and is completed.
-const COMMANDS: [&str; 16] = [
-    "variants",
-    "verify",
-    "bench",
-    "onnx",
-    "probe",
-    "analyze",
-    "counters",
-    "records",
-    "report",
-    "run",
-    "soak",
-    "tune",
-    "warm",
-    "workloads",
-    "completions",
-    "man",
-];
 
 pub fn trials() -> Vec<Trial> {
     let has = |program: &str| Command::new(program).arg("--version").output().is_ok();

@@ -1,10 +1,7 @@
 //! cp.async into two buffers.
 
-use msdeform::Numerics;
-
-use super::{AMPERE, Rung, anything, grid_over_items, spec};
+use super::{PLAIN, Rung, grid_over_items};
 use msdeform_cuda::driver::LaunchGeometry;
-use crate::sources::kernel_source;
 use msdeform_cuda::variants::chunked_sample::sampling_alignment;
 use msdeform_cuda::variants::{Configuration, Knob};
 
@@ -13,22 +10,15 @@ const ITEMS: u32 = THREADS / 4;
 const PIXEL_BYTES: u32 = 64;
 
 /// See `kernels/ladder/fwd_async_double_buffer.cu`.
-pub(super) static RUNG: Rung = Rung {
-    spec: &spec(
-        "fwd_async_double_buffer",
-        "report (001): TMA optimized",
-        "cp.async of the next samples' corners into one padded buffer while the other is added up",
-        "whether copies that run by themselves hide more than loads that are simply issued early",
-        Numerics::Contract,
-    ),
-    source: kernel_source!("ladder/fwd_async_double_buffer.cu"),
+pub(super) const RUNG: Rung = Rung {
+    origin: "report (001): TMA optimized",
+    idea: "cp.async of the next samples' corners into one padded buffer while the other is added up",
+    why: "whether copies that run by themselves hide more than loads that are simply issued early",
     claim: "928 us, 0.78x",
     knobs: &[
         Knob { name: "POINTS", values: &[4, 8], meaning: "samples of a stage" },
         Knob { name: "PADDING", values: &[0, 32], meaning: "channels after the tile of an item" },
     ],
-    since: AMPERE,
-    supports: anything,
     configure: |call, knobs| {
         let points = knobs.get("POINTS").unwrap_or(4);
         let padding = knobs.get("PADDING").unwrap_or(32);
@@ -49,4 +39,5 @@ pub(super) static RUNG: Rung = Rung {
             ..Configuration::default()
         })
     },
+    ..PLAIN
 };

@@ -1,22 +1,14 @@
 //! Corners copied to shared memory ahead of their use.
 
-use msdeform::Numerics;
-
 use super::lane_groups::{self, THREADS};
-use super::{AMPERE, Rung, anything, spec};
-use crate::sources::kernel_source;
+use super::{PLAIN, Rung};
 use msdeform_cuda::variants::Knob;
 
 /// See `kernels/ladder/fwd_async_pipeline.cu`.
-pub(super) static RUNG: Rung = Rung {
-    spec: &spec(
-        "fwd_async_pipeline",
-        "guide (002), suite 1: async pipeline",
-        "cp.async brings the next samples' corners while this one is added",
-        "loads in flight without registers",
-        Numerics::Contract,
-    ),
-    source: kernel_source!("ladder/fwd_async_pipeline.cu"),
+pub(super) const RUNG: Rung = Rung {
+    origin: "guide (002), suite 1: async pipeline",
+    idea: "cp.async brings the next samples' corners while this one is added",
+    why: "loads in flight without registers",
     claim: "no figure",
     knobs: &[
         THREADS,
@@ -27,8 +19,6 @@ pub(super) static RUNG: Rung = Rung {
             meaning: "bytes of one copy: 16 go past L1, 8 through it",
         },
     ],
-    since: AMPERE,
-    supports: anything,
     configure: |call, knobs| {
         let stages = knobs.get("STAGES").unwrap_or(2);
         // Four corners of 16 bytes.
@@ -37,4 +27,5 @@ pub(super) static RUNG: Rung = Rung {
         configuration.knobs.push(("COPY_BYTES", knobs.get("COPY_BYTES").unwrap_or(16)));
         Ok(configuration)
     },
+    ..PLAIN
 };

@@ -2,38 +2,24 @@
 
 use msdeform::Numerics;
 
-use super::{AMPERE, Rung, anything, grid_over_items, spec};
-use msdeform_cuda::driver::LaunchGeometry;
-use crate::sources::kernel_source;
+use super::lane_groups::{self, GROUP_LANES, THREADS};
+use super::{PLAIN, Rung};
 use msdeform_cuda::variants::chunked_sample::sampling_alignment;
-use msdeform_cuda::variants::{Configuration, Knob};
-
-/// Items of a warp: four lanes each.
-const ITEMS_PER_WARP: i64 = 8;
+use msdeform_cuda::variants::Configuration;
 
 /// See `kernels/ladder/fwd_direct_vec8.cu`.
-pub(super) static RUNG: Rung = Rung {
-    spec: &spec(
-        "fwd_direct_vec8",
-        "report (001): original",
-        "eight channels a thread, 16-byte loads past L1, coordinates and sums in half",
-        "what the seeds measured everything against, with its error",
-        // A position of 128 and more is rounded to an eighth of a pixel: see the page.
-        Numerics::Loose { rel_l2: 6e-2 },
-    ),
-    source: kernel_source!("ladder/fwd_direct_vec8.cu"),
+pub(super) const RUNG: Rung = Rung {
+    origin: "report (001): original",
+    idea: "eight channels a thread, 16-byte loads past L1, coordinates and sums in half",
+    why: "what the seeds measured everything against, with its error",
+    // A position of 128 and more is rounded to an eighth of a pixel: see the page.
+    numerics: Numerics::Loose { rel_l2: 6e-2 },
     claim: "724 us, 1.00x",
-    knobs: &[Knob { name: "THREADS", values: &[128, 256], meaning: "threads of a block" }],
-    since: AMPERE,
-    supports: anything,
+    knobs: &[THREADS],
     configure: |call, knobs| {
-        let threads = knobs.get("THREADS").unwrap_or(256);
-        let blocks = grid_over_items(call, (threads / 32 * ITEMS_PER_WARP) as u64)?;
-        Ok(Configuration {
-            knobs: vec![("THREADS", threads)],
-            pipeline: LaunchGeometry::linear(blocks, threads as u32).into(),
-            sampling_alignment: sampling_alignment(call),
-            ..Configuration::default()
-        })
+        let threads = knobs.get(THREADS.name).unwrap_or(256);
+        let launched = lane_groups::launch_of(call, threads, GROUP_LANES)?;
+        Ok(Configuration { sampling_alignment: sampling_alignment(call), ..launched })
     },
+    ..PLAIN
 };

@@ -1,12 +1,9 @@
 //! A slab's levels in the shared memory of a cluster.
 
-use msdeform::Numerics;
-
 use super::resident::{grid_over_shares, resident_levels, shares_of_a_slab};
-use super::{HOPPER, Rung, anything, spec};
+use super::{HOPPER, PLAIN, Rung};
 use msdeform_cuda::Derived;
 use msdeform_cuda::driver::LaunchGeometry;
-use crate::sources::kernel_source;
 use msdeform_cuda::variants::chunked_sample::sampling_alignment;
 use msdeform_cuda::variants::{Configuration, Knob};
 
@@ -15,19 +12,13 @@ const ITEMS: u64 = THREADS / 4;
 const PIXEL_BYTES: u64 = 64;
 
 /// See `kernels/ladder/fwd_distributed_cluster.cu`.
-pub(super) static RUNG: Rung = Rung {
-    spec: &spec(
-        "fwd_distributed_cluster",
-        "report (001): distributed, as its name says",
-        "a cluster of blocks keeps the levels that fit in its shared memories, pixels dealt round",
-        "what the report's kernel was named after and did not do",
-        Numerics::Contract,
-    ),
-    source: kernel_source!("ladder/fwd_distributed_cluster.cu"),
+pub(super) const RUNG: Rung = Rung {
+    origin: "report (001): distributed, as its name says",
+    idea: "a cluster of blocks keeps the levels that fit in its shared memories, pixels dealt round",
+    why: "what the report's kernel was named after and did not do",
     claim: "no figure",
     knobs: &[Knob { name: "CLUSTER", values: &[2, 4, 8], meaning: "blocks of a cluster" }],
     since: HOPPER,
-    supports: anything,
     configure: |call, knobs| {
         let cluster = knobs.get("CLUSTER").unwrap_or(8);
         let capacity = call.device.shared_bytes_per_block as u64 / PIXEL_BYTES * cluster as u64;
@@ -48,4 +39,5 @@ pub(super) static RUNG: Rung = Rung {
             ..Configuration::default()
         })
     },
+    ..PLAIN
 };

@@ -2,10 +2,9 @@
 
 use msdeform::Numerics;
 
-use super::{AMPERE, Rung, anything, grid_over_items, spec};
+use super::{PLAIN, Rung, grid_over_items};
 use msdeform_cuda::driver::LaunchGeometry;
 use msdeform_cuda::{Derived, Pipeline, Region};
-use crate::sources::kernel_source;
 use msdeform_cuda::variants::chunked_sample::sampling_alignment;
 use msdeform_cuda::variants::{Call, Configuration};
 
@@ -22,20 +21,13 @@ pub(super) fn grid_over_values(call: &Call<'_>) -> Result<u32, String> {
 }
 
 /// See `kernels/ladder/fwd_int8_value.cu`.
-pub(super) static RUNG: Rung = Rung {
-    spec: &spec(
-        "fwd_int8_value",
-        "analysis (000): INT8 values",
-        "values quantised to 8 bits per image and head, gathered as bytes, summed in fp32",
-        "half the bytes of the gather, for the price of quantising and of its error",
-        // Steps of largest / 127: see the page.
-        Numerics::Loose { rel_l2: 2e-2 },
-    ),
-    source: kernel_source!("ladder/fwd_int8_value.cu"),
+pub(super) const RUNG: Rung = Rung {
+    origin: "analysis (000): INT8 values",
+    idea: "values quantised to 8 bits per image and head, gathered as bytes, summed in fp32",
+    why: "half the bytes of the gather, for the price of quantising and of its error",
+    // Steps of largest / 127: see the page.
+    numerics: Numerics::Loose { rel_l2: 2e-2 },
     claim: "20-30 % potential",
-    knobs: &[],
-    since: AMPERE,
-    supports: anything,
     configure: |call, _| {
         let slabs = call.problem.batch() * call.problem.heads();
         let spatial = call.problem.spatial();
@@ -58,4 +50,5 @@ pub(super) static RUNG: Rung = Rung {
             ..Configuration::default()
         })
     },
+    ..PLAIN
 };

@@ -1,10 +1,7 @@
 //! Locations and weights through shared memory.
 
-use msdeform::Numerics;
-
 use super::lane_groups::{self, GROUP_LANES, THREADS};
-use super::{AMPERE, Rung, anything, spec};
-use crate::sources::kernel_source;
+use super::{PLAIN, Rung};
 
 /// A row as the kernel keeps it: in 16-byte steps, with 16 bytes between rows.
 fn padded(row_bytes: usize) -> u64 {
@@ -12,22 +9,16 @@ fn padded(row_bytes: usize) -> u64 {
 }
 
 /// See `kernels/ladder/fwd_optimized.cu`.
-pub(super) static RUNG: Rung = Rung {
-    spec: &spec(
-        "fwd_optimized",
-        "guide (002): optimized",
-        "a block stages its queries' locations and weights in shared memory",
-        "coordinates read once in bursts, L1 left to pixels",
-        Numerics::Contract,
-    ),
-    source: kernel_source!("ladder/fwd_optimized.cu"),
+pub(super) const RUNG: Rung = Rung {
+    origin: "guide (002): optimized",
+    idea: "a block stages its queries' locations and weights in shared memory",
+    why: "coordinates read once in bursts, L1 left to pixels",
     claim: "1.2 TFLOP/s, 2.4x",
     knobs: &[THREADS],
-    since: AMPERE,
-    supports: anything,
     configure: |call, knobs| {
         let row = call.problem.samples() * call.problem.sampling_dtype().size_bytes();
         let item = padded(2 * row) + padded(row);
         lane_groups::launch_with_shared(call, knobs, item.div_ceil(GROUP_LANES))
     },
+    ..PLAIN
 };

@@ -1,12 +1,9 @@
 //! Small levels in shared memory with padded pixel rows.
 
-use msdeform::Numerics;
-
 use super::resident::{grid_over_shares, resident_levels, shares_of_a_slab};
-use super::{AMPERE, CHANNELS, Rung, anything, spec};
+use super::{CHANNELS, PLAIN, Rung};
 use msdeform_cuda::Derived;
 use msdeform_cuda::driver::LaunchGeometry;
-use crate::sources::kernel_source;
 use msdeform_cuda::variants::chunked_sample::sampling_alignment;
 use msdeform_cuda::variants::{Configuration, Knob};
 
@@ -14,23 +11,16 @@ const THREADS: u64 = 1024;
 const ITEMS: u64 = THREADS / 4;
 
 /// See `kernels/ladder/fwd_smem_padded.cu`.
-pub(super) static RUNG: Rung = Rung {
-    spec: &spec(
-        "fwd_smem_padded",
-        "report (001): shared memory + padding",
-        "small levels in shared memory, pixels 32 + PADDING channels apart",
-        "what bank conflicts cost, and what avoiding them costs",
-        Numerics::Contract,
-    ),
-    source: kernel_source!("ladder/fwd_smem_padded.cu"),
+pub(super) const RUNG: Rung = Rung {
+    origin: "report (001): shared memory + padding",
+    idea: "small levels in shared memory, pixels 32 + PADDING channels apart",
+    why: "what bank conflicts cost, and what avoiding them costs",
     claim: "971 us, 0.75x, no conflicts",
     knobs: &[Knob {
         name: "PADDING",
         values: &[0, 2, 8],
         meaning: "channels between pixels; the report's 2 leave 4-byte loads, 8 keep 16-byte ones",
     }],
-    since: AMPERE,
-    supports: anything,
     configure: |call, knobs| {
         let padding = knobs.get("PADDING").unwrap_or(2);
         let row_bytes = (CHANNELS as u64 + padding as u64) * 2;
@@ -50,4 +40,5 @@ pub(super) static RUNG: Rung = Rung {
             ..Configuration::default()
         })
     },
+    ..PLAIN
 };

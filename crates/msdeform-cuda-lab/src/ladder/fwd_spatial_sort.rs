@@ -1,11 +1,8 @@
 //! Queries in the order of a space-filling curve.
 
-use msdeform::Numerics;
-
-use super::{AMPERE, Rung, anything, grid_over_items, items, spec};
+use super::{PLAIN, Rung, grid_over_items, items};
 use msdeform_cuda::driver::LaunchGeometry;
 use msdeform_cuda::{Derived, Pipeline};
-use crate::sources::kernel_source;
 use msdeform_cuda::variants::chunked_sample::paired_sampling_alignment;
 use msdeform_cuda::variants::{Configuration, Knob};
 
@@ -17,19 +14,12 @@ const SORT_THREADS: u32 = 1024;
 const SORT_SHARED_BYTES: u32 = (64 * 64 + SORT_THREADS / 32) * 4;
 
 /// See `kernels/ladder/fwd_spatial_sort.cu`.
-pub(super) static RUNG: Rung = Rung {
-    spec: &spec(
-        "fwd_spatial_sort",
-        "analysis (000): better cache utilization",
-        "queries of a slab sorted along a Morton or Hilbert curve of their mean location, then gathered",
-        "how much reuse in L1 an order can bring, and what finding it costs",
-        Numerics::Contract,
-    ),
-    source: kernel_source!("ladder/fwd_spatial_sort.cu"),
+pub(super) const RUNG: Rung = Rung {
+    origin: "analysis (000): better cache utilization",
+    idea: "queries of a slab sorted along a Morton or Hilbert curve of their mean location, then gathered",
+    why: "how much reuse in L1 an order can bring, and what finding it costs",
     claim: "10-15 % potential",
     knobs: &[Knob { name: "CURVE", values: &[0, 1], meaning: "0: Morton, 1: Hilbert" }],
-    since: AMPERE,
-    supports: anything,
     configure: |call, knobs| {
         let curve = knobs.get("CURVE").unwrap_or(1);
         let items = items(call) as usize;
@@ -54,4 +44,5 @@ pub(super) static RUNG: Rung = Rung {
             ..Configuration::default()
         })
     },
+    ..PLAIN
 };

@@ -1,25 +1,17 @@
 //! The sum over corners on the tensor cores.
 
-use msdeform::Numerics;
-
-use super::{AMPERE, Rung, anything, grid_over_items, spec};
+use super::{PLAIN, Rung, grid_over_items};
 use msdeform_cuda::driver::LaunchGeometry;
-use crate::sources::kernel_source;
 use msdeform_cuda::variants::{Configuration, Knob};
 
 /// Items that a warp computes one after the other.
 const ITEMS_PER_WARP: u64 = 8;
 
 /// See `kernels/ladder/fwd_tensor_core.cu`.
-pub(super) static RUNG: Rung = Rung {
-    spec: &spec(
-        "fwd_tensor_core",
-        "analysis (000): tensor cores",
-        "corners times weights as m16n8k16 products: k is (corner, parity), A is what the loads brought",
-        "the analysis says it cannot be done",
-        Numerics::Contract,
-    ),
-    source: kernel_source!("ladder/fwd_tensor_core.cu"),
+pub(super) const RUNG: Rung = Rung {
+    origin: "analysis (000): tensor cores",
+    idea: "corners times weights as m16n8k16 products: k is (corner, parity), A is what the loads brought",
+    why: "the analysis says it cannot be done",
     claim: "\"not applicable\"",
     knobs: &[
         Knob {
@@ -29,8 +21,6 @@ pub(super) static RUNG: Rung = Rung {
         },
         Knob { name: "WARPS", values: &[4, 8], meaning: "warps of a block" },
     ],
-    since: AMPERE,
-    supports: anything,
     configure: |call, knobs| {
         let split = knobs.get("SPLIT").unwrap_or(0);
         let warps = knobs.get("WARPS").unwrap_or(4);
@@ -42,4 +32,5 @@ pub(super) static RUNG: Rung = Rung {
             ..Configuration::default()
         })
     },
+    ..PLAIN
 };

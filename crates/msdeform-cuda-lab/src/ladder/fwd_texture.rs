@@ -5,11 +5,10 @@ use std::sync::Arc;
 use msdeform::Numerics;
 
 use super::fwd_int8_value::grid_over_values;
-use super::{AMPERE, Rung, grid_over_items, spec};
+use super::{PLAIN, Rung, grid_over_items};
 use msdeform_cuda::driver::LaunchGeometry;
 use msdeform_cuda::Pipeline;
 use crate::preamble::LevelTextures;
-use crate::sources::kernel_source;
 use msdeform_cuda::variants::chunked_sample::sampling_alignment;
 use msdeform_cuda::variants::Configuration;
 
@@ -18,19 +17,13 @@ const THREADS: u32 = 256;
 const LANES: u32 = 8;
 
 /// See `kernels/ladder/fwd_texture.cu`.
-pub(super) static RUNG: Rung = Rung {
-    spec: &spec(
-        "fwd_texture",
-        "analysis (000): texture memory",
-        "every level a layered texture, four channels a texel: one filtered fetch per sample and lane",
-        "the unit that was built for bilinear sampling, with its 8-bit fractions",
-        // Fractions of 8 bits: see the page.
-        Numerics::Loose { rel_l2: 1e-2 },
-    ),
-    source: kernel_source!("ladder/fwd_texture.cu"),
+pub(super) const RUNG: Rung = Rung {
+    origin: "analysis (000): texture memory",
+    idea: "every level a layered texture, four channels a texel: one filtered fetch per sample and lane",
+    why: "the unit that was built for bilinear sampling, with its 8-bit fractions",
+    // Fractions of 8 bits: see the page.
+    numerics: Numerics::Loose { rel_l2: 1e-2 },
     claim: "20-30 % potential",
-    knobs: &[],
-    since: AMPERE,
     supports: |call| LevelTextures.of(call).map(|_| ()),
     configure: |call, _| {
         let mut pipeline = Pipeline::default();
@@ -45,4 +38,5 @@ pub(super) static RUNG: Rung = Rung {
             ..Configuration::default()
         })
     },
+    ..PLAIN
 };

@@ -2,28 +2,19 @@
 
 use std::sync::Arc;
 
-use msdeform::Numerics;
-
 use super::rounds::{
     HOPPER, MAPS_PER_LEVEL, ROUND_BYTES, WARPS, maps_per_level, paired_sampling_alignment,
     warp_per_item,
 };
-use super::{Rung, spec};
-use crate::sources::kernel_source;
+use super::{PLAIN, Rung};
 use msdeform_cuda::variants::Configuration;
 
 /// See `kernels/ladder/fwd_tma_multilevel.cu`.
-pub(super) static RUNG: Rung = Rung {
-    spec: &spec(
-        "fwd_tma_multilevel",
-        "warp specialisation (003): tma_multilevel",
-        "the next level's tiles are in flight while this one computes",
-        "what overlap brings without warps of two kinds",
-        Numerics::Contract,
-    ),
-    source: kernel_source!("ladder/fwd_tma_multilevel.cu"),
+pub(super) const RUNG: Rung = Rung {
+    origin: "warp specialisation (003): tma_multilevel",
+    idea: "the next level's tiles are in flight while this one computes",
+    why: "what overlap brings without warps of two kinds",
     claim: "+10-15 % expected",
-    knobs: &[],
     since: HOPPER,
     supports: maps_per_level,
     configure: |call, _| {
@@ -36,4 +27,5 @@ pub(super) static RUNG: Rung = Rung {
             ..Configuration::default()
         })
     },
+    ..PLAIN
 };

@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use msdeform::Numerics;
 use msdeform_cuda::preamble::PreambleRecipe;
 
 use super::rounds::{
     ROUND_BYTES, TILE, WARPS, has_copy_engine, needs_copy_engine, paired_sampling_alignment,
     warp_per_item,
 };
-use super::{AMPERE, Rung, anything, spec};
+use super::{PLAIN, Rung};
 use crate::preamble::{MapKind, TileMaps};
-use crate::sources::kernel_source;
 use msdeform_cuda::variants::{Configuration, Knob};
 
 /// The value of `MAPS` for GPUs and drivers that make none: what `fwd_tile_2x2` does.
@@ -25,19 +23,12 @@ const KNOB: Knob = Knob {
 };
 
 /// See `kernels/ladder/fwd_tma_tile.cu`.
-pub(super) static RUNG: Rung = Rung {
-    spec: &spec(
-        "fwd_tma_tile",
-        "tiles (004): tma_tile",
-        "a sample's 2x2x32 tile brought by the copy engine, zeros outside of the level instead of a border",
-        "what the copy engine does with boxes of 256 bytes",
-        Numerics::Contract,
-    ),
-    source: kernel_source!("ladder/fwd_tma_tile.cu"),
+pub(super) const RUNG: Rung = Rung {
+    origin: "tiles (004): tma_tile",
+    idea: "a sample's 2x2x32 tile brought by the copy engine, zeros outside of the level instead of a border",
+    why: "what the copy engine does with boxes of 256 bytes",
     claim: "not run: needs Hopper",
     knobs: &[KNOB],
-    since: AMPERE,
-    supports: anything,
     configure: |call, knobs| {
         let maps = knobs.get("MAPS").unwrap_or(if has_copy_engine(call) { 4 } else { COOPERATIVE });
         if maps != COOPERATIVE {
@@ -59,6 +50,7 @@ pub(super) static RUNG: Rung = Rung {
             ..Configuration::default()
         })
     },
+    ..PLAIN
 };
 
 #[cfg(test)]
@@ -66,8 +58,9 @@ mod tests {
     use msdeform::{DType, Problem, ValueLayout};
 
     use super::*;
+    use crate::registry::find;
     use msdeform_cuda::driver::DeviceProps;
-    use msdeform_cuda::variants::{Call, KnobChoices, Variant};
+    use msdeform_cuda::variants::{Call, KnobChoices};
 
     fn configure(
         compute_capability: (u32, u32),
@@ -87,7 +80,8 @@ mod tests {
             .unwrap();
         let device = DeviceProps { compute_capability, ..DeviceProps::h200() };
         let chosen: Vec<_> = maps.map(|maps| ("MAPS".to_owned(), maps)).into_iter().collect();
-        RUNG.configure(&Call::new(&problem, &device), &KnobChoices::new(&RUNG, &chosen).unwrap())
+        let rung = find("fwd_tma_tile").unwrap();
+        rung.configure(&Call::new(&problem, &device), &KnobChoices::new(rung, &chosen).unwrap())
     }
 
     #[test]

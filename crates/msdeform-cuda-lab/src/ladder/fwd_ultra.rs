@@ -1,27 +1,17 @@
 //! The combination.
 
-use msdeform::Numerics;
-
 use super::resident_levels::{self, SHARED_KB};
-use super::{AMPERE, Rung, anything, sample_records, spec};
+use super::{PLAIN, Rung, sample_records};
 use msdeform_cuda::{Derived, Pipeline};
-use crate::sources::kernel_source;
 use msdeform_cuda::variants::Configuration;
 
 /// See `kernels/ladder/fwd_ultra.cu`.
-pub(super) static RUNG: Rung = Rung {
-    spec: &spec(
-        "fwd_ultra",
-        "guide (002): ultra",
-        "persistent, kept levels, stealing, precomputed weights, unrolling, L2 hints",
-        "whether techniques add up",
-        Numerics::Contract,
-    ),
-    source: kernel_source!("ladder/fwd_ultra.cu"),
+pub(super) const RUNG: Rung = Rung {
+    origin: "guide (002): ultra",
+    idea: "persistent, kept levels, stealing, precomputed weights, unrolling, L2 hints",
+    why: "whether techniques add up",
     claim: "1.86 TFLOP/s, 3.7x",
     knobs: &[SHARED_KB],
-    since: AMPERE,
-    supports: anything,
     configure: |call, knobs| {
         let (mut pipeline, mut derived) = (Pipeline::default(), Derived::default());
         let units = resident_levels::reserve_units(call, &mut pipeline, &mut derived)?;
@@ -30,4 +20,5 @@ pub(super) static RUNG: Rung = Rung {
         pipeline.launch_of_whole("", geometry);
         Ok(Configuration { pipeline, derived, ..configuration })
     },
+    ..PLAIN
 };

@@ -1,4 +1,4 @@
-//! What the rungs that include `ladder/lane_groups.cuh` have in common: four lanes own an item.
+//! What the rungs have in common in which four lanes own an item; most include `ladder/lane_groups.cuh`.
 
 use super::{CHANNELS, grid_over_items};
 use msdeform_cuda::driver::LaunchGeometry;
@@ -20,7 +20,15 @@ pub(super) fn launch(
     knobs: &KnobChoices,
     threads_per_item: u64,
 ) -> Result<Configuration, String> {
-    let threads = knobs.get(THREADS.name).unwrap_or(DEFAULT_THREADS);
+    launch_of(call, knobs.get(THREADS.name).unwrap_or(DEFAULT_THREADS), threads_per_item)
+}
+
+/// The same with blocks of so many threads.
+pub(super) fn launch_of(
+    call: &Call<'_>,
+    threads: i64,
+    threads_per_item: u64,
+) -> Result<Configuration, String> {
     let blocks = grid_over_items(call, threads as u64 / threads_per_item)?;
     Ok(Configuration {
         knobs: vec![(THREADS.name, threads)],

@@ -18,14 +18,25 @@ macro_rules! rungs {
     ($($id:ident),* $(,)?) => {
         $(mod $id;)*
         /// Every rung, in the order of the seed documents.
-        pub(crate) const RUNGS: &[&dyn Variant] = &[$(&$id::RUNG),*];
+        pub(crate) const RUNGS: &[&dyn Variant] = &[$(&NamedRung {
+            spec: &$id::RUNG.spec(stringify!($id)),
+            source: SourceFile {
+                name: concat!("ladder/", stringify!($id), ".cu"),
+                text: include_str!(concat!(
+                    env!("CARGO_MANIFEST_DIR"), "/kernels/ladder/", stringify!($id), ".cu"
+                )),
+            },
+            rung: &$id::RUNG,
+        }),*];
 
         /// What the seed document says that its own version of a rung achieves.
         #[must_use]
         pub fn claim(id: &str) -> Option<&'static str> {
-            let rungs: &[&Rung] = &[$(&$id::RUNG),*];
-            let of_rung = rungs.iter().find(|rung| rung.spec.id == id).map(|rung| rung.claim);
-            of_rung.or_else(|| (id == "fwd_original").then_some(crate::fwd_original::CLAIM))
+            match id {
+                $(stringify!($id) => Some($id::RUNG.claim),)*
+                "fwd_original" => Some(crate::fwd_original::CLAIM),
+                _ => None,
+            }
         }
     };
 }
@@ -83,10 +94,12 @@ rungs![
 /// Channels of a rung.
 const CHANNELS: usize = 32;
 
-/// What all rungs share: what they take, and how they say it.
+/// What is a rung's own. Its name is its file's, and its kernel's.
 struct Rung {
-    spec: &'static VariantSpec,
-    source: SourceFile,
+    origin: &'static str,
+    idea: &'static str,
+    why: &'static str,
+    numerics: Numerics,
     claim: &'static str,
     knobs: &'static [Knob],
     /// The first compute capability that has its instructions.
@@ -96,26 +109,41 @@ struct Rung {
     configure: fn(&Call<'_>, &KnobChoices) -> Result<Configuration, String>,
 }
 
-/// What the specs of all rungs have in common.
-const fn spec(
-    id: &'static str,
-    origin: &'static str,
-    idea: &'static str,
-    why: &'static str,
-    numerics: Numerics,
-) -> VariantSpec {
-    VariantSpec {
-        id,
-        direction: Direction::Forward,
-        device: DeviceKind::Cuda,
-        dtypes: &[DType::F16],
-        layouts: &[ValueLayout::HeadMajor, ValueLayout::HeadMajorPadded],
-        origin,
-        idea,
-        why,
-        numerics,
-        rung: true,
+/// What most rungs have, beside the words and the launch that each has of its own.
+const PLAIN: Rung = Rung {
+    origin: "",
+    idea: "",
+    why: "",
+    numerics: Numerics::Contract,
+    claim: "",
+    knobs: &[],
+    since: AMPERE,
+    supports: |_| Ok(()),
+    configure: |_, _| Err("it says nothing about its launch".to_owned()),
+};
+
+impl Rung {
+    const fn spec(&self, id: &'static str) -> VariantSpec {
+        VariantSpec {
+            id,
+            direction: Direction::Forward,
+            device: DeviceKind::Cuda,
+            dtypes: &[DType::F16],
+            layouts: &[ValueLayout::HeadMajor, ValueLayout::HeadMajorPadded],
+            origin: self.origin,
+            idea: self.idea,
+            why: self.why,
+            numerics: self.numerics,
+            rung: true,
+        }
     }
+}
+
+/// A rung as a variant.
+struct NamedRung {
+    spec: &'static VariantSpec,
+    source: SourceFile,
+    rung: &'static Rung,
 }
 
 /// Ampere: every instruction of a plain rung.
@@ -124,12 +152,7 @@ const AMPERE: (u32, u32) = (8, 0);
 /// Hopper: clusters and bulk copies.
 const HOPPER: (u32, u32) = (9, 0);
 
-/// For a rung without limits of its own.
-fn anything(_: &Call<'_>) -> Result<(), String> {
-    Ok(())
-}
-
-impl Variant for Rung {
+impl Variant for NamedRung {
     fn spec(&self) -> &'static VariantSpec {
         self.spec
     }
@@ -143,26 +166,27 @@ impl Variant for Rung {
     }
 
     fn knobs(&self) -> &'static [Knob] {
-        self.knobs
+        self.rung.knobs
     }
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         lanes_per_pixel(call, 2)?;
         let (major, minor) = call.device.compute_capability;
-        if (major, minor) < self.since {
+        let since = self.rung.since;
+        if (major, minor) < since {
             return Err(format!(
                 "compute capability {major}.{minor}; its instructions exist from {}.{} on",
-                self.since.0, self.since.1
+                since.0, since.1
             ));
         }
         if call.problem.channels() != CHANNELS {
             return Err(format!("{} channels; it has {CHANNELS}", call.problem.channels()));
         }
-        (self.supports)(call)
+        (self.rung.supports)(call)
     }
 
     fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
-        (self.configure)(call, knobs)
+        (self.rung.configure)(call, knobs)
     }
 }
 
@@ -180,4 +204,18 @@ fn grid_over_items(call: &Call<'_>, items_per_block: u64) -> Result<u32, String>
             items(call)
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rung_has_words_of_its_own() {
+        for rung in RUNGS {
+            let VariantSpec { id, origin, idea, why, .. } = rung.spec();
+            let words = [*origin, *idea, *why, claim(id).unwrap()];
+            assert!(words.iter().all(|word| !word.is_empty()), "{id}: {words:?}");
+        }
+    }
 }

@@ -10,7 +10,8 @@ use msdeform_tuning::{CallClass, Origin, Source, Tuning};
 use super::bandwidth;
 use super::processor::Processor;
 use super::{
-    Bandwidth, Choice, Device, DeviceError, DeviceId, DeviceOptions, Outputs, Prepared, Timing,
+    Bandwidth, Device, DeviceError, DeviceId, DeviceOptions, KnobbedVariant, Outputs, Prepared,
+    Timing,
 };
 use crate::{Ceiling, HostTensors};
 
@@ -246,7 +247,7 @@ impl Prepared for PreparedCpu<'_> {
             .map_err(|source| DeviceError::Run { variant: self.spec.id, source })
     }
 
-    fn switch(&mut self, choice: &Choice) -> Result<(), DeviceError> {
+    fn switch(&mut self, choice: &KnobbedVariant) -> Result<(), DeviceError> {
         self.plan = plan(choice.variant, &self.problem, self.threads)?;
         self.spec = choice.variant;
         Ok(())

@@ -68,14 +68,14 @@ impl FromStr for Timing {
 
 /// A variant with the knobs that are set; it chooses the others.
 #[derive(Clone, Debug)]
-pub struct Choice {
+pub struct KnobbedVariant {
     /// The variant.
     pub variant: &'static VariantSpec,
     /// Knobs that are set.
     pub knobs: BTreeMap<String, i64>,
 }
 
-impl Choice {
+impl KnobbedVariant {
     /// A variant that chooses its knobs itself.
     #[must_use]
     pub const fn own(variant: &'static VariantSpec) -> Self {
@@ -83,13 +83,13 @@ impl Choice {
     }
 }
 
-impl PartialEq for Choice {
+impl PartialEq for KnobbedVariant {
     fn eq(&self, other: &Self) -> bool {
         self.variant.id == other.variant.id && self.knobs == other.knobs
     }
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for KnobbedVariant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.variant.id)?;
         self.knobs.iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))
@@ -193,12 +193,12 @@ pub trait Device: Send + Sync {
     ///
     /// # Errors
     /// [`DeviceError::Unsupported`].
-    fn admits(&self, choice: &Choice, problem: &Problem) -> Result<(), DeviceError> {
+    fn admits(&self, choice: &KnobbedVariant, problem: &Problem) -> Result<(), DeviceError> {
         self.supports(choice.variant, problem)
     }
 
     /// Compiles what these choices need, side by side, so that none waits for it later.
-    fn compile(&self, _choices: &[Choice], _problem: &Problem) {}
+    fn compile(&self, _choices: &[KnobbedVariant], _problem: &Problem) {}
 
     /// Everything a variant needs to run again and again: inputs in place, outputs allocated. The variant that a
     /// tuning file names for the problem has the knobs that it names.
@@ -284,7 +284,7 @@ pub trait Prepared {
     ///
     /// # Errors
     /// Whatever the device says, typed.
-    fn switch(&mut self, choice: &Choice) -> Result<(), DeviceError>;
+    fn switch(&mut self, choice: &KnobbedVariant) -> Result<(), DeviceError>;
 
     /// The outputs of the last run.
     ///

@@ -2,7 +2,7 @@
 
 use msdeform::Direction;
 
-use super::{Choice, DeviceError, Outputs, Prepared, Timing};
+use super::{DeviceError, KnobbedVariant, Outputs, Prepared, Timing};
 
 /// One after the other; the time of a step is the sum of theirs. For devices that have nothing better:
 /// a GPU queues both in one go.
@@ -22,7 +22,7 @@ impl Prepared for PreparedStep<'_> {
         self.backward.run()
     }
 
-    fn switch(&mut self, choice: &Choice) -> Result<(), DeviceError> {
+    fn switch(&mut self, choice: &KnobbedVariant) -> Result<(), DeviceError> {
         match choice.variant.direction {
             Direction::Forward => self.forward.switch(choice),
             Direction::Backward => self.backward.switch(choice),

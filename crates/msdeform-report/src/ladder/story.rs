@@ -7,7 +7,7 @@ use msdeform_bench::digits::three_digits;
 
 use super::tables::{count, error, percent, speedup, worst_error};
 use super::{Cell, LAYOUTS, LOCATIONS, Row};
-use crate::peers::Scheme;
+use crate::bars::{Frame, ROW, Scheme, TOP, baseline};
 
 /// The rungs of the story, with what they try in a few words.
 pub const STOPS: [(&str, &str); 12] = [
@@ -58,10 +58,6 @@ pub fn stop_markdown(rows: &[Row], id: &str) -> String {
 
 const NAMES: f64 = 300.0;
 const WIDTH: f64 = 880.0;
-const TOP: f64 = 46.0;
-const ROW: f64 = 33.0;
-/// Under the rows, for the line that says what is shown.
-const BOTTOM: f64 = 42.0;
 /// For the number behind a bar.
 const LABEL: f64 = 150.0;
 
@@ -99,33 +95,20 @@ pub fn limits_picture(rows: &[Row], device: &str, scheme: Scheme) -> String {
 type Bars<'a> = (&'a str, Vec<(f64, String)>);
 
 fn draw(title: &str, rows: &[Bars<'_>], legend: &[&str], what: &str, scheme: Scheme) -> String {
-    let mut out = String::new();
-    // Writing to a String cannot fail.
-    let _ = draw_rows(title, rows, legend, what, scheme, &mut out);
-    out
+    let frame = Frame { width: WIDTH, rows: rows.len(), colours: &scheme.colours() };
+    frame.picture(&format!("{title}: {what}"), what, |out| {
+        frame.panel(NAMES, title, out)?;
+        draw_rows(&frame, rows, legend, out)
+    })
 }
 
 fn draw_rows(
-    title: &str,
+    frame: &Frame<'_>,
     rows: &[Bars<'_>],
     legend: &[&str],
-    what: &str,
-    scheme: Scheme,
     out: &mut String,
 ) -> std::fmt::Result {
-    let colours = scheme.colours();
-    let (ink, faint, line) = (colours.ink, colours.faint, colours.line);
-    let (bottom, scale) = (TOP + ROW * rows.len() as f64, WIDTH - NAMES - LABEL);
-    let height = bottom + BOTTOM;
-    writeln!(
-        out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-         role=\"img\" font-family=\"system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif\" font-size=\"19\" \
-         fill=\"{ink}\">\n<title>{title}: {what}</title>\n\
-         <text x=\"{NAMES}\" y=\"28\" font-weight=\"700\">{title}</text>\n\
-         <line x1=\"{NAMES}\" y1=\"{}\" x2=\"{NAMES}\" y2=\"{bottom}\" stroke=\"{line}\"/>",
-        TOP - 4.0
-    )?;
+    let (colours, scale) = (frame.colours, WIDTH - NAMES - LABEL);
     let fills = [colours.ours, colours.bar];
     for (number, name) in legend.iter().enumerate() {
         let x = WIDTH - 290.0 + 160.0 * number as f64;
@@ -145,7 +128,7 @@ fn draw_rows(
             out,
             "<text x=\"{}\" y=\"{}\" text-anchor=\"end\"{weight}>{name}</text>",
             NAMES - 10.0,
-            middle + 6.5
+            baseline(index)
         )?;
         let bar = 22.0 / parts.len() as f64;
         for (number, (part, label)) in parts.iter().enumerate() {
@@ -165,11 +148,7 @@ fn draw_rows(
             )?;
         }
     }
-    writeln!(
-        out,
-        "<text x=\"{WIDTH}\" y=\"{}\" text-anchor=\"end\" font-size=\"16\" fill=\"{faint}\">{what}</text>\n</svg>",
-        height - 10.0
-    )
+    Ok(())
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use msdeform::{DType, Direction};
 
-pub use picture::{Scheme, picture};
+pub use crate::bars::Scheme;
+pub use picture::picture;
 pub use tables::{every_peer, short_table};
 
 use msdeform_bench::record::Figure;

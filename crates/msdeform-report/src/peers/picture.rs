@@ -5,71 +5,12 @@ use std::fmt::Write;
 use msdeform_bench::digits::{three_digits, time};
 
 use super::{Against, Quantity, Timed};
-
-/// A picture for light or for dark pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scheme {
-    /// Dark on light.
-    Light,
-    /// Light on dark.
-    Dark,
-}
-
-/// What pictures are drawn in.
-pub(crate) struct Colours {
-    pub(crate) ink: &'static str,
-    pub(crate) faint: &'static str,
-    pub(crate) line: &'static str,
-    pub(crate) ours: &'static str,
-    pub(crate) bar: &'static str,
-    /// Of the page around it, to cut bars with.
-    paper: &'static str,
-}
-
-impl Scheme {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Light, Self::Dark];
-
-    /// The end of its file's name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Light => "light",
-            Self::Dark => "dark",
-        }
-    }
-
-    pub(crate) const fn colours(self) -> Colours {
-        match self {
-            Self::Light => Colours {
-                ink: "#1f2933",
-                faint: "#5c6975",
-                line: "#d5dbe1",
-                ours: "#2563a8",
-                bar: "#b3c1cf",
-                paper: "#ffffff",
-            },
-            Self::Dark => Colours {
-                ink: "#e3e9ef",
-                faint: "#98a5b2",
-                line: "#3a4550",
-                ours: "#6fabee",
-                bar: "#50606f",
-                paper: "#0d1117",
-            },
-        }
-    }
-}
+use crate::bars::{BAR, Colours, Frame, ROW, Scheme, TOP, baseline};
 
 const NAMES: f64 = 214.0;
 const PANEL: f64 = 218.0;
 const GAP: f64 = 10.0;
 const WIDTH: f64 = NAMES + 3.0 * PANEL + 3.0 * GAP;
-const TOP: f64 = 46.0;
-const ROW: f64 = 33.0;
-const BAR: f64 = 21.0;
-/// Under the rows, for the line that says what is shown.
-const BOTTOM: f64 = 42.0;
 /// For the number behind a bar.
 const LABEL: f64 = 66.0;
 
@@ -100,55 +41,33 @@ pub fn picture(case: &Against, device: &str, scheme: Scheme) -> String {
     let mut rows = vec![("msdeform", ours)];
     rows.extend(peers.iter().map(|peer| (shown(&peer.peer), Quantity::ALL.map(|q| peer.time(q)))));
     let what = format!("{}, {}, {device}", case.workload, case.dtype);
-    let mut out = String::new();
-    // Writing to a String cannot fail.
-    let _ = draw(&rows, &what, &scheme.colours(), &mut out);
-    out
+    let frame = Frame { width: WIDTH, rows: rows.len(), colours: &scheme.colours() };
+    frame.picture(
+        &format!(
+            "Time of forward, backward and training of msdeform and of other implementations: {what}"
+        ),
+        &format!("{what}; \u{d7} the time of msdeform"),
+        |out| draw(&frame, &rows, out),
+    )
 }
 
-fn draw(
-    rows: &[(&str, [Timed; 3])],
-    what: &str,
-    colours: &Colours,
-    out: &mut String,
-) -> std::fmt::Result {
-    let Colours { ink, faint, line, .. } = colours;
-    let bottom = TOP + ROW * rows.len() as f64;
-    let height = bottom + BOTTOM;
-    writeln!(
-        out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-         role=\"img\" font-family=\"system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif\" font-size=\"19\" \
-         fill=\"{ink}\">\n\
-         <title>Time of forward, backward and training of msdeform and of other implementations: {what}</title>"
-    )?;
+fn draw(frame: &Frame<'_>, rows: &[(&str, [Timed; 3])], out: &mut String) -> std::fmt::Result {
     for (index, (name, _)) in rows.iter().enumerate() {
         let weight = if index == 0 { " font-weight=\"700\"" } else { "" };
-        let y = TOP + ROW * (index as f64 + 0.5) + 6.5;
         writeln!(
             out,
-            "<text x=\"{}\" y=\"{y}\" text-anchor=\"end\"{weight}>{name}</text>",
-            NAMES - 4.0
+            "<text x=\"{}\" y=\"{}\" text-anchor=\"end\"{weight}>{name}</text>",
+            NAMES - 4.0,
+            baseline(index)
         )?;
     }
     for (panel, quantity) in Quantity::ALL.into_iter().enumerate() {
         let x = NAMES + GAP + (PANEL + GAP) * panel as f64;
-        writeln!(
-            out,
-            "<text x=\"{x}\" y=\"28\" font-weight=\"700\">{}</text>\n\
-             <line x1=\"{x}\" y1=\"{}\" x2=\"{x}\" y2=\"{bottom}\" stroke=\"{line}\"/>",
-            quantity.name(),
-            TOP - 4.0
-        )?;
+        frame.panel(x, quantity.name(), out)?;
         let times: Vec<Timed> = rows.iter().map(|(_, times)| times[panel]).collect();
-        draw_panel(&times, x, colours, out)?;
+        draw_panel(&times, x, frame.colours, out)?;
     }
-    writeln!(
-        out,
-        "<text x=\"{WIDTH}\" y=\"{}\" text-anchor=\"end\" font-size=\"16\" fill=\"{faint}\">{what}; \
-         \u{d7} the time of msdeform</text>\n</svg>",
-        height - 10.0
-    )
+    Ok(())
 }
 
 fn draw_panel(times: &[Timed], x: f64, colours: &Colours, out: &mut String) -> std::fmt::Result {
@@ -164,7 +83,7 @@ fn draw_panel(times: &[Timed], x: f64, colours: &Colours, out: &mut String) -> s
     let scale = (PANEL - LABEL) / longest;
     for (index, Timed { us, is_exact }) in times.iter().enumerate() {
         let y = TOP + ROW * index as f64 + (ROW - BAR) / 2.0;
-        let text = TOP + ROW * (index as f64 + 0.5) + 6.5;
+        let text = baseline(index);
         if !is_exact {
             writeln!(
                 out,

@@ -1,10 +1,10 @@
 //! The operator from offsets and logits.
 
-use msdeform::{DType, Direction, Role};
+use msdeform::{Direction, Role};
 use msdeform_cuda::Pointers;
 
 use super::plain::strides_of;
-use super::{Asked, address_if, check_gradient, gpu, gradients_of, threads};
+use super::{Asked, check_gradient, gpu, gpu_without_kernels, gradients_of, threads};
 use crate::boxed::Arguments;
 use crate::call::{Described, Head, Rule, with_key};
 use crate::cpu::{self, SourceStrides};
@@ -19,14 +19,14 @@ const GRADIENTS: [Role; 4] =
 const BITS: [i64; 4] = [1, 8, 2, 4];
 
 /// What both directions read.
-pub struct Source {
+pub struct OffsetInputs {
     value: Tensor,
     references: Tensor,
     offsets: Tensor,
     logits: Tensor,
 }
 
-impl Source {
+impl OffsetInputs {
     pub fn take(arguments: &mut Arguments<'_>) -> Self {
         Self {
             value: arguments.tensor(),
@@ -43,15 +43,6 @@ impl Source {
     fn named(&self) -> [(&'static str, &Tensor); 4] {
         let tensors = self.tensors();
         std::array::from_fn(|at| (NAMES[at], tensors[at]))
-    }
-
-    /// The GPU that the tensors are on, if one of them has a format that only the processor computes in.
-    fn gpu_without_kernels(&self) -> Result<Option<i32>, CallError> {
-        let has_double = self.tensors().iter().any(|tensor| tensor.dtype() == Some(DType::F64));
-        Ok(match self.value.place()? {
-            Place::Gpu(ordinal) if has_double => Some(ordinal),
-            _ => None,
-        })
     }
 
     fn copied_to_host(&self) -> Result<Self, CallError> {
@@ -170,7 +161,7 @@ impl Source {
         rule: Rule,
     ) -> Result<Tensor, CallError> {
         check_dense(&self.named())?;
-        if let Some(ordinal) = self.gpu_without_kernels()? {
+        if let Some(ordinal) = gpu_without_kernels(self.tensors())? {
             gpu::refuse_captured_double(torch, ordinal)?;
             let output = self.copied_to_host()?.forward(torch, levels, rule)?;
             return output.copied_to(Place::Gpu(ordinal));
@@ -194,7 +185,7 @@ impl Source {
     ) -> Result<Vec<Tensor>, CallError> {
         check_dense(&[("grad_output", &grad_output)])?;
         check_dense(&self.named())?;
-        if let Some(ordinal) = self.gpu_without_kernels()? {
+        if let Some(ordinal) = gpu_without_kernels(self.tensors())? {
             gpu::refuse_captured_double(torch, ordinal)?;
             let upstream = grad_output.copied_to(Place::Cpu)?;
             let found = self.copied_to_host()?.backward(torch, upstream, levels, rule, asked)?;
@@ -209,11 +200,8 @@ impl Source {
             Place::Gpu(_) => grad_output,
         };
         let gradients = gradients_of(torch, place, source.tensors(), asked.wanted)?;
-        let mut pointers = source.pointers()?.with(Role::GradOutput, grad_output.address()?);
-        for ((role, gradient), is_wanted) in GRADIENTS.into_iter().zip(&gradients).zip(asked.wanted)
-        {
-            pointers = pointers.with(role, address_if(is_wanted, gradient)?);
-        }
+        let pointers = source.pointers()?.with(Role::GradOutput, grad_output.address()?);
+        let pointers = asked.with_gradients(pointers, GRADIENTS, &gradients)?;
         let head = Head { rule: Some(rule), ..asked.head(BITS, &grad_output)? };
         source.run(torch, Direction::Backward, head, levels, &pointers)?;
         Ok(gradients)

@@ -5,12 +5,15 @@ mod from_offsets;
 mod gpu;
 mod plain;
 
+use msdeform::{DType, Role};
+use msdeform_cuda::Pointers;
+
 use crate::boxed::{Arguments, Kernel};
 use crate::call::{Head, Rule};
 use crate::error::CallError;
 use crate::libtorch::Libtorch;
 use crate::tensor::{Place, Tensor};
-use from_offsets::Source;
+use from_offsets::OffsetInputs;
 use plain::{Inputs, LevelTensors};
 
 /// `ms_deform_attn`.
@@ -36,6 +39,19 @@ struct Asked<const TENSORS: usize> {
 }
 
 impl<const TENSORS: usize> Asked<TENSORS> {
+    /// Leads to the gradients too. What says that nobody wants one is 0.
+    fn with_gradients(
+        &self,
+        mut pointers: Pointers,
+        roles: [Role; TENSORS],
+        gradients: &[Tensor],
+    ) -> Result<Pointers, CallError> {
+        for ((role, gradient), is_wanted) in roles.into_iter().zip(gradients).zip(self.wanted) {
+            pointers = pointers.with(role, if is_wanted { gradient.address()? } else { 0 });
+        }
+        Ok(pointers)
+    }
+
     /// What a GPU must know of them, with the bit that each gradient has in a [`Head`].
     fn head(&self, bits: [i64; TENSORS], grad_output: &Tensor) -> Result<Head, CallError> {
         let &[batch, query, channel] = grad_output.strides()? else {
@@ -109,7 +125,7 @@ impl Kernel for FromOffsets {
     const RESULTS: usize = 1;
 
     fn run(arguments: &mut Arguments<'_>) -> Result<Vec<Tensor>, CallError> {
-        let source = Source::take(arguments);
+        let source = OffsetInputs::take(arguments);
         let (levels, rule) = (arguments.list(), take_rule(arguments));
         let _deterministic = arguments.flag();
         Ok(vec![source.forward(arguments.torch(), &levels.numbers()?, rule)?])
@@ -122,7 +138,7 @@ impl Kernel for FromOffsetsBackward {
 
     fn run(arguments: &mut Arguments<'_>) -> Result<Vec<Tensor>, CallError> {
         let grad_output = arguments.tensor();
-        let source = Source::take(arguments);
+        let source = OffsetInputs::take(arguments);
         let (levels, rule, wanted) = (arguments.list(), take_rule(arguments), arguments.list());
         let deterministic = arguments.flag();
         let asked = Asked { wanted: wanted.flags()?, deterministic };
@@ -161,9 +177,15 @@ fn gradients_of<const COUNT: usize>(
     tensors.into_iter().zip(wanted).map(gradient).collect()
 }
 
-/// What says that nobody wants it is 0.
-fn address_if(is_wanted: bool, gradient: &Tensor) -> Result<u64, CallError> {
-    if is_wanted { gradient.address() } else { Ok(0) }
+/// The GPU that the tensors are on, if one of them has a format that only the processor computes in.
+fn gpu_without_kernels<const COUNT: usize>(
+    tensors: [&Tensor; COUNT],
+) -> Result<Option<i32>, CallError> {
+    let has_double = tensors.iter().any(|tensor| tensor.dtype() == Some(DType::F64));
+    Ok(match tensors[0].place()? {
+        Place::Gpu(ordinal) if has_double => Some(ordinal),
+        _ => None,
+    })
 }
 
 fn check_gradient(grad_output: &Tensor, value: &Tensor, expected: &[i64]) -> Result<(), CallError> {

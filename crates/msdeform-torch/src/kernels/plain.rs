@@ -1,9 +1,9 @@
 //! The operator with given locations and weights.
 
-use msdeform::{DType, Direction, Role};
+use msdeform::{Direction, Role};
 use msdeform_cuda::Pointers;
 
-use super::{Asked, address_if, check_gradient, gpu, gradients_of, threads};
+use super::{Asked, check_gradient, gpu, gpu_without_kernels, gradients_of, threads};
 use crate::boxed::Arguments;
 use crate::call::{Described, Head, with_key};
 use crate::cpu;
@@ -14,7 +14,8 @@ use crate::tensor::{List, Place, Tensor, check_dense, check_formats};
 
 const NAMES: [&str; 3] = ["value", "sampling_locations", "attention_weights"];
 const SAMPLING: &str = "[batch, queries, heads, levels, points, 2]";
-/// What each gradient is in [`Head::gradients`].
+const GRADIENTS: [Role; 3] = [Role::GradValue, Role::GradLocations, Role::GradWeights];
+/// What each of them is in [`Head::gradients`].
 const BITS: [i64; 3] = [1, 2, 4];
 
 /// What both directions read.
@@ -52,17 +53,6 @@ impl Inputs {
             return Err(CallError::Shape { tensor: NAMES[1], found, expected });
         };
         Ok([batch, queries, heads.saturating_mul(channels)])
-    }
-
-    /// The GPU that the tensors are on, if they have a format that only the processor computes in.
-    fn gpu_without_kernels(&self) -> Result<Option<i32>, CallError> {
-        let is_double = |tensor: &Tensor| tensor.dtype() == Some(DType::F64);
-        Ok(match self.value.place()? {
-            Place::Gpu(ordinal) if is_double(&self.value) || is_double(&self.locations) => {
-                Some(ordinal)
-            }
-            _ => None,
-        })
     }
 
     fn copied_to_host(&self) -> Result<Self, CallError> {
@@ -121,7 +111,7 @@ impl Inputs {
 
     pub fn forward(self, torch: &'static Libtorch, levels: &[i64]) -> Result<Tensor, CallError> {
         check_dense(&self.named())?;
-        if let Some(ordinal) = self.gpu_without_kernels()? {
+        if let Some(ordinal) = gpu_without_kernels(self.tensors())? {
             gpu::refuse_captured_double(torch, ordinal)?;
             let output = self.copied_to_host()?.forward(torch, levels)?;
             return output.copied_to(Place::Gpu(ordinal));
@@ -144,7 +134,7 @@ impl Inputs {
         let [value, locations, weights] = self.named();
         check_dense(&[("grad_output", &grad_output), value, locations, weights])?;
         check_gradient(&grad_output, &self.value, &self.output_shape()?)?;
-        if let Some(ordinal) = self.gpu_without_kernels()? {
+        if let Some(ordinal) = gpu_without_kernels(self.tensors())? {
             gpu::refuse_captured_double(torch, ordinal)?;
             let upstream = grad_output.copied_to(Place::Cpu)?;
             let found = self.copied_to_host()?.backward(torch, upstream, levels, asked)?;
@@ -157,11 +147,8 @@ impl Inputs {
             Place::Gpu(_) => grad_output,
         };
         let gradients = gradients_of(torch, place, inputs.tensors(), asked.wanted)?;
-        let mut pointers = inputs.pointers()?.with(Role::GradOutput, grad_output.address()?);
-        let roles = [Role::GradValue, Role::GradLocations, Role::GradWeights];
-        for ((role, gradient), is_wanted) in roles.into_iter().zip(&gradients).zip(asked.wanted) {
-            pointers = pointers.with(role, address_if(is_wanted, gradient)?);
-        }
+        let pointers = inputs.pointers()?.with(Role::GradOutput, grad_output.address()?);
+        let pointers = asked.with_gradients(pointers, GRADIENTS, &gradients)?;
         let head = asked.head(BITS, &grad_output)?;
         inputs.run(torch, Direction::Backward, head, levels, &pointers)?;
         Ok(gradients)

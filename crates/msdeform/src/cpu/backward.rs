@@ -22,7 +22,7 @@ use super::isa::Kernel;
 use super::placement::{ALL_INSIDE, CORNERS, Located, Placed, Rows, convert, prefetch};
 use super::simd::{Simd, Storage};
 use super::sink::Sink;
-use super::source::{RowScratch, Source};
+use super::source::{RowScratch, SampleSource};
 use super::staging::stage_level;
 use super::workspace::{NoScratch, Workspace, grow};
 use crate::Element;
@@ -40,7 +40,7 @@ pub(crate) struct Backward<'a, T> {
     /// How the levels are shared out to tasks.
     pub groups: &'a [LevelGroup],
     pub value: *const T,
-    pub source: Source,
+    pub source: SampleSource,
     pub grad_output: *const T,
     pub grad_value: Option<*mut T>,
     /// Where gradients of samples go, if any is asked for.

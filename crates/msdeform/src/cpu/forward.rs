@@ -18,7 +18,7 @@ use super::geometry::{CHUNK, Geometry};
 use super::isa::Kernel;
 use super::placement::{ALL_INSIDE, CORNERS, Located, Placed, Rows, prefetch};
 use super::simd::{Simd, Storage};
-use super::source::{RowScratch, Source};
+use super::source::{RowScratch, SampleSource};
 use super::staging::stage_level;
 use super::workspace::{NoScratch, Workspace};
 
@@ -34,7 +34,7 @@ const AHEAD: usize = 8;
 pub(crate) struct Forward<'a, T> {
     pub geometry: &'a Geometry,
     pub value: *const T,
-    pub source: Source,
+    pub source: SampleSource,
     pub output: *mut T,
 }
 

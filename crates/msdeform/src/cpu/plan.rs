@@ -10,13 +10,13 @@ use super::isa::Isa;
 use super::placement::{Span, SpanMut};
 use super::simd::Storage;
 use super::sink::{Finish, FinishPart, Sink};
-use super::source::{OffsetSource, Source, Strided};
+use super::source::{OffsetSource, SampleSource, Strided};
 use super::workers::{LentThreads, Workers};
 use super::workspace::{AlignedFloats, NoScratch};
 use super::{CpuOptions, variant};
 use crate::call::{Shapes, check_samples};
 use crate::view::Expected;
-use crate::{DType, Direction, Error, Offsets, Problem, TensorView, TensorViewMut};
+use crate::{DType, Direction, Error, Offsets, Problem, Role, TensorView, TensorViewMut};
 
 /// Everything that calls of one problem share: look-up tables, threads, scratch memory.
 ///
@@ -254,9 +254,9 @@ impl CpuPlan {
         lent: Option<&dyn LentThreads>,
     ) -> Result<(), Error> {
         let shapes = Shapes::new(&self.problem);
-        let value = value.elements::<T>(&shapes.value("value"))?;
+        let value = value.elements::<T>(&shapes.of(Role::Value))?;
         let source = self.source(samples, &shapes)?;
-        let output = output.elements::<T>(&shapes.output("output"))?;
+        let output = output.elements::<T>(&shapes.of(Role::Output))?;
         if output.is_empty() {
             return Ok(());
         }
@@ -283,26 +283,26 @@ impl CpuPlan {
         (to_value, to_samples): (Option<TensorViewMut<'_>>, SampleGradients<'_>),
     ) -> Result<(), Error> {
         let shapes = Shapes::new(&self.problem);
-        let value = value.elements::<T>(&shapes.value("value"))?;
+        let value = value.elements::<T>(&shapes.of(Role::Value))?;
         let source = self.source(samples, &shapes)?;
-        let grad_output = grad_output.elements::<T>(&shapes.output("grad_output"))?;
+        let grad_output = grad_output.elements::<T>(&shapes.of(Role::GradOutput))?;
         let grad_value =
-            to_value.map(|to| to.elements::<T>(&shapes.value("grad_value"))).transpose()?;
-        let write = |to: Option<TensorViewMut<'_>>, expected: Expected<'_>| {
-            to.map(|to| span_mut(to, &expected)).transpose()
+            to_value.map(|to| to.elements::<T>(&shapes.of(Role::GradValue))).transpose()?;
+        let write = |to: Option<TensorViewMut<'_>>, role: Role| {
+            to.map(|to| span_mut(to, &shapes.of(role))).transpose()
         };
         let (mut sink, mut finish) = (None, None);
         match to_samples {
             SampleGradients::Given { locations, weights } => {
-                let locations = write(locations, shapes.locations("grad_sampling_locations"))?;
-                let weights = write(weights, shapes.weights("grad_attention_weights"))?;
+                let locations = write(locations, Role::GradLocations)?;
+                let weights = write(weights, Role::GradWeights)?;
                 let is_asked_for = locations.is_some() || weights.is_some();
                 sink = is_asked_for.then_some(Sink::Samples { locations, weights });
             }
             SampleGradients::Offsets { references, offsets, logits } => {
-                let references = write(references, shapes.references("grad_reference_points"))?;
-                let offsets = write(offsets, shapes.locations("grad_sampling_offsets"))?;
-                let logits = write(logits, shapes.weights("grad_attention_logits"))?;
+                let references = write(references, Role::GradReferences)?;
+                let offsets = write(offsets, Role::GradOffsets)?;
+                let logits = write(logits, Role::GradLogits)?;
                 if references.is_some() || offsets.is_some() || logits.is_some() {
                     finish = Some((references, offsets, logits));
                 }
@@ -335,7 +335,7 @@ impl CpuPlan {
         self.workers.take_turns(call.tasks(), |index, workspace| {
             isa.run(BackwardTask { call: &call, index, workspace })
         })?;
-        let (Some((grad_references, grad_offsets, grad_logits)), Source::Offsets(source)) =
+        let (Some((grad_references, grad_offsets, grad_logits)), SampleSource::Offsets(source)) =
             (finish, &call.source)
         else {
             return Ok(());
@@ -356,23 +356,23 @@ impl CpuPlan {
     }
 
     /// Checks what the samples are given as against what the problem says.
-    fn source(&self, samples: Samples<'_>, shapes: &Shapes) -> Result<Source, Error> {
+    fn source(&self, samples: Samples<'_>, shapes: &Shapes<'_>) -> Result<SampleSource, Error> {
         check_samples(&self.problem, matches!(samples, Samples::Offsets { .. }))?;
         match samples {
-            Samples::Given { locations, weights } => Ok(Source::Given {
-                locations: spread::<0>(locations, &shapes.locations("sampling_locations"))?.0,
-                weights: spread::<0>(weights, &shapes.weights("attention_weights"))?.0,
+            Samples::Given { locations, weights } => Ok(SampleSource::Given {
+                locations: spread::<0>(locations, &shapes.of(Role::Locations))?.0,
+                weights: spread::<0>(weights, &shapes.of(Role::Weights))?.0,
             }),
             Samples::Offsets { references, offsets, logits } => {
                 let (references, [image, query, reference_step]) =
-                    spread(references, &shapes.references("reference_points"))?;
-                let offsets = spread(offsets, &shapes.locations("sampling_offsets"))?;
-                Ok(Source::Offsets(OffsetSource {
+                    spread(references, &shapes.of(Role::References))?;
+                let offsets = spread(offsets, &shapes.of(Role::Offsets))?;
+                Ok(SampleSource::Offsets(OffsetSource {
                     rule: self.problem.offsets().copied().unwrap_or(Offsets::from_points()),
                     references: Strided { span: references, image, query },
                     reference_step,
                     offsets: Strided::new(offsets),
-                    logits: Strided::new(spread(logits, &shapes.weights("attention_logits"))?),
+                    logits: Strided::new(spread(logits, &shapes.of(Role::Logits))?),
                 }))
             }
         }

@@ -8,7 +8,7 @@ use super::workspace::{AlignedFloats, NoScratch};
 use crate::{Offsets, ReferenceKind};
 
 /// What the samples of a call are read from.
-pub(crate) enum Source {
+pub(crate) enum SampleSource {
     Given { locations: Span, weights: Span },
     Offsets(OffsetSource),
 }
@@ -85,7 +85,7 @@ impl RowScratch {
     }
 }
 
-impl Source {
+impl SampleSource {
     /// Asks for what a row reads.
     #[inline(always)]
     pub(crate) fn prefetch<S: Simd>(
@@ -175,7 +175,7 @@ impl Source {
 
 impl OffsetSource {
     /// # Safety
-    /// As for [`Source::begin`].
+    /// As for [`SampleSource::begin`].
     #[inline(always)]
     pub(crate) unsafe fn begin<S: Simd>(&self, geometry: &Geometry, row: Row, to: &RowScratch) {
         let (samples, components) = (geometry.samples, self.rule.kind().components());
@@ -199,7 +199,7 @@ impl OffsetSource {
     }
 
     /// # Safety
-    /// As for [`Source::place`].
+    /// As for [`SampleSource::place`].
     #[inline(always)]
     pub(crate) unsafe fn read_offsets<S: Simd>(
         &self,

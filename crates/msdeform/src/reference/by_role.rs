@@ -17,7 +17,11 @@ pub fn compute<'a>(
 ) -> Vec<(Role, Vec<f64>)> {
     let value = tensor(Role::Value);
     match (problem.offsets(), direction) {
-        (_, Direction::Forward) => {
+        (None, Direction::Forward) => {
+            let (locations, weights) = (tensor(Role::Locations), tensor(Role::Weights));
+            vec![(Role::Output, forward(problem, value, locations, weights))]
+        }
+        (Some(_), Direction::Forward) => {
             let Samples { locations, weights } = samples_of(problem, tensor);
             vec![(Role::Output, forward(problem, value, &locations, &weights))]
         }

@@ -4,18 +4,9 @@ use msdeform::{Problem, ValueLayout};
 use proptest::prelude::*;
 
 use crate::pyramid::{
-    Call, Random, compared, for_each_pixel, one_sample, random_call, value_offset,
+    Call, INF, LEVEL, NAN, PIXELS, Random, compared, for_each_pixel, one_sample, random_call,
+    value_offset,
 };
-
-const NAN: f64 = f64::NAN;
-const INF: f64 = f64::INFINITY;
-
-const LEVEL: (usize, usize) = (2, 4);
-#[rustfmt::skip]
-const PIXELS: [f64; 8] = [
-     1.0,  2.0,  4.0,   8.0,
-    16.0, 32.0, 64.0, 128.0,
-];
 
 /// Gradients of a single sample with weight 3 and an upstream gradient of 2.
 fn gradients_at(x: f64, y: f64) -> (Vec<f64>, [f64; 2], f64) {

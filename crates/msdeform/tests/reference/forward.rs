@@ -3,18 +3,7 @@
 use msdeform::{Level, Problem, ValueLayout};
 use proptest::prelude::*;
 
-use crate::pyramid::{Call, one_sample, random_call, value_offset};
-
-const NAN: f64 = f64::NAN;
-const INF: f64 = f64::INFINITY;
-
-/// Two rows of four pixels. Powers of two: a sum tells which pixels went into it.
-const LEVEL: (usize, usize) = (2, 4);
-#[rustfmt::skip]
-const PIXELS: [f64; 8] = [
-     1.0,  2.0,  4.0,   8.0,
-    16.0, 32.0, 64.0, 128.0,
-];
+use crate::pyramid::{Call, INF, LEVEL, NAN, PIXELS, one_sample, random_call, value_offset};
 
 fn output_at(x: f64, y: f64) -> f64 {
     one_sample(LEVEL, &PIXELS, (x, y), 1.0).forward()[0]

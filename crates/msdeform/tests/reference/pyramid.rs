@@ -3,6 +3,17 @@
 use msdeform::{Level, Problem, ValueLayout};
 use proptest::prelude::*;
 
+pub const NAN: f64 = f64::NAN;
+pub const INF: f64 = f64::INFINITY;
+
+/// Two rows of four pixels. Powers of two: a sum tells which pixels went into it.
+pub const LEVEL: (usize, usize) = (2, 4);
+#[rustfmt::skip]
+pub const PIXELS: [f64; 8] = [
+     1.0,  2.0,  4.0,   8.0,
+    16.0, 32.0, 64.0, 128.0,
+];
+
 /// Row-major offset of `index` in a tensor of `shape`.
 fn ravel<const RANK: usize>(shape: [usize; RANK], index: [usize; RANK]) -> usize {
     shape.iter().zip(index).fold(0, |offset, (size, i)| {

@@ -18,7 +18,9 @@ use msdeform_cuda::{
 use msdeform_tuning::CallClass;
 use rayon::prelude::*;
 
-use super::{Bandwidth, Choice, Device, DeviceError, DeviceId, DeviceOptions, Prepared, Setting};
+use super::{
+    Bandwidth, Device, DeviceError, DeviceId, DeviceOptions, KnobbedVariant, Prepared, Setting,
+};
 use crate::HostTensors;
 use crate::device::named::{id_in, knobs_in};
 
@@ -47,7 +49,11 @@ struct Setup {
 
 impl Setup {
     /// The options of a plan that is exactly this choice.
-    fn plan_options(&self, problem: &Problem, choice: &Choice) -> Result<PlanOptions, Error> {
+    fn plan_options(
+        &self,
+        problem: &Problem,
+        choice: &KnobbedVariant,
+    ) -> Result<PlanOptions, Error> {
         let (mode, gradients) = (self.options.mode, self.options.gradients_of(problem));
         let backward = BackwardOptions { mode, gradients, ..Default::default() };
         Ok(PlanOptions {
@@ -58,7 +64,7 @@ impl Setup {
         })
     }
 
-    fn plan(&self, problem: &Problem, choice: &Choice) -> Result<Plan, Error> {
+    fn plan(&self, problem: &Problem, choice: &KnobbedVariant) -> Result<Plan, Error> {
         Plan::new(&self.engine, problem, &self.plan_options(problem, choice)?)
     }
 }
@@ -96,17 +102,24 @@ impl CudaDevice {
 
     /// A variant with the knobs in its name; else with those that were measured as the best for the problem, where
     /// it is the one that was; else with its own.
-    fn choice(&self, named: &VariantSpec, problem: &Problem) -> Result<Choice, DeviceError> {
+    fn choice(
+        &self,
+        named: &VariantSpec,
+        problem: &Problem,
+    ) -> Result<KnobbedVariant, DeviceError> {
         let spec = self.find(named)?.spec();
         if named.id != spec.id {
             let refuse = |reason| DeviceError::Unsupported { variant: spec.id, reason };
-            return Ok(Choice { variant: spec, knobs: knobs_in(named.id).map_err(refuse)? });
+            return Ok(KnobbedVariant {
+                variant: spec,
+                knobs: knobs_in(named.id).map_err(refuse)?,
+            });
         }
         let call = self.call(spec.direction, problem);
         let tuned = tuning::choose(self.setup.engine.tuning(), &call);
         let knobs = tuned.filter(|tuned| tuned.variant.spec().id == spec.id);
         let knobs = knobs.map_or_else(Vec::new, |tuned| tuned.knobs.chosen().to_vec());
-        Ok(Choice { variant: spec, knobs: knobs.into_iter().collect() })
+        Ok(KnobbedVariant { variant: spec, knobs: knobs.into_iter().collect() })
     }
 
     /// The kernel pack, or why it is not used.
@@ -253,7 +266,7 @@ impl Device for CudaDevice {
         if let Some(BackwardCall { mode, gradients, .. }) = backward {
             (setup.options.mode, setup.options.gradients) = (mode, gradients);
         }
-        let prepared = PreparedCuda::new(setup, &[Choice::own(variant)], problem, inputs);
+        let prepared = PreparedCuda::new(setup, &[KnobbedVariant::own(variant)], problem, inputs);
         Ok(Box::new(prepared.map_err(|source| failed(variant, source))?))
     }
 
@@ -281,7 +294,7 @@ impl Device for CudaDevice {
         variant.knobs().iter().filter_map(setting).collect()
     }
 
-    fn admits(&self, choice: &Choice, problem: &Problem) -> Result<(), DeviceError> {
+    fn admits(&self, choice: &KnobbedVariant, problem: &Problem) -> Result<(), DeviceError> {
         self.supports(choice.variant, problem)?;
         let variant = self.find(choice.variant)?;
         let refuse = |reason| DeviceError::Unsupported { variant: choice.variant.id, reason };
@@ -291,7 +304,7 @@ impl Device for CudaDevice {
         variant.configure(&call, &knobs).map(drop).map_err(refuse)
     }
 
-    fn compile(&self, choices: &[Choice], problem: &Problem) {
+    fn compile(&self, choices: &[KnobbedVariant], problem: &Problem) {
         choices.par_iter().for_each(|choice| {
             let named = self.choice(choice.variant, problem).ok();
             let choice = &named.filter(|_| choice.knobs.is_empty()).unwrap_or(choice.clone());

@@ -13,7 +13,7 @@ use msdeform::{DType, Direction, Mode, Problem, Role, VariantSpec};
 use msdeform_cuda::{DeviceBuffer, Error, Event, Graph, Plan, Pointers, Stream};
 
 use super::{Setup, failed};
-use crate::device::{Choice, DeviceError, Outputs, Prepared, Timing};
+use crate::device::{DeviceError, KnobbedVariant, Outputs, Prepared, Timing};
 use crate::{Buffer, HostTensors};
 
 /// Problems with fewer samples (over all images, queries and heads) are timed by graph replay as well: the
@@ -96,7 +96,7 @@ struct Work {
 impl Work {
     fn new(
         setup: &Setup,
-        choice: &Choice,
+        choice: &KnobbedVariant,
         problem: &Problem,
         stream: &Stream,
     ) -> Result<Self, Error> {
@@ -157,7 +157,7 @@ impl PreparedCuda {
     /// The given choices, launched one after the other.
     pub(super) fn new(
         setup: Setup,
-        choices: &[Choice],
+        choices: &[KnobbedVariant],
         problem: &Problem,
         inputs: &HostTensors,
     ) -> Result<Self, Error> {
@@ -270,7 +270,7 @@ impl Prepared for PreparedCuda {
             .map_err(|source| failed(self.spec, source))
     }
 
-    fn switch(&mut self, choice: &Choice) -> Result<(), DeviceError> {
+    fn switch(&mut self, choice: &KnobbedVariant) -> Result<(), DeviceError> {
         let [work] = self.work.as_mut_slice() else {
             let reason = "a training step has its two variants for good".to_owned();
             return Err(DeviceError::Unsupported { variant: choice.variant.id, reason });
