@@ -20,7 +20,7 @@ the rows:
 
 Another run with the same revision adds what is missing, so that it can be done in pieces (`--seconds`). On a processor:
 
-    ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 python benches/models.py --device cpu       # about 6 minutes on two idle cores
+    ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 python benches/models.py --device cpu       # minutes on two idle cores
 
 with smaller images, in float32 and bfloat16, eager unless `--modes` says otherwise. The variable is for virtual
 machines that announce AMX and do not have it.

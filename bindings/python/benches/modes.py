@@ -53,7 +53,7 @@ class Ready(NamedTuple):
     steps: dict[str, Step]
     # Of ways that fail, their reasons.
     left_out: dict[str, str]
-    # Calls of the operator from offsets in a pass of the patched model: how much of it is fused.
+    # Calls of the operator from offsets that the profiler sees in a pass of the patched model: none, nothing is fused.
     fused_calls: int
 
     @property
@@ -119,7 +119,7 @@ def _is_what_it_is_called(way: str, used: Calls) -> bool:
 
 
 def _reason(mode: str, error: BaseException) -> str:
-    """The first line of what was said, of a graph with the place in the model's code."""
+    """What was said, its first lines, of a graph with the place in the model's code."""
     where = ""
     if mode == "graph":
         # When a capture has failed, its end complains as well.
@@ -127,7 +127,8 @@ def _reason(mode: str, error: BaseException) -> str:
             error = error.__context__
         frames = [each for each in traceback.extract_tb(error.__traceback__) if "/torch/" not in each.filename]
         where = f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}: " if frames else ""
-    said = (str(error).strip() or type(error).__name__).splitlines()[0]
+    lines = (str(error).strip() or type(error).__name__).splitlines()
+    said = " ".join(lines[:2] if lines[0].endswith(":") else lines[:1])
     return f"{where}{said[:160]}"
 
 

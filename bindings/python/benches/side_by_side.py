@@ -6,6 +6,7 @@ any more they are let go one by one, so that nothing runs beside what is timed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -73,10 +74,11 @@ class _Process:
 
     def finish(self) -> dict[str, Any]:
         """Lets it measure; its row, or why there is none."""
-        try:
-            self._process.communicate("\n", TIMING_S)
-        except (subprocess.TimeoutExpired, OSError, ValueError):
-            pass  # What it has not said by now it will not say.
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # It is over already, or will not end.
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+            self._process.wait(TIMING_S)
         self.end()
         if self.row is not None:
             return self.row
