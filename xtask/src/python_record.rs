@@ -97,10 +97,16 @@ struct ModelRow {
     left_out: Option<String>,
     /// Nothing where it is not finite.
     output_error: Option<f64>,
-    /// Median of the ratios of neighbours in time.
+    /// Medians of the ratios of neighbours in time.
     speedup: Option<f64>,
+    speedup_over_plain: Option<f64>,
     before: Option<Side>,
+    /// With functions replaced alone; old records do not have it.
+    plain: Option<Side>,
     after: Option<Side>,
+    /// Why one of them is not there though others are.
+    before_left_out: Option<String>,
+    plain_left_out: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -125,6 +131,21 @@ impl ModelRow {
 
     fn error(&self) -> String {
         optional(self.output_error, |error| format!("{error:.0e}"))
+    }
+
+    /// Every way there is, with a column for the plain one if others have it.
+    fn ways(&self, with_plain: bool) -> Vec<Option<&Side>> {
+        let plain = with_plain.then_some(self.plain.as_ref());
+        [Some(self.before.as_ref()), plain, Some(self.after.as_ref())]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    /// Ways that fail where others do not, and why.
+    fn failures(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let failures = [("before", &self.before_left_out), ("plain", &self.plain_left_out)];
+        failures.into_iter().filter_map(|(way, reason)| Some((way, reason.as_deref()?)))
     }
 
     fn speedup(&self) -> Option<f64> {
@@ -322,14 +343,25 @@ fn usual_rows(record: &PythonRecord, text: &mut String) {
 /// Everything that a record says about models.
 fn every_row(folder: &str, record: &PythonRecord) -> String {
     let commit = record.commit.get(..7).unwrap_or(&record.commit);
+    let has_plain = record.models.iter().any(|row| row.plain.is_some());
+    let (ways, ratios): (&[&str], &[&str]) = match has_plain {
+        true => (&["before", "plain", "after"], &["speed-up", "by fusing"]),
+        false => (&["before", "after"], &["speed-up"]),
+    };
+    let named = |what: &str| format!("{what} {}", ways.join(" | "));
+    let labels = ["model", "package", "input", "mode", "pass", "format"];
+    let figures =
+        [ways.join(" | "), ratios.join(" | "), named("memory"), named("kernels"), "error".into()];
+    let figures = figures.join(" | ");
     let mut text = format!(
-        "## {}\n\n{}, commit {commit}, from `records/{folder}`.\n\n\
-         | model | package | input | mode | pass | format | before | after | speed-up | memory before | after | kernels \
-         before | after | error |\n\
-         |---|---|---|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+        "## {}\n\n{}, commit {commit}, from `records/{folder}`.\n\n| {} | {figures} |\n|{}{}\n",
         record.environment.device(),
         record.environment.versions(),
+        labels.join(" | "),
+        "---|".repeat(labels.len()),
+        "--:|".repeat(figures.matches('|').count() + 1),
     );
+    let mut notes = String::new();
     for row in &record.models {
         let package = row.package.as_deref().unwrap_or("transformers");
         let ModelRow { model, pass, dtype, .. } = row;
@@ -339,28 +371,41 @@ fn every_row(folder: &str, record: &PythonRecord) -> String {
             row.input(),
             row.mode()
         );
-        let kernels = |side: &Side| optional(side.kernels, |count| count.to_string());
-        let _ = match row.sides() {
-            Some((before, after)) => writeln!(
-                text,
-                "{:.1} ms | {:.1} ms | {} | {} | {} | {} | {} | {} |",
-                before.median_ms,
-                after.median_ms,
-                times(row.speedup()),
-                mebibytes(before.peak_mib),
-                mebibytes(after.peak_mib),
-                kernels(before),
-                kernels(after),
-                row.error(),
-            ),
-            None => {
-                // A reason is a message of somebody's program.
-                let reason = row.left_out.as_deref().unwrap_or("nothing").replace('|', "/");
-                writeln!(text, "left out: {} | | | | | | | |", reason.replace('<', "&lt;"))
-            }
+        if row.after.is_none() {
+            let reason = shown(row.left_out.as_deref().unwrap_or("nothing"));
+            let empty = " |".repeat(figures.matches('|').count());
+            let _ = writeln!(text, "left out: {reason} |{empty}");
+            continue;
+        }
+        let found = row.ways(has_plain);
+        let mut cells: Vec<String> = Vec::new();
+        let milliseconds = |side: &Side| format!("{:.1} ms", side.median_ms);
+        cells.extend(found.iter().map(|side| optional(*side, milliseconds)));
+        cells.push(times(row.speedup()));
+        if has_plain {
+            cells.push(times(row.speedup_over_plain));
+        }
+        cells.extend(found.iter().map(|side| mebibytes(side.and_then(|side| side.peak_mib))));
+        let kernels = |side: &Option<&Side>| {
+            optional(side.and_then(|side| side.kernels), |count| count.to_string())
         };
+        cells.extend(found.iter().map(kernels));
+        cells.push(row.error());
+        let _ = writeln!(text, "{} |", cells.join(" | "));
+        for (way, reason) in row.failures() {
+            let (mode, reason) = (row.mode(), shown(reason));
+            let _ = writeln!(notes, "- {model}, {mode}, {pass}, {dtype}, {way}: {reason}");
+        }
+    }
+    if !notes.is_empty() {
+        let _ = write!(text, "\nWhat cannot be run, and why:\n\n{notes}");
     }
     text
+}
+
+/// A reason is a message of somebody's program.
+fn shown(reason: &str) -> String {
+    reason.replace('|', "/").replace('<', "&lt;")
 }
 
 fn times(ratio: Option<f64>) -> String {
@@ -458,5 +503,32 @@ mod tests {
             "| inference | f32 | 100.0 ms | 50.0 ms | 1.90x | 20 MiB | 10 MiB | - | 7 | 1e-7 |\n";
         assert!(page.contains(line) && page.contains("left out: before: a / b |"), "{page}");
         assert_eq!(page.matches("| A |").count(), 3);
+    }
+
+    #[test]
+    fn a_record_with_the_plain_operator_shows_three_ways_and_why_one_is_missing() {
+        let mut record: serde_json::Value = serde_json::from_str(NEW).unwrap();
+        let rows = &mut record["models"];
+        rows[0]["plain"] = serde_json::json!({"median_ms": 60, "peak_mib": 15, "kernels": 9});
+        rows[0]["speedup_over_plain"] = 1.2.into();
+        // As a graph that cannot be captured without the patch.
+        let second = rows[1].as_object_mut().unwrap();
+        second.remove("before");
+        second.remove("speedup");
+        second.insert("before_left_out".into(), "x.py:3: a < b".into());
+        let page = every_row("f", &serde_json::from_value(record).unwrap());
+        let head = "| format | before | plain | after | speed-up | by fusing | memory before | plain | after | \
+                    kernels before | plain | after | error |\n";
+        assert!(page.contains(head), "{page}");
+        let line = "| f32 | 100.0 ms | 60.0 ms | 50.0 ms | 1.90x | 1.20x | 20 MiB | 15 MiB | 10 MiB | - | 9 | 7 | 1e-7 |\n";
+        assert!(page.contains(line), "{page}");
+        let line = "| training | f32 | - | - | 100.0 ms | - | - | - | - | - | - | - | - | 1e-7 |\n";
+        assert!(page.contains(line), "{page}");
+        assert!(page.ends_with("\n- A, eager, training, f32, before: x.py:3: a &lt; b\n"), "{page}");
+        // A table has as many cells in every line.
+        let bars = |line: &str| line.matches('|').count();
+        let lines: Vec<usize> =
+            page.lines().filter(|line| line.starts_with('|')).map(bars).collect();
+        assert_eq!(lines, [lines[0]; 5], "{page}");
     }
 }

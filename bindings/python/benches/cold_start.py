@@ -184,7 +184,7 @@ def _prepare_model(scenario: Scenario, device: str) -> Callable[[], dict[str, An
         if not names:
             raise RuntimeError(f"nothing is patched: {msdeform.patched(verbose=True)}")
         found = {"unpatched_s": round(before, 4), "patch_s": round(patch, 4), **_first_and_later(step, device)}
-        return found | {"calls": passes.count_calls(step)}
+        return found | {"calls": passes.count_calls(step).all}
 
     return measure
 

@@ -1,28 +1,33 @@
 """What the patch changes in whole models: time, kernels, peak memory, and how far the results move.
 
     python benches/models.py [--device cuda|cpu] [--modes eager graph compiled] [--models NAME ...] [--rounds N]
+                             [--passes inference training] [--formats f32 f16 bf16]
 
-One model of each package (see `zoo`), with random weights so that nothing is downloaded. "Before" is what the package
-does without a compiled kernel: `grid_sample` per level. Both take turns pass by pass, so that a machine that gets
-slower slows down both; beside the medians stands the median of the ratios of neighbours. A mode in which a model cannot
-be run is a row that says why.
+One model of each package (see `zoo`), with random weights so that nothing is downloaded, three ways. `before` is what
+the package does without a compiled kernel: `grid_sample` per level. `plain` has its attention functions replaced, as
+`patch(fuse=False)` does, `after` whole layers too, as `patch()` does. They take turns pass by pass, so that a machine
+that gets slower slows down all of them; beside the medians stand the medians of the ratios of neighbours. A mode in
+which a model cannot be run is a row that says why, and if that is so without the patch alone, the other ways are
+compared with each other.
 
-On a GPU (with the wheel, torch, transformers, ultralytics and rfdetr installed), by `record.py`, which keeps the rows:
+On a GPU (with the wheel, torch and transformers, ultralytics and rfdetr for their models), by `record.py`, which keeps
+the rows:
 
-    python benches/record.py --root target/runs --parts models                      # about 15 minutes on an H200
-    python benches/record.py --root target/runs --parts models --modes eager graph  # about 5: nothing is compiled
-    python benches/record.py --root target/runs --parts models --workers 8          # compilers warm up side by side
+    python benches/record.py --root target/runs --parts models                      # everything
+    python benches/record.py --root target/runs --parts models --modes eager graph  # nothing is compiled
+    python benches/record.py --root target/runs --parts models --formats bf16       # one format, in every mode
+    python benches/record.py --root target/runs --parts models --workers 8          # models are compiled side by side
 
 Another run with the same revision adds what is missing, so that it can be done in pieces (`--seconds`). On a processor:
 
-    ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 python benches/models.py --device cpu       # about 4 minutes on two idle cores
+    ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 python benches/models.py --device cpu       # minutes on two idle cores
 
 with smaller images, in float32 and bfloat16, eager unless `--modes` says otherwise. The variable is for virtual
 machines that announce AMX and do not have it.
 
     python benches/models.py --warm-up Deformable-DETR
 
-takes a step in every format, and compiles the model, to fill the caches on disk.
+takes a step in every format, to fill the cache of kernels.
 """
 
 from __future__ import annotations
@@ -31,13 +36,17 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
-from modes import PLAN, LeftOut, make_steps
+from modes import EVERY_FORMAT, PLAN, LeftOut, make_steps
 from passes import (
+    AFTER,
+    BEFORE,
     LOSS_SCALES,
+    PLAIN,
+    WAYS,
     Results,
     Step,
     Switch,
@@ -56,21 +65,30 @@ from zoo import MODELS, Model
 ROUNDS = {"cuda": 6, "cpu": 5}
 # Compiling for a processor takes minutes for each model.
 MODES = {"cuda": tuple(PLAN["cuda"]), "cpu": ("eager",)}
+PASSES = ("inference", "training")
+# Of the fully patched model, by what it is compared with; and in words.
+SPEEDUPS = {"speedup": BEFORE, "speedup_over_plain": PLAIN}
+SPOKEN = {"speedup": "in all", "speedup_over_plain": "by fusing"}
 
-# A mode, a model and a pass: what is measured in one go, in all its formats.
-Key = tuple[str, str, str]
-# What is known of the unpatched and of the patched way.
-Sides = dict[bool, dict[str, Any]]
+# A mode, a model, a pass and a format: one row.
+Key = tuple[str, str, str, str]
+# What is known of each way.
+Sides = dict[str, dict[str, Any]]
+# Called when everything is compiled, before anything is timed.
+Gate = Callable[[], None]
 
 
 def key_of(row: dict[str, Any]) -> Key:
-    """What a row belongs to; rows of old records have no mode."""
-    return row.get("mode", "eager"), row["model"], row["pass"]
+    """What tells a row from the others; those of old records have no mode."""
+    return row.get("mode", "eager"), row["model"], row["pass"], row["dtype"]
 
 
-def is_whole(device: str, rows: Sequence[dict[str, Any]]) -> bool:
-    """Whether the rows of one key are all there."""
-    return len(rows) == len(PLAN[device][rows[0].get("mode", "eager")][1])
+def plan(
+    device: str, mode: str, passes: Sequence[str] | None = None, formats: Sequence[str] | None = None
+) -> list[tuple[str, str]]:
+    """Passes and formats to measure in a mode: those that are given, or as many as are worth their time."""
+    usual_passes, usual_formats = PLAN[device][mode]
+    return [(work, dtype) for work in passes or usual_passes for dtype in formats or usual_formats]
 
 
 def _time_ms(network: Any, step: Step, scale: float, device: str) -> float:
@@ -83,95 +101,108 @@ def _time_ms(network: Any, step: Step, scale: float, device: str) -> float:
 
 
 def _measure_one(
-    key: Key, dtype: str, model: Model, network: Any, pixels: Tensor, switch: Switch, exact: Results, rounds: int
+    key: Key, model: Model, network: Any, pixels: Tensor, switch: Switch, exact: Results, rounds: int, gate: Gate
 ) -> dict[str, Any]:
     """What one row says beside its name."""
-    mode, _, work = key
+    mode, _, work, dtype = key
     device = pixels.device.type
-    switch.set(False)
-    scale, _ = find_loss_scale(network, make_step(model, network, pixels, work, dtype))
-    steps = make_steps(mode, network, model, pixels, work, dtype, switch, scale)
-    # What is compiled is not compiled again when the other way has had its turn.
+    switch.set(BEFORE)
+    scale, eager = find_loss_scale(network, make_step(model, network, pixels, work, dtype))
+    ready = make_steps(mode, network, model, pixels, work, dtype, switch, scale)
+    gate()
+    # What is compiled is not compiled again when another way has had its turn.
     with torch._dynamo.config.patch(error_on_recompile=True):
-        found, sides = _observe(mode, network, steps, switch, scale, device)
-        _time(network, steps, switch, scale, device, rounds, sides)
-    ratios = [
-        before / after for before, after in zip(*(sides[way]["samples_ms"] for way in (False, True)), strict=True)
-    ]
-    return {
-        "loss_scale": scale,
-        **compare(found[True], found[False], exact, dtype),
-        "speedup": round(statistics.median(ratios), 4),
-        "before": sides[False],
-        "after": sides[True],
-    }
+        found, sides = _observe(mode, network, ready.steps, switch, scale, device)
+        _time(network, ready.steps, switch, scale, device, rounds, sides)
+    # A model that cannot be run in this mode without the patch is compared with itself as it is.
+    expected = found.get(BEFORE, eager)
+    row = {"loss_scale": scale, "fused_calls": ready.fused_calls, **compare(found[AFTER], expected, exact, dtype)}
+    if PLAIN in found:
+        errors = compare(found[PLAIN], expected, exact, dtype)
+        sides[PLAIN] |= {name: errors[name] for name in errors if name.endswith("_error")}
+    for name, way in SPEEDUPS.items():
+        if way in sides:
+            pairs = zip(sides[way]["samples_ms"], sides[AFTER]["samples_ms"], strict=True)
+            row[name] = round(statistics.median(other / after for other, after in pairs), 4)
+    for way, reason in ready.left_out.items():
+        row[f"{way}_left_out"] = reason
+    if ready.is_fault:
+        row["is_fault"] = True
+    return row | sides
 
 
 def _observe(
-    mode: str, network: Any, steps: dict[bool, Step], switch: Switch, scale: float, device: str
-) -> tuple[dict[bool, Results], Sides]:
-    """Results, memory and kernels of both ways."""
-    found: dict[bool, Results] = {}
+    mode: str, network: Any, steps: dict[str, Step], switch: Switch, scale: float, device: str
+) -> tuple[dict[str, Results], Sides]:
+    """Results, memory and kernels of every way."""
+    found: dict[str, Results] = {}
     sides: Sides = {}
-    for is_patched, step in steps.items():
-        switch.set(is_patched)
+    for way, step in steps.items():
+        switch.set(way)
         network.zero_grad()
-        found[is_patched] = results(network, step(scale), scale)
+        found[way] = results(network, step(scale), scale)
         network.zero_grad()
         # A graph's memory was taken when it was captured.
         peak = None if mode == "graph" else round(peak_mib(device, lambda step=step: step(scale)), 1)
         network.zero_grad()
         kernels = count_kernels(lambda step=step: step(scale)) if device == "cuda" else None
-        sides[is_patched] = {"peak_mib": peak, "kernels": kernels}
+        sides[way] = {"peak_mib": peak, "kernels": kernels}
     return found, sides
 
 
 def _time(
-    network: Any, steps: dict[bool, Step], switch: Switch, scale: float, device: str, rounds: int, sides: Sides
+    network: Any, steps: dict[str, Step], switch: Switch, scale: float, device: str, rounds: int, sides: Sides
 ) -> None:
-    """Both ways in turns, the first of a round last in the next."""
+    """All ways in turns, the first of a round last in the next."""
     for side in sides.values():
         side["samples_ms"] = []
     turns = list(steps.items())
     for _ in range(rounds):
-        for is_patched, step in turns:
-            switch.set(is_patched)
-            sides[is_patched]["samples_ms"].append(_time_ms(network, step, scale, device))
+        for way, step in turns:
+            switch.set(way)
+            sides[way]["samples_ms"].append(_time_ms(network, step, scale, device))
         turns.reverse()
     for side in sides.values():
         side["median_ms"] = round(statistics.median(side["samples_ms"]), 4)
 
 
+def labels_of(name: str, mode: str, device: str, images: Any = None) -> dict[str, Any]:
+    """What a row begins with."""
+    model = MODELS[name]
+    given = images or getattr(model, device)
+    return {"model": name, "package": model.package, "mode": mode, "device": device, **vars(given)}
+
+
 def _measure_model(
-    name: str, mode: str, passes: Sequence[str], device: str, rounds: int, images: Any
+    name: str, mode: str, wanted: Sequence[tuple[str, str]], device: str, rounds: int, images: Any, gate: Gate
 ) -> Iterator[dict[str, Any]]:
     model = MODELS[name]
-    formats = PLAN[device][mode][1]
-    labels = {"model": name, "package": model.package, "mode": mode, "device": device, **vars(images)}
+    labels = labels_of(name, mode, device, images)
     try:
-        network, pixels = prepare(model, device, images)
+        network, pixels = prepare(model, device, images or getattr(model, device))
         switch = Switch(model.package)
     except Exception as error:
         # One model that cannot be built takes nothing from the others.
         missing = not model.is_installed()
         reason = f"{model.package} is not installed" if missing else f"{type(error).__name__}: {error}"
-        for work in passes:
-            for dtype in formats:
-                yield {**labels, "pass": work, "dtype": dtype, "left_out": reason, "is_fault": not missing}
+        for work, dtype in wanted:
+            yield {**labels, "pass": work, "dtype": dtype, "left_out": reason, "is_fault": not missing}
         return
+    exact: dict[str, Results] = {}
     try:
-        for work in passes:
-            switch.set(False)
+        for work, dtype in wanted:
+            if work not in exact:
+                switch.set(BEFORE)
+                network.zero_grad()
+                exact = {work: results(network, make_step(model, network, pixels, work, "f32")(1.0), 1.0)}
+            row = {**labels, "pass": work, "dtype": dtype}
+            try:
+                key = (mode, name, work, dtype)
+                row |= _measure_one(key, model, network, pixels, switch, exact[work], rounds, gate)
+            except LeftOut as why:
+                row |= {"left_out": str(why), "is_fault": why.is_fault}
             network.zero_grad()
-            exact = results(network, make_step(model, network, pixels, work, "f32")(1.0), 1.0)
-            for dtype in formats:
-                row = {**labels, "pass": work, "dtype": dtype}
-                try:
-                    row |= _measure_one((mode, name, work), dtype, model, network, pixels, switch, exact, rounds)
-                except LeftOut as why:
-                    row |= {"left_out": str(why), "is_fault": why.is_fault}
-                yield row
-            network.zero_grad()
+            yield row
     finally:
         switch.close()
 
@@ -183,6 +214,9 @@ def measure(
     rounds: int | None = None,
     done: Collection[Key] = (),
     images: Any = None,
+    passes: Sequence[str] | None = None,
+    formats: Sequence[str] | None = None,
+    gate: Gate = lambda: None,
 ) -> Iterator[dict[str, Any]]:
     """One row per mode, model, pass and format, with every sample, without what is `done`.
 
@@ -192,38 +226,42 @@ def measure(
         raise SystemExit("PyTorch finds no GPU; --device cpu measures the processor")
     for mode in modes or MODES[device]:
         for name in names or MODELS:
-            missing = [work for work in PLAN[device][mode][0] if (mode, name, work) not in done]
+            pairs = plan(device, mode, passes, formats)
+            missing = [(work, dtype) for work, dtype in pairs if (mode, name, work, dtype) not in done]
             if missing:
-                given = images or getattr(MODELS[name], device)
-                for row in _measure_model(name, mode, missing, device, rounds or ROUNDS[device], given):
+                for row in _measure_model(name, mode, missing, device, rounds or ROUNDS[device], images, gate):
                     print(summary(row), flush=True)
                     yield row
                 if device == "cuda":
                     torch.cuda.empty_cache()
 
 
-def warm_up(name: str, modes: Sequence[str]) -> None:
-    """Steps with the patch in every format, and the model compiled both ways."""
+def warm_up(name: str) -> None:
+    """Steps of both patched ways in every format, to fill the cache of kernels."""
     model = MODELS[name]
     network, pixels = prepare(model, "cuda", model.cuda)
     switch = Switch(model.package)
-    for dtype in PLAN["cuda"]["eager"][1]:
-        make_step(model, network, pixels, "training", dtype)(LOSS_SCALES[0])
-        network.zero_grad()
-    if "compiled" in modes:
-        for dtype in PLAN["cuda"]["compiled"][1]:
-            make_steps("compiled", network, model, pixels, "inference", dtype, switch, LOSS_SCALES[0])
+    for way in switch.ways[1:]:
+        switch.set(way)
+        for dtype in EVERY_FORMAT:
+            make_step(model, network, pixels, "training", dtype)(LOSS_SCALES[0])
+            network.zero_grad()
     torch.cuda.synchronize()
 
 
 def is_within_bounds(row: dict[str, Any]) -> bool:
     """Whether output and gradients are as close as they must be, if they can be compared at all."""
-    if "left_out" in row:
-        return not row.get("is_fault", False)
-    pairs = [(row["output_error"], row["output_bound"])]
-    if "gradient_error" in row:
-        pairs.append((row["gradient_error"], row["gradient_bound"]))
-    return not row["is_comparable"] or all(error is not None and error <= bound for error, bound in pairs)
+    if row.get("is_fault", False):
+        return False
+    if "left_out" in row or not row["is_comparable"]:
+        return True
+    pairs = [
+        (side[f"{what}_error"], row[f"{what}_bound"])
+        for side in (row, row.get(PLAIN, {}))
+        for what in ("output", "gradient")
+        if f"{what}_error" in side
+    ]
+    return all(error is not None and error <= bound for error, bound in pairs)
 
 
 def summary(row: dict[str, Any]) -> str:
@@ -234,18 +272,23 @@ def summary(row: dict[str, Any]) -> str:
         return f"{label}  left out: {row['left_out']}{verdict}"
     if not row["is_comparable"]:
         verdict = "  not comparable: the unpatched model is not finite"
+    ways = [way for way in WAYS if way in row or f"{way}_left_out" in row]
 
-    def both(what: str, unit: str) -> str:
-        values = [row[side][what] for side in ("before", "after")]
-        return "" if None in values else f"  {values[0]:6.0f} -> {values[1]:6.0f} {unit}"
+    def each(what: str, unit: str, digits: int = 0) -> str:
+        values = [row.get(way, {}).get(what) for way in ways]
+        if not any(value is not None for value in values):
+            return ""
+        return "  " + " -> ".join("-" if value is None else f"{value:.{digits}f}" for value in values) + f" {unit}"
 
+    speedups = [f"{row[name]:.2f}x {words}" for name, words in SPOKEN.items() if name in row]
     errors = [
         f"{error:.1e}" if error is not None else "-" for error in (row["output_error"], row.get("gradient_error"))
     ]
+    reasons = "".join(f"  {way} left out: {row[f'{way}_left_out']}" for way in ways if way not in row)
     return (
-        f"{label}  {row['before']['median_ms']:8.2f} -> {row['after']['median_ms']:8.2f} ms  {row['speedup']:5.2f}x"
-        f"{both('peak_mib', 'MiB')}{both('kernels', 'kernels')}"
-        f"  error {errors[0]}, of gradients {errors[1]}{verdict}"
+        f"{label}{each('median_ms', 'ms', 2)}  {', '.join(speedups)}"
+        f"{each('peak_mib', 'MiB')}{each('kernels', 'kernels')}"
+        f"  error {errors[0]}, of gradients {errors[1]}{reasons}{verdict}"
     )
 
 
@@ -253,20 +296,37 @@ def main(given: Sequence[str] | None = None) -> int:
     """Measures and prints; 1 if a result is out of its bound."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=tuple(PLAN), default="cuda")
-    parser.add_argument("--modes", nargs="+", choices=tuple(PLAN["cuda"]), help="all on a GPU, eager on a processor")
+    add_options(parser)
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), help="not all")
-    parser.add_argument("--rounds", type=int, help="passes of each side")
-    parser.add_argument("--warm-up", metavar="MODEL", choices=tuple(MODELS), help="fill the caches, time nothing")
+    parser.add_argument("--warm-up", metavar="MODEL", choices=tuple(MODELS), help="fill the cache, time nothing")
+    parser.add_argument("--wait", action="store_true", help="for side_by_side.py: time when told on standard input")
     arguments = parser.parse_args(given)
     modes = arguments.modes or MODES[arguments.device]
     unknown = set(modes) - set(PLAN[arguments.device])
     if unknown:
         parser.error(f"no such mode on a processor: {', '.join(unknown)}")
     if arguments.warm_up:
-        warm_up(arguments.warm_up, modes)
+        warm_up(arguments.warm_up)
         return 0
-    rows = list(measure(arguments.device, modes, arguments.models, arguments.rounds))
+    options: dict[str, Any] = {"passes": arguments.passes, "formats": arguments.formats}
+    if arguments.wait:
+        import side_by_side
+
+        for row in measure(
+            arguments.device, modes, arguments.models, arguments.rounds, gate=side_by_side.say_ready, **options
+        ):
+            side_by_side.say_row(row)
+        return 0
+    rows = list(measure(arguments.device, modes, arguments.models, arguments.rounds, **options))
     return 0 if all(map(is_within_bounds, rows)) else 1
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Which rows, and how often."""
+    parser.add_argument("--modes", nargs="+", choices=tuple(PLAN["cuda"]), help="all on a GPU, eager on a processor")
+    parser.add_argument("--passes", nargs="+", choices=PASSES, help="instead of those that a mode usually has")
+    parser.add_argument("--formats", nargs="+", choices=EVERY_FORMAT, help="instead of those that a mode usually has")
+    parser.add_argument("--rounds", type=int, help="passes of each way")
 
 
 if __name__ == "__main__":

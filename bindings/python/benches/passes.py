@@ -1,6 +1,6 @@
 """One pass of a model, and what can be said of it: results, errors, memory, kernels.
 
-`Switch` turns the patch on and off without patching anew, between two passes.
+`Switch` exchanges one way to compute for another without patching anew, between two passes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 import types
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import msdeform
 import torch
@@ -31,34 +31,42 @@ BOUNDS, ROOM, MOST = (1e-3, 3e-2), 2.0, 0.1
 # torch.amp.GradScaler looks for it. float16 ends at 65504.
 LOSS_SCALES = (1.0, 2.0**-8, 2.0**-16)
 
+# How a model computes: as it is, with attention functions replaced alone (`patch(fuse=False)`), with whole layers
+# replaced too (`patch()`).
+BEFORE, PLAIN, AFTER = "before", "plain", "after"
+WAYS = (BEFORE, PLAIN, AFTER)
+
 Results = tuple[Tensor, ...]
 # A pass: a loss scale in, the output out.
 Step = Callable[[float], Tensor]
 
 
 class Switch:
-    """The patch, on or off.
+    """One way or another.
 
     `patch()` makes new code whenever it is called, which compiled models would be compiled anew for, and tries every
-    function, which would disturb what is timed. So the code of both is kept, and exchanged.
+    function, which would disturb what is timed. So the code of all ways is kept, and exchanged.
     """
 
     def __init__(self, package: str) -> None:
         msdeform.unpatch()
         if not msdeform.patch(package):
             raise RuntimeError(f"nothing of {package} is patched: {msdeform.patched(verbose=True)}")
-        self._codes: dict[types.FunctionType, tuple[types.CodeType, types.CodeType]] = {
-            function: (original.__code__, function.__code__) for function, original in replacing._replaced.items()
-        }
+        self._codes: dict[types.FunctionType, dict[str, types.CodeType]] = {}
+        for function, original in replacing._replaced.items():
+            old, new = original.__code__, function.__code__
+            self._codes[function] = {BEFORE: old, PLAIN: old if function in replacing._fused else new, AFTER: new}
+        # Where no layer is known, functions alone are all that there is.
+        self.ways = WAYS if replacing._fused else (BEFORE, AFTER)
 
-    def set(self, is_on: bool) -> None:
-        """Turns it on or off."""
+    def set(self, way: str) -> None:
+        """Computes this way from here on."""
         for function, codes in self._codes.items():
-            function.__code__ = codes[is_on]
+            function.__code__ = codes[way]
 
     def close(self) -> None:
         """Leaves nothing behind."""
-        self.set(True)
+        self.set(AFTER)
         msdeform.unpatch()
 
 
@@ -181,7 +189,8 @@ def peak_mib(device: str, run: Callable[[], object]) -> float:
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() / 2**20
     held = most = 0
-    changes = [event for event in _events([ProfilerActivity.CPU], run) if event.name() == "[memory]"]
+    events = _events([ProfilerActivity.CPU], run, with_memory=True)
+    changes = [event for event in events if event.name() == "[memory]"]
     for event in sorted(changes, key=lambda event: event.start_ns()):
         held += event.nbytes()
         most = max(most, held)
@@ -197,13 +206,24 @@ def count_kernels(run: Callable[[], object]) -> int:
     return sum(name not in ranges and not name.startswith(("Memcpy", "Memset")) for name in names)
 
 
-def count_calls(run: Callable[[], object]) -> int:
-    """How often the operator is called, wherever from."""
-    return sum(event.name().startswith("msdeform::") for event in _events([ProfilerActivity.CPU], run))
+class Calls(NamedTuple):
+    """How often the operators are called in a pass."""
+
+    # Any of them.
+    all: int
+    # The one from offsets, which replaces whole layers.
+    fused: int
 
 
-def _events(activities: list[ProfilerActivity], run: Callable[[], object]) -> list[Any]:
-    with profile(activities=activities, profile_memory=True) as found:
+def count_calls(run: Callable[[], object]) -> Calls:
+    """How often they are called, wherever from."""
+    names = [event.name() for event in _events([ProfilerActivity.CPU], run)]
+    ours = [name for name in names if name.startswith("msdeform::")]
+    return Calls(len(ours), sum("from_offsets" in name for name in ours))
+
+
+def _events(activities: list[ProfilerActivity], run: Callable[[], object], with_memory: bool = False) -> list[Any]:
+    with profile(activities=activities, profile_memory=with_memory) as found:
         run()
         synchronise("cuda" if torch.cuda.is_available() else "cpu")
     assert found.profiler is not None and found.profiler.kineto_results is not None

@@ -2,13 +2,15 @@
 
     python benches/record.py [--root records] [--commit REVISION] [--workers N] [--seconds N] [--device cuda|cpu]
                              [--parts tests host_cost cold_start chains models half_precision]
-                             [--modes eager graph compiled] [--models NAME ...]
+                             [--modes eager graph compiled] [--models NAME ...] [--rounds N]
+                             [--passes inference training] [--formats f32 f16 bf16]
 
 The record is `<root>/<device>/<date>-<revision>-python/python.json`. On a processor there are no GPU tests in it. It is
 written after every part and every row, so that what was measured is kept whatever happens to the rest; another run with
 the same revision adds what is missing. With `--workers` the tests are shared out to so many processes (needs
-pytest-xdist) while others compile the kernels of the models; what is timed runs alone in any case. With `--seconds`
-nothing new is begun after so long, and the tests are broken off when they have had half of it.
+pytest-xdist) while others compile the kernels of the models, and so many models at a time go through `torch.compile`;
+what is timed runs alone in any case. With `--seconds` nothing new is begun after so long, and the tests are broken off
+when they have had half of it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ import argparse
 import datetime
 import functools
 import importlib.metadata
+import itertools
 import json
+import math
 import os
 import platform
 import re
@@ -37,14 +41,15 @@ import half_precision
 import host_cost
 import models
 import msdeform
+import side_by_side
 import torch
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SCHEMA = 1
 PARTS = ("tests", "host_cost", "cold_start", "chains", "models", "half_precision")
 OUTCOMES = ("PASSED", "FAILED", "ERROR", "SKIPPED")
-# How long models may go on compiling after the tests: kernels alone, or models as well.
-WARM_UP_S = {False: 40.0, True: 240.0}
+# How long kernels of models may go on compiling after the tests.
+WARM_UP_S = 40.0
 PACKAGES = ("transformers", "ultralytics", "rfdetr")
 
 
@@ -86,12 +91,12 @@ def run_tests(workers: int, limit_s: float | None) -> dict[str, Any]:
     }
 
 
-def start_warm_up(names: list[str], modes: list[str]) -> list[subprocess.Popen[bytes]]:
+def start_warm_up(names: list[str]) -> list[subprocess.Popen[bytes]]:
     """Processes that compile what the models need. The kernels of one model in one format take many seconds, alone; one
     process has all formats of a model, for their memory."""
     program = str(Path(models.__file__).resolve())
     return [
-        subprocess.Popen([sys.executable, program, "--warm-up", name, "--modes", *modes], stdout=subprocess.DEVNULL)
+        subprocess.Popen([sys.executable, program, "--warm-up", name], stdout=subprocess.DEVNULL)
         for name in names
         if models.MODELS[name].is_installed()
     ]
@@ -163,9 +168,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="begin nothing new after so long")
     parser.add_argument("--parts", nargs="+", choices=PARTS, help="what to measure")
     parser.add_argument("--device", choices=tuple(models.PLAN), default="cuda")
-    parser.add_argument("--modes", nargs="+", choices=tuple(models.PLAN["cuda"]), help="of the models")
     parser.add_argument("--models", nargs="+", choices=tuple(models.MODELS), default=list(models.MODELS))
-    parser.add_argument("--rounds", type=int, help="passes of each side")
+    models.add_options(parser)
     arguments = parser.parse_args(given)
     on_gpu = arguments.device == "cuda"
     modes = arguments.modes or list(models.MODES[arguments.device])
@@ -174,6 +178,9 @@ def main(given: Sequence[str] | None = None) -> int:
 
     def is_late() -> bool:
         return arguments.seconds is not None and time.monotonic() - begin > arguments.seconds
+
+    def seconds_left() -> float:
+        return math.inf if arguments.seconds is None else begin + arguments.seconds - time.monotonic()
 
     if on_gpu and not torch.cuda.is_available():
         raise SystemExit("PyTorch finds no GPU; --device cpu measures the processor")
@@ -217,17 +224,32 @@ def main(given: Sequence[str] | None = None) -> int:
             write()
 
     def measure_models() -> None:
-        rows: dict[models.Key, list[dict[str, Any]]] = {}
-        for row in record.get("models", []):
-            rows.setdefault(models.key_of(row), []).append(row)
-        done = {key: found for key, found in rows.items() if models.is_whole(arguments.device, found)}
-        record["models"] = [row for found in done.values() for row in found]
-        for row in models.measure(arguments.device, modes, arguments.models, arguments.rounds, done):
-            record["models"].append(row)
+        rows = record.setdefault("models", [])
+        done = {models.key_of(row) for row in rows}
+        wanted = {
+            (mode, name, *each)
+            for mode in modes
+            for name in arguments.models
+            for each in models.plan(arguments.device, mode, arguments.passes, arguments.formats)
+        }
+        what: dict[str, Any] = {"rounds": arguments.rounds, "done": done}
+        what |= {"passes": arguments.passes, "formats": arguments.formats}
+        are_shared = arguments.workers > 1 and side_by_side.MODE in modes
+        alone = [mode for mode in modes if not (are_shared and mode == side_by_side.MODE)]
+        found = models.measure(arguments.device, alone, arguments.models, **what) if alone else iter(())
+        if are_shared:
+            others = side_by_side.measure(
+                arguments.device, arguments.workers, arguments.models, seconds_left=seconds_left, **what
+            )
+            found = itertools.chain(found, others)
+        for row in found:
+            rows.append(row)
             write()
+            print(f"models: {time.monotonic() - begin:.0f} s since the start", flush=True)
             if is_late():
-                record["broke_off"] = f"models: {arguments.seconds:.0f} s were over"
-                return
+                break
+        if not wanted <= {models.key_of(row) for row in rows}:
+            record["broke_off"] = f"models: {arguments.seconds} s were over"
 
     def measure_half_precision() -> None:
         record["half_precision"] = list(half_precision.measure(arguments.device))
@@ -242,10 +264,10 @@ def main(given: Sequence[str] | None = None) -> int:
     }
     is_complete = True
     is_warming = on_gpu and arguments.workers > 1 and "models" in parts
-    warming = start_warm_up(arguments.models, modes) if is_warming else []
+    warming = start_warm_up(arguments.models) if is_warming else []
     for part in (part for part in PARTS if part in parts):
         if part != "tests":
-            end_warm_up(warming, WARM_UP_S["compiled" in modes])
+            end_warm_up(warming, WARM_UP_S)
         if is_late():
             record["broke_off"] = f"{part}: {arguments.seconds:.0f} s were over"
             break

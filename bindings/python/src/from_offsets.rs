@@ -350,14 +350,8 @@ impl Torch {
         if !source.takes_gradient(&from) {
             return Ok(None);
         }
-        let mut gradients: [Option<Bound<'py, PyAny>>; 4] = [const { None }; 4];
-        let mut addresses = [0; 4];
-        for (at, like) in source.tensors.iter().enumerate().filter(|&(at, _)| wanted[at]) {
-            let gradient = self.new_tensor(tensors[at], like, like.shape())?;
-            let Some(described) = self.describe(&gradient) else { return Ok(None) };
-            addresses[at] = described.address();
-            gradients[at] = Some(gradient);
-        }
+        let made = self.new_gradients(tensors, source.tensors.each_ref(), wanted)?;
+        let Some((gradients, addresses)) = made else { return Ok(None) };
         let pointers = with_gradients(source.pointers(), from.address(), addresses);
         match source.place {
             Place::Cpu => {
@@ -373,20 +367,14 @@ impl Torch {
                     ..Head::default()
                 };
                 let head = source.head(ordinal, rule, of_gradients);
-                let plan =
-                    with_key(head, &source.operands(), levels, |key| py.detach(|| cuda::plan(key)))
-                        .map_err(exception)?;
-                // From PyTorch's allocator: freed in stream order, and part of a graph that is being captured.
-                let bytes = plan.workspace_bytes();
-                let held = (bytes > 0).then(|| self.new_bytes(tensors[0], bytes)).transpose()?;
-                let described = held.as_ref().map(|tensor| self.describe(tensor));
-                let Some(at) = described.map_or(Some(0), |found| Some(found?.address())) else {
-                    return Ok(None);
+                let operands = source.operands();
+                // SAFETY: as in `forward_from_offsets`; the gradients were made for this call.
+                let launched = unsafe {
+                    self.launch_backward(tensors[0], ordinal, head, &operands, levels, pointers)?
                 };
-                let stream = self.stream(py, ordinal)?;
-                let pointers = pointers.with_workspace(at);
-                // SAFETY: as in `forward_from_offsets`; gradients and workspace were made for this call.
-                py.detach(|| unsafe { plan.launch(stream, &pointers) }).map_err(exception)?;
+                if launched.is_none() {
+                    return Ok(None);
+                }
             }
         }
         Ok(Some(gradients))

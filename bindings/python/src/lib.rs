@@ -188,6 +188,12 @@ fn command_line(py: Python<'_>, words: Vec<OsString>) -> u8 {
     py.detach(|| msdeform_cli::command_line(words))
 }
 
+macro_rules! add_functions {
+    ($module:expr, $($function:path),+ $(,)?) => {
+        $($module.add_function(wrap_pyfunction!($function, $module)?)?;)+
+    };
+}
+
 /// The native half of the package `msdeform`.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -196,38 +202,41 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let names: Vec<&str> = call::DTYPES.iter().map(|dtype| dtype.name()).collect();
     module.add("DTYPES", names)?;
     module.add("Unavailable", module.py().get_type::<error::Unavailable>())?;
-    module.add_function(wrap_pyfunction!(cpu_forward, module)?)?;
-    module.add_function(wrap_pyfunction!(cpu_backward, module)?)?;
-    module.add_function(wrap_pyfunction!(interpreter::end_compiling_ahead, module)?)?;
-    module.add_function(wrap_pyfunction!(from_offsets::cpu_forward_from_offsets, module)?)?;
-    module.add_function(wrap_pyfunction!(from_offsets::cpu_backward_from_offsets, module)?)?;
-    module.add_function(wrap_pyfunction!(from_offsets::cuda_forward_from_offsets, module)?)?;
-    module.add_function(wrap_pyfunction!(from_offsets::cuda_backward_from_offsets, module)?)?;
-    module.add_function(wrap_pyfunction!(from_offsets::torch_forward_from_offsets, module)?)?;
-    module.add_function(wrap_pyfunction!(from_offsets::torch_backward_from_offsets, module)?)?;
-    module.add_function(wrap_pyfunction!(cuda_forward, module)?)?;
-    module.add_function(wrap_pyfunction!(cuda_backward, module)?)?;
-    module.add_function(wrap_pyfunction!(native::register_kernels, module)?)?;
-    module.add_function(wrap_pyfunction!(native::schemas, module)?)?;
-    module.add_function(wrap_pyfunction!(native::refusal, module)?)?;
-    module.add_function(wrap_pyfunction!(torch::use_torch, module)?)?;
-    module.add_function(wrap_pyfunction!(torch::torch_forward, module)?)?;
-    module.add_function(wrap_pyfunction!(torch::torch_backward, module)?)?;
-    module.add_function(wrap_pyfunction!(recorded::use_recorder, module)?)?;
-    module.add_function(wrap_pyfunction!(recorded::torch_attend, module)?)?;
-    module.add_function(wrap_pyfunction!(recorded::torch_attend_from_offsets, module)?)?;
-    module.add_function(wrap_pyfunction!(recorded::recorded_forward, module)?)?;
-    module.add_function(wrap_pyfunction!(recorded::recorded_backward, module)?)?;
-    module.add_function(wrap_pyfunction!(onnx::onnx_inspect, module)?)?;
-    module.add_function(wrap_pyfunction!(onnx::onnx_rewrite, module)?)?;
-    module.add_function(wrap_pyfunction!(onnx::onnx_probes, module)?)?;
-    module.add_function(wrap_pyfunction!(onnx::onnx_write, module)?)?;
-    module.add_function(wrap_pyfunction!(search_packages, module)?)?;
-    module.add_function(wrap_pyfunction!(command_line, module)?)?;
-    module.add_function(wrap_pyfunction!(facts::variants_json, module)?)?;
-    module.add_function(wrap_pyfunction!(facts::device_info_json, module)?)?;
-    module.add_function(wrap_pyfunction!(facts::bench_json, module)?)?;
-    module.add_function(wrap_pyfunction!(facts::workloads_json, module)?)?;
-    module.add_function(wrap_pyfunction!(warm::warm_up_json, module)?)?;
+    add_functions!(
+        module,
+        cpu_forward,
+        cpu_backward,
+        interpreter::end_compiling_ahead,
+        from_offsets::cpu_forward_from_offsets,
+        from_offsets::cpu_backward_from_offsets,
+        from_offsets::cuda_forward_from_offsets,
+        from_offsets::cuda_backward_from_offsets,
+        from_offsets::torch_forward_from_offsets,
+        from_offsets::torch_backward_from_offsets,
+        cuda_forward,
+        cuda_backward,
+        native::register_kernels,
+        native::schemas,
+        native::refusal,
+        torch::use_torch,
+        torch::torch_forward,
+        torch::torch_backward,
+        recorded::use_recorder,
+        recorded::torch_attend,
+        recorded::torch_attend_from_offsets,
+        recorded::recorded_forward,
+        recorded::recorded_backward,
+        onnx::onnx_inspect,
+        onnx::onnx_rewrite,
+        onnx::onnx_probes,
+        onnx::onnx_write,
+        search_packages,
+        command_line,
+        facts::variants_json,
+        facts::device_info_json,
+        facts::bench_json,
+        facts::workloads_json,
+        warm::warm_up_json,
+    );
     Ok(())
 }

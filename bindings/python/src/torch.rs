@@ -88,6 +88,10 @@ pub fn use_torch(
 /// Which gradients a forward call will be asked for, and whether with the same bits in every run.
 pub type Expected<const TENSORS: usize> = ([bool; TENSORS], bool);
 
+/// Gradients, where they are wanted, and their addresses.
+pub type Gradients<'py, const TENSORS: usize> =
+    ([Option<Bound<'py, PyAny>>; TENSORS], [u64; TENSORS]);
+
 /// What each gradient of the plain operator is in [`Head::gradients`].
 pub const BITS: [i64; 3] = [1, 2, 4];
 
@@ -205,15 +209,10 @@ impl Torch {
         if !inputs.takes_gradient(&from) {
             return Ok(None);
         }
-        let mut gradients: [Option<Bound<'py, PyAny>>; 3] = [const { None }; 3];
-        let mut to = [0; 3];
         let like = [&inputs.value, &inputs.locations, &inputs.weights];
-        for at in (0..3).filter(|&at| wanted[at]) {
-            let gradient = self.new_tensor(tensors[at], like[at], like[at].shape())?;
-            let Some(described) = self.describe(&gradient) else { return Ok(None) };
-            to[at] = described.address();
-            gradients[at] = Some(gradient);
-        }
+        let Some((gradients, to)) = self.new_gradients(tensors, like, wanted)? else {
+            return Ok(None);
+        };
         let pointers = with_gradients(inputs.pointers(), from.address(), (to[0], to[1], to[2]));
         match inputs.place {
             Place::Cpu => {
@@ -233,25 +232,67 @@ impl Torch {
                     grad_strides: (from.strides()[0], from.strides()[1], from.strides()[2]),
                     ..Head::default()
                 };
-                let plan = with_key(head, &inputs.described(), levels, |key| {
-                    py.detach(|| cuda::plan(key))
-                })
-                .map_err(exception)?;
-                let bytes = plan.workspace_bytes();
-                // From PyTorch's allocator: freed in stream order, and part of a graph that is being captured.
-                let workspace =
-                    (bytes > 0).then(|| self.new_bytes(tensors[0], bytes)).transpose()?;
-                let described = workspace.as_ref().map(|tensor| self.describe(tensor));
-                let Some(at) = described.map_or(Some(0), |found| Some(found?.address())) else {
-                    return Ok(None);
+                let described = inputs.described();
+                // SAFETY: as in `forward`; the gradients were made for this call.
+                let launched = unsafe {
+                    self.launch_backward(tensors[0], ordinal, head, &described, levels, pointers)?
                 };
-                let stream = self.stream(py, ordinal)?;
-                let pointers = pointers.with_workspace(at);
-                // SAFETY: as in `forward`; gradients and workspace were made for this call.
-                py.detach(|| unsafe { plan.launch(stream, &pointers) }).map_err(exception)?;
+                if launched.is_none() {
+                    return Ok(None);
+                }
             }
         }
         Ok(Some(gradients))
+    }
+
+    /// New tensors for the gradients that are `wanted`, each like the tensor that it is of, and their addresses; 0 for the
+    /// others.
+    pub fn new_gradients<'py, const TENSORS: usize>(
+        &self,
+        tensors: [&Bound<'py, PyAny>; TENSORS],
+        like: [&DlTensor; TENSORS],
+        wanted: [bool; TENSORS],
+    ) -> PyResult<Option<Gradients<'py, TENSORS>>> {
+        let mut gradients = [const { None }; TENSORS];
+        let mut addresses = [0; TENSORS];
+        for at in (0..TENSORS).filter(|&at| wanted[at]) {
+            let gradient = self.new_tensor(tensors[at], like[at], like[at].shape())?;
+            let Some(described) = self.describe(&gradient) else { return Ok(None) };
+            addresses[at] = described.address();
+            gradients[at] = Some(gradient);
+        }
+        Ok(Some((gradients, addresses)))
+    }
+
+    /// Queues gradients on PyTorch's current stream, with workspace beside `value` if they need any.
+    ///
+    /// # Safety
+    /// Pointers, head and operands are of the same tensors, which are alive, on this GPU; PyTorch's allocator frees them in the order
+    /// of the stream.
+    pub unsafe fn launch_backward(
+        &self,
+        value: &Bound<'_, PyAny>,
+        ordinal: i32,
+        head: Head,
+        operands: &[&dyn Described],
+        levels: &[i64],
+        pointers: Pointers,
+    ) -> PyResult<Option<()>> {
+        let py = value.py();
+        let plan = with_key(head, operands, levels, |key| py.detach(|| cuda::plan(key)))
+            .map_err(exception)?;
+        let bytes = plan.workspace_bytes();
+        // From PyTorch's allocator: freed in stream order, and part of a graph that is being captured.
+        let workspace = (bytes > 0).then(|| self.new_bytes(value, bytes)).transpose()?;
+        let described = workspace.as_ref().map(|tensor| self.describe(tensor));
+        let Some(at) = described.map_or(Some(0), |found| Some(found?.address())) else {
+            return Ok(None);
+        };
+        let stream = self.stream(py, ordinal)?;
+        let pointers = pointers.with_workspace(at);
+        // SAFETY: as the caller promises; the workspace was made for this call.
+        py.detach(|| unsafe { plan.launch(stream, &pointers) }).map_err(exception)?;
+        Ok(Some(()))
     }
 
     /// Whether the dispatcher would go straight to the kernel of the processor or the GPU.

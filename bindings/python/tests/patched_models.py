@@ -25,6 +25,22 @@ def resnet() -> Any:
     )
 
 
+# Of models with an encoder and a decoder.
+SMALL = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "num_queries": 20,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+}
+
+
 def deformable_detr() -> Any:
     from transformers import DeformableDetrConfig, DeformableDetrModel
 
@@ -34,18 +50,8 @@ def deformable_detr() -> Any:
             backbone=None,
             backbone_config=resnet(),
             use_pretrained_backbone=False,
-            d_model=32,
-            encoder_layers=2,
-            decoder_layers=2,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            encoder_ffn_dim=48,
-            decoder_ffn_dim=48,
-            num_queries=20,
             num_feature_levels=4,
-            dropout=0.0,
-            attention_dropout=0.0,
-            activation_dropout=0.0,
+            **SMALL,
         )
     )
 
@@ -138,18 +144,8 @@ class GroundingDino(torch.nn.Module):
                     hidden_dropout_prob=0.0,
                     attention_probs_dropout_prob=0.0,
                 ),
-                d_model=32,
-                encoder_layers=2,
-                decoder_layers=2,
-                encoder_attention_heads=4,
-                decoder_attention_heads=4,
-                encoder_ffn_dim=48,
-                decoder_ffn_dim=48,
-                num_queries=20,
-                dropout=0.0,
-                attention_dropout=0.0,
-                activation_dropout=0.0,
                 fusion_droppath=0.0,
+                **SMALL,
             )
         )
 

@@ -5,21 +5,25 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import os
 import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msdeform
 import pytest
 import torch
+from msdeform.patching import replacing
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benches"))
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    names = ("cold_start", "host_cost", "models", "modes", "passes", "record", "zoo")
-    cold_start, host_cost, models, modes, passes, record, zoo = map(importlib.import_module, names)
+    names = ("cold_start", "host_cost", "models", "modes", "passes", "record", "side_by_side", "zoo")
+    cold_start, host_cost, models, modes, passes, record, side_by_side, zoo = map(importlib.import_module, names)
 SIZE = zoo.Input(1, 128, 128)
 
 
@@ -30,35 +34,44 @@ def _put_back() -> Iterator[None]:
 
 
 class OneLayer(torch.nn.Module):
-    """The least of a model in which the patch replaces something: a real one takes a minute to trace."""
+    """The least of a model in which the patch replaces a function and a layer: a real one takes a minute to trace."""
 
     def __init__(self) -> None:
+        from transformers import DeformableDetrConfig
         from transformers.models.deformable_detr import modeling_deformable_detr
 
         super().__init__()
-        self.value, self.sampling_offsets = torch.nn.Linear(3, 32), torch.nn.Linear(3, 4 * 4 * 2)
-        self.attention_weights = torch.nn.Linear(3, 4 * 4)
-        self.core = modeling_deformable_detr.MultiScaleDeformableAttention()
+        self.embed = torch.nn.Linear(3, 32)
+        configuration = DeformableDetrConfig(d_model=32, num_feature_levels=1)
+        self.attention = modeling_deformable_detr.DeformableDetrMultiscaleDeformableAttention(
+            configuration, num_heads=4, n_points=4
+        )
 
     def forward(self, pixels: Tensor) -> Tensor:
-        images, _, height, width = pixels.shape
-        query = pixels.flatten(2).transpose(1, 2)
-        value = self.value(query).view(images, -1, 4, 8)
-        locations = self.sampling_offsets(query).sigmoid().view(images, -1, 4, 1, 4, 2)
-        weights = self.attention_weights(query).view(images, -1, 4, 1, 4).softmax(-1)
+        height, width = pixels.shape[2:]
+        query = self.embed(pixels.flatten(2).transpose(1, 2))
         sizes = [(height, width)]
-        shapes, starts = torch.tensor(sizes, device=pixels.device), torch.tensor([0], device=pixels.device)
-        output: Tensor = self.core(value, shapes, sizes, starts, locations, weights, 64)
+        output: Tensor = self.attention(
+            hidden_states=query,
+            encoder_hidden_states=query,
+            reference_points=query.detach()[:, :, None, :2].sigmoid(),
+            spatial_shapes=torch.tensor(sizes, device=pixels.device),
+            spatial_shapes_list=sizes,
+            level_start_index=torch.tensor([0], device=pixels.device),
+        )[0]
         return output
+
+
+def small_model() -> Any:
+    size = zoo.Input(1, 16, 16)
+    return zoo.Model("transformers", lambda _: OneLayer(), lambda output: output, cuda=size, cpu=size)
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> str:
     """A small model among the others."""
     pytest.importorskip("transformers")
-    size = zoo.Input(1, 16, 16)
-    model = zoo.Model("transformers", lambda _: OneLayer(), lambda output: output, cuda=size, cpu=size)
-    monkeypatch.setitem(zoo.MODELS, "small", model)
+    monkeypatch.setitem(zoo.MODELS, "small", small_model())
     return "small"
 
 
@@ -88,15 +101,132 @@ def test_a_record_of_the_processor_has_every_row(small: str, tmp_path: Path, mon
     assert list(rows) == [*eager, ("compiled", "inference", "f32")]
     for (_, work, dtype), row in rows.items():
         assert "left_out" not in row, row
-        for side in (row["before"], row["after"]):
+        for side in (row["before"], row["plain"], row["after"]):
             assert len(side["samples_ms"]) == 2 and side["median_ms"] > 0 and side["peak_mib"] > 0
-        assert 0 < row["output_error"] <= row["output_bound"] or dtype == "bf16"
-        assert ("gradient_error" in row) == (work == "training")
+        assert row["speedup"] > 0 and row["speedup_over_plain"] > 0
+        assert row["fused_calls"] > 0
+        for errors in (row, row["plain"]):
+            assert 0 < errors["output_error"] <= row["output_bound"] or dtype == "bf16"
+            assert ("gradient_error" in errors) == (work == "training")
     # Gradients need what was computed on the way to the output.
     assert rows[eager[2]]["before"]["peak_mib"] > rows[eager[0]]["before"]["peak_mib"]
     assert "gpu" not in found["environment"] and found["environment"]["cpu"]
     monkeypatch.setattr(models, "_measure_model", None)
     assert write_record(tmp_path, "--models", small, "--modes", "eager", "compiled")["models"] == found["models"]
+
+
+def test_a_record_is_made_in_pieces(small: str, tmp_path: Path) -> None:
+    def kinds(found: dict[str, Any]) -> list[tuple[str, str]]:
+        return [(row["pass"], row["dtype"]) for row in found["models"]]
+
+    one = write_record(tmp_path, "--models", small, "--formats", "f32", "--passes", "training")
+    assert kinds(one) == [("training", "f32")]
+    two = write_record(tmp_path, "--models", small, "--formats", "bf16", "f32", "--passes", "training")
+    assert kinds(two) == [("training", "f32"), ("training", "bf16")] and two["models"][0] == one["models"][0]
+    given = ["--device", "cpu", "--root", str(tmp_path), "--commit", "c" * 40, "--parts", "models", "--models", small]
+    # The time is over before anything else is begun.
+    assert record.main([*given, "--formats", "f32", "bf16", "--seconds", "0.001"]) == 1
+
+
+def test_the_plain_way_is_that_of_functions_alone(small: str) -> None:
+    OneLayer()
+    with msdeform.patch("transformers", fuse=False):
+        alone = set(replacing._replaced)
+    switch = passes.Switch("transformers")
+    try:
+        originals = {function: original.__code__ for function, original in replacing._replaced.items()}
+        for way, expected in (("before", set()), ("plain", alone), ("after", set(originals))):
+            switch.set(way)
+            assert {each for each, code in originals.items() if each.__code__ is not code} == expected
+        assert alone and alone < set(originals)
+    finally:
+        switch.close()
+
+
+def fail_in(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes a compiler that fails one way."""
+    ways, set_way = [""], passes.Switch.set
+
+    def compiler(graph: Any, _: Any) -> Any:
+        if ways[-1] == way:
+            raise RuntimeError("not this one")
+        return graph.forward
+
+    def set_and_tell(switch: Any, to: str) -> None:
+        ways.append(to)
+        set_way(switch, to)
+
+    monkeypatch.setattr(modes, "BACKEND", compiler)
+    monkeypatch.setattr(passes.Switch, "set", set_and_tell)
+
+
+def test_patched_ways_are_compared_where_the_model_cannot_be_run_without(
+    small: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_in("before", monkeypatch)
+    [row] = models.measure("cpu", ["compiled"], [small], rounds=2)
+    assert "before" not in row and "speedup" not in row and "not this one" in row["before_left_out"]
+    assert row["speedup_over_plain"] > 0 and 0 < row["output_error"] <= row["output_bound"]
+    assert models.is_within_bounds(row) and "before left out" in models.summary(row)
+
+
+@pytest.mark.parametrize("way", ["plain", "after"])
+def test_what_fails_under_the_patch_alone_is_a_fault(way: str, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_in(way, monkeypatch)
+    [row] = models.measure("cpu", ["compiled"], [small], rounds=1)
+    assert "not this one" in row["left_out" if way == "after" else "plain_left_out"]
+    assert not models.is_within_bounds(row) and "FAILED" in models.summary(row)
+
+
+def test_an_error_of_the_plain_way_is_noticed() -> None:
+    row = {"is_comparable": True, "output_error": 0.0, "output_bound": 1e-3, "plain": {"output_error": 1e-4}}
+    assert models.is_within_bounds(row)
+    row["plain"] = {"output_error": 1e-2}
+    assert not models.is_within_bounds(row)
+
+
+def processes_of(program: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives rows processes that run a program of the test's; eager, for nothing would be compiled in time."""
+    file = folder / "row.py"
+    file.write_text(f"import sys\nsys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}\n{program}")
+    monkeypatch.setattr(models, "__file__", str(file))
+    monkeypatch.setattr(side_by_side, "MODE", "eager")
+
+
+def test_rows_are_made_side_by_side_and_timed_one_by_one(
+    small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = """
+import time, side_by_side, test_benches as t
+t.zoo.MODELS["small"] = t.small_model()
+measure = t.models._observe
+def observe(*arguments):
+    with open({log!r}, "a") as log: log.write("begin ")
+    found = measure(*arguments)
+    time.sleep(0.5)
+    with open({log!r}, "a") as log: log.write("end ")
+    return found
+t.models._observe = observe
+t.models.main()
+"""
+    log = tmp_path / "log"
+    processes_of(program.format(log=str(log)), tmp_path, monkeypatch)
+    rows = list(side_by_side.measure("cpu", 2, [small], rounds=1, formats=["f32"]))
+    assert [(row["pass"], row["dtype"]) for row in rows] == [("inference", "f32"), ("training", "f32")]
+    assert all(row["speedup_over_plain"] > 0 and models.is_within_bounds(row) for row in rows)
+    assert log.read_text() == "begin end begin end "
+    done = [models.key_of(row) for row in rows]
+    assert not list(side_by_side.measure("cpu", 2, [small], done=done, formats=["f32"]))
+
+
+def test_a_row_whose_process_breaks_says_so(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes_of("sys.exit(3)\n", tmp_path, monkeypatch)
+    what: dict[str, Any] = {"passes": ["inference"], "formats": ["f32"]}
+    [row] = side_by_side.measure("cpu", 2, [small], **what)
+    assert "ended with 3" in row["left_out"] and row["model"] == small
+    # One that is not ready in time is ended, and left to another run.
+    processes_of("import time\ntime.sleep(60)\n", tmp_path, monkeypatch)
+    assert not list(side_by_side.measure("cpu", 2, [small], seconds_left=lambda: 0.0, **what))
 
 
 @pytest.mark.parametrize(("package", "name"), [("ultralytics", "RT-DETR-L"), ("rfdetr", "RF-DETR-M")])
@@ -155,7 +285,7 @@ def test_an_error_beyond_its_bound_is_noticed() -> None:
 def test_a_gpu_has_kernels_and_graphs(small: str) -> None:
     for row in models.measure("cuda", ["eager", "graph"], [small], rounds=2):
         assert "left_out" not in row and models.is_within_bounds(row), row
-        assert 0 < row["after"]["kernels"] < row["before"]["kernels"]
+        assert 0 < row["after"]["kernels"] < row["plain"]["kernels"] < row["before"]["kernels"]
         assert (row["after"]["peak_mib"] is None) == (row["mode"] == "graph")
 
 
@@ -167,6 +297,30 @@ def test_constants_are_made_once_and_given_out_in_order() -> None:
     with constants.again():
         second = [torch.tensor([7, 7]), torch.as_tensor([7])]
     assert second[0].tolist() == [1, 2] and second[1].tolist() == [3]
+
+
+def test_numbers_that_are_written_one_by_one_are_not_copied() -> None:
+    class Seen(TorchFunctionMode):
+        def __torch_function__(self, function: Any, _types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+            functions.append(function)
+            return function(*arguments, **(keywords or {}))
+
+    functions: list[Any] = []
+    shapes, place = torch.empty((3, 2), dtype=torch.long), torch.tensor([2])
+    with Seen(), modes.Constants():
+        shapes[0, 0], shapes[0, 1], shapes[1] = 5, 6, 7
+        assert torch.Tensor.__setitem__ not in functions and functions.count(torch.Tensor.fill_) == 3
+        shapes[place] = 8  # What these pick is no view.
+    assert shapes.tolist() == [[5, 6], [7, 7], [8, 8]] and torch.Tensor.__setitem__ in functions
+
+
+def test_checks_are_off_for_graphs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "TRANSFORMERS_DISABLE_TORCH_CHECK"
+    for before in (None, "0"):
+        monkeypatch.delenv(name, raising=False) if before is None else monkeypatch.setenv(name, before)
+        with modes._without_checks():
+            assert os.environ[name] == "1"
+        assert os.environ.get(name) == before
 
 
 def test_peak_memory_is_the_most_that_is_held_at_once() -> None:

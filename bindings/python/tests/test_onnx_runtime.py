@@ -11,29 +11,13 @@ import numpy as np
 import pytest
 import torch
 from msdeform.onnx import library_path
-from numpy.typing import NDArray
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
-from onnx import TensorProto, helper  # noqa: E402
+from onnx import helper  # noqa: E402
+from onnx_calls import GIVEN, OFFSETS, TYPES, Array, Levels, assert_within, expected, random_inputs  # noqa: E402
 
-Array = NDArray[Any]
-Levels = tuple[tuple[int, int], ...]
 BOUNDS = {np.dtype(np.float32): 1e-5, np.dtype(np.float16): 5e-4}
-TYPES = {
-    np.dtype(np.float32): TensorProto.FLOAT,
-    np.dtype(np.float16): TensorProto.FLOAT16,
-    np.dtype(np.float64): TensorProto.DOUBLE,
-    np.dtype(np.int64): TensorProto.INT64,
-    np.dtype(np.int32): TensorProto.INT32,
-}
-# Names that take locations and weights, and the type of their integers.
-GIVEN = {
-    ("msdeform", "MSDeformAttn"): np.int64,
-    ("mmdeploy", "MMCVMultiScaleDeformableAttention"): np.int64,
-    ("trt.plugins", "MultiscaleDeformableAttnPlugin_TRT"): np.int32,
-}
-OFFSETS = ("msdeform", "MSDeformAttnFromOffsets")
 ENCODER: Levels = ((9, 12), (5, 6), (1, 3))
 
 
@@ -79,33 +63,11 @@ def inputs_of(
     sampling: Any = None,
     integers: Any = np.int64,
 ) -> dict[str, Array]:
-    """A call with locations, some of them outside, and weights."""
-    random = np.random.default_rng(seed)
-    sampling = sampling or dtype
-    sizes = [height * width for height, width in levels]
-    shape = (batch, queries, heads, len(levels), points)
-    return {
-        "value": random.standard_normal((batch, sum(sizes), heads, channels)).astype(dtype),
-        "spatial_shapes": np.array(levels, integers).reshape(-1, 2),
-        "level_start_index": (np.cumsum([0, *sizes])[:-1]).astype(integers),
-        "sampling_locations": random.uniform(-0.2, 1.2, (*shape, 2)).astype(sampling),
-        "attention_weights": random.uniform(0, 0.3, shape).astype(sampling),
-    }
-
-
-def expected(inputs: Mapping[str, Array], **keywords: Any) -> Array:
-    value, shapes, starts, locations, weights = inputs.values()
-    wide = [array.astype(np.float64) for array in (value, locations, weights)]
-    found: Array = msdeform.reference.ms_deform_attn(
-        wide[0], shapes.tolist(), starts.tolist(), wide[1], wide[2], **keywords
-    )
-    return found
+    return random_inputs(seed, batch, queries, levels, heads, channels, points, dtype, sampling, integers)
 
 
 def assert_close(found: Array, wanted: Array, dtype: Any) -> None:
-    assert found.dtype == dtype and found.shape == wanted.shape
-    error = np.linalg.norm(found.astype(np.float64) - wanted) / np.linalg.norm(wanted)
-    assert error <= BOUNDS[np.dtype(dtype)]  # NaN is not.
+    assert_within(BOUNDS, found, wanted, dtype)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

@@ -226,9 +226,7 @@ def fed_steps(case: Case, sources: list[Tensor], between: Callable[[], None]) ->
     for source in sources:
         value = (source * 2.0).requires_grad_()
         between()
-        output = msdeform.ms_deform_attn(
-            value, case.shapes, None, case.locations, case.weights, deterministic=True
-        )
+        output = msdeform.ms_deform_attn(value, case.shapes, None, case.locations, case.weights, deterministic=True)
         between()
         upstream = output.detach() * 0.5
         between()
@@ -240,7 +238,7 @@ def fed_steps(case: Case, sources: list[Tensor], between: Callable[[], None]) ->
 
 @pytest.mark.parametrize("queries", [300, 3000])
 def test_launches_that_start_early_wait_for_what_feeds_them(queries: int) -> None:
-    """Ours may be placed on the GPU before the kernel before them is done: in a stream, and in a graph with branches."""
+    """Ours may be on the GPU before the kernel before them is done: in a stream, and in a graph with branches."""
     case = make_case(device="cuda", **{**CASES["as models have it"], "queries": queries}).requires_grad()
     sources = [torch.randn_like(case.value) for _ in range(12)]
     expected = fed_steps(case, sources, torch.cuda.synchronize)

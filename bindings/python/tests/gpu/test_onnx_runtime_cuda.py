@@ -10,35 +10,21 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msdeform
 import numpy as np
 import pytest
 import torch
 from msdeform.onnx import library_path
-from numpy.typing import NDArray
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from onnx import helper, numpy_helper  # noqa: E402
+from onnx_calls import GIVEN, OFFSETS, TYPES, Array, assert_within, expected, random_inputs  # noqa: E402
 
 CUDA = "CUDAExecutionProvider"
 if CUDA not in onnxruntime.get_available_providers():
     pytest.skip("this onnxruntime has no CUDA provider: install onnxruntime-gpu", allow_module_level=True)
 
-Array = NDArray[Any]
 BOUNDS = {np.dtype(np.float32): 1e-5, np.dtype(np.float16): 1e-3}
-TYPES = {
-    np.dtype(np.float32): TensorProto.FLOAT,
-    np.dtype(np.float16): TensorProto.FLOAT16,
-    np.dtype(np.int64): TensorProto.INT64,
-    np.dtype(np.int32): TensorProto.INT32,
-}
-GIVEN = {
-    ("msdeform", "MSDeformAttn"): np.int64,
-    ("mmdeploy", "MMCVMultiScaleDeformableAttention"): np.int64,
-    ("trt.plugins", "MultiscaleDeformableAttnPlugin_TRT"): np.int32,
-}
-OFFSETS = ("msdeform", "MSDeformAttnFromOffsets")
 LEVELS = ((20, 30), (10, 15), (5, 8))
 
 
@@ -91,17 +77,8 @@ def inputs_of(
     sampling: Any = None,
     integers: Any = np.int64,
 ) -> dict[str, Array]:
-    """A call with locations, some of them outside, and weights."""
-    random = np.random.default_rng(seed)
-    sizes = [height * width for height, width in levels]
-    shape = (batch, queries, 8, len(levels), 4)
-    return {
-        "value": random.standard_normal((batch, sum(sizes), 8, 32)).astype(dtype),
-        "spatial_shapes": np.array(levels, integers).reshape(-1, 2),
-        "level_start_index": np.cumsum([0, *sizes])[:-1].astype(integers),
-        "sampling_locations": random.uniform(-0.1, 1.1, (*shape, 2)).astype(sampling or dtype),
-        "attention_weights": random.uniform(0, 0.2, shape).astype(sampling or dtype),
-    }
+    sizes = (seed, batch, queries, levels, 8, 32, 4)
+    return random_inputs(*sizes, dtype, sampling, integers, outside=0.1, heaviest=0.2)
 
 
 def from_offsets(seed: int, references: tuple[int, ...], dtype: Any, sampling: Any, reference: Any) -> dict[str, Array]:
@@ -115,17 +92,8 @@ def from_offsets(seed: int, references: tuple[int, ...], dtype: Any, sampling: A
     }
 
 
-def expected(inputs: Mapping[str, Array]) -> Array:
-    value, shapes, starts, locations, weights = inputs.values()
-    wide = [array.astype(np.float64) for array in (value, locations, weights)]
-    found: Array = msdeform.reference.ms_deform_attn(wide[0], shapes.tolist(), starts.tolist(), wide[1], wide[2])
-    return found
-
-
 def assert_close(found: Array, wanted: Array, dtype: Any) -> None:
-    assert found.dtype == dtype and found.shape == wanted.shape
-    error = np.linalg.norm(found.astype(np.float64) - wanted) / np.linalg.norm(wanted.astype(np.float64))
-    assert error <= BOUNDS[np.dtype(dtype)]  # NaN is not.
+    assert_within(BOUNDS, found, wanted, dtype)
 
 
 @pytest.mark.parametrize(
