@@ -111,7 +111,7 @@ impl Pipeline {
     }
 
     /// Lets every launch that was added start before the one before it is done. Their kernels wait for it.
-    pub fn overlap_launches(&mut self) {
+    pub(crate) fn overlap_launches(&mut self) {
         for step in &mut self.steps {
             if let Step::Launch { geometry, .. } = step {
                 geometry.overlaps = true;

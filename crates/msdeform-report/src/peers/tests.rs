@@ -79,10 +79,11 @@ fn the_readme_compares_eight_workloads_in_two_formats_with_peers_that_compute_th
     assert!(!table.contains("| - "), "{table}");
     for case in cases.iter().filter(|case| case.dtype == DType::F16) {
         let (name, _) = case.best_exact(Quantity::Training).unwrap();
-        assert_eq!(
-            name, "torch-ms-deform-attn",
-            "the others pass coordinates through half precision"
-        );
+        // Others pass coordinates through half precision. The gradients of FlashDeformAttn's weights are numbers only
+        // where locations are spread out.
+        let is_local = case.locations == "local";
+        let best = if is_local { "torch-ms-deform-attn" } else { "flash-deform-attn" };
+        assert_eq!(name, best, "{} {}", case.workload, case.locations);
     }
 }
 
