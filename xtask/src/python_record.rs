@@ -524,7 +524,10 @@ mod tests {
         assert!(page.contains(line), "{page}");
         let line = "| training | f32 | - | - | 100.0 ms | - | - | - | - | - | - | - | - | 1e-7 |\n";
         assert!(page.contains(line), "{page}");
-        assert!(page.ends_with("\n- A, eager, training, f32, before: x.py:3: a &lt; b\n"), "{page}");
+        assert!(
+            page.ends_with("\n- A, eager, training, f32, before: x.py:3: a &lt; b\n"),
+            "{page}"
+        );
         // A table has as many cells in every line.
         let bars = |line: &str| line.matches('|').count();
         let lines: Vec<usize> =
