@@ -17,7 +17,9 @@ import pytest
 import torch
 from msdeform.patching import replacing
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benches"))
 with warnings.catch_warnings():
@@ -312,6 +314,39 @@ def test_numbers_that_are_written_one_by_one_are_not_copied() -> None:
         assert torch.Tensor.__setitem__ not in functions and functions.count(torch.Tensor.fill_) == 3
         shapes[place] = 8  # What these pick is no view.
     assert shapes.tolist() == [[5, 6], [7, 7], [8, 8]] and torch.Tensor.__setitem__ in functions
+
+
+class NoCopies(TorchDispatchMode):
+    """Refuses what the host must wait for, or hand over."""
+
+    def __torch_dispatch__(self, function: Any, _types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        output = function(*arguments, **(keywords or {}))
+        tensors = [each for each in (*arguments, output) if isinstance(each, Tensor)]
+        name = function.overloadpacket.__name__
+        assert name not in ("copy_", "_to_copy") or len({each.device for each in tensors}) == 1, name
+        return output
+
+
+@pytest.mark.parametrize("name", ["Deformable-DETR", "RT-DETR", "RT-DETRv2", "Mask2Former", "Grounding DINO"])
+def test_a_graph_can_have_all_that_a_pass_of_a_model_does(name: str) -> None:
+    pytest.importorskip("transformers")
+    import patched_models
+
+    build, output = (patched_models.MODELS | patched_models.TEXT_MODELS)[name]
+    model = build().eval()
+    # Tensors without memory on a GPU that need not be there: to read one is an error.
+    with FakeTensorMode(), torch.no_grad(), modes._without_checks():
+        for module in model.modules():
+            for tensors in (module._parameters, module._buffers):
+                for key, tensor in tensors.items():
+                    tensors[key] = (
+                        None if tensor is None else torch.empty(tensor.shape, dtype=tensor.dtype, device="cuda")
+                    )
+        pixels, constants = torch.randn(1, 3, 256, 320, device="cuda"), modes.Constants()
+        with constants:
+            getattr(model(pixel_values=pixels), output)
+        with constants.again(), NoCopies():
+            assert getattr(model(pixel_values=pixels), output).is_cuda
 
 
 def test_checks_are_off_for_graphs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
