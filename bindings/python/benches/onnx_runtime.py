@@ -166,8 +166,8 @@ def session(model: bytes, threads: int, library: str) -> Any:
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(library)
     options.intra_op_num_threads = threads
-    # Two sessions take turns here, and threads that wait by turning in circles would take each other's cores: either side
-    # was up to twice as slow, and varied by as much.
+    # Two sessions take turns here, and threads that wait by turning in circles would take each other's cores: either
+    # side was up to twice as slow, and varied by as much.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
 
