@@ -1,4 +1,7 @@
-"""Calls of the custom operators of ONNX Runtime, on the processor and on a GPU: names, formats, inputs, references."""
+"""Calls of the custom operators of ONNX Runtime, on the processor and on a GPU: names, formats, inputs, references.
+
+Tests that import this are skipped where `onnx` or `onnxruntime` is missing.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,12 @@ from typing import Any
 
 import msdeform
 import numpy as np
+import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto
+
+TensorProto = pytest.importorskip("onnx").TensorProto
+helper = pytest.importorskip("onnx.helper")
+onnxruntime = pytest.importorskip("onnxruntime")
 
 Array = NDArray[Any]
 Levels = tuple[tuple[int, int], ...]

@@ -11,11 +11,18 @@ import numpy as np
 import pytest
 import torch
 from msdeform.onnx import library_path
-
-onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
-from onnx import helper  # noqa: E402
-from onnx_calls import GIVEN, OFFSETS, TYPES, Array, Levels, assert_within, expected, random_inputs  # noqa: E402
+from onnx_calls import (
+    GIVEN,
+    OFFSETS,
+    TYPES,
+    Array,
+    Levels,
+    assert_within,
+    expected,
+    helper,
+    onnxruntime,
+    random_inputs,
+)
 
 BOUNDS = {np.dtype(np.float32): 1e-5, np.dtype(np.float16): 5e-4}
 ENCODER: Levels = ((9, 12), (5, 6), (1, 3))

@@ -14,12 +14,9 @@ import numpy as np
 import pytest
 import torch
 from msdeform.onnx import library_path
+from onnx_calls import GIVEN, OFFSETS, TYPES, Array, assert_within, expected, helper, onnxruntime, random_inputs
 
-onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
-from onnx import helper, numpy_helper  # noqa: E402
-from onnx_calls import GIVEN, OFFSETS, TYPES, Array, assert_within, expected, random_inputs  # noqa: E402
-
+numpy_helper = pytest.importorskip("onnx.numpy_helper")
 CUDA = "CUDAExecutionProvider"
 if CUDA not in onnxruntime.get_available_providers():
     pytest.skip("this onnxruntime has no CUDA provider: install onnxruntime-gpu", allow_module_level=True)
