@@ -11,12 +11,27 @@ import torch
 
 from ._schema import FORWARD
 
-__all__ = ["is_kept_by_export", "is_kept_by_trace", "is_traced", "kept_for", "plain_number"]
+__all__ = ["is_exported", "is_kept_by_export", "is_kept_by_trace", "is_traced", "kept_for", "plain_number"]
 
 
 def is_traced() -> bool:
     """Whether the call becomes part of a graph, which other sizes may go through later."""
     return bool(torch.compiler.is_compiling() or torch._C._is_tracing())
+
+
+def is_exported() -> bool:
+    """Whether what is being compiled is an export.
+
+    Not `torch.compiler.is_exporting()`, only what it reads: in PyTorch 2.11, among others, `torch.compile` takes
+    that function for true wherever it meets it. Before 2.7 there is neither, and a strict export is not told from
+    `torch.compile`.
+    """
+    if _has_flag:
+        return bool(torch.compiler._is_exporting_flag)
+    return not torch.compiler.is_dynamo_compiling()
+
+
+_has_flag = hasattr(torch.compiler, "_is_exporting_flag")
 
 
 def plain_number(size: Any) -> Any:

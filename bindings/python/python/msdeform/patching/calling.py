@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .. import _native
 from .._tensor import attend
-from .._tracing import is_kept_by_export, is_kept_by_trace, plain_number
+from .._tracing import is_exported, is_kept_by_export, is_kept_by_trace, plain_number
 from . import data
 from .reporting import warn
 
@@ -134,7 +134,6 @@ def _with_pixels_first(layout: str, value: Any, locations: Tensor) -> Any:
 
 # When the original is better ----------------------------------------------------------------------------------
 
-_is_exporting = getattr(torch.compiler, "is_exporting", None)
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # GPUs on which the operator does not run.
 _given_up: set[torch.device] = set()
@@ -149,8 +148,7 @@ def _is_ours(locations: Tensor) -> bool:
     run, or only slowly.
     """
     if torch.compiler.is_compiling():
-        is_export = _is_exporting() if _is_exporting is not None else not torch.compiler.is_dynamo_compiling()
-        return not is_export or is_kept_by_export()
+        return not is_exported() or is_kept_by_export()
     if torch._C._is_tracing():
         return is_kept_by_trace()
     if locations.is_cuda:
