@@ -65,6 +65,8 @@ enum Command {
     Candle,
     /// Build the Python package under target/wheels, for this machine or for other platforms
     Wheel(ship::wheel::WheelArgs),
+    /// Build the Python package and test it with given versions of PyTorch and others
+    Python(python::PythonArgs),
     /// Compile the kernel pack, and build the wheel that brings it, under target/kernels
     Pack(pack::PackArgs),
     /// Run what was built for a platform: the library's tests and the wheel's, under qemu or Wine where needed
@@ -118,6 +120,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::C(args) => c::run(args),
         Command::Candle => candle::test(),
         Command::Wheel(args) => ship::wheel::run(args),
+        Command::Python(args) => python::test_with(args),
         Command::Pack(args) => pack::run(args),
         Command::Try(args) => ship::trial::run(args),
         Command::Crates => ship::crates::run(),

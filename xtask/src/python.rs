@@ -1,11 +1,12 @@
-//! The Python package: `cargo xtask wheel`, and its lints and tests from the built wheel.
+//! The Python package: `cargo xtask wheel`, `cargo xtask python`, and its lints and tests from the built wheel.
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
 
 use crate::process::{Finished, capture, cargo, run, run_ok};
 use crate::setup::{self, python_in};
@@ -119,6 +120,32 @@ pub fn test(environments: Environments) -> Result<Report> {
         "{passed} passed, {failed} failed, {skipped} skipped; torch {torch}, transformers {transformers}"
     );
     Ok(Report { count, note })
+}
+
+/// Options of `python`.
+#[derive(Args)]
+pub struct PythonArgs {
+    /// Packages as pip names them, such as torch==2.11.0 transformers==5.17.0
+    #[arg(required = true)]
+    packages: Vec<String>,
+}
+
+/// Builds the wheel and tests it with other versions of packages than the newest, which CI has.
+pub fn test_with(args: &PythonArgs) -> Result<ExitCode> {
+    let uv = Uv::new()?;
+    let packages: Vec<&str> = ["numpy", "pillow", "pytest"]
+        .into_iter()
+        .chain(args.packages.iter().map(String::as_str))
+        .collect();
+    let environment = uv.environment("package-with", &packages)?;
+    let wheel = wheel::build(None, Effort::Tried, &tree::target().join("wheels"))?;
+    uv.install(&environment, &wheel, "")?;
+    let Count { passed, failed, skipped } = pytest(&environment, &[], None)?;
+    println!(
+        "{passed} passed, {failed} failed, {skipped} skipped with {}",
+        args.packages.join(", ")
+    );
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Tests a wheel in a fresh environment with NumPy alone.

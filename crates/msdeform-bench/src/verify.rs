@@ -171,6 +171,24 @@ pub fn verify_cases(
     Ok(all)
 }
 
+/// Has a device compile in the background what [`verify_cases`] will ask for. Returns at once.
+///
+/// # Errors
+/// [`WorkloadError::Problem`].
+pub fn compile_later(
+    device: &dyn Device,
+    cases: &[Case<'_>],
+    variants: &[&'static VariantSpec],
+    limits: Limits,
+) -> Result<(), WorkloadError> {
+    for case in cases {
+        let problem = limits.shrink(case)?;
+        let fitting = variants.iter().filter(|variant| device.supports(variant, &problem).is_ok());
+        fitting.for_each(|variant| device.compile_later(variant, &problem));
+    }
+    Ok(())
+}
+
 /// Runs the given variants on a case and compares them with the reference.
 ///
 /// # Errors

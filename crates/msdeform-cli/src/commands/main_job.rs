@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use clap::Args;
 use msdeform::{DType, Direction, VariantSpec};
 use msdeform_bench::digits::{three_digits, time};
-use msdeform_bench::verify::{Limits, Report, Verification, verify_cases};
+use msdeform_bench::verify::{Limits, Report, Verification, compile_later, verify_cases};
 use msdeform_bench::{
     Breadth, Budget, Measurement, Planned, Progress, Record, Selection, Stage, bench_cases, record,
 };
@@ -121,8 +121,8 @@ impl Job {
     }
 
     /// Every variant on every workload that is verified alone, in every layout and format.
-    fn verify_all(&self, device: &dyn Device) -> anyhow::Result<Report> {
-        let selection = Selection {
+    fn everything_else(&self) -> Selection {
+        Selection {
             workloads: self.verified.clone(),
             locations: Vec::new(),
             layouts: Vec::new(),
@@ -134,7 +134,11 @@ impl Job {
             from_offsets: false,
             sizes: Sizes::default(),
             seed: STANDARD_SEED,
-        };
+        }
+    }
+
+    fn verify_all(&self, device: &dyn Device) -> anyhow::Result<Report> {
+        let selection = self.everything_else();
         let variants = selection.variants_of(device)?;
         let cases = selection.cases();
         let bar = progress(cases.len(), "verifying");
@@ -144,6 +148,15 @@ impl Job {
         });
         bar.finish_and_clear();
         Ok(report?)
+    }
+
+    /// While calls are timed the processor has little to do.
+    fn compile_everything_else(&self, device: &dyn Device) {
+        let selection = self.everything_else();
+        if let Ok(variants) = selection.variants_of(device) {
+            // What is wrong with a workload is said when it is verified.
+            drop(compile_later(device, &selection.cases(), &variants, Limits::default()));
+        }
     }
 
     /// The variants a user gets, in every format, and in `f32` the baseline beside them.
@@ -173,6 +186,9 @@ impl Job {
             let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
             match step {
                 Progress::Begin(stage, steps) => {
+                    if stage == Stage::Timing {
+                        self.compile_everything_else(device);
+                    }
                     bar.finish_and_clear();
                     *bar = progress(steps, word(stage));
                 }

@@ -15,7 +15,7 @@ use msdeform_tuning::Tuning;
 use crate::driver::DeviceProps;
 use crate::error::Result;
 use crate::jit::{Code, CodeStore};
-use crate::variants::{BackwardCall, Call, Unit, Variant};
+use crate::variants::{BackwardCall, Call, KnobChoices, Unit, Variant};
 use sizes::{OwnedCall, Wanted};
 
 pub use sizes::other_sizes;
@@ -140,6 +140,22 @@ impl Compiler {
             }
             queue.later.push_back(Wish::OtherSizes(Box::new(owned)));
         }
+        self.start_threads(&mut queue);
+    }
+
+    /// Has the kernels compiled that a variant needs for a call, when nothing else is left to compile. Returns at once.
+    pub fn compile_later(
+        self: &Arc<Self>,
+        variant: &'static dyn Variant,
+        knobs: &KnobChoices,
+        call: &Call<'_>,
+    ) {
+        // What cannot be configured says so when it is asked for.
+        let Ok(configuration) = variant.configure(call, knobs) else { return };
+        let kernels =
+            configuration.units(call).into_iter().map(|unit| Wish::Kernel((variant, unit)));
+        let mut queue = lock(&self.queue);
+        queue.later.extend(kernels);
         self.start_threads(&mut queue);
     }
 
@@ -316,6 +332,23 @@ mod tests {
         queue.clear();
         assert!(queue.next().is_none());
         assert_eq!([1, 2, 4, 16, 128].map(most_threads), [1, 1, 2, 8, 8]);
+    }
+
+    #[test]
+    fn what_is_wanted_later_is_compiled_in_the_background() {
+        let folder = tempfile::tempdir().unwrap();
+        let Some(compiler) = compiler(folder.path()) else { return };
+        let problem = problem(10);
+        let call = Call::new(&problem, &compiler.device);
+        let variant = crate::dispatch::builtin(&call).unwrap();
+        compiler.compile_later(variant, &KnobChoices::default(), &call);
+        compiler.finish();
+        let compiled = compiler.code.counts().compiled;
+        assert!(compiled > 0);
+        for (variant, unit) in kernels(&compiler, &problem, Direction::Forward) {
+            compiler.obtain(variant, &unit).unwrap();
+        }
+        assert_eq!(compiler.code.counts().compiled, compiled);
     }
 
     #[test]

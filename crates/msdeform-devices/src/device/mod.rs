@@ -200,6 +200,10 @@ pub trait Device: Send + Sync {
     /// Compiles what these choices need, side by side, so that none waits for it later.
     fn compile(&self, _choices: &[KnobbedVariant], _problem: &Problem) {}
 
+    /// Has what a variant needs compiled in the background, without a word to the device: calls can be timed meanwhile.
+    /// Returns at once.
+    fn compile_later(&self, _variant: &VariantSpec, _problem: &Problem) {}
+
     /// Everything a variant needs to run again and again: inputs in place, outputs allocated. The variant that a
     /// tuning file names for the problem has the knobs that it names.
     ///

@@ -122,6 +122,19 @@ impl CudaDevice {
         Ok(KnobbedVariant { variant: spec, knobs: knobs.into_iter().collect() })
     }
 
+    /// The kernel that a choice names, with its knobs.
+    fn knobbed(
+        &self,
+        choice: &KnobbedVariant,
+    ) -> Result<(&'static dyn Variant, KnobChoices), DeviceError> {
+        let variant = self.find(choice.variant)?;
+        let knobs: Vec<(String, i64)> = choice.knobs.clone().into_iter().collect();
+        let knobs = KnobChoices::new(variant, &knobs).map_err(|error| {
+            DeviceError::Unsupported { variant: choice.variant.id, reason: error.to_string() }
+        })?;
+        Ok((variant, knobs))
+    }
+
     /// The kernel pack, or why it is not used.
     fn pack(&self) -> Option<String> {
         match self.setup.engine.code().pack() {
@@ -296,12 +309,18 @@ impl Device for CudaDevice {
 
     fn admits(&self, choice: &KnobbedVariant, problem: &Problem) -> Result<(), DeviceError> {
         self.supports(choice.variant, problem)?;
-        let variant = self.find(choice.variant)?;
+        let (variant, knobs) = self.knobbed(choice)?;
         let refuse = |reason| DeviceError::Unsupported { variant: choice.variant.id, reason };
-        let knobs: Vec<(String, i64)> = choice.knobs.clone().into_iter().collect();
-        let knobs = KnobChoices::new(variant, &knobs).map_err(|error| refuse(error.to_string()))?;
         let call = self.call(choice.variant.direction, problem);
         variant.configure(&call, &knobs).map(drop).map_err(refuse)
+    }
+
+    fn compile_later(&self, variant: &VariantSpec, problem: &Problem) {
+        // What is refused is refused again when it is asked for.
+        let Ok(choice) = self.choice(variant, problem) else { return };
+        let Ok((variant, knobs)) = self.knobbed(&choice) else { return };
+        let call = self.call(choice.variant.direction, problem);
+        self.setup.engine.compiler().compile_later(variant, &knobs, &call);
     }
 
     fn compile(&self, choices: &[KnobbedVariant], problem: &Problem) {
@@ -322,6 +341,13 @@ impl Device for CudaDevice {
             device: self.id(),
             missing: source.to_string(),
         })
+    }
+}
+
+/// No compiler is at work when its library is taken down.
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        self.setup.engine.compiler().close();
     }
 }
 
