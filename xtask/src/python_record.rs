@@ -15,6 +15,8 @@ const SCHEMA: u32 = 1;
 const FIGURES: &str =
     "https://github.com/msdeform/msdeform/blob/main/bindings/python/docs/figures.md";
 const PASSES: [&str; 2] = ["inference", "training"];
+const EAGER: &str = "eager";
+const GRAPH: &str = "graph";
 const NOTHING: &str = "Nothing has been measured yet.\n";
 
 #[derive(Debug, Deserialize)]
@@ -90,9 +92,8 @@ struct ModelRow {
     width: usize,
     pass: String,
     dtype: String,
-    /// Old records have one package and one mode, and do not name them.
-    package: Option<String>,
-    mode: Option<String>,
+    package: String,
+    mode: String,
     /// Why there is nothing below.
     left_out: Option<String>,
     /// Nothing where it is not finite.
@@ -123,10 +124,6 @@ impl ModelRow {
 
     fn input(&self) -> String {
         format!("{} x {} x {}", self.images, self.height, self.width)
-    }
-
-    fn mode(&self) -> &str {
-        self.mode.as_deref().unwrap_or("eager")
     }
 
     fn error(&self) -> String {
@@ -178,16 +175,18 @@ pub fn splice_figures(page: &str, root: &Path, records: &[String]) -> Result<Str
     replace(page, &if tables.is_empty() { NOTHING.to_owned() } else { tables.join("\n") })
 }
 
-/// The README's picture: eager models in the usual format.
+/// The README's picture: models in the usual format, as the host slows them down least.
 pub fn picture(root: &Path, folder: &str, scheme: Scheme) -> Result<String> {
     let record = load(root, folder)?;
-    let format = record.environment.usual_format();
+    let (format, mode) = (record.environment.usual_format(), record.usual_mode());
     let speed = |name: &str| ModelSpeed {
         name: name.to_owned(),
-        speedups: PASSES.map(|pass| record.find(name, pass, format).and_then(ModelRow::speedup)),
+        speedups: PASSES
+            .map(|pass| record.find(name, mode, pass, format).and_then(ModelRow::speedup)),
     };
     let shown: Vec<ModelSpeed> = record.names().into_iter().map(speed).collect();
-    let what = format!("whole models, eager, {format}, {}", record.environment.device());
+    let mode = if mode == GRAPH { "as CUDA graphs" } else { mode };
+    let what = format!("whole models, {mode}, {format}, {}", record.environment.device());
     Ok(models::picture(&shown, &what, scheme))
 }
 
@@ -203,11 +202,14 @@ impl PythonRecord {
         names
     }
 
-    /// An eager row.
-    fn find(&self, model: &str, pass: &str, format: &str) -> Option<&ModelRow> {
+    /// In which a host that is slower than its GPU hides least.
+    fn usual_mode(&self) -> &'static str {
+        if self.models.iter().any(|row| row.mode == GRAPH) { GRAPH } else { EAGER }
+    }
+
+    fn find(&self, model: &str, mode: &str, pass: &str, format: &str) -> Option<&ModelRow> {
         self.models.iter().find(|row| {
-            (row.model.as_str(), row.pass.as_str()) == (model, pass)
-                && (row.mode(), row.dtype.as_str()) == ("eager", format)
+            [&row.model, &row.mode, &row.pass, &row.dtype] == [model, mode, pass, format]
         })
     }
 }
@@ -245,11 +247,7 @@ fn tables(folder: &str, record: &PythonRecord) -> String {
         environment.device(),
         environment.versions(),
     );
-    // Records of one mode have no other page.
-    match record.models.iter().any(|row| row.mode.is_some()) {
-        true => usual_rows(record, &mut text),
-        false => rows_of_one_mode(record, &mut text),
-    }
+    usual_rows(record, &mut text);
     text += "\nWhat a call costs on the host, on a problem too small to take time itself (CPU time; `torch.add`, and \
              `torch.mul` with its backward pass, show PyTorch's own share: it hands the backward pass of a GPU to another \
              thread, whose time counts too):\n\n\
@@ -274,41 +272,17 @@ fn tables(folder: &str, record: &PythonRecord) -> String {
     text
 }
 
-fn rows_of_one_mode(record: &PythonRecord, text: &mut String) {
-    *text += "Whole models with random weights before and after `msdeform.patch()`: median time of a pass \
-              (`training`: forward and backward) and peak memory. The error is that of the output, patched against \
-              unpatched.\n\n\
-              | model | input | pass | format | before | after | speed-up | memory before | after | error |\n\
-              |---|---|---|---|--:|--:|--:|--:|--:|--:|\n";
-    for row in &record.models {
-        let ModelRow { model, pass, dtype, .. } = row;
-        if let Some((before, after)) = row.sides() {
-            // Writing to a String cannot fail.
-            let _ = writeln!(
-                text,
-                "| {model} | {} | {pass} | {dtype} | {:.1} ms | {:.1} ms | {} | {} | {} | {} |",
-                row.input(),
-                before.median_ms,
-                after.median_ms,
-                times(row.speedup()),
-                mebibytes(before.peak_mib),
-                mebibytes(after.peak_mib),
-                row.error(),
-            );
-        }
-    }
-}
-
-/// A line for each model: eager, in one format.
+/// Lines for each model in one format: eager and, where there are, graphs.
 fn usual_rows(record: &PythonRecord, text: &mut String) {
     let format = record.environment.usual_format();
     let _ = write!(
         text,
-        "Whole models with random weights before and after `msdeform.patch()`, eager, in {format}: median time of a \
-         pass (`training`: forward and backward), peak memory of training, error of the output, patched against \
-         unpatched. [Other formats, `torch.compile`, CUDA graphs, kernels]({FIGURES}).\n\n\
-         | model | package | input | inference | | training | | memory | error |\n\
-         |---|---|---|--:|--:|--:|--:|--:|--:|\n"
+        "Whole models with random weights before and after `msdeform.patch()`, in {format}: median time of a pass \
+         (`training`: forward and backward), peak memory of training, error of the output, patched against unpatched. \
+         A model that is `eager` may wait for the host; as a CUDA `graph` it does not. \
+         [Other formats, `torch.compile`, functions alone, kernels]({FIGURES}).\n\n\
+         | model | package | input | mode | inference | | training | | memory | error |\n\
+         |---|---|---|---|--:|--:|--:|--:|--:|--:|\n"
     );
     let both = |row: Option<&ModelRow>| {
         optional(row.and_then(ModelRow::sides), |(before, after)| {
@@ -319,16 +293,15 @@ fn usual_rows(record: &PythonRecord, text: &mut String) {
         let (before, after) = row.sides()?;
         Some(format!("{:.0} -> {:.0} MiB", before.peak_mib?, after.peak_mib?))
     };
-    for name in record.names() {
-        let [inference, training] = PASSES.map(|pass| record.find(name, pass, format));
+    for (name, mode) in record.names().into_iter().flat_map(|name| [(name, EAGER), (name, GRAPH)]) {
+        let [inference, training] = PASSES.map(|pass| record.find(name, mode, pass, format));
         let Some(shown) = inference.or(training).filter(|row| row.left_out.is_none()) else {
             continue;
         };
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {} | {} | {} | {} |",
-            shown.model,
-            shown.package.as_deref().unwrap_or("transformers"),
+            "| {name} | {} | {} | {mode} | {} | {} | {} | {} | {} | {} |",
+            shown.package,
             shown.input(),
             both(inference),
             times(inference.and_then(ModelRow::speedup)),
@@ -363,14 +336,9 @@ fn every_row(folder: &str, record: &PythonRecord) -> String {
     );
     let mut notes = String::new();
     for row in &record.models {
-        let package = row.package.as_deref().unwrap_or("transformers");
-        let ModelRow { model, pass, dtype, .. } = row;
-        let _ = write!(
-            text,
-            "| {model} | {package} | {} | {} | {pass} | {dtype} | ",
-            row.input(),
-            row.mode()
-        );
+        let ModelRow { model, package, mode, pass, dtype, .. } = row;
+        let _ =
+            write!(text, "| {model} | {package} | {} | {mode} | {pass} | {dtype} | ", row.input());
         if row.after.is_none() {
             let reason = shown(row.left_out.as_deref().unwrap_or("nothing"));
             let empty = " |".repeat(figures.matches('|').count());
@@ -393,8 +361,7 @@ fn every_row(folder: &str, record: &PythonRecord) -> String {
         cells.push(row.error());
         let _ = writeln!(text, "{} |", cells.join(" | "));
         for (way, reason) in row.failures() {
-            let (mode, reason) = (row.mode(), shown(reason));
-            let _ = writeln!(notes, "- {model}, {mode}, {pass}, {dtype}, {way}: {reason}");
+            let _ = writeln!(notes, "- {model}, {mode}, {pass}, {dtype}, {way}: {}", shown(reason));
         }
     }
     if !notes.is_empty() {
@@ -425,8 +392,8 @@ mod tests {
         "tests": {"passed": 70, "failed": 0, "skipped": 1},
         "host_cost": [{"device": "cuda", "inference_us": 9.87, "forward_with_gradients_us": 20, "gradient_us": 15.5,
             "forward_and_backward_us": 60, "add_us": 7}],
-        "models": [{"model": "DETR", "images": 2, "height": 800, "width": 1066, "pass": "training", "dtype": "f16",
-            "output_error": 0.00012, "before": {"median_ms": 100, "peak_mib": 2000.4},
+        "models": [{"model": "DETR", "package": "transformers", "mode": "eager", "images": 2, "height": 800,
+            "width": 1066, "pass": "training", "dtype": "bf16", "output_error": 0.00012, "before": {"median_ms": 100, "peak_mib": 2000.4},
             "after": {"median_ms": 50, "peak_mib": 1000}}]}"#;
 
     #[test]
@@ -445,7 +412,8 @@ mod tests {
             spliced.contains("`records/gpu/a-python`") && !spliced.contains("old"),
             "{spliced}"
         );
-        assert!(spliced.contains("| 100.0 ms | 50.0 ms | 2.00x | 2000 MiB | 1000 MiB | 1e-4 |"));
+        let line = "| eager | - | - | 100.0 -> 50.0 ms | 2.00x | 2000 -> 1000 MiB | 1e-4 |";
+        assert!(spliced.contains(line), "{spliced}");
         assert!(spliced.contains("| cuda | 9.9 us | 20.0 us | 15.5 us | 60.0 us | 7.0 us | - |"));
     }
 
@@ -463,7 +431,7 @@ mod tests {
         part["tests"]["broke_off"] = "not done after 80 s".into();
         let text = tables("f", &serde_json::from_value(part).unwrap());
         assert!(
-            text.contains("1 skipped (not done after 80 s).") && text.contains("1000 MiB | - |"),
+            text.contains("1 skipped (not done after 80 s).") && text.contains("-> 1000 MiB | - |"),
             "{text}"
         );
         let mut little = whole;
@@ -496,13 +464,30 @@ mod tests {
             readme.starts_with("P, torch 2.15, transformers 5, rfdetr 1.11, commit"),
             "{readme}"
         );
-        let line = "| A | rfdetr | 1 x 32 x 64 | 100.0 -> 50.0 ms | 1.90x | 300.0 -> 100.0 ms | 3.00x | - | 1e-7 |\n";
+        let line = "| A | rfdetr | 1 x 32 x 64 | eager | 100.0 -> 50.0 ms | 1.90x | 300.0 -> 100.0 ms | 3.00x | - | 1e-7 |\n";
         assert!(readme.contains(line) && readme.matches("| A |").count() == 1, "{readme}");
         let page = every_row("f", &record);
         let line =
             "| inference | f32 | 100.0 ms | 50.0 ms | 1.90x | 20 MiB | 10 MiB | - | 7 | 1e-7 |\n";
         assert!(page.contains(line) && page.contains("left out: before: a / b |"), "{page}");
         assert_eq!(page.matches("| A |").count(), 3);
+    }
+
+    #[test]
+    fn graphs_stand_beside_eager_models_and_in_the_picture() {
+        let mut record: serde_json::Value = serde_json::from_str(NEW).unwrap();
+        let mut graph = record["models"][0].clone();
+        graph["mode"] = GRAPH.into();
+        graph["before"]["median_ms"] = 80.0.into();
+        record["models"].as_array_mut().unwrap().push(graph);
+        let record: PythonRecord = serde_json::from_value(record).unwrap();
+        let readme = tables("f", &record);
+        assert!(
+            readme.contains("| graph | 80.0 -> 50.0 ms | 1.90x | - | - | - | 1e-7 |\n"),
+            "{readme}"
+        );
+        assert_eq!(readme.matches("| A |").count(), 2);
+        assert_eq!(record.usual_mode(), GRAPH);
     }
 
     #[test]
