@@ -1,11 +1,12 @@
 """How long the first call takes where nothing is compiled yet, and whether a change of sizes stops a training.
 
-    python benches/cold_start.py [--device cuda|cpu] [--parts calls models sizes]   # estimated: 100 s, H200, 16 cores
+    python benches/cold_start.py [--device cuda|cpu] [--parts calls models sizes] [--pack FILE]   # 2 min, H200, 16 cores
 
 Every figure is taken in a fresh process with a cache folder of its own, without a kernel pack: first with the folder
 empty, then in another process with what that one left. Processes are started together, load PyTorch and make their
 tensors, and then wait: what is timed runs alone, and is the first that msdeform does in its process. PyTorch's own
-first steps are not in it: a GPU is in use before, and a whole model has taken two steps without the patch.
+first steps are not in it: a GPU is in use before, and a whole model has taken two steps without the patch. With
+`--pack` calls and models are timed a third way: with that kernel pack, no cache, and no compiler to be found.
 
 `calls` are an encoder and a decoder of Deformable-DETR, with given locations and from offsets; `models` a training step
 of the whole model, patched; `sizes` 150 training steps of an encoder and a decoder, with images, batches and numbers of
@@ -38,6 +39,8 @@ SHAPES = [(100, 167), (50, 84), (25, 42), (13, 21)]
 HEADS, CHANNELS, POINTS, BATCH, QUERIES = 8, 32, 4, 2, 300
 # A folder's processes come one after the other.
 CACHES = ("empty", "filled")
+# With a kernel pack and nothing else.
+PACK = "pack"
 # What issue and documents promise, in seconds, by what is done and the cache.
 FORWARD_S, TRAINING_S, MODEL_S, FILLED_S = 0.3, 1.5, 2.5, 0.05
 
@@ -58,7 +61,7 @@ class Scenario:
 
     def target_s(self, cache: str) -> float | None:
         """What it may take on an H200 with 16 cores."""
-        if cache == "filled":
+        if cache != "empty":
             return FILLED_S
         if self.what == "model":
             return MODEL_S
@@ -258,8 +261,10 @@ def work(scenario: Scenario, device: str) -> None:
 class Worker:
     """A process that is ready, or will be."""
 
-    def __init__(self, scenario: Scenario, device: str, folder: Path) -> None:
+    def __init__(self, scenario: Scenario, device: str, folder: Path, pack: Path | None) -> None:
         settings = {"MSDEFORM_CACHE_DIR": str(folder), "MSDEFORM_KERNEL_PACK": "off", "MSDEFORM_TUNING": "off"}
+        if pack is not None:
+            settings |= {"MSDEFORM_CACHE_DIR": "", "MSDEFORM_KERNEL_PACK": str(pack), "MSDEFORM_NVRTC": os.devnull}
         words = [sys.executable, str(Path(__file__).resolve()), "--device", device]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
@@ -300,8 +305,8 @@ class Worker:
             self.process.communicate()
 
 
-def _run_part(device: str, part: str, root: Path, repeats: int) -> Iterator[dict[str, Any]]:
-    caches = CACHES if part != "sizes" else CACHES[:1]
+def _run_part(device: str, part: str, root: Path, repeats: int, pack: Path | None) -> Iterator[dict[str, Any]]:
+    caches = CACHES[:1] if part == "sizes" else CACHES if pack is None else (*CACHES, PACK)
     repeats = repeats if part == "calls" else 1
     turns = [
         (scenario, cache, root / f"{part}-{at}-{repeat}")
@@ -309,12 +314,12 @@ def _run_part(device: str, part: str, root: Path, repeats: int) -> Iterator[dict
         for repeat in range(repeats)
         for cache in caches
     ]
-    workers = [Worker(scenario, device, folder) for scenario, _, folder in turns]
+    workers = [Worker(scenario, device, folder, pack if cache == PACK else None) for scenario, cache, folder in turns]
     try:
         for worker in workers:
             worker.wait()
         for worker, (scenario, cache, folder) in zip(workers, turns, strict=True):
-            files = sum(1 for path in folder.rglob("*") if path.is_file())
+            files = 0 if cache == PACK else sum(1 for path in folder.rglob("*") if path.is_file())
             row = {"device": device, "part": part, **asdict(scenario), "cache": cache, "files_before": files}
             yield row | {"target_s": scenario.target_s(cache)} | worker.measure()
     finally:
@@ -322,11 +327,13 @@ def _run_part(device: str, part: str, root: Path, repeats: int) -> Iterator[dict
             worker.close()
 
 
-def measure(device: str = "cuda", parts: Sequence[str] = PARTS, repeats: int = REPEATS) -> Iterator[dict[str, Any]]:
+def measure(
+    device: str = "cuda", parts: Sequence[str] = PARTS, repeats: int = REPEATS, pack: Path | None = None
+) -> Iterator[dict[str, Any]]:
     """One row per process."""
     for part in parts:
         with tempfile.TemporaryDirectory(prefix="msdeform-cold-") as folder:
-            for row in _run_part(device, part, Path(folder), repeats):
+            for row in _run_part(device, part, Path(folder), repeats, pack):
                 print(summary(row), flush=True)
                 yield row
 
@@ -356,13 +363,14 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--repeats", type=int, default=REPEATS, help="fresh caches for each of the calls")
+    parser.add_argument("--pack", type=Path, metavar="FILE", help="kernels.pack of `cargo xtask pack`")
     parser.add_argument("--work", metavar="SCENARIO", help=argparse.SUPPRESS)
     arguments = parser.parse_args(given)
     if arguments.work:
         work(Scenario(**json.loads(arguments.work)), arguments.device)
         return 0
     begin = time.monotonic()
-    rows = list(measure(arguments.device, arguments.parts, arguments.repeats))
+    rows = list(measure(arguments.device, arguments.parts, arguments.repeats, arguments.pack))
     missed = sum(not is_within_target(row) for row in rows)
     print(f"{len(rows)} rows, {missed} missed their target; {time.monotonic() - begin:.0f} s")
     return 0

@@ -3,7 +3,7 @@
     python benches/record.py [--root records] [--commit REVISION] [--workers N] [--seconds N] [--device cuda|cpu]
                              [--parts tests host_cost cold_start chains models half_precision]
                              [--modes eager graph compiled] [--models NAME ...] [--rounds N]
-                             [--passes inference training] [--formats f32 f16 bf16]
+                             [--passes inference training] [--formats f32 f16 bf16] [--pack FILE]
 
 The record is `<root>/<device>/<date>-<revision>-python/python.json`. On a processor there are no GPU tests in it. It is
 written after every part and every row, so that what was measured is kept whatever happens to the rest; another run with
@@ -170,6 +170,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=tuple(models.PLAN), default="cuda")
     parser.add_argument("--models", nargs="+", choices=tuple(models.MODELS), default=list(models.MODELS))
     models.add_options(parser)
+    parser.add_argument("--pack", type=Path, metavar="FILE", help="first calls with this kernel pack as well")
     arguments = parser.parse_args(given)
     on_gpu = arguments.device == "cuda"
     modes = arguments.modes or list(models.MODES[arguments.device])
@@ -213,7 +214,7 @@ def main(given: Sequence[str] | None = None) -> int:
     def measure_cold_start() -> None:
         # Where nothing is compiled, no first call is slower.
         record["cold_start"] = []
-        for row in cold_start.measure() if on_gpu else ():
+        for row in cold_start.measure(pack=arguments.pack) if on_gpu else ():
             record["cold_start"].append(row)
             write()
 

@@ -403,16 +403,16 @@ def test_onnx_runtime_times_nothing_that_differs(monkeypatch: pytest.MonkeyPatch
             onnx_runtime.measure("small", 1, onnx_runtime.library_path())
 
 
-def test_first_calls_are_measured_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_calls_are_measured_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     scenarios = {
         "calls": cold_start.Scenario("decoder", "training", "f32", "offsets"),
         "sizes": cold_start.Scenario("sizes", "training", "f16", steps=3),
     }
     for part, scenario in scenarios.items():
         monkeypatch.setitem(cold_start.SCENARIOS, part, [scenario])
-    rows = list(cold_start.measure("cpu", list(scenarios), repeats=1))
+    rows = list(cold_start.measure("cpu", list(scenarios), repeats=1, pack=tmp_path / "kernels.pack"))
     found = [(row["what"], row["operator"], row["cache"]) for row in rows]
-    calls = [("decoder", "offsets", cache) for cache in ("empty", "filled")]
+    calls = [("decoder", "offsets", cache) for cache in ("empty", "filled", "pack")]
     assert found == [*calls, ("sizes", "locations", "empty")]
     assert all(row["later_s"] > 0 and row["first_s"] > 0 and row["files_before"] == 0 for row in rows)
     assert rows[-1]["steps"] == 3 and rows[-1]["longest_later_s"] > 0
