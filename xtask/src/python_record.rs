@@ -73,15 +73,21 @@ struct Tests {
     broke_off: Option<String>,
 }
 
+/// Processor time of calls, and of products of PyTorch with as many inputs that want gradients.
 #[derive(Debug, Deserialize)]
 struct HostCost {
     device: String,
+    add_us: f64,
     inference_us: f64,
     forward_with_gradients_us: f64,
-    gradient_us: Option<f64>,
     forward_and_backward_us: f64,
-    add_us: f64,
-    mul_forward_and_backward_us: Option<f64>,
+    mul_of_3_forward_with_gradients_us: f64,
+    mul_of_3_forward_and_backward_us: f64,
+    from_offsets_inference_us: f64,
+    from_offsets_forward_with_gradients_us: f64,
+    from_offsets_forward_and_backward_us: f64,
+    mul_of_4_forward_with_gradients_us: f64,
+    mul_of_4_forward_and_backward_us: f64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -235,41 +241,53 @@ fn read(file: &Path) -> Result<PythonRecord> {
 fn tables(folder: &str, record: &PythonRecord) -> String {
     let PythonRecord { environment, tests, .. } = record;
     let commit = record.commit.get(..7).unwrap_or(&record.commit);
-    let tests = match tests {
-        Some(Tests { passed, failed, skipped, broke_off }) => {
-            let end = broke_off.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
-            format!("{passed} passed, {failed} failed, {skipped} skipped{end}")
-        }
-        None => "not run".to_owned(),
-    };
     let mut text = format!(
-        "{}, {}, commit {commit}, from `records/{folder}`. GPU tests: {tests}.\n\n",
+        "{}, {}, commit {commit}, from `records/{folder}`.",
         environment.device(),
         environment.versions(),
     );
-    usual_rows(record, &mut text);
-    text += "\nWhat a call costs on the host, on a problem too small to take time itself (CPU time; `torch.add`, and \
-             `torch.mul` with its backward pass, show PyTorch's own share: it hands the backward pass of a GPU to another \
-             thread, whose time counts too):\n\n\
-             | tensors on | inference | forward, recorded | gradients, called alone | forward and backward | `add` | \
-             `mul`, forward and backward |\n\
-             |---|--:|--:|--:|--:|--:|--:|\n";
-    let microseconds =
-        |time_us: Option<f64>| optional(time_us, |time_us| format!("{time_us:.1} us"));
-    for row in &record.host_cost {
-        let _ = writeln!(
-            text,
-            "| {} | {:.1} us | {:.1} us | {} | {:.1} us | {:.1} us | {} |",
-            row.device,
-            row.inference_us,
-            row.forward_with_gradients_us,
-            microseconds(row.gradient_us),
-            row.forward_and_backward_us,
-            row.add_us,
-            microseconds(row.mul_forward_and_backward_us)
-        );
+    if let Some(Tests { passed, failed, skipped, broke_off }) = tests {
+        let end = broke_off.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
+        let _ =
+            write!(text, " GPU tests: {passed} passed, {failed} failed, {skipped} skipped{end}.");
     }
+    text += "\n\n";
+    usual_rows(record, &mut text);
+    host_cost(&record.host_cost, &mut text);
     text
+}
+
+fn host_cost(rows: &[HostCost], text: &mut String) {
+    if rows.is_empty() {
+        return;
+    }
+    *text += "\nWhat a call costs on the host, in microseconds of processor time, on a problem too small to take time \
+              itself. Beside it PyTorch's own share: `torch.add`, and a chain of `torch.mul` with as many inputs. PyTorch \
+              hands the backward pass of a GPU to another thread, whose time counts too.\n\n\
+              | tensors on | operator | inference | `add` | forward, recorded | `mul` | forward and backward | `mul` |\n\
+              |---|---|--:|--:|--:|--:|--:|--:|\n";
+    for row in rows {
+        let given = [
+            row.inference_us,
+            row.add_us,
+            row.forward_with_gradients_us,
+            row.mul_of_3_forward_with_gradients_us,
+            row.forward_and_backward_us,
+            row.mul_of_3_forward_and_backward_us,
+        ];
+        let from_offsets = [
+            row.from_offsets_inference_us,
+            row.add_us,
+            row.from_offsets_forward_with_gradients_us,
+            row.mul_of_4_forward_with_gradients_us,
+            row.from_offsets_forward_and_backward_us,
+            row.mul_of_4_forward_and_backward_us,
+        ];
+        for (operator, times) in [("given locations", given), ("from offsets", from_offsets)] {
+            let times = times.map(|time_us| format!("{time_us:.1}")).join(" | ");
+            let _ = writeln!(text, "| {} | {operator} | {times} |", row.device);
+        }
+    }
 }
 
 /// Lines for each model in one format: eager and, where there are, graphs.
@@ -278,7 +296,8 @@ fn usual_rows(record: &PythonRecord, text: &mut String) {
     let _ = write!(
         text,
         "Whole models with random weights before and after `msdeform.patch()`, in {format}: median time of a pass \
-         (`training`: forward and backward), peak memory of training, error of the output, patched against unpatched. \
+         (`training`: forward and backward), median of the ratios of neighbouring passes, peak memory of training, error \
+         of the output, patched against unpatched. \
          A model that is `eager` may wait for the host; as a CUDA `graph` it does not. \
          [Other formats, `torch.compile`, functions alone, kernels]({FIGURES}).\n\n\
          | model | package | input | mode | inference | | training | | memory | error |\n\
@@ -390,8 +409,11 @@ mod tests {
     const RECORD: &str = r#"{"schema": 1, "date": "2026-01-02T00:00:00Z", "commit": "0123456789",
         "environment": {"gpu": "G", "torch": "2.11", "transformers": "5"},
         "tests": {"passed": 70, "failed": 0, "skipped": 1},
-        "host_cost": [{"device": "cuda", "inference_us": 9.87, "forward_with_gradients_us": 20, "gradient_us": 15.5,
-            "forward_and_backward_us": 60, "add_us": 7}],
+        "host_cost": [{"device": "cuda", "add_us": 7, "inference_us": 9.87, "forward_with_gradients_us": 20,
+            "forward_and_backward_us": 60, "mul_of_3_forward_with_gradients_us": 16.66,
+            "mul_of_3_forward_and_backward_us": 59, "from_offsets_inference_us": 10,
+            "from_offsets_forward_with_gradients_us": 21, "from_offsets_forward_and_backward_us": 61,
+            "mul_of_4_forward_with_gradients_us": 22, "mul_of_4_forward_and_backward_us": 70}],
         "models": [{"model": "DETR", "package": "transformers", "mode": "eager", "images": 2, "height": 800,
             "width": 1066, "pass": "training", "dtype": "bf16", "output_error": 0.00012, "before": {"median_ms": 100, "peak_mib": 2000.4},
             "after": {"median_ms": 50, "peak_mib": 1000}}]}"#;
@@ -414,7 +436,9 @@ mod tests {
         );
         let line = "| eager | - | - | 100.0 -> 50.0 ms | 2.00x | 2000 -> 1000 MiB | 1e-4 |";
         assert!(spliced.contains(line), "{spliced}");
-        assert!(spliced.contains("| cuda | 9.9 us | 20.0 us | 15.5 us | 60.0 us | 7.0 us | - |"));
+        let line = "| cuda | given locations | 9.9 | 7.0 | 20.0 | 16.7 | 60.0 | 59.0 |\n\
+                    | cuda | from offsets | 10.0 | 7.0 | 21.0 | 22.0 | 61.0 | 70.0 |\n";
+        assert!(spliced.contains(line), "{spliced}");
     }
 
     #[test]
@@ -438,9 +462,8 @@ mod tests {
         for key in ["tests", "host_cost", "models"] {
             little.as_object_mut().unwrap().remove(key);
         }
-        assert!(
-            tables("f", &serde_json::from_value(little).unwrap()).contains("GPU tests: not run.")
-        );
+        let text = tables("f", &serde_json::from_value(little).unwrap());
+        assert!(!text.contains("GPU tests") && !text.contains("`add`"), "{text}");
     }
 
     const NEW: &str = r#"{"schema": 1, "commit": "0123456789",

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
 use msdeform_bench::counters::CounterFile;
 use msdeform_bench::record;
@@ -14,7 +14,8 @@ use crate::{readme, tree};
 /// Options of `quote`.
 #[derive(Args)]
 pub struct QuoteArgs {
-    /// Folders that `msdeform bench --record-dir`, the main job or `benches/record.py` wrote, of one device
+    /// Folders that `msdeform bench --record-dir`, the main job or `benches/record.py` wrote, of one device; of the latter the first is
+    /// the one for the README
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
 }
@@ -26,7 +27,6 @@ pub fn run(args: &QuoteArgs) -> Result<ExitCode> {
     let root = tree::root().join("records");
     let (python, timed): (Vec<&PathBuf>, Vec<&PathBuf>) =
         args.runs.iter().partition(|folder| folder.join(PYTHON).is_file());
-    ensure!(python.len() <= 1, "one record of the Python package is enough");
     let records = timed
         .iter()
         .map(|folder| record::load_one(folder).with_context(|| folder.display().to_string()))
@@ -44,14 +44,18 @@ pub fn run(args: &QuoteArgs) -> Result<ExitCode> {
     let release = manifest.releases.entry(slug.clone()).or_default();
     let before = std::mem::replace(&mut release.record, name_of(&written)?);
     let device = root.join(&slug);
-    if let Some(folder) = python.first() {
+    let mut quoted = Vec::with_capacity(python.len());
+    for folder in &python {
         let name = name_of(folder)?;
         let target = device.join(&name);
         if folder.canonicalize()? != target {
             std::fs::create_dir_all(&target)?;
             std::fs::copy(folder.join(PYTHON), target.join(PYTHON))?;
         }
-        release.python = Some(name);
+        quoted.push(name);
+    }
+    if !quoted.is_empty() {
+        release.python = quoted;
     }
     manifest.write(&root)?;
     if !before.is_empty() && before != name_of(&written)? {

@@ -61,7 +61,7 @@ class Scenario:
 
     def target_s(self, cache: str) -> float | None:
         """What it may take on an H200 with 16 cores."""
-        if cache != "empty":
+        if cache == "filled":
             return FILLED_S
         if self.what == "model":
             return MODEL_S

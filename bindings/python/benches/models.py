@@ -33,10 +33,12 @@ takes a step in every format, to fill the cache of kernels.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -292,6 +294,20 @@ def summary(row: dict[str, Any]) -> str:
     )
 
 
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """What a page shows of them: graphs in one format, inference / training."""
+    lines = ["| model | before | functions alone | whole layers | kernels |", "|---|---|---|---|---|"]
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if (row["mode"], row["dtype"]) == ("graph", "bf16") and all(way in row for way in WAYS):
+            found.setdefault(row["model"], []).append(row)
+    for name, passes in found.items():
+        times = (" / ".join(f"{row[way]['median_ms']:.1f}" for row in passes) for way in WAYS)
+        kernels = " / ".join(f"{row[BEFORE]['kernels']} -> {row[AFTER]['kernels']}" for row in passes)
+        lines.append(f"| {name} | " + " | ".join((*times, kernels)) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def main(given: Sequence[str] | None = None) -> int:
     """Measures and prints; 1 if a result is out of its bound."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -300,7 +316,11 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), help="not all")
     parser.add_argument("--warm-up", metavar="MODEL", choices=tuple(MODELS), help="fill the cache, time nothing")
     parser.add_argument("--wait", action="store_true", help="for side_by_side.py: time when told on standard input")
+    parser.add_argument("--table", type=Path, metavar="RECORD", help="of a python.json, measure nothing")
     arguments = parser.parse_args(given)
+    if arguments.table is not None:
+        print(table(json.loads(arguments.table.read_text())["models"]), end="")
+        return 0
     modes = arguments.modes or MODES[arguments.device]
     unknown = set(modes) - set(PLAN[arguments.device])
     if unknown:

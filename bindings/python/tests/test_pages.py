@@ -121,7 +121,7 @@ def test_the_table_of_layers_is_that_of_the_package() -> None:
 def test_tables_of_measurements_are_those_of_their_records() -> None:
     page = (FOLDER / "from-offsets.md").read_text()
     sys.path.insert(0, str(FOLDER.parent / "benches"))
-    for part in ("half_precision", "chains"):
+    for part in ("half_precision", "chains", "models"):
         bench = importlib.import_module(part)
         names = re.findall(rf"[Ff]rom `(records/[^`]+)`[^.]*by `benches/{part}\.py`", page)
         assert names, part

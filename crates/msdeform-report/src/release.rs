@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 pub struct Release {
     /// Folder of the times and counters, below that of the device.
     pub record: String,
-    /// Folder of the Python package's record, where there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub python: Option<String>,
+    /// Folders of the Python package's records, where there are some: first that of its README.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub python: Vec<String>,
 }
 
 /// `records/manifest.json`: the release of every device, by the device's folder.
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(load_releases(root.path()).unwrap().len(), 2, "all, where nothing is named");
         let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
         let mut manifest = Manifest::default();
-        let release = Release { record: name, python: None };
+        let release = Release { record: name, python: Vec::new() };
         manifest.releases.insert("test-chip-2c".into(), release);
         manifest.write(root.path()).unwrap();
         assert_eq!(load_releases(root.path()).unwrap().len(), 1);
