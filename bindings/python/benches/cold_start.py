@@ -1,6 +1,6 @@
 """How long the first call takes where nothing is compiled yet, and whether a change of sizes stops a training.
 
-    python benches/cold_start.py [--device cuda|cpu] [--parts calls models sizes] [--pack FILE]   # 2 min, H200, 16 cores
+    python benches/cold_start.py [--device cuda|cpu] [--parts calls models sizes] [--pack FILE]  # 2 min, H200, 16 cores
 
 Every figure is taken in a fresh process with a cache folder of its own, without a kernel pack: first with the folder
 empty, then in another process with what that one left. Processes are started together, load PyTorch and make their
