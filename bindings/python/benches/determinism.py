@@ -36,7 +36,6 @@ import numpy as np
 import torch
 import zoo
 from passes import count_calls, make_step, prepare, synchronise
-from PIL import Image
 from torch import nn
 
 # What cuBLAS wants for the deterministic mode; PyTorch reads it at the first use of CUDA, which no import is.
@@ -140,6 +139,8 @@ class _EnoughError(Exception):
 
 def _write_pictures(folder: Path, count: int) -> Path:
     """Random pictures with a box each, as ultralytics wants them."""
+    from PIL import Image
+
     random = np.random.default_rng(0)
     for kind in ("images", "labels"):
         (folder / kind).mkdir()
