@@ -1,7 +1,7 @@
-"""Runs the GPU tests, the host cost, first calls, the whole models and one in half precision here, and writes a record.
+"""Runs GPU tests, host cost, first calls, whole models, one in half precision and trainings here, and writes a record.
 
     python benches/record.py [--root records] [--commit REVISION] [--workers N] [--seconds N] [--device cuda|cpu]
-                             [--parts tests host_cost cold_start chains models half_precision]
+                             [--parts tests host_cost cold_start chains models half_precision determinism]
                              [--modes eager graph compiled] [--models NAME ...] [--rounds N]
                              [--passes inference training] [--formats f32 f16 bf16] [--pack FILE]
 
@@ -37,6 +37,7 @@ from typing import Any
 
 import chains
 import cold_start
+import determinism
 import half_precision
 import host_cost
 import models
@@ -46,7 +47,7 @@ import torch
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SCHEMA = 1
-PARTS = ("tests", "host_cost", "cold_start", "chains", "models", "half_precision")
+PARTS = ("tests", "host_cost", "cold_start", "chains", "models", "half_precision", "determinism")
 OUTCOMES = ("PASSED", "FAILED", "ERROR", "SKIPPED")
 # How long kernels of models may go on compiling after the tests.
 WARM_UP_S = 40.0
@@ -255,6 +256,12 @@ def main(given: Sequence[str] | None = None) -> int:
     def measure_half_precision() -> None:
         record["half_precision"] = list(half_precision.measure(arguments.device))
 
+    def measure_determinism() -> None:
+        record["determinism"] = []
+        for row in determinism.measure_in_process(arguments.device):
+            record["determinism"].append(row)
+            write()
+
     measures = {
         "tests": measure_tests,
         "host_cost": measure_host_cost,
@@ -262,6 +269,7 @@ def main(given: Sequence[str] | None = None) -> int:
         "chains": measure_chains,
         "models": measure_models,
         "half_precision": measure_half_precision,
+        "determinism": measure_determinism,
     }
     is_complete = True
     is_warming = on_gpu and arguments.workers > 1 and "models" in parts
@@ -285,7 +293,9 @@ def main(given: Sequence[str] | None = None) -> int:
     print(folder)
     failed = record.get("tests", {}).get("failed", 0)
     is_complete = is_complete and "broke_off" not in record and "broke_off" not in record.get("tests", {})
-    return 0 if is_complete and failed == 0 and all(map(models.is_within_bounds, record.get("models", []))) else 1
+    is_exact = all(map(models.is_within_bounds, record.get("models", [])))
+    is_repeatable = all(map(determinism.is_as_promised, record.get("determinism", [])))
+    return 0 if is_complete and failed == 0 and is_exact and is_repeatable else 1
 
 
 if __name__ == "__main__":

@@ -24,8 +24,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benches"))
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    names = ("cold_start", "host_cost", "models", "modes", "passes", "record", "side_by_side", "zoo")
-    cold_start, host_cost, models, modes, passes, record, side_by_side, zoo = map(importlib.import_module, names)
+    names = ("cold_start", "determinism", "host_cost", "models", "modes", "passes", "record", "side_by_side", "zoo")
+    cold_start, determinism, host_cost, models, modes, passes, record, side_by_side, zoo = map(
+        importlib.import_module, names
+    )
 SIZE = zoo.Input(1, 128, 128)
 
 
@@ -374,6 +376,112 @@ def test_peak_memory_is_the_most_that_is_held_at_once() -> None:
 )
 def test_folders_are_named_like_those_of_other_records(name: str, folder: str) -> None:
     assert record.slug(name) == folder
+
+
+def test_trainings_by_the_trainer_of_ultralytics_give_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ultralytics")
+    from test_patching_ultralytics import CONFIG
+
+    configuration = tmp_path / "rtdetr-small.yaml"
+    configuration.write_text(CONFIG)
+    subject = determinism.Subject("ultralytics", determinism.of_ultralytics(str(configuration)), None, None)
+    monkeypatch.setitem(determinism.SUBJECTS, "small", subject)
+    are_strict, finish = [], determinism._finish
+
+    def finish_and_tell(*arguments: Any) -> Any:
+        only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+        are_strict.append(torch.are_deterministic_algorithms_enabled() and not only_warns)
+        return finish(*arguments)
+
+    monkeypatch.setattr(determinism, "_finish", finish_and_tell)
+    rows = list(determinism.measure("cpu", ["small"], images=zoo.Input(2, 64, 64)))
+    assert [(row["way"], row["mode"]) for row in rows] == [
+        (way, mode) for way in ("unpatched", "patched") for mode in ("off", "strict")
+    ]
+    # One step to count calls, two runs without the mode, two with it.
+    assert are_strict == [False, False, False, True, True] * 2
+    for row in rows:
+        assert row["steps"] == 20 and [len(samples) for samples in row["samples_ms"]] == [20, 20]
+        assert row["same_bits"] and not row["warnings"] and determinism.is_as_promised(row), row
+    # Both ways were trained, and not the same way: rounding differs.
+    assert rows[1]["digests"][0] != rows[3]["digests"][0]
+
+
+def test_a_record_has_trainings_of_a_process_of_their_own(
+    small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = f"""
+import sys
+sys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}
+import test_benches as t
+t.zoo.MODELS["small"] = t.small_model()
+size = t.zoo.Input(1, 16, 16)
+t.determinism.SUBJECTS = {{"small": t.determinism.Subject("transformers", t.determinism.of_zoo("small"), size, size)}}
+print("not a row")
+sys.exit(t.determinism.main(sys.argv[1:]))
+"""
+    file = tmp_path / "rows.py"
+    file.write_text(program)
+    monkeypatch.setattr(determinism, "__file__", str(file))
+    given = ["--device", "cpu", "--root", str(tmp_path), "--commit", "c" * 40, "--parts", "determinism"]
+    assert record.main(given) == 0
+    [written] = tmp_path.glob("*/*-ccccccc-python/python.json")
+    rows = json.loads(written.read_text())["determinism"]
+    assert len(rows) == 4 and all(row["same_bits"] and row["is_finite"] and row["step_ms"] > 0 for row in rows)
+    assert [row["calls"] > 0 for row in rows] == [False, False, True, True]
+    shown = determinism.table(rows).splitlines()
+    assert shown[2:] == [
+        f"| transformers | small | 1 x 16 x 16 | {way} | same bits | same bits | nothing |"
+        for way in ("unpatched", "patched")
+    ]
+    file.write_text("import sys\nsys.exit(3)\n")
+    assert record.main(given) == 1
+
+
+def test_trainings_that_differ_and_what_pytorch_refuses_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = "upsample_backward does not have a deterministic implementation, but you set something"
+    digests = iter("abbbcd")
+
+    def train(job: Any) -> Any:
+        enabled = torch.are_deterministic_algorithms_enabled()
+        assert not enabled
+        if job.mode == "strict":
+            raise RuntimeError(refusal)
+        if job.mode == "warn_only":
+            warnings.warn(refusal, stacklevel=1)
+        return determinism.Training(next(digests), True, [2.0])
+
+    size = zoo.Input(1, 8, 8)
+    subject = determinism.Subject("numpy", train, size, size)
+    row = {"way": "patched", "calls": 3, "device": "cpu", "package": "p", "model": "m", **vars(size)}
+    off = row | determinism._measure_one(subject, determinism.Job("cpu", size, 1, "off"))
+    assert not off["same_bits"] and off["refused"] is None and determinism.is_as_promised(off)
+    # Without the mode nothing is promised. In it, what PyTorch refuses of the model is said, not hidden.
+    same = row | determinism._measure_one(subject, determinism.Job("cpu", size, 1, "strict"))
+    assert same["same_bits"] and same["mode"] == "warn_only" and determinism.is_as_promised(same)
+    assert determinism.refusals(same) == ["upsample_backward"] and "upsample_backward" in determinism.summary(same)
+    assert "| same bits | `upsample_backward` |" in determinism.table([off, same])
+    differs = row | determinism._measure_one(subject, determinism.Job("cpu", size, 1, "strict"))
+    assert not differs["same_bits"] and determinism.is_as_promised(differs)
+    silent = differs | {"refused": None, "warnings": []}
+    for fault in (
+        silent,
+        same | {"calls": 0},
+        same | {"is_finite": False},
+        same | {"warnings": ["something of ours"]},
+        same | {"warnings": [refusal.replace("upsample", "grid_sampler_2d")]},
+    ):
+        assert not determinism.is_as_promised(fault) and "FAILED" in determinism.summary(fault)
+    # Other errors are none of the mode's.
+    with pytest.raises(RuntimeError, match="out of memory"):
+        broken = determinism.Subject("numpy", fail_for_memory, size, size)
+        determinism._measure_one(broken, determinism.Job("cpu", size, 1, "strict"))
+
+
+def fail_for_memory(_: Any) -> Any:
+    raise RuntimeError("out of memory")
 
 
 def test_a_record_of_onnx_runtime_has_verified_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,3 +135,19 @@ def test_tables_of_measurements_are_those_of_their_records() -> None:
         head, columns = first.splitlines()[0], first.splitlines()[0].count("|")
         shown = [line for block in page.split(head)[1:] for line in block.split("\n\n")[0].splitlines() if line]
         assert len(shown) > 2 and all(line in known for line in shown if line.count("|") == columns), part
+
+
+def test_tables_of_trainings_are_those_of_their_records() -> None:
+    page = (FOLDER / "patching.md").read_text()
+    sys.path.insert(0, str(FOLDER.parent / "benches"))
+    bench = importlib.import_module("determinism")
+    names = re.findall(r"[Ff]rom\s+`(records/[^`]+)`[^.]*by\s+`benches/determinism\.py`", page)
+    assert names
+    records = [FOLDER.parents[2] / name / "python.json" for name in names]
+    if not all(record.is_file() for record in records):
+        pytest.skip("not in a checkout")
+    for record in records:
+        rows = json.loads(record.read_text())["determinism"]
+        assert all(map(bench.is_as_promised, rows))
+        assert f"\n\n{bench.table(rows)}\n" in page, f"python benches/determinism.py --table {record}"
+    assert page.count(bench.table([]).splitlines()[0]) == len(records)

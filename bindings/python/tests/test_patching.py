@@ -16,7 +16,7 @@ from typing import Any
 import msdeform
 import pytest
 import torch
-from made_up_framework import FRAMEWORK_NAME, STARTS, framework, is_ours, write_framework
+from made_up_framework import FRAMEWORK_NAME, KNOWN, SOURCE, STARTS, framework, is_ours, write_framework
 from oracle import assert_close, make_case, reference
 from patched_models import CountCalls
 
@@ -44,6 +44,42 @@ def test_functions_of_the_detectron2_family_are_found_wherever_they_are() -> Non
     assert not is_ours(module.ms_deform_attn_core_pytorch)
     with pytest.raises(RuntimeError, match="not built"):
         module.MSDeformAttnFunction.apply(*([torch.zeros(1)] * 6))
+
+
+def test_layers_that_are_laid_out_like_those_of_detrex_use_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is on no package index. Its names, its parameters and its compiled half are imitated."""
+    renamed = SOURCE.replace("ms_deform_attn_core_pytorch", "multi_scale_deformable_attn_pytorch").replace(
+        "MSDeformAttnFunction", "MultiScaleDeformableAttnFunction"
+    )
+    source = "from detrex import _C\n" + renamed.format(parameters=KNOWN, padding="zeros")
+    files = {
+        "__init__.py": "",
+        "layers/__init__.py": "from .multi_scale_deform_attn import *",
+        "layers/multi_scale_deform_attn.py": source,
+    }
+    for name, text in files.items():
+        path = tmp_path / "detrex" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    replaced = msdeform.patch("detrex")
+    try:
+        with pytest.raises(ImportError, match="_C"):  # As without the patch: nothing stands in for it.
+            importlib.import_module("detrex.layers")
+        (tmp_path / "detrex/_C.py").write_text("")
+        importlib.invalidate_caches()
+        module = importlib.import_module("detrex.layers.multi_scale_deform_attn")
+        names = ("multi_scale_deformable_attn_pytorch", "MultiScaleDeformableAttnFunction.apply")
+        assert {f"{module.__name__}.{name}" for name in names} <= set(replaced)
+        # As a layer has it that took the name from the package.
+        assert is_ours(importlib.import_module("detrex.layers").multi_scale_deformable_attn_pytorch)
+        case = make_case()
+        levels = (torch.tensor(case.shapes), torch.tensor(STARTS))
+        output = module.MultiScaleDeformableAttnFunction.apply(case.value, *levels, case.locations, case.weights, 64)
+        assert_close(output, reference(case), 1e-5)
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "detrex"]:
+            del sys.modules[name]
 
 
 def test_unknown_versions_are_left_alone_and_say_why() -> None:

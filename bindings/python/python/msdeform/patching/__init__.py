@@ -27,10 +27,10 @@ def patch(framework: str | Iterable[str] | None = None, *, fuse: bool = True) ->
     Args:
         framework: a name or several of `"transformers"`, `"ultralytics"`, `"rfdetr"`, `"libreyolo"`, `"rtdetr"`,
             `"mmcv"` (`"mmdet"` is the same), `"groundingdino"`; `"detr"` for the published functions of RT-DETR 1 and
-            2, D-FINE and DEIM wherever they are loaded; `"detectron2"` for everything built on `MSDeformAttnFunction`
-            (Deformable-DETR, DINO, Mask2Former, detrex) and, where the extension `MultiScaleDeformableAttention` is
-            not installed, a stand-in for it, so that they load at all. `None`: all of these, and the stand-in only
-            where detectron2 or detrex is installed.
+            2, D-FINE and DEIM wherever they are loaded; `"detectron2"` (`"detrex"` is the same) for everything built on
+            `MSDeformAttnFunction` (Deformable-DETR, DINO, Mask2Former, detrex) and, where the extension
+            `MultiScaleDeformableAttention` is not installed, a stand-in for it, so that they load at all. `None`: all
+            of these, and the stand-in only where detectron2 or detrex is installed.
         fuse: also replaces whole attention layers by the operator from offsets, where their version is known and the
             device has it in one pass: fewer steps, and no coordinates in half precision. `False`: functions alone.
 

@@ -20,5 +20,7 @@ PACKAGE = Package(
         AutogradFunction("MSDeformAttnFunction", (EXTENSION,)),
         AutogradFunction("MultiScaleDeformableAttnFunction", (EXTENSION,)),
     ),
+    # Its layers call a compiled half of their own, `detrex._C`, which only their functions touch: those are replaced.
+    aliases=("detrex",),
     takes_extension=True,
 )
