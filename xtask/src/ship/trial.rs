@@ -176,6 +176,8 @@ fn arm_system() -> Result<PathBuf> {
     if on_path(&["mmdebstrap"]).is_none() {
         setup::apt_install(&["mmdebstrap"]).context("no mmdebstrap, which unpacks Debian")?;
     }
+    // mmdebstrap makes the folder, not what that lies in.
+    std::fs::create_dir_all(tree::cache())?;
     let mut unpack = Command::new("mmdebstrap");
     unpack.args(["--quiet", "--variant=extract", "--architectures=arm64", "--skip=check/qemu"]);
     run_ok(unpack.args(["--include=python3,libstdc++6", "bookworm"]).arg(&folder))?;
@@ -251,6 +253,8 @@ fn in_wine(command: &mut Command) -> Result<&mut Command> {
     let libraries = wine_folder().join("drive_c/windows/system32");
     let random = libraries.join("bcryptprimitives.dll");
     if !random.is_file() {
+        // Neither does Wine make more than the last folder.
+        std::fs::create_dir_all(tree::cache())?;
         run_ok(of_wine(Command::new(wine()?).args(["wineboot", "--init"])))?;
         let source = tree::cache().join("random_numbers.c");
         std::fs::write(&source, RANDOM_NUMBERS)?;
