@@ -34,10 +34,11 @@ pub struct TryArgs {
     only: Vec<String>,
 }
 
-/// What was run on a platform, and what was not.
+/// What was run of a platform, and what was not, for the release notes.
 pub struct Tried {
     pub platform: &'static Platform,
-    /// For the release notes.
+    /// Steps, with what came out of them.
+    pub run: Vec<(String, String)>,
     pub not_run: &'static str,
 }
 
@@ -76,29 +77,35 @@ pub fn steps_of(
     platform: &'static Platform,
     wheel: impl Fn() -> Result<PathBuf>,
 ) -> Tried {
-    let mut not_run = "";
-    match platform.triple {
+    let mut names = Vec::new();
+    let mut step = |name: String, run: &dyn Fn() -> Result<Report>| {
+        steps.run(name.clone(), run);
+        names.push(name);
+    };
+    let not_run = match platform.triple {
         _ if platform.is_host() => {
-            steps.run("x86_64 wheel", || python::test_alone(&wheel()?));
+            step("x86_64 wheel".to_owned(), &|| python::test_alone(&wheel()?));
+            ""
         }
         "aarch64-unknown-linux-gnu" => {
-            steps.run("aarch64 library", || library_under_qemu(platform));
-            steps.run("aarch64 wheel", || wheel_under_qemu(&wheel()?));
-            not_run = "CUDA, PyTorch";
+            step("aarch64 library".to_owned(), &|| library_under_qemu(platform));
+            step("aarch64 wheel".to_owned(), &|| wheel_under_qemu(&wheel()?));
+            "CUDA, PyTorch"
         }
         "x86_64-pc-windows-gnu" => {
-            steps.run("windows library", || library_under_wine(platform));
-            steps.run("windows command", || command_under_wine(platform));
-            steps.run("windows wheel", || imports_of_windows(&wheel()?));
-            not_run = "the Python package, CUDA, PyTorch";
+            step("windows library".to_owned(), &|| library_under_wine(platform));
+            step("windows command".to_owned(), &|| command_under_wine(platform));
+            step("windows wheel".to_owned(), &|| imports_of_windows(&wheel()?));
+            "the Python package, CUDA, PyTorch"
         }
         _ => {
             let (processor, _) = platform.triple.split_once('-').unwrap_or_default();
-            steps.run(format!("macos {processor}"), || is_for_mac(&wheel()?, platform));
-            not_run = "anything: it is linked, no more";
+            step(format!("macos {processor}"), &|| is_for_mac(&wheel()?, platform));
+            "anything: it is linked, and looked at"
         }
-    }
-    Tried { platform, not_run }
+    };
+    let run = names.into_iter().filter_map(|name| Some((steps.outcome(&name)?, name)));
+    Tried { platform, run: run.map(|(outcome, name)| (name, outcome)).collect(), not_run }
 }
 
 /// What the CPU backend is held to, as on any machine: conformance, random problems, threads.
