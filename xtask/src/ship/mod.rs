@@ -3,6 +3,7 @@
 pub mod api;
 pub mod artifacts;
 pub mod crates;
+mod dll;
 mod mach_o;
 pub mod platforms;
 pub mod release;

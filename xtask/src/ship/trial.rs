@@ -1,7 +1,7 @@
 //! `cargo xtask try`: what was built for a platform is run, on this machine or under an emulator.
 //!
 //! Linux on ARM: the library's tests and the Python package's, under qemu, with Python from Debian. Windows: the library's
-//! tests and the command line under Wine; no registry has a Python for it. macOS: what was linked is looked at.
+//! tests and the command line under Wine, which loads the wheel's library too; no registry has a Python for it. macOS: what was linked is looked at.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -9,6 +9,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
+use super::dll;
 use super::mach_o::{Library, is_part_of_macos};
 use super::platforms::{PLATFORMS, Platform, build_tool};
 use super::wheel::{self, Effort, platforms};
@@ -95,7 +96,7 @@ pub fn steps_of(
         "x86_64-pc-windows-gnu" => {
             step("windows library".to_owned(), &|| library_under_wine(platform));
             step("windows command".to_owned(), &|| command_under_wine(platform));
-            step("windows wheel".to_owned(), &|| imports_of_windows(&wheel()?));
+            step("windows wheel".to_owned(), &|| windows_loads(&wheel()?));
             "the Python package, CUDA, PyTorch"
         }
         _ => {
@@ -315,19 +316,21 @@ fn is_part_of_windows(library: &str) -> bool {
     library.starts_with("api-ms-win-") || KNOWN.contains(&library.as_str())
 }
 
-/// Whether the library of a wheel needs nothing that a user's machine may lack.
-fn imports_of_windows(wheel: &Path) -> Result<Report> {
-    let library = native_library(wheel)?;
-    let listed = capture(Command::new("x86_64-w64-mingw32-objdump").arg("-p").arg(&library))?;
-    let imports: Vec<&str> =
-        listed.lines().filter_map(|line| line.trim().strip_prefix("DLL Name: ")).collect();
-    let foreign: Vec<_> = imports.iter().filter(|name| !is_part_of_windows(name)).collect();
+/// Whether the library of a wheel needs nothing that a user's machine may lack, and Wine loads it.
+fn windows_loads(wheel: &Path) -> Result<Report> {
+    let path = native_library(wheel)?;
+    let library = dll::Library::read(&path)?;
+    let foreign: Vec<_> = library.imports.keys().filter(|name| !is_part_of_windows(name)).collect();
     ensure!(foreign.is_empty(), "it needs {foreign:?}");
-    ensure!(
-        imports.iter().any(|name| name.eq_ignore_ascii_case("python3.dll")),
-        "it is for one Python only: {imports:?}"
-    );
-    Ok(Report::check(format!("{} libraries, all of Windows or Python", imports.len())))
+    let folder = path.parent().unwrap_or(&path);
+    let loader = library.write_loader(folder)?;
+    let mut load = Command::new(wine()?);
+    run_ok(in_wine(load.arg(loader).current_dir(folder))?).context("Wine does not load it")?;
+    let names = library.imports.get(dll::PYTHON).map_or(0, Vec::len);
+    Ok(Report::check(format!(
+        "{} libraries, all of Windows or Python; loaded by Wine, with {names} names of Python that do nothing",
+        library.imports.len()
+    )))
 }
 
 /// Whether the library of a wheel is one that macOS would load: for the processor and the system that the wheel's name
