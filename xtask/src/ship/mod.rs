@@ -4,6 +4,7 @@ pub mod api;
 pub mod artifacts;
 pub mod crates;
 mod dll;
+mod frameworks;
 mod mach_o;
 pub mod platforms;
 pub mod release;

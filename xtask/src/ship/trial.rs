@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use super::dll;
-use super::mach_o::{Library, is_part_of_macos};
+use super::mach_o::{Library, is_of_python, is_part_of_macos};
 use super::platforms::{PLATFORMS, Platform, build_tool};
 use super::wheel::{self, Effort, platforms};
 use crate::process::{self, capture, on_path, run_ok};
@@ -338,13 +338,16 @@ fn windows_loads(wheel: &Path) -> Result<Report> {
 fn is_for_mac(wheel: &Path, platform: &Platform) -> Result<Report> {
     let path = native_library(wheel)?;
     let bytes = std::fs::read(&path)?;
-    let Library { processor, oldest_system, needs, signature } = Library::read(&bytes)?;
+    let Library { processor, oldest_system, needs, from_anywhere, signature } =
+        Library::read(&bytes)?;
     ensure!(platform.triple.starts_with(processor), "it is for {processor}");
     let (major, minor) = oldest_system;
     let tag = format!("macosx_{major}_{minor}_");
     ensure!(platform.wheel_tag.starts_with(&tag), "it is for macOS {major}.{minor} and newer");
     let foreign: Vec<_> = needs.iter().filter(|path| !is_part_of_macos(path)).collect();
     ensure!(!needs.is_empty() && foreign.is_empty(), "it needs {foreign:?}");
+    let lost: Vec<_> = from_anywhere.iter().filter(|name| !is_of_python(name)).collect();
+    ensure!(!from_anywhere.is_empty() && lost.is_empty(), "no library is named for {lost:?}");
     let signed = match signature {
         Some(range) => {
             let mut check = Command::new(build_tool("python")?);
@@ -355,7 +358,11 @@ fn is_for_mac(wheel: &Path, platform: &Platform) -> Result<Report> {
         None if processor == "x86_64" => "not signed".to_owned(),
         None => bail!("it is not signed"),
     };
-    let note = format!("{} libraries, all of macOS; {signed}; linked and not run", needs.len());
+    let note = format!(
+        "{} libraries, all of macOS; {} names of Python; {signed}; linked and not run",
+        needs.len(),
+        from_anywhere.len()
+    );
     Ok(Report::check(note))
 }
 
