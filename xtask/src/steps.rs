@@ -82,6 +82,23 @@ impl Steps {
         self.finished.push(Finished { name, time, result });
     }
 
+    /// What came out of a step that ran: how many tests, or the one check, and its note.
+    pub fn outcome(&self, name: &str) -> Option<String> {
+        let step = self.finished.iter().find(|step| step.name == name)?;
+        let Ok(Report { count, note }) = &step.result else { return Some("failed".to_owned()) };
+        let Count { passed, failed, skipped } = *count;
+        let mut parts = Vec::new();
+        if *count != Count::CHECK {
+            let counts = [(passed, "passed"), (failed, "failed"), (skipped, "skipped")];
+            let said = counts.into_iter().filter(|(count, _)| *count > 0);
+            parts.extend(said.map(|(count, word)| format!("{count} {word}")));
+        }
+        // Some notes are the count.
+        let is_new = !note.is_empty() && !parts.contains(note);
+        parts.extend(is_new.then(|| note.clone()));
+        Some(if parts.is_empty() { "passed".to_owned() } else { parts.join(", ") })
+    }
+
     /// Prints the summary, the count as its last line; whether all went well.
     pub fn finish(&self) -> bool {
         println!("\n{}", self.summary());
@@ -133,6 +150,24 @@ mod tests {
         assert!(summary.ends_with("\n21 passed, 1 failed, 2 skipped"), "{summary}");
         assert!(summary.contains("a broken link"), "{summary}");
         assert!(!steps.finish());
+    }
+
+    #[test]
+    fn an_outcome_is_said_in_words_and_one_that_did_not_run_has_none() {
+        let mut steps = Steps::default();
+        let count = Count { passed: 20, failed: 0, skipped: 2 };
+        steps.run("tests", || Ok(Report { count, note: "under qemu".into() }));
+        steps.run("library", || Ok(Report { count, note: "20 passed".into() }));
+        steps.run("linked", || Ok(Report::check("3 libraries")));
+        steps.run("command", || Ok(Report::check("")));
+        steps.run("docs", || anyhow::bail!("a broken link"));
+        let said = |name| steps.outcome(name).unwrap_or_default();
+        assert_eq!(said("tests"), "20 passed, 2 skipped, under qemu");
+        assert_eq!(said("library"), "20 passed, 2 skipped");
+        assert_eq!(said("linked"), "3 libraries");
+        assert_eq!(said("command"), "passed");
+        assert_eq!(said("docs"), "failed");
+        assert_eq!(steps.outcome("other"), None);
     }
 
     #[test]

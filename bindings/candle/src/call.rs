@@ -2,7 +2,7 @@
 
 use candle_core::backend::BackendStorage;
 use candle_core::op::BackpropOp;
-use candle_core::{CpuStorage, DType, Layout, Storage, Tensor};
+use candle_core::{CpuStorage, DType, Device, Layout, Storage, Tensor};
 use half::{bf16, f16};
 use msdeform::{
     Direction, Offsets, Problem, Role, Slice, SliceMut, TensorView, TensorViewMut, reference,
@@ -11,13 +11,38 @@ use msdeform::{
 use crate::plans::SHARED;
 use crate::{Error, Levels, Result};
 
+/// Memory that the operator computes in: the processor's, or a GPU's.
+pub(crate) trait Memory: Sized {
+    /// It, if a tensor lies there.
+    fn of(storage: &Storage) -> Option<&Self>;
+
+    /// As what a tensor holds.
+    fn into_storage(self) -> Storage;
+
+    /// Computes what is wanted: the output, or gradients.
+    fn compute(
+        problem: &Problem,
+        direction: Direction,
+        read: &[Placed<'_, Self>],
+        wanted: &[Role],
+    ) -> Result<Vec<Self>>;
+}
+
 /// A tensor of a call, where it lies.
-#[derive(Clone, Copy)]
-pub(crate) struct Placed<'a> {
+pub(crate) struct Placed<'a, M> {
     pub role: Role,
-    pub storage: &'a CpuStorage,
+    pub storage: &'a M,
     pub layout: &'a Layout,
 }
+
+// Whatever the memory is, which a derived one would ask to be copied.
+impl<M> Clone for Placed<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for Placed<'_, M> {}
 
 /// The tensors of a call as the caller gave them.
 pub(crate) struct Given<'a> {
@@ -44,13 +69,19 @@ impl Given<'_> {
             (of_shares, Some(self.shares)),
         ];
         let tensors = tensors.into_iter().filter_map(|(role, tensor)| Some((role, tensor?)));
+        let device = self.value.device();
         for (role, tensor) in tensors.clone() {
-            if !tensor.device().is_cpu() {
-                let location = tensor.device().location();
-                return Err(Error::Device { tensor: role.name(), location });
+            let (tensor, location) = (role.name(), tensor.device().location());
+            if !is_computed_on(device) {
+                return Err(Error::Device { tensor, location });
+            }
+            if location != device.location() {
+                return Err(Error::Devices { tensor, location, value: device.location() });
             }
         }
-        let dtype = format_of(Role::Value, self.value, &DTYPES)?;
+        // The reference is for the processor.
+        let formats = if device.is_cpu() { &DTYPES[..] } else { &DTYPES[..3] };
+        let dtype = format_of(Role::Value, self.value, formats)?;
         let f64_or = |others: &[DType]| match self.value.dtype() {
             DType::F64 => vec![DType::F64],
             _ => others.to_vec(),
@@ -88,6 +119,11 @@ impl Given<'_> {
         }
         Ok(problem)
     }
+}
+
+/// Whether there is code for a device in this build.
+fn is_computed_on(device: &Device) -> bool {
+    device.is_cpu() || (cfg!(feature = "cuda") && device.is_cuda())
 }
 
 const DTYPES: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
@@ -157,10 +193,10 @@ fn check_shape(problem: &Problem, role: Role, tensor: &Tensor) -> Result<()> {
 }
 
 /// First axes of a tensor that may lie anywhere; the others follow each other.
-const fn free_axes(role: Role) -> usize {
+fn free_axes(role: Role, device: &Device) -> usize {
     match role {
-        Role::References => 3,
-        Role::Offsets | Role::Logits => 2,
+        Role::References if device.is_cpu() => 3,
+        Role::References | Role::Offsets | Role::Logits => 2,
         _ => 0,
     }
 }
@@ -169,7 +205,7 @@ const fn free_axes(role: Role) -> usize {
 pub(crate) fn readable(role: Role, tensor: &Tensor) -> Result<Tensor> {
     let mut packed = 1;
     let (dims, strides) = (tensor.dims(), tensor.stride());
-    for axis in (free_axes(role)..dims.len()).rev() {
+    for axis in (free_axes(role, tensor.device())..dims.len()).rev() {
         if dims[axis] > 1 && strides[axis] != packed {
             return Ok(tensor.contiguous()?);
         }
@@ -178,7 +214,7 @@ pub(crate) fn readable(role: Role, tensor: &Tensor) -> Result<Tensor> {
     Ok(tensor.clone())
 }
 
-impl<'a> Placed<'a> {
+impl<'a> Placed<'a, CpuStorage> {
     fn elements(&self) -> Result<Slice<'a>> {
         fn from<T>(elements: &[T], start: usize) -> &[T] {
             elements.get(start..).unwrap_or_default()
@@ -199,7 +235,7 @@ impl<'a> Placed<'a> {
     /// As the library reads it; the elements lie as [`readable`] has them.
     fn view(&self, problem: &Problem) -> Result<TensorView<'a>> {
         let shape = shape(problem, self.role);
-        let free = free_axes(self.role).min(self.layout.stride().len());
+        let free = free_axes(self.role, &Device::Cpu).min(self.layout.stride().len());
         let mut strides: Vec<isize> = (1..=shape.len())
             .map(|axis| shape[axis..].iter().product::<usize>().cast_signed())
             .collect();
@@ -210,51 +246,63 @@ impl<'a> Placed<'a> {
     }
 }
 
-/// Computes what is wanted: the output, or gradients.
-pub(crate) fn compute(
-    problem: &Problem,
-    direction: Direction,
-    read: &[Placed<'_>],
-    wanted: &[Role],
-) -> Result<Vec<CpuStorage>> {
-    if problem.dtype() == msdeform::DType::F64 {
-        return compute_reference(problem, direction, read, wanted);
+impl Memory for CpuStorage {
+    fn of(storage: &Storage) -> Option<&Self> {
+        match storage {
+            Storage::Cpu(storage) => Some(storage),
+            _ => None,
+        }
     }
-    let mut results: Vec<CpuStorage> = wanted
-        .iter()
-        .map(|&role| {
-            let len = problem.len_of(role);
-            match problem.format_of(role) {
-                msdeform::DType::F32 => CpuStorage::F32(vec![0.0; len]),
-                msdeform::DType::F16 => CpuStorage::F16(vec![f16::ZERO; len]),
-                msdeform::DType::Bf16 => CpuStorage::BF16(vec![bf16::ZERO; len]),
-                msdeform::DType::F64 => CpuStorage::F64(vec![0.0; len]),
-            }
-        })
-        .collect();
-    let mut views = Vec::with_capacity(read.len());
-    for placed in read {
-        views.push((placed.role, placed.view(problem)?));
+
+    fn into_storage(self) -> Storage {
+        Storage::Cpu(self)
     }
-    let written = wanted.iter().zip(&mut results).filter_map(|(&role, storage)| {
-        let elements = match storage {
-            CpuStorage::F32(elements) => SliceMut::F32(elements),
-            CpuStorage::F16(elements) => SliceMut::F16(elements),
-            CpuStorage::BF16(elements) => SliceMut::Bf16(elements),
-            CpuStorage::F64(elements) => SliceMut::F64(elements),
-            _ => return None,
-        };
-        Some((role, TensorViewMut::flat(elements)))
-    });
-    SHARED.with(problem, |plan| plan.run(views, written))?;
-    Ok(results)
+
+    fn compute(
+        problem: &Problem,
+        direction: Direction,
+        read: &[Placed<'_, Self>],
+        wanted: &[Role],
+    ) -> Result<Vec<Self>> {
+        if problem.dtype() == msdeform::DType::F64 {
+            return compute_reference(problem, direction, read, wanted);
+        }
+        let mut results: Vec<CpuStorage> = wanted
+            .iter()
+            .map(|&role| {
+                let len = problem.len_of(role);
+                match problem.format_of(role) {
+                    msdeform::DType::F32 => CpuStorage::F32(vec![0.0; len]),
+                    msdeform::DType::F16 => CpuStorage::F16(vec![f16::ZERO; len]),
+                    msdeform::DType::Bf16 => CpuStorage::BF16(vec![bf16::ZERO; len]),
+                    msdeform::DType::F64 => CpuStorage::F64(vec![0.0; len]),
+                }
+            })
+            .collect();
+        let mut views = Vec::with_capacity(read.len());
+        for placed in read {
+            views.push((placed.role, placed.view(problem)?));
+        }
+        let written = wanted.iter().zip(&mut results).filter_map(|(&role, storage)| {
+            let elements = match storage {
+                CpuStorage::F32(elements) => SliceMut::F32(elements),
+                CpuStorage::F16(elements) => SliceMut::F16(elements),
+                CpuStorage::BF16(elements) => SliceMut::Bf16(elements),
+                CpuStorage::F64(elements) => SliceMut::F64(elements),
+                _ => return None,
+            };
+            Some((role, TensorViewMut::flat(elements)))
+        });
+        SHARED.with(problem, |plan| plan.run(views, written))?;
+        Ok(results)
+    }
 }
 
 /// `f64`: the reference computes that, one thread and no vectors.
 fn compute_reference(
     problem: &Problem,
     direction: Direction,
-    read: &[Placed<'_>],
+    read: &[Placed<'_, CpuStorage>],
     wanted: &[Role],
 ) -> Result<Vec<CpuStorage>> {
     let mut tensors: Vec<(Role, Vec<f64>)> = Vec::with_capacity(read.len());
@@ -282,15 +330,15 @@ fn compute_reference(
 }
 
 /// Runs something with tensors where they lie.
-pub(crate) fn with_placed<T>(
+pub(crate) fn with_placed<M: Memory, T>(
     tensors: &[(Role, &Tensor)],
-    run: impl FnOnce(&[Placed<'_>]) -> Result<T>,
+    run: impl FnOnce(&[Placed<'_, M>]) -> Result<T>,
 ) -> Result<T> {
     let guards: Vec<_> =
         tensors.iter().map(|(role, tensor)| (*role, tensor.storage_and_layout())).collect();
     let mut placed = Vec::with_capacity(guards.len());
     for (role, (storage, layout)) in &guards {
-        let Storage::Cpu(storage) = &**storage else {
+        let Some(storage) = M::of(storage) else {
             let location = storage.device().location();
             return Err(Error::Device { tensor: role.name(), location });
         };
@@ -300,6 +348,6 @@ pub(crate) fn with_placed<T>(
 }
 
 /// A result as a tensor that nothing was recorded for.
-pub(crate) fn tensor(storage: CpuStorage, shape: &[usize]) -> Tensor {
-    Tensor::from_storage(Storage::Cpu(storage), shape, BackpropOp::none(), false)
+pub(crate) fn tensor(storage: Storage, shape: &[usize]) -> Tensor {
+    Tensor::from_storage(storage, shape, BackpropOp::none(), false)
 }

@@ -6,9 +6,9 @@ use candle_core::{DType, DeviceLocation};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A tensor that is not in the processor's memory.
+    /// A tensor that lies where nothing computes in this build.
     #[error(
-        "`{tensor}` is on {location:?}; the operator computes on the processor: \
+        "`{tensor}` is on {location:?}; the operator computes on the processor, and with the feature `cuda` on NVIDIA's GPUs: \
          pass `{tensor}.to_device(&Device::Cpu)?`"
     )]
     Device {
@@ -16,6 +16,18 @@ pub enum Error {
         tensor: &'static str,
         /// Where it is.
         location: DeviceLocation,
+    },
+    /// A tensor that is not where the values are.
+    #[error(
+        "`{tensor}` is on {location:?}, `value` on {value:?}; move one of them with `to_device`"
+    )]
+    Devices {
+        /// The tensor.
+        tensor: &'static str,
+        /// Where it is.
+        location: DeviceLocation,
+        /// Where the values are.
+        value: DeviceLocation,
     },
     /// A tensor of a format that the operator does not compute in, or not beside the others.
     #[error("`{tensor}` is {found:?}, expected {expected}; convert it with `to_dtype`")]
@@ -67,6 +79,10 @@ pub enum Error {
     /// What the library has to say about the call.
     #[error(transparent)]
     Call(#[from] msdeform::Error),
+    /// What the GPU has to say.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(#[from] msdeform_cuda::Error),
     /// What candle has to say.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),

@@ -1,5 +1,6 @@
 //! Multi-scale deformable attention for [candle](candle_core): the sampling operator inside Deformable-DETR, DINO, RT-DETR and
-//! Mask2Former, forward and backward, on the processor.
+//! Mask2Former, forward and backward, on the processor
+//! and, with the feature `cuda`, on NVIDIA's GPUs.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -21,6 +22,8 @@
 //! - An [`Error`] says which tensor, what was expected and what was found, before anything runs.
 
 mod call;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod error;
 mod levels;
 mod module;

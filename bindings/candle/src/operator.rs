@@ -1,9 +1,11 @@
 //! The operators as candle's custom operations, which record what their gradients need.
 
-use candle_core::{CpuStorage, CustomOp3, Layout, Shape, Tensor};
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
+use candle_core::{CpuStorage, CustomOp3, Layout, Shape, Storage, Tensor};
 use msdeform::{Direction, Offsets, Problem, Role};
 
-use crate::call::{Given, Placed, compute, readable, tensor, with_placed};
+use crate::call::{Given, Memory, Placed, readable, tensor, with_placed};
 use crate::{Levels, Result};
 
 /// Multi-scale deformable attention: samples of `value` at `locations`, summed with `weights`.
@@ -18,7 +20,7 @@ use crate::{Levels, Result};
 /// those of tensors that candle tracks are computed.
 ///
 /// # Errors
-/// Tensors that are not on the processor, of other formats or of shapes that do not fit each other.
+/// Tensors that are neither on the processor nor, with the feature `cuda`, on one GPU, of other formats or of shapes that do not fit each other.
 pub fn ms_deform_attn(
     value: &Tensor,
     levels: impl Into<Levels>,
@@ -73,9 +75,19 @@ pub fn ms_deform_attn_from_offsets(
 
 const NAME: &str = "ms-deform-attn";
 
-fn forward(problem: &Problem, read: &[Placed<'_>]) -> Result<(CpuStorage, Shape)> {
-    let mut output = compute(problem, Direction::Forward, read, &[Role::Output])?;
+fn forward<M: Memory>(problem: &Problem, read: &[Placed<'_, M>]) -> Result<(M, Shape)> {
+    let mut output = M::compute(problem, Direction::Forward, read, &[Role::Output])?;
     Ok((output.swap_remove(0), problem.output_shape().to_vec().into()))
+}
+
+/// What is wanted of tensors that all lie in the same memory.
+fn compute<M: Memory>(
+    problem: &Problem,
+    read: &[(Role, &Tensor)],
+    wanted: &[Role],
+) -> Result<Vec<Storage>> {
+    let found = with_placed(read, |read| M::compute(problem, Direction::Backward, read, wanted))?;
+    Ok(found.into_iter().map(M::into_storage).collect())
 }
 
 /// The gradients of those inputs that candle tracks, each in the place and the shape of its input.
@@ -92,7 +104,11 @@ fn backward<const COUNT: usize>(
     read.push((Role::GradOutput, &upstream));
     let tracked = inputs.iter().filter(|(_, input)| input.track_op());
     let wanted: Vec<Role> = tracked.filter_map(|(role, _)| role.gradient()).collect();
-    let found = with_placed(&read, |read| compute(problem, Direction::Backward, read, &wanted))?;
+    let found = match upstream.device() {
+        #[cfg(feature = "cuda")]
+        device if device.is_cuda() => compute::<CudaStorage>(problem, &read, &wanted)?,
+        _ => compute::<CpuStorage>(problem, &read, &wanted)?,
+    };
     let mut gradients = [const { None }; COUNT];
     for (role, storage) in wanted.into_iter().zip(found) {
         let place = inputs.iter().position(|(input, _)| input.gradient() == Some(role));
@@ -120,6 +136,18 @@ impl Attention {
     fn others(&self) -> Vec<(Role, &Tensor)> {
         self.references.iter().map(|references| (Role::References, references)).collect()
     }
+
+    fn forward<M: Memory>(&self, inputs: [(&M, &Layout); 3]) -> candle_core::Result<(M, Shape)> {
+        let roles = self.roles();
+        let placed = [0, 1, 2].map(|at: usize| {
+            let (storage, layout) = inputs[at];
+            Placed { role: roles[at], storage, layout }
+        });
+        let output = with_placed(&self.others(), |others| {
+            forward(&self.problem, &[&placed, others].concat())
+        })?;
+        Ok(output)
+    }
 }
 
 impl CustomOp3 for Attention {
@@ -136,16 +164,20 @@ impl CustomOp3 for Attention {
         s3: &CpuStorage,
         l3: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let [value, positions, shares] = self.roles();
-        let placed = [
-            Placed { role: value, storage: s1, layout: l1 },
-            Placed { role: positions, storage: s2, layout: l2 },
-            Placed { role: shares, storage: s3, layout: l3 },
-        ];
-        let output = with_placed(&self.others(), |others| {
-            forward(&self.problem, &[&placed, others].concat())
-        })?;
-        Ok(output)
+        self.forward([(s1, l1), (s2, l2), (s3, l3)])
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        s1: &CudaStorage,
+        l1: &Layout,
+        s2: &CudaStorage,
+        l2: &Layout,
+        s3: &CudaStorage,
+        l3: &Layout,
+    ) -> candle_core::Result<(CudaStorage, Shape)> {
+        self.forward([(s1, l1), (s2, l2), (s3, l3)])
     }
 
     fn bwd(
@@ -173,6 +205,22 @@ impl TrackedReferences {
         let logits = self.problem.heads() * self.problem.samples();
         (2 * logits, logits)
     }
+
+    fn forward<M: Memory>(
+        &self,
+        [(s1, l1), (s2, l2), (s3, l3)]: [(&M, &Layout); 3],
+    ) -> candle_core::Result<(M, Shape)> {
+        let (offsets, logits) = self.row();
+        let of_offsets = l3.narrow(2, 0, offsets)?;
+        let of_logits = l3.narrow(2, offsets, logits)?;
+        let placed = [
+            Placed { role: Role::Value, storage: s1, layout: l1 },
+            Placed { role: Role::References, storage: s2, layout: l2 },
+            Placed { role: Role::Offsets, storage: s3, layout: &of_offsets },
+            Placed { role: Role::Logits, storage: s3, layout: &of_logits },
+        ];
+        Ok(forward(&self.problem, &placed)?)
+    }
 }
 
 impl CustomOp3 for TrackedReferences {
@@ -189,16 +237,20 @@ impl CustomOp3 for TrackedReferences {
         s3: &CpuStorage,
         l3: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let (offsets, logits) = self.row();
-        let of_offsets = l3.narrow(2, 0, offsets)?;
-        let of_logits = l3.narrow(2, offsets, logits)?;
-        let placed = [
-            Placed { role: Role::Value, storage: s1, layout: l1 },
-            Placed { role: Role::References, storage: s2, layout: l2 },
-            Placed { role: Role::Offsets, storage: s3, layout: &of_offsets },
-            Placed { role: Role::Logits, storage: s3, layout: &of_logits },
-        ];
-        Ok(forward(&self.problem, &placed)?)
+        self.forward([(s1, l1), (s2, l2), (s3, l3)])
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        s1: &CudaStorage,
+        l1: &Layout,
+        s2: &CudaStorage,
+        l2: &Layout,
+        s3: &CudaStorage,
+        l3: &Layout,
+    ) -> candle_core::Result<(CudaStorage, Shape)> {
+        self.forward([(s1, l1), (s2, l2), (s3, l3)])
     }
 
     fn bwd(

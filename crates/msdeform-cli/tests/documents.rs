@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What is not run, by how it begins. The unit test of `args.rs` parses every `msdeform` among them.
-const NOT_RUN: [(&str, &str); 27] = [
+const NOT_RUN: [(&str, &str); 29] = [
     ("pip install ", "takes packages from an index"),
     ("python -m msdeform", "is the Python package's: bindings/python/tests/test_first_look.py"),
     ("cargo xtask ", "is what runs this, or what only developers run; xtask's tests parse them"),
@@ -24,6 +24,8 @@ const NOT_RUN: [(&str, &str); 27] = [
         "msdeform --example speed",
         "is candle's, a workspace of its own: cargo xtask candle compiles it",
     ),
+    ("export CUDA_HOME=", "is for the line behind it"),
+    ("cargo test --features cuda ", "needs nvcc and a GPU"),
     ("python export.py", OF_PYTORCH),
     ("torch=", OF_PYTORCH),
     ("g++ -std=c++20 ", OF_PYTORCH),

@@ -10,6 +10,10 @@ use msdeform::cpu::{CpuOptions, CpuPlan};
 
 /// Threads of this process; `None` where the system does not tell.
 fn threads_running() -> Option<usize> {
+    // Wine shows programs for Windows such a list as well, with threads of its own in it.
+    if cfg!(windows) {
+        return None;
+    }
     Some(std::fs::read_dir("/proc/self/task").ok()?.count())
 }
 

@@ -1,5 +1,6 @@
 //! `cargo xtask crates`: what goes to crates.io, and whether it builds from there.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -131,14 +132,11 @@ pub fn package() -> Result<(Report, Vec<PathBuf>)> {
 /// The same for the crate for candle, after the others. It is in another workspace: cargo would look for what it depends on in
 /// the registry, where that is not yet.
 pub fn package_candle() -> Result<(Report, PathBuf)> {
-    let library = published()?.into_iter().find(|published| published.name == "msdeform");
-    let library = library.context("no crate msdeform")?;
     let ours = published_of(candle::MANIFEST)?.pop().context("no crate for candle")?;
-    let packed = [
-        &["--locked", "--package", &library.name][..],
-        &["--exclude-lockfile", "--manifest-path", candle::MANIFEST],
-    ];
-    for options in packed {
+    let registered = needed_by(&ours, published()?);
+    let mut libraries = vec!["--locked"];
+    libraries.extend(registered.iter().flat_map(|library| ["--package", &library.name]));
+    for options in [&libraries[..], &["--exclude-lockfile", "--manifest-path", candle::MANIFEST]] {
         let mut package = cargo(["package", "--allow-dirty", "--no-verify", "--target-dir"]);
         run_ok(package.arg(tree::target()).args(options))?;
     }
@@ -147,23 +145,40 @@ pub fn package_candle() -> Result<(Report, PathBuf)> {
         std::fs::remove_dir_all(&folder)?;
     }
     std::fs::create_dir_all(&folder)?;
-    library.unpack(&folder)?;
-    ours.unpack(&folder)?;
-    std::fs::write(folder.join("Cargo.toml"), workspace_of(&ours, &library))?;
+    for unpacked in registered.iter().chain([&ours]) {
+        unpacked.unpack(&folder)?;
+    }
+    std::fs::write(folder.join("Cargo.toml"), workspace_of(&ours, &registered))?;
     // The versions that the tests run with.
     std::fs::copy(tree::root().join(candle::LOCK), folder.join("Cargo.lock"))?;
     let mut check = cargo(["check", "--package", &ours.name, "--target-dir"]);
     run_ok(check.arg(tree::target().join("candle")).current_dir(&folder))?;
     let tarball = ours.tarball();
-    Ok((Report::check("with candle"), tarball))
+    Ok((Report::check(format!("with candle and {} of ours", registered.len())), tarball))
 }
 
-/// A workspace around an unpacked crate in which another unpacked one is what the registry would have.
-fn workspace_of(member: &Published, registered: &Published) -> String {
-    let (member, name, path) = (member.file_stem(), &registered.name, registered.file_stem());
-    format!(
-        "[workspace]\nresolver = \"3\"\nmembers = [\"{member}\"]\n\n[patch.crates-io]\n{name} = {{ path = \"{path}\" }}\n"
-    )
+/// Those that a crate needs, and that they need, out of crates of which each comes after what it needs.
+fn needed_by(package: &Published, mut crates: Vec<Published>) -> Vec<Published> {
+    let mut wanted: Vec<String> = needs(&package.metadata).into_iter().map(str::to_owned).collect();
+    for published in crates.iter().rev().filter(|published| published.name != package.name) {
+        if wanted.contains(&published.name) {
+            wanted.extend(needs(&published.metadata).into_iter().map(str::to_owned));
+        }
+    }
+    crates.retain(|published| wanted.contains(&published.name));
+    crates
+}
+
+/// A workspace around an unpacked crate in which other unpacked ones are what the registry would have.
+fn workspace_of(member: &Published, registered: &[Published]) -> String {
+    let mut text = format!(
+        "[workspace]\nresolver = \"3\"\nmembers = [\"{}\"]\n\n[patch.crates-io]\n",
+        member.file_stem()
+    );
+    for library in registered {
+        let _ = writeln!(text, "{} = {{ path = \"{}\" }}", library.name, library.file_stem());
+    }
+    text
 }
 
 /// Whether the published crates build with the oldest versions that they say they take of what they name.
@@ -225,6 +240,19 @@ mod tests {
             }
         }
         assert!(place("msdeform-cli").is_some() && place("msdeform") < place("msdeform-cuda"));
+    }
+
+    #[test]
+    fn what_a_crate_needs_comes_with_what_that_needs_and_nothing_else() {
+        let all = published().unwrap();
+        let cuda = all.iter().find(|published| published.name == "msdeform-cuda").unwrap();
+        let names = needed_by(cuda, published().unwrap());
+        let names: Vec<&str> = names.iter().map(|published| published.name.as_str()).collect();
+        assert!(names.contains(&"msdeform") && names.contains(&"msdeform-files"), "{names:?}");
+        assert!(!names.contains(&"msdeform-cuda") && !names.contains(&"msdeform-cli"), "{names:?}");
+        let text = workspace_of(cuda, &all[..1]);
+        assert!(text.contains("members = [\"msdeform-cuda-"), "{text}");
+        assert!(text.contains(&format!("\n{} = {{ path = ", all[0].name)), "{text}");
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub struct Library {
     pub oldest_system: (u32, u32),
     /// Paths of the libraries that it needs.
     pub needs: Vec<String>,
+    /// Names that it takes from whatever the process has loaded, and not from one of these.
+    pub from_anywhere: Vec<String>,
     /// Where its signature lies in the file. The system ends a process on ARM that maps a page without one.
     pub signature: Option<std::ops::Range<usize>>,
 }
@@ -21,6 +23,7 @@ const DYNAMIC_LIBRARY: u32 = 6;
 const BUNDLE: u32 = 8;
 
 // Load commands.
+const SYMBOLS: u32 = 2;
 const LOAD: u32 = 0xc;
 const LOAD_WEAK: u32 = 0x8000_0018;
 const RE_EXPORT: u32 = 0x8000_001f;
@@ -53,6 +56,10 @@ impl Library {
                     let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
                     library.needs.push(String::from_utf8_lossy(name).into_owned());
                 }
+                SYMBOLS => {
+                    let [symbols, count, names] = [8, 12, 16].map(|field| word(at + field));
+                    library.from_anywhere = from_anywhere(bytes, symbols?, count?, names?)?;
+                }
                 VERSION_MIN_MACOSX => library.oldest_system = version(word(at + 8)?),
                 BUILD_VERSION => library.oldest_system = version(word(at + 12)?),
                 CODE_SIGNATURE => {
@@ -69,6 +76,26 @@ impl Library {
     }
 }
 
+/// Undefined symbols of a table that no library is named for. Apple's linker says so by one number, Zig's by another.
+fn from_anywhere(bytes: &[u8], symbols: u32, count: u32, names: u32) -> Result<Vec<String>> {
+    const SYMBOL_BYTES: usize = 16;
+    const UNDEFINED: u8 = 0;
+    const KIND: u8 = 0xe;
+    const EXTERNAL: u8 = 1;
+    let mut found = Vec::new();
+    for symbol in 0..count as usize {
+        let at = symbols as usize + symbol * SYMBOL_BYTES;
+        let (name, rest) = (word(bytes, at)?, word(bytes, at + 4)?.to_le_bytes());
+        let [kind, _, _, library] = rest;
+        if kind & KIND == UNDEFINED && kind & EXTERNAL != 0 && matches!(library, 0 | 0xfe) {
+            let name = bytes.get(names as usize + name as usize..).unwrap_or_default();
+            let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+            found.push(String::from_utf8_lossy(name).into_owned());
+        }
+    }
+    Ok(found)
+}
+
 fn word(bytes: &[u8], at: usize) -> Result<u32> {
     let four = bytes.get(at..).and_then(<[u8]>::first_chunk).context("the file ends early")?;
     Ok(u32::from_le_bytes(*four))
@@ -77,6 +104,11 @@ fn word(bytes: &[u8], at: usize) -> Result<u32> {
 /// Packed as 16 bits, 8 bits and 8 bits.
 const fn version(packed: u32) -> (u32, u32) {
     (packed >> 16, (packed >> 8) & 0xff)
+}
+
+/// Whether a name is Python's, which is in the process that loads the library.
+pub fn is_of_python(name: &str) -> bool {
+    name.starts_with("_Py") || name.starts_with("__Py")
 }
 
 /// Whether every macOS has a library: Python brings none, it is found in the process.
@@ -118,6 +150,23 @@ mod tests {
         let old = file(0x0100_0007, 8, &[command(&[VERSION_MIN_MACOSX, 0, 0x000a_0c00, 0], "")]);
         let old = Library::read(&old).unwrap();
         assert_eq!((old.processor, old.oldest_system, old.signature), ("x86_64", (10, 12), None));
+    }
+
+    #[test]
+    fn names_without_a_library_are_found() {
+        // Where the names lie, after the header and the one command.
+        let (symbols, names) = (HEADER_BYTES as u32 + 24, HEADER_BYTES as u32 + 24 + 3 * 16);
+        let mut bytes = file(0x0100_000c, 6, &[command(&[SYMBOLS, 0, symbols, 3, names, 64], "")]);
+        for (name, kind, library) in [(1u32, 1u32, 2u32), (4, 1, 0), (10, 0xf, 0)] {
+            let words = [name, kind | library << 24, 0, 0];
+            bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        }
+        bytes.extend(b"\0_a\0_PyOk\0_defined\0");
+        assert_eq!(Library::read(&bytes).unwrap().from_anywhere, ["_PyOk"]);
+        assert!(is_of_python("_PyOk") && is_of_python("__Py_NoneStruct"));
+        assert!(!is_of_python("_CFRelease"));
+        bytes.truncate(names as usize - 16);
+        assert!(Library::read(&bytes).is_err());
     }
 
     #[test]

@@ -3,6 +3,8 @@
 pub mod api;
 pub mod artifacts;
 pub mod crates;
+mod dll;
+mod frameworks;
 mod mach_o;
 pub mod platforms;
 pub mod release;

@@ -65,6 +65,11 @@ impl Platform {
             && cfg!(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu"))
     }
 
+    /// Whether it is a macOS.
+    pub fn is_macos(&self) -> bool {
+        self.linker == MACOS
+    }
+
     /// Options of maturin.
     pub fn maturin_options(&self) -> Vec<&'static str> {
         let mut options = vec!["--target", self.triple];

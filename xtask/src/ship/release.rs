@@ -131,16 +131,22 @@ fn set_version(wanted: Option<&str>) -> Result<String> {
     Ok(wanted.to_owned())
 }
 
-/// What a release says about itself: the changelog, and what nobody has run.
+/// What a release says about itself: the changelog, what was run of it before, and what nobody has run.
 fn notes(changelog: &str, released: &str, tried: &[Tried]) -> String {
     let unreleased = || version::notes(changelog, "Unreleased").unwrap_or_default();
     let mut text = version::notes(changelog, released).unwrap_or_else(|_| unreleased());
-    let in_part: Vec<_> = tried.iter().filter(|tried| !tried.not_run.is_empty()).collect();
-    if !in_part.is_empty() {
-        text.push_str("\n\n### Not run before this release\n\n");
+    if !tried.is_empty() {
+        text.push_str("\n\n### Run before this release\n\n");
     }
-    for Tried { platform, not_run } in in_part {
-        let _ = writeln!(text, "- {}: {not_run}.", platform.triple);
+    for Tried { platform, run, not_run } in tried {
+        let run: Vec<_> = run.iter().map(|(step, outcome)| format!("{step}: {outcome}")).collect();
+        let _ = write!(text, "- {}", platform.triple);
+        for (word, said) in [("", run.join("; ")), ("Not run: ", (*not_run).to_owned())] {
+            if !said.is_empty() {
+                let _ = write!(text, ". {word}{said}");
+            }
+        }
+        text.push_str(".\n");
     }
     text
 }
@@ -208,17 +214,25 @@ mod tests {
     use super::super::platforms::PLATFORMS;
     use super::*;
 
+    fn tried(at: usize, run: &[(&str, &str)], not_run: &'static str) -> Tried {
+        let run = run.iter().map(|(step, outcome)| ((*step).to_owned(), (*outcome).to_owned()));
+        Tried { platform: &PLATFORMS[at], run: run.collect(), not_run }
+    }
+
     #[test]
     fn notes_say_what_changed_and_what_nobody_ran() {
         let changelog = "## [Unreleased]\n\n## [0.2.0] - 2026-12-01\n\n### Added\n\n- A thing.\n";
         let tried = [
-            Tried { platform: &PLATFORMS[0], not_run: "" },
-            Tried { platform: &PLATFORMS[3], not_run: "anything" },
+            tried(0, &[("x86_64 wheel", "65 passed")], ""),
+            tried(2, &[("windows library", "9 passed"), ("windows wheel", "15 libraries")], "CUDA"),
+            tried(3, &[], "anything"),
         ];
         let text = notes(changelog, "0.2.0", &tried);
         assert!(text.starts_with("### Added\n\n- A thing."), "{text}");
-        assert!(text.contains("- aarch64-apple-darwin: anything."), "{text}");
-        assert!(!text.contains(PLATFORMS[0].triple), "{text}");
+        assert!(text.contains("- x86_64-unknown-linux-gnu. x86_64 wheel: 65 passed.\n"), "{text}");
+        let windows = "- x86_64-pc-windows-gnu. windows library: 9 passed; windows wheel: 15 libraries. Not run: CUDA.\n";
+        assert!(text.contains(windows), "{text}");
+        assert!(text.contains("- aarch64-apple-darwin. Not run: anything.\n"), "{text}");
         assert!(notes("## [Unreleased]\n\n- B.\n", "0.1.0", &[]).starts_with("- B."));
     }
 
@@ -239,8 +253,8 @@ mod tests {
         assert_eq!(version::current(&manifest).unwrap(), version);
         // All of it, or a release would leave a part behind.
         let bumped = version::bump(&manifest, "999.0.0").unwrap();
-        assert_eq!(bumped.matches("999.0.0").count(), 2, "{bumped}");
+        assert_eq!(bumped.matches("999.0.0").count(), 3, "{bumped}");
         let lock = version::bump_lock(&read(candle::LOCK), &version, "999.0.0");
-        assert_eq!(lock.matches("999.0.0").count(), 2);
+        assert_eq!(lock.matches("999.0.0").count(), 5);
     }
 }

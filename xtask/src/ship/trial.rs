@@ -1,7 +1,7 @@
 //! `cargo xtask try`: what was built for a platform is run, on this machine or under an emulator.
 //!
 //! Linux on ARM: the library's tests and the Python package's, under qemu, with Python from Debian. Windows: the library's
-//! tests and the command line under Wine; no registry has a Python for it. macOS: what was linked is looked at.
+//! tests and the command line under Wine, which loads the wheel's library too; no registry has a Python for it. macOS: what was linked is looked at.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -9,7 +9,8 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use super::mach_o::{Library, is_part_of_macos};
+use super::dll;
+use super::mach_o::{Library, is_of_python, is_part_of_macos};
 use super::platforms::{PLATFORMS, Platform, build_tool};
 use super::wheel::{self, Effort, platforms};
 use crate::process::{self, capture, on_path, run_ok};
@@ -34,10 +35,11 @@ pub struct TryArgs {
     only: Vec<String>,
 }
 
-/// What was run on a platform, and what was not.
+/// What was run of a platform, and what was not, for the release notes.
 pub struct Tried {
     pub platform: &'static Platform,
-    /// For the release notes.
+    /// Steps, with what came out of them.
+    pub run: Vec<(String, String)>,
     pub not_run: &'static str,
 }
 
@@ -76,29 +78,35 @@ pub fn steps_of(
     platform: &'static Platform,
     wheel: impl Fn() -> Result<PathBuf>,
 ) -> Tried {
-    let mut not_run = "";
-    match platform.triple {
+    let mut names = Vec::new();
+    let mut step = |name: String, run: &dyn Fn() -> Result<Report>| {
+        steps.run(name.clone(), run);
+        names.push(name);
+    };
+    let not_run = match platform.triple {
         _ if platform.is_host() => {
-            steps.run("x86_64 wheel", || python::test_alone(&wheel()?));
+            step("x86_64 wheel".to_owned(), &|| python::test_alone(&wheel()?));
+            ""
         }
         "aarch64-unknown-linux-gnu" => {
-            steps.run("aarch64 library", || library_under_qemu(platform));
-            steps.run("aarch64 wheel", || wheel_under_qemu(&wheel()?));
-            not_run = "CUDA, PyTorch";
+            step("aarch64 library".to_owned(), &|| library_under_qemu(platform));
+            step("aarch64 wheel".to_owned(), &|| wheel_under_qemu(&wheel()?));
+            "CUDA, PyTorch"
         }
         "x86_64-pc-windows-gnu" => {
-            steps.run("windows library", || library_under_wine(platform));
-            steps.run("windows command", || command_under_wine(platform));
-            steps.run("windows wheel", || imports_of_windows(&wheel()?));
-            not_run = "the Python package, CUDA, PyTorch";
+            step("windows library".to_owned(), &|| library_under_wine(platform));
+            step("windows command".to_owned(), &|| command_under_wine(platform));
+            step("windows wheel".to_owned(), &|| windows_loads(&wheel()?));
+            "the Python package, CUDA, PyTorch"
         }
         _ => {
             let (processor, _) = platform.triple.split_once('-').unwrap_or_default();
-            steps.run(format!("macos {processor}"), || is_for_mac(&wheel()?, platform));
-            not_run = "anything: it is linked, no more";
+            step(format!("macos {processor}"), &|| is_for_mac(&wheel()?, platform));
+            "anything: it is linked, and looked at"
         }
-    }
-    Tried { platform, not_run }
+    };
+    let run = names.into_iter().filter_map(|name| Some((steps.outcome(&name)?, name)));
+    Tried { platform, run: run.map(|(outcome, name)| (name, outcome)).collect(), not_run }
 }
 
 /// What the CPU backend is held to, as on any machine: conformance, random problems, threads.
@@ -176,6 +184,8 @@ fn arm_system() -> Result<PathBuf> {
     if on_path(&["mmdebstrap"]).is_none() {
         setup::apt_install(&["mmdebstrap"]).context("no mmdebstrap, which unpacks Debian")?;
     }
+    // mmdebstrap makes the folder, not what that lies in.
+    std::fs::create_dir_all(tree::cache())?;
     let mut unpack = Command::new("mmdebstrap");
     unpack.args(["--quiet", "--variant=extract", "--architectures=arm64", "--skip=check/qemu"]);
     run_ok(unpack.args(["--include=python3,libstdc++6", "bookworm"]).arg(&folder))?;
@@ -251,6 +261,8 @@ fn in_wine(command: &mut Command) -> Result<&mut Command> {
     let libraries = wine_folder().join("drive_c/windows/system32");
     let random = libraries.join("bcryptprimitives.dll");
     if !random.is_file() {
+        // Neither does Wine make more than the last folder.
+        std::fs::create_dir_all(tree::cache())?;
         run_ok(of_wine(Command::new(wine()?).args(["wineboot", "--init"])))?;
         let source = tree::cache().join("random_numbers.c");
         std::fs::write(&source, RANDOM_NUMBERS)?;
@@ -304,19 +316,21 @@ fn is_part_of_windows(library: &str) -> bool {
     library.starts_with("api-ms-win-") || KNOWN.contains(&library.as_str())
 }
 
-/// Whether the library of a wheel needs nothing that a user's machine may lack.
-fn imports_of_windows(wheel: &Path) -> Result<Report> {
-    let library = native_library(wheel)?;
-    let listed = capture(Command::new("x86_64-w64-mingw32-objdump").arg("-p").arg(&library))?;
-    let imports: Vec<&str> =
-        listed.lines().filter_map(|line| line.trim().strip_prefix("DLL Name: ")).collect();
-    let foreign: Vec<_> = imports.iter().filter(|name| !is_part_of_windows(name)).collect();
+/// Whether the library of a wheel needs nothing that a user's machine may lack, and Wine loads it.
+fn windows_loads(wheel: &Path) -> Result<Report> {
+    let path = native_library(wheel)?;
+    let library = dll::Library::read(&path)?;
+    let foreign: Vec<_> = library.imports.keys().filter(|name| !is_part_of_windows(name)).collect();
     ensure!(foreign.is_empty(), "it needs {foreign:?}");
-    ensure!(
-        imports.iter().any(|name| name.eq_ignore_ascii_case("python3.dll")),
-        "it is for one Python only: {imports:?}"
-    );
-    Ok(Report::check(format!("{} libraries, all of Windows or Python", imports.len())))
+    let folder = path.parent().unwrap_or(&path);
+    let loader = library.write_loader(folder)?;
+    let mut load = Command::new(wine()?);
+    run_ok(in_wine(load.arg(loader).current_dir(folder))?).context("Wine does not load it")?;
+    let names = library.imports.get(dll::PYTHON).map_or(0, Vec::len);
+    Ok(Report::check(format!(
+        "{} libraries, all of Windows or Python; loaded by Wine, with {names} names of Python that do nothing",
+        library.imports.len()
+    )))
 }
 
 /// Whether the library of a wheel is one that macOS would load: for the processor and the system that the wheel's name
@@ -324,13 +338,16 @@ fn imports_of_windows(wheel: &Path) -> Result<Report> {
 fn is_for_mac(wheel: &Path, platform: &Platform) -> Result<Report> {
     let path = native_library(wheel)?;
     let bytes = std::fs::read(&path)?;
-    let Library { processor, oldest_system, needs, signature } = Library::read(&bytes)?;
+    let Library { processor, oldest_system, needs, from_anywhere, signature } =
+        Library::read(&bytes)?;
     ensure!(platform.triple.starts_with(processor), "it is for {processor}");
     let (major, minor) = oldest_system;
     let tag = format!("macosx_{major}_{minor}_");
     ensure!(platform.wheel_tag.starts_with(&tag), "it is for macOS {major}.{minor} and newer");
     let foreign: Vec<_> = needs.iter().filter(|path| !is_part_of_macos(path)).collect();
     ensure!(!needs.is_empty() && foreign.is_empty(), "it needs {foreign:?}");
+    let lost: Vec<_> = from_anywhere.iter().filter(|name| !is_of_python(name)).collect();
+    ensure!(!from_anywhere.is_empty() && lost.is_empty(), "no library is named for {lost:?}");
     let signed = match signature {
         Some(range) => {
             let mut check = Command::new(build_tool("python")?);
@@ -341,7 +358,11 @@ fn is_for_mac(wheel: &Path, platform: &Platform) -> Result<Report> {
         None if processor == "x86_64" => "not signed".to_owned(),
         None => bail!("it is not signed"),
     };
-    let note = format!("{} libraries, all of macOS; {signed}; linked and not run", needs.len());
+    let note = format!(
+        "{} libraries, all of macOS; {} names of Python; {signed}; linked and not run",
+        needs.len(),
+        from_anywhere.len()
+    );
     Ok(Report::check(note))
 }
 

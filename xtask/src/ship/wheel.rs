@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
+use super::frameworks;
 use super::platforms::{PLATFORMS, Platform, build_tool, use_build_tools};
 use crate::process::{capture, run_ok};
 use crate::steps::{Report, Steps};
@@ -88,6 +89,11 @@ pub fn build(platform: Option<&Platform>, effort: Effort, folder: &Path) -> Resu
     // For rustc, when it links the wheel's own crate.
     let mut linker = Vec::new();
     match effort {
+        _ if platform.is_some_and(Platform::is_macos) => {
+            let frameworks = frameworks::write(&tree::cache())?;
+            linker = vec!["--".to_owned(), "-C".to_owned()];
+            linker.push(format!("link-arg=-F{}", frameworks.display()));
+        }
         _ if platform.is_some() => {}
         Effort::Full if cfg!(target_os = "linux") => {
             maturin.arg("--zig");

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys::{self, CUresult};
 
-use super::{Context, Stream, check, driver};
+use super::{Context, Stream, check, driver, library};
 use crate::error::{DriverError, Error, Result};
 
 /// A point in a stream that can be waited for and timed.
@@ -78,10 +78,9 @@ type ElapsedTime = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) ->
 fn elapsed_time() -> Result<ElapsedTime> {
     static FUNCTION: OnceLock<Option<ElapsedTime>> = OnceLock::new();
     let look_up = || {
-        // SAFETY: an event exists, so libcuda is loaded and stays so; the type is the documented one.
-        unsafe { sys::culib().get::<ElapsedTime>(b"cuEventElapsedTime\0") }
-            .ok()
-            .map(|symbol| *symbol)
+        // SAFETY: the type is the documented one, and the library is never unloaded.
+        let found = unsafe { library::driver()?.get::<ElapsedTime>(b"cuEventElapsedTime\0") };
+        found.ok().map(|symbol| *symbol)
     };
     FUNCTION.get_or_init(look_up).ok_or_else(|| {
         Error::Driver(DriverError {

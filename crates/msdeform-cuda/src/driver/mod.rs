@@ -1,7 +1,7 @@
 //! The CUDA driver as owned handles: context, stream, module, event, graph, memory.
 //!
 //! cudarc's bindings look every symbol up at run time and panic where the library or a symbol is
-//! missing. [`driver_version`] is the gate: every handle starts from a [`Context`], a context starts
+//! missing (where another crate has them linked, a process without the library does not start). [`driver_version`] is the gate: every handle starts from a [`Context`], a context starts
 //! there, and behind it libcuda is present, initialised and new enough to have every function used
 //! in this module.
 
@@ -12,6 +12,7 @@ mod event;
 mod graph;
 mod guard;
 mod launches;
+mod library;
 mod module;
 mod persisting;
 mod pointer;
@@ -69,8 +70,7 @@ pub(crate) fn was_initialised_before_a_fork() -> bool {
 }
 
 fn initialise() -> Result<CudaVersion> {
-    // SAFETY: loads libcuda by its ordinary name; its initialisers are meant to run in any process.
-    if !unsafe { sys::is_culib_present() } {
+    if library::driver().is_none() {
         return Err(Error::MissingDriver);
     }
     let mut number = 0;

@@ -1,0 +1,218 @@
+//! Tensors on a GPU: plans of `msdeform-cuda`, launched on candle's stream, in memory that candle allocates.
+
+#![allow(unsafe_code, reason = "a launch trusts addresses")]
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use candle_core::backend::{BackendDevice, BackendStorage};
+use candle_core::cuda_backend::cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
+use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
+use candle_core::{CudaStorage, DType, Shape, Storage};
+use msdeform::{Direction, Problem, Role};
+use msdeform_cuda::{
+    BackwardOptions, Engine, Gradients, Plan, PlanOptions, Pointers, RowStrides, SourceStrides,
+    Stream, Workspace,
+};
+
+use crate::call::{Memory, Placed};
+use crate::{Error, Result};
+
+impl Memory for CudaStorage {
+    fn of(storage: &Storage) -> Option<&Self> {
+        match storage {
+            Storage::Cuda(storage) => Some(storage),
+            _ => None,
+        }
+    }
+
+    fn into_storage(self) -> Storage {
+        Storage::Cuda(self)
+    }
+
+    fn compute(
+        problem: &Problem,
+        direction: Direction,
+        read: &[Placed<'_, Self>],
+        wanted: &[Role],
+    ) -> Result<Vec<Self>> {
+        let (Some(first), false) = (read.first(), wanted.is_empty()) else { return Ok(Vec::new()) };
+        let device = first.storage.device().clone();
+        let stream = device.cuda_stream();
+        let planned = plan(Key {
+            device: stream.context().ordinal(),
+            problem: problem.clone(),
+            gradients: (direction == Direction::Backward).then(|| gradients(wanted)),
+            sources: problem.offsets().map(|_| sources(problem, read)),
+        })?;
+        let mut results = Vec::with_capacity(wanted.len());
+        for &role in wanted {
+            let (shape, format) = (Shape::from(problem.len_of(role)), format(problem, role));
+            // SAFETY: a launch writes every element.
+            results.push(unsafe { device.alloc_uninit(&shape, format) }?);
+        }
+        // SAFETY: nobody reads it before the launch has written it.
+        let mut workspace =
+            unsafe { stream.alloc::<u8>(planned.plan.workspace_bytes().max(1)) }.w()?;
+
+        // What candle's events say about each tensor holds until these are dropped, after the launch.
+        let mut guards = Vec::with_capacity(read.len() + wanted.len());
+        let mut pointers = Pointers::default();
+        for placed in read {
+            let (start, guard) = read_from(placed.role, placed.storage, &stream)?;
+            let bytes = placed.layout.start_offset() * placed.storage.dtype().size_in_bytes();
+            pointers = pointers.with(placed.role, start + bytes as u64);
+            guards.push(guard);
+        }
+        for (&role, storage) in wanted.iter().zip(&mut results) {
+            let (start, guard) = write_to(role, storage, &stream)?;
+            pointers = pointers.with(role, start);
+            guards.push(guard);
+        }
+        let (start, guard) = workspace.device_ptr_mut(&stream);
+        guards.push(guard);
+        // SAFETY: the stream is candle's for this device. The tensors have the formats, sizes and strides of the plan (`Given`
+        // checked them, `readable` laid them out) and lie on that device; what is written and the workspace are allocations of
+        // this call. Candle frees memory in the order of its stream, or after the events of the guards.
+        unsafe {
+            let stream = Stream::borrow(planned.engine.context(), stream.cu_stream().cast())?;
+            planned.plan.launch(&stream, &pointers.with_workspace(start))?;
+        }
+        drop(guards);
+        Ok(results)
+    }
+}
+
+const fn format(problem: &Problem, role: Role) -> DType {
+    match problem.format_of(role) {
+        msdeform::DType::F32 => DType::F32,
+        msdeform::DType::F16 => DType::F16,
+        msdeform::DType::Bf16 => DType::BF16,
+        msdeform::DType::F64 => DType::F64,
+    }
+}
+
+fn read_from<'a>(
+    role: Role,
+    storage: &'a CudaStorage,
+    stream: &'a CudaStream,
+) -> Result<(u64, SyncOnDrop<'a>)> {
+    match &storage.slice {
+        CudaStorageSlice::F32(elements) => Ok(elements.device_ptr(stream)),
+        CudaStorageSlice::F16(elements) => Ok(elements.device_ptr(stream)),
+        CudaStorageSlice::BF16(elements) => Ok(elements.device_ptr(stream)),
+        _ => Err(wrong_format(role, storage.dtype())),
+    }
+}
+
+fn write_to<'a>(
+    role: Role,
+    storage: &'a mut CudaStorage,
+    stream: &'a CudaStream,
+) -> Result<(u64, SyncOnDrop<'a>)> {
+    let found = storage.dtype();
+    match &mut storage.slice {
+        CudaStorageSlice::F32(elements) => Ok(elements.device_ptr_mut(stream)),
+        CudaStorageSlice::F16(elements) => Ok(elements.device_ptr_mut(stream)),
+        CudaStorageSlice::BF16(elements) => Ok(elements.device_ptr_mut(stream)),
+        _ => Err(wrong_format(role, found)),
+    }
+}
+
+fn wrong_format(role: Role, found: DType) -> Error {
+    Error::Format { tensor: role.name(), found, expected: "F32 or F16 or BF16".into() }
+}
+
+fn gradients(wanted: &[Role]) -> Gradients {
+    let any = |roles: &[Role]| wanted.iter().any(|role| roles.contains(role));
+    Gradients {
+        value: any(&[Role::GradValue]),
+        locations: any(&[Role::GradLocations, Role::GradOffsets]),
+        weights: any(&[Role::GradWeights, Role::GradLogits]),
+        references: any(&[Role::GradReferences]),
+    }
+}
+
+/// Where rows of queries lie, as candle has them.
+fn sources(problem: &Problem, read: &[Placed<'_, CudaStorage>]) -> SourceStrides {
+    let mut strides = SourceStrides::packed(problem);
+    for Placed { role, layout, .. } in read {
+        let of = match role {
+            Role::References => &mut strides.references,
+            Role::Offsets => &mut strides.offsets,
+            Role::Logits => &mut strides.logits,
+            _ => continue,
+        };
+        if let [image, query, ..] = *layout.stride() {
+            *of = RowStrides { image: image as i64, query: query as i64 };
+        }
+    }
+    strides
+}
+
+/// What a plan is for.
+#[derive(Debug, PartialEq, Eq)]
+struct Key {
+    device: usize,
+    problem: Problem,
+    /// Of a backward plan.
+    gradients: Option<Gradients>,
+    sources: Option<SourceStrides>,
+}
+
+/// A plan with the engine whose code it launches.
+#[derive(Debug)]
+struct Planned {
+    engine: Engine,
+    plan: Plan,
+}
+
+/// Plans that are kept, about a kilobyte each: those of a few models in some sizes of images.
+const PLANS: usize = 256;
+
+/// The most recently used last. Any number of threads may launch one at the same time: workspaces are the calls' own.
+static KEPT: Mutex<Vec<(Key, Arc<Planned>)>> = Mutex::new(Vec::new());
+
+/// The plan for something, made now if it is new.
+fn plan(key: Key) -> Result<Arc<Planned>> {
+    {
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = kept.iter().rposition(|(of, _)| *of == key) {
+            kept[at..].rotate_left(1);
+            return Ok(Arc::clone(&kept[kept.len() - 1].1));
+        }
+    }
+    // Outside of the lock: kernels that were never compiled take seconds.
+    let engine = engine(key.device)?;
+    let options = PlanOptions {
+        backward: key
+            .gradients
+            .map(|gradients| BackwardOptions { gradients, ..Default::default() }),
+        sources: key.sources,
+        workspace: Workspace::OfCaller,
+        ..PlanOptions::default()
+    };
+    let plan = Plan::new(&engine, &key.problem, &options)?;
+    let planned = Arc::new(Planned { engine, plan });
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let dropped = (kept.len() >= PLANS).then(|| kept.remove(0));
+    kept.push((key, Arc::clone(&planned)));
+    drop(kept);
+    // Outside of the lock as well: memory of a device is given back when its kernels are done.
+    drop(dropped);
+    Ok(planned)
+}
+
+static ENGINES: Mutex<Option<HashMap<usize, Engine>>> = Mutex::new(None);
+
+/// The engine of a GPU, opened once and never closed: at exit there is no telling whether the driver or we go first.
+fn engine(device: usize) -> Result<Engine> {
+    let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+    let opened = engines.get_or_insert_default();
+    if let Some(engine) = opened.get(&device) {
+        return Ok(engine.clone());
+    }
+    let engine = Engine::new(device)?;
+    opened.insert(device, engine.clone());
+    Ok(engine)
+}
