@@ -261,7 +261,7 @@ def work(scenario: Scenario, device: str) -> None:
 class Worker:
     """A process that is ready, or will be."""
 
-    def __init__(self, scenario: Scenario, device: str, folder: Path, pack: Path | None) -> None:
+    def __init__(self, scenario: Scenario, device: str, folder: Path, pack: Path | None = None) -> None:
         settings = {"MSDEFORM_CACHE_DIR": str(folder), "MSDEFORM_KERNEL_PACK": "off", "MSDEFORM_TUNING": "off"}
         if pack is not None:
             settings |= {"MSDEFORM_CACHE_DIR": "", "MSDEFORM_KERNEL_PACK": str(pack), "MSDEFORM_NVRTC": os.devnull}
