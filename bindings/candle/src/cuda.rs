@@ -207,6 +207,8 @@ static ENGINES: Mutex<Option<HashMap<usize, Engine>>> = Mutex::new(None);
 
 /// The engine of a GPU, opened once and never closed: at exit there is no telling whether the driver or we go first.
 fn engine(device: usize) -> Result<Engine> {
+    // In a forked process an error, and before the lock, which a thread of the parent may have held.
+    msdeform_cuda::driver_version()?;
     let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
     let opened = engines.get_or_insert_default();
     if let Some(engine) = opened.get(&device) {
