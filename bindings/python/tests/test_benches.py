@@ -174,6 +174,22 @@ def test_patched_ways_are_compared_where_the_model_cannot_be_run_without(
     assert models.is_within_bounds(row) and "before left out" in models.summary(row)
 
 
+class WithABreak(OneLayer):
+    """Grounding DINO's layers break the graph with a check: what follows is compiled as a piece of its own."""
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return super().forward(pixels)
+
+
+def test_ways_are_told_apart_behind_a_break_of_the_graph(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modes, "BACKEND", "eager")
+    broken = dataclasses.replace(zoo.MODELS[small], build=lambda _: WithABreak())
+    monkeypatch.setitem(zoo.MODELS, small, broken)
+    [row] = models.measure("cpu", ["compiled"], [small], rounds=1)
+    assert "left_out" not in row and row["fused_calls"] > 0
+
+
 @pytest.mark.parametrize("way", ["plain", "after"])
 def test_what_fails_under_the_patch_alone_is_a_fault(way: str, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_in(way, monkeypatch)
