@@ -216,7 +216,7 @@ class Constants(TorchFunctionMode):
     pass, in the same order. To make one on a GPU waits for it, which a graph cannot capture. Numbers that are written
     into a tensor one by one are no copies then, but part of the graph."""
 
-    _MAKERS = (torch.tensor, torch.as_tensor, torch.Tensor.to, torch.Tensor.cuda)
+    _MAKERS = (torch.tensor, torch.as_tensor, torch.Tensor.to, torch.Tensor.type_as, torch.Tensor.cuda)
 
     def __init__(self) -> None:
         super().__init__()
@@ -233,6 +233,9 @@ class Constants(TorchFunctionMode):
         if function is torch.Tensor.__setitem__ and _is_number_at_a_place(*arguments[1:]):
             arguments[0][arguments[1]].fill_(arguments[2])
             return None
+        if function is torch.Tensor.__getitem__:
+            # Indices in host memory are handed over too.
+            arguments = (arguments[0], self._beside(arguments[0], arguments[1]))
         is_on_gpu = any(isinstance(each, Tensor) and each.is_cuda for each in arguments[:1])
         if function not in self._MAKERS or is_on_gpu:
             return function(*arguments, **keywords)
@@ -241,6 +244,12 @@ class Constants(TorchFunctionMode):
             return self._made[-1].clone()
         self._next += 1
         return self._made[self._next - 1].clone()
+
+    def _beside(self, tensor: Tensor, index: Any) -> Any:
+        if isinstance(index, tuple):
+            return tuple(self._beside(tensor, each) for each in index)
+        is_elsewhere = isinstance(index, Tensor) and index.device != tensor.device
+        return self.__torch_function__(torch.Tensor.to, (), (index, tensor.device)) if is_elsewhere else index
 
 
 def _is_number_at_a_place(index: Any, value: Any) -> bool:

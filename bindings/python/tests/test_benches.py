@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -345,6 +345,27 @@ class NoCopies(TorchDispatchMode):
         return output
 
 
+def move_to_no_gpu(model: torch.nn.Module) -> None:
+    """Tensors without memory on a GPU that need not be there: to read one is an error."""
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for key, tensor in tensors.items():
+                if tensor is not None:
+                    moved = torch.empty(tensor.shape, dtype=tensor.dtype, device="cuda")
+                    tensors[key] = torch.nn.Parameter(moved) if isinstance(tensor, torch.nn.Parameter) else moved
+
+
+def assert_that_a_graph_can_have_a_pass(model: torch.nn.Module, run: Callable[[Tensor], Tensor], size: Any) -> None:
+    with FakeTensorMode(), torch.no_grad(), modes._without_checks():
+        move_to_no_gpu(model)
+        pixels, constants = torch.randn(size.images, 3, size.height, size.width, device="cuda"), modes.Constants()
+        run(pixels)  # Models may keep what they make for a size.
+        with constants:
+            run(pixels)
+        with constants.again(), NoCopies():
+            assert run(pixels).is_cuda
+
+
 @pytest.mark.parametrize("name", ["Deformable-DETR", "RT-DETR", "RT-DETRv2", "Mask2Former", "Grounding DINO"])
 def test_a_graph_can_have_all_that_a_pass_of_a_model_does(name: str) -> None:
     pytest.importorskip("transformers")
@@ -352,19 +373,15 @@ def test_a_graph_can_have_all_that_a_pass_of_a_model_does(name: str) -> None:
 
     build, output = (patched_models.MODELS | patched_models.TEXT_MODELS)[name]
     model = build().eval()
-    # Tensors without memory on a GPU that need not be there: to read one is an error.
-    with FakeTensorMode(), torch.no_grad(), modes._without_checks():
-        for module in model.modules():
-            for tensors in (module._parameters, module._buffers):
-                for key, tensor in tensors.items():
-                    tensors[key] = (
-                        None if tensor is None else torch.empty(tensor.shape, dtype=tensor.dtype, device="cuda")
-                    )
-        pixels, constants = torch.randn(1, 3, 256, 320, device="cuda"), modes.Constants()
-        with constants:
-            getattr(model(pixel_values=pixels), output)
-        with constants.again(), NoCopies():
-            assert getattr(model(pixel_values=pixels), output).is_cuda
+    size = zoo.Input(1, 256, 320)
+    assert_that_a_graph_can_have_a_pass(model, lambda pixels: getattr(model(pixel_values=pixels), output), size)
+
+
+def test_a_graph_can_have_a_pass_of_ultralytics() -> None:
+    pytest.importorskip("ultralytics")
+    found = zoo.MODELS["RT-DETR-L"]
+    model = found.build(found.cpu).eval()
+    assert_that_a_graph_can_have_a_pass(model, lambda pixels: found.output(model(pixels)), found.cpu)
 
 
 def test_checks_are_off_for_graphs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
