@@ -59,6 +59,12 @@ impl Environment {
         format!("torch {}{}", self.torch, others.collect::<String>())
     }
 
+    fn add_packages(&mut self, other: Self) {
+        self.transformers = self.transformers.take().or(other.transformers);
+        self.ultralytics = self.ultralytics.take().or(other.ultralytics);
+        self.rfdetr = self.rfdetr.take().or(other.rfdetr);
+    }
+
     /// The format of the README's table: what people train in.
     const fn usual_format(&self) -> &'static str {
         if self.gpu.is_some() { "bf16" } else { "f32" }
@@ -161,15 +167,13 @@ fn optional<T>(found: Option<T>, text: impl FnOnce(T) -> String) -> String {
     found.map_or_else(|| "-".to_owned(), text)
 }
 
-/// Replaces what stands between the README's markers by what a record says, named by its folder under `root`.
-pub fn splice(readme: &str, root: &Path, record: Option<&str>) -> Result<String> {
-    replace(
-        readme,
-        &match record {
-            Some(folder) => tables(folder, &load(root, folder)?),
-            None => NOTHING.to_owned(),
-        },
-    )
+/// Replaces what stands between the README's markers by what records say, named by their folders under `root`.
+pub fn splice(readme: &str, root: &Path, records: &[String]) -> Result<String> {
+    let table = match records {
+        [] => NOTHING.to_owned(),
+        folders => tables(&Usual::load(root, folders)?),
+    };
+    replace(readme, &table)
 }
 
 /// The same for the page that has every row, of all records.
@@ -182,11 +186,11 @@ pub fn splice_figures(page: &str, root: &Path, records: &[String]) -> Result<Str
 }
 
 /// The README's picture: models in the usual format, as the host slows them down least.
-pub fn picture(root: &Path, folder: &str, scheme: Scheme) -> Result<String> {
-    let record = load(root, folder)?;
+pub fn picture(root: &Path, records: &[String], scheme: Scheme) -> Result<String> {
+    let Usual { record, .. } = Usual::load(root, records)?;
     let (format, mode) = (record.environment.usual_format(), record.usual_mode());
     let speed = |name: &str| ModelSpeed {
-        name: name.to_owned(),
+        name: record.title(name),
         speedups: PASSES
             .map(|pass| record.find(name, mode, pass, format).and_then(ModelRow::speedup)),
     };
@@ -194,6 +198,39 @@ pub fn picture(root: &Path, folder: &str, scheme: Scheme) -> Result<String> {
     let mode = if mode == GRAPH { "as CUDA graphs" } else { mode };
     let what = format!("whole models, {mode}, {format}, {}", record.environment.device());
     Ok(models::picture(&shown, &what, scheme))
+}
+
+/// What the README shows: models of several packages, which may have been measured one after the other on a device.
+struct Usual {
+    folders: Vec<String>,
+    /// The first, with the models of all.
+    record: PythonRecord,
+}
+
+impl Usual {
+    fn load(root: &Path, folders: &[String]) -> Result<Self> {
+        let each = folders.iter().map(|folder| Ok((folder.clone(), load(root, folder)?)));
+        let mut each = each.collect::<Result<Vec<_>>>()?.into_iter();
+        let (folder, record) = each.next().context("no record is named")?;
+        Ok(each.fold(Self { folders: vec![folder], record }, Self::with))
+    }
+
+    /// Leaves out records of other formats and modes alone, and what an earlier one has.
+    fn with(mut self, (folder, mut other): (String, PythonRecord)) -> Self {
+        let format = self.record.environment.usual_format();
+        let is_new = |row: &ModelRow| {
+            row.dtype == format
+                && [EAGER, GRAPH].contains(&row.mode.as_str())
+                && self.record.find(&row.model, &row.mode, &row.pass, format).is_none()
+        };
+        other.models.retain(is_new);
+        if !other.models.is_empty() {
+            self.folders.push(folder);
+            self.record.models.append(&mut other.models);
+            self.record.environment.add_packages(other.environment);
+        }
+        self
+    }
 }
 
 impl PythonRecord {
@@ -206,6 +243,15 @@ impl PythonRecord {
             }
         }
         names
+    }
+
+    /// A model of transformers needs no more than its name.
+    fn title(&self, model: &str) -> String {
+        let row = self.models.iter().find(|row| row.model == model);
+        match row.map(|row| row.package.as_str()) {
+            None | Some("transformers") => model.to_owned(),
+            Some(package) => format!("{model}, {package}"),
+        }
     }
 
     /// In which a host that is slower than its GPU hides least.
@@ -238,13 +284,14 @@ fn read(file: &Path) -> Result<PythonRecord> {
     Ok(record)
 }
 
-fn tables(folder: &str, record: &PythonRecord) -> String {
+fn tables(Usual { folders, record }: &Usual) -> String {
     let PythonRecord { environment, tests, .. } = record;
-    let commit = record.commit.get(..7).unwrap_or(&record.commit);
+    let folders: Vec<String> = folders.iter().map(|folder| format!("`records/{folder}`")).collect();
     let mut text = format!(
-        "{}, {}, commit {commit}, from `records/{folder}`.",
+        "{}, {}, from {}.",
         environment.device(),
         environment.versions(),
+        folders.join(" and "),
     );
     if let Some(Tests { passed, failed, skipped, broke_off }) = tests {
         let end = broke_off.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
@@ -426,7 +473,7 @@ mod tests {
         let folder = root.join("gpu/a-python");
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("python.json"), RECORD).unwrap();
-        let spliced = splice(&text, &root, Some("gpu/a-python")).unwrap();
+        let spliced = splice(&text, &root, &["gpu/a-python".to_owned()]).unwrap();
         std::fs::remove_dir_all(&root).unwrap();
         assert!(spliced.starts_with(&format!("before\n{BEGIN}\nG, torch 2.11")), "{spliced}");
         assert!(spliced.ends_with(&format!("\n{END}\nafter\n")), "{spliced}");
@@ -443,7 +490,7 @@ mod tests {
 
     #[test]
     fn a_readme_without_markers_or_a_broken_record_is_an_error() {
-        assert!(splice("nothing", Path::new("."), None).is_err());
+        assert!(splice("nothing", Path::new("."), &[]).is_err());
         assert!(serde_json::from_str::<PythonRecord>("{}").is_err());
     }
 
@@ -453,7 +500,7 @@ mod tests {
         let mut part = whole.clone();
         part["models"][0]["output_error"] = serde_json::Value::Null;
         part["tests"]["broke_off"] = "not done after 80 s".into();
-        let text = tables("f", &serde_json::from_value(part).unwrap());
+        let text = tables(&alone(serde_json::from_value(part).unwrap()));
         assert!(
             text.contains("1 skipped (not done after 80 s).") && text.contains("-> 1000 MiB | - |"),
             "{text}"
@@ -462,8 +509,12 @@ mod tests {
         for key in ["tests", "host_cost", "models"] {
             little.as_object_mut().unwrap().remove(key);
         }
-        let text = tables("f", &serde_json::from_value(little).unwrap());
+        let text = tables(&alone(serde_json::from_value(little).unwrap()));
         assert!(!text.contains("GPU tests") && !text.contains("`add`"), "{text}");
+    }
+
+    fn alone(record: PythonRecord) -> Usual {
+        Usual { folders: vec!["f".into()], record }
     }
 
     const NEW: &str = r#"{"schema": 1, "commit": "0123456789",
@@ -481,19 +532,39 @@ mod tests {
 
     #[test]
     fn the_readme_has_a_line_for_each_model_and_the_page_every_row() {
-        let record: PythonRecord = serde_json::from_str(NEW).unwrap();
-        let readme = tables("f", &record);
-        assert!(
-            readme.starts_with("P, torch 2.15, transformers 5, rfdetr 1.11, commit"),
-            "{readme}"
-        );
+        let usual = alone(serde_json::from_str(NEW).unwrap());
+        let readme = tables(&usual);
+        let start = "P, torch 2.15, transformers 5, rfdetr 1.11, from `records/f`.";
+        assert!(readme.starts_with(start), "{readme}");
         let line = "| A | rfdetr | 1 x 32 x 64 | eager | 100.0 -> 50.0 ms | 1.90x | 300.0 -> 100.0 ms | 3.00x | - | 1e-7 |\n";
         assert!(readme.contains(line) && readme.matches("| A |").count() == 1, "{readme}");
-        let page = every_row("f", &record);
+        let page = every_row("f", &usual.record);
         let line =
             "| inference | f32 | 100.0 ms | 50.0 ms | 1.90x | 20 MiB | 10 MiB | - | 7 | 1e-7 |\n";
         assert!(page.contains(line) && page.contains("left out: before: a / b |"), "{page}");
         assert_eq!(page.matches("| A |").count(), 3);
+    }
+
+    #[test]
+    fn models_of_another_record_are_added_where_they_are_new_and_usual() {
+        let other = |model: &str, dtype: &str| -> PythonRecord {
+            let mut other: serde_json::Value = serde_json::from_str(NEW).unwrap();
+            other["environment"]["ultralytics"] = "8.4".into();
+            other["models"][0]["model"] = model.into();
+            other["models"][0]["dtype"] = dtype.into();
+            other["models"].as_array_mut().unwrap().truncate(1);
+            serde_json::from_value(other).unwrap()
+        };
+        let usual = alone(serde_json::from_str(NEW).unwrap())
+            .with(("same".into(), other("A", "f32")))
+            .with(("half".into(), other("B", "f16")))
+            .with(("new".into(), other("B", "f32")));
+        let readme = tables(&usual);
+        assert!(
+            readme.contains("ultralytics 8.4, rfdetr 1.11, from `records/f` and `records/new`.")
+        );
+        assert_eq!((readme.matches("| A |").count(), readme.matches("| B |").count()), (1, 1));
+        assert_eq!(usual.record.title("B"), "B, rfdetr");
     }
 
     #[test]
@@ -503,14 +574,14 @@ mod tests {
         graph["mode"] = GRAPH.into();
         graph["before"]["median_ms"] = 80.0.into();
         record["models"].as_array_mut().unwrap().push(graph);
-        let record: PythonRecord = serde_json::from_value(record).unwrap();
-        let readme = tables("f", &record);
+        let usual = alone(serde_json::from_value(record).unwrap());
+        let readme = tables(&usual);
         assert!(
             readme.contains("| graph | 80.0 -> 50.0 ms | 1.90x | - | - | - | 1e-7 |\n"),
             "{readme}"
         );
         assert_eq!(readme.matches("| A |").count(), 2);
-        assert_eq!(record.usual_mode(), GRAPH);
+        assert_eq!(usual.record.usual_mode(), GRAPH);
     }
 
     #[test]

@@ -101,10 +101,10 @@ fn pages() -> Result<(Vec<Page>, usize)> {
     }
 
     let mut pages = pictures(&cases, &gpu.device.name)?;
-    if let Some(record) = python.first() {
+    if !python.is_empty() {
         for scheme in Scheme::ALL {
             let file = format!("bindings/python/docs/models-{}.svg", scheme.name());
-            pages.push(picture(&file, python_record::picture(&folder, record, scheme)?));
+            pages.push(picture(&file, python_record::picture(&folder, &python, scheme)?));
         }
     }
     for scheme in Scheme::ALL {
@@ -151,9 +151,7 @@ fn pages() -> Result<(Vec<Page>, usize)> {
         }
         Ok(text)
     })?;
-    add("bindings/python/README.md", &|text| {
-        python_record::splice(&text, &folder, python.first().map(String::as_str))
-    })?;
+    add("bindings/python/README.md", &|text| python_record::splice(&text, &folder, &python))?;
     add("bindings/python/docs/figures.md", &|text| {
         python_record::splice_figures(&text, &folder, &python)
     })?;

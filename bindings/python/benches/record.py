@@ -197,7 +197,8 @@ def main(given: Sequence[str] | None = None) -> int:
         "date": f"{date:%Y-%m-%dT%H:%M:%SZ}",
         "commit": commit,
         "command": "python benches/record.py",
-        "environment": environment(arguments.device),
+        # Another part may have needed a package that is not there now.
+        "environment": {**earlier.get("environment", {}), **environment(arguments.device)},
     }
 
     def write() -> None:

@@ -14,7 +14,7 @@ pub struct ModelSpeed {
 }
 
 const PASSES: [&str; 2] = ["inference", "training"];
-const NAMES: f64 = 190.0;
+const NAMES: f64 = 220.0;
 const PANEL: f64 = 300.0;
 const GAP: f64 = 14.0;
 const WIDTH: f64 = NAMES + 2.0 * (PANEL + GAP);
