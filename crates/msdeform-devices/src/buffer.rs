@@ -3,14 +3,16 @@
 use half::{bf16, f16};
 use msdeform::{DType, Element, TensorView, TensorViewMut};
 
+use crate::Aligned;
+
 /// The elements of one tensor.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "one variant per DType, named like it")]
 pub enum Buffer {
-    F32(Vec<f32>),
-    F16(Vec<f16>),
-    Bf16(Vec<bf16>),
-    F64(Vec<f64>),
+    F32(Aligned<f32>),
+    F16(Aligned<f16>),
+    Bf16(Aligned<bf16>),
+    F64(Aligned<f64>),
 }
 
 /// Runs the same expression for whichever vector a buffer holds.
@@ -30,10 +32,10 @@ impl Buffer {
     #[must_use]
     pub fn poisoned(dtype: DType, len: usize) -> Self {
         match dtype {
-            DType::F32 => Self::F32(vec![f32::NAN; len]),
-            DType::F16 => Self::F16(vec![f16::NAN; len]),
-            DType::Bf16 => Self::Bf16(vec![bf16::NAN; len]),
-            DType::F64 => Self::F64(vec![f64::NAN; len]),
+            DType::F32 => Self::F32(Aligned::filled(f32::NAN, len)),
+            DType::F16 => Self::F16(Aligned::filled(f16::NAN, len)),
+            DType::Bf16 => Self::Bf16(Aligned::filled(bf16::NAN, len)),
+            DType::F64 => Self::F64(Aligned::filled(f64::NAN, len)),
         }
     }
 
@@ -48,7 +50,11 @@ impl Buffer {
     /// Rows of `len` elements, picked by their index.
     #[must_use]
     pub fn gather(&self, len: usize, rows: impl Iterator<Item = usize>) -> Self {
-        fn pick<T: Copy>(elements: &[T], len: usize, rows: impl Iterator<Item = usize>) -> Vec<T> {
+        fn pick<T: Element>(
+            elements: &[T],
+            len: usize,
+            rows: impl Iterator<Item = usize>,
+        ) -> Aligned<T> {
             rows.flat_map(|row| elements[row * len..][..len].iter().copied()).collect()
         }
         match self {
@@ -72,25 +78,25 @@ impl Buffer {
 
     /// Number of elements.
     #[must_use]
-    pub const fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         each!(self, elements => elements.len())
     }
 
     /// Whether there are none.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// The elements to read.
     #[must_use]
     pub fn view(&self) -> TensorView<'_> {
-        each!(self, elements => TensorView::from(elements))
+        each!(self, elements => TensorView::from(&**elements))
     }
 
     /// The elements to write.
     pub fn view_mut(&mut self) -> TensorViewMut<'_> {
-        each!(self, elements => TensorViewMut::from(elements))
+        each!(self, elements => TensorViewMut::from(&mut **elements))
     }
 
     /// Every element, exactly.

@@ -3,6 +3,7 @@
 //!
 //! It knows the variants of a GPU only as the list that a caller passes: the laboratory has more than the product.
 
+mod aligned;
 mod buffer;
 pub mod case;
 pub mod compare;
@@ -13,6 +14,7 @@ pub mod number;
 pub mod work;
 pub mod workload;
 
+pub use aligned::Aligned;
 pub use buffer::Buffer;
 pub use case::Case;
 pub use device::{Ceiling, Device, DeviceError, DeviceId};

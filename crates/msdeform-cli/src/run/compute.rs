@@ -196,7 +196,7 @@ fn run_reference(problem: &Problem, inputs: &HostTensors, direction: Direction) 
 /// The nearest values of a format.
 fn rounded(exact: Vec<f64>, dtype: DType) -> Buffer {
     match dtype {
-        DType::F64 => Buffer::F64(exact),
+        DType::F64 => Buffer::F64(exact.into()),
         DType::F32 => Buffer::F32(exact.into_iter().map(|x| x as f32).collect()),
         DType::F16 => Buffer::F16(exact.into_iter().map(f16::from_f64).collect()),
         DType::Bf16 => Buffer::Bf16(exact.into_iter().map(bf16::from_f64).collect()),

@@ -14,8 +14,8 @@ use half::{bf16, f16};
 use msdeform::{Access, DType, Direction, Element, Problem, Role, ValueLayout, reference};
 use rayon::prelude::*;
 
-use crate::Buffer;
 use crate::workload::{Locations, Workload};
+use crate::{Aligned, Buffer};
 
 use counter::Stream;
 use points::SampleDrawer;
@@ -105,7 +105,7 @@ impl Index<Role> for HostTensors {
     type Output = Buffer;
 
     fn index(&self, wanted: Role) -> &Buffer {
-        static NONE: Buffer = Buffer::F32(Vec::new());
+        static NONE: Buffer = Buffer::F32(Aligned::new());
         self.0.iter().find(|(role, _)| *role == wanted).map_or(&NONE, |(_, buffer)| buffer)
     }
 }
@@ -154,8 +154,8 @@ fn rows(
         len: usize,
         row_len: usize,
         fill: impl Fn(usize, &mut [f64]) + Sync,
-    ) -> Vec<T> {
-        let mut elements = vec![T::default(); len];
+    ) -> Aligned<T> {
+        let mut elements = Aligned::<T>::zeroed(len);
         if len > 0 {
             // Small rows are handed out in bundles: a task should be worth its overhead.
             let rows_per_task = (8192 / row_len).max(1);

@@ -22,7 +22,7 @@ use super::isa::Kernel;
 use super::placement::{ALL_INSIDE, CORNERS, Located, Placed, Rows, convert, prefetch};
 use super::simd::{Simd, Storage};
 use super::sink::Sink;
-use super::source::{RowScratch, SampleSource};
+use super::source::{RowScratch, SampleSource, Source};
 use super::staging::stage_level;
 use super::workspace::{NoScratch, Workspace, grow};
 use crate::Element;
@@ -70,6 +70,21 @@ impl<T: Storage> Kernel for BackwardTask<'_, T> {
 
     #[inline(always)]
     unsafe fn call<S: Simd>(self) -> Result<(), NoScratch> {
+        // SAFETY: passed on.
+        unsafe {
+            match &self.call.source {
+                SampleSource::Given(source) => self.run::<S, _>(source),
+                SampleSource::Offsets(source) => self.run::<S, _>(source),
+            }
+        }
+    }
+}
+
+impl<T: Storage> BackwardTask<'_, T> {
+    /// # Safety
+    /// The machine has `S`.
+    #[inline(always)]
+    unsafe fn run<S: Simd, F: Source>(self, source: &F) -> Result<(), NoScratch> {
         let Self { call, index, workspace } = self;
         let geometry = call.geometry;
         let all_heads = geometry.batch * geometry.heads;
@@ -91,14 +106,14 @@ impl<T: Storage> Kernel for BackwardTask<'_, T> {
         unsafe {
             // Not `add`: without pixels there is no tensor for the head to begin in.
             let values = call.value.wrapping_add(geometry.head_offset(n, m));
-            let task = HeadTask::<S, T> {
+            let task = HeadTask::<S, T, F> {
                 call,
+                source,
                 group,
                 n,
                 m,
                 value: call.grad_value.is_some(),
                 sampling,
-                corners: if geometry.is_nearest() { 1 } else { CORNERS },
                 row_scratch,
                 sums: if call.grad_value.is_some() {
                     workspace.grad_scratch.reserve(floats)?
@@ -152,8 +167,9 @@ unsafe fn clear<T: Element>(row: *mut T, count: usize) {
 }
 
 /// One image, one head and some of its levels.
-struct HeadTask<'a, S, T> {
+struct HeadTask<'a, S, T, F> {
     call: &'a Backward<'a, T>,
+    source: &'a F,
     group: &'a LevelGroup,
     n: usize,
     m: usize,
@@ -161,8 +177,6 @@ struct HeadTask<'a, S, T> {
     /// branches are free, a copy of the kernel for each case is not.
     value: bool,
     sampling: bool,
-    /// How many of a sample's corners the value gradient goes to: all four, or the only one of the nearest pixel.
-    corners: usize,
     row_scratch: RowScratch,
     /// Sums of the value gradient, one scratch row per pixel and border pixel.
     sums: *mut f32,
@@ -201,7 +215,7 @@ impl PlacedSamples {
     }
 }
 
-impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
+impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
     /// Visits all samples of the task.
     ///
     /// # Safety
@@ -216,7 +230,7 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
             self.prefetch_query(query + AHEAD);
             let row = self.row(query);
             // SAFETY: the row is below its count.
-            unsafe { self.call.source.begin::<S>(self.call.geometry, row, &self.row_scratch) };
+            unsafe { self.source.begin::<S>(self.call.geometry, row, &self.row_scratch) };
             for chunk in 0..chunks {
                 // SAFETY: query and chunk are below their counts.
                 unsafe {
@@ -240,7 +254,7 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
         let (call, geometry) = (self.call, self.call.geometry);
         let row = self.row(query);
         let (first, samples) = (self.group.samples.start, self.group.samples.len());
-        call.source.prefetch::<S>(geometry, row, first, samples);
+        self.source.prefetch::<S>(geometry, row, first, samples);
         let upstream = call.grad_output.wrapping_add(row * geometry.channels);
         prefetch::<S, T>(upstream, geometry.channels);
         if let Some(sink) = &call.sink {
@@ -269,8 +283,7 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
         let (samples, to) = ((start, step.lanes), (&mut step.located, &mut step.placed));
         // SAFETY: the samples belong to this query and head, and are at most sixteen.
         unsafe {
-            let source = &self.call.source;
-            source.place::<S>(geometry, step.row, samples, table, &self.row_scratch, to);
+            self.source.place::<S>(geometry, step.row, samples, table, &self.row_scratch, to);
         }
         step.scratch = step.placed.rows(&table.scratch);
         if !STAGED {
@@ -359,7 +372,7 @@ impl<S: Simd, T: Storage> HeadTask<'_, S, T> {
                 let (placed, scratch) = (&step.placed, &step.scratch);
                 if self.value {
                     for corner in 0..CORNERS {
-                        if corner >= self.corners {
+                        if corner >= self.source.corners() {
                             break;
                         }
                         let row = if corner < 2 { scratch.top[lane] } else { scratch.bottom[lane] };

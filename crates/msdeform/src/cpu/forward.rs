@@ -18,7 +18,7 @@ use super::geometry::{CHUNK, Geometry};
 use super::isa::Kernel;
 use super::placement::{ALL_INSIDE, CORNERS, Located, Placed, Rows, prefetch};
 use super::simd::{Simd, Storage};
-use super::source::{RowScratch, SampleSource};
+use super::source::{RowScratch, SampleSource, Source};
 use super::staging::stage_level;
 use super::workspace::{NoScratch, Workspace};
 
@@ -83,11 +83,27 @@ impl<T: Storage> Kernel for ForwardPart<'_, T> {
 
     #[inline(always)]
     unsafe fn call<S: Simd>(self) -> Result<(), NoScratch> {
+        // SAFETY: passed on.
+        unsafe {
+            match &self.call.source {
+                SampleSource::Given(source) => self.run::<S, _>(source),
+                SampleSource::Offsets(source) => self.run::<S, _>(source),
+            }
+        }
+    }
+}
+
+impl<T: Storage> ForwardPart<'_, T> {
+    /// # Safety
+    /// The units are below their count, the machine has `S`.
+    #[inline(always)]
+    unsafe fn run<S: Simd, F: Source>(self, source: &F) -> Result<(), NoScratch> {
         let Self { call, units, workspace } = self;
         let geometry = call.geometry;
         let sums = workspace.sums.reserve(geometry.scratch_stride)?;
         let row_scratch = RowScratch::reserve(&mut workspace.row, geometry)?;
-        let unit = Unit::<S, T> { call, sums, row_scratch, marker: std::marker::PhantomData };
+        let marker = std::marker::PhantomData;
+        let unit = Unit::<S, T, F> { call, source, sums, row_scratch, marker };
         // SAFETY: the units are below their count.
         unsafe {
             if geometry.staged {
@@ -104,8 +120,9 @@ impl<T: Storage> Kernel for ForwardPart<'_, T> {
 }
 
 /// What computes one query and head.
-struct Unit<'a, S, T> {
+struct Unit<'a, S, T, F> {
     call: &'a Forward<'a, T>,
+    source: &'a F,
     /// Running sums between pieces.
     sums: *mut f32,
     row_scratch: RowScratch,
@@ -134,7 +151,7 @@ impl Piece {
     }
 }
 
-impl<S: Simd, T: Storage> Unit<'_, S, T> {
+impl<S: Simd, T: Storage, F: Source> Unit<'_, S, T, F> {
     /// Units are `(image, head, query)`, in this order.
     ///
     /// # Safety
@@ -165,9 +182,9 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
                     *staged_head = Some(head);
                 }
                 let ahead = row + AHEAD * geometry.heads;
-                call.source.prefetch::<S>(geometry, ahead, 0, samples);
+                self.source.prefetch::<S>(geometry, ahead, 0, samples);
                 prefetch::<S, T>(call.output.wrapping_add(ahead * channels), channels);
-                call.source.begin::<S>(geometry, row, &self.row_scratch);
+                self.source.begin::<S>(geometry, row, &self.row_scratch);
                 for index in 0..self.pieces() {
                     self.place::<true>(&mut piece, row, index);
                     self.channels::<f32, true>(&piece, scratch, row);
@@ -192,7 +209,7 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
         let mut piece = Piece::new();
         for row in units.start * heads..units.end * heads {
             // SAFETY: the row is below its count.
-            unsafe { self.call.source.begin::<S>(geometry, row, &self.row_scratch) };
+            unsafe { self.source.begin::<S>(geometry, row, &self.row_scratch) };
             for index in 0..self.pieces() {
                 // SAFETY: row and piece are below their counts.
                 unsafe {
@@ -222,7 +239,7 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
         piece.samples = count;
         piece.first = index == 0;
         piece.last = first + count == samples;
-        let (call, geometry) = (self.call, self.call.geometry);
+        let geometry = self.call.geometry;
         let mut located = Located::new();
         for (chunk, start) in (first..first + count).step_by(CHUNK).enumerate() {
             let lanes = (first + count - start).min(CHUNK);
@@ -232,7 +249,7 @@ impl<S: Simd, T: Storage> Unit<'_, S, T> {
             // SAFETY: `lanes` samples from `start` on belong to this query and head.
             unsafe {
                 let samples = (start, lanes);
-                call.source.place::<S>(geometry, row, samples, table, &self.row_scratch, to);
+                self.source.place::<S>(geometry, row, samples, table, &self.row_scratch, to);
             }
             piece.rows[chunk] = placed.rows(if STAGED { &table.scratch } else { &table.source });
         }

@@ -209,11 +209,6 @@ impl Geometry {
         Ok(LevelGroup { levels, samples, tables })
     }
 
-    /// Whether samples are nearest pixels.
-    pub(crate) fn is_nearest(&self) -> bool {
-        self.rule.as_ref().is_some_and(crate::Offsets::is_nearest)
-    }
-
     /// Offset of a head's pixel 0 in the caller's value tensor.
     pub(crate) const fn head_offset(&self, batch: usize, head: usize) -> usize {
         if self.head_major {

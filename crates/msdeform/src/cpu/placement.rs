@@ -49,18 +49,23 @@ impl Span {
 /// one: NumPy's arrays always do, and a pass of `ddetr_enc` took twice as long.
 #[inline(always)]
 pub(crate) fn prefetch<S: Simd, T>(from: *const T, count: usize) {
-    for line in 0..lines(from.addr(), count * size_of::<T>()) {
-        S::prefetch(from.wrapping_byte_add(LINE * line));
+    let bytes = count * size_of::<T>();
+    for offset in (0..bytes).step_by(LINE) {
+        S::prefetch(from.wrapping_byte_add(offset));
     }
+    if ends_in_another_line(from.addr(), bytes) {
+        S::prefetch(from.wrapping_byte_add(bytes));
+    }
+}
+
+/// Whether bytes from an address on lie in one line more than as many from the beginning of one.
+#[inline(always)]
+const fn ends_in_another_line(address: usize, bytes: usize) -> bool {
+    address % LINE > bytes.wrapping_neg() % LINE
 }
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
-
-/// How many lines so many bytes from an address on lie in.
-const fn lines(address: usize, bytes: usize) -> usize {
-    (address % LINE + bytes).div_ceil(LINE)
-}
 
 /// A tensor of gradients of locations or weights in its storage format.
 #[derive(Clone, Copy)]
@@ -316,7 +321,11 @@ mod tests {
 
     #[test]
     fn what_begins_inside_of_a_line_may_end_in_one_more() {
+        let lines = |address: usize, bytes: usize| {
+            bytes.div_ceil(LINE) + usize::from(ends_in_another_line(address, bytes))
+        };
         assert_eq!([0, 16, 48, 64].map(|address| lines(address, 128)), [2, 3, 3, 2]);
+        assert_eq!([0, 32, 40, 56].map(|address| lines(address, 96)), [2, 2, 3, 3]);
         assert_eq!([0, 56, 60].map(|address| lines(address, 8)), [1, 1, 2]);
         assert_eq!(lines(0, 0), 0);
     }

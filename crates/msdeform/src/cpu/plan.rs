@@ -10,7 +10,7 @@ use super::isa::Isa;
 use super::placement::{Span, SpanMut};
 use super::simd::Storage;
 use super::sink::{Finish, FinishPart, Sink};
-use super::source::{OffsetSource, SampleSource, Strided};
+use super::source::{GivenSource, OffsetSource, SampleSource, Strided};
 use super::workers::{LentThreads, Workers};
 use super::workspace::{AlignedFloats, NoScratch};
 use super::{CpuOptions, variant};
@@ -359,10 +359,10 @@ impl CpuPlan {
     fn source(&self, samples: Samples<'_>, shapes: &Shapes<'_>) -> Result<SampleSource, Error> {
         check_samples(&self.problem, matches!(samples, Samples::Offsets { .. }))?;
         match samples {
-            Samples::Given { locations, weights } => Ok(SampleSource::Given {
+            Samples::Given { locations, weights } => Ok(SampleSource::Given(GivenSource {
                 locations: spread::<0>(locations, &shapes.of(Role::Locations))?.0,
                 weights: spread::<0>(weights, &shapes.of(Role::Weights))?.0,
-            }),
+            })),
             Samples::Offsets { references, offsets, logits } => {
                 let (references, [image, query, reference_step]) =
                     spread(references, &shapes.of(Role::References))?;

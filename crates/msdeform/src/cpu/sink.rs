@@ -118,7 +118,7 @@ impl Kernel for FinishPart<'_> {
                 sums.fill(0.0);
                 for m in 0..geometry.heads {
                     let row = Row::new(geometry, query * geometry.heads + m);
-                    call.source.begin::<S>(geometry, row, &scratch);
+                    call.source.begin_row::<S>(geometry, row, &scratch);
                     call.logits::<S>(row, &scratch);
                     if call.grad_offsets.is_some() || call.grad_references.is_some() {
                         call.offsets::<S>(row, &scratch, sums);

@@ -1,7 +1,7 @@
 //! Where the samples of a call come from: locations and weights as they are, or offsets and logits.
 
 use super::geometry::{CHUNK, Geometry, LaneTable};
-use super::placement::{Located, Placed, Span};
+use super::placement::{CORNERS, Located, Placed, Span};
 use super::simd::Simd;
 use super::softmax::softmax;
 use super::workspace::{AlignedFloats, NoScratch};
@@ -9,8 +9,14 @@ use crate::{Offsets, ReferenceKind};
 
 /// What the samples of a call are read from.
 pub(crate) enum SampleSource {
-    Given { locations: Span, weights: Span },
+    Given(GivenSource),
     Offsets(OffsetSource),
+}
+
+/// Locations and weights as they are.
+pub(crate) struct GivenSource {
+    pub locations: Span,
+    pub weights: Span,
 }
 
 /// Offsets, logits and references, each with any distance from one query to the next.
@@ -85,99 +91,121 @@ impl RowScratch {
     }
 }
 
-impl SampleSource {
+/// A kernel is compiled for each: one for both took up to a seventh longer.
+pub(crate) trait Source {
     /// Asks for what a row reads.
-    #[inline(always)]
-    pub(crate) fn prefetch<S: Simd>(
-        &self,
-        geometry: &Geometry,
-        row: usize,
-        first: usize,
-        count: usize,
-    ) {
-        match self {
-            Self::Given { locations, weights } => {
-                let first = row * geometry.samples + first;
-                locations.prefetch::<S>(2 * first, 2 * count);
-                weights.prefetch::<S>(first, count);
-            }
-            Self::Offsets(source) => {
-                let (row, samples) = (Row::new(geometry, row), geometry.samples);
-                let offsets = source.offsets.of(row, 2 * samples).wrapping_add(2 * first);
-                source.offsets.span.prefetch::<S>(offsets, 2 * count);
-                source.logits.span.prefetch::<S>(source.logits.of(row, samples), samples);
-            }
-        }
-    }
+    fn prefetch<S: Simd>(&self, geometry: &Geometry, row: usize, first: usize, count: usize);
+
+    /// How many of a sample's corners the value gradient goes to: all four, or the only one of the nearest pixel.
+    fn corners(&self) -> usize;
 
     /// Prepares a row; before any of its samples is placed.
     ///
     /// # Safety
     /// The row is below its count, the scratch is that of `geometry`. The machine has `S`.
-    #[inline(always)]
-    pub(crate) unsafe fn begin<S: Simd>(
-        &self,
-        geometry: &Geometry,
-        row: usize,
-        scratch: &RowScratch,
-    ) {
-        if let Self::Offsets(source) = self {
-            // SAFETY: passed on.
-            unsafe { source.begin::<S>(geometry, Row::new(geometry, row), scratch) }
-        }
-    }
+    unsafe fn begin<S: Simd>(&self, geometry: &Geometry, row: usize, scratch: &RowScratch);
 
     /// Places `lanes` samples of a row from `first` on, and notes their weights.
     ///
     /// # Safety
     /// They are samples of the row, at most sixteen, and `table` is theirs; the row has been begun. The machine has `S`.
+    unsafe fn place<S: Simd>(
+        &self,
+        geometry: &Geometry,
+        row: usize,
+        samples: (usize, usize),
+        table: &LaneTable,
+        scratch: &RowScratch,
+        to: (&mut Located, &mut Placed),
+    );
+}
+
+impl Source for GivenSource {
     #[inline(always)]
-    pub(crate) unsafe fn place<S: Simd>(
+    fn prefetch<S: Simd>(&self, geometry: &Geometry, row: usize, first: usize, count: usize) {
+        let first = row * geometry.samples + first;
+        self.locations.prefetch::<S>(2 * first, 2 * count);
+        self.weights.prefetch::<S>(first, count);
+    }
+
+    #[inline(always)]
+    fn corners(&self) -> usize {
+        CORNERS
+    }
+
+    #[inline(always)]
+    unsafe fn begin<S: Simd>(&self, _: &Geometry, _: usize, _: &RowScratch) {}
+
+    #[inline(always)]
+    unsafe fn place<S: Simd>(
+        &self,
+        geometry: &Geometry,
+        row: usize,
+        (first, lanes): (usize, usize),
+        table: &LaneTable,
+        _: &RowScratch,
+        (located, placed): (&mut Located, &mut Placed),
+    ) {
+        let sample = row * geometry.samples + first;
+        // SAFETY: the samples belong to the row, and are at most sixteen.
+        unsafe {
+            self.locations.read::<S>(2 * sample, located.xy.as_mut_ptr(), 2 * lanes);
+            self.weights.read::<S>(sample, located.weight.as_mut_ptr(), lanes);
+        }
+        let pixel = |location: f32, size: f32| fused::<S>(location, size, -0.5);
+        let Located { xy, weight } = &*located;
+        placed.place(weight, table, |lane| {
+            (pixel(xy[2 * lane], table.width[lane]), pixel(xy[2 * lane + 1], table.height[lane]))
+        });
+    }
+}
+
+impl Source for OffsetSource {
+    #[inline(always)]
+    fn prefetch<S: Simd>(&self, geometry: &Geometry, row: usize, first: usize, count: usize) {
+        let (row, samples) = (Row::new(geometry, row), geometry.samples);
+        let offsets = self.offsets.of(row, 2 * samples).wrapping_add(2 * first);
+        self.offsets.span.prefetch::<S>(offsets, 2 * count);
+        self.logits.span.prefetch::<S>(self.logits.of(row, samples), samples);
+    }
+
+    #[inline(always)]
+    fn corners(&self) -> usize {
+        if self.rule.is_nearest() { 1 } else { CORNERS }
+    }
+
+    #[inline(always)]
+    unsafe fn begin<S: Simd>(&self, geometry: &Geometry, row: usize, scratch: &RowScratch) {
+        // SAFETY: passed on.
+        unsafe { self.begin_row::<S>(geometry, Row::new(geometry, row), scratch) }
+    }
+
+    #[inline(always)]
+    unsafe fn place<S: Simd>(
         &self,
         geometry: &Geometry,
         row: usize,
         (first, lanes): (usize, usize),
         table: &LaneTable,
         scratch: &RowScratch,
-        to: (&mut Located, &mut Placed),
+        (located, placed): (&mut Located, &mut Placed),
     ) {
-        let (located, placed) = to;
-        // SAFETY: the samples belong to the row, and are at most sixteen.
+        let row = Row::new(geometry, row);
+        // SAFETY: the samples belong to the row, and are at most sixteen; the scratch has whole chunks of weights.
         unsafe {
-            match self {
-                Self::Given { locations, weights } => {
-                    let sample = row * geometry.samples + first;
-                    locations.read::<S>(2 * sample, located.xy.as_mut_ptr(), 2 * lanes);
-                    weights.read::<S>(sample, located.weight.as_mut_ptr(), lanes);
-                    let pixel = |location: f32, size: f32| fused::<S>(location, size, -0.5);
-                    let Located { xy, weight } = &*located;
-                    placed.place(weight, table, |lane| {
-                        (
-                            pixel(xy[2 * lane], table.width[lane]),
-                            pixel(xy[2 * lane + 1], table.height[lane]),
-                        )
-                    });
-                }
-                Self::Offsets(source) => {
-                    let row = Row::new(geometry, row);
-                    source.read_offsets::<S>(geometry, row, (first, lanes), located);
-                    std::ptr::copy_nonoverlapping(
-                        scratch.weights.add(first),
-                        located.weight.as_mut_ptr(),
-                        CHUNK,
-                    );
-                    source.place::<S>(table, scratch.references, located, placed);
-                }
-            }
+            self.read_offsets::<S>(geometry, row, (first, lanes), located);
+            let weights = scratch.weights.add(first);
+            std::ptr::copy_nonoverlapping(weights, located.weight.as_mut_ptr(), CHUNK);
+            self.place_at::<S>(table, scratch.references, located, placed);
         }
     }
 }
 
 impl OffsetSource {
     /// # Safety
-    /// As for [`SampleSource::begin`].
+    /// As for [`Source::begin`].
     #[inline(always)]
-    pub(crate) unsafe fn begin<S: Simd>(&self, geometry: &Geometry, row: Row, to: &RowScratch) {
+    pub(crate) unsafe fn begin_row<S: Simd>(&self, geometry: &Geometry, row: Row, to: &RowScratch) {
         let (samples, components) = (geometry.samples, self.rule.kind().components());
         // SAFETY: the row is below its count, so that its logits and references are there; the scratch has room for both.
         unsafe {
@@ -199,7 +227,7 @@ impl OffsetSource {
     }
 
     /// # Safety
-    /// As for [`SampleSource::place`].
+    /// As for [`Source::place`].
     #[inline(always)]
     pub(crate) unsafe fn read_offsets<S: Simd>(
         &self,
@@ -216,7 +244,7 @@ impl OffsetSource {
     /// # Safety
     /// `references` are those of the row. The machine has `S`.
     #[inline(always)]
-    unsafe fn place<S: Simd>(
+    unsafe fn place_at<S: Simd>(
         &self,
         table: &LaneTable,
         references: *const f32,

@@ -68,9 +68,9 @@ impl DeviceTensor {
 
     fn download(&self, stream: &Stream) -> Result<Buffer, Error> {
         Ok(match self {
-            Self::F32(buffer) => Buffer::F32(buffer.to_host(stream)?),
-            Self::F16(buffer) => Buffer::F16(buffer.to_host(stream)?),
-            Self::Bf16(buffer) => Buffer::Bf16(buffer.to_host(stream)?),
+            Self::F32(buffer) => Buffer::F32(buffer.to_host(stream)?.into()),
+            Self::F16(buffer) => Buffer::F16(buffer.to_host(stream)?.into()),
+            Self::Bf16(buffer) => Buffer::Bf16(buffer.to_host(stream)?.into()),
         })
     }
 
