@@ -28,6 +28,22 @@ impl Span {
         }
     }
 
+    /// Converts `count` elements from `offset` on, and fills the last chunk of `to` with zeros.
+    ///
+    /// # Safety
+    /// They lie inside of the tensor, `to` holds whole chunks of floats, and the machine has `S`.
+    #[inline(always)]
+    pub(crate) unsafe fn read_chunks<S: Simd>(self, offset: usize, to: *mut f32, count: usize) {
+        // SAFETY: passed on.
+        unsafe {
+            match self {
+                Self::F32(from) => convert_chunks::<S, f32>(from.add(offset), to, count),
+                Self::F16(from) => convert_chunks::<S, f16>(from.add(offset), to, count),
+                Self::Bf16(from) => convert_chunks::<S, bf16>(from.add(offset), to, count),
+            }
+        }
+    }
+
     /// Converts `count` elements from `offset` on.
     ///
     /// # Safety
@@ -130,6 +146,36 @@ pub(crate) unsafe fn convert<S: Simd, F: Storage, T: Storage>(
         if done < count {
             let rest = count - done;
             T::store_first::<S>(to.add(done), F::load_first::<S>(from.add(done), rest), rest);
+        }
+    }
+}
+
+/// [`convert`] into whole chunks. Only stores of whole vectors are forwarded to the loads that soon follow; others they wait
+/// for, and for the memory behind them.
+///
+/// # Safety
+/// `from` is valid for `count` elements, `to` for as many chunks as they are in; the machine has `S`.
+#[inline(always)]
+unsafe fn convert_chunks<S: Simd, F: Storage>(from: *const F, to: *mut f32, count: usize) {
+    // SAFETY: reads lie below `count`, writes below the next multiple of a chunk, which is one of a vector.
+    unsafe {
+        if count == 2 * CHUNK {
+            return convert_exactly::<S, F, f32, { 2 * CHUNK }>(from, to);
+        } else if count == CHUNK {
+            return convert_exactly::<S, F, f32, CHUNK>(from, to);
+        }
+        let mut done = 0;
+        while done + S::LANES <= count {
+            f32::store::<S>(to.add(done), F::load::<S>(from.add(done)));
+            done += S::LANES;
+        }
+        if done < count {
+            f32::store::<S>(to.add(done), F::load_first::<S>(from.add(done), count - done));
+            done += S::LANES;
+        }
+        while !done.is_multiple_of(CHUNK) {
+            f32::store::<S>(to.add(done), S::splat(0.0));
+            done += S::LANES;
         }
     }
 }

@@ -149,8 +149,8 @@ impl Source for GivenSource {
         let sample = row * geometry.samples + first;
         // SAFETY: the samples belong to the row, and are at most sixteen.
         unsafe {
-            self.locations.read::<S>(2 * sample, located.xy.as_mut_ptr(), 2 * lanes);
-            self.weights.read::<S>(sample, located.weight.as_mut_ptr(), lanes);
+            self.locations.read_chunks::<S>(2 * sample, located.xy.as_mut_ptr(), 2 * lanes);
+            self.weights.read_chunks::<S>(sample, located.weight.as_mut_ptr(), lanes);
         }
         let pixel = |location: f32, size: f32| fused::<S>(location, size, -0.5);
         let Located { xy, weight } = &*located;
@@ -209,7 +209,7 @@ impl OffsetSource {
         let (samples, components) = (geometry.samples, self.rule.kind().components());
         // SAFETY: the row is below its count, so that its logits and references are there; the scratch has room for both.
         unsafe {
-            self.logits.span.read::<S>(self.logits.of(row, samples), to.weights, samples);
+            self.logits.span.read_chunks::<S>(self.logits.of(row, samples), to.weights, samples);
             if self.rule.has_softmax() {
                 let chunks = samples.div_ceil(CHUNK);
                 for lane in samples..chunks * CHUNK {
@@ -238,7 +238,7 @@ impl OffsetSource {
     ) {
         let from = self.offsets.of(row, 2 * geometry.samples) + 2 * first;
         // SAFETY: passed on.
-        unsafe { self.offsets.span.read::<S>(from, to.xy.as_mut_ptr(), 2 * lanes) }
+        unsafe { self.offsets.span.read_chunks::<S>(from, to.xy.as_mut_ptr(), 2 * lanes) }
     }
 
     /// # Safety
