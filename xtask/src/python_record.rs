@@ -215,11 +215,13 @@ impl Usual {
         Ok(each.fold(Self { folders: vec![folder], record }, Self::with))
     }
 
-    /// Leaves out records of other formats and modes alone, and what an earlier one has.
+    /// Leaves out records of other devices, of other formats and modes alone, and what an earlier one has.
     fn with(mut self, (folder, mut other): (String, PythonRecord)) -> Self {
         let format = self.record.environment.usual_format();
+        let is_here = self.record.environment.device() == other.environment.device();
         let is_new = |row: &ModelRow| {
-            row.dtype == format
+            is_here
+                && row.dtype == format
                 && [EAGER, GRAPH].contains(&row.mode.as_str())
                 && self.record.find(&row.model, &row.mode, &row.pass, format).is_none()
         };
@@ -555,7 +557,10 @@ mod tests {
             other["models"].as_array_mut().unwrap().truncate(1);
             serde_json::from_value(other).unwrap()
         };
+        let mut elsewhere = other("C", "f32");
+        elsewhere.environment.cpu = Some("Q".into());
         let usual = alone(serde_json::from_str(NEW).unwrap())
+            .with(("elsewhere".into(), elsewhere))
             .with(("same".into(), other("A", "f32")))
             .with(("half".into(), other("B", "f16")))
             .with(("new".into(), other("B", "f32")));
@@ -564,7 +569,10 @@ mod tests {
             readme.contains("ultralytics 8.4, rfdetr 1.11, from `records/f` and `records/new`.")
         );
         assert_eq!((readme.matches("| A |").count(), readme.matches("| B |").count()), (1, 1));
-        assert_eq!(usual.record.title("B"), "B, rfdetr");
+        assert_eq!(
+            (usual.record.title("B"), usual.record.names()),
+            ("B, rfdetr".into(), vec!["A", "B"])
+        );
     }
 
     #[test]
