@@ -160,7 +160,7 @@ enum msdeform_dtype
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
     /**
-     * For values f32; for locations, weights, offsets and logits that of the values; for references that of the offsets.
+     * For values f32; for the output, locations, weights, offsets and logits that of the values; for references that of the offsets.
      */
     MSDEFORM_DTYPE_DEFAULT = 0,
     /**
@@ -631,7 +631,7 @@ typedef struct {
      */
     int32_t layout;
     /**
-     * Storage of values, output and their gradients, one of `msdeform_dtype`.
+     * Storage of the values and their gradient, one of `msdeform_dtype`.
      */
     int32_t dtype;
     /**
@@ -642,6 +642,14 @@ typedef struct {
      * Storage of references and their gradients.
      */
     int32_t reference_dtype;
+    /**
+     * Storage of the output and its gradient: that of the values, or f32.
+     */
+    int32_t output_dtype;
+    /**
+     * Zero.
+     */
+    int32_t reserved;
 } msdeform_problem_description;
 
 /**

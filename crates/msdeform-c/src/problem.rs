@@ -9,7 +9,7 @@ use crate::status::{Failure, entry, msdeform_message, msdeform_status, silently,
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum msdeform_dtype {
-    /// For values f32; for locations, weights, offsets and logits that of the values; for references that of the offsets.
+    /// For values f32; for the output, locations, weights, offsets and logits that of the values; for references that of the offsets.
     Default = 0,
     /// IEEE 754 single precision, a C `float`.
     F32 = 1,
@@ -150,12 +150,16 @@ pub struct msdeform_problem_description {
     pub offsets: *const msdeform_offsets,
     /// Memory order of the values, one of `msdeform_layout`.
     pub layout: i32,
-    /// Storage of values, output and their gradients, one of `msdeform_dtype`.
+    /// Storage of the values and their gradient, one of `msdeform_dtype`.
     pub dtype: i32,
     /// Storage of locations and weights, or offsets and logits, and their gradients.
     pub sampling_dtype: i32,
     /// Storage of references and their gradients.
     pub reference_dtype: i32,
+    /// Storage of the output and its gradient: that of the values, or f32.
+    pub output_dtype: i32,
+    /// Zero.
+    pub reserved: i32,
 }
 
 /// What there is to know about a tensor of a problem.
@@ -226,6 +230,8 @@ pub unsafe extern "C" fn msdeform_problem_description_init(
         dtype: msdeform_dtype::Default as i32,
         sampling_dtype: msdeform_dtype::Default as i32,
         reference_dtype: msdeform_dtype::Default as i32,
+        output_dtype: msdeform_dtype::Default as i32,
+        reserved: 0,
     };
     entry(std::ptr::null_mut(), || {
         // SAFETY: the caller promises memory of that size.
@@ -373,6 +379,12 @@ unsafe fn build(description: *const msdeform_problem_description) -> Result<Prob
         let points = points.iter().map(|&points| size("points_per_level", points));
         builder.points_per_level(points.collect::<Result<Vec<_>, _>>()?)
     };
+    if given.reserved != 0 {
+        return Err(unknown("reserved", given.reserved, "0"));
+    }
+    if let Some(dtype) = self::dtype("output_dtype", given.output_dtype)? {
+        builder = builder.output_dtype(dtype);
+    }
     if let Some(dtype) = self::dtype("sampling_dtype", given.sampling_dtype)? {
         builder = builder.sampling_dtype(dtype);
     }

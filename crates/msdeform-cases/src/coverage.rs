@@ -9,6 +9,10 @@ use msdeform_cuda::Gradients;
 use crate::case::{Case, Wants};
 use crate::rules::Resolved;
 
+fn other_output(id: &str, values: DType) -> String {
+    format!("{id} {values} to f32")
+}
+
 /// Features by name: a variant with a format, a layout, a knob's value, a kernel, a subset of gradients, a mode;
 /// and how often each was met.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,6 +53,13 @@ impl Coverage {
         }
     }
 
+    /// That a variant stores outputs in another format than the values.
+    pub(crate) fn add_other_outputs(&mut self, spec: &VariantSpec) {
+        for &dtype in spec.dtypes.iter().filter(|dtype| **dtype != DType::F32) {
+            self.add(other_output(spec.id, dtype));
+        }
+    }
+
     /// Counts a case that ran.
     pub fn meet(&mut self, case: &Case, resolved: &Resolved) {
         let id = resolved.variant;
@@ -60,6 +71,9 @@ impl Coverage {
             format!("{id} {}+{}", problem.dtype(), problem.sampling_dtype()),
             format!("{id} {}", problem.layout()),
         ];
+        if problem.output_dtype() != problem.dtype() {
+            met.push(other_output(id, problem.dtype()));
+        }
         if let Wants::Gradients(gradients) = case.wants {
             met.push(format!("{id} gradients {gradients}"));
             met.push(format!("{id} {}", case.mode));

@@ -1,7 +1,7 @@
 //! Cases on the processor.
 
-use msdeform::Role;
-use msdeform::cpu::{self, CpuOptions, CpuPlan, GradientsMut, OffsetGradientsMut};
+use msdeform::Storage;
+use msdeform::cpu::{self, CpuOptions, CpuPlan};
 
 use crate::case::{Case, VariantWish, Wants};
 use crate::memory::{Guarded, buffers, collect};
@@ -73,53 +73,22 @@ fn compute(
     case: &Case,
     buffers: &mut [Guarded],
 ) -> Result<(), msdeform::Error> {
-    let (dtype, sampling) = (case.problem.dtype(), case.problem.sampling_dtype());
-    let inputs = case.problem.operator().inputs.len() + usize::from(case.wants != Wants::Output);
+    let problem = &case.problem;
+    let inputs = problem.operator().inputs.len() + usize::from(case.wants != Wants::Output);
     let (read, written) = buffers.split_at_mut(inputs);
-    if case.problem.offsets().is_some() {
-        return compute_from_offsets(plan, case, read, written);
-    }
-    let (value, locations, weights) =
-        (read[0].view(dtype), read[1].view(sampling), read[2].view(sampling));
-    if case.wants == Wants::Output {
-        return plan.forward(value, locations, weights, written[0].view_mut(dtype));
-    }
-    let mut gradients = GradientsMut::new();
-    for buffer in written {
-        gradients = match buffer.role {
-            Some(Role::GradValue) => gradients.value(buffer.view_mut(dtype)),
-            Some(Role::GradLocations) => gradients.locations(buffer.view_mut(sampling)),
-            _ => gradients.weights(buffer.view_mut(sampling)),
+    let mut views = Vec::with_capacity(inputs);
+    for buffer in read {
+        let Some(role) = buffer.role else { continue };
+        let view = match role.storage() {
+            Storage::Channels | Storage::Output => buffer.view(problem.format_of(role)),
+            _ if problem.offsets().is_some() => buffer.source_view(case)?,
+            _ => buffer.view(problem.format_of(role)),
         };
+        views.push((role, view));
     }
-    plan.backward(value, locations, weights, read[3].view(dtype), gradients)
-}
-
-fn compute_from_offsets(
-    plan: &mut CpuPlan,
-    case: &Case,
-    read: &[Guarded],
-    written: &mut [Guarded],
-) -> Result<(), msdeform::Error> {
-    let dtype = case.problem.dtype();
-    let value = read[0].view(dtype);
-    let (references, offsets, logits) =
-        (read[1].source_view(case)?, read[2].source_view(case)?, read[3].source_view(case)?);
-    if case.wants == Wants::Output {
-        let output = written[0].view_mut(dtype);
-        return plan.forward_from_offsets(value, references, offsets, logits, output);
-    }
-    let mut gradients = OffsetGradientsMut::new();
-    for buffer in written {
-        let role = buffer.role.unwrap_or(Role::GradValue);
-        let view = buffer.view_mut(case.problem.format_of(role));
-        gradients = match role {
-            Role::GradReferences => gradients.references(view),
-            Role::GradOffsets => gradients.offsets(view),
-            Role::GradLogits => gradients.logits(view),
-            _ => gradients.value(view),
-        };
-    }
-    let upstream = read[4].view(dtype);
-    plan.backward_from_offsets(value, references, offsets, logits, upstream, gradients)
+    let results = written.iter_mut().filter_map(|buffer| {
+        let role = buffer.role?;
+        Some((role, buffer.view_mut(problem.format_of(role))))
+    });
+    plan.run(views, results)
 }

@@ -58,6 +58,7 @@ pub struct Generator<'a> {
 struct Model {
     dtype: DType,
     sampling: DType,
+    output: DType,
     layout: ValueLayout,
     heads: usize,
     channels: usize,
@@ -147,6 +148,8 @@ impl<'a> Generator<'a> {
             UpstreamMemory::Packed
         };
         let sampling = if half && random.once_in(3) { DType::F32 } else { dtype };
+        // Seldom: on a GPU it keeps the fast variants from being chosen.
+        let output = if half && random.once_in(8) { DType::F32 } else { dtype };
         let from_offsets = self.bounds.from_offsets && random.once_in(2);
         let rule = from_offsets
             .then(|| (rule(random), if random.once_in(2) { DType::F32 } else { sampling }));
@@ -162,6 +165,7 @@ impl<'a> Generator<'a> {
         Model {
             dtype,
             sampling,
+            output,
             rule,
             source_memory,
             layout: random.one_of(&self.bounds.layouts),
@@ -281,7 +285,8 @@ impl Sizes {
             .points_per_level(model.points.clone())
             .layout(model.layout)
             .dtype(model.dtype)
-            .sampling_dtype(model.sampling);
+            .sampling_dtype(model.sampling)
+            .output_dtype(model.output);
         if let Some((rule, dtype)) = model.rule {
             builder = builder.offsets(rule).reference_dtype(dtype);
         }

@@ -23,6 +23,9 @@ impl fmt::Display for Case {
         if p.sampling_dtype() != p.dtype() {
             write!(f, " sampling={}", p.sampling_dtype())?;
         }
+        if p.output_dtype() != p.dtype() {
+            write!(f, " output={}", p.output_dtype())?;
+        }
         if p.layout() != ValueLayout::Interleaved {
             write!(f, " layout={}", p.layout())?;
         }
@@ -104,6 +107,7 @@ impl FromStr for Case {
             .points_per_level(numbers("points", fields.take("points")?)?)
             .dtype(dtype)
             .sampling_dtype(fields.parse_or("sampling", dtype)?)
+            .output_dtype(fields.parse_or("output", dtype)?)
             .layout(fields.parse_or("layout", ValueLayout::Interleaved)?);
         if let Some(word) = fields.optional("from") {
             problem = problem.offsets(rule(word)?).reference_dtype(fields.parse("references")?);

@@ -66,6 +66,7 @@ impl Rules for CpuRules {
         let mut universe = Coverage::default();
         for variant in cpu::variants().iter().filter(|variant| variant.is_available()) {
             universe.add_spec(&variant.spec, true);
+            universe.add_other_outputs(&variant.spec);
         }
         universe
     }
@@ -139,7 +140,9 @@ fn is_aligned(case: &Case, configuration: &Configuration) -> bool {
 
 impl Rules for CudaRules {
     fn choose(&self, case: &Case, random: &mut Random) -> Option<VariantWish> {
+        // A knob may ask for others: one that is turned gets several tries with what is turned beside it.
         const TRIES: usize = 30;
+        const COMPANIES: usize = 8;
         let fits = |variant: &&&dyn Variant| {
             let spec = variant.spec();
             !spec.rung && variant.check(&case.call(&self.device)).is_ok()
@@ -147,20 +150,28 @@ impl Rules for CudaRules {
         let fitting: Vec<_> = REGISTRY.iter().filter(fits).collect();
         for _ in 0..TRIES {
             let variant = fitting.get(random.below(fitting.len()))?;
-            let mut knobs = Vec::new();
-            // One turned as often as several: neighbours of what the dispatcher does, and far corners.
-            for _ in 0..random.one_of(&[0, 1, 1, 1, 2, 3, 5]) {
-                let settable = settable(**variant);
-                if !settable.is_empty() {
-                    let (known, values) = settable[random.below(settable.len())];
-                    knobs.retain(|(name, _): &(String, i64)| name != known);
-                    knobs.push((known.to_owned(), random.one_of(values)));
+            let settable = settable(**variant);
+            let draw = |random: &mut Random| {
+                let (name, values) = settable[random.below(settable.len())];
+                (name.to_owned(), random.one_of(values))
+            };
+            let is_turned = !settable.is_empty() && !random.once_in(7);
+            let turned = is_turned.then(|| draw(random));
+            for _ in 0..COMPANIES {
+                let mut knobs: Vec<(String, i64)> = turned.iter().cloned().collect();
+                // One turned as often as several: neighbours of what the dispatcher does, and far corners.
+                let others = if is_turned { random.one_of(&[0, 0, 0, 1, 2, 4]) } else { 0 };
+                for _ in 0..others {
+                    let other = draw(random);
+                    if knobs.iter().all(|(name, _)| *name != other.0) {
+                        knobs.push(other);
+                    }
                 }
-            }
-            let choice = VariantWish::Named { variant: variant.spec().id.to_owned(), knobs };
-            let chosen = Case { choice, ..case.clone() };
-            if self.configure(&chosen).is_ok() {
-                return Some(chosen.choice);
+                let choice = VariantWish::Named { variant: variant.spec().id.to_owned(), knobs };
+                let chosen = Case { choice, ..case.clone() };
+                if self.configure(&chosen).is_ok() {
+                    return Some(chosen.choice);
+                }
             }
         }
         None
@@ -185,6 +196,9 @@ impl Rules for CudaRules {
         let mut universe = Coverage::default();
         for variant in REGISTRY.iter().filter(|variant| !variant.spec().rung) {
             universe.add_spec(variant.spec(), variant.is_deterministic());
+            if variant.takes_other_outputs() {
+                universe.add_other_outputs(variant.spec());
+            }
             let id = variant.spec().id;
             for (name, values) in settable(*variant) {
                 for value in values {

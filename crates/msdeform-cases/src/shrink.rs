@@ -132,6 +132,7 @@ fn smaller_problems(problem: &Problem) -> Vec<Problem> {
     builders.push(base().packed().layout(ValueLayout::Interleaved));
     if problem.dtype() != DType::F32 {
         builders.push(base().sampling_dtype(problem.dtype()));
+        builders.push(base().output_dtype(problem.dtype()));
     }
     builders.into_iter().filter_map(|builder| builder.build().ok()).collect()
 }

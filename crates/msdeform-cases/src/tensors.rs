@@ -285,7 +285,8 @@ fn strided(case: &Case, role: Role, numbers: &[f64]) -> Input {
 }
 
 fn upstream(problem: &Problem, strides: OutputStrides, kind: Values, random: &mut Random) -> Input {
-    let size = problem.dtype().size_bytes();
+    let dtype = problem.format_of(Role::GradOutput);
+    let size = dtype.size_bytes();
     let rows = problem.batch() * problem.queries() * problem.heads();
     let nan_row = (kind == Values::OneNan && rows > 0).then(|| random.below(rows));
     let extent = strides.extent(problem);
@@ -305,7 +306,7 @@ fn upstream(problem: &Problem, strides: OutputStrides, kind: Values, random: &mu
             let at = at as usize;
             let number = *drawn[at].get_or_insert_with(|| {
                 let number = if nan_row == Some(row) { f64::NAN } else { kind.draw(random) };
-                let (stored, bytes) = store(number, problem.dtype());
+                let (stored, bytes) = store(number, dtype);
                 input.bytes[at * size..][..size].copy_from_slice(&bytes[..size]);
                 stored
             });

@@ -25,7 +25,8 @@
 // share them among 32 samples; a tile is one warp's, however long its list; fewer than 32 channels leave
 // lanes idle.
 //
-// Requires: TILE_PIXELS * 256 bytes of shared memory per warp in `values`. Sizes of one axis below 2^31.
+// Requires: TILE_PIXELS * 256 bytes of shared memory per warp in `values`. Sizes of one axis below 2^31. The
+// output's gradient may have a format of its own (MSDA_OUTPUT_DTYPE).
 #include "numeric.cuh"
 #include "params.cuh"
 #if MSDA_FROM_OFFSETS
@@ -43,6 +44,7 @@ constexpr int WARPS = THREADS / LANES;
 constexpr int TILE_SIDE = MSDA_TILE_SIDE;
 constexpr int TILE_PIXELS = TILE_SIDE * TILE_SIDE;
 constexpr int SCAN_THREADS = MSDA_SCAN_THREADS;
+using OutputStorage = Storage<MSDA_OUTPUT_DTYPE>;
 // Rows of the output's gradient that a warp has in flight at once.
 constexpr int AHEAD = 4;
 
@@ -388,7 +390,7 @@ MSDA_DEVICE void add_entries(const BackwardParams& params, const Tile& tile, lon
                 if (touching == 0) found[i].inside = 0;
                 touching &= touching - 1;
                 const bool reads = channel < params.channels && found[i].inside != 0;
-                upstream[i] = reads ? load_element<ValueStorage>(
+                upstream[i] = reads ? load_element<OutputStorage>(
                                           params.grad_output,
                                           upstream_row + found[i].query * params.grad_output_query_stride)
                                     : 0.0f;
@@ -439,7 +441,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
             SampleSums sums = {};
             for (int channel = lane; channel < params.channels && inside != 0; channel += lanes) {
-                const float upstream = load_element<ValueStorage>(
+                const float upstream = load_element<OutputStorage>(
                     params.grad_output, upstream_row + channel * params.grad_output_channel_stride);
                 add_channel(params, at, inside, corner + channel, below, head_base + channel, upstream, sums);
             }

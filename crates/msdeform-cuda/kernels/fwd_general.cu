@@ -13,7 +13,8 @@
 // nine shuffles per sample are visible when a row has few channels.
 //
 // Requires: VECTOR (MSDA_VECTOR) divides the channels, every stride and, in elements, the
-// alignment of value and output; 1 requires nothing. Sizes of one axis below 2^31.
+// alignment of value and output; 1 requires nothing. Sizes of one axis below 2^31. The output may have a
+// format of its own (MSDA_OUTPUT_DTYPE).
 #include "numeric.cuh"
 #include "params.cuh"
 #if MSDA_FROM_OFFSETS
@@ -27,6 +28,7 @@ namespace {
 constexpr int VECTOR = MSDA_VECTOR;
 constexpr int THREADS = MSDA_THREADS;  // of a block
 using ValuePacket = Packet<VECTOR * ValueStorage::BYTES>;
+using OutputStorage = Storage<MSDA_OUTPUT_DTYPE>;
 
 // What the lanes of a group need to know of one sample. Offsets are in elements from (batch, head).
 struct Sample {
@@ -160,9 +162,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8)
             }
 
             if (owns_row && owns_channels) {
-                ValuePacket packet;
-                pack<ValueStorage>(sums, packet);
-                store(element_address<ValueStorage>(params.output, row * params.channels + channel), packet);
+                Packet<VECTOR * OutputStorage::BYTES> packet;
+                pack<OutputStorage>(sums, packet);
+                store(element_address<OutputStorage>(params.output, row * params.channels + channel), packet);
             }
         }
     }

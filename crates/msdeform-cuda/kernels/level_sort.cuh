@@ -115,6 +115,10 @@ struct HeldSamples {
 
     static MSDA_DEVICE int index(int k) { return static_cast<int>(k * blockDim.x + threadIdx.x); }
 
+    // Whether any thread has a sample k: HELD is as many as there may be, and places cost most where they are
+    // taken in order.
+    MSDA_DEVICE bool is_used(int k) const { return static_cast<int>(k * blockDim.x) < samples; }
+
     MSDA_DEVICE TileSpan span(int k, const LevelTiles& tiles) const {
         float xy[2];
         unpack<SamplingStorage, 2>(location[k], xy);
@@ -145,6 +149,7 @@ struct HeldSamples {
     MSDA_DEVICE void count(const LevelTiles& tiles, unsigned counters) {
 #pragma unroll
         for (int k = 0; k < HELD; ++k) {
+            if (!is_used(k)) break;
             unsigned taken[4];
             take_places(span_counters(span(k, tiles), tiles, counters), taken);
             places[k][0] = taken[0] | taken[1] << 16;
@@ -155,6 +160,7 @@ struct HeldSamples {
     MSDA_DEVICE void write(const LevelTiles& tiles, unsigned starts, EntryPacket* entries) const {
 #pragma unroll
         for (int k = 0; k < HELD; ++k) {
+            if (!is_used(k)) break;
             const TileSpan span_of_sample = span(k, tiles);
             if (!span_of_sample.counts) continue;
             const SpanCounters own = span_counters(span_of_sample, tiles, starts);

@@ -87,13 +87,13 @@ fn bytes(elements: usize, dtype: DType) -> u128 {
 /// The tensors that a call reads, `grad_output` included.
 #[must_use]
 pub fn of_inputs(problem: &Problem) -> u128 {
-    stored(problem) + bytes(problem.output_len(), problem.dtype())
+    stored(problem) + bytes(problem.output_len(), problem.output_dtype())
 }
 
 /// The tensors that a call writes; the gradients only where they are wanted.
 #[must_use]
 pub fn of_outputs(problem: &Problem, backward: bool) -> u128 {
-    let output = bytes(problem.output_len(), problem.dtype());
+    let output = bytes(problem.output_len(), problem.output_dtype());
     if backward { output + stored(problem) } else { output }
 }
 

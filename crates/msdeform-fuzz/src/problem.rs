@@ -16,6 +16,9 @@ pub(crate) fn problem(bytes: &[u8]) {
         builder = builder.sampling_dtype(reader.pick(&DType::ALL));
     }
     if reader.chance() {
+        builder = builder.output_dtype(reader.pick(&DType::ALL));
+    }
+    if reader.chance() {
         builder = builder.batch(reader.size());
     }
     builder = builder.heads(reader.size()).channels(reader.size());
@@ -59,7 +62,8 @@ pub(crate) fn problem(bytes: &[u8]) {
 fn compute(problem: &Problem) {
     let options = CpuOptions { threads: Some(1), ..CpuOptions::default() };
     let Ok(mut plan) = CpuPlan::new(problem, &options) else { return };
-    if (problem.dtype(), problem.sampling_dtype()) != (DType::F32, DType::F32) {
+    let formats = [problem.dtype(), problem.sampling_dtype(), problem.output_dtype()];
+    if formats != [DType::F32; 3] {
         return;
     }
     let value: Vec<f32> = (0..problem.value_len()).map(|i| (i % 7) as f32 - 3.0).collect();

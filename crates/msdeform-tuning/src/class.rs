@@ -22,6 +22,9 @@ pub struct CallClass {
     pub mode: String,
     /// Format of the values.
     pub dtype: String,
+    /// Format of the output; nothing where it is that of the values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_dtype: Option<String>,
     /// Format of locations and weights.
     pub sampling_dtype: String,
     /// How samples follow from offsets, in words; nothing where they are given.
@@ -56,6 +59,8 @@ impl CallClass {
             direction: direction.name().to_owned(),
             mode: mode.name().to_owned(),
             dtype: problem.dtype().name().to_owned(),
+            output_dtype: (problem.output_dtype() != problem.dtype())
+                .then(|| problem.output_dtype().name().to_owned()),
             sampling_dtype: problem.sampling_dtype().name().to_owned(),
             offsets: problem.offsets().map(ToString::to_string),
             layout: problem.layout().name().to_owned(),
@@ -75,6 +80,7 @@ impl CallClass {
         let is_same_model = self.direction == other.direction
             && self.mode == other.mode
             && self.dtype == other.dtype
+            && self.output_dtype == other.output_dtype
             && self.sampling_dtype == other.sampling_dtype
             && self.layout == other.layout
             && self.offsets == other.offsets
@@ -136,11 +142,12 @@ mod tests {
         for far in [class(4, 300, 64), class(1, 300, 64), class(2, 451, 64), class(2, 300, 96)] {
             assert_eq!(base.distance(&far), None, "{far:?}");
         }
-        let changes: [fn(&mut CallClass); 10] = [
+        let changes: [fn(&mut CallClass); 11] = [
             |c| c.offsets = Some("points per level, softmax".into()),
             |c| c.direction = "backward".into(),
             |c| c.mode = "deterministic".into(),
             |c| c.dtype = "bf16".into(),
+            |c| c.output_dtype = Some("f32".into()),
             |c| c.sampling_dtype = "f32".into(),
             |c| c.layout = "head_major".into(),
             |c| c.heads = 4,

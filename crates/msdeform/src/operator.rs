@@ -41,8 +41,10 @@ pub enum Role {
 /// Whose storage format a tensor has, and whose alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Storage {
-    /// That of the values: rows of channels.
+    /// That of the values and their gradient: rows of channels.
     Channels,
+    /// That of the output and its gradient: rows of channels too.
+    Output,
     /// That of locations and weights, or offsets and logits: a few numbers for every sample.
     Samples,
     /// That of the references: a few numbers for every query.
@@ -107,7 +109,7 @@ const DESCRIPTIONS: [Description; Role::COUNT] = [
         role: Role::Output,
         name: "output",
         field: "output",
-        storage: Storage::Channels,
+        storage: Storage::Output,
         gradient: Some(Role::GradOutput),
         len: Problem::output_len,
     },
@@ -139,7 +141,7 @@ const DESCRIPTIONS: [Description; Role::COUNT] = [
         role: Role::GradOutput,
         name: "grad_output",
         field: "grad_output",
-        storage: Storage::Channels,
+        storage: Storage::Output,
         gradient: None,
         len: Problem::output_len,
     },
@@ -308,6 +310,7 @@ impl Problem {
     pub const fn format_of(&self, role: Role) -> DType {
         match role.storage() {
             Storage::Channels => self.dtype(),
+            Storage::Output => self.output_dtype(),
             Storage::Samples => self.sampling_dtype(),
             Storage::References => self.reference_dtype(),
         }
@@ -335,6 +338,7 @@ mod tests {
             .levels([(4, 6), (2, 3)])
             .points(2)
             .dtype(DType::F16)
+            .output_dtype(DType::Bf16)
             .sampling_dtype(DType::F32)
             .offsets(Offsets::from_boxes())
             .reference_dtype(DType::F64)
@@ -348,6 +352,8 @@ mod tests {
             assert_eq!(problem.format_of(gradient), problem.format_of(*role));
             assert_eq!(gradient.gradient(), None);
         }
+        assert_eq!(problem.format_of(Role::Value), DType::F16);
+        assert_eq!(problem.format_of(Role::GradOutput), DType::Bf16);
         assert_eq!(problem.bytes_of(Role::GradWeights), 2 * 7 * 3 * 4 * 4);
         assert_eq!(problem.bytes_of(Role::GradReferences), 2 * 7 * 2 * 4 * 8);
         assert_eq!(problem.operator(), &FROM_OFFSETS);

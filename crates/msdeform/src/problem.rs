@@ -72,6 +72,7 @@ pub struct Problem {
     spatial: usize,
     layout: ValueLayout,
     dtype: DType,
+    output_dtype: DType,
     sampling_dtype: DType,
     offsets: Option<Offsets>,
     reference_dtype: DType,
@@ -99,6 +100,8 @@ impl Problem {
             points: Points::PerLevel(self.points.clone()),
             layout: self.layout,
             dtype: self.dtype,
+            // Where it is like the values it stays so, whatever they become.
+            output_dtype: Some(self.output_dtype).filter(|output| *output != self.dtype),
             sampling_dtype: Some(self.sampling_dtype),
             offsets: self.offsets,
             reference_dtype: Some(self.reference_dtype),
@@ -172,10 +175,16 @@ impl Problem {
         self.layout
     }
 
-    /// Storage of value, output and their gradients.
+    /// Storage of the values and their gradient.
     #[must_use]
     pub const fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    /// Storage of the output and its gradient. In `f32` beside half precision nothing is rounded that sums up in `f32`.
+    #[must_use]
+    pub const fn output_dtype(&self) -> DType {
+        self.output_dtype
     }
 
     /// Storage of locations, weights and their gradients. Autocast produces `f32` here beside a
@@ -299,6 +308,9 @@ impl fmt::Display for Problem {
             write!(f, "+{sampling_dtype}")?;
         }
         write!(f, " {layout}")?;
+        if self.output_dtype != *dtype {
+            write!(f, ", {} output", self.output_dtype)?;
+        }
         let Some(offsets) = &self.offsets else { return Ok(()) };
         write!(f, ", from offsets ({offsets}")?;
         if self.reference_dtype != *sampling_dtype {

@@ -183,6 +183,13 @@ impl VariantSpec {
                 problem.dtype()
             ));
         }
+        let output = problem.output_dtype();
+        if output != problem.dtype() && output != DType::F32 {
+            return refuse(format!(
+                "the output is {output}; it must be f32 or like the values ({})",
+                problem.dtype()
+            ));
+        }
         let references = problem.reference_dtype();
         if references != sampling && references != DType::F32 {
             return refuse(format!(

@@ -264,6 +264,8 @@ fn what_a_plan_cannot_do_it_refuses() {
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
     let error = refused(decoder().dtype(DType::F16).sampling_dtype(DType::Bf16), default);
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    let error = refused(decoder().dtype(DType::F32).output_dtype(DType::F16), default);
+    assert!(error.to_string().contains("the output is f16"), "{error}");
     let error = refused(decoder().levels([(1, (1i64 << 24) + 1)]), default);
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
     let error = refused(decoder(), CpuOptions { threads: Some(0), ..default });
@@ -282,27 +284,29 @@ fn what_a_plan_cannot_do_it_refuses() {
 #[test]
 fn one_shot_calls_take_f64_and_everything_else() {
     let formats = [
-        (DType::F64, DType::F64),
-        (DType::F32, DType::F64),
-        (DType::Bf16, DType::F16),
-        (DType::F32, DType::F32),
-        (DType::F16, DType::F32),
+        (DType::F64, DType::F64, DType::F64),
+        (DType::F32, DType::F64, DType::F16),
+        (DType::Bf16, DType::F16, DType::Bf16),
+        (DType::F32, DType::F32, DType::F32),
+        (DType::F16, DType::F32, DType::F32),
+        (DType::Bf16, DType::Bf16, DType::F32),
     ];
-    for (format, (dtype, sampling)) in formats.into_iter().enumerate() {
+    for (format, (dtype, sampling, output)) in formats.into_iter().enumerate() {
         for (order, layout) in ValueLayout::ALL.into_iter().enumerate() {
             // Of Miri each format and each layout, not each pair.
             if cfg!(miri) && format % 3 != order {
                 continue;
             }
             let builder = decoder().dtype(dtype).sampling_dtype(sampling).layout(layout);
+            let builder = builder.output_dtype(output);
             let call = Call::random(builder.build().unwrap(), 8);
             let problem = &call.problem;
             let [mut forward, mut backward] = Direction::ALL
                 .map(|direction| buffers(&call.case(Wants::all(direction)), &call.inputs));
-            let (read, output) = forward.split_at_mut(3);
+            let (read, written) = forward.split_at_mut(3);
             let (value, locations) = (read[0].view(dtype), read[1].view(sampling));
-            let (weights, output) = (read[2].view(sampling), output[0].view_mut(dtype));
-            msdeform::forward(problem, value, locations, weights, output).unwrap();
+            let (weights, to) = (read[2].view(sampling), written[0].view_mut(output));
+            msdeform::forward(problem, value, locations, weights, to).unwrap();
             let (read, written) = backward.split_at_mut(4);
             let [grad_value, grad_locations, grad_weights] = written else { unreachable!() };
             let gradients = GradientsMut::new()
@@ -310,7 +314,7 @@ fn one_shot_calls_take_f64_and_everything_else() {
                 .locations(grad_locations.view_mut(sampling))
                 .weights(grad_weights.view_mut(sampling));
             let (value, locations) = (read[0].view(dtype), read[1].view(sampling));
-            let (weights, grad) = (read[2].view(sampling), read[3].view(dtype));
+            let (weights, grad) = (read[2].view(sampling), read[3].view(output));
             msdeform::backward(problem, value, locations, weights, grad, gradients).unwrap();
             let written = [forward, backward].map(|all| collect(&all, &call.inputs).unwrap());
             call.check(&written.concat()).unwrap();

@@ -183,6 +183,7 @@ fn everything_that_a_description_can_say_arrives() {
         given.dtype = msdeform_dtype::F16 as i32;
         given.sampling_dtype = msdeform_dtype::Bf16 as i32;
         given.reference_dtype = msdeform_dtype::F32 as i32;
+        given.output_dtype = msdeform_dtype::F32 as i32;
         given.offsets = &raw const rule;
     });
     let expected = Problem::builder()
@@ -198,6 +199,7 @@ fn everything_that_a_description_can_say_arrives() {
         .dtype(DType::F16)
         .sampling_dtype(DType::Bf16)
         .reference_dtype(DType::F32)
+        .output_dtype(DType::F32)
         .offsets(Offsets::from_boxes().anchors(2).offset_scale(0.75).raw_weights().nearest())
         .build()
         .unwrap();

@@ -179,6 +179,7 @@ fn structs_lie_in_memory_as_the_header_says_and_have_no_padding() {
         msdeform_problem_description {
             struct_size, batch, heads, channels, queries, level_count, level_sizes, level_starts, spatial, points,
             points_per_level, offsets, layout, dtype, sampling_dtype, reference_dtype,
+            output_dtype, reserved,
         }
         msdeform_tensor_info { struct_size, bytes, elements, shape, rank, dtype }
         msdeform_input { data, bytes, strides, stride_count }

@@ -16,7 +16,7 @@ fn descriptions_that_make_no_sense_are_refused() {
     static STARTS: [i64; 2] = [0, 1];
     static POINTS: [i64; 2] = [1, -1];
     static SIZES: [i64; 4] = [0, 8, 3, 4];
-    let cases: [(Change<msdeform_problem_description>, Status, &str); 21] = [
+    let cases: [(Change<msdeform_problem_description>, Status, &str); 23] = [
         (|d| d.queries = -1, Status::BadProblem, "`queries`"),
         (|d| d.level_count = -1, Status::BadProblem, "`level_count`"),
         (|d| d.level_count = -2, Status::BadProblem, "level_count"),
@@ -35,6 +35,8 @@ fn descriptions_that_make_no_sense_are_refused() {
         (|d| d.dtype = 5, Status::UnknownConstant, "`dtype` is 5"),
         (|d| d.sampling_dtype = -1, Status::UnknownConstant, "`sampling_dtype` is -1"),
         (|d| d.reference_dtype = i32::MAX, Status::UnknownConstant, "`reference_dtype`"),
+        (|d| d.output_dtype = i32::MAX, Status::UnknownConstant, "`output_dtype`"),
+        (|d| d.reserved = 1, Status::UnknownConstant, "`reserved`"),
         (|d| d.layout = 3, Status::UnknownConstant, "`layout` is 3"),
         (|d| d.struct_size = 8, Status::StructSize, "sizeof(msdeform_problem_description)"),
         (|d| d.struct_size = usize::MAX, Status::StructSize, "sizeof"),

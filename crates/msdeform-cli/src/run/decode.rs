@@ -32,7 +32,7 @@ impl Call {
             inputs.push((*role, expanded(buffer, *role, shape, problem)));
         }
         if backward {
-            let (tensor, dtype) = (tensors.get(names::GRAD_OUTPUT)?, problem.dtype());
+            let (tensor, dtype) = (tensors.get(names::GRAD_OUTPUT)?, problem.output_dtype());
             sizes::check_grad_output(tensor, problem)?;
             let buffer = floats(tensor, dtype, dtype, problem.output_len())?;
             inputs.push((Role::GradOutput, buffer));

@@ -19,13 +19,11 @@ fn size() -> impl Strategy<Value = usize> {
 fn options() -> impl Strategy<Value = SizeArgs> {
     let level = (prop_oneof![9 => 1i64..4, 1 => any::<i64>()], 1i64..4);
     let sizes = (of(size()), of(size()), of(size()), of(size()), vec(size(), 0..3));
-    let types = (
-        of(select(DType::ALL.to_vec())),
-        of(select(DType::ALL.to_vec())),
-        of(select(ValueLayout::ALL.to_vec())),
-    );
+    let dtype = || of(select(DType::ALL.to_vec()));
+    let types = ((dtype(), dtype(), dtype()), of(select(ValueLayout::ALL.to_vec())));
     (sizes, vec(level, 0..3), types).prop_map(
-        |((batch, heads, channels, queries, points), levels, (dtype, sampling_dtype, layout))| {
+        |((batch, heads, channels, queries, points), levels, (dtypes, layout))| {
+            let (dtype, output_dtype, sampling_dtype) = dtypes;
             SizeArgs {
                 batch,
                 heads,
@@ -34,6 +32,7 @@ fn options() -> impl Strategy<Value = SizeArgs> {
                 points,
                 levels,
                 dtype,
+                output_dtype,
                 sampling_dtype,
                 layout,
                 offsets: OffsetArgs::default(),

@@ -36,6 +36,9 @@ pub struct SizeArgs {
     /// Element type of value, output and grad_output: f32, f16, bf16 or f64
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<DType>,
+    /// Element type of output and grad_output, if not that of value
+    #[arg(long, value_name = "TYPE")]
+    pub output_dtype: Option<DType>,
     /// Element type of sampling_locations and attention_weights, if not that of value
     #[arg(long, value_name = "TYPE")]
     pub sampling_dtype: Option<DType>,
@@ -230,6 +233,7 @@ fn stated(
         .spatial(spatial)
         .layout(layout)
         .dtype(value_dtype)
+        .output_dtype(args.output_dtype.unwrap_or(value_dtype))
         .sampling_dtype(sampling_dtype);
     let mut references = None;
     if operator == &FROM_OFFSETS {
@@ -405,6 +409,7 @@ fn raw(
         .spatial(spatial)
         .layout(layout)
         .dtype(value_dtype)
+        .output_dtype(args.output_dtype.unwrap_or(value_dtype))
         .sampling_dtype(sampling_dtype(value_dtype, (locations, sampling), (weights, sampling))?)
         .build()
         .with_context(|| value.label())?;
@@ -560,14 +565,15 @@ fn integers(tensor: &Tensor<'_>, expected: Option<usize>) -> Result<Vec<i64>> {
 /// The upstream gradient must look like the output.
 pub fn check_grad_output(tensor: &Tensor<'_>, problem: &Problem) -> Result<()> {
     let Some((stored, shape)) = &tensor.stated else { return Ok(()) };
-    // Two raw bytes are what the values are; nobody said so on the command line, which has no option for it.
-    let said = (*stored == Stored::Bits16).then_some(problem.dtype());
+    let expected = problem.output_dtype();
+    // Two raw bytes are what the output is.
+    let said = (*stored == Stored::Bits16).then_some(expected);
     let dtype = float_type(tensor, *stored, said)?;
+    let like = if expected == problem.dtype() { " like the values" } else { "" };
     ensure!(
-        dtype == problem.dtype(),
-        "{}: is {dtype}, expected {} like the values",
-        tensor.label(),
-        problem.dtype()
+        dtype == expected,
+        "{}: is {dtype}, expected {expected}{like}; --output-dtype says what output and grad_output are",
+        tensor.label()
     );
     let [batch, queries, row] = problem.output_shape();
     ensure!(

@@ -60,6 +60,16 @@ fn raw_files_need_their_sizes_and_infer_batch_queries_and_levels() {
 }
 
 #[test]
+fn the_output_may_be_single_beside_half_values() {
+    let place = Place::new();
+    let input = place.write_npy(&by_hand(F16, F32));
+    run(&input, &["--output-dtype", "f32", "--check"]).assert().success();
+    let (shape, found, bytes) = read_npy(&place.path("output.npy"));
+    assert_eq!((shape, found.as_str()), (vec![1, 1, 2], "'<f4'"));
+    assert_eq!(decode(F32, &bytes), OUTPUT);
+}
+
+#[test]
 fn raw_level_sizes_may_be_32_bits_wide_or_come_from_the_command_line() {
     let sizes = ["--heads", "1", "--channels", "2", "--points", "2", "--dtype", "f32"];
     let narrow =

@@ -4,7 +4,9 @@ use msdeform::{DType, DeviceKind, Direction, Numerics, Problem, Role, ValueLayou
 
 use super::offset_source::{self, KeptGradients, KeptRows};
 use super::tile_lists::has_unowned_pixels;
-use super::{Call, Configuration, GRADIENTS, KnobChoices, Specialise, Variant};
+use super::{
+    Call, Configuration, GRADIENTS, KnobChoices, OUTPUT_DTYPE, Specialise, Variant, output_dtype,
+};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
@@ -42,7 +44,8 @@ const SIZES: [(&str, i64); 4] = [
     ("TILE_SIDE", TILE_SIDE as i64),
     ("LIST_ENTRY_BYTES", ENTRY_BYTES as i64),
 ];
-const SIZES_READ: &[&str] = &[SIZES[0].0, SIZES[1].0, SIZES[2].0, SIZES[3].0];
+/// What every step reads. The format of the output concerns two of them; another is rare enough to compile all.
+const EACH_READS: &[&str] = &[SIZES[0].0, SIZES[1].0, SIZES[2].0, SIZES[3].0, OUTPUT_DTYPE];
 
 /// Two floats for every pixel and channel of a warp's tile.
 const VALUES_SHARED_BYTES: u32 = THREADS * (TILE_SIDE * TILE_SIDE * 2 * size_of::<f32>()) as u32;
@@ -103,6 +106,10 @@ impl Variant for BwdGeneral {
         true
     }
 
+    fn takes_other_outputs(&self) -> bool {
+        true
+    }
+
     fn supports(&self, _: &Call<'_>) -> Result<(), String> {
         Ok(())
     }
@@ -124,13 +131,13 @@ impl Variant for BwdGeneral {
         let kept = KeptGradients::of(call, false, KeptRows::Sums);
         kept.reserve(call, &mut pipeline, &mut derived);
         offset_source::derive(call, false, &mut derived)?;
-        kept.queue_rows(call, &mut pipeline, &[SIZES_READ]);
+        kept.queue_rows(call, &mut pipeline, &[EACH_READS]);
         if gradients.of_samples() {
             let groups = u64::from(THREADS) / lanes as u64;
             pipeline.launch(
                 "samples",
                 launch(call.rows(), groups, THREADS, 0),
-                &[SIZES_READ, &[GRADIENTS]],
+                &[EACH_READS, &[GRADIENTS]],
             );
         }
         if gradients.value {
@@ -141,26 +148,32 @@ impl Variant for BwdGeneral {
             let walks = launch((sort.slabs * sort.parts) as u64, WARPS, THREADS, 0);
             let tiles = (sort.slabs * sort.tiles) as u64;
             let slices = problem.channels().div_ceil(LANES) as u64;
-            pipeline.launch("count", walks, &[SIZES_READ]);
+            pipeline.launch("count", walks, &[EACH_READS]);
             pipeline.launch(
                 "offsets",
                 launch(tiles, u64::from(THREADS), THREADS, 0),
-                &[SIZES_READ],
+                &[EACH_READS],
             );
             let starts = launch(sort.slabs as u64, 1, SCAN_THREADS, STARTS_SHARED_BYTES);
-            pipeline.launch("starts", starts, &[SIZES_READ]);
-            pipeline.launch("scatter", walks, &[SIZES_READ]);
+            pipeline.launch("starts", starts, &[EACH_READS]);
+            pipeline.launch("scatter", walks, &[EACH_READS]);
             let values = launch(tiles * slices, WARPS, THREADS, VALUES_SHARED_BYTES);
-            pipeline.launch("values", values, &[SIZES_READ]);
+            pipeline.launch("values", values, &[EACH_READS]);
         }
-        kept.queue_finish(call, &mut pipeline, &[SIZES_READ, &[GRADIENTS]]);
+        kept.queue_finish(call, &mut pipeline, &[EACH_READS, &[GRADIENTS]]);
         Ok(Configuration {
             specialise: Specialise::Formats,
             knobs: Vec::new(),
             pipeline,
             value_alignment: problem.dtype().size_bytes(),
+            output_alignment: Some(problem.output_dtype().size_bytes()),
             sampling_alignment: problem.sampling_dtype().size_bytes(),
-            constants: SIZES.iter().copied().chain(kept.constants(call)).collect(),
+            constants: SIZES
+                .iter()
+                .copied()
+                .chain([output_dtype(call)])
+                .chain(kept.constants(call))
+                .collect(),
             derived,
             ..Configuration::default()
         })

@@ -36,6 +36,8 @@ pub struct Configuration {
     pub pipeline: Pipeline,
     /// Bytes that the pointers of value, output and their gradients must be multiples of.
     pub value_alignment: usize,
+    /// Of the output and its gradient, where they have a format of their own.
+    pub output_alignment: Option<usize>,
     /// Bytes that the pointers of locations, weights and their gradients must be multiples of.
     pub sampling_alignment: usize,
     /// Of the references, where samples follow from offsets.
@@ -59,6 +61,7 @@ impl Default for Configuration {
             constants: Vec::new(),
             pipeline: Pipeline::default(),
             value_alignment: 16,
+            output_alignment: None,
             sampling_alignment: 16,
             reference_alignment: 1,
             derived: Derived::default(),
@@ -174,6 +177,10 @@ impl Configuration {
     pub const fn alignment(&self, storage: Storage) -> usize {
         match storage {
             Storage::Channels => self.value_alignment,
+            Storage::Output => match self.output_alignment {
+                Some(alignment) => alignment,
+                None => self.value_alignment,
+            },
             Storage::Samples => self.sampling_alignment,
             Storage::References => self.reference_alignment,
         }
@@ -214,6 +221,15 @@ impl Unit {
         let short = self.defines.iter().map(|define| define.trim_start_matches("-DMSDA_"));
         short.filter(|define| !define.starts_with(DERIVED)).collect::<Vec<_>>().join(" ")
     }
+}
+
+/// The constant that says how the output and its gradient are stored, for kernels that
+/// [take other formats](super::Variant::takes_other_outputs) than the values'.
+pub(super) const OUTPUT_DTYPE: &str = "OUTPUT_DTYPE";
+
+/// Its value for a call.
+pub(super) fn output_dtype(call: &Call<'_>) -> (&'static str, i64) {
+    (OUTPUT_DTYPE, i64::from(dtype_code(call.problem.output_dtype())))
 }
 
 /// The number that stands for a format in the JIT macros. The formats kernels do not store (f64) are

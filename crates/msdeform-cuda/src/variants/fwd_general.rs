@@ -2,7 +2,9 @@
 
 use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
 
-use super::{Call, Configuration, Knob, KnobChoices, Specialise, Variant, offset_source};
+use super::{
+    Call, Configuration, Knob, KnobChoices, Specialise, Variant, offset_source, output_dtype,
+};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::sources::{SourceFile, kernel_source};
@@ -42,6 +44,10 @@ impl Variant for FwdGeneral {
         true
     }
 
+    fn takes_other_outputs(&self) -> bool {
+        true
+    }
+
     fn knobs(&self) -> &'static [Knob] {
         &[Knob {
             name: "VECTOR",
@@ -56,9 +62,10 @@ impl Variant for FwdGeneral {
 
     fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
         let bytes = call.problem.dtype().size_bytes();
+        let output_bytes = call.problem.output_dtype().size_bytes();
         let channels = call.problem.channels();
         let fits = |vector: usize| {
-            vector * bytes <= PACKET_BYTES
+            vector * bytes.max(output_bytes) <= PACKET_BYTES
                 && channels.is_multiple_of(vector)
                 && call.strides.all_multiples_of(vector)
         };
@@ -81,8 +88,9 @@ impl Variant for FwdGeneral {
             knobs: vec![("VECTOR", vector as i64)],
             pipeline: LaunchGeometry::linear(blocks as u32, THREADS).into(),
             value_alignment: vector * bytes,
+            output_alignment: Some(vector * output_bytes),
             sampling_alignment: call.problem.sampling_dtype().size_bytes(),
-            constants: vec![("THREADS", i64::from(THREADS))],
+            constants: vec![("THREADS", i64::from(THREADS)), output_dtype(call)],
             derived,
             ..Configuration::default()
         })

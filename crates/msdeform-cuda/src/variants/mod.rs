@@ -27,6 +27,7 @@ use crate::sources::{HEADERS, SourceFile};
 
 pub use call::{BackwardCall, Call};
 pub use configuration::{Configuration, GRADIENTS, Specialise, Unit};
+use configuration::{OUTPUT_DTYPE, output_dtype};
 
 /// Something that may be tuned. What kernels read of it is the macro `MSDA_<name>`; some concern the launch alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +125,11 @@ pub trait Variant: Send + Sync {
         false
     }
 
+    /// Whether the output and its gradient may be stored in another format than the values.
+    fn takes_other_outputs(&self) -> bool {
+        false
+    }
+
     /// What may be tuned.
     fn knobs(&self) -> &'static [Knob] {
         &[]
@@ -160,6 +166,10 @@ impl dyn Variant + '_ {
         CallShape::of(call.problem, call.strides)?;
         if call.problem.offsets().is_some() && !self.takes_offsets() {
             return Err(self.refusal("it takes locations and weights, no offsets".to_owned()));
+        }
+        let (values, output) = (call.problem.dtype(), call.problem.output_dtype());
+        if values != output && !self.takes_other_outputs() {
+            return Err(self.refusal(format!("the output is {output} where values are {values}")));
         }
         if self.spec().direction != call.direction() {
             return Err(self.refusal(format!("it computes the {}", self.spec().direction)));

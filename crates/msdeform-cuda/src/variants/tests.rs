@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use msdeform::{DType, Direction, ValueLayout};
+use msdeform::{DType, Direction, Role, ValueLayout};
 
 use super::*;
 use crate::driver::{DeviceProps, LaunchGeometry};
@@ -125,6 +125,32 @@ fn a_fixed_configuration_names_everything_stable() {
     call.backward = Some(BackwardCall { gradients, ..BackwardCall::new(&problem) });
     let defines = configuration.defines(&call).join(" ");
     assert!(defines.contains("-DMSDA_HEADS=8 -DMSDA_GRADIENTS=5 -DMSDA_TILE"), "{defines}");
+}
+
+#[test]
+fn an_output_in_another_format_is_computed_by_who_takes_it() {
+    let device = DeviceProps::h200();
+    for variant in REGISTRY.iter().filter(|variant| variant.spec().dtypes.contains(&DType::F16)) {
+        let problem = problem(*variant, 1, 16, 8).to_builder().dtype(DType::F16);
+        let problem = problem.output_dtype(DType::F32).build().unwrap();
+        let call = Call::in_direction(variant.spec().direction, &problem, &device);
+        match variant.check(&call) {
+            Ok(()) => assert!(variant.takes_other_outputs(), "{variant:?}"),
+            Err(error) => {
+                assert!(!variant.takes_other_outputs(), "{variant:?}: {error}");
+                let reason = "the output is f32 where values are f16";
+                assert!(error.to_string().contains(reason), "{variant:?}: {error}");
+            }
+        }
+        let chosen = crate::dispatch::builtin(&call).unwrap();
+        assert!(chosen.takes_other_outputs(), "{chosen:?}");
+        let configuration = chosen.configure(&call, &KnobChoices::default()).unwrap();
+        let defines = configuration.defines(&call).join(" ");
+        assert!(defines.contains("-DMSDA_VALUE_DTYPE=1"), "{defines}");
+        assert!(defines.contains("-DMSDA_OUTPUT_DTYPE=0"), "{defines}");
+        let alignment = |role: Role| configuration.alignment(role.storage());
+        assert_eq!(alignment(Role::Output), 2 * alignment(Role::Value), "{chosen:?}");
+    }
 }
 
 #[test]

@@ -267,7 +267,7 @@ fn logits(problem: &Problem, draw: &Draw) -> Buffer {
 
 fn grad_output(problem: &Problem, draw: &Draw) -> Buffer {
     let stream = Stream::new(draw.seed, stream::GRAD_OUTPUT);
-    rows(problem.dtype(), problem.output_len(), problem.channels(), |row, out| {
+    rows(problem.output_dtype(), problem.output_len(), problem.channels(), |row, out| {
         normal_row(stream, logical_row(problem, draw, row), out);
     })
 }

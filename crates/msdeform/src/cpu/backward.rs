@@ -19,7 +19,8 @@ use std::ops::Range;
 
 use super::geometry::{CHUNK, Geometry, LevelGeometry, LevelGroup};
 use super::isa::Kernel;
-use super::placement::{ALL_INSIDE, CORNERS, Located, Placed, Rows, convert, prefetch};
+use super::output::GradOutput;
+use super::placement::{ALL_INSIDE, CORNERS, Located, Placed, Rows, convert};
 use super::simd::{Simd, Storage};
 use super::sink::Sink;
 use super::source::{RowScratch, SampleSource, Source};
@@ -41,7 +42,7 @@ pub(crate) struct Backward<'a, T> {
     pub groups: &'a [LevelGroup],
     pub value: *const T,
     pub source: SampleSource,
-    pub grad_output: *const T,
+    pub grad_output: GradOutput<T>,
     pub grad_value: Option<*mut T>,
     /// Where gradients of samples go, if any is asked for.
     pub sink: Option<Sink>,
@@ -255,8 +256,7 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
         let row = self.row(query);
         let (first, samples) = (self.group.samples.start, self.group.samples.len());
         self.source.prefetch::<S>(geometry, row, first, samples);
-        let upstream = call.grad_output.wrapping_add(row * geometry.channels);
-        prefetch::<S, T>(upstream, geometry.channels);
+        call.grad_output.prefetch::<S>(row * geometry.channels, geometry.channels);
         if let Some(sink) = &call.sink {
             sink.prefetch::<S>(row * geometry.samples + first, samples);
         }
@@ -359,14 +359,10 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
         // SAFETY: rows of inside corners lie in the tensor, all rows in the scratches, channels below
         // their count; scratch rows are whole vectors.
         unsafe {
-            let upstream = self.call.grad_output.add(step.row * geometry.channels + channel);
+            let upstream = step.row * geometry.channels + channel;
             let mut grad = [S::splat(0.0); NV];
             for (v, grad) in grad.iter_mut().enumerate() {
-                *grad = if partial {
-                    T::load_first::<S>(upstream, last)
-                } else {
-                    T::load::<S>(upstream.add(v * S::LANES))
-                };
+                *grad = self.call.grad_output.load::<S>(upstream + v * S::LANES, last);
             }
             for (lane, dots) in dots.iter_mut().enumerate().take(step.lanes) {
                 let (placed, scratch) = (&step.placed, &step.scratch);

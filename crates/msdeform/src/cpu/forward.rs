@@ -16,7 +16,8 @@
 
 use super::geometry::{CHUNK, Geometry};
 use super::isa::Kernel;
-use super::placement::{ALL_INSIDE, CORNERS, Located, Placed, Rows, prefetch};
+use super::output::Output;
+use super::placement::{ALL_INSIDE, CORNERS, Located, Placed, Rows};
 use super::simd::{Simd, Storage};
 use super::source::{RowScratch, SampleSource, Source};
 use super::staging::stage_level;
@@ -35,7 +36,7 @@ pub(crate) struct Forward<'a, T> {
     pub geometry: &'a Geometry,
     pub value: *const T,
     pub source: SampleSource,
-    pub output: *mut T,
+    pub output: Output<T>,
 }
 
 // SAFETY: inputs are only read, and workers write disjoint rows of the output.
@@ -183,7 +184,7 @@ impl<S: Simd, T: Storage, F: Source> Unit<'_, S, T, F> {
                 }
                 let ahead = row + AHEAD * geometry.heads;
                 self.source.prefetch::<S>(geometry, ahead, 0, samples);
-                prefetch::<S, T>(call.output.wrapping_add(ahead * channels), channels);
+                call.output.prefetch::<S>(ahead * channels, channels);
                 self.source.begin::<S>(geometry, row, &self.row_scratch);
                 for index in 0..self.pieces() {
                     self.place::<true>(&mut piece, row, index);
@@ -273,7 +274,7 @@ impl<S: Simd, T: Storage, F: Source> Unit<'_, S, T, F> {
         let mut vector = 0;
         // SAFETY: row and channels are below their counts; the rest is the caller's promise.
         unsafe {
-            let output = self.call.output.add(row * channels);
+            let output = row * channels;
             while full - vector >= 8 {
                 self.gather::<V, STAGED, 8>(piece, base, vector, output, S::LANES);
                 vector += 8;
@@ -297,7 +298,7 @@ impl<S: Simd, T: Storage, F: Source> Unit<'_, S, T, F> {
     }
 
     /// Sums `NV` vectors of channels over all placed samples. `last` is the number of channels in
-    /// the last of them: fewer than a vector only where `NV` is 1.
+    /// the last of them: fewer than a vector only where `NV` is 1. `output` is where the row starts.
     ///
     /// # Safety
     /// As for [`Unit::channels`]; `vector` counts vectors of channels.
@@ -307,7 +308,7 @@ impl<S: Simd, T: Storage, F: Source> Unit<'_, S, T, F> {
         piece: &Piece,
         base: *const V,
         vector: usize,
-        output: *mut T,
+        output: usize,
         last: usize,
     ) {
         // Enough independent sums to hide the latency of a multiply-add (4 cycles, 2 a cycle).
@@ -372,10 +373,8 @@ impl<S: Simd, T: Storage, F: Source> Unit<'_, S, T, F> {
                 let channel = first_channel + v * S::LANES;
                 if !piece.last {
                     S::store_f32(self.sums.add(channel), sum);
-                } else if partial {
-                    T::store_first::<S>(output.add(channel), sum, last);
                 } else {
-                    T::store::<S>(output.add(channel), sum);
+                    self.call.output.store::<S>(output + channel, sum, last);
                 }
             }
         }

@@ -10,6 +10,7 @@ mod forward;
 mod geometry;
 mod gradients;
 mod isa;
+mod output;
 mod placement;
 mod plan;
 mod simd;

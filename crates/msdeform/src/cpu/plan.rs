@@ -7,6 +7,7 @@ use super::forward::{Forward, ForwardPart};
 use super::geometry::{Geometry, LevelGroup};
 use super::gradients::{GradientsMut, OffsetGradientsMut};
 use super::isa::Isa;
+use super::output::{GradOutput, Output};
 use super::placement::{Span, SpanMut};
 use super::simd::Storage;
 use super::sink::{Finish, FinishPart, Sink};
@@ -57,7 +58,7 @@ impl CpuPlan {
     /// Prepares calls of `problem`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for `f64` (the reference computes that), for locations and weights
+    /// [`Error::Unsupported`] for `f64` (the reference computes that), for an output or locations and weights
     /// that are neither `f32` nor of the value's format, for levels beyond 2^24 pixels wide or high
     /// or 2^31 pixels in all, and for an instruction set that this machine lacks; [`Error::NoMemory`] for more points
     /// than there is memory to place;
@@ -256,12 +257,17 @@ impl CpuPlan {
         let shapes = Shapes::new(&self.problem);
         let value = value.elements::<T>(&shapes.of(Role::Value))?;
         let source = self.source(samples, &shapes)?;
-        let output = output.elements::<T>(&shapes.of(Role::Output))?;
-        if output.is_empty() {
+        let expected = shapes.of(Role::Output);
+        // In the values' format or in f32, as the plan has checked.
+        let output = if expected.dtype == T::DTYPE {
+            Output::LikeValues(output.elements::<T>(&expected)?.as_mut_ptr())
+        } else {
+            Output::Single(output.elements::<f32>(&expected)?.as_mut_ptr())
+        };
+        if self.problem.output_len() == 0 {
             return Ok(());
         }
-        let geometry = &self.geometry;
-        let (value, output) = (value.as_ptr(), output.as_mut_ptr());
+        let (geometry, value) = (&self.geometry, value.as_ptr());
         let (call, isa) = (Forward { geometry, value, source, output }, self.isa);
         if let Some(threads) = lent {
             let tasks = call.tasks(threads.workers());
@@ -285,7 +291,12 @@ impl CpuPlan {
         let shapes = Shapes::new(&self.problem);
         let value = value.elements::<T>(&shapes.of(Role::Value))?;
         let source = self.source(samples, &shapes)?;
-        let grad_output = grad_output.elements::<T>(&shapes.of(Role::GradOutput))?;
+        let expected = shapes.of(Role::GradOutput);
+        let grad_output = if expected.dtype == T::DTYPE {
+            GradOutput::LikeValues(grad_output.elements::<T>(&expected)?.as_ptr())
+        } else {
+            GradOutput::Single(grad_output.elements::<f32>(&expected)?.as_ptr())
+        };
         let grad_value =
             to_value.map(|to| to.elements::<T>(&shapes.of(Role::GradValue))).transpose()?;
         let write = |to: Option<TensorViewMut<'_>>, role: Role| {
@@ -327,7 +338,7 @@ impl CpuPlan {
             groups: &self.groups,
             value: value.as_ptr(),
             source,
-            grad_output: grad_output.as_ptr(),
+            grad_output,
             grad_value: grad_value.map(<[T]>::as_mut_ptr),
             sink,
         };

@@ -22,6 +22,7 @@ pub struct ProblemBuilder {
     pub(super) points: Points,
     pub(super) layout: ValueLayout,
     pub(super) dtype: DType,
+    pub(super) output_dtype: Option<DType>,
     pub(super) sampling_dtype: Option<DType>,
     pub(super) offsets: Option<Offsets>,
     pub(super) reference_dtype: Option<DType>,
@@ -40,6 +41,7 @@ impl Default for ProblemBuilder {
             points: Points::Same(1),
             layout: ValueLayout::Interleaved,
             dtype: DType::F32,
+            output_dtype: None,
             sampling_dtype: None,
             offsets: None,
             reference_dtype: None,
@@ -128,10 +130,17 @@ impl ProblemBuilder {
         self
     }
 
-    /// Storage of value, output and their gradients.
+    /// Storage of the values and their gradient, and of everything that has no format of its own.
     #[must_use]
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.dtype = dtype;
+        self
+    }
+
+    /// Storage of the output and its gradient; the same as [`ProblemBuilder::dtype`] unless said.
+    #[must_use]
+    pub fn output_dtype(mut self, dtype: DType) -> Self {
+        self.output_dtype = Some(dtype);
         self
     }
 
@@ -220,6 +229,7 @@ impl ProblemBuilder {
             spatial,
             layout: self.layout,
             dtype: self.dtype,
+            output_dtype: self.output_dtype.unwrap_or(self.dtype),
             sampling_dtype,
             offsets: self.offsets,
             reference_dtype: self.reference_dtype.unwrap_or(sampling_dtype),
