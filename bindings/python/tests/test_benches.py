@@ -249,9 +249,18 @@ def test_a_row_whose_process_breaks_says_so(small: str, tmp_path: Path, monkeypa
     assert not list(side_by_side.measure("cpu", 2, [small], seconds_left=lambda: 0.0, **what))
 
 
-@pytest.mark.parametrize(("package", "name"), [("ultralytics", "RT-DETR-L"), ("rfdetr", "RF-DETR-M")])
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [
+        ("ultralytics", "RT-DETR-L"),
+        ("rfdetr", "RF-DETR-M"),
+        ("libreyolo", "RT-DETR-R50"),
+        ("mmdet", "Deformable-DETR-R50"),
+    ],
+)
 def test_models_of_other_packages_are_measured(package: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip(package)
+    if not zoo.MODELS[name].is_installed():
+        pytest.skip(f"{package} is not installed")
     monkeypatch.setitem(modes.PLAN, "cpu", {"eager": (("inference",), ("f32",))})
     [row] = models.measure("cpu", names=[name], rounds=1, images=SIZE)
     assert "left_out" not in row and models.is_within_bounds(row)
@@ -377,9 +386,10 @@ def test_a_graph_can_have_all_that_a_pass_of_a_model_does(name: str) -> None:
     assert_that_a_graph_can_have_a_pass(model, lambda pixels: getattr(model(pixel_values=pixels), output), size)
 
 
-def test_a_graph_can_have_a_pass_of_ultralytics() -> None:
-    pytest.importorskip("ultralytics")
-    found = zoo.MODELS["RT-DETR-L"]
+@pytest.mark.parametrize(("package", "name"), [("ultralytics", "RT-DETR-L"), ("libreyolo", "RT-DETR-R50")])
+def test_a_graph_can_have_a_pass_of_other_packages(package: str, name: str) -> None:
+    pytest.importorskip(package)
+    found = zoo.MODELS[name]
     model = found.build(found.cpu).eval()
     assert_that_a_graph_can_have_a_pass(model, lambda pixels: found.output(model(pixels)), found.cpu)
 
