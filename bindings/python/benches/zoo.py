@@ -254,9 +254,7 @@ MODELS = {
         Input(4, 576, 576),
         Input(1, 320, 320),
     ),
-    "RT-DETR-R50": Model(
-        "libreyolo", _libreyolo_rt_detr, _boxes_and_scores, Input(4, 640, 640), Input(1, 320, 320)
-    ),
+    "RT-DETR-R50": Model("libreyolo", _libreyolo_rt_detr, _boxes_and_scores, Input(4, 640, 640), Input(1, 320, 320)),
     # Of one stage: two would pick the best pixels after the encoder, and rounding picks others, as in Grounding DINO.
     "Deformable-DETR-R50": Model(
         "mmdet",

@@ -190,6 +190,27 @@ def test_ways_are_told_apart_behind_a_break_of_the_graph(small: str, monkeypatch
     assert "left_out" not in row and row["fused_calls"] > 0
 
 
+class InPieces(OneLayer):
+    """mmdet's positions are a piece of their own, which is compiled for each of four levels."""
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        for size in range(2, 6):
+            self.positions(pixels[..., :size])
+        return super().forward(pixels)
+
+    def positions(self, level: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return level + 1
+
+
+def test_no_way_has_less_compiled_than_those_before_it(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modes, "BACKEND", "eager")
+    monkeypatch.setitem(zoo.MODELS, small, dataclasses.replace(zoo.MODELS[small], build=lambda _: InPieces()))
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        [row] = models.measure("cpu", ["compiled"], [small], rounds=1)
+    assert "left_out" not in row and not any(f"{way}_left_out" in row for way in passes.WAYS), row
+
+
 @pytest.mark.parametrize("way", ["plain", "after"])
 def test_what_fails_under_the_patch_alone_is_a_fault(way: str, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_in(way, monkeypatch)
