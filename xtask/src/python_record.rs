@@ -615,10 +615,7 @@ mod tests {
         assert_eq!((readme.matches("| A |").count(), readme.matches("| B |").count()), (2, 1));
         assert_eq!(usual.record.usual_mode(), GRAPH);
         let shown = speeds(&usual.record);
-        assert_eq!(
-            shown,
-            [ModelSpeed { name: "A, rfdetr".into(), speedups: [Some(1.9), None] }]
-        );
+        assert_eq!(shown, [ModelSpeed { name: "A, rfdetr".into(), speedups: [Some(1.9), None] }]);
     }
 
     #[test]
