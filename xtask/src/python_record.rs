@@ -1,5 +1,6 @@
 //! The tables of the Python package, in its README and on its page of figures, from records of `benches/record.py`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -14,6 +15,9 @@ const SCHEMA: u32 = 1;
 /// Absolute: the package index shows the README without the repository around it.
 const FIGURES: &str =
     "https://github.com/msdeform/msdeform/blob/main/bindings/python/docs/figures.md";
+/// What models are from, as `benches/record.py` names them in the environment.
+const PACKAGES: [&str; 7] =
+    ["transformers", "ultralytics", "rfdetr", "libreyolo", "mmdet", "mmcv", "mmcv-lite"];
 const PASSES: [&str; 2] = ["inference", "training"];
 const EAGER: &str = "eager";
 const GRAPH: &str = "graph";
@@ -38,9 +42,9 @@ struct Environment {
     gpu: Option<String>,
     cpu: Option<String>,
     torch: String,
-    transformers: Option<String>,
-    ultralytics: Option<String>,
-    rfdetr: Option<String>,
+    /// Versions of packages, as far as they are installed, among what else is known.
+    #[serde(flatten)]
+    others: BTreeMap<String, serde_json::Value>,
 }
 
 impl Environment {
@@ -50,19 +54,19 @@ impl Environment {
 
     /// PyTorch and the packages that the models are from, with their versions.
     fn versions(&self) -> String {
-        let Self { transformers, ultralytics, rfdetr, .. } = self;
-        let others =
-            [("transformers", transformers), ("ultralytics", ultralytics), ("rfdetr", rfdetr)];
-        let others = others.into_iter().filter_map(|(name, version)| {
-            version.as_ref().map(|version| format!(", {name} {version}"))
+        let others = PACKAGES.iter().filter_map(|name| {
+            let version = self.others.get(*name)?.as_str()?;
+            Some(format!(", {name} {version}"))
         });
         format!("torch {}{}", self.torch, others.collect::<String>())
     }
 
-    fn add_packages(&mut self, other: Self) {
-        self.transformers = self.transformers.take().or(other.transformers);
-        self.ultralytics = self.ultralytics.take().or(other.ultralytics);
-        self.rfdetr = self.rfdetr.take().or(other.rfdetr);
+    fn add_packages(&mut self, mut other: Self) {
+        for name in PACKAGES {
+            if let Some(version) = other.others.remove(name) {
+                self.others.entry(name.to_owned()).or_insert(version);
+            }
+        }
     }
 
     /// The format of the README's table: what people train in.
@@ -189,15 +193,22 @@ pub fn splice_figures(page: &str, root: &Path, records: &[String]) -> Result<Str
 pub fn picture(root: &Path, records: &[String], scheme: Scheme) -> Result<String> {
     let Usual { record, .. } = Usual::load(root, records)?;
     let (format, mode) = (record.environment.usual_format(), record.usual_mode());
+    let shown = speeds(&record);
+    let mode = if mode == GRAPH { "as CUDA graphs" } else { mode };
+    let what = format!("whole models, {mode}, {format}, {}", record.environment.device());
+    Ok(models::picture(&shown, &what, scheme))
+}
+
+/// Models with figures in the usual mode; some cannot be run in it.
+fn speeds(record: &PythonRecord) -> Vec<ModelSpeed> {
+    let (format, mode) = (record.environment.usual_format(), record.usual_mode());
     let speed = |name: &str| ModelSpeed {
         name: record.title(name),
         speedups: PASSES
             .map(|pass| record.find(name, mode, pass, format).and_then(ModelRow::speedup)),
     };
-    let shown: Vec<ModelSpeed> = record.names().into_iter().map(speed).collect();
-    let mode = if mode == GRAPH { "as CUDA graphs" } else { mode };
-    let what = format!("whole models, {mode}, {format}, {}", record.environment.device());
-    Ok(models::picture(&shown, &what, scheme))
+    let all = record.names().into_iter().map(speed);
+    all.filter(|model| model.speedups.iter().any(Option::is_some)).collect()
 }
 
 /// What the README shows: models of several packages, which may have been measured one after the other on a device.
@@ -552,6 +563,8 @@ mod tests {
         let other = |model: &str, dtype: &str| -> PythonRecord {
             let mut other: serde_json::Value = serde_json::from_str(NEW).unwrap();
             other["environment"]["ultralytics"] = "8.4".into();
+            other["environment"]["mmcv-lite"] = "2.1".into();
+            other["environment"]["transformers"] = "6".into();
             other["models"][0]["model"] = model.into();
             other["models"][0]["dtype"] = dtype.into();
             other["models"].as_array_mut().unwrap().truncate(1);
@@ -566,7 +579,10 @@ mod tests {
             .with(("new".into(), other("B", "f32")));
         let readme = tables(&usual);
         assert!(
-            readme.contains("ultralytics 8.4, rfdetr 1.11, from `records/f` and `records/new`.")
+            readme.contains(
+                "transformers 5, ultralytics 8.4, rfdetr 1.11, mmcv-lite 2.1, from `records/f` and `records/new`."
+            ),
+            "{readme}"
         );
         assert_eq!((readme.matches("| A |").count(), readme.matches("| B |").count()), (1, 1));
         assert_eq!(
@@ -581,15 +597,25 @@ mod tests {
         let mut graph = record["models"][0].clone();
         graph["mode"] = GRAPH.into();
         graph["before"]["median_ms"] = 80.0.into();
-        record["models"].as_array_mut().unwrap().push(graph);
+        let rows = record["models"].as_array_mut().unwrap();
+        rows.push(graph);
+        // One that cannot be captured.
+        let mut eager = rows[0].clone();
+        eager["model"] = "B".into();
+        let mut reason = rows[2].clone();
+        reason["model"] = "B".into();
+        reason["mode"] = GRAPH.into();
+        rows.extend([eager, reason]);
         let usual = alone(serde_json::from_value(record).unwrap());
         let readme = tables(&usual);
         assert!(
             readme.contains("| graph | 80.0 -> 50.0 ms | 1.90x | - | - | - | 1e-7 |\n"),
             "{readme}"
         );
-        assert_eq!(readme.matches("| A |").count(), 2);
+        assert_eq!((readme.matches("| A |").count(), readme.matches("| B |").count()), (2, 1));
         assert_eq!(usual.record.usual_mode(), GRAPH);
+        let shown = speeds(&usual.record);
+        assert_eq!(shown, [ModelSpeed { name: "A, rfdetr".into(), speedups: [Some(1.9), None] }]);
     }
 
     #[test]

@@ -4,14 +4,15 @@
                              [--passes inference training] [--formats f32 f16 bf16]
 
 One model of each package (see `zoo`), with random weights so that nothing is downloaded, three ways. `before` is what
-the package does without a compiled kernel: `grid_sample` per level. `plain` has its attention functions replaced, as
+the package does without a compiled kernel: `grid_sample` per level, or LibreYOLO's own kernel in Triton for inference
+on a GPU. `plain` has its attention functions replaced, as
 `patch(fuse=False)` does, `after` whole layers too, as `patch()` does. They take turns pass by pass, so that a machine
 that gets slower slows down all of them; beside the medians stand the medians of the ratios of neighbours. A mode in
 which a model cannot be run is a row that says why, and if that is so without the patch alone, the other ways are
 compared with each other.
 
-On a GPU (with the wheel, torch and transformers, ultralytics and rfdetr for their models), by `record.py`, which keeps
-the rows:
+On a GPU (with the wheel, torch and transformers; ultralytics, rfdetr, libreyolo and mmdet for their models, as
+`tests/test_patching_others.py` installs the last two), by `record.py`, which keeps the rows:
 
     python benches/record.py --root target/runs --parts models                      # everything
     python benches/record.py --root target/runs --parts models --modes eager graph  # nothing is compiled
@@ -268,7 +269,7 @@ def is_within_bounds(row: dict[str, Any]) -> bool:
 
 def summary(row: dict[str, Any]) -> str:
     """One line for people."""
-    label = f"{row['model']:16} {row['mode']:8} {row['pass']:9} {row['dtype']:4}"
+    label = f"{row['model']:19} {row['mode']:8} {row['pass']:9} {row['dtype']:4}"
     verdict = "" if is_within_bounds(row) else "  FAILED"
     if "left_out" in row:
         return f"{label}  left out: {row['left_out']}{verdict}"

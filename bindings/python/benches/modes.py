@@ -86,7 +86,10 @@ def make_steps(
         switch.set(way)
         network.zero_grad()
         try:
-            with _time_limit(LIMIT_S if mode == "compiled" else 0):
+            # What is compiled behind a break of the graph is kept with the model's code, for all ways together: each
+            # has as much room as it would have alone.
+            room = torch._dynamo.config.recompile_limit * len(switch.ways)
+            with _time_limit(LIMIT_S if mode == "compiled" else 0), torch._dynamo.config.patch(recompile_limit=room):
                 call = calls[way]
                 if mode == "compiled":
                     call = torch.compile(call, backend=_own_compiler(), dynamic=False)

@@ -5,9 +5,13 @@ To add a model is to add an entry to `MODELS`. Weights are random and nothing is
 
 from __future__ import annotations
 
+import importlib
+import importlib.machinery
 import importlib.util
 import os
+import sys
 import tempfile
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +24,9 @@ from torch import Tensor
 os.environ.setdefault("YOLO_CONFIG_DIR", os.path.join(tempfile.gettempdir(), "msdeform-benches"))
 os.environ.update({"YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false", "YOLO_VERBOSE": "false"})
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# LibreYOLO would fetch a compiled kernel where `kernels` is installed. Its own for inference, in Triton, is part of the
+# package and stays: that is what people have before the patch.
+os.environ.setdefault("LIBREYOLO_HUB_KERNELS", "0")
 # PyTorch's profiler says whenever it starts and ends.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
@@ -141,6 +148,66 @@ def _rfdetr(name: str) -> Callable[[Input], Any]:
     return build
 
 
+def _libreyolo_rt_detr(_: Input) -> Any:
+    from libreyolo.models.rtdetr.nn import RTDETRModel
+
+    # As its class for users builds "r50", which would download weights of the backbone.
+    return RTDETRModel(backbone_depth=50, expansion=1.0, num_decoder_layers=6)
+
+
+class _Uncompiled(types.ModuleType):
+    """Stands in for the compiled half of mmcv: everything is there, and nothing works."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return None
+
+
+def _import_mmcv() -> None:
+    """mmcv without its extension, which the package index has no compiled files of.
+
+    mmcv-lite is the rest of it, but loads none of its operators without one. On a GPU their attention asks for the
+    extension, compiled or not; told that there is no GPU it takes the path beside it, `grid_sample` per level.
+    """
+    if importlib.util.find_spec("mmcv") is not None and importlib.util.find_spec("mmcv._ext") is None:
+        extension = _Uncompiled("mmcv._ext")
+        extension.__spec__ = importlib.machinery.ModuleSpec("mmcv._ext", None)
+        sys.modules["mmcv._ext"] = extension
+    importlib.import_module("mmcv.ops.multi_scale_deform_attn").IS_CUDA_AVAILABLE = False
+
+
+class _OfMmdet(torch.nn.Module):
+    """A detector of mmdet from its configuration, and what it wants to know of images beside their pixels."""
+
+    def __init__(self, configuration: str, images: Input) -> None:
+        _import_mmcv()
+        from mmdet.registry import MODELS as DETECTORS
+        from mmdet.structures import DetDataSample
+        from mmdet.utils import register_all_modules
+        from mmengine.hub import get_config
+        from mmengine.logging import MMLogger
+
+        super().__init__()
+        register_all_modules()
+        MMLogger.get_current_instance().setLevel("WARNING")  # It has a line for every tensor that is initialised.
+        settings = get_config(f"mmdet::{configuration}").model
+        settings.backbone.init_cfg = None  # It would download weights.
+        self.model = DETECTORS.build(settings)
+        # Uninitialised otherwise, some of them.
+        self.model.init_weights()
+        size = (images.height, images.width)
+        sample = DetDataSample(metainfo={"img_shape": size, "batch_input_shape": size})
+        self.samples = [sample] * images.images
+
+    def forward(self, pixels: Tensor) -> Any:
+        return self.model(pixels, self.samples, mode="tensor")
+
+
+def _boxes_and_scores(output: Any) -> Tensor:
+    return torch.cat([output["pred_boxes"], output["pred_logits"]], dim=-1)
+
+
 MODELS = {
     "Deformable-DETR": Model(
         "transformers", _deformable_detr, _last_hidden_state, Input(2, 800, 1066), Input(1, 256, 320)
@@ -183,8 +250,19 @@ MODELS = {
     "RF-DETR-M": Model(
         "rfdetr",
         _rfdetr("Medium"),
-        lambda output: torch.cat([output["pred_boxes"], output["pred_logits"]], dim=-1),
+        _boxes_and_scores,
         Input(4, 576, 576),
         Input(1, 320, 320),
+    ),
+    "RT-DETR-R50": Model("libreyolo", _libreyolo_rt_detr, _boxes_and_scores, Input(4, 640, 640), Input(1, 320, 320)),
+    # Of one stage: two would pick the best pixels after the encoder, and rounding picks others, as in Grounding DINO.
+    "Deformable-DETR-R50": Model(
+        "mmdet",
+        lambda images: _OfMmdet("deformable_detr/deformable-detr_r50_16xb2-50e_coco.py", images),
+        # Of the last layer.
+        lambda output: torch.cat([output[1][-1], output[0][-1]], dim=-1),
+        Input(2, 800, 1066),
+        Input(1, 256, 320),
+        left_out={"graph": "mmdet reads the sizes of levels from the GPU in every pass, to place reference points"},
     ),
 }

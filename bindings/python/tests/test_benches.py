@@ -190,6 +190,27 @@ def test_ways_are_told_apart_behind_a_break_of_the_graph(small: str, monkeypatch
     assert "left_out" not in row and row["fused_calls"] > 0
 
 
+class InPieces(OneLayer):
+    """mmdet's positions are a piece of their own, which is compiled for each of four levels."""
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        for size in range(2, 6):
+            self.positions(pixels[..., :size])
+        return super().forward(pixels)
+
+    def positions(self, level: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return level + 1
+
+
+def test_no_way_has_less_compiled_than_those_before_it(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modes, "BACKEND", "eager")
+    monkeypatch.setitem(zoo.MODELS, small, dataclasses.replace(zoo.MODELS[small], build=lambda _: InPieces()))
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        [row] = models.measure("cpu", ["compiled"], [small], rounds=1)
+    assert "left_out" not in row and not any(f"{way}_left_out" in row for way in passes.WAYS), row
+
+
 @pytest.mark.parametrize("way", ["plain", "after"])
 def test_what_fails_under_the_patch_alone_is_a_fault(way: str, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_in(way, monkeypatch)
@@ -249,9 +270,18 @@ def test_a_row_whose_process_breaks_says_so(small: str, tmp_path: Path, monkeypa
     assert not list(side_by_side.measure("cpu", 2, [small], seconds_left=lambda: 0.0, **what))
 
 
-@pytest.mark.parametrize(("package", "name"), [("ultralytics", "RT-DETR-L"), ("rfdetr", "RF-DETR-M")])
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [
+        ("ultralytics", "RT-DETR-L"),
+        ("rfdetr", "RF-DETR-M"),
+        ("libreyolo", "RT-DETR-R50"),
+        ("mmdet", "Deformable-DETR-R50"),
+    ],
+)
 def test_models_of_other_packages_are_measured(package: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip(package)
+    if not zoo.MODELS[name].is_installed():
+        pytest.skip(f"{package} is not installed")
     monkeypatch.setitem(modes.PLAN, "cpu", {"eager": (("inference",), ("f32",))})
     [row] = models.measure("cpu", names=[name], rounds=1, images=SIZE)
     assert "left_out" not in row and models.is_within_bounds(row)
@@ -377,9 +407,10 @@ def test_a_graph_can_have_all_that_a_pass_of_a_model_does(name: str) -> None:
     assert_that_a_graph_can_have_a_pass(model, lambda pixels: getattr(model(pixel_values=pixels), output), size)
 
 
-def test_a_graph_can_have_a_pass_of_ultralytics() -> None:
-    pytest.importorskip("ultralytics")
-    found = zoo.MODELS["RT-DETR-L"]
+@pytest.mark.parametrize(("package", "name"), [("ultralytics", "RT-DETR-L"), ("libreyolo", "RT-DETR-R50")])
+def test_a_graph_can_have_a_pass_of_other_packages(package: str, name: str) -> None:
+    pytest.importorskip(package)
+    found = zoo.MODELS[name]
     model = found.build(found.cpu).eval()
     assert_that_a_graph_can_have_a_pass(model, lambda pixels: found.output(model(pixels)), found.cpu)
 

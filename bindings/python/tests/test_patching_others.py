@@ -5,7 +5,9 @@ They are skipped where they are not installed. To run them:
     uv pip install libreyolo rtdetr mmengine pycocotools addict yapf termcolor timm supervision shapely
     uv pip install terminaltables six
     uv pip install --no-deps groundingdino-py mmcv-lite==2.1.0 mmdet
-    pytest tests/test_patching_others.py
+    pytest tests/test_patching_others.py tests/test_benches.py
+
+The second file has a whole model of LibreYOLO and one of mmdet.
 
 mmcv on PyPI is compiled when it is installed. mmcv-lite is its Python alone: the compiled half is replaced by an empty
 module here, and what runs on a processor is the package's own.
