@@ -43,7 +43,7 @@ pub mod reference;
 mod variant;
 mod view;
 
-pub use call::{backward, backward_from_offsets, forward, forward_from_offsets};
+pub use call::{backward, backward_from_offsets, forward, forward_from_offsets, run};
 pub use cpu::{CpuOptions, CpuPlan, GradientsMut, Isa, LentThreads, OffsetGradientsMut};
 pub use dtype::{DType, Element};
 pub use error::Error;
