@@ -1,6 +1,5 @@
 //! What a node does when it runs on a GPU: a launch on the session's stream, in the session's memory.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use msdeform::{Problem, Role};
@@ -93,7 +92,7 @@ fn plan(device: usize, call: &Call<'_>) -> Result<Arc<Planned>, Error> {
     }
     // Outside of the lock: kernels that were never compiled take seconds.
     let problem = call.problem()?;
-    let engine = engine(device)?;
+    let engine = Engine::shared(device, |_| ())?;
     let plan = Plan::new(&engine, &problem, &options(&problem, call))?;
     if plan.workspace_bytes() > 0 {
         // Runs on several streams would share it.
@@ -126,20 +125,4 @@ fn options(problem: &Problem, call: &Call<'_>) -> PlanOptions {
         workspace: Workspace::OfCaller,
         ..PlanOptions::default()
     }
-}
-
-static ENGINES: Mutex<Option<HashMap<usize, Engine>>> = Mutex::new(None);
-
-/// The engine of a GPU, opened once and never closed: at exit there is no telling whether the driver or we go first.
-fn engine(device: usize) -> Result<Engine, Error> {
-    // In a forked process an error, and before the lock, which a thread of the parent may have held.
-    msdeform_cuda::driver_version()?;
-    let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
-    let opened = engines.get_or_insert_default();
-    if let Some(engine) = opened.get(&device) {
-        return Ok(engine.clone());
-    }
-    let engine = Engine::new(device)?;
-    opened.insert(device, engine.clone());
-    Ok(engine)
 }
