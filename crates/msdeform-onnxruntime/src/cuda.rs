@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use msdeform::{Problem, Role};
+use msdeform::{ATTENTION, FROM_OFFSETS, Problem, Role};
 use msdeform_cuda::{
     Engine, INLINE_LEVELS, Plan, PlanOptions, PointerChecks, Pointers, RowStrides, SourceStrides,
     Stream, Workspace,
@@ -50,21 +50,11 @@ impl Kernel {
 }
 
 fn pointers(inputs: &Inputs<'_>) -> Pointers {
-    let (value, locations) = (inputs.value.address(), inputs.locations.address());
-    let weights = inputs.weights.address();
-    match &inputs.references {
-        None => Pointers::from([
-            (Role::Value, value),
-            (Role::Locations, locations),
-            (Role::Weights, weights),
-        ]),
-        Some(references) => Pointers::from([
-            (Role::Value, value),
-            (Role::References, references.address()),
-            (Role::Offsets, locations),
-            (Role::Logits, weights),
-        ]),
-    }
+    let Inputs { value, references, locations, weights, .. } = inputs;
+    let operator = if references.is_some() { &FROM_OFFSETS } else { &ATTENTION };
+    let tensors = [Some(value), references.as_ref(), Some(locations), Some(weights)];
+    let each = operator.inputs.iter().zip(tensors.into_iter().flatten());
+    each.fold(Pointers::default(), |all, (&role, tensor)| all.with(role, tensor.address()))
 }
 
 /// A plan with the engine whose code it launches.
