@@ -54,6 +54,19 @@ pub use problem::{Level, Problem, ProblemBuilder};
 pub use variant::{DeviceKind, Direction, Mode, Numerics, VariantSpec};
 pub use view::{Slice, SliceMut, TensorView, TensorViewMut, Typed};
 
+/// Shown by their names, padded as a format says.
+macro_rules! shown_by_name {
+    ($($type:ty),*) => {$(
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+    )*};
+}
+
+shown_by_name!(DeviceKind, Direction, Isa, Mode, ValueLayout);
+
 /// The code in the READMEs is compiled and run like every other example.
 #[cfg(doctest)]
 mod readme {
