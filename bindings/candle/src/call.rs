@@ -4,9 +4,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::op::BackpropOp;
 use candle_core::{CpuStorage, DType, Device, Layout, Storage, Tensor};
 use half::{bf16, f16};
-use msdeform::{
-    Direction, Offsets, Problem, Role, Slice, SliceMut, TensorView, TensorViewMut, reference,
-};
+use msdeform::{Direction, Offsets, Problem, Role, Slice, SliceMut, TensorView, TensorViewMut};
 
 use crate::plans::SHARED;
 use crate::{Error, Levels, Result};
@@ -260,13 +258,10 @@ impl Memory for CpuStorage {
 
     fn compute(
         problem: &Problem,
-        direction: Direction,
+        _: Direction,
         read: &[Placed<'_, Self>],
         wanted: &[Role],
     ) -> Result<Vec<Self>> {
-        if problem.dtype() == msdeform::DType::F64 {
-            return compute_reference(problem, direction, read, wanted);
-        }
         let mut results: Vec<CpuStorage> = wanted
             .iter()
             .map(|&role| {
@@ -293,40 +288,14 @@ impl Memory for CpuStorage {
             };
             Some((role, TensorViewMut::flat(elements)))
         });
-        SHARED.with(problem, |plan| plan.run(views, written))?;
+        if problem.dtype() == msdeform::DType::F64 {
+            // The reference computes that, one thread and no vectors.
+            msdeform::run(problem, views, written)?;
+        } else {
+            SHARED.with(problem, |plan| plan.run(views, written))?;
+        }
         Ok(results)
     }
-}
-
-/// `f64`: the reference computes that, one thread and no vectors.
-fn compute_reference(
-    problem: &Problem,
-    direction: Direction,
-    read: &[Placed<'_, CpuStorage>],
-    wanted: &[Role],
-) -> Result<Vec<CpuStorage>> {
-    let mut tensors: Vec<(Role, Vec<f64>)> = Vec::with_capacity(read.len());
-    for placed in read {
-        let mut packed = CpuStorage::F64(vec![0.0; placed.layout.shape().elem_count()]);
-        placed.storage.copy_strided_src(&mut packed, 0, placed.layout)?;
-        if let CpuStorage::F64(elements) = packed {
-            tensors.push((placed.role, elements));
-        }
-    }
-    let tensor = |wanted: Role| {
-        let found = tensors.iter().find(|(role, _)| *role == wanted);
-        found.map_or(&[][..], |(_, elements)| elements.as_slice())
-    };
-    let mut found = reference::compute(problem, direction, tensor);
-    Ok(wanted
-        .iter()
-        .map(|wanted| {
-            let result = found.iter_mut().find(|(role, _)| role == wanted);
-            CpuStorage::F64(
-                result.map(|(_, elements)| std::mem::take(elements)).unwrap_or_default(),
-            )
-        })
-        .collect())
 }
 
 /// Runs something with tensors where they lie.

@@ -2,7 +2,6 @@
 
 #![allow(unsafe_code, reason = "a launch trusts addresses")]
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::backend::{BackendDevice, BackendStorage};
@@ -183,7 +182,7 @@ fn plan(key: Key) -> Result<Arc<Planned>> {
         }
     }
     // Outside of the lock: kernels that were never compiled take seconds.
-    let engine = engine(key.device)?;
+    let engine = Engine::shared(key.device, |_| ())?;
     let options = PlanOptions {
         backward: key
             .gradients
@@ -201,20 +200,4 @@ fn plan(key: Key) -> Result<Arc<Planned>> {
     // Outside of the lock as well: memory of a device is given back when its kernels are done.
     drop(dropped);
     Ok(planned)
-}
-
-static ENGINES: Mutex<Option<HashMap<usize, Engine>>> = Mutex::new(None);
-
-/// The engine of a GPU, opened once and never closed: at exit there is no telling whether the driver or we go first.
-fn engine(device: usize) -> Result<Engine> {
-    // In a forked process an error, and before the lock, which a thread of the parent may have held.
-    msdeform_cuda::driver_version()?;
-    let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
-    let opened = engines.get_or_insert_default();
-    if let Some(engine) = opened.get(&device) {
-        return Ok(engine.clone());
-    }
-    let engine = Engine::new(device)?;
-    opened.insert(device, engine.clone());
-    Ok(engine)
 }

@@ -32,7 +32,7 @@ pub fn ms_deform_attn(
     let value = readable(Role::Value, value)?;
     let locations = readable(Role::Locations, locations)?;
     let weights = readable(Role::Weights, weights)?;
-    Ok(value.apply_op3(&locations, &weights, Attention { problem, references: None })?)
+    Ok(value.apply_op3(&locations, &weights, Attention { problem, around: Around::Nothing })?)
 }
 
 /// Multi-scale deformable attention from what a model's linear layers give: locations are references plus offsets, weights the softmax
@@ -65,15 +65,14 @@ pub fn ms_deform_attn_from_offsets(
     let references = readable(Role::References, &references)?;
     if references.track_op() {
         let packed = Tensor::cat(&[offsets.flatten_from(2)?, logits.flatten_from(2)?], 2)?;
-        return Ok(value.apply_op3(&references, &packed, TrackedReferences { problem })?);
+        let tracked = Attention { problem, around: Around::Tracked };
+        return Ok(value.apply_op3(&references, &packed, tracked)?);
     }
     let offsets = readable(Role::Offsets, offsets)?;
     let logits = readable(Role::Logits, logits)?;
-    let references = Some(references);
-    Ok(value.apply_op3(&offsets, &logits, Attention { problem, references })?)
+    let around = Around::Fixed(references);
+    Ok(value.apply_op3(&offsets, &logits, Attention { problem, around })?)
 }
-
-const NAME: &str = "ms-deform-attn";
 
 fn forward<M: Memory>(problem: &Problem, read: &[Placed<'_, M>]) -> Result<(M, Shape)> {
     let mut output = M::compute(problem, Direction::Forward, read, &[Role::Output])?;
@@ -119,25 +118,60 @@ fn backward<const COUNT: usize>(
     Ok(gradients)
 }
 
-/// Values and samples, which are locations and weights, or offsets and logits around references that are not tracked.
+/// What the samples of an operation lie around.
+enum Around {
+    /// They are given: locations and weights.
+    Nothing,
+    /// References that are not tracked; offsets and logits are.
+    Fixed(Tensor),
+    /// References that are tracked: inputs are values, references, and offsets beside logits in one tensor
+    /// `[N, Lq, M * samples * (2 + 1)]`.
+    Tracked,
+}
+
+/// Values and samples.
 struct Attention {
     problem: Problem,
-    references: Option<Tensor>,
+    around: Around,
 }
 
 impl Attention {
+    /// Of the inputs, where each is a tensor of the call.
     fn roles(&self) -> [Role; 3] {
-        match self.references {
-            None => [Role::Value, Role::Locations, Role::Weights],
-            Some(_) => [Role::Value, Role::Offsets, Role::Logits],
+        match self.around {
+            Around::Nothing => [Role::Value, Role::Locations, Role::Weights],
+            _ => [Role::Value, Role::Offsets, Role::Logits],
         }
     }
 
+    /// What is read beside the inputs.
     fn others(&self) -> Vec<(Role, &Tensor)> {
-        self.references.iter().map(|references| (Role::References, references)).collect()
+        match &self.around {
+            Around::Fixed(references) => vec![(Role::References, references)],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Numbers of one query where they lie in one tensor: offsets, then logits.
+    fn row(&self) -> (usize, usize) {
+        let logits = self.problem.heads() * self.problem.samples();
+        (2 * logits, logits)
     }
 
     fn forward<M: Memory>(&self, inputs: [(&M, &Layout); 3]) -> candle_core::Result<(M, Shape)> {
+        if let Around::Tracked = self.around {
+            let [(s1, l1), (s2, l2), (s3, l3)] = inputs;
+            let (offsets, logits) = self.row();
+            let of_offsets = l3.narrow(2, 0, offsets)?;
+            let of_logits = l3.narrow(2, offsets, logits)?;
+            let placed = [
+                Placed { role: Role::Value, storage: s1, layout: l1 },
+                Placed { role: Role::References, storage: s2, layout: l2 },
+                Placed { role: Role::Offsets, storage: s3, layout: &of_offsets },
+                Placed { role: Role::Logits, storage: s3, layout: &of_logits },
+            ];
+            return Ok(forward(&self.problem, &placed)?);
+        }
         let roles = self.roles();
         let placed = [0, 1, 2].map(|at: usize| {
             let (storage, layout) = inputs[at];
@@ -152,7 +186,7 @@ impl Attention {
 
 impl CustomOp3 for Attention {
     fn name(&self) -> &'static str {
-        NAME
+        "ms-deform-attn"
     }
 
     fn cpu_fwd(
@@ -188,95 +222,28 @@ impl CustomOp3 for Attention {
         _: &Tensor,
         upstream: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        if let Around::Tracked = self.around {
+            let (offsets, logits) = self.row();
+            let (offsets, logits) = (arg3.narrow(2, 0, offsets)?, arg3.narrow(2, offsets, logits)?);
+            let (offsets, logits) =
+                (readable(Role::Offsets, &offsets)?, readable(Role::Logits, &logits)?);
+            let inputs = [
+                (Role::Value, arg1),
+                (Role::References, arg2),
+                (Role::Offsets, &offsets),
+                (Role::Logits, &logits),
+            ];
+            let [value, references, offsets, logits] =
+                backward(&self.problem, inputs, &[], upstream)?;
+            let packed = match (offsets, logits) {
+                (Some(offsets), Some(logits)) => Some(Tensor::cat(&[offsets, logits], 2)?),
+                _ => None,
+            };
+            return Ok((value, references, packed));
+        }
         let [value, positions, shares] = self.roles();
         let inputs = [(value, arg1), (positions, arg2), (shares, arg3)];
         Ok(backward(&self.problem, inputs, &self.others(), upstream)?.into())
-    }
-}
-
-/// Values, references, and offsets beside logits in one tensor `[N, Lq, M * samples * (2 + 1)]`.
-struct TrackedReferences {
-    problem: Problem,
-}
-
-impl TrackedReferences {
-    /// Numbers of one query: offsets, then logits.
-    fn row(&self) -> (usize, usize) {
-        let logits = self.problem.heads() * self.problem.samples();
-        (2 * logits, logits)
-    }
-
-    fn forward<M: Memory>(
-        &self,
-        [(s1, l1), (s2, l2), (s3, l3)]: [(&M, &Layout); 3],
-    ) -> candle_core::Result<(M, Shape)> {
-        let (offsets, logits) = self.row();
-        let of_offsets = l3.narrow(2, 0, offsets)?;
-        let of_logits = l3.narrow(2, offsets, logits)?;
-        let placed = [
-            Placed { role: Role::Value, storage: s1, layout: l1 },
-            Placed { role: Role::References, storage: s2, layout: l2 },
-            Placed { role: Role::Offsets, storage: s3, layout: &of_offsets },
-            Placed { role: Role::Logits, storage: s3, layout: &of_logits },
-        ];
-        Ok(forward(&self.problem, &placed)?)
-    }
-}
-
-impl CustomOp3 for TrackedReferences {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn cpu_fwd(
-        &self,
-        s1: &CpuStorage,
-        l1: &Layout,
-        s2: &CpuStorage,
-        l2: &Layout,
-        s3: &CpuStorage,
-        l3: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        self.forward([(s1, l1), (s2, l2), (s3, l3)])
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        s1: &CudaStorage,
-        l1: &Layout,
-        s2: &CudaStorage,
-        l2: &Layout,
-        s3: &CudaStorage,
-        l3: &Layout,
-    ) -> candle_core::Result<(CudaStorage, Shape)> {
-        self.forward([(s1, l1), (s2, l2), (s3, l3)])
-    }
-
-    fn bwd(
-        &self,
-        value: &Tensor,
-        references: &Tensor,
-        packed: &Tensor,
-        _: &Tensor,
-        upstream: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (offsets, logits) = self.row();
-        let (offsets, logits) = (packed.narrow(2, 0, offsets)?, packed.narrow(2, offsets, logits)?);
-        let (offsets, logits) =
-            (readable(Role::Offsets, &offsets)?, readable(Role::Logits, &logits)?);
-        let inputs = [
-            (Role::Value, value),
-            (Role::References, references),
-            (Role::Offsets, &offsets),
-            (Role::Logits, &logits),
-        ];
-        let [value, references, offsets, logits] = backward(&self.problem, inputs, &[], upstream)?;
-        let packed = match (offsets, logits) {
-            (Some(offsets), Some(logits)) => Some(Tensor::cat(&[offsets, logits], 2)?),
-            _ => None,
-        };
-        Ok((value, references, packed))
     }
 }
 
@@ -290,7 +257,7 @@ mod tests {
     fn a_gradient_that_is_a_view_is_read_as_one() -> Result<()> {
         let random = |shape: &[usize]| Var::rand(0f32, 1.0, shape, &Device::Cpu);
         let problem = Problem::builder().heads(2).channels(3).queries(5).points(2).levels([(4, 3)]);
-        let operation = Attention { problem: problem.build().unwrap(), references: None };
+        let operation = Attention { problem: problem.build().unwrap(), around: Around::Nothing };
         let value = random(&[1, 12, 2, 3])?;
         let (locations, weights) = (random(&[1, 5, 2, 2, 2])?, random(&[1, 5, 2, 2])?);
         let upstream = random(&[1, 6, 5])?.transpose(1, 2)?;

@@ -4,6 +4,7 @@
 
 mod support;
 
+use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_nn::ops::softmax;
 use msdeform::{Direction, Problem, Role, reference};
@@ -82,6 +83,20 @@ fn check(problem: &Problem, inputs: &[(Role, Var)], output: &Tensor) -> Result<(
         }
     }
     Ok(())
+}
+
+/// The gradient of every input by two ways, beside each other.
+#[track_caller]
+fn assert_gradients_close(
+    inputs: &[(Role, Var)],
+    found: &GradStore,
+    expected: &GradStore,
+    bound: f64,
+) {
+    for (role, input) in inputs {
+        let [found, expected] = [found, expected].map(|all| elements(all.get(input).unwrap()));
+        assert_close(role.name(), &found, &expected, bound);
+    }
 }
 
 #[test]
@@ -179,10 +194,7 @@ fn candle_says_the_same_in_operations_of_its_own() -> Result<()> {
     let theirs = composed(value, &LEVELS, locations, weights)?;
     assert_close("output", &elements(&ours), &elements(&theirs), 1e-12);
     let (ours, theirs) = (ours.sqr()?.backward()?, theirs.sqr()?.backward()?);
-    for (role, input) in &inputs {
-        let [ours, theirs] = [&ours, &theirs].map(|all| elements(all.get(input).unwrap()));
-        assert_close(role.name(), &ours, &theirs, 1e-11);
-    }
+    assert_gradients_close(&inputs, &ours, &theirs, 1e-11);
     Ok(())
 }
 
@@ -201,10 +213,7 @@ fn from_offsets_is_what_a_layer_says_in_candle() -> Result<()> {
     let ours = ms_deform_attn_from_offsets(value, LEVELS, references, offsets, logits, rule)?;
     assert_close("output", &elements(&ours), &elements(&theirs), 1e-12);
     let (ours, theirs) = (ours.sqr()?.backward()?, theirs.sqr()?.backward()?);
-    for (role, input) in &inputs {
-        let [ours, theirs] = [&ours, &theirs].map(|all| elements(all.get(input).unwrap()));
-        assert_close(role.name(), &ours, &theirs, 1e-11);
-    }
+    assert_gradients_close(&inputs, &ours, &theirs, 1e-11);
     Ok(())
 }
 
@@ -254,11 +263,7 @@ fn tensors_may_lie_anywhere() -> Result<()> {
             let output = ms_deform_attn(&variables[0], LEVELS, &variables[1], &variables[2])?;
             assert_eq!(elements(&output), elements(&plain));
             let (found, expected) = (output.sqr()?.backward()?, plain.sqr()?.backward()?);
-            for (role, input) in &inputs {
-                let [found, expected] =
-                    [&found, &expected].map(|all| elements(all.get(input).unwrap()));
-                assert_close(role.name(), &found, &expected, 1e-6);
-            }
+            assert_gradients_close(&inputs, &found, &expected, 1e-6);
         }
     }
     Ok(())

@@ -86,6 +86,7 @@ pub enum Place {
 }
 
 /// `DLTensor`. Shape and strides belong to the tensor: valid while it lives and nobody resizes it.
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub struct DlTensor {
     data: *mut c_void,

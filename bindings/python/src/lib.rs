@@ -20,10 +20,11 @@ mod warm;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use msdeform::{Direction, Role};
+use msdeform::{ATTENTION, Direction, FROM_OFFSETS, Operator, Role};
 use msdeform_cuda::Pointers;
-use msdeform_torch::call::{self, Head, with_key};
-use msdeform_torch::{cpu, cuda};
+use msdeform_torch::call::{self, Described, Head, with_key};
+use msdeform_torch::cpu::{self, SourceStrides};
+use msdeform_torch::cuda;
 // Nothing here calls it: the library exports `RegisterCustomOps`, which ONNX Runtime looks for.
 use msdeform_onnxruntime as _;
 use pyo3::prelude::*;
@@ -31,21 +32,84 @@ use pyo3::prelude::*;
 use error::exception;
 use operand::{Operand, level_numbers};
 
-fn inputs(value: &Operand<'_>, locations: &Operand<'_>, weights: &Operand<'_>) -> Pointers {
-    Pointers::from([
-        (Role::Value, value.0 as u64),
-        (Role::Locations, locations.0 as u64),
-        (Role::Weights, weights.0 as u64),
-    ])
+/// The operator that takes so many tensors.
+fn operator(tensors: usize) -> &'static Operator {
+    if tensors == FROM_OFFSETS.inputs.len() { &FROM_OFFSETS } else { &ATTENTION }
+}
+
+/// The addresses of what an operator reads.
+fn pointers_to<const TENSORS: usize>(addresses: [u64; TENSORS]) -> Pointers {
+    let each = operator(TENSORS).inputs.iter().zip(addresses);
+    each.fold(Pointers::default(), |all, (&role, address)| all.with(role, address))
 }
 
 /// With what a backward call reads and writes beside: `grad_output` and the gradients, 0 for those nobody wants.
-fn with_gradients(pointers: Pointers, grad_output: u64, gradients: (u64, u64, u64)) -> Pointers {
-    pointers
-        .with(Role::GradOutput, grad_output)
-        .with(Role::GradValue, gradients.0)
-        .with(Role::GradLocations, gradients.1)
-        .with(Role::GradWeights, gradients.2)
+fn with_gradients<const TENSORS: usize>(
+    pointers: Pointers,
+    grad_output: u64,
+    gradients: [u64; TENSORS],
+) -> Pointers {
+    let pointers = pointers.with(Role::GradOutput, grad_output);
+    let each = operator(TENSORS).written(Direction::Backward).zip(gradients);
+    each.fold(pointers, |all, (role, address)| all.with(role, address))
+}
+
+/// Computes on the processor what Python has taken apart.
+fn run_on_cpu(
+    py: Python<'_>,
+    direction: Direction,
+    head: Head,
+    operands: &[&dyn Described],
+    levels: &Bound<'_, PyAny>,
+    pointers: &Pointers,
+    strides: Option<&SourceStrides>,
+) -> PyResult<()> {
+    with_key(head, operands, &level_numbers(levels)?, |key| {
+        // SAFETY: the Python half allocates what is written for exactly this call, holds all tensors until it
+        // returns, and passes addresses, shapes and strides of the same tensors.
+        py.detach(|| unsafe { cpu::run(direction, key, pointers, strides) })
+    })
+    .map_err(exception)
+}
+
+/// Queues such a call on a stream of a GPU.
+fn launch_forward(
+    py: Python<'_>,
+    stream: usize,
+    head: Head,
+    operands: &[&dyn Described],
+    levels: &Bound<'_, PyAny>,
+    pointers: &Pointers,
+) -> PyResult<()> {
+    with_key(head, operands, &level_numbers(levels)?, |key| {
+        // SAFETY: PyTorch's allocator frees memory in stream order and the tensors are held until the
+        // launch is queued; addresses, shapes and strides are of the same tensors; the stream is
+        // PyTorch's current one on that device.
+        py.detach(|| unsafe { cuda::plan(key)?.launch(stream, pointers) })
+    })
+    .map_err(exception)
+}
+
+/// The gradients, likewise, with memory beside them that is asked for.
+fn launch_backward(
+    py: Python<'_>,
+    stream: usize,
+    head: Head,
+    operands: &[&dyn Described],
+    levels: &Bound<'_, PyAny>,
+    pointers: Pointers,
+    allocate: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let levels = level_numbers(levels)?;
+    let plan = with_key(head, operands, &levels, |key| py.detach(|| cuda::plan(key)));
+    let plan = plan.map_err(exception)?;
+    let workspace = match plan.workspace_bytes() {
+        0 => 0,
+        bytes => allocate.call1((bytes,))?.extract()?,
+    };
+    let pointers = pointers.with_workspace(workspace);
+    // SAFETY: as in `launch_forward`; gradients and workspace are allocated for exactly this call.
+    py.detach(|| unsafe { plan.launch(stream, &pointers) }).map_err(exception)
 }
 
 fn on_threads(place: i64) -> Head {
@@ -63,13 +127,10 @@ fn cpu_forward(
     weights: Operand<'_>,
     output: u64,
 ) -> PyResult<()> {
-    let pointers = inputs(&value, &locations, &weights).with(Role::Output, output);
-    with_key(on_threads(threads), &[&value, &locations, &weights], &level_numbers(levels)?, |key| {
-        // SAFETY: the Python half allocates the output for exactly this call, holds all tensors until it
-        // returns, and passes addresses and shapes of the same contiguous tensors.
-        py.detach(|| unsafe { cpu::run(Direction::Forward, key, &pointers) })
-    })
-    .map_err(exception)
+    let operands = [&value, &locations, &weights];
+    let pointers = pointers_to(operands.map(Operand::address)).with(Role::Output, output);
+    let (head, operands) = (on_threads(threads), operands.map(|operand| operand as &dyn Described));
+    run_on_cpu(py, Direction::Forward, head, &operands, levels, &pointers, None)
 }
 
 /// The gradients whose address is not 0, likewise.
@@ -88,12 +149,11 @@ fn cpu_backward(
     grad_output: u64,
     gradients: (u64, u64, u64),
 ) -> PyResult<()> {
-    let pointers = with_gradients(inputs(&value, &locations, &weights), grad_output, gradients);
-    with_key(on_threads(threads), &[&value, &locations, &weights], &level_numbers(levels)?, |key| {
-        // SAFETY: as in `cpu_forward`; the gradients are allocated for exactly this call.
-        py.detach(|| unsafe { cpu::run(Direction::Backward, key, &pointers) })
-    })
-    .map_err(exception)
+    let operands = [&value, &locations, &weights];
+    let pointers = pointers_to(operands.map(Operand::address));
+    let pointers = with_gradients(pointers, grad_output, gradients.into());
+    let (head, operands) = (on_threads(threads), operands.map(|operand| operand as &dyn Described));
+    run_on_cpu(py, Direction::Backward, head, &operands, levels, &pointers, None)
 }
 
 /// Queues the operator on `stream` of a GPU. `strides` are those of the value's images, heads and pixels;
@@ -112,14 +172,10 @@ fn cuda_forward(
     output: u64,
 ) -> PyResult<()> {
     let head = Head { place: device, value_strides: strides, ..Head::default() };
-    let pointers = inputs(&value, &locations, &weights).with(Role::Output, output);
-    with_key(head, &[&value, &locations, &weights], &level_numbers(levels)?, |key| {
-        // SAFETY: PyTorch's allocator frees memory in stream order and the tensors are held until the
-        // launch is queued; addresses, shapes and strides are of the same tensors; the stream is
-        // PyTorch's current one on that device.
-        py.detach(|| unsafe { cuda::plan(key)?.launch(stream, &pointers) })
-    })
-    .map_err(exception)
+    let operands = [&value, &locations, &weights];
+    let pointers = pointers_to(operands.map(Operand::address)).with(Role::Output, output);
+    let operands = operands.map(|operand| operand as &dyn Described);
+    launch_forward(py, stream, head, &operands, levels, &pointers)
 }
 
 /// What a backward call on a GPU is, beside its tensors: `(device, wanted gradients (1 value, 2 locations or offsets,
@@ -155,25 +211,13 @@ fn cuda_backward(
     addresses: (u64, u64, u64, u64),
     allocate: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
+    let operands = [&value, &locations, &weights];
+    let pointers = pointers_to(operands.map(Operand::address));
     let (grad_output, grad_value, grad_locations, grad_weights) = addresses;
-    let gradients = (grad_value, grad_locations, grad_weights);
-    let pointers = with_gradients(inputs(&value, &locations, &weights), grad_output, gradients);
-    let levels = level_numbers(levels)?;
-    let plan = with_key(request.head(), &[&value, &locations, &weights], &levels, |key| {
-        py.detach(|| cuda::plan(key))
-    })
-    .map_err(exception)?;
-    let pointers = pointers.with_workspace(workspace(&plan, allocate)?);
-    // SAFETY: as in `cuda_forward`; gradients and workspace are allocated for exactly this call.
-    py.detach(|| unsafe { plan.launch(stream, &pointers) }).map_err(exception)
-}
-
-/// The address of the memory that a plan needs beside its tensors, if it needs any.
-fn workspace(plan: &cuda::Planned, allocate: &Bound<'_, PyAny>) -> PyResult<u64> {
-    match plan.workspace_bytes() {
-        0 => Ok(0),
-        bytes => allocate.call1((bytes,))?.extract(),
-    }
+    let gradients = [grad_value, grad_locations, grad_weights];
+    let pointers = with_gradients(pointers, grad_output, gradients);
+    let operands = operands.map(|operand| operand as &dyn Described);
+    launch_backward(py, stream, request.head(), &operands, levels, pointers, allocate)
 }
 
 /// Where the packages of this Python are: NVRTC may be among them.
@@ -211,8 +255,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         from_offsets::cpu_backward_from_offsets,
         from_offsets::cuda_forward_from_offsets,
         from_offsets::cuda_backward_from_offsets,
-        from_offsets::torch_forward_from_offsets,
-        from_offsets::torch_backward_from_offsets,
+        torch::torch_forward_from_offsets,
+        torch::torch_backward_from_offsets,
         cuda_forward,
         cuda_backward,
         native::register_kernels,

@@ -10,6 +10,12 @@ use pyo3::types::{PyList, PyTuple};
 #[derive(FromPyObject)]
 pub struct Operand<'py>(pub usize, i64, Bound<'py, PyTuple>);
 
+impl Operand<'_> {
+    pub const fn address(&self) -> u64 {
+        self.0 as u64
+    }
+}
+
 impl Described for Operand<'_> {
     fn code(&self) -> i64 {
         self.1

@@ -12,9 +12,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 
-use crate::from_offsets::Source;
 use crate::operand::RuleGiven;
-use crate::torch::{self, Expected, Torch, expecting};
+use crate::torch::{self, Torch, expecting};
 
 static RECORDER: PyOnceLock<Recorder> = PyOnceLock::new();
 
@@ -65,17 +64,6 @@ pub struct Recorded {
     output: Mutex<Option<Py<PyAny>>>,
 }
 
-impl Recorded {
-    const fn new(
-        levels: Vec<i64>,
-        rule: Option<RuleGiven>,
-        deterministic: bool,
-        output: Py<PyAny>,
-    ) -> Self {
-        Self { levels, rule, deterministic, output: Mutex::new(Some(output)) }
-    }
-}
-
 impl Recorder {
     fn is(&self, py: Python<'_>, question: &Py<PyAny>) -> PyResult<bool> {
         question.bind(py).call0()?.is_truthy()
@@ -85,8 +73,8 @@ impl Recorder {
         Ok(deterministic || self.is(py, &self.is_deterministic)?)
     }
 
-    const fn operator(&self, call: &Recorded) -> &Operator {
-        match call.rule {
+    const fn operator(&self, rule: Option<RuleGiven>) -> &Operator {
+        match rule {
             None => &self.plain,
             Some(_) => &self.from_offsets,
         }
@@ -116,22 +104,10 @@ pub fn torch_attend<'py>(
     deterministic: bool,
     is_recorded: bool,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
-    let (Some(torch), Some(recorder)) = (torch::of(py), RECORDER.get(py)) else { return Ok(None) };
     let tensors = [value, locations, weights];
-    if !torch.is_ordinary(py, &tensors)? {
-        return Ok(None);
-    }
-    let Some(inputs) = torch.inputs(value, locations, weights) else { return Ok(None) };
-    let Some(levels) = inputs.read_shapes(shapes) else { return Ok(None) };
-    let wanted = if is_recorded { wanting(tensors)? } else { [false; 3] };
-    if !wanted.contains(&true) {
-        return torch.forward(value, &inputs, &levels, Head::default());
-    }
-    let expected = Some((wanted, recorder.same_bits(py, deterministic)?));
-    let output = torch.forward(value, &inputs, &levels, expecting(expected, torch::BITS))?;
-    let Some(output) = output else { return Ok(None) };
-    let call = Recorded::new(levels, None, deterministic, output.unbind());
-    recorder.plain.0.bind(py).call1((value, locations, weights, call)).map(Some)
+    attend(tensors, shapes, None, deterministic, is_recorded, |operator, call| {
+        operator.0.bind(py).call1((value, locations, weights, call))
+    })
 }
 
 /// The same from offsets.
@@ -148,23 +124,36 @@ pub fn torch_attend_from_offsets<'py>(
     deterministic: bool,
     is_recorded: bool,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
-    let (Some(torch), Some(recorder)) = (torch::of(py), RECORDER.get(py)) else { return Ok(None) };
     let Ok(rule) = rule.extract::<RuleGiven>() else { return Ok(None) };
     let tensors = [value, references, offsets, logits];
-    if !torch.is_ordinary(py, &tensors)? {
-        return Ok(None);
-    }
-    let Some(source) = Source::of(torch, tensors) else { return Ok(None) };
-    let Some(levels) = source.read_shapes(shapes) else { return Ok(None) };
-    let wanted = if is_recorded { wanting(tensors)? } else { [false; 4] };
+    attend(tensors, shapes, Some(rule), deterministic, is_recorded, |operator, call| {
+        operator.0.bind(py).call1((value, references, offsets, logits, call))
+    })
+}
+
+fn attend<'py, const TENSORS: usize>(
+    tensors: [&Bound<'py, PyAny>; TENSORS],
+    shapes: &Bound<'py, PyAny>,
+    rule: Option<RuleGiven>,
+    deterministic: bool,
+    is_recorded: bool,
+    apply: impl FnOnce(&Operator, Recorded) -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = shapes.py();
+    let (Some(torch), Some(recorder)) = (torch::of(py), RECORDER.get(py)) else { return Ok(None) };
+    let Some(inputs) = torch.inputs(py, tensors, rule)? else { return Ok(None) };
+    let Some(levels) = inputs.read_shapes(shapes) else { return Ok(None) };
+    let wanted = if is_recorded { wanting(tensors)? } else { [false; TENSORS] };
     if !wanted.contains(&true) {
-        return torch.forward_from_offsets(value, &source, &levels, rule, None);
+        return torch.forward(tensors[0], &inputs, &levels, Head::default());
     }
-    let expected = Some((wanted, recorder.same_bits(py, deterministic)?));
-    let output = torch.forward_from_offsets(value, &source, &levels, rule, expected)?;
-    let Some(output) = output else { return Ok(None) };
-    let call = Recorded::new(levels, Some(rule), deterministic, output.unbind());
-    recorder.from_offsets.0.bind(py).call1((value, references, offsets, logits, call)).map(Some)
+    let expected = expecting(Some((wanted, recorder.same_bits(py, deterministic)?)));
+    let Some(output) = torch.forward(tensors[0], &inputs, &levels, expected)? else {
+        return Ok(None);
+    };
+    let output = Mutex::new(Some(output.unbind()));
+    let call = Recorded { levels, rule, deterministic, output };
+    apply(recorder.operator(rule), call).map(Some)
 }
 
 /// What the functions of autograd do forward: keep the tensors and the call, which come last, and give out what was computed.
@@ -195,19 +184,26 @@ pub fn recorded_backward<'py>(
     let kept = ctx.getattr(intern!(py, "saved_tensors"))?.cast_into::<PyTuple>()?;
     if let (Some(torch), Some(recorder)) = (torch::of(py), RECORDER.get(py)) {
         let asked = Asked { torch, recorder, call: call.get(), grad_output };
-        let found = if recorder.is(py, &recorder.is_grad_enabled)? {
-            None
-        } else {
-            match call.get().rule {
-                None => asked.gradients(ctx, &kept)?,
-                Some(rule) => asked.gradients_from_offsets(ctx, &kept, rule)?,
-            }
+        let found = match call.get().rule {
+            _ if recorder.is(py, &recorder.is_grad_enabled)? => None,
+            None => match asked.gradients(ctx, &kept)? {
+                Some([value, locations, weights]) => {
+                    Some((value, locations, weights, py.None()).into_pyobject(py)?)
+                }
+                None => None,
+            },
+            Some(_) => match asked.gradients(ctx, &kept)? {
+                Some([value, references, offsets, logits]) => {
+                    Some((value, references, offsets, logits, py.None()).into_pyobject(py)?)
+                }
+                None => None,
+            },
         };
         if let Some(found) = found {
             return Ok(found);
         }
         let wanted = ctx.getattr(intern!(py, "needs_input_grad"))?;
-        let gradients = recorder.operator(call.get()).1.bind(py);
+        let gradients = recorder.operator(call.get().rule).1.bind(py);
         return Ok(gradients.call1((grad_output, kept, wanted, call))?.cast_into::<PyTuple>()?);
     }
     // Never: the call was recorded with both of them.
@@ -224,49 +220,21 @@ struct Asked<'a, 'py> {
 
 impl<'py> Asked<'_, 'py> {
     /// `None` for what is not ordinary.
-    fn gradients(
+    fn gradients<const TENSORS: usize>(
         &self,
         ctx: &Bound<'py, PyAny>,
         kept: &Bound<'py, PyTuple>,
-    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let py = kept.py();
-        let (value, locations, weights) = (kept.get_item(0)?, kept.get_item(1)?, kept.get_item(2)?);
-        let tensors = [&value, &locations, &weights];
-        if !self.torch.is_ordinary(py, &[self.grad_output, &value, &locations, &weights])? {
-            return Ok(None);
+    ) -> PyResult<Option<[Option<Bound<'py, PyAny>>; TENSORS]>> {
+        let mut tensors = [const { None }; TENSORS];
+        for (at, tensor) in tensors.iter_mut().enumerate() {
+            *tensor = Some(kept.get_item(at)?);
         }
-        let Some(inputs) = self.torch.inputs(&value, &locations, &weights) else { return Ok(None) };
+        // All are there; what stands for one that is not is never ordinary.
+        let tensors = tensors.each_ref().map(|tensor| tensor.as_ref().unwrap_or(ctx));
         let (wanted, same_bits) =
-            (wanted(ctx)?, self.recorder.same_bits(py, self.call.deterministic)?);
-        let levels = &self.call.levels;
-        let found =
-            self.torch.backward(self.grad_output, tensors, &inputs, levels, wanted, same_bits)?;
-        let Some([value, locations, weights]) = found else { return Ok(None) };
-        (value, locations, weights, py.None()).into_pyobject(py).map(Some)
-    }
-
-    /// Likewise.
-    fn gradients_from_offsets(
-        &self,
-        ctx: &Bound<'py, PyAny>,
-        kept: &Bound<'py, PyTuple>,
-        rule: RuleGiven,
-    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let py = kept.py();
-        let (value, references) = (kept.get_item(0)?, kept.get_item(1)?);
-        let (offsets, logits) = (kept.get_item(2)?, kept.get_item(3)?);
-        let tensors = [&value, &references, &offsets, &logits];
-        let all = [self.grad_output, &value, &references, &offsets, &logits];
-        if !self.torch.is_ordinary(py, &all)? {
-            return Ok(None);
-        }
-        let asked: Expected<4> =
-            (wanted(ctx)?, self.recorder.same_bits(py, self.call.deterministic)?);
-        let levels = &self.call.levels;
-        let found =
-            self.torch.backward_from_offsets(self.grad_output, tensors, levels, rule, asked)?;
-        let Some([value, references, offsets, logits]) = found else { return Ok(None) };
-        (value, references, offsets, logits, py.None()).into_pyobject(py).map(Some)
+            (wanted(ctx)?, self.recorder.same_bits(kept.py(), self.call.deterministic)?);
+        let Recorded { levels, rule, .. } = self.call;
+        self.torch.backward(self.grad_output, tensors, levels, *rule, (wanted, same_bits))
     }
 }
 

@@ -8,7 +8,7 @@
 
 use msdeform::{DType, Direction, Role};
 use msdeform_cuda::Pointers;
-use msdeform_torch::call::{Described, Head, with_key};
+use msdeform_torch::call::{Described, Head, Rule, gradient_bits, with_key};
 use msdeform_torch::{cpu, cuda};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
@@ -18,7 +18,8 @@ use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict, PyInt, PyList, PyTuple, P
 
 use crate::error::exception;
 use crate::exchange::{DlTensor, Exchange, Place};
-use crate::{on_threads, with_gradients};
+use crate::operand::RuleGiven;
+use crate::{on_threads, operator, pointers_to, with_gradients};
 
 static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
 
@@ -92,17 +93,10 @@ pub type Expected<const TENSORS: usize> = ([bool; TENSORS], bool);
 pub type Gradients<'py, const TENSORS: usize> =
     ([Option<Bound<'py, PyAny>>; TENSORS], [u64; TENSORS]);
 
-/// What each gradient of the plain operator is in [`Head::gradients`].
-pub const BITS: [i64; 3] = [1, 2, 4];
-
-/// What that is in a [`Head`], with the bits that it has for each.
-pub fn expecting<const TENSORS: usize>(
-    expected: Option<Expected<TENSORS>>,
-    bits: [i64; TENSORS],
-) -> Head {
+/// What that is in a [`Head`].
+pub fn expecting<const TENSORS: usize>(expected: Option<Expected<TENSORS>>) -> Head {
     let (wanted, deterministic) = expected.unwrap_or(([false; TENSORS], false));
-    let expected = bits.into_iter().zip(wanted).map(|(bit, is_wanted)| bit * i64::from(is_wanted));
-    Head { expected: expected.sum(), deterministic, ..Head::default() }
+    Head { expected: gradient_bits(operator(TENSORS), wanted), deterministic, ..Head::default() }
 }
 
 /// The output of an ordinary call, whose gradient somebody else records. `levels` are four numbers for each: height, width, start,
@@ -117,13 +111,33 @@ pub fn torch_forward<'py>(
     levels: &Bound<'py, PyAny>,
     expected: Option<Expected<3>>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
+    forward(py, [value, locations, weights], levels, None, expected)
+}
+
+/// The same from value, references, offsets and logits.
+#[pyfunction]
+#[pyo3(signature = (tensors, levels, rule, expected=None))]
+pub fn torch_forward_from_offsets<'py>(
+    py: Python<'py>,
+    tensors: [Bound<'py, PyAny>; 4],
+    levels: &Bound<'py, PyAny>,
+    rule: RuleGiven,
+    expected: Option<Expected<4>>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    forward(py, tensors.each_ref(), levels, Some(rule), expected)
+}
+
+fn forward<'py, const TENSORS: usize>(
+    py: Python<'py>,
+    tensors: [&Bound<'py, PyAny>; TENSORS],
+    levels: &Bound<'py, PyAny>,
+    rule: Option<RuleGiven>,
+    expected: Option<Expected<TENSORS>>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
     let Some(torch) = TORCH.get(py) else { return Ok(None) };
-    if !torch.is_ordinary(py, &[value, locations, weights])? {
-        return Ok(None);
-    }
-    let Some(inputs) = torch.inputs(value, locations, weights) else { return Ok(None) };
+    let Some(inputs) = torch.inputs(py, tensors, rule)? else { return Ok(None) };
     let Some(levels) = read_levels(levels) else { return Ok(None) };
-    torch.forward(value, &inputs, &levels, expecting(expected, BITS))
+    torch.forward(tensors[0], &inputs, &levels, expecting(expected))
 }
 
 /// The gradients of an ordinary call, `None` in place of those that are not wanted.
@@ -139,53 +153,60 @@ pub fn torch_backward<'py>(
     wanted: (bool, bool, bool),
     deterministic: bool,
 ) -> PyResult<Option<[Option<Bound<'py, PyAny>>; 3]>> {
+    let expected = ([wanted.0, wanted.1, wanted.2], deterministic);
+    backward(py, grad_output, [value, locations, weights], levels, None, expected)
+}
+
+/// The same of value, references, offsets and logits.
+#[pyfunction]
+pub fn torch_backward_from_offsets<'py>(
+    py: Python<'py>,
+    grad_output: &Bound<'py, PyAny>,
+    tensors: [Bound<'py, PyAny>; 4],
+    levels: &Bound<'py, PyAny>,
+    rule: RuleGiven,
+    wanted: [bool; 4],
+    deterministic: bool,
+) -> PyResult<Option<[Option<Bound<'py, PyAny>>; 4]>> {
+    backward(py, grad_output, tensors.each_ref(), levels, Some(rule), (wanted, deterministic))
+}
+
+fn backward<'py, const TENSORS: usize>(
+    py: Python<'py>,
+    grad_output: &Bound<'py, PyAny>,
+    tensors: [&Bound<'py, PyAny>; TENSORS],
+    levels: &Bound<'py, PyAny>,
+    rule: Option<RuleGiven>,
+    expected: Expected<TENSORS>,
+) -> PyResult<Option<[Option<Bound<'py, PyAny>>; TENSORS]>> {
     let Some(torch) = TORCH.get(py) else { return Ok(None) };
-    if !torch.is_ordinary(py, &[grad_output, value, locations, weights])? {
-        return Ok(None);
-    }
-    let Some(inputs) = torch.inputs(value, locations, weights) else { return Ok(None) };
     let Some(levels) = read_levels(levels) else { return Ok(None) };
-    let wanted = [wanted.0, wanted.1, wanted.2];
-    torch.backward(
-        grad_output,
-        [value, locations, weights],
-        &inputs,
-        &levels,
-        wanted,
-        deterministic,
-    )
+    torch.backward(grad_output, tensors, &levels, rule, expected)
 }
 
 impl Torch {
     /// The output of tensors that are known to be ordinary; `head` has what will be asked of their gradients.
-    pub fn forward<'py>(
+    pub fn forward<'py, const TENSORS: usize>(
         &self,
         value: &Bound<'py, PyAny>,
-        inputs: &Inputs,
+        inputs: &Inputs<TENSORS>,
         levels: &[i64],
         head: Head,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = value.py();
-        let output = self.new_tensor(value, &inputs.value, &inputs.output_shape())?;
+        let output = self.new_tensor(value, &inputs.tensors[0], &inputs.output_shape())?;
         let Some(to) = self.describe(&output) else { return Ok(None) };
         let pointers = inputs.pointers().with(Role::Output, to.address());
         match inputs.place {
             Place::Cpu => {
-                let head = on_threads(self.threads(py)?);
-                with_key(head, &inputs.described(), levels, |key| {
-                    // SAFETY: addresses and shapes come from the same live tensors, which `inputs` found to be
-                    // contiguous; the output was made for this call.
-                    py.detach(|| unsafe { cpu::run(Direction::Forward, key, &pointers) })
-                })
-                .map_err(exception)?;
+                inputs.run_on_cpu(py, Direction::Forward, self.threads(py)?, levels, &pointers)?;
             }
             Place::Gpu(ordinal) => {
                 let stream = self.stream(py, ordinal)?;
-                let (place, value_strides) = (i64::from(ordinal), inputs.value_strides());
-                let head = Head { place, value_strides, ..head };
-                with_key(head, &inputs.described(), levels, |key| {
-                    // SAFETY: as above; PyTorch's allocator frees memory in the order of the stream, which is its
-                    // current one on the tensors' GPU.
+                with_key(inputs.head(ordinal, head), &inputs.described(), levels, |key| {
+                    // SAFETY: addresses, shapes and strides come from the same live tensors; the output was made for this
+                    // call. PyTorch's allocator frees memory in the order of the stream, which is its current one on the
+                    // tensors' GPU.
                     py.detach(|| unsafe { cuda::plan(key)?.launch(stream, &pointers) })
                 })
                 .map_err(exception)?;
@@ -194,45 +215,40 @@ impl Torch {
         Ok(Some(output))
     }
 
-    /// The gradients, likewise.
-    pub fn backward<'py>(
+    /// The gradients, likewise, if the call is ordinary: which of them, and whether with the same bits in every run.
+    pub fn backward<'py, const TENSORS: usize>(
         &self,
         grad_output: &Bound<'py, PyAny>,
-        tensors: [&Bound<'py, PyAny>; 3],
-        inputs: &Inputs,
+        tensors: [&Bound<'py, PyAny>; TENSORS],
         levels: &[i64],
-        wanted: [bool; 3],
-        deterministic: bool,
-    ) -> PyResult<Option<[Option<Bound<'py, PyAny>>; 3]>> {
+        rule: Option<RuleGiven>,
+        (wanted, deterministic): Expected<TENSORS>,
+    ) -> PyResult<Option<[Option<Bound<'py, PyAny>>; TENSORS]>> {
         let py = grad_output.py();
+        let Some(inputs) = self.inputs(py, tensors, rule)? else { return Ok(None) };
+        if !self.is_plain(py, grad_output)? {
+            return Ok(None);
+        }
         let Some(from) = self.describe(grad_output) else { return Ok(None) };
         if !inputs.takes_gradient(&from) {
             return Ok(None);
         }
-        let like = [&inputs.value, &inputs.locations, &inputs.weights];
-        let Some((gradients, to)) = self.new_gradients(tensors, like, wanted)? else {
-            return Ok(None);
-        };
-        let pointers = with_gradients(inputs.pointers(), from.address(), (to[0], to[1], to[2]));
+        let made = self.new_gradients(tensors, inputs.tensors.each_ref(), wanted)?;
+        let Some((gradients, to)) = made else { return Ok(None) };
+        let pointers = with_gradients(inputs.pointers(), from.address(), to);
         match inputs.place {
             Place::Cpu => {
-                let head = on_threads(self.threads(py)?);
-                with_key(head, &inputs.described(), levels, |key| {
-                    // SAFETY: as in `forward`; `takes_gradient` found the gradient contiguous.
-                    py.detach(|| unsafe { cpu::run(Direction::Backward, key, &pointers) })
-                })
-                .map_err(exception)?;
+                inputs.run_on_cpu(py, Direction::Backward, self.threads(py)?, levels, &pointers)?;
             }
             Place::Gpu(ordinal) => {
-                let head = Head {
-                    place: i64::from(ordinal),
-                    gradients: expecting(Some((wanted, deterministic)), BITS).expected,
+                let strides = from.strides();
+                let of_gradients = Head {
+                    gradients: gradient_bits(operator(TENSORS), wanted),
                     deterministic,
-                    value_strides: inputs.value_strides(),
-                    grad_strides: (from.strides()[0], from.strides()[1], from.strides()[2]),
+                    grad_strides: (strides[0], strides[1], strides[2]),
                     ..Head::default()
                 };
-                let described = inputs.described();
+                let (head, described) = (inputs.head(ordinal, of_gradients), inputs.described());
                 // SAFETY: as in `forward`; the gradients were made for this call.
                 let launched = unsafe {
                     self.launch_backward(tensors[0], ordinal, head, &described, levels, pointers)?
@@ -247,7 +263,7 @@ impl Torch {
 
     /// New tensors for the gradients that are `wanted`, each like the tensor that it is of, and their addresses; 0 for the
     /// others.
-    pub fn new_gradients<'py, const TENSORS: usize>(
+    fn new_gradients<'py, const TENSORS: usize>(
         &self,
         tensors: [&Bound<'py, PyAny>; TENSORS],
         like: [&DlTensor; TENSORS],
@@ -269,7 +285,7 @@ impl Torch {
     /// # Safety
     /// Pointers, head and operands are of the same tensors, which are alive, on this GPU; PyTorch's allocator frees them in the order
     /// of the stream.
-    pub unsafe fn launch_backward(
+    unsafe fn launch_backward(
         &self,
         value: &Bound<'_, PyAny>,
         ordinal: i32,
@@ -296,7 +312,7 @@ impl Torch {
     }
 
     /// Whether the dispatcher would go straight to the kernel of the processor or the GPU.
-    pub fn is_ordinary(&self, py: Python<'_>, tensors: &[&Bound<'_, PyAny>]) -> PyResult<bool> {
+    fn is_ordinary(&self, py: Python<'_>, tensors: &[&Bound<'_, PyAny>]) -> PyResult<bool> {
         for watcher in &self.watchers {
             if watcher.bind(py).call0()?.is_truthy()? {
                 return Ok(false);
@@ -317,7 +333,7 @@ impl Torch {
             && !self.is_neg.bind(py).call1((tensor,))?.is_truthy()?)
     }
 
-    pub fn describe(&self, tensor: &Bound<'_, PyAny>) -> Option<DlTensor> {
+    fn describe(&self, tensor: &Bound<'_, PyAny>) -> Option<DlTensor> {
         // SAFETY: every caller has checked that it is PyTorch's tensor, or PyTorch has just made it.
         let described = unsafe { self.exchange.describe(tensor.as_ptr()) };
         if described.is_none() {
@@ -327,18 +343,18 @@ impl Torch {
         described
     }
 
-    pub fn inputs(
+    /// The tensors of an ordinary call.
+    pub fn inputs<const TENSORS: usize>(
         &self,
-        value: &Bound<'_, PyAny>,
-        locations: &Bound<'_, PyAny>,
-        weights: &Bound<'_, PyAny>,
-    ) -> Option<Inputs> {
-        let (value, locations) = (self.describe(value)?, self.describe(locations)?);
-        Inputs::new(value, locations, self.describe(weights)?)
+        py: Python<'_>,
+        tensors: [&Bound<'_, PyAny>; TENSORS],
+        rule: Option<RuleGiven>,
+    ) -> PyResult<Option<Inputs<TENSORS>>> {
+        Ok(if self.is_ordinary(py, &tensors)? { Inputs::of(self, tensors, rule) } else { None })
     }
 
     /// A contiguous tensor beside one that exists, described by `like`.
-    pub fn new_tensor<'py>(
+    fn new_tensor<'py>(
         &self,
         beside: &Bound<'py, PyAny>,
         like: &DlTensor,
@@ -370,7 +386,7 @@ impl Torch {
         empty.bind(py).call1((sizes, strides, dtype))
     }
 
-    pub fn new_bytes<'py>(
+    fn new_bytes<'py>(
         &self,
         like: &Bound<'py, PyAny>,
         bytes: usize,
@@ -380,11 +396,11 @@ impl Torch {
     }
 
     /// How many PyTorch computes with.
-    pub fn threads(&self, py: Python<'_>) -> PyResult<i64> {
+    fn threads(&self, py: Python<'_>) -> PyResult<i64> {
         self.threads.bind(py).call0()?.extract()
     }
 
-    pub fn stream(&self, py: Python<'_>, ordinal: i32) -> PyResult<usize> {
+    fn stream(&self, py: Python<'_>, ordinal: i32) -> PyResult<usize> {
         self.exchange.current_stream(ordinal).ok_or_else(|| {
             PyErr::take(py)
                 .unwrap_or_else(|| PyRuntimeError::new_err(format!("GPU {ordinal} has no stream")))
@@ -392,70 +408,146 @@ impl Torch {
     }
 }
 
-/// The tensors that both directions read, known to be as the kernels take them.
-pub struct Inputs {
+/// The tensors that both directions read, in one place and as the kernels take them.
+pub struct Inputs<const TENSORS: usize> {
     place: Place,
-    value: DlTensor,
-    locations: DlTensor,
-    weights: DlTensor,
+    tensors: [DlTensor; TENSORS],
+    /// How samples follow from offsets, if they do.
+    rule: Option<RuleGiven>,
 }
 
-impl Inputs {
-    fn pointers(&self) -> Pointers {
-        Pointers::from([
-            (Role::Value, self.value.address()),
-            (Role::Locations, self.locations.address()),
-            (Role::Weights, self.weights.address()),
-        ])
-    }
-
-    fn new(value: DlTensor, locations: DlTensor, weights: DlTensor) -> Option<Self> {
+impl<const TENSORS: usize> Inputs<TENSORS> {
+    /// `None` for what the long way must look at: formats that differ, references for several images or queries, rows that are not
+    /// contiguous, and everything that is wrong.
+    fn of(
+        torch: &Torch,
+        objects: [&Bound<'_, PyAny>; TENSORS],
+        rule: Option<RuleGiven>,
+    ) -> Option<Self> {
+        let mut tensors = [torch.describe(objects[0])?; TENSORS];
+        for at in 1..TENSORS {
+            tensors[at] = torch.describe(objects[at])?;
+        }
+        let [value, references @ .., positions, shares] = &tensors[..] else { return None };
         let place = value.place()?;
-        let (format, sampling) = (value.dtype()?, locations.dtype()?);
-        let one_place = locations.place() == Some(place) && weights.place() == Some(place);
-        let formats_fit = weights.dtype() == Some(sampling)
-            && (sampling == format || sampling == DType::F32)
-            && (format == DType::F64) == (sampling == DType::F64);
-        let ranks = [&value, &locations, &weights].map(|tensor| tensor.shape().len());
-        let are_full = [&value, &locations, &weights].iter().all(|tensor| tensor.is_full());
-        let is_readable = match place {
-            Place::Cpu => value.is_contiguous(),
-            // float64 is computed on the processor.
-            Place::Gpu(_) => value.has_unit_last_stride() && format != DType::F64,
+        let (format, sampling) = (value.dtype()?, positions.dtype()?);
+        let is_double = format == DType::F64;
+        let is_alike = |tensor: &DlTensor| {
+            tensor.place() == Some(place)
+                && tensor.is_full()
+                && (tensor.dtype() == Some(DType::F64)) == is_double
         };
-        let fits = one_place
-            && formats_fit
-            && matches!(ranks, [4, 5 | 6, 4 | 5])
-            && are_full
-            && is_readable
-            && locations.is_contiguous()
-            && weights.is_contiguous();
-        fits.then_some(Self { place, value, locations, weights })
+        let is_read_beside =
+            |format: DType, beside: DType| format == beside || format == DType::F32;
+        let ranks = [value, positions, shares].map(|tensor| tensor.shape().len());
+        let fits = tensors.iter().all(is_alike)
+            && shares.dtype() == Some(sampling)
+            && is_read_beside(sampling, format)
+            && matches!(ranks, [4, 5 | 6, 4 | 5]);
+        // float64 is computed on the processor.
+        let (value_is_readable, free_axes_of_references) = match place {
+            Place::Cpu => (value.is_contiguous(), 3),
+            Place::Gpu(_) => (value.has_unit_last_stride() && !is_double, 2),
+        };
+        let samples_are_readable = match references {
+            [references] => {
+                references.shape().len() == 4
+                    && is_read_beside(references.dtype()?, sampling)
+                    && references.shape()[..2] == positions.shape()[..2]
+                    && matches!(references.shape()[3], 2 | 4)
+                    && references.has_contiguous_rows(free_axes_of_references)
+                    && [positions, shares].iter().all(|tensor| tensor.has_contiguous_rows(2))
+            }
+            _ => positions.is_contiguous() && shares.is_contiguous(),
+        };
+        let is_readable = fits && value_is_readable && samples_are_readable;
+        is_readable.then_some(Self { place, tensors, rule })
     }
 
-    fn described(&self) -> [&dyn Described; 3] {
-        [&self.value, &self.locations, &self.weights]
+    fn pointers(&self) -> Pointers {
+        pointers_to(self.tensors.each_ref().map(DlTensor::address))
+    }
+
+    fn described(&self) -> [&dyn Described; TENSORS] {
+        self.tensors.each_ref().map(|tensor| tensor as &dyn Described)
+    }
+
+    /// Locations or offsets.
+    const fn positions(&self) -> &DlTensor {
+        &self.tensors[TENSORS - 2]
     }
 
     fn output_shape(&self) -> [i64; 3] {
-        let (value, locations) = (self.value.shape(), self.locations.shape());
-        [value[0], locations[1], value[2] * value[3]]
+        let value = self.tensors[0].shape();
+        [value[0], self.positions().shape()[1], value[2] * value[3]]
     }
 
-    /// Pairs (height, width) of levels that follow each other, as [`read_shapes`] does.
+    /// On a GPU.
+    fn head(&self, ordinal: i32, of_gradients: Head) -> Head {
+        let value = self.tensors[0].strides();
+        let mut source_strides = [(0, 0); 3];
+        if self.rule.is_some() {
+            for (to, tensor) in source_strides.iter_mut().zip(&self.tensors[1..]) {
+                *to = (tensor.strides()[0], tensor.strides()[1]);
+            }
+        }
+        Head {
+            place: i64::from(ordinal),
+            value_strides: (value[0], value[2], value[1]),
+            rule: self.rule.map(Rule::from),
+            source_strides,
+            ..of_gradients
+        }
+    }
+
+    /// Computes on the processor what the pointers lead to.
+    fn run_on_cpu(
+        &self,
+        py: Python<'_>,
+        direction: Direction,
+        threads: i64,
+        levels: &[i64],
+        pointers: &Pointers,
+    ) -> PyResult<()> {
+        // PyTorch has no negative ones.
+        let stride =
+            |tensor: &DlTensor, axis: usize| tensor.strides()[axis].unsigned_abs() as usize;
+        let of_rows = |tensor: &DlTensor| (stride(tensor, 0), stride(tensor, 1));
+        let strides = match &self.tensors[..] {
+            [_, references, offsets, logits] => {
+                let (image, query) = of_rows(references);
+                Some(((image, query, stride(references, 2)), of_rows(offsets), of_rows(logits)))
+            }
+            _ => None,
+        };
+        let head = Head { rule: self.rule.map(Rule::from), ..on_threads(threads) };
+        with_key(head, &self.described(), levels, |key| {
+            // SAFETY: addresses, shapes and strides come from the same live tensors, which `of` found to be contiguous
+            // but for these strides, as `takes_gradient` did the gradient; what is written was made for this call.
+            py.detach(|| unsafe { cpu::run(direction, key, pointers, strides.as_ref()) })
+        })
+        .map_err(exception)
+    }
+
+    /// Four numbers for each level, as [`read_levels`] has them, of pairs (height, width) of levels that follow each other;
+    /// `None` as well where those are not all of the value's pixels.
     pub fn read_shapes(&self, shapes: &Bound<'_, PyAny>) -> Option<Vec<i64>> {
-        read_shapes(shapes, &self.value, &self.locations)
-    }
-
-    /// Of images, heads and pixels.
-    fn value_strides(&self) -> (i64, i64, i64) {
-        let strides = self.value.strides();
-        (strides[0], strides[2], strides[1])
+        let items = items_of(shapes)?;
+        let mut numbers = Vec::with_capacity(4 * items.len());
+        let points = points_of_each(self.positions(), items.len())?;
+        let mut start = 0_i64;
+        for item in &items {
+            let [height, width] = items_of(item)?.try_into().ok()?;
+            let (height, width) = (exact_integer(&height)?, exact_integer(&width)?);
+            numbers.extend([height, width, start, points]);
+            start = start.checked_add(height.checked_mul(width)?)?;
+        }
+        (start == self.tensors[0].shape()[1]).then_some(numbers)
     }
 
     /// Whether this is the gradient of the output, readable where it is.
     fn takes_gradient(&self, gradient: &DlTensor) -> bool {
-        gradient.is_gradient_of(&self.output_shape(), &self.value)
+        gradient.is_gradient_of(&self.output_shape(), &self.tensors[0])
             && (matches!(self.place, Place::Gpu(_)) || gradient.is_contiguous())
     }
 }
@@ -464,26 +556,6 @@ impl Inputs {
 /// list or a tuple.
 fn read_levels(levels: &Bound<'_, PyAny>) -> Option<Vec<i64>> {
     items_of(levels)?.iter().map(exact_integer).collect()
-}
-
-/// The same of pairs (height, width) of levels that follow each other; `None` as well where those are not all of the value's
-/// pixels.
-pub fn read_shapes(
-    shapes: &Bound<'_, PyAny>,
-    value: &DlTensor,
-    samples: &DlTensor,
-) -> Option<Vec<i64>> {
-    let items = items_of(shapes)?;
-    let mut numbers = Vec::with_capacity(4 * items.len());
-    let points = points_of_each(samples, items.len())?;
-    let mut start = 0_i64;
-    for item in &items {
-        let [height, width] = items_of(item)?.try_into().ok()?;
-        let (height, width) = (exact_integer(&height)?, exact_integer(&width)?);
-        numbers.extend([height, width, start, points]);
-        start = start.checked_add(height.checked_mul(width)?)?;
-    }
-    (start == value.shape()[1]).then_some(numbers)
 }
 
 /// How many points each level has if all have the same number: pairs (height, width) say nothing about it. `samples` are locations

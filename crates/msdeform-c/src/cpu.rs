@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, TryLockError};
 
-use msdeform::{CpuOptions, CpuPlan, Direction, Error, Isa, Problem, Role};
+use msdeform::{Access, CpuOptions, CpuPlan, Direction, Error, Isa, Problem, Role};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::border::{Growing, answer, hand_out, handle, read, read_or_zero, take_back};
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn msdeform_cpu_forward(
     message: *mut msdeform_message,
 ) -> msdeform_status {
     // SAFETY: the caller promises that pointers lead to what their types say, and tensors of the bytes that they say.
-    entry(message, || unsafe { handle("plan", plan)?.forward(read(tensors)?) })
+    entry(message, || unsafe { handle("plan", plan)?.compute(Direction::Forward, read(tensors)?) })
 }
 
 /// Computes the gradients that are given a place, and returns when they are there. The same bits for any number of threads.
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn msdeform_cpu_backward(
     message: *mut msdeform_message,
 ) -> msdeform_status {
     // SAFETY: the caller promises that pointers lead to what their types say, and tensors of the bytes that they say.
-    entry(message, || unsafe { handle("plan", plan)?.backward(read(tensors)?) })
+    entry(message, || unsafe { handle("plan", plan)?.compute(Direction::Backward, read(tensors)?) })
 }
 
 fn prepare(
@@ -266,73 +266,30 @@ impl msdeform_cpu_plan {
     /// # Safety
     /// Tensors lead to as many bytes as they say; nobody writes to those that are read, and nobody else touches those that
     /// are written.
-    unsafe fn forward(&self, tensors: msdeform_tensors) -> Result<(), Failure> {
+    unsafe fn compute(
+        &self,
+        direction: Direction,
+        tensors: msdeform_tensors,
+    ) -> Result<(), Failure> {
         let problem = &self.problem;
-        let tensors = HostTensors::new(problem, Direction::Forward, tensors)?;
-        // SAFETY: passed on from the caller; `HostTensors` refused what is written over something else.
-        unsafe {
-            let value = tensors.read(Role::Value)?;
-            if problem.offsets().is_none() {
-                let locations = tensors.read(Role::Locations)?;
-                let weights = tensors.read(Role::Weights)?;
-                let output = tensors.write(Role::Output)?;
-                return self.run(move |computes| match computes {
-                    Computes::Plan(plan) => plan.forward(value, locations, weights, output),
-                    Computes::Reference => {
-                        msdeform::forward(problem, value, locations, weights, output)
+        let tensors = HostTensors::new(problem, direction, tensors)?;
+        let (mut read, mut written) = (Vec::new(), Vec::new());
+        for (role, access) in problem.operator().tensors(direction) {
+            // SAFETY: passed on from the caller; `HostTensors` refused what is written over something else.
+            unsafe {
+                match access {
+                    Access::Read => read.push((role, tensors.read(role)?)),
+                    Access::Write if role == Role::Output || tensors.has(role) => {
+                        written.push((role, tensors.write(role)?));
                     }
-                });
-            }
-            let references = tensors.read(Role::References)?;
-            let offsets = tensors.read(Role::Offsets)?;
-            let logits = tensors.read(Role::Logits)?;
-            let output = tensors.write(Role::Output)?;
-            self.run(move |computes| match computes {
-                Computes::Plan(plan) => {
-                    plan.forward_from_offsets(value, references, offsets, logits, output)
+                    Access::Write => {}
                 }
-                Computes::Reference => msdeform::forward_from_offsets(
-                    problem, value, references, offsets, logits, output,
-                ),
-            })
-        }
-    }
-
-    /// # Safety
-    /// As of [`msdeform_cpu_plan::forward`].
-    unsafe fn backward(&self, tensors: msdeform_tensors) -> Result<(), Failure> {
-        let problem = &self.problem;
-        let tensors = HostTensors::new(problem, Direction::Backward, tensors)?;
-        // SAFETY: as in `forward`.
-        unsafe {
-            let value = tensors.read(Role::Value)?;
-            if problem.offsets().is_none() {
-                let locations = tensors.read(Role::Locations)?;
-                let weights = tensors.read(Role::Weights)?;
-                let upstream = tensors.read(Role::GradOutput)?;
-                let gradients = tensors.gradients()?;
-                return self.run(move |computes| match computes {
-                    Computes::Plan(plan) => {
-                        plan.backward(value, locations, weights, upstream, gradients)
-                    }
-                    Computes::Reference => {
-                        msdeform::backward(problem, value, locations, weights, upstream, gradients)
-                    }
-                });
             }
-            let references = tensors.read(Role::References)?;
-            let offsets = tensors.read(Role::Offsets)?;
-            let logits = tensors.read(Role::Logits)?;
-            let upstream = tensors.read(Role::GradOutput)?;
-            let gradients = tensors.offset_gradients()?;
-            self.run(move |computes| match computes {
-                Computes::Plan(plan) => plan
-                    .backward_from_offsets(value, references, offsets, logits, upstream, gradients),
-                Computes::Reference => msdeform::backward_from_offsets(
-                    problem, value, references, offsets, logits, upstream, gradients,
-                ),
-            })
         }
+        self.run(move |computes| match computes {
+            Computes::Plan(plan) => plan.run(read, written),
+            Computes::Reference => msdeform::run(problem, read, written),
+        })
     }
 
     /// Computes where the plan's work is done.

@@ -4,8 +4,7 @@ use std::ffi::c_void;
 
 use half::{bf16, f16};
 use msdeform::{
-    Access, DType, Direction, Element, GradientsMut, OffsetGradientsMut, Problem, Role, Slice,
-    SliceMut, TensorView, TensorViewMut,
+    Access, DType, Direction, Element, Problem, Role, Slice, SliceMut, TensorView, TensorViewMut,
 };
 
 use crate::border::{Growing, aligned, list};
@@ -221,39 +220,9 @@ impl<'a> HostTensors<'a> {
         }))
     }
 
-    /// # Safety
-    /// As of [`HostTensors::write`].
-    unsafe fn write_if_given(&self, role: Role) -> Result<Option<TensorViewMut<'a>>, Failure> {
-        let is_given = !self.tensors.given(role).data.is_null();
-        // SAFETY: passed on from the caller.
-        is_given.then(|| unsafe { self.write(role) }).transpose()
-    }
-
-    /// # Safety
-    /// As of [`HostTensors::write`], for every gradient.
-    pub(crate) unsafe fn gradients(&self) -> Result<GradientsMut<'a>, Failure> {
-        // SAFETY: passed on from the caller.
-        unsafe {
-            Ok(GradientsMut {
-                value: self.write_if_given(Role::GradValue)?,
-                locations: self.write_if_given(Role::GradLocations)?,
-                weights: self.write_if_given(Role::GradWeights)?,
-            })
-        }
-    }
-
-    /// # Safety
-    /// As of [`HostTensors::write`], for every gradient.
-    pub(crate) unsafe fn offset_gradients(&self) -> Result<OffsetGradientsMut<'a>, Failure> {
-        // SAFETY: passed on from the caller.
-        unsafe {
-            Ok(OffsetGradientsMut {
-                value: self.write_if_given(Role::GradValue)?,
-                references: self.write_if_given(Role::GradReferences)?,
-                offsets: self.write_if_given(Role::GradOffsets)?,
-                logits: self.write_if_given(Role::GradLogits)?,
-            })
-        }
+    /// A gradient that is not given is not computed.
+    pub(crate) fn has(&self, role: Role) -> bool {
+        !self.tensors.given(role).data.is_null()
     }
 }
 

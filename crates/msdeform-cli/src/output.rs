@@ -24,32 +24,32 @@ pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&serde_json::to_string_pretty(value).context("cannot write JSON")?)
 }
 
-/// How a column stands.
-#[derive(Clone, Copy)]
-pub enum Align {
-    /// Words.
-    Left,
-    /// Numbers.
-    Right,
-}
-
 /// A plain table: no frame, two spaces between columns, the same on a terminal and in a pipe.
 pub struct Columns {
     table: Table,
-    align: Vec<Align>,
+    align: Vec<CellAlignment>,
 }
 
 /// Tables that wrap do so here, wherever they are shown.
 const WIDTH: u16 = 112;
 
 impl Columns {
-    /// A table with these headings.
-    pub fn new(headings: &[(&str, Align)]) -> Self {
-        let mut table = Table::new();
-        table.load_style(comfy_table::presets::NOTHING);
-        let align: Vec<Align> = headings.iter().map(|(_, align)| *align).collect();
-        table.set_header(headings.iter().map(|(name, align)| cell(name, *align)));
-        Self { table, align }
+    /// A table with these headings, which a `|` divides. Below one that begins with `>` numbers stand to the right.
+    pub fn new(headings: &str) -> Self {
+        let columns = headings.split(" | ").map(|heading| match heading.strip_prefix('>') {
+            Some(name) => (name, CellAlignment::Right),
+            None => (heading, CellAlignment::Left),
+        });
+        let (names, align): (Vec<&str>, Vec<CellAlignment>) = columns.unzip();
+        let mut columns = Self { table: Table::new(), align };
+        columns.table.load_style(comfy_table::presets::NOTHING);
+        columns.table.set_header(columns.cells(&names));
+        columns
+    }
+
+    fn cells(&self, texts: &[impl AsRef<str>]) -> Vec<Cell> {
+        let each = texts.iter().zip(&self.align);
+        each.map(|(text, align)| Cell::new(text.as_ref()).set_alignment(*align)).collect()
     }
 
     /// Lets long texts wrap.
@@ -60,16 +60,8 @@ impl Columns {
 
     /// Adds a line.
     pub fn row(&mut self, cells: &[String]) {
-        let cells = cells.iter().zip(&self.align).map(|(text, align)| cell(text, *align));
-        self.table.add_row(cells);
+        self.table.add_row(self.cells(cells));
     }
-}
-
-fn cell(text: &str, align: Align) -> Cell {
-    Cell::new(text).set_alignment(match align {
-        Align::Left => CellAlignment::Left,
-        Align::Right => CellAlignment::Right,
-    })
 }
 
 impl std::fmt::Display for Columns {
@@ -128,7 +120,7 @@ mod tests {
 
     #[test]
     fn tables_align_and_leave_no_blanks_at_line_ends() {
-        let mut columns = Columns::new(&[("name", Align::Left), ("us", Align::Right)]);
+        let mut columns = Columns::new("name | >us");
         columns.row(&["a".into(), "1.5".into()]);
         columns.row(&["longer".into(), "12.5".into()]);
         let text = columns.to_string();

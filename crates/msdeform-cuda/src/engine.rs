@@ -1,12 +1,12 @@
 //! One GPU, its compiler and the code loaded so far.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use msdeform_tuning::{Source, Tuning};
 
 use crate::ahead::Compiler;
-use crate::driver::{Context, Function, Module};
+use crate::driver::{Context, Function, Module, driver_version};
 use crate::error::{Error, Result};
 use crate::jit::{Code, CodeStore, DiskCache, JitCounts};
 use crate::nvrtc::{KernelResources, Nvrtc};
@@ -38,7 +38,35 @@ pub(crate) struct Kernel {
     pub resources: KernelResources,
 }
 
+/// The engines that everybody in a process shares, by device.
+static SHARED: Mutex<BTreeMap<usize, Engine>> = Mutex::new(BTreeMap::new());
+
 impl Engine {
+    /// The engine of a device that everybody in the process shares: opened once, and never closed, since at exit there is no
+    /// telling whether the driver or we go first. Whoever opens it has it looked at, outside of locks.
+    ///
+    /// # Errors
+    /// As [`Engine::new`]; in a forked process.
+    pub fn shared(ordinal: usize, opened: impl FnOnce(&Self)) -> Result<Self> {
+        // In a forked process an error, and before the lock, which a thread of the parent may have held.
+        driver_version()?;
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(engine) = shared.get(&ordinal) {
+            return Ok(engine.clone());
+        }
+        let engine = Self::new(ordinal)?;
+        shared.insert(ordinal, engine.clone());
+        drop(shared);
+        opened(&engine);
+        Ok(engine)
+    }
+
+    /// All engines that are shared. None while another thread opens one and, in a forked process, if one did then.
+    #[must_use]
+    pub fn all_shared() -> Vec<Self> {
+        SHARED.try_lock().map_or_else(|_| Vec::new(), |shared| shared.values().cloned().collect())
+    }
+
     /// Opens device `ordinal` with the user's cache.
     ///
     /// # Errors

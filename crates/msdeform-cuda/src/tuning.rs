@@ -106,24 +106,16 @@ fn of_entry(entry: &Entry) -> Option<ChosenVariant> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use msdeform::{DType, Problem};
+    use msdeform::Problem;
     use msdeform_tuning::{Contender, TuningFile};
 
     use super::*;
     use crate::dispatch;
     use crate::variants::BackwardCall;
+    use crate::variants::tests::deformable_detr;
 
     fn problem(queries: usize, channels: usize) -> Problem {
-        Problem::builder()
-            .batch(2)
-            .heads(8)
-            .channels(channels)
-            .queries(queries)
-            .levels([(100, 167), (50, 84), (25, 42), (13, 21)])
-            .points(4)
-            .dtype(DType::F16)
-            .build()
-            .unwrap()
+        deformable_detr(queries).channels(channels).build().unwrap()
     }
 
     fn tuning(call: &Call<'_>, variant: &str, knobs: &[(&str, i64)]) -> Tuning {

@@ -1,9 +1,8 @@
 //! What a node does when it runs on a GPU: a launch on the session's stream, in the session's memory.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use msdeform::{Problem, Role};
+use msdeform::{ATTENTION, FROM_OFFSETS, Problem, Role};
 use msdeform_cuda::{
     Engine, INLINE_LEVELS, Plan, PlanOptions, PointerChecks, Pointers, RowStrides, SourceStrides,
     Stream, Workspace,
@@ -51,21 +50,11 @@ impl Kernel {
 }
 
 fn pointers(inputs: &Inputs<'_>) -> Pointers {
-    let (value, locations) = (inputs.value.address(), inputs.locations.address());
-    let weights = inputs.weights.address();
-    match &inputs.references {
-        None => Pointers::from([
-            (Role::Value, value),
-            (Role::Locations, locations),
-            (Role::Weights, weights),
-        ]),
-        Some(references) => Pointers::from([
-            (Role::Value, value),
-            (Role::References, references.address()),
-            (Role::Offsets, locations),
-            (Role::Logits, weights),
-        ]),
-    }
+    let Inputs { value, references, locations, weights, .. } = inputs;
+    let operator = if references.is_some() { &FROM_OFFSETS } else { &ATTENTION };
+    let tensors = [Some(value), references.as_ref(), Some(locations), Some(weights)];
+    let each = operator.inputs.iter().zip(tensors.into_iter().flatten());
+    each.fold(Pointers::default(), |all, (&role, tensor)| all.with(role, tensor.address()))
 }
 
 /// A plan with the engine whose code it launches.
@@ -93,7 +82,7 @@ fn plan(device: usize, call: &Call<'_>) -> Result<Arc<Planned>, Error> {
     }
     // Outside of the lock: kernels that were never compiled take seconds.
     let problem = call.problem()?;
-    let engine = engine(device)?;
+    let engine = Engine::shared(device, |_| ())?;
     let plan = Plan::new(&engine, &problem, &options(&problem, call))?;
     if plan.workspace_bytes() > 0 {
         // Runs on several streams would share it.
@@ -126,20 +115,4 @@ fn options(problem: &Problem, call: &Call<'_>) -> PlanOptions {
         workspace: Workspace::OfCaller,
         ..PlanOptions::default()
     }
-}
-
-static ENGINES: Mutex<Option<HashMap<usize, Engine>>> = Mutex::new(None);
-
-/// The engine of a GPU, opened once and never closed: at exit there is no telling whether the driver or we go first.
-fn engine(device: usize) -> Result<Engine, Error> {
-    // In a forked process an error, and before the lock, which a thread of the parent may have held.
-    msdeform_cuda::driver_version()?;
-    let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
-    let opened = engines.get_or_insert_default();
-    if let Some(engine) = opened.get(&device) {
-        return Ok(engine.clone());
-    }
-    let engine = Engine::new(device)?;
-    opened.insert(device, engine.clone());
-    Ok(engine)
 }

@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 
-use msdeform::{DType, Offsets, Problem};
+use msdeform::{DType, Offsets, Operator, Problem, Role};
 
 use crate::error::CallError;
 
@@ -75,6 +75,17 @@ pub struct Head {
     pub rule: Option<Rule>,
     /// Strides of images and queries in references, offsets and logits.
     pub source_strides: [(i64, i64); 3],
+}
+
+/// What the gradients of an operator's inputs that are wanted are in [`Head::gradients`].
+pub fn gradient_bits(operator: &Operator, wanted: impl IntoIterator<Item = bool>) -> i64 {
+    let bit = |role: &Role| match role {
+        Role::Value => 1,
+        Role::Locations | Role::Offsets => 2,
+        Role::Weights | Role::Logits => 4,
+        _ => 8,
+    };
+    operator.inputs.iter().zip(wanted).map(|(role, is)| bit(role) * i64::from(is)).sum()
 }
 
 /// How samples follow from offsets, beside what the shape of the references says.

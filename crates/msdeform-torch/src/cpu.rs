@@ -5,10 +5,7 @@
 
 use std::cell::RefCell;
 
-use msdeform::{
-    CpuOptions, CpuPlan, Direction, GradientsMut, OffsetGradientsMut, Problem, Role, TensorView,
-    TensorViewMut,
-};
+use msdeform::{CpuOptions, CpuPlan, Direction, Problem, Role, TensorView, TensorViewMut};
 use msdeform_cuda::Pointers;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -61,128 +58,46 @@ thread_local! {
     static PROCESSOR: RefCell<Processor> = RefCell::default();
 }
 
+/// Elements from one image to the next and from one query to the next: of the references, with those from one reference to
+/// the next, of the offsets and of the logits. Everything else of them is contiguous.
+pub type SourceStrides = ((usize, usize, usize), (usize, usize), (usize, usize));
+
 /// Computes the output, or the gradients that have an address.
 ///
 /// # Errors
 /// What is wrong with the call.
 ///
 /// # Safety
-/// Every address leads to a contiguous tensor that `key` describes; nobody writes to those that are read, and
-/// nobody else touches those that are written, before this returns.
-pub unsafe fn run(direction: Direction, key: &Key, pointers: &Pointers) -> Result<(), CallError> {
-    with_prepared(key, |prepared, pool| {
-        let tensors = Tensors { problem: prepared.problem(), pointers };
-        // SAFETY: passed on from the caller; the lengths are those of the problem.
-        let [value, locations, weights] = unsafe {
-            [
-                tensors.read(Role::Value)?,
-                tensors.read(Role::Locations)?,
-                tensors.read(Role::Weights)?,
-            ]
-        };
-        match direction {
-            Direction::Forward => {
-                // SAFETY: as above.
-                let output = unsafe { tensors.write(Role::Output)? };
-                match prepared {
-                    PlanOrReference::Plan(plan) => {
-                        pool.run(move || plan.forward(value, locations, weights, output))
-                    }
-                    PlanOrReference::Reference(problem) => {
-                        msdeform::forward(problem, value, locations, weights, output)
-                    }
-                }
-            }
-            Direction::Backward => {
-                // SAFETY: as above.
-                let (upstream, gradients) = unsafe {
-                    let gradients = GradientsMut {
-                        value: tensors.write_if_wanted(Role::GradValue)?,
-                        locations: tensors.write_if_wanted(Role::GradLocations)?,
-                        weights: tensors.write_if_wanted(Role::GradWeights)?,
-                    };
-                    (tensors.read(Role::GradOutput)?, gradients)
-                };
-                match prepared {
-                    PlanOrReference::Plan(plan) => pool
-                        .run(move || plan.backward(value, locations, weights, upstream, gradients)),
-                    PlanOrReference::Reference(problem) => {
-                        msdeform::backward(problem, value, locations, weights, upstream, gradients)
-                    }
-                }
-            }
-        }
-        .map_err(CallError::from)
-    })
-}
-
-/// Elements from one image to the next and from one query to the next: of the references, with those from one reference to
-/// the next, of the offsets and of the logits. Everything else of them is contiguous.
-pub type SourceStrides = ((usize, usize, usize), (usize, usize), (usize, usize));
-
-/// The same for calls from offsets.
-///
-/// # Errors
-/// What is wrong with the call.
-///
-/// # Safety
-/// As of [`run`]; references, offsets and logits have these strides.
-pub unsafe fn run_from_offsets(
+/// Every address leads to a contiguous tensor that `key` describes, or to one with these strides; nobody writes to those
+/// that are read, and nobody else touches those that are written, before this returns.
+pub unsafe fn run(
     direction: Direction,
     key: &Key,
     pointers: &Pointers,
-    strides: &SourceStrides,
+    strides: Option<&SourceStrides>,
 ) -> Result<(), CallError> {
     with_prepared(key, |prepared, pool| {
-        let tensors = Tensors { problem: prepared.problem(), pointers };
-        let (of_references, of_offsets, of_logits) = *strides;
-        let of_references = [of_references.0, of_references.1, of_references.2];
+        let tensors = Tensors { problem: prepared.problem(), pointers, strides };
+        let operator = tensors.problem.operator();
+        let upstream = operator.output.gradient().filter(|_| direction == Direction::Backward);
+        // As many as a call has at most.
+        let (mut read, mut written) = ([const { None }; 5], [const { None }; 4]);
         // SAFETY: passed on from the caller; the lengths are those of the problem.
-        let (value, [references, offsets, logits]) = unsafe {
-            (
-                tensors.read(Role::Value)?,
-                [
-                    tensors.read_strided(Role::References, &of_references)?,
-                    tensors.read_strided(Role::Offsets, &[of_offsets.0, of_offsets.1])?,
-                    tensors.read_strided(Role::Logits, &[of_logits.0, of_logits.1])?,
-                ],
-            )
-        };
-        match direction {
-            Direction::Forward => {
-                // SAFETY: as above.
-                let output = unsafe { tensors.write(Role::Output)? };
-                match prepared {
-                    PlanOrReference::Plan(plan) => pool.run(move || {
-                        plan.forward_from_offsets(value, references, offsets, logits, output)
-                    }),
-                    PlanOrReference::Reference(problem) => msdeform::forward_from_offsets(
-                        problem, value, references, offsets, logits, output,
-                    ),
+        unsafe {
+            for (to, role) in read.iter_mut().zip(operator.inputs.iter().copied().chain(upstream)) {
+                *to = Some((role, tensors.read(role)?));
+            }
+            for (to, role) in written.iter_mut().zip(operator.written(direction)) {
+                // A gradient without an address is one that nobody wants.
+                if role == operator.output || tensors.address(role) != 0 {
+                    *to = Some((role, tensors.write(role)?));
                 }
             }
-            Direction::Backward => {
-                // SAFETY: as above.
-                let (upstream, gradients) = unsafe {
-                    let gradients = OffsetGradientsMut {
-                        value: tensors.write_if_wanted(Role::GradValue)?,
-                        references: tensors.write_if_wanted(Role::GradReferences)?,
-                        offsets: tensors.write_if_wanted(Role::GradOffsets)?,
-                        logits: tensors.write_if_wanted(Role::GradLogits)?,
-                    };
-                    (tensors.read(Role::GradOutput)?, gradients)
-                };
-                match prepared {
-                    PlanOrReference::Plan(plan) => pool.run(move || {
-                        plan.backward_from_offsets(
-                            value, references, offsets, logits, upstream, gradients,
-                        )
-                    }),
-                    PlanOrReference::Reference(problem) => msdeform::backward_from_offsets(
-                        problem, value, references, offsets, logits, upstream, gradients,
-                    ),
-                }
-            }
+        }
+        let (read, written) = (read.into_iter().flatten(), written.into_iter().flatten());
+        match prepared {
+            PlanOrReference::Plan(plan) => pool.run(move || plan.run(read, written)),
+            PlanOrReference::Reference(problem) => msdeform::run(problem, read, written),
         }
         .map_err(CallError::from)
     })
@@ -192,15 +107,29 @@ pub unsafe fn run_from_offsets(
 struct Tensors<'a> {
     problem: &'a Problem,
     pointers: &'a Pointers,
+    strides: Option<&'a SourceStrides>,
 }
 
 impl Tensors<'_> {
     /// # Safety
     /// The address leads to this tensor of the problem, which lives for `'a`, and nobody writes to it.
     unsafe fn read<'a>(&self, role: Role) -> Result<TensorView<'a>, CallError> {
-        let (dtype, len) = (self.problem.format_of(role), self.problem.len_of(role));
         // SAFETY: passed on from the caller.
-        Ok(TensorView::flat(unsafe { slice(role.name(), dtype, self.address(role), len)? }))
+        unsafe {
+            match (role, self.strides) {
+                (Role::References, Some(&((image, query, step), _, _))) => {
+                    self.read_strided(role, &[image, query, step])
+                }
+                (Role::Offsets, Some(&(_, (image, query), _)))
+                | (Role::Logits, Some(&(_, _, (image, query)))) => {
+                    self.read_strided(role, &[image, query])
+                }
+                _ => {
+                    let (dtype, len) = (self.problem.format_of(role), self.problem.len_of(role));
+                    Ok(TensorView::flat(slice(role.name(), dtype, self.address(role), len)?))
+                }
+            }
+        }
     }
 
     /// # Safety
@@ -239,18 +168,6 @@ impl Tensors<'_> {
         let (dtype, len) = (self.problem.format_of(role), self.problem.len_of(role));
         // SAFETY: passed on from the caller.
         Ok(TensorViewMut::flat(unsafe { slice_mut(role.name(), dtype, self.address(role), len)? }))
-    }
-
-    /// A gradient without an address is one that nobody wants.
-    ///
-    /// # Safety
-    /// As of [`Tensors::write`], if there is an address.
-    unsafe fn write_if_wanted<'a>(
-        &self,
-        role: Role,
-    ) -> Result<Option<TensorViewMut<'a>>, CallError> {
-        // SAFETY: passed on from the caller.
-        (self.address(role) != 0).then(|| unsafe { self.write(role) }).transpose()
     }
 
     fn address(&self, role: Role) -> usize {

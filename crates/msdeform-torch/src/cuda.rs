@@ -4,8 +4,7 @@
 //! already has one takes microseconds, since the code is shared by the engine.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use msdeform::{Mode, Problem};
 use msdeform_cuda::{
@@ -98,32 +97,20 @@ pub unsafe fn is_capturing(ordinal: usize, stream: usize) -> Result<bool, CallEr
     Ok(unsafe { borrowed(&engine(ordinal)?, stream)? }.is_capturing()?)
 }
 
-static ENGINES: Mutex<Option<HashMap<usize, Engine>>> = Mutex::new(None);
-
-/// The engine of a GPU, opened once and never closed: at exit there is no telling whether the driver or
-/// we go first.
+/// The engine of a GPU, opened once.
 ///
 /// # Errors
 /// No driver, no such GPU, or one that is too old.
 pub fn engine(ordinal: usize) -> Result<Engine, CallError> {
-    // In a forked process an error, and before the lock, which a thread of the parent may have held.
-    msdeform_cuda::driver_version()?;
-    let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
-    let opened = engines.get_or_insert_default();
-    if let Some(engine) = opened.get(&ordinal) {
-        return Ok(engine.clone());
-    }
-    let engine = Engine::new(ordinal)?;
-    opened.insert(ordinal, engine.clone());
-    // A warning runs Python, which may call us again.
-    drop(engines);
-    if let Some(ignored) = engine.tuning().ignored() {
-        match INTERPRETER.get() {
-            Some(warn) => warn(&ignored),
-            None => Libtorch::warn(&ignored),
+    Ok(Engine::shared(ordinal, |engine| {
+        if let Some(ignored) = engine.tuning().ignored() {
+            match INTERPRETER.get() {
+                // Runs Python, which may call us again.
+                Some(warn) => warn(&ignored),
+                None => Libtorch::warn(&ignored),
+            }
         }
-    }
-    Ok(engine)
+    })?)
 }
 
 /// How an interpreter warns, if this process has one.
@@ -142,9 +129,7 @@ const AHEAD_VARIABLE: &str = "MSDEFORM_COMPILE_AHEAD";
 /// Waits for what is being compiled ahead and compiles nothing more: before the process ends, since NVRTC must not be at
 /// work while it is taken down.
 pub fn end_compiling_ahead() {
-    // Held, it is by another thread that opens an engine or, in a forked process, by nobody.
-    let engines = ENGINES.try_lock().ok().and_then(|engines| engines.clone());
-    engines.into_iter().flatten().for_each(|(_, engine)| engine.compiler().close());
+    Engine::all_shared().iter().for_each(|engine| engine.compiler().close());
 }
 
 fn backward(head: &Head, gradients: i64, strides: Option<OutputStrides>) -> BackwardOptions {

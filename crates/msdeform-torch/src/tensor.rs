@@ -96,13 +96,8 @@ impl Tensor {
         Ok(Self { torch, handle })
     }
 
-    /// This one if its elements follow each other, else a copy of which that is so.
-    pub fn contiguous(self) -> Result<Self, CallError> {
-        self.with_free_axes(0)
-    }
-
-    /// This one if only its first axes have strides of their own, else a contiguous copy.
-    pub fn with_free_axes(self, axes: usize) -> Result<Self, CallError> {
+    /// Lets only the first axes have strides of their own: becomes a contiguous copy where others have.
+    pub fn free_axes(&mut self, axes: usize) -> Result<(), CallError> {
         let (sizes, strides) = (self.shape()?, self.strides()?);
         let mut expected = 1_i64;
         let follows = sizes.iter().zip(strides).skip(axes).rev().all(|(&size, &stride)| {
@@ -110,10 +105,10 @@ impl Tensor {
             expected = expected.saturating_mul(size);
             fits
         });
-        if follows || sizes.contains(&0) {
-            return Ok(self);
+        if !follows && !sizes.contains(&0) {
+            *self = self.copied_to(self.place()?)?;
         }
-        self.copied_to(self.place()?)
+        Ok(())
     }
 
     /// A contiguous copy elsewhere, or here.
@@ -125,13 +120,16 @@ impl Tensor {
         Ok(copy)
     }
 
-    /// This one if the elements of its last axis follow each other, else a contiguous copy.
-    pub fn with_unit_last_stride(self) -> Result<Self, CallError> {
+    /// Becomes a contiguous copy where the elements of its last axis do not follow each other.
+    pub fn unit_last_stride(&mut self) -> Result<(), CallError> {
         let is_unit = matches!(
             (self.shape()?.last(), self.strides()?.last()),
             (Some(..=1), _) | (_, Some(1)) | (None, _)
         );
-        if is_unit { Ok(self) } else { self.copied_to(self.place()?) }
+        if !is_unit {
+            *self = self.copied_to(self.place()?)?;
+        }
+        Ok(())
     }
 
     /// Where it is. Kernels are called with tensors of the processor and of GPUs.

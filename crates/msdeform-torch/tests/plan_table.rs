@@ -108,7 +108,7 @@ impl Case {
         }
         for direction in Direction::ALL {
             // SAFETY: every address is that of a tensor of the problem, which lives through the call.
-            unsafe { cpu::run(direction, &key, &pointers) }.unwrap();
+            unsafe { cpu::run(direction, &key, &pointers, None) }.unwrap();
         }
         made.map(|tensor| tensor.into_iter().map(f32::to_bits).collect())
     }
@@ -152,7 +152,8 @@ fn a_tensor_without_memory_is_refused_and_the_next_call_works() {
     let case = Case::new(problem(120));
     let key = key(1, &case.problem, None);
     // SAFETY: refused before anything is read.
-    let error = unsafe { cpu::run(Direction::Forward, &key, &Pointers::default()) }.unwrap_err();
+    let refused = unsafe { cpu::run(Direction::Forward, &key, &Pointers::default(), None) };
+    let error = refused.unwrap_err();
     assert!(error.to_string().contains("no memory"), "{error}");
     assert!(case.run(1) == case.run(2));
 }
@@ -180,11 +181,9 @@ fn offsets_and_logits_are_read_with_their_strides() {
         (Role::Output, output.as_mut_ptr().expose_provenance() as u64),
     ]);
     let of_row = (queries * row, row);
+    let strides = ((0, 0, 2), of_row, of_row);
     // SAFETY: every address is that of a tensor with these strides, which lives through the call.
-    unsafe {
-        cpu::run_from_offsets(Direction::Forward, &key, &pointers, &((0, 0, 2), of_row, of_row))
-    }
-    .unwrap();
+    unsafe { cpu::run(Direction::Forward, &key, &pointers, Some(&strides)) }.unwrap();
 
     let part = |from: usize, len: usize| -> Vec<f32> {
         projection.chunks(row).flat_map(|row| &row[from..from + len]).copied().collect()

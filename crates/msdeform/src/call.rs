@@ -2,9 +2,12 @@
 
 use half::{bf16, f16};
 
-use crate::cpu::{CpuOptions, CpuPlan, GradientsMut, OffsetGradientsMut};
+use crate::cpu::{CpuOptions, CpuPlan, GradientsMut, OffsetGradientsMut, Tensors};
 use crate::view::Expected;
-use crate::{DType, Direction, Error, Problem, Role, TensorView, TensorViewMut, Typed, reference};
+use crate::{
+    ATTENTION, Access, DType, Error, FROM_OFFSETS, Operator, Problem, Role, TensorView,
+    TensorViewMut, Typed, reference,
+};
 
 /// Shapes and formats of the tensors of a problem.
 pub(crate) struct Shapes<'a> {
@@ -42,14 +45,15 @@ impl<'a> Shapes<'a> {
     }
 }
 
-/// Whether a call gives its samples as the problem says.
-pub(crate) fn check_samples(problem: &Problem, from_offsets: bool) -> Result<(), Error> {
-    let reason = match (problem.offsets(), from_offsets) {
-        (Some(_), true) | (None, false) => return Ok(()),
-        (Some(_), false) => {
-            "the problem has a rule for them, but locations and weights are given; call the functions named `from_offsets`"
-        }
-        (None, true) => "the problem has no rule for them; build it with `.offsets(rule)`",
+/// Whether a call is of the problem's operator: whether it gives its samples as the problem says.
+pub(crate) fn check_operator(problem: &Problem, operator: &Operator) -> Result<(), Error> {
+    if operator == problem.operator() {
+        return Ok(());
+    }
+    let reason = if problem.offsets().is_some() {
+        "the problem has a rule for them, but locations and weights are given; call the functions named `from_offsets`"
+    } else {
+        "the problem has no rule for them; build it with `.offsets(rule)`"
     };
     Err(Error::OffsetRule { reason: reason.into() })
 }
@@ -68,12 +72,8 @@ pub fn forward<'v, 'l, 'w, 'o>(
     weights: impl Into<TensorView<'w>>,
     output: impl Into<TensorViewMut<'o>>,
 ) -> Result<(), Error> {
-    let read = vec![
-        (Role::Value, value.into()),
-        (Role::Locations, locations.into()),
-        (Role::Weights, weights.into()),
-    ];
-    run(problem, false, read, vec![(Role::Output, Some(output.into()))])
+    let read = [value.into(), locations.into(), weights.into()];
+    compute(problem, Tensors::of(&ATTENTION, read, [Some(output.into())]))
 }
 
 /// Computes the gradients of one call, on all cores, with the best instructions this machine has.
@@ -91,18 +91,8 @@ pub fn backward<'v, 'l, 'w, 'g>(
     grad_output: impl Into<TensorView<'g>>,
     gradients: GradientsMut<'_>,
 ) -> Result<(), Error> {
-    let read = vec![
-        (Role::Value, value.into()),
-        (Role::Locations, locations.into()),
-        (Role::Weights, weights.into()),
-        (Role::GradOutput, grad_output.into()),
-    ];
-    let written = vec![
-        (Role::GradValue, gradients.value),
-        (Role::GradLocations, gradients.locations),
-        (Role::GradWeights, gradients.weights),
-    ];
-    run(problem, false, read, written)
+    let read = [value.into(), locations.into(), weights.into(), grad_output.into()];
+    compute(problem, Tensors::of(&ATTENTION, read, gradients.in_order()))
 }
 
 /// Computes the output of one call [from offsets](crate::Offsets), on all cores, with the best instructions this machine has.
@@ -133,13 +123,8 @@ pub fn forward_from_offsets<'v, 'r, 'd, 'l, 'o>(
     logits: impl Into<TensorView<'l>>,
     output: impl Into<TensorViewMut<'o>>,
 ) -> Result<(), Error> {
-    let read = vec![
-        (Role::Value, value.into()),
-        (Role::References, references.into()),
-        (Role::Offsets, offsets.into()),
-        (Role::Logits, logits.into()),
-    ];
-    run(problem, true, read, vec![(Role::Output, Some(output.into()))])
+    let read = [value.into(), references.into(), offsets.into(), logits.into()];
+    compute(problem, Tensors::of(&FROM_OFFSETS, read, [Some(output.into())]))
 }
 
 /// Computes the gradients of one call [from offsets](crate::Offsets), on all cores, with the best instructions this machine
@@ -156,55 +141,49 @@ pub fn backward_from_offsets<'v, 'r, 'd, 'l, 'g>(
     grad_output: impl Into<TensorView<'g>>,
     gradients: OffsetGradientsMut<'_>,
 ) -> Result<(), Error> {
-    let read = vec![
-        (Role::Value, value.into()),
-        (Role::References, references.into()),
-        (Role::Offsets, offsets.into()),
-        (Role::Logits, logits.into()),
-        (Role::GradOutput, grad_output.into()),
-    ];
-    let written = vec![
-        (Role::GradValue, gradients.value),
-        (Role::GradReferences, gradients.references),
-        (Role::GradOffsets, gradients.offsets),
-        (Role::GradLogits, gradients.logits),
-    ];
-    run(problem, true, read, written)
+    let (value, grad_output) = (value.into(), grad_output.into());
+    let read = [value, references.into(), offsets.into(), logits.into(), grad_output];
+    compute(problem, Tensors::of(&FROM_OFFSETS, read, gradients.in_order()))
+}
+
+/// Computes one call whose tensors are told by their roles: forward where the output is among what is written, else backward.
+///
+/// # Errors
+/// As [`CpuPlan::run`].
+pub fn run<'r, 'w>(
+    problem: &Problem,
+    read: impl IntoIterator<Item = (Role, TensorView<'r>)>,
+    written: impl IntoIterator<Item = (Role, TensorViewMut<'w>)>,
+) -> Result<(), Error> {
+    compute(problem, Tensors::by_role(problem, read, written)?)
 }
 
 /// Computes a call with a plan of its own or, where the CPU backend does not take it, with the reference.
-fn run<'w>(
-    problem: &Problem,
-    from_offsets: bool,
-    read: Vec<(Role, TensorView<'_>)>,
-    written: Vec<(Role, Option<TensorViewMut<'w>>)>,
-) -> Result<(), Error> {
-    let is_forward = written.iter().any(|(role, _)| *role == Role::Output);
-    let written = written.into_iter().filter_map(|(role, to)| Some((role, to?)));
+fn compute(problem: &Problem, mut tensors: Tensors<'_, '_>) -> Result<(), Error> {
     let plan = match CpuPlan::new(problem, &CpuOptions::default()) {
         Ok(plan) => Some(plan),
         Err(Error::Unsupported { .. }) => None,
         Err(error) => return Err(error),
     };
-    check_samples(problem, from_offsets)?;
+    check_operator(problem, tensors.operator)?;
     if let Some(mut plan) = plan {
-        return plan.run(read, written);
+        return plan.compute(tensors, None);
     }
-    let shapes = Shapes::new(problem);
-    let mut inputs = Vec::with_capacity(read.len());
-    for (role, view) in read {
-        inputs.push((role, widen(role, view, &shapes.of(role))?));
-    }
+    let (shapes, direction) = (Shapes::new(problem), tensors.direction());
+    let mut inputs: [Vec<f64>; Role::COUNT] = Default::default();
     // Nothing is computed for a buffer that turns out to be too small.
-    let mut writes: [Option<Write<'w>>; Role::COUNT] = Default::default();
-    for (role, view) in written {
-        writes[role.index()] = Some(narrowing(view, &shapes.of(role))?);
+    let mut writes: [Option<Write<'_>>; Role::COUNT] = Default::default();
+    for (role, access) in tensors.operator.tensors(direction) {
+        let (place, expected) = (role.index(), shapes.of(role));
+        match access {
+            Access::Read => inputs[place] = widen(role, tensors.input(role)?, &expected)?,
+            Access::Write => {
+                let to = tensors.result(role).map(|to| narrowing(to, &expected));
+                writes[place] = to.transpose()?;
+            }
+        }
     }
-    let direction = if is_forward { Direction::Forward } else { Direction::Backward };
-    let input = |role: Role| {
-        let found = inputs.iter().find(|(of, _)| *of == role);
-        found.map_or(&[][..], |(_, elements)| elements.as_slice())
-    };
+    let input = |role: Role| inputs[role.index()].as_slice();
     for (role, result) in reference::compute(problem, direction, input) {
         if let Some(write) = writes[role.index()].take() {
             write(&result);

@@ -1,6 +1,5 @@
 //! How the value tensor lies in memory.
 
-use std::fmt;
 use std::str::FromStr;
 
 use crate::Error;
@@ -44,12 +43,6 @@ impl ValueLayout {
     #[must_use]
     pub const fn is_head_major(self) -> bool {
         !matches!(self, Self::Interleaved)
-    }
-}
-
-impl fmt::Display for ValueLayout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
     }
 }
 

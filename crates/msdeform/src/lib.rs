@@ -43,7 +43,7 @@ pub mod reference;
 mod variant;
 mod view;
 
-pub use call::{backward, backward_from_offsets, forward, forward_from_offsets};
+pub use call::{backward, backward_from_offsets, forward, forward_from_offsets, run};
 pub use cpu::{CpuOptions, CpuPlan, GradientsMut, Isa, LentThreads, OffsetGradientsMut};
 pub use dtype::{DType, Element};
 pub use error::Error;
@@ -53,6 +53,19 @@ pub use operator::{ATTENTION, Access, FROM_OFFSETS, Operator, Role, Storage};
 pub use problem::{Level, Problem, ProblemBuilder};
 pub use variant::{DeviceKind, Direction, Mode, Numerics, VariantSpec};
 pub use view::{Slice, SliceMut, TensorView, TensorViewMut, Typed};
+
+/// Shown by their names, padded as a format says.
+macro_rules! shown_by_name {
+    ($($type:ty),*) => {$(
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+    )*};
+}
+
+shown_by_name!(DeviceKind, Direction, Isa, Mode, ValueLayout);
 
 /// The code in the READMEs is compiled and run like every other example.
 #[cfg(doctest)]

@@ -1,6 +1,5 @@
 //! What a registered implementation says about itself.
 
-use std::fmt;
 use std::str::FromStr;
 
 use crate::{DType, Error, Problem, Role, ValueLayout};
@@ -25,12 +24,6 @@ impl Direction {
             Self::Forward => "forward",
             Self::Backward => "backward",
         }
-    }
-}
-
-impl fmt::Display for Direction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
     }
 }
 
@@ -70,12 +63,6 @@ impl Mode {
     }
 }
 
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
 impl FromStr for Mode {
     type Err = String;
 
@@ -102,12 +89,6 @@ impl DeviceKind {
             Self::Cpu => "cpu",
             Self::Cuda => "cuda",
         }
-    }
-}
-
-impl fmt::Display for DeviceKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
     }
 }
 

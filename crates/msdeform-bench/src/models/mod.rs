@@ -46,47 +46,50 @@ const POINTS: Offsets = Offsets::from_points();
 const BOXES: Offsets = Offsets::from_boxes();
 const ONE_BOX: Offsets = Offsets::from_boxes().one_for_all_levels();
 
+/// What most have.
+const USUAL: ModelShape = ModelShape {
+    models: "",
+    heads: 8,
+    channels: 32,
+    points: &[],
+    queries: &[],
+    encoder: &[],
+    decoder: &[],
+    has_fused_layers: true,
+};
+
 /// What `msdeform.patch()` finds in Python, with the sizes that published checkpoints have.
 pub static MODEL_SHAPES: &[ModelShape] = &[
     ModelShape {
         models: "Deformable-DETR, DINO, Grounding DINO, MM Grounding DINO",
-        heads: 8,
-        channels: 32,
         points: &[4, 4, 4, 4],
         queries: &[100, 300, 900, 1100],
         encoder: &[POINTS],
         decoder: &[POINTS, BOXES],
-        has_fused_layers: true,
+        ..USUAL
     },
     ModelShape {
         models: "RT-DETR, RT-DETRv2, D-FINE, DEIMv2, PP-DocLayout, Mask2Former, OneFormer, OmDet-Turbo",
-        heads: 8,
-        channels: 32,
         points: &[4, 4, 4],
         queries: &[300, 500, 900],
         encoder: &[POINTS],
         decoder: &[ONE_BOX, ONE_BOX.nearest()],
-        has_fused_layers: true,
+        ..USUAL
     },
     ModelShape {
         models: "D-FINE",
-        heads: 8,
-        channels: 32,
         points: &[3, 6, 3],
         queries: &[300, 500],
-        encoder: &[],
         decoder: &[ONE_BOX, ONE_BOX.nearest()],
-        has_fused_layers: true,
+        ..USUAL
     },
     ModelShape {
         models: "D-FINE nano",
-        heads: 8,
         channels: 16,
         points: &[6, 6],
         queries: &[300, 500],
-        encoder: &[],
         decoder: &[ONE_BOX, ONE_BOX.nearest()],
-        has_fused_layers: true,
+        ..USUAL
     },
     ModelShape {
         models: "LW-DETR tiny to medium, RF-DETR",
@@ -94,9 +97,8 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
         channels: 16,
         points: &[2],
         queries: &[100, 300, 3900],
-        encoder: &[],
         decoder: &[BOXES],
-        has_fused_layers: true,
+        ..USUAL
     },
     ModelShape {
         models: "LW-DETR large",
@@ -104,29 +106,24 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
         channels: 16,
         points: &[4, 4],
         queries: &[300, 3900],
-        encoder: &[],
         decoder: &[BOXES],
-        has_fused_layers: true,
+        ..USUAL
     },
     ModelShape {
         models: "BEVFormer, over the cameras",
-        heads: 8,
-        channels: 32,
         points: &[8, 8, 8, 8],
         queries: &[900, 2500],
-        encoder: &[],
         decoder: &[POINTS.anchors(4)],
         has_fused_layers: false,
+        ..USUAL
     },
     ModelShape {
         models: "BEVFormer, over time",
-        heads: 8,
-        channels: 32,
         points: &[4],
         queries: &[900, 2500],
-        encoder: &[],
         decoder: &[POINTS],
         has_fused_layers: false,
+        ..USUAL
     },
 ];
 

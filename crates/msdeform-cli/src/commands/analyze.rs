@@ -12,7 +12,7 @@ use msdeform_report::roofline::roofline_svg;
 
 use crate::args::{GridArgs, RecordDirArgs, standard_workloads};
 use crate::exit::Usage;
-use crate::output::{Align, Columns, print, print_json};
+use crate::output::{Columns, print, print_json};
 
 /// Say what a workload asks of a device, and what each technique could gain
 ///
@@ -119,8 +119,7 @@ fn text(analysis: &Analysis) -> String {
 }
 
 fn floors(analysis: &Analysis) -> Columns {
-    let headings = [("ceiling", Align::Left), ("floor", Align::Right), ("what", Align::Left)];
-    let mut columns = Columns::new(&headings);
+    let mut columns = Columns::new("ceiling | >floor | what");
     for floor in &analysis.floors {
         let binds = analysis.binding.as_ref() == Some(&floor.ceiling);
         let note = match &floor.only_if {
@@ -134,13 +133,8 @@ fn floors(analysis: &Analysis) -> Columns {
 }
 
 fn footprints(analysis: &Analysis) -> Columns {
-    let headings = [
-        ("queries together", Align::Left),
-        ("found again in L1", Align::Right),
-        ("KB of a head", Align::Right),
-        ("128-byte lines", Align::Right),
-    ];
-    let mut columns = Columns::new(&headings);
+    let mut columns =
+        Columns::new("queries together | >found again in L1 | >KB of a head | >128-byte lines");
     for footprint in &analysis.footprints {
         columns.row(&[
             footprint.grouping.clone(),
@@ -153,8 +147,7 @@ fn footprints(analysis: &Analysis) -> Columns {
 }
 
 fn verdicts(analysis: &Analysis) -> Columns {
-    let headings = [("technique", Align::Left), ("gain", Align::Left), ("because", Align::Left)];
-    let mut columns = Columns::new(&headings).wrapping();
+    let mut columns = Columns::new("technique | gain | because").wrapping();
     for verdict in &analysis.verdicts {
         let measured = verdict.measured.as_ref().map_or_else(String::new, |measured| {
             format!("; measured: {} {}", measured.variant, time(measured.median_us))

@@ -16,7 +16,7 @@ use crate::args::{
 };
 use crate::commands::verify::{print_failures, skip_reasons};
 use crate::exit::{CheckFailed, Usage};
-use crate::output::{Align, Columns, error_figure, print, print_json, progress};
+use crate::output::{Columns, error_figure, print, print_json, progress};
 
 /// Time variants on workloads
 ///
@@ -170,11 +170,7 @@ fn say_where(folder: Option<&RecordFolder>) {
 fn ladder_table(record: &Record) -> anyhow::Result<String> {
     let counted = CounterFile::of_device(&record::default_folder(), &record.device.slug)?;
     let rows = ladder::rows(std::slice::from_ref(record), &counted);
-    let headings = ladder::HEADINGS.map(|name| match name {
-        "rung" | "source" => (name, Align::Left),
-        _ => (name, Align::Right),
-    });
-    let mut columns = Columns::new(&headings);
+    let mut columns = Columns::new(&ladder::HEADINGS.join(" | >").replace("| >source", "| source"));
     for row in &rows {
         columns.row(&ladder::cells_of(row));
     }
@@ -190,22 +186,9 @@ fn print_case(case: &Case<'_>, timed: &[Measurement]) -> anyhow::Result<()> {
         _ => format!(", {threads} threads"),
     });
     print(&format!("{}: {}, {}{threads}", case.workload.name, case.problem()?, case.locations))?;
-    let headings = [
-        ("variant", Align::Left),
-        ("clock", Align::Left),
-        ("median", Align::Right),
-        ("MAD", Align::Right),
-        ("p10", Align::Right),
-        ("p90", Align::Right),
-        ("runs", Align::Right),
-        ("Msamp/s", Align::Right),
-        ("gather GB/s", Align::Right),
-        ("compul GB/s", Align::Right),
-        ("TFLOP/s", Align::Right),
-        ("speed-up", Align::Right),
-        ("rel L2", Align::Right),
-    ];
-    let mut columns = Columns::new(&headings);
+    let mut columns = Columns::new(
+        "variant | clock | >median | >MAD | >p10 | >p90 | >runs | >Msamp/s | >gather GB/s | >compul GB/s | >TFLOP/s | >speed-up | >rel L2",
+    );
     for m in timed {
         let throughput = m.throughput();
         columns.row(&[

@@ -15,7 +15,7 @@ use msdeform_devices::{Case, DeviceId};
 
 use crate::args::{DeviceArgs, GridArgs, ModeArgs};
 use crate::exit::Usage;
-use crate::output::{Align, Columns, print, print_json, progress};
+use crate::output::{Columns, print, print_json, progress};
 
 /// Read hardware counters of variants with Nsight Compute
 ///
@@ -183,10 +183,8 @@ fn bench_arguments(
 }
 
 fn table(kernels: &[KernelCounters]) -> String {
-    let mut headings = vec![("counter", Align::Left)];
-    headings.extend(kernels.iter().map(|kernel| (kernel.kernel.as_str(), Align::Right)));
-    headings.push(("what", Align::Left));
-    let mut columns = Columns::new(&headings);
+    let names: String = kernels.iter().map(|kernel| format!(" | >{}", kernel.kernel)).collect();
+    let mut columns = Columns::new(&format!("counter{names} | what"));
     for counter in COUNTERS {
         let cells = kernels.iter().map(|k| k.get(counter.name).map_or_else(|| "-".into(), figure));
         let mut row = vec![counter.name.to_owned()];

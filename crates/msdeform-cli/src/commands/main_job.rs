@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::args::{DeviceArgs, ProbeArgs, RecordDirArgs, heading};
 use crate::commands::verify::{fail_unless_passed, failures, skip_reasons};
-use crate::output::{Align, Columns, error_figure, grouped, print, print_json, progress};
+use crate::output::{Columns, error_figure, grouped, print, print_json, progress};
 
 /// Options of the main job.
 #[derive(Debug, Args)]
@@ -231,20 +231,9 @@ fn chosen_variants(
 }
 
 fn table(record: &Record) -> String {
-    let headings = [
-        ("workload", Align::Left),
-        ("N", Align::Right),
-        ("Lq", Align::Right),
-        ("direction", Align::Left),
-        ("f32", Align::Right),
-        ("f16", Align::Right),
-        ("bf16", Align::Right),
-        ("f32 vs baseline", Align::Right),
-        ("Msamp/s", Align::Right),
-        ("gather GB/s", Align::Right),
-        ("f32 rel L2", Align::Right),
-    ];
-    let mut columns = Columns::new(&headings);
+    let mut columns = Columns::new(
+        "workload | >N | >Lq | direction | >f32 | >f16 | >bf16 | >f32 vs baseline | >Msamp/s | >gather GB/s | >f32 rel L2",
+    );
     for row in overview(&record::newest(std::slice::from_ref(record))) {
         columns.row(&line(record, &row));
     }

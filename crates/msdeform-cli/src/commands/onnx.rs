@@ -10,7 +10,7 @@ use msdeform_files::Existing;
 use msdeform_onnx::{Form, Left, Options, Report, Rewrite};
 
 use crate::exit::{CheckFailed, Usage};
-use crate::output::{Align, Columns, error_figure, print, print_json};
+use crate::output::{Columns, error_figure, print, print_json};
 
 /// Protobuf messages are never larger.
 const MOST_BYTES: u64 = 1 << 31;
@@ -84,19 +84,9 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
 }
 
 fn table(report: &Report) -> String {
-    let mut columns = Columns::new(&[
-        ("node", Align::Left),
-        ("form", Align::Left),
-        ("N", Align::Right),
-        ("Lq", Align::Right),
-        ("M", Align::Right),
-        ("D", Align::Right),
-        ("levels", Align::Left),
-        ("points", Align::Left),
-        ("MFLOP", Align::Right),
-        ("MB gathered", Align::Right),
-        ("error", Align::Right),
-    ])
+    let mut columns = Columns::new(
+        "node | form | >N | >Lq | >M | >D | levels | points | >MFLOP | >MB gathered | >error",
+    )
     .wrapping();
     let number = |size: Option<usize>| size.map_or_else(|| "?".to_owned(), |size| size.to_string());
     for site in &report.sites {

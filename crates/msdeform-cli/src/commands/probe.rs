@@ -8,7 +8,7 @@ use msdeform_cuda_lab::probe;
 use msdeform_devices::{Ceiling, Device, DeviceError};
 
 use crate::args::{DeviceArgs, RecordDirArgs, heading};
-use crate::output::{Align, Columns, print, print_json, progress};
+use crate::output::{Columns, print, print_json, progress};
 
 /// Measure what a device can do at best
 ///
@@ -39,13 +39,7 @@ pub fn run(args: &ProbeCommandArgs) -> anyhow::Result<()> {
         print_json(&ceilings)?;
     } else {
         print(&heading(device.as_ref(), None))?;
-        let headings = [
-            ("ceiling", Align::Left),
-            ("best", Align::Right),
-            ("unit", Align::Left),
-            ("what", Align::Left),
-        ];
-        let mut columns = Columns::new(&headings).wrapping();
+        let mut columns = Columns::new("ceiling | >best | unit | what").wrapping();
         for ceiling in &ceilings.ceilings {
             columns.row(&[
                 ceiling.name.clone(),

@@ -9,7 +9,7 @@ use msdeform_bench::digits::time;
 use msdeform_bench::record::{self, Figure};
 use msdeform_report::release;
 
-use crate::output::{Align, Columns, error_figure, print, print_json};
+use crate::output::{Columns, error_figure, print, print_json};
 
 /// Show the figure of every measured combination
 ///
@@ -79,20 +79,7 @@ fn note_local(folder: &std::path::Path, shown: usize) -> anyhow::Result<()> {
 }
 
 fn table(figures: &[Figure]) -> String {
-    let headings = [
-        ("workload", Align::Left),
-        ("N", Align::Right),
-        ("locations", Align::Left),
-        ("dtype", Align::Left),
-        ("layout", Align::Left),
-        ("variant", Align::Left),
-        ("mode", Align::Left),
-        ("timing", Align::Left),
-        ("median", Align::Right),
-        ("MAD", Align::Right),
-        ("rel L2", Align::Right),
-        ("commit", Align::Left),
-    ];
+    let headings = "workload | >N | locations | dtype | layout | variant | mode | timing | >median | >MAD | >rel L2 | commit";
     let mut text = String::new();
     let mut groups: Vec<(&str, Option<usize>)> =
         figures.iter().map(|figure| (figure.device.as_str(), figure.threads)).collect();
@@ -101,7 +88,7 @@ fn table(figures: &[Figure]) -> String {
     for (device, threads) in groups {
         let threads_text = threads.map_or_else(String::new, |count| format!(", {count} threads"));
         text.push_str(&format!("{device}{threads_text}\n"));
-        let mut columns = Columns::new(&headings);
+        let mut columns = Columns::new(headings);
         for figure in figures.iter().filter(|f| f.device == device && f.threads == threads) {
             let commit: String = figure.commit.chars().take(9).collect();
             columns.row(&[

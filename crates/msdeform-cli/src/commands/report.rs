@@ -13,7 +13,7 @@ use msdeform_report::release;
 
 use crate::args::RecordDirArgs;
 use crate::exit::{CheckFailed, Usage};
-use crate::output::{Align, Columns, print, print_json};
+use crate::output::{Columns, print, print_json};
 
 /// Make a page of records, or compare two
 ///
@@ -129,15 +129,7 @@ fn compare(args: &ReportArgs, before: &Record, after: &Record) -> anyhow::Result
 }
 
 fn text(comparison: &Comparison) -> String {
-    let headings = [
-        ("combination", Align::Left),
-        ("before", Align::Right),
-        ("after", Align::Right),
-        ("change", Align::Right),
-        ("noise", Align::Right),
-        ("", Align::Left),
-    ];
-    let mut columns = Columns::new(&headings);
+    let mut columns = Columns::new("combination | >before | >after | >change | >noise | ");
     // What changed last, the worst of it at the very end: that is where people look.
     let mut changes: Vec<&Change> = comparison.changes.iter().collect();
     let rank = |change: &Change| match change.verdict {

@@ -16,7 +16,7 @@ use msdeform_report::soak::SoakRecord;
 use crate::args::{DeviceArgs, RecordDirArgs, fast_dtype, heading};
 use crate::commands::verify::parse_seed;
 use crate::exit::{CheckFailed, Usage, in_words};
-use crate::output::{Align, Columns, grouped, print, print_json, progress};
+use crate::output::{Columns, grouped, print, print_json, progress};
 
 /// Run random problems against the f64 reference
 ///
@@ -177,9 +177,7 @@ fn finish(report: &SoakReport, args: &SoakArgs, device: &dyn Device) -> anyhow::
 
 /// Problems and the largest error of each tensor, by format.
 fn table(report: &SoakReport) -> Columns {
-    let headings =
-        [("tensor", Align::Left), ("worst, of what is allowed", Align::Right)].as_slice();
-    let mut columns = Columns::new(headings);
+    let mut columns = Columns::new("tensor | >worst, of what is allowed");
     for (tensor, worst) in &report.worst_of_allowed {
         columns.row(&[tensor.clone(), format!("{worst:.3}")]);
     }

@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use crate::args::{DeviceArgs, GridArgs, ModeArgs, RecordDirArgs, heading, standard_workloads};
 use crate::exit::{Usage, in_words};
-use crate::output::{Align, Columns, print, print_json, progress};
+use crate::output::{Columns, print, print_json, progress};
 
 /// Find the fastest variant and knobs for workloads on this machine
 ///
@@ -319,19 +319,9 @@ fn choice(finalist: &Finalist) -> String {
 }
 
 fn text(record: &TuneRecord) -> String {
-    let headings = [
-        ("workload", Align::Left),
-        ("N", Align::Right),
-        ("dtype", Align::Left),
-        ("direction", Align::Left),
-        ("built-in", Align::Left),
-        ("time", Align::Right),
-        ("best", Align::Left),
-        ("time", Align::Right),
-        ("gap", Align::Right),
-        ("timed", Align::Right),
-    ];
-    let mut columns = Columns::new(&headings);
+    let mut columns = Columns::new(
+        "workload | >N | dtype | direction | built-in | >time | best | >time | >gap | >timed",
+    );
     for found in &record.cases {
         let is_builtin = found.best == found.builtin;
         columns.row(&[

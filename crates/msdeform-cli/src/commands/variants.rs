@@ -7,7 +7,7 @@ use msdeform_devices::device::{DeviceOptions, open, registry};
 use msdeform_devices::{Device, DeviceId};
 use serde::Serialize;
 
-use crate::output::{Align, Columns, print, print_json};
+use crate::output::{Columns, print, print_json};
 
 /// List every registered variant
 ///
@@ -62,16 +62,8 @@ pub fn run(args: &VariantsArgs) -> anyhow::Result<()> {
     if args.json {
         return print_json(&rows);
     }
-    let headings = [
-        ("id", Align::Left),
-        ("device", Align::Left),
-        ("here", Align::Left),
-        ("dtypes", Align::Left),
-        ("layouts", Align::Left),
-        ("origin", Align::Left),
-        ("idea", Align::Left),
-    ];
-    let mut columns = Columns::new(&headings).wrapping();
+    let mut columns =
+        Columns::new("id | device | here | dtypes | layouts | origin | idea").wrapping();
     for row in &rows {
         let all_layouts = row.layouts.len() == ValueLayout::ALL.len();
         columns.row(&[

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::args::{DeviceArgs, GridArgs, ModeArgs, RecordDirArgs};
 use crate::exit::{CheckFailed, Usage};
-use crate::output::{Align, Columns, error_figure, grouped, print, print_json, progress};
+use crate::output::{Columns, error_figure, grouped, print, print_json, progress};
 
 /// Compare variants with the f64 reference
 ///
@@ -217,14 +217,7 @@ pub fn fail_unless_passed(report: &Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-const HEADINGS: [(&str, Align); 6] = [
-    ("elements", Align::Right),
-    ("max abs", Align::Right),
-    ("max rel", Align::Right),
-    ("rel L2", Align::Right),
-    ("bound", Align::Right),
-    ("verdict", Align::Left),
-];
+const HEADINGS: &str = ">elements | >max abs | >max rel | >rel L2 | >bound | verdict";
 
 fn verdict(pass: bool) -> String {
     if pass { "pass" } else { "FAIL" }.to_owned()
@@ -276,14 +269,7 @@ fn worst_by_variant(checked: &[Verification]) -> Columns {
     order.sort_by_key(|(variant, ..)| {
         checked.iter().position(|check| check.label.variant == *variant)
     });
-    let mut headings = vec![
-        ("variant", Align::Left),
-        ("dtype", Align::Left),
-        ("tensor", Align::Left),
-        ("cases", Align::Right),
-    ];
-    headings.extend(HEADINGS);
-    let mut columns = Columns::new(&headings);
+    let mut columns = Columns::new(&format!("variant | dtype | tensor | >cases | {HEADINGS}"));
     for key in &order {
         let Some(line) = lines.get(key) else { continue };
         columns.row(&[
@@ -303,10 +289,7 @@ fn worst_by_variant(checked: &[Verification]) -> Columns {
 }
 
 fn every_case(checked: &[Verification]) -> Columns {
-    let mut headings =
-        vec![("case", Align::Left), ("variant", Align::Left), ("tensor", Align::Left)];
-    headings.extend(HEADINGS);
-    let mut columns = Columns::new(&headings);
+    let mut columns = Columns::new(&format!("case | variant | tensor | {HEADINGS}"));
     for check in checked {
         for tensor in &check.tensors {
             columns.row(&[

@@ -3,7 +3,7 @@
 use clap::Args;
 use msdeform_devices::workload;
 
-use crate::output::{Align, Columns, print, print_json};
+use crate::output::{Columns, print, print_json};
 
 /// List the built-in workloads and why they are there
 ///
@@ -21,16 +21,7 @@ pub fn run(args: &WorkloadsArgs) -> anyhow::Result<()> {
     if args.json {
         return print_json(&workload::all());
     }
-    let headings = [
-        ("workload", Align::Left),
-        ("N", Align::Right),
-        ("Lq", Align::Right),
-        ("M", Align::Right),
-        ("D", Align::Right),
-        ("levels", Align::Right),
-        ("why", Align::Left),
-    ];
-    let mut columns = Columns::new(&headings).wrapping();
+    let mut columns = Columns::new("workload | >N | >Lq | >M | >D | >levels | why").wrapping();
     for workload in workload::all() {
         columns.row(&[
             workload.name.clone(),

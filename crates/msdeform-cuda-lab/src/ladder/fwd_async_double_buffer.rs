@@ -1,9 +1,6 @@
 //! cp.async into two buffers.
 
-use super::{PLAIN, Rung, grid_over_items};
-use msdeform_cuda::driver::LaunchGeometry;
-use msdeform_cuda::variants::chunked_sample::sampling_alignment;
-use msdeform_cuda::variants::{Configuration, Knob};
+use super::prelude::*;
 
 const THREADS: u32 = 128;
 const ITEMS: u32 = THREADS / 4;

@@ -1,8 +1,7 @@
 //! Corners copied to shared memory ahead of their use.
 
 use super::lane_groups::{self, THREADS};
-use super::{PLAIN, Rung};
-use msdeform_cuda::variants::Knob;
+use super::prelude::*;
 
 /// See `kernels/ladder/fwd_async_pipeline.cu`.
 pub(super) const RUNG: Rung = Rung {

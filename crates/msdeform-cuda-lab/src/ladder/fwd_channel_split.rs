@@ -2,7 +2,7 @@
 
 use super::lane_groups::GROUP_LANES;
 use super::resident_levels::{self, SHARED_KB};
-use super::{PLAIN, Rung, items};
+use super::prelude::*;
 
 /// See `kernels/ladder/fwd_channel_split.cu`.
 pub(super) const RUNG: Rung = Rung {

@@ -1,11 +1,7 @@
 //! The seeds' own kernel: vectors of eight channels, half arithmetic.
 
-use msdeform::Numerics;
-
 use super::lane_groups::{self, GROUP_LANES, THREADS};
-use super::{PLAIN, Rung};
-use msdeform_cuda::variants::chunked_sample::sampling_alignment;
-use msdeform_cuda::variants::Configuration;
+use super::prelude::*;
 
 /// See `kernels/ladder/fwd_direct_vec8.cu`.
 pub(super) const RUNG: Rung = Rung {

@@ -1,9 +1,7 @@
 //! Direct loads, four lanes an item, fp32 sums.
 
 use super::lane_groups::{self, GROUP_LANES, THREADS};
-use super::{PLAIN, Rung};
-use msdeform_cuda::variants::chunked_sample::sampling_alignment;
-use msdeform_cuda::variants::Configuration;
+use super::prelude::*;
 
 /// See `kernels/ladder/fwd_distributed.cu`.
 pub(super) const RUNG: Rung = Rung {

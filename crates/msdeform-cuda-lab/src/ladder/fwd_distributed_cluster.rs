@@ -1,11 +1,7 @@
 //! A slab's levels in the shared memory of a cluster.
 
 use super::resident::{grid_over_shares, resident_levels, shares_of_a_slab};
-use super::{HOPPER, PLAIN, Rung};
-use msdeform_cuda::Derived;
-use msdeform_cuda::driver::LaunchGeometry;
-use msdeform_cuda::variants::chunked_sample::sampling_alignment;
-use msdeform_cuda::variants::{Configuration, Knob};
+use super::prelude::*;
 
 const THREADS: u64 = 1024;
 const ITEMS: u64 = THREADS / 4;

@@ -1,8 +1,7 @@
 //! Weights as fused multiply-adds.
 
 use super::rounds::{WARPS, paired_sampling_alignment, warp_per_item};
-use super::{PLAIN, Rung};
-use msdeform_cuda::variants::{Configuration, Knob};
+use super::prelude::*;
 
 /// See `kernels/ladder/fwd_fma_weights.cu`.
 pub(super) const RUNG: Rung = Rung {

@@ -1,12 +1,7 @@
 //! Values quantised to bytes, then gathered.
 
-use msdeform::Numerics;
-
-use super::{PLAIN, Rung, grid_over_items};
-use msdeform_cuda::driver::LaunchGeometry;
-use msdeform_cuda::{Derived, Pipeline, Region};
-use msdeform_cuda::variants::chunked_sample::sampling_alignment;
-use msdeform_cuda::variants::{Call, Configuration};
+use super::prelude::*;
+use msdeform_cuda::Region;
 
 const THREADS: u32 = 256;
 const BYTES_PER_PIXEL: usize = 32;

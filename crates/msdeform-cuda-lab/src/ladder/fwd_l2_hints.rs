@@ -1,7 +1,7 @@
 //! Every access says how long L2 should keep its line.
 
 use super::lane_groups::{self, GROUP_LANES, THREADS};
-use super::{PLAIN, Rung};
+use super::prelude::*;
 
 /// See `kernels/ladder/fwd_l2_hints.cu`.
 pub(super) const RUNG: Rung = Rung {

@@ -1,8 +1,7 @@
 //! The same kernel with part of L2 set aside for the values.
 
 use super::lane_groups::{self, GROUP_LANES, THREADS};
-use super::{PLAIN, Rung};
-use msdeform_cuda::variants::Configuration;
+use super::prelude::*;
 
 /// See `kernels/ladder/fwd_l2_policy.cu`.
 pub(super) const RUNG: Rung = Rung {

@@ -1,8 +1,7 @@
 //! Several samples per turn of the loop.
 
 use super::lane_groups::{self, GROUP_LANES, THREADS};
-use super::{PLAIN, Rung};
-use msdeform_cuda::variants::Knob;
+use super::prelude::*;
 
 /// See `kernels/ladder/fwd_loop_unroll.cu`.
 pub(super) const RUNG: Rung = Rung {

@@ -1,10 +1,7 @@
 //! The blend in packed half.
 
-use msdeform::Numerics;
-
 use super::lane_groups::{self, GROUP_LANES, THREADS};
-use super::{PLAIN, Rung};
-use msdeform_cuda::variants::Knob;
+use super::prelude::*;
 
 /// See `kernels/ladder/fwd_mixed_precision.cu`.
 pub(super) const RUNG: Rung = Rung {

@@ -1,8 +1,7 @@
 //! Several queries share a block.
 
 use super::rounds::{WARPS, paired_sampling_alignment, persistent};
-use super::{PLAIN, Rung};
-use msdeform_cuda::variants::{Configuration, Knob};
+use super::prelude::*;
 
 /// See `kernels/ladder/fwd_multi_query.cu`.
 pub(super) const RUNG: Rung = Rung {

@@ -1,7 +1,7 @@
 //! Locations and weights through shared memory.
 
 use super::lane_groups::{self, GROUP_LANES, THREADS};
-use super::{PLAIN, Rung};
+use super::prelude::*;
 
 /// A row as the kernel keeps it: in 16-byte steps, with 16 bytes between rows.
 fn padded(row_bytes: usize) -> u64 {

@@ -1,9 +1,7 @@
 //! One block per multiprocessor, levels in shared memory, stolen units.
 
 use super::resident_levels::{self, SHARED_KB};
-use super::{PLAIN, Rung};
-use msdeform_cuda::{Derived, Pipeline};
-use msdeform_cuda::variants::Configuration;
+use super::prelude::*;
 
 /// See `kernels/ladder/fwd_persistent.cu`.
 pub(super) const RUNG: Rung = Rung {

@@ -1,9 +1,8 @@
 //! Samples placed by a kernel of their own.
 
 use super::lane_groups::{self, GROUP_LANES};
-use super::{PLAIN, Rung, sample_records};
-use msdeform_cuda::Pipeline;
-use msdeform_cuda::variants::Configuration;
+use super::prelude::*;
+use super::sample_records;
 
 /// See `kernels/ladder/fwd_precomputed_weights.cu`.
 pub(super) const RUNG: Rung = Rung {

@@ -1,8 +1,7 @@
 //! The next query's inputs ahead of time.
 
 use super::rounds::{paired_sampling_alignment, persistent};
-use super::{PLAIN, Rung};
-use msdeform_cuda::variants::Configuration;
+use super::prelude::*;
 
 /// Four for each lane, of this query and of the next.
 const MOST_SAMPLES: usize = 128;

@@ -1,9 +1,7 @@
 //! Several queries per group of lanes.
 
 use super::lane_groups::{DEFAULT_THREADS, GROUP_LANES, THREADS};
-use super::{PLAIN, Rung, grid_over_items};
-use msdeform_cuda::driver::LaunchGeometry;
-use msdeform_cuda::variants::{Configuration, Knob};
+use super::prelude::*;
 
 /// See `kernels/ladder/fwd_register_blocking.cu`.
 pub(super) const RUNG: Rung = Rung {

@@ -1,8 +1,7 @@
 //! Metadata once per warp.
 
 use super::rounds::{WARPS, paired_sampling_alignment, warp_per_item};
-use super::{PLAIN, Rung};
-use msdeform_cuda::variants::Configuration;
+use super::prelude::*;
 
 /// See `kernels/ladder/fwd_shuffle_meta.cu`.
 pub(super) const RUNG: Rung = Rung {

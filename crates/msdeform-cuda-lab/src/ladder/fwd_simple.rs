@@ -1,8 +1,6 @@
 //! A warp per item, a lane per channel.
 
-use super::{PLAIN, Rung, grid_over_items};
-use msdeform_cuda::driver::LaunchGeometry;
-use msdeform_cuda::variants::{Configuration, Knob};
+use super::prelude::*;
 
 /// See `kernels/ladder/fwd_simple.cu`.
 pub(super) const RUNG: Rung = Rung {

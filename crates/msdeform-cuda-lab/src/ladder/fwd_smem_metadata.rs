@@ -1,7 +1,7 @@
 //! Every sample placed once, in shared memory.
 
 use super::lane_groups::{self, THREADS};
-use super::{PLAIN, Rung};
+use super::prelude::*;
 
 /// Eight samples of 20 bytes for each of a warp's eight groups of lanes.
 const SHARED_BYTES_PER_THREAD: u64 = 8 * 8 * 20 / 32;

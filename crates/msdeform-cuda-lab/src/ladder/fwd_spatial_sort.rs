@@ -1,10 +1,7 @@
 //! Queries in the order of a space-filling curve.
 
-use super::{PLAIN, Rung, grid_over_items, items};
-use msdeform_cuda::driver::LaunchGeometry;
-use msdeform_cuda::{Derived, Pipeline};
+use super::prelude::*;
 use msdeform_cuda::variants::chunked_sample::paired_sampling_alignment;
-use msdeform_cuda::variants::{Configuration, Knob};
 
 const THREADS: u32 = 128;
 /// Lanes that average an item's locations.

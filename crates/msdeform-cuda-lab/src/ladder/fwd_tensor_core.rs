@@ -1,8 +1,6 @@
 //! The sum over corners on the tensor cores.
 
-use super::{PLAIN, Rung, grid_over_items};
-use msdeform_cuda::driver::LaunchGeometry;
-use msdeform_cuda::variants::{Configuration, Knob};
+use super::prelude::*;
 
 /// Items that a warp computes one after the other.
 const ITEMS_PER_WARP: u64 = 8;

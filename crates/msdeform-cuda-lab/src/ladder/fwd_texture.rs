@@ -2,15 +2,9 @@
 
 use std::sync::Arc;
 
-use msdeform::Numerics;
-
 use super::fwd_int8_value::grid_over_values;
-use super::{PLAIN, Rung, grid_over_items};
-use msdeform_cuda::driver::LaunchGeometry;
-use msdeform_cuda::Pipeline;
+use super::prelude::*;
 use crate::preamble::LevelTextures;
-use msdeform_cuda::variants::chunked_sample::sampling_alignment;
-use msdeform_cuda::variants::Configuration;
 
 const THREADS: u32 = 256;
 /// Lanes of an item: four channels each.

@@ -1,8 +1,7 @@
 //! The corners of a sample as one tile, copied by a warp.
 
 use super::rounds::{ROUND_BYTES, paired_sampling_alignment, warp_per_item};
-use super::{PLAIN, Rung};
-use msdeform_cuda::variants::{Configuration, Knob};
+use super::prelude::*;
 
 /// See `kernels/ladder/fwd_tile_2x2.cu`.
 pub(super) const RUNG: Rung = Rung {

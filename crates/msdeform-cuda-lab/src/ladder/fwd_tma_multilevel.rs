@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use super::rounds::{
-    HOPPER, MAPS_PER_LEVEL, ROUND_BYTES, WARPS, maps_per_level, paired_sampling_alignment,
+    MAPS_PER_LEVEL, ROUND_BYTES, WARPS, maps_per_level, paired_sampling_alignment,
     warp_per_item,
 };
-use super::{PLAIN, Rung};
-use msdeform_cuda::variants::Configuration;
+use super::prelude::*;
 
 /// See `kernels/ladder/fwd_tma_multilevel.cu`.
 pub(super) const RUNG: Rung = Rung {

@@ -8,9 +8,8 @@ use super::rounds::{
     ROUND_BYTES, TILE, WARPS, has_copy_engine, needs_copy_engine, paired_sampling_alignment,
     warp_per_item,
 };
-use super::{PLAIN, Rung};
+use super::prelude::*;
 use crate::preamble::{MapKind, TileMaps};
-use msdeform_cuda::variants::{Configuration, Knob};
 
 /// The value of `MAPS` for GPUs and drivers that make none: what `fwd_tile_2x2` does.
 const COOPERATIVE: i64 = 0;
@@ -60,7 +59,7 @@ mod tests {
     use super::*;
     use crate::registry::find;
     use msdeform_cuda::driver::DeviceProps;
-    use msdeform_cuda::variants::{Call, KnobChoices};
+    use msdeform_cuda::variants::KnobChoices;
 
     fn configure(
         compute_capability: (u32, u32),

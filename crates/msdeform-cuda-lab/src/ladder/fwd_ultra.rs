@@ -1,9 +1,8 @@
 //! The combination.
 
 use super::resident_levels::{self, SHARED_KB};
-use super::{PLAIN, Rung, sample_records};
-use msdeform_cuda::{Derived, Pipeline};
-use msdeform_cuda::variants::Configuration;
+use super::prelude::*;
+use super::sample_records;
 
 /// See `kernels/ladder/fwd_ultra.cu`.
 pub(super) const RUNG: Rung = Rung {

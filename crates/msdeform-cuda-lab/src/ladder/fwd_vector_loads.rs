@@ -1,7 +1,7 @@
 //! Four lanes an item, 16 bytes a lane.
 
 use super::lane_groups::{self, GROUP_LANES, THREADS};
-use super::{PLAIN, Rung};
+use super::prelude::*;
 
 /// See `kernels/ladder/fwd_vector_loads.cu`.
 pub(super) const RUNG: Rung = Rung {

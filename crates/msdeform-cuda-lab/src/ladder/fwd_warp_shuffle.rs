@@ -1,7 +1,7 @@
 //! The samples of an item over the lanes of a warp.
 
 use super::lane_groups::{self, THREADS};
-use super::{PLAIN, Rung};
+use super::prelude::*;
 
 /// See `kernels/ladder/fwd_warp_shuffle.cu`.
 pub(super) const RUNG: Rung = Rung {

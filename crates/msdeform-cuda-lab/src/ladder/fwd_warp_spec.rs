@@ -1,7 +1,7 @@
 //! Two warps bring tiles, six compute.
 
-use super::rounds::{HOPPER, Roles, maps_per_level};
-use super::{PLAIN, Rung};
+use super::rounds::{Roles, maps_per_level};
+use super::prelude::*;
 
 /// See `kernels/ladder/fwd_warp_spec.cu`.
 pub(super) const RUNG: Rung = Rung {

@@ -1,8 +1,7 @@
 //! Deeper rings.
 
-use super::rounds::{HOPPER, Roles, maps_per_level};
-use super::{PLAIN, Rung};
-use msdeform_cuda::variants::Knob;
+use super::rounds::{Roles, maps_per_level};
+use super::prelude::*;
 
 /// See `kernels/ladder/fwd_warp_spec_deep.cu`.
 pub(super) const RUNG: Rung = Rung {

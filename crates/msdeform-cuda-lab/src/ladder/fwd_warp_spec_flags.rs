@@ -1,7 +1,7 @@
 //! A flag per sample.
 
-use super::rounds::{HOPPER, Roles, maps_per_level};
-use super::{PLAIN, Rung};
+use super::rounds::{Roles, maps_per_level};
+use super::prelude::*;
 
 /// A word per buffer and sample, and one per consumer.
 const FLAG_BYTES: u32 = (6 * 2 * 8 + 6) * 4;

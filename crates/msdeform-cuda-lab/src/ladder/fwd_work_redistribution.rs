@@ -1,7 +1,7 @@
 //! The samples of one item over the groups of a warp.
 
 use super::lane_groups::{self, THREADS};
-use super::{PLAIN, Rung};
+use super::prelude::*;
 
 /// See `kernels/ladder/fwd_work_redistribution.cu`.
 pub(super) const RUNG: Rung = Rung {

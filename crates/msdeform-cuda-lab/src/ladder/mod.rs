@@ -10,6 +10,16 @@ use msdeform_cuda::variants::{Call, Configuration, Knob, KnobChoices, Variant};
 
 use crate::sources::{SourceFile, headers};
 
+/// What most rungs need.
+mod prelude {
+    pub(super) use super::{CHANNELS, HOPPER, PLAIN, Rung, grid_over_items, items};
+    pub(super) use msdeform::Numerics;
+    pub(super) use msdeform_cuda::driver::LaunchGeometry;
+    pub(super) use msdeform_cuda::variants::chunked_sample::sampling_alignment;
+    pub(super) use msdeform_cuda::variants::{Call, Configuration, Knob};
+    pub(super) use msdeform_cuda::{Derived, Pipeline};
+}
+
 mod lane_groups;
 mod resident_levels;
 mod sample_records;
@@ -149,7 +159,7 @@ struct NamedRung {
 /// Ampere: every instruction of a plain rung.
 const AMPERE: (u32, u32) = (8, 0);
 
-/// Hopper: clusters and bulk copies.
+/// Hopper: clusters, the copy engine, and barriers that count bytes.
 const HOPPER: (u32, u32) = (9, 0);
 
 impl Variant for NamedRung {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{CHANNELS, grid_over_items};
+use super::{CHANNELS, HOPPER, grid_over_items};
 use crate::preamble::{MapKind, TileMaps};
 use msdeform_cuda::driver::LaunchGeometry;
 use msdeform_cuda::variants::{Call, Configuration};
@@ -19,8 +19,6 @@ pub(super) const ROUND_BYTES: u32 = ROUND_SAMPLES * 4 * 64;
 /// Channels, columns and rows of a tile.
 pub(super) const TILE: [u32; 3] = [CHANNELS as u32, 2, 2];
 
-/// Hopper: the copy engine, and barriers that count bytes.
-pub(super) const HOPPER: (u32, u32) = (9, 0);
 /// A map for every level, the slab being its last dimension: any number of slabs.
 pub(super) const MAPS_PER_LEVEL: TileMaps = TileMaps { tile: TILE, kind: MapKind::PerLevel };
 

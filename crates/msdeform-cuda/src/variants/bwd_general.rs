@@ -1,16 +1,16 @@
 //! Accepts everything, deterministic; what the dispatcher falls back to.
 
-use msdeform::{DType, DeviceKind, Direction, Numerics, Problem, Role, ValueLayout, VariantSpec};
+use msdeform::{Direction, Problem, Role, VariantSpec};
 
 use super::offset_source::{self, KeptGradients, KeptRows};
 use super::tile_lists::has_unowned_pixels;
 use super::{
-    Call, Configuration, GRADIENTS, KnobChoices, OUTPUT_DTYPE, Specialise, Variant, output_dtype,
+    Call, Configuration, GRADIENTS, KnobChoices, OURS, OUTPUT_DTYPE, Specialise, Variant,
+    output_dtype,
 };
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
-use crate::sources::{SourceFile, kernel_source};
 
 /// See `kernels/bwd_general.cu`.
 pub struct BwdGeneral;
@@ -18,14 +18,9 @@ pub struct BwdGeneral;
 static SPEC: VariantSpec = VariantSpec {
     id: "bwd_general",
     direction: Direction::Backward,
-    device: DeviceKind::Cuda,
-    dtypes: &DType::FAST,
-    layouts: &ValueLayout::ALL,
-    origin: "ours",
     idea: "a counting sort with counters in global memory; a warp owns a tile of pixels, sums in order",
     why: "any shape, strides and alignment, the same bits on every run: nothing is ever refused",
-    numerics: Numerics::Contract,
-    rung: false,
+    ..OURS
 };
 
 /// Of a block, but in the step starts.
@@ -94,21 +89,7 @@ impl Sort {
 }
 
 impl Variant for BwdGeneral {
-    fn spec(&self) -> &'static VariantSpec {
-        &SPEC
-    }
-
-    fn source(&self) -> SourceFile {
-        kernel_source!("bwd_general.cu")
-    }
-
-    fn takes_offsets(&self) -> bool {
-        true
-    }
-
-    fn takes_other_outputs(&self) -> bool {
-        true
-    }
+    says!("bwd_general.cu", takes_offsets: true, takes_other_outputs: true);
 
     fn supports(&self, _: &Call<'_>) -> Result<(), String> {
         Ok(())
@@ -182,20 +163,19 @@ impl Variant for BwdGeneral {
 
 #[cfg(test)]
 mod tests {
-    use msdeform::ProblemBuilder;
+    use msdeform::{DType, ProblemBuilder, ValueLayout};
 
     use super::*;
-    use crate::driver::DeviceProps;
     use crate::gradients::Gradients;
     use crate::pipeline::Step;
     use crate::variants::BackwardCall;
+    use crate::variants::tests::{configured, deformable_detr};
 
     fn pipeline(problem: ProblemBuilder, gradients: Gradients) -> Pipeline {
-        let problem = problem.batch(2).heads(3).queries(7).points(2).build().unwrap();
-        let device = DeviceProps::h200();
-        let backward = Some(BackwardCall { gradients, ..BackwardCall::new(&problem) });
-        let call = Call { backward, ..Call::new(&problem, &device) };
-        BwdGeneral.configure(&call, &KnobChoices::default()).unwrap().pipeline
+        let problem = problem.batch(2).heads(3).queries(7).points(2);
+        configured(&BwdGeneral, problem, |backward| BackwardCall { gradients, ..backward })
+            .unwrap()
+            .pipeline
     }
 
     #[test]
@@ -222,26 +202,14 @@ mod tests {
     #[test]
     fn the_workspace_stays_near_the_size_of_the_samples() {
         // 1424 tiles, 128 parts: 8 bytes for each of both, and for each of 5.7 million samples.
-        let encoder = |queries| {
-            Problem::builder()
-                .batch(2)
-                .heads(8)
-                .channels(20)
-                .queries(queries)
-                .levels([(100, 167), (50, 84), (25, 42), (13, 21)])
-                .points(4)
-                .build()
-                .unwrap()
-        };
-        let bytes = |problem: &Problem| {
-            let device = DeviceProps::h200();
-            let call = Call::in_direction(Direction::Backward, problem, &device);
-            let configured = BwdGeneral.configure(&call, &KnobChoices::default()).unwrap();
+        let bytes = |queries| {
+            let encoder = deformable_detr(queries).channels(20).dtype(DType::F32);
+            let configured = configured(&BwdGeneral, encoder, |backward| backward).unwrap();
             (configured.pipeline.workspace_bytes, configured.derived.get("slab_parts").unwrap())
         };
-        assert_eq!(bytes(&encoder(22223)), (69_026_048, 128));
+        assert_eq!(bytes(22223), (69_026_048, 128));
         // One query: a counter for every tile, though there are fewer samples.
-        assert_eq!(bytes(&encoder(1)).1, 1);
+        assert_eq!(bytes(1).1, 1);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Few queries: one block sorts the samples of a level, tiles summed on tensor cores.
 
-use msdeform::{DType, DeviceKind, Direction, Numerics, Role, ValueLayout, VariantSpec};
+use msdeform::{DType, Direction, Role, VariantSpec};
 
 use super::chunked_sample::paired_sampling_alignment;
 use super::grad_output_rows::{PACK, PackStep, ROWS_READ};
@@ -14,11 +14,12 @@ use super::tile_lists::{
     self, ENTRIES_READ, ENTRY_BYTES, GATHER_BLOCKS, GATHER_READS, LISTS_READ, ListCut, ListKnobs,
     ListSizes, ORDERED, PIECE, check, has_unowned_pixels, level_tiles,
 };
-use super::{Call, Configuration, Constant, GRADIENTS, Knob, KnobChoices, Specialise, Variant};
+use super::{
+    Call, Configuration, Constant, GRADIENTS, Knob, KnobChoices, OURS, Specialise, Variant,
+};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
-use crate::sources::{SourceFile, kernel_source};
 
 /// See `kernels/bwd_level_sort.cu`.
 pub struct BwdLevelSort;
@@ -26,14 +27,9 @@ pub struct BwdLevelSort;
 static SPEC: VariantSpec = VariantSpec {
     id: "bwd_level_sort",
     direction: Direction::Backward,
-    device: DeviceKind::Cuda,
-    dtypes: &DType::FAST,
-    layouts: &ValueLayout::ALL,
-    origin: "ours",
     idea: "a block sorts a level's samples by tile of pixels; every tile sums its list on tensor cores",
     why: "decoders: two launches, no atomics, and untouched pixels are zeroed by who owns them",
-    numerics: Numerics::Contract,
-    rung: false,
+    ..OURS
 };
 
 const FEW: Knob = Knob {
@@ -109,25 +105,7 @@ fn side_by_side(first: LaunchGeometry, second: LaunchGeometry) -> LaunchGeometry
 }
 
 impl Variant for BwdLevelSort {
-    fn spec(&self) -> &'static VariantSpec {
-        &SPEC
-    }
-
-    fn source(&self) -> SourceFile {
-        kernel_source!("bwd_level_sort.cu")
-    }
-
-    fn takes_offsets(&self) -> bool {
-        true
-    }
-
-    fn knobs(&self) -> &'static [Knob] {
-        KNOBS
-    }
-
-    fn constants(&self) -> &'static [Constant] {
-        CONSTANTS
-    }
+    says!("bwd_level_sort.cu", takes_offsets: true, knobs: KNOBS, constants: CONSTANTS);
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         check(call)?;
@@ -242,43 +220,24 @@ impl Variant for BwdLevelSort {
             knobs: chosen,
             constants,
             pipeline,
-            value_alignment: 16,
-            reference_alignment: offset_source::reference_alignment(call),
-            sampling_alignment: offset_source::sampling_alignment(
-                call,
-                paired_sampling_alignment(call),
-            ),
             derived,
-            ..Configuration::default()
+            ..offset_source::aligned(call, paired_sampling_alignment(call))
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use msdeform::{Offsets, Problem, ProblemBuilder};
+    use msdeform::{Offsets, ProblemBuilder};
 
     use super::*;
     use crate::driver::DeviceProps;
     use crate::gradients::Gradients;
     use crate::variants::BackwardCall;
-
-    fn decoder(queries: usize) -> ProblemBuilder {
-        Problem::builder()
-            .batch(2)
-            .heads(8)
-            .channels(32)
-            .queries(queries)
-            .levels([(100, 167), (50, 84), (25, 42), (13, 21)])
-            .points(4)
-            .dtype(DType::F16)
-    }
+    use crate::variants::tests::{self, deformable_detr as decoder};
 
     fn configured(problem: ProblemBuilder) -> Result<Configuration, String> {
-        let (problem, device) = (problem.build().unwrap(), DeviceProps::h200());
-        let call = Call::in_direction(Direction::Backward, &problem, &device);
-        BwdLevelSort.supports(&call)?;
-        BwdLevelSort.configure(&call, &KnobChoices::default())
+        tests::configured(&BwdLevelSort, problem, |backward| backward)
     }
 
     #[test]

@@ -1,13 +1,12 @@
 //! The kernel that others are measured against.
 
-use msdeform::{DType, DeviceKind, Direction, Numerics, Role, ValueLayout, VariantSpec};
+use msdeform::{DType, Direction, Role, VariantSpec};
 
 use super::{
-    Call, Configuration, GRADIENTS, KnobChoices, Specialise, Variant, check_inline_levels,
+    Call, Configuration, GRADIENTS, KnobChoices, OURS, Specialise, Variant, check_inline_levels,
 };
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
-use crate::sources::{SourceFile, kernel_source};
 use crate::strides::OutputStrides;
 
 /// See `kernels/bwd_original.cu`.
@@ -16,14 +15,10 @@ pub struct BwdOriginal;
 static SPEC: VariantSpec = VariantSpec {
     id: "bwd_original",
     direction: Direction::Backward,
-    device: DeviceKind::Cuda,
-    dtypes: &DType::FAST,
-    layouts: &ValueLayout::ALL,
     origin: "guide (002): original",
     idea: "one thread per channel of a row, float atomics to grad_value, a block-wide sum per sample",
     why: "the kernel of 2018-2020 that every public implementation copies: the baseline",
-    numerics: Numerics::Contract,
-    rung: false,
+    ..OURS
 };
 
 const CONVERT_THREADS: u32 = 256;
@@ -32,17 +27,7 @@ const CONVERT_THREADS: u32 = 256;
 const FLOATS_PER_THREAD: u32 = 3;
 
 impl Variant for BwdOriginal {
-    fn spec(&self) -> &'static VariantSpec {
-        &SPEC
-    }
-
-    fn source(&self) -> SourceFile {
-        kernel_source!("bwd_original.cu")
-    }
-
-    fn is_deterministic(&self) -> bool {
-        false
-    }
+    says!("bwd_original.cu", is_deterministic: false);
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         let problem = call.problem;
@@ -106,26 +91,17 @@ mod tests {
     use msdeform::Problem;
 
     use super::*;
-    use crate::driver::DeviceProps;
     use crate::gradients::Gradients;
     use crate::pipeline::Step;
     use crate::variants::BackwardCall;
+    use crate::variants::tests::configured;
 
     fn pipeline(dtype: DType, gradients: Gradients) -> Pipeline {
-        let problem = Problem::builder()
-            .batch(2)
-            .heads(3)
-            .channels(5)
-            .queries(7)
-            .levels([(4, 6)])
-            .points(2)
-            .dtype(dtype)
-            .build()
-            .unwrap();
-        let device = DeviceProps::h200();
-        let backward = Some(BackwardCall { gradients, ..BackwardCall::new(&problem) });
-        let call = Call { backward, ..Call::new(&problem, &device) };
-        BwdOriginal.configure(&call, &KnobChoices::default()).unwrap().pipeline
+        let problem = Problem::builder().batch(2).heads(3).channels(5).queries(7).points(2);
+        let problem = problem.levels([(4, 6)]).dtype(dtype);
+        configured(&BwdOriginal, problem, |backward| BackwardCall { gradients, ..backward })
+            .unwrap()
+            .pipeline
     }
 
     #[test]

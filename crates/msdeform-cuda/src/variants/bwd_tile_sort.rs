@@ -1,6 +1,6 @@
 //! Many queries: samples sorted by the tile of pixels they fall on, tiles summed on tensor cores.
 
-use msdeform::{DType, DeviceKind, Direction, Numerics, Problem, Role, ValueLayout, VariantSpec};
+use msdeform::{DType, Direction, Problem, Role, VariantSpec};
 
 use super::chunked_sample::paired_sampling_alignment;
 use super::grad_output_rows::{PACK, PackStep, ROWS_READ};
@@ -13,11 +13,12 @@ use super::tile_lists::{
     self, ENTRIES_READ, ENTRY_BYTES, FEW, GATHER_BLOCKS, GATHER_READS, LISTS_READ, ListCut,
     ListKnobs, ListSizes, ORDERED, check, has_unowned_pixels, level_tiles,
 };
-use super::{Call, Configuration, Constant, GRADIENTS, Knob, KnobChoices, Specialise, Variant};
+use super::{
+    Call, Configuration, Constant, GRADIENTS, Knob, KnobChoices, OURS, Specialise, Variant,
+};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
-use crate::sources::{SourceFile, kernel_source};
 
 /// See `kernels/bwd_tile_sort.cu`.
 pub struct BwdTileSort;
@@ -25,14 +26,9 @@ pub struct BwdTileSort;
 static SPEC: VariantSpec = VariantSpec {
     id: "bwd_tile_sort",
     direction: Direction::Backward,
-    device: DeviceKind::Cuda,
-    dtypes: &DType::FAST,
-    layouts: &ValueLayout::ALL,
-    origin: "ours",
     idea: "a counting sort of the samples by tile of pixels; every tile sums its list on tensor cores",
     why: "no atomics, no zeroing: 8 bytes are moved per sample and tile instead of 4 x 32 sums in L2",
-    numerics: Numerics::Contract,
-    rung: false,
+    ..OURS
 };
 
 const PIECE: Knob = Knob {
@@ -122,25 +118,7 @@ impl PartWarps {
 }
 
 impl Variant for BwdTileSort {
-    fn spec(&self) -> &'static VariantSpec {
-        &SPEC
-    }
-
-    fn source(&self) -> SourceFile {
-        kernel_source!("bwd_tile_sort.cu")
-    }
-
-    fn takes_offsets(&self) -> bool {
-        true
-    }
-
-    fn knobs(&self) -> &'static [Knob] {
-        KNOBS
-    }
-
-    fn constants(&self) -> &'static [Constant] {
-        CONSTANTS
-    }
+    says!("bwd_tile_sort.cu", takes_offsets: true, knobs: KNOBS, constants: CONSTANTS);
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         check(call)?;
@@ -250,21 +228,15 @@ impl Variant for BwdTileSort {
             knobs: chosen,
             constants,
             pipeline,
-            value_alignment: 16,
-            reference_alignment: offset_source::reference_alignment(call),
-            sampling_alignment: offset_source::sampling_alignment(
-                call,
-                paired_sampling_alignment(call),
-            ),
             derived,
-            ..Configuration::default()
+            ..offset_source::aligned(call, paired_sampling_alignment(call))
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use msdeform::{Mode, Problem, ProblemBuilder};
+    use msdeform::{Mode, ProblemBuilder, ValueLayout};
 
     use super::*;
     use crate::driver::DeviceProps;
@@ -272,27 +244,17 @@ mod tests {
     use crate::pipeline::Step;
     use crate::strides::OutputStrides;
     use crate::variants::BackwardCall;
+    use crate::variants::tests::{self, deformable_detr};
 
     fn encoder() -> ProblemBuilder {
-        Problem::builder()
-            .batch(2)
-            .heads(8)
-            .channels(32)
-            .queries(22_223)
-            .levels([(100, 167), (50, 84), (25, 42), (13, 21)])
-            .points(4)
-            .dtype(DType::F16)
+        deformable_detr(22_223)
     }
 
     fn configured_as(
         problem: ProblemBuilder,
         change: impl Fn(BackwardCall) -> BackwardCall,
     ) -> Result<Configuration, String> {
-        let (problem, device) = (problem.build().unwrap(), DeviceProps::h200());
-        let backward = Some(change(BackwardCall::new(&problem)));
-        let call = Call { backward, ..Call::new(&problem, &device) };
-        BwdTileSort.supports(&call)?;
-        BwdTileSort.configure(&call, &KnobChoices::default())
+        tests::configured(&BwdTileSort, problem, change)
     }
 
     fn configured(problem: ProblemBuilder) -> Result<Configuration, String> {

@@ -1,13 +1,12 @@
 //! Accepts everything; what the dispatcher falls back to.
 
-use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
+use msdeform::{Direction, VariantSpec};
 
 use super::{
-    Call, Configuration, Knob, KnobChoices, Specialise, Variant, offset_source, output_dtype,
+    Call, Configuration, Knob, KnobChoices, OURS, Specialise, Variant, offset_source, output_dtype,
 };
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
-use crate::sources::{SourceFile, kernel_source};
 
 /// See `kernels/fwd_general.cu`.
 pub struct FwdGeneral;
@@ -15,14 +14,9 @@ pub struct FwdGeneral;
 static SPEC: VariantSpec = VariantSpec {
     id: "fwd_general",
     direction: Direction::Forward,
-    device: DeviceKind::Cuda,
-    dtypes: &DType::FAST,
-    layouts: &ValueLayout::ALL,
-    origin: "ours",
     idea: "a power-of-two group of lanes per output row, sample metadata once per group by shuffles",
     why: "any channels, levels, points, strides, sizes and alignment: nothing is ever refused",
-    numerics: Numerics::Contract,
-    rung: false,
+    ..OURS
 };
 
 /// Of a block.
@@ -31,30 +25,14 @@ const THREADS: u32 = 128;
 /// The largest load of one instruction.
 const PACKET_BYTES: usize = 16;
 
+static KNOBS: &[Knob] = &[Knob {
+    name: "VECTOR",
+    values: &[1, 2, 4, 8],
+    meaning: "neighbouring channels of a lane; divides channels, strides and alignment",
+}];
+
 impl Variant for FwdGeneral {
-    fn spec(&self) -> &'static VariantSpec {
-        &SPEC
-    }
-
-    fn source(&self) -> SourceFile {
-        kernel_source!("fwd_general.cu")
-    }
-
-    fn takes_offsets(&self) -> bool {
-        true
-    }
-
-    fn takes_other_outputs(&self) -> bool {
-        true
-    }
-
-    fn knobs(&self) -> &'static [Knob] {
-        &[Knob {
-            name: "VECTOR",
-            values: &[1, 2, 4, 8],
-            meaning: "neighbouring channels of a lane; divides channels, strides and alignment",
-        }]
-    }
+    says!("fwd_general.cu", takes_offsets: true, takes_other_outputs: true, knobs: KNOBS);
 
     fn supports(&self, _: &Call<'_>) -> Result<(), String> {
         Ok(())
@@ -99,7 +77,7 @@ impl Variant for FwdGeneral {
 
 #[cfg(test)]
 mod tests {
-    use msdeform::{Problem, ProblemBuilder};
+    use msdeform::{DType, Problem, ProblemBuilder};
 
     use super::*;
     use crate::ValueStrides;

@@ -1,12 +1,11 @@
 //! Few queries: a warp for each (query, head), its samples spread over the lanes.
 
-use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
+use msdeform::{DType, Direction, VariantSpec};
 
 use super::chunked_sample::lanes_per_pixel;
-use super::{Call, Configuration, Knob, KnobChoices, Specialise, Variant, offset_source};
+use super::{Call, Configuration, Knob, KnobChoices, OURS, Specialise, Variant, offset_source};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
-use crate::sources::{SourceFile, kernel_source};
 
 /// See `kernels/fwd_split_gather.cu`.
 pub struct FwdSplitGather;
@@ -14,39 +13,18 @@ pub struct FwdSplitGather;
 static SPEC: VariantSpec = VariantSpec {
     id: "fwd_split_gather",
     direction: Direction::Forward,
-    device: DeviceKind::Cuda,
-    dtypes: &DType::FAST,
-    layouts: &ValueLayout::ALL,
-    origin: "ours",
     idea: "a warp per (query, head): all samples in flight at once, a halving shuffle tree adds them",
     why: "300 queries still fill every SM, and the latency is two trips to memory",
-    numerics: Numerics::Contract,
-    rung: false,
+    ..OURS
 };
 
+static KNOBS: &[Knob] = &[
+    Knob { name: "WARPS", values: &[1, 2, 4, 8], meaning: "warps of a block" },
+    Knob { name: "ROUNDS", values: &[1, 2, 4], meaning: "samples a lane has in flight at once" },
+];
+
 impl Variant for FwdSplitGather {
-    fn spec(&self) -> &'static VariantSpec {
-        &SPEC
-    }
-
-    fn source(&self) -> SourceFile {
-        kernel_source!("fwd_split_gather.cu")
-    }
-
-    fn takes_offsets(&self) -> bool {
-        true
-    }
-
-    fn knobs(&self) -> &'static [Knob] {
-        &[
-            Knob { name: "WARPS", values: &[1, 2, 4, 8], meaning: "warps of a block" },
-            Knob {
-                name: "ROUNDS",
-                values: &[1, 2, 4],
-                meaning: "samples a lane has in flight at once",
-            },
-        ]
-    }
+    says!("fwd_split_gather.cu", takes_offsets: true, knobs: KNOBS);
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         offset_source::check_fast(call)?;
@@ -70,15 +48,9 @@ impl Variant for FwdSplitGather {
                 ..LaunchGeometry::linear(blocks as u32, 32 * warps as u32)
             }
             .into(),
-            value_alignment: 16,
-            reference_alignment: offset_source::reference_alignment(call),
-            sampling_alignment: offset_source::sampling_alignment(
-                call,
-                call.problem.sampling_dtype().size_bytes(),
-            ),
             constants: offset_source::constants(call),
             derived,
-            ..Configuration::default()
+            ..offset_source::aligned(call, call.problem.sampling_dtype().size_bytes())
         })
     }
 }

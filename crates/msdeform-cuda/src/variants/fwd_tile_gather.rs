@@ -1,15 +1,14 @@
 //! Many queries: 2-D tiles of them, neighbouring heads or pixels in one wavefront.
 
-use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
+use msdeform::{DType, Direction, VariantSpec};
 
 use super::chunked_sample::{
     heads_of_a_line, lanes_per_pixel, queries_are_pixels, sampling_alignment,
 };
 use super::query_walk::QueryWalk;
-use super::{Call, Configuration, Knob, KnobChoices, Specialise, Variant, offset_source};
+use super::{Call, Configuration, Knob, KnobChoices, OURS, Specialise, Variant, offset_source};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
-use crate::sources::{SourceFile, kernel_source};
 
 /// See `kernels/fwd_tile_gather.cu`.
 pub struct FwdTileGather;
@@ -17,14 +16,9 @@ pub struct FwdTileGather;
 static SPEC: VariantSpec = VariantSpec {
     id: "fwd_tile_gather",
     direction: Direction::Forward,
-    device: DeviceKind::Cuda,
-    dtypes: &DType::FAST,
-    layouts: &ValueLayout::ALL,
-    origin: "ours",
     idea: "strips of neighbouring queries; two heads (or two pixels) fill every 128-byte wavefront of L1",
     why: "the L1 data path is the wall: no bank conflicts, neighbours share lines, little metadata",
-    numerics: Numerics::Contract,
-    rung: false,
+    ..OURS
 };
 
 static KNOBS: &[Knob] = &[
@@ -151,21 +145,7 @@ impl Tiling {
 }
 
 impl Variant for FwdTileGather {
-    fn spec(&self) -> &'static VariantSpec {
-        &SPEC
-    }
-
-    fn source(&self) -> SourceFile {
-        kernel_source!("fwd_tile_gather.cu")
-    }
-
-    fn takes_offsets(&self) -> bool {
-        true
-    }
-
-    fn knobs(&self) -> &'static [Knob] {
-        KNOBS
-    }
+    says!("fwd_tile_gather.cu", takes_offsets: true, knobs: KNOBS);
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         WarpShape::of(call)?;
@@ -229,12 +209,9 @@ impl Variant for FwdTileGather {
                 overlaps: call.device.overlaps_launches,
             }
             .into(),
-            value_alignment: 16,
-            reference_alignment: offset_source::reference_alignment(call),
-            sampling_alignment: offset_source::sampling_alignment(call, sampling_alignment(call)),
             constants: walk.constants().chain(offset_source::constants(call)).collect(),
             derived,
-            ..Configuration::default()
+            ..offset_source::aligned(call, sampling_alignment(call))
         })
     }
 }
@@ -263,27 +240,17 @@ fn raster_width(call: &Call<'_>, strip_width: usize, one_row: bool) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use msdeform::{Problem, ProblemBuilder};
+    use msdeform::ProblemBuilder;
 
     use super::*;
-    use crate::driver::DeviceProps;
+    use crate::variants::tests::{self, deformable_detr};
 
     fn encoder() -> ProblemBuilder {
-        Problem::builder()
-            .batch(2)
-            .heads(8)
-            .channels(32)
-            .queries(22_223)
-            .levels([(100, 167), (50, 84), (25, 42), (13, 21)])
-            .points(4)
-            .dtype(DType::F16)
+        deformable_detr(22_223)
     }
 
     fn configured(problem: ProblemBuilder) -> Result<Configuration, String> {
-        let (problem, device) = (problem.build().unwrap(), DeviceProps::h200());
-        let call = Call::new(&problem, &device);
-        FwdTileGather.supports(&call)?;
-        FwdTileGather.configure(&call, &KnobChoices::default())
+        tests::configured(&FwdTileGather, problem, |backward| backward)
     }
 
     #[test]

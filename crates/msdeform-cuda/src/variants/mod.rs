@@ -3,6 +3,26 @@
 //! Everything here is arithmetic on a [`Call`] and can be done, and tested, without a GPU. The engine
 //! compiles and launches what comes out; the emulator runs the same configuration on the host.
 
+/// What a variant says of itself whatever the call: its `SPEC`, its kernel, and what is not as [`Variant`] has it.
+macro_rules! says {
+    ($kernel:literal $(, $name:ident: $value:expr)*) => {
+        fn spec(&self) -> &'static VariantSpec {
+            &SPEC
+        }
+
+        fn source(&self) -> crate::sources::SourceFile {
+            crate::sources::kernel_source!($kernel)
+        }
+
+        $(says!(@ $name $value);)*
+    };
+    (@ takes_offsets $value:expr) => { fn takes_offsets(&self) -> bool { $value } };
+    (@ takes_other_outputs $value:expr) => { fn takes_other_outputs(&self) -> bool { $value } };
+    (@ is_deterministic $value:expr) => { fn is_deterministic(&self) -> bool { $value } };
+    (@ knobs $value:expr) => { fn knobs(&self) -> &'static [Knob] { $value } };
+    (@ constants $value:expr) => { fn constants(&self) -> &'static [Constant] { $value } };
+}
+
 pub mod bwd_general;
 pub mod bwd_level_sort;
 pub mod bwd_original;
@@ -19,7 +39,7 @@ mod query_walk;
 mod sample_gradients;
 mod tile_lists;
 
-use msdeform::{Mode, Problem, VariantSpec};
+use msdeform::{DType, DeviceKind, Direction, Mode, Numerics, Problem, ValueLayout, VariantSpec};
 
 use crate::error::Error;
 use crate::params::{CallShape, INLINE_LEVELS};
@@ -28,6 +48,20 @@ use crate::sources::{HEADERS, SourceFile};
 pub use call::{BackwardCall, Call};
 pub use configuration::{Configuration, GRADIENTS, Specialise, Unit};
 use configuration::{OUTPUT_DTYPE, output_dtype};
+
+/// What the specs of the product's variants have in common.
+const OURS: VariantSpec = VariantSpec {
+    id: "",
+    direction: Direction::Forward,
+    device: DeviceKind::Cuda,
+    dtypes: &DType::FAST,
+    layouts: &ValueLayout::ALL,
+    origin: "ours",
+    idea: "",
+    why: "",
+    numerics: Numerics::Contract,
+    rung: false,
+};
 
 /// Something that may be tuned. What kernels read of it is the macro `MSDA_<name>`; some concern the launch alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,4 +240,4 @@ pub fn check_inline_levels(problem: &Problem) -> Result<(), String> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -2,8 +2,8 @@
 
 use msdeform::{DType, Offsets, ReferenceKind, ReferenceOf};
 
-use super::Call;
 use super::configuration::dtype_code;
+use super::{Call, Configuration};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::pipeline::Pipeline;
@@ -84,9 +84,18 @@ fn rule_defines(rule: &Offsets, references: DType) -> [(&'static str, i64); 7] {
     ]
 }
 
+/// What pointers must be multiples of where channels are read by packets, and samples by `plain` bytes where they are given.
+pub(super) fn aligned(call: &Call<'_>, plain: usize) -> Configuration {
+    Configuration {
+        sampling_alignment: sampling_alignment(call, plain),
+        reference_alignment: reference_alignment(call),
+        ..Configuration::default()
+    }
+}
+
 /// Bytes that the pointers of samples must be multiples of: `plain` where they are given; where they follow from offsets,
 /// whole packets if every quad starts at one.
-pub(super) fn sampling_alignment(call: &Call<'_>, plain: usize) -> usize {
+fn sampling_alignment(call: &Call<'_>, plain: usize) -> usize {
     match call.problem.offsets() {
         None => plain,
         Some(_) if has_whole_quads(call) => PACKET_BYTES,
@@ -104,7 +113,7 @@ fn has_whole_quads(call: &Call<'_>) -> bool {
 }
 
 /// Bytes that the pointer of references must be a multiple of: a whole reference if each starts at one.
-pub(super) fn reference_alignment(call: &Call<'_>) -> usize {
+fn reference_alignment(call: &Call<'_>) -> usize {
     match call.problem.offsets() {
         Some(rule) if has_whole_references(call) => {
             rule.kind().components() * call.problem.reference_dtype().size_bytes()
@@ -277,22 +286,15 @@ mod tests {
     use msdeform::{Direction, Problem, ProblemBuilder};
 
     use super::*;
+    use crate::dispatch;
     use crate::driver::DeviceProps;
     use crate::gradients::Gradients;
     use crate::strides::SourceStrides;
+    use crate::variants::tests::deformable_detr;
     use crate::variants::{BackwardCall, KnobChoices};
-    use crate::{dispatch, variants::Configuration};
 
     fn model(queries: usize) -> ProblemBuilder {
-        Problem::builder()
-            .batch(2)
-            .heads(8)
-            .channels(32)
-            .queries(queries)
-            .levels([(100, 167), (50, 84), (25, 42), (13, 21)])
-            .points(4)
-            .dtype(DType::F16)
-            .offsets(Offsets::from_points())
+        deformable_detr(queries).offsets(Offsets::from_points())
     }
 
     fn configured(call: &Call<'_>) -> Configuration {

@@ -1,11 +1,30 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use msdeform::{DType, Direction, Role, ValueLayout};
+use msdeform::{DType, Direction, ProblemBuilder, Role, ValueLayout};
 
 use super::*;
 use crate::driver::{DeviceProps, LaunchGeometry};
 use crate::gradients::Gradients;
 use crate::registry::REGISTRY;
+
+/// The model that kernels are chosen by.
+pub(crate) fn deformable_detr(queries: usize) -> ProblemBuilder {
+    let problem = Problem::builder().batch(2).heads(8).channels(32).points(4).dtype(DType::F16);
+    problem.queries(queries).levels([(100, 167), (50, 84), (25, 42), (13, 21)])
+}
+
+/// What a variant makes of a problem on an H200, or why it refuses; a backward call may be changed.
+pub(super) fn configured(
+    variant: &dyn Variant,
+    problem: ProblemBuilder,
+    change: impl Fn(BackwardCall) -> BackwardCall,
+) -> Result<Configuration, String> {
+    let (problem, device) = (problem.build().unwrap(), DeviceProps::h200());
+    let mut call = Call::in_direction(variant.spec().direction, &problem, &device);
+    call.backward = call.backward.map(change);
+    variant.supports(&call)?;
+    variant.configure(&call, &KnobChoices::default())
+}
 
 fn problem(variant: &dyn Variant, batch: usize, queries: usize, size: usize) -> Problem {
     let dtypes = variant.spec().dtypes;
@@ -31,16 +50,7 @@ fn compiled_for(direction: Direction, dtype: DType) -> BTreeMap<String, BTreeSet
     let step: usize = if cfg!(miri) { 399 } else { 1 };
     for batch in (1..=64).step_by(step.div_ceil(20)) {
         for queries in (1..=2000).step_by(step) {
-            let problem = Problem::builder()
-                .batch(batch)
-                .heads(8)
-                .channels(32)
-                .queries(queries)
-                .levels([(100, 167), (50, 84), (25, 42), (13, 21)])
-                .points(4)
-                .dtype(dtype)
-                .build()
-                .unwrap();
+            let problem = deformable_detr(queries).batch(batch).dtype(dtype).build().unwrap();
             let call = Call::in_direction(direction, &problem, &device);
             let variant = crate::dispatch::builtin(&call).unwrap();
             let configured = variant.configure(&call, &KnobChoices::default()).unwrap();

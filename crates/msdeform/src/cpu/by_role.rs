@@ -1,7 +1,82 @@
 //! A call whose tensors are told by their roles: for whoever runs every operator in the same way.
 
-use super::{CpuPlan, GradientsMut, OffsetGradientsMut};
-use crate::{Error, Role, TensorView, TensorViewMut};
+use super::CpuPlan;
+use crate::{Access, Direction, Error, Operator, Problem, Role, TensorView, TensorViewMut};
+
+/// The tensors of a call, by role.
+pub(crate) struct Tensors<'r, 'w> {
+    pub(crate) operator: &'static Operator,
+    read: [Option<TensorView<'r>>; Role::COUNT],
+    written: [Option<TensorViewMut<'w>>; Role::COUNT],
+}
+
+impl<'r, 'w> Tensors<'r, 'w> {
+    fn new(operator: &'static Operator) -> Self {
+        Self { operator, read: Default::default(), written: Default::default() }
+    }
+
+    /// What a call reads and writes, in the order of its signature. A backward call reads one more than the inputs.
+    pub(crate) fn of<const READ: usize>(
+        operator: &'static Operator,
+        read: [TensorView<'r>; READ],
+        written: impl IntoIterator<Item = Option<TensorViewMut<'w>>>,
+    ) -> Self {
+        let is_forward = READ == operator.inputs.len();
+        let direction = if is_forward { Direction::Forward } else { Direction::Backward };
+        let (mut read, mut written) = (read.into_iter(), written.into_iter());
+        let mut tensors = Self::new(operator);
+        for (role, access) in operator.tensors(direction) {
+            match access {
+                Access::Read => tensors.read[role.index()] = read.next(),
+                Access::Write => tensors.written[role.index()] = written.next().flatten(),
+            }
+        }
+        tensors
+    }
+
+    /// What a call of a problem reads and writes.
+    ///
+    /// # Errors
+    /// [`Error::Tensors`] for a tensor to be written that is none of the operator's.
+    pub(crate) fn by_role(
+        problem: &Problem,
+        read: impl IntoIterator<Item = (Role, TensorView<'r>)>,
+        written: impl IntoIterator<Item = (Role, TensorViewMut<'w>)>,
+    ) -> Result<Self, Error> {
+        let mut tensors = Self::new(problem.operator());
+        for (role, view) in read {
+            tensors.read[role.index()] = Some(view);
+        }
+        for (role, view) in written {
+            tensors.written[role.index()] = Some(view);
+        }
+        let mut of_operator = [false; Role::COUNT];
+        let computed = tensors.operator.written(tensors.direction());
+        computed.for_each(|role| of_operator[role.index()] = true);
+        let is_surplus =
+            |role: &Role| tensors.written[role.index()].is_some() && !of_operator[role.index()];
+        if let Some(surplus) = Role::ALL.into_iter().find(is_surplus) {
+            let reason = "to be written, but the call computes no such tensor; leave it out";
+            return Err(Error::Tensors { tensor: surplus.name(), reason });
+        }
+        Ok(tensors)
+    }
+
+    /// Forward where there is an output to write.
+    pub(crate) fn direction(&self) -> Direction {
+        let is_forward = self.written[Role::Output.index()].is_some();
+        if is_forward { Direction::Forward } else { Direction::Backward }
+    }
+
+    pub(crate) fn input(&mut self, role: Role) -> Result<TensorView<'r>, Error> {
+        let reason = "missing; the call reads it";
+        self.read[role.index()].take().ok_or(Error::Tensors { tensor: role.name(), reason })
+    }
+
+    pub(crate) fn result(&mut self, role: Role) -> Option<TensorViewMut<'w>> {
+        self.written[role.index()].take()
+    }
+}
 
 impl CpuPlan {
     /// Runs a call of the plan's problem: forward where the output is among what is written, else backward. What is read
@@ -15,61 +90,7 @@ impl CpuPlan {
         read: impl IntoIterator<Item = (Role, TensorView<'r>)>,
         written: impl IntoIterator<Item = (Role, TensorViewMut<'w>)>,
     ) -> Result<(), Error> {
-        let mut inputs: [Option<TensorView<'r>>; Role::COUNT] = Default::default();
-        for (role, view) in read {
-            inputs[role.index()] = Some(view);
-        }
-        let mut results: [Option<TensorViewMut<'w>>; Role::COUNT] = Default::default();
-        for (role, view) in written {
-            results[role.index()] = Some(view);
-        }
-        let operator = self.problem().operator();
-        let is_forward = results[operator.output.index()].is_some();
-        let direction =
-            if is_forward { crate::Direction::Forward } else { crate::Direction::Backward };
-        let mut of_operator = [false; Role::COUNT];
-        operator.written(direction).for_each(|role| of_operator[role.index()] = true);
-        if let Some(surplus) = Role::ALL
-            .into_iter()
-            .find(|role| results[role.index()].is_some() && !of_operator[role.index()])
-        {
-            let reason = "to be written, but the call computes no such tensor; leave it out";
-            return Err(Error::Tensors { tensor: surplus.name(), reason });
-        }
-        let mut input = |role: Role| {
-            let reason = "missing; the call reads it";
-            inputs[role.index()].take().ok_or(Error::Tensors { tensor: role.name(), reason })
-        };
-        let mut result = |role: Role| results[role.index()].take();
-        let value = input(Role::Value)?;
-        if self.problem().offsets().is_none() {
-            let (locations, weights) = (input(Role::Locations)?, input(Role::Weights)?);
-            return match result(Role::Output) {
-                Some(output) => self.forward(value, locations, weights, output),
-                None => {
-                    let gradients = GradientsMut {
-                        value: result(Role::GradValue),
-                        locations: result(Role::GradLocations),
-                        weights: result(Role::GradWeights),
-                    };
-                    self.backward(value, locations, weights, input(Role::GradOutput)?, gradients)
-                }
-            };
-        }
-        let (references, offsets) = (input(Role::References)?, input(Role::Offsets)?);
-        let logits = input(Role::Logits)?;
-        match result(Role::Output) {
-            Some(output) => self.forward_from_offsets(value, references, offsets, logits, output),
-            None => {
-                let gradients = OffsetGradientsMut {
-                    value: result(Role::GradValue),
-                    references: result(Role::GradReferences),
-                    offsets: result(Role::GradOffsets),
-                    logits: result(Role::GradLogits),
-                };
-                let upstream = input(Role::GradOutput)?;
-                self.backward_from_offsets(value, references, offsets, logits, upstream, gradients)
-            }
-        }
+        let tensors = Tensors::by_role(self.problem(), read, written)?;
+        self.compute(tensors, None)
     }
 }

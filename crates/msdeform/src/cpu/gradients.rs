@@ -21,6 +21,11 @@ macro_rules! gradients {
                 Self::default()
             }
 
+            /// Its places, in the order of the operator's tensors.
+            pub(crate) fn in_order(self) -> impl IntoIterator<Item = Option<TensorViewMut<'a>>> {
+                [$(self.$field),*]
+            }
+
             $(
                 #[doc = concat!("Asks for the gradient of the ", $of, ".")]
                 #[must_use]

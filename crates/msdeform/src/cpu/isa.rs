@@ -1,7 +1,5 @@
 //! Instruction sets, which of them this machine has, and how a kernel enters one.
 
-use std::fmt;
-
 #[cfg(target_arch = "aarch64")]
 use super::simd::neon;
 use super::simd::{Simd, scalar};
@@ -92,12 +90,6 @@ impl Isa {
                 unsafe { kernel.call::<scalar::Scalar>() }
             }
         }
-    }
-}
-
-impl fmt::Display for Isa {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
     }
 }
 

@@ -21,6 +21,7 @@ mod staging;
 mod workers;
 mod workspace;
 
+pub(crate) use by_role::Tensors;
 pub use ceiling::multiply_adds;
 pub use gradients::{GradientsMut, OffsetGradientsMut};
 pub use isa::Isa;
@@ -86,6 +87,24 @@ const fn register(
     }
 }
 
+/// The scalar one with the vectors of an instruction set.
+const fn with_vectors(id: &'static str, direction: Direction, isa: Isa) -> CpuVariant {
+    let (idea, why) = match isa {
+        Isa::Avx512 => (
+            "the same with 16 lanes and masked tails",
+            "a 32-channel row is two registers: half the instructions of AVX2",
+        ),
+        Isa::Neon => {
+            ("the same with the 4 lanes of 64-bit ARM", "Graviton, Grace and Apple machines")
+        }
+        _ => (
+            "the same with 8 lanes, fused multiply-add and F16C conversion",
+            "every x86-64 machine of the last decade",
+        ),
+    };
+    register(id, direction, isa, idea, why)
+}
+
 static VARIANTS: [CpuVariant; 8] = [
     register(
         "fwd_cpu_scalar",
@@ -94,27 +113,9 @@ static VARIANTS: [CpuVariant; 8] = [
         "place sixteen samples at once, then sum their rows; plain Rust",
         "runs everywhere; the baseline",
     ),
-    register(
-        "fwd_cpu_avx2",
-        Direction::Forward,
-        Isa::Avx2,
-        "the same with 8 lanes, fused multiply-add and F16C conversion",
-        "every x86-64 machine of the last decade",
-    ),
-    register(
-        "fwd_cpu_avx512",
-        Direction::Forward,
-        Isa::Avx512,
-        "the same with 16 lanes and masked tails",
-        "a 32-channel row is two registers: half the instructions of AVX2",
-    ),
-    register(
-        "fwd_cpu_neon",
-        Direction::Forward,
-        Isa::Neon,
-        "the same with the 4 lanes of 64-bit ARM",
-        "Graviton, Grace and Apple machines",
-    ),
+    with_vectors("fwd_cpu_avx2", Direction::Forward, Isa::Avx2),
+    with_vectors("fwd_cpu_avx512", Direction::Forward, Isa::Avx512),
+    with_vectors("fwd_cpu_neon", Direction::Forward, Isa::Neon),
     register(
         "bwd_cpu_scalar",
         Direction::Backward,
@@ -122,27 +123,9 @@ static VARIANTS: [CpuVariant; 8] = [
         "a task owns one head of one level: all three gradients in one pass, no atomics; plain Rust",
         "runs everywhere, same bits for any number of threads; the baseline",
     ),
-    register(
-        "bwd_cpu_avx2",
-        Direction::Backward,
-        Isa::Avx2,
-        "the same with 8 lanes, fused multiply-add and F16C conversion",
-        "every x86-64 machine of the last decade",
-    ),
-    register(
-        "bwd_cpu_avx512",
-        Direction::Backward,
-        Isa::Avx512,
-        "the same with 16 lanes and masked tails",
-        "a 32-channel row is two registers: half the instructions of AVX2",
-    ),
-    register(
-        "bwd_cpu_neon",
-        Direction::Backward,
-        Isa::Neon,
-        "the same with the 4 lanes of 64-bit ARM",
-        "Graviton, Grace and Apple machines",
-    ),
+    with_vectors("bwd_cpu_avx2", Direction::Backward, Isa::Avx2),
+    with_vectors("bwd_cpu_avx512", Direction::Backward, Isa::Avx512),
+    with_vectors("bwd_cpu_neon", Direction::Backward, Isa::Neon),
 ];
 
 /// The variant of a direction and instruction set: the table above has them in this order.

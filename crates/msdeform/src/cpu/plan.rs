@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use super::backward::{Backward, BackwardTask};
+use super::by_role::Tensors;
 use super::forward::{Forward, ForwardPart};
 use super::geometry::{Geometry, LevelGroup};
 use super::gradients::{GradientsMut, OffsetGradientsMut};
@@ -15,9 +16,11 @@ use super::source::{GivenSource, OffsetSource, SampleSource, Strided};
 use super::workers::{LentThreads, Workers};
 use super::workspace::{AlignedFloats, NoScratch};
 use super::{CpuOptions, variant};
-use crate::call::{Shapes, check_samples};
+use crate::call::{Shapes, check_operator};
 use crate::view::Expected;
-use crate::{DType, Direction, Error, Offsets, Problem, Role, TensorView, TensorViewMut};
+use crate::{
+    ATTENTION, DType, Direction, Error, FROM_OFFSETS, Problem, Role, TensorView, TensorViewMut,
+};
 
 /// Everything that calls of one problem share: look-up tables, threads, scratch memory.
 ///
@@ -33,25 +36,6 @@ pub struct CpuPlan {
     workers: Workers,
     /// Gradients of samples between the two passes of a backward call from offsets.
     kept: AlignedFloats,
-}
-
-/// What the samples of a call are given as.
-enum Samples<'a> {
-    Given { locations: TensorView<'a>, weights: TensorView<'a> },
-    Offsets { references: TensorView<'a>, offsets: TensorView<'a>, logits: TensorView<'a> },
-}
-
-/// Where gradients of samples go.
-enum SampleGradients<'a> {
-    Given {
-        locations: Option<TensorViewMut<'a>>,
-        weights: Option<TensorViewMut<'a>>,
-    },
-    Offsets {
-        references: Option<TensorViewMut<'a>>,
-        offsets: Option<TensorViewMut<'a>>,
-        logits: Option<TensorViewMut<'a>>,
-    },
 }
 
 impl CpuPlan {
@@ -119,8 +103,8 @@ impl CpuPlan {
         weights: impl Into<TensorView<'w>>,
         output: impl Into<TensorViewMut<'o>>,
     ) -> Result<(), Error> {
-        let samples = Samples::Given { locations: locations.into(), weights: weights.into() };
-        self.forward_views(value.into(), samples, output.into(), None)
+        let read = [value.into(), locations.into(), weights.into()];
+        self.compute(Tensors::of(&ATTENTION, read, [Some(output.into())]), None)
     }
 
     /// As [`CpuPlan::forward`], on threads of somebody else instead of the plan's own.
@@ -135,8 +119,8 @@ impl CpuPlan {
         weights: impl Into<TensorView<'w>>,
         output: impl Into<TensorViewMut<'o>>,
     ) -> Result<(), Error> {
-        let samples = Samples::Given { locations: locations.into(), weights: weights.into() };
-        self.forward_views(value.into(), samples, output.into(), Some(threads))
+        let read = [value.into(), locations.into(), weights.into()];
+        self.compute(Tensors::of(&ATTENTION, read, [Some(output.into())]), Some(threads))
     }
 
     /// Computes the output of a problem [from offsets](crate::Offsets). Images and queries of the references, offsets and
@@ -152,9 +136,8 @@ impl CpuPlan {
         logits: impl Into<TensorView<'l>>,
         output: impl Into<TensorViewMut<'o>>,
     ) -> Result<(), Error> {
-        let (references, offsets, logits) = (references.into(), offsets.into(), logits.into());
-        let samples = Samples::Offsets { references, offsets, logits };
-        self.forward_views(value.into(), samples, output.into(), None)
+        let read = [value.into(), references.into(), offsets.into(), logits.into()];
+        self.compute(Tensors::of(&FROM_OFFSETS, read, [Some(output.into())]), None)
     }
 
     /// As [`CpuPlan::forward_from_offsets`], on threads of somebody else instead of the plan's own.
@@ -170,9 +153,8 @@ impl CpuPlan {
         logits: impl Into<TensorView<'l>>,
         output: impl Into<TensorViewMut<'o>>,
     ) -> Result<(), Error> {
-        let (references, offsets, logits) = (references.into(), offsets.into(), logits.into());
-        let samples = Samples::Offsets { references, offsets, logits };
-        self.forward_views(value.into(), samples, output.into(), Some(threads))
+        let read = [value.into(), references.into(), offsets.into(), logits.into()];
+        self.compute(Tensors::of(&FROM_OFFSETS, read, [Some(output.into())]), Some(threads))
     }
 
     /// Computes the gradients asked for. Every element of them is written; the same bits whatever
@@ -189,10 +171,8 @@ impl CpuPlan {
         grad_output: impl Into<TensorView<'g>>,
         gradients: GradientsMut<'_>,
     ) -> Result<(), Error> {
-        let samples = Samples::Given { locations: locations.into(), weights: weights.into() };
-        let GradientsMut { value: to_value, locations, weights } = gradients;
-        let to = (to_value, SampleGradients::Given { locations, weights });
-        self.backward_views(value.into(), samples, grad_output.into(), to)
+        let read = [value.into(), locations.into(), weights.into(), grad_output.into()];
+        self.compute(Tensors::of(&ATTENTION, read, gradients.in_order()), None)
     }
 
     /// Computes the gradients asked for of a problem [from offsets](crate::Offsets). Every element of them is written, packed;
@@ -209,54 +189,49 @@ impl CpuPlan {
         grad_output: impl Into<TensorView<'g>>,
         gradients: OffsetGradientsMut<'_>,
     ) -> Result<(), Error> {
-        let (references, offsets, logits) = (references.into(), offsets.into(), logits.into());
-        let samples = Samples::Offsets { references, offsets, logits };
-        let OffsetGradientsMut { value: to_value, references, offsets, logits } = gradients;
-        let to = (to_value, SampleGradients::Offsets { references, offsets, logits });
-        self.backward_views(value.into(), samples, grad_output.into(), to)
+        let (value, grad_output) = (value.into(), grad_output.into());
+        let read = [value, references.into(), offsets.into(), logits.into(), grad_output];
+        self.compute(Tensors::of(&FROM_OFFSETS, read, gradients.in_order()), None)
     }
 
     // Not generic, so that the kernels are compiled here and not in every crate that calls.
-    fn forward_views(
+    pub(crate) fn compute(
         &mut self,
-        value: TensorView<'_>,
-        samples: Samples<'_>,
-        output: TensorViewMut<'_>,
+        mut tensors: Tensors<'_, '_>,
         lent: Option<&dyn LentThreads>,
     ) -> Result<(), Error> {
+        check_operator(&self.problem, tensors.operator)?;
         match self.problem.dtype() {
-            DType::F32 => self.forward_in::<f32>(value, samples, output, lent),
-            DType::F16 => self.forward_in::<f16>(value, samples, output, lent),
-            DType::Bf16 => self.forward_in::<bf16>(value, samples, output, lent),
-            DType::F64 => Err(self.no_f64()),
+            DType::F32 => self.compute_in::<f32>(&mut tensors, lent),
+            DType::F16 => self.compute_in::<f16>(&mut tensors, lent),
+            DType::Bf16 => self.compute_in::<bf16>(&mut tensors, lent),
+            DType::F64 => {
+                let variant = variant(Direction::Forward, self.isa).spec.id;
+                Err(Error::Unsupported { variant, reason: "no f64 values".into() })
+            }
         }
     }
 
-    fn backward_views(
+    fn compute_in<T: Storage>(
         &mut self,
-        value: TensorView<'_>,
-        samples: Samples<'_>,
-        grad: TensorView<'_>,
-        to: (Option<TensorViewMut<'_>>, SampleGradients<'_>),
+        tensors: &mut Tensors<'_, '_>,
+        lent: Option<&dyn LentThreads>,
     ) -> Result<(), Error> {
-        match self.problem.dtype() {
-            DType::F32 => self.backward_in::<f32>(value, samples, grad, to),
-            DType::F16 => self.backward_in::<f16>(value, samples, grad, to),
-            DType::Bf16 => self.backward_in::<bf16>(value, samples, grad, to),
-            DType::F64 => Err(self.no_f64()),
+        match tensors.result(Role::Output) {
+            Some(output) => self.forward_in::<T>(tensors, output, lent),
+            None => self.backward_in::<T>(tensors),
         }
     }
 
     fn forward_in<T: Storage>(
         &mut self,
-        value: TensorView<'_>,
-        samples: Samples<'_>,
+        tensors: &mut Tensors<'_, '_>,
         output: TensorViewMut<'_>,
         lent: Option<&dyn LentThreads>,
     ) -> Result<(), Error> {
         let shapes = Shapes::new(&self.problem);
-        let value = value.elements::<T>(&shapes.of(Role::Value))?;
-        let source = self.source(samples, &shapes)?;
+        let value = tensors.input(Role::Value)?.elements::<T>(&shapes.of(Role::Value))?;
+        let source = self.source(tensors, &shapes)?;
         let expected = shapes.of(Role::Output);
         // In the values' format or in f32, as the plan has checked.
         let output = if expected.dtype == T::DTYPE {
@@ -281,43 +256,28 @@ impl CpuPlan {
         })
     }
 
-    fn backward_in<T: Storage>(
-        &mut self,
-        value: TensorView<'_>,
-        samples: Samples<'_>,
-        grad_output: TensorView<'_>,
-        (to_value, to_samples): (Option<TensorViewMut<'_>>, SampleGradients<'_>),
-    ) -> Result<(), Error> {
+    fn backward_in<T: Storage>(&mut self, tensors: &mut Tensors<'_, '_>) -> Result<(), Error> {
         let shapes = Shapes::new(&self.problem);
-        let value = value.elements::<T>(&shapes.of(Role::Value))?;
-        let source = self.source(samples, &shapes)?;
-        let expected = shapes.of(Role::GradOutput);
+        let value = tensors.input(Role::Value)?.elements::<T>(&shapes.of(Role::Value))?;
+        let source = self.source(tensors, &shapes)?;
+        let (expected, upstream) = (shapes.of(Role::GradOutput), tensors.input(Role::GradOutput)?);
         let grad_output = if expected.dtype == T::DTYPE {
-            GradOutput::LikeValues(grad_output.elements::<T>(&expected)?.as_ptr())
+            GradOutput::LikeValues(upstream.elements::<T>(&expected)?.as_ptr())
         } else {
-            GradOutput::Single(grad_output.elements::<f32>(&expected)?.as_ptr())
+            GradOutput::Single(upstream.elements::<f32>(&expected)?.as_ptr())
         };
+        let grad_value = tensors.result(Role::GradValue);
         let grad_value =
-            to_value.map(|to| to.elements::<T>(&shapes.of(Role::GradValue))).transpose()?;
-        let write = |to: Option<TensorViewMut<'_>>, role: Role| {
-            to.map(|to| span_mut(to, &shapes.of(role))).transpose()
-        };
-        let (mut sink, mut finish) = (None, None);
-        match to_samples {
-            SampleGradients::Given { locations, weights } => {
-                let locations = write(locations, Role::GradLocations)?;
-                let weights = write(weights, Role::GradWeights)?;
-                let is_asked_for = locations.is_some() || weights.is_some();
-                sink = is_asked_for.then_some(Sink::Samples { locations, weights });
-            }
-            SampleGradients::Offsets { references, offsets, logits } => {
-                let references = write(references, Role::GradReferences)?;
-                let offsets = write(offsets, Role::GradOffsets)?;
-                let logits = write(logits, Role::GradLogits)?;
-                if references.is_some() || offsets.is_some() || logits.is_some() {
-                    finish = Some((references, offsets, logits));
-                }
-            }
+            grad_value.map(|to| to.elements::<T>(&shapes.of(Role::GradValue))).transpose()?;
+        // None where the role is not of the operator.
+        let mut write =
+            |role| tensors.result(role).map(|to| span_mut(to, &shapes.of(role))).transpose();
+        let (locations, weights) = (write(Role::GradLocations)?, write(Role::GradWeights)?);
+        let grad_references = write(Role::GradReferences)?;
+        let (grad_offsets, grad_logits) = (write(Role::GradOffsets)?, write(Role::GradLogits)?);
+        let mut sink = None;
+        if locations.is_some() || weights.is_some() {
+            sink = Some(Sink::Samples { locations, weights });
         }
         let samples = self.problem.weights_len();
         // As many images and heads as anybody writes down, and nothing of theirs to write. References without samples have
@@ -325,7 +285,7 @@ impl CpuPlan {
         if self.problem.value_len() == 0 && samples == 0 && self.problem.references_len() == 0 {
             return Ok(());
         }
-        if finish.is_some() {
+        if grad_references.is_some() || grad_offsets.is_some() || grad_logits.is_some() {
             let no_memory = |NoScratch { bytes }| Error::NoMemory {
                 what: "the gradients of the samples",
                 bytes,
@@ -346,17 +306,18 @@ impl CpuPlan {
         self.workers.take_turns(call.tasks(), |index, workspace| {
             isa.run(BackwardTask { call: &call, index, workspace })
         })?;
-        let (Some((grad_references, grad_offsets, grad_logits)), SampleSource::Offsets(source)) =
-            (finish, &call.source)
+        let (
+            Some(Sink::Kept { xy: kept_xy, weights: kept_weights }),
+            SampleSource::Offsets(source),
+        ) = (call.sink, &call.source)
         else {
             return Ok(());
         };
-        let Some(Sink::Kept { xy, weights }) = call.sink else { return Ok(()) };
         let finish = Finish {
             geometry: &self.geometry,
             source,
-            kept_xy: xy,
-            kept_weights: weights,
+            kept_xy,
+            kept_weights,
             grad_references,
             grad_offsets,
             grad_logits,
@@ -367,31 +328,30 @@ impl CpuPlan {
     }
 
     /// Checks what the samples are given as against what the problem says.
-    fn source(&self, samples: Samples<'_>, shapes: &Shapes<'_>) -> Result<SampleSource, Error> {
-        check_samples(&self.problem, matches!(samples, Samples::Offsets { .. }))?;
-        match samples {
-            Samples::Given { locations, weights } => Ok(SampleSource::Given(GivenSource {
+    fn source(
+        &self,
+        tensors: &mut Tensors<'_, '_>,
+        shapes: &Shapes<'_>,
+    ) -> Result<SampleSource, Error> {
+        let Some(&rule) = self.problem.offsets() else {
+            let (locations, weights) =
+                (tensors.input(Role::Locations)?, tensors.input(Role::Weights)?);
+            return Ok(SampleSource::Given(GivenSource {
                 locations: spread::<0>(locations, &shapes.of(Role::Locations))?.0,
                 weights: spread::<0>(weights, &shapes.of(Role::Weights))?.0,
-            })),
-            Samples::Offsets { references, offsets, logits } => {
-                let (references, [image, query, reference_step]) =
-                    spread(references, &shapes.of(Role::References))?;
-                let offsets = spread(offsets, &shapes.of(Role::Offsets))?;
-                Ok(SampleSource::Offsets(OffsetSource {
-                    rule: self.problem.offsets().copied().unwrap_or(Offsets::from_points()),
-                    references: Strided { span: references, image, query },
-                    reference_step,
-                    offsets: Strided::new(offsets),
-                    logits: Strided::new(spread(logits, &shapes.of(Role::Logits))?),
-                }))
-            }
-        }
-    }
-
-    fn no_f64(&self) -> Error {
-        let variant = variant(Direction::Forward, self.isa).spec.id;
-        Error::Unsupported { variant, reason: "no f64 values".into() }
+            }));
+        };
+        let (references, [image, query, reference_step]) =
+            spread(tensors.input(Role::References)?, &shapes.of(Role::References))?;
+        let offsets = spread(tensors.input(Role::Offsets)?, &shapes.of(Role::Offsets))?;
+        let logits = spread(tensors.input(Role::Logits)?, &shapes.of(Role::Logits))?;
+        Ok(SampleSource::Offsets(OffsetSource {
+            rule,
+            references: Strided { span: references, image, query },
+            reference_step,
+            offsets: Strided::new(offsets),
+            logits: Strided::new(logits),
+        }))
     }
 }
 

@@ -1,0 +1,58 @@
+//! Levels as tensors.
+
+use super::gpu;
+use super::inputs::Inputs;
+use crate::boxed::Arguments;
+use crate::error::CallError;
+use crate::levels::Given;
+use crate::libtorch::Libtorch;
+use crate::tensor::{List, Place, Tensor};
+
+/// Levels as tensors.
+pub struct LevelTensors {
+    shapes: Tensor,
+    starts: Option<Tensor>,
+    points: Option<List>,
+}
+
+impl LevelTensors {
+    pub fn take(arguments: &mut Arguments<'_>) -> Self {
+        Self {
+            shapes: arguments.tensor(),
+            starts: arguments.optional_tensor(),
+            points: arguments.optional_list(),
+        }
+    }
+
+    pub fn read(self, torch: &'static Libtorch, inputs: &Inputs<3>) -> Result<Vec<i64>, CallError> {
+        let (shape, shapes) = read_integers(self.shapes, torch, "spatial_shapes")?;
+        let (&[_, 2], pairs) = (shape.as_slice(), shapes.as_chunks::<2>().0) else {
+            return Err(CallError::Levels(format!(
+                "`spatial_shapes` has shape {shape:?}, expected [levels, 2]: one (height, width) per level"
+            )));
+        };
+        let starts = self.starts.map(|starts| read_integers(starts, torch, "level_start_index"));
+        let starts = starts.transpose()?.map(|(_, starts)| starts);
+        let points = self.points.map(|points| points.numbers()).transpose()?;
+        let (value, locations) = inputs.shapes()?;
+        Given { shapes: pairs, starts: starts.as_deref(), points: points.as_deref() }
+            .flatten(value, locations)
+    }
+}
+
+/// Shape and numbers of a small tensor. On a GPU that waits for it.
+fn read_integers(
+    tensor: Tensor,
+    torch: &'static Libtorch,
+    name: &'static str,
+) -> Result<(Vec<i64>, Vec<i64>), CallError> {
+    if let Ok(Place::Gpu(ordinal)) = tensor.place() {
+        gpu::refuse_capture(torch, ordinal, || {
+            format!(
+                "`{name}` is on the GPU and a CUDA graph is being captured: reading it would have to wait for the GPU, \
+                 which a capture cannot. Pass `{name}` as a list or as a CPU tensor"
+            )
+        })?;
+    }
+    tensor.integers(torch, name)
+}
