@@ -21,7 +21,7 @@ from zoo import Model
 
 # What `torch.compile` uses, and how long it may take for one model, one way.
 BACKEND = "inductor"
-LIMIT_S = 300
+LIMIT_S = 600
 
 EVERY_FORMAT = ("f32", "f16", "bf16")
 # By device and mode: which passes, in which formats, unless somebody asks for others. Compiling takes minutes, so one
