@@ -130,9 +130,11 @@ def make_step(model: Model, call: Callable[[Tensor], Any], pixels: Tensor, work:
 
 def results(network: Any, output: Tensor, loss_scale: float) -> Results:
     """The output and, after training, all gradients in one row; in host memory, not to count as the model's."""
-    gradients = [parameter.grad.flatten() for parameter in network.parameters() if parameter.grad is not None]
-    if not gradients:
+    parameters = list(network.parameters())
+    if all(parameter.grad is None for parameter in parameters):
         return (output.cpu().clone(),)
+    # A parameter that the output does not depend on has no gradient; of a compiled model it has zeros.
+    gradients = [(torch.zeros_like(each) if each.grad is None else each.grad).flatten() for each in parameters]
     return output.cpu().clone(), torch.cat(gradients).cpu() / loss_scale
 
 
