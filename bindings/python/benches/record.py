@@ -135,7 +135,7 @@ def device_name(device: str) -> str:
 
 def slug(name: str) -> str:
     """A folder's name for a device: "h200", "epyc-genoa-2c"."""
-    plain = re.sub(r"^(nvidia|amd|intel) |[()]", "", name.lower())
+    plain = re.sub(r"^(nvidia|amd|intel) | processor\b|[()]", "", name.lower())
     return re.sub(r"[^a-z0-9]+", "-", re.sub(r", (\d+) cores?$", r"-\1c", plain)).strip("-")
 
 
@@ -159,6 +159,18 @@ def environment(device: str) -> dict[str, Any]:
         "load": round(os.getloadavg()[0], 2),
         "system": platform.platform(),
     }
+
+
+def as_text(record: dict[str, Any]) -> str:
+    """A line for each row and for everything else: what changes is seen in a difference, and samples take little room."""
+
+    def text(value: Any) -> str:
+        return json.dumps(value, allow_nan=False)
+
+    def lines(value: Any) -> str:
+        return "[\n" + ",\n".join(map(text, value)) + "\n]" if isinstance(value, list) else text(value)
+
+    return "{\n" + ",\n".join(f"{text(name)}: {lines(value)}" for name, value in record.items()) + "\n}\n"
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -204,7 +216,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
     def write() -> None:
         pending = folder / ".python.json"
-        pending.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
+        pending.write_text(as_text(record))
         pending.replace(file)
 
     def measure_tests() -> None:
