@@ -227,7 +227,7 @@ fn everything_that_a_description_can_say_arrives() {
         assert_eq!(info.shape.iter().product::<i64>() as usize, expected.len_of(of));
     }
     assert_eq!((info.rank, info.shape), (3, [2, 4, 6, 1, 1]));
-    assert_eq!(info.dtype, msdeform_dtype::F16 as i32);
+    assert_eq!(info.dtype, msdeform_dtype::F32 as i32);
 }
 
 #[test]
