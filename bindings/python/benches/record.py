@@ -162,7 +162,7 @@ def environment(device: str) -> dict[str, Any]:
 
 
 def as_text(record: dict[str, Any]) -> str:
-    """A line for each row and for everything else: what changes is seen in a difference, and samples take little room."""
+    """A line for each row and for everything else: samples take little room, and a difference shows what changed."""
 
     def text(value: Any) -> str:
         return json.dumps(value, allow_nan=False)
