@@ -30,6 +30,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         layouts: vec![ValueLayout::Interleaved],
         work: 40_000,
         queries: 1000,
+        // PyTorch's operator gives an output like the values.
+        other_outputs: false,
         ..Bounds::default()
     };
     let generator = Generator::new(&rules, bounds, seed.parse()?);

@@ -30,6 +30,8 @@ pub struct Bounds {
     pub strided: bool,
     /// Whether samples may follow from offsets.
     pub from_offsets: bool,
+    /// Whether outputs may have another format than the values.
+    pub other_outputs: bool,
 }
 
 impl Default for Bounds {
@@ -42,6 +44,7 @@ impl Default for Bounds {
             queries: 6000,
             strided: true,
             from_offsets: false,
+            other_outputs: true,
         }
     }
 }
@@ -149,7 +152,8 @@ impl<'a> Generator<'a> {
         };
         let sampling = if half && random.once_in(3) { DType::F32 } else { dtype };
         // Seldom: on a GPU it keeps the fast variants from being chosen.
-        let output = if half && random.once_in(8) { DType::F32 } else { dtype };
+        let is_other = self.bounds.other_outputs && half && random.once_in(8);
+        let output = if is_other { DType::F32 } else { dtype };
         let from_offsets = self.bounds.from_offsets && random.once_in(2);
         let rule = from_offsets
             .then(|| (rule(random), if random.once_in(2) { DType::F32 } else { sampling }));
