@@ -31,12 +31,7 @@ pub fn entries() -> (Vec<Entry>, BTreeMap<String, usize>) {
     let mut found = Vec::new();
     let mut refused = BTreeMap::new();
     for variant in REGISTRY.iter().copied() {
-        for (compute_capability, shared_kib) in ARCHITECTURES {
-            let device = DeviceProps {
-                compute_capability,
-                shared_bytes_per_block: shared_kib << 10,
-                ..DeviceProps::h200()
-            };
+        for device in devices() {
             for problem in problems(variant).into_iter().flatten() {
                 let call = Call::in_direction(variant.spec().direction, &problem, &device);
                 match entries_of(variant, &call) {
@@ -48,11 +43,29 @@ pub fn entries() -> (Vec<Entry>, BTreeMap<String, usize>) {
             }
         }
     }
+    for device in devices() {
+        for problem in problems_from_offsets() {
+            for direction in Direction::ALL {
+                let call = Call::in_direction(direction, &problem, &device);
+                let variant = dispatch::builtin(&call).unwrap();
+                let all = entries_of(variant, &call).unwrap();
+                found.extend(all.into_iter().filter(|entry| seen.insert(entry.keys.clone())));
+            }
+        }
+    }
     (found, refused)
 }
 
+fn devices() -> impl Iterator<Item = DeviceProps> {
+    ARCHITECTURES.into_iter().map(|(compute_capability, shared_kib)| DeviceProps {
+        compute_capability,
+        shared_bytes_per_block: shared_kib << 10,
+        ..DeviceProps::h200()
+    })
+}
+
 /// What only the machine code of is looked at: levels one pixel thin, numbers of points that are no multiple of four,
-/// wide heads, single gradients, samples that follow from offsets. Some of it lies close to what the compiler gets wrong.
+/// wide heads, single gradients. Some of it lies close to what the compiler gets wrong.
 pub fn rare_entries() -> Vec<Entry> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
@@ -68,27 +81,23 @@ pub fn rare_entries() -> Vec<Entry> {
             }
         }
     }
-    for problem in problems_from_offsets() {
-        for direction in Direction::ALL {
-            let call = Call::in_direction(direction, &problem, &device);
-            let all = dispatch::builtin(&call).map_err(|error| error.to_string());
-            let all = all.and_then(|variant| entries_of(variant, &call)).unwrap();
-            found.extend(all.into_iter().filter(|entry| seen.insert(entry.keys.clone())));
-        }
-    }
     found
 }
 
-/// Samples that follow from offsets: an encoder, a decoder, and what only the general kernels take. Of each what the
-/// dispatcher would choose.
-fn problems_from_offsets() -> [Problem; 3] {
+/// Samples that follow from offsets: an encoder, a decoder of 300 queries and one of 900, and what only the general kernels
+/// take. Of each what the dispatcher would choose.
+fn problems_from_offsets() -> Vec<Problem> {
     let levels = [(100, 167), (50, 84), (25, 42), (13, 21)];
     let model = || Problem::builder().batch(2).heads(8).channels(32).levels(levels).points(4);
-    let encoder = model().queries(22_223).dtype(DType::F16).offsets(Offsets::from_points());
-    let boxes = Offsets::from_boxes().one_for_all_levels();
-    let decoder = model().queries(300).offsets(boxes);
-    let nearest = model().queries(300).dtype(DType::Bf16).offsets(boxes.nearest());
-    [encoder, decoder, nearest].map(|problem| problem.build().unwrap())
+    let (points, boxes) = (Offsets::from_points(), Offsets::from_boxes());
+    let nearest = boxes.one_for_all_levels().nearest();
+    let mut problems = vec![model().queries(300).dtype(DType::Bf16).offsets(nearest)];
+    for dtype in [DType::F32, DType::F16] {
+        problems.push(model().queries(22_223).dtype(dtype).offsets(points));
+        problems.push(model().queries(300).dtype(dtype).offsets(boxes.one_for_all_levels()));
+        problems.push(model().queries(900).dtype(dtype).offsets(boxes));
+    }
+    problems.into_iter().map(|problem| problem.build().unwrap()).collect()
 }
 
 fn rare_problems(dtypes: &[DType]) -> Vec<Result<Problem, Error>> {
