@@ -4,28 +4,18 @@
 // list starts, and every sample's entries are written there. Where lists must be ORDERED every warp has
 // counters of its own.
 //
-// With few samples a thread holds its own in registers meanwhile (HELD): they are read once, and the places
-// that they took in the lists when they were counted are those of their entries. With more, a warp walks its
-// run of queries twice.
+// Samples are remembered from counting to writing where they are few enough (held_samples.cuh): by threads in
+// registers, which then know the places that they took in the lists too, or by the block in shared memory.
+// Otherwise a warp walks its run of queries twice.
 //
 // How lists are handed over. Who reads them may be running: it waits for a word for each tile, which says
 // where its list is (ListWord). The words are cleared before the next launch may start, and set when all
 // entries are written.
 #pragma once
 
-#include "list_entries.cuh"
+#include "held_samples.cuh"
 
 namespace msda {
-
-constexpr int SORT_THREADS = MSDA_SORT_THREADS;  // of a block; the order of lists depends on it
-constexpr int HELD = MSDA_HELD;                  // samples of a thread; 0: any number, not held
-constexpr int SORT_AHEAD =
-    MSDA_SORT_AHEAD;  // samples of a lane that are on their way together; where not held
-
-static_assert(HELD * SORT_THREADS < 1 << 16, "places are kept in 16 bits");
-#if MSDA_FROM_OFFSETS
-static_assert(HELD == 0, "samples that follow from offsets are not held");
-#endif
 
 // Over the threads before this one; `total` over all of them. `warp_sums` has a word per warp.
 MSDA_DEVICE unsigned block_scan(unsigned value, unsigned* warp_sums, unsigned& total) {
@@ -104,80 +94,6 @@ MSDA_DEVICE void clear_words(ListWord* words, int tiles) {
     for (int tile = threadIdx.x; tile < tiles; tile += blockDim.x) store_flag(words + tile, 0);
 }
 
-// The samples of a thread: threadIdx.x, + blockDim.x, ... of the level's, by query and point.
-struct HeldSamples {
-    static constexpr int COUNT = HELD > 0 ? HELD : 1;
-    Packet<2 * SamplingStorage::BYTES> location[COUNT];
-    Packet<SamplingStorage::BYTES> attention[COUNT];
-    unsigned places[COUNT][2];  // in the lists of its tiles, 16 bits each
-    int samples;                // of the level
-    int points;
-
-    static MSDA_DEVICE int index(int k) { return static_cast<int>(k * blockDim.x + threadIdx.x); }
-
-    // Whether any thread has a sample k: HELD is as many as there may be, and places cost most where they are
-    // taken in order.
-    MSDA_DEVICE bool is_used(int k) const { return static_cast<int>(k * blockDim.x) < samples; }
-
-    MSDA_DEVICE TileSpan span(int k, const LevelTiles& tiles) const {
-        float xy[2];
-        unpack<SamplingStorage, 2>(location[k], xy);
-        return tile_span(tiles, xy[0], xy[1], index(k) < samples);
-    }
-
-    MSDA_DEVICE void load(const BackwardParams& params, int slab, int level) {
-        const int first_point = params.level[level].first_sample;
-        const int level_end = level + 1 < LEVELS ? params.level[level + 1].first_sample : SAMPLES;
-        samples = params.queries * (level_end - first_point);
-        points = common_points() > 0 ? common_points() : level_end - first_point;
-        const long long first_row =
-            static_cast<long long>(slab / HEADS) * params.queries * HEADS + slab % HEADS;
-#if !MSDA_FROM_OFFSETS  // where nothing is held
-#pragma unroll
-        for (int k = 0; k < HELD; ++k) {
-            location[k] = {};
-            attention[k] = {};
-            if (index(k) >= samples) continue;
-            const long long row = first_row + static_cast<long long>(index(k) / points) * HEADS;
-            const long long sample = row * SAMPLES + first_point + index(k) % points;
-            load_readonly(location[k], element_address<SamplingStorage>(params.locations, 2 * sample));
-            load_readonly(attention[k], element_address<SamplingStorage>(params.weights, sample));
-        }
-#endif
-    }
-
-    MSDA_DEVICE void count(const LevelTiles& tiles, unsigned counters) {
-#pragma unroll
-        for (int k = 0; k < HELD; ++k) {
-            if (!is_used(k)) break;
-            unsigned taken[4];
-            take_places(span_counters(span(k, tiles), tiles, counters), taken);
-            places[k][0] = taken[0] | taken[1] << 16;
-            places[k][1] = taken[2] | taken[3] << 16;
-        }
-    }
-
-    MSDA_DEVICE void write(const LevelTiles& tiles, unsigned starts, EntryPacket* entries) const {
-#pragma unroll
-        for (int k = 0; k < HELD; ++k) {
-            if (!is_used(k)) break;
-            const TileSpan span_of_sample = span(k, tiles);
-            if (!span_of_sample.counts) continue;
-            const SpanCounters own = span_counters(span_of_sample, tiles, starts);
-            const EntryPacket entry = pack_entry(static_cast<unsigned>(index(k) / points), span_of_sample.x,
-                                                 span_of_sample.y, attention[k].word[0]);
-#pragma unroll
-            for (int c = 0; c < 4; ++c) {
-                if (!own.present[c]) continue;
-                Packet<4> start;
-                load_shared(start, own.address[c]);
-                store(entries + start.word[0] + (places[k][c / 2] >> c % 2 * 16 & 0xffffu),
-                      shifted_entry(entry, c % 2, c / 2));
-            }
-        }
-    }
-};
-
 // Sorts level blockIdx.x of the slabs blockIdx.y, + gridDim.y, ... and lets the next launch start.
 MSDA_DEVICE void sort_level(const BackwardParams& params) {
     const TileLists lists = tile_lists(params);
@@ -187,6 +103,8 @@ MSDA_DEVICE void sort_level(const BackwardParams& params) {
     const LevelTiles tiles = level_tiles(params, level);
     unsigned* warp_sums = reinterpret_cast<unsigned*>(shared_memory());
     const LevelCounters counters = level_counters(geometry, tiles, warp_sums + 32);
+    const KeptSamples kept = {counters.first + counters.copies * counters.tiles,
+                              params.queries * KeptSamples::POINTS};
     const auto words = [&](int slab) {
         return lists.list_words + static_cast<long long>(slab) * lists.tiles + tiles.first_tile;
     };
@@ -208,6 +126,8 @@ MSDA_DEVICE void sort_level(const BackwardParams& params) {
         }
         if constexpr (HELD > 0) {
             held.count(tiles, counters.own);
+        } else if constexpr (KEPT) {
+            kept.count(params, slab, level, first, end, counters.own);
         } else {
             count_samples<SORT_AHEAD>(params, slab, level, first, end, counters.own);
         }
@@ -216,6 +136,8 @@ MSDA_DEVICE void sort_level(const BackwardParams& params) {
         __syncthreads();
         if constexpr (HELD > 0) {
             held.write(tiles, counters.own, entries);
+        } else if constexpr (KEPT) {
+            kept.write(tiles, first, end, counters.own, entries);
         } else {
             scatter_samples<SORT_AHEAD>(params, slab, level, first, end, counters.own, entries);
         }

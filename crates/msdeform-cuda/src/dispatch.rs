@@ -9,7 +9,7 @@ use msdeform::Direction;
 use crate::variants::{
     Call, KnobChoices, Variant,
     bwd_general::BwdGeneral,
-    bwd_level_sort::{BwdLevelSort, level_samples},
+    bwd_level_sort::{BwdLevelSort, USUAL_SAMPLES, level_samples},
     bwd_original::BwdOriginal,
     bwd_tile_sort::BwdTileSort,
     fwd_general::FwdGeneral,
@@ -72,7 +72,7 @@ static FORWARD: &[Rule] = &[
 static BACKWARD: &[Rule] = &[
     Rule {
         variant: &BwdLevelSort,
-        applies: |call| level_samples(call) <= 4096,
+        applies: |call| level_samples(call) <= USUAL_SAMPLES,
         evidence: "a level that one block sorts in microseconds; ddetr_dec N=2 f16: 20 us a call in a CUDA \
                    graph against 56 for the seven launches of the next; rtdetr_dec N=8: 42 against 69 \
                    (records/h200/2026-11-15-1bb739941)",

@@ -21,6 +21,7 @@ pub const HEADERS: &[SourceFile] = embedded![
     "chunked_sample.cuh",
     "config.cuh",
     "grad_output_rows.cuh",
+    "held_samples.cuh",
     "intrinsics.cuh",
     "level_sort.cuh",
     "list_entries.cuh",

@@ -45,14 +45,19 @@ const OVERLAP: Knob = Knob {
 const HELD: Constant = Constant {
     name: "HELD",
     values: &[0, 1, 2, 3, 4],
-    meaning: "samples that a thread of the step sort holds in registers; 0: it reads them twice",
+    meaning: "samples that a thread of the step sort holds in registers; 0: none",
+};
+const KEPT: Constant = Constant {
+    name: "KEPT",
+    values: &[0, 1],
+    meaning: "samples stay in shared memory in the step sort, where threads hold none: it reads them once",
 };
 /// Lists are not cut.
 const UNCUT: Constant = Constant { name: PIECE, values: &[0], meaning: "lists are not cut" };
 const SORT_AHEAD: Knob = Knob {
     name: "SORT_AHEAD",
     values: &[1, 2, 3],
-    meaning: "samples of a lane that are on their way together, in the step sort where it reads them twice",
+    meaning: "samples of a lane that are on their way together, in the step sort where threads hold none",
 };
 static KNOBS: &[Knob] = &[
     FEW,
@@ -66,10 +71,10 @@ static KNOBS: &[Knob] = &[
     TILE_HEIGHT,
     SPREAD,
 ];
-static CONSTANTS: &[Constant] = &[HELD, UNCUT, ORDERED, THIN, PACK];
+static CONSTANTS: &[Constant] = &[HELD, KEPT, UNCUT, ORDERED, THIN, PACK];
 
 /// What `level_sort.cuh` reads beside the lists.
-const SORT_READS: &[&str] = &[HELD.name, SORT_AHEAD.name, "SORT_THREADS"];
+const SORT_READS: &[&str] = &[HELD.name, KEPT.name, SORT_AHEAD.name, "SORT_THREADS"];
 
 /// Warps of a block in the step sort. A constant, because the order of the lists depends on it.
 const SORT_WARPS: usize = 16;
@@ -77,6 +82,10 @@ const SORT_WARPS: usize = 16;
 /// queries takes 24.5 and 31.6 us so, 24.8 and 32.1 otherwise. As many as there are would be a kernel for every number, and
 /// gain 1 % (19.7 us instead of 19.9 in f16).
 const MAX_HELD: i64 = 4;
+/// Samples of a level up to which the dispatcher comes here.
+pub(crate) const USUAL_SAMPLES: usize = 4096;
+/// Of each where they stay in shared memory.
+const KEPT_BYTES: usize = 12;
 /// Samples of a level beyond which its lists are taken to be long.
 const DENSE_SAMPLES: usize = 2048;
 /// Samples of one level of an (image, head): beyond, a list that is not cut takes too long.
@@ -92,6 +101,30 @@ pub(crate) fn level_samples(call: &Call<'_>) -> usize {
 fn sort_shared_bytes(call: &Call<'_>, ordered: bool) -> usize {
     let tiles = level_tiles(call.problem).max().unwrap_or(0);
     (32 + tiles * if ordered { SORT_WARPS } else { 1 }) * 4
+}
+
+/// Whether samples stay in shared memory: as many as the dispatcher brings here, where two blocks with so many fit an SM, each
+/// with 7 KiB for counters and the system. So neither images nor numbers of queries compile anything. Not where lists are
+/// ordered: counters take that room.
+fn keeps(call: &Call<'_>, knobs: &KnobChoices, held: i64, ordered: bool) -> Result<bool, String> {
+    let problem = call.problem;
+    let samples = level_samples(call);
+    let mut points = problem.points().iter();
+    let first = points.next().copied().unwrap_or(0);
+    let are_like = (1..=32).contains(&first) && points.all(|&points| points == first);
+    let bytes = sort_shared_bytes(call, ordered) + KEPT_BYTES * samples;
+    let fits = samples <= USUAL_SAMPLES && bytes <= call.device.shared_bytes_per_block;
+    let can = held == 0 && are_like && fits;
+    let block = KEPT_BYTES * USUAL_SAMPLES + (7 << 10);
+    match knobs.get(KEPT.name) {
+        None => Ok(can && !ordered && 2 * block <= call.device.shared_bytes_per_block),
+        Some(kept) if kept == 0 || can => Ok(kept == 1),
+        Some(kept) => Err(format!(
+            "KEPT={kept}; threads hold {held} samples, levels have {:?} points, and {samples} samples of a level stay \
+             in {bytes} bytes; at most {USUAL_SAMPLES}, and what a block may have",
+            problem.points()
+        )),
+    }
 }
 
 /// Two launches of the same blocks as one, the first at z = 0.
@@ -139,21 +172,24 @@ impl Variant for BwdLevelSort {
             && knobs.get(SAMPLE_WARPS.name).is_none();
         let samples = SampleStep::of(call, knobs, together.then_some(SORT_WARPS))?;
         let pack = PackStep::of(call, knobs)?;
-        // In half precision tensor cores are quicker from three samples of a tile on, and a short gather makes the sort count.
-        let (few, ahead) = if is_dense && !is_single { (0, 2) } else { (64, 1) };
-        let few = knobs.get(FEW.name).unwrap_or(few);
-        let ahead = knobs.get(SORT_AHEAD.name).unwrap_or(ahead);
+        let few = knobs.get(FEW.name).unwrap_or(64);
         let overlaps = knobs.get(OVERLAP.name).unwrap_or(1) == 1 && call.device.overlaps_launches;
         let each = level_samples(call).div_ceil(32 * SORT_WARPS) as i64;
         // Samples that follow from offsets would take more registers than there are.
-        let holds = !is_single && each <= MAX_HELD && problem.offsets().is_none();
+        let follows = problem.offsets().is_some();
+        let holds = !is_single && each <= MAX_HELD && !follows;
         let held = knobs.get(HELD.name).unwrap_or(if holds { MAX_HELD } else { 0 });
         if held > 0 && held < each {
             return Err(format!("HELD={held}; here a thread has {each} samples"));
         }
-        if held > 0 && problem.offsets().is_some() {
+        if held > 0 && follows {
             return Err(format!("HELD={held}; samples that follow from offsets are not held"));
         }
+        let keeps = keeps(call, knobs, held, list_knobs.ordered)?;
+        let kept_bytes = if keeps { KEPT_BYTES * level_samples(call) } else { 0 };
+        // What follows from offsets takes more registers on its way.
+        let can_read_ahead = if keeps { !follows } else { is_dense && !is_single };
+        let ahead = knobs.get(SORT_AHEAD.name).unwrap_or(if can_read_ahead { 2 } else { 1 });
         let (mut pipeline, mut unused) = (Pipeline::default(), Pipeline::default());
         let mut derived = Derived::default();
         pack.queue(problem, &mut pipeline, &mut derived);
@@ -173,7 +209,7 @@ impl Variant for BwdLevelSort {
             let sort = LaunchGeometry {
                 grid: [problem.levels().len() as u32, lists.grid_slabs(), 1],
                 block: [32 * SORT_WARPS as u32, 1, 1],
-                shared_bytes: sort_shared_bytes(call, list_knobs.ordered) as u32,
+                shared_bytes: (sort_shared_bytes(call, list_knobs.ordered) + kept_bytes) as u32,
                 cluster: 1,
                 overlaps: false,
             };
@@ -206,6 +242,7 @@ impl Variant for BwdLevelSort {
         chosen.extend(samples.knobs);
         let mut constants = vec![
             (HELD.name, held),
+            (KEPT.name, i64::from(keeps)),
             (UNCUT.name, 0),
             ("SORT_THREADS", 32 * SORT_WARPS as i64),
             list_knobs.ordered(),
@@ -288,6 +325,32 @@ mod tests {
         let error = BwdLevelSort.configure(&call, &two).unwrap_err();
         assert!(error.contains("are not held"), "{error}");
         assert!(BwdLevelSort.configure(&call, &KnobChoices::default()).is_ok());
+    }
+
+    #[test]
+    fn samples_stay_in_shared_memory_where_two_blocks_still_fit_an_sm() {
+        let kept = |problem: ProblemBuilder| {
+            let configuration = configured(problem).unwrap();
+            let launch = configuration.pipeline.launches().next().unwrap().1;
+            let kept =
+                configuration.constants.iter().find(|(name, _)| *name == KEPT.name).unwrap().1;
+            (kept, 2 * (launch.shared_bytes as usize + 1024) <= 100 << 10)
+        };
+        assert_eq!(kept(decoder(900)), (1, true));
+        assert_eq!(kept(decoder(300)), (0, true), "threads hold them");
+        assert_eq!(kept(decoder(300).offsets(Offsets::from_points())), (1, true));
+        assert_eq!(kept(decoder(1024)).0, 1, "what the dispatcher brings");
+        assert_eq!(kept(decoder(1025)).0, 0);
+        assert_eq!(kept(decoder(600).points_per_level([4, 4, 4, 3])).0, 0, "points differ");
+        assert_eq!(kept(decoder(100).dtype(DType::F32).points(33)).0, 0, "more than lanes");
+        let largest = decoder(900).levels([(180, 320), (90, 160), (45, 80), (23, 40)]);
+        assert_eq!(kept(largest), (1, false), "another image compiles nothing");
+
+        let (problem, device) = (decoder(1025).build().unwrap(), DeviceProps::h200());
+        let call = Call::in_direction(Direction::Backward, &problem, &device);
+        let one = KnobChoices::new(&BwdLevelSort, &[(KEPT.name.to_owned(), 1)]).unwrap();
+        let error = BwdLevelSort.configure(&call, &one).unwrap_err();
+        assert!(error.contains("4100 samples"), "{error}");
     }
 
     #[test]
