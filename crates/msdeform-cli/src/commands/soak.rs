@@ -216,7 +216,7 @@ fn conclusion(report: &SoakReport, device: DeviceId) -> String {
     let bytes =
         |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), |bytes| grouped(bytes as usize));
     lines.push(format!(
-        "{} wrong, {} hung; bytes leaked: host {}, device {}",
+        "{} wrong, {} hung; bytes held at the end and not before: host {} (compilers keep theirs), device {}",
         report.failed,
         report.hangs.len(),
         bytes(report.host_growth_bytes),
