@@ -214,6 +214,19 @@ def test_the_same_bits_for_any_number_of_threads() -> None:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
+@pytest.mark.parametrize("said", [None, False, True])
+def test_deterministic_may_be_left_to_torch(said: bool | None) -> None:
+    case = make_case()
+    assert torch.equal(attend(case, deterministic=said), attend(case))
+    batch, queries = case.locations.shape[:2]
+    references = torch.rand(batch, queries, len(case.shapes), 2)
+    tensors = (case.value, case.shapes, references, case.locations, case.weights)
+    found = msdeform.ms_deform_attn_from_offsets(*tensors, deterministic=said)
+    assert torch.equal(found, msdeform.ms_deform_attn_from_offsets(*tensors))
+    assert torch.equal(msdeform.ms_deform_attn_from_offsets(*tensors, points=3, deterministic=said), found)
+    assert msdeform.MSDeformAttn(deterministic=said).deterministic is (said is True)
+
+
 def test_many_problems_in_turn_and_plans_that_come_back() -> None:
     cases = [make_case(queries=queries) for queries in range(1, 40)]
     expected = [attend(case) for case in cases]

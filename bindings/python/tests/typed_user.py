@@ -32,6 +32,8 @@ assert_type(
     NDArray[np.float32],
 )
 
+assert_type(msdeform.ms_deform_attn(value, shapes, None, locations, weights, deterministic=None), torch.Tensor)
+
 layer = msdeform.MSDeformAttn(d_model=256, n_levels=1, n_points=[4])
 assert_type(layer(torch.randn(1, 5, 256), torch.rand(1, 5, 1, 2), torch.randn(1, 20, 256), shapes), torch.Tensor)
 

@@ -34,7 +34,7 @@ def ms_deform_attn_from_offsets(
     softmax: bool = True,
     nearest: bool = False,
     return_weights: Literal[False] = False,
-    deterministic: bool = False,
+    deterministic: bool | None = None,
 ) -> Tensor: ...
 @overload
 def ms_deform_attn_from_offsets(
@@ -51,7 +51,7 @@ def ms_deform_attn_from_offsets(
     softmax: bool = True,
     nearest: bool = False,
     return_weights: Literal[True],
-    deterministic: bool = False,
+    deterministic: bool | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 def ms_deform_attn_from_offsets(
     value: Tensor,
@@ -67,7 +67,7 @@ def ms_deform_attn_from_offsets(
     softmax: bool = True,
     nearest: bool = False,
     return_weights: bool = False,
-    deterministic: bool = False,
+    deterministic: bool | None = None,
 ) -> Any:
     """Multi-scale deformable attention from what a model's linear layers give.
 
@@ -90,7 +90,8 @@ def ms_deform_attn_from_offsets(
         nearest: takes the nearest pixel instead of interpolating (`method="discrete"` of RT-DETRv2). Offsets and
             references have no gradient then.
         return_weights: also returns the weights, in the shape of the logits.
-        deterministic: gradients with the same bits in every run. Also under `torch.use_deterministic_algorithms(True)`.
+        deterministic: gradients with the same bits in every run. Unless said, as `torch.use_deterministic_algorithms`
+            does, which asks for them whatever is said here.
 
     Returns:
         `[N, Lq, M * D]`, in the format of `value`; with `return_weights` the weights beside it.
@@ -103,7 +104,7 @@ def ms_deform_attn_from_offsets(
         rule = (anchors, offset_scale, softmax, nearest)
         tensors = (value, reference_points, sampling_offsets, attention_logits)
         output = _native.torch_attend_from_offsets(
-            *tensors, spatial_shapes, rule, deterministic, torch.is_grad_enabled()
+            *tensors, spatial_shapes, rule, bool(deterministic), torch.is_grad_enabled()
         )
     if output is None:
         output = _attend_any(
@@ -118,7 +119,7 @@ def ms_deform_attn_from_offsets(
             anchors,
             softmax,
             nearest,
-            deterministic,
+            bool(deterministic),
         )
     if not return_weights:
         return output

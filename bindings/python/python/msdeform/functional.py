@@ -37,7 +37,7 @@ def ms_deform_attn(
     im2col_step: int = 64,
     *,
     points: Points | None = None,
-    deterministic: bool = False,
+    deterministic: bool | None = None,
     threads: int | None = None,
 ) -> NDArray[Scalar]: ...
 @overload
@@ -50,7 +50,7 @@ def ms_deform_attn(
     level_start_index: Starts | None = None,
     im2col_step: int = 64,
     points: Points | None = None,
-    deterministic: bool = False,
+    deterministic: bool | None = None,
     threads: int | None = None,
 ) -> NDArray[Scalar]: ...
 @overload
@@ -63,7 +63,7 @@ def ms_deform_attn(
     im2col_step: int = 64,
     *,
     points: Points | None = None,
-    deterministic: bool = False,
+    deterministic: bool | None = None,
 ) -> Tensor: ...
 @overload
 def ms_deform_attn(
@@ -75,7 +75,7 @@ def ms_deform_attn(
     level_start_index: Starts | None = None,
     im2col_step: int = 64,
     points: Points | None = None,
-    deterministic: bool = False,
+    deterministic: bool | None = None,
 ) -> Tensor: ...
 @overload
 def ms_deform_attn(  # type: ignore[overload-cannot-match]  # Where PyTorch is not installed, a tensor is anything.
@@ -87,7 +87,7 @@ def ms_deform_attn(  # type: ignore[overload-cannot-match]  # Where PyTorch is n
     im2col_step: int = 64,
     *,
     points: Points | None = None,
-    deterministic: bool = False,
+    deterministic: bool | None = None,
 ) -> Any: ...
 def ms_deform_attn(
     value: Any,
@@ -98,7 +98,7 @@ def ms_deform_attn(
     im2col_step: int = 64,
     *,
     points: Points | None = None,
-    deterministic: bool = False,
+    deterministic: bool | None = None,
     threads: int | None = None,
 ) -> Any:
     """Multi-scale deformable attention.
@@ -120,8 +120,8 @@ def ms_deform_attn(
         attention_weights: `[N, Lq, M, L, P]`, `[N, Lq, M, L * P]` or `[N, Lq, M, sum(points)]`.
         im2col_step: accepted for the sake of existing callers and ignored: any batch will do.
         points: number of points of each level, a list; or one number for all. Needed only where they differ.
-        deterministic: gradients with the same bits in every run. Also under `torch.use_deterministic_algorithms(True)`.
-            The processor's always are.
+        deterministic: gradients with the same bits in every run. Unless said, as `torch.use_deterministic_algorithms`
+            does, which asks for them whatever is said here. The processor's always are.
         threads: how many threads a call on arrays is shared out to; `OMP_NUM_THREADS`, else the cores that the process
             may run on, unless said. Calls on tensors take `torch.set_num_threads`.
 
@@ -154,7 +154,7 @@ def ms_deform_attn(
     else:
         attend = _attend if _attend is not None else _import_attend()
     return attend(
-        value, spatial_shapes, level_start_index, sampling_locations, attention_weights, points, deterministic
+        value, spatial_shapes, level_start_index, sampling_locations, attention_weights, points, bool(deterministic)
     )
 
 

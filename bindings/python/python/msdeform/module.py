@@ -44,7 +44,8 @@ class MSDeformAttn(nn.Module):
         n_levels: levels of the feature pyramid.
         n_heads: attention heads.
         n_points: sampling points of a head on each level; a list for a number of its own per level.
-        deterministic: gradients with the same bits in every run.
+        deterministic: gradients with the same bits in every run; unless said, as `torch.use_deterministic_algorithms`
+            does.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class MSDeformAttn(nn.Module):
         n_heads: int = 8,
         n_points: int | Sequence[int] = 4,
         *,
-        deterministic: bool = False,
+        deterministic: bool | None = None,
     ) -> None:
         super().__init__()
         if n_heads < 1 or d_model < 1 or d_model % n_heads:
@@ -67,7 +68,7 @@ class MSDeformAttn(nn.Module):
         self.n_levels = n_levels
         self.n_heads = n_heads
         self.n_points = given
-        self.deterministic = deterministic
+        self.deterministic = bool(deterministic)
         self._points = points
         samples = n_heads * sum(points)
         self.sampling_offsets = nn.Linear(d_model, samples * 2)
