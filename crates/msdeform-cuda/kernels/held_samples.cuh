@@ -1,6 +1,6 @@
-// What a block that sorts a level remembers of its samples between counting and writing them, so that they are
-// read once: in registers of their threads (HELD) or in shared memory (KEPT), where samples that follow from
-// offsets are kept as what followed.
+// What a block that sorts a level remembers of its samples between counting and writing them, so that they
+// are read once: in registers of their threads (HELD) or in shared memory (KEPT), where samples that follow
+// from offsets are kept as what followed.
 #pragma once
 
 #include "list_entries.cuh"

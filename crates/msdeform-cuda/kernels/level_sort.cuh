@@ -4,9 +4,9 @@
 // list starts, and every sample's entries are written there. Where lists must be ORDERED every warp has
 // counters of its own.
 //
-// Samples are remembered from counting to writing where they are few enough (held_samples.cuh): by threads in
-// registers, which then know the places that they took in the lists too, or by the block in shared memory.
-// Otherwise a warp walks its run of queries twice.
+// Samples are remembered from counting to writing where they are few enough (held_samples.cuh): by threads
+// in registers, which then know the places that they took in the lists too, or by the block in shared
+// memory. Otherwise a warp walks its run of queries twice.
 //
 // How lists are handed over. Who reads them may be running: it waits for a word for each tile, which says
 // where its list is (ListWord). The words are cleared before the next launch may start, and set when all
@@ -90,15 +90,20 @@ MSDA_DEVICE LevelCounters level_counters(const LevelGeometry& level, const Level
     return counters;
 }
 
-MSDA_DEVICE void clear_words(ListWord* words, int tiles) {
+MSDA_DEVICE void clear(ListWord* words, int tiles) {
     for (int tile = threadIdx.x; tile < tiles; tile += blockDim.x) store_flag(words + tile, 0);
+}
+
+// When no word of another call is left. Called by the last thread, which has the fewest samples.
+MSDA_DEVICE void let_readers_start() {
+    fence_device();
+    let_next_launch_start();
 }
 
 // Sorts level blockIdx.x of the slabs blockIdx.y, + gridDim.y, ... and lets the next launch start.
 MSDA_DEVICE void sort_level(const BackwardParams& params) {
     const TileLists lists = tile_lists(params);
-    const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    const int level = blockIdx.x;
+    const int warp = threadIdx.x / 32, warps = blockDim.x / 32, level = blockIdx.x;
     const LevelGeometry& geometry = params.level[level];
     const LevelTiles tiles = level_tiles(params, level);
     unsigned* warp_sums = reinterpret_cast<unsigned*>(shared_memory());
@@ -108,8 +113,7 @@ MSDA_DEVICE void sort_level(const BackwardParams& params) {
     const auto words = [&](int slab) {
         return lists.list_words + static_cast<long long>(slab) * lists.tiles + tiles.first_tile;
     };
-    for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y)
-        clear_words(words(slab), counters.tiles);
+    for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) clear(words(slab), counters.tiles);
     const unsigned first_entry = 4u * params.queries * geometry.first_sample;  // four for each sample before
     const int first = first_query_of_part(params.queries, warp, warps);
     const int end = first_query_of_part(params.queries, warp + 1, warps);
@@ -119,11 +123,7 @@ MSDA_DEVICE void sort_level(const BackwardParams& params) {
         held.load(params, slab, level);
         counters.clear();
         __syncthreads();
-        // No word of another call is left. The last thread, since it has the fewest samples.
-        if (slab == static_cast<int>(blockIdx.y) && threadIdx.x + 1 == blockDim.x) {
-            fence_device();
-            let_next_launch_start();
-        }
+        if (slab == static_cast<int>(blockIdx.y) && threadIdx.x + 1 == blockDim.x) let_readers_start();
         if constexpr (HELD > 0) {
             held.count(tiles, counters.own);
         } else if constexpr (KEPT) {

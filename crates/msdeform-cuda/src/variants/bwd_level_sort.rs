@@ -103,9 +103,9 @@ fn sort_shared_bytes(call: &Call<'_>, ordered: bool) -> usize {
     (32 + tiles * if ordered { SORT_WARPS } else { 1 }) * 4
 }
 
-/// Whether samples stay in shared memory: as many as the dispatcher brings here, where two blocks with so many fit an SM, each
-/// with 7 KiB for counters and the system. So neither images nor numbers of queries compile anything. Not where lists are
-/// ordered: counters take that room.
+/// Whether samples stay in shared memory: as many as the dispatcher brings here, so that neither images nor numbers of queries
+/// compile anything, nor GPUs: what one of them has verified serves all. An SM of 100 KiB has room for two blocks up to 900
+/// queries of four points, others for all. Not where lists are ordered: counters take that room.
 fn keeps(call: &Call<'_>, knobs: &KnobChoices, held: i64, ordered: bool) -> Result<bool, String> {
     let problem = call.problem;
     let samples = level_samples(call);
@@ -115,9 +115,8 @@ fn keeps(call: &Call<'_>, knobs: &KnobChoices, held: i64, ordered: bool) -> Resu
     let bytes = sort_shared_bytes(call, ordered) + KEPT_BYTES * samples;
     let fits = samples <= USUAL_SAMPLES && bytes <= call.device.shared_bytes_per_block;
     let can = held == 0 && are_like && fits;
-    let block = KEPT_BYTES * USUAL_SAMPLES + (7 << 10);
     match knobs.get(KEPT.name) {
-        None => Ok(can && !ordered && 2 * block <= call.device.shared_bytes_per_block),
+        None => Ok(can && !ordered),
         Some(kept) if kept == 0 || can => Ok(kept == 1),
         Some(kept) => Err(format!(
             "KEPT={kept}; threads hold {held} samples, levels have {:?} points, and {samples} samples of a level stay \
