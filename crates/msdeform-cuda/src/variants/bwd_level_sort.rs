@@ -109,9 +109,7 @@ fn sort_shared_bytes(call: &Call<'_>, ordered: bool) -> usize {
 fn keeps(call: &Call<'_>, knobs: &KnobChoices, held: i64, ordered: bool) -> Result<bool, String> {
     let problem = call.problem;
     let samples = level_samples(call);
-    let mut points = problem.points().iter();
-    let first = points.next().copied().unwrap_or(0);
-    let are_like = (1..=32).contains(&first) && points.all(|&points| points == first);
+    let are_like = problem.uniform_points().is_some_and(|points| (1..=32).contains(&points));
     let bytes = sort_shared_bytes(call, ordered) + KEPT_BYTES * samples;
     let fits = samples <= USUAL_SAMPLES && bytes <= call.device.shared_bytes_per_block;
     let can = held == 0 && are_like && fits;
