@@ -102,6 +102,19 @@ def test_the_flop_counter_knows_forward_and_backward(as_tensor: bool) -> None:
         assert counter.get_total_flops() == (1 + share) * FLOPS, wanted
 
 
+@pytest.mark.parametrize("imports", ["msdeform, {0}", "{0}, msdeform", "msdeform, torch, {0}"])
+def test_a_first_call_is_counted(imports: str) -> None:
+    program = f"""
+import {imports.format("torch.utils.flop_counter")}
+with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
+    tensors = torch.zeros(1, 20, 2, 4), [(4, 5)], None, torch.zeros(1, 5, 2, 1, 3, 2), torch.zeros(1, 5, 2, 1, 3)
+    msdeform.ms_deform_attn(*tensors)
+print(counter.get_total_flops())
+"""
+    said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert int(said) == 5 * 2 * 3 * 4 * 8
+
+
 def test_the_flops_of_the_layer_are_those_of_its_parts() -> None:
     layer = msdeform.MSDeformAttn(d_model=32, n_levels=3, n_heads=4, n_points=3)
     query, source = torch.randn(2, 11, 32), torch.randn(2, 141, 32)

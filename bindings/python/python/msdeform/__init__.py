@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _native, reference
 from ._facts import bench, device_info, variants, workloads
+from ._imports import when_imported
 from ._native import __version__
 from ._warm import warm_up
 from .functional import ms_deform_attn
@@ -43,6 +44,17 @@ __all__ = [
 _native.search_packages([folder for folder in sys.path if folder])
 # A compiler that is at work while the process ends would crash.
 atexit.register(_native.end_compiling_ahead)
+
+
+def _tell_flops(counter: Any) -> None:
+    from ._flops import tell
+
+    tell(counter)
+
+
+# Not with the first call: a counter takes the formulas that there are when it is made. And not by importing it, which
+# imports Triton.
+when_imported("torch.utils.flop_counter", _tell_flops)
 
 _NEEDS_TORCH = {
     "MSDeformAttn": "module",

@@ -10,10 +10,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ._imports import when_imported
 from ._schema import BACKWARD, FORWARD, FROM_OFFSETS, FROM_OFFSETS_BACKWARD
 
-__all__ = ["backward_flops", "forward_flops"]
+__all__ = ["backward_flops", "forward_flops", "tell"]
 
 # Four pixels of a sample, a product and an addition each.
 _FLOPS_OF_FOUR_PIXELS = 8
@@ -57,13 +56,8 @@ def _backward_from_offsets(
     return backward_flops(grad_output, value, offsets, logits, [wanted[0], any(wanted[1:]), False])
 
 
-def register() -> None:
-    """Tells PyTorch's counter, if somebody uses it: it imports Triton, which takes longer than all the rest of a first
-    call."""
-    when_imported("torch.utils.flop_counter", _tell)
-
-
-def _tell(counter: Any) -> None:
+def tell(counter: Any) -> None:
+    """Tells PyTorch's counter, `torch.utils.flop_counter`."""
     for operator, formula in (
         (FORWARD, forward_flops),
         (BACKWARD, backward_flops),

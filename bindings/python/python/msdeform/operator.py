@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from . import _autograd, _flops, _kernels, _native, _offset_operator, _vmap
+from . import _autograd, _kernels, _native, _offset_operator, _vmap
 from . import _recorded as _recorded  # For what it hands to the native half.
 from ._levels import check_pixels, flatten, shared_points
 from ._schema import BACKWARD, FORWARD, LIBRARY
@@ -216,7 +216,6 @@ def _register() -> None:
         if hasattr(torch.library, "register_vmap"):
             torch.library.register_vmap(overload, _vmap.mapped_backward, lib=LIBRARY)
     _offset_operator.register(native)
-    _flops.register()
 
 
 _register()
