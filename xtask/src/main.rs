@@ -53,7 +53,7 @@ enum Command {
     Quote(quote::QuoteArgs),
     /// Write crates/msdeform-cuda/resources.csv anew, after a kernel changed on purpose
     Resources,
-    /// Note in the ledger what a GPU verified while it timed or tested
+    /// Show or renew what a GPU has verified: `cargo xtask ledger renew`
     Ledger(ledger::LedgerArgs),
     /// Give everything that reads files bytes of all kinds; needs a nightly compiler and cargo-fuzz
     Fuzz(fuzz::FuzzArgs),

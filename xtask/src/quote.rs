@@ -14,7 +14,7 @@ use crate::{readme, tree};
 /// Options of `quote`.
 #[derive(Args)]
 pub struct QuoteArgs {
-    /// Folders that `msdeform bench --record-dir`, the main job or `benches/record.py` wrote, of one device; of the latter the first is
+    /// Folders that `msdeform bench --record`, the main job or `benches/record.py` wrote, of one device; of the latter the first is
     /// the one for the README
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,

@@ -30,9 +30,9 @@ pub struct CompareArgs {
     /// Turns that each side gets
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Show the table without writing a record
+    /// Keep the results as a record below records/
     #[arg(long)]
-    no_record: bool,
+    record: bool,
 }
 
 /// One line of the script's output.
@@ -45,7 +45,7 @@ struct TorchLine {
     samples_us: Vec<f64>,
 }
 
-/// Times both, prints the ratios, writes the record.
+/// Times both and prints the ratios.
 pub fn run(args: &CompareArgs) -> Result<ExitCode> {
     ensure!(args.rounds > 0 && !args.threads.is_empty(), "nothing to compare");
     let environment = setup::python_environment("torch", &["torch", "numpy"])?;
@@ -67,7 +67,7 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode> {
     let torch = theirs.first().map(|line| line.torch.clone()).unwrap_or_default();
     println!("\n{}", ratios(&record.measurements, &theirs)?);
     println!("PyTorch {torch}, {}", record.device.name);
-    if !args.no_record {
+    if args.record {
         let rows = theirs.iter().map(|line| torch_measurement(&record.measurements, line));
         let rows = rows.collect::<Result<Vec<_>>>()?;
         record.measurements.extend(rows);

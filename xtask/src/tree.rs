@@ -38,11 +38,18 @@ pub fn normalise(path: &Path) -> PathBuf {
 
 /// Every file that is, or would be, under version control, relative to the root.
 pub fn files() -> Result<Vec<PathBuf>> {
-    let listed = process::capture(
-        Command::new("git")
-            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
-            .current_dir(root()),
-    )?;
+    listed(&["--cached", "--others", "--exclude-standard"])
+}
+
+/// Every file under version control. Files that a user's own runs created are not among them.
+pub fn tracked_files() -> Result<Vec<PathBuf>> {
+    listed(&["--cached"])
+}
+
+fn listed(options: &[&str]) -> Result<Vec<PathBuf>> {
+    let mut command = Command::new("git");
+    let listed =
+        process::capture(command.args(["ls-files", "-z"]).args(options).current_dir(root()))?;
     let files = listed.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from);
     // A file deleted but not yet committed is still listed.
     Ok(files.filter(|file| root().join(file).is_file()).collect())

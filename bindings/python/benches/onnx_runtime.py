@@ -1,7 +1,7 @@
 """The operator in ONNX Runtime beside what exporters write today: GridSample for every level, stacked and summed.
 
     python benches/onnx_runtime.py [--workloads NAME ...] [--rounds N] [--threads N] [--library FILE]
-                                   [--record] [--root records] [--commit REVISION]
+                                   [--record] [--root records]
 
 Both models get the same inputs in one process and are compared before anything is timed. Then they take turns, and the
 figure is the median of the ratios of neighbours in time, so that other work on the machine slows both sides down. The
@@ -232,19 +232,20 @@ def summary(row: dict[str, Any]) -> str:
     )
 
 
-def write(rows: list[dict[str, Any]], root: Path, commit: str | None, command: Sequence[str]) -> Path:
+def write(rows: list[dict[str, Any]], root: Path, command: Sequence[str]) -> Path:
     """The record; returns its folder."""
     import record
 
-    date, revision = datetime.datetime.now(datetime.timezone.utc), record.revision(commit)
+    date, (commit, dirty) = datetime.datetime.now(datetime.timezone.utc), record.build()
     device = record.device_name("cpu")
-    folder = root / record.slug(device) / f"{date:%Y-%m-%d}-{revision[:7]}-onnxruntime"
+    folder = root / record.slug(device) / f"{date:%Y-%m-%d}-{record.revision()}-onnxruntime"
     folder.mkdir(parents=True, exist_ok=True)
     found = {
         "schema": SCHEMA,
         "date": f"{date:%Y-%m-%dT%H:%M:%SZ}",
-        "commit": revision,
-        "command": " ".join(["python benches/onnx_runtime.py", *command]),
+        "commit": commit,
+        "dirty": dirty,
+        "command": record.command_line("onnx_runtime.py", command),
         "environment": {
             "cpu": device,
             "onnxruntime": onnxruntime.__version__,
@@ -257,7 +258,7 @@ def write(rows: list[dict[str, Any]], root: Path, commit: str | None, command: S
         "rows": rows,
     }
     pending = folder / ".onnxruntime.json"
-    pending.write_text(json.dumps(found, indent=2, allow_nan=False) + "\n")
+    pending.write_text(record.sealed(json.dumps(found, indent=2, allow_nan=False) + "\n"))
     pending.replace(folder / "onnxruntime.json")
     return folder
 
@@ -271,7 +272,6 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--library", default=library_path(), help="the operators, if not the package's")
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[3] / "records")
-    parser.add_argument("--commit", help="the revision, where there is no checkout to ask")
     arguments = parser.parse_args(given)
     rows = []
     for name in arguments.workloads:
@@ -281,7 +281,7 @@ def main(given: Sequence[str] | None = None) -> int:
         product = math.prod(row["speedup"]["median"] for row in rows)
         print(f"geometric mean {product ** (1 / len(rows)):.1f}x")
     if arguments.record:
-        print(write(rows, arguments.root, arguments.commit, sys.argv[1:] if given is None else given))
+        print(write(rows, arguments.root, sys.argv[1:] if given is None else given))
     return 0
 
 

@@ -1,13 +1,14 @@
 """Runs GPU tests, host cost, first calls, whole models, one in half precision and trainings here, and writes a record.
 
-    python benches/record.py [--root records] [--commit REVISION] [--workers N] [--seconds N] [--device cuda|cpu]
+    python benches/record.py [--root records] [--workers N] [--seconds N] [--device cuda|cpu]
                              [--parts tests host_cost cold_start chains models half_precision determinism]
                              [--modes eager graph compiled] [--models NAME ...] [--rounds N]
                              [--passes inference training] [--formats f32 f16 bf16] [--pack FILE]
 
-The record is `<root>/<device>/<date>-<revision>-python/python.json`. On a processor there are no GPU tests in it. It is
-written after every part and every row, so that what was measured is kept whatever happens to the rest; another run with
-the same revision adds what is missing. With `--workers` the tests are shared out to so many processes (needs
+The record is `<root>/<device>/<date>-<revision>-python/python.json`. The revision is the commit that the wheel was built
+from. On a CPU the record has no GPU tests. It is written after every part and every row, so that a run that breaks off
+keeps what it measured. Another run of the same revision adds what is missing; `runs` lists the runs, and the `run` of a
+row is its place in that list. With `--workers` the tests are shared out to so many processes (needs
 pytest-xdist) while others compile the kernels of the models, and so many models at a time go through `torch.compile`;
 what is timed runs alone in any case. With `--seconds` nothing new is begun after so long, and the tests are broken off
 when they have had half of it.
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import functools
+import hashlib
 import importlib.metadata
 import itertools
 import json
@@ -115,14 +117,27 @@ def end_warm_up(processes: list[subprocess.Popen[bytes]], limit_s: float) -> Non
             process.wait()
 
 
-def revision(given: str | None) -> str:
-    """The commit that is measured."""
-    if given is not None:
-        return given
-    found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=PACKAGE, capture_output=True, text=True, check=False)
-    if found.returncode != 0:
-        raise SystemExit("this is no checkout; say which revision it is with --commit")
-    return found.stdout.strip()
+def build() -> tuple[str, bool]:
+    """The commit that the wheel was built from, and whether its sources differed from that commit."""
+    found = msdeform.device_info()["build"]
+    return found["commit"], found["dirty"]
+
+
+def revision() -> str:
+    """The commit of the wheel as folders name it."""
+    commit, dirty = build()
+    return commit[:7] + ("-dirty" if dirty else "")
+
+
+def command_line(program: str, given: Sequence[str]) -> str:
+    """The command as a record has it: without the folder that the record goes to."""
+    kept = [word for before, word in zip(["", *given], given, strict=False) if "--root" not in (before, word)]
+    return " ".join([f"python benches/{program}", *kept])
+
+
+def sealed(text: str) -> str:
+    """The text of a JSON record with its checksum, which every reader compares (`crates/msdeform-files/src/seal.rs`)."""
+    return f'{{"checksum": "sha256:{hashlib.sha256(text.encode()).hexdigest()}",{text[1:]}'
 
 
 @functools.cache
@@ -177,7 +192,6 @@ def main(given: Sequence[str] | None = None) -> int:
     """Measures, writes, says where; 1 if a test failed, a result is out of its bound or something is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=PACKAGE.parents[1] / "records", help="folder of records")
-    parser.add_argument("--commit", help="the revision, where there is no checkout to ask")
     parser.add_argument("--workers", type=int, default=1, help="processes for the tests")
     parser.add_argument("--seconds", type=float, help="begin nothing new after so long")
     parser.add_argument("--parts", nargs="+", choices=PARTS, help="what to measure")
@@ -199,24 +213,34 @@ def main(given: Sequence[str] | None = None) -> int:
 
     if on_gpu and not torch.cuda.is_available():
         raise SystemExit("PyTorch finds no GPU; --device cpu measures the processor")
-    commit, date = revision(arguments.commit), datetime.datetime.now(datetime.timezone.utc)
-    folder = arguments.root / slug(device_name(arguments.device)) / f"{date:%Y-%m-%d}-{commit[:7]}-python"
+    (commit, dirty), date = build(), datetime.datetime.now(datetime.timezone.utc)
+    folder = arguments.root / slug(device_name(arguments.device)) / f"{date:%Y-%m-%d}-{revision()}-python"
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "python.json"
     earlier: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    run = {
+        "date": f"{date:%Y-%m-%dT%H:%M:%SZ}",
+        "commit": commit,
+        "dirty": dirty,
+        "command": command_line("record.py", sys.argv[1:] if given is None else given),
+    }
+    runs = [*earlier.get("runs", []), run]
     record: dict[str, Any] = {
         **{part: earlier[part] for part in PARTS if part in earlier},
         "schema": SCHEMA,
-        "date": f"{date:%Y-%m-%dT%H:%M:%SZ}",
-        "commit": commit,
-        "command": "python benches/record.py",
+        **run,
+        "runs": runs,
         # Another part may have needed a package that is not there now.
         "environment": {**earlier.get("environment", {}), **environment(arguments.device)},
     }
 
     def write() -> None:
         pending = folder / ".python.json"
-        pending.write_text(as_text(record))
+        for part in parts:
+            found = record.get(part, [])
+            for row in found if isinstance(found, list) else [found]:
+                row.setdefault("run", len(runs) - 1)
+        pending.write_text(sealed(as_text(record)))
         pending.replace(file)
 
     def measure_tests() -> None:

@@ -2,6 +2,7 @@
 //! turns into plain data.
 
 use msdeform::{DType, Direction, Isa, Numerics, ValueLayout, VariantSpec};
+use msdeform_bench::record::Build;
 use msdeform_bench::verify::Limits;
 use msdeform_bench::{Budget, bench_case};
 use msdeform_cuda::jit::KernelPack;
@@ -43,7 +44,7 @@ fn variant(spec: &VariantSpec) -> Value {
     })
 }
 
-/// The processor, the driver, the compiler and every GPU; what is missing says why.
+/// The sources of this package, the CPU, the driver, the compiler and every GPU. What is missing has a reason.
 #[pyfunction]
 pub fn device_info_json(py: Python<'_>) -> String {
     py.detach(|| {
@@ -66,7 +67,9 @@ pub fn device_info_json(py: Python<'_>) -> String {
             Err(error) => (None, Some(error.to_string())),
         };
         let gpus: Vec<Value> = (0..device_count().unwrap_or(0)).map(gpu).collect();
+        let Build { commit, dirty } = msdeform_cli::BUILD;
         json!({
+            "build": {"version": env!("CARGO_PKG_VERSION"), "commit": commit, "dirty": dirty},
             "cpu": cpu,
             "cuda": {
                 "driver": driver,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib
 import json
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -89,10 +91,22 @@ def test_the_host_cost_of_both_operators_is_beside_that_of_products(monkeypatch:
     assert ratios["from_offsets_forward_and_backward_to_mul_of_4"] == round(expected, 2)
 
 
+@pytest.fixture(autouse=True)
+def _known_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "build", lambda: ("c" * 40, False))
+
+
+def is_sealed(file: Path) -> bool:
+    """Whether a record has the checksum of its text, as the laboratory checks it."""
+    found = re.fullmatch(r'\{"checksum": "sha256:([0-9a-f]{64})",(.*)', file.read_text(), re.DOTALL)
+    return found is not None and hashlib.sha256(("{" + found[2]).encode()).hexdigest() == found[1]
+
+
 def write_record(root: Path, *more: str) -> dict[str, Any]:
-    given = ["--device", "cpu", "--root", str(root), "--commit", "c" * 40, "--parts", "models", "--rounds", "2"]
+    given = ["--device", "cpu", "--root", str(root), "--parts", "models", "--rounds", "2"]
     assert record.main([*given, *more]) == 0
     [file] = root.glob("*/*-ccccccc-python/python.json")
+    assert is_sealed(file)
     found: dict[str, Any] = json.loads(file.read_text())
     return found
 
@@ -127,7 +141,10 @@ def test_a_record_is_made_in_pieces(small: str, tmp_path: Path) -> None:
     assert kinds(one) == [("training", "f32")]
     two = write_record(tmp_path, "--models", small, "--formats", "bf16", "f32", "--passes", "training")
     assert kinds(two) == [("training", "f32"), ("training", "bf16")] and two["models"][0] == one["models"][0]
-    given = ["--device", "cpu", "--root", str(tmp_path), "--commit", "c" * 40, "--parts", "models", "--models", small]
+    # Each row names the run that it is from.
+    assert [row["run"] for row in two["models"]] == [0, 1]
+    assert [run["commit"] for run in two["runs"]] == ["c" * 40] * 2 and "bf16" in two["runs"][1]["command"]
+    given = ["--device", "cpu", "--root", str(tmp_path), "--parts", "models", "--models", small]
     # The time is over before anything else is begun.
     assert record.main([*given, "--formats", "f32", "bf16", "--seconds", "0.001"]) == 1
 
@@ -489,7 +506,7 @@ sys.exit(t.determinism.main(sys.argv[1:]))
     file = tmp_path / "rows.py"
     file.write_text(program)
     monkeypatch.setattr(determinism, "__file__", str(file))
-    given = ["--device", "cpu", "--root", str(tmp_path), "--commit", "c" * 40, "--parts", "determinism"]
+    given = ["--device", "cpu", "--root", str(tmp_path), "--parts", "determinism"]
     assert record.main(given) == 0
     [written] = tmp_path.glob("*/*-ccccccc-python/python.json")
     rows = json.loads(written.read_text())["determinism"]
@@ -555,9 +572,10 @@ def test_a_record_of_onnx_runtime_has_verified_pairs(tmp_path: Path, monkeypatch
     for name, levels in small.items():
         queries = None if name.endswith("enc") else 5
         monkeypatch.setitem(onnx_runtime.WORKLOADS, name, onnx_runtime.Workload(2, levels, 3, queries, 3))
-    given = ["--record", "--root", str(tmp_path), "--commit", "c" * 40, "--threads", "1", "--workloads", *small]
+    given = ["--record", "--root", str(tmp_path), "--threads", "1", "--workloads", *small]
     assert onnx_runtime.main(given) == 0
     [file] = tmp_path.glob("*/*-ccccccc-onnxruntime/onnxruntime.json")
+    assert is_sealed(file)
     rows = json.loads(file.read_text())["rows"]
     assert [row["workload"] for row in rows] == list(small)
     for row in rows:

@@ -15,20 +15,20 @@ use msdeform_report::ladder;
 use msdeform_tuning::Tuning;
 
 use crate::commands::{
-    analyze, bench, completions, counters, main_job, man, onnx, probe, records, report, soak, tune,
-    variants, verify, warm, workloads,
+    analyze, bench, completions, counters, ledger, main_job, man, onnx, probe, records, report,
+    soak, tune, variants, verify, warm, workloads,
 };
 use crate::exit::{EXIT_CODES, Usage};
 use crate::run::RunArgs;
 
 /// Multi-scale deformable attention: verify it, time it, run it.
 ///
-/// Without a command: finds what this machine has, verifies and times the built-in workloads, prints
-/// one table and writes a record.
+/// Without a command: finds what this machine has, verifies and times the built-in workloads and prints
+/// one table. With --record it keeps the results.
 #[derive(Debug, Parser)]
 #[command(
     name = "msdeform",
-    version,
+    version = env!("MSDEFORM_VERSION"),
     after_help = EXIT_CODES,
     args_conflicts_with_subcommands = true,
     max_term_width = 100
@@ -48,6 +48,7 @@ pub enum Command {
     Variants(variants::VariantsArgs),
     Verify(verify::VerifyArgs),
     Bench(bench::BenchArgs),
+    Ledger(ledger::LedgerCommandArgs),
     Onnx(onnx::OnnxArgs),
     Probe(probe::ProbeCommandArgs),
     Analyze(analyze::AnalyzeArgs),
@@ -185,6 +186,13 @@ impl GridArgs {
 }
 
 impl GridArgs {
+    /// Whether only some cases of the chosen variants are meant.
+    pub fn is_narrowed(&self) -> bool {
+        !(self.workload.is_empty() && self.layout.is_empty() && self.locations.is_empty())
+            || self.batch.is_some()
+            || self.queries.is_some()
+    }
+
     fn ladder_selection(&self) -> anyhow::Result<Selection> {
         let or_all = |chosen: &[String]| {
             if chosen.is_empty() { ladder::names() } else { chosen.to_vec() }
@@ -255,20 +263,56 @@ pub fn heading(device: &dyn Device, bandwidth: Option<&Bandwidth>) -> String {
     format!("msdeform {version} on {}{threads}{software}{memory}{tuning}\n", device.name())
 }
 
-/// Where records go.
+/// Whether to keep results, and where. Every command that keeps results has this option.
 #[derive(Debug, Args)]
-pub struct RecordDirArgs {
-    /// Folder for the record [default: records/ of the checkout around the current folder, or else
-    /// ./msdeform-records]
-    #[arg(long, value_name = "DIR")]
-    pub record_dir: Option<PathBuf>,
+pub struct RecordArgs {
+    /// Keep the results as a record below DIR. Without =DIR: below records/ of the checkout around the current folder, or
+    /// else ./msdeform-records [default: keep nothing]
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    pub record: Option<Option<PathBuf>>,
 }
 
-impl RecordDirArgs {
-    /// The folder that is meant.
-    pub fn folder(&self) -> PathBuf {
-        self.record_dir.clone().unwrap_or_else(msdeform_bench::record::default_folder)
+impl RecordArgs {
+    /// The folder of all records, if results are kept.
+    pub fn folder(&self) -> Option<PathBuf> {
+        self.record.clone().map(or_default_folder)
     }
+}
+
+/// Whether a GPU's ledger is updated, and where it lies.
+#[derive(Debug, Args)]
+pub struct LedgerArgs {
+    /// Note the results in the GPU's ledger below DIR, which a test compares with the kernels' sources. Without =DIR: as for
+    /// records. The fused operator has its own section
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    pub ledger: Option<Option<PathBuf>>,
+}
+
+impl LedgerArgs {
+    /// The folder of all records, if the ledger is updated.
+    pub fn folder(&self) -> Option<PathBuf> {
+        self.ledger.clone().map(or_default_folder)
+    }
+}
+
+/// Where records are read.
+#[derive(Debug, Args)]
+pub struct RecordsFolderArgs {
+    /// Folder of the records [default: records/ of the checkout around the current folder, or else
+    /// ./msdeform-records]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+impl RecordsFolderArgs {
+    /// The folder of all records.
+    pub fn folder(&self) -> PathBuf {
+        or_default_folder(self.dir.clone())
+    }
+}
+
+fn or_default_folder(named: Option<PathBuf>) -> PathBuf {
+    named.unwrap_or_else(msdeform_bench::record::default_folder)
 }
 
 #[cfg(test)]

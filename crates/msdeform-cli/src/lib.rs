@@ -13,21 +13,31 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use clap::Parser;
+use msdeform_bench::record::Build;
 
 use args::{Cli, Command};
 use commands::{
-    analyze, bench, completions, counters, main_job, man, onnx, probe, records, report, soak, tune,
-    variants, verify, warm, workloads,
+    analyze, bench, completions, counters, ledger, main_job, man, onnx, probe, records, report,
+    soak, tune, variants, verify, warm, workloads,
 };
 
 pub use run::fuzzing;
 
+/// The sources that this program, or the Python package, was built from.
+pub const BUILD: Build =
+    Build { commit: env!("MSDEFORM_BUILD_COMMIT"), dirty: is_true(env!("MSDEFORM_BUILD_DIRTY")) };
+
+const fn is_true(text: &str) -> bool {
+    matches!(text.as_bytes(), b"true")
+}
+
 /// Does what the command line says, its first word being the program's name, and returns the exit code.
 #[must_use]
 pub fn command_line(words: impl IntoIterator<Item = OsString>) -> u8 {
+    BUILD.announce();
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
-        // Help and versions are such errors too. That nobody reads them is no other one.
+        // clap reports help and versions as errors too. A closed pipe is not an error of its own.
         Err(error) => {
             drop(error.print());
             return u8::try_from(error.exit_code()).unwrap_or(u8::MAX);
@@ -48,6 +58,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Some(Command::Variants(args)) => variants::run(args),
         Some(Command::Verify(args)) => verify::run(args),
         Some(Command::Bench(args)) => bench::run(args),
+        Some(Command::Ledger(args)) => ledger::run(args),
         Some(Command::Onnx(args)) => onnx::run(args),
         Some(Command::Probe(args)) => probe::run(args),
         Some(Command::Analyze(args)) => analyze::run(args),

@@ -19,7 +19,7 @@ use serde_json::Value;
 /// would show in its output.
 fn msdeform(folder: &Path) -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("msdeform"));
-    command.current_dir(folder).env("MSDEFORM_COMMIT", "0123456789abcdef").env_remove("COLUMNS");
+    command.current_dir(folder).env_remove("COLUMNS");
     command.env("MSDEFORM_TUNING", "off");
     command
 }
@@ -51,12 +51,14 @@ fn help_is_as_reviewed() {
 fn a_probe_becomes_the_ceilings_of_its_device() {
     let folder = folder();
     let records = folder.path().join("records");
-    let arguments = ["probe", "--device", "cpu", "--threads", "1", "--json", "--record-dir"];
-    let output = msdeform(folder.path()).args(arguments).arg(&records).assert().success();
+    let arguments = ["probe", "--device", "cpu", "--threads", "1", "--json", "--record=records"];
+    let output = msdeform(folder.path()).args(arguments).assert().success();
     let printed: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
     let device = records.join(printed["device"]["slug"].as_str().unwrap());
     let written = std::fs::read_to_string(device.join("ceilings.json")).unwrap();
-    assert_eq!(serde_json::from_str::<Value>(&written).unwrap(), printed);
+    let mut written: Value = serde_json::from_str(&written).unwrap();
+    assert!(written.as_object_mut().unwrap().remove("checksum").is_some());
+    assert_eq!(written, printed);
     let ceilings = printed["ceilings"].as_array().unwrap();
     for name in ["dram_copy", "fma_f32"] {
         let found = ceilings.iter().find(|ceiling| ceiling["name"] == name).unwrap();
@@ -65,7 +67,7 @@ fn a_probe_becomes_the_ceilings_of_its_device() {
 
     let picture = folder.path().join("roofline.svg");
     let output = msdeform(folder.path())
-        .args(["analyze", "--workload", "rtdetr_dec", "--dtype", "f16", "--json", "--record-dir"])
+        .args(["analyze", "--workload", "rtdetr_dec", "--dtype", "f16", "--json", "--dir"])
         .args([&records, Path::new("--svg"), &picture])
         .assert()
         .success();
@@ -82,7 +84,7 @@ fn what_tune_finds_is_what_calls_get_until_it_is_stale() {
     let tune = ["tune", "--device", "cpu", "--threads", "1", "--workload", "edge_one_point"];
     let output = msdeform(folder.path())
         .args(tune)
-        .args(["--dtype", "f32", "--seconds", "0.2", "--json", "--record-dir", "records"])
+        .args(["--dtype", "f32", "--seconds", "0.2", "--json", "--record=records"])
         .arg("--output")
         .arg(&file)
         .assert()
@@ -137,7 +139,7 @@ fn a_tune_that_is_killed_leaves_what_it_found_and_names_what_it_did_not_reach() 
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_msdeform"))
         .current_dir(folder.path())
         .args(["tune", "--device", "cpu", "--threads", "1", "--dtype", "f32", "--seconds", "0.2"])
-        .args(["--workload", "edge_one_point,ddetr_enc", "--record-dir", "records"])
+        .args(["--workload", "edge_one_point,ddetr_enc", "--record=records"])
         .args(["--output", "tuning.json"])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -352,7 +354,11 @@ fn bench_gives_raw_samples_and_the_error() {
         }
     }
     assert!(record["device"]["bandwidth"]["copy_gb_per_s"].as_f64().unwrap() > 0.0);
-    assert_eq!(record["commit"], "0123456789abcdef");
+    let version = msdeform(folder().path()).arg("--version").assert().success();
+    let version = String::from_utf8(version.get_output().stdout.clone()).unwrap();
+    let commit = record["commit"].as_str().unwrap();
+    assert!(version.contains(&commit[..commit.len().min(9)]), "{version} names {commit}");
+    assert_eq!(version.contains("-dirty"), record["dirty"].as_bool().unwrap(), "{version}");
 }
 
 #[test]
@@ -363,7 +369,7 @@ fn a_bench_that_is_killed_leaves_the_record_of_what_it_timed() {
     bench.args(["bench", "--device", "cpu", "--threads", "1", "--variant", "fwd_cpu_scalar"]);
     // The second takes seconds.
     bench.args(["--workload", "edge_one_point,ddetr_enc", "--dtype", "f32", "--no-probe"]);
-    bench.args(["--seconds", "0", "--direction", "forward", "--record-dir", "records"]);
+    bench.args(["--seconds", "0", "--direction", "forward", "--record=records"]);
     let mut bench = bench.spawn().unwrap();
     let find = |place: &Path| {
         let entries = std::fs::read_dir(place).ok()?;
@@ -403,7 +409,7 @@ fn bench_times_a_forward_and_a_backward_as_one_training_step() {
 fn the_main_job_prints_one_table_and_says_where_its_record_went() {
     let folder = folder();
     let output = msdeform(folder.path())
-        .args(["--workload", "edge_one_point", "--seconds", "0.01", "--no-probe"])
+        .args(["--workload", "edge_one_point", "--seconds", "0.01", "--no-probe", "--record"])
         .assert()
         .success()
         .stderr("");
@@ -433,18 +439,15 @@ fn the_main_job_prints_one_table_and_says_where_its_record_went() {
 fn the_main_job_writes_where_told_or_not_at_all() {
     let folder = folder();
     let arguments = ["--workload", "edge_one_point", "--seconds", "0", "--no-probe", "--json"];
-    let output = msdeform(folder.path())
-        .args(arguments)
-        .args(["--record-dir", "evidence"])
-        .assert()
-        .success();
+    let output =
+        msdeform(folder.path()).args(arguments).arg("--record=evidence").assert().success();
     let document: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
     let place = document["record_folder"].as_str().unwrap();
     assert!(place.starts_with("evidence"), "{place}");
     assert!(folder.path().join(place).is_dir());
 
     let empty = tempfile::tempdir().unwrap();
-    msdeform(empty.path()).args(arguments).arg("--no-record").assert().success();
+    msdeform(empty.path()).args(arguments).assert().success();
     assert_eq!(std::fs::read_dir(empty.path()).unwrap().count(), 0);
 }
 
@@ -452,7 +455,7 @@ fn the_main_job_writes_where_told_or_not_at_all() {
 fn records_that_no_manifest_names_are_shown_only_when_asked_for() {
     let folder = folder();
     msdeform(folder.path())
-        .args(["--workload", "edge_one_point", "--seconds", "0", "--no-probe"])
+        .args(["--workload", "edge_one_point", "--seconds", "0", "--no-probe", "--record"])
         .assert()
         .success();
     let count = |arguments: &[&str]| {
@@ -532,15 +535,7 @@ fn records_that_cannot_be_read_or_written_name_their_path() {
     let folder = folder();
     std::fs::write(folder.path().join("file"), "").unwrap();
     msdeform(folder.path())
-        .args([
-            "--workload",
-            "edge_one_point",
-            "--seconds",
-            "0",
-            "--no-probe",
-            "--record-dir",
-            "file",
-        ])
+        .args(["--workload", "edge_one_point", "--seconds", "0", "--no-probe", "--record=file"])
         .assert()
         .code(3)
         .stderr(predicate::str::contains("file"));

@@ -37,7 +37,7 @@ const NOT_RUN: [(&str, &str); 29] = [
     ("msdeform tune ", "takes a minute; tests/commands.rs and tests/processes run it for a moment"),
     ("msdeform warm", "compiles for minutes; tests/warm.rs runs it on a few kernels"),
     ("MSDEFORM_CACHE_DIR=/opt/msdeform msdeform warm", "likewise"),
-    ("msdeform bench --record-dir ", "times everything; others on one workload are run"),
+    ("msdeform bench --record=", "times everything; others on one workload are run"),
     ("msdeform run seed_tensors/", "needs the reader's tensors, of gigabytes"),
     ("msdeform man bench | man", "needs man; tests/processes renders every page where it is"),
     ("msdeform;", "times everything; tests/commands.rs runs it on one workload"),
@@ -69,7 +69,7 @@ const RUN_ELSEWHERE: [(&str, &str, &str); 14] = [
 ];
 
 /// Shorter than people would have it: the same code, fewer samples.
-const FOR_A_MOMENT: &str = " --seconds 0.01 --no-probe --record-dir made";
+const FOR_A_MOMENT: &str = " --seconds 0.01 --no-probe --record=made";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_path_buf()

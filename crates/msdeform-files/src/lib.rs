@@ -6,16 +6,19 @@
 //!   written to, anything else is refused. A symbolic link is followed, and stays.
 //! - **Temporaries** carry a lock for as long as their writer lives. Whoever writes into a folder next removes those
 //!   without ([`sweep`]): what `kill -9` leaves behind, wherever it strikes, is gone after the next run.
+//! - **Evidence** carries a checksum ([`sealed`], [`check_seal`]): a record that was edited by hand is refused.
 //! - **Reading** ([`read`], [`read_text`]) has a limit: a file is never believed about its size.
 
 mod error;
 mod place;
 mod read;
+mod seal;
 mod temporary;
 mod write;
 
 pub use error::FileError;
 pub use place::Place;
 pub use read::{read, read_text};
+pub use seal::{BrokenSeal, check_seal, sealed};
 pub use temporary::{FolderInTheMaking, is_temporary, sweep};
 pub use write::{Content, Existing, write, write_all};

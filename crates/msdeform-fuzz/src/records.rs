@@ -92,8 +92,8 @@ pub(crate) fn pack(bytes: &[u8]) {
 
 pub(crate) fn ledger(bytes: &[u8]) {
     let Some(text) = text(bytes) else { return };
-    if let Ok(mut ledger) = Ledger::parse(text) {
-        let _ = ledger.unverified();
+    if let Ok(mut ledger) = Ledger::parse(text, Path::new(PATH)) {
+        let _ = ledger.unverified(&msdeform::ATTENTION);
         ledger.forget_unregistered();
     }
 }

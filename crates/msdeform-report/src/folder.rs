@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use msdeform_bench::record::{self, FILE, replace_file, to_json};
 use msdeform_bench::{Record, RecordError};
-use msdeform_files::FolderInTheMaking;
+use msdeform_files::{Existing, FolderInTheMaking, sealed};
 
 use crate::budget::within_budget;
 use crate::summary;
@@ -34,7 +34,9 @@ impl RecordFolder {
         if let Some(path) = &self.path {
             let kept = within_budget(record);
             replace_file(&path.join(FILE), &to_json(&kept)?)?;
-            return replace_file(&path.join(SUMMARY), &summary(&kept));
+            let summary = summary(&kept);
+            msdeform_files::write(&path.join(SUMMARY), summary.as_bytes(), Existing::Replace)?;
+            return Ok(());
         }
         self.path = Some(write(record, &self.root)?);
         Ok(())
@@ -60,7 +62,7 @@ pub fn write(record: &Record, root: &Path) -> Result<PathBuf, RecordError> {
         msdeform_files::sweep(&earlier);
     }
     let kept = within_budget(record);
-    pending.add(FILE, to_json(&kept)?.as_bytes())?;
+    pending.add(FILE, sealed(&to_json(&kept)?).as_bytes())?;
     pending.add(SUMMARY, summary(&kept).as_bytes())?;
 
     let date = record.date.get(..10).unwrap_or(&record.date);

@@ -10,6 +10,7 @@ pub mod models;
 pub mod overview;
 pub mod page;
 pub mod peers;
+pub mod python_runs;
 pub mod readme;
 pub mod release;
 pub mod roofline;

@@ -254,6 +254,8 @@ impl fmt::Display for Role {
 /// An operator: what it reads and what it makes of that.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Operator {
+    /// Its name in records and tables.
+    pub name: &'static str,
     /// What a forward call reads. A backward call reads it again and writes the gradient of each, as far as asked.
     pub inputs: &'static [Role],
     /// What a forward call writes. A backward call reads its gradient.
@@ -261,16 +263,23 @@ pub struct Operator {
 }
 
 /// Samples at given locations, summed with given weights.
-pub static ATTENTION: Operator =
-    Operator { inputs: &[Role::Value, Role::Locations, Role::Weights], output: Role::Output };
+pub static ATTENTION: Operator = Operator {
+    name: "plain",
+    inputs: &[Role::Value, Role::Locations, Role::Weights],
+    output: Role::Output,
+};
 
-/// The same with samples that follow from offsets and logits, as a model's linear layers give them.
+/// The fused operator: it computes locations and weights from a model's raw offsets and logits.
 pub static FROM_OFFSETS: Operator = Operator {
+    name: "fused",
     inputs: &[Role::Value, Role::References, Role::Offsets, Role::Logits],
     output: Role::Output,
 };
 
 impl Operator {
+    /// Every operator there is.
+    pub const ALL: [&Self; 2] = [&ATTENTION, &FROM_OFFSETS];
+
     /// The tensors of a call: what is read, then what is written, in the order of every signature and parameter.
     pub fn tensors(&self, direction: Direction) -> impl Iterator<Item = (Role, Access)> + use<> {
         let (inputs, output) = (self.inputs, self.output);

@@ -1,25 +1,27 @@
-//! Records have a budget: what documents quote, and no more than a clone should carry.
+//! Records have a budget: what documents quote, and no more than a clone should carry. Each has the checksum that the command
+//! wrote. Records that a user's own runs created are not looked at.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use msdeform_files::check_seal;
 use msdeform_report::release::Manifest;
 
 use crate::steps::Report;
 use crate::tree;
 
 /// All records together.
-const MOST_BYTES: u64 = 3_000_000;
+const MOST_BYTES: usize = 3_000_000;
 
-/// Weighs the records and looks for those that nothing quotes.
+/// Weighs the records, compares their checksums and looks for those that nothing quotes.
 pub fn check() -> Result<Report> {
     let root = tree::root().join("records");
     let manifest = Manifest::load(&root)?.context("records/manifest.json is missing")?;
     for folder in manifest.folders(&root) {
         ensure!(folder.is_dir(), "the manifest names {}, which is not there", folder.display());
     }
-    let files = tree::files()?;
+    let files = tree::tracked_files()?;
     let mut pages = String::new();
     for page in files.iter().filter(|file| file.extension().is_some_and(|e| e == "md")) {
         if !page.starts_with("records") {
@@ -38,7 +40,15 @@ pub fn check() -> Result<Report> {
     );
     let mut bytes = 0;
     for file in records() {
-        bytes += std::fs::metadata(tree::root().join(file))?.len();
+        let text = std::fs::read_to_string(tree::root().join(file))?;
+        bytes += text.len();
+        let is_evidence = file.extension().is_some_and(|kind| kind == "json" || kind == "csv");
+        let is_sealed = check_seal(&text).with_context(|| file.display().to_string())?;
+        ensure!(
+            is_sealed || !is_evidence,
+            "{} has no checksum: the command that writes it adds one",
+            file.display()
+        );
     }
     ensure!(bytes <= MOST_BYTES, "records take {bytes} bytes, more than {MOST_BYTES}");
     Ok(Report::check(format!("{:.2} of {:.0} MB", bytes as f64 * 1e-6, MOST_BYTES as f64 * 1e-6)))

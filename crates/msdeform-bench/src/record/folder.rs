@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use msdeform_files::{Existing, read_text};
+use msdeform_files::{Existing, check_seal, read_text, sealed};
 use serde::de::DeserializeOwned;
 
 use super::{Record, RecordError, SCHEMA};
@@ -95,12 +95,12 @@ pub(crate) fn run_files(device: &Path, name: &str) -> Result<Vec<PathBuf>, Recor
     device_files(device, name)
 }
 
-/// Writes a file in place of an older one, whole or not at all.
+/// Writes a file with its checksum in place of an older one, whole or not at all.
 ///
 /// # Errors
 /// [`RecordError::File`] naming the file.
 pub fn replace_file(path: &Path, text: &str) -> Result<(), RecordError> {
-    Ok(msdeform_files::write(path, text.as_bytes(), Existing::Replace)?)
+    Ok(msdeform_files::write(path, sealed(text).as_bytes(), Existing::Replace)?)
 }
 
 /// Reads a file of this version.
@@ -114,8 +114,9 @@ pub fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
 /// A record, ceilings or whatever else lies among the records, from the text of its file; `path` is for messages.
 ///
 /// # Errors
-/// [`RecordError::Parse`] and [`RecordError::Schema`].
+/// [`RecordError::Edited`], [`RecordError::Parse`] and [`RecordError::Schema`].
 pub fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, RecordError> {
+    check_seal(text).map_err(|source| RecordError::Edited { path: path.to_owned(), source })?;
     let parse = |source| RecordError::Parse { path: path.to_owned(), source };
     // The version first: another format need not parse as this one.
     let raw: serde_json::Value = serde_json::from_str(text).map_err(parse)?;

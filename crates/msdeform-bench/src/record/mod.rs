@@ -19,7 +19,7 @@ pub use folder::{
 };
 pub(crate) use folder::{device_files, run_files};
 pub use json::to_json;
-pub use provenance::{Provenance, is_python_script};
+pub use provenance::{Build, Provenance, is_python_script};
 
 use msdeform_devices::STANDARD_SEED;
 use msdeform_devices::device::{Bandwidth, Device};
@@ -55,6 +55,14 @@ pub enum RecordError {
         path: PathBuf,
         /// What is wrong with it.
         source: serde_json::Error,
+    },
+    /// A file that was edited after a command wrote it.
+    #[error("{} is not as a command wrote it: {source}", path.display())]
+    Edited {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: msdeform_files::BrokenSeal,
     },
     /// A record of another version of this tool.
     #[error("{} has format {found}, this tool reads {SCHEMA}; use the tool that wrote it", path.display())]

@@ -2,16 +2,38 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
-use std::process::Command;
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
-use super::folder::find_checkout;
+/// The sources that a program was built from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Build {
+    /// Commit of the sources; `unknown` if they were in no repository.
+    pub commit: &'static str,
+    /// Whether the sources differed from that commit.
+    pub dirty: bool,
+}
+
+static BUILD: OnceLock<Build> = OnceLock::new();
+
+impl Build {
+    /// Names the sources of this program. The first call counts; records that are made before it have an unknown commit.
+    pub fn announce(self) {
+        BUILD.get_or_init(|| self);
+    }
+
+    /// The sources of this program, as it announced them.
+    #[must_use]
+    pub fn of_this_program() -> Self {
+        BUILD.get().copied().unwrap_or(Self { commit: "unknown", dirty: false })
+    }
+}
 
 /// Where the numbers come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
-    /// Commit of the sources; `unknown` outside of a checkout.
+    /// Commit that the program was built from.
     pub commit: String,
     /// Whether the sources differed from that commit.
     pub dirty: bool,
@@ -22,22 +44,13 @@ pub struct Provenance {
 /// What the installed command is called, as a program and as a script.
 const COMMAND_NAME: &str = "msdeform";
 
-/// Names the commit where there is no repository: on a machine that got only the sources.
-const COMMIT_VARIABLE: &str = "MSDEFORM_COMMIT";
-
 impl Provenance {
-    /// Of this process: `MSDEFORM_COMMIT` (a hash, with `-dirty` appended if so), or else the
-    /// repository around the current folder.
+    /// Of this process. The commit is the one that was embedded at build time: a checkout around the current folder may
+    /// be another one.
     #[must_use]
     pub fn now() -> Self {
-        let command = command_line(std::env::args());
-        let (commit, dirty) = std::env::var(COMMIT_VARIABLE)
-            .ok()
-            .filter(|commit| !commit.is_empty())
-            .map(|commit| parse_commit(&commit))
-            .or_else(|| find_checkout(&std::env::current_dir().ok()?).and_then(|d| ask_git(&d)))
-            .unwrap_or_else(|| ("unknown".to_owned(), false));
-        Self { commit, dirty, command }
+        let Build { commit, dirty } = Build::of_this_program();
+        Self { commit: commit.to_owned(), dirty, command: command_line(std::env::args()) }
     }
 
     /// Short name of the commit for folders and tables.
@@ -58,7 +71,7 @@ pub fn is_python_script<S: AsRef<OsStr>>(arguments: &[S]) -> bool {
     matches!(arguments, [first, second, ..] if !is_ours(first) && is_ours(second))
 }
 
-/// The command as a user would type it: without the folders of the machine it ran on.
+/// The command as a user would type it: without the folders of the machine it ran on, where records go included.
 fn command_line(arguments: impl Iterator<Item = String>) -> String {
     let arguments: Vec<String> = arguments.collect();
     let mut arguments = arguments[usize::from(is_python_script(&arguments))..].iter().cloned();
@@ -66,38 +79,16 @@ fn command_line(arguments: impl Iterator<Item = String>) -> String {
     let name = Path::new(&program)
         .file_name()
         .map_or(program.clone(), |name| name.to_string_lossy().trim_end_matches(".exe").to_owned());
+    let arguments = arguments.map(|argument| match argument.split_once('=') {
+        Some((option @ ("--record" | "--ledger"), _)) => option.to_owned(),
+        _ => argument,
+    });
     std::iter::once(name).chain(arguments).collect::<Vec<_>>().join(" ")
-}
-
-fn parse_commit(text: &str) -> (String, bool) {
-    let safe = |text: &str| text.chars().filter(char::is_ascii_alphanumeric).collect();
-    match text.strip_suffix("-dirty") {
-        Some(commit) => (safe(commit), true),
-        None => (safe(text), false),
-    }
-}
-
-fn ask_git(checkout: &Path) -> Option<(String, bool)> {
-    let git = |arguments: &[&str]| {
-        let output = Command::new("git").arg("-C").arg(checkout).args(arguments).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    let commit = git(&["rev-parse", "HEAD"])?;
-    // A new record does not make the sources it was measured from dirty.
-    let changes = git(&["status", "--porcelain", "--", ".", ":!records"])?;
-    Some((commit, !changes.is_empty()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_given_commit_may_say_that_it_is_dirty_and_cannot_be_a_path() {
-        assert_eq!(parse_commit("0d206a3"), ("0d206a3".to_owned(), false));
-        assert_eq!(parse_commit("0d206a3-dirty"), ("0d206a3".to_owned(), true));
-        assert_eq!(parse_commit("../../x"), ("x".to_owned(), false));
-    }
 
     #[test]
     fn revisions_are_short_and_say_dirty() {

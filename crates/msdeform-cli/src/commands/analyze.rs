@@ -10,7 +10,7 @@ use msdeform_bench::{Analysis, Breadth, Ceilings, record};
 use msdeform_files::Existing;
 use msdeform_report::roofline::roofline_svg;
 
-use crate::args::{GridArgs, RecordDirArgs, standard_workloads};
+use crate::args::{GridArgs, RecordsFolderArgs, standard_workloads};
 use crate::exit::Usage;
 use crate::output::{Columns, print, print_json};
 
@@ -27,7 +27,7 @@ pub struct AnalyzeArgs {
     #[command(flatten)]
     grid: GridArgs,
     #[command(flatten)]
-    record_dir: RecordDirArgs,
+    folder: RecordsFolderArgs,
     /// Draw the roofline of the first case and direction into this file
     #[arg(long, value_name = "FILE.svg")]
     svg: Option<PathBuf>,
@@ -38,7 +38,7 @@ pub struct AnalyzeArgs {
 
 /// Analyses and prints.
 pub fn run(args: &AnalyzeArgs) -> anyhow::Result<()> {
-    let folder = args.record_dir.folder();
+    let folder = args.folder.folder();
     let ceilings = if folder.is_dir() { Ceilings::load_all(&folder)? } else { Vec::new() };
     let ceilings = choose(&ceilings, args.ceilings.as_deref())?;
     let figures = record::newest(&record::load_all(&folder).context("cannot read the records")?);

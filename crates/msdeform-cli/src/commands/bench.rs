@@ -12,7 +12,7 @@ use msdeform_devices::work::{BYTES_FORMULA, OPERATIONS_FORMULA};
 use msdeform_report::{RecordFolder, ladder};
 
 use crate::args::{
-    DeviceArgs, GridArgs, ModeArgs, ProbeArgs, RecordDirArgs, heading, standard_workloads,
+    DeviceArgs, GridArgs, ModeArgs, ProbeArgs, RecordArgs, heading, standard_workloads,
 };
 use crate::commands::verify::{print_failures, skip_reasons};
 use crate::exit::{CheckFailed, Usage};
@@ -53,13 +53,10 @@ pub struct BenchArgs {
     /// Do not compare with the reference; the error stays unknown
     #[arg(long)]
     no_verify: bool,
-    /// Write a record, after every case
-    #[arg(long)]
-    record: bool,
     #[command(flatten)]
     probe: ProbeArgs,
     #[command(flatten)]
-    record_dir: RecordDirArgs,
+    record: RecordArgs,
     /// Print the record, with every raw sample, as JSON
     #[arg(long)]
     json: bool,
@@ -76,8 +73,8 @@ fn gpu_clock(name: &str) -> Result<Timing, String> {
 fn after_help() -> String {
     format!(
         "{OPERATIONS_FORMULA}\n\n{BYTES_FORMULA}\n\nThe speed-up is against the baseline of the \
-         device: the scalar variant on a processor, one thread per output element on a GPU.\n\nRecords name the commit of the checkout \
-         around the current folder. Where there is none, set MSDEFORM_COMMIT."
+         device: the scalar variant on a processor, one thread per output element on a GPU.\n\nA record is written after every case. It names \
+         the commit that this program was built from (`msdeform --version`)."
     )
 }
 
@@ -111,8 +108,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let cases = selection.cases();
     let bar = progress(cases.len(), "timing");
     let mut record = Record::new(device.as_ref(), bandwidth, Vec::new(), Report::default());
-    let wants_record = args.record || args.record_dir.record_dir.is_some();
-    let mut folder = wants_record.then(|| RecordFolder::new(args.record_dir.folder()));
+    let mut folder = args.record.folder().map(RecordFolder::new);
     for (index, case) in cases.iter().enumerate() {
         bar.set_message(format!("{} {}", case.workload.name, case.dtype));
         let result = if args.training {

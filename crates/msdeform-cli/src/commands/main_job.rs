@@ -15,7 +15,7 @@ use msdeform_devices::{Case, Device, DeviceId, STANDARD_SEED, Workload};
 use msdeform_report::overview::{Row, overview};
 use serde::Serialize;
 
-use crate::args::{DeviceArgs, ProbeArgs, RecordDirArgs, heading};
+use crate::args::{DeviceArgs, ProbeArgs, RecordArgs, heading};
 use crate::commands::verify::{fail_unless_passed, failures, skip_reasons};
 use crate::output::{Columns, error_figure, grouped, print, print_json, progress};
 
@@ -33,10 +33,7 @@ pub struct MainArgs {
     #[command(flatten)]
     probe: ProbeArgs,
     #[command(flatten)]
-    record_dir: RecordDirArgs,
-    /// Write no record
-    #[arg(long, conflicts_with = "record_dir")]
-    no_record: bool,
+    record: RecordArgs,
     /// Print the record, with every raw sample, as JSON
     #[arg(long)]
     json: bool,
@@ -50,7 +47,7 @@ struct Document<'a> {
     record: &'a Record,
 }
 
-/// Times and prints the table, verifies everything else, writes the record.
+/// Times and prints the table, verifies everything else, writes the record if one is wanted.
 pub fn run(args: &MainArgs) -> anyhow::Result<()> {
     let named =
         args.workload.iter().map(|name| Workload::named(name)).collect::<Result<Vec<_>, _>>()?;
@@ -68,18 +65,15 @@ pub fn run(args: &MainArgs) -> anyhow::Result<()> {
     let say = |text: &str| if args.json { Ok(()) } else { print(text) };
     say(&heading(device.as_ref(), bandwidth.as_ref()))?;
     let record = job.run(device.as_ref(), bandwidth, &say)?;
-    let folder = if args.no_record {
-        None
-    } else {
-        Some(msdeform_report::write(&record, &args.record_dir.folder())?)
-    };
+    let root = args.record.folder();
+    let folder = root.map(|root| msdeform_report::write(&record, &root)).transpose()?;
     let folder = folder.map(|path| shown(&path));
     if args.json {
         print_json(&Document { record_folder: folder, record: &record })?;
     } else {
         print(&match folder {
             Some(folder) => format!("Record: {folder}"),
-            None => "No record was written (--no-record).".to_owned(),
+            None => "Not recorded; --record keeps the results.".to_owned(),
         })?;
     }
     fail_unless_passed(&record.verification)

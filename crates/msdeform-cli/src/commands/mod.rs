@@ -4,6 +4,7 @@ pub mod analyze;
 pub mod bench;
 pub mod completions;
 pub mod counters;
+pub mod ledger;
 pub mod main_job;
 pub mod man;
 pub mod onnx;

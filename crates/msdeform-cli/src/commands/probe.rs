@@ -7,7 +7,7 @@ use msdeform_bench::digits::three_digits;
 use msdeform_cuda_lab::probe;
 use msdeform_devices::{Ceiling, Device, DeviceError};
 
-use crate::args::{DeviceArgs, RecordDirArgs, heading};
+use crate::args::{DeviceArgs, RecordArgs, heading};
 use crate::output::{Columns, print, print_json, progress};
 
 /// Measure what a device can do at best
@@ -18,11 +18,8 @@ use crate::output::{Columns, print, print_json, progress};
 pub struct ProbeCommandArgs {
     #[command(flatten)]
     device: DeviceArgs,
-    /// Write it as the device's ceilings, in place of an older one
-    #[arg(long)]
-    record: bool,
     #[command(flatten)]
-    record_dir: RecordDirArgs,
+    record: RecordArgs,
     /// Print the ceilings as JSON
     #[arg(long)]
     json: bool,
@@ -54,8 +51,8 @@ pub fn run(args: &ProbeCommandArgs) -> anyhow::Result<()> {
             print(&format!("\n{name} {verdict}: {outcome}"))?;
         }
     }
-    if args.record || args.record_dir.record_dir.is_some() {
-        let path = ceilings.write(&args.record_dir.folder())?;
+    if let Some(folder) = args.record.folder() {
+        let path = ceilings.write(&folder)?;
         eprintln!("ceilings: {}", path.display());
     }
     Ok(())

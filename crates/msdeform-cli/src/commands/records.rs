@@ -1,25 +1,29 @@
 //! `msdeform records`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, Subcommand};
 use msdeform::{DType, Direction};
+use msdeform_bench::counters::CounterFile;
 use msdeform_bench::digits::time;
 use msdeform_bench::record::{self, Figure};
-use msdeform_report::release;
+use msdeform_report::{python_runs, release};
 
+use crate::args::{RecordArgs, RecordsFolderArgs};
+use crate::exit::Usage;
 use crate::output::{Columns, error_figure, print, print_json};
 
 /// Show the figure of every measured combination
 ///
 /// Figures come from the records that the documents of a checkout quote, one for each device, so that another machine can be set beside them.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct RecordsArgs {
-    /// Folder of the records [default: records/ of the checkout around the current folder, or else
-    /// ./msdeform-records]
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    folder: RecordsFolderArgs,
     /// All records that are there, of this machine for example; the newest figure of each combination
     #[arg(long)]
     local: bool,
@@ -40,12 +44,72 @@ pub struct RecordsArgs {
     json: bool,
 }
 
-/// Prints the figures.
+#[derive(Debug, Subcommand)]
+enum Action {
+    Merge(MergeArgs),
+}
+
+/// Combine runs on one device into one record
+///
+/// The newest figure of each combination counts, and every row names the run that it is from: date, commit and command.
+#[derive(Debug, Args)]
+struct MergeArgs {
+    /// Folders that `bench --record`, the main job or benches/record.py wrote
+    #[arg(required = true, value_name = "RUN")]
+    runs: Vec<PathBuf>,
+    #[command(flatten)]
+    record: RecordArgs,
+    /// Print where the records are, as a JSON list
+    #[arg(long)]
+    json: bool,
+}
+
+/// Merges runs and writes what comes of them.
+fn merge(args: &MergeArgs) -> anyhow::Result<()> {
+    let Some(root) = args.record.folder() else {
+        return Err(Usage("--record says where the merged record goes; give it".into()).into());
+    };
+    let (python, timed): (Vec<PathBuf>, Vec<PathBuf>) =
+        args.runs.iter().cloned().partition(|folder| folder.join(python_runs::FILE).is_file());
+    let mut written = Vec::new();
+    if !timed.is_empty() {
+        let runs = timed.iter().map(|folder| record::load_one(folder)).collect::<Result<_, _>>()?;
+        let merged = release::merge(runs).ok_or_else(several_devices)?;
+        let folder = msdeform_report::write(&merged, &root)?;
+        let counted = CounterFile::of_runs(&timed)?;
+        if !counted.is_empty() {
+            CounterFile::join(&folder, &counted)?;
+        }
+        written.push(folder);
+    }
+    if let Some(last) = python.last() {
+        let merged = python_runs::load(&python)?.ok_or_else(several_devices)?;
+        let (device, name) = (last.parent().and_then(Path::file_name), last.file_name());
+        let (Some(device), Some(name)) = (device, name) else {
+            let path = last.display();
+            return Err(Usage(format!("{path} is not records/<device>/<run>; name it so")).into());
+        };
+        let folder = root.join(device).join(name);
+        python_runs::write(&merged, &folder)?;
+        written.push(folder);
+    }
+    let written: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
+    if args.json { print_json(&written) } else { print(&written.join("\n")) }
+}
+
+fn several_devices() -> Usage {
+    Usage("the runs are of several devices; name those of one".into())
+}
+
+/// Prints the figures, or merges runs.
 pub fn run(args: &RecordsArgs) -> anyhow::Result<()> {
-    let folder = args.dir.clone().unwrap_or_else(record::default_folder);
+    if let Some(Action::Merge(args)) = &args.action {
+        return merge(args);
+    }
+    let folder = args.folder.folder();
     anyhow::ensure!(
         folder.is_dir(),
-        "no records: there is no folder {}; `msdeform` writes one, --dir names another",
+        "no records: there is no folder {}; `msdeform --record` writes one, --dir names another",
         folder.display()
     );
     let load = if args.local { record::load_all } else { release::load_releases };
@@ -70,7 +134,7 @@ pub fn run(args: &RecordsArgs) -> anyhow::Result<()> {
 }
 
 /// A hint on standard error, so that nobody wonders where the record of a minute ago is.
-fn note_local(folder: &std::path::Path, shown: usize) -> anyhow::Result<()> {
+fn note_local(folder: &Path, shown: usize) -> anyhow::Result<()> {
     let all = record::load_all(folder).context("cannot read the records")?.len();
     if all > shown {
         eprintln!("note: no document quotes {} records here; --local adds them", all - shown);

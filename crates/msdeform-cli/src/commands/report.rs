@@ -11,7 +11,7 @@ use msdeform_files::Existing;
 use msdeform_report::page::{self, Change, Comparison, Page, Verdict, name_of};
 use msdeform_report::release;
 
-use crate::args::RecordDirArgs;
+use crate::args::RecordsFolderArgs;
 use crate::exit::{CheckFailed, Usage};
 use crate::output::{Columns, print, print_json};
 
@@ -43,7 +43,7 @@ pub struct ReportArgs {
     #[arg(long, requires = "compare")]
     json: bool,
     #[command(flatten)]
-    record_dir: RecordDirArgs,
+    folder: RecordsFolderArgs,
 }
 
 /// Writes the page, or compares.
@@ -51,7 +51,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     if let [before, after] = args.compare.as_slice() {
         return compare(args, &load_one(before)?, &load_one(after)?);
     }
-    let root = args.record_dir.folder();
+    let root = args.folder.folder();
     let named = !args.records.is_empty();
     let mut records = if named {
         args.records.iter().map(|path| load_one(path)).collect::<anyhow::Result<Vec<_>>>()?

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use clap::Args;
-use msdeform::{DType, Direction};
+use msdeform::{ATTENTION, DType, Direction, FROM_OFFSETS};
 use msdeform_cases::{
     Bounds, Case, CpuRunner, CudaRunner, Fault, Limit, Progress, Runner, SoakOptions, SoakReport,
     check, soak,
 };
 use msdeform_devices::DeviceId;
 use msdeform_devices::device::Device;
-use msdeform_report::ledger::{self, Samples};
+use msdeform_report::ledger;
 use msdeform_report::soak::SoakRecord;
 
-use crate::args::{DeviceArgs, RecordDirArgs, fast_dtype, heading};
+use crate::args::{DeviceArgs, LedgerArgs, RecordArgs, fast_dtype, heading};
 use crate::commands::verify::parse_seed;
 use crate::exit::{CheckFailed, Usage, in_words};
 use crate::output::{Columns, grouped, print, print_json, progress};
@@ -50,17 +50,12 @@ pub struct SoakArgs {
     #[arg(long)]
     from_offsets: bool,
     /// Run this one problem: a line that an earlier run printed
-    #[arg(long, value_name = "LINE", conflicts_with_all = ["minutes", "problems", "record"])]
+    #[arg(long, value_name = "LINE", conflicts_with_all = ["minutes", "problems", "record", "ledger"])]
     case: Option<Case>,
-    /// Keep the result as the device's, in place of an older one
-    #[arg(long)]
-    record: bool,
-    /// Note what every variant computed in the GPU's ledger, which a test compares with the kernels' sources; with
-    /// --from-offsets what it computed of such problems
-    #[arg(long, conflicts_with = "case")]
-    ledger: bool,
     #[command(flatten)]
-    record_dir: RecordDirArgs,
+    record: RecordArgs,
+    #[command(flatten)]
+    ledger: LedgerArgs,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
@@ -82,7 +77,7 @@ const HUNG_AFTER: Duration = Duration::from_secs(20);
 pub fn run(args: &SoakArgs) -> anyhow::Result<()> {
     let device = args.device.open()?;
     let on_cpu = device.id() == DeviceId::Cpu;
-    if args.ledger && on_cpu {
+    if args.ledger.ledger.is_some() && on_cpu {
         return Err(Usage("--ledger is about GPUs; give --device cuda:N".into()).into());
     }
     let runner: Box<dyn Runner> = match device.id() {
@@ -158,14 +153,14 @@ fn finish(report: &SoakReport, args: &SoakArgs, device: &dyn Device) -> anyhow::
         print(&table(report).to_string())?;
         print(&conclusion(report, device.id()))?;
     }
-    if args.record || args.record_dir.record_dir.is_some() {
+    if let Some(folder) = args.record.folder() {
         let record = SoakRecord::new(device, report.clone());
-        eprintln!("soak: {}", record.write(&args.record_dir.folder())?.display());
+        eprintln!("soak: {}", record.write(&folder)?.display());
     }
-    if args.ledger {
-        let path = ledger::path(&args.record_dir.folder(), device);
-        let samples = if args.from_offsets { Samples::FromOffsets } else { Samples::Given };
-        let entries = ledger::update_random(&path, device, samples, report)?;
+    if let Some(folder) = args.ledger.folder() {
+        let path = ledger::path(&folder, device);
+        let operator = if args.from_offsets { &FROM_OFFSETS } else { &ATTENTION };
+        let entries = ledger::update_random(&path, device, operator, report)?;
         eprintln!("ledger: {entries} entries in {}", path.display());
     }
     if report.is_clean() && report.total() > 0 {

@@ -18,7 +18,7 @@ use msdeform_files::Place;
 use msdeform_tuning::{Source, TuningFile};
 use serde::Serialize;
 
-use crate::args::{DeviceArgs, GridArgs, ModeArgs, RecordDirArgs, heading, standard_workloads};
+use crate::args::{DeviceArgs, GridArgs, ModeArgs, RecordArgs, heading, standard_workloads};
 use crate::exit::{Usage, in_words};
 use crate::output::{Columns, print, print_json, progress};
 
@@ -45,11 +45,8 @@ pub struct TuneArgs {
     /// Write no tuning file
     #[arg(long)]
     dry_run: bool,
-    /// Write the comparison with the built-in choices into the records of the device
-    #[arg(long)]
-    record: bool,
     #[command(flatten)]
-    record_dir: RecordDirArgs,
+    record: RecordArgs,
     /// Print everything that was found out as JSON
     #[arg(long)]
     json: bool,
@@ -231,20 +228,16 @@ impl<'a> Found<'a> {
                 file.write(path)?;
             }
         }
-        if self.wants_record() {
+        if let Some(folder) = self.args.record.folder() {
             let mut record = self.record.clone();
             let not_reached = |call: &String| Unfinished {
                 call: call.clone(),
                 reason: "not reached, the run was ended".to_owned(),
             };
             record.unfinished.extend(self.ahead.iter().rev().map(not_reached));
-            record.write(&self.args.record_dir.folder())?;
+            record.write(&folder)?;
         }
         Ok(())
-    }
-
-    const fn wants_record(&self) -> bool {
-        self.args.record || self.args.record_dir.record_dir.is_some()
     }
 
     fn finish(self) -> anyhow::Result<()> {
@@ -260,9 +253,8 @@ impl<'a> Found<'a> {
         if let Some(path) = path {
             eprintln!("tuning file: {path}");
         }
-        if self.wants_record() {
-            let folder = self.args.record_dir.folder().join(self.device.slug());
-            eprintln!("record: in {}", folder.display());
+        if let Some(folder) = self.args.record.folder() {
+            eprintln!("record: in {}", folder.join(self.device.slug()).display());
         }
         match self.failed {
             0 => Ok(()),

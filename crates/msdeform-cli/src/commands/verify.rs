@@ -14,7 +14,7 @@ use msdeform_devices::{Device, compare, workload};
 use msdeform_report::ledger;
 use serde::Serialize;
 
-use crate::args::{DeviceArgs, GridArgs, ModeArgs, RecordDirArgs};
+use crate::args::{DeviceArgs, GridArgs, LedgerArgs, ModeArgs};
 use crate::exit::{CheckFailed, Usage};
 use crate::output::{Columns, error_figure, grouped, print, print_json, progress};
 
@@ -49,16 +49,12 @@ pub struct VerifyArgs {
     /// batch and the number of queries, each on one problem: some minutes the first time
     #[arg(long)]
     models: bool,
-    /// Note what was verified, with --models, in the GPU's ledger, which a test compares with the kernels' sources; calls
-    /// from offsets in a section of their own
-    #[arg(long, conflicts_with_all = ["workload", "layout", "locations", "batch", "queries"])]
-    ledger: bool,
+    #[command(flatten)]
+    ledger: LedgerArgs,
     /// Only a part of what --models and --ledger compile, such as 1/2 and then 2/2, for where a command may not take long; the
     /// workloads are in the first
     #[arg(long, value_name = "K/N", default_value = "1/1")]
     part: Part,
-    #[command(flatten)]
-    record_dir: RecordDirArgs,
     /// Print a JSON object: seed, passed, checked, skipped
     #[arg(long)]
     json: bool,
@@ -117,10 +113,15 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     // A kernel that writes beside its tensors may well get them right.
     guard_allocations();
     let device = args.device.open_with(args.mode.options().with_all_gradients())?;
-    if args.ledger && device.id().kind() != DeviceKind::Cuda {
+    let writes_ledger = args.ledger.ledger.is_some();
+    if writes_ledger && args.grid.is_narrowed() {
+        let why = "the ledger needs every case of a variant: leave out --workload, --layout, --locations, --batch, --queries";
+        return Err(Usage(why.into()).into());
+    }
+    if writes_ledger && device.id().kind() != DeviceKind::Cuda {
         return Err(Usage("--ledger is about GPUs; give --device cuda:N".into()).into());
     }
-    if args.part.of > 1 && !(args.models || args.ledger) {
+    if args.part.of > 1 && !(args.models || writes_ledger) {
         let why = "--part divides what --models and --ledger compile; give one of them";
         return Err(Usage(why.into()).into());
     }
@@ -138,7 +139,7 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
         bar.inc(1);
     })?;
     bar.finish_and_clear();
-    let reachable = if args.models || args.ledger {
+    let reachable = if args.models || writes_ledger {
         specialisations_on(device.as_ref(), args.grid.from_offsets)
     } else {
         Vec::new()
@@ -152,16 +153,16 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     }
     report.checked.extend(compiled.iter().map(|check| check.verification.clone()));
     let passed = report.passed() && !report.checked.is_empty();
-    if args.ledger {
-        let path = ledger::path(&args.record_dir.folder(), device.as_ref());
+    if let Some(folder) = args.ledger.folder() {
+        let path = ledger::path(&folder, device.as_ref());
         // What variants did on the workloads is the first part's to say: another would replace it with less, and what
         // failed there with what did not.
         let of_variants = match args.part.number {
             1 => ledger::update(&path, device.as_ref(), &report)?,
             _ => 0,
         };
-        let entries =
-            of_variants + ledger::update_compiled(&path, device.as_ref(), &reachable, &compiled)?;
+        let entries = of_variants
+            + ledger::update_specialisations(&path, device.as_ref(), &reachable, &compiled)?;
         eprintln!("ledger: {entries} entries in {}", path.display());
     }
     if args.json {

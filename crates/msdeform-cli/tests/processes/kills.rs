@@ -149,7 +149,7 @@ fn bench() {
         command.args(["bench", "--device", "cpu", "--workload", "edge_one_point,edge_outside"]);
         command.args(["--seconds", "0", "--samples", "5", "--no-probe", "--threads", "1"]);
         command.args(["--dtype", "f32"]);
-        command.args(["--record-dir", "records"]);
+        command.arg("--record=records");
         command
     };
     kill_and_check("bench", at, command, || {
@@ -175,7 +175,7 @@ fn tune() {
         let mut command = msdeform(at);
         command.args(["tune", "--device", "cpu", "--workload", "edge_one_point,edge_outside"]);
         command.args(["--seconds", "0.2", "--dtype", "f32", "--threads", "1", "-o", "tuning.json"]);
-        command.args(["--record-dir", "records"]);
+        command.arg("--record=records");
         command
     };
     kill_and_check("tune", at, command, || {

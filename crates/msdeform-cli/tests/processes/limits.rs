@@ -46,7 +46,7 @@ fn nothing_is_lost(folder: &Path, mut command: impl FnMut() -> Command, words: &
     }
     expect(command().args(["run", ".", "--backward", "--force"]), 3, &["output.npy", words]);
     let record = concat!(env!("CARGO_MANIFEST_DIR"), "/../../records");
-    let report = ["report", "--output", "report.html", "--record-dir", record];
+    let report = ["report", "--output", "report.html", "--dir", record];
     expect(command().args(report), 3, &["report.html", words]);
     for name in ["output.npy", "grad_value.npy", "report.html"] {
         assert_eq!(fs::read(folder.join(name)).unwrap(), b"old", "{name}");
@@ -94,7 +94,7 @@ fn read_only() {
     expect(msdeform(folder.path()).args(run), 3, &["/proc/msdeform.safetensors: cannot write"]);
     let bench = ["bench", "--device", "cpu", "--workload", "edge_one_point", "--seconds", "0"];
     let mut command = msdeform(folder.path());
-    command.args(bench).args(["--no-probe", "--dtype", "f32", "--record-dir", "/proc/records"]);
+    command.args(bench).args(["--no-probe", "--dtype", "f32", "--record=/proc/records"]);
     expect(&mut command, 3, &["/proc/records"]);
     if !is_root() {
         use std::os::unix::fs::PermissionsExt;

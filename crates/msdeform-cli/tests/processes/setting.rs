@@ -38,7 +38,7 @@ pub fn msdeform_after(limits: &str, folder: &Path) -> Command {
 }
 
 fn clean(mut command: Command, folder: &Path) -> Command {
-    command.current_dir(folder).env("MSDEFORM_COMMIT", "0123456789abcdef").env_remove("COLUMNS");
+    command.current_dir(folder).env_remove("COLUMNS");
     command.env("MSDEFORM_TUNING", "off").env("RUST_BACKTRACE", "0");
     command
 }

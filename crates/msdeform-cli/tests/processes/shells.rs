@@ -79,7 +79,7 @@ fn every_command() {
     let folder = folder();
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = script(folder.path(), shell);
-        for word in COMMANDS.into_iter().chain(["workload", "record-dir", "threads"]) {
+        for word in COMMANDS.into_iter().chain(["workload", "record", "threads"]) {
             assert!(script.contains(word), "{shell} does not know `{word}`");
         }
     }

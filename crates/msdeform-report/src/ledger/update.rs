@@ -1,21 +1,19 @@
-//! From a verification on a GPU to the ledger that a test compares with the sources.
+//! From a run on a GPU to the entries of its ledger.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use msdeform::DType;
-use msdeform_bench::Record;
+use msdeform::{ATTENTION, DType, FROM_OFFSETS, Operator};
 use msdeform_bench::models::Specialisation;
-use msdeform_bench::record::Provenance;
-use msdeform_bench::verify::Report;
+use msdeform_bench::record::{Provenance, RecordError};
+use msdeform_bench::verify::{Report, Verification};
 use msdeform_bench::verify_compiled::CompiledCheck;
 use msdeform_cases::SoakReport;
 use msdeform_cuda_lab::registry;
 use msdeform_devices::Device;
+use msdeform_devices::case;
 
-use super::{
-    CompiledVerification, Ledger, LedgerError, RandomRun, Samples, Verification, fingerprint,
-};
+use super::{Hashes, KernelEntry, Ledger, RandomEntry, Run, Sources, WorkloadsEntry, subject};
 
 /// The ledger of a device, below the folder of all records.
 #[must_use]
@@ -23,270 +21,138 @@ pub fn path(records: &Path, device: &dyn Device) -> PathBuf {
     records.join(device.slug()).join("ledger.json")
 }
 
-/// Why the GPU tests did not make an entry.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TestsError {
-    /// No such variant.
-    #[error(transparent)]
-    Variant(#[from] msdeform::Error),
-    /// The ledger.
-    #[error(transparent)]
-    Ledger(#[from] LedgerError),
-    /// Nothing that was printed is about the variant.
-    #[error("no GPU test is named after `{variant}`")]
-    None {
-        /// The variant.
-        variant: &'static str,
-    },
-}
-
-/// Where and with what a verification ran.
-struct Place {
-    gpu: String,
-    driver: String,
-    nvrtc: String,
-}
-
-impl Place {
-    fn new(name: &str, facts: &BTreeMap<String, String>) -> Self {
+impl Run {
+    /// Of this process on a device.
+    fn now(device: &dyn Device, by: &str) -> Self {
+        let facts = device.facts();
         let fact = |name: &str| facts.get(name).cloned().unwrap_or_default();
-        Self { gpu: name.to_owned(), driver: fact("driver_cuda"), nvrtc: fact("nvrtc") }
-    }
-}
-
-/// Writes what a report says about every CUDA variant and format it covers into the ledger at `path`.
-/// What the report does not cover stays as it was. Returns the number of entries written.
-///
-/// # Errors
-/// [`LedgerError`] with the path.
-pub fn update(path: &Path, device: &dyn Device, report: &Report) -> Result<usize, LedgerError> {
-    note(path, &Place::new(device.name(), &device.facts()), "verify", report)
-}
-
-/// Writes how everything went that was compiled for known models, and forgets what is not `reachable`: what the dispatcher
-/// no longer chooses. Returns the number of entries written.
-///
-/// # Errors
-/// [`LedgerError`] with the path.
-pub fn update_compiled(
-    path: &Path,
-    device: &dyn Device,
-    reachable: &[Specialisation],
-    checks: &[CompiledCheck],
-) -> Result<usize, LedgerError> {
-    let Place { gpu, driver, nvrtc } = Place::new(device.name(), &device.facts());
-    let mut ledger = Ledger::read(path)?;
-    ledger.keep_only_compiled(reachable);
-    for CompiledCheck { specialisation, verification } in checks {
-        let worst = Some(verification.worst_rel_l2()).filter(|error| error.is_finite());
-        let (gpu, driver, nvrtc) = (gpu.clone(), driver.clone(), nvrtc.clone());
-        let entry = CompiledVerification::new(specialisation, verification.pass, worst);
-        let samples = Samples::of(&specialisation.problem);
-        ledger.record_compiled(samples, CompiledVerification { gpu, driver, nvrtc, ..entry });
-    }
-    ledger.write(path)?;
-    Ok(checks.len())
-}
-
-/// Writes how many random problems with such samples every variant computed in every format, and whether any of the run
-/// went wrong. A run with samples that follow from offsets speaks for those alone: it has fewer of the others than one of
-/// their own. Returns the number of entries written.
-///
-/// # Errors
-/// [`LedgerError`] with the path.
-pub fn update_random(
-    path: &Path,
-    device: &dyn Device,
-    samples: Samples,
-    report: &SoakReport,
-) -> Result<usize, LedgerError> {
-    let Place { gpu, driver, nvrtc } = Place::new(device.name(), &device.facts());
-    let Provenance { commit, dirty, .. } = Provenance::now();
-    let commit = if dirty { format!("{commit}-dirty") } else { commit };
-    let counted = match samples {
-        Samples::Given => &report.variants,
-        Samples::FromOffsets => &report.variants_from_offsets,
-    };
-    let mut ledger = Ledger::read(path)?;
-    ledger.forget_unregistered();
-    let mut written = 0;
-    for variant in registry::REGISTRY {
-        let Some(formats) = counted.get(variant.spec().id) else { continue };
-        for &dtype in variant.spec().dtypes {
-            let run = RandomRun {
-                sources: String::new(),
-                gpu: gpu.clone(),
-                driver: driver.clone(),
-                nvrtc: nvrtc.clone(),
-                seed: report.seed,
-                problems: formats.get(dtype.name()).copied().unwrap_or(0),
-                failed: report.failed + report.hangs.len() as u64,
-                commit: Some(commit.clone()),
-            };
-            ledger.record_random(*variant, dtype, samples, run);
-            written += 1;
+        let Provenance { commit, dirty, .. } = Provenance::now();
+        Self {
+            gpu: device.name().to_owned(),
+            driver: fact("driver_cuda"),
+            nvrtc: fact("nvrtc"),
+            commit: Some(if dirty { format!("{commit}-dirty") } else { commit }),
+            by: by.to_owned(),
         }
     }
-    ledger.write(path)?;
-    Ok(written)
 }
 
-/// The same from the comparisons that `bench` makes before it times, as a record holds them. The sources must
-/// be those that the record was made from: the caller checks.
+/// Notes what a report shows of every CUDA variant and dtype that it covers. Other entries stay. Returns the number of
+/// entries written.
 ///
 /// # Errors
-/// [`LedgerError`] with the path.
-pub fn update_from_record(path: &Path, record: &Record) -> Result<usize, LedgerError> {
-    let place = Place::new(&record.device.name, &record.device.facts);
-    note(path, &place, "bench", &record.verification)
-}
-
-/// The same for a variant from what the GPU tests printed: every test named after it must have passed. Each of
-/// them runs every format. `record` says on which GPU.
-///
-/// # Errors
-/// [`TestsError`].
-pub fn update_from_tests(
-    path: &Path,
-    record: &Record,
-    variant: &str,
-    printed: &str,
-) -> Result<usize, TestsError> {
-    let variant = registry::find(variant)?;
-    let name = format!("::{}::", variant.spec().id);
-    let own: Vec<&str> =
-        printed.lines().filter(|line| line.starts_with("test ") && line.contains(&name)).collect();
-    let passed = own.iter().all(|line| line.trim_end().ends_with("... ok"));
-    if own.is_empty() {
-        return Err(TestsError::None { variant: variant.spec().id });
-    }
-    let Place { gpu, driver, nvrtc } = Place::new(&record.device.name, &record.device.facts);
-    let mut ledger = Ledger::read(path)?;
-    for &dtype in variant.spec().dtypes {
-        let verification = Verification {
-            fingerprint: fingerprint(variant, dtype, Samples::Given),
-            gpu: gpu.clone(),
-            driver: driver.clone(),
-            nvrtc: nvrtc.clone(),
-            by: "tests".to_owned(),
-            cases: own.len(),
-            worst_rel_l2: None,
-            bound: variant.spec().rel_l2_bound(dtype),
-            passed,
-        };
-        ledger.record(variant, dtype, Samples::Given, verification);
-    }
-    ledger.write(path)?;
-    Ok(variant.spec().dtypes.len())
-}
-
-fn note(path: &Path, place: &Place, by: &str, report: &Report) -> Result<usize, LedgerError> {
-    type Group<'a> = (Samples, &'a str, &'a str);
-    let mut groups: BTreeMap<Group<'_>, Vec<&msdeform_bench::verify::Verification>> =
-        BTreeMap::new();
+/// [`RecordError`] with the path.
+pub fn update(path: &Path, device: &dyn Device, report: &Report) -> Result<usize, RecordError> {
+    type Group<'a> = (&'static str, &'a str, &'a str);
+    let mut groups: BTreeMap<Group<'_>, Vec<&Verification>> = BTreeMap::new();
     for check in &report.checked {
-        let group = (Samples::of_label(&check.label), &*check.label.variant, &*check.label.dtype);
+        let is_fused = check.label.workload.ends_with(case::FROM_OFFSETS);
+        let operator = if is_fused { FROM_OFFSETS.name } else { ATTENTION.name };
+        let group = (operator, &*check.label.variant, &*check.label.dtype);
         groups.entry(group).or_default().push(check);
     }
+    let run = Run::now(device, "verify");
     let mut ledger = Ledger::read(path)?;
     ledger.forget_unregistered();
     let mut written = 0;
-    for ((samples, id, dtype), checks) in groups {
-        let (Ok(variant), Ok(dtype)) = (registry::find(id), dtype.parse::<DType>()) else {
+    for ((operator, id, dtype), checks) in groups {
+        let operator = Operator::ALL.into_iter().find(|known| known.name == operator);
+        let (Some(operator), Ok(variant), Ok(dtype)) =
+            (operator, registry::find(id), dtype.parse::<DType>())
+        else {
             continue;
         };
         // One error that is not a number makes the worst one so.
-        let worst = checks.iter().try_fold(0.0f64, |worst, check| {
+        let worst_rel_l2 = checks.iter().try_fold(0.0f64, |worst, check| {
             let error = check.worst_rel_l2();
             error.is_finite().then(|| worst.max(error))
         });
-        let of_format = variant.spec().rel_l2_bound(dtype);
         let tensors = checks.iter().flat_map(|check| &check.tensors);
-        let verification = Verification {
-            fingerprint: fingerprint(variant, dtype, samples),
-            gpu: place.gpu.clone(),
-            driver: place.driver.clone(),
-            nvrtc: place.nvrtc.clone(),
-            by: by.to_owned(),
+        let of_dtype = variant.spec().rel_l2_bound(dtype);
+        let entry = WorkloadsEntry {
+            fingerprint: Sources::of(variant).fingerprint(variant, dtype, operator),
             cases: checks.len(),
-            worst_rel_l2: worst,
-            bound: tensors.map(|tensor| tensor.bound).fold(of_format, f64::max),
+            worst_rel_l2,
+            bound: tensors.map(|tensor| tensor.bound).fold(of_dtype, f64::max),
             passed: checks.iter().all(|check| check.pass),
+            run: run.clone(),
         };
-        ledger.record(variant, dtype, samples, verification);
+        ledger.workloads.insert(subject(variant, dtype, operator), entry);
         written += 1;
     }
     ledger.write(path)?;
     Ok(written)
 }
 
-#[cfg(test)]
-mod tests {
-    use msdeform_bench::fixtures::{TestDevice, some_specialisations};
-    use msdeform_bench::verify_compiled::verify_compiled;
-    use msdeform_devices::STANDARD_SEED;
-
-    use super::*;
-
-    #[test]
-    fn what_was_compiled_is_noted_as_it_went() {
-        let reachable = some_specialisations();
-        let ids: Vec<&str> = reachable.iter().map(|found| found.variant.spec().id).collect();
-        let checks =
-            verify_compiled(&TestDevice, reachable.clone(), &ids, STANDARD_SEED, |_| (), |_| ());
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ledger.json");
-        assert_eq!(update_compiled(&path, &TestDevice, &reachable, &checks).unwrap(), 3);
-        let open = Ledger::read(&path).unwrap().unverified().join("\n");
-        let failed = checks[1].specialisation.variant.spec().id;
-        assert!(open.contains(&format!("{failed}: 1 specialisations failed")), "{open}");
-    }
-
-    #[test]
-    fn a_case_from_offsets_says_nothing_about_given_samples() {
-        let variant = registry::find("fwd_general").unwrap();
-        let problem =
-            msdeform::Problem::builder().queries(1).channels(8).levels([(4, 4)]).points(1);
-        let problem = problem.build().unwrap();
-        let case = msdeform_bench::fixtures::case("edge_one_point", problem.layout());
-        let case = msdeform_devices::Case { from_offsets: true, ..case };
-        let check = msdeform_bench::verify::Verification {
-            label: case.label(variant.spec(), &problem),
-            tensors: Vec::new(),
-            pass: true,
-            error: None,
+/// Notes how every kernel went that was compiled for known models, and forgets kernels of the same operator and variant
+/// that are not `reachable` any more. Returns the number of entries written.
+///
+/// # Errors
+/// [`RecordError`] with the path.
+pub fn update_specialisations(
+    path: &Path,
+    device: &dyn Device,
+    reachable: &[Specialisation],
+    checks: &[CompiledCheck],
+) -> Result<usize, RecordError> {
+    let run = Run::now(device, "verify");
+    let mut ledger = Ledger::read(path)?;
+    let mut hashes = Hashes::default();
+    let keys: BTreeSet<_> = reachable.iter().map(|found| hashes.key(found)).collect();
+    let variants: BTreeSet<_> = checks
+        .iter()
+        .map(|check| hashes.key(&check.specialisation))
+        .map(|(operator, variant, _)| (operator, variant))
+        .collect();
+    ledger
+        .kernels
+        .retain(|key, _| keys.contains(key) || !variants.contains(&(key.0.clone(), key.1.clone())));
+    for CompiledCheck { specialisation, verification } in checks {
+        let worst = Some(verification.worst_rel_l2()).filter(|error| error.is_finite());
+        let entry = KernelEntry {
+            // Three digits: there are thousands of them.
+            worst_rel_l2: worst.and_then(|error| format!("{error:.2e}").parse().ok()),
+            passed: verification.pass,
+            run: run.clone(),
         };
-        let report = Report { checked: vec![check], skipped: Vec::new() };
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ledger.json");
-        assert_eq!(update(&path, &TestDevice, &report).unwrap(), 1);
-        let ledger = Ledger::read(&path).unwrap();
-        assert!(ledger.get(variant, DType::F32, Samples::Given).is_none());
-        let noted = ledger.get(variant, DType::F32, Samples::FromOffsets).unwrap();
-        assert_eq!(noted.fingerprint, fingerprint(variant, DType::F32, Samples::FromOffsets));
+        ledger.kernels.insert(hashes.key(specialisation), entry);
     }
+    ledger.write(path)?;
+    Ok(checks.len())
+}
 
-    #[test]
-    fn random_problems_from_offsets_are_noted_with_seed_and_commit_beside_the_others() {
-        let counts = |count: u64| {
-            [("fwd_general".to_owned(), [("f16".to_owned(), count)].into_iter().collect())]
-        };
-        let report = SoakReport {
-            seed: 11,
-            variants: counts(9).into_iter().collect(),
-            variants_from_offsets: counts(4).into_iter().collect(),
-            ..SoakReport::default()
-        };
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ledger.json");
-        assert_eq!(update_random(&path, &TestDevice, Samples::FromOffsets, &report).unwrap(), 3);
-        let text = std::fs::read_to_string(&path).unwrap();
-        let (given, from_offsets) = text.split_once("\"from_offsets\"").unwrap();
-        assert!(!given.contains("fwd_general"), "{given}");
-        assert!(
-            from_offsets.contains("\"seed\":11,\"problems\":4,\"failed\":0,\"commit\":"),
-            "{text}"
-        );
+/// Notes how many random problems of an operator every variant computed in every dtype, and whether any problem of the
+/// run failed. Returns the number of entries written.
+///
+/// # Errors
+/// [`RecordError`] with the path.
+pub fn update_random(
+    path: &Path,
+    device: &dyn Device,
+    operator: &Operator,
+    report: &SoakReport,
+) -> Result<usize, RecordError> {
+    let run = Run::now(device, "soak");
+    let counted =
+        if *operator == ATTENTION { &report.variants } else { &report.variants_from_offsets };
+    let mut ledger = Ledger::read(path)?;
+    ledger.forget_unregistered();
+    let mut written = 0;
+    for &variant in registry::REGISTRY {
+        let Some(dtypes) = counted.get(variant.spec().id) else { continue };
+        let sources = Sources::of(variant).hash();
+        for &dtype in variant.spec().dtypes {
+            let entry = RandomEntry {
+                sources: sources.clone(),
+                seed: report.seed,
+                problems: dtypes.get(dtype.name()).copied().unwrap_or(0),
+                failed: report.failed + report.hangs.len() as u64,
+                run: run.clone(),
+            };
+            ledger.random.insert(subject(variant, dtype, operator), entry);
+            written += 1;
+        }
     }
+    ledger.write(path)?;
+    Ok(written)
 }

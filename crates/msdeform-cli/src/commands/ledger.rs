@@ -1,0 +1,133 @@
+//! `msdeform ledger`
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use msdeform::Operator;
+use msdeform_bench::record;
+use msdeform_cuda::nvrtc::Nvrtc;
+use msdeform_report::ledger::{History, Ledger, Renewal, renew};
+use serde::Serialize;
+
+use crate::args::RecordsFolderArgs;
+use crate::exit::CheckFailed;
+use crate::output::{Columns, print, print_json};
+
+/// Show or renew what a GPU has verified
+///
+/// Lists every kernel that the ledger does not show as verified, and fails if there is one. `msdeform verify --ledger` and
+/// `msdeform soak --ledger` verify kernels on a GPU.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct LedgerCommandArgs {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    show: ShowArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    Renew(RenewArgs),
+}
+
+#[derive(Debug, Args)]
+struct ShowArgs {
+    /// The GPU, by its folder under records/
+    #[arg(long, value_name = "NAME", default_value = "h200")]
+    gpu: String,
+    #[command(flatten)]
+    folder: RecordsFolderArgs,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Renew entries of kernels whose text changed and whose machine code did not
+///
+/// For every kernel that changed since a GPU verified it, compiles the verified commit's text and today's text with the
+/// same NVRTC and compares the machine code. Needs a checkout with its history and NVRTC, but no GPU. Kernels whose
+/// machine code differs stay open and need `msdeform verify --ledger` on a GPU.
+#[derive(Debug, Args)]
+struct RenewArgs {
+    #[command(flatten)]
+    show: ShowArgs,
+}
+
+#[derive(Serialize)]
+struct Document {
+    ledger: String,
+    renewals: Vec<Renewal>,
+    unverified: Vec<String>,
+}
+
+/// Shows or renews.
+pub fn run(args: &LedgerCommandArgs) -> anyhow::Result<()> {
+    let show = match &args.action {
+        Some(Action::Renew(args)) => &args.show,
+        None => &args.show,
+    };
+    let path = show.folder.folder().join(&show.gpu).join("ledger.json");
+    anyhow::ensure!(path.is_file(), "there is no ledger {}; --gpu names another", path.display());
+    let mut ledger = Ledger::read(&path)?;
+    let mut renewals = Vec::new();
+    if args.action.is_some() {
+        renewals = renewed(&mut ledger)?;
+        if renewals.iter().any(|renewal| renewal.renewed > 0) {
+            ledger.write(&path)?;
+        }
+    }
+    let operators = Operator::ALL.into_iter();
+    let unverified: Vec<String> = operators
+        .flat_map(|operator| {
+            let open = ledger.unverified(operator).into_iter();
+            open.map(move |line| format!("{} operator: {line}", operator.name))
+        })
+        .collect();
+    let open = unverified.len();
+    if show.json {
+        print_json(&Document { ledger: path.display().to_string(), renewals, unverified })?;
+    } else {
+        if args.action.is_some() {
+            print(&table(&renewals))?;
+        }
+        unverified.iter().try_for_each(|line| print(line))?;
+        print(&format!("{}: {open} open", path.display()))?;
+    }
+    match open {
+        0 => Ok(()),
+        _ => Err(CheckFailed(format!("{open} lines of the ledger need a run on a GPU")).into()),
+    }
+}
+
+fn renewed(ledger: &mut Ledger) -> anyhow::Result<Vec<Renewal>> {
+    let current = std::env::current_dir()?;
+    let checkout: PathBuf = record::find_checkout(&current)
+        .context("`ledger renew` reads earlier commits; run it inside of a checkout")?;
+    let nvrtc = Nvrtc::find(None)?;
+    let progress = |what: &str, kernels: usize| eprintln!("comparing {kernels} kernels of {what}");
+    Ok(renew(ledger, &History::of(&checkout), &nvrtc, &progress)?)
+}
+
+fn table(renewals: &[Renewal]) -> String {
+    if renewals.is_empty() {
+        return "Every entry is of today's sources.".to_owned();
+    }
+    let mut columns = Columns::new(
+        "operator | variant | verified at | >compared | >different | >renewed | >open",
+    );
+    for renewal in renewals {
+        let commit = renewal.commit.as_deref().map_or("no commit found", |commit| &commit[..9]);
+        columns.row(&[
+            renewal.operator.to_owned(),
+            renewal.variant.to_owned(),
+            commit.to_owned(),
+            renewal.compared.to_string(),
+            renewal.different.to_string(),
+            renewal.renewed.to_string(),
+            renewal.open.to_string(),
+        ]);
+    }
+    columns.to_string()
+}

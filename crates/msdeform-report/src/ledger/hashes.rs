@@ -1,0 +1,266 @@
+//! What a verification is of, as hashes: the text that is compiled, its macros, and how kernels are launched.
+
+use std::any::Any;
+
+use msdeform::{DType, Mode, Offsets, Operator, Problem};
+use msdeform_cuda::Gradients;
+use msdeform_cuda::driver::DeviceProps;
+use msdeform_cuda::jit::{COMMON_OPTIONS, included_headers};
+use msdeform_cuda::sources::SourceFile;
+use msdeform_cuda::variants::{BackwardCall, Call, Configuration, KnobChoices, Unit, Variant};
+use msdeform_cuda_lab::preamble::{LevelTextures, TileMaps};
+
+/// The texts that a variant is compiled from: those of this program, or those of an earlier commit.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    /// The kernel.
+    pub source: SourceFile,
+    /// The headers that it includes, directly or through others.
+    pub headers: Vec<SourceFile>,
+    hash: blake3::Hash,
+}
+
+impl Sources {
+    /// The texts in this program.
+    #[must_use]
+    pub fn of(variant: &dyn Variant) -> Self {
+        Self::new(variant.source(), variant.headers())
+    }
+
+    /// A kernel, and the headers that it may include.
+    #[must_use]
+    pub fn new(source: SourceFile, headers: &[SourceFile]) -> Self {
+        let headers = included_headers(source, headers);
+        let mut parts = Parts::default();
+        for file in std::iter::once(&source).chain(&headers) {
+            parts.add(file.name);
+            parts.add(&without_comments(file.text));
+        }
+        COMMON_OPTIONS.iter().for_each(|option| parts.add(option));
+        Self { source, headers, hash: parts.0.finalize() }
+    }
+
+    /// Stands for the texts without comments and blank lines, and for the common options of the compiler.
+    #[must_use]
+    pub fn hash(&self) -> String {
+        self.hash.to_hex().to_string()
+    }
+
+    /// Stands for one kernel: the texts and the macros that it is compiled with.
+    #[must_use]
+    pub fn unit_hash(&self, unit: &Unit) -> String {
+        let mut parts = Parts::of(self);
+        unit.defines.iter().for_each(|define| parts.add(define));
+        // 96 bits tell some thousands of kernels apart.
+        parts.0.finalize().to_hex()[..24].to_owned()
+    }
+
+    /// Stands for a variant with one dtype: the texts, and how it is compiled and launched for a fixed list of problems.
+    #[must_use]
+    pub fn fingerprint(&self, variant: &dyn Variant, dtype: DType, operator: &Operator) -> String {
+        let mut parts = Parts::of(self);
+        parts.add(&format!("{:?}", variant.spec().numerics));
+        let device = DeviceProps::h200();
+        for problem in sample_problems(variant, dtype, operator) {
+            for call in sample_calls(variant, &problem, &device) {
+                match configured(variant, &call) {
+                    Some(found) => {
+                        parts.add(&format!("{} {:?}", spelled_out(&found), found.defines(&call)));
+                    }
+                    None => parts.add("refused"),
+                }
+            }
+        }
+        parts.0.finalize().to_hex().to_string()
+    }
+}
+
+/// The kernels that a variant launches for the problems of its fingerprint.
+pub(super) fn sample_units(variant: &dyn Variant, dtype: DType, operator: &Operator) -> Vec<Unit> {
+    let device = DeviceProps::h200();
+    let mut units = Vec::new();
+    for problem in sample_problems(variant, dtype, operator) {
+        for call in sample_calls(variant, &problem, &device) {
+            units.extend(
+                configured(variant, &call).into_iter().flat_map(|found| found.units(&call)),
+            );
+        }
+    }
+    units.sort();
+    units.dedup();
+    units
+}
+
+/// Whether a variant computes an operator, in any dtype.
+pub(super) fn takes(variant: &dyn Variant, operator: &Operator) -> bool {
+    let device = DeviceProps::h200();
+    let takes = |problem: &Problem| {
+        let direction = variant.spec().direction;
+        variant.check(&Call::in_direction(direction, problem, &device)).is_ok()
+    };
+    let mut dtypes = variant.spec().dtypes.iter();
+    dtypes.any(|&dtype| sample_problems(variant, dtype, operator).iter().any(takes))
+}
+
+fn configured(variant: &dyn Variant, call: &Call<'_>) -> Option<Configuration> {
+    variant.check(call).ok()?;
+    variant.configure(call, &KnobChoices::default()).ok()
+}
+
+/// A configuration as its fingerprint has it.
+fn spelled_out(asked: &Configuration) -> String {
+    let preamble = asked.preamble.as_ref().map(|recipe| -> &dyn Any { recipe.as_ref() });
+    let tile_maps: Option<&TileMaps> = preamble.and_then(|recipe| recipe.downcast_ref());
+    let textures: Option<&LevelTextures> = preamble.and_then(|recipe| recipe.downcast_ref());
+    let Configuration { specialise, knobs, constants, pipeline, derived, .. } = asked;
+    let Configuration { value_alignment, sampling_alignment, .. } = asked;
+    let Configuration { without_preamble, persisting_value, .. } = asked;
+    format!(
+        "{specialise:?} {knobs:?} {constants:?} {pipeline:?} {derived:?} {value_alignment} {sampling_alignment} \
+         {tile_maps:?} {textures:?} {without_preamble:?} {persisting_value}"
+    )
+}
+
+/// What a hash is made of, each part with its length, so that no two lists read the same.
+#[derive(Default)]
+struct Parts(blake3::Hasher);
+
+impl Parts {
+    fn of(sources: &Sources) -> Self {
+        let mut parts = Self::default();
+        parts.add(&sources.hash());
+        parts
+    }
+
+    fn add(&mut self, text: &str) {
+        self.0.update(&(text.len() as u64).to_le_bytes());
+        self.0.update(text.as_bytes());
+    }
+}
+
+/// The ways in which a variant may be called for a problem: forward in one, backward in both modes and for gradients
+/// that take different steps.
+fn sample_calls<'a>(
+    variant: &dyn Variant,
+    problem: &'a Problem,
+    device: &'a DeviceProps,
+) -> Vec<Call<'a>> {
+    let call = Call::in_direction(variant.spec().direction, problem, device);
+    let Some(ordinary) = call.backward else { return vec![call] };
+    let of_value = Gradients { value: true, ..Gradients::NONE };
+    let of_samples = Gradients { value: false, ..Gradients::ALL };
+    let mut calls = Vec::new();
+    for mode in Mode::ALL {
+        let with_references = Gradients { references: true, ..Gradients::ALL };
+        let further = problem.offsets().map(|_| with_references);
+        for gradients in [Gradients::ALL, of_value, of_samples].into_iter().chain(further) {
+            let backward = Some(BackwardCall { gradients, mode, ..ordinary });
+            calls.push(Call { backward, ..call });
+        }
+    }
+    calls
+}
+
+/// Problems that show how a variant launches: few and many queries, common and odd channel counts; of the fused operator
+/// with every kind of rule.
+fn sample_problems(variant: &dyn Variant, dtype: DType, operator: &Operator) -> Vec<Problem> {
+    let plain = plain_problems(variant, dtype);
+    if *operator == msdeform::ATTENTION {
+        return plain;
+    }
+    let (points, boxes) = (Offsets::from_points(), Offsets::from_boxes());
+    let rules = [points, points.anchors(4), boxes, boxes.one_for_all_levels(), boxes.nearest()];
+    let fused = |plain: &Problem| {
+        let built = rules.map(|rule| {
+            // References in the other of the two dtypes that there may be.
+            let references =
+                if plain.sampling_dtype() == plain.dtype() { DType::F32 } else { plain.dtype() };
+            let builder = plain.to_builder().sampling_dtype(plain.dtype()).offsets(rule);
+            builder.reference_dtype(references).build()
+        });
+        built.into_iter().flatten().collect::<Vec<_>>()
+    };
+    plain.iter().flat_map(fused).collect()
+}
+
+fn plain_problems(variant: &dyn Variant, dtype: DType) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for &layout in variant.spec().layouts {
+        for sampling in [dtype, DType::F32] {
+            for channels in [16, 32, 33, 64] {
+                for (queries, points) in [(300, 4), (15_422, 8)] {
+                    let built = Problem::builder()
+                        .batch(2)
+                        .heads(8)
+                        .channels(channels)
+                        .queries(queries)
+                        .levels([(92, 160), (46, 80), (23, 40), (12, 20)])
+                        .points(points)
+                        .layout(layout)
+                        .dtype(dtype)
+                        .sampling_dtype(sampling)
+                        .build();
+                    problems.extend(built);
+                }
+            }
+        }
+    }
+    problems
+}
+
+/// Kernels use line comments only.
+fn without_comments(text: &str) -> String {
+    text.lines()
+        .map(|line| line.split("//").next().unwrap_or("").trim_end())
+        .filter(|line| !line.is_empty())
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use msdeform::{ATTENTION, FROM_OFFSETS};
+    use msdeform_cuda_lab::REGISTRY;
+    use msdeform_cuda_lab::sources::headers;
+
+    use super::*;
+
+    #[test]
+    fn a_fingerprint_depends_on_code_and_not_on_comments() {
+        assert_eq!(without_comments("int a; // why\n\n// words\nint b;\n"), "int a;\nint b;");
+        let of = |text| Sources::new(SourceFile { name: "x.cu", text }, headers()).hash();
+        assert_eq!(of("int a; // why\n"), of("int a;\n\n"));
+        assert_ne!(of("int a;"), of("int b;"));
+        let formats = REGISTRY
+            .iter()
+            .flat_map(|&variant| variant.spec().dtypes.iter().map(move |&dtype| (variant, dtype)));
+        let prints: std::collections::BTreeSet<String> = formats
+            .clone()
+            .map(|(variant, dtype)| Sources::of(variant).fingerprint(variant, dtype, &ATTENTION))
+            .collect();
+        assert_eq!(prints.len(), formats.count());
+        let kernels = REGISTRY.iter().map(|variant| variant.source());
+        for file in headers().iter().copied().chain(kernels) {
+            assert!(!file.text.contains("/*"), "{}: use line comments", file.name);
+        }
+    }
+
+    #[test]
+    fn the_two_operators_have_different_fingerprints() {
+        let fused = REGISTRY.iter().filter(|variant| takes(**variant, &FROM_OFFSETS));
+        let ids: Vec<&str> = fused.clone().map(|variant| variant.spec().id).collect();
+        let expected = [
+            "fwd_general",
+            "fwd_tile_gather",
+            "fwd_split_gather",
+            "bwd_general",
+            "bwd_tile_sort",
+            "bwd_level_sort",
+        ];
+        assert_eq!(ids, expected);
+        for &variant in fused {
+            let print = |operator| Sources::of(variant).fingerprint(variant, DType::F16, operator);
+            assert_ne!(print(&ATTENTION), print(&FROM_OFFSETS));
+        }
+    }
+}
