@@ -2,48 +2,12 @@
 
 use half::{bf16, f16};
 
-use crate::cpu::{CpuOptions, CpuPlan, GradientsMut, OffsetGradientsMut, Tensors};
+use crate::cpu::{CpuOptions, GradientsMut, OffsetGradientsMut, PlanOrReference, Tensors};
 use crate::view::Expected;
 use crate::{
     ATTENTION, Access, DType, Error, FROM_OFFSETS, Operator, Problem, Role, TensorView,
     TensorViewMut, Typed, reference,
 };
-
-/// Shapes and formats of the tensors of a problem.
-pub(crate) struct Shapes<'a> {
-    problem: &'a Problem,
-    value: [usize; 4],
-    locations: [usize; 5],
-    weights: [usize; 4],
-    output: [usize; 3],
-    references: [usize; 4],
-}
-
-impl<'a> Shapes<'a> {
-    pub(crate) fn new(problem: &'a Problem) -> Self {
-        Self {
-            problem,
-            value: problem.value_shape(),
-            locations: problem.locations_shape(),
-            weights: problem.weights_shape(),
-            output: problem.output_shape(),
-            references: problem.references_shape(),
-        }
-    }
-
-    pub(crate) fn of(&self, role: Role) -> Expected<'_> {
-        let shape: &[usize] = match role {
-            Role::Value | Role::GradValue => &self.value,
-            Role::Locations | Role::GradLocations | Role::Offsets | Role::GradOffsets => {
-                &self.locations
-            }
-            Role::Weights | Role::GradWeights | Role::Logits | Role::GradLogits => &self.weights,
-            Role::Output | Role::GradOutput => &self.output,
-            Role::References | Role::GradReferences => &self.references,
-        };
-        Expected { tensor: role.name(), dtype: self.problem.format_of(role), shape }
-    }
-}
 
 /// Whether a call is of the problem's operator: whether it gives its samples as the problem says.
 pub(crate) fn check_operator(problem: &Problem, operator: &Operator) -> Result<(), Error> {
@@ -61,7 +25,7 @@ pub(crate) fn check_operator(problem: &Problem, operator: &Operator) -> Result<(
 /// Computes the output of one call, on all cores, with the best instructions this machine has.
 ///
 /// What the CPU backend does not take (`f64`, above all) goes through the
-/// [reference](crate::reference). For repeated calls keep a [`CpuPlan`].
+/// [reference](crate::reference). For repeated calls keep a [`CpuPlan`](crate::CpuPlan).
 ///
 /// # Errors
 /// A tensor of another dtype, shape or order than the problem says, or an output too small.
@@ -79,7 +43,7 @@ pub fn forward<'v, 'l, 'w, 'o>(
 /// Computes the gradients of one call, on all cores, with the best instructions this machine has.
 ///
 /// What the CPU backend does not take (`f64`, above all) goes through the
-/// [reference](crate::reference). For repeated calls keep a [`CpuPlan`].
+/// [reference](crate::reference). For repeated calls keep a [`CpuPlan`](crate::CpuPlan).
 ///
 /// # Errors
 /// A tensor of another dtype, shape or order than the problem says, or a gradient too small.
@@ -149,7 +113,7 @@ pub fn backward_from_offsets<'v, 'r, 'd, 'l, 'g>(
 /// Computes one call whose tensors are told by their roles: forward where the output is among what is written, else backward.
 ///
 /// # Errors
-/// As [`CpuPlan::run`].
+/// As [`CpuPlan::run`](crate::CpuPlan::run).
 pub fn run<'r, 'w>(
     problem: &Problem,
     read: impl IntoIterator<Item = (Role, TensorView<'r>)>,
@@ -158,23 +122,23 @@ pub fn run<'r, 'w>(
     compute(problem, Tensors::by_role(problem, read, written)?)
 }
 
-/// Computes a call with a plan of its own or, where the CPU backend does not take it, with the reference.
-fn compute(problem: &Problem, mut tensors: Tensors<'_, '_>) -> Result<(), Error> {
-    let plan = match CpuPlan::new(problem, &CpuOptions::default()) {
-        Ok(plan) => Some(plan),
-        Err(Error::Unsupported { .. }) => None,
-        Err(error) => return Err(error),
-    };
+/// Computes a call with a plan of its own.
+fn compute(problem: &Problem, tensors: Tensors<'_, '_>) -> Result<(), Error> {
+    PlanOrReference::new(problem, &CpuOptions::default())?.compute(tensors)
+}
+
+/// Computes a call with the reference.
+pub(crate) fn compute_by_reference(
+    problem: &Problem,
+    mut tensors: Tensors<'_, '_>,
+) -> Result<(), Error> {
     check_operator(problem, tensors.operator)?;
-    if let Some(mut plan) = plan {
-        return plan.compute(tensors, None);
-    }
-    let (shapes, direction) = (Shapes::new(problem), tensors.direction());
+    let direction = tensors.direction();
     let mut inputs: [Vec<f64>; Role::COUNT] = Default::default();
     // Nothing is computed for a buffer that turns out to be too small.
     let mut writes: [Option<Write<'_>>; Role::COUNT] = Default::default();
     for (role, access) in tensors.operator.tensors(direction) {
-        let (place, expected) = (role.index(), shapes.of(role));
+        let (place, expected) = (role.index(), Expected::new(problem, role));
         match access {
             Access::Read => inputs[place] = widen(role, tensors.input(role)?, &expected)?,
             Access::Write => {
@@ -193,7 +157,7 @@ fn compute(problem: &Problem, mut tensors: Tensors<'_, '_>) -> Result<(), Error>
 }
 
 /// The elements of a checked tensor as `f64`, packed. Those of a call from offsets may lie as its plan takes them.
-fn widen(role: Role, view: TensorView<'_>, expected: &Expected<'_>) -> Result<Vec<f64>, Error> {
+fn widen(role: Role, view: TensorView<'_>, expected: &Expected) -> Result<Vec<f64>, Error> {
     match role {
         Role::References => widen_spread::<3>(view, expected),
         Role::Offsets | Role::Logits => widen_spread::<2>(view, expected),
@@ -204,11 +168,11 @@ fn widen(role: Role, view: TensorView<'_>, expected: &Expected<'_>) -> Result<Ve
 /// The elements of a checked tensor whose first axes may lie anywhere, packed, as `f64`.
 fn widen_spread<const AXES: usize>(
     view: TensorView<'_>,
-    expected: &Expected<'_>,
+    expected: &Expected,
 ) -> Result<Vec<f64>, Error> {
     fn as_f64<T: Typed, const AXES: usize>(
         view: TensorView<'_>,
-        expected: &Expected<'_>,
+        expected: &Expected,
     ) -> Result<Vec<f64>, Error> {
         let (elements, strides) = view.spread::<T, AXES>(expected)?;
         let (outer, inner) = expected.shape.split_at(AXES);
@@ -237,10 +201,10 @@ fn widen_spread<const AXES: usize>(
 type Write<'a> = Box<dyn FnOnce(&[f64]) + 'a>;
 
 /// Checks a tensor to be written and returns what writes it.
-fn narrowing<'a>(view: TensorViewMut<'a>, expected: &Expected<'_>) -> Result<Write<'a>, Error> {
+fn narrowing<'a>(view: TensorViewMut<'a>, expected: &Expected) -> Result<Write<'a>, Error> {
     fn from_f64<'a, T: Typed>(
         view: TensorViewMut<'a>,
-        expected: &Expected<'_>,
+        expected: &Expected,
     ) -> Result<Write<'a>, Error> {
         let to = view.elements::<T>(expected)?;
         Ok(Box::new(move |from| {

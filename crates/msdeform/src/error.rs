@@ -107,14 +107,54 @@ pub enum Error {
         shape: String,
     },
     /// A shaped tensor of the wrong shape.
-    #[error("`{tensor}` has shape {found:?}, expected {expected:?}")]
+    #[error("`{tensor}` has shape {found:?}, expected {expected}")]
     ShapeMismatch {
         /// The tensor.
         tensor: &'static str,
-        /// The shape the problem implies.
-        expected: Vec<usize>,
+        /// The shapes that fit; sizes that may be chosen are words.
+        expected: String,
         /// The shape given.
-        found: Vec<usize>,
+        found: Vec<i64>,
+    },
+    /// Two tensors that must have one dtype and have two.
+    #[error(
+        "`{first}` is {first_dtype} and `{second}` is {second_dtype}; give both the same dtype"
+    )]
+    SamplingDtypes {
+        /// Locations or offsets.
+        first: &'static str,
+        /// Their dtype.
+        first_dtype: DType,
+        /// Weights or logits.
+        second: &'static str,
+        /// Their dtype.
+        second_dtype: DType,
+    },
+    /// Levels that follow each other and are not all pixels of the value tensor.
+    #[error(
+        "`value` has {pixels} pixels, but the levels {sizes:?} have {levels}; check their sizes, or give \
+         `level_start_index` if there are gaps between levels"
+    )]
+    LevelPixels {
+        /// (height, width) of each level.
+        sizes: Vec<(i64, i64)>,
+        /// Pixels of all levels, with their borders.
+        levels: i64,
+        /// Pixels of the value tensor.
+        pixels: i64,
+    },
+    /// Samples that cannot be the same number of points on each level.
+    #[error(
+        "`{tensor}`: {samples} samples are not the same number of points on each of {levels} levels; give `points=[...]`, \
+         the number of points of each level"
+    )]
+    UnevenSamples {
+        /// Locations or offsets.
+        tensor: &'static str,
+        /// Samples of a query and head.
+        samples: i64,
+        /// Number of levels.
+        levels: usize,
     },
     /// A view whose elements do not follow each other.
     #[error(

@@ -24,6 +24,8 @@
 //!   of locations and weights: nothing lies between the layers and the operator, see [`Offsets`].
 //! - [`Problem`] describes a call: sizes, levels, points per level, layout, formats. It is checked
 //!   once, when it is built.
+//! - A [`Signature`] makes the [`Problem`] of shapes and dtypes, for those who call with tensors of a framework, and a
+//!   [`PlanCache`] keeps plans between such calls.
 //! - [`forward`] and [`backward`] are the whole job in one call. A [`CpuPlan`] keeps threads, tables
 //!   and scratch memory for calls that repeat, and takes a thread count and an instruction set.
 //! - Tensors are plain slices or shaped [`TensorView`]s of `f32`, `f16` or `bf16` (the types of the
@@ -38,8 +40,10 @@ mod error;
 mod layout;
 mod offsets;
 mod operator;
+mod plans;
 mod problem;
 pub mod reference;
+mod signature;
 mod variant;
 mod view;
 
@@ -50,7 +54,11 @@ pub use error::Error;
 pub use layout::ValueLayout;
 pub use offsets::{Offsets, ReferenceKind, ReferenceOf};
 pub use operator::{ATTENTION, Access, FROM_OFFSETS, Operator, Role, Storage};
-pub use problem::{Level, Problem, ProblemBuilder};
+pub use plans::PlanCache;
+pub use problem::{Level, Problem, ProblemBuilder, Shape};
+pub use signature::{
+    LevelLists, LevelNumbers, OffsetOptions, OffsetRule, Signature, TensorSignature,
+};
 pub use variant::{DeviceKind, Direction, Mode, Numerics, VariantSpec};
 pub use view::{Slice, SliceMut, TensorView, TensorViewMut, Typed};
 

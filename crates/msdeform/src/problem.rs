@@ -4,7 +4,7 @@ mod builder;
 
 use std::fmt;
 
-use crate::{DType, Offsets, ValueLayout};
+use crate::{DType, Offsets, Role, ValueLayout};
 use builder::Points;
 
 pub use builder::ProblemBuilder;
@@ -37,6 +37,43 @@ impl Level {
     #[must_use]
     pub const fn origin(&self, layout: ValueLayout) -> usize {
         self.start + layout.border() * (self.row_pitch(layout) + 1)
+    }
+}
+
+/// The shape of a tensor. It is a slice of sizes, without memory of its own on the heap.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    sizes: [usize; Self::MOST_AXES],
+    axes: usize,
+}
+
+impl Shape {
+    const MOST_AXES: usize = 5;
+
+    pub(crate) const fn new<const AXES: usize>(from: [usize; AXES]) -> Self {
+        const { assert!(AXES <= Self::MOST_AXES) };
+        let mut sizes = [1; Self::MOST_AXES];
+        let mut axis = 0;
+        while axis < AXES {
+            sizes[axis] = from[axis];
+            axis += 1;
+        }
+        Self { sizes, axes: AXES }
+    }
+}
+
+impl fmt::Debug for Shape {
+    /// As the slice: `[2, 300, 256]`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl std::ops::Deref for Shape {
+    type Target = [usize];
+
+    fn deref(&self) -> &[usize] {
+        &self.sizes[..self.axes]
     }
 }
 
@@ -242,6 +279,22 @@ impl Problem {
     #[must_use]
     pub const fn output_shape(&self) -> [usize; 3] {
         [self.batch, self.queries, self.heads * self.channels]
+    }
+
+    /// Shape of a tensor where it is packed. Samples are one axis.
+    #[must_use]
+    pub fn shape_of(&self, role: Role) -> Shape {
+        match role {
+            Role::Value | Role::GradValue => Shape::new(self.value_shape()),
+            Role::Locations | Role::GradLocations | Role::Offsets | Role::GradOffsets => {
+                Shape::new(self.locations_shape())
+            }
+            Role::Weights | Role::GradWeights | Role::Logits | Role::GradLogits => {
+                Shape::new(self.weights_shape())
+            }
+            Role::References | Role::GradReferences => Shape::new(self.references_shape()),
+            Role::Output | Role::GradOutput => Shape::new(self.output_shape()),
+        }
     }
 
     /// Elements of the value tensor.

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use crate::{DType, Element, Error};
+use crate::{DType, Element, Error, Problem, Role, Shape};
 
 /// What a slice says about itself, whether it may be written or not.
 macro_rules! described {
@@ -146,25 +146,26 @@ impl Dims {
 
 /// What a tensor of a call is called and must look like.
 #[derive(Clone, Debug)]
-pub(crate) struct Expected<'a> {
+pub(crate) struct Expected {
     pub tensor: &'static str,
     pub dtype: DType,
-    pub shape: &'a [usize],
+    pub shape: Shape,
 }
 
-impl Expected<'_> {
+impl Expected {
+    pub(crate) fn new(problem: &Problem, role: Role) -> Self {
+        let (dtype, shape) = (problem.format_of(role), problem.shape_of(role));
+        Self { tensor: role.name(), dtype, shape }
+    }
+
     fn check(&self, dtype: DType, len: usize, dims: Option<&Dims>) -> Result<usize, Error> {
-        let Self { tensor, dtype: expected, shape } = *self;
+        let Self { tensor, dtype: expected, ref shape } = *self;
         if dtype != expected {
             return Err(Error::DtypeMismatch { tensor, expected, found: dtype });
         }
         let count = shape.iter().product();
         match dims {
-            Some(dims) if !splits_into(shape, &dims.shape) => Err(Error::ShapeMismatch {
-                tensor,
-                expected: shape.to_vec(),
-                found: dims.shape.clone(),
-            }),
+            Some(dims) if !splits_into(shape, &dims.shape) => Err(self.mismatch(&dims.shape)),
             Some(dims) if !dims.is_contiguous() => Err(Error::NotContiguous {
                 tensor,
                 shape: dims.shape.clone(),
@@ -177,6 +178,14 @@ impl Expected<'_> {
                 shape: format!("shape {shape:?}"),
             }),
             _ => Ok(count),
+        }
+    }
+
+    fn mismatch(&self, found: &[usize]) -> Error {
+        Error::ShapeMismatch {
+            tensor: self.tensor,
+            expected: format!("{:?}", self.shape),
+            found: found.iter().map(|&size| size as i64).collect(),
         }
     }
 }
@@ -209,7 +218,7 @@ pub struct TensorView<'a> {
 
 impl<'a> TensorView<'a> {
     /// The elements, after checking that this is the tensor `expected` describes.
-    pub(crate) fn elements<T: Typed>(self, expected: &Expected<'_>) -> Result<&'a [T], Error> {
+    pub(crate) fn elements<T: Typed>(self, expected: &Expected) -> Result<&'a [T], Error> {
         let count = expected.check(self.data.dtype(), self.data.len(), self.dims.as_ref())?;
         let found = self.data.dtype();
         T::of(self.data).map(|slice| &slice[..count]).ok_or(Error::DtypeMismatch {
@@ -223,19 +232,17 @@ impl<'a> TensorView<'a> {
     /// others follow each other.
     pub(crate) fn spread<T: Typed, const AXES: usize>(
         self,
-        expected: &Expected<'_>,
+        expected: &Expected,
     ) -> Result<(&'a [T], [usize; AXES]), Error> {
         let Some(dims) = self.dims.as_ref().filter(|dims| !dims.is_contiguous()) else {
-            let packed = Dims::contiguous(expected.shape).strides;
+            let packed = Dims::contiguous(&expected.shape).strides;
             let strides = std::array::from_fn(|axis| packed[axis].unsigned_abs());
             return Ok((self.elements(expected)?, strides));
         };
-        let (found, wanted) = (&dims.shape, expected.shape);
+        let (found, wanted) = (&dims.shape, &expected.shape);
         let has_axes = found.len() >= AXES && found[..AXES] == wanted[..AXES];
         if !(has_axes && splits_into(&wanted[AXES..], &found[AXES..])) {
-            let tensor = expected.tensor;
-            let (expected, found) = (wanted.to_vec(), found.clone());
-            return Err(Error::ShapeMismatch { tensor, expected, found });
+            return Err(expected.mismatch(found));
         }
         let rest = Dims { shape: found[AXES..].to_vec(), strides: dims.strides[AXES..].to_vec() };
         if !rest.is_contiguous() {
@@ -264,7 +271,7 @@ pub struct TensorViewMut<'a> {
 
 impl<'a> TensorViewMut<'a> {
     /// The elements to write, after checking that this is the tensor `expected` describes.
-    pub(crate) fn elements<T: Typed>(self, expected: &Expected<'_>) -> Result<&'a mut [T], Error> {
+    pub(crate) fn elements<T: Typed>(self, expected: &Expected) -> Result<&'a mut [T], Error> {
         let found = self.data.len();
         let required = expected.shape.iter().product();
         if self.dims.is_none() && found < required {
@@ -330,8 +337,8 @@ made_of_slices!(TensorViewMut, SliceMut);
 mod tests {
     use super::*;
 
-    const EXPECTED: Expected<'static> =
-        Expected { tensor: "value", dtype: DType::F32, shape: &[2, 6] };
+    const EXPECTED: Expected =
+        Expected { tensor: "value", dtype: DType::F32, shape: Shape::new([2, 6]) };
 
     #[test]
     fn plain_slices_are_checked_by_length() {

@@ -13,6 +13,7 @@ mod isa;
 mod output;
 mod placement;
 mod plan;
+mod plan_or_reference;
 mod simd;
 mod sink;
 mod softmax;
@@ -26,6 +27,7 @@ pub use ceiling::multiply_adds;
 pub use gradients::{GradientsMut, OffsetGradientsMut};
 pub use isa::Isa;
 pub use plan::CpuPlan;
+pub use plan_or_reference::{PlanOrReference, is_for_one_thread};
 pub use workers::{LentThreads, max_threads};
 
 use crate::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};

@@ -16,7 +16,7 @@ use super::source::{GivenSource, OffsetSource, SampleSource, Strided};
 use super::workers::{LentThreads, Workers};
 use super::workspace::{AlignedFloats, NoScratch};
 use super::{CpuOptions, variant};
-use crate::call::{Shapes, check_operator};
+use crate::call::check_operator;
 use crate::view::Expected;
 use crate::{
     ATTENTION, DType, Direction, Error, FROM_OFFSETS, Problem, Role, TensorView, TensorViewMut,
@@ -229,10 +229,10 @@ impl CpuPlan {
         output: TensorViewMut<'_>,
         lent: Option<&dyn LentThreads>,
     ) -> Result<(), Error> {
-        let shapes = Shapes::new(&self.problem);
-        let value = tensors.input(Role::Value)?.elements::<T>(&shapes.of(Role::Value))?;
-        let source = self.source(tensors, &shapes)?;
-        let expected = shapes.of(Role::Output);
+        let of = |role| Expected::new(&self.problem, role);
+        let value = tensors.input(Role::Value)?.elements::<T>(&of(Role::Value))?;
+        let source = self.source(tensors)?;
+        let expected = of(Role::Output);
         // In the values' format or in f32, as the plan has checked.
         let output = if expected.dtype == T::DTYPE {
             Output::LikeValues(output.elements::<T>(&expected)?.as_mut_ptr())
@@ -257,21 +257,19 @@ impl CpuPlan {
     }
 
     fn backward_in<T: Storage>(&mut self, tensors: &mut Tensors<'_, '_>) -> Result<(), Error> {
-        let shapes = Shapes::new(&self.problem);
-        let value = tensors.input(Role::Value)?.elements::<T>(&shapes.of(Role::Value))?;
-        let source = self.source(tensors, &shapes)?;
-        let (expected, upstream) = (shapes.of(Role::GradOutput), tensors.input(Role::GradOutput)?);
+        let of = |role| Expected::new(&self.problem, role);
+        let value = tensors.input(Role::Value)?.elements::<T>(&of(Role::Value))?;
+        let source = self.source(tensors)?;
+        let (expected, upstream) = (of(Role::GradOutput), tensors.input(Role::GradOutput)?);
         let grad_output = if expected.dtype == T::DTYPE {
             GradOutput::LikeValues(upstream.elements::<T>(&expected)?.as_ptr())
         } else {
             GradOutput::Single(upstream.elements::<f32>(&expected)?.as_ptr())
         };
         let grad_value = tensors.result(Role::GradValue);
-        let grad_value =
-            grad_value.map(|to| to.elements::<T>(&shapes.of(Role::GradValue))).transpose()?;
+        let grad_value = grad_value.map(|to| to.elements::<T>(&of(Role::GradValue))).transpose()?;
         // None where the role is not of the operator.
-        let mut write =
-            |role| tensors.result(role).map(|to| span_mut(to, &shapes.of(role))).transpose();
+        let mut write = |role| tensors.result(role).map(|to| span_mut(to, &of(role))).transpose();
         let (locations, weights) = (write(Role::GradLocations)?, write(Role::GradWeights)?);
         let grad_references = write(Role::GradReferences)?;
         let (grad_offsets, grad_logits) = (write(Role::GradOffsets)?, write(Role::GradLogits)?);
@@ -328,23 +326,20 @@ impl CpuPlan {
     }
 
     /// Checks what the samples are given as against what the problem says.
-    fn source(
-        &self,
-        tensors: &mut Tensors<'_, '_>,
-        shapes: &Shapes<'_>,
-    ) -> Result<SampleSource, Error> {
+    fn source(&self, tensors: &mut Tensors<'_, '_>) -> Result<SampleSource, Error> {
+        let of = |role| Expected::new(&self.problem, role);
         let Some(&rule) = self.problem.offsets() else {
             let (locations, weights) =
                 (tensors.input(Role::Locations)?, tensors.input(Role::Weights)?);
             return Ok(SampleSource::Given(GivenSource {
-                locations: spread::<0>(locations, &shapes.of(Role::Locations))?.0,
-                weights: spread::<0>(weights, &shapes.of(Role::Weights))?.0,
+                locations: spread::<0>(locations, &of(Role::Locations))?.0,
+                weights: spread::<0>(weights, &of(Role::Weights))?.0,
             }));
         };
         let (references, [image, query, reference_step]) =
-            spread(tensors.input(Role::References)?, &shapes.of(Role::References))?;
-        let offsets = spread(tensors.input(Role::Offsets)?, &shapes.of(Role::Offsets))?;
-        let logits = spread(tensors.input(Role::Logits)?, &shapes.of(Role::Logits))?;
+            spread(tensors.input(Role::References)?, &of(Role::References))?;
+        let offsets = spread(tensors.input(Role::Offsets)?, &of(Role::Offsets))?;
+        let logits = spread(tensors.input(Role::Logits)?, &of(Role::Logits))?;
         Ok(SampleSource::Offsets(OffsetSource {
             rule,
             references: Strided { span: references, image, query },
@@ -371,7 +366,7 @@ fn level_groups(geometry: &Geometry, threads: usize) -> Result<Vec<LevelGroup>, 
 /// A tensor whose first axes may lie anywhere, and their strides.
 fn spread<const AXES: usize>(
     view: TensorView<'_>,
-    expected: &Expected<'_>,
+    expected: &Expected,
 ) -> Result<(Span, [usize; AXES]), Error> {
     match expected.dtype {
         DType::F32 => view.spread::<f32, AXES>(expected).map(|(x, s)| (Span::F32(x.as_ptr()), s)),
@@ -383,7 +378,7 @@ fn spread<const AXES: usize>(
     }
 }
 
-fn span_mut(view: TensorViewMut<'_>, expected: &Expected<'_>) -> Result<SpanMut, Error> {
+fn span_mut(view: TensorViewMut<'_>, expected: &Expected) -> Result<SpanMut, Error> {
     match expected.dtype {
         DType::F32 => view.elements::<f32>(expected).map(|x| SpanMut::F32(x.as_mut_ptr())),
         DType::F16 => view.elements::<f16>(expected).map(|x| SpanMut::F16(x.as_mut_ptr())),
@@ -392,7 +387,7 @@ fn span_mut(view: TensorViewMut<'_>, expected: &Expected<'_>) -> Result<SpanMut,
     }
 }
 
-fn no_f64_samples(expected: &Expected<'_>) -> Error {
+fn no_f64_samples(expected: &Expected) -> Error {
     let (tensor, expected, found) = (expected.tensor, DType::F32, DType::F64);
     Error::DtypeMismatch { tensor, expected, found }
 }
