@@ -1,6 +1,7 @@
 //! Tensors and levels as Python hands them over.
 
-use msdeform_torch::call::{Described, LEVEL_NUMBERS, Rule};
+use msdeform::OffsetOptions;
+use msdeform_torch::call::{Described, LEVEL_NUMBERS};
 use msdeform_torch::error::CallError;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -37,7 +38,7 @@ impl Described for Operand<'_> {
 #[derive(Clone, Copy, FromPyObject, IntoPyObject)]
 pub struct RuleGiven(bool, f32, bool, bool);
 
-impl From<RuleGiven> for Rule {
+impl From<RuleGiven> for OffsetOptions {
     fn from(RuleGiven(anchors, scale, softmax, nearest): RuleGiven) -> Self {
         Self { anchors, scale, softmax, nearest }
     }

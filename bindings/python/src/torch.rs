@@ -6,9 +6,9 @@
 //! Whatever is not ordinary, or not right, is answered by `None`: the Python half then goes the long way,
 //! which has the words for most errors.
 
-use msdeform::{DType, Direction, Role};
+use msdeform::{DType, Direction, OffsetOptions, Role};
 use msdeform_cuda::Pointers;
-use msdeform_torch::call::{Described, Head, Rule, gradient_bits, with_key};
+use msdeform_torch::call::{Described, Head, gradient_bits, with_key};
 use msdeform_torch::{cpu, cuda};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
@@ -494,7 +494,7 @@ impl<const TENSORS: usize> Inputs<TENSORS> {
         Head {
             place: i64::from(ordinal),
             value_strides: (value[0], value[2], value[1]),
-            rule: self.rule.map(Rule::from),
+            rule: self.rule.map(OffsetOptions::from),
             source_strides,
             ..of_gradients
         }
@@ -520,7 +520,7 @@ impl<const TENSORS: usize> Inputs<TENSORS> {
             }
             _ => None,
         };
-        let head = Head { rule: self.rule.map(Rule::from), ..on_threads(threads) };
+        let head = Head { rule: self.rule.map(OffsetOptions::from), ..on_threads(threads) };
         with_key(head, &self.described(), levels, |key| {
             // SAFETY: addresses, shapes and strides come from the same live tensors, which `of` found to be contiguous
             // but for these strides, as `takes_gradient` did the gradient; what is written was made for this call.

@@ -5,7 +5,8 @@
 
 use std::cell::RefCell;
 
-use msdeform::{CpuOptions, CpuPlan, Direction, Problem, Role, TensorView, TensorViewMut};
+use msdeform::cpu::{PlanOrReference, is_for_one_thread};
+use msdeform::{CpuOptions, Direction, PlanCache, Problem, Role, TensorView, TensorViewMut};
 use msdeform_cuda::Pointers;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -16,24 +17,8 @@ use crate::memory::{slice, slice_mut};
 /// Plans kept: a model has a few problems, and training goes through more with every image size.
 const PLANS: usize = 16;
 
-/// Scratch memory that idle plans may keep between them.
-const SCRATCH_BYTES: usize = 256 << 20;
-
-/// Below this many products of samples and channels a call is done before another thread wakes up. Miri would take
-/// hours for so many, and is to see threads too.
-const ONE_THREAD_BELOW: usize = if cfg!(miri) { 1 << 6 } else { 1 << 16 };
-
-/// What computes calls of one key.
-enum PlanOrReference {
-    Plan(Box<CpuPlan>),
-    /// `f64`, and what else the plan refuses.
-    Reference(Problem),
-}
-
-#[derive(Default)]
 struct Processor {
-    /// Most recently used last.
-    plans: Vec<(Box<[i64]>, PlanOrReference)>,
+    plans: PlanCache<Box<[i64]>, PlanOrReference>,
     pool: Option<Pool>,
 }
 
@@ -55,7 +40,8 @@ impl Drop for Pool {
 }
 
 thread_local! {
-    static PROCESSOR: RefCell<Processor> = RefCell::default();
+    static PROCESSOR: RefCell<Processor> =
+        const { RefCell::new(Processor { plans: PlanCache::new(PLANS), pool: None }) };
 }
 
 /// Elements from one image to the next and from one query to the next: of the references, with those from one reference to
@@ -95,11 +81,7 @@ pub unsafe fn run(
             }
         }
         let (read, written) = (read.into_iter().flatten(), written.into_iter().flatten());
-        match prepared {
-            PlanOrReference::Plan(plan) => pool.run(move || plan.run(read, written)),
-            PlanOrReference::Reference(problem) => msdeform::run(problem, read, written),
-        }
-        .map_err(CallError::from)
+        Ok(pool.run(move || prepared.run(read, written))?)
     })
 }
 
@@ -140,11 +122,7 @@ impl Tensors<'_> {
         outer: &[usize],
     ) -> Result<TensorView<'a>, CallError> {
         let (dtype, problem) = (self.problem.format_of(role), self.problem);
-        let shape: &[usize] = match role {
-            Role::References => &problem.references_shape(),
-            Role::Offsets => &problem.locations_shape(),
-            _ => &problem.weights_shape(),
-        };
+        let shape = problem.shape_of(role);
         let inner = &shape[outer.len()..];
         let strides: Vec<usize> = outer
             .iter()
@@ -159,7 +137,7 @@ impl Tensors<'_> {
         // SAFETY: passed on from the caller.
         let elements = unsafe { slice(role.name(), dtype, self.address(role), len)? };
         let strides: Vec<isize> = strides.iter().map(|stride| stride.cast_signed()).collect();
-        Ok(TensorView::strided(elements, shape, &strides)?)
+        Ok(TensorView::strided(elements, &shape, &strides)?)
     }
 
     /// # Safety
@@ -172,22 +150,6 @@ impl Tensors<'_> {
 
     fn address(&self, role: Role) -> usize {
         self.pointers.get(role) as usize
-    }
-}
-
-impl PlanOrReference {
-    fn problem(&self) -> &Problem {
-        match self {
-            Self::Plan(plan) => plan.problem(),
-            Self::Reference(problem) => problem,
-        }
-    }
-
-    fn scratch_bytes(&self) -> usize {
-        match self {
-            Self::Plan(plan) => plan.workspace_bytes(),
-            Self::Reference(_) => 0,
-        }
     }
 }
 
@@ -206,59 +168,40 @@ impl Workers<'_> {
     }
 }
 
-/// Finds or makes the plan of a key and runs something with it.
+/// Finds or makes the plan of a key and runs something with it. Meanwhile the plan is out of the cache, so a call that
+/// panics takes it along.
 fn with_prepared<T>(
     key: &Key,
     run: impl FnOnce(&mut PlanOrReference, &Workers<'_>) -> Result<T, CallError>,
 ) -> Result<T, CallError> {
-    PROCESSOR.with_borrow_mut(|processor| {
-        let at = match processor.plans.iter().position(|(known, _)| **known == *key.numbers()) {
-            Some(at) => at,
-            None => processor.add(key)?,
+    PROCESSOR.with_borrow_mut(|Processor { plans, pool }| {
+        let threads = usize::try_from(key.head().place).unwrap_or(1);
+        let (numbers, mut prepared) = match plans.take(|known| **known == *key.numbers()) {
+            Some(known) => known,
+            None => (key.numbers().into(), prepare(&key.problem()?, threads, pool)?),
         };
-        // Usually the last one already.
-        processor.plans[at..].rotate_left(1);
-        let wanted = usize::try_from(key.head().place).unwrap_or(1);
-        let Processor { plans, pool } = processor;
-        let Some((_, prepared)) = plans.last_mut() else { unreachable!("it was just found") };
-        let workers = match prepared {
-            PlanOrReference::Plan(plan) if plan.threads() > 1 => {
-                Workers::Pool(pool_of(pool, wanted)?)
-            }
-            _ => Workers::Caller,
+        let workers = match prepared.threads() {
+            1 => Workers::Caller,
+            _ => Workers::Pool(pool_of(pool, threads)?),
         };
-        run(prepared, &workers)
+        let result = run(&mut prepared, &workers);
+        let bytes = prepared.workspace_bytes();
+        drop(plans.put(numbers, prepared, bytes));
+        result
     })
 }
 
-impl Processor {
-    /// Makes the plan of a key; returns its place.
-    fn add(&mut self, key: &Key) -> Result<usize, CallError> {
-        let problem = key.problem()?;
-        let products = problem.weights_len().saturating_mul(problem.channels());
-        let threads = usize::try_from(key.head().place).unwrap_or(1);
-        let plan = if threads <= 1 || products < ONE_THREAD_BELOW {
-            CpuPlan::new(&problem, &CpuOptions { threads: Some(1), isa: None })
-        } else {
-            let pool = pool_of(&mut self.pool, threads)?;
-            pool.install(|| CpuPlan::new(&problem, &CpuOptions::default()))
-        };
-        let prepared = match plan {
-            Ok(plan) => PlanOrReference::Plan(Box::new(plan)),
-            Err(msdeform::Error::Unsupported { .. }) => PlanOrReference::Reference(problem),
-            Err(error) => return Err(error.into()),
-        };
-        let scratch = |plans: &[(Box<[i64]>, PlanOrReference)]| -> usize {
-            plans.iter().map(|(_, prepared)| prepared.scratch_bytes()).sum()
-        };
-        while !self.plans.is_empty()
-            && (self.plans.len() >= PLANS || scratch(&self.plans) > SCRATCH_BYTES)
-        {
-            self.plans.remove(0);
-        }
-        self.plans.push((key.numbers().into(), prepared));
-        Ok(self.plans.len() - 1)
+fn prepare(
+    problem: &Problem,
+    threads: usize,
+    pool: &mut Option<Pool>,
+) -> Result<PlanOrReference, CallError> {
+    if threads <= 1 || is_for_one_thread(problem) {
+        let alone = CpuOptions { threads: Some(1), isa: None };
+        return Ok(PlanOrReference::new(problem, &alone)?);
     }
+    let pool = pool_of(pool, threads)?;
+    Ok(pool.install(|| PlanOrReference::new(problem, &CpuOptions::default()))?)
 }
 
 /// The worker threads, started where there are none of that number, or none any more.

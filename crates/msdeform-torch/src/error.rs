@@ -1,21 +1,10 @@
 //! What a call can fail with.
 
-use msdeform::DType;
 use msdeform_cuda::Error as CudaError;
 
 /// Everything that can be wrong with a call.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// A tensor of the wrong shape.
-    #[error("`{tensor}` has shape {found:?}, expected {expected}")]
-    Shape {
-        /// Which.
-        tensor: &'static str,
-        /// Its shape.
-        found: Vec<i64>,
-        /// What it should be.
-        expected: String,
-    },
     /// A tensor with the wrong number of axes, in the words of the kernels that know shapes only.
     #[error("`{tensor}` has {found} axes, expected {expected}")]
     Axes {
@@ -39,16 +28,6 @@ pub enum CallError {
         expected: Vec<i64>,
         /// PyTorch's name of the output's format.
         expected_format: String,
-    },
-    /// Locations and weights, or offsets and logits, of different formats.
-    #[error("`{}` is {locations} and `{}` is {weights}; give both the same dtype", names.0, names.1)]
-    SamplingDtypes {
-        /// Of both.
-        names: (&'static str, &'static str),
-        /// The format of the first.
-        locations: DType,
-        /// The format of the second.
-        weights: DType,
     },
     /// A tensor in a format that nothing here computes in.
     #[error("`{tensor}` is {found}; expected torch.float32, float16, bfloat16 or float64")]
@@ -132,11 +111,12 @@ impl CallError {
     #[must_use]
     pub const fn kind(&self) -> Kind {
         match self {
-            Self::SamplingDtypes { .. }
-            | Self::Dtype { .. }
+            Self::Dtype { .. }
             | Self::Layout { .. }
             | Self::NoIntegers { .. }
-            | Self::Problem(msdeform::Error::DtypeMismatch { .. })
+            | Self::Problem(
+                msdeform::Error::DtypeMismatch { .. } | msdeform::Error::SamplingDtypes { .. },
+            )
             | Self::Cuda(CudaError::Problem(msdeform::Error::DtypeMismatch { .. })) => Kind::Type,
             Self::Cuda(CudaError::Problem(_)) => Kind::Value,
             Self::Cuda(

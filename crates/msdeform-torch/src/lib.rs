@@ -17,7 +17,6 @@ pub mod register;
 
 mod boxed;
 mod kernels;
-mod levels;
 mod libtorch;
 mod memory;
 mod tensor;

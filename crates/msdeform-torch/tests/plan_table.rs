@@ -6,9 +6,9 @@
 
 use std::sync::Barrier;
 
-use msdeform::{DType, Direction, Offsets, Problem, Role};
+use msdeform::{DType, Direction, OffsetOptions, Offsets, Problem, Role};
 use msdeform_cuda::Pointers;
-use msdeform_torch::call::{Described, Head, Key, Rule};
+use msdeform_torch::call::{Described, Head, Key};
 use msdeform_torch::cpu;
 use msdeform_torch::error::CallError;
 
@@ -30,7 +30,7 @@ impl Described for Shape {
     }
 }
 
-fn key(threads: i64, problem: &Problem, rule: Option<Rule>) -> Key {
+fn key(threads: i64, problem: &Problem, rule: Option<OffsetOptions>) -> Key {
     let shape = |sizes: &[usize]| Shape(sizes.iter().map(|&size| size as i64).collect());
     let [images, queries, heads, samples] = problem.weights_shape();
     let value = shape(&[images, problem.spatial(), heads, problem.channels()]);
@@ -170,7 +170,7 @@ fn offsets_and_logits_are_read_with_their_strides() {
         (numbers(problem.value_len()), numbers(images * queries * row));
     let references: Vec<f32> = numbers(4);
     let mut output = vec![f32::NAN; problem.output_len()];
-    let rule = Rule { anchors: false, scale: 0.5, softmax: true, nearest: false };
+    let rule = OffsetOptions::default();
     let key = key(2, &problem, Some(rule));
     let address = |tensor: &[f32]| tensor.as_ptr().expose_provenance() as u64;
     let pointers = Pointers::from([

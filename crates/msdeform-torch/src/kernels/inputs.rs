@@ -2,12 +2,12 @@
 
 use std::ops::RangeInclusive;
 
-use msdeform::{ATTENTION, DType, Direction, FROM_OFFSETS, Operator, Role};
+use msdeform::{ATTENTION, DType, Direction, Error, FROM_OFFSETS, OffsetOptions, Operator, Role};
 use msdeform_cuda::Pointers;
 
 use super::gpu;
 use crate::boxed::Arguments;
-use crate::call::{Described, Head, Rule, gradient_bits, with_key};
+use crate::call::{Described, Head, gradient_bits, with_key};
 use crate::cpu::{self, SourceStrides};
 use crate::error::CallError;
 use crate::libtorch::Libtorch;
@@ -66,7 +66,7 @@ impl<const TENSORS: usize> Inputs<TENSORS> {
         let named = self.named();
         let wrong = |at: usize, found: &[i64], expected: &str| {
             let (tensor, found, expected) = (named[at].0, found.to_vec(), expected.to_owned());
-            CallError::Shape { tensor, found, expected }
+            CallError::Problem(Error::ShapeMismatch { tensor, found, expected })
         };
         let (value, positions) = self.shapes()?;
         let &[batch, _, heads, channels] = value else {
@@ -99,7 +99,7 @@ impl<const TENSORS: usize> Inputs<TENSORS> {
         for (tensor, found) in self.named() {
             if found.shape()?.len() < 4 {
                 let (found, expected) = (found.shape()?.to_vec(), "at least four axes".to_owned());
-                return Err(CallError::Shape { tensor, found, expected });
+                return Err(Error::ShapeMismatch { tensor, found, expected }.into());
             }
         }
         for ((tensor, found), (allowed, expected)) in self.named().into_iter().zip(AXES) {
@@ -192,7 +192,7 @@ impl<const TENSORS: usize> Inputs<TENSORS> {
         self,
         torch: &'static Libtorch,
         levels: &[i64],
-        rule: Option<Rule>,
+        rule: Option<OffsetOptions>,
     ) -> Result<Tensor, CallError> {
         check_dense(&self.named())?;
         if let Some(ordinal) = self.gpu_without_kernels()? {
@@ -214,7 +214,7 @@ impl<const TENSORS: usize> Inputs<TENSORS> {
         torch: &'static Libtorch,
         mut grad_output: Tensor,
         levels: &[i64],
-        rule: Option<Rule>,
+        rule: Option<OffsetOptions>,
         asked: Asked<TENSORS>,
     ) -> Result<Vec<Tensor>, CallError> {
         let mut all = [("grad_output", &grad_output); 1 + AXES.len()];

@@ -1,10 +1,11 @@
 //! Levels as tensors.
 
+use msdeform::{LevelLists, Role, ValueLayout};
+
 use super::gpu;
 use super::inputs::Inputs;
 use crate::boxed::Arguments;
 use crate::error::CallError;
-use crate::levels::Given;
 use crate::libtorch::Libtorch;
 use crate::tensor::{List, Place, Tensor};
 
@@ -34,9 +35,14 @@ impl LevelTensors {
         let starts = self.starts.map(|starts| read_integers(starts, torch, "level_start_index"));
         let starts = starts.transpose()?.map(|(_, starts)| starts);
         let points = self.points.map(|points| points.numbers()).transpose()?;
+        let lists =
+            LevelLists { sizes: pairs, starts: starts.as_deref(), points: points.as_deref() };
         let (value, locations) = inputs.shapes()?;
-        Given { shapes: pairs, starts: starts.as_deref(), points: points.as_deref() }
-            .flatten(value, locations)
+        // A value of another shape is refused with the problem.
+        let pixels = value.get(1).copied().unwrap_or(0);
+        let levels =
+            lists.complete((pixels, ValueLayout::Interleaved), (Role::Locations, locations))?;
+        Ok(levels.into_flattened())
     }
 }
 

@@ -5,8 +5,9 @@ mod gpu;
 mod inputs;
 mod level_tensors;
 
+use msdeform::OffsetOptions;
+
 use crate::boxed::{Arguments, Kernel};
-use crate::call::Rule;
 use crate::error::CallError;
 use crate::tensor::Tensor;
 use inputs::{Asked, Inputs};
@@ -104,11 +105,12 @@ impl Kernel for FromOffsetsBackward {
     }
 }
 
-fn take_rule(arguments: &mut Arguments<'_>) -> Rule {
+fn take_rule(arguments: &mut Arguments<'_>) -> OffsetOptions {
     #[allow(
         clippy::cast_possible_truncation,
         reason = "a scale is a number like 0.5, and the kernels compute in f32"
     )]
     let scale = arguments.fraction() as f32;
-    Rule { anchors: arguments.flag(), scale, softmax: arguments.flag(), nearest: arguments.flag() }
+    let [anchors, softmax, nearest] = std::array::from_fn(|_| arguments.flag());
+    OffsetOptions { anchors, scale, softmax, nearest }
 }
