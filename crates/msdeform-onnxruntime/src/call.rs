@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use msdeform::{DType, Offsets, Problem};
+use msdeform::{DType, LevelLists, OffsetOptions, OffsetRule, Problem, Signature, TensorSignature};
 
 use crate::api::KernelInfo;
 use crate::error::Error;
@@ -31,7 +31,7 @@ impl Shape {
             let mut found = vec![0; rank];
             read(&mut found)?;
             let expected = format!("at most {} axes", Self::MAX_RANK);
-            return Err(Error::Shape { tensor, found, expected });
+            return Err(msdeform::Error::ShapeMismatch { tensor, found, expected }.into());
         }
         let mut shape = Self { rank, ..Self::NONE };
         read(&mut shape.sizes[..rank])?;
@@ -51,7 +51,7 @@ impl Shape {
     }
 
     fn wrong(&self, tensor: &'static str, expected: String) -> Error {
-        Error::Shape { tensor, found: self.sizes().to_vec(), expected }
+        msdeform::Error::ShapeMismatch { tensor, found: self.sizes().to_vec(), expected }.into()
     }
 }
 
@@ -73,21 +73,12 @@ impl<'a> Integers<'a> {
 }
 
 /// What a node says beside its tensors.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Attributes {
     /// Points of each level, where that was said.
-    points: Option<Vec<usize>>,
+    points: Option<Vec<i64>>,
     /// How samples follow from offsets, if they do.
-    rule: Option<Rule>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Rule {
-    anchors: bool,
-    /// Bits of an `f32`.
-    offset_scale: u32,
-    softmax: bool,
-    nearest: bool,
+    rule: Option<OffsetOptions>,
 }
 
 impl Attributes {
@@ -97,26 +88,24 @@ impl Attributes {
         if info.int(c"points").is_some() || info.float(c"points").is_some() {
             return Err(wrong("points", "is no list of integers", "give one for each level"));
         }
-        let points = info.ints(c"points").map(|found| {
-            let sizes = found.iter().map(|&count| usize::try_from(count));
-            sizes.collect::<Result<Vec<usize>, _>>().map_err(|_| {
-                let found = format!("is {found:?}");
-                wrong("points", &found, "give a number from 0 up for each level")
-            })
-        });
-        let points = points.transpose()?;
+        let points = info.ints(c"points");
+        if let Some(found) = points.as_ref().filter(|found| found.iter().any(|&count| count < 0)) {
+            let found = format!("is {found:?}");
+            return Err(wrong("points", &found, "give a number from 0 up for each level"));
+        }
         let rule = || {
-            let offset_scale = match info.float(c"offset_scale") {
+            let default = OffsetOptions::default();
+            let scale = match info.float(c"offset_scale") {
                 None if info.int(c"offset_scale").is_some() => {
                     return Err(wrong("offset_scale", "is an integer", "give a float"));
                 }
-                found => found.unwrap_or(0.5).to_bits(),
+                found => found.unwrap_or(default.scale),
             };
-            Ok(Rule {
-                anchors: flag(info, "anchors", c"anchors", false)?,
-                offset_scale,
-                softmax: flag(info, "softmax", c"softmax", true)?,
-                nearest: flag(info, "nearest", c"nearest", false)?,
+            Ok(OffsetOptions {
+                anchors: flag(info, "anchors", c"anchors", default.anchors)?,
+                scale,
+                softmax: flag(info, "softmax", c"softmax", default.softmax)?,
+                nearest: flag(info, "nearest", c"nearest", default.nearest)?,
             })
         };
         Ok(Self { points, rule: is_from_offsets.then(rule).transpose()? })
@@ -207,18 +196,8 @@ impl Call<'_> {
             && key.attributes == *self.attributes
     }
 
-    const fn names(&self) -> [&'static str; 2] {
-        match self.attributes.rule {
-            None => ["sampling_locations", "attention_weights"],
-            Some(_) => ["sampling_offsets", "attention_logits"],
-        }
-    }
-
-    /// Checks the shapes against each other and makes the problem of them.
+    /// The problem that the shapes and the levels describe.
     pub(crate) fn problem(&self) -> Result<Problem, Error> {
-        let &[batch, pixels, heads, channels] = self.value.sizes() else {
-            return Err(self.value.wrong("value", "[batch, pixels, heads, channels]".to_owned()));
-        };
         let &[levels, 2] = self.level_shapes.sizes() else {
             let expected = "[levels, 2], a height and a width for each level";
             return Err(self.level_shapes.wrong("spatial_shapes", expected.to_owned()));
@@ -227,152 +206,36 @@ impl Call<'_> {
             let expected = format!("[{levels}] like `spatial_shapes`");
             return Err(self.level_starts.wrong("level_start_index", expected));
         }
-        let sampling = Sampling { batch, heads, levels, points: self.attributes.points.as_deref() };
-        let names = self.names();
-        let (queries, points) = sampling.read(names[0], &self.locations, true)?;
-        let (weight_queries, weight_points) = sampling.read(names[1], &self.weights, false)?;
-        if (queries, &points) != (weight_queries, &weight_points) {
-            let expected = format!(
-                "as many queries and points as `{}`, {:?}",
-                names[0],
-                self.locations.sizes()
-            );
-            return Err(self.weights.wrong(names[1], expected));
-        }
         let mut shapes = self.shapes.iter();
-        let pairs: Vec<(i64, i64)> =
-            std::iter::from_fn(|| Some((shapes.next()?, shapes.next()?))).collect();
-        let size = |size: i64| usize::try_from(size).unwrap_or(0);
-        let mut builder = Problem::builder()
-            .batch(size(batch))
-            .heads(size(heads))
-            .channels(size(channels))
-            .queries(size(queries))
-            .levels(pairs)
-            .level_starts(self.starts.iter())
-            .spatial(size(pixels))
-            .points_per_level(points)
-            .dtype(self.format)
-            .sampling_dtype(self.sampling_format);
-        if let Some(rule) = self.attributes.rule {
-            let offsets = rule.offsets(&self.references, [batch, queries], levels)?;
-            builder = builder.offsets(offsets).reference_dtype(self.reference_format);
-        }
-        Ok(builder.build()?)
-    }
-}
-
-impl Rule {
-    /// The rule for references of this shape.
-    fn offsets(
-        &self,
-        shape: &Shape,
-        [batch, queries]: [i64; 2],
-        levels: i64,
-    ) -> Result<Offsets, Error> {
-        let wrong = || {
-            let count = if self.anchors { "anchors".to_owned() } else { format!("{levels} or 1") };
-            let expected = format!("[{batch} or 1, {queries} or 1, {count}, 2 or 4]");
-            shape.wrong("reference_points", expected)
+        let sizes: Vec<[i64; 2]> =
+            std::iter::from_fn(|| Some([shapes.next()?, shapes.next()?])).collect();
+        let starts: Vec<i64> = self.starts.iter().collect();
+        let Attributes { points, rule } = self.attributes;
+        let inputs = [
+            Some((self.format, &self.value)),
+            rule.map(|_| (self.reference_format, &self.references)),
+            Some((self.sampling_format, &self.locations)),
+            Some((self.sampling_format, &self.weights)),
+        ];
+        let tensors: Vec<TensorSignature<'_>> = inputs
+            .into_iter()
+            .flatten()
+            .map(|(dtype, shape)| TensorSignature { dtype, shape: shape.sizes() })
+            .collect();
+        let signature = Signature {
+            rule: rule.map(OffsetRule::OfReferences),
+            expands_references: true,
+            ..Signature::new(
+                &tensors,
+                LevelLists { sizes: &sizes, starts: Some(&starts), points: points.as_deref() },
+            )
         };
-        let &[found_batch, found_queries, count, components] = shape.sizes() else {
-            return Err(wrong());
-        };
-        let fits = |found: i64, wanted: i64| found == wanted || found == 1;
-        if !fits(found_batch, batch) || !fits(found_queries, queries) {
-            return Err(wrong());
-        }
-        let rule = match components {
-            2 => Offsets::from_points(),
-            4 => Offsets::from_boxes(),
-            _ => return Err(wrong()),
-        };
-        let rule = match usize::try_from(count) {
-            Ok(anchors) if self.anchors => rule.anchors(anchors),
-            _ if count == levels => rule,
-            _ if count == 1 => rule.one_for_all_levels(),
-            _ => return Err(wrong()),
-        };
-        let rule = rule.offset_scale(f32::from_bits(self.offset_scale));
-        let rule = if self.softmax { rule } else { rule.raw_weights() };
-        Ok(if self.nearest { rule.nearest() } else { rule })
-    }
-}
-
-/// What the shapes of locations and weights must agree with.
-struct Sampling<'a> {
-    batch: i64,
-    heads: i64,
-    levels: i64,
-    points: Option<&'a [usize]>,
-}
-
-impl Sampling<'_> {
-    /// Queries, and points of each level. Samples are one axis, or two: levels and points.
-    fn read(
-        &self,
-        tensor: &'static str,
-        shape: &Shape,
-        is_pairs: bool,
-    ) -> Result<(i64, Vec<usize>), Error> {
-        let Self { batch, heads, levels, points } = *self;
-        let level_count = usize::try_from(levels).unwrap_or(0);
-        if let Some(points) = points.filter(|points| points.len() != level_count) {
-            return Err(msdeform::Error::LevelCount {
-                list: "points",
-                levels: level_count,
-                found: points.len(),
+        signature.problem().map_err(|error| match (error, points) {
+            (msdeform::Error::ShapeMismatch { tensor, found, expected }, Some(points)) => {
+                let expected = format!("{expected}; the attribute `points` says {points:?}");
+                Error::Problem(msdeform::Error::ShapeMismatch { tensor, found, expected })
             }
-            .into());
-        }
-        let sizes = match shape.sizes().split_last() {
-            Some((2, sizes)) if is_pairs => Some(sizes),
-            _ if is_pairs => None,
-            _ => Some(shape.sizes()),
-        };
-        let count = |count: i64| usize::try_from(count).ok();
-        let found = match sizes {
-            Some(&[n, queries, m, samples]) if n == batch && m == heads => {
-                let samples = count(samples);
-                let shared = || match (samples, level_count) {
-                    (Some(0), 0) => Some(Vec::new()),
-                    (Some(samples), levels) if levels > 0 && samples % levels == 0 => {
-                        Some(vec![samples / levels; levels])
-                    }
-                    _ => None,
-                };
-                let said = points.map(<[usize]>::to_vec);
-                let points = said.map_or_else(shared, |points| {
-                    let total =
-                        points.iter().try_fold(0usize, |total, &count| total.checked_add(count));
-                    (total == samples).then_some(points)
-                });
-                points.map(|points| (queries, points))
-            }
-            Some(&[n, queries, m, l, p]) if n == batch && m == heads && l == levels => {
-                let found = count(p).map(|p| vec![p; level_count]);
-                found
-                    .filter(|found| points.is_none_or(|points| points == found.as_slice()))
-                    .map(|points| (queries, points))
-            }
-            _ => None,
-        };
-        found.ok_or_else(|| {
-            let pair = if is_pairs { ", 2" } else { "" };
-            let expected = match points {
-                Some(points) => {
-                    let samples = points.iter().fold(0usize, |total, &count| total.saturating_add(count));
-                    format!(
-                        "[{batch}, queries, {heads}, {samples}{pair}], {points:?} points on the levels as the attribute \
-                         `points` says"
-                    )
-                }
-                None => format!(
-                    "[{batch}, queries, {heads}, {levels}, points{pair}], or [{batch}, queries, {heads}, samples{pair}] with as \
-                     many samples on each level unless the attribute `points` says otherwise"
-                ),
-            };
-            shape.wrong(tensor, expected)
+            (error, _) => error.into(),
         })
     }
 }
@@ -396,9 +259,7 @@ mod tests {
     }
 
     fn from_offsets() -> Attributes {
-        let offset_scale = 0.5f32.to_bits();
-        let rule = Rule { anchors: false, offset_scale, softmax: true, nearest: false };
-        Attributes { rule: Some(rule), ..plain() }
+        Attributes { rule: Some(OffsetOptions::default()), ..plain() }
     }
 
     /// Two levels, three points each, 7 queries.
@@ -431,7 +292,7 @@ mod tests {
         let uneven = Call { attributes: &attributes, ..flat };
         assert_eq!(uneven.problem().unwrap().points(), [5, 1]);
         let error = Call { attributes: &attributes, ..split }.problem().unwrap_err().to_string();
-        assert!(error.contains("[5, 1] points"), "{error}");
+        assert!(error.contains("`points` says [5, 1]"), "{error}");
     }
 
     #[test]
@@ -501,20 +362,6 @@ mod tests {
         for (call, words) in cases {
             let error = call.problem().unwrap_err().to_string();
             assert!(words.iter().all(|word| error.contains(word)), "{error}");
-        }
-    }
-
-    #[test]
-    fn references_say_what_the_rule_is() {
-        let attributes = from_offsets();
-        let call = call(&attributes);
-        for (references, shape_of) in [
-            ([2, 7, 2, 2], [2, 7, 2, 2]),
-            ([1, 1, 1, 4], [2, 7, 1, 4]),
-            ([2, 1, 2, 4], [2, 7, 2, 4]),
-        ] {
-            let problem = Call { references: shape(&references), ..call }.problem().unwrap();
-            assert_eq!(problem.references_shape(), shape_of);
         }
     }
 }

@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use msdeform::cpu::is_for_one_thread;
 use msdeform::{DType, LentThreads, Problem, Slice, TensorView, TensorViewMut};
 
 use crate::api::{Context, Input, SessionThreads};
 use crate::error::Error;
 use crate::node::{Inputs, Node, shared_strides};
 use crate::plans::{Entry, Plans, widen};
-
-/// Below this many products of samples and channels a call is done before another thread wakes up.
-const ONE_THREAD_BELOW: usize = 1 << 16;
 
 /// One node of a session. Runs may overlap.
 #[derive(Debug)]
@@ -31,9 +29,9 @@ impl Kernel {
     /// Computes the output.
     pub(crate) fn compute(&self, context: &Context<'_>) -> Result<(), Error> {
         let inputs = self.node.inputs(context)?;
-        let mut entry = self.plans.take(&self.node.call(&inputs)?)?;
-        let result = self.run(context, &mut entry, &inputs);
-        self.plans.give_back(entry);
+        let mut found = self.plans.take(&self.node.call(&inputs)?)?;
+        let result = self.run(context, &mut found.1, &inputs);
+        self.plans.give_back(found);
         result
     }
 
@@ -52,8 +50,7 @@ impl Kernel {
         let format = problem.sampling_dtype();
         let locations = TensorView::flat(read(&inputs.locations, format, room_for_locations)?);
         let weights = TensorView::flat(read(&inputs.weights, format, room_for_weights)?);
-        let products = problem.weights_len().saturating_mul(problem.channels());
-        let workers = if products < ONE_THREAD_BELOW { 1 } else { self.workers };
+        let workers = if is_for_one_thread(problem) { 1 } else { self.workers };
         let panicked = AtomicBool::new(false);
         let threads = SessionThreads { context, workers, panicked: &panicked };
         let threads: &dyn LentThreads = &threads;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use msdeform::{ATTENTION, FROM_OFFSETS, Problem, Role};
+use msdeform::{ATTENTION, FROM_OFFSETS, PlanCache, Problem, Role};
 use msdeform_cuda::{
     Engine, INLINE_LEVELS, Plan, PlanOptions, PointerChecks, Pointers, RowStrides, SourceStrides,
     Stream, Workspace,
@@ -67,18 +67,14 @@ struct Planned {
 /// Plans that are kept, about a kilobyte each: those of a few models in some sizes of images.
 const PLANS: usize = 256;
 
-/// The most recently used last. Any number of runs may launch one at the same time.
-static KEPT: Mutex<Vec<(usize, Key, Arc<Planned>)>> = Mutex::new(Vec::new());
+/// By device and call. Any number of runs may launch one at the same time.
+static KEPT: Mutex<PlanCache<(usize, Key), Arc<Planned>>> = Mutex::new(PlanCache::new(PLANS));
 
 /// The plan of a call on a device, made now if it is new.
 fn plan(device: usize, call: &Call<'_>) -> Result<Arc<Planned>, Error> {
-    {
-        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_it = |(of, key, _): &(usize, Key, _)| *of == device && call.has(key);
-        if let Some(at) = kept.iter().rposition(is_it) {
-            kept[at..].rotate_left(1);
-            return Ok(Arc::clone(&kept[kept.len() - 1].2));
-        }
+    let kept = || KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(planned) = kept().find(|(of, key)| *of == device && call.has(key)) {
+        return Ok(Arc::clone(planned));
     }
     // Outside of the lock: kernels that were never compiled take seconds.
     let problem = call.problem()?;
@@ -93,10 +89,7 @@ fn plan(device: usize, call: &Call<'_>) -> Result<Arc<Planned>, Error> {
         // It owns a table in device memory that a captured graph may go on reading.
         std::mem::forget(Arc::clone(&planned));
     }
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    let dropped = (kept.len() >= PLANS).then(|| kept.remove(0));
-    kept.push((device, call.key(), Arc::clone(&planned)));
-    drop(kept);
+    let dropped = kept().put((device, call.key()), Arc::clone(&planned), 0);
     // Outside of the lock as well: memory of a device is given back when its kernels are done.
     drop(dropped);
     Ok(planned)
