@@ -4,7 +4,10 @@ use candle_core::backend::BackendStorage;
 use candle_core::op::BackpropOp;
 use candle_core::{CpuStorage, DType, Device, Layout, Storage, Tensor};
 use half::{bf16, f16};
-use msdeform::{Direction, Offsets, Problem, Role, Slice, SliceMut, TensorView, TensorViewMut};
+use msdeform::{
+    Direction, OffsetRule, Offsets, Problem, Role, Signature, Slice, SliceMut, TensorSignature,
+    TensorView, TensorViewMut,
+};
 
 use crate::plans::SHARED;
 use crate::{Error, Levels, Result};
@@ -79,43 +82,33 @@ impl Given<'_> {
         }
         // The reference is for the processor.
         let formats = if device.is_cpu() { &DTYPES[..] } else { &DTYPES[..3] };
-        let dtype = format_of(Role::Value, self.value, formats)?;
-        let f64_or = |others: &[DType]| match self.value.dtype() {
-            DType::F64 => vec![DType::F64],
-            _ => others.to_vec(),
+        let f64_or = |format: DType| match self.value.dtype() {
+            DType::F64 => [DType::F64; 2],
+            _ => [DType::F32, format],
         };
-        let beside_value = f64_or(&[DType::F32, self.value.dtype()]);
-        let sampling = format_of(of_positions, self.positions, &beside_value)?;
-        format_of(of_shares, self.shares, &[self.positions.dtype()])?;
-
-        let &[batch, pixels, heads, channels] = self.value.dims() else {
-            return Err(wrong_shape(Role::Value, self.value, "[batch, pixels, heads, channels]"));
-        };
-        let samples = match self.positions.dims() {
-            [_, _, _, samples @ .., _] if (1..=2).contains(&samples.len()) => samples,
-            _ => {
-                let expected = "[batch, queries, heads, levels, points, 2] or [batch, queries, heads, samples, 2]";
-                return Err(wrong_shape(of_positions, self.positions, expected));
-            }
-        };
-        let mut builder = levels
-            .describe(pixels, samples)?
-            .batch(batch)
-            .heads(heads)
-            .channels(channels)
-            .queries(self.positions.dims()[1])
-            .dtype(dtype)
-            .sampling_dtype(sampling);
-        if let Some((references, rule)) = self.around {
-            let beside_offsets = f64_or(&[DType::F32, self.positions.dtype()]);
-            let format = format_of(Role::References, references, &beside_offsets)?;
-            builder = builder.offsets(rule).reference_dtype(format);
-        }
-        let problem = builder.build()?;
+        let beside_value = f64_or(self.value.dtype());
+        let beside_positions = f64_or(self.positions.dtype());
+        let mut signatures = Vec::with_capacity(4);
         for (role, tensor) in tensors {
-            check_shape(&problem, role, tensor)?;
+            let accepted = match role {
+                Role::Value => formats,
+                Role::References => &beside_positions,
+                Role::Weights | Role::Logits => &[self.positions.dtype()],
+                _ => &beside_value,
+            };
+            let shape: Vec<i64> = tensor.dims().iter().map(|&size| size as i64).collect();
+            signatures.push((format_of(role, tensor, accepted)?, shape));
         }
-        Ok(problem)
+        let tensors: Vec<TensorSignature<'_>> = signatures
+            .iter()
+            .map(|(dtype, shape)| TensorSignature { dtype: *dtype, shape })
+            .collect();
+        let signature = Signature {
+            rule: self.around.map(|(_, rule)| OffsetRule::Exact(rule)),
+            expands_references: true,
+            ..Signature::new(&tensors, levels.lists())
+        };
+        Ok(signature.problem()?)
     }
 }
 
@@ -140,54 +133,6 @@ fn format_of(role: Role, tensor: &Tensor, accepted: &[DType]) -> Result<msdeform
         names.dedup();
         Error::Format { tensor: role.name(), found, expected: names.join(" or ") }
     })
-}
-
-fn wrong_shape(role: Role, tensor: &Tensor, expected: impl Into<String>) -> Error {
-    Error::Shape { tensor: role.name(), found: tensor.dims().to_vec(), expected: expected.into() }
-}
-
-/// The shape of a tensor, its samples in one axis.
-fn shape(problem: &Problem, role: Role) -> Vec<usize> {
-    match role {
-        Role::Value => problem.value_shape().into(),
-        Role::References => problem.references_shape().into(),
-        Role::Locations | Role::Offsets => problem.locations_shape().into(),
-        Role::Weights | Role::Logits => problem.weights_shape().into(),
-        // The output and its gradient; gradients of the rest are only written.
-        _ => problem.output_shape().into(),
-    }
-}
-
-fn check_shape(problem: &Problem, role: Role, tensor: &Tensor) -> Result<()> {
-    let (expected, found) = (shape(problem, role), tensor.dims());
-    let has_samples = matches!(role.storage(), msdeform::Storage::Samples);
-    // `[L, P]` in place of the samples, where there are as many on every level.
-    let split = problem.uniform_points().filter(|_| has_samples).map(|points| {
-        let mut split = expected.clone();
-        split.splice(3..4, [problem.levels().len(), points]);
-        split
-    });
-    if found == expected || split.as_deref().is_some_and(|split| found == split) {
-        return Ok(());
-    }
-    let broadcasts = |axis: usize| found[axis] == 1 || found[axis] == expected[axis];
-    if role == Role::References
-        && found.len() == expected.len()
-        && found[2..] == expected[2..]
-        && broadcasts(0)
-        && broadcasts(1)
-    {
-        return Ok(());
-    }
-    let expected = match (role, split) {
-        (Role::References, _) => {
-            let [batch, queries, references, components] = problem.references_shape();
-            format!("[{batch} or 1, {queries} or 1, {references}, {components}]")
-        }
-        (_, Some(split)) => format!("{split:?} or {expected:?}"),
-        (_, None) => format!("{expected:?}"),
-    };
-    Err(wrong_shape(role, tensor, expected))
 }
 
 /// First axes of a tensor that may lie anywhere; the others follow each other.
@@ -232,7 +177,7 @@ impl<'a> Placed<'a, CpuStorage> {
 
     /// As the library reads it; the elements lie as [`readable`] has them.
     fn view(&self, problem: &Problem) -> Result<TensorView<'a>> {
-        let shape = shape(problem, self.role);
+        let shape = problem.shape_of(self.role);
         let free = free_axes(self.role, &Device::Cpu).min(self.layout.stride().len());
         let mut strides: Vec<isize> = (1..=shape.len())
             .map(|axis| shape[axis..].iter().product::<usize>().cast_signed())
@@ -288,12 +233,7 @@ impl Memory for CpuStorage {
             };
             Some((role, TensorViewMut::flat(elements)))
         });
-        if problem.dtype() == msdeform::DType::F64 {
-            // The reference computes that, one thread and no vectors.
-            msdeform::run(problem, views, written)?;
-        } else {
-            SHARED.with(problem, |plan| plan.run(views, written))?;
-        }
+        SHARED.with(problem, |plan| plan.run(views, written))?;
         Ok(results)
     }
 }

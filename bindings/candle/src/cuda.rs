@@ -8,7 +8,7 @@ use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::cuda_backend::cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
 use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
 use candle_core::{CudaStorage, DType, Shape, Storage};
-use msdeform::{Direction, Problem, Role};
+use msdeform::{Direction, PlanCache, Problem, Role};
 use msdeform_cuda::{
     BackwardOptions, Engine, Gradients, Plan, PlanOptions, Pointers, RowStrides, SourceStrides,
     Stream, Workspace,
@@ -169,17 +169,14 @@ struct Planned {
 /// Plans that are kept, about a kilobyte each: those of a few models in some sizes of images.
 const PLANS: usize = 256;
 
-/// The most recently used last. Any number of threads may launch one at the same time: workspaces are the calls' own.
-static KEPT: Mutex<Vec<(Key, Arc<Planned>)>> = Mutex::new(Vec::new());
+/// Any number of threads may launch one at the same time: workspaces are the calls' own.
+static KEPT: Mutex<PlanCache<Key, Arc<Planned>>> = Mutex::new(PlanCache::new(PLANS));
 
 /// The plan for something, made now if it is new.
 fn plan(key: Key) -> Result<Arc<Planned>> {
-    {
-        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = kept.iter().rposition(|(of, _)| *of == key) {
-            kept[at..].rotate_left(1);
-            return Ok(Arc::clone(&kept[kept.len() - 1].1));
-        }
+    let kept = || KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(planned) = kept().find(|of| *of == key) {
+        return Ok(Arc::clone(planned));
     }
     // Outside of the lock: kernels that were never compiled take seconds.
     let engine = Engine::shared(key.device, |_| ())?;
@@ -193,10 +190,7 @@ fn plan(key: Key) -> Result<Arc<Planned>> {
     };
     let plan = Plan::new(&engine, &key.problem, &options)?;
     let planned = Arc::new(Planned { engine, plan });
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    let dropped = (kept.len() >= PLANS).then(|| kept.remove(0));
-    kept.push((key, Arc::clone(&planned)));
-    drop(kept);
+    let dropped = kept().put(key, Arc::clone(&planned), 0);
     // Outside of the lock as well: memory of a device is given back when its kernels are done.
     drop(dropped);
     Ok(planned)

@@ -78,7 +78,7 @@ pub enum Error {
     },
     /// What the library has to say about the call.
     #[error(transparent)]
-    Call(#[from] msdeform::Error),
+    Call(msdeform::Error),
     /// What the GPU has to say.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
@@ -90,6 +90,25 @@ pub enum Error {
 
 /// Results of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
+
+impl From<msdeform::Error> for Error {
+    /// What the callers of this crate can change is named as they know it.
+    fn from(error: msdeform::Error) -> Self {
+        let size = |number: i64| usize::try_from(number).unwrap_or(0);
+        match error {
+            msdeform::Error::ShapeMismatch { tensor, found, expected } => {
+                Self::Shape { tensor, found: found.into_iter().map(size).collect(), expected }
+            }
+            msdeform::Error::LevelPixels { levels, pixels, .. } => {
+                Self::Pixels { levels: size(levels), found: size(pixels) }
+            }
+            msdeform::Error::UnevenSamples { samples, levels, .. } => {
+                Self::Points { samples: size(samples), levels }
+            }
+            other => Self::Call(other),
+        }
+    }
+}
 
 impl From<Error> for candle_core::Error {
     fn from(error: Error) -> Self {

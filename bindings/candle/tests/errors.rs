@@ -49,15 +49,15 @@ fn wrong_shapes_are_named_with_what_was_expected() {
         (
             1,
             &[3, 7, 3, 2, 2, 2],
-            "`sampling_locations` has shape [3, 7, 3, 2, 2, 2], expected [2, 7, 3, 2, 2, 2] or [2, 7, 3, 4, 2]",
+            "`sampling_locations` has shape [3, 7, 3, 2, 2, 2], expected [2, queries, 3, 2, points, 2] or [2, queries, 3, samples, 2]",
         ),
-        (1, &[2, 7, 4, 2, 2, 2], "expected [2, 7, 3, 2, 2, 2]"),
-        (1, &[2, 7, 3, 3, 2, 2], "expected [2, 7, 3, 2, 2, 2]"),
-        (1, &[2, 7, 3, 2, 2, 3], "expected [2, 7, 3, 2, 2, 2]"),
+        (1, &[2, 7, 4, 2, 2, 2], "expected [2, queries, 3, 2, points, 2]"),
+        (1, &[2, 7, 3, 3, 2, 2], "expected [2, queries, 3, 2, points, 2]"),
+        (1, &[2, 7, 3, 2, 2, 3], "expected [2, queries, 3, 2, points, 2]"),
         (
             1,
             &[2, 7],
-            "`sampling_locations` has shape [2, 7], expected [batch, queries, heads, levels, points, 2]",
+            "`sampling_locations` has shape [2, 7], expected [2, queries, 3, 2, points, 2]",
         ),
         (
             2,
@@ -98,7 +98,7 @@ fn levels_that_are_not_those_of_the_values_are_refused() {
     assert!(matches!(uneven, Err(Error::Points { samples: 5, levels: 2 })));
     // `[L, P]` says something else than points that differ.
     let split = with(Levels::new(LEVELS).points([3, 1]));
-    assert!(words(split).contains("expected [2, 7, 3, 4, 2]"));
+    assert!(words(split).contains("expected [2, queries, 3, 4, 2]"));
 }
 
 #[test]
