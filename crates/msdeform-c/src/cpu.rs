@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex, TryLockError};
 
-use msdeform::{Access, CpuOptions, CpuPlan, Direction, Error, Isa, Problem, Role};
+use msdeform::cpu::PlanOrReference;
+use msdeform::{Access, CpuOptions, Direction, Error, Isa, Problem, Role};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::border::{Growing, answer, hand_out, handle, read, read_or_zero, take_back};
@@ -83,13 +84,7 @@ pub struct msdeform_cpu_plan {
     problem: Problem,
     /// What does the work, if it is not the plan's own threads or the calling one.
     workers: Option<Arc<ThreadPool>>,
-    computes: Mutex<Computes>,
-}
-
-enum Computes {
-    Plan(Box<CpuPlan>),
-    /// `f64`, and what else a plan refuses.
-    Reference,
+    computes: Mutex<PlanOrReference>,
 }
 
 /// Starts threads for several plans; 0 means one for each core. They are ended with `msdeform_workers_destroy`.
@@ -188,15 +183,15 @@ pub unsafe extern "C" fn msdeform_cpu_plan_get_info(
         // SAFETY: the caller promises a live handle.
         let plan = unsafe { handle("plan", plan)? };
         let found = plan.with(|computes| {
-            let (workspace_bytes, threads, isa) = match computes {
-                Computes::Plan(plan) => (plan.workspace_bytes(), plan.threads(), plan.isa()),
-                Computes::Reference => (0, 1, Isa::Scalar),
+            let isa = match computes {
+                PlanOrReference::Plan(plan) => plan.isa(),
+                PlanOrReference::Reference(_) => Isa::Scalar,
             };
-            let threads = i64::try_from(threads).unwrap_or(i64::MAX);
+            let threads = i64::try_from(computes.threads()).unwrap_or(i64::MAX);
             let isa = code_of(isa) as i32;
             Ok(msdeform_cpu_plan_info {
                 struct_size: 0,
-                workspace_bytes,
+                workspace_bytes: computes.workspace_bytes(),
                 threads,
                 isa,
                 reserved: 0,
@@ -247,19 +242,15 @@ fn prepare(
             return Err(Failure::Options("`threads` and `workers` are both set; set one of them"));
         }
         // Inside of the pool, so that the plan takes it for its own.
-        Some(pool) => pool.install(|| CpuPlan::new(problem, &CpuOptions { threads: None, isa })),
+        Some(pool) => {
+            pool.install(|| PlanOrReference::new(problem, &CpuOptions { threads: None, isa }))
+        }
         None => {
             let threads = Some(thread_count(options.threads)?);
-            CpuPlan::new(problem, &CpuOptions { threads, isa })
+            PlanOrReference::new(problem, &CpuOptions { threads, isa })
         }
     };
-    let computes = match made {
-        Ok(plan) => Computes::Plan(Box::new(plan)),
-        // Who names an instruction set gets that or an error.
-        Err(Error::Unsupported { .. }) if isa.is_none() => Computes::Reference,
-        Err(error) => return Err(error.into()),
-    };
-    Ok(msdeform_cpu_plan { problem: problem.clone(), workers, computes: Mutex::new(computes) })
+    Ok(msdeform_cpu_plan { problem: problem.clone(), workers, computes: Mutex::new(made?) })
 }
 
 impl msdeform_cpu_plan {
@@ -286,16 +277,13 @@ impl msdeform_cpu_plan {
                 }
             }
         }
-        self.run(move |computes| match computes {
-            Computes::Plan(plan) => plan.run(read, written),
-            Computes::Reference => msdeform::run(problem, read, written),
-        })
+        self.run(move |computes| computes.run(read, written))
     }
 
     /// Computes where the plan's work is done.
     fn run(
         &self,
-        work: impl FnOnce(&mut Computes) -> Result<(), Error> + Send,
+        work: impl FnOnce(&mut PlanOrReference) -> Result<(), Error> + Send,
     ) -> Result<(), Failure> {
         self.with(|computes| match &self.workers {
             Some(pool) => Ok(pool.install(|| work(computes))?),
@@ -306,7 +294,7 @@ impl msdeform_cpu_plan {
     /// Takes the plan for one call, or says that somebody else has it.
     fn with<T>(
         &self,
-        work: impl FnOnce(&mut Computes) -> Result<T, Failure>,
+        work: impl FnOnce(&mut PlanOrReference) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         match self.computes.try_lock() {
             Ok(mut computes) => work(&mut computes),

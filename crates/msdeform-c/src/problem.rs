@@ -305,9 +305,9 @@ pub unsafe extern "C" fn msdeform_problem_tensor(
         let msdeform_problem { problem } = unsafe { handle("problem", problem)? };
         let role = self::role(role)?;
         refuse_other_operator(problem, role)?;
-        let axes = shape(problem, role);
+        let axes = problem.shape_of(role);
         let mut padded = [1i64; 5];
-        for (to, &size) in padded.iter_mut().zip(&axes) {
+        for (to, &size) in padded.iter_mut().zip(&*axes) {
             *to = size.cast_signed() as i64;
         }
         let found = msdeform_tensor_info {
@@ -449,20 +449,6 @@ pub(crate) fn refuse_other_operator(problem: &Problem, role: Role) -> Result<(),
         _ => return Ok(()),
     };
     Err(Failure::WrongTensor { tensor: role.name(), reason })
-}
-
-pub(crate) fn shape(problem: &Problem, role: Role) -> Vec<usize> {
-    match role {
-        Role::Value | Role::GradValue => problem.value_shape().to_vec(),
-        Role::Locations | Role::GradLocations | Role::Offsets | Role::GradOffsets => {
-            problem.locations_shape().to_vec()
-        }
-        Role::Weights | Role::GradWeights | Role::Logits | Role::GradLogits => {
-            problem.weights_shape().to_vec()
-        }
-        Role::References | Role::GradReferences => problem.references_shape().to_vec(),
-        Role::Output | Role::GradOutput => problem.output_shape().to_vec(),
-    }
 }
 
 fn size(name: &'static str, value: i64) -> Result<usize, Failure> {

@@ -8,7 +8,7 @@ use msdeform::{
 };
 
 use crate::border::{Growing, aligned, list};
-use crate::problem::{refuse_other_operator, shape};
+use crate::problem::refuse_other_operator;
 use crate::status::Failure;
 
 /// A tensor that is read.
@@ -196,7 +196,7 @@ impl<'a> HostTensors<'a> {
             let elements = unsafe { elements(tensor, dtype, given.data, required)? };
             return Ok(TensorView::flat(elements));
         }
-        let shape = shape(self.problem, role);
+        let shape = self.problem.shape_of(role);
         // SAFETY: passed on from the caller.
         let strides = unsafe { strides(role, &given, &shape)? };
         let whole = given.bytes - given.bytes % dtype.size_bytes();
