@@ -2,7 +2,9 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use msdeform::{ATTENTION, DType, FROM_OFFSETS, Offsets, Operator, ProblemBuilder, Role};
+use msdeform::{
+    ATTENTION, DType, FROM_OFFSETS, OffsetOptions, Operator, Problem, ReferenceKind, Role,
+};
 
 use super::formats::{Tensors, names};
 use super::sizes::{SizeArgs, Stated, float_type, raw_like};
@@ -39,6 +41,17 @@ impl OffsetArgs {
         ];
         options.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
     }
+
+    /// As the library takes them.
+    pub fn options(&self) -> OffsetOptions {
+        let default = OffsetOptions::default();
+        OffsetOptions {
+            anchors: self.anchors,
+            scale: self.offset_scale.unwrap_or(default.scale),
+            softmax: !self.raw_weights,
+            nearest: self.nearest,
+        }
+    }
 }
 
 /// The operator whose tensors are there.
@@ -59,22 +72,13 @@ pub fn operator(tensors: &Tensors<'_>, args: &OffsetArgs) -> Result<&'static Ope
     Ok(&FROM_OFFSETS)
 }
 
-/// Sizes of a call that its references must fit.
-pub struct Sizes {
-    pub batch: usize,
-    pub queries: usize,
-    pub levels: usize,
-    pub value_dtype: DType,
-    pub sampling_dtype: DType,
-}
-
-/// The builder with the rule that the references and the command line say, and the references.
-pub fn with_rule(
-    builder: ProblemBuilder,
+/// The references, and the dtype in which they are computed: as stored where the backends take it, else widened, which is exact.
+pub fn references(
     tensors: &Tensors<'_>,
-    all: &SizeArgs,
-    sizes: &Sizes,
-) -> Result<(ProblemBuilder, Stated)> {
+    args: &SizeArgs,
+    value_dtype: DType,
+    sampling_dtype: DType,
+) -> Result<(Stated, DType)> {
     let tensor = tensors.get(names::REFERENCE_POINTS)?;
     let (stored, shape) = tensor.stated.as_ref().with_context(|| {
         format!(
@@ -82,46 +86,26 @@ pub fn with_rule(
             tensor.label()
         )
     })?;
-    let Sizes { batch, queries, levels, value_dtype, sampling_dtype } = *sizes;
-    let args = &all.offsets;
-    let fits = |found: usize, size: usize| found == size || found == 1;
-    let (references, components) = match *shape.as_slice() {
-        [images, rows, references, components]
-            if fits(images, batch)
-                && fits(rows, queries)
-                && (references == levels || references == 1 || args.anchors)
-                && (components == 2 || components == 4) =>
-        {
-            (references, components)
-        }
-        _ => anyhow::bail!(
-            "{}: shape {shape:?}, expected [{batch}, {queries}, {levels} or 1, 2 or 4]; --anchors takes any number \
-             of references",
-            tensor.label()
-        ),
-    };
-    ensure!(
-        args.offset_scale.is_none() || components == 4,
-        Usage(format!("--offset-scale is about boxes; {} has points", tensor.label()))
-    );
-    let mut rule = if components == 4 { Offsets::from_boxes() } else { Offsets::from_points() };
-    rule = match references {
-        count if args.anchors => rule.anchors(count),
-        1 if levels != 1 => rule.one_for_all_levels(),
-        _ => rule,
-    };
-    rule = args.offset_scale.map_or(rule, |scale| rule.offset_scale(scale));
-    rule = if args.raw_weights { rule.raw_weights() } else { rule };
-    rule = if args.nearest { rule.nearest() } else { rule };
-    let dtype = float_type(tensor, *stored, raw_like(*stored, all))?;
+    let dtype = float_type(tensor, *stored, raw_like(*stored, args))?;
     ensure!(
         dtype != DType::F64 || value_dtype == DType::F64,
         "{}: is f64 beside {value_dtype} values; convert it to f32, or the values to f64",
         tensor.label()
     );
-    // As stored where the backends take it, else widened, which is exact.
-    let computed = if dtype == sampling_dtype { dtype } else { DType::F32 };
-    let computed = if value_dtype == DType::F64 { DType::F64 } else { computed };
-    let stated = Stated { role: Role::References, dtype, shape: shape.clone() };
-    Ok((builder.offsets(rule).reference_dtype(computed), stated))
+    let computed = match dtype {
+        _ if value_dtype == DType::F64 => DType::F64,
+        dtype if dtype == sampling_dtype => dtype,
+        _ => DType::F32,
+    };
+    Ok((Stated { role: Role::References, dtype, shape: shape.clone() }, computed))
+}
+
+/// Refuses a scale where offsets start from points, which have none.
+pub fn check_scale(problem: &Problem, tensors: &Tensors<'_>, args: &SizeArgs) -> Result<()> {
+    let has_points = problem.offsets().is_some_and(|rule| rule.kind() == ReferenceKind::Point);
+    if has_points && args.offsets.offset_scale.is_some() {
+        let label = tensors.get(names::REFERENCE_POINTS)?.label();
+        return Err(Usage(format!("--offset-scale is about boxes; {label} has points")).into());
+    }
+    Ok(())
 }

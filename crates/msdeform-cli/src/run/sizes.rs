@@ -1,10 +1,11 @@
 //! What is said about a call's sizes on the command line, in shapes and in file lengths, brought
 //! together into one [`Problem`]. Whatever is said twice must agree.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use msdeform::{
-    ATTENTION, DType, FROM_OFFSETS, Operator, Problem, ProblemBuilder, Role, ValueLayout,
+    ATTENTION, DType, Error, FROM_OFFSETS, LevelLists, OffsetRule, Operator, Problem,
+    ProblemBuilder, Role, Signature, TensorSignature, ValueLayout,
 };
 
 use super::formats::{Stored, Tensor, Tensors, names};
@@ -96,11 +97,12 @@ pub fn describe(
     let [.., first, second] = *operator.inputs else { bail!("an operator without samples") };
     let locations = tensors.get(first.name())?;
     let weights = tensors.get(second.name())?;
-    let mut pyramid = Problem::builder().levels(levels.iter().copied());
+    let mut builder = Problem::builder().levels(levels.iter().copied());
     if let Some(starts) = &starts {
-        pyramid = pyramid.level_starts(starts.iter().copied());
+        builder = builder.level_starts(starts.iter().copied());
     }
-    let pyramid = Pyramid { levels: levels.len(), has_starts: starts.is_some(), builder: pyramid };
+    let sizes = levels.iter().map(|&(height, width)| [height, width]).collect();
+    let pyramid = Pyramid { levels: levels.len(), sizes, starts, builder };
     match (&value.stated, &locations.stated, &weights.stated) {
         (Some(value_stated), Some(locations_stated), Some(weights_stated)) => stated(
             &pyramid,
@@ -120,7 +122,8 @@ pub fn describe(
 /// The levels, not yet placed in a value tensor.
 struct Pyramid {
     levels: usize,
-    has_starts: bool,
+    sizes: Vec<[i64; 2]>,
+    starts: Option<Vec<i64>>,
     builder: ProblemBuilder,
 }
 
@@ -213,43 +216,66 @@ fn stated(
         );
     }
     let points = pyramid.points(args, samples, locations)?;
-    ensure!(
-        weights_shape.as_slice() == [batch, queries, heads, samples]
-            || weights_shape.as_slice() == &locations_shape[..locations_shape.len() - 1],
-        "{}: shape {weights_shape:?}, expected {:?} to go with the locations",
-        weights.label(),
-        &locations_shape[..locations_shape.len() - 1]
-    );
-
     let (layout, spatial, channels) = place_value(pyramid, args, value, value_shape, batch, heads)?;
-    let mut builder = pyramid
-        .builder
-        .clone()
-        .batch(batch)
-        .heads(heads)
-        .channels(channels)
-        .queries(queries)
-        .points_per_level(points)
-        .spatial(spatial)
-        .layout(layout)
-        .dtype(value_dtype)
-        .output_dtype(args.output_dtype.unwrap_or(value_dtype))
-        .sampling_dtype(sampling_dtype);
-    let mut references = None;
-    if operator == &FROM_OFFSETS {
-        let levels = pyramid.levels;
-        let sizes = offsets::Sizes { batch, queries, levels, value_dtype, sampling_dtype };
-        let (with_rule, found) = offsets::with_rule(builder, tensors, args, &sizes)?;
-        (builder, references) = (with_rule, Some(found));
-    }
-    let problem = builder.build().with_context(|| value.label())?;
+    let is_from_offsets = operator == &FROM_OFFSETS;
+    let references = is_from_offsets
+        .then(|| offsets::references(tensors, args, value_dtype, sampling_dtype))
+        .transpose()?;
+
+    let placed = match layout.is_head_major() {
+        true => vec![batch, heads, spatial, channels],
+        false => vec![batch, spatial, heads, channels],
+    };
+    let signed = [
+        Some((value_dtype, &placed)),
+        references.as_ref().map(|(stated, computed)| (*computed, &stated.shape)),
+        Some((sampling_dtype, locations_shape)),
+        Some((sampling_dtype, weights_shape)),
+    ];
+    let signed: Vec<(DType, Vec<i64>)> = signed
+        .into_iter()
+        .flatten()
+        .map(|(dtype, shape)| (dtype, shape.iter().map(|&size| size as i64).collect()))
+        .collect();
+    let signed: Vec<TensorSignature<'_>> =
+        signed.iter().map(|(dtype, shape)| TensorSignature { dtype: *dtype, shape }).collect();
+    let points: Vec<i64> = points.into_iter().map(|count| count as i64).collect();
+    let levels = LevelLists {
+        sizes: &pyramid.sizes,
+        starts: pyramid.starts.as_deref(),
+        points: Some(&points),
+    };
+    let rule = is_from_offsets.then(|| OffsetRule::OfReferences(args.offsets.options()));
+    let signature =
+        Signature { rule, layout, expands_references: true, ..Signature::new(&signed, levels) };
+    let problem = signature.problem().map_err(|error| with_label(error, tensors, value))?;
+    offsets::check_scale(&problem, tensors, args)?;
+    let output_dtype = args.output_dtype.unwrap_or(value_dtype);
+    let problem = problem.to_builder().output_dtype(output_dtype).build()?;
+
     let [.., first, second] = *operator.inputs else { bail!("an operator without samples") };
     let of = |role, dtype, shape: &[usize]| Stated { role, dtype, shape: shape.to_vec() };
     let mut tensors = vec![of(Role::Value, value_dtype, value_shape)];
-    tensors.extend(references);
+    tensors.extend(references.map(|(stated, _)| stated));
     tensors.push(of(first, locations_dtype, locations_shape));
     tensors.push(of(second, weights_dtype, weights_shape));
     Ok(Described { problem, tensors })
+}
+
+/// An error about a tensor, with the file that it is in.
+fn with_label(error: Error, tensors: &Tensors<'_>, value: &Tensor<'_>) -> anyhow::Error {
+    match error {
+        Error::ShapeMismatch { tensor, found, expected } => {
+            let label = tensors.find(tensor).map_or_else(|| tensor.to_owned(), Tensor::label);
+            let more = if tensor == names::REFERENCE_POINTS {
+                "; --anchors takes any number of references"
+            } else {
+                ""
+            };
+            anyhow!("{label}: shape {found:?}, expected {expected}{more}")
+        }
+        error => anyhow::Error::from(error).context(value.label()),
+    }
 }
 
 /// Layout, pixels and channels of a value tensor with a shape: the layout whose pixels fit exactly,
@@ -292,7 +318,7 @@ fn place_value(
     }
     // Gaps behind the levels are only believed of those who say where their levels start.
     match fits.first() {
-        Some(&found) if pyramid.has_starts && found.1 > pyramid.end(found.0)? => {
+        Some(&found) if pyramid.starts.is_some() && found.1 > pyramid.end(found.0)? => {
             ensure_channels(args, value, found.2)?;
             Ok(found)
         }
@@ -363,7 +389,7 @@ fn raw(
         })?,
     };
     // Only stated level starts can leave pixels behind the last level.
-    let spatial = if pyramid.has_starts && batch > 0 {
+    let spatial = if pyramid.starts.is_some() && batch > 0 {
         whole(value.bytes.len(), product(&[batch, pixel])?).unwrap_or(end)
     } else {
         end

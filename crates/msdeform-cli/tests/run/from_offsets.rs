@@ -124,7 +124,7 @@ fn what_makes_no_call_from_offsets_is_refused_in_words() {
     refused(&by_hand(F32, F32), &["--nearest"], 2, "--nearest is about `sampling_offsets`");
     refused(&without(call.clone(), "reference_points"), &[], 3, "`reference_points`");
     let flat = Tensor::floats("reference_points", F32, &[1, 1, 2], &[0.0; 2]);
-    refused(&with(call.clone(), flat), &[], 3, "expected [1, 1, 1 or 1, 2 or 4]");
+    refused(&with(call.clone(), flat), &[], 3, "expected [1, 1, 1, 2 or 4]");
     refused(&call, &["--offset-scale", "2"], 2, "--offset-scale is about boxes");
     let none = Tensor::floats("reference_points", F32, &[1, 1, 0, 2], &[]);
     refused(&with(call, none), &["--anchors"], 3, "0 anchors");
