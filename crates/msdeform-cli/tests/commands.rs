@@ -452,6 +452,70 @@ fn the_main_job_writes_where_told_or_not_at_all() {
 }
 
 #[test]
+fn merged_runs_name_the_run_of_each_figure_and_an_edited_record_is_refused() {
+    let folder = folder();
+    let bench = |variant: &str| {
+        let bench = ["bench", "--device", "cpu", "--threads", "1", "--workload", "edge_one_point"];
+        let quick = ["--dtype", "f32", "--seconds", "0", "--no-probe", "--json", "--record=runs"];
+        msdeform(folder.path())
+            .args(bench)
+            .args(["--variant", variant])
+            .args(quick)
+            .assert()
+            .success();
+    };
+    bench("fwd_cpu_scalar");
+    bench("bwd_cpu_scalar");
+    let device =
+        std::fs::read_dir(folder.path().join("runs")).unwrap().next().unwrap().unwrap().path();
+    let mut runs: Vec<_> =
+        std::fs::read_dir(&device).unwrap().map(|run| run.unwrap().path()).collect();
+    runs.sort();
+    assert_eq!(runs.len(), 2);
+    let merge = || {
+        let mut command = msdeform(folder.path());
+        command.args(["records", "merge", "--json"]).args(&runs);
+        command
+    };
+    merge().assert().code(2).stderr(predicate::str::contains("--record"));
+    let output = merge().arg("--record=merged").assert().success();
+    let written: Vec<String> = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    let file = folder.path().join(&written[0]).join("record.json");
+    let merged: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let commands: Vec<&str> = merged["runs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|run| run["command"].as_str().unwrap())
+        .collect();
+    assert!(commands[0].contains("fwd_cpu_scalar") && commands[1].contains("bwd_cpu_scalar"));
+    assert!(commands.iter().all(|command| command.ends_with("--record")), "{commands:?}");
+
+    let text = std::fs::read_to_string(runs[0].join("record.json")).unwrap();
+    std::fs::write(runs[0].join("record.json"), text.replace("\"dirty\"", "\"Dirty\"")).unwrap();
+    merge()
+        .arg("--record=merged")
+        .assert()
+        .code(3)
+        .stderr(predicate::str::contains("edited after a command wrote it"));
+}
+
+#[test]
+fn the_ledger_of_the_tree_has_nothing_open() {
+    let records = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records");
+    let folder = folder();
+    let output =
+        msdeform(folder.path()).args(["ledger", "--json", "--dir"]).arg(records).assert().success();
+    let found: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    assert_eq!(found["unverified"], Value::Array(Vec::new()));
+    msdeform(folder.path())
+        .args(["ledger", "--gpu", "none"])
+        .assert()
+        .code(3)
+        .stderr(predicate::str::contains("--gpu names another"));
+}
+
+#[test]
 fn records_that_no_manifest_names_are_shown_only_when_asked_for() {
     let folder = folder();
     msdeform(folder.path())

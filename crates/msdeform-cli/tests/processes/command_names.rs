@@ -1,10 +1,11 @@
 //! The commands, for tests of what speaks about all of them.
 
 /// Every command that has a help text and a page, and is completed.
-pub const COMMANDS: [&str; 16] = [
+pub const COMMANDS: [&str; 17] = [
     "variants",
     "verify",
     "bench",
+    "ledger",
     "onnx",
     "probe",
     "analyze",
