@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use msdeform_report::models::{self, ModelSpeed};
+use msdeform_report::models::{self, ModelSpeed, Speed};
 use msdeform_report::peers::Scheme;
 use serde::Deserialize;
 
@@ -114,9 +114,6 @@ struct ModelRow {
     left_out: Option<String>,
     /// Nothing where it is not finite.
     output_error: Option<f64>,
-    /// Medians of the ratios of neighbours in time.
-    speedup: Option<f64>,
-    speedup_over_plain: Option<f64>,
     before: Option<Side>,
     /// With functions replaced alone; old records do not have it.
     plain: Option<Side>,
@@ -129,6 +126,9 @@ struct ModelRow {
 #[derive(Debug, Deserialize)]
 struct Side {
     median_ms: f64,
+    /// In turns with the other ways: samples with the same index are neighbours.
+    #[serde(default)]
+    samples_ms: Vec<f64>,
     peak_mib: Option<f64>,
     kernels: Option<usize>,
 }
@@ -161,10 +161,19 @@ impl ModelRow {
         failures.into_iter().filter_map(|(way, reason)| Some((way, reason.as_deref()?)))
     }
 
-    fn speedup(&self) -> Option<f64> {
-        let (before, after) = self.sides()?;
-        Some(self.speedup.unwrap_or(before.median_ms / after.median_ms))
+    /// Over the model as it is.
+    fn speedup(&self) -> Option<Speed> {
+        speed(self.before.as_ref()?, self.after.as_ref()?)
     }
+
+    /// Over the model with functions replaced alone.
+    fn speedup_over_plain(&self) -> Option<Speed> {
+        speed(self.plain.as_ref()?, self.after.as_ref()?)
+    }
+}
+
+fn speed(before: &Side, after: &Side) -> Option<Speed> {
+    Speed::of([before.median_ms, after.median_ms], [&before.samples_ms, &after.samples_ms])
 }
 
 fn optional<T>(found: Option<T>, text: impl FnOnce(T) -> String) -> String {
@@ -356,8 +365,9 @@ fn usual_rows(record: &PythonRecord, text: &mut String) {
     let _ = write!(
         text,
         "Whole models with random weights before and after `msdeform.patch()`, in {format}: median time of a pass \
-         (`training`: forward and backward), median of the ratios of neighbouring passes, peak memory of training, error \
-         of the output, patched against unpatched. \
+         (`training`: forward and backward), the ratio of the two medians, peak memory of training, error \
+         of the output, patched against unpatched. The passes took turns; `within noise`: the ratios of neighbouring \
+         passes do not tell both apart. \
          A model that is `eager` may wait for the host; as a CUDA `graph` it does not. \
          [Other formats, `torch.compile`, functions alone, kernels]({FIGURES}).\n\n\
          | model | package | input | mode | inference | | training | | memory | error |\n\
@@ -383,9 +393,9 @@ fn usual_rows(record: &PythonRecord, text: &mut String) {
             shown.package,
             shown.input(),
             both(inference),
-            times(inference.and_then(ModelRow::speedup)),
+            faster(inference.and_then(ModelRow::speedup)),
             both(training),
-            times(training.and_then(ModelRow::speedup)),
+            faster(training.and_then(ModelRow::speedup)),
             optional(training.and_then(memory), |text| text),
             shown.error(),
         );
@@ -428,9 +438,9 @@ fn every_row(folder: &str, record: &PythonRecord) -> String {
         let mut cells: Vec<String> = Vec::new();
         let milliseconds = |side: &Side| format!("{:.1} ms", side.median_ms);
         cells.extend(found.iter().map(|side| optional(*side, milliseconds)));
-        cells.push(times(row.speedup()));
+        cells.push(faster(row.speedup()));
         if has_plain {
-            cells.push(times(row.speedup_over_plain));
+            cells.push(faster(row.speedup_over_plain()));
         }
         cells.extend(found.iter().map(|side| mebibytes(side.and_then(|side| side.peak_mib))));
         let kernels = |side: &Option<&Side>| {
@@ -454,8 +464,8 @@ fn shown(reason: &str) -> String {
     reason.replace('|', "/").replace('<', "&lt;")
 }
 
-fn times(ratio: Option<f64>) -> String {
-    optional(ratio, |ratio| format!("{ratio:.2}x"))
+fn faster(speed: Option<Speed>) -> String {
+    optional(speed, Speed::text)
 }
 
 fn mebibytes(size: Option<f64>) -> String {
@@ -534,11 +544,11 @@ mod tests {
         "environment": {"cpu": "P", "torch": "2.15", "transformers": "5", "rfdetr": "1.11"},
         "models": [
             {"model": "A", "package": "rfdetr", "mode": "eager", "images": 1, "height": 32, "width": 64,
-             "pass": "inference", "dtype": "f32", "output_error": 1e-7, "speedup": 1.9,
+             "pass": "inference", "dtype": "f32", "output_error": 1e-7,
              "before": {"median_ms": 100, "peak_mib": 20, "kernels": null},
              "after": {"median_ms": 50, "peak_mib": 10, "kernels": 7}},
             {"model": "A", "package": "rfdetr", "mode": "eager", "images": 1, "height": 32, "width": 64,
-             "pass": "training", "dtype": "f32", "output_error": 1e-7, "speedup": 3,
+             "pass": "training", "dtype": "f32", "output_error": 1e-7,
              "before": {"median_ms": 300, "peak_mib": 200}, "after": {"median_ms": 100, "peak_mib": null}},
             {"model": "A", "package": "rfdetr", "mode": "compiled", "images": 1, "height": 32, "width": 64,
              "pass": "inference", "dtype": "f32", "left_out": "before: a | b", "is_fault": false}]}"#;
@@ -549,11 +559,11 @@ mod tests {
         let readme = tables(&usual);
         let start = "P, torch 2.15, transformers 5, rfdetr 1.11, from `records/f`.";
         assert!(readme.starts_with(start), "{readme}");
-        let line = "| A | rfdetr | 1 x 32 x 64 | eager | 100.0 -> 50.0 ms | 1.90x | 300.0 -> 100.0 ms | 3.00x | - | 1e-7 |\n";
+        let line = "| A | rfdetr | 1 x 32 x 64 | eager | 100.0 -> 50.0 ms | 2.00x | 300.0 -> 100.0 ms | 3.00x | - | 1e-7 |\n";
         assert!(readme.contains(line) && readme.matches("| A |").count() == 1, "{readme}");
         let page = every_row("f", &usual.record);
         let line =
-            "| inference | f32 | 100.0 ms | 50.0 ms | 1.90x | 20 MiB | 10 MiB | - | 7 | 1e-7 |\n";
+            "| inference | f32 | 100.0 ms | 50.0 ms | 2.00x | 20 MiB | 10 MiB | - | 7 | 1e-7 |\n";
         assert!(page.contains(line) && page.contains("left out: before: a / b |"), "{page}");
         assert_eq!(page.matches("| A |").count(), 3);
     }
@@ -609,13 +619,30 @@ mod tests {
         let usual = alone(serde_json::from_value(record).unwrap());
         let readme = tables(&usual);
         assert!(
-            readme.contains("| graph | 80.0 -> 50.0 ms | 1.90x | - | - | - | 1e-7 |\n"),
+            readme.contains("| graph | 80.0 -> 50.0 ms | 1.60x | - | - | - | 1e-7 |\n"),
             "{readme}"
         );
         assert_eq!((readme.matches("| A |").count(), readme.matches("| B |").count()), (2, 1));
         assert_eq!(usual.record.usual_mode(), GRAPH);
         let shown = speeds(&usual.record);
-        assert_eq!(shown, [ModelSpeed { name: "A, rfdetr".into(), speedups: [Some(1.9), None] }]);
+        let speedups = [Some(Speed::Times(1.6)), None];
+        assert_eq!(shown, [ModelSpeed { name: "A, rfdetr".into(), speedups }]);
+    }
+
+    #[test]
+    fn a_ratio_that_neighbouring_passes_do_not_bear_out_is_noise() {
+        let mut record: serde_json::Value = serde_json::from_str(NEW).unwrap();
+        let row = &mut record["models"][0];
+        row["before"]["samples_ms"] = serde_json::json!([100, 99, 101, 100, 100, 100]);
+        row["after"]["samples_ms"] = serde_json::json!([50, 50, 120, 40, 50, 130]);
+        // As older records say: what is in the table has to agree with its times.
+        row["speedup"] = 1.9.into();
+        let usual = alone(serde_json::from_value(record).unwrap());
+        let line = "| eager | 100.0 -> 50.0 ms | within noise | 300.0 -> 100.0 ms | 3.00x |";
+        assert!(tables(&usual).contains(line), "{}", tables(&usual));
+        let line = "| 100.0 ms | 50.0 ms | within noise | 20 MiB |";
+        assert!(every_row("f", &usual.record).contains(line));
+        assert_eq!(speeds(&usual.record)[0].speedups[0], Some(Speed::Noise));
     }
 
     #[test]
@@ -623,17 +650,15 @@ mod tests {
         let mut record: serde_json::Value = serde_json::from_str(NEW).unwrap();
         let rows = &mut record["models"];
         rows[0]["plain"] = serde_json::json!({"median_ms": 60, "peak_mib": 15, "kernels": 9});
-        rows[0]["speedup_over_plain"] = 1.2.into();
         // As a graph that cannot be captured without the patch.
         let second = rows[1].as_object_mut().unwrap();
         second.remove("before");
-        second.remove("speedup");
         second.insert("before_left_out".into(), "x.py:3: a < b".into());
         let page = every_row("f", &serde_json::from_value(record).unwrap());
         let head = "| format | before | plain | after | speed-up | by fusing | memory before | plain | after | \
                     kernels before | plain | after | error |\n";
         assert!(page.contains(head), "{page}");
-        let line = "| f32 | 100.0 ms | 60.0 ms | 50.0 ms | 1.90x | 1.20x | 20 MiB | 15 MiB | 10 MiB | - | 9 | 7 | 1e-7 |\n";
+        let line = "| f32 | 100.0 ms | 60.0 ms | 50.0 ms | 2.00x | 1.20x | 20 MiB | 15 MiB | 10 MiB | - | 9 | 7 | 1e-7 |\n";
         assert!(page.contains(line), "{page}");
         let line = "| training | f32 | - | - | 100.0 ms | - | - | - | - | - | - | - | - | 1e-7 |\n";
         assert!(page.contains(line), "{page}");

@@ -122,14 +122,16 @@ fn pages() -> Result<(Vec<Page>, usize)> {
         Ok(())
     };
     add("README.md", &|text| {
-        let table = || format!("\n{}", peers::short_table(&cases));
+        let table = || format!("\n{}\n{}\n", peers::short_table(&cases), peers::lead(&cases));
         Ok(readme::replace_between(text, "peers", table)?)
     })?;
     let tuned = tuning_tables(&folder)?;
     add("docs/PERFORMANCE.md", &|text| {
         let text = readme::splice(&text, &records, &ceilings)?;
-        let table = || format!("\n{}", peers::every_peer(&cases));
+        let table = || format!("\n{}\n\n{}", peers::lead(&cases), peers::every_peer(&cases));
         let text = readme::replace_between(text, "peers", table)?;
+        let table = || format!("\n{}", peers::memory_table(&cases));
+        let text = readme::replace_between(text, "memory", table)?;
         let text = readme::replace_between(text, "tuning", || tuned.clone())?;
         let table = || format!("\n{}", counters_markdown(&of_calls(&counted, &figures)));
         Ok(readme::replace_between(text, "counters", table)?)

@@ -9,6 +9,7 @@ module needs neither PyTorch nor msdeform.
 from __future__ import annotations
 
 import csv
+import hashlib
 import math
 import os
 import re
@@ -155,7 +156,9 @@ class PeerFile:
         """The whole file. Runs without rows are left out; the others are numbered from 1."""
         used = {row["run"] for row in self.rows}
         numbers = {name: str(index) for index, name in enumerate((name for name in self.runs if name in used), 1)}
-        described = [f"run {numbers[name]}: {text}" for name, text in self.runs.items() if name in used]
+        # Folders of the machine that a command ran on say nothing about the rows.
+        runs = {name: re.sub(r" --(record|workloads) \S+", "", text) for name, text in self.runs.items()}
+        described = [f"run {numbers[name]}: {text}" for name, text in runs.items() if name in used]
         comment = [*EXPLANATION.splitlines(), "", *described]
         lines = [f"# {line}".rstrip() for line in comment]
         lines.append(",".join(COLUMNS))
@@ -167,10 +170,15 @@ class PeerFile:
         """Writes the whole file or nothing of it."""
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            temporary.write_text(self.text())
+            temporary.write_text(sealed(self.text()))
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def sealed(text: str) -> str:
+    """The text with its checksum, which every reader compares (`crates/msdeform-files/src/seal.rs`)."""
+    return f"# checksum: sha256:{hashlib.sha256(text.encode()).hexdigest()}\n{text}"
 
 
 def cell(number: float | int | None, form: str) -> str:

@@ -252,7 +252,15 @@ def summary(row: Row) -> str:
     return f"{' '.join(row[name] for name in names)}: {times}, {row['backward_memory_mib'] or '-'} MiB, errors {errors}"
 
 
-def recorder(path: Path | None, command: str, commit: str | None) -> Callable[[list[Row], str], None]:
+def built_from() -> str:
+    """The commit that the wheel of msdeform was built from."""
+    import msdeform
+
+    build = msdeform.device_info()["build"]
+    return build["commit"] + ("-dirty" if build["dirty"] else "")
+
+
+def recorder(path: Path | None, command: str) -> Callable[[list[Row], str], None]:
     """Puts rows into the file, all under one run."""
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     descriptions: list[str] = []
@@ -262,7 +270,7 @@ def recorder(path: Path | None, command: str, commit: str | None) -> Callable[[l
             return
         file = PeerFile.read(path)
         if not descriptions:
-            descriptions.append(f"{date}, {versions}, commit {commit or 'not given'}, by {command}")
+            descriptions.append(f"{date}, {versions}, commit {built_from()}, by {command}")
         known = next((name for name, text in file.runs.items() if text == descriptions[0]), None)
         run = known or file.begin_run(descriptions[0])
         file.replace(row | {"run": run} for row in rows)
@@ -286,7 +294,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after that")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--workloads", type=Path, default=WORKLOADS, help="the folder of the workloads' files")
-    parser.add_argument("--commit", help="of msdeform, for the record")
     given = parser.parse_args(arguments)
     if given.table is not None and given.record is None:
         parser.error("--import needs --record FILE")
@@ -310,7 +317,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs=QUICK_RUNS if given.quick else RUNS,
         limit_s=given.limit,
         end=time.monotonic() + given.seconds,
-        keep=recorder(given.record, " ".join(["peers.py", *words]), given.commit),
+        keep=recorder(given.record, " ".join(["peers.py", *words])),
     )
     if given.device == "cuda" and CUDA in given.peers:
         run.build(given.build_limit)

@@ -19,6 +19,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benches"))
 peer_calls, peer_rows, peers = map(importlib.import_module, ("peer_calls", "peer_rows", "peers"))
 
+ROOT = Path(__file__).resolve().parents[3]
 needs_toml = pytest.mark.skipif(sys.version_info < (3, 11), reason="reading workloads needs Python 3.11")
 
 OLD = """\
@@ -84,15 +85,24 @@ def test_a_table_or_a_file_in_another_format_is_refused(tmp_path: Path) -> None:
         peers.main(["--import", "somewhere.csv"])
 
 
+def test_the_record_in_the_tree_is_what_the_command_writes() -> None:
+    for path in ROOT.glob("records/*/peers.csv"):
+        text = peer_rows.sealed(peer_rows.PeerFile.read(path).text())
+        assert text == path.read_text(), "edited by hand; run benches/peers.py"
+
+
 def row(peer: str, workload: str, **cells: str) -> dict[str, str]:
     key = {"peer": peer, "workload": workload, "locations": "local", "dtype": "f32"}
     return {**dict.fromkeys(peer_rows.COLUMNS, ""), **key, "forward_us": "1.00", "backward_us": "2.00", **cells}
 
 
-def test_the_rows_of_a_run_replace_those_of_the_same_peer_and_case(tmp_path: Path) -> None:
+def test_the_rows_of_a_run_replace_those_of_the_same_peer_and_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "built_from", lambda: "c1")
     record = imported(tmp_path)
     for _ in range(2):
-        keep = peers.recorder(record, "peers.py", "c1")
+        keep = peers.recorder(record, f"peers.py --record {record}")
         keep([row("msdeform", "ddetr_enc", backward_memory_mib="5.0")], "v1")
         keep([row("msdeform", "bevformer_tsa")], "v1")
     text = record.read_text()
@@ -100,7 +110,7 @@ def test_the_rows_of_a_run_replace_those_of_the_same_peer_and_case(tmp_path: Pat
     assert len(rows_of(text)) == 7 and rows_of(text)[-1].startswith("msdeform,bevformer_tsa")
     # The first of both runs has no row left, or began in the same second.
     assert len(re.findall(r"^# run \d+: ", text, re.MULTILINE)) == 4 and ", v1, commit c1, by peers.py\n" in text
-    keep = peers.recorder(None, "", None)
+    keep = peers.recorder(None, "")
     keep([row("msdeform", "ddetr_enc")], "v1")
     assert record.read_text() == text
 

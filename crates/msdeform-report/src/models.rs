@@ -4,13 +4,75 @@ use std::fmt::Write;
 
 use crate::bars::{BAR, Frame, ROW, Scheme, TOP, baseline};
 
-/// One model: how many times as fast each pass is, where it was measured.
+/// How much faster a pass got.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Speed {
+    /// So many times as fast: the ratio of the medians.
+    Times(f64),
+    /// The difference is within the noise of the measurement.
+    Noise,
+}
+
+impl Speed {
+    /// Compares passes that were timed in turns, so that samples with the same index are neighbours.
+    ///
+    /// The ratio of the medians is what a reader computes from the two times in a table. The ratios of neighbours decide
+    /// whether there is a difference: there is none if an interval that holds their median with 90 % confidence covers 1,
+    /// or lies on the other side of 1 than the ratio of the medians. Without samples that ratio stands alone. `None` if a
+    /// median is no time.
+    #[must_use]
+    pub fn of(medians: [f64; 2], samples: [&[f64]; 2]) -> Option<Self> {
+        let [before, after] = medians;
+        let ratio = before / after;
+        if !(ratio.is_finite() && ratio > 0.0) {
+            return None;
+        }
+        let [before, after] = samples;
+        let mut ratios: Vec<f64> = before.iter().zip(after).map(|(b, a)| b / a).collect();
+        if ratios.is_empty() {
+            return Some(Self::Times(ratio));
+        }
+        ratios.sort_by(f64::total_cmp);
+        let is_clear = confident_ranks(ratios.len()).is_some_and(|(low, high)| {
+            (ratio > 1.0 && ratios[low] > 1.0) || (ratio < 1.0 && ratios[high] < 1.0)
+        });
+        Some(if is_clear { Self::Times(ratio) } else { Self::Noise })
+    }
+
+    /// For a table.
+    #[must_use]
+    pub fn text(self) -> String {
+        match self {
+            Self::Times(ratio) => format!("{ratio:.2}x"),
+            Self::Noise => "within noise".to_owned(),
+        }
+    }
+}
+
+/// Places of the sorted samples between which their median lies with a confidence of 90 %, whatever its distribution: the
+/// number of samples below the median is binomial. `None` if there are too few samples.
+fn confident_ranks(samples: usize) -> Option<(usize, usize)> {
+    const OUTSIDE: f64 = 0.05;
+    let mut chance = 0.5_f64.powi(i32::try_from(samples).ok()?);
+    let (mut below, mut low) = (0.0, None);
+    for rank in 0..samples / 2 {
+        below += chance;
+        if below > OUTSIDE {
+            break;
+        }
+        low = Some(rank);
+        chance *= (samples - rank) as f64 / (rank + 1) as f64;
+    }
+    low.map(|low| (low, samples - 1 - low))
+}
+
+/// One model: how much faster each pass is, where it was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSpeed {
     /// As people call it.
     pub name: String,
     /// Of inference and of training.
-    pub speedups: [Option<f64>; 2],
+    pub speedups: [Option<Speed>; 2],
 }
 
 const PASSES: [&str; 2] = ["inference", "training"];
@@ -38,7 +100,10 @@ fn draw(frame: &Frame<'_>, models: &[ModelSpeed], out: &mut String) -> std::fmt:
         frame.panel(NAMES + GAP + (PANEL + GAP) * panel as f64, pass, out)?;
     }
     // As long as the longest: a model that got slower has more than what it had.
-    let left = |speedup: f64| 1.0 / speedup;
+    let left = |speed: Speed| match speed {
+        Speed::Times(ratio) => 1.0 / ratio,
+        Speed::Noise => 1.0,
+    };
     let all = models.iter().flat_map(|model| model.speedups).flatten();
     let scale = (PANEL - LABEL) / all.map(left).fold(1.0, f64::max);
     for (index, ModelSpeed { name, speedups }) in models.iter().enumerate() {
@@ -57,11 +122,15 @@ fn draw(frame: &Frame<'_>, models: &[ModelSpeed], out: &mut String) -> std::fmt:
                 continue;
             };
             let after = scale * left(speedup);
+            let label = match speedup {
+                Speed::Times(ratio) => format!("{ratio:.2}\u{d7}"),
+                Speed::Noise => "noise".to_owned(),
+            };
             writeln!(
                 out,
                 "<rect x=\"{x}\" y=\"{y}\" width=\"{scale:.1}\" height=\"{BAR}\" fill=\"{}\"/>\n\
                  <rect x=\"{x}\" y=\"{y}\" width=\"{after:.1}\" height=\"{BAR}\" fill=\"{}\"/>\n\
-                 <text x=\"{:.1}\" y=\"{text}\">{speedup:.2}\u{d7}</text>",
+                 <text x=\"{:.1}\" y=\"{text}\">{label}</text>",
                 colours.bar,
                 colours.ours,
                 x + scale.max(after) + 8.0
@@ -78,14 +147,62 @@ mod tests {
     #[test]
     fn bars_are_what_is_left_of_the_time() {
         let model = |name: &str, speedups| ModelSpeed { name: name.to_owned(), speedups };
-        let models = [model("A", [Some(2.0), None]), model("B", [Some(1.0), Some(0.8)])];
+        let [twice, less] = [2.0, 0.8].map(|ratio| Some(Speed::Times(ratio)));
+        let models = [model("A", [twice, None]), model("B", [Some(Speed::Noise), less])];
         let drawn = picture(&models, "bf16, G", Scheme::Dark);
         // The longest bar is that of what got slower: 1.25 of the time before.
         let whole = (PANEL - LABEL) / 1.25;
         assert!(drawn.contains(&format!("width=\"{:.1}\"", whole / 2.0)), "{drawn}");
         assert!(drawn.contains(&format!("width=\"{:.1}\"", PANEL - LABEL)), "{drawn}");
         assert!(drawn.contains("2.00\u{d7}") && drawn.contains("bf16, G; grey: before"));
+        assert!(drawn.contains(">noise<"));
         assert_eq!(drawn.matches("<rect").count(), 2 * 3);
         assert!(drawn.ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn a_ratio_agrees_with_the_two_times_and_noise_is_called_noise() {
+        let speed = |before: &[f64], after: &[f64]| {
+            let median = |samples: &[f64]| {
+                let mut sorted = samples.to_vec();
+                sorted.sort_by(f64::total_cmp);
+                f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
+            };
+            Speed::of([median(before), median(after)], [before, after]).unwrap()
+        };
+        // Every neighbour is faster: the ratio of the medians, 100 / 51.
+        let six = [99.0, 100.0, 100.0, 101.0, 100.0, 100.0];
+        let after = [50.0, 52.0, 51.0, 51.0, 60.0, 40.0];
+        assert_eq!(speed(&six, &after), Speed::Times(100.0 / 51.0));
+        assert_eq!(speed(&after, &six), Speed::Times(51.0 / 100.0), "slower is said as plainly");
+        // One of six is not: that happens by chance too often, with a probability of 7 / 64 on either side.
+        let after = [50.0, 52.0, 51.0, 51.0, 110.0, 40.0];
+        assert_eq!(speed(&six, &after), Speed::Noise);
+        // 31.7 -> 35.8 ms, though the median of the ratios of neighbours was 1.06.
+        let before = [30.0, 40.0, 31.0, 32.4, 31.0, 36.0];
+        let after = [28.0, 37.0, 36.0, 45.0, 29.0, 35.6];
+        assert_eq!(speed(&before, &after), Speed::Noise);
+        // Neighbours agree, medians of an unsteady machine do not.
+        let drift = [10.0, 11.0, 12.0, 30.0, 31.0, 32.0];
+        let faster: Vec<f64> = drift.iter().map(|sample| sample / 1.01).collect();
+        assert_eq!(Speed::of([21.0, 22.0], [&drift, &faster]), Some(Speed::Noise));
+        // Four are too few, none at all is an old record.
+        assert_eq!(speed(&six[..4], &[1.0; 4]), Speed::Noise);
+        assert_eq!(Speed::of([3.0, 2.0], [&[], &[]]), Some(Speed::Times(1.5)));
+        assert_eq!(Speed::of([3.0, 0.0], [&[], &[]]), None);
+        assert_eq!(Speed::of([f64::NAN, 1.0], [&[], &[]]), None);
+        assert_eq!([Speed::Times(1.056).text(), Speed::Noise.text()], ["1.06x", "within noise"]);
+    }
+
+    #[test]
+    fn the_interval_of_a_median_is_that_of_the_sign_test() {
+        // One of 2^5 orders has all samples on one side; nine samples may have one on the other, twenty five.
+        let expected =
+            [(4, None), (5, Some((0, 4))), (7, Some((0, 6))), (8, Some((1, 6))), (9, Some((1, 7)))];
+        for (samples, ranks) in expected {
+            assert_eq!(confident_ranks(samples), ranks, "{samples}");
+        }
+        assert_eq!(confident_ranks(20), Some((5, 14)));
+        assert_eq!(confident_ranks(0), None);
     }
 }

@@ -3,7 +3,6 @@
 use std::fmt::Write;
 
 use msdeform::DType;
-use msdeform_devices::case::Label;
 
 use super::{TuneRecord, TunedCase};
 
@@ -35,25 +34,34 @@ pub fn gaps_markdown(record: &TuneRecord) -> String {
     for (name, cases) in lines {
         let cell = |dtype: DType| {
             let found = cases.iter().find(|case| case.label.dtype == dtype.name());
-            found.map_or_else(|| "-".to_owned(), |case| format!("{:.1} %", 100.0 * case.gap()))
+            found.map_or_else(|| "-".to_owned(), |case| gain(case))
         };
         let cells = [DType::F32, DType::F16, DType::Bf16].map(cell);
         // Writing to a String cannot fail.
         let _ = writeln!(out, "{name} {} |", cells.join(" | "));
     }
     out.push('\n');
-    let short = record.cases.iter().filter(|case| case.untried() > 0).map(|case| {
-        let Label { workload, dtype, direction, .. } = &case.label;
-        let tried = case.choices - case.untried();
-        format!("{workload} {dtype} {direction} ({tried} of {} choices tried)", case.choices)
-    });
-    let without = record.unfinished.iter().map(|call| format!("{} ({})", call.call, call.reason));
-    for (what, calls) in
-        [("Out of time", short.collect::<Vec<_>>()), ("No result", without.collect())]
-    {
-        if !calls.is_empty() {
-            let _ = writeln!(out, "{what}: {}.\n", calls.join(", "));
-        }
+    let short = record.cases.iter().filter(|case| case.untried() > 0).count();
+    if short > 0 {
+        let _ = writeln!(
+            out,
+            "Time ran out in {short} of {} calls; brackets give the choices that were tried there, of all.\n",
+            record.cases.len()
+        );
+    }
+    let without: Vec<String> =
+        record.unfinished.iter().map(|call| format!("{} ({})", call.call, call.reason)).collect();
+    if !without.is_empty() {
+        let _ = writeln!(out, "No result: {}.\n", without.join(", "));
     }
     out
+}
+
+/// What tuning gains on a call, and on how many choices that rests if it is not all of them.
+fn gain(case: &TunedCase) -> String {
+    let gain = format!("{:.1} %", 100.0 * case.gap());
+    match case.untried() {
+        0 => gain,
+        untried => format!("{gain} ({} of {})", case.choices - untried, case.choices),
+    }
 }

@@ -106,10 +106,10 @@ fn a_table_says_what_time_left_out() {
     let cases = vec![tuned(Direction::Forward, 0.0), tuned(Direction::Backward, 60.0)];
     let record = TuneRecord::new(&TestDevice, cases, vec![late]);
     let table = gaps_markdown(&record);
-    let tried = format!("forward (5 of {} choices tried).", record.cases[0].choices);
-    assert!(table.contains("Out of time: edge_one_point f32 forward"), "{table}");
+    let tried = format!(" % (5 of {}) | - | - |\n", record.cases[0].choices);
+    assert!(table.contains("\nTime ran out in 1 of "), "{table}");
     assert!(table.contains(&tried), "{table}");
     assert!(table.contains("No result: seed f16 forward (not reached).\n"), "{table}");
     let whole = TuneRecord::new(&TestDevice, vec![tuned(Direction::Forward, 60.0)], Vec::new());
-    assert!(!gaps_markdown(&whole).contains("Out of time"));
+    assert!(!gaps_markdown(&whole).contains("Time ran out"));
 }

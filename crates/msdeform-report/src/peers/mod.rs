@@ -1,5 +1,6 @@
-//! Other implementations beside ours: `records/<device>/peers.csv`, measured once on the same device.
+//! Other implementations beside ours: `records/<device>/peers.csv`, which `bindings/python/benches/peers.py` writes.
 
+mod lead;
 mod picture;
 mod tables;
 
@@ -8,8 +9,9 @@ use std::path::{Path, PathBuf};
 use msdeform::{DType, Direction};
 
 pub use crate::bars::Scheme;
+pub use lead::lead;
 pub use picture::picture;
-pub use tables::{every_peer, short_table};
+pub use tables::{every_peer, memory_table, short_table};
 
 use msdeform_bench::record::Figure;
 use msdeform_devices::device::Timing;
@@ -65,6 +67,8 @@ pub struct PeerRow {
     pub clock: Timing,
     /// Forward and backward.
     pub directions: [Timed; 2],
+    /// What a backward allocates above its inputs, gradients included, where it was measured.
+    pub memory_mib: Option<f64>,
 }
 
 impl PeerRow {
@@ -90,6 +94,14 @@ pub enum PeerError {
     /// The file.
     #[error(transparent)]
     File(#[from] msdeform_files::FileError),
+    /// The file was edited after a command wrote it.
+    #[error("{} is not as benches/peers.py wrote it: {source}", path.display())]
+    Edited {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: msdeform_files::BrokenSeal,
+    },
     /// A line of it.
     #[error("line {line} of {}: {what}", path.display())]
     Line {
@@ -103,9 +115,12 @@ pub enum PeerError {
 }
 
 const FILE: &str = "peers.csv";
+/// What the file calls our own rows, measured in the same process as the peers of their run.
+const OURS: &str = "msdeform";
 const LIMIT_BYTES: u64 = 1 << 20;
 const COLUMNS: &str = "peer,workload,locations,dtype,forward_us,backward_us,forward_graph_us,backward_graph_us,\
-    forward_runs,backward_runs,error_output,error_value,error_locations,error_locations_away,error_weights";
+    forward_runs,backward_runs,error_output,error_value,error_locations,error_locations_away,error_weights,\
+    backward_memory_mib,run";
 
 /// The peers that were measured on a device; none where the file is not there.
 ///
@@ -116,7 +131,10 @@ pub fn load(records: &Path, slug: &str) -> Result<Vec<PeerRow>, PeerError> {
     if !path.is_file() {
         return Ok(Vec::new());
     }
-    parse(&msdeform_files::read_text(&path, LIMIT_BYTES)?, &path)
+    let text = msdeform_files::read_text(&path, LIMIT_BYTES)?;
+    msdeform_files::check_seal(&text)
+        .map_err(|source| PeerError::Edited { path: path.clone(), source })?;
+    parse(&text, &path)
 }
 
 /// Reads the text of the file; `path` is for messages.
@@ -137,9 +155,12 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<PeerRow>, PeerError> {
 
 fn row(text: &str) -> Result<PeerRow, String> {
     let cells: Vec<&str> = text.split(',').collect();
-    let [peer, workload, locations, dtype, rest @ ..] = &cells[..] else {
+    let [peer, workload, locations, dtype, rest @ .., run] = &cells[..] else {
         return Err("too few columns".to_owned());
     };
+    if run.is_empty() {
+        return Err("the run is missing".to_owned());
+    }
     let numbers = rest
         .iter()
         .map(|cell| match *cell {
@@ -147,8 +168,20 @@ fn row(text: &str) -> Result<PeerRow, String> {
             cell => cell.parse::<f64>().map_err(|_| format!("`{cell}` is no number")),
         })
         .collect::<Result<Vec<f64>, String>>()?;
-    let [forward, backward, forward_graph, backward_graph, _, _, output, value, _, away, weights] =
-        numbers[..]
+    let [
+        forward,
+        backward,
+        forward_graph,
+        backward_graph,
+        _,
+        _,
+        output,
+        value,
+        _,
+        away,
+        weights,
+        memory,
+    ] = numbers[..]
     else {
         return Err(format!("{} columns", cells.len()));
     };
@@ -170,6 +203,7 @@ fn row(text: &str) -> Result<PeerRow, String> {
             Timed { us: times[0], is_exact: exact(&[output]) },
             Timed { us: times[1], is_exact: exact(&[value, away, weights]) },
         ],
+        memory_mib: memory.is_finite().then_some(memory),
     })
 }
 
@@ -184,6 +218,8 @@ pub struct Against {
     pub dtype: DType,
     /// What a call of ours takes, forward and backward.
     ours: [f64; 2],
+    /// What our backward allocates above its inputs, where it was measured.
+    pub ours_memory_mib: Option<f64>,
     /// Everyone else, as the file lists them.
     pub peers: Vec<PeerRow>,
 }
@@ -206,11 +242,22 @@ impl Against {
         let times = exact.map(|peer| (peer.peer.as_str(), peer.time(quantity).us));
         times.min_by(|a, b| a.1.total_cmp(&b.1))
     }
+
+    /// The least memory that an exact backward of a peer allocates: its name and MiB.
+    #[must_use]
+    pub fn least_memory(&self) -> Option<(&str, f64)> {
+        let exact = self.peers.iter().filter(|peer| peer.time(Quantity::Backward).is_exact);
+        let sizes = exact.filter_map(|peer| Some((peer.peer.as_str(), peer.memory_mib?)));
+        sizes.min_by(|a, b| a.1.total_cmp(&b.1))
+    }
 }
 
 /// Every case of the peers that ours was timed on by the same clock, as workloads are listed.
+///
+/// Our times are those of the process in which the peers ran, where the file has them, and the release record's otherwise.
 #[must_use]
-pub fn against(figures: &[Figure], peers: &[PeerRow]) -> Vec<Against> {
+pub fn against(figures: &[Figure], rows: &[PeerRow]) -> Vec<Against> {
+    let (ours, peers): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.peer == OURS);
     let mut cases: Vec<Against> = Vec::new();
     for peer in peers {
         let is_case = |case: &&mut Against| {
@@ -222,13 +269,20 @@ pub fn against(figures: &[Figure], peers: &[PeerRow]) -> Vec<Against> {
             case.peers.push(peer.clone());
             continue;
         }
-        let ours = Direction::ALL.map(|direction| ours(figures, peer, direction));
-        if let [Some(forward), Some(backward)] = ours {
+        let beside = ours.iter().find(|row| is_same_case(row, peer));
+        let times = match beside.filter(|row| row.clock == peer.clock) {
+            Some(row) if row.time(Quantity::Training).is_exact => {
+                row.directions.map(|timed| Some(timed.us))
+            }
+            _ => Direction::ALL.map(|direction| recorded(figures, peer, direction)),
+        };
+        if let [Some(forward), Some(backward)] = times {
             cases.push(Against {
                 workload: peer.workload.clone(),
                 locations: peer.locations.clone(),
                 dtype: peer.dtype,
                 ours: [forward, backward],
+                ours_memory_mib: beside.and_then(|row| row.memory_mib),
                 peers: vec![peer.clone()],
             });
         }
@@ -240,8 +294,12 @@ pub fn against(figures: &[Figure], peers: &[PeerRow]) -> Vec<Against> {
     cases
 }
 
-/// What a call gets on the case of a peer, by the peer's clock, from the newest run that says so.
-fn ours(figures: &[Figure], peer: &PeerRow, direction: Direction) -> Option<f64> {
+fn is_same_case(one: &PeerRow, other: &PeerRow) -> bool {
+    (&one.workload, &one.locations, one.dtype) == (&other.workload, &other.locations, other.dtype)
+}
+
+/// The newest recorded time of ours on the case of a peer, by the peer's clock.
+fn recorded(figures: &[Figure], peer: &PeerRow, direction: Direction) -> Option<f64> {
     let standard = workload::find(&peer.workload)?;
     let is_same = |figure: &&Figure| {
         (&figure.workload, &figure.locations) == (&peer.workload, &peer.locations)

@@ -24,6 +24,8 @@ fn shown(peer: &str) -> &str {
         "deformable-detr" => "Deformable-DETR",
         "hf-kernels" => "Hugging Face kernels",
         "flash-deform-attn" => "FlashDeformAttn",
+        "deformops-triton" => "deformops, Triton",
+        "deformops-cuda" => "deformops, CUDA",
         other => other,
     }
 }
