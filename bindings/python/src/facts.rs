@@ -4,14 +4,14 @@
 use msdeform::{DType, Direction, Isa, Numerics, ValueLayout, VariantSpec};
 use msdeform_bench::record::Build;
 use msdeform_bench::verify::Limits;
-use msdeform_bench::{Budget, bench_case};
+use msdeform_bench::{Budget, Planned, bench_cases};
 use msdeform_cuda::jit::KernelPack;
 use msdeform_cuda::nvrtc::Nvrtc;
 use msdeform_cuda::tuning::Tuning;
 use msdeform_cuda::{CodeStore, DiskCache, REGISTRY, device_count, driver_version};
 use msdeform_devices::device::{DeviceOptions, open, registry};
 use msdeform_devices::workload::Sizes;
-use msdeform_devices::{Case, DeviceId, STANDARD_SEED, Workload};
+use msdeform_devices::{DeviceId, STANDARD_SEED, Workload, WorkloadCase};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use rayon::ThreadPoolBuilder;
@@ -155,7 +155,7 @@ pub fn bench_json(
     let measure = || {
         let options = DeviceOptions { threads, ..DeviceOptions::default() };
         let device = open(id, options, REGISTRY).map_err(|error| failed(&error))?;
-        let case = Case {
+        let case = WorkloadCase {
             locations: *workload.locations.first().ok_or_else(|| invalid("no locations".into()))?,
             layout: ValueLayout::Interleaved,
             dtype,
@@ -175,9 +175,10 @@ pub fn bench_json(
         };
         device.supports(chosen, &problem).map_err(|error| invalid(error.to_string()))?;
         let budget = Budget { seconds, ..Budget::default() };
-        let (measured, report) =
-            bench_case(device.as_ref(), &case, &[chosen], budget, Some(Limits::default()))
-                .map_err(|error| failed(&error))?;
+        let planned = [Planned { case, variants: vec![chosen] }];
+        let limits = Some(Limits::default());
+        let (measured, report) = bench_cases(device.as_ref(), &planned, budget, limits, &|_| ())
+            .map_err(|error| failed(&error))?;
         let row = measured.first().ok_or_else(|| invalid("nothing was timed".into()))?;
         let mut row = serde_json::to_value(row).map_err(|error| failed(&error))?;
         row["device"] = device.name().into();

@@ -5,7 +5,7 @@ use msdeform::{DType, Direction, ValueLayout, VariantSpec};
 use msdeform_devices::device::named::{id_in, named};
 use msdeform_devices::device::{Device, DeviceError};
 use msdeform_devices::workload::{Sizes, Workload};
-use msdeform_devices::{Case, Locations};
+use msdeform_devices::{Locations, WorkloadCase};
 
 /// How much of what a workload lists is taken where the caller does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub struct Selection {
 impl Selection {
     /// Every case, in table order.
     #[must_use]
-    pub fn cases(&self) -> Vec<Case<'_>> {
+    pub fn cases(&self) -> Vec<WorkloadCase<'_>> {
         fn choose<'a, T>(wanted: &'a [T], listed: &'a [T], breadth: Breadth) -> &'a [T] {
             match (wanted.is_empty(), breadth) {
                 (false, _) => wanted,
@@ -61,7 +61,7 @@ impl Selection {
                     for &dtype in &self.dtypes {
                         let (from_offsets, sizes, seed) =
                             (self.from_offsets, self.sizes, self.seed);
-                        cases.push(Case {
+                        cases.push(WorkloadCase {
                             workload,
                             locations,
                             layout,

@@ -2,17 +2,29 @@
 
 use std::sync::Mutex;
 
-use msdeform::{DType, Direction, Problem, Role, ValueLayout, reference};
+use msdeform::{DType, Direction, Problem, Role, ValueLayout, VariantSpec, reference};
 use msdeform_devices::device::Outputs;
+use msdeform_devices::oracle::{Oracle, reference_of};
 use msdeform_devices::workload::{self, Sizes};
-use msdeform_devices::{Buffer, Case, Device, HostTensors, Work};
+use msdeform_devices::{Buffer, Device, HostTensors, Work, WorkloadCase};
 
 use crate::fixtures::{TestDevice, case};
-use crate::verify::{Limits, Oracle, Report, Verification, reference_of, verify_case};
+use crate::verify::{Limits, Report, Verification, verify_case};
 use crate::{
-    Breadth, Budget, Measurement, Planned, Progress, Selection, Stage, bench_case, bench_cases,
+    BenchError, Breadth, Budget, Measurement, Planned, Progress, Selection, Stage, bench_cases,
     bench_step,
 };
+
+/// One case without a word about the progress.
+fn bench_case(
+    case: &WorkloadCase<'_>,
+    variants: &[&'static VariantSpec],
+    budget: Budget,
+    limits: Option<Limits>,
+) -> Result<(Vec<Measurement>, Report), BenchError> {
+    let planned = Planned { case: case.clone(), variants: variants.to_vec() };
+    bench_cases(&TestDevice, &[planned], budget, limits, &|_| ())
+}
 
 #[test]
 fn exact_variants_pass_and_every_fault_is_found() {
@@ -76,7 +88,6 @@ fn times_come_with_their_error_and_their_speedup() {
         TestDevice.variants().into_iter().filter(|spec| spec.id != "fwd_refuses").collect();
     let budget = Budget { seconds: 0.0, min_samples: 3, max_samples: 3 };
     let (measurements, report) = bench_case(
-        &TestDevice,
         &case("edge_one_point", ValueLayout::Interleaved),
         &variants,
         budget,
@@ -116,7 +127,7 @@ fn many_cases_are_compiled_then_verified_then_timed_and_say_what_one_by_one_woul
         }
     };
     let (measured, report) =
-        bench_cases(&TestDevice, &planned, budget, Limits::default(), &said).unwrap();
+        bench_cases(&TestDevice, &planned, budget, Some(Limits::default()), &said).unwrap();
     // The third case is taken by nobody.
     let steps = 2 * timed.len() * 2;
     let expected =
@@ -125,8 +136,7 @@ fn many_cases_are_compiled_then_verified_then_timed_and_say_what_one_by_one_woul
     assert_eq!(report.skipped.len(), timed.len());
     let (mut alone, mut alone_report) = (Vec::new(), Report::default());
     for case in &cases {
-        let (measured, report) =
-            bench_case(&TestDevice, case, &timed, budget, Some(Limits::default())).unwrap();
+        let (measured, report) = bench_case(case, &timed, budget, Some(Limits::default())).unwrap();
         alone.extend(measured);
         alone_report.extend(report);
     }
@@ -176,7 +186,7 @@ fn a_variant_that_fails_while_timed_is_an_error_with_its_name() {
     let variants: Vec<_> =
         TestDevice.variants().into_iter().filter(|spec| spec.id == "fwd_refuses").collect();
     let case = case("edge_one_point", ValueLayout::Interleaved);
-    let error = bench_case(&TestDevice, &case, &variants, Budget::default(), None).unwrap_err();
+    let error = bench_case(&case, &variants, Budget::default(), None).unwrap_err();
     assert!(error.to_string().contains("fwd_refuses"), "{error}");
 }
 
@@ -212,7 +222,7 @@ fn selections_take_what_workloads_list_unless_told() {
 fn from_offsets_on_long_sides() -> (Problem, HostTensors) {
     let sizes = Sizes { batch: Some(1), queries: Some(128) };
     let case = case("bevformer_tsa", ValueLayout::Interleaved);
-    let case = Case { from_offsets: true, sizes, ..case };
+    let case = WorkloadCase { from_offsets: true, sizes, ..case };
     let problem = case.problem().unwrap();
     let inputs = case.inputs(&problem).unwrap();
     (problem, inputs)

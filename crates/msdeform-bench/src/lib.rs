@@ -2,8 +2,7 @@
 //! the records that all of them leave. What is made of records is `msdeform-report`'s.
 
 pub mod analyze;
-mod bench_case;
-mod bench_cases;
+mod bench;
 pub mod ceilings;
 pub mod counters;
 pub mod digits;
@@ -20,8 +19,7 @@ pub mod verify_compiled;
 pub mod warm;
 
 pub use analyze::Analysis;
-pub use bench_case::{BenchError, bench_case, bench_step};
-pub use bench_cases::{Planned, Progress, Stage, bench_cases};
+pub use bench::{BenchError, Planned, Progress, Stage, bench_cases, bench_step};
 pub use ceilings::{Ceilings, Floors};
 pub use grid::{Breadth, Selection};
 pub use measure::{Budget, Measurement, measure, measure_step};

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use msdeform::VariantSpec;
 use msdeform_devices::device::{Device, DeviceError, Prepared, Timing};
-use msdeform_devices::{Case, HostTensors, Throughput, Work, case::Label, number};
+use msdeform_devices::workload::Label;
+use msdeform_devices::{HostTensors, Throughput, Work, WorkloadCase, number};
 use serde::{Deserialize, Serialize};
 
 use crate::Statistics;
@@ -103,7 +104,7 @@ const WARM_UP_SHARE: f64 = 0.25;
 /// Whatever the device says, typed.
 pub fn measure(
     device: &dyn Device,
-    case: &Case<'_>,
+    case: &WorkloadCase<'_>,
     problem: &msdeform::Problem,
     inputs: &HostTensors,
     variant: &'static VariantSpec,
@@ -129,7 +130,7 @@ pub fn measure(
 /// Whatever the device says, typed.
 pub fn measure_step(
     device: &dyn Device,
-    case: &Case<'_>,
+    case: &WorkloadCase<'_>,
     problem: &msdeform::Problem,
     inputs: &HostTensors,
     forward: &'static VariantSpec,

@@ -1,18 +1,13 @@
 //! Every variant that fits against the `f64` reference, on small but representative problems.
 
-use std::borrow::Cow;
-
-use msdeform::{Direction, Problem, Role, VariantSpec, reference};
+use msdeform::{Problem, VariantSpec};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use msdeform_devices::compare::{
-    BORDER_DISTANCE, Comparison, as_stored, away_from_borders, border_distance_of_sums,
-    references_away_from_borders,
-};
 use msdeform_devices::device::{Device, DeviceError, Outputs, Prepared};
-use msdeform_devices::workload::WorkloadError;
-use msdeform_devices::{Buffer, Case, HostTensors, case::Label, memory};
+use msdeform_devices::oracle::{Oracle, TensorCheck};
+use msdeform_devices::workload::{Label, WorkloadError};
+use msdeform_devices::{HostTensors, WorkloadCase, memory};
 
 /// How large a verified problem may be.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +33,7 @@ impl Limits {
     ///
     /// # Errors
     /// [`WorkloadError::Problem`].
-    pub fn shrink(&self, case: &Case<'_>) -> Result<Problem, WorkloadError> {
+    pub fn shrink(&self, case: &WorkloadCase<'_>) -> Result<Problem, WorkloadError> {
         let whole = case.problem()?;
         if self.sample_channels == usize::MAX {
             return Ok(whole);
@@ -55,20 +50,6 @@ impl Limits {
             .build()
             .map_err(|source| WorkloadError::Problem { name: case.workload.name.clone(), source })
     }
-}
-
-/// One tensor of a verified run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct TensorCheck {
-    /// `output`, `grad_value`, `grad_locations`, ...: the role's name in kernels.
-    pub tensor: String,
-    /// How far it is from the reference.
-    #[serde(flatten)]
-    pub comparison: Comparison,
-    /// The largest relative L2 error allowed.
-    pub bound: f64,
-    /// Whether it is within the bound.
-    pub pass: bool,
 }
 
 /// One variant on one case.
@@ -144,31 +125,37 @@ impl Report {
 
 /// Runs the given variants on every case; `done` hears of each case that is finished.
 ///
-/// Where the processor is not the device, cases run side by side: most of the time goes into the plain
-/// reference and, the first time, into compiling kernels.
-///
 /// # Errors
 /// As [`verify_case`].
 pub fn verify_cases(
     device: &dyn Device,
-    cases: &[Case<'_>],
+    cases: &[WorkloadCase<'_>],
     variants: &[&'static VariantSpec],
     limits: Limits,
-    done: impl Fn(&Case<'_>) + Sync,
+    done: impl Fn(&WorkloadCase<'_>) + Sync,
 ) -> Result<Report, WorkloadError> {
-    let verify = |case: &Case<'_>| {
+    let verify = |case: &WorkloadCase<'_>| {
         let report = verify_case(device, case, variants, limits);
         done(case);
         report
     };
-    let reports: Result<Vec<Report>, WorkloadError> = if device.threads().is_none() {
-        cases.par_iter().map(verify).collect()
-    } else {
-        cases.iter().map(verify).collect()
-    };
     let mut all = Report::default();
-    reports?.into_iter().for_each(|report| all.extend(report));
+    verify_each(device, cases, verify)?.into_iter().for_each(|report| all.extend(report));
     Ok(all)
+}
+
+/// Verifies in parallel unless the device is the CPU: most of the time goes into the plain reference and, the first time,
+/// into compiling kernels.
+pub(crate) fn verify_each<T: Sync>(
+    device: &dyn Device,
+    cases: &[T],
+    verify: impl Fn(&T) -> Result<Report, WorkloadError> + Sync,
+) -> Result<Vec<Report>, WorkloadError> {
+    if device.threads().is_none() {
+        cases.par_iter().map(&verify).collect()
+    } else {
+        cases.iter().map(&verify).collect()
+    }
 }
 
 /// Has a device compile in the background what [`verify_cases`] will ask for. Returns at once.
@@ -177,7 +164,7 @@ pub fn verify_cases(
 /// [`WorkloadError::Problem`].
 pub fn compile_later(
     device: &dyn Device,
-    cases: &[Case<'_>],
+    cases: &[WorkloadCase<'_>],
     variants: &[&'static VariantSpec],
     limits: Limits,
 ) -> Result<(), WorkloadError> {
@@ -195,7 +182,7 @@ pub fn compile_later(
 /// [`WorkloadError::Problem`] and [`WorkloadError::Memory`]; what a device says is part of the report.
 pub fn verify_case(
     device: &dyn Device,
-    case: &Case<'_>,
+    case: &WorkloadCase<'_>,
     variants: &[&'static VariantSpec],
     limits: Limits,
 ) -> Result<Report, WorkloadError> {
@@ -269,128 +256,4 @@ pub(crate) fn run_twice(
         return Err(DeviceError::OtherBits { variant: variant.to_owned() });
     }
     Ok(second)
-}
-
-/// The reference on given inputs: every tensor that the operator writes, in `f64`.
-#[must_use]
-pub fn reference_of(
-    problem: &Problem,
-    inputs: &HostTensors,
-    direction: Direction,
-) -> Vec<(Role, Vec<f64>)> {
-    let inputs = inputs.widened();
-    reference::compute(problem, direction, |role| inputs.get(role))
-}
-
-/// What the reference says about given inputs, for the directions that are asked for.
-#[derive(Clone, Debug)]
-pub struct Oracle {
-    expected: Vec<(Role, Vec<f64>)>,
-    compared: Compared,
-    /// Whether a format may be too small for what is expected.
-    may_overflow: bool,
-}
-
-/// Which gradients are compared of those that jump where a sample is on a cell border.
-#[derive(Clone, Debug)]
-struct Compared {
-    /// Per sample, of its location or offset.
-    samples: Vec<bool>,
-    /// Per reference.
-    references: Vec<bool>,
-    /// Numbers of a reference.
-    components: usize,
-}
-
-impl Compared {
-    fn of(problem: &Problem, inputs: &HostTensors) -> Self {
-        let locations = inputs.widened().locations(problem);
-        Self {
-            samples: away_from_borders(problem, &locations, BORDER_DISTANCE),
-            references: references_away_from_borders(
-                problem,
-                &locations,
-                border_distance_of_sums(problem),
-            ),
-            components: problem.offsets().map_or(1, |rule| rule.kind().components()),
-        }
-    }
-
-    /// Whether an element of a gradient is.
-    fn contains(&self, role: Role, index: usize) -> bool {
-        match role {
-            Role::GradLocations | Role::GradOffsets => self.samples[index / 2],
-            Role::GradReferences => self.references[index / self.components],
-            _ => true,
-        }
-    }
-}
-
-impl Oracle {
-    /// Computes the reference for every direction that one of the variants runs.
-    #[must_use]
-    pub fn new(problem: &Problem, inputs: &HostTensors, variants: &[&VariantSpec]) -> Self {
-        let wanted = |direction| variants.iter().any(|variant| variant.direction == direction);
-        // The two directions are the reference's only parallelism: it stays plain.
-        let directions = Direction::ALL.into_par_iter().filter(|direction| wanted(*direction));
-        let expected =
-            directions.flat_map_iter(|direction| reference_of(problem, inputs, direction));
-        Self {
-            expected: expected.collect(),
-            compared: Compared::of(problem, inputs),
-            may_overflow: false,
-        }
-    }
-
-    /// Takes results of the same inputs for granted, in place of the reference.
-    #[must_use]
-    pub fn of_outputs(problem: &Problem, inputs: &HostTensors, trusted: &Outputs) -> Self {
-        let expected = trusted.iter().map(|(role, buffer)| (role, buffer.to_f64()));
-        Self {
-            expected: expected.collect(),
-            compared: Compared::of(problem, inputs),
-            may_overflow: false,
-        }
-    }
-
-    /// For inputs that nobody chose: results that a format cannot hold are right if they are infinite.
-    #[must_use]
-    pub fn allowing_overflow(self) -> Self {
-        Self { may_overflow: true, ..self }
-    }
-
-    /// Compares what a variant wrote, tensor by tensor, with the bounds of that variant.
-    #[must_use]
-    pub fn check(
-        &self,
-        outputs: &Outputs,
-        variant: &VariantSpec,
-        problem: &Problem,
-    ) -> Vec<TensorCheck> {
-        let check = |(role, buffer): (Role, &Buffer)| {
-            let found = buffer.to_f64();
-            let comparison = match self.expected.iter().find(|(known, _)| *known == role) {
-                Some((_, expected)) => {
-                    let held: Cow<'_, [f64]> = if self.may_overflow {
-                        let stored = |(index, &expected): (usize, &f64)| {
-                            let found = found.get(index).copied().unwrap_or(f64::NAN);
-                            as_stored(expected, found, buffer.dtype())
-                        };
-                        expected.iter().enumerate().map(stored).collect()
-                    } else {
-                        expected.into()
-                    };
-                    let is_compared = |index| self.compared.contains(role, index);
-                    Comparison::filtered(&found, &held, is_compared)
-                }
-                // The oracle holds every direction of the variants it was made for; anything else compares
-                // nothing and must not pass.
-                None => Comparison::of(&[], &[f64::NAN]),
-            };
-            let bound = variant.rel_l2_bound_on(problem, role);
-            let pass = comparison.is_within(bound);
-            TensorCheck { tensor: role.field().to_owned(), comparison, bound, pass }
-        };
-        outputs.iter().map(check).collect()
-    }
 }

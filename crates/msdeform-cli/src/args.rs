@@ -175,7 +175,7 @@ impl GridArgs {
             layouts: self.layout.clone(),
             breadth,
             dtypes: self.dtype.clone(),
-            directions: msdeform_devices::case::directions(self.direction),
+            directions: workload::directions(self.direction),
             variants: self.variant.clone(),
             rungs: breadth == Breadth::All,
             from_offsets: self.from_offsets,

@@ -28,6 +28,35 @@ macro_rules! each {
 }
 
 impl Buffer {
+    /// The nearest values of a dtype.
+    #[must_use]
+    pub fn from_numbers(dtype: DType, numbers: &[f64]) -> Self {
+        fn nearest<T: Element>(numbers: &[f64]) -> Aligned<T> {
+            numbers.iter().map(|&number| T::from_f64(number)).collect()
+        }
+        match dtype {
+            DType::F32 => Self::F32(nearest(numbers)),
+            DType::F16 => Self::F16(nearest(numbers)),
+            DType::Bf16 => Self::Bf16(nearest(numbers)),
+            DType::F64 => Self::F64(nearest(numbers)),
+        }
+    }
+
+    /// The elements in little-endian bytes.
+    #[must_use]
+    pub fn from_le_bytes(dtype: DType, bytes: &[u8]) -> Self {
+        fn elements<T: bytemuck::AnyBitPattern + Element>(bytes: &[u8]) -> Aligned<T> {
+            let elements = bytes.chunks_exact(size_of::<T>());
+            elements.map(bytemuck::pod_read_unaligned).collect()
+        }
+        match dtype {
+            DType::F32 => Self::F32(elements(bytes)),
+            DType::F16 => Self::F16(elements(bytes)),
+            DType::Bf16 => Self::Bf16(elements(bytes)),
+            DType::F64 => Self::F64(elements(bytes)),
+        }
+    }
+
     /// A buffer of `len` NaNs: what a kernel does not write must not pass for a result.
     #[must_use]
     pub fn poisoned(dtype: DType, len: usize) -> Self {

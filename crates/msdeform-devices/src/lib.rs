@@ -1,24 +1,47 @@
-//! What runs the operator in the laboratory and in `msdeform.bench`: workloads, seeded inputs, the devices that run
-//! variants on them, and the comparison of what comes out.
+//! What runs the operator, and what decides whether a result is right. Tests, fuzzers and the laboratory share it.
 //!
-//! It knows the variants of a GPU only as the list that a caller passes: the laboratory has more than the product.
+//! - [`workload`]: the shapes that people use. [`device`]: what runs and times variants on their inputs.
+//! - [`case`]: a call with everything that decides about its result. [`runner`]: backends that compute cases in memory whose
+//!   surroundings are checked. [`conformance`]: the named cases of every backend. [`soak`]: random ones.
+//! - [`oracle`]: the accuracy contract, for both.
+//!
+//! The crate knows the variants of a GPU only as the list that a caller passes: the laboratory has more than the product.
+//!
+//! ```
+//! use msdeform_devices::runner::{CpuRunner, Runner, check};
+//! use msdeform_devices::soak::{Bounds, Generator};
+//!
+//! let runner = CpuRunner::default();
+//! let generator = Generator::new(runner.rules(), Bounds { strided: false, ..Bounds::default() }, 1);
+//! let mut worker = runner.worker().unwrap();
+//! for case in generator.cases(0, 3) {
+//!     let checked = check(runner.rules(), worker.as_mut(), &case, &mut |_| ()).unwrap();
+//!     assert_eq!(checked.fault(), None, "{case}");
+//! }
+//! ```
 
 mod aligned;
 mod buffer;
 pub mod case;
-pub mod compare;
+pub mod conformance;
 pub mod device;
 mod generate;
+pub mod guarded;
 pub mod memory;
 pub mod number;
+pub mod oracle;
+mod random;
+pub mod runner;
+pub mod soak;
 pub mod work;
 pub mod workload;
 
 pub use aligned::Aligned;
 pub use buffer::Buffer;
-pub use case::Case;
+pub use case::{Case, Numbers, Wants};
 pub use device::{Ceiling, Device, DeviceError, DeviceId};
 pub use generate::{Draw, HostTensors, STANDARD_SEED, Widened};
 pub use memory::MemoryError;
+pub use random::Random;
 pub use work::{Throughput, Work};
-pub use workload::{Locations, Workload, WorkloadError};
+pub use workload::{Locations, Workload, WorkloadCase, WorkloadError};

@@ -8,8 +8,8 @@ use msdeform::{DType, Direction};
 use msdeform_bench::digits::time;
 use msdeform_bench::record::{Figure, Record, newest};
 use msdeform_bench::{Ceilings, Floors};
-use msdeform_devices::case::TRAINING;
 use msdeform_devices::device::Timing;
+use msdeform_devices::workload::TRAINING;
 use msdeform_devices::workload::{self, Sizes};
 
 /// One line of the short table.

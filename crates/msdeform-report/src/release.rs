@@ -8,7 +8,7 @@ use msdeform_bench::record::{
 };
 use msdeform_bench::verify::{Report, Verification};
 use msdeform_bench::{Measurement, Record, RecordError};
-use msdeform_devices::case::Label;
+use msdeform_devices::workload::Label;
 use serde::{Deserialize, Serialize};
 
 /// The records of a device that documents quote.

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use msdeform_bench::record::{self, DeviceRecord, Environment, Provenance, RecordError};
-use msdeform_cases::SoakReport;
 use msdeform_devices::device::Device;
+use msdeform_devices::soak::SoakReport;
 use serde::{Deserialize, Serialize};
 
 /// One run of random problems.

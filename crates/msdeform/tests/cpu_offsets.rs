@@ -7,7 +7,9 @@ use msdeform::{
     DType, Error, GradientsMut, OffsetGradientsMut, Offsets, Problem, ProblemBuilder, TensorView,
     reference,
 };
-use msdeform_cases::{Case, Gradients, Inputs, SourceMemory, Wants, run_plan};
+use msdeform_devices::case::{Gradients, SourceMemory};
+use msdeform_devices::runner::run_plan;
+use msdeform_devices::{Case, Wants};
 
 /// An encoder (values read often, hence staged) and a decoder (hence not), levels apart enough to be shared out.
 fn problems() -> [ProblemBuilder; 3] {
@@ -38,7 +40,7 @@ fn the_same_bits_come_out_for_any_number_of_threads() {
             let problem = builder.dtype(DType::F16).build().unwrap();
             for wants in [Wants::Output, Wants::Gradients(EVERYTHING)] {
                 let case = Case::plain(problem.clone(), wants);
-                let inputs = Inputs::new(&case);
+                let inputs = case.inputs();
                 let bits = |threads: usize| {
                     run_plan(&mut plan(&problem, threads, isa), &case, &inputs).unwrap()
                 };
@@ -60,7 +62,7 @@ fn any_subset_of_the_gradients_has_the_bits_of_all_of_them() {
         let mut plan = plan(&problem, threads, Isa::best());
         let mut written = |gradients: Gradients| {
             let case = Case::plain(problem.clone(), Wants::Gradients(gradients));
-            run_plan(&mut plan, &case, &Inputs::new(&case)).unwrap()
+            run_plan(&mut plan, &case, &case.inputs()).unwrap()
         };
         let all = written(EVERYTHING);
         // Of Miri four, in which each tensor is there and is not.
@@ -82,13 +84,12 @@ fn rows_of_one_projection_and_shared_references_give_the_bits_of_packed_tensors(
     let problem = problems()[0].clone().build().unwrap();
     for wants in [Wants::Output, Wants::Gradients(EVERYTHING)] {
         let mut case = Case::plain(problem.clone(), wants);
-        let packed = Inputs::new(&case);
+        let packed = case.inputs();
         let mut plan = plan(&problem, 1, Isa::best());
         let expected = run_plan(&mut plan, &case, &packed).unwrap();
         case.source_memory = SourceMemory::Projection;
-        let projected = Inputs::new(&case);
-        let numbers = |inputs: &Inputs| inputs.source.clone().unwrap().offsets.numbers;
-        assert_eq!(numbers(&packed), numbers(&projected), "the same call");
+        let projected = case.inputs();
+        assert_eq!(packed, projected, "the same call");
         assert_eq!(run_plan(&mut plan, &case, &projected).unwrap(), expected);
     }
 }

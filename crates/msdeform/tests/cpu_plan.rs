@@ -8,11 +8,12 @@ use cpu_support::Call;
 use half::f16;
 use msdeform::cpu::{self, CpuOptions, CpuPlan, Isa};
 use msdeform::{
-    DType, Direction, Error, GradientsMut, Problem, ProblemBuilder, TensorView, TensorViewMut,
-    ValueLayout, reference,
+    DType, Direction, Error, GradientsMut, Problem, ProblemBuilder, Role, TensorView,
+    TensorViewMut, ValueLayout, reference,
 };
-use msdeform_cases::memory::{buffers, collect};
-use msdeform_cases::{Gradients, Inputs, Wants};
+use msdeform_devices::Wants;
+use msdeform_devices::case::Gradients;
+use msdeform_devices::guarded::{buffers, collect};
 
 /// An encoder (values read often, hence staged) and a decoder (hence not).
 fn encoder() -> ProblemBuilder {
@@ -190,9 +191,8 @@ fn a_value_tensor_without_pixels_gives_zeros() {
 
 /// What both directions read.
 fn in_f32(call: &Call) -> [Vec<f32>; 4] {
-    let Inputs { value, locations, weights, upstream, .. } = &call.inputs;
-    [value, locations, weights, upstream]
-        .map(|input| input.numbers.iter().map(|&number| number as f32).collect())
+    [Role::Value, Role::Locations, Role::Weights, Role::GradOutput]
+        .map(|role| call.inputs[role].to_f64().into_iter().map(|number| number as f32).collect())
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn one_shot_calls_take_f64_and_everything_else() {
             let (value, locations) = (read[0].view(dtype), read[1].view(sampling));
             let (weights, grad) = (read[2].view(sampling), read[3].view(output));
             msdeform::backward(problem, value, locations, weights, grad, gradients).unwrap();
-            let written = [forward, backward].map(|all| collect(&all, &call.inputs).unwrap());
+            let written = [forward, backward].map(|all| collect(&all).unwrap());
             call.check(&written.concat()).unwrap();
         }
     }
@@ -372,9 +372,9 @@ fn the_registry_names_every_variant_once_and_the_baselines_first() {
 fn the_reference_agrees_on_the_test_problems_having_something_to_compare() {
     for builder in [encoder(), decoder()] {
         let call = Call::random(builder.build().unwrap(), 3);
-        let Inputs { value, locations, weights, .. } = &call.inputs;
-        let [value, locations, weights] = [value, locations, weights].map(|x| &x.numbers[..]);
-        let output = reference::forward(&call.problem, value, locations, weights);
+        let [value, locations, weights] =
+            [Role::Value, Role::Locations, Role::Weights].map(|role| call.inputs[role].to_f64());
+        let output = reference::forward(&call.problem, &value, &locations, &weights);
         assert!(output.iter().filter(|&&x| x != 0.0).count() > output.len() / 2);
     }
 }

@@ -4,7 +4,9 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use msdeform_cases::{Bounds, Case, CpuRunner, Generator, Runner, check};
+use msdeform_devices::Case;
+use msdeform_devices::runner::{CpuRunner, Runner, check};
+use msdeform_devices::soak::{Bounds, Generator};
 
 const MODELS: u64 = 300;
 

@@ -8,10 +8,9 @@ use crate::process::{capture, cargo};
 use crate::steps::Report;
 
 /// The crates of this project that the wheel links. Each of them is in every user's download.
-const PARTS: [&str; 14] = [
+const PARTS: [&str; 13] = [
     "msdeform",
     "msdeform-bench",
-    "msdeform-cases",
     "msdeform-cli",
     "msdeform-cuda",
     "msdeform-cuda-lab",

@@ -13,7 +13,7 @@ pub use routes::Route;
 pub use verdicts::{Verdict, verdicts};
 
 use msdeform_devices::workload::WorkloadError;
-use msdeform_devices::{Case, Work};
+use msdeform_devices::{Work, WorkloadCase};
 
 use crate::record::Figure;
 use crate::{Ceilings, Floors};
@@ -117,7 +117,7 @@ impl Analysis {
     /// # Errors
     /// [`WorkloadError`] if the case makes no problem.
     pub fn of(
-        case: &Case<'_>,
+        case: &WorkloadCase<'_>,
         directions: &[Direction],
         ceilings: &Ceilings,
         figures: &[Figure],
@@ -133,7 +133,7 @@ impl Analysis {
     }
 
     fn in_direction(
-        case: &Case<'_>,
+        case: &WorkloadCase<'_>,
         problem: &Problem,
         direction: Direction,
         footprints: Vec<Footprint>,
@@ -262,7 +262,7 @@ fn predict_gather(problem: &Problem, tiled: Option<&Footprint>, ceilings: &Ceili
 
 /// What records say about the call, by any variant.
 fn figures_of<'a>(
-    case: &Case<'_>,
+    case: &WorkloadCase<'_>,
     problem: &Problem,
     direction: Direction,
     ceilings: &Ceilings,
@@ -298,9 +298,9 @@ mod tests {
     use crate::fixtures::record_of;
     use crate::record::newest;
 
-    fn case_of(name: &str, dtype: DType) -> Case<'static> {
+    fn case_of(name: &str, dtype: DType) -> WorkloadCase<'static> {
         let workload = workload::find(name).unwrap();
-        Case {
+        WorkloadCase {
             workload,
             locations: Locations::Local,
             layout: workload.layouts[0],

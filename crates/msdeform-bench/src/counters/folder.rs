@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use msdeform_devices::case::Label;
+use msdeform_devices::workload::Label;
 use serde::{Deserialize, Serialize};
 
 use super::KernelCounters;

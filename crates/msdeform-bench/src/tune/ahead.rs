@@ -10,7 +10,7 @@ use std::time::Instant;
 use msdeform::{Direction, Problem, VariantSpec};
 use msdeform_devices::device::{Device, KnobbedVariant};
 
-use crate::bench_cases::compile_in_turn;
+use crate::bench::compile_in_turn;
 
 use super::search::{as_they_are, neighbours};
 

@@ -22,10 +22,10 @@ pub use ahead::compile_ahead;
 pub use record::{TuneRecord, Unfinished};
 pub use table::gaps_markdown;
 
-use msdeform_devices::case::Label;
 use msdeform_devices::device::{Device, KnobbedVariant, Timing};
+use msdeform_devices::workload::Label;
 use msdeform_devices::workload::WorkloadError;
-use msdeform_devices::{Case, HostTensors};
+use msdeform_devices::{HostTensors, WorkloadCase};
 
 use crate::BenchError;
 use crate::verify::Limits;
@@ -127,7 +127,7 @@ impl Inputs {
     ///
     /// # Errors
     /// [`WorkloadError`] if the case makes no problem.
-    pub fn of(case: &Case<'_>) -> Result<Self, WorkloadError> {
+    pub fn of(case: &WorkloadCase<'_>) -> Result<Self, WorkloadError> {
         let (problem, verified) = (case.problem()?, Limits::default().shrink(case)?);
         let (whole, part) = (case.inputs(&problem)?, case.inputs(&verified)?);
         Ok(Self { problem, whole, verified, part })
@@ -165,7 +165,7 @@ impl Share {
 /// or computes something else: then there is nothing to compare with.
 pub fn tune_case(
     device: &dyn Device,
-    (case, inputs): (&Case<'_>, &Inputs),
+    (case, inputs): (&WorkloadCase<'_>, &Inputs),
     direction: Direction,
     variants: &[&'static VariantSpec],
     share: Share,

@@ -5,11 +5,12 @@ use std::time::Instant;
 use msdeform::{Numerics, Problem, VariantSpec};
 use msdeform_devices::HostTensors;
 use msdeform_devices::device::{Device, DeviceError, KnobbedVariant, Prepared, Timing};
+use msdeform_devices::oracle::Oracle;
 use msdeform_tuning::Contender;
 
 use super::{Dropped, Finalist, Inputs, Share};
 use crate::Statistics;
-use crate::verify::{Oracle, run_twice};
+use crate::verify::run_twice;
 
 /// Samples of a first look.
 const SCREENING_SAMPLES: usize = 5;

@@ -4,8 +4,10 @@ use clap::Args;
 use msdeform_bench::counters::CounterFile;
 use msdeform_bench::digits::{three_digits, time};
 use msdeform_bench::verify::{Limits, Report};
-use msdeform_bench::{Breadth, Budget, Measurement, Record, bench_case, bench_step, record};
-use msdeform_devices::Case;
+use msdeform_bench::{
+    Breadth, Budget, Measurement, Planned, Record, bench_cases, bench_step, record,
+};
+use msdeform_devices::WorkloadCase;
 use msdeform_devices::device::named::names_of_sweep;
 use msdeform_devices::device::{DeviceOptions, Timing};
 use msdeform_devices::work::{BYTES_FORMULA, OPERATIONS_FORMULA};
@@ -116,7 +118,8 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
             let named = if args.grid.variant.is_empty() { &[][..] } else { &variants };
             bench_step(device.as_ref(), case, named, budget, limits)
         } else {
-            bench_case(device.as_ref(), case, &variants, budget, limits)
+            let planned = [Planned { case: case.clone(), variants: variants.clone() }];
+            bench_cases(device.as_ref(), &planned, budget, limits, &|_| ())
         };
         let (timed, checked) = result.inspect_err(|_| {
             bar.finish_and_clear();
@@ -173,7 +176,7 @@ fn ladder_table(record: &Record) -> anyhow::Result<String> {
     Ok(columns.to_string())
 }
 
-fn print_case(case: &Case<'_>, timed: &[Measurement]) -> anyhow::Result<()> {
+fn print_case(case: &WorkloadCase<'_>, timed: &[Measurement]) -> anyhow::Result<()> {
     if timed.is_empty() {
         return Ok(());
     }

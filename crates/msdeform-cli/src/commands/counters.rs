@@ -11,7 +11,7 @@ use msdeform_bench::digits::three_digits;
 use msdeform_bench::record::{Provenance, is_python_script};
 use msdeform_devices::device::DeviceError;
 use msdeform_devices::device::named::id_in;
-use msdeform_devices::{Case, DeviceId};
+use msdeform_devices::{DeviceId, WorkloadCase};
 
 use crate::args::{DeviceArgs, GridArgs, ModeArgs};
 use crate::exit::Usage;
@@ -137,7 +137,7 @@ fn this_program() -> anyhow::Result<(PathBuf, Option<OsString>)> {
 fn bench_arguments(
     args: &CountersArgs,
     device: &str,
-    case: &Case<'_>,
+    case: &WorkloadCase<'_>,
     variants: &str,
 ) -> Vec<OsString> {
     // A workload from a file is named by its path, as it was given.

@@ -11,7 +11,7 @@ use msdeform_bench::{
 };
 use msdeform_devices::device::Bandwidth;
 use msdeform_devices::workload::{Sizes, Tag, by_tag};
-use msdeform_devices::{Case, Device, DeviceId, STANDARD_SEED, Workload};
+use msdeform_devices::{Device, DeviceId, STANDARD_SEED, Workload, WorkloadCase};
 use msdeform_report::overview::{Row, overview};
 use serde::Serialize;
 
@@ -159,7 +159,7 @@ impl Job {
         let mut planned = Vec::new();
         for workload in &self.timed {
             for dtype in DType::FAST {
-                let case = Case {
+                let case = WorkloadCase {
                     workload,
                     locations: workload.locations[0],
                     layout: workload.layouts[0],
@@ -176,7 +176,7 @@ impl Job {
             }
         }
         let bar = Mutex::new(progress(0, ""));
-        let done = bench_cases(device, &planned, budget, Limits::default(), &|step| {
+        let done = bench_cases(device, &planned, budget, Some(Limits::default()), &|step| {
             let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
             match step {
                 Progress::Begin(stage, steps) => {
@@ -207,7 +207,7 @@ const fn word(stage: Stage) -> &'static str {
 
 fn chosen_variants(
     device: &dyn Device,
-    case: &Case<'_>,
+    case: &WorkloadCase<'_>,
 ) -> anyhow::Result<Vec<&'static VariantSpec>> {
     let problem = case.problem()?;
     let mut variants: Vec<&'static VariantSpec> = Vec::new();

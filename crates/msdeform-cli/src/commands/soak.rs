@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use clap::Args;
 use msdeform::{ATTENTION, DType, Direction, FROM_OFFSETS};
-use msdeform_cases::{
-    Bounds, Case, CpuRunner, CudaRunner, Fault, Limit, Progress, Runner, SoakOptions, SoakReport,
-    check, soak,
-};
-use msdeform_devices::DeviceId;
 use msdeform_devices::device::Device;
+use msdeform_devices::runner::{CpuRunner, CudaRunner, Fault, Runner, check};
+use msdeform_devices::soak::{Bounds, Limit, Progress, SoakOptions, SoakReport, soak};
+use msdeform_devices::{Case, DeviceId};
 use msdeform_report::ledger;
 use msdeform_report::soak::SoakRecord;
 
@@ -82,7 +80,7 @@ pub fn run(args: &SoakArgs) -> anyhow::Result<()> {
     }
     let runner: Box<dyn Runner> = match device.id() {
         DeviceId::Cpu => Box::new(CpuRunner::default()),
-        DeviceId::Cuda(ordinal) => Box::new(CudaRunner::new(ordinal)?),
+        DeviceId::Cuda(ordinal) => Box::new(CudaRunner::new(ordinal, msdeform_cuda_lab::REGISTRY)?),
     };
     if let Some(case) = &args.case {
         return run_case(runner.as_ref(), case);
@@ -91,7 +89,7 @@ pub fn run(args: &SoakArgs) -> anyhow::Result<()> {
     let options = SoakOptions {
         bounds: Bounds {
             dtypes: args.dtype.clone(),
-            directions: msdeform_devices::case::directions(args.direction),
+            directions: msdeform_devices::workload::directions(args.direction),
             // The processor's calls take contiguous tensors.
             strided: !on_cpu,
             from_offsets: on_cpu || args.from_offsets,
@@ -246,7 +244,7 @@ fn run_case(runner: &dyn Runner, case: &Case) -> anyhow::Result<()> {
     for (_, verdict) in &checked.verdicts {
         print(&format!(
             "relative L2 error {:.2e}, {:.3} of what is allowed",
-            verdict.relative, verdict.of_allowed
+            verdict.comparison.rel_l2, verdict.of_allowed
         ))?;
     }
     match checked.fault() {

@@ -11,9 +11,9 @@ use msdeform_bench::tune::{
     Finalist, Inputs, Share, TuneRecord, TunedCase, Unfinished, compile_ahead, tune_case,
 };
 use msdeform_bench::{BenchError, Breadth};
-use msdeform_devices::case::Label;
 use msdeform_devices::device::DeviceOptions;
-use msdeform_devices::{Case, Device, DeviceError};
+use msdeform_devices::workload::Label;
+use msdeform_devices::{Device, DeviceError, WorkloadCase};
 use msdeform_files::Place;
 use msdeform_tuning::{Source, TuningFile};
 use serde::Serialize;
@@ -86,7 +86,7 @@ pub fn run(args: &TuneArgs) -> anyhow::Result<()> {
     let selection = args.grid.selection(standard_workloads(), Breadth::First)?;
     let variants = selection.variants_of(device.as_ref())?;
     let cases = selection.cases();
-    let jobs: Vec<(&Case<'_>, Direction)> = cases
+    let jobs: Vec<(&WorkloadCase<'_>, Direction)> = cases
         .iter()
         .flat_map(|case| selection.directions.iter().map(move |direction| (case, *direction)))
         .collect();
@@ -105,7 +105,7 @@ pub fn run(args: &TuneArgs) -> anyhow::Result<()> {
     compile(device.as_ref(), &calls, &variants, start + ahead);
 
     let bar = progress(jobs.len(), "tuning");
-    let mut drawn: Option<(&Case<'_>, Inputs)> = None;
+    let mut drawn: Option<(&WorkloadCase<'_>, Inputs)> = None;
     for (index, (case, direction)) in jobs.iter().enumerate() {
         let left = (args.seconds - start.elapsed().as_secs_f64()).max(0.0);
         let share = Share::of_seconds(left / (jobs.len() - index) as f64);
@@ -150,7 +150,7 @@ fn compile(
     }
 }
 
-fn name(case: &Case<'_>, direction: Direction) -> String {
+fn name(case: &WorkloadCase<'_>, direction: Direction) -> String {
     format!("{} {} {direction}", case.workload.name, case.dtype)
 }
 
@@ -170,7 +170,7 @@ impl<'a> Found<'a> {
     fn new(
         args: &'a TuneArgs,
         device: &'a dyn Device,
-        jobs: &[(&Case<'_>, Direction)],
+        jobs: &[(&WorkloadCase<'_>, Direction)],
     ) -> anyhow::Result<Self> {
         let file = if args.dry_run {
             None

@@ -10,7 +10,7 @@ use msdeform_bench::models::{Specialisation, specialisations_on};
 use msdeform_bench::verify::{Limits, Report, Verification, verify_cases};
 use msdeform_bench::verify_compiled::{CompiledCheck, by_call, verify_compiled};
 use msdeform_devices::device::{broken_guards, guard_allocations};
-use msdeform_devices::{Device, compare, workload};
+use msdeform_devices::{Device, oracle, workload};
 use msdeform_report::ledger;
 use serde::Serialize;
 
@@ -373,7 +373,7 @@ pub fn conclusion(report: &Report, seed: u64) -> String {
         text.push_str(&format!(
             "\n{} location gradients within {} pixel of a cell border left out",
             grouped(left_out),
-            compare::BORDER_DISTANCE
+            oracle::BORDER_DISTANCE
         ));
     }
     if !report.skipped.is_empty() {

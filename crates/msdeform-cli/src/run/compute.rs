@@ -5,8 +5,8 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use half::{bf16, f16};
 use msdeform::{DType, Direction, Operator, Problem, Role, VariantSpec};
-use msdeform_bench::verify::{Oracle, TensorCheck, reference_of};
 use msdeform_devices::device::{Device, Outputs};
+use msdeform_devices::oracle::{Oracle, TensorCheck, reference_of};
 use msdeform_devices::{Buffer, HostTensors, memory};
 
 use super::decode::Call;

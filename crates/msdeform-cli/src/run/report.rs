@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use msdeform_bench::verify::TensorCheck;
 use msdeform_devices::Buffer;
+use msdeform_devices::oracle::TensorCheck;
 use serde::Serialize;
 
 use super::compute::Computation;

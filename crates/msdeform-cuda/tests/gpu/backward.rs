@@ -3,13 +3,14 @@
 use half::f16;
 use libtest_mimic::{Failed, Trial};
 use msdeform::{ATTENTION, DType, Direction, Element, Mode, Problem, Role};
-use msdeform_cases::{Case, Inputs, Random, Wants, expect};
 use msdeform_cuda::variants::Variant;
 use msdeform_cuda::{
     BackwardOptions, DeviceBuffer, Error, Gradients, Plan, PlanOptions, Stream,
     WORKSPACE_ALIGNMENT, Workspace,
 };
 use msdeform_cuda_lab::REGISTRY;
+use msdeform_devices::oracle::expect;
+use msdeform_devices::{Case, HostTensors, Random, Wants};
 
 use crate::conformance::runner;
 use crate::resident::{Resident, compare};
@@ -154,28 +155,29 @@ fn finite_differences() -> Outcome {
     let builder = Problem::builder().batch(2).heads(3).channels(32).queries(40).points(4);
     let problem = builder.levels(levels).build()?;
     let case = Case::varied(problem.clone(), Direction::Backward, 8);
-    let mut inputs = Inputs::new(&case);
-    let in_f32 = |x: f64| f64::from(x as f32);
+    let mut inputs = case.inputs();
     // Inside of a cell by 0.2 to 0.8, so that no step of 0.1 pixels leaves it.
     let mut random = Random::new(9);
-    for (index, at) in inputs.locations.numbers.iter_mut().enumerate() {
+    let mut locations = inputs[Role::Locations].to_f64();
+    for (index, at) in locations.iter_mut().enumerate() {
         let level = levels[index / 2 % problem.samples() / 4];
         let size = if index % 2 == 0 { level.1 } else { level.0 } as f64;
         let cell = random.between(-1.0, size - 0.01).floor();
-        *at = in_f32((cell + random.between(0.2, 0.8) + 0.5) / size);
+        *at = (cell + random.between(0.2, 0.8) + 0.5) / size;
     }
+    inputs.set(Role::Locations, &locations);
     let mut resident = Resident::<f32>::holding(&stream, case.clone(), inputs.clone())?;
     resident.run(&stream, &Plan::backward(&engine, &problem)?)?;
     resident.check(&stream)?;
     let gradients = resident.download(&stream)?;
 
     let plan = Plan::forward(&engine, &problem)?;
-    let loss = |inputs: &Inputs| -> Result<f64, Failed> {
+    let loss = |inputs: &HostTensors| -> Result<f64, Failed> {
         let case = Case { wants: Wants::Output, ..case.clone() };
         let mut resident = Resident::<f32>::holding(&stream, case, inputs.clone())?;
         resident.run(&stream, &plan)?;
         let (_, output) = resident.download(&stream)?.remove(0);
-        Ok(output.iter().zip(&inputs.upstream.numbers).map(|(o, g)| o * g).sum())
+        Ok(output.iter().zip(inputs[Role::GradOutput].to_f64()).map(|(o, g)| o * g).sum())
     };
     // 0.1 pixels of the finest level.
     let steps = [(Role::Value, 0.5), (Role::Locations, 0.1 / 14.0), (Role::Weights, 0.5)];
@@ -183,14 +185,9 @@ fn finite_differences() -> Outcome {
         let by: Vec<f64> = gradient.iter().map(|_| random.between(-step, step)).collect();
         let moved = |sign: f64| {
             let mut moved = inputs.clone();
-            let tensor = match role {
-                Role::Value => &mut moved.value,
-                Role::Locations => &mut moved.locations,
-                _ => &mut moved.weights,
-            };
-            for (number, by) in tensor.numbers.iter_mut().zip(&by) {
-                *number = in_f32(*number + sign * by);
-            }
+            let numbers = inputs[role].to_f64();
+            let numbers: Vec<f64> = numbers.iter().zip(&by).map(|(x, by)| x + sign * by).collect();
+            moved.set(role, &numbers);
             loss(&moved)
         };
         let difference = (moved(1.0)? - moved(-1.0)?) / 2.0;

@@ -1,14 +1,15 @@
-//! Every variant against the f64 reference: the named settings of `msdeform-cases` in every format, a test for each
+//! Every variant against the f64 reference: the named settings of `msdeform-devices` in every format, a test for each
 //! layout.
 
 use std::sync::OnceLock;
 
 use libtest_mimic::{Failed, Trial};
 use msdeform::{DType, Direction, Problem, ValueLayout};
-use msdeform_cases::conformance::{Backend, FORMATS, Setting, check, settings};
-use msdeform_cases::{Case, CudaRules, CudaRunner, Fault, Runner};
 use msdeform_cuda::variants::Variant;
 use msdeform_cuda_lab::REGISTRY;
+use msdeform_devices::Case;
+use msdeform_devices::conformance::{Backend, FORMATS, Setting, check, settings};
+use msdeform_devices::runner::{CudaRules, CudaRunner, Fault, Runner};
 
 use crate::Outcome;
 
@@ -43,7 +44,7 @@ pub fn runner() -> Result<&'static CudaRunner, Failed> {
     if let Some(runner) = RUNNER.get() {
         return Ok(runner);
     }
-    let opened = CudaRunner::new(0)?;
+    let opened = CudaRunner::new(0, REGISTRY)?;
     Ok(RUNNER.get_or_init(|| opened))
 }
 
@@ -69,7 +70,7 @@ fn in_every_format(
     setting: Setting,
     layout: ValueLayout,
 ) -> Outcome {
-    let rules = CudaRules::new(runner()?.context().props().clone());
+    let rules = CudaRules::new(runner()?.context().props().clone(), REGISTRY);
     for formats in FORMATS {
         let mut case = setting.case(direction, formats, layout)?;
         if let Some(variant) = variant {

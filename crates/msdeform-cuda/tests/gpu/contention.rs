@@ -2,9 +2,10 @@
 
 use half::f16;
 use libtest_mimic::{Failed, Trial};
-use msdeform::{Direction, Element, Mode, Problem, ProblemBuilder};
-use msdeform_cases::{Case, Inputs, Locations};
+use msdeform::{Direction, Element, Mode, Problem, ProblemBuilder, Role};
 use msdeform_cuda::{BackwardOptions, Event, Plan, PlanOptions, Stream};
+use msdeform_devices::case::Samples;
+use msdeform_devices::{Case, HostTensors};
 
 use crate::conformance::runner;
 use crate::resident::Resident;
@@ -41,13 +42,11 @@ fn at_most_five_times<V: Element>(problem: ProblemBuilder, mode: Mode) -> Outcom
     let problem = problem.dtype(V::DTYPE).build()?;
     let mut case = Case::varied(problem.clone(), Direction::Backward, 7);
     case.mode = mode;
-    case.numbers.locations = Locations::Around;
-    let mut inputs = Inputs::new(&case);
+    case.numbers.samples = Samples::Around;
+    let mut inputs = case.inputs();
     let spread = median_us::<V>(&case, inputs.clone())?;
     // Between four pixels of four tiles of the finest level: four lists with all samples in them.
-    for xy in inputs.locations.numbers.chunks_exact_mut(2) {
-        xy.copy_from_slice(&[0.40625, 0.4]);
-    }
+    inputs.set(Role::Locations, &[0.40625, 0.4].repeat(problem.weights_len()));
     let crowded = median_us::<V>(&case, inputs)?;
     // NaN is not within the bound.
     let within = crowded <= MOST * spread;
@@ -55,7 +54,7 @@ fn at_most_five_times<V: Element>(problem: ProblemBuilder, mode: Mode) -> Outcom
     Ok(())
 }
 
-fn median_us<V: Element>(case: &Case, inputs: Inputs) -> Result<f64, Failed> {
+fn median_us<V: Element>(case: &Case, inputs: HostTensors) -> Result<f64, Failed> {
     let engine = runner()?.engine()?;
     let stream = Stream::new(engine.context())?;
     let options = PlanOptions::backward(BackwardOptions { mode: case.mode, ..Default::default() });

@@ -6,10 +6,10 @@
 
 use libtest_mimic::Trial;
 use msdeform::{DType, Direction, Problem, ValueLayout};
-use msdeform_cases::Case;
 use msdeform_cuda::variants::{Call, KnobChoices, Variant};
 use msdeform_cuda::{Plan, PlanOptions};
 use msdeform_cuda_lab::REGISTRY;
+use msdeform_devices::Case;
 
 use crate::conformance::{choices, compare, runner};
 use crate::{Outcome, ensure};

@@ -3,12 +3,14 @@
 use half::f16;
 use libtest_mimic::{Failed, Trial};
 use msdeform::{DType, Direction, Element, Mode, Problem, Role, ValueLayout};
-use msdeform_cases::{Case, Offsets, expect};
 use msdeform_cuda::{
     BackwardOptions, DeviceBuffer, Engine, Error, Event, Graph, Plan, PlanOptions, Pointers,
     Stream, ValueStrides,
 };
 use msdeform_cuda_lab::registry::find;
+use msdeform_devices::Case;
+use msdeform_devices::case::Starts;
+use msdeform_devices::oracle::expect;
 
 use crate::conformance::{compare, runner};
 use crate::resident::{Resident, compare as compare_tensor};
@@ -165,7 +167,7 @@ fn misaligned(direction: Direction) -> Outcome {
         for which in 0..8 {
             let offsets = std::array::from_fn(|tensor| usize::from(tensor == which || which == 7));
             let mut case = aligned.clone();
-            (case.mode, case.offsets) = (mode, Offsets::from(offsets));
+            (case.mode, case.starts) = (mode, Starts::from(offsets));
             compare(&case, None)?;
         }
     }

@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use msdeform::{DType, Direction, Problem, Role};
-use msdeform_cases::{Bounds, Case, CudaRunner, Inputs, Limit, SoakOptions, Values, soak};
 use msdeform_cuda::driver::broken_guards;
 use msdeform_cuda::{DeviceBuffer, Plan, PlanOptions, PointerChecks, Stream};
+use msdeform_cuda_lab::REGISTRY;
+use msdeform_devices::Case;
+use msdeform_devices::case::Values;
+use msdeform_devices::runner::CudaRunner;
+use msdeform_devices::soak::{Bounds, Limit, SoakOptions, soak};
 
 use crate::resident::Resident;
 use crate::{Outcome, engine, ensure};
@@ -28,7 +32,7 @@ fn problems() -> Outcome {
         sizes: 12,
         hung_after: Duration::from_secs(20),
     };
-    let report = soak(&CudaRunner::new(0)?, &options, &mut |_, _| ())?;
+    let report = soak(&CudaRunner::new(0, REGISTRY)?, &options, &mut |_, _| ())?;
     ensure!(report.is_clean(), "{:#?}, {:#?}", report.failures, report.hangs);
     Ok(())
 }
@@ -42,7 +46,7 @@ fn trespass() -> Outcome {
     // Zeros, of which no byte is poison.
     let mut case = Case::varied(problem.clone(), Direction::Forward, 1);
     case.numbers.values = Values::Zero;
-    let inputs = Inputs::new(&case);
+    let inputs = case.inputs();
     let resident = Resident::<f32>::holding(&stream, case, inputs)?;
     let short = DeviceBuffer::<f32>::filled(&stream, problem.output_len() - 4, 0)?;
     let bytes = short.bytes();

@@ -2,22 +2,23 @@
 
 use libtest_mimic::Failed;
 use msdeform::{Access, Direction, Element, Problem, Role};
-use msdeform_cases::memory::tensors;
-use msdeform_cases::{Case, Expected, Inputs, expect};
 use msdeform_cuda::{Argument, DeviceBuffer, Plan, Pointers, Stream, ValueStrides};
+
+use msdeform_devices::guarded::tensors;
+use msdeform_devices::oracle::{Expected, expect};
+use msdeform_devices::{Case, HostTensors};
 
 use crate::{Outcome, ensure};
 
 /// Values, locations and gradients are all of one format.
 pub struct Resident<T> {
     pub case: Case,
-    pub inputs: Inputs,
+    pub inputs: HostTensors,
     buffers: Vec<(Role, Access, DeviceBuffer<T>)>,
 }
 
-fn stored<T: Element>(inputs: &Inputs, role: Role) -> Vec<T> {
-    let numbers = inputs.of(role).map_or(&[][..], |input| &input.numbers);
-    numbers.iter().map(|&number| T::from_f64(number)).collect()
+fn stored<T: Element>(inputs: &HostTensors, role: Role) -> Vec<T> {
+    inputs[role].to_f64().into_iter().map(T::from_f64).collect()
 }
 
 impl<T: Element> Resident<T> {
@@ -29,12 +30,12 @@ impl<T: Element> Resident<T> {
         seed: u64,
     ) -> Result<Self, Failed> {
         let case = Case::varied(problem.clone(), direction, seed);
-        let inputs = Inputs::new(&case);
+        let inputs = case.inputs();
         Self::holding(stream, case, inputs)
     }
 
     /// These inputs on the device; what is written is poisoned.
-    pub fn holding(stream: &Stream, case: Case, inputs: Inputs) -> Result<Self, Failed> {
+    pub fn holding(stream: &Stream, case: Case, inputs: HostTensors) -> Result<Self, Failed> {
         let (values, samples) = (case.problem.dtype(), case.problem.sampling_dtype());
         ensure!(values == T::DTYPE && samples == T::DTYPE, "not in {}", T::DTYPE);
         let buffer = |(role, access)| {
@@ -51,7 +52,7 @@ impl<T: Element> Resident<T> {
     /// Draws other numbers into the same memory.
     pub fn redraw(&mut self, stream: &Stream, seed: u64) -> Outcome {
         self.case.seed = seed;
-        self.inputs = Inputs::new(&self.case);
+        self.inputs = self.case.inputs();
         for (role, access, buffer) in &mut self.buffers {
             match access {
                 Access::Read => buffer.copy_from(stream, 0, &stored(&self.inputs, *role))?,
@@ -124,6 +125,6 @@ impl<T: Element> Resident<T> {
 
 /// Fails unless a tensor is within the contract of its format, without allowances.
 pub fn compare(expected: &Expected, found: &[f64]) -> Outcome {
-    let verdict = expected.strict().compare_numbers(found, expected.dtype.rel_l2_bound());
+    let verdict = expected.compare_numbers(found, expected.dtype.rel_l2_bound());
     verdict.fault.map_or(Ok(()), |fault| Err(fault.into()))
 }

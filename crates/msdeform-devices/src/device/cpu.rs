@@ -294,12 +294,12 @@ mod tests {
 
     use super::*;
     use crate::workload::{self, Sizes};
-    use crate::{Case, Locations, STANDARD_SEED};
+    use crate::{Locations, STANDARD_SEED, WorkloadCase};
 
     #[test]
     fn gradients_of_references_come_out_where_they_are_asked_for_and_there_are_some() {
         let written = |options: DeviceOptions, from_offsets: bool| -> Vec<Role> {
-            let case = Case {
+            let case = WorkloadCase {
                 workload: workload::find("edge_one_point").unwrap(),
                 locations: Locations::Local,
                 layout: msdeform::ValueLayout::Interleaved,

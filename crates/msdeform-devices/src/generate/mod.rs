@@ -1,17 +1,21 @@
-//! The inputs of a workload: the same bytes for the same seed on every machine.
+//! Inputs from a seed: the same bytes on every machine.
 //!
-//! Every number is a function of the seed and of its logical place (image, query, head, sample or
-//! pixel and channel), never of the memory layout, the thread or the order: another layout holds
-//! the same values elsewhere, and a part of the queries sees what it sees in the whole.
+//! The inputs of a workload are drawn by position. Every number is a function of the seed and of its logical place (image,
+//! query, head, sample or pixel and channel), never of the memory layout, the thread or the order. Another layout holds the
+//! same values elsewhere, and a part of the queries sees what it sees in the whole. Inputs of a case are in `random`.
 
 mod counter;
 mod math;
 mod points;
+pub(crate) mod random;
 
 use std::ops::Index;
 
 use half::{bf16, f16};
-use msdeform::{Access, DType, Direction, Element, Problem, Role, ValueLayout, reference};
+use msdeform::{
+    Access, DType, Direction, Element, Offsets, Problem, ReferenceKind, Role, ValueLayout,
+    reference,
+};
 use rayon::prelude::*;
 
 use crate::workload::{Locations, Workload};
@@ -58,7 +62,7 @@ impl Draw {
 /// | weights | softmax of normal noise over the samples of a query and head |
 /// | references | where `local` locations lie around; boxes of all sizes |
 /// | offsets, logits | those that lead to the same samples as locations and weights, but for rounding |
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostTensors(Vec<(Role, Buffer)>);
 
 /// Ids of the streams; changing one changes every published byte.
@@ -87,6 +91,41 @@ impl HostTensors {
         self.0.iter().map(|(role, buffer)| (*role, buffer))
     }
 
+    /// A tensor, if the call has it.
+    #[must_use]
+    pub fn get(&self, wanted: Role) -> Option<&Buffer> {
+        self.0.iter().find(|(role, _)| *role == wanted).map(|(_, buffer)| buffer)
+    }
+
+    /// Replaces the numbers of a tensor that the call has; its dtype stays.
+    pub fn set(&mut self, wanted: Role, numbers: &[f64]) {
+        if let Some((_, buffer)) = self.0.iter_mut().find(|(role, _)| *role == wanted) {
+            *buffer = Buffer::from_numbers(buffer.dtype(), numbers);
+        }
+    }
+
+    /// The same with NaN in the borders of levels, for backends that must not read them.
+    #[must_use]
+    pub fn with_poisoned_borders(mut self, problem: &Problem) -> Self {
+        let pixels = pixels(problem);
+        let Some(value) = self.get(Role::Value).filter(|_| pixels.contains(&Pixel::Border)) else {
+            return self;
+        };
+        let mut numbers = value.to_f64();
+        for (index, row) in numbers.chunks_exact_mut(problem.channels().max(1)).enumerate() {
+            let pixel = if problem.layout().is_head_major() {
+                index % problem.spatial()
+            } else {
+                index / problem.heads() % problem.spatial()
+            };
+            if pixels[pixel] == Pixel::Border {
+                row.fill(f64::NAN);
+            }
+        }
+        self.set(Role::Value, &numbers);
+        self
+    }
+
     /// Every tensor in `f64`, exactly.
     #[must_use]
     pub fn widened(&self) -> Widened {
@@ -106,7 +145,7 @@ impl Index<Role> for HostTensors {
 
     fn index(&self, wanted: Role) -> &Buffer {
         static NONE: Buffer = Buffer::F32(Aligned::new());
-        self.0.iter().find(|(role, _)| *role == wanted).map_or(&NONE, |(_, buffer)| buffer)
+        self.get(wanted).unwrap_or(&NONE)
     }
 }
 
@@ -142,7 +181,7 @@ fn draw_tensor(workload: &Workload, problem: &Problem, draw: &Draw, role: Role) 
 }
 
 /// Fills a tensor row by row, in parallel. `fill` gets the index of the row and its elements in
-/// `f64`; rounding to the storage format happens here, through `f32`: a direct conversion from `f64`
+/// `f64`; rounding to the dtype happens here, through `f32`: a direct conversion from `f64`
 /// to half precision takes that detour on some processors only.
 fn rows(
     dtype: DType,
@@ -197,7 +236,8 @@ fn normal_row(stream: Stream, row: usize, out: &mut [f64]) {
 
 fn value(problem: &Problem, stream: Stream) -> Buffer {
     let (heads, spatial) = (problem.heads(), problem.spatial());
-    let (pixels, pixel_at) = pixels_in_memory(problem);
+    let pixel_at = pixels(problem);
+    let pixels = pixel_at.iter().filter(|pixel| matches!(pixel, Pixel::Owned(_))).count();
     rows(problem.dtype(), problem.value_len(), problem.channels(), |row, out| {
         let (batch, slot, head) = match problem.layout() {
             ValueLayout::Interleaved => (row / heads / spatial, row / heads % spatial, row % heads),
@@ -206,28 +246,47 @@ fn value(problem: &Problem, stream: Stream) -> Buffer {
             }
         };
         match pixel_at[slot] {
-            Some(pixel) => normal_row(stream, (batch * pixels + pixel) * heads + head, out),
-            None => out.fill(0.0),
+            Pixel::Owned(pixel) => normal_row(stream, (batch * pixels + pixel) * heads + head, out),
+            Pixel::Border | Pixel::Unowned => out.fill(0.0),
         }
     })
 }
 
-/// The number of pixels, and which of them lies at each place of the spatial axis; borders and gaps
-/// hold none.
-fn pixels_in_memory(problem: &Problem) -> (usize, Vec<Option<usize>>) {
+/// A place of the spatial axis.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pixel {
+    /// A pixel of a level, counted over all levels.
+    Owned(usize),
+    /// Padding around a level.
+    Border,
+    /// Belongs to no level.
+    Unowned,
+}
+
+/// What lies at each place of the spatial axis.
+fn pixels(problem: &Problem) -> Vec<Pixel> {
     let layout = problem.layout();
-    let mut pixel_at = vec![None; problem.spatial()];
-    let mut pixel = 0;
+    let mut pixels = vec![Pixel::Unowned; problem.spatial()];
+    let mut count = 0;
     for level in problem.levels() {
+        pixels[level.start..][..level.footprint(layout)].fill(Pixel::Border);
         for line in 0..level.height {
             let start = level.origin(layout) + line * level.row_pitch(layout);
-            for slot in &mut pixel_at[start..start + level.width] {
-                *slot = Some(pixel);
-                pixel += 1;
+            for pixel in &mut pixels[start..start + level.width] {
+                *pixel = Pixel::Owned(count);
+                count += 1;
             }
         }
     }
-    (pixel, pixel_at)
+    pixels
+}
+
+/// What an offset of 1 moves a sample by along a side of `size` pixels; `side` is the length of its box.
+fn offset_unit(rule: &Offsets, size: usize, side: f64, points: usize) -> f64 {
+    match rule.kind() {
+        ReferenceKind::Point => 1.0 / size as f64,
+        ReferenceKind::Box => side * (f64::from(rule.scale()) / points as f64),
+    }
 }
 
 /// Splits a row of `[N, Lq, M, ...]` into image, query of the whole workload and head.

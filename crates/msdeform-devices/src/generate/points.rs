@@ -3,7 +3,7 @@
 use msdeform::{Level, Offsets, Problem, ReferenceKind, ReferenceOf};
 
 use super::counter::Stream;
-use super::{Draw, math, stream};
+use super::{Draw, math, offset_unit, stream};
 use crate::workload::{Locations, ReferencePoints, Workload};
 
 /// On a level of 100 x 167 pixels, the finest of many workloads, a corner of four tiles of 4 x 4: every kernel that works
@@ -140,15 +140,13 @@ impl<'a> SampleDrawer<'a> {
         let (width, height) = self.box_size(place);
         for (index, level) in self.problem.levels().iter().enumerate() {
             let samples = self.problem.level_samples(index);
-            let part = f64::from(rule.scale()) / samples.len() as f64;
-            let unit = match rule.kind() {
-                ReferenceKind::Point => (1.0 / level.width as f64, 1.0 / level.height as f64),
-                ReferenceKind::Box => (width * part, height * part),
-            };
+            let points = samples.len();
+            let unit_x = offset_unit(rule, level.width, width, points);
+            let unit_y = offset_unit(rule, level.height, height, points);
             for (point, sample) in samples.enumerate() {
                 let (x, y) = self.centre(place, rule.reference(index, point));
-                row[2 * sample] = (row[2 * sample] - x) / unit.0;
-                row[2 * sample + 1] = (row[2 * sample + 1] - y) / unit.1;
+                row[2 * sample] = (row[2 * sample] - x) / unit_x;
+                row[2 * sample + 1] = (row[2 * sample + 1] - y) / unit_y;
             }
         }
     }

@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
-use super::{Tag, Workload, WorkloadError};
-use crate::case::FROM_OFFSETS;
+use super::{FROM_OFFSETS, Tag, Workload, WorkloadError};
 
 macro_rules! embedded {
     ($($name:literal),* $(,)?) => {

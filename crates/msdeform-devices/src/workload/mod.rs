@@ -1,6 +1,7 @@
 //! The shapes people run: one TOML file each, built into the binary or loaded from a path.
 
 mod builtin;
+mod case;
 mod locations;
 
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use msdeform::{DType, Offsets, Problem, ValueLayout};
 use serde::{Deserialize, Serialize};
 
 pub use builtin::{all, by_tag, find, table_position};
+pub use case::{FROM_OFFSETS, Label, TRAINING, WorkloadCase, directions};
 pub use locations::Locations;
 
 /// The most that is read of a workload file.

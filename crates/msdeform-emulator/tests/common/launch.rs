@@ -4,11 +4,11 @@ use std::any::Any;
 use std::collections::BTreeSet;
 
 use msdeform::{Access, Problem, Role};
-use msdeform_cases::memory::offset_bytes;
-use msdeform_cases::{Case, Inputs};
 use msdeform_cuda::variants::{Call, Configuration, Variant};
 use msdeform_cuda::{DeviceProps, INLINE_LEVELS, Region, Step, entry_name, level_geometry};
 use msdeform_cuda_lab::preamble::{LevelTextures, TileMaps};
+use msdeform_devices::guarded::{laid_out, offset_bytes};
+use msdeform_devices::{Case, HostTensors};
 use msdeform_emulator::{
     Buffer, Launch, LaunchStep, Order, Specialisation, TENSOR_MAP_BYTES, TensorMap,
     placeholder_address,
@@ -35,7 +35,7 @@ pub struct ConfiguredCall<'a> {
     /// The kernels that were compiled, in their order.
     pub entries: &'a [String],
     pub case: &'a Case,
-    pub inputs: &'a Inputs,
+    pub inputs: &'a HostTensors,
     pub device: &'a DeviceProps,
     pub configuration: &'a Configuration,
     pub order: Order,
@@ -61,7 +61,7 @@ impl ConfiguredCall<'_> {
                 continue;
             }
             let buffer = match access {
-                Access::Read => Buffer::input(inputs.of(role).unwrap().bytes.clone()),
+                Access::Read => Buffer::input(laid_out(case, role, inputs)),
                 Access::Write => {
                     written.push((role, memory.buffers.len()));
                     Buffer::output(problem.bytes_of(role))

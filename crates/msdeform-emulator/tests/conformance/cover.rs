@@ -5,9 +5,9 @@
 //! subset of the gradients and every value of every knob at least once, each in another format and layout.
 
 use msdeform::{DType, Direction, ValueLayout};
-use msdeform_cases::conformance::{Backend, MODELS, Model};
 use msdeform_cuda::Gradients;
 use msdeform_cuda::variants::Variant;
+use msdeform_devices::conformance::{Backend, MODELS, Model};
 
 /// One combination.
 #[derive(Clone, Copy)]

@@ -1,7 +1,7 @@
 //! Runs every registered kernel on the host and compares it with the `f64` reference.
 //!
 //! Nothing here names a variant: what is in the registry is covered, over its formats, layouts and
-//! knobs and over the models and scenes of `msdeform_cases::conformance`. A program of its own and not a list of
+//! knobs and over the models and scenes of `msdeform_devices::conformance`. A program of its own and not a list of
 //! `#[test]`s, so that what ran and what was skipped is always shown. Arguments that are no flags select
 //! variants by a part of their id; `MSDEFORM_EMULATOR_FULL=1` runs every combination instead of a cover.
 #![allow(

@@ -6,10 +6,14 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use msdeform::{DType, Direction, Mode};
-use msdeform_cases::conformance::{Backend, Scene, Setting, scenes};
-use msdeform_cases::{Case, CudaRules, Expected, Inputs, Locations, Wants, expect};
 use msdeform_cuda::DeviceProps;
 use msdeform_cuda::variants::{Configuration, Variant};
+use msdeform_cuda_lab::REGISTRY;
+use msdeform_devices::case::Samples;
+use msdeform_devices::conformance::{Backend, Scene, Setting, scenes};
+use msdeform_devices::oracle::{Expected, expect};
+use msdeform_devices::runner::CudaRules;
+use msdeform_devices::{Case, HostTensors, Wants};
 use msdeform_emulator::{EmulatedKernel, EmulatorError, Launch, Order};
 use rayon::prelude::*;
 
@@ -43,7 +47,7 @@ impl Planned {
     }
 
     /// The buffers it writes are the expected tensors in their order, then the workspace.
-    fn launch(&self, id: &str, entries: &[String], inputs: &Inputs) -> Launch {
+    fn launch(&self, id: &str, entries: &[String], inputs: &HostTensors) -> Launch {
         let Self { case, device, configuration, order, block_order, .. } = self;
         let (order, block_order) = (*order, *block_order);
         ConfiguredCall { id, entries, case, inputs, device, configuration, order, block_order }
@@ -213,7 +217,7 @@ fn plan_on(
         Direction::Forward => Wants::Output,
         Direction::Backward => Wants::Gradients(cell.gradients),
     };
-    if wants != Wants::Output && scene.numbers.locations != Locations::OnePlace {
+    if wants != Wants::Output && scene.numbers.samples != Samples::OnePlace {
         let queries = problem.queries().min(MOST_BACKWARD_QUERIES);
         problem =
             problem.to_builder().queries(queries).build().map_err(|error| error.to_string())?;
@@ -222,7 +226,8 @@ fn plan_on(
     let case = scene.case(problem, wants).by(variant.spec().id, knobs);
     let mut case = Case { mode, ..case };
     let device = DeviceProps { multiprocessors, ..DeviceProps::h200() };
-    let Some((_, configuration)) = CudaRules::new(device.clone()).configure(&case)? else {
+    let Some((_, configuration)) = CudaRules::new(device.clone(), REGISTRY).configure(&case)?
+    else {
         return Err("nothing to compute: no kernel is launched".to_owned());
     };
     if configuration.pipeline.launches().any(|(_, geometry)| geometry.cluster > 1) {
@@ -277,7 +282,7 @@ fn run_group(variant: &'static dyn Variant, Group { defines, cases }: &Group) ->
         }
     };
 
-    let inputs: Vec<Inputs> = cases.iter().map(|planned| Inputs::new(&planned.case)).collect();
+    let inputs: Vec<HostTensors> = cases.iter().map(|planned| planned.case.inputs()).collect();
     let repetitions: Vec<Option<Planned>> =
         cases.iter().map(|planned| repetition(variant, planned)).collect();
     let mut launches = Vec::new();
@@ -339,10 +344,10 @@ impl GroupResult {
     ) {
         for (expected, bytes) in expected.iter().zip(tensors) {
             let bound = variant.spec().rel_l2_bound(expected.dtype);
-            let verdict = expected.strict().compare(bytes, bound);
+            let verdict = expected.compare(bytes, bound);
             let fault = verdict.fault.map(|fault| format!("{}: {fault}", case.name()));
             self.failures.extend(fault);
-            self.errors.push((expected.dtype, verdict.relative));
+            self.errors.push((expected.dtype, verdict.comparison.rel_l2));
         }
     }
 

@@ -1,13 +1,15 @@
 //! Cases on the emulator: the configurations that plans would launch.
 
 use msdeform::{Access, Mode};
-use msdeform_cases::memory::tensors;
-use msdeform_cases::{
-    Case, Coverage, CudaRules, Fault, Inputs, Phase, Ran, Random, Resolved, Rules, Runner,
-    VariantWish, Wants, Worker,
-};
 use msdeform_cuda::DeviceProps;
 use msdeform_cuda::variants::{Configuration, Variant};
+use msdeform_cuda_lab::REGISTRY;
+use msdeform_devices::case::VariantWish;
+use msdeform_devices::guarded::tensors;
+use msdeform_devices::runner::{
+    Coverage, CudaRules, Fault, Phase, Ran, Resolved, Rules, Runner, Worker,
+};
+use msdeform_devices::{Case, HostTensors, Random, Wants};
 use msdeform_emulator::{EmulatedKernel, Order, compiler_version};
 
 use super::common::launch::{ConfiguredCall, compiled_apart};
@@ -23,7 +25,7 @@ pub struct EmulatedRunner {
 impl Default for EmulatedRunner {
     fn default() -> Self {
         let gpu = |multiprocessors| DeviceProps { multiprocessors, ..DeviceProps::h200() };
-        Self { gpus: MULTIPROCESSORS.map(|count| CudaRules::new(gpu(count))).to_vec() }
+        Self { gpus: MULTIPROCESSORS.map(|count| CudaRules::new(gpu(count), REGISTRY)).to_vec() }
     }
 }
 
@@ -69,7 +71,7 @@ impl Worker for EmulatedWorker<'_> {
     fn run(
         &mut self,
         case: &Case,
-        inputs: &Inputs,
+        inputs: &HostTensors,
         phase: &mut dyn FnMut(Phase),
     ) -> Result<Ran, Fault> {
         let gpu = self.runner.gpu(case);

@@ -20,7 +20,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use emulated::EmulatedRunner;
-use msdeform_cases::{Bounds, Case, Limit, Runner, SoakOptions, SoakReport, check, soak};
+use msdeform_devices::Case;
+use msdeform_devices::runner::{Runner, check};
+use msdeform_devices::soak::{Bounds, Limit, SoakOptions, SoakReport, soak};
 
 /// Lines that a run once printed, here or on a GPU, and what was wrong. In every run.
 const ONCE_WRONG: [&str; 5] = [

@@ -6,10 +6,10 @@ use msdeform::{ATTENTION, FROM_OFFSETS};
 use msdeform_bench::fixtures::{TestDevice, some_specialisations};
 use msdeform_bench::verify::{Report, Verification};
 use msdeform_bench::verify_compiled::verify_compiled;
-use msdeform_cases::SoakReport;
 use msdeform_cuda::nvrtc::Nvrtc;
 use msdeform_cuda_lab::registry;
 use msdeform_devices::STANDARD_SEED;
+use msdeform_devices::soak::SoakReport;
 
 use super::*;
 
@@ -164,7 +164,7 @@ fn the_operators_have_entries_of_their_own() {
     let problem = msdeform::Problem::builder().queries(1).channels(8).levels([(4, 4)]).points(1);
     let problem = problem.build().unwrap();
     let case = msdeform_bench::fixtures::case("edge_one_point", problem.layout());
-    let case = msdeform_devices::Case { from_offsets: true, ..case };
+    let case = msdeform_devices::WorkloadCase { from_offsets: true, ..case };
     let check = Verification {
         label: case.label(variant.spec(), &problem),
         tensors: Vec::new(),

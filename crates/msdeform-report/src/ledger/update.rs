@@ -8,10 +8,10 @@ use msdeform_bench::models::Specialisation;
 use msdeform_bench::record::{Provenance, RecordError};
 use msdeform_bench::verify::{Report, Verification};
 use msdeform_bench::verify_compiled::CompiledCheck;
-use msdeform_cases::SoakReport;
 use msdeform_cuda_lab::registry;
 use msdeform_devices::Device;
-use msdeform_devices::case;
+use msdeform_devices::soak::SoakReport;
+use msdeform_devices::workload;
 
 use super::{Hashes, KernelEntry, Ledger, RandomEntry, Run, Sources, WorkloadsEntry, subject};
 
@@ -46,7 +46,7 @@ pub fn update(path: &Path, device: &dyn Device, report: &Report) -> Result<usize
     type Group<'a> = (&'static str, &'a str, &'a str);
     let mut groups: BTreeMap<Group<'_>, Vec<&Verification>> = BTreeMap::new();
     for check in &report.checked {
-        let is_fused = check.label.workload.ends_with(case::FROM_OFFSETS);
+        let is_fused = check.label.workload.ends_with(workload::FROM_OFFSETS);
         let operator = if is_fused { FROM_OFFSETS.name } else { ATTENTION.name };
         let group = (operator, &*check.label.variant, &*check.label.dtype);
         groups.entry(group).or_default().push(check);

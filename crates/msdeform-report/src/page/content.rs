@@ -9,8 +9,8 @@ use msdeform_bench::digits::time;
 use msdeform_bench::record::{Figure, Record, newest};
 use msdeform_bench::{Ceilings, Floors};
 use msdeform_devices::Work;
-use msdeform_devices::case::Label;
 use msdeform_devices::device::named::id_in;
+use msdeform_devices::workload::Label;
 use msdeform_devices::workload::{self, Sizes};
 
 use super::tables::{self, Table};

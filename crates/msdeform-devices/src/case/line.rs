@@ -1,0 +1,254 @@
+//! A case as one line of text.
+
+use std::fmt;
+use std::fmt::Write as _;
+use std::str::FromStr;
+
+use msdeform::{DType, Mode, Problem, ReferenceKind, ReferenceOf, ValueLayout};
+use msdeform_cuda::Gradients;
+
+use super::{Case, Numbers, SourceMemory, Starts, UpstreamMemory, ValueMemory, VariantWish, Wants};
+
+impl fmt::Display for Case {
+    /// The line that makes it again: `key=value` for whatever is not as plain as it could be.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let p = &self.problem;
+        let (batch, heads, channels, queries) = (p.batch(), p.heads(), p.channels(), p.queries());
+        write!(f, "batch={batch} heads={heads} channels={channels} queries={queries}")?;
+        let levels = p.levels().iter().map(|l| format!("{}x{}@{}", l.height, l.width, l.start));
+        write!(f, " levels={} spatial={}", levels.collect::<Vec<_>>().join(","), p.spatial())?;
+        write!(f, " points={} dtype={}", joined(p.points()), p.dtype())?;
+        if p.sampling_dtype() != p.dtype() {
+            write!(f, " sampling={}", p.sampling_dtype())?;
+        }
+        if p.output_dtype() != p.dtype() {
+            write!(f, " output={}", p.output_dtype())?;
+        }
+        if p.layout() != ValueLayout::Interleaved {
+            write!(f, " layout={}", p.layout())?;
+        }
+        if let Some(rule) = p.offsets() {
+            write!(f, " from={} references={}", rule_word(rule), p.reference_dtype())?;
+        }
+        if let Wants::Gradients(gradients) = self.wants {
+            write!(f, " gradients={gradients} mode={}", self.mode)?;
+        }
+        if self.value_memory != ValueMemory::default() {
+            let ValueMemory { pixels, heads, channels, one_image } = self.value_memory;
+            let list = [pixels, heads, channels, usize::from(one_image)];
+            write!(f, " value_memory={}", joined(&list))?;
+        }
+        if self.upstream_memory != UpstreamMemory::Packed {
+            write!(f, " upstream_memory={}", self.upstream_memory.name())?;
+        }
+        if self.source_memory != SourceMemory::Packed {
+            write!(f, " source_memory={}", self.source_memory.name())?;
+        }
+        if self.starts != Starts::default() {
+            write!(f, " offsets={}", joined(&self.starts.list()))?;
+        }
+        let Numbers { samples, values, weights, upstream } = self.numbers;
+        write!(f, " locations={samples} values={values} weights={weights}")?;
+        if let Wants::Gradients(_) = self.wants {
+            write!(f, " upstream={upstream}")?;
+        }
+        write!(f, " seed={}", self.seed)?;
+        if self.raster_width > 0 {
+            write!(f, " raster={}", self.raster_width)?;
+        }
+        if let VariantWish::Named { variant, knobs } = &self.choice {
+            write!(f, " variant={variant}")?;
+            let mut list = String::new();
+            for (name, value) in knobs {
+                let comma = if list.is_empty() { "" } else { "," };
+                write!(list, "{comma}{name}:{value}")?;
+            }
+            if !list.is_empty() {
+                write!(f, " knobs={list}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn joined<T: ToString>(list: &[T]) -> String {
+    list.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// A line that does not describe a case.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a case: {0}")]
+pub struct BadLine(String);
+
+impl FromStr for Case {
+    type Err = BadLine;
+
+    fn from_str(line: &str) -> Result<Self, BadLine> {
+        let mut fields = Fields::new(line)?;
+        let mut levels = Vec::new();
+        let mut starts = Vec::new();
+        for level in fields.take("levels")?.split(',').filter(|level| !level.is_empty()) {
+            let (size, start) = level.split_once('@').ok_or_else(|| bad("levels", level))?;
+            let (height, width) = size.split_once('x').ok_or_else(|| bad("levels", level))?;
+            levels.push((parsed::<i64>("levels", height)?, parsed::<i64>("levels", width)?));
+            starts.push(parsed::<i64>("levels", start)?);
+        }
+        let dtype: DType = fields.parse("dtype")?;
+        let mut problem = Problem::builder()
+            .batch(fields.parse("batch")?)
+            .heads(fields.parse("heads")?)
+            .channels(fields.parse("channels")?)
+            .queries(fields.parse("queries")?)
+            .levels(levels)
+            .level_starts(starts)
+            .spatial(fields.parse("spatial")?)
+            .points_per_level(numbers("points", fields.take("points")?)?)
+            .dtype(dtype)
+            .sampling_dtype(fields.parse_or("sampling", dtype)?)
+            .output_dtype(fields.parse_or("output", dtype)?)
+            .layout(fields.parse_or("layout", ValueLayout::Interleaved)?);
+        if let Some(word) = fields.optional("from") {
+            problem = problem.offsets(rule(word)?).reference_dtype(fields.parse("references")?);
+        }
+        let problem = problem.build().map_err(|error| BadLine(error.to_string()))?;
+        let wants = match fields.optional("gradients") {
+            None => Wants::Output,
+            Some(names) => Wants::Gradients(gradients(names)?),
+        };
+        let mut case = Self::plain(problem, wants);
+        case.mode = fields.parse_or("mode", Mode::Fast)?;
+        if let Some(list) = fields.optional("value_memory") {
+            let list = numbers("value_memory", list)?;
+            let &[pixels, heads, channels, one_image] = &list[..] else {
+                return Err(BadLine("value_memory has four numbers".into()));
+            };
+            case.value_memory = ValueMemory { pixels, heads, channels, one_image: one_image != 0 };
+        }
+        case.upstream_memory = fields.parse_or("upstream_memory", UpstreamMemory::Packed)?;
+        case.source_memory = fields.parse_or("source_memory", SourceMemory::Packed)?;
+        if let Some(list) = fields.optional("offsets") {
+            let list = <[usize; 7]>::try_from(numbers("offsets", list)?);
+            let list = list.map_err(|_| BadLine("offsets has seven numbers".into()))?;
+            case.starts = list.into();
+        }
+        let plain = Numbers::default();
+        case.numbers = Numbers {
+            samples: fields.parse_or("locations", plain.samples)?,
+            values: fields.parse_or("values", plain.values)?,
+            weights: fields.parse_or("weights", plain.weights)?,
+            upstream: fields.parse_or("upstream", plain.upstream)?,
+        };
+        case.seed = fields.parse_or("seed", 0)?;
+        case.raster_width = fields.parse_or("raster", 0)?;
+        let knobs = fields.optional("knobs").unwrap_or_default();
+        if let Some(variant) = fields.optional("variant") {
+            let knobs = knobs.split(',').filter(|knob| !knob.is_empty()).map(|knob| {
+                let (name, value) = knob.split_once(':').ok_or_else(|| bad("knobs", knob))?;
+                Ok((name.to_owned(), parsed("knobs", value)?))
+            });
+            let knobs = knobs.collect::<Result<_, BadLine>>()?;
+            case.choice = VariantWish::Named { variant: variant.to_owned(), knobs };
+        }
+        fields.finish()?;
+        Ok(case)
+    }
+}
+
+/// The `key=value` words of a line.
+struct Fields<'a>(Vec<(&'a str, &'a str)>);
+
+impl<'a> Fields<'a> {
+    fn new(line: &'a str) -> Result<Self, BadLine> {
+        let words = line.split_whitespace();
+        let fields = words.map(|word| {
+            word.split_once('=').ok_or_else(|| BadLine(format!("`{word}` is not key=value")))
+        });
+        Ok(Self(fields.collect::<Result<_, _>>()?))
+    }
+
+    fn optional(&mut self, key: &str) -> Option<&'a str> {
+        let at = self.0.iter().position(|(found, _)| *found == key)?;
+        Some(self.0.swap_remove(at).1)
+    }
+
+    fn take(&mut self, key: &str) -> Result<&'a str, BadLine> {
+        self.optional(key).ok_or_else(|| BadLine(format!("{key}= is missing")))
+    }
+
+    fn parse<T: FromStr>(&mut self, key: &str) -> Result<T, BadLine> {
+        parsed(key, self.take(key)?)
+    }
+
+    fn parse_or<T: FromStr>(&mut self, key: &str, default: T) -> Result<T, BadLine> {
+        self.optional(key).map_or(Ok(default), |word| parsed(key, word))
+    }
+
+    fn finish(self) -> Result<(), BadLine> {
+        match self.0.first() {
+            None => Ok(()),
+            Some((key, _)) => Err(BadLine(format!("unknown key `{key}`"))),
+        }
+    }
+}
+
+fn bad(key: &str, word: &str) -> BadLine {
+    BadLine(format!("{key}={word}"))
+}
+
+fn parsed<T: FromStr>(key: &str, word: &str) -> Result<T, BadLine> {
+    word.parse().map_err(|_| bad(key, word))
+}
+
+fn numbers(key: &str, list: &str) -> Result<Vec<usize>, BadLine> {
+    list.split(',').filter(|word| !word.is_empty()).map(|word| parsed(key, word)).collect()
+}
+
+/// A rule for offsets as one word: `boxes,anchors:3,scale:2,raw,nearest`.
+fn rule_word(rule: &msdeform::Offsets) -> String {
+    let mut words = vec![match rule.kind() {
+        ReferenceKind::Point => "points".to_owned(),
+        ReferenceKind::Box => "boxes".to_owned(),
+    }];
+    match rule.reference_of() {
+        ReferenceOf::Level => {}
+        ReferenceOf::Query => words.push("shared".to_owned()),
+        ReferenceOf::Anchor(count) => words.push(format!("anchors:{count}")),
+    }
+    if rule.scale() != 0.5 {
+        words.push(format!("scale:{}", rule.scale()));
+    }
+    words.extend((!rule.has_softmax()).then(|| "raw".to_owned()));
+    words.extend(rule.is_nearest().then(|| "nearest".to_owned()));
+    words.join(",")
+}
+
+fn rule(word: &str) -> Result<msdeform::Offsets, BadLine> {
+    let mut rule = msdeform::Offsets::from_points();
+    for part in word.split(',') {
+        rule = match part.split_once(':').unwrap_or((part, "")) {
+            ("points", "") => msdeform::Offsets::from_points(),
+            ("boxes", "") => msdeform::Offsets::from_boxes(),
+            ("shared", "") => rule.one_for_all_levels(),
+            ("anchors", count) => rule.anchors(parsed("from", count)?),
+            ("scale", scale) => rule.offset_scale(parsed("from", scale)?),
+            ("raw", "") => rule.raw_weights(),
+            ("nearest", "") => rule.nearest(),
+            _ => return Err(bad("from", word)),
+        };
+    }
+    Ok(rule)
+}
+
+fn gradients(names: &str) -> Result<Gradients, BadLine> {
+    let mut found = Gradients::NONE;
+    for name in names.split('+') {
+        match name {
+            "value" => found.value = true,
+            "locations" => found.locations = true,
+            "weights" => found.weights = true,
+            "references" => found.references = true,
+            _ => return Err(bad("gradients", names)),
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,168 @@
+//! What the tensors of a case hold: kinds of locations, values, weights and upstream gradients by name.
+
+use crate::Random;
+
+/// Names the variants of an enumeration as the line of a case spells them.
+macro_rules! named {
+    ($(#[$about:meta])* $type:ident { $($(#[$why:meta])* $variant:ident $name:literal),* $(,)? }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $type { $($(#[$why])* $variant),* }
+
+        impl $type {
+            /// All of them, the plainest first.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// How the line of a case spells it.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),* }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = String;
+
+            fn from_str(name: &str) -> Result<Self, String> {
+                let found = Self::ALL.iter().copied().find(|kind| kind.name() == name);
+                found.ok_or_else(|| {
+                    let known: Vec<&str> = Self::ALL.iter().map(|kind| kind.name()).collect();
+                    format!("`{name}`; known: {}", known.join(", "))
+                })
+            }
+        }
+    };
+}
+
+pub(super) use named;
+
+named! {
+    /// Where samples lie.
+    Samples {
+        /// Anywhere on the level.
+        Inside "inside",
+        /// On the level and a good pixel around it.
+        Around "around",
+        /// Near one point of the query, as trained models do.
+        Local "local",
+        /// On pixel centres, on cell borders and on the limits of what counts.
+        Borders "borders",
+        /// All between the same four pixels.
+        OnePlace "one_place",
+        /// Nowhere near the level.
+        Far "far",
+        /// Subnormal, tiny, and zeros of both signs.
+        Tiny "tiny",
+        /// NaN and infinite, with weights that are NaN.
+        NonFinite "non_finite",
+        /// Each sample of another kind.
+        Mixed "mixed",
+    }
+}
+
+named! {
+    /// What the values, or the gradients of the output, are.
+    Values {
+        /// Between -1 and 1.
+        Unit "unit",
+        /// About a thousandth of that.
+        Small "small",
+        /// Where `f16` is subnormal.
+        Subnormal "subnormal",
+        /// Between -30 and 30.
+        Large "large",
+        /// Zeros of both signs.
+        Zero "zero",
+        /// One row is NaN.
+        OneNan "one_nan",
+    }
+}
+
+named! {
+    /// What the attention weights are.
+    Weights {
+        /// Like a softmax over the samples of a query and head.
+        Softmax "softmax",
+        /// Of both signs.
+        Signed "signed",
+        /// Zeros of both signs.
+        Zero "zero",
+        /// One sample has nearly all of it, the others next to nothing.
+        Peaked "peaked",
+    }
+}
+
+impl Samples {
+    /// One coordinate on an axis of `size` pixels. `near` is the query's own place, in units of the level.
+    pub(crate) fn draw(self, size: usize, near: f64, random: &mut Random) -> f64 {
+        let pixels = size as f64;
+        match self {
+            Self::Inside => random.between(0.0, 1.0),
+            Self::Around => random.between(-1.2 / pixels, 1.0 + 1.2 / pixels),
+            Self::Local => near + random.between(-2.5, 2.5) / pixels,
+            Self::Borders => {
+                // The pixel coordinate is location * size - 0.5.
+                let whole = random.below(size + 2) as f64 - 1.0;
+                let from_pixel = [0.0, 0.5, -0.001, 0.001][random.below(4)];
+                (whole + from_pixel + 0.5) / pixels
+            }
+            Self::OnePlace => 0.3125,
+            Self::Far => {
+                let far = random.one_of(&[2.0, 3.0, 50.0, 1e6, 1e30]);
+                if random.once_in(2) { far } else { -far }
+            }
+            Self::Tiny => random.one_of(&[0.0, -0.0, 1e-45, -1e-45, 6e-8, -6e-8, 1e-38, 1e-5]),
+            Self::NonFinite => {
+                random.one_of(&[f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.5, 0.25])
+            }
+            Self::Mixed => {
+                let kind = Self::ALL[random.below(Self::ALL.len() - 1)];
+                kind.draw(size, near, random)
+            }
+        }
+    }
+}
+
+impl Values {
+    /// One number.
+    pub(crate) fn draw(self, random: &mut Random) -> f64 {
+        let unit = random.between(-1.0, 1.0);
+        match self {
+            Self::Unit | Self::OneNan => unit,
+            Self::Small => 1e-3 * unit,
+            Self::Subnormal => 1e-6 * unit,
+            Self::Large => 30.0 * unit,
+            Self::Zero => 0.0f64.copysign(unit),
+        }
+    }
+}
+
+impl Weights {
+    /// The weights of one query and head.
+    pub(crate) fn draw(self, samples: usize, random: &mut Random) -> Vec<f64> {
+        let mut raw = |kind: Self| -> f64 {
+            match kind {
+                Self::Softmax => random.between(-2.0, 2.0).exp(),
+                Self::Signed => random.between(-0.5, 1.0),
+                Self::Zero => 0.0f64.copysign(random.between(-1.0, 1.0)),
+                Self::Peaked => random.between(1e-7, 1e-4),
+            }
+        };
+        let mut weights: Vec<f64> = (0..samples).map(|_| raw(self)).collect();
+        match self {
+            Self::Softmax => {
+                let sum: f64 = weights.iter().sum();
+                weights.iter_mut().for_each(|weight| *weight /= sum);
+            }
+            Self::Peaked if samples > 0 => weights[random.below(samples)] = 0.999,
+            _ => {}
+        }
+        weights
+    }
+}

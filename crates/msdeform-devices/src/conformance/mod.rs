@@ -1,0 +1,214 @@
+//! The named cases that every variant of every backend computes, and the comparison they are held to.
+//!
+//! A [`Model`] is what a kernel may be compiled for, a [`Scene`] what changes from call to call. Backends that take
+//! their time over nothing run all [`settings`] in every format and layout; the emulator, where compiling and running
+//! are dear, covers the same models and scenes in turns. A case is added as one line of `models.rs` or `scenes.rs`.
+
+mod models;
+mod scenes;
+
+pub use models::{MODELS, Model};
+pub use scenes::Scene;
+
+use msdeform::{DType, Direction, Error, Problem, ValueLayout, VariantSpec};
+use msdeform_cuda::Gradients;
+
+use crate::case::{Case, Wants};
+use crate::oracle::{Expected, expect};
+use crate::runner::{Fault, Worker};
+
+/// Formats of values, and of locations and weights.
+pub const FORMATS: [(DType, DType); 5] = [
+    (DType::F32, DType::F32),
+    (DType::F16, DType::F16),
+    (DType::F16, DType::F32),
+    (DType::Bf16, DType::Bf16),
+    (DType::Bf16, DType::F32),
+];
+
+/// Who can afford a model or a scene.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Backend {
+    /// A lane is a fiber, or every instruction is watched: only what is small.
+    Emulator,
+    /// Also what needs many queries, pixels or channels to go wrong.
+    Gpu,
+    /// Also the widths of vector registers.
+    Cpu,
+}
+
+/// A model in a scene.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// What a kernel may be compiled for.
+    pub model: &'static Model,
+    /// What changes from call to call.
+    pub scene: &'static Scene,
+}
+
+/// The scenes of a direction, the ordinary one first.
+pub fn scenes(backend: Backend, direction: Direction) -> impl Iterator<Item = &'static Scene> {
+    let only_backward = match direction {
+        Direction::Forward => &[][..],
+        Direction::Backward => scenes::BACKWARD,
+    };
+    let all = scenes::ALL.iter().chain(only_backward);
+    all.filter(move |scene| scene.least <= backend)
+}
+
+/// Every scene on the model that it is shown on, and every model in the largest of the scenes that are for all.
+#[must_use]
+pub fn settings(backend: Backend, direction: Direction) -> Vec<Setting> {
+    let largest = scenes(backend, direction).filter(|scene| scene.for_all_models).last();
+    let mut settings = Vec::new();
+    for scene in scenes(backend, direction) {
+        let is_largest = largest.is_some_and(|largest| largest.name == scene.name);
+        let models = MODELS.iter().filter(|model| model.least <= backend);
+        let suits = |model: &&Model| is_largest || model.name == scene.model;
+        settings.extend(models.filter(suits).map(|model| Setting { model, scene }));
+    }
+    settings
+}
+
+impl Setting {
+    /// Model and scene, as part of the name of a test.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{}::{}", self.model.name, self.scene.name).replace([' ', '-'], "_")
+    }
+
+    /// The problem, in a format and layout.
+    ///
+    /// # Errors
+    /// What is wrong with its sizes.
+    pub fn problem(
+        &self,
+        (dtype, sampling): (DType, DType),
+        layout: ValueLayout,
+    ) -> Result<Problem, Error> {
+        let Self { model, scene } = self;
+        let levels = model.points.len();
+        let mut builder = Problem::builder()
+            .batch(scene.batch)
+            .heads(model.heads)
+            .channels(model.channels)
+            .queries(scene.queries)
+            .levels((0..levels).map(|l| scene.sizes[l % scene.sizes.len()]))
+            .points_per_level(model.points)
+            .layout(layout)
+            .dtype(dtype)
+            .sampling_dtype(sampling);
+        if let Some(rule) = model.rule {
+            builder = builder.offsets(rule).reference_dtype(DType::F32);
+        }
+        if !scene.gaps {
+            return builder.build();
+        }
+        // The last level first, and pixels between them that belong to nobody.
+        let packed = builder.clone().build()?;
+        let mut starts = vec![0i64; levels];
+        let mut next = 3;
+        for (l, level) in packed.levels().iter().enumerate().rev() {
+            starts[l] = next;
+            next += level.footprint(layout) as i64 + 2;
+        }
+        builder.level_starts(starts).spatial(next as usize).build()
+    }
+
+    /// The case: its output, or all gradients, by the backend's own choice.
+    ///
+    /// # Errors
+    /// What is wrong with its sizes.
+    pub fn case(
+        &self,
+        direction: Direction,
+        formats: (DType, DType),
+        layout: ValueLayout,
+    ) -> Result<Case, Error> {
+        let problem = self.problem(formats, layout)?;
+        let wants = match Wants::all(direction) {
+            Wants::Gradients(all) => {
+                let references = problem.offsets().is_some();
+                Wants::Gradients(Gradients { references, ..all })
+            }
+            output => output,
+        };
+        Ok(self.scene.case(problem, wants))
+    }
+}
+
+/// Runs a case and compares it with the reference: the plain relative error within the bound of a format, with none of
+/// the allowances that random numbers need.
+///
+/// # Errors
+/// A refusal, what kept it from being compared, or what is wrong.
+pub fn check(
+    worker: &mut dyn Worker,
+    case: &Case,
+    bound: &dyn Fn(DType) -> f64,
+) -> Result<(), Fault> {
+    let inputs = case.inputs();
+    let written = worker.run(case, &inputs, &mut |_| ())?.written;
+    compare(&expect(case, &inputs), &written, bound)
+}
+
+/// The same by several variants, which share what the reference takes its time over: what is wrong with whom.
+pub fn check_variants<'a>(
+    worker: &mut dyn Worker,
+    case: &Case,
+    variants: &[&'a VariantSpec],
+) -> Vec<(&'a str, Fault)> {
+    let inputs = case.inputs();
+    let expected = expect(case, &inputs);
+    let mut fault_of = |variant: &VariantSpec| {
+        let case = case.clone().by(variant.id, Vec::new());
+        let ran = worker.run(&case, &inputs, &mut |_| ());
+        let bound = |dtype| variant.rel_l2_bound(dtype);
+        ran.and_then(|ran| compare(&expected, &ran.written, &bound)).err()
+    };
+    variants.iter().filter_map(|variant| Some((variant.id, fault_of(variant)?))).collect()
+}
+
+fn compare(
+    expected: &[Expected],
+    written: &[Vec<u8>],
+    bound: &dyn Fn(DType) -> f64,
+) -> Result<(), Fault> {
+    let mut tensors = expected.iter().zip(written);
+    tensors.try_for_each(|(expected, bytes)| {
+        let fault = expected.compare(bytes, bound(expected.dtype)).fault;
+        fault.map_or(Ok(()), |fault| Err(Fault::Failed(fault)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// A scene whose model has another name would run nowhere.
+    #[test]
+    fn every_model_and_scene_is_run_once_and_has_a_name_of_its_own() {
+        for direction in Direction::ALL {
+            let all = settings(Backend::Cpu, direction);
+            let names: BTreeSet<String> = all.iter().map(Setting::name).collect();
+            assert_eq!(names.len(), all.len());
+            for scene in scenes(Backend::Cpu, direction) {
+                assert!(all.iter().any(|setting| setting.scene.name == scene.name), "{scene:?}");
+            }
+            for model in MODELS {
+                assert!(all.iter().any(|setting| setting.model.name == model.name), "{model:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_affords_more_runs_all_that_others_do() {
+        let names = |backend| -> BTreeSet<&str> {
+            scenes(backend, Direction::Backward).map(|scene| scene.name).collect()
+        };
+        assert!(names(Backend::Emulator).is_subset(&names(Backend::Gpu)));
+        assert!(names(Backend::Gpu).is_subset(&names(Backend::Cpu)));
+    }
+}

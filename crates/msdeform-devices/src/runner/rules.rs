@@ -1,0 +1,233 @@
+//! What a backend takes and how it would compute it. The generator draws cases by these rules.
+
+use msdeform::cpu;
+use msdeform_cuda::registry::find_among;
+use msdeform_cuda::variants::{Configuration, KnobChoices, Variant};
+use msdeform_cuda::{DeviceProps, dispatch, entry_name};
+
+use super::Coverage;
+use crate::Random;
+use crate::case::{Case, VariantWish};
+use crate::guarded::{offset_bytes, tensors};
+
+/// The rules of a backend. They are arithmetic and need no device.
+pub trait Rules: Sync {
+    /// Another choice than the backend's own that takes this case: one that a tuning file could make.
+    fn choose(&self, case: &Case, random: &mut Random) -> Option<VariantWish>;
+
+    /// The variant and configuration of a case.
+    ///
+    /// # Errors
+    /// Why the backend refuses it.
+    fn resolve(&self, case: &Case) -> Result<Resolved, String>;
+
+    /// Everything that could be reached.
+    fn universe(&self) -> Coverage;
+}
+
+/// The variant and configuration of a case.
+#[derive(Clone, Debug, Default)]
+pub struct Resolved {
+    /// The variant; empty where nothing is launched.
+    pub variant: &'static str,
+    /// What it is compiled with.
+    pub defines: Vec<String>,
+    /// Knobs that it can be tuned by, with their values.
+    pub knobs: Vec<(&'static str, i64)>,
+    /// The kernels that it launches.
+    pub entries: Vec<String>,
+}
+
+/// The rules of the CPU: its instruction sets.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuRules;
+
+impl Rules for CpuRules {
+    fn choose(&self, case: &Case, random: &mut Random) -> Option<VariantWish> {
+        let fitting: Vec<_> = cpu::variants()
+            .iter()
+            .filter(|variant| variant.spec.direction == case.direction() && variant.is_available())
+            .collect();
+        let variant = fitting.get(random.below(fitting.len()))?.spec.id.to_owned();
+        Some(VariantWish::Named { variant, knobs: Vec::new() })
+    }
+
+    fn resolve(&self, case: &Case) -> Result<Resolved, String> {
+        let best = cpu::Isa::best();
+        let mut variants = cpu::variants().iter().filter(|v| v.spec.direction == case.direction());
+        let found = match &case.choice {
+            VariantWish::Own => variants.find(|variant| variant.isa == best),
+            VariantWish::Named { variant, .. } => variants.find(|found| found.spec.id == variant),
+        };
+        let found = found.ok_or_else(|| format!("no such variant: {:?}", case.choice))?;
+        Ok(Resolved { variant: found.spec.id, ..Resolved::default() })
+    }
+
+    fn universe(&self) -> Coverage {
+        let mut universe = Coverage::default();
+        for variant in cpu::variants().iter().filter(|variant| variant.is_available()) {
+            universe.add_spec(&variant.spec, true);
+            universe.add_other_outputs(&variant.spec);
+        }
+        universe
+    }
+}
+
+/// The rules of a GPU: the dispatcher's tables, and the variants that a tuning file may name.
+#[derive(Clone, Debug)]
+pub struct CudaRules {
+    device: DeviceProps,
+    variants: &'static [&'static dyn Variant],
+}
+
+impl CudaRules {
+    /// The rules of this GPU with these variants.
+    #[must_use]
+    pub const fn new(device: DeviceProps, variants: &'static [&'static dyn Variant]) -> Self {
+        Self { device, variants }
+    }
+
+    /// The variants.
+    #[must_use]
+    pub const fn variants(&self) -> &'static [&'static dyn Variant] {
+        self.variants
+    }
+
+    /// The GPU.
+    #[must_use]
+    pub const fn device(&self) -> &DeviceProps {
+        &self.device
+    }
+
+    /// The variant and its configuration as a plan would have them; `None` where nothing is launched. Pointers
+    /// that are not aligned as the variant needs them go to the dispatcher's last resort.
+    ///
+    /// # Errors
+    /// Why a variant that is named refuses.
+    pub fn configure(
+        &self,
+        case: &Case,
+    ) -> Result<Option<(&'static dyn Variant, Configuration)>, String> {
+        let call = case.call(&self.device);
+        let (variant, chosen) = match &case.choice {
+            VariantWish::Own => {
+                let variant = dispatch::builtin(&call).map_err(|error| error.to_string())?;
+                (variant, KnobChoices::default())
+            }
+            VariantWish::Named { variant, knobs } => {
+                let variant =
+                    find_among(self.variants, variant).map_err(|error| error.to_string())?;
+                variant.check(&call).map_err(|error| error.to_string())?;
+                (variant, KnobChoices::new(variant, knobs).map_err(|error| error.to_string())?)
+            }
+        };
+        if call.is_empty() {
+            return Ok(None);
+        }
+        let configuration = variant.configure(&call, &chosen)?;
+        if is_aligned(case, &configuration) {
+            return Ok(Some((variant, configuration)));
+        }
+        let (variant, chosen) = dispatch::unaligned(&call);
+        let configuration = variant.configure(&call, &chosen)?;
+        Ok(Some((variant, configuration)))
+    }
+}
+
+/// Whether the offsets of a case leave its pointers aligned as a configuration needs them.
+fn is_aligned(case: &Case, configuration: &Configuration) -> bool {
+    tensors(case).all(|(role, _)| {
+        let alignment = configuration.alignment(role.storage());
+        case.problem.len_of(role) == 0 || offset_bytes(case, role).is_multiple_of(alignment)
+    })
+}
+
+impl Rules for CudaRules {
+    fn choose(&self, case: &Case, random: &mut Random) -> Option<VariantWish> {
+        // A knob may ask for others: one that is turned gets several tries with what is turned beside it.
+        const TRIES: usize = 30;
+        const COMPANIES: usize = 8;
+        let fits = |variant: &&&dyn Variant| {
+            let spec = variant.spec();
+            !spec.rung && variant.check(&case.call(&self.device)).is_ok()
+        };
+        let fitting: Vec<_> = self.variants.iter().filter(fits).collect();
+        for _ in 0..TRIES {
+            let variant = fitting.get(random.below(fitting.len()))?;
+            let settable = settable(**variant);
+            let draw = |random: &mut Random| {
+                let (name, values) = settable[random.below(settable.len())];
+                (name.to_owned(), random.one_of(values))
+            };
+            let is_turned = !settable.is_empty() && !random.once_in(7);
+            let turned = is_turned.then(|| draw(random));
+            for _ in 0..COMPANIES {
+                let mut knobs: Vec<(String, i64)> = turned.iter().cloned().collect();
+                // One turned as often as several: neighbours of what the dispatcher does, and far corners.
+                let others = if is_turned { random.one_of(&[0, 0, 0, 1, 2, 4]) } else { 0 };
+                for _ in 0..others {
+                    let other = draw(random);
+                    if knobs.iter().all(|(name, _)| *name != other.0) {
+                        knobs.push(other);
+                    }
+                }
+                let choice = VariantWish::Named { variant: variant.spec().id.to_owned(), knobs };
+                let chosen = Case { choice, ..case.clone() };
+                if self.configure(&chosen).is_ok() {
+                    return Some(chosen.choice);
+                }
+            }
+        }
+        None
+    }
+
+    fn resolve(&self, case: &Case) -> Result<Resolved, String> {
+        let Some((variant, configuration)) = self.configure(case)? else {
+            return Ok(Resolved::default());
+        };
+        let id = variant.spec().id;
+        let knobs = configuration.knobs.iter().chain(&configuration.constants).copied();
+        let launches = configuration.pipeline.launches();
+        Ok(Resolved {
+            variant: id,
+            knobs: knobs.collect(),
+            entries: launches.map(|(step, _)| entry_name(id, step)).collect(),
+            defines: configuration.defines(&case.call(&self.device)),
+        })
+    }
+
+    fn universe(&self) -> Coverage {
+        let mut universe = Coverage::default();
+        for variant in self.variants.iter().filter(|variant| !variant.spec().rung) {
+            universe.add_spec(variant.spec(), variant.is_deterministic());
+            if variant.takes_other_outputs() {
+                universe.add_other_outputs(variant.spec());
+            }
+            let id = variant.spec().id;
+            for (name, values) in settable(*variant) {
+                for value in values {
+                    universe.add(format!("{id} {name}={value}"));
+                }
+            }
+            for entry in entries(variant.source().text) {
+                universe.add(format!("{id} kernel {entry}"));
+            }
+        }
+        universe
+    }
+}
+
+/// What a test may set of a variant: what users tune, and what follows from a call but may be something else that holds.
+fn settable(variant: &dyn Variant) -> Vec<(&'static str, &'static [i64])> {
+    let knobs = variant.knobs().iter().map(|knob| (knob.name, knob.values));
+    let constants = variant.constants().iter().map(|constant| (constant.name, constant.values));
+    knobs.chain(constants).collect()
+}
+
+/// The kernels of a source file.
+fn entries(text: &str) -> impl Iterator<Item = &str> {
+    text.split("extern \"C\" __global__").skip(1).filter_map(|rest| {
+        let head = rest.split("(const __grid_constant__").next()?;
+        head.split_whitespace().last()
+    })
+}

@@ -1,0 +1,549 @@
+//! Random problems on several threads, until a number of problems or a time is reached.
+
+mod generator;
+mod shrink;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use msdeform::Access;
+use serde::{Deserialize, Serialize};
+
+use crate::case::Case;
+use crate::guarded::tensors;
+use crate::runner::{Checked, Coverage, Fault, Phase, Runner, Worker, check};
+
+pub use generator::{Bounds, Generator};
+pub use shrink::shrink;
+
+/// When to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// So many problems of every format and direction.
+    Problems(u64),
+    /// So long.
+    Time(Duration),
+}
+
+/// What to draw, and how to go about it.
+#[derive(Clone, Debug)]
+pub struct SoakOptions {
+    /// How large problems may be.
+    pub bounds: Bounds,
+    /// Which problems.
+    pub seed: u64,
+    /// When to stop.
+    pub limit: Limit,
+    /// Problems at once.
+    pub threads: usize,
+    /// Problems of one model: with more of them fewer kernels are compiled.
+    pub sizes: usize,
+    /// How long a launch may take before it is called hung.
+    pub hung_after: Duration,
+}
+
+/// A problem that went wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// The line that makes it again, as small as it could be made.
+    pub case: String,
+    /// The line as it was drawn.
+    pub drawn: String,
+    /// What is wrong.
+    pub fault: String,
+}
+
+/// A problem that did not come back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hang {
+    /// The line that makes it again.
+    pub case: String,
+    /// How long it had been running.
+    pub seconds: u64,
+}
+
+/// Memory in use at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemorySample {
+    /// Since the start.
+    pub seconds: u64,
+    /// Resident bytes of the process, where the system says it.
+    pub host_bytes: Option<u64>,
+    /// Of the device.
+    pub device_bytes: Option<u64>,
+}
+
+/// Where a run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Problems compared.
+    pub problems: u64,
+    /// Problems that went wrong.
+    pub failures: u64,
+    /// Since the start.
+    pub elapsed: Duration,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct SoakReport {
+    /// Which problems: the same seed draws the same.
+    pub seed: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// Problems compared, by format and direction.
+    pub problems: BTreeMap<String, u64>,
+    /// Problems that the variant which was named for them does not take.
+    pub refused: u64,
+    /// Kernels launched.
+    pub launches: u64,
+    /// Bytes of all tensors.
+    pub bytes: u64,
+    /// What went wrong; empty if all is well.
+    pub failures: Vec<Failure>,
+    /// How many went wrong, also those that are not listed.
+    pub failed: u64,
+    /// What did not come back.
+    pub hangs: Vec<Hang>,
+    /// The largest error of every format and tensor, as a part of what the contract allows.
+    pub worst_of_allowed: BTreeMap<String, f64>,
+    /// Problems that each variant computed, by the format of the values.
+    pub variants: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Those of them whose samples follow from offsets.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub variants_from_offsets: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Features of the rules that were met: knobs, kernels, formats, layouts, subsets of gradients, modes.
+    pub features_met: usize,
+    /// All features.
+    pub features: usize,
+    /// Those that were never met.
+    pub features_missed: Vec<String>,
+    /// Different pieces of code that ran.
+    pub specialisations: usize,
+    /// What the process grew by from the second quarter of the run to the last.
+    pub host_growth_bytes: Option<u64>,
+    /// What the device's memory in use grew by, likewise.
+    pub device_growth_bytes: Option<u64>,
+    /// Memory over time, thinned out.
+    pub memory: Vec<MemorySample>,
+}
+
+impl SoakReport {
+    /// Whether nothing went wrong.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.failed == 0 && self.hangs.is_empty()
+    }
+
+    /// Problems whose samples followed from offsets and that something was launched for.
+    #[must_use]
+    pub fn total_from_offsets(&self) -> u64 {
+        self.variants_from_offsets.values().flat_map(BTreeMap::values).sum()
+    }
+
+    /// Problems compared in all.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.problems.values().sum()
+    }
+}
+
+/// Failures that are listed; more say nothing new.
+const LISTED_FAILURES: usize = 20;
+/// Failures that are made smaller: it takes as long as many problems.
+const SHRUNK_FAILURES: usize = 4;
+const SHRINK_TRIES: usize = 150;
+/// Moments at which the report shows memory.
+const LISTED_SAMPLES: usize = 40;
+/// Models after which compiled code is given back.
+const MODELS_BETWEEN_SETTLING: u64 = 192;
+/// How often the run is looked at.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Runs problems until the limit. `look` hears how it goes a few times a second, and of a hang at once with all
+/// that is known by then: a hung thread cannot be stopped, so whoever wants to go on has to leave the process.
+///
+/// # Errors
+/// What the device says when workers are made.
+pub fn soak(
+    runner: &dyn Runner,
+    options: &SoakOptions,
+    look: &mut dyn FnMut(Progress, Option<&SoakReport>),
+) -> Result<SoakReport, String> {
+    let state = State::new(runner, options);
+    // What a first problem leaves for ever (a context, a pool) is no leak.
+    state.warm_up()?;
+    let workers = (0..options.threads).map(|_| Mutex::new(Slot::default())).collect::<Vec<_>>();
+    let left = AtomicU64::new(options.threads as u64);
+    std::thread::scope(|scope| {
+        for slot in &workers {
+            let (state, left) = (&state, &left);
+            scope.spawn(move || {
+                state.work(slot);
+                left.fetch_sub(1, Ordering::AcqRel);
+            });
+        }
+        while left.load(Ordering::Acquire) > 0 {
+            std::thread::sleep(TICK);
+            state.sample_memory();
+            if let Some(hang) = find_hang(&workers, options.hung_after) {
+                state.stop.store(true, Ordering::Relaxed);
+                let is_new = {
+                    let mut report = lock(&state.report);
+                    let is_new = !report.hangs.iter().any(|known| known.case == hang.case);
+                    if is_new {
+                        report.hangs.push(hang);
+                    }
+                    is_new
+                };
+                if is_new {
+                    look(state.progress(), Some(&state.summary()));
+                }
+            }
+            look(state.progress(), None);
+        }
+    });
+    runner.settle();
+    state.sample_memory();
+    if let Some(error) = lock(&state.broken).take() {
+        return Err(error);
+    }
+    Ok(state.summary())
+}
+
+/// What a worker is at.
+#[derive(Default)]
+struct Slot {
+    running: Option<(String, Instant)>,
+}
+
+fn find_hang(slots: &[Mutex<Slot>], limit: Duration) -> Option<Hang> {
+    slots.iter().find_map(|slot| {
+        let slot = lock(slot);
+        let (case, since) = slot.running.as_ref()?;
+        let elapsed = since.elapsed();
+        (elapsed > limit).then(|| Hang { case: case.clone(), seconds: elapsed.as_secs() })
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Whoever panicked left counts that are whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct State<'a> {
+    runner: &'a dyn Runner,
+    options: &'a SoakOptions,
+    generator: Generator<'a>,
+    started: Instant,
+    next_model: AtomicU64,
+    stop: AtomicBool,
+    report: Mutex<SoakReport>,
+    coverage: Mutex<Coverage>,
+    memory: Mutex<Vec<MemorySample>>,
+    broken: Mutex<Option<String>>,
+}
+
+impl<'a> State<'a> {
+    fn new(runner: &'a dyn Runner, options: &'a SoakOptions) -> Self {
+        let rules = runner.rules();
+        Self {
+            runner,
+            options,
+            generator: Generator::new(rules, options.bounds.clone(), options.seed),
+            started: Instant::now(),
+            next_model: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            report: Mutex::new(SoakReport { seed: options.seed, ..SoakReport::default() }),
+            coverage: Mutex::new(rules.universe()),
+            memory: Mutex::default(),
+            broken: Mutex::default(),
+        }
+    }
+
+    fn warm_up(&self) -> Result<(), String> {
+        let mut worker = self.runner.worker()?;
+        for case in self.generator.cases(0, 1) {
+            // Compared with the others later, in its turn.
+            let _ = check(self.runner.rules(), worker.as_mut(), &case, &mut |_| ());
+        }
+        drop(worker);
+        self.runner.settle();
+        Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+            || match self.options.limit {
+                Limit::Time(limit) => self.started.elapsed() >= limit,
+                Limit::Problems(wanted) => {
+                    let report = lock(&self.report);
+                    let Bounds { dtypes, directions, .. } = &self.options.bounds;
+                    let kinds = dtypes.len() * directions.len();
+                    report.problems.values().filter(|&&count| count >= wanted).count() >= kinds
+                }
+            }
+    }
+
+    fn work(&self, slot: &Mutex<Slot>) {
+        let mut worker = match self.runner.worker() {
+            Ok(worker) => worker,
+            Err(error) => {
+                lock(&self.broken).get_or_insert(error);
+                return;
+            }
+        };
+        while !self.is_done() {
+            let number = self.next_model.fetch_add(1, Ordering::Relaxed);
+            let mut coverage = Coverage::default();
+            for case in self.generator.cases(number, self.options.sizes) {
+                if self.is_done() {
+                    break;
+                }
+                let checked = self.check(worker.as_mut(), slot, &case);
+                self.count(worker.as_mut(), slot, &case, checked, &mut coverage);
+            }
+            lock(&self.coverage).merge(&coverage);
+            if (number + 1).is_multiple_of(MODELS_BETWEEN_SETTLING) {
+                self.runner.settle();
+            }
+        }
+    }
+
+    fn check(
+        &self,
+        worker: &mut dyn Worker,
+        slot: &Mutex<Slot>,
+        case: &Case,
+    ) -> Result<Checked, Fault> {
+        let mut phase = |phase: Phase| {
+            let running = (phase == Phase::Running).then(|| (case.to_string(), Instant::now()));
+            lock(slot).running = running;
+        };
+        let checked = check(self.runner.rules(), worker, case, &mut phase);
+        phase(Phase::Preparing);
+        checked
+    }
+
+    fn count(
+        &self,
+        worker: &mut dyn Worker,
+        slot: &Mutex<Slot>,
+        case: &Case,
+        checked: Result<Checked, Fault>,
+        coverage: &mut Coverage,
+    ) {
+        let fault = match checked {
+            Err(Fault::Refused(_)) => {
+                lock(&self.report).refused += 1;
+                return;
+            }
+            Err(Fault::DeviceLost(reason)) => {
+                self.stop.store(true, Ordering::Relaxed);
+                Some((reason, false))
+            }
+            Err(Fault::Failed(reason)) => Some((reason, true)),
+            Ok(checked) => {
+                coverage.meet(case, &checked.resolved);
+                self.count_checked(case, &checked);
+                checked.fault().map(|fault| (fault.to_owned(), true))
+            }
+        };
+        if let Some((fault, can_shrink)) = fault {
+            let known = {
+                let mut report = lock(&self.report);
+                report.failed += 1;
+                report.failed as usize
+            };
+            let smallest = if can_shrink && known <= SHRUNK_FAILURES {
+                shrink(case, SHRINK_TRIES, |candidate| match self.check(worker, slot, candidate) {
+                    Ok(checked) => checked.fault().is_some(),
+                    Err(Fault::Refused(_)) => false,
+                    Err(_) => true,
+                })
+            } else {
+                case.clone()
+            };
+            let failure = Failure { case: smallest.to_string(), drawn: case.to_string(), fault };
+            let mut report = lock(&self.report);
+            if report.failures.len() < LISTED_FAILURES {
+                report.failures.push(failure);
+            }
+        }
+    }
+
+    fn count_checked(&self, case: &Case, checked: &Checked) {
+        let mut report = lock(&self.report);
+        let kind = format!("{} {}", case.problem.dtype(), case.direction());
+        *report.problems.entry(kind).or_insert(0) += 1;
+        report.launches += checked.launches;
+        report.bytes += checked.bytes;
+        let written = tensors(case).filter(|(_, access)| *access == Access::Write);
+        for ((role, _), (dtype, verdict)) in written.zip(&checked.verdicts) {
+            let tensor = format!("{dtype} {}", role.field());
+            let worst = report.worst_of_allowed.entry(tensor).or_insert(0.0);
+            if verdict.of_allowed > *worst || verdict.of_allowed.is_nan() {
+                *worst = verdict.of_allowed;
+            }
+        }
+    }
+
+    fn sample_memory(&self) {
+        let sample = MemorySample {
+            seconds: self.started.elapsed().as_secs(),
+            host_bytes: resident_bytes(),
+            device_bytes: self.runner.device_bytes(),
+        };
+        lock(&self.memory).push(sample);
+    }
+
+    fn progress(&self) -> Progress {
+        let report = lock(&self.report);
+        Progress {
+            problems: report.total(),
+            failures: report.failed,
+            elapsed: self.started.elapsed(),
+        }
+    }
+
+    fn summary(&self) -> SoakReport {
+        let mut report = lock(&self.report).clone();
+        let coverage = lock(&self.coverage);
+        report.seconds = self.started.elapsed().as_secs_f64();
+        report.features_met = coverage.met();
+        report.features = coverage.possible();
+        report.features_missed = coverage.missed().map(str::to_owned).collect();
+        report.specialisations = coverage.specialisations();
+        report.variants = coverage.by_variant();
+        report.variants_from_offsets = coverage.by_variant_from_offsets();
+        let memory = lock(&self.memory);
+        report.host_growth_bytes = growth(&memory, |sample| sample.host_bytes);
+        report.device_growth_bytes = growth(&memory, |sample| sample.device_bytes);
+        let every = memory.len().div_ceil(LISTED_SAMPLES).max(1);
+        report.memory = memory.iter().step_by(every).copied().collect();
+        report
+    }
+}
+
+/// From the least that was held in the second quarter to the least of the last: what comes and goes with
+/// single problems is no growth, and the first quarter fills pools.
+fn growth(samples: &[MemorySample], bytes: impl Fn(&MemorySample) -> Option<u64>) -> Option<u64> {
+    let least = |part: usize| {
+        let quarter = samples.len() * part / 4..samples.len() * (part + 1) / 4;
+        samples[quarter].iter().filter_map(&bytes).min()
+    };
+    Some(least(3)?.saturating_sub(least(1)?))
+}
+
+/// Memory that the process holds, where the system says it.
+fn resident_bytes() -> Option<u64> {
+    const PAGE_BYTES: u64 = 4096;
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * PAGE_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::HostTensors;
+    use crate::runner::{CpuRules, CpuRunner, Ran, Rules};
+
+    fn options(limit: Limit) -> SoakOptions {
+        SoakOptions {
+            bounds: Bounds { strided: false, work: 20_000, ..Bounds::default() },
+            seed: 3,
+            limit,
+            threads: 2,
+            sizes: 4,
+            hung_after: Duration::from_secs(20),
+        }
+    }
+
+    #[test]
+    fn so_many_of_each_kind_are_run_and_counted() {
+        let report = soak(&CpuRunner::default(), &options(Limit::Problems(8)), &mut |_, _| ());
+        let report = report.unwrap();
+        assert!(report.is_clean(), "{:?}", report.failures);
+        assert_eq!(report.problems.len(), 6, "{:?}", report.problems);
+        assert!(report.problems.values().all(|&count| count >= 8), "{:?}", report.problems);
+        assert!(report.bytes > 0 && report.features_met > 0);
+    }
+
+    /// Computes on the processor and spoils what it is told to.
+    struct Spoiler(fn(&Case, &mut Vec<Vec<u8>>));
+
+    impl Runner for Spoiler {
+        fn rules(&self) -> &dyn Rules {
+            &CpuRules
+        }
+        fn worker(&self) -> Result<Box<dyn Worker + '_>, String> {
+            Ok(Box::new(SpoilingWorker(self.0)))
+        }
+    }
+
+    struct SpoilingWorker(fn(&Case, &mut Vec<Vec<u8>>));
+
+    impl Worker for SpoilingWorker {
+        fn run(
+            &mut self,
+            case: &Case,
+            inputs: &HostTensors,
+            phase: &mut dyn FnMut(Phase),
+        ) -> Result<Ran, Fault> {
+            let runner = CpuRunner::default();
+            let mut ran = runner.worker().unwrap().run(case, inputs, phase)?;
+            (self.0)(case, &mut ran.written);
+            Ok(ran)
+        }
+    }
+
+    #[test]
+    fn a_wrong_result_is_found_and_made_small() {
+        let thin = |case: &Case| case.problem.levels().iter().any(|level| level.height == 1);
+        let spoil = Spoiler(|case, written| {
+            if case.problem.levels().iter().any(|level| level.height == 1) {
+                written[0].fill(0x3C);
+            }
+        });
+        let report = soak(&spoil, &options(Limit::Problems(10)), &mut |_, _| ()).unwrap();
+        assert!(!report.is_clean());
+        let case: Case = report.failures[0].case.parse().unwrap();
+        assert!(thin(&case), "{case}");
+        assert!(case.work() < 300, "{case} is not small");
+    }
+
+    #[test]
+    fn a_launch_that_does_not_come_back_is_a_row_at_once() {
+        let hang = Spoiler(|_, _| std::thread::sleep(Duration::from_millis(900)));
+        let mut options = options(Limit::Problems(1));
+        options.hung_after = Duration::from_millis(100);
+        let mut heard = None;
+        let report = soak(&hang, &options, &mut |progress, report| {
+            if let Some(report) = report {
+                heard.get_or_insert((progress.elapsed, report.hangs.clone()));
+            }
+        });
+        let (after, hangs) = heard.unwrap();
+        assert!(after < Duration::from_secs(4), "{after:?}");
+        hangs[0].case.parse::<Case>().unwrap();
+        assert!(!report.unwrap().is_clean());
+    }
+
+    #[test]
+    fn memory_that_comes_and_goes_is_no_growth() {
+        let at = |second: u64, bytes: u64| MemorySample {
+            seconds: second,
+            host_bytes: Some(bytes),
+            device_bytes: None,
+        };
+        let host = |samples: &[MemorySample]| growth(samples, |sample| sample.host_bytes);
+        let flat: Vec<_> = (0..100).map(|s| at(s, 100 + s % 7)).collect();
+        assert_eq!(host(&flat), Some(0));
+        assert_eq!(growth(&flat, |sample| sample.device_bytes), None);
+        let rising: Vec<_> = (0..100).map(|s| at(s, 100 + s)).collect();
+        assert_eq!(host(&rising), Some(50));
+    }
+}

@@ -1,0 +1,117 @@
+//! A workload with everything chosen: one point of the grid that is verified and timed.
+
+use msdeform::{DType, Direction, Problem, ValueLayout, VariantSpec};
+use serde::{Deserialize, Serialize};
+
+use super::{Locations, Sizes, Workload, WorkloadError};
+use crate::{Draw, HostTensors, memory};
+
+/// A workload with layout, dtype, locations and sizes. A call of it has a direction and a variant too.
+#[derive(Clone, Debug)]
+pub struct WorkloadCase<'a> {
+    /// The shape.
+    pub workload: &'a Workload,
+    /// How locations are drawn.
+    pub locations: Locations,
+    /// Order of the values.
+    pub layout: ValueLayout,
+    /// Storage of everything.
+    pub dtype: DType,
+    /// Whether samples follow from offsets, instead of being given.
+    pub from_offsets: bool,
+    /// Batch and queries, where not the workload's own.
+    pub sizes: Sizes,
+    /// Seed of the inputs.
+    pub seed: u64,
+}
+
+/// What identifies a case and a variant in tables and records.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Label {
+    /// Name of the workload, and of the operator where that is not the plain one: see [`WorkloadCase::name`].
+    pub workload: String,
+    /// `local` or `uniform`; edge workloads have more.
+    pub locations: String,
+    /// `interleaved`, `head_major` or `head_major_padded`.
+    pub layout: String,
+    /// `f32`, `f16` or `bf16`.
+    pub dtype: String,
+    /// `forward`, `backward` or, both as one, [`TRAINING`].
+    pub direction: String,
+    /// Id in the registry; a training step has two, joined by `+`.
+    pub variant: String,
+    /// Images.
+    pub batch: usize,
+    /// Queries of an image.
+    pub queries: usize,
+}
+
+/// The direction of a training step in tables and records: a forward and a backward, timed as one.
+pub const TRAINING: &str = "training";
+
+/// Behind the name of a workload whose samples follow from offsets. Part of the name: figures of two operators are never
+/// the same row of a table.
+pub const FROM_OFFSETS: &str = " from offsets";
+
+impl WorkloadCase<'_> {
+    /// The workload, and the operator where that is not the plain one.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let operator = if self.from_offsets { FROM_OFFSETS } else { "" };
+        format!("{}{operator}", self.workload.name)
+    }
+
+    /// The call in full size.
+    ///
+    /// # Errors
+    /// [`WorkloadError::Problem`].
+    pub fn problem(&self) -> Result<Problem, WorkloadError> {
+        if self.from_offsets {
+            return self.workload.problem_from_offsets(self.dtype, self.layout, self.sizes);
+        }
+        self.workload.problem(self.dtype, self.layout, self.sizes)
+    }
+
+    /// The inputs of a problem of this case, which may have fewer images and queries than the case.
+    ///
+    /// # Errors
+    /// [`WorkloadError::Memory`] if there is no room for them and for what a run writes.
+    pub fn inputs(&self, problem: &Problem) -> Result<HostTensors, WorkloadError> {
+        // What a run writes is kept twice: where it runs, and for a look at it.
+        let needed = memory::of_inputs(problem) + 2 * memory::of_outputs(problem, true);
+        memory::ensure_room(format_args!("workload `{}`", self.workload.name), needed)?;
+        let total_queries = self.sizes.queries.unwrap_or_else(|| self.workload.standard_queries());
+        let draw = Draw { locations: self.locations, seed: self.seed, total_queries };
+        Ok(HostTensors::generate(self.workload, problem, &draw))
+    }
+
+    /// Names of everything chosen, with the sizes of `problem`.
+    #[must_use]
+    pub fn label(&self, variant: &VariantSpec, problem: &Problem) -> Label {
+        Label {
+            workload: self.name(),
+            locations: self.locations.name().to_owned(),
+            layout: self.layout.name().to_owned(),
+            dtype: self.dtype.name().to_owned(),
+            direction: variant.direction.name().to_owned(),
+            variant: variant.id.to_owned(),
+            batch: problem.batch(),
+            queries: problem.queries(),
+        }
+    }
+}
+
+impl Label {
+    /// Names a training step by the label of its backward.
+    #[must_use]
+    pub fn of_step(backward: Self, forward: &VariantSpec) -> Self {
+        let variant = format!("{}+{}", forward.id, backward.variant);
+        Self { direction: TRAINING.to_owned(), variant, ..backward }
+    }
+}
+
+/// Which directions are wanted: both unless one is named.
+#[must_use]
+pub fn directions(wanted: Option<Direction>) -> Vec<Direction> {
+    wanted.map_or_else(|| Direction::ALL.to_vec(), |direction| vec![direction])
+}
