@@ -1,7 +1,7 @@
-//! `cargo xtask fuzz`: bytes of all kinds for everything that reads files.
+//! `cargo xtask fuzz`: random bytes for every reader of files.
 //!
-//! The targets are `crates/msdeform-fuzz`; their seeds, and whatever was found with them, lie in `fuzz/seeds` and run in
-//! every test run. What a run of this finds is printed with its file: mend it, and put the file among the seeds.
+//! The readers are in `fuzz/src`. A finding is printed with its file: fix it, and add the file to `fuzz/seeds`, which run in
+//! every test run.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -23,6 +23,9 @@ pub struct FuzzArgs {
     seconds: u32,
 }
 
+/// The targets, which only a nightly compiler builds.
+const MANIFEST: &str = "fuzz/libfuzzer/Cargo.toml";
+
 /// No reader needs more for what a fuzzer gives it.
 const MEMORY_MB: u32 = 2048;
 
@@ -31,7 +34,7 @@ const LONGEST_SECONDS: u32 = 20;
 
 /// Fuzzes one target after the other and counts.
 pub fn run_targets(args: &FuzzArgs) -> Result<ExitCode> {
-    let manifest = std::fs::read_to_string(tree::root().join("fuzz/Cargo.toml"))?;
+    let manifest = std::fs::read_to_string(tree::root().join(MANIFEST))?;
     let known = names(&manifest);
     for name in &args.targets {
         ensure!(known.contains(&name.as_str()), "no target `{name}`; known: {}", known.join(", "));
@@ -68,7 +71,7 @@ fn nightly(arguments: &[&str]) -> Command {
 }
 
 fn command(name: &str, corpus: &Path, seconds: u32) -> Command {
-    let mut command = nightly(&["fuzz", "run", "--target-dir"]);
+    let mut command = nightly(&["fuzz", "run", "--fuzz-dir", "fuzz/libfuzzer", "--target-dir"]);
     command.arg(tree::target().join("fuzz")).arg(name).arg(corpus);
     // Where a reader asks for too much and takes no for an answer, that is no fault.
     command.env("ASAN_OPTIONS", "allocator_may_return_null=1");
@@ -97,7 +100,7 @@ mod tests {
 
     #[test]
     fn targets_and_executions_are_read_from_what_is_there() {
-        let manifest = std::fs::read_to_string(tree::root().join("fuzz/Cargo.toml")).unwrap();
+        let manifest = std::fs::read_to_string(tree::root().join(MANIFEST)).unwrap();
         let names = names(&manifest);
         assert!(names.len() >= 10 && names.contains(&"safetensors"), "{names:?}");
         assert_eq!(executions("#12 DONE\nDone 1234 runs in 61 second(s)\n"), Some(1234));

@@ -21,7 +21,7 @@ use commands::{
     soak, tune, variants, verify, warm, workloads,
 };
 
-pub use run::fuzzing;
+pub use run::from_bytes;
 
 /// The sources that this program, or the Python package, was built from.
 pub const BUILD: Build =

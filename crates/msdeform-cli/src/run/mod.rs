@@ -8,10 +8,10 @@
 mod compute;
 mod decode;
 mod formats;
-#[cfg(test)]
-mod fuzz;
-pub mod fuzzing;
+pub mod from_bytes;
 mod offsets;
+#[cfg(test)]
+mod properties;
 mod report;
 mod sizes;
 mod write;

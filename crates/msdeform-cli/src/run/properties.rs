@@ -1,4 +1,4 @@
-//! Whatever files and options say, a call is loaded with tensors of the right sizes or refused.
+//! Random files and options: a call is loaded with tensors of the right sizes, or refused.
 
 use msdeform::{DType, ValueLayout};
 use proptest::collection::vec;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::formats::{Kind, Stored, names, npy};
-use super::fuzzing::load_call;
+use super::from_bytes::load_call;
 use super::offsets::OffsetArgs;
 use super::sizes::SizeArgs;
 

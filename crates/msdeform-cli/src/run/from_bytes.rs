@@ -1,4 +1,4 @@
-//! What `msdeform run` makes of files, from bytes: for the fuzz targets, and for a slice of them in the tests.
+//! The call that `msdeform run` makes of files, from bytes: for fuzzers and property tests.
 
 use msdeform::{DType, ValueLayout};
 

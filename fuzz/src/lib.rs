@@ -1,25 +1,25 @@
 //! Every reader of files, as a function over bytes that panics if something is wrong.
 //!
-//! `cargo xtask fuzz` gives them to libFuzzer (`fuzz/fuzz_targets`, one line each); `tests/seeds.rs` gives them the seeds
-//! of `fuzz/seeds`, what was found with them before, and a seeded slice of mutations, in every test run.
+//! `cargo xtask fuzz` gives them to libFuzzer (`libfuzzer/`). In every test run `tests/seeds.rs` gives them the files of
+//! `seeds/`, which include what was found before, and a fixed set of mutations.
 
 mod files;
 mod onnx;
 mod problem;
 mod records;
 
-/// A reader.
+/// A reader of files.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name: that of its fuzz target and of the folder of its seeds.
+    /// The name of its binary in `libfuzzer/` and of its folder in `seeds/`.
     pub name: &'static str,
     /// What it reads.
     pub what: &'static str,
-    /// Reads bytes; panics where a fault shows.
+    /// Reads bytes; panics if the reader has a fault.
     pub run: fn(&[u8]),
 }
 
-/// All of them.
+/// All readers.
 pub const TARGETS: [Target; 12] = [
     Target { name: "safetensors", what: "a .safetensors file for `run`", run: files::safetensors },
     Target { name: "npy", what: ".npy files for `run`", run: files::npy },

@@ -1,7 +1,12 @@
-//! The description of a call: whatever is said, it is refused, or all later arithmetic can rely on it.
+//! The description of a call: it is refused, or all later arithmetic can rely on it.
+
+#![allow(clippy::panic, reason = "this is how a fuzz target reports a fault")]
 
 use msdeform::cpu::{CpuOptions, CpuPlan};
-use msdeform::{DType, Problem, ValueLayout, reference};
+use msdeform::{DType, Problem, ValueLayout};
+use msdeform_devices::oracle::expect_with_allowances;
+use msdeform_devices::runner::run_plan;
+use msdeform_devices::{Case, Wants};
 
 use crate::Reader;
 
@@ -58,28 +63,16 @@ pub(crate) fn problem(bytes: &[u8]) {
     }
 }
 
-/// What no backend takes is refused; what one takes is as the reference has it, for inputs that every format holds.
+/// Computes the output on the CPU, unless its plan refuses the call, and compares it with the reference.
 fn compute(problem: &Problem) {
     let options = CpuOptions { threads: Some(1), ..CpuOptions::default() };
     let Ok(mut plan) = CpuPlan::new(problem, &options) else { return };
-    let formats = [problem.dtype(), problem.sampling_dtype(), problem.output_dtype()];
-    if formats != [DType::F32; 3] {
-        return;
-    }
-    let value: Vec<f32> = (0..problem.value_len()).map(|i| (i % 7) as f32 - 3.0).collect();
-    let locations: Vec<f32> =
-        (0..problem.locations_len()).map(|i| (i % 13) as f32 * 0.125 - 0.25).collect();
-    let weights: Vec<f32> = (0..problem.weights_len()).map(|i| (i % 3) as f32 * 0.25).collect();
-    let mut output = vec![f32::NAN; problem.output_len()];
-    let done = plan.forward(&value, &locations, &weights, &mut output);
-    assert_eq!(done, Ok(()));
-    let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
-    let expected = reference::forward(problem, &wide(&value), &wide(&locations), &wide(&weights));
-    for (found, expected) in output.iter().zip(expected) {
-        let difference = (f64::from(*found) - expected).abs();
-        assert!(
-            difference <= 1e-4 * expected.abs().max(1.0),
-            "{found} is not {expected}: {problem}"
-        );
+    let case = Case::plain(problem.clone(), Wants::Output);
+    let inputs = case.inputs();
+    let written = run_plan(&mut plan, &case, &inputs);
+    let written = written.unwrap_or_else(|fault| panic!("{fault}: {case}"));
+    for (expected, found) in expect_with_allowances(&case, &inputs).iter().zip(&written) {
+        let verdict = expected.compare(found, expected.dtype.rel_l2_bound());
+        assert_eq!(verdict.fault, None, "{case}");
     }
 }
