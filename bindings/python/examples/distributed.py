@@ -1,6 +1,6 @@
 """Share one call out over several processes with DTensor: by images, by queries or by heads.
 
-pip install msdeform torch
+pip install target/wheels/*.whl torch  # built by `cargo xtask wheel`
 torchrun --nproc-per-node 2 distributed.py
 """
 

@@ -1,6 +1,6 @@
 """Export a layer to a program that runs without its Python source, for any number of queries.
 
-pip install msdeform torch
+pip install target/wheels/*.whl torch  # built by `cargo xtask wheel`
 python export_layer.py
 """
 

@@ -1,6 +1,6 @@
 """Swap the operator into a transformers model at run time, and compare before and after.
 
-pip install msdeform torch transformers
+pip install target/wheels/*.whl torch transformers  # built by `cargo xtask wheel`
 python swap_into_transformers.py
 """
 

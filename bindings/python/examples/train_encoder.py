@@ -2,7 +2,7 @@
 
 Each image shows a few coloured blobs; every pixel of every level is asked where the nearest one is.
 
-    pip install msdeform torch
+    pip install target/wheels/*.whl torch  # built by `cargo xtask wheel`
     python train_encoder.py [steps]
 """
 

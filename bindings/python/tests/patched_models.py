@@ -86,6 +86,43 @@ def rt_detr(version: str = "RTDetr") -> Any:
     return getattr(transformers, f"{version}Model")(config)
 
 
+def d_fine(version: str = "DFine") -> Any:
+    """D-FINE or DEIMv2: their values come straight from BatchNorm, without a projection of the layer's own."""
+    import transformers
+
+    backbone = transformers.HGNetV2Config(
+        stem_channels=[3, 8, 8],
+        stage_in_channels=[8, 16, 24, 32],
+        stage_mid_channels=[4, 4, 8, 8],
+        stage_out_channels=[16, 24, 32, 48],
+        stage_num_blocks=[1, 1, 1, 1],
+        stage_numb_of_layers=[1, 1, 1, 1],
+        hidden_sizes=[16, 24, 32, 48],
+        embedding_size=8,
+        depths=[1, 1, 1, 1],
+        out_indices=[2, 3, 4],
+    )
+    config = getattr(transformers, f"{version}Config")(
+        backbone_config=backbone,
+        freeze_backbone_batch_norms=False,
+        encoder_in_channels=[24, 32, 48],
+        encoder_hidden_dim=32,
+        encoder_ffn_dim=48,
+        encoder_attention_heads=4,
+        d_model=32,
+        decoder_in_channels=[32, 32, 32],
+        decoder_ffn_dim=48,
+        decoder_layers=2,
+        decoder_attention_heads=4,
+        decoder_n_points=[2, 3, 2],
+        lqe_hidden_dim=8,
+        num_queries=20,
+        num_labels=7,
+        num_denoising=0,
+    )
+    return getattr(transformers, f"{version}Model")(config)
+
+
 def small_swin(*stages: str) -> Any:
     """Configures a backbone that hands out these stages."""
     from transformers import SwinConfig

@@ -25,6 +25,15 @@ def test_links_of_the_readme_work_on_the_package_index() -> None:
             assert (ROOT / path).exists(), f"{link} leads nowhere"
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/start.md", "bindings/python/README.md"])
+def test_the_first_line_that_installs_the_package_works_today(page: str) -> None:
+    """It is not on PyPI yet: whoever follows a page from the top builds the wheel."""
+    if not (ROOT / page).is_file():
+        pytest.skip("not in a checkout")
+    lines = [line for line in (ROOT / page).read_text().splitlines() if "pip install" in line]
+    assert lines and lines[0].startswith("cargo xtask wheel && pip install target/wheels/*.whl")
+
+
 def test_the_wheel_has_the_licences() -> None:
     try:
         files = importlib.metadata.files("msdeform") or []

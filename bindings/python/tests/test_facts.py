@@ -75,3 +75,12 @@ def test_version_and_names() -> None:
     assert "ms_deform_attn" in dir(msdeform)
     with pytest.raises(AttributeError, match="no attribute 'attention'"):
         msdeform.attention  # noqa: B018
+
+
+def test_what_documentation_names_can_be_named() -> None:
+    assert {"Shape", "Unavailable"} <= set(dir(msdeform))
+    assert msdeform.Shape(8, 32, [4]) == (8, 32, [4], (), ())
+    assert issubclass(msdeform.Unavailable, RuntimeError) and msdeform.Unavailable.__module__ == "msdeform"
+    if not msdeform.device_info()["cuda"].get("gpus"):
+        with pytest.raises(msdeform.Unavailable):
+            msdeform.warm_up(msdeform.Shape(8, 32, [4]), ["f32"])

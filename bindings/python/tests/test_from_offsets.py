@@ -27,7 +27,8 @@ def tensors(kind: str = "points", dtype: Any = torch.float64, points: int = P, s
         "points": (N, LQ, len(SHAPES), 2),
         "boxes": (N, LQ, len(SHAPES), 4),
         "box": (N, LQ, 1, 4),
-        "anchors": (N, LQ, 2, 2),
+        "anchors": (N, LQ, 3, 2),
+        "box anchors": (N, LQ, 3, 4),
     }[kind]
     return {
         "value": random(N, PIXELS, M, D) - 0.5,
@@ -65,14 +66,18 @@ def by_parts(
     return reference.ms_deform_attn(value, SHAPES, None, locations, weights)
 
 
-KINDS = ["points", "boxes", "box", "anchors"]
+KINDS = ["points", "boxes", "box", "anchors", "box anchors"]
+
+
+def options_of(kind: str) -> dict[str, Any]:
+    return {"anchors": True} if kind.endswith("anchors") else {}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_output_and_gradients_are_those_of_the_parts(kind: str, dtype: Any) -> None:
     given = tensors(kind, dtype)
-    options = {"anchors": True} if kind == "anchors" else {}
+    options = options_of(kind)
     exact = {name: tensor.double().requires_grad_() for name, tensor in given.items()}
     expected = by_parts(**exact, **options)
     upstream = torch.rand(expected.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(7)).to(dtype)
@@ -184,24 +189,24 @@ LEVELS = [6, 9, 0, P, 3, 5, 54, P]
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_ordinary_calls_never_leave_the_native_half(kind: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given = list(tensors(kind, dtype).values())
-    rule = (kind == "anchors", 0.5, True, False)
+    rule = (kind.endswith("anchors"), 0.5, True, False)
     wanted = [True, kind != "box", False, True]
     leaves = [tensor.clone().requires_grad_(is_wanted) for tensor, is_wanted in zip(given, wanted, strict=True)]
     upstream = torch.rand(N, LQ, M * D).to(dtype)
-    described = (LEVELS, 0.5, kind == "anchors", True, False)
+    described = (LEVELS, 0.5, kind.endswith("anchors"), True, False)
     output = _offset_operator.FORWARD(*given, *described)
     expected = _offset_operator.BACKWARD(upstream, *given, *described, wanted)
     # What is not ordinary would go there.
     monkeypatch.setattr(_offset_operator, "FORWARD", None)
     monkeypatch.setattr(_offset_operator, "BACKWARD", None)
-    recorded = attend(leaves[0], SHAPES, *leaves[1:], anchors=kind == "anchors")
+    recorded = attend(leaves[0], SHAPES, *leaves[1:], anchors=kind.endswith("anchors"))
     assert torch.equal(recorded, output)
     recorded.backward(upstream)
     for leaf, gradient, is_wanted in zip(leaves, expected, wanted, strict=True):
         assert (leaf.grad is not None) == is_wanted
         assert not is_wanted or torch.equal(leaf.grad, gradient)
     with torch.no_grad():
-        silent = attend(leaves[0], SHAPES, *leaves[1:], anchors=kind == "anchors")
+        silent = attend(leaves[0], SHAPES, *leaves[1:], anchors=kind.endswith("anchors"))
     assert torch.equal(silent, output) and not silent.requires_grad
     assert torch.equal(_native.torch_attend_from_offsets(*leaves, SHAPES, rule, False, False), output)
     assert torch.equal(_native.torch_forward_from_offsets(tuple(given), LEVELS, rule), output)
@@ -307,7 +312,7 @@ def test_compiles_once_and_gives_the_same() -> None:
 def test_parts_for_graphs_that_do_not_know_the_levels(kind: str, nearest: bool) -> None:
     """There, and on GPUs, PyTorch's own operations surround the operator."""
     given = tensors(kind, torch.float32)
-    options = {"anchors": kind == "anchors", "nearest": nearest}
+    options = {"anchors": kind.endswith("anchors"), "nearest": nearest}
 
     def call(shapes: Tensor, **tensors: Tensor) -> Tensor:
         return attend(spatial_shapes=shapes, **tensors, **options)
@@ -346,14 +351,6 @@ def test_transforms() -> None:
     several = torch.stack([offsets, offsets + 0.25])
     for index, row in enumerate(mapped(several)):
         torch.testing.assert_close(row, attend(**{**given, "sampling_offsets": several[index]}, spatial_shapes=SHAPES))
-
-
-def test_second_derivatives_are_refused_in_words() -> None:
-    given = {name: tensor.requires_grad_() for name, tensor in tensors().items()}
-    output = attend(spatial_shapes=SHAPES, **given)
-    (gradient,) = torch.autograd.grad(output.sum(), [given["sampling_offsets"]], create_graph=True)
-    with pytest.raises(NotImplementedError, match="no second derivative"):
-        gradient.sum().backward()
 
 
 def test_autocast_takes_values_to_its_format_and_keeps_coordinates() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msdeform
 import pytest
 import torch
@@ -232,3 +234,42 @@ def test_many_problems_in_turn_and_plans_that_come_back() -> None:
     expected = [attend(case) for case in cases]
     for case, output in zip(cases, expected, strict=True):
         assert torch.equal(attend(case), output)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [16, 37, 100])
+def test_on_the_centre_of_a_pixel_the_slope_of_one_side_is_the_gradient(width: int, dtype: torch.dtype) -> None:
+    """README's exception. An exact coordinate takes the cell that starts at the pixel. A rounded one takes that cell or
+    the one before. Everything else is within the bound."""
+    height, queries = 5, width
+    generator = torch.Generator().manual_seed(11)
+    x = (torch.arange(queries, dtype=torch.float64) + 0.5) / width
+    y = (torch.randint(0, height - 1, (queries,), generator=generator) + 0.8) / height
+    locations = torch.stack([x, y], -1).view(1, queries, 1, 1, 1, 2)
+    case = Case(
+        torch.randn(1, height * width, 1, 8, generator=generator),
+        [(height, width)],
+        locations,
+        torch.rand(1, queries, 1, 1, 1, generator=generator) + 0.5,
+    ).to(dtype)
+    direction = torch.randn(1, queries, 8, generator=generator).to(dtype)
+    leaves = case.requires_grad()
+    output = msdeform.ms_deform_attn(leaves.value, case.shapes, None, leaves.locations, leaves.weights)
+    found = torch.autograd.grad(output, leaves.tensors, direction)
+    assert_close(output, reference(case), BOUNDS[dtype])
+    exact = reference_gradients(case, direction)
+    assert_close(found[0], exact[0], BOUNDS[dtype], "gradient of the values")
+    assert_close(found[2], exact[2], BOUNDS[dtype], "gradient of the weights")
+    assert_close(found[1][..., 1], exact[1][..., 1], BOUNDS[dtype], "gradient of y")
+    # A slope is the same everywhere in a cell.
+    step = torch.tensor([0.25 / width, 0.0], dtype=torch.float64)
+    before, after = (
+        reference_gradients(replace(case, locations=locations + sign * step), direction)[1][..., 0].flatten()
+        for sign in (-1, 1)
+    )
+    ours = found[1][..., 0].flatten().double()
+    bound = BOUNDS[dtype] * float((after.abs() + before.abs()).max())
+    is_after, is_before = ((ours - slope).abs() <= bound for slope in (after, before))
+    assert (is_after | is_before).all()
+    if width == 16:  # A power of two: nothing is rounded.
+        assert is_after.all()

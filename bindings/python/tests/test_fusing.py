@@ -282,6 +282,33 @@ def test_subclasses_follow(call: Call) -> None:
         assert_close(layer(**named)[0], factor * before, 1e-5)
 
 
+@pytest.mark.parametrize("fuse", [True, False], ids=["layers", "functions"])
+@pytest.mark.parametrize("model", ["deformable_detr", "rt_detr", "d_fine", "mask2former"])
+@pytest.mark.parametrize("starts_patched", [False, True], ids=["compiled before", "compiled under the patch"])
+def test_a_compiled_layer_follows_the_patch(starts_patched: bool, model: str, fuse: bool) -> None:
+    [kind] = [kind for kind in layers_of_transformers() if kind.__module__.endswith(f"modeling_{model}")]
+    graphs: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(str(graph.graph))
+        return graph.forward
+
+    call = make_call(kind, coordinates=4 if model == "d_fine" else 2, is_per_level=model != "d_fine")
+    before, compiled, named = call.output, torch.compile(call.layer, backend=backend), call.named
+    expected = "ms_deform_attn_from_offsets" if fuse else "ms_deform_attn."
+    for turn in range(6):
+        if (turn % 2 == 1) != starts_patched:
+            msdeform.patch("transformers", fuse=fuse)
+        for _ in range(2):
+            found = compiled(**named)
+            assert_close(found[0] if isinstance(found, tuple) else found, before, 1e-5)
+        is_ours = any(f"msdeform.{expected}" in graph for graph in graphs)
+        assert is_ours == bool(msdeform.patched()), graphs
+        assert is_ours == any("msdeform" in graph for graph in graphs)
+        graphs.clear()
+        msdeform.unpatch()
+
+
 @pytest.mark.parametrize("model", ["rt_detr_v2", "d_fine"])
 def test_discrete_sampling_is_left_to_the_original(model: str) -> None:
     [kind] = [kind for kind in layers_of_transformers() if kind.__module__.endswith(f"modeling_{model}")]

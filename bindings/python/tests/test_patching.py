@@ -185,23 +185,92 @@ def test_whoever_holds_a_function_follows_the_patch(tmp_path: Path, monkeypatch:
     assert not any("msdeform" in name for name in vars(module)), "nothing stays behind"
 
 
-def test_a_compiled_function_follows_the_patch() -> None:
-    module = framework()
-    graphs: list[str] = []
+# Compiled before, under or after the patch -------------------------------------------------------------------------
 
-    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
-        graphs.append(str(graph.graph))
+
+class Recorder:
+    """A backend that runs graphs as they are, and remembers whether the operator is in them."""
+
+    def __init__(self) -> None:
+        self.has_operator: list[bool] = []
+
+    def __call__(self, graph: torch.fx.GraphModule, _: Any) -> Any:
+        self.has_operator.append("msdeform" in str(graph.graph))
         return graph.forward
 
-    case = make_case()
+
+class Method(torch.nn.Module):
+    """A layer as packages have it: what is patched is the code of its `forward`."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *arguments: Any) -> torch.Tensor:
+        result: torch.Tensor = self.function(*arguments)
+        return result
+
+
+@pytest.mark.parametrize("as_method", [False, True], ids=["function", "layer that holds it"])
+@pytest.mark.parametrize("starts_patched", [False, True], ids=["compiled before", "compiled under the patch"])
+def test_a_compiled_function_follows_the_patch(starts_patched: bool, as_method: bool) -> None:
+    """Patched, unpatched and patched again, more often than PyTorch compiles one function by default."""
+    module, backend, case = framework(), Recorder(), make_case()
     arguments = (case.value, case.shapes, case.locations, case.weights)
-    compiled = torch.compile(lambda *given: module.ms_deform_attn_core_pytorch(*given), backend=backend, fullgraph=True)
-    with msdeform.patch():
-        compiled(*arguments)
-    compiled(*arguments)
-    with msdeform.patch():
-        assert_close(compiled(*arguments), reference(case), 1e-5)
-    assert ["msdeform" in graph for graph in graphs[:2]] == [True, False], graphs
+    called = Method(module.ms_deform_attn_core_pytorch) if as_method else module.ms_deform_attn_core_pytorch
+    compiled = torch.compile(called, backend=backend, fullgraph=True)
+    if starts_patched:
+        msdeform.patch()
+    expected = []
+    for turn in range(20):
+        is_patched = (turn % 2 == 1) != starts_patched
+        for _ in range(2):  # The second call runs what the first one has compiled.
+            assert_close(compiled(*arguments), reference(case), 1e-5)
+        expected.append(is_patched)
+        assert backend.has_operator == expected
+        if is_patched:
+            msdeform.unpatch()
+        else:
+            msdeform.patch()
+
+
+def test_a_compiled_extension_follows_the_patch() -> None:
+    """`apply` of a function of autograd, which is another one under the patch."""
+    module, case = framework(), make_case()
+    arguments = (case.value, case.shapes, STARTS, case.locations, case.weights, 64)
+    compiled = torch.compile(lambda *given: module.MSDeformAttnFunction.apply(*given), backend=Recorder())
+    for _ in range(2):
+        with pytest.raises(Exception, match="not built"):
+            compiled(*arguments)
+        with msdeform.patch("detectron2"):
+            assert_close(compiled(*arguments), reference(case), 1e-5)
+
+
+def test_only_a_patch_that_replaces_something_compiles_again() -> None:
+    backend = Recorder()
+    compiled = torch.compile(lambda number: number + 1, backend=backend)
+    for _ in range(2):
+        compiled(torch.zeros(3))
+        with msdeform.patch("detr") as names:
+            compiled(torch.zeros(3))
+            assert names == []
+    assert len(backend.has_operator) == 1
+
+
+def test_a_module_that_is_imported_while_something_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that was compiled can contain its functions, so nothing is discarded in the middle of a compilation."""
+    write_framework(tmp_path, monkeypatch)
+    backend, case = Recorder(), make_case()
+
+    def call(*arguments: Any) -> Any:
+        module = importlib.import_module(f"{FRAMEWORK_NAME}.functions")
+        return module.ms_deform_attn_core_pytorch(*arguments)
+
+    msdeform.patch()
+    compiled = torch.compile(call, backend=backend)
+    for _ in range(2):
+        assert_close(compiled(case.value, case.shapes, case.locations, case.weights), reference(case), 1e-5)
+    assert any(backend.has_operator)
 
 
 # Calls of patch() ----------------------------------------------------------------------------------------------

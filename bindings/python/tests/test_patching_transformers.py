@@ -15,7 +15,7 @@ import msdeform
 import pytest
 import torch
 from oracle import assert_close, make_case
-from patched_models import MODELS, TEXT_MODELS, CountCalls, compare, rt_detr, train
+from patched_models import MODELS, TEXT_MODELS, CountCalls, compare, d_fine, deformable_detr, rt_detr, train
 
 transformers = pytest.importorskip("transformers")
 
@@ -37,6 +37,63 @@ def test_models_give_the_same_with_and_without(name: str) -> None:
     torch.manual_seed(1)
     model = perturbed((MODELS | TEXT_MODELS)[name][0]().eval())
     compare(model, name, torch.randn(2, 3, 96, 128), 1e-4)
+
+
+def gradients_of(model: Any, pixels: torch.Tensor) -> torch.Tensor:
+    """All gradients of a model in training, in one vector."""
+    model.zero_grad()
+    output = model(pixel_values=pixels).last_hidden_state
+    direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(2)).to(output)
+    (output * direction).sum().backward()
+    return torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
+
+
+@pytest.mark.parametrize("fuse", [True, False], ids=["layers", "functions"])
+@pytest.mark.parametrize("version", ["DFine", "Deimv2"])
+@pytest.mark.parametrize("images", [1, 2])
+def test_gradients_before_batch_norm_are_the_same_with_and_without(version: str, images: int, fuse: bool) -> None:
+    """PyTorch's BatchNorm misreads the gradient of a single image that has channels last: see troubleshooting.md."""
+    if not hasattr(transformers, f"{version}Model"):
+        pytest.skip(f"transformers {transformers.__version__} has no {version}")
+    torch.manual_seed(1)
+    model = perturbed(d_fine(version).train()).double()
+    pixels = torch.randn(images, 3, 96, 128, dtype=torch.float64)
+    expected = gradients_of(model, pixels)
+    msdeform.patch("transformers", fuse=fuse)
+    with CountCalls() as count:
+        found = gradients_of(model, pixels)
+    assert count.forward == count.backward == 2 and count.from_offsets == (2 if fuse else 0)
+    assert_close(found, expected, 1e-7)
+
+
+@pytest.mark.parametrize("fuse", [True, False], ids=["layers", "functions"])
+@pytest.mark.parametrize("build", [deformable_detr, rt_detr, d_fine])
+def test_second_derivatives_are_the_same_with_and_without(build: Any, fuse: bool) -> None:
+    """A gradient penalty on the image. The original needs a `grid_sample` that can be differentiated twice."""
+    torch.manual_seed(1)
+    model = perturbed(build().eval()).double()
+    parameters = [each for each in model.parameters() if each.requires_grad]
+
+    def penalty() -> torch.Tensor:
+        pixels = torch.randn(2, 3, 64, 96, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+        output = model(pixel_values=pixels.requires_grad_()).last_hidden_state
+        direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(2)).to(output)
+        (gradient,) = torch.autograd.grad((output * direction).sum(), pixels, create_graph=True)
+        found = torch.autograd.grad(gradient.square().sum(), parameters, allow_unused=True)
+        return torch.cat([each.flatten() for each in found if each is not None])
+
+    try:
+        expected = penalty()
+    except (NotImplementedError, RuntimeError) as error:
+        assert "grid_sampler" in str(error), error
+        expected = None
+    msdeform.patch("transformers", fuse=fuse)
+    with CountCalls() as count:
+        found = penalty()
+    assert count.forward > 0 and count.backward > 0 and (count.from_offsets > 0) == fuse
+    assert found.isfinite().all()
+    if expected is not None:
+        assert_close(found, expected, 1e-6)
 
 
 def modules_with_the_operator() -> Iterator[str]:

@@ -146,26 +146,6 @@ def test_functional_call_of_the_layer(as_tensor: bool) -> None:
         assert_close(found[name], parameter.grad, 1e-5, name)
 
 
-@forms
-def test_a_second_derivative_is_refused_by_transforms_too(form: str) -> None:
-    attend = FORMS[form](CASE)
-
-    def slope(value: Tensor) -> Tensor:
-        def loss(value: Tensor) -> Tensor:
-            return attend(value, CASE.locations, CASE.weights).square().sum()
-
-        return torch.func.grad(loss)(value).sum()
-
-    with pytest.raises(NotImplementedError, match="no second derivative"):
-        torch.func.grad(slope)(CASE.value)
-    leaf = CASE.value.clone().requires_grad_()
-    # Not a zero that nobody asked for.
-    with pytest.raises(NotImplementedError, match="no second derivative"):
-        slope(leaf).backward()
-    with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
-        torch.func.hessian(lambda value: attend(value, CASE.locations, CASE.weights).square().sum())(CASE.value)
-
-
 def test_transforms_compile() -> None:
     torch._dynamo.reset()
     attend = FORMS["list"](CASE)

@@ -41,6 +41,17 @@ assert_type(msdeform.__version__, str)
 assert_type(msdeform.variants(), list[dict[str, Any]])
 assert_type(msdeform.reference.ms_deform_attn(value, shapes, None, locations, weights), torch.Tensor)
 assert_type(msdeform.reference.ms_deform_attn(array, shapes, None, places, shares), NDArray[np.float32])
+assert_type(
+    msdeform.reference.ms_deform_attn_from_offsets(value, shapes, torch.rand(1, 5, 1, 2), locations, weights),
+    torch.Tensor,
+)
+
+# What documentation names is there to be named.
+assert_type(msdeform.Shape(8, 32, [4, 4]).heads, int)
+try:
+    msdeform.warm_up([msdeform.Shape(heads=8, channels=32, points=[4])])
+except msdeform.Unavailable as error:
+    assert_type(error, msdeform.Unavailable)
 
 # What must be refused: an unused comment is an error of its own.
 msdeform.ms_deform_attn(value, shapes, None, locations)  # type: ignore[call-overload]  # pyright: ignore
@@ -48,3 +59,6 @@ msdeform.ms_deform_attn(value, shapes)  # type: ignore[call-overload]  # pyright
 msdeform.ms_deform_attn(value, shapes, None, locations, weights, threads=2)  # type: ignore[call-overload]  # pyright: ignore
 msdeform.ms_deform_attn(value, "shapes", None, locations, weights)  # type: ignore[arg-type]  # pyright: ignore
 layer(torch.randn(1, 5, 256), torch.rand(1, 5, 1, 2))  # type: ignore[call-arg]  # pyright: ignore
+misspelt = msdeform.ms_deform_atn  # type: ignore[attr-defined]  # pyright: ignore
+msdeform.pach("transformers")  # type: ignore[attr-defined]  # pyright: ignore
+misspelt = msdeform.reference.ms_deform_atn  # type: ignore[attr-defined]  # pyright: ignore

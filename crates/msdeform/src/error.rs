@@ -54,7 +54,7 @@ pub enum Error {
     /// A level reaches past the end of the value tensor.
     #[error(
         "level {level} ends at pixel {end}, but `value` has only {spatial} pixels; check \
-         `spatial_shapes` and `level_start_index` (layout {layout})"
+         `spatial_shapes` and `level_start_index`{}", with_border(.layout)
     )]
     LevelPastEnd {
         /// Index of the level.
@@ -247,4 +247,13 @@ pub enum Error {
         /// What the system said.
         reason: String,
     },
+}
+
+/// What the layout adds to a level, where that may explain pixels that are missing.
+fn with_border(layout: &ValueLayout) -> &'static str {
+    if layout.border() > 0 {
+        "; the layout has a border of one pixel around every level"
+    } else {
+        ""
+    }
 }

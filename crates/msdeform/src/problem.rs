@@ -472,6 +472,18 @@ mod tests {
     }
 
     #[test]
+    fn a_level_past_the_end_names_the_layout_only_if_it_takes_more_pixels() {
+        let said = |layout: ValueLayout| {
+            let builder = Problem::builder().queries(1).levels([(4, 4)]).spatial(15);
+            builder.layout(layout).build().unwrap_err().to_string()
+        };
+        let plain = said(ValueLayout::Interleaved);
+        assert!(plain.ends_with("check `spatial_shapes` and `level_start_index`"), "{plain}");
+        let padded = said(ValueLayout::HeadMajorPadded);
+        assert!(padded.ends_with("a border of one pixel around every level"), "{padded}");
+    }
+
+    #[test]
     fn levels_may_come_in_any_order_and_leave_gaps() {
         let problem = Problem::builder()
             .queries(1)

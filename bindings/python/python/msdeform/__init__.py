@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from . import _native, reference
 from ._facts import bench, device_info, variants, workloads
 from ._imports import when_imported
-from ._native import __version__
-from ._warm import warm_up
+from ._native import Unavailable, __version__
+from ._warm import Shape, warm_up
 from .functional import ms_deform_attn
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MSDeformAttn",
+    "Shape",
+    "Unavailable",
     "__version__",
     "bench",
     "device_info",
@@ -66,20 +68,22 @@ _NEEDS_TORCH = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    module = _NEEDS_TORCH.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # A type checker would take every name for one that this function finds.
 
-    try:
-        found = getattr(import_module(f".{module}", __name__), name)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise ModuleNotFoundError(f"`msdeform.{name}` needs PyTorch; `pip install torch`", name="torch") from error
-    globals()[name] = found
-    return found
+    def __getattr__(name: str) -> Any:
+        module = _NEEDS_TORCH.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        try:
+            found = getattr(import_module(f".{module}", __name__), name)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise ModuleNotFoundError(f"`msdeform.{name}` needs PyTorch; `pip install torch`", name="torch") from error
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:

@@ -14,13 +14,13 @@ from ._schema import BACKWARD, FORWARD
 from ._vmap import is_old_batch
 
 __all__ = [
-    "KERNELS",
+    "Attend",
+    "AttendReading",
     "below_autograd",
-    "differentiable_once",
+    "differentiable",
     "gradients",
     "recorded",
     "recording",
-    "refuse_tangents",
 ]
 
 _forward, _forward_read = FORWARD.default, FORWARD.tensor_levels
@@ -102,8 +102,8 @@ def gradients(
     wanted: tuple[bool, bool, bool],
     deterministic: bool,
 ) -> Sequence[Tensor | None]:
-    """The gradients, likewise. Recorded by autograd only for the sake of the error that a second derivative is."""
-    if not (torch.is_grad_enabled() or torch.compiler.is_compiling()):
+    """The gradients, likewise. Autograd records them only if they may be differentiated again."""
+    if not (torch.is_grad_enabled() or torch.compiler.is_compiling() or forward_ad._current_level >= 0):
         same_bits = deterministic or torch.are_deterministic_algorithms_enabled()
         found: Sequence[Tensor | None] | None = _native.torch_backward(
             grad_output, value, locations, weights, levels, wanted, same_bits
@@ -126,7 +126,7 @@ def gradients(
 # Gradients --------------------------------------------------------------------------------------------------
 
 
-class _Attend(torch.autograd.Function):
+class Attend(torch.autograd.Function):
     """Forward and backward with the levels as numbers."""
 
     @staticmethod
@@ -147,7 +147,7 @@ class _Attend(torch.autograd.Function):
         return (*found, None, None)
 
 
-class _AttendReading(torch.autograd.Function):
+class AttendReading(torch.autograd.Function):
     """Forward and backward with the levels in tensors."""
 
     @staticmethod
@@ -178,23 +178,8 @@ class _AttendReading(torch.autograd.Function):
         return value, locations, weights, None, None, None, None
 
 
-class _Gradients(torch.autograd.Function):
-    """The gradient, whose own gradient does not exist."""
-
-    @staticmethod
-    def forward(ctx: Any, overload: Any, *arguments: Any) -> Any:
-        return below_autograd(overload, *arguments)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
-        raise NotImplementedError(
-            "ms_deform_attn has no second derivative: its gradient cannot be differentiated again. Leave out "
-            "`create_graph=True`, or compute this term with `msdeform.reference`, which is plain PyTorch"
-        )
-
-
 # As above.
-_apply: Any = super(torch.autograd.Function, _Attend).apply
+_apply: Any = super(torch.autograd.Function, Attend).apply
 # A tensor that a transform has let escape is replaced by what is in it.
 _unwrapped: Any = torch._C._functorch.unwrap_if_dead
 
@@ -206,15 +191,6 @@ def recorded(value: Tensor, locations: Tensor, weights: Tensor, levels: list[int
         result: Tensor = _apply(*tensors, levels, deterministic)
         return result
     return _below_autograd(value, locations, weights, levels, deterministic)
-
-
-def refuse_tangents(*tensors: Tensor) -> None:
-    """Forward-mode derivatives: without this they would come out as zero."""
-    if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
-        raise NotImplementedError(
-            "ms_deform_attn has no forward-mode derivative (jvp, jacfwd, hessian); use the reverse mode: `backward()`, "
-            "`torch.autograd.grad`, `torch.func.grad` or `jacrev`"
-        )
 
 
 # `torch.func` ------------------------------------------------------------------------------------------------
@@ -251,38 +227,16 @@ def recording(function: type[torch.autograd.Function]) -> Any:
 # Kernels -----------------------------------------------------------------------------------------------------
 
 
-def _differentiable(overload: Any, function: type[torch.autograd.Function]) -> Any:
+def differentiable(overload: Any, function: type[torch.autograd.Function], composed: Any) -> Any:
+    """The kernel for autograd of the operator. Where forward mode is on, `composed` computes the same by PyTorch's
+    operations, whether tensors have tangents or not: those of transforms further out cannot be seen here."""
     record = recording(function)
 
     def kernel(value: Tensor, locations: Tensor, weights: Tensor, *rest: Any) -> Any:
         if forward_ad._current_level >= 0:
-            refuse_tangents(value, locations, weights)
+            return composed(value, locations, weights, *rest)
         if torch.is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad):
             return record(value, locations, weights, *rest)
         return below_autograd(overload, value, locations, weights, *rest)
 
     return kernel
-
-
-def differentiable_once(overload: Any) -> Any:
-    """The kernel for autograd of an operator that is a gradient. Whether all of PyTorch is to have the same bits in
-    every run is asked here, and told to the kernel below in its last argument: a native one cannot ask. A graph that is
-    traced keeps the answer, and is traced again where it changes."""
-    record, last = recording(_Gradients), len(overload._schema.arguments) - 1
-
-    def kernel(*arguments: Any) -> Any:
-        if torch.are_deterministic_algorithms_enabled():
-            arguments = (*arguments[:last], True)
-        if torch.is_grad_enabled() and any(isinstance(item, Tensor) and item.requires_grad for item in arguments):
-            return record(overload, *arguments)
-        return below_autograd(overload, *arguments)
-
-    return kernel
-
-
-KERNELS = {
-    _forward: _differentiable(_forward, _Attend),
-    _forward_read: _differentiable(_forward_read, _AttendReading),
-    _backward: differentiable_once(_backward),
-    _backward_read: differentiable_once(_backward_read),
-}

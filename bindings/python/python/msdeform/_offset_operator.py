@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from . import _native, _offset_kernels, _schema
-from ._autograd import below_autograd, differentiable_once, recording, refuse_tangents
+from . import _native, _offset_kernels, _schema, reference
+from ._autograd import below_autograd, recording
 from ._offset_kernels import Rule
 from ._schema import LIBRARY
+from ._second_derivative import differentiable_again
 from ._vmap import fold, unfold
 
 __all__ = ["BACKWARD", "FORWARD", "call", "is_one_pass", "register"]
@@ -123,7 +124,7 @@ class _FromOffsets(torch.autograd.Function):
         levels, scale, anchors, softmax, nearest, *rest = ctx.rule
         deterministic = bool(rest and rest[0])
         found: Sequence[Tensor | None] | None = None
-        if not (torch.is_grad_enabled() or torch.compiler.is_compiling()):
+        if not (torch.is_grad_enabled() or torch.compiler.is_compiling() or forward_ad._current_level >= 0):
             same_bits = deterministic or torch.are_deterministic_algorithms_enabled()
             rule = (anchors, scale, softmax, nearest)
             found = _native.torch_backward_from_offsets(grad_output, tensors, levels, rule, wanted, same_bits)
@@ -133,12 +134,17 @@ class _FromOffsets(torch.autograd.Function):
         return (*kept, *(None for _ in ctx.rule))
 
 
+def _composed(*arguments: Any) -> Tensor:
+    """The operator by the reference, for second derivatives and forward mode."""
+    return reference.attend_from_offsets(*arguments[:9])
+
+
 _record = recording(_FromOffsets)
 
 
 def _differentiable(*arguments: Any) -> Any:
     if forward_ad._current_level >= 0:
-        refuse_tangents(*arguments[:4])
+        return _composed(*arguments)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in arguments[:4]):
         return _record(*arguments)
     return _below_autograd(arguments)
@@ -187,4 +193,5 @@ def register(native: Container[tuple[str, str]]) -> None:
         if hasattr(torch.library, "register_vmap"):  # torch 2.5
             torch.library.register_vmap(overload, _mapped, lib=LIBRARY)
     LIBRARY.impl("ms_deform_attn_from_offsets", _differentiable, "Autograd")
-    LIBRARY.impl("ms_deform_attn_from_offsets_backward", differentiable_once(BACKWARD), "Autograd")
+    again = differentiable_again(BACKWARD, _composed)
+    LIBRARY.impl("ms_deform_attn_from_offsets_backward", again, "Autograd")

@@ -11,7 +11,7 @@ from torch import Tensor
 from ._levels import plain_shapes
 from ._tracing import is_traced
 
-__all__ = ["locations"]
+__all__ = ["locations", "weights"]
 
 
 def locations(
@@ -35,6 +35,15 @@ def locations(
     sizes = _sizes(shapes, points, offsets)
     pixels = (found.detach() * sizes + 0.5).trunc()
     return (torch.minimum(pixels.clamp(min=0), sizes - 1) + 0.5) / sizes
+
+
+def weights(logits: Tensor, softmax: bool) -> Tensor:
+    """The weights of logits `[N, Lq, M, samples]`. A row whose logits are all `-inf` has weights of zero."""
+    if not softmax:
+        return logits
+    is_empty = (logits == -torch.inf).all(-1, keepdim=True)
+    # Before and after: neither the softmax nor its gradient sees such a row, of which both would be NaN.
+    return logits.masked_fill(is_empty, 0.0).softmax(-1).masked_fill(is_empty, 0.0)
 
 
 def _per_sample(references: Tensor, points: Sequence[int], anchors: bool) -> Tensor:
@@ -66,7 +75,8 @@ def _constant(key: tuple[Any, ...], like: Tensor, make: Callable[[], Any]) -> Te
     def made() -> Tensor:
         return torch.tensor(make(), dtype=like.dtype, device=like.device)
 
-    if is_traced():
+    # A tensor that is made inside of a transform belongs to it.
+    if is_traced() or torch._C._are_functorch_transforms_active():
         return made()
     key = (*key, like.device, like.dtype)
     found = _constants.get(key)
@@ -75,7 +85,8 @@ def _constant(key: tuple[Any, ...], like: Tensor, make: Callable[[], Any]) -> Te
             _constants.clear()
         with torch.inference_mode(False), torch.no_grad():
             found = made()
-        _constants[key] = found
+        if type(found) is Tensor:  # Not a fake one, which has no numbers.
+            _constants[key] = found
     return found
 
 

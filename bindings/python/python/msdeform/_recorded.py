@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from . import _autograd, _native, _offset_operator
 
@@ -45,7 +46,8 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> Any:
-        if _is_compiling():  # Gradients as a graph: what is native cannot be looked into.
+        # Gradients as a graph, or differentiated forward: the native half can be part of neither.
+        if _is_compiling() or forward_ad._current_level >= 0:
             return _gradients(grad_output, ctx.saved_tensors, ctx.needs_input_grad, ctx.call)
         return _native.recorded_backward(ctx, grad_output)
 
@@ -55,7 +57,7 @@ class _FromOffsets(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> Any:
-        if _is_compiling():
+        if _is_compiling() or forward_ad._current_level >= 0:
             return _gradients_from_offsets(grad_output, ctx.saved_tensors, ctx.needs_input_grad, ctx.call)
         return _native.recorded_backward(ctx, grad_output)
 

@@ -78,14 +78,16 @@ def ms_deform_attn_from_offsets(
         value: `[N, S, M, D]`; images, pixels of all levels, heads, channels.
         spatial_shapes: as of `ms_deform_attn`.
         reference_points: `[N, Lq, R, 2]`, points (x, y) in [0, 1], or `[N, Lq, R, 4]`, boxes (x, y, width, height).
-            `R` is the number of levels, or 1 for all of them. Axes `N` and `Lq` may be 1. Any floating-point format.
+            `R` is the number of levels, 1 for all of them, or any number of `anchors`. Axes `N` and `Lq` may be 1. Any
+            floating-point format.
         sampling_offsets: `[N, Lq, M, L, P, 2]`, or `[N, Lq, M, samples, 2]`.
         attention_logits: `[N, Lq, M, L, P]`, or `[N, Lq, M, samples]`. Both may be views of one projection: rows
             of a query are read where they are.
         level_start_index: as of `ms_deform_attn`.
         points: number of points of each level, a list; or one number for all. Needed only where they differ.
         offset_scale: the part of a box that an offset of one is, in a level of one point.
-        anchors: `R` is a number of anchors; point `p` of every level starts from anchor `p % R` (BEVFormer).
+        anchors: `R` is a number of anchors; point `p` of every level starts from anchor `p % R` (BEVFormer). An
+            anchor is a point or a box; an offset from a box is a part of that box, as without `anchors`.
         softmax: `False` takes the logits as weights.
         nearest: takes the nearest pixel instead of interpolating (`method="discrete"` of RT-DETRv2). Offsets and
             references have no gradient then.
@@ -186,8 +188,7 @@ def _attend_any(
     locations = _parts.locations(
         references, flat, shapes, counts, offset_scale=offset_scale, anchors=anchors, nearest=nearest
     )
-    weights = logits.to(wide).flatten(3)
-    weights = weights.softmax(-1) if softmax else weights
+    weights = _parts.weights(logits.to(wide).flatten(3), softmax)
     return attend(value, shapes, starts, locations, weights, counts, deterministic)
 
 

@@ -1,7 +1,7 @@
 """The PyTorch operator `torch.ops.msdeform.ms_deform_attn` and its gradient, with all that PyTorch asks of one.
 
 `_schema` says what it takes; native kernels compute it where PyTorch has the interface for that, and those of
-`_kernels` where it has not; `_autograd` and `_vmap` are its derivatives and its batches.
+`_kernels` where it has not; `_autograd`, `_second_derivative` and `_vmap` are its derivatives and its batches.
 Kernels repeat the default values of the schema: the dispatcher leaves out arguments that equal them.
 """
 
@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from . import _autograd, _kernels, _native, _offset_operator, _vmap
+from . import _autograd, _kernels, _native, _offset_operator, _vmap, reference
 from . import _recorded as _recorded  # For what it hands to the native half.
 from ._levels import check_pixels, flatten, shared_points
 from ._schema import BACKWARD, FORWARD, LIBRARY
+from ._second_derivative import differentiable_again
 
 __all__ = ["BACKWARD", "FORWARD", "call", "read_integers", "sampling_tensors"]
 
@@ -31,6 +32,8 @@ def read_integers(name: str, tensor: Tensor) -> Any:
     """The numbers in a small tensor; waits for the GPU if it is there."""
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool:
         raise TypeError(f"`{name}` is {tensor.dtype}; expected integers")
+    while torch._C._functorch.is_gradtrackingtensor(tensor):  # A transform's, which may not be read itself.
+        tensor = torch._C._functorch.get_unwrapped(tensor)
     if tensor.numel() > 0 and (tensor.is_meta or tensor.untyped_storage().nbytes() == 0):
         raise ValueError(f"`{name}` has no numbers in it: it is on the device `meta`, or its storage was freed")
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -95,6 +98,27 @@ def _backward_reading(
     return result
 
 
+# The operator by the reference, for second derivatives and forward mode ---------------------------------------
+
+
+def _composed(value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], *_: Any) -> Tensor:
+    result: Tensor = reference.attend(value, locations, weights, levels)
+    return result
+
+
+def _composed_reading(
+    value: Tensor,
+    locations: Tensor,
+    weights: Tensor,
+    spatial_shapes: Tensor,
+    level_start_index: Tensor | None,
+    points: list[int] | None,
+    *_: Any,
+) -> Tensor:
+    levels = _read_levels(spatial_shapes, level_start_index, points, value, locations)
+    return _composed(value, locations, weights, levels)
+
+
 # Shapes without contents ------------------------------------------------------------------------------------
 
 
@@ -131,11 +155,14 @@ def _backward_fake(
 
 def call(value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool) -> Tensor:
     """The operator, past the keys of autocast and autograd: their kernels decide nothing that is not decided here."""
-    if torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._are_functorch_transforms_active():
+    if (
+        torch.compiler.is_compiling()
+        or torch._C._is_tracing()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+    ):
         result: Tensor = _forward(value, locations, weights, levels, deterministic)
         return result
-    if forward_ad._current_level >= 0:
-        _autograd.refuse_tangents(value, locations, weights)
     if torch.is_autocast_enabled("cuda" if value.is_cuda else "cpu"):
         value, locations, weights = _autocast_tensors(value, locations, weights)
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
@@ -203,8 +230,12 @@ def _register() -> None:
     implement(_backward, _kernels.backward_cuda, "CUDA")
     implement(_forward_read, _forward_reading, "CPU", "CUDA")
     implement(_backward_read, _backward_reading, "CPU", "CUDA")
-    for overload, kernel in _autograd.KERNELS.items():
-        implement(overload, kernel, "Autograd")
+    for forward, backward, function, composed in (
+        (_forward, _backward, _autograd.Attend, _composed),
+        (_forward_read, _backward_read, _autograd.AttendReading, _composed_reading),
+    ):
+        implement(forward, _autograd.differentiable(forward, function, composed), "Autograd")
+        implement(backward, differentiable_again(backward, composed), "Autograd")
     for overload in (_forward, _forward_read):
         implement(overload, _autocast(overload), "AutocastCPU", "AutocastCUDA")
         torch.library.register_fake(overload, _forward_fake, lib=LIBRARY)

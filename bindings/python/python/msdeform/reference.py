@@ -1,12 +1,13 @@
-"""The operator in a few lines of plain PyTorch or NumPy: what it means, to read, to compare with, to differentiate.
+"""Both operators in a few lines of plain PyTorch, the plain one in NumPy too: to read, to compare with.
 
-Slow, and it keeps every sample in memory. On tensors all derivatives exist, second ones and forward mode included.
-Nothing else in the package calls it.
+They are slow and keep every sample in memory. On tensors all derivatives exist, forward mode included. The package
+computes second derivatives by them.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from ._typing import Points, Scalar, Shapes, Starts
 
-__all__ = ["ms_deform_attn"]
+__all__ = ["ms_deform_attn", "ms_deform_attn_from_offsets"]
 
 
 @overload
@@ -52,21 +53,51 @@ def ms_deform_attn(
     points: Points | None = None,
 ) -> Any:
     """As `msdeform.ms_deform_attn`, by nothing but indexing and arithmetic, in float32 or better."""
+    levels = _levels(value, spatial_shapes, level_start_index, sampling_locations, points)
+    return attend(value, sampling_locations, attention_weights, levels)
+
+
+def ms_deform_attn_from_offsets(
+    value: Tensor,
+    spatial_shapes: Shapes,
+    reference_points: Tensor,
+    sampling_offsets: Tensor,
+    attention_logits: Tensor,
+    *,
+    level_start_index: Starts | None = None,
+    points: Points | None = None,
+    offset_scale: float = 0.5,
+    anchors: bool = False,
+    softmax: bool = True,
+    nearest: bool = False,
+) -> Tensor:
+    """As `msdeform.ms_deform_attn_from_offsets`, by PyTorch's own operations, in float32 or better."""
+    levels = _levels(value, spatial_shapes, level_start_index, sampling_offsets, points)
+    rule = (offset_scale, anchors, softmax, nearest)
+    return attend_from_offsets(value, reference_points, sampling_offsets, attention_logits, levels, *rule)
+
+
+def _levels(value: Any, spatial_shapes: Any, level_start_index: Any, samples: Any, points: Any) -> list[int]:
+    shapes, starts = plain_shapes(spatial_shapes), plain_starts(level_start_index)
+    levels = flatten(shapes, starts, shared_points(samples.shape, points, len(shapes)))
+    if starts is None:
+        check_pixels(levels, value.shape[1])
+    return levels
+
+
+def attend(value: Any, locations: Any, weights: Any, levels: Sequence[int]) -> Any:
+    """`ms_deform_attn` with the levels as numbers: height, width, start and points of each."""
     torch = sys.modules.get("torch")
     library = torch if torch is not None and isinstance(value, torch.Tensor) else np
-    shapes, starts = plain_shapes(spatial_shapes), plain_starts(level_start_index)
-    counts = shared_points(sampling_locations.shape, points, len(shapes))
-    levels = flatten(shapes, starts, counts)
-    batch, pixels, heads, channels = value.shape
-    if starts is None:
-        check_pixels(levels, pixels)
-    queries, wide = sampling_locations.shape[1], library.promote_types(value.dtype, library.float32)
-    locations = _convert(sampling_locations, wide).reshape(batch, queries, heads, -1, 2)
-    weights = _convert(attention_weights, wide).reshape(batch, queries, heads, -1)
-    # What has no place contributes nothing: -1 is outside of every level.
-    locations = library.where(library.isfinite(locations), locations, -1.0)
+    wide = library.promote_types(library.promote_types(value.dtype, locations.dtype), library.float32)
+    batch, _pixels, heads, channels = value.shape
+    queries, total = locations.shape[1], sum(levels[3::4])
+    locations = _convert(locations, wide).reshape(batch, queries, heads, total, 2)
+    weights = _convert(weights, wide).reshape(batch, queries, heads, total)
+    # NaN, infinite and huge locations contribute nothing. Both -1 and everything beyond 2 are outside of every level.
+    locations = library.where(abs(locations) <= 2.0, locations, -1.0)
     wide_value = _convert(value, wide)
-    output: Any = 0
+    output = library.zeros((batch, queries, heads, channels), dtype=wide, **_place(library, value))
     first = 0
     for height, width, start, count in zip(levels[::4], levels[1::4], levels[2::4], levels[3::4], strict=True):
         samples = slice(first, first + count)
@@ -77,8 +108,38 @@ def ms_deform_attn(
     return _convert(output.reshape(batch, queries, heads * channels), value.dtype)
 
 
+def attend_from_offsets(
+    value: Tensor,
+    references: Tensor,
+    offsets: Tensor,
+    logits: Tensor,
+    levels: Sequence[int],
+    offset_scale: float,
+    anchors: bool,
+    softmax: bool,
+    nearest: bool,
+) -> Tensor:
+    """`ms_deform_attn_from_offsets` with the levels as numbers."""
+    import torch
+
+    from . import _parts
+
+    wide = torch.promote_types(offsets.dtype, torch.float32)
+    flat = (offsets.flatten(3, 4) if offsets.dim() == 6 else offsets).to(wide)
+    shapes = list(zip(levels[::4], levels[1::4], strict=True))
+    locations = _parts.locations(
+        references, flat, shapes, levels[3::4], offset_scale=offset_scale, anchors=anchors, nearest=nearest
+    )
+    result: Tensor = attend(value, locations, _parts.weights(logits.to(wide).flatten(3), softmax), levels)
+    return result
+
+
 def _convert(array: Any, dtype: Any) -> Any:
     return array.astype(dtype) if isinstance(array, np.ndarray) else array.to(dtype)
+
+
+def _place(library: Any, array: Any) -> dict[str, Any]:
+    return {} if library is np else {"device": array.device}
 
 
 def _bilinear(library: Any, image: Any, height: int, width: int, locations: Any) -> Any:
@@ -88,7 +149,7 @@ def _bilinear(library: Any, image: Any, height: int, width: int, locations: Any)
     """
     x, y = locations[..., 0] * width - 0.5, locations[..., 1] * height - 0.5
     left, top = library.floor(x), library.floor(y)
-    place = {} if library is np else {"device": image.device}
+    place = _place(library, image)
     images = library.arange(image.shape[0], **place)[:, None, None, None]
     heads = library.arange(image.shape[2], **place)[None, None, :, None]
     total: Any = 0

@@ -38,15 +38,17 @@ def patch(framework: str | Iterable[str] | None = None, *, fuse: bool = True) ->
         The names of what this call replaced, a list. It grows as models are imported. As a context manager
         (`with msdeform.patch() as names:`) it undoes at its end what this call did.
 
-    Models that exist already are changed too. Inside of an export (ONNX, TorchScript, `torch.export`) a patched model
-    computes as it did before, so that what is exported needs nothing of this package; `msdeform.onnx` makes it keep the
-    operator.
+    Models that exist already are changed too, and `torch.compile` compiles again what it has compiled. Inside of an
+    export (ONNX, TorchScript, `torch.export`) a patched model computes as it did before, so that what is exported needs
+    nothing of this package; `msdeform.onnx` makes it keep the operator.
     """
     packages = _chosen(framework)
     application = replacing.open_application(packages, fuse)
     importing.watch(application)
     for module in importing.loaded():
         replacing.scan(module, only=application)
+    if application.names:
+        replacing.forget_compiled()
     if any(_needs_extension(package, is_named=framework is not None) for package in packages):
         provide_extension(application)
     if framework is not None:

@@ -92,7 +92,7 @@ def make_call(
             if split is None:
                 return original(*arguments)
             locations, weights = split
-        value = _with_pixels_first(layout, value, locations)
+        value = with_gradient_by_channels(_with_pixels_first(layout, value, locations))
         if torch.compiler.is_compiling():
             return attend(value, shapes, starts, locations, weights, points, False)
         try:
@@ -130,6 +130,21 @@ def _with_pixels_first(layout: str, value: Any, locations: Tensor) -> Any:
     if layout == data.IMAGE_LIST:
         value = [level.unflatten(0, (locations.shape[0], locations.shape[2])).flatten(3) for level in value]
     return torch.cat([level.permute(0, 3, 1, 2) for level in value], dim=1)
+
+
+def with_gradient_by_channels(value: Tensor) -> Tensor:
+    """The same values, `[N, S, C]` or `[N, S, M, D]`, whose gradient lies in memory as that of the originals does:
+    channels before pixels.
+
+    Only for a single image on the CPU. If its gradient has channels last and reaches BatchNorm, as in D-FINE and
+    DEIMv2, PyTorch mistakes it for one that has not: see docs/troubleshooting.md.
+    """
+    if not (value.is_cpu and value.requires_grad and value.dim() >= 3 and value.shape[0] == 1):
+        return value
+    turned = value.flatten(2).transpose(1, 2)
+    # All of it: the gradient of a slice is a new tensor, contiguous in the order of these axes.
+    whole = turned.narrow(2, 0, turned.shape[2])
+    return whole.transpose(1, 2).reshape(value.shape)
 
 
 # When the original is better ----------------------------------------------------------------------------------

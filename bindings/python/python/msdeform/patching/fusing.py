@@ -120,7 +120,7 @@ def make_layer_call(name: str, known: Known, original: Callable[..., Any]) -> Ca
         is_turned = layer.batch_first is not None and not getattr(self, layer.batch_first)
         if is_turned:
             query, pixels = query.transpose(0, 1), pixels.transpose(0, 1)
-        value = self.value_proj(pixels) if layer.projects_values else pixels
+        value = self.value_proj(pixels) if layer.projects_values else calling.with_gradient_by_channels(pixels)
         if mask is not None:
             value = value.masked_fill((mask if answer.masks_padding else ~mask)[..., None], 0.0)
         projected = value, references, self.sampling_offsets(query), self.attention_weights(query)

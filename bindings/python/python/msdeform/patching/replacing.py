@@ -80,6 +80,8 @@ class Application:
         _applications.remove(self)
         while self.undo:
             self.undo.pop()()
+        if self.names:
+            forget_compiled()
 
 
 _applications: list[Application] = []
@@ -116,6 +118,22 @@ def places() -> list[Place]:
 def is_wanted(module: str) -> bool:
     """Whether a module of this name may have to be patched."""
     return any(package.holds(module) for application in _applications for package in application.packages)
+
+
+def forget_compiled() -> None:
+    """Makes `torch.compile` compile again what it has compiled so far.
+
+    Its graphs contain the code of the functions that they call. Dynamo's guards do not notice if the method of a layer
+    gets other code, so that the old graph would go on running. Dynamo does not record which graphs contain a function
+    either, so all of them go.
+
+    Functions of a module that is being imported are in no graph yet. There this must not be called: the import may be
+    part of a function that is being compiled.
+    """
+    dynamo: Any = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        # Not `reset()`, which also forgets the user's callbacks and ends the CUDA graphs of other models.
+        dynamo.reset_code_caches()
 
 
 # What a module has ---------------------------------------------------------------------------------------------
