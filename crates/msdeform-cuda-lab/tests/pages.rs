@@ -1,0 +1,39 @@
+//! Every GPU variant has its page in `docs/kernels`, and no page outlives its variant.
+
+#![allow(clippy::unwrap_used, reason = "tests may fail, and helpers of tests too")]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use msdeform_cuda_lab::REGISTRY;
+
+/// What the page of a rung has: the idea with its owners and a picture, a prediction, the record's tables, when the
+/// rung loses, and what the seed document said.
+const PARTS: [&str; 8] = [
+    "\n## Idea\n",
+    "| who |",
+    "\n```",
+    "\n## Predicted\n",
+    "\n## Measured\n",
+    "<!-- measured:begin -->",
+    "\n## When it loses\n",
+    "\n## What the seed document says\n",
+];
+
+#[test]
+fn every_variant_has_a_page_and_that_of_a_rung_has_all_its_parts() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/kernels");
+    let files = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let names = files.filter(|file| file.extension().is_some_and(|extension| extension == "md"));
+    let mut pages: BTreeSet<_> =
+        names.map(|file| file.file_stem().unwrap().to_string_lossy().into_owned()).collect();
+    // The folder's own page and the CPU backend's.
+    pages.retain(|name| !["README", "cpu"].contains(&name.as_str()));
+    let registered = REGISTRY.iter().map(|variant| variant.spec().id.to_owned()).collect();
+    assert_eq!(pages, registered);
+    for rung in REGISTRY.iter().map(|variant| variant.spec()).filter(|spec| spec.rung) {
+        let page = std::fs::read_to_string(folder.join(format!("{}.md", rung.id))).unwrap();
+        let lacking: Vec<_> = PARTS.into_iter().filter(|part| !page.contains(part)).collect();
+        assert!(lacking.is_empty(), "docs/kernels/{}.md lacks {lacking:?}", rung.id);
+    }
+}
