@@ -3,16 +3,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use msdeform_files::Existing;
-
 /// Goes up with `MSDEFORM_ABI_VERSION`.
 pub const SHARED_NAME: &str = "libmsdeform.so.1";
 
 /// What the Rust standard library needs of the system (`rustc --print native-static-libs`).
 const LIBS_PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
-
-/// No library has more bytes.
-const LIMIT_BYTES: u64 = 1 << 30;
 
 /// Installs what was built in `built` under `prefix`, and returns what is there now. `package` is the folder of this crate.
 pub fn install(
@@ -21,19 +16,23 @@ pub fn install(
     built: &Path,
     prefix: &Path,
 ) -> io::Result<Vec<PathBuf>> {
-    let read = |path: PathBuf| msdeform_files::read(&path, LIMIT_BYTES).map_err(io::Error::other);
     let libraries = prefix.join("lib");
-    let template = String::from_utf8_lossy(&read(package.join("packaging/msdeform.pc.in"))?)
+    let template = std::fs::read_to_string(package.join("packaging/msdeform.pc.in"))?
         .replace("@VERSION@", version)
         .replace("@LIBS_PRIVATE@", LIBS_PRIVATE);
     let mut installed = Vec::new();
     for (path, bytes) in [
-        (prefix.join("include/msdeform.h"), read(package.join("include/msdeform.h"))?),
+        (prefix.join("include/msdeform.h"), std::fs::read(package.join("include/msdeform.h"))?),
         (libraries.join("pkgconfig/msdeform.pc"), template.into_bytes()),
-        (libraries.join("libmsdeform.a"), read(built.join("libmsdeform_c.a"))?),
-        (libraries.join(SHARED_NAME), read(built.join("libmsdeform_c.so"))?),
+        (libraries.join("libmsdeform.a"), std::fs::read(built.join("libmsdeform_c.a"))?),
+        (libraries.join(SHARED_NAME), std::fs::read(built.join("libmsdeform_c.so"))?),
     ] {
-        msdeform_files::write(&path, &bytes, Existing::Replace).map_err(io::Error::other)?;
+        std::fs::create_dir_all(path.parent().unwrap_or(prefix))?;
+        // Removed first: a program that runs keeps the library that it has mapped.
+        if path.exists() {
+            std::fs::remove_file(&path)?;
+        }
+        std::fs::write(&path, bytes)?;
         installed.push(path);
     }
     let for_linkers = libraries.join("libmsdeform.so");
