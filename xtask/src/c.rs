@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 
-use crate::process::{cargo, on_path, run_ok};
-use crate::{setup, tree};
+use crate::process::{cargo, run_ok};
+use crate::setup::Programs;
+use crate::tree;
 
 // The tests of the crate install by the same lines.
 #[path = "../../crates/msdeform-c/packaging/install.rs"]
@@ -40,12 +41,6 @@ pub fn install_from(built: &Path, version: &str, prefix: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The tests compile programs as users do, and look into what comes out.
-pub fn set_up() -> Result<()> {
-    for (program, package) in [("cc", "gcc"), ("nm", "binutils"), ("pkg-config", "pkg-config")] {
-        if on_path(&[program]).is_none() {
-            setup::apt_install(&[package]).with_context(|| format!("no {program}"))?;
-        }
-    }
-    Ok(())
-}
+/// The tests compile programs as users do, and look into them.
+pub const PROGRAMS: Programs<'_> =
+    &[(&["cc"], "gcc"), (&["nm"], "binutils"), (&["pkg-config"], "pkg-config")];

@@ -12,45 +12,37 @@ mod checks;
 mod format;
 mod fuzz;
 mod ledger;
-mod onnx_record;
-mod pack;
 mod process;
 mod python;
-mod python_record;
-mod quote;
-mod readme;
+mod records;
 mod setup;
 mod ship;
 mod site;
 mod soundness;
 mod steps;
 mod test;
-mod torch;
 mod tree;
 mod uv;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::Parser;
 
+/// Developer commands of msdeform
 #[derive(Parser)]
-#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Developer commands of msdeform")]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Command {
     /// Set up what is missing, then run every lint, test and check of the tree; CI runs exactly this
     Test(test::TestArgs),
     /// Format everything: Rust, Python, CUDA and C++
     Format,
     /// Write the tables of README.md and of the Python package's from the committed records
-    Readme(readme::ReadmeArgs),
+    #[command(disable_help_flag = true)]
+    Readme(records::Passed),
     /// Make runs on one device the record that documents quote, and write their tables
-    Quote(quote::QuoteArgs),
+    #[command(disable_help_flag = true)]
+    Quote(records::Passed),
     /// Write crates/msdeform-cuda/resources.csv anew, after a kernel changed on purpose
     Resources,
     /// Show or renew what a GPU has verified: `cargo xtask ledger renew`
@@ -68,7 +60,8 @@ enum Command {
     /// Build the Python package and test it with given versions of PyTorch and others
     Python(python::PythonArgs),
     /// Compile the kernel pack, and build the wheel that brings it, under target/kernels
-    Pack(pack::PackArgs),
+    #[command(disable_help_flag = true)]
+    Pack(records::Passed),
     /// Run what was built for a platform: the library's tests and the wheel's, under qemu or Wine where needed
     Try(ship::trial::TryArgs),
     /// Package the crates for crates.io and build each from its own tarball
@@ -90,21 +83,15 @@ enum Command {
         offline: bool,
     },
     /// Time PyTorch's grid_sample path and ours in one run and record both
-    CompareTorch(torch::CompareArgs),
+    #[command(disable_help_flag = true)]
+    CompareTorch(records::Passed),
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = ship::api::as_rustdoc() {
-        return code;
-    }
-    let command = Cli::parse().command;
-    match run(&command) {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    run(&Command::parse()).unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
 }
 
 fn run(command: &Command) -> Result<ExitCode> {
@@ -112,8 +99,8 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Test(args) => test::run_all(args),
         Command::Format => format::apply(),
         Command::Resources => test::bless_resources(),
-        Command::Readme(args) => readme::run(args),
-        Command::Quote(args) => quote::run(args),
+        Command::Readme(args) => records::run("readme", args),
+        Command::Quote(args) => records::run("quote", args),
         Command::Ledger(args) => ledger::run(args),
         Command::Fuzz(args) => fuzz::run_targets(args),
         Command::Docs => site::run(),
@@ -121,16 +108,16 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Candle => candle::test(),
         Command::Wheel(args) => ship::wheel::run(args),
         Command::Python(args) => python::test_with(args),
-        Command::Pack(args) => pack::run(args),
+        Command::Pack(args) => records::run("pack", args),
         Command::Try(args) => ship::trial::run(args),
         Command::Crates => ship::crates::run(),
-        Command::Api(args) => ship::api::run(args),
+        Command::Api(args) => ship::api::run_command(args),
         Command::Release(args) => ship::release::run(args),
         Command::Miri => soundness::miri(),
         Command::Tsan => soundness::tsan(),
         Command::Loom => soundness::loom(),
         Command::Deny { offline } => soundness::deny(*offline),
-        Command::CompareTorch(args) => torch::run(args),
+        Command::CompareTorch(args) => records::run("compare-torch", args),
     }
 }
 
@@ -152,7 +139,7 @@ mod tests {
             let typed = typed.filter(|line| line.starts_with("cargo xtask "));
             for line in typed.filter_map(|line| line.split(['#', '&']).next()) {
                 let words = line.split_whitespace().skip(1);
-                let parsed = Cli::try_parse_from(words);
+                let parsed = Command::try_parse_from(words);
                 assert!(parsed.is_ok(), "{}: `{line}`: {}", file.display(), parsed.err().unwrap());
                 found += 1;
             }

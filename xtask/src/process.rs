@@ -14,6 +14,19 @@ pub fn cargo<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command
     command
 }
 
+/// Builds a binary or an example of the workspace and returns a command that runs it.
+///
+/// The selection makes cargo share all crates with the tests. For one package alone, or without an example, whose features
+/// include those of development dependencies, it would compile them once more.
+pub fn built(kind: &str, name: &str) -> Result<Command> {
+    let mut build =
+        cargo(["build", "--quiet", "--workspace", "--locked", "--example", "write_cases"]);
+    run_ok(build.args([kind, name]))?;
+    let folder = if kind == "--example" { "debug/examples" } else { "debug" };
+    let program = format!("{name}{}", std::env::consts::EXE_SUFFIX);
+    Ok(Command::new(crate::tree::target().join(folder).join(program)))
+}
+
 /// The first of these programs that the search path has.
 pub fn on_path(names: &[&str]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
@@ -69,12 +82,15 @@ pub fn capture(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A command as one would type it.
+/// A command as one would type it, without the end of long ones.
 pub fn describe(command: &Command) -> String {
+    const SHOWN: usize = 12;
     let program = PathBuf::from(command.get_program());
-    let program = program.file_name().unwrap_or(command.get_program()).to_string_lossy();
-    let arguments = command.get_args().map(|argument| format!(" {}", argument.to_string_lossy()));
-    arguments.fold(program.into_owned(), |line, argument| line + &argument)
+    let program = program.file_name().unwrap_or(command.get_program());
+    let mut words: Vec<_> =
+        std::iter::once(program).chain(command.get_args().take(SHOWN)).collect();
+    words.extend((command.get_args().count() > SHOWN).then_some(OsStr::new("...")));
+    words.join(OsStr::new(" ")).to_string_lossy().into_owned()
 }
 
 fn pass_on(from: Option<impl Read>, to: &mut impl Write) -> String {

@@ -3,27 +3,25 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, ensure};
 
 use crate::process::{capture, on_path, run_ok};
 use crate::uv::Uv;
 
-/// A C++ compiler: the kernels are also compiled for the host, to run without a GPU.
-pub fn cxx_compiler() -> Result<String> {
-    if let Ok(chosen) = std::env::var("CXX") {
-        return Ok(chosen);
-    }
-    let names = ["c++", "g++", "clang++"];
-    if on_path(&names).is_none() {
-        apt_install(&["g++"]).context("no C++ compiler (c++, g++ or clang++)")?;
-    }
-    let found = on_path(&names).context("no C++ compiler, even after installing g++")?;
-    let version = capture(Command::new(&found).arg("--version"))?;
-    Ok(version.lines().next().unwrap_or_default().to_owned())
+/// Programs by any of their names, with the Debian packages that bring them.
+pub type Programs<'a> = &'a [(&'a [&'a str], &'a str)];
+
+/// Installs the programs that are missing, all of them at once.
+pub fn programs(wanted: Programs<'_>) -> Result<()> {
+    let missing: Vec<&str> = wanted
+        .iter()
+        .filter(|(names, _)| on_path(names).is_none())
+        .flat_map(|(_, packages)| packages.split(' '))
+        .collect();
+    if missing.is_empty() { Ok(()) } else { apt_install(&missing) }
 }
 
-/// A Python environment with these packages, kept under the target folder and made again when the
-/// list changes. Returns its folder.
+/// A Python environment with these packages, kept under the target folder. Returns its folder.
 pub fn python_environment(name: &str, packages: &[&str]) -> Result<PathBuf> {
     Uv::new()?.kept_environment(&format!("python-{name}"), packages)
 }
@@ -45,11 +43,9 @@ pub fn onnxruntime_in(environment: &Path) -> Option<PathBuf> {
     let folders = packages_in(environment).map(|site| site.join("onnxruntime/capi"));
     let mut files = folders.filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
     files.find_map(|file| {
-        let file = file.ok()?;
-        let name = file.file_name();
-        let name = name.to_str()?;
-        let is_library = name.starts_with("libonnxruntime.") || name == "onnxruntime.dll";
-        is_library.then(|| file.path())
+        let file = file.ok()?.path();
+        let name = file.file_name()?.to_str()?;
+        (name.starts_with("libonnxruntime.") || name == "onnxruntime.dll").then_some(file)
     })
 }
 
@@ -59,19 +55,20 @@ fn packages_in(environment: &Path) -> impl Iterator<Item = PathBuf> {
     pythons.filter_map(|python| Some(python.ok()?.path().join("site-packages")))
 }
 
-/// Installs Debian packages if that is ours to do.
+/// Installs Debian packages if this process may.
 pub fn apt_install(packages: &[&str]) -> Result<()> {
-    let names = packages.join(" ");
     let is_root = capture(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
-    if !is_root || on_path(&["apt-get"]).is_none() {
-        bail!("install it first (on Debian: `apt-get install {names}`)");
-    }
-    let apt = || {
+    ensure!(
+        is_root && on_path(&["apt-get"]).is_some(),
+        "a program is missing; on Debian: `apt-get install {}`",
+        packages.join(" ")
+    );
+    let apt = |arguments: &[&str]| {
         let mut command = Command::new("apt-get");
-        command.env("DEBIAN_FRONTEND", "noninteractive");
+        command.args(arguments).args(["-y", "-qq"]).env("DEBIAN_FRONTEND", "noninteractive");
         command
     };
-    run_ok(apt().args(["update", "-qq"]))?;
-    run_ok(apt().args(["install", "-y", "-qq", "--no-install-recommends"]).args(packages))?;
+    run_ok(&mut apt(&["update"]))?;
+    run_ok(apt(&["install", "--no-install-recommends"]).args(packages))?;
     Ok(())
 }

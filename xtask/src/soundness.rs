@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::process::{capture, on_path, run, run_ok};
 use crate::steps::{Report, Steps};
-use crate::test::{harness_report, nextest_report};
+use crate::test::harness_report;
 use crate::tree;
 
 /// Miri and sanitizers exist for the nightly compiler only. Any will do: what they find does not depend on it.
@@ -29,11 +29,11 @@ const MIRI_TESTS: &str = "(package(msdeform) + kind(lib) + binary(plan_table)) \
 const MIRI_FLAGS: &str = "-Zmiri-tree-borrows -Zmiri-permissive-provenance -Zmiri-ignore-leaks \
                           -Zmiri-disable-isolation -Zmiri-deterministic-floats";
 
-/// Tests in which threads share something.
-const THREADS: [&[&str]; 3] = [
-    &["--package", "msdeform", "--test", "cpu_plan", "--test", "cpu_threads"],
-    &["--package", "msdeform-cuda", "--lib", "--", "jit::", "driver::", "tuning::"],
-    &["--package", "msdeform-torch", "--lib", "--test", "plan_table"],
+/// Tests in which threads share something: the package, what cargo builds of it, filters of the harness.
+const THREADS: [(&str, &[&str], &[&str]); 3] = [
+    ("msdeform", &["--test", "cpu_plan", "--test", "cpu_threads"], &[]),
+    ("msdeform-cuda", &["--lib"], &["jit::", "driver::", "tuning::"]),
+    ("msdeform-torch", &["--lib", "--test", "plan_table"], &[]),
 ];
 
 const TSAN_TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -49,69 +49,61 @@ pub fn miri() -> Result<ExitCode> {
     command.args(["--filterset", MIRI_TESTS]).args(own_folder("miri"));
     command.env("MIRIFLAGS", MIRI_FLAGS);
     let mut steps = Steps::default();
-    steps.run("miri", || nextest_report(&run(&mut command)?));
-    Ok(if steps.finish() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    steps.run("miri", || {
+        let output = run_ok(&mut command)?;
+        let summary = output.lines().find(|line| line.contains("Summary [")).unwrap_or_default();
+        ensure!(summary.contains(" passed"), "no test ran");
+        Ok(Report::check(summary.trim()))
+    });
+    Ok(steps.finish())
 }
 
 /// `cargo xtask tsan`.
 pub fn tsan() -> Result<ExitCode> {
     components(&["rust-src"])?;
-    finish(THREADS.map(|arguments| {
-        let (cargo, harness) = split_at_dashes(arguments);
-        let mut command = nightly_cargo(&["test"]);
+    let mut steps = Steps::default();
+    for (package, built, filters) in THREADS {
+        let mut command = nightly_cargo(&["test", "--locked", "--no-fail-fast"]);
         // The standard library as well: what it does not report, the sanitizer would take for a race.
-        command.args(["--locked", "--no-fail-fast", "-Zbuild-std", "--target", TSAN_TARGET]);
-        command.args(cargo).args(own_folder("tsan")).args(harness);
+        command.args(["-Zbuild-std", "--target", TSAN_TARGET, "--package", package]).args(built);
+        command.args(own_folder("tsan")).arg("--").args(filters);
         command.env("RUSTFLAGS", "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer");
-        // A test asks for more memory than there is, and takes no for an answer.
+        // A test asks for more memory than there is, and accepts the refusal.
         command.env("TSAN_OPTIONS", "halt_on_error=1 allocator_may_return_null=1");
-        command
-    }))
+        steps.run(package, || harness_report(&run(&mut command)?));
+    }
+    Ok(steps.finish())
 }
 
 /// `cargo xtask loom`.
 pub fn loom() -> Result<ExitCode> {
-    let arguments: &[&str] = &["--package", "msdeform-cuda", "--lib"];
-    let mut command = crate::process::cargo(["test", "--locked"]);
-    command.args(arguments).args(own_folder("loom"));
-    command.args(["interleavings"]).env("RUSTFLAGS", "--cfg loom");
-    finish([command])
+    let mut command =
+        crate::process::cargo(["test", "--locked", "--package", "msdeform-cuda", "--lib"]);
+    command.args(own_folder("loom")).arg("interleavings").env("RUSTFLAGS", "--cfg loom");
+    let mut steps = Steps::default();
+    steps.run("msdeform-cuda", || harness_report(&run(&mut command)?));
+    Ok(steps.finish())
 }
 
 /// `cargo xtask deny`. Advisories come from a database on the network; where that cannot be had, the rest is
 /// checked and this is said.
 pub fn deny(offline: bool) -> Result<ExitCode> {
     installed("cargo-deny")?;
-    let check = |what: &[&str]| {
-        let mut command = crate::process::cargo(["deny", "--locked", "check"]);
-        command.args(what);
-        command
-    };
     let mut steps = Steps::default();
-    steps.run("licences", || run_ok(&mut check(&["licenses"])).map(|_| Report::check("")));
-    steps.run("bans", || run_ok(&mut check(&["bans"])).map(|_| Report::check("")));
-    steps.run("sources", || run_ok(&mut check(&["sources"])).map(|_| Report::check("")));
-    if offline {
-        println!("\nadvisories: not checked");
-    } else {
-        steps.run("advisories", || run_ok(&mut check(&["advisories"])).map(|_| Report::check("")));
+    for (name, check) in [
+        ("licences", "licenses"),
+        ("bans", "bans"),
+        ("sources", "sources"),
+        ("advisories", "advisories"),
+    ] {
+        if offline && name == "advisories" {
+            println!("\nadvisories: not checked");
+            continue;
+        }
+        let mut command = crate::process::cargo(["deny", "--locked", "check", check]);
+        steps.run(name, || run_ok(&mut command).map(|_| Report::check("")));
     }
-    Ok(if steps.finish() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Runs test commands one after the other and counts.
-fn finish<const N: usize>(commands: [Command; N]) -> Result<ExitCode> {
-    let mut steps = Steps::default();
-    for mut command in commands {
-        let package = command.get_args().skip_while(|argument| *argument != "--package").nth(1);
-        let name = package.unwrap_or_default().to_string_lossy().into_owned();
-        steps.run(name, || {
-            let report = harness_report(&run(&mut command)?)?;
-            ensure!(report.count.passed > 0, "no test ran");
-            Ok(report)
-        });
-    }
-    Ok(if steps.finish() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(steps.finish())
 }
 
 /// Installs a command of cargo where it is missing.
@@ -123,52 +115,33 @@ fn installed(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Cargo of the nightly compiler, whatever called this one.
-fn nightly_cargo(arguments: &[&str]) -> Command {
+/// Cargo of the nightly compiler. The sanitizers exist for that one only.
+pub fn nightly_cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", NIGHTLY, "cargo"]).args(arguments).current_dir(tree::root());
     // Those of the pinned compiler, which `cargo xtask` runs under.
-    for variable in ["CARGO", "RUSTC", "RUSTDOC", "RUSTFLAGS"] {
+    for variable in ["CARGO", "RUSTC", "RUSTDOC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN"] {
         command.env_remove(variable);
     }
     command
 }
 
-/// Installs the nightly compiler's parts where they are missing.
+/// Installs the nightly compiler's parts if they are missing.
 fn components(wanted: &[&str]) -> Result<()> {
-    let list = || {
-        capture(Command::new("rustup").args([
-            "component",
-            "list",
-            "--toolchain",
-            NIGHTLY,
-            "--installed",
-        ]))
-    };
-    let missing = |listed: &str| {
-        // Some are listed with their target: `miri-x86_64-unknown-linux-gnu`.
-        let is = |line: &str, name: &str| {
-            line.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
-        };
-        let has = |name: &str| listed.lines().any(|line| is(line, name));
-        wanted.iter().copied().filter(|name| !has(name)).collect::<Vec<_>>()
-    };
-    let missing = list().map_or_else(|_| wanted.to_vec(), |listed| missing(&listed));
-    if missing.is_empty() {
+    let mut list = Command::new("rustup");
+    list.args(["component", "list", "--toolchain", NIGHTLY, "--installed"]);
+    let listed = capture(&mut list).unwrap_or_default();
+    // Some are listed with their target: `miri-x86_64-unknown-linux-gnu`.
+    if wanted.iter().all(|name| listed.lines().any(|line| line.starts_with(name))) {
         return Ok(());
     }
     let mut install = Command::new("rustup");
     install.args(["toolchain", "install", NIGHTLY, "--profile", "minimal", "--component"]);
-    run_ok(install.arg(missing.join(","))).context("the nightly compiler is needed for this")?;
+    run_ok(install.arg(wanted.join(","))).context("the nightly compiler is needed for this")?;
     Ok(())
 }
 
 /// A build folder of its own: flags differ, and cargo would build everything again with every change of them.
 fn own_folder(name: &str) -> [String; 2] {
     ["--target-dir".to_owned(), tree::target().join(name).display().to_string()]
-}
-
-fn split_at_dashes<'a>(arguments: &'a [&'a str]) -> (&'a [&'a str], &'a [&'a str]) {
-    let at = arguments.iter().position(|argument| *argument == "--").unwrap_or(arguments.len());
-    arguments.split_at(at)
 }

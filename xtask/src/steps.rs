@@ -1,5 +1,7 @@
 //! The steps of a run, their times and the count at the end.
 
+use std::fmt;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -26,7 +28,14 @@ impl Count {
     }
 }
 
-/// What a step that ran through has to say.
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { passed, failed, skipped } = self;
+        write!(f, "{passed} passed, {failed} failed, {skipped} skipped")
+    }
+}
+
+/// The result of a step that ran to its end.
 #[derive(Debug, Default)]
 pub struct Report {
     pub count: Count,
@@ -41,10 +50,28 @@ impl Report {
     }
 }
 
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.count == Count::CHECK, self.note.is_empty()) {
+            (true, true) => f.write_str("passed"),
+            (true, false) => f.write_str(&self.note),
+            (false, true) => self.count.fmt(f),
+            (false, false) => write!(f, "{}; {}", self.count, self.note),
+        }
+    }
+}
+
 struct Finished {
     name: String,
     time: Duration,
     result: Result<Report>,
+}
+
+impl Finished {
+    fn count(&self) -> Count {
+        let failure = Count { failed: 1, ..Count::default() };
+        self.result.as_ref().map_or(failure, |report| report.count)
+    }
 }
 
 /// Runs steps one after the other, all of them even if one fails, and sums up.
@@ -82,54 +109,36 @@ impl Steps {
         self.finished.push(Finished { name, time, result });
     }
 
-    /// What came out of a step that ran: how many tests, or the one check, and its note.
+    /// The result of a step that ran, for the release notes.
     pub fn outcome(&self, name: &str) -> Option<String> {
         let step = self.finished.iter().find(|step| step.name == name)?;
-        let Ok(Report { count, note }) = &step.result else { return Some("failed".to_owned()) };
-        let Count { passed, failed, skipped } = *count;
-        let mut parts = Vec::new();
-        if *count != Count::CHECK {
-            let counts = [(passed, "passed"), (failed, "failed"), (skipped, "skipped")];
-            let said = counts.into_iter().filter(|(count, _)| *count > 0);
-            parts.extend(said.map(|(count, word)| format!("{count} {word}")));
-        }
-        // Some notes are the count.
-        let is_new = !note.is_empty() && !parts.contains(note);
-        parts.extend(is_new.then(|| note.clone()));
-        Some(if parts.is_empty() { "passed".to_owned() } else { parts.join(", ") })
+        Some(step.result.as_ref().map_or("failed".to_owned(), Report::to_string))
     }
 
-    /// Prints the summary, the count as its last line; whether all went well.
-    pub fn finish(&self) -> bool {
+    /// Prints the summary, the count as its last line.
+    pub fn finish(&self) -> ExitCode {
         println!("\n{}", self.summary());
-        self.finished.iter().all(|step| step.result.as_ref().is_ok_and(|r| r.count.failed == 0))
+        let passed = self.finished.iter().all(|step| step.count().failed == 0);
+        if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
     fn summary(&self) -> String {
-        let mut text = String::new();
-        let mut total = Count::default();
-        for Finished { name, time, result } in &self.finished {
-            let (verdict, count, note) = match result {
-                Ok(Report { count, note }) if count.failed == 0 => ("ok", *count, note.clone()),
-                Ok(Report { count, note }) => ("FAILED", *count, note.clone()),
-                Err(error) => {
-                    let first = error.to_string().lines().next().unwrap_or_default().to_owned();
-                    ("FAILED", Count { failed: 1, ..Count::default() }, first)
-                }
-            };
-            total = total.plus(count);
+        let line = |name: &str, verdict: &str, time: Duration, note: &str| {
             let line = format!("{name:<16} {verdict:<7} {:>7.1} s  {note}", time.as_secs_f64());
-            text.push_str(line.trim_end());
-            text.push('\n');
+            line.trim_end().to_owned() + "\n"
+        };
+        let mut text = String::new();
+        for step in &self.finished {
+            let verdict = if step.count().failed == 0 { "ok" } else { "FAILED" };
+            let note = match &step.result {
+                Ok(report) => report.to_string(),
+                Err(error) => error.to_string().lines().next().unwrap_or_default().to_owned(),
+            };
+            text += &line(&step.name, verdict, step.time, &note);
         }
-        let time: Duration = self.finished.iter().map(|step| step.time).sum();
-        let Count { passed, failed, skipped } = total;
-        text + &format!(
-            "{:<16} {:<7} {:>7.1} s\n{passed} passed, {failed} failed, {skipped} skipped",
-            "all",
-            "",
-            time.as_secs_f64()
-        )
+        text += &line("all", "", self.finished.iter().map(|step| step.time).sum(), "");
+        let total = self.finished.iter().map(Finished::count).fold(Count::default(), Count::plus);
+        text + &total.to_string()
     }
 }
 
@@ -139,43 +148,22 @@ mod tests {
 
     #[test]
     fn the_last_line_counts_tests_and_checks_and_a_broken_step_is_a_failure() {
-        let mut steps = Steps::default();
+        let wanted = ["format", "tests", "docs"].map(str::to_owned);
+        let mut steps = Steps::only(&wanted);
         steps.run("format", || Ok(Report::check("")));
         let count = Count { passed: 20, failed: 0, skipped: 2 };
-        steps.run("tests", || Ok(Report { count, note: "20 tests".into() }));
+        steps.run("tests", || Ok(Report { count, note: "under qemu".into() }));
+        steps.run("other", || anyhow::bail!("must not run"));
         assert!(steps.summary().ends_with("\n21 passed, 0 failed, 2 skipped"));
-        assert!(steps.finish());
+        assert_eq!(steps.finish(), ExitCode::SUCCESS);
         steps.run("docs", || anyhow::bail!("a broken link"));
         let summary = steps.summary();
         assert!(summary.ends_with("\n21 passed, 1 failed, 2 skipped"), "{summary}");
         assert!(summary.contains("a broken link"), "{summary}");
-        assert!(!steps.finish());
-    }
-
-    #[test]
-    fn an_outcome_is_said_in_words_and_one_that_did_not_run_has_none() {
-        let mut steps = Steps::default();
-        let count = Count { passed: 20, failed: 0, skipped: 2 };
-        steps.run("tests", || Ok(Report { count, note: "under qemu".into() }));
-        steps.run("library", || Ok(Report { count, note: "20 passed".into() }));
-        steps.run("linked", || Ok(Report::check("3 libraries")));
-        steps.run("command", || Ok(Report::check("")));
-        steps.run("docs", || anyhow::bail!("a broken link"));
-        let said = |name| steps.outcome(name).unwrap_or_default();
-        assert_eq!(said("tests"), "20 passed, 2 skipped, under qemu");
-        assert_eq!(said("library"), "20 passed, 2 skipped");
-        assert_eq!(said("linked"), "3 libraries");
-        assert_eq!(said("command"), "passed");
-        assert_eq!(said("docs"), "failed");
-        assert_eq!(steps.outcome("other"), None);
-    }
-
-    #[test]
-    fn only_what_is_wanted_runs() {
-        let mut steps = Steps::only(&["docs".to_owned()]);
-        steps.run("tests", || anyhow::bail!("must not run"));
-        steps.run("docs", || Ok(Report::check("")));
-        assert!(steps.finish());
-        assert!(steps.summary().ends_with("\n1 passed, 0 failed, 0 skipped"));
+        assert_eq!(steps.finish(), ExitCode::FAILURE);
+        let outcome = |name| steps.outcome(name).unwrap_or_default();
+        assert_eq!(outcome("tests"), "20 passed, 0 failed, 2 skipped; under qemu");
+        assert_eq!((outcome("format"), outcome("docs")), ("passed".into(), "failed".into()));
+        assert_eq!(outcome("other"), "");
     }
 }

@@ -1,16 +1,17 @@
 //! The files of the repository.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::process;
 
 /// The root of the repository.
 pub fn root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    manifest.parent().unwrap_or(manifest).to_path_buf()
+    let root = manifest.ancestors().find(|folder| folder.join("Cargo.lock").is_file());
+    root.unwrap_or(manifest).to_path_buf()
 }
 
 /// Where cargo builds.
@@ -23,17 +24,20 @@ pub fn cache() -> PathBuf {
     target().join("xtask")
 }
 
-/// A path without `.` and `..`.
-pub fn normalise(path: &Path) -> PathBuf {
-    let mut result = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::CurDir => {}
-            Component::ParentDir if result.pop() => {}
-            other => result.push(other),
-        }
+/// A folder without what was in it.
+pub fn empty_folder(folder: PathBuf) -> Result<PathBuf> {
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
     }
-    result
+    std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    Ok(folder)
+}
+
+/// Writes a script of one command for `sh`, which can be started as a program.
+pub fn write_script(path: PathBuf, command: &str) -> Result<PathBuf> {
+    std::fs::write(&path, format!("#!/bin/sh\n{command}\n"))?;
+    process::run_ok(Command::new("chmod").arg("+x").arg(&path))?;
+    Ok(path)
 }
 
 /// Every file that is, or would be, under version control, relative to the root.
@@ -53,4 +57,11 @@ fn listed(options: &[&str]) -> Result<Vec<PathBuf>> {
     let files = listed.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from);
     // A file deleted but not yet committed is still listed.
     Ok(files.filter(|file| root().join(file).is_file()).collect())
+}
+
+/// Those with an extension.
+pub fn files_ending(extension: &str) -> Result<Vec<PathBuf>> {
+    let mut files = files()?;
+    files.retain(|file| file.extension().is_some_and(|found| found == extension));
+    Ok(files)
 }

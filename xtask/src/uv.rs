@@ -19,86 +19,68 @@ pub struct Uv {
 impl Uv {
     /// Installs it on first use, in an environment of its own.
     pub fn new() -> Result<Self> {
-        const PACKAGE: &str = "uv==0.13.*";
+        const VERSION: &str = "0.13";
         static INSTALLING: Mutex<()> = Mutex::new(());
         let _installing = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
-        let folder = tree::cache().join("python-uv");
-        once(&folder, PACKAGE, || {
-            if on_path(&["python3"]).is_none() {
-                apt_install(&["python3", "python3-venv"]).context("no python3")?;
-            }
+        let folder = tree::cache().join(format!("python-uv-{VERSION}"));
+        let python = python_in(&folder);
+        let program = python.with_file_name(format!("uv{}", std::env::consts::EXE_SUFFIX));
+        if !program.is_file() {
             let create = || run_ok(Command::new("python3").args(["-m", "venv"]).arg(&folder));
-            if create().is_err() {
+            if on_path(&["python3"]).is_none() || create().is_err() {
                 // Debian splits the module off.
-                apt_install(&["python3-venv"]).context("python3 has no venv module")?;
+                apt_install(&["python3", "python3-venv"]).context("no python3 with venv")?;
                 create()?;
             }
-            let options = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-            run_ok(Command::new(python_in(&folder)).args(options).arg(PACKAGE))?;
-            Ok(())
-        })?;
-        let python = python_in(&folder);
-        Ok(Self { program: python.with_file_name("uv"), python })
+            let mut install = Command::new(&python);
+            install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+            run_ok(install.arg(format!("uv=={VERSION}.*")))?;
+        }
+        Ok(Self { program, python })
     }
 
-    fn command(&self) -> Command {
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.env("UV_CACHE_DIR", tree::cache().join("uv-packages")).arg("--quiet");
+        command.args(arguments);
         command
     }
 
     /// A fresh environment with some packages.
     pub fn environment(&self, name: &str, packages: &[&str]) -> Result<PathBuf> {
-        let folder = tree::cache().join(name);
-        run_ok(self.command().args(["venv", "--clear", "--python"]).args([&self.python, &folder]))?;
-        if !packages.is_empty() {
-            let mut install = self.command();
-            install.args(["pip", "install", "--python"]).arg(python_in(&folder)).args(packages);
-            run_ok(&mut install)?;
-        }
-        Ok(folder)
+        self.create(name, "--clear", packages)
     }
 
-    /// An environment with these packages, made again when the list changes.
+    /// An environment with these packages; where they are already, this takes a fraction of a second.
     pub fn kept_environment(&self, name: &str, packages: &[&str]) -> Result<PathBuf> {
+        self.create(name, "--allow-existing", packages)
+    }
+
+    fn create(&self, name: &str, existing: &str, packages: &[&str]) -> Result<PathBuf> {
         let folder = tree::cache().join(name);
-        once(&folder, &packages.join("\n"), || self.environment(name, packages).map(|_| ()))?;
+        let mut create = self.command(&["venv", existing, "--python"]);
+        run_ok(create.args([&self.python, &folder]))?;
+        if !packages.is_empty() {
+            let mut install = self.command(&["pip", "install", "--python"]);
+            run_ok(install.arg(python_in(&folder)).args(packages))?;
+        }
         Ok(folder)
     }
 
     /// Unpacks packages for another platform into a folder, as Python 3.11 there would have them.
     pub fn unpack(&self, platform: &str, folder: &Path, packages: &[&str]) -> Result<()> {
-        let mut install = self.command();
-        install.args(["pip", "install", "--python"]).arg(&self.python);
-        install.args(["--python-platform", platform, "--python-version", "3.11"]);
+        let mut install = self.command(&["pip", "install", "--python"]);
+        install.arg(&self.python).args(["--python-platform", platform, "--python-version", "3.11"]);
         run_ok(install.args(["--only-binary", ":all:", "--target"]).arg(folder).args(packages))?;
         Ok(())
     }
 
     /// Installs the wheel as a user would, with what it depends on.
     pub fn install(&self, environment: &Path, wheel: &Path, extra: &str) -> Result<()> {
-        let wheel = match extra {
-            "" => wheel.display().to_string(),
-            _ => format!("{}[{extra}]", wheel.display()),
-        };
-        let mut install = self.command();
-        install.args(["pip", "install", "--reinstall-package", "msdeform", "--python"]);
-        run_ok(install.arg(python_in(environment)).arg(wheel))?;
+        let extra = if extra.is_empty() { String::new() } else { format!("[{extra}]") };
+        let mut install = self.command(&["pip", "install", "--reinstall-package", "msdeform"]);
+        install.arg("--python").arg(python_in(environment));
+        run_ok(install.arg(format!("{}{extra}", wheel.display())))?;
         Ok(())
     }
-}
-
-/// Makes a folder anew unless it was made from the same before.
-fn once(folder: &Path, made_from: &str, make: impl FnOnce() -> Result<()>) -> Result<()> {
-    let stamp = folder.join("msdeform-packages.txt");
-    if std::fs::read_to_string(&stamp).is_ok_and(|found| found == made_from) {
-        return Ok(());
-    }
-    if folder.exists() {
-        std::fs::remove_dir_all(folder)
-            .with_context(|| format!("{}: cannot be removed", folder.display()))?;
-    }
-    make()?;
-    std::fs::write(&stamp, made_from)?;
-    Ok(())
 }

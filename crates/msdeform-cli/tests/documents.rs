@@ -75,17 +75,17 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_path_buf()
 }
 
-/// The pages of the site, by the order that it is made by.
+/// The pages of the site, from its table of contents.
 fn pages() -> Vec<PathBuf> {
-    let docs = root().join("docs");
-    let summary = std::fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
-    let links = summary.lines().filter_map(|line| line.split_once("](")?.1.strip_suffix(')'));
+    let contents = std::fs::read_to_string(root().join("docs/site/toc.yml")).unwrap();
     let mut pages = Vec::new();
-    for link in links.map(|link| docs.join(link)) {
-        if link.is_dir() {
-            pages.extend(std::fs::read_dir(link).unwrap().map(|entry| entry.unwrap().path()));
-        } else {
-            pages.push(link);
+    for line in contents.lines().map(|line| line.trim_start().trim_start_matches("- ")) {
+        if let Some(page) = line.strip_prefix("root: ").or_else(|| line.strip_prefix("file: ")) {
+            pages.push(root().join(page).with_extension("md"));
+        } else if let Some(folder) = line.strip_prefix("glob: ") {
+            let folder = root().join(folder.split('*').next().unwrap());
+            let folder = if folder.is_dir() { folder } else { folder.parent().unwrap().into() };
+            pages.extend(std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()));
         }
     }
     pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));

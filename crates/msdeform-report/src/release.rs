@@ -176,4 +176,25 @@ mod tests {
         let read = Manifest::load(root.path()).unwrap().unwrap();
         assert_eq!(read.folders(root.path()), [folder]);
     }
+
+    /// Evidence is written by commands. A file that has no checksum, or the checksum of another text, was edited.
+    #[test]
+    fn every_committed_record_is_as_a_command_wrote_it() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let listed = std::process::Command::new("git")
+            .args(["ls-files", "records"])
+            .current_dir(&root)
+            .output()
+            .unwrap();
+        let listed = String::from_utf8(listed.stdout).unwrap();
+        let files: Vec<&str> = listed
+            .lines()
+            .filter(|file| file.ends_with(".json") || file.ends_with(".csv"))
+            .collect();
+        assert!(files.len() > 10, "{listed}");
+        for file in files {
+            let text = std::fs::read_to_string(root.join(file)).unwrap();
+            assert_eq!(msdeform_files::check_seal(&text), Ok(true), "{file}");
+        }
+    }
 }

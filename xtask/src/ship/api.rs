@@ -1,5 +1,5 @@
-//! `cargo xtask api`: the public interfaces of the libraries, as lists in the tree. A change of one is a change of the
-//! other, for whoever reviews it.
+//! `cargo xtask api`: the public interfaces of the libraries, as lists in the tree. A change of an interface is a change of
+//! its list, which a reviewer sees.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::process::{cargo, run_ok};
+use crate::process::{cargo, run, run_ok};
 use crate::steps::Report;
 use crate::tree;
 
@@ -23,7 +23,7 @@ pub struct ApiArgs {
 const PROMISED: [&str; 3] = ["msdeform", "msdeform-cuda", "msdeform-tuning"];
 
 /// What `cargo xtask api` does.
-pub fn run(args: &ApiArgs) -> Result<ExitCode> {
+pub fn run_command(args: &ApiArgs) -> Result<ExitCode> {
     if args.bless {
         for package in PROMISED {
             std::fs::write(committed(package), listed(package)?)?;
@@ -38,16 +38,12 @@ pub fn run(args: &ApiArgs) -> Result<ExitCode> {
 pub fn check() -> Result<Report> {
     let mut items = 0;
     for package in PROMISED {
-        let path = committed(package);
-        let before = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let now = listed(package)?;
-        let changes = differences(&before, &now);
-        ensure!(
-            changes.is_empty(),
-            "the interface of {package} changed; `cargo xtask api --bless` if it should:\n{}",
-            changes.join("\n")
-        );
-        items += now.lines().count();
+        let (now, text) = (tree::cache().join(format!("{package}-api.txt")), listed(package)?);
+        std::fs::write(&now, &text)?;
+        let mut diff = Command::new("diff");
+        let same = run(diff.arg("--unified=0").arg(committed(package)).arg(&now))?.success;
+        ensure!(same, "the interface of {package} changed; `cargo xtask api --bless` if it should");
+        items += text.lines().count();
     }
     Ok(Report::check(format!("{items} items of {} crates", PROMISED.len())))
 }
@@ -67,47 +63,11 @@ fn listed(package: &str) -> Result<String> {
     Ok(interface.items().map(|item| format!("{item}\n")).collect())
 }
 
-/// Says that this program is called in place of rustdoc.
-const AS_RUSTDOC: &str = "XTASK_AS_RUSTDOC";
-
-/// The rustdoc of a library, as data. That is an option of nightly compilers, and the pinned one has it where
-/// `RUSTC_BOOTSTRAP` is set: for rustdoc alone, because with it in cargo's environment everything would be compiled again.
+/// The rustdoc of a library as JSON. Only nightly compilers have that option, and the pinned one if `RUSTC_BOOTSTRAP` is
+/// set. The script sets it for rustdoc alone, because in cargo's environment it would compile everything again.
 fn rustdoc_json(package: &str) -> Result<PathBuf> {
     let mut rustdoc = cargo(["rustdoc", "--locked", "--lib", "--package", package]);
     rustdoc.args(["--", "-Zunstable-options", "--output-format", "json"]);
-    run_ok(rustdoc.env("RUSTDOC", std::env::current_exe()?).env(AS_RUSTDOC, "1"))?;
+    run_ok(rustdoc.env("RUSTDOC", tree::root().join("tools/rustdoc_as_nightly.sh")))?;
     Ok(tree::target().join("doc").join(format!("{}.json", package.replace('-', "_"))))
-}
-
-/// What cargo wanted of rustdoc, where this program is called in its place.
-pub fn as_rustdoc() -> Option<ExitCode> {
-    std::env::var_os(AS_RUSTDOC)?;
-    let mut rustdoc = Command::new("rustdoc");
-    rustdoc.args(std::env::args_os().skip(1)).env("RUSTC_BOOTSTRAP", "1");
-    let succeeded = rustdoc.status().is_ok_and(|status| status.success());
-    Some(if succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Lines that are in one of them only.
-fn differences(before: &str, now: &str) -> Vec<String> {
-    let only = |sign: char, these: &str, others: &str| {
-        let others: Vec<&str> = others.lines().collect();
-        let lines = these.lines().filter(|line| !others.contains(line));
-        lines.map(|line| format!("{sign} {line}")).collect::<Vec<_>>()
-    };
-    let mut changes = only('-', before, now);
-    changes.extend(only('+', now, before));
-    changes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_removed_and_what_is_new_is_named() {
-        let changes = differences("pub fn a()\npub fn b()\n", "pub fn b()\npub fn c()\n");
-        assert_eq!(changes, ["- pub fn a()", "+ pub fn c()"]);
-        assert!(differences("pub fn a()\n", "pub fn a()\n").is_empty());
-    }
 }

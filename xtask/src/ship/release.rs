@@ -7,14 +7,12 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use super::artifacts::{c_library, write_bills, write_checksums};
-use super::platforms::Platform;
+use super::platforms::{self, PLATFORMS};
 use super::trial::{self, Tried};
-use super::wheel;
-use super::{api, crates, version};
-use crate::process::{capture, cargo, run_ok};
+use super::{api, crates, version, wheel};
+use crate::process::{capture, run_ok};
 use crate::steps::{Report, Steps};
-use crate::{candle, tree};
+use crate::{c, candle, setup, tree};
 
 /// Options of `release`.
 #[derive(Args)]
@@ -32,16 +30,18 @@ pub struct ReleaseArgs {
     only: Vec<String>,
 }
 
-/// Files that a release changes.
-const CHANGED: [&str; 5] =
-    ["Cargo.toml", "Cargo.lock", "CHANGELOG.md", candle::MANIFEST, candle::LOCK];
+const MANIFESTS: [&str; 2] = ["Cargo.toml", candle::MANIFEST];
+const LOCKS: [&str; 2] = ["Cargo.lock", candle::LOCK];
+const CHANGELOG: &str = "CHANGELOG.md";
 
 /// What `cargo xtask release` does.
 pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
     let all = ["all".to_owned()];
-    let platforms = wheel::platforms(if args.target.is_empty() { &all } else { &args.target })?;
+    let platforms = platforms::named(if args.target.is_empty() { &all } else { &args.target })?;
+    let mut status = Command::new("git");
+    status.args(["status", "--porcelain"]).current_dir(tree::root());
     ensure!(
-        args.dry_run || capture(&mut git(&["status", "--porcelain"]))?.is_empty(),
+        args.dry_run || capture(&mut status)?.is_empty(),
         "the tree differs from its commit; a release is made of one"
     );
     // Dropped at the end, also after an error.
@@ -49,8 +49,8 @@ pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
     let released = set_version(args.version.as_deref())?;
     let folder = tree::target().join("published").join(&released);
     let is_whole = args.only.is_empty() && args.target.is_empty();
-    if is_whole && folder.exists() {
-        std::fs::remove_dir_all(&folder)?;
+    if is_whole {
+        tree::empty_folder(folder.clone())?;
     }
     std::fs::create_dir_all(&folder)?;
 
@@ -60,9 +60,7 @@ pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
     steps.run("minimal versions", crates::check_minimal_versions);
     steps.run("crates", || {
         let (report, files) = crates::package()?;
-        for file in files {
-            copy_into(&folder, &file)?;
-        }
+        files.iter().try_for_each(|file| copy_into(&folder, file))?;
         Ok(report)
     });
     steps.run("candle crate", || {
@@ -72,24 +70,30 @@ pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
     });
     let mut tried = Vec::new();
     for platform in platforms {
-        build_and_try(&mut steps, platform, &folder, &mut tried);
+        wheel::step(&mut steps, platform, &folder);
+        let built = || trial::wheel_of(platform, &folder).context("no wheel was built");
+        let trial = trial::steps_of(&mut steps, platform, built);
+        tried.extend(built().is_ok().then_some(trial));
     }
     steps.run("c library", || c_library(&released, &folder));
-    steps.run("sbom", || write_bills(&folder));
     steps.run("release notes", || {
-        let changelog = std::fs::read_to_string(tree::root().join("CHANGELOG.md"))?;
+        let changelog = std::fs::read_to_string(tree::root().join(CHANGELOG))?;
         std::fs::write(folder.join("RELEASE-NOTES.md"), notes(&changelog, &released, &tried))?;
         Ok(Report::check(""))
     });
-    steps.run("checksums", || write_checksums(&folder));
-    let fine = steps.finish();
-    let shown = folder.strip_prefix(tree::root()).unwrap_or(&folder);
-    if fine && is_whole {
-        println!("\n{}", what_is_left(&released, shown, args.dry_run)?);
-    } else if fine {
-        println!("\nIn {}: a part of {released}, nothing to publish.", shown.display());
+    steps.run("sbom, checksums", || {
+        setup::programs(&[(&["unzip"], "unzip")])?;
+        let mut write = Command::new(tree::root().join("tools/release_files.sh"));
+        Ok(Report::check(format!("{} files", run_ok(write.arg(&folder))?.trim())))
+    });
+    let code = steps.finish();
+    let shown = folder.strip_prefix(tree::root()).unwrap_or(&folder).display().to_string();
+    if code == ExitCode::SUCCESS && is_whole {
+        println!("\n{}", what_is_left(&released, &shown, args.dry_run));
+    } else if code == ExitCode::SUCCESS {
+        println!("\nIn {shown}: a part of {released}, nothing to publish.");
     }
-    Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(code)
 }
 
 fn copy_into(folder: &Path, file: &Path) -> Result<()> {
@@ -97,41 +101,49 @@ fn copy_into(folder: &Path, file: &Path) -> Result<()> {
     Ok(())
 }
 
-fn build_and_try(
-    steps: &mut Steps,
-    platform: &'static Platform,
-    folder: &Path,
-    tried: &mut Vec<Tried>,
-) {
-    wheel::step(steps, platform, folder);
-    let built = || trial::wheel_of(platform, folder).context("no wheel was built");
-    let trial = trial::steps_of(steps, platform, built);
-    if built().is_ok() {
-        tried.push(trial);
+/// Builds the library for C into an archive in a folder, with the licences, and compiles programs with that archive. It is
+/// linked for old systems, as the wheel is: one that is linked on Debian 12 loads on nothing older.
+fn c_library(released: &str, folder: &Path) -> Result<Report> {
+    let platform = &PLATFORMS[0];
+    platform.set_up()?;
+    setup::programs(c::PROGRAMS)?;
+    run_ok(platform.cargo("build")?.args(["--profile", "dist", "--package", "msdeform-c"]))?;
+    let name = format!("msdeform-c-{released}-x86_64-linux");
+    let parent = tree::empty_folder(tree::cache().join("libraries"))?;
+    let prefix = parent.join(&name);
+    c::install_from(&tree::target().join(platform.triple).join("dist"), released, &prefix)?;
+    for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
+        copy_into(&prefix, &tree::root().join(licence))?;
     }
+    let archive = folder.join(format!("{name}.tar.gz"));
+    let mut pack = Command::new("tar");
+    pack.args(["--create", "--gzip", "--owner=0", "--group=0", "--sort=name", "--file"]);
+    run_ok(pack.arg(&archive).arg("--directory").arg(&parent).arg(&name))?;
+    let mut compile = Command::new(tree::root().join("tools/try_c_library.sh"));
+    compile.arg(&archive).arg(tree::root().join("crates/msdeform-c/examples/attention.c"));
+    run_ok(&mut compile)?;
+    Ok(Report::check(format!("{} bytes", std::fs::metadata(&archive)?.len())))
 }
 
-/// Writes the version into manifests and changelog, where one is given. Returns the one that is released.
+/// Writes the version into manifests and changelog, if one is given. Returns the one that is released.
 fn set_version(wanted: Option<&str>) -> Result<String> {
-    let path = |name: &str| tree::root().join(name);
-    let manifest = std::fs::read_to_string(path("Cargo.toml"))?;
-    let Some(wanted) = wanted else { return version::current(&manifest) };
-    let bumped = version::bump(&manifest, wanted)?;
+    let read = |name: &str| std::fs::read_to_string(tree::root().join(name));
+    let write = |name: &str, text: String| std::fs::write(tree::root().join(name), text);
+    let before = version::current(&read("Cargo.toml")?)?;
+    let Some(wanted) = wanted else { return Ok(before) };
     let today = capture(Command::new("date").arg("+%F"))?;
-    let changelog = std::fs::read_to_string(path("CHANGELOG.md"))?;
-    let dated = version::release_changelog(&changelog, wanted, today.trim())?;
-    std::fs::write(path("Cargo.toml"), bumped)?;
-    std::fs::write(path("CHANGELOG.md"), dated)?;
-    run_ok(&mut cargo(["update", "--workspace", "--offline", "--quiet"]))?;
-    let of_candle = std::fs::read_to_string(path(candle::MANIFEST))?;
-    std::fs::write(path(candle::MANIFEST), version::bump(&of_candle, wanted)?)?;
-    let lock = std::fs::read_to_string(path(candle::LOCK))?;
-    let released_before = version::current(&manifest)?;
-    std::fs::write(path(candle::LOCK), version::bump_lock(&lock, &released_before, wanted))?;
+    let dated = version::release_changelog(&read(CHANGELOG)?, wanted, today.trim())?;
+    for name in MANIFESTS {
+        write(name, version::bump(&read(name)?, wanted)?)?;
+    }
+    for name in LOCKS {
+        write(name, version::bump_lock(&read(name)?, &before, wanted))?;
+    }
+    write(CHANGELOG, dated)?;
     Ok(wanted.to_owned())
 }
 
-/// What a release says about itself: the changelog, what was run of it before, and what nobody has run.
+/// The release notes: the changelog, what was run before the release, and what was not.
 fn notes(changelog: &str, released: &str, tried: &[Tried]) -> String {
     let unreleased = || version::notes(changelog, "Unreleased").unwrap_or_default();
     let mut text = version::notes(changelog, released).unwrap_or_else(|_| unreleased());
@@ -141,9 +153,9 @@ fn notes(changelog: &str, released: &str, tried: &[Tried]) -> String {
     for Tried { platform, run, not_run } in tried {
         let run: Vec<_> = run.iter().map(|(step, outcome)| format!("{step}: {outcome}")).collect();
         let _ = write!(text, "- {}", platform.triple);
-        for (word, said) in [("", run.join("; ")), ("Not run: ", (*not_run).to_owned())] {
-            if !said.is_empty() {
-                let _ = write!(text, ". {word}{said}");
+        for (word, part) in [("", run.join("; ")), ("Not run: ", (*not_run).to_owned())] {
+            if !part.is_empty() {
+                let _ = write!(text, ". {word}{part}");
             }
         }
         text.push_str(".\n");
@@ -152,31 +164,20 @@ fn notes(changelog: &str, released: &str, tried: &[Tried]) -> String {
 }
 
 /// What a person has to do, in order.
-fn what_is_left(released: &str, folder: &Path, dry_run: bool) -> Result<String> {
-    let mut text =
-        format!("In {}: all files of {released}. To publish them:\n\n", folder.display());
-    if dry_run {
-        let _ = writeln!(
-            text,
-            "  cargo xtask release {released}    # this was a trial: nothing was changed"
-        );
-    }
-    let _ = write!(
-        text,
-        "  git commit -am 'Version {released}' && git tag v{released} && git push --follow-tags\n\
-         \n  # The tag starts .github/workflows/release.yml, which does the rest. By hand:\n"
-    );
-    for published in crates::published()? {
-        let _ = writeln!(text, "  cargo publish --locked --package {}", published.name);
-    }
-    let _ = writeln!(text, "  cargo publish --locked --manifest-path {}", candle::MANIFEST);
-    let folder = folder.display();
-    let _ = write!(
-        text,
-        "  python -m twine upload {folder}/*.whl\n\
-         \x20 gh release create v{released} --notes-file {folder}/RELEASE-NOTES.md {folder}/*"
-    );
-    Ok(text)
+fn what_is_left(released: &str, folder: &str, dry_run: bool) -> String {
+    let again =
+        format!("  cargo xtask release {released}    # this was a trial: nothing was changed\n");
+    format!(
+        "In {folder}: all files of {released}. To publish them:\n\n{}\
+         \x20 git commit -am 'Version {released}' && git tag v{released} && git push --follow-tags\n\
+         \n  # The tag starts .github/workflows/release.yml, which does the rest. By hand:\n\
+         \x20 cargo publish --workspace --locked\n\
+         \x20 cargo publish --locked --manifest-path {}\n\
+         \x20 python -m twine upload {folder}/*.whl\n\
+         \x20 gh release create v{released} --notes-file {folder}/RELEASE-NOTES.md {folder}/*",
+        if dry_run { &again } else { "" },
+        candle::MANIFEST
+    )
 }
 
 /// Files as they were, which come back when this is dropped.
@@ -189,7 +190,13 @@ impl Contents {
             let bytes = std::fs::read(&path).with_context(|| path.display().to_string())?;
             Ok((path, bytes))
         };
-        CHANGED.iter().map(|name| read(name)).collect::<Result<_>>().map(Self)
+        MANIFESTS
+            .into_iter()
+            .chain(LOCKS)
+            .chain([CHANGELOG])
+            .map(read)
+            .collect::<Result<_>>()
+            .map(Self)
     }
 }
 
@@ -197,52 +204,30 @@ impl Drop for Contents {
     fn drop(&mut self) {
         for (path, bytes) in &self.0 {
             if std::fs::write(path, bytes).is_err() {
-                eprintln!("{}: could not be put back; `git checkout` does", path.display());
+                eprintln!("{}: could not be restored; `git checkout` restores it", path.display());
             }
         }
     }
 }
 
-fn git(arguments: &[&str]) -> Command {
-    let mut command = Command::new("git");
-    command.args(arguments).current_dir(tree::root());
-    command
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::platforms::PLATFORMS;
     use super::*;
 
-    fn tried(at: usize, run: &[(&str, &str)], not_run: &'static str) -> Tried {
-        let run = run.iter().map(|(step, outcome)| ((*step).to_owned(), (*outcome).to_owned()));
-        Tried { platform: &PLATFORMS[at], run: run.collect(), not_run }
-    }
-
     #[test]
-    fn notes_say_what_changed_and_what_nobody_ran() {
+    fn notes_list_what_changed_what_was_run_and_what_was_not() {
         let changelog = "## [Unreleased]\n\n## [0.2.0] - 2026-12-01\n\n### Added\n\n- A thing.\n";
+        let run = vec![("windows library".to_owned(), "9 passed".to_owned())];
         let tried = [
-            tried(0, &[("x86_64 wheel", "65 passed")], ""),
-            tried(2, &[("windows library", "9 passed"), ("windows wheel", "15 libraries")], "CUDA"),
-            tried(3, &[], "anything"),
+            Tried { platform: &PLATFORMS[2], run, not_run: "CUDA" },
+            Tried { platform: &PLATFORMS[3], run: Vec::new(), not_run: "anything" },
         ];
         let text = notes(changelog, "0.2.0", &tried);
         assert!(text.starts_with("### Added\n\n- A thing."), "{text}");
-        assert!(text.contains("- x86_64-unknown-linux-gnu. x86_64 wheel: 65 passed.\n"), "{text}");
-        let windows = "- x86_64-pc-windows-gnu. windows library: 9 passed; windows wheel: 15 libraries. Not run: CUDA.\n";
+        let windows = "- x86_64-pc-windows-gnu. windows library: 9 passed. Not run: CUDA.\n";
         assert!(text.contains(windows), "{text}");
         assert!(text.contains("- aarch64-apple-darwin. Not run: anything.\n"), "{text}");
         assert!(notes("## [Unreleased]\n\n- B.\n", "0.1.0", &[]).starts_with("- B."));
-    }
-
-    #[test]
-    fn a_person_publishes_crates_in_the_order_of_their_dependencies() {
-        let text = what_is_left("0.2.0", Path::new("target/published/0.2.0"), true).unwrap();
-        let at = |name: &str| text.find(&format!("--package {name}\n")).unwrap();
-        assert!(at("msdeform") < at("msdeform-cuda") && at("msdeform-cuda") < at("msdeform-cli"));
-        assert!(text.contains("cargo xtask release 0.2.0"), "{text}");
-        assert!(at("msdeform-cli") < text.find(candle::MANIFEST).unwrap(), "{text}");
     }
 
     #[test]

@@ -2,43 +2,38 @@
 
 use anyhow::{Context, Result, ensure};
 
-/// `0.1.0` as three numbers.
-pub fn parse(version: &str) -> Result<[u64; 3]> {
+fn parse(version: &str) -> Result<[u64; 3]> {
     let numbers: Option<Vec<u64>> = version.split('.').map(|part| part.parse().ok()).collect();
     let three = numbers.and_then(|numbers| <[u64; 3]>::try_from(numbers).ok());
     three.with_context(|| format!("{version} is no version such as 0.2.0"))
 }
 
-/// The version in the workspace's manifest.
+/// The version in a workspace's manifest.
 pub fn current(manifest: &str) -> Result<String> {
     let section = manifest.split("[workspace.package]").nth(1).context("no [workspace.package]")?;
     let line = section.lines().find(|line| line.starts_with("version = "));
-    let version = line.and_then(|line| line.split('"').nth(1)).context("no version")?;
-    Ok(version.to_owned())
+    Ok(line.and_then(|line| line.split('"').nth(1)).context("no version")?.to_owned())
 }
 
-/// The manifest with another version, of the workspace and of its crates. The same is none that was released: the changelog
-/// refuses those.
+/// The manifest with another version, of the workspace and of its crates. The version may stay the same: the changelog
+/// refuses one that was released.
 pub fn bump(manifest: &str, to: &str) -> Result<String> {
     let from = current(manifest)?;
     ensure!(parse(to)? >= parse(&from)?, "{to} is before {from}");
-    let quoted = (format!("version = \"{from}\""), format!("version = \"{to}\""));
-    let lines = manifest.lines().map(|line| {
-        if line.starts_with("version = ") || line.starts_with("msdeform") {
-            line.replace(&quoted.0, &quoted.1)
-        } else {
-            line.to_owned()
-        }
-    });
+    let is_ours = |line: &str| line.starts_with("version = ") || line.starts_with("msdeform");
+    let replaced =
+        |line: &str| line.replace(&format!("version = \"{from}\""), &format!("version = \"{to}\""));
+    let lines =
+        manifest.lines().map(|line| if is_ours(line) { replaced(line) } else { line.into() });
     Ok(lines.map(|line| line + "\n").collect())
 }
 
-/// A lock file with another version of our crates: what `cargo update --workspace` writes, without asking a registry about the rest.
+/// A lock file with another version of our crates, as `cargo update --workspace` writes it, but without a registry.
 pub fn bump_lock(lock: &str, from: &str, to: &str) -> String {
     let mut ours = false;
     let lines = lock.lines().map(|line| {
         let bumped = if ours { line.replace(from, to) } else { line.to_owned() };
-        ours = line.starts_with("name = \"msdeform");
+        ours = line.starts_with("name = \"msdeform") || line.starts_with("name = \"xtask");
         bumped + "\n"
     });
     lines.collect()
@@ -49,39 +44,22 @@ const KINDS: [&str; 6] = ["Added", "Changed", "Deprecated", "Removed", "Fixed", 
 
 /// The changelog with what is unreleased under its version.
 pub fn release_changelog(changelog: &str, version: &str, date: &str) -> Result<String> {
-    ensure!(!changelog.contains(&heading(version)), "the changelog has {version} already");
-    let notes = section(changelog, UNRELEASED)?;
-    check_section(&notes)?;
-    let dated = format!("{UNRELEASED}\n\n{} - {date}", heading(version));
-    Ok(changelog.replacen(UNRELEASED, &dated, 1))
-}
-
-/// What the changelog says about a version.
-pub fn notes(changelog: &str, version: &str) -> Result<String> {
-    section(changelog, &heading(version))
-}
-
-fn heading(version: &str) -> String {
-    format!("## [{version}]")
-}
-
-/// The text below a heading, up to the next of its kind.
-fn section(changelog: &str, heading: &str) -> Result<String> {
-    let after = changelog.split_once(heading).with_context(|| format!("no {heading}"))?.1;
-    let body = after.split_once('\n').unwrap_or_default().1;
-    Ok(body.split("\n## [").next().unwrap_or_default().trim().to_owned())
-}
-
-fn check_section(text: &str) -> Result<()> {
-    ensure!(
-        text.lines().any(|line| line.starts_with("- ")),
-        "the changelog has nothing unreleased"
-    );
-    let kinds = text.lines().filter_map(|line| line.strip_prefix("### "));
-    for kind in kinds {
+    let heading = format!("## [{version}]");
+    ensure!(!changelog.contains(&heading), "the changelog has {version} already");
+    let text = notes(changelog, "Unreleased")?;
+    ensure!(text.lines().any(|line| line.starts_with("- ")), "nothing is unreleased");
+    for kind in text.lines().filter_map(|line| line.strip_prefix("### ")) {
         ensure!(KINDS.contains(&kind), "the changelog has a section {kind}, none of {KINDS:?}");
     }
-    Ok(())
+    Ok(changelog.replacen(UNRELEASED, &format!("{UNRELEASED}\n\n{heading} - {date}"), 1))
+}
+
+/// The section of a version in the changelog.
+pub fn notes(changelog: &str, version: &str) -> Result<String> {
+    let heading = format!("## [{version}]");
+    let after = changelog.split_once(&heading).with_context(|| format!("no {heading}"))?.1;
+    let body = after.split_once('\n').unwrap_or_default().1;
+    Ok(body.split("\n## [").next().unwrap_or_default().trim().to_owned())
 }
 
 #[cfg(test)]
@@ -92,30 +70,21 @@ mod tests {
         [workspace.dependencies]\nmsdeform = { path = \"crates/msdeform\", version = \"0.1.0\" }\nother = \"0.1.0\"\n";
 
     #[test]
-    fn a_version_changes_where_it_is_ours() {
+    fn a_version_only_grows_and_changes_where_it_is_ours() {
         let bumped = bump(MANIFEST, "0.2.0").unwrap();
         assert_eq!(current(&bumped).unwrap(), "0.2.0");
         assert!(bumped.contains("crates/msdeform\", version = \"0.2.0\""), "{bumped}");
         assert!(bumped.contains("other = \"0.1.0\"") && bumped.contains("\"1.95\""), "{bumped}");
-    }
-
-    #[test]
-    fn a_lock_file_follows_where_the_crate_is_ours() {
-        let lock = "[[package]]\nname = \"half\"\nversion = \"0.1.0\"\n\n[[package]]\nname = \"msdeform\"\nversion = \"0.1.0\"\n\
-                    dependencies = [\n \"half\",\n]\n";
-        let expected =
-            lock.replace("msdeform\"\nversion = \"0.1.0", "msdeform\"\nversion = \"0.2.0");
-        assert_eq!(bump_lock(lock, "0.1.0", "0.2.0"), expected);
-    }
-
-    #[test]
-    fn versions_only_grow() {
         for wrong in ["0.0.9", "0.2", "0.2.0-rc1", "later"] {
             assert!(bump(MANIFEST, wrong).is_err(), "{wrong}");
         }
-        assert!(bump(MANIFEST, "0.10.0").is_ok());
-        // The first release is of the version that the manifests have had all along.
+        // The first release has the version that the manifests always had.
         assert_eq!(bump(MANIFEST, "0.1.0").unwrap(), MANIFEST);
+        let lock =
+            "name = \"half\"\nversion = \"0.1.0\"\n\nname = \"msdeform\"\nversion = \"0.1.0\"\n";
+        let expected =
+            lock.replace("msdeform\"\nversion = \"0.1.0", "msdeform\"\nversion = \"0.2.0");
+        assert_eq!(bump_lock(lock, "0.1.0", "0.2.0"), expected);
     }
 
     #[test]
@@ -125,10 +94,7 @@ mod tests {
         assert!(released.contains("## [Unreleased]\n\n## [0.2.0] - 2026-12-01\n\n### Added"));
         assert_eq!(notes(&released, "0.2.0").unwrap(), "### Added\n\n- A thing.");
         assert_eq!(notes(&released, "0.1.0").unwrap(), "- First.");
-        assert!(
-            release_changelog(&released, "0.3.0", "2026-12-02").is_err(),
-            "nothing is unreleased"
-        );
+        assert!(release_changelog(&released, "0.3.0", "2026-12-02").is_err(), "nothing unreleased");
         assert!(release_changelog(changelog, "0.1.0", "2026-12-02").is_err(), "released before");
         let odd = changelog.replace("### Added", "### News");
         assert!(release_changelog(&odd, "0.2.0", "2026-12-01").is_err());

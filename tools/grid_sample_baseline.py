@@ -26,9 +26,7 @@ PIXELS = sum(height * width for height, width in LEVELS)
 WORKLOADS = {"ddetr_enc": (PIXELS, True), "ddetr_dec": (300, False)}
 
 
-def deformable_attention(
-    value: torch.Tensor, locations: torch.Tensor, weights: torch.Tensor
-) -> torch.Tensor:
+def deformable_attention(value: torch.Tensor, locations: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """value [N, S, M, D], locations [N, Lq, M, L, P, 2], weights [N, Lq, M, L, P]."""
     batch, _, heads, channels = value.shape
     queries = locations.shape[1]
@@ -38,9 +36,7 @@ def deformable_attention(
         height, width = LEVELS[index]
         image = part.flatten(2).transpose(1, 2).reshape(batch * heads, channels, height, width)
         grid = grids[:, :, :, index].transpose(1, 2).flatten(0, 1)
-        sampled.append(
-            F.grid_sample(image, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-        )
+        sampled.append(F.grid_sample(image, grid, mode="bilinear", padding_mode="zeros", align_corners=False))
     shares = weights.transpose(1, 2).reshape(batch * heads, 1, queries, len(LEVELS) * POINTS)
     output = (torch.stack(sampled, dim=-2).flatten(-2) * shares).sum(-1)
     return output.view(batch, heads * channels, queries).transpose(1, 2).contiguous()

@@ -87,7 +87,7 @@ fn release_binary() -> Result<PathBuf> {
 }
 
 fn time_torch(python: &Path, workload: &str, threads: usize) -> Result<Vec<TorchLine>> {
-    let script = tree::root().join("xtask/torch/grid_sample_baseline.py");
+    let script = tree::root().join("tools/grid_sample_baseline.py");
     let threads = threads.to_string();
     let output = capture(Command::new(python).arg(script).args([
         "--json",
