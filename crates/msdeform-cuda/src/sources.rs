@@ -53,47 +53,6 @@ pub const HEADERS: &[SourceFile] = embedded![
     "tile_stores.cuh",
 ];
 
-/// The text that is left where samples are given: without what is compiled only where they follow from offsets. What a GPU
-/// verified, or was tuned by, does not change with the latter.
-#[must_use]
-pub fn where_samples_are_given(text: &str) -> String {
-    in_case(text, false)
-}
-
-/// The text that is left where samples follow from offsets.
-#[must_use]
-pub fn where_samples_follow(text: &str) -> String {
-    in_case(text, true)
-}
-
-fn in_case(text: &str, from_offsets: bool) -> String {
-    let mut kept = String::with_capacity(text.len());
-    // Conditions within the block at hand, and whether its lines belong to the other case.
-    let (mut depth, mut is_other) = (0, false);
-    for line in text.lines() {
-        let directive = line.trim_start();
-        let opens = directive.starts_with("#if");
-        match depth {
-            0 if directive.starts_with("#if MSDA_FROM_OFFSETS") => {
-                (depth, is_other) = (1, !from_offsets);
-            }
-            1 if directive.starts_with("#else") => is_other = from_offsets,
-            1 if directive.starts_with("#endif") => (depth, is_other) = (0, false),
-            _ => {
-                if depth > 0 {
-                    depth += usize::from(opens);
-                    depth -= usize::from(directive.starts_with("#endif"));
-                }
-                if !is_other {
-                    kept.push_str(line);
-                    kept.push('\n');
-                }
-            }
-        }
-    }
-    kept
-}
-
 /// Embeds the kernel of a variant: `kernel_source!("fwd_general.cu")`.
 macro_rules! kernel_source {
     ($name:literal) => {
@@ -119,16 +78,6 @@ pub(crate) fn on_disk(extension: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_compiled_for_offsets_alone_is_left_out_of_the_rest() {
-        let text = "a\n#if MSDA_FROM_OFFSETS\nb\n#if X\nc\n#else\nd\n#endif\n#else\ne\n#if Y\nf\n#endif\n#endif\n\
-                    #if MSDA_FROM_OFFSETS && Z\ng\n#endif\n#if X\nh\n#else\ni\n#endif\n";
-        let kept = "a\ne\n#if Y\nf\n#endif\n#if X\nh\n#else\ni\n#endif\n";
-        assert_eq!(where_samples_are_given(text), kept);
-        let kept = "a\nb\n#if X\nc\n#else\nd\n#endif\ng\n#if X\nh\n#else\ni\n#endif\n";
-        assert_eq!(where_samples_follow(text), kept);
-    }
 
     #[test]
     fn every_header_in_the_folder_is_embedded() {

@@ -4,11 +4,9 @@ mod cache;
 mod pack;
 mod store;
 
-use std::borrow::Cow;
-
 use crate::error::Result;
 use crate::nvrtc::{Compiled, Nvrtc};
-use crate::sources::{SourceFile, where_samples_are_given, where_samples_follow};
+use crate::sources::SourceFile;
 use crate::variants::Variant;
 
 pub use cache::{DiskCache, decode_entry, encode_entry};
@@ -95,33 +93,10 @@ impl Recipe {
 /// header concerns the kernels that include it and no others.
 #[must_use]
 pub fn included_headers(source: SourceFile, headers: &[SourceFile]) -> Vec<SourceFile> {
-    reachable(source, headers, |text| text.into())
-}
-
-/// Those that a kernel includes where samples are given.
-#[must_use]
-pub fn headers_for_given_samples(source: SourceFile, headers: &[SourceFile]) -> Vec<SourceFile> {
-    reachable(source, headers, |text| where_samples_are_given(text).into())
-}
-
-/// Those that a kernel includes where samples follow from offsets.
-#[must_use]
-pub fn headers_for_following_samples(
-    source: SourceFile,
-    headers: &[SourceFile],
-) -> Vec<SourceFile> {
-    reachable(source, headers, |text| where_samples_follow(text).into())
-}
-
-fn reachable(
-    source: SourceFile,
-    headers: &[SourceFile],
-    read: fn(&str) -> Cow<'_, str>,
-) -> Vec<SourceFile> {
     let mut included = vec![false; headers.len()];
     let mut pending = vec![source];
     while let Some(file) = pending.pop() {
-        for name in read(file.text).lines().filter_map(included_name) {
+        for name in file.text.lines().filter_map(included_name) {
             let position = headers.iter().position(|header| header.name == name);
             if let Some(position) = position.filter(|&position| !included[position]) {
                 included[position] = true;
