@@ -41,7 +41,7 @@ PAGES = {
     # NVRTC compiles without a GPU.
     "warm-up": ("nvidia",),
 }
-WITHOUT_PYTHON = ("figures", "support", "troubleshooting")
+WITHOUT_PYTHON = ("figures", "support")
 
 
 def test_every_page_is_tested() -> None:

@@ -238,6 +238,16 @@ def test_forward_mode_through_a_gradient(way: str) -> None:
             assert_close(forward_ad.unpack_dual(each).tangent, wanted, 1e-12)
 
 
+def test_forward_mode_through_the_operator_of_gradients_needs_a_tangent_of_grad_output() -> None:
+    levels, rest = [3, 4, 0, 2, 2, 2, 12, 2], [True, True, True]
+    with forward_ad.dual_level():
+        value = forward_ad.make_dual(SMALL.value, SMALL.value)
+        with pytest.raises(NotImplementedError, match="possible for `grad_output` alone"):
+            torch.ops.msdeform.ms_deform_attn_backward(
+                torch.zeros(2, 2, 4, dtype=torch.float64), value, *SMALL.tensors[1:], levels, rest
+            )
+
+
 def test_under_hooks_of_saved_tensors_and_checkpoints() -> None:
     def checkpointed(*tensors: Tensor) -> Tensor:
         return torch.utils.checkpoint.checkpoint(WAYS["recorded"], *tensors, use_reentrant=False)
