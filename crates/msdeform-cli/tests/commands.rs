@@ -500,19 +500,19 @@ fn merged_runs_name_the_run_of_each_figure_and_an_edited_record_is_refused() {
         .stderr(predicate::str::contains("edited after a command wrote it"));
 }
 
+/// What the ledger of the tree has open is tested next to the ledger, in msdeform-report.
 #[test]
-fn the_ledger_of_the_tree_has_nothing_open() {
-    let records = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records");
+fn a_ledger_that_does_not_exist_is_named() {
     let folder = folder();
-    let output =
-        msdeform(folder.path()).args(["ledger", "--json", "--dir"]).arg(records).assert().success();
-    let found: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
-    assert_eq!(found["unverified"], Value::Array(Vec::new()));
-    msdeform(folder.path())
-        .args(["ledger", "--gpu", "none"])
-        .assert()
-        .code(3)
-        .stderr(predicate::str::contains("--gpu names another"));
+    for action in [&[][..], &["renew"], &["merge", "other.json"]] {
+        msdeform(folder.path())
+            .arg("ledger")
+            .args(action)
+            .args(["--gpu", "none"])
+            .assert()
+            .code(3)
+            .stderr(predicate::str::contains("--gpu names another"));
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::args::RecordsFolderArgs;
 use crate::exit::CheckFailed;
 use crate::output::{Columns, print, print_json};
 
-/// Show or renew what a GPU has verified
+/// Show, renew or merge what a GPU has verified
 ///
 /// Lists every kernel that the ledger does not show as verified, and fails if there is one. `msdeform verify --ledger` and
 /// `msdeform soak --ledger` verify kernels on a GPU.
@@ -30,6 +30,20 @@ pub struct LedgerCommandArgs {
 #[derive(Debug, Subcommand)]
 enum Action {
     Renew(RenewArgs),
+    Merge(MergeArgs),
+}
+
+/// Take the entries of another ledger
+///
+/// For ledgers that `verify --ledger` and `soak --ledger` wrote on another machine. Entries replace those of the same
+/// kernel, but a run of random problems does not replace a longer one.
+#[derive(Debug, Args)]
+struct MergeArgs {
+    /// The other ledger
+    #[arg(value_name = "FILE")]
+    other: PathBuf,
+    #[command(flatten)]
+    show: ShowArgs,
 }
 
 #[derive(Debug, Args)]
@@ -66,16 +80,25 @@ struct Document {
 pub fn run(args: &LedgerCommandArgs) -> anyhow::Result<()> {
     let show = match &args.action {
         Some(Action::Renew(args)) => &args.show,
+        Some(Action::Merge(args)) => &args.show,
         None => &args.show,
     };
     let path = show.folder.folder().join(&show.gpu).join("ledger.json");
     anyhow::ensure!(path.is_file(), "there is no ledger {}; --gpu names another", path.display());
     let mut ledger = Ledger::read(&path)?;
     let mut renewals = Vec::new();
-    if args.action.is_some() {
-        renewals = renewed(&mut ledger)?;
-        if renewals.iter().any(|renewal| renewal.renewed > 0) {
+    match &args.action {
+        None => {}
+        Some(Action::Merge(args)) => {
+            anyhow::ensure!(args.other.is_file(), "there is no file {}", args.other.display());
+            ledger.merge(Ledger::read(&args.other)?);
             ledger.write(&path)?;
+        }
+        Some(Action::Renew(_)) => {
+            renewals = renewed(&mut ledger)?;
+            if renewals.iter().any(|renewal| renewal.renewed > 0) {
+                ledger.write(&path)?;
+            }
         }
     }
     let operators = Operator::ALL.into_iter();
@@ -89,7 +112,7 @@ pub fn run(args: &LedgerCommandArgs) -> anyhow::Result<()> {
     if show.json {
         print_json(&Document { ledger: path.display().to_string(), renewals, unverified })?;
     } else {
-        if args.action.is_some() {
+        if matches!(args.action, Some(Action::Renew(_))) {
             print(&table(&renewals))?;
         }
         unverified.iter().try_for_each(|line| print(line))?;

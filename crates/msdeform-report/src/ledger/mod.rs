@@ -227,6 +227,30 @@ impl Ledger {
         self.workloads.get(subject)
     }
 
+    /// Notes a run of random problems, unless the ledger has a longer one of the same sources. A failure is always noted.
+    fn note_random(&mut self, subject: Subject, entry: RandomEntry) -> bool {
+        let is_weaker = self.random.get(&subject).is_some_and(|known| {
+            known.sources == entry.sources
+                && known.failed == 0
+                && entry.failed == 0
+                && known.problems >= entry.problems
+        });
+        if !is_weaker {
+            self.random.insert(subject, entry);
+        }
+        !is_weaker
+    }
+
+    /// Takes the entries of another ledger, such as one that a run on another machine updated. They replace those of the
+    /// same subject, but a run of random problems does not replace a longer one.
+    pub fn merge(&mut self, other: Self) {
+        self.workloads.extend(other.workloads);
+        self.kernels.extend(other.kernels);
+        for (subject, entry) in other.random {
+            self.note_random(subject, entry);
+        }
+    }
+
     /// Forgets variants that are no longer registered.
     pub fn forget_unregistered(&mut self) {
         let known = |id: &str| REGISTRY.iter().any(|variant| variant.spec().id == id);

@@ -197,6 +197,23 @@ fn the_operators_have_entries_of_their_own() {
     assert!(!ledger.random.contains_key(&of(DType::F16, &ATTENTION)));
 }
 
+#[test]
+fn a_short_run_does_not_replace_a_longer_one_and_a_failure_does() {
+    let variant = REGISTRY[0];
+    let (sources, of) = (Sources::of(variant).hash(), subject(variant, DType::F32, &ATTENTION));
+    let mut ledger = complete();
+    let with = |entry: RandomEntry| {
+        let random = [(of.clone(), entry)].into_iter().collect();
+        Ledger { random, ..Ledger::default() }
+    };
+    ledger.merge(with(random(sources.clone(), 0, 0)));
+    assert_eq!(ledger.random[&of].problems, 100);
+    ledger.merge(with(random(sources.clone(), 200, 0)));
+    assert_eq!(ledger.random[&of].problems, 200);
+    ledger.merge(with(random(sources, 3, 1)));
+    assert_eq!(ledger.random[&of].failed, 1);
+}
+
 /// A repository with two commits of today's kernels, the first of them written differently.
 fn repository(change: impl Fn(&str) -> String) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();

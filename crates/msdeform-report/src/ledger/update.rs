@@ -122,7 +122,7 @@ pub fn update_specialisations(
 }
 
 /// Notes how many random problems of an operator every variant computed in every dtype, and whether any problem of the
-/// run failed. Returns the number of entries written.
+/// run failed. A longer run of the same sources stays. Returns the number of entries written.
 ///
 /// # Errors
 /// [`RecordError`] with the path.
@@ -149,8 +149,7 @@ pub fn update_random(
                 failed: report.failed + report.hangs.len() as u64,
                 run: run.clone(),
             };
-            ledger.random.insert(subject(variant, dtype, operator), entry);
-            written += 1;
+            written += usize::from(ledger.note_random(subject(variant, dtype, operator), entry));
         }
     }
     ledger.write(path)?;
