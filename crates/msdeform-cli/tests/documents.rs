@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What is not run, by how it begins. The unit test of `args.rs` parses every `msdeform` among them.
-const NOT_RUN: [(&str, &str); 29] = [
+const NOT_RUN: [(&str, &str); 32] = [
     ("pip install ", "takes packages from an index"),
     ("python -m msdeform", "is the Python package's: bindings/python/tests/test_first_look.py"),
     ("cargo xtask ", "is what runs this, or what only developers run; xtask's tests parse them"),
@@ -38,6 +38,9 @@ const NOT_RUN: [(&str, &str); 29] = [
     ("msdeform warm", "compiles for minutes; tests/warm.rs runs it on a few kernels"),
     ("MSDEFORM_CACHE_DIR=/opt/msdeform msdeform warm", "likewise"),
     ("msdeform bench --record=", "times everything; others on one workload are run"),
+    ("msdeform --record;", "times everything; tests/commands.rs runs it on one workload"),
+    ("msdeform records merge ", "needs the reader's runs; tests/commands.rs merges two"),
+    ("msdeform ledger;", "hashes for a minute in a debug build; msdeform-report tests the same"),
     ("msdeform run seed_tensors/", "needs the reader's tensors, of gigabytes"),
     ("msdeform man bench | man", "needs man; tests/processes renders every page where it is"),
     ("msdeform;", "times everything; tests/commands.rs runs it on one workload"),
@@ -69,7 +72,7 @@ const RUN_ELSEWHERE: [(&str, &str, &str); 14] = [
 ];
 
 /// Shorter than people would have it: the same code, fewer samples.
-const FOR_A_MOMENT: &str = " --seconds 0.01 --no-probe --record=made";
+const FOR_A_MOMENT: &str = " --seconds 0.01 --no-probe";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_path_buf()

@@ -179,6 +179,16 @@ impl Expected {
         }
     }
 
+    /// Compared elements that are infinite although the reference has a number.
+    fn overflowed(&self, found: &[f64]) -> usize {
+        let is_overflow = |(index, found): (usize, &f64)| {
+            found.is_infinite()
+                && self.numbers[index].is_finite()
+                && self.class(index) != Class::Any
+        };
+        found.iter().enumerate().take(self.numbers.len()).filter(|&each| is_overflow(each)).count()
+    }
+
     fn add(&self, squares: &mut Squares, index: usize) {
         squares.numbers += self.numbers[index].powi(2);
         squares.count += 1;
@@ -286,6 +296,7 @@ impl Expected {
 #[derive(Clone, Debug)]
 pub struct Oracle {
     expected: Vec<Expected>,
+    may_overflow: bool,
 }
 
 impl Oracle {
@@ -300,7 +311,7 @@ impl Oracle {
         let expected = directions.flat_map_iter(|direction| {
             expected(problem, Wants::everything(direction), inputs, false)
         });
-        Self { expected: expected.collect() }
+        Self { expected: expected.collect(), may_overflow: false }
     }
 
     /// Trusts results of the same inputs, in place of the reference.
@@ -318,7 +329,13 @@ impl Oracle {
             compared: compared.of(tensor),
             allowance: None,
         });
-        Self { expected: expected.collect() }
+        Self { expected: expected.collect(), may_overflow: false }
+    }
+
+    /// Accepts infinities for numbers that the dtype cannot hold. Without this they fail: a user wants to know of them.
+    #[must_use]
+    pub fn allowing_overflow(self) -> Self {
+        Self { may_overflow: true, ..self }
     }
 
     /// Compares what a variant wrote, tensor by tensor, with the bounds of that variant.
@@ -334,8 +351,13 @@ impl Oracle {
             let expected = self.expected.iter().find(|expected| expected.tensor == role);
             // A tensor that the oracle was not made for is compared with nothing, and must not pass.
             let (comparison, pass) = expected.map_or((Comparison::FAILED, false), |expected| {
-                let verdict = expected.compare_numbers(&buffer.to_f64(), bound);
-                (verdict.comparison, verdict.fault.is_none())
+                let found = buffer.to_f64();
+                let verdict = expected.compare_numbers(&found, bound);
+                let overflowed = if self.may_overflow { 0 } else { expected.overflowed(&found) };
+                (
+                    verdict.comparison.failed_by(overflowed),
+                    verdict.fault.is_none() && overflowed == 0,
+                )
             });
             TensorCheck { tensor: role.field().to_owned(), comparison, bound, pass }
         };
