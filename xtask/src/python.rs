@@ -202,7 +202,7 @@ fn pytest_count(finished: &Finished) -> Result<Count> {
         skipped: number_before(line, "skipped"),
     };
     let ends =
-        |line: &&str| line.contains("s in ") || line.contains("d in ") || line.contains("r in ");
+        |line: &&str| ["s in ", "d in ", "r in ", "g in "].iter().any(|end| line.contains(end));
     let mut counts = finished.output.lines().rev().filter(ends).map(count);
     let found = counts.find(|found| *found != Count::default());
     let found = found.context("pytest did not run to its end")?;
@@ -226,5 +226,7 @@ mod tests {
         assert!(count(true, "Traceback").is_err());
         let long = count(true, "170 passed, 71 skipped in 191.44s (0:03:11)").unwrap();
         assert_eq!(long, Count { passed: 170, failed: 0, skipped: 71 });
+        let warned = count(true, "24 passed, 1 warning in 37.06s").unwrap();
+        assert_eq!(warned, Count { passed: 24, failed: 0, skipped: 0 });
     }
 }

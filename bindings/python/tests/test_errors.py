@@ -63,7 +63,11 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "`sampling_locations` has shape",
     ),
-    "queries": ({"attention_weights": torch.zeros(2, 12, 4, 3, 3)}, ValueError, "11 queries"),
+    "queries": (
+        {"attention_weights": torch.zeros(2, 12, 4, 3, 3)},
+        ValueError,
+        "expected [2, 11, 4, 3, 3] or [2, 11, 4, 9], as many queries and points as `sampling_locations`",
+    ),
     "points": (
         {"attention_weights": torch.zeros(2, 11, 4, 3, 4)},
         ValueError,

@@ -117,7 +117,7 @@ def test_anything_with_dlpack_is_an_array() -> None:
         ({"level_start_index": [0]}, ValueError, "`level_start_index` has 1 entries for 2 levels"),
         ({"sampling_locations": np.zeros((2, 4, 3, 7, 2), dtype=np.float32)}, ValueError, "points=[...]"),
         ({"points": 2.5}, TypeError, "`points` must be a number of points"),
-        ({"attention_weights": np.zeros((2, 5, 3, 2, 3), dtype=np.float32)}, ValueError, "4 queries"),
+        ({"attention_weights": np.zeros((2, 5, 3, 2, 3), dtype=np.float32)}, ValueError, "expected [2, 4, 3, 2, 3]"),
         ({"attention_weights": None}, TypeError, "`attention_weights`"),
         ({"threads": 0}, ValueError, "`threads` must be a number of threads, 1 or more, found 0"),
         ({"threads": 2.5}, ValueError, "`threads` must be a number of threads"),

@@ -263,7 +263,10 @@ def changed(**tensors: Any) -> dict[str, Array]:
             changed(attention_weights=np.zeros((2, 6, 4, 3, 3), np.float32)),
             "`attention_weights` has shape .*as many queries",
         ),
-        (changed(attention_weights=np.zeros((2, 7, 4, 10), np.float32)), "attribute `points`"),
+        (
+            changed(attention_weights=np.zeros((2, 7, 4, 10), np.float32)),
+            r"expected \[2, 7, 4, 3, 3\] or \[2, 7, 4, 9\], as many queries and points as `sampling_locations`",
+        ),
     ],
 )
 def test_wrong_inputs_are_refused_in_words_and_the_session_lives_on(inputs: dict[str, Array], words: str) -> None:

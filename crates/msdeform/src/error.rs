@@ -132,8 +132,8 @@ pub enum Error {
     },
     /// Levels that follow each other and are not all pixels of the value tensor.
     #[error(
-        "`value` has {pixels} pixels, but the levels {sizes:?} have {levels}; check their sizes, or give \
-         `level_start_index` if there are gaps between levels"
+        "`value` has {pixels} pixels, but the levels of `spatial_shapes` {sizes:?} have {levels}; values with gaps between \
+         levels need `level_start_index`"
     )]
     LevelPixels {
         /// (height, width) of each level.

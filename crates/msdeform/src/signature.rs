@@ -490,7 +490,11 @@ mod tests {
                 &[2, 20, 32],
                 "`value` has shape [2, 20, 32], expected [batch, pixels, heads, channels]",
             ),
-            (0, &[2, 21, 4, 8], "`value` has 21 pixels, but the levels [(4, 4), (2, 2)] have 20"),
+            (
+                0,
+                &[2, 21, 4, 8],
+                "`value` has 21 pixels, but the levels of `spatial_shapes` [(4, 4), (2, 2)] have 20",
+            ),
             (0, &[2, 20, -4, 8], "`sampling_offsets` has shape"),
             (
                 2,
