@@ -156,9 +156,7 @@ class PeerFile:
         """The whole file. Runs without rows are left out; the others are numbered from 1."""
         used = {row["run"] for row in self.rows}
         numbers = {name: str(index) for index, name in enumerate((name for name in self.runs if name in used), 1)}
-        # Folders of the machine that a command ran on say nothing about the rows.
-        runs = {name: re.sub(r" --(record|workloads) \S+", "", text) for name, text in self.runs.items()}
-        described = [f"run {numbers[name]}: {text}" for name, text in runs.items() if name in used]
+        described = [f"run {numbers[name]}: {text}" for name, text in self.runs.items() if name in used]
         comment = [*EXPLANATION.splitlines(), "", *described]
         lines = [f"# {line}".rstrip() for line in comment]
         lines.append(",".join(COLUMNS))
@@ -174,6 +172,11 @@ class PeerFile:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def without_folders(command: str) -> str:
+    """A command without the folders of the machine that it ran on, which say nothing about the rows."""
+    return re.sub(r" --(record|workloads) \S+", "", command)
 
 
 def sealed(text: str) -> str:

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from peer_rows import MESSAGE, OURS, Case, PeerFile, Row, import_rows
+from peer_rows import MESSAGE, OURS, Case, PeerFile, Row, import_rows, without_folders
 
 WORKLOADS = Path(__file__).resolve().parents[3] / "crates/msdeform-devices/workloads"
 WORKER = Path(__file__).resolve().with_name("peer_calls.py")
@@ -270,7 +270,7 @@ def recorder(path: Path | None, command: str) -> Callable[[list[Row], str], None
             return
         file = PeerFile.read(path)
         if not descriptions:
-            descriptions.append(f"{date}, {versions}, commit {built_from()}, by {command}")
+            descriptions.append(f"{date}, {versions}, commit {built_from()}, by {without_folders(command)}")
         known = next((name for name, text in file.runs.items() if text == descriptions[0]), None)
         run = known or file.begin_run(descriptions[0])
         file.replace(row | {"run": run} for row in rows)

@@ -22,7 +22,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_command_is_of_the_version_of_the_package() -> None:
     finished = run("--version")
-    assert (finished.returncode, finished.stdout) == (0, f"msdeform {msdeform.__version__}\n")
+    build = msdeform.device_info()["build"]
+    revision = build["commit"][:9] + ("-dirty" if build["dirty"] else "")
+    assert (finished.returncode, finished.stdout) == (0, f"msdeform {msdeform.__version__} ({revision})\n")
 
 
 def test_it_computes_and_verifies() -> None:
