@@ -5,8 +5,8 @@
                              [--modes eager graph compiled] [--models NAME ...] [--rounds N]
                              [--passes inference training] [--formats f32 f16 bf16] [--pack FILE]
 
-The record is `<root>/<device>/<date>-<revision>-python/python.json`. The revision is the commit that the wheel was built
-from. On a CPU the record has no GPU tests. It is written after every part and every row, so that a run that breaks off
+The record is `<root>/<device>/<date>-<revision>-python/python.json`. The revision is the commit of the wheel.
+On a CPU the record has no GPU tests. It is written after every part and every row, so that a run that breaks off
 keeps what it measured. Another run of the same revision adds what is missing; `runs` lists the runs, and the `run` of a
 row is its place in that list. With `--workers` the tests are shared out to so many processes (needs
 pytest-xdist) while others compile the kernels of the models, and so many models at a time go through `torch.compile`;
@@ -136,7 +136,7 @@ def command_line(program: str, given: Sequence[str]) -> str:
 
 
 def sealed(text: str) -> str:
-    """The text of a JSON record with its checksum, which every reader compares (`crates/msdeform-files/src/seal.rs`)."""
+    """The text of a JSON record with its checksum, which readers compare (`crates/msdeform-files/src/seal.rs`)."""
     return f'{{"checksum": "sha256:{hashlib.sha256(text.encode()).hexdigest()}",{text[1:]}'
 
 

@@ -15,7 +15,7 @@ def variants() -> list[dict[str, Any]]:
 
 
 def device_info() -> dict[str, Any]:
-    """The commit that the package was built from, the CPU, the CUDA driver, NVRTC and every GPU. What is missing has a reason."""
+    """The package's build, the CPU, the CUDA driver, NVRTC and every GPU. What is missing has a reason."""
     found: dict[str, Any] = json.loads(_native.device_info_json())
     return found
 
