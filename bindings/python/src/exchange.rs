@@ -211,4 +211,12 @@ impl Described for DlTensor {
         numbers.extend_from_slice(self.shape());
         Ok(())
     }
+
+    fn stride(&self, axis: usize) -> Result<i64, CallError> {
+        Ok(self.strides().get(axis).copied().unwrap_or(0))
+    }
+
+    fn address(&self) -> Result<u64, CallError> {
+        Ok(self.address())
+    }
 }

@@ -1,19 +1,32 @@
 //! Tensors and levels as Python hands them over.
 
 use msdeform::OffsetOptions;
-use msdeform_torch::call::{Described, LEVEL_NUMBERS};
+use msdeform_torch::call::{Described, Inputs, LEVEL_NUMBERS};
 use msdeform_torch::error::CallError;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-/// A tensor: address, format, shape.
+/// A tensor: address, dtype, shape, strides in elements.
 #[derive(FromPyObject)]
-pub struct Operand<'py>(pub usize, i64, Bound<'py, PyTuple>);
+pub struct Operand<'py>(u64, i64, Bound<'py, PyTuple>, Bound<'py, PyTuple>);
 
-impl Operand<'_> {
-    pub const fn address(&self) -> u64 {
-        self.0 as u64
+/// What an operator reads: its tensors in order and, if samples follow from offsets, how.
+#[derive(FromPyObject)]
+pub struct Operands<'py>(Vec<Operand<'py>>, Option<RuleGiven>);
+
+impl Operands<'_> {
+    /// Runs something with them; refused if they are not as many as the operator has.
+    pub fn with<T>(&self, run: impl FnOnce(Inputs<'_>) -> PyResult<T>) -> PyResult<T> {
+        let tensors: Vec<&dyn Described> = self.0.iter().map(|operand| operand as _).collect();
+        let inputs = Inputs { tensors: &tensors, rule: self.1.map(OffsetOptions::from) };
+        let expected = inputs.operator().inputs.len();
+        if tensors.len() != expected {
+            let found = tensors.len();
+            let message = format!("the operator reads {expected} tensors, found {found}");
+            return Err(PyValueError::new_err(message));
+        }
+        run(inputs)
     }
 }
 
@@ -31,6 +44,15 @@ impl Described for Operand<'_> {
             numbers.push(size.extract().map_err(|_| CallError::Size(size.to_string()))?);
         }
         Ok(())
+    }
+
+    fn stride(&self, axis: usize) -> Result<i64, CallError> {
+        let Ok(stride) = self.3.get_borrowed_item(axis) else { return Ok(0) };
+        stride.extract().map_err(|_| CallError::Size(stride.to_string()))
+    }
+
+    fn address(&self) -> Result<u64, CallError> {
+        Ok(self.0)
     }
 }
 

@@ -7,9 +7,7 @@
 //! which has the words for most errors.
 
 use msdeform::{DType, Direction, OffsetOptions, Role};
-use msdeform_cuda::Pointers;
-use msdeform_torch::call::{Described, Head, gradient_bits, with_key};
-use msdeform_torch::{cpu, cuda};
+use msdeform_torch::call::{self, Described, Head, gradient_bits};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -19,7 +17,7 @@ use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict, PyInt, PyList, PyTuple, P
 use crate::error::exception;
 use crate::exchange::{DlTensor, Exchange, Place};
 use crate::operand::RuleGiven;
-use crate::{on_threads, operator, pointers_to, with_gradients};
+use crate::{launch, operator, run_on_cpu, with_gradients};
 
 static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
 
@@ -196,20 +194,25 @@ impl Torch {
         let py = value.py();
         let output = self.new_tensor(value, &inputs.tensors[0], &inputs.output_shape())?;
         let Some(to) = self.describe(&output) else { return Ok(None) };
-        let pointers = inputs.pointers().with(Role::Output, to.address());
+        let described = inputs.described();
+        let call = inputs.call(&described);
+        let pointers = call.pointers().map_err(exception)?.with(Role::Output, to.address());
         match inputs.place {
             Place::Cpu => {
-                inputs.run_on_cpu(py, Direction::Forward, self.threads(py)?, levels, &pointers)?;
+                let threads = self.threads(py)?;
+                // SAFETY: addresses, shapes and strides come from the same live tensors, which `of` found to be contiguous
+                // but for their free strides; the output was made for this call.
+                unsafe { run_on_cpu(py, Direction::Forward, threads, call, levels, &pointers)? };
             }
             Place::Gpu(ordinal) => {
                 let stream = self.stream(py, ordinal)?;
-                with_key(inputs.head(ordinal, head), &inputs.described(), levels, |key| {
-                    // SAFETY: addresses, shapes and strides come from the same live tensors; the output was made for this
-                    // call. PyTorch's allocator frees memory in the order of the stream, which is its current one on the
-                    // tensors' GPU.
-                    py.detach(|| unsafe { cuda::plan(key)?.launch(stream, &pointers) })
-                })
-                .map_err(exception)?;
+                // SAFETY: as above. PyTorch's allocator frees memory in the order of the stream, which is its current one
+                // on the tensors' GPU; a forward call has no workspace.
+                unsafe {
+                    launch(py, (ordinal.into(), stream), head, call, levels, pointers, |_| {
+                        Ok(Some(0))
+                    })?;
+                }
             }
         }
         Ok(Some(output))
@@ -235,24 +238,38 @@ impl Torch {
         }
         let made = self.new_gradients(tensors, inputs.tensors.each_ref(), wanted)?;
         let Some((gradients, to)) = made else { return Ok(None) };
-        let pointers = with_gradients(inputs.pointers(), from.address(), to);
+        let described = inputs.described();
+        let call = inputs.call(&described);
+        let pointers = call.pointers().map_err(exception)?;
+        let pointers = with_gradients(call.operator(), pointers, from.address(), &to);
         match inputs.place {
             Place::Cpu => {
-                inputs.run_on_cpu(py, Direction::Backward, self.threads(py)?, levels, &pointers)?;
+                let threads = self.threads(py)?;
+                // SAFETY: as in `forward`; `takes_gradient` found the gradient to be contiguous.
+                unsafe { run_on_cpu(py, Direction::Backward, threads, call, levels, &pointers)? };
             }
             Place::Gpu(ordinal) => {
                 let strides = from.strides();
-                let of_gradients = Head {
-                    gradients: gradient_bits(operator(TENSORS), wanted),
+                let head = Head {
+                    gradients: gradient_bits(call.operator(), wanted),
                     deterministic,
                     grad_strides: (strides[0], strides[1], strides[2]),
                     ..Head::default()
                 };
-                let (head, described) = (inputs.head(ordinal, of_gradients), inputs.described());
-                // SAFETY: as in `forward`; the gradients were made for this call.
-                let launched = unsafe {
-                    self.launch_backward(tensors[0], ordinal, head, &described, levels, pointers)?
+                let mut workspace = None;
+                // From PyTorch's allocator: freed in stream order, and part of a graph that is being captured.
+                let allocate = |bytes: usize| {
+                    let tensor = self.new_bytes(tensors[0], bytes)?;
+                    let at = self.describe(&tensor).map(|found| found.address());
+                    workspace = Some(tensor);
+                    Ok(at)
                 };
+                let stream = self.stream(py, ordinal)?;
+                // SAFETY: as in `forward`; gradients and workspace were made for this call, and are held until it is queued.
+                let launched = unsafe {
+                    launch(py, (ordinal.into(), stream), head, call, levels, pointers, allocate)?
+                };
+                drop(workspace);
                 if launched.is_none() {
                     return Ok(None);
                 }
@@ -278,37 +295,6 @@ impl Torch {
             gradients[at] = Some(gradient);
         }
         Ok(Some((gradients, addresses)))
-    }
-
-    /// Queues gradients on PyTorch's current stream, with workspace beside `value` if they need any.
-    ///
-    /// # Safety
-    /// Pointers, head and operands are of the same tensors, which are alive, on this GPU; PyTorch's allocator frees them in the order
-    /// of the stream.
-    unsafe fn launch_backward(
-        &self,
-        value: &Bound<'_, PyAny>,
-        ordinal: i32,
-        head: Head,
-        operands: &[&dyn Described],
-        levels: &[i64],
-        pointers: Pointers,
-    ) -> PyResult<Option<()>> {
-        let py = value.py();
-        let plan = with_key(head, operands, levels, |key| py.detach(|| cuda::plan(key)))
-            .map_err(exception)?;
-        let bytes = plan.workspace_bytes();
-        // From PyTorch's allocator: freed in stream order, and part of a graph that is being captured.
-        let workspace = (bytes > 0).then(|| self.new_bytes(value, bytes)).transpose()?;
-        let described = workspace.as_ref().map(|tensor| self.describe(tensor));
-        let Some(at) = described.map_or(Some(0), |found| Some(found?.address())) else {
-            return Ok(None);
-        };
-        let stream = self.stream(py, ordinal)?;
-        let pointers = pointers.with_workspace(at);
-        // SAFETY: as the caller promises; the workspace was made for this call.
-        py.detach(|| unsafe { plan.launch(stream, &pointers) }).map_err(exception)?;
-        Ok(Some(()))
     }
 
     /// Whether the dispatcher would go straight to the kernel of the processor or the GPU.
@@ -464,12 +450,12 @@ impl<const TENSORS: usize> Inputs<TENSORS> {
         is_readable.then_some(Self { place, tensors, rule })
     }
 
-    fn pointers(&self) -> Pointers {
-        pointers_to(self.tensors.each_ref().map(DlTensor::address))
-    }
-
     fn described(&self) -> [&dyn Described; TENSORS] {
         self.tensors.each_ref().map(|tensor| tensor as &dyn Described)
+    }
+
+    fn call<'a>(&self, tensors: &'a [&'a dyn Described]) -> call::Inputs<'a> {
+        call::Inputs { tensors, rule: self.rule.map(OffsetOptions::from) }
     }
 
     /// Locations or offsets.
@@ -480,53 +466,6 @@ impl<const TENSORS: usize> Inputs<TENSORS> {
     fn output_shape(&self) -> [i64; 3] {
         let value = self.tensors[0].shape();
         [value[0], self.positions().shape()[1], value[2] * value[3]]
-    }
-
-    /// On a GPU.
-    fn head(&self, ordinal: i32, of_gradients: Head) -> Head {
-        let value = self.tensors[0].strides();
-        let mut source_strides = [(0, 0); 3];
-        if self.rule.is_some() {
-            for (to, tensor) in source_strides.iter_mut().zip(&self.tensors[1..]) {
-                *to = (tensor.strides()[0], tensor.strides()[1]);
-            }
-        }
-        Head {
-            place: i64::from(ordinal),
-            value_strides: (value[0], value[2], value[1]),
-            rule: self.rule.map(OffsetOptions::from),
-            source_strides,
-            ..of_gradients
-        }
-    }
-
-    /// Computes on the processor what the pointers lead to.
-    fn run_on_cpu(
-        &self,
-        py: Python<'_>,
-        direction: Direction,
-        threads: i64,
-        levels: &[i64],
-        pointers: &Pointers,
-    ) -> PyResult<()> {
-        // PyTorch has no negative ones.
-        let stride =
-            |tensor: &DlTensor, axis: usize| tensor.strides()[axis].unsigned_abs() as usize;
-        let of_rows = |tensor: &DlTensor| (stride(tensor, 0), stride(tensor, 1));
-        let strides = match &self.tensors[..] {
-            [_, references, offsets, logits] => {
-                let (image, query) = of_rows(references);
-                Some(((image, query, stride(references, 2)), of_rows(offsets), of_rows(logits)))
-            }
-            _ => None,
-        };
-        let head = Head { rule: self.rule.map(OffsetOptions::from), ..on_threads(threads) };
-        with_key(head, &self.described(), levels, |key| {
-            // SAFETY: addresses, shapes and strides come from the same live tensors, which `of` found to be contiguous
-            // but for these strides, as `takes_gradient` did the gradient; what is written was made for this call.
-            py.detach(|| unsafe { cpu::run(direction, key, pointers, strides.as_ref()) })
-        })
-        .map_err(exception)
     }
 
     /// Four numbers for each level, as [`read_levels`] has them, of pairs (height, width) of levels that follow each other;

@@ -6,15 +6,17 @@
 use std::cell::RefCell;
 
 use msdeform::{
-    DType, LevelLists, OffsetOptions, OffsetRule, Operator, Problem, Role, Signature,
-    TensorSignature,
+    ATTENTION, DType, FROM_OFFSETS, LevelLists, OffsetOptions, OffsetRule, Operator, Problem, Role,
+    Signature, TensorSignature,
 };
+use msdeform_cuda::Pointers;
 
+use crate::cpu::SourceStrides;
 use crate::error::CallError;
 
-/// What the key of a call says about a tensor.
+/// A tensor of a call, as the framework that has it describes it.
 pub trait Described {
-    /// The code of its format: its place in [`DTYPES`].
+    /// The code of its dtype: its place in [`DTYPES`].
     fn code(&self) -> i64;
     /// The number of its axes.
     fn rank(&self) -> usize;
@@ -23,6 +25,95 @@ pub trait Described {
     /// # Errors
     /// A size is no 64-bit integer.
     fn write_shape(&self, numbers: &mut Vec<i64>) -> Result<(), CallError>;
+    /// Elements from one index of an axis to the next; 0 for an axis that the tensor does not have.
+    ///
+    /// # Errors
+    /// A stride is no 64-bit integer.
+    fn stride(&self, axis: usize) -> Result<i64, CallError>;
+    /// The address of its first element.
+    ///
+    /// # Errors
+    /// PyTorch refuses to tell.
+    fn address(&self) -> Result<u64, CallError>;
+}
+
+/// What an operator reads, in its order. Every path from a framework to a plan goes through here.
+#[derive(Clone, Copy)]
+pub struct Inputs<'a> {
+    /// The tensors.
+    pub tensors: &'a [&'a dyn Described],
+    /// How samples follow from offsets, if they do.
+    pub rule: Option<OffsetOptions>,
+}
+
+impl Inputs<'_> {
+    /// The operator that reads them.
+    #[must_use]
+    pub const fn operator(&self) -> &'static Operator {
+        match self.rule {
+            None => &ATTENTION,
+            Some(_) => &FROM_OFFSETS,
+        }
+    }
+
+    /// Where the inputs are.
+    ///
+    /// # Errors
+    /// Those of [`Described::address`].
+    pub fn pointers(&self) -> Result<Pointers, CallError> {
+        let each = self.operator().inputs.iter().zip(self.tensors);
+        each.into_iter().try_fold(Pointers::default(), |all, (&role, tensor)| {
+            Ok(all.with(role, tensor.address()?))
+        })
+    }
+
+    /// Strides of images and queries in references, offsets and logits.
+    fn rows(&self) -> Result<[(i64, i64); 3], CallError> {
+        let mut rows = [(0, 0); 3];
+        if self.rule.is_some() {
+            for (row, tensor) in rows.iter_mut().zip(self.tensors.iter().skip(1)) {
+                *row = (tensor.stride(0)?, tensor.stride(1)?);
+            }
+        }
+        Ok(rows)
+    }
+
+    /// The head of a call on a GPU, with the strides of the inputs.
+    ///
+    /// # Errors
+    /// Those of [`Described::stride`].
+    pub fn head_of_gpu(&self, ordinal: i64, of_gradients: Head) -> Result<Head, CallError> {
+        let of_value = |axis: usize| self.tensors.first().map_or(Ok(0), |value| value.stride(axis));
+        Ok(Head {
+            place: ordinal,
+            value_strides: (of_value(0)?, of_value(2)?, of_value(1)?),
+            rule: self.rule,
+            source_strides: self.rows()?,
+            ..of_gradients
+        })
+    }
+
+    /// The head of a call on the CPU, and the strides of what may have any there.
+    ///
+    /// # Errors
+    /// Those of [`Described::stride`]; a negative stride.
+    pub fn head_of_cpu(&self, threads: i64) -> Result<(Head, Option<SourceStrides>), CallError> {
+        let head = Head { place: threads, rule: self.rule, ..Head::default() };
+        let [_, references, ..] = self.tensors else { return Ok((head, None)) };
+        if self.rule.is_none() {
+            return Ok((head, None));
+        }
+        let size =
+            |stride: i64| usize::try_from(stride).map_err(|_| CallError::Size(stride.to_string()));
+        let [around, offsets, logits] = self.rows()?;
+        let step = size(references.stride(2)?)?;
+        let strides = (
+            (size(around.0)?, size(around.1)?, step),
+            (size(offsets.0)?, size(offsets.1)?),
+            (size(logits.0)?, size(logits.1)?),
+        );
+        Ok((head, Some(strides)))
+    }
 }
 
 thread_local! {

@@ -4,10 +4,9 @@ use std::ffi::{CStr, CString};
 
 use crate::boxed::boxed;
 use crate::error::CallError;
-use crate::kernels::{
-    Backward, BackwardReading, Forward, ForwardReading, FromOffsets, FromOffsetsBackward,
-};
+use crate::kernels::{Backward, Forward, LevelTensors};
 use crate::libtorch::{BoxedKernel, Handle, Libtorch};
+use crate::tensor::List;
 
 const NAMESPACE: &CStr = c"msdeform";
 const FILE: &CStr = c"msdeform-torch";
@@ -66,13 +65,13 @@ pub static OPERATORS: [Operator; 6] = [
             tensors!(),
             ", SymInt[] levels, bool deterministic=False) -> Tensor"
         ),
-        kernel: boxed::<Forward>,
+        kernel: boxed::<Forward<3, List>>,
         has_optional: false,
     },
     Operator {
         name: c"ms_deform_attn.tensor_levels",
         signature: concat!("(", tensors!(), ", ", read!(), ", bool deterministic=False) -> Tensor"),
-        kernel: boxed::<ForwardReading>,
+        kernel: boxed::<Forward<3, LevelTensors>>,
         has_optional: true,
     },
     Operator {
@@ -83,19 +82,19 @@ pub static OPERATORS: [Operator; 6] = [
             ", SymInt[] levels, ",
             gradients!()
         ),
-        kernel: boxed::<Backward>,
+        kernel: boxed::<Backward<3, List>>,
         has_optional: false,
     },
     Operator {
         name: c"ms_deform_attn_backward.tensor_levels",
         signature: concat!("(Tensor grad_output, ", tensors!(), ", ", read!(), ", ", gradients!()),
-        kernel: boxed::<BackwardReading>,
+        kernel: boxed::<Backward<3, LevelTensors>>,
         has_optional: true,
     },
     Operator {
         name: c"ms_deform_attn_from_offsets",
         signature: concat!("(", source!(), ", ", rule!(), ", bool deterministic=False) -> Tensor"),
-        kernel: boxed::<FromOffsets>,
+        kernel: boxed::<Forward<4, List>>,
         has_optional: false,
     },
     Operator {
@@ -107,7 +106,7 @@ pub static OPERATORS: [Operator; 6] = [
             rule!(),
             ", bool[4] wanted, bool deterministic=False) -> (Tensor, Tensor, Tensor, Tensor)"
         ),
-        kernel: boxed::<FromOffsetsBackward>,
+        kernel: boxed::<Backward<4, List>>,
         has_optional: false,
     },
 ];

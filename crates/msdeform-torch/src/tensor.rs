@@ -303,6 +303,14 @@ impl Described for Tensor {
         numbers.extend_from_slice(self.shape()?);
         Ok(())
     }
+
+    fn stride(&self, axis: usize) -> Result<i64, CallError> {
+        Ok(self.strides()?.get(axis).copied().unwrap_or(0))
+    }
+
+    fn address(&self) -> Result<u64, CallError> {
+        self.address()
+    }
 }
 
 /// A list of numbers.

@@ -65,8 +65,9 @@ def _array(name: str, given: Any) -> NDArray[Any]:
     return array
 
 
-def _operand(array: NDArray[Any]) -> tuple[int, int, tuple[int, ...]]:
-    return array.ctypes.data, _CODES[array.dtype.name], array.shape
+def _operand(array: NDArray[Any]) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
+    """Address, dtype and shape. Nothing reads the strides, because the array is contiguous."""
+    return array.ctypes.data, _CODES[array.dtype.name], array.shape, ()
 
 
 def _threads(wanted: int | None = None) -> int:
@@ -111,12 +112,6 @@ def forward(
     value, locations, weights = map(np.ascontiguousarray, (value, locations, weights))
     batch, _, heads, channels = value.shape
     output = np.empty((batch, locations.shape[1], heads * channels), dtype=value.dtype)
-    _native.cpu_forward(
-        levels,
-        count,
-        _operand(value),
-        _operand(locations),
-        _operand(weights),
-        output.ctypes.data,
-    )
+    operands = [_operand(value), _operand(locations), _operand(weights)]
+    _native.forward(levels, (count, None), (operands, None), output.ctypes.data)
     return output

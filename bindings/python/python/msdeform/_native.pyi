@@ -6,87 +6,29 @@ from typing import Any
 __version__: str
 DTYPES: list[str]
 
-# Address, dtype code (position in DTYPES), shape.
-_Operand = tuple[int, int, tuple[int, ...]]
+# Address, dtype code (position in DTYPES), shape, strides in elements; no strides where nothing reads them.
+_Operand = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 
 class Unavailable(RuntimeError): ...
 
-def cpu_forward(
-    levels: list[int] | tuple[int, ...],
-    threads: int,
-    value: _Operand,
-    locations: _Operand,
-    weights: _Operand,
-    output: int,
-) -> None: ...
-def cpu_backward(
-    levels: list[int] | tuple[int, ...],
-    threads: int,
-    value: _Operand,
-    locations: _Operand,
-    weights: _Operand,
-    grad_output: int,
-    gradients: tuple[int, int, int],
-) -> None: ...
-
+# Anchors, scale, softmax, nearest.
 _Rule = tuple[bool, float, bool, bool]
+# The tensors of an operator in its order, and how samples follow from offsets, if they do.
+_Inputs = tuple[Sequence[_Operand], _Rule | None]
+# Threads of the CPU, or number and stream of a GPU.
+_Place = tuple[int, int | None]
 # Which gradients a call will be asked for, and whether with the same bits in every run.
 _Expected = tuple[tuple[bool, ...], bool]
-_SourceStrides = tuple[tuple[int, int, int], tuple[int, int], tuple[int, int]]
+# Address and strides of grad_output, which gradients are wanted, their addresses, whether they must be reproducible.
+_Wanted = tuple[int, tuple[int, ...], list[bool], list[int], bool]
 
-def cpu_forward_from_offsets(
+def forward(levels: list[int] | tuple[int, ...], place: _Place, inputs: _Inputs, output: int) -> None: ...
+def backward(
     levels: list[int] | tuple[int, ...],
-    place: tuple[int, _Rule],
-    inputs: tuple[_Operand, _Operand, _Operand, _Operand, _SourceStrides],
-    output: int,
-) -> None: ...
-def cpu_backward_from_offsets(
-    levels: list[int] | tuple[int, ...],
-    place: tuple[int, _Rule],
-    inputs: tuple[_Operand, _Operand, _Operand, _Operand, _SourceStrides],
-    grad_output: int,
-    gradients: tuple[int, int, int, int],
-) -> None: ...
-def cuda_forward_from_offsets(
-    levels: list[int] | tuple[int, ...],
-    place: tuple[int, int, tuple[int, int, int]],
-    rule: _Rule,
-    inputs: tuple[_Operand, _Operand, _Operand, _Operand, _SourceStrides],
-    output: int,
-) -> None: ...
-def cuda_forward(
-    levels: list[int] | tuple[int, ...],
-    device: int,
-    stream: int,
-    strides: tuple[int, int, int],
-    value: _Operand,
-    locations: _Operand,
-    weights: _Operand,
-    output: int,
-) -> None: ...
-
-# Device, wanted gradients (1 value, 2 locations or offsets, 4 weights or logits, 8 references), deterministic, strides
-# of the value's images, heads and pixels, strides of grad_output's images, queries and channels.
-_Request = tuple[int, int, bool, tuple[int, int, int], tuple[int, int, int]]
-
-def cuda_backward_from_offsets(
-    levels: list[int] | tuple[int, ...],
-    request: _Request,
-    stream: int,
-    rule: _Rule,
-    inputs: tuple[_Operand, _Operand, _Operand, _Operand, _SourceStrides],
-    addresses: tuple[int, tuple[int, int, int, int]],
-    allocate: Callable[[int], int],
-) -> None: ...
-def cuda_backward(
-    levels: list[int] | tuple[int, ...],
-    request: _Request,
-    stream: int,
-    value: _Operand,
-    locations: _Operand,
-    weights: _Operand,
-    addresses: tuple[int, int, int, int],
-    allocate: Callable[[int], int],
+    place: _Place,
+    inputs: _Inputs,
+    wanted: _Wanted,
+    allocate: Callable[[int], int] | None,
 ) -> None: ...
 
 # PyTorch's own objects: its annotations differ from version to version, so none of them is named here.

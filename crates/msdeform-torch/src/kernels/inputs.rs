@@ -7,8 +7,8 @@ use msdeform_cuda::Pointers;
 
 use super::gpu;
 use crate::boxed::Arguments;
-use crate::call::{Described, Head, gradient_bits, with_key};
-use crate::cpu::{self, SourceStrides};
+use crate::call::{self, Described, Head, gradient_bits, with_key};
+use crate::cpu;
 use crate::error::CallError;
 use crate::libtorch::Libtorch;
 use crate::tensor::{Place, Tensor, check_dense, check_formats};
@@ -34,7 +34,8 @@ pub struct Asked<const TENSORS: usize> {
 pub struct Inputs<const TENSORS: usize>([Tensor; TENSORS]);
 
 impl<const TENSORS: usize> Inputs<TENSORS> {
-    const FROM_OFFSETS: bool = TENSORS == 4;
+    /// Whether the operator is that with references, offsets and logits.
+    pub const FROM_OFFSETS: bool = TENSORS == FROM_OFFSETS.inputs.len();
 
     const fn operator() -> &'static Operator {
         if Self::FROM_OFFSETS { &FROM_OFFSETS } else { &ATTENTION }
@@ -131,59 +132,35 @@ impl<const TENSORS: usize> Inputs<TENSORS> {
         Ok(self)
     }
 
-    fn pointers(&self) -> Result<Pointers, CallError> {
-        let mut pointers = Pointers::default();
-        for (&role, tensor) in Self::operator().inputs.iter().zip(&self.0) {
-            pointers = pointers.with(role, tensor.address()?);
-        }
-        Ok(pointers)
+    fn described(&self) -> [&dyn Described; TENSORS] {
+        self.0.each_ref().map(|tensor| tensor as &dyn Described)
     }
 
-    /// Of references, offsets and logits, where there are any.
-    fn strides(&self) -> Result<Option<SourceStrides>, CallError> {
-        let [_, references, offsets, logits] = &self.0[..] else { return Ok(None) };
-        let stride = |tensor: &Tensor, axis: usize| -> Result<usize, CallError> {
-            let stride = tensor.strides()?[axis];
-            usize::try_from(stride).map_err(|_| CallError::Size(stride.to_string()))
-        };
-        Ok(Some((
-            (stride(references, 0)?, stride(references, 1)?, stride(references, 2)?),
-            (stride(offsets, 0)?, stride(offsets, 1)?),
-            (stride(logits, 0)?, stride(logits, 1)?),
-        )))
-    }
-
-    /// Computes what the pointers lead to; `head` has the rule, and what a GPU must know of the gradients.
+    /// Computes what the pointers lead to; `head` has what a GPU must know of the gradients.
     fn run(
         &self,
         torch: &'static Libtorch,
         direction: Direction,
-        head: Head,
+        (head, rule): (Head, Option<OffsetOptions>),
         levels: &[i64],
-        pointers: &Pointers,
+        with_results: impl FnOnce(Pointers) -> Result<Pointers, CallError>,
     ) -> Result<(), CallError> {
-        let operands = self.0.each_ref().map(|tensor| tensor as &dyn Described);
-        let strides = self.strides()?;
+        let tensors = self.described();
+        let inputs = call::Inputs { tensors: &tensors, rule };
+        let pointers = with_results(inputs.pointers()?)?;
         match self.value().place()? {
             Place::Cpu => {
-                let head = Head { place: threads(torch)?, rule: head.rule, ..Head::default() };
-                with_key(head, &operands, levels, |key| {
+                let (head, strides) = inputs.head_of_cpu(threads(torch)?)?;
+                with_key(head, &tensors, levels, |key| {
                     // SAFETY: addresses, shapes and strides come from the same live tensors, which were made contiguous but
                     // for these strides; what is written was made for this call.
-                    unsafe { cpu::run(direction, key, pointers, strides.as_ref()) }
+                    unsafe { cpu::run(direction, key, &pointers, strides.as_ref()) }
                 })
             }
             Place::Gpu(ordinal) => {
-                let rows = strides.map_or([(0, 0); 3], |((image, query, _), offsets, logits)| {
-                    [(image, query), offsets, logits]
-                });
-                let head = Head {
-                    value_strides: strides_of(self.value())?,
-                    source_strides: rows.map(|(image, query)| (image as i64, query as i64)),
-                    ..head
-                };
+                let head = inputs.head_of_gpu(i64::from(ordinal), head)?;
                 // SAFETY: as above, with the strides that the head has.
-                unsafe { gpu::launch(torch, ordinal, head, (&operands, levels), pointers) }
+                unsafe { gpu::launch(torch, ordinal, head, (&tensors, levels), &pointers) }
             }
         }
     }
@@ -203,9 +180,9 @@ impl<const TENSORS: usize> Inputs<TENSORS> {
         let inputs = self.prepared()?;
         let (place, format) = (inputs.value().place()?, inputs.value().format()?);
         let output = Tensor::empty(torch, place, &inputs.output_shape()?, format)?;
-        let pointers = inputs.pointers()?.with(Role::Output, output.address()?);
-        let head = Head { rule, ..Head::default() };
-        inputs.run(torch, Direction::Forward, head, levels, &pointers)?;
+        inputs.run(torch, Direction::Forward, (Head::default(), rule), levels, |pointers| {
+            Ok(pointers.with(Role::Output, output.address()?))
+        })?;
         Ok(output)
     }
 
@@ -242,20 +219,21 @@ impl<const TENSORS: usize> Inputs<TENSORS> {
         };
         let each = inputs.0.iter().zip(asked.wanted);
         let gradients: Vec<Tensor> = each.map(gradient).collect::<Result<_, CallError>>()?;
-        let mut pointers = inputs.pointers()?.with(Role::GradOutput, grad_output.address()?);
-        let roles = Self::operator().written(Direction::Backward);
-        for ((role, gradient), is_wanted) in roles.zip(&gradients).zip(asked.wanted) {
-            // What says that nobody wants one is 0.
-            pointers = pointers.with(role, if is_wanted { gradient.address()? } else { 0 });
-        }
         let head = Head {
-            rule,
             gradients: gradient_bits(Self::operator(), asked.wanted),
             deterministic: asked.deterministic,
             grad_strides: (batch, query, channel),
             ..Head::default()
         };
-        inputs.run(torch, Direction::Backward, head, levels, &pointers)?;
+        inputs.run(torch, Direction::Backward, (head, rule), levels, |pointers| {
+            let mut pointers = pointers.with(Role::GradOutput, grad_output.address()?);
+            let roles = Self::operator().written(Direction::Backward);
+            for ((role, gradient), is_wanted) in roles.zip(&gradients).zip(asked.wanted) {
+                // The address 0 means that the gradient is not wanted.
+                pointers = pointers.with(role, if is_wanted { gradient.address()? } else { 0 });
+            }
+            Ok(pointers)
+        })?;
         Ok(gradients)
     }
 }
@@ -278,13 +256,4 @@ fn check_gradient(grad_output: &Tensor, value: &Tensor, expected: &[i64]) -> Res
         expected: expected.to_vec(),
         expected_format: value.format_name()?,
     })
-}
-
-/// Strides of the value's images, heads and pixels.
-fn strides_of(value: &Tensor) -> Result<(i64, i64, i64), CallError> {
-    match value.strides()? {
-        &[batch, pixel, head, _] => Ok((batch, head, pixel)),
-        // Of another shape, which is refused with the problem.
-        _ => Ok((0, 0, 0)),
-    }
 }

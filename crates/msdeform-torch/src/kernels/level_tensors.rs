@@ -2,8 +2,8 @@
 
 use msdeform::{LevelLists, Role, ValueLayout};
 
-use super::gpu;
 use super::inputs::Inputs;
+use super::{Levels, gpu};
 use crate::boxed::Arguments;
 use crate::error::CallError;
 use crate::libtorch::Libtorch;
@@ -16,8 +16,10 @@ pub struct LevelTensors {
     points: Option<List>,
 }
 
-impl LevelTensors {
-    pub fn take(arguments: &mut Arguments<'_>) -> Self {
+impl Levels<3> for LevelTensors {
+    const ARGUMENTS: usize = 3;
+
+    fn take(arguments: &mut Arguments<'_>) -> Self {
         Self {
             shapes: arguments.tensor(),
             starts: arguments.optional_tensor(),
@@ -25,7 +27,7 @@ impl LevelTensors {
         }
     }
 
-    pub fn read(self, torch: &'static Libtorch, inputs: &Inputs<3>) -> Result<Vec<i64>, CallError> {
+    fn read(self, torch: &'static Libtorch, inputs: &Inputs<3>) -> Result<Vec<i64>, CallError> {
         let (shape, shapes) = read_integers(self.shapes, torch, "spatial_shapes")?;
         let (&[_, 2], pairs) = (shape.as_slice(), shapes.as_chunks::<2>().0) else {
             return Err(CallError::Levels(format!(

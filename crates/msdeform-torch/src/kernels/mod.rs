@@ -5,103 +5,93 @@ mod gpu;
 mod inputs;
 mod level_tensors;
 
+use std::marker::PhantomData;
+
 use msdeform::OffsetOptions;
 
 use crate::boxed::{Arguments, Kernel};
 use crate::error::CallError;
-use crate::tensor::Tensor;
+use crate::libtorch::Libtorch;
+use crate::tensor::{List, Tensor};
 use inputs::{Asked, Inputs};
-use level_tensors::LevelTensors;
 
-/// `ms_deform_attn`.
-pub struct Forward;
-/// `ms_deform_attn_backward`.
-pub struct Backward;
-/// `ms_deform_attn.tensor_levels`.
-pub struct ForwardReading;
-/// `ms_deform_attn_backward.tensor_levels`.
-pub struct BackwardReading;
-/// `ms_deform_attn_from_offsets`.
-pub struct FromOffsets;
-/// `ms_deform_attn_from_offsets_backward`.
-pub struct FromOffsetsBackward;
+pub use level_tensors::LevelTensors;
 
-impl Kernel for Forward {
-    const ARGUMENTS: usize = 5;
-    const RESULTS: usize = 1;
+/// The output of an operator that reads so many tensors, with its levels given as `L`.
+pub struct Forward<const TENSORS: usize, L>(PhantomData<L>);
+/// The gradients of that operator.
+pub struct Backward<const TENSORS: usize, L>(PhantomData<L>);
 
-    fn run(arguments: &mut Arguments<'_>) -> Result<Vec<Tensor>, CallError> {
-        let inputs = Inputs::<3>::take(arguments);
-        // The last one asks for the same bits in every run, which an output has.
-        let (levels, _deterministic) = (arguments.list(), arguments.flag());
-        Ok(vec![inputs.forward(arguments.torch(), &levels.numbers()?, None)?])
+/// The arguments of a schema that describe the levels.
+pub trait Levels<const TENSORS: usize>: Sized {
+    /// How many they are.
+    const ARGUMENTS: usize;
+
+    /// Takes them.
+    fn take(arguments: &mut Arguments<'_>) -> Self;
+
+    /// Four numbers for each level.
+    fn read(
+        self,
+        torch: &'static Libtorch,
+        inputs: &Inputs<TENSORS>,
+    ) -> Result<Vec<i64>, CallError>;
+}
+
+impl<const TENSORS: usize> Levels<TENSORS> for List {
+    const ARGUMENTS: usize = 1;
+
+    fn take(arguments: &mut Arguments<'_>) -> Self {
+        arguments.list()
+    }
+
+    fn read(self, _: &'static Libtorch, _: &Inputs<TENSORS>) -> Result<Vec<i64>, CallError> {
+        self.numbers()
     }
 }
 
-impl Kernel for ForwardReading {
-    const ARGUMENTS: usize = 7;
+/// Tensors, levels and the rule of offsets, which a schema has for the operator with four tensors.
+struct Call<const TENSORS: usize, L> {
+    inputs: Inputs<TENSORS>,
+    levels: L,
+    rule: Option<OffsetOptions>,
+}
+
+impl<const TENSORS: usize, L: Levels<TENSORS>> Call<TENSORS, L> {
+    const ARGUMENTS: usize =
+        TENSORS + L::ARGUMENTS + if Inputs::<TENSORS>::FROM_OFFSETS { 4 } else { 0 };
+
+    fn take(arguments: &mut Arguments<'_>) -> Self {
+        let (inputs, levels) = (Inputs::take(arguments), L::take(arguments));
+        let rule = Inputs::<TENSORS>::FROM_OFFSETS.then(|| take_rule(arguments));
+        Self { inputs, levels, rule }
+    }
+}
+
+impl<const TENSORS: usize, L: Levels<TENSORS>> Kernel for Forward<TENSORS, L> {
+    const ARGUMENTS: usize = Call::<TENSORS, L>::ARGUMENTS + 1;
     const RESULTS: usize = 1;
 
     fn run(arguments: &mut Arguments<'_>) -> Result<Vec<Tensor>, CallError> {
-        let inputs = Inputs::<3>::take(arguments);
-        let (levels, _deterministic) = (LevelTensors::take(arguments), arguments.flag());
+        let Call { inputs, levels, rule } = Call::<TENSORS, L>::take(arguments);
+        // An output is bitwise reproducible whether that is wanted or not.
+        let _deterministic = arguments.flag();
         let levels = levels.read(arguments.torch(), &inputs)?;
-        Ok(vec![inputs.forward(arguments.torch(), &levels, None)?])
+        Ok(vec![inputs.forward(arguments.torch(), &levels, rule)?])
     }
 }
 
-impl Kernel for Backward {
-    const ARGUMENTS: usize = 7;
-    const RESULTS: usize = 3;
+impl<const TENSORS: usize, L: Levels<TENSORS>> Kernel for Backward<TENSORS, L> {
+    const ARGUMENTS: usize = Call::<TENSORS, L>::ARGUMENTS + 3;
+    const RESULTS: usize = TENSORS;
 
     fn run(arguments: &mut Arguments<'_>) -> Result<Vec<Tensor>, CallError> {
         let grad_output = arguments.tensor();
-        let inputs = Inputs::<3>::take(arguments);
-        let (levels, wanted, deterministic) =
-            (arguments.list(), arguments.list(), arguments.flag());
-        let asked = Asked { wanted: wanted.flags()?, deterministic };
-        inputs.backward(arguments.torch(), grad_output, &levels.numbers()?, None, asked)
-    }
-}
-
-impl Kernel for BackwardReading {
-    const ARGUMENTS: usize = 9;
-    const RESULTS: usize = 3;
-
-    fn run(arguments: &mut Arguments<'_>) -> Result<Vec<Tensor>, CallError> {
-        let grad_output = arguments.tensor();
-        let inputs = Inputs::<3>::take(arguments);
-        let levels = LevelTensors::take(arguments);
+        let Call { inputs, levels, rule } = Call::<TENSORS, L>::take(arguments);
         let (wanted, deterministic) = (arguments.list(), arguments.flag());
         let levels = levels.read(arguments.torch(), &inputs)?;
         let asked = Asked { wanted: wanted.flags()?, deterministic };
-        inputs.backward(arguments.torch(), grad_output, &levels, None, asked)
-    }
-}
-
-impl Kernel for FromOffsets {
-    const ARGUMENTS: usize = 10;
-    const RESULTS: usize = 1;
-
-    fn run(arguments: &mut Arguments<'_>) -> Result<Vec<Tensor>, CallError> {
-        let inputs = Inputs::<4>::take(arguments);
-        let (levels, rule) = (arguments.list(), take_rule(arguments));
-        let _deterministic = arguments.flag();
-        Ok(vec![inputs.forward(arguments.torch(), &levels.numbers()?, Some(rule))?])
-    }
-}
-
-impl Kernel for FromOffsetsBackward {
-    const ARGUMENTS: usize = 12;
-    const RESULTS: usize = 4;
-
-    fn run(arguments: &mut Arguments<'_>) -> Result<Vec<Tensor>, CallError> {
-        let grad_output = arguments.tensor();
-        let inputs = Inputs::<4>::take(arguments);
-        let (levels, rule, wanted) = (arguments.list(), take_rule(arguments), arguments.list());
-        let deterministic = arguments.flag();
-        let asked = Asked { wanted: wanted.flags()?, deterministic };
-        inputs.backward(arguments.torch(), grad_output, &levels.numbers()?, Some(rule), asked)
+        inputs.backward(arguments.torch(), grad_output, &levels, rule, asked)
     }
 }
 
