@@ -71,38 +71,34 @@ fn ruff(arguments: &[&str]) -> Result<()> {
 }
 
 /// The clean environments that the wheel is tested in, being made in the background.
-pub struct Environments(JoinHandle<Result<(Uv, PathBuf, PathBuf)>>);
+pub type Environments = JoinHandle<Result<(Uv, PathBuf, PathBuf)>>;
 
-impl Environments {
-    /// Starts to make them. PyTorch is gigabytes to fetch and to unpack, and whoever starts early need not wait.
-    pub fn start() -> Self {
-        Self(std::thread::spawn(|| {
-            let uv = Uv::new()?;
-            let alone = uv.environment("package-alone", &["pytest"])?;
-            let torch = uv.environment("package-torch", &TORCH_PACKAGES)?;
-            // Fetched here as well; the wheel is built with it.
-            setup::python_environment("wheel", &platforms::BUILD_PACKAGES)?;
-            Ok((uv, alone, torch))
-        }))
-    }
-
-    fn finish(self) -> Result<(Uv, PathBuf, PathBuf)> {
-        self.0.join().unwrap_or_else(|_| bail!("making the environments broke off"))
-    }
+/// Starts to make them early: PyTorch is gigabytes to fetch and to unpack.
+pub fn start_environments() -> Environments {
+    std::thread::spawn(|| {
+        let uv = Uv::new()?;
+        let alone = uv.environment("package-alone", &["pytest"])?;
+        let torch = uv.environment("package-torch", &TORCH_PACKAGES)?;
+        // Fetched here as well; the wheel is built with it.
+        setup::python_environment("wheel", &platforms::BUILD_PACKAGES)?;
+        Ok((uv, alone, torch))
+    })
 }
 
 /// Builds the wheel and tests it in clean environments: alone, with each NVRTC, with PyTorch.
 pub fn test(environments: Environments) -> Result<Report> {
-    let (uv, alone, torch) = environments.finish()?;
+    let (uv, alone, torch) =
+        environments.join().unwrap_or_else(|_| bail!("making the environments broke off"))?;
     let folder = tree::empty_folder(tree::target().join("wheels"))?;
     let wheel = wheel::build(None, Effort::Tried, &folder)?;
     let mut count = Count::default();
     uv.install(&alone, &wheel, "")?;
     count = count.plus(pytest(&mut Command::new(python_in(&alone)), &package())?);
-    for (extra, major) in [("cuda12", "12."), ("cuda13", "13.")] {
-        let folder = uv.environment(&format!("package-{extra}"), &[])?;
+    for (extra, major) in [("[cuda12]", "12."), ("[cuda13]", "13.")] {
+        let folder =
+            uv.environment(&format!("package-nvrtc{}", major.trim_end_matches('.')), &[])?;
         uv.install(&folder, &wheel, extra)?;
-        check_nvrtc(&folder, major).with_context(|| format!("msdeform[{extra}]"))?;
+        check_nvrtc(&folder, major).with_context(|| format!("msdeform{extra}"))?;
         count = count.plus(Count::CHECK);
     }
     uv.install(&torch, &wheel, "")?;
@@ -134,10 +130,8 @@ pub struct PythonArgs {
 /// Builds the wheel and tests it with other versions of packages than the newest, which CI has.
 pub fn test_with(args: &PythonArgs) -> Result<ExitCode> {
     let uv = Uv::new()?;
-    let packages: Vec<&str> = ["numpy", "pillow", "pytest"]
-        .into_iter()
-        .chain(args.packages.iter().map(String::as_str))
-        .collect();
+    let mut packages = vec!["numpy", "pillow", "pytest"];
+    packages.extend(args.packages.iter().map(String::as_str));
     let environment = uv.environment("package-with", &packages)?;
     let wheel = wheel::build(None, Effort::Tried, &tree::target().join("wheels"))?;
     uv.install(&environment, &wheel, "")?;

@@ -33,26 +33,18 @@ pub fn python_in(environment: &Path) -> PathBuf {
 
 /// The NVRTC of an environment that its wheel is installed in.
 pub fn nvrtc_in(environment: &Path) -> Option<PathBuf> {
-    let folders = ["nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"];
-    let mut files = packages_in(environment).flat_map(|site| folders.map(|file| site.join(file)));
-    files.find(|file| file.is_file())
+    library_in(environment, "libnvrtc.so.")
 }
 
-/// The library of ONNX Runtime in an environment that its wheel is installed in; its name ends with its version.
-pub fn onnxruntime_in(environment: &Path) -> Option<PathBuf> {
-    let folders = packages_in(environment).map(|site| site.join("onnxruntime/capi"));
-    let mut files = folders.filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
-    files.find_map(|file| {
-        let file = file.ok()?.path();
-        let name = file.file_name()?.to_str()?;
-        (name.starts_with("libonnxruntime.") || name == "onnxruntime.dll").then_some(file)
-    })
-}
-
-/// Where an environment has its packages.
-fn packages_in(environment: &Path) -> impl Iterator<Item = PathBuf> {
-    let pythons = std::fs::read_dir(environment.join("lib")).into_iter().flatten();
-    pythons.filter_map(|python| Some(python.ok()?.path().join("site-packages")))
+/// A library of the packages in an environment, by how its name begins; it ends with a version.
+pub fn library_in(environment: &Path, begin: &str) -> Option<PathBuf> {
+    let files_in = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let folders = ["nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "onnxruntime/capi"];
+    let sites = files_in(environment.join("lib")).map(|python| python.path().join("site-packages"));
+    let mut files =
+        sites.flat_map(|site| folders.map(|folder| site.join(folder))).flat_map(files_in);
+    let found = files.find(|file| file.file_name().to_string_lossy().starts_with(begin));
+    found.map(|file| file.path())
 }
 
 /// Installs Debian packages if this process may.

@@ -1,7 +1,7 @@
 //! `cargo xtask docs`: the site of the documents in the tree. Sphinx reads the pages where they lie; `docs/site` has its
 //! configuration and the order of the pages. ADR 0022 says why Sphinx.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::Result;
@@ -22,8 +22,8 @@ pub fn run() -> Result<ExitCode> {
 
 /// Builds the site. Every warning is an error, and a dead link is a warning.
 pub fn check() -> Result<Report> {
-    let pages = pages_in(&build()?)?;
-    Ok(Report::check(format!("{pages} pages")))
+    build()?;
+    Ok(Report::check("without a warning"))
 }
 
 /// Builds the site under `target/site`; returns its folder.
@@ -43,16 +43,4 @@ fn build() -> Result<PathBuf> {
 pub fn build_if_missing() -> Result<PathBuf> {
     let site = tree::target().join("site");
     if site.join("index.html").is_file() { Ok(site) } else { build() }
-}
-
-fn pages_in(folder: &Path) -> Result<usize> {
-    let mut pages = 0;
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
-        pages += match path.is_dir() {
-            true => pages_in(&path)?,
-            false => usize::from(path.extension().is_some_and(|extension| extension == "html")),
-        };
-    }
-    Ok(pages)
 }

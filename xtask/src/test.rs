@@ -1,5 +1,6 @@
 //! `cargo xtask test`: everything that must hold before a change lands.
 
+use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 use std::thread::JoinHandle;
 
@@ -8,7 +9,6 @@ use clap::Args;
 
 use crate::process::{Finished, capture, cargo, on_path, run, run_ok};
 use crate::steps::{Count, Report, Steps};
-use crate::tree;
 use crate::uv::Uv;
 use crate::{browser, c, candle, checks, format, python, records, setup, ship, site};
 
@@ -29,7 +29,7 @@ pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
     steps.run("setup", set_up);
     // What is fetched comes in the background; not before the setup, which may have to install Python.
     let libraries = steps.wants("tests").then(|| std::thread::spawn(libraries));
-    let environments = (!args.quick && steps.wants("python")).then(python::Environments::start);
+    let environments = (!args.quick && steps.wants("python")).then(python::start_environments);
     steps.run("format", || {
         candle::check_format()?;
         succeed(&mut cargo(["fmt", "--all", "--check"]))
@@ -42,7 +42,6 @@ pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
     steps.run("wheel parts", checks::wheel_parts);
     steps.run("shared builds", checks::shared_builds);
     steps.run("crate contents", ship::crates::check_contents);
-
     steps.run("clippy", || {
         let lint = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
         succeed(&mut cargo(lint))
@@ -109,36 +108,26 @@ fn set_up() -> Result<Report> {
 }
 
 /// Variables by which the tests know libraries that others publish.
-type Libraries = Vec<(&'static str, String)>;
+type Libraries = Vec<(&'static str, OsString)>;
 
 /// Fetches those libraries.
 fn libraries() -> Result<Libraries> {
-    let mut environment = Vec::new();
-    if tree::root().join("crates/msdeform-cuda/kernels").is_dir() {
-        let nvrtc = setup::python_environment("nvrtc", &NVRTC_PACKAGES)?;
-        println!("NVRTC: {}", NVRTC_PACKAGES.join(" "));
-        environment.push(("VIRTUAL_ENV", nvrtc.display().to_string()));
-        environment.push(("MSDEFORM_OTHER_NVRTC", other_nvrtc()?));
-        // It was just installed: not finding it is a failure, not a reason to skip.
-        environment.push(("MSDEFORM_REQUIRE_NVRTC", "1".to_owned()));
-    }
-    let runtime = setup::python_environment("onnxruntime", &ONNXRUNTIME_PACKAGES)?;
-    let library =
-        setup::onnxruntime_in(&runtime).context("no library in the wheel of onnxruntime")?;
-    println!("ONNX Runtime: {}", library.display());
-    environment.push(("MSDEFORM_ONNXRUNTIME", library.display().to_string()));
-    Ok(environment)
-}
-
-/// The files of the other versions, as the tests take them.
-fn other_nvrtc() -> Result<String> {
-    let mut files = Vec::new();
+    let nvrtc = setup::python_environment("nvrtc", &NVRTC_PACKAGES)?;
+    let mut others = Vec::new();
     for (name, package) in OTHER_NVRTC_PACKAGES {
         let folder = setup::python_environment(name, &[package])?;
-        files.push(setup::nvrtc_in(&folder).with_context(|| format!("no NVRTC in {package}"))?);
+        others.push(setup::nvrtc_in(&folder).with_context(|| format!("no NVRTC in {package}"))?);
     }
-    let joined = std::env::join_paths(files).context("a path of NVRTC")?;
-    Ok(joined.to_string_lossy().into_owned())
+    let runtime = setup::python_environment("onnxruntime", &ONNXRUNTIME_PACKAGES)?;
+    let runtime = setup::library_in(&runtime, "libonnxruntime.")
+        .context("no library in the wheel of onnxruntime")?;
+    Ok(vec![
+        ("VIRTUAL_ENV", nvrtc.into()),
+        ("MSDEFORM_OTHER_NVRTC", std::env::join_paths(others)?),
+        // It was just installed: not finding it is a failure, not a reason to skip.
+        ("MSDEFORM_REQUIRE_NVRTC", "1".into()),
+        ("MSDEFORM_ONNXRUNTIME", runtime.into()),
+    ])
 }
 
 fn succeed(command: &mut Command) -> Result<Report> {

@@ -77,7 +77,6 @@ impl Uv {
 
     /// Installs the wheel as a user would, with what it depends on.
     pub fn install(&self, environment: &Path, wheel: &Path, extra: &str) -> Result<()> {
-        let extra = if extra.is_empty() { String::new() } else { format!("[{extra}]") };
         let mut install = self.command(&["pip", "install", "--reinstall-package", "msdeform"]);
         install.arg("--python").arg(python_in(environment));
         run_ok(install.arg(format!("{}{extra}", wheel.display())))?;

@@ -54,18 +54,8 @@ impl Platform {
 
     /// Zig links for old C libraries of Linux and for macOS. For Windows it is Debian's GCC: Zig has no `dlltool`, which
     /// rustc calls.
-    fn is_linked_by_zig(&self) -> bool {
+    pub fn is_linked_by_zig(&self) -> bool {
         self.is_linux() || self.is_macos()
-    }
-
-    /// Options of maturin.
-    pub fn maturin_options(&self) -> Vec<&'static str> {
-        let mut options = vec!["--target", self.triple];
-        options.extend(self.is_linked_by_zig().then_some("--zig"));
-        options.extend(
-            self.is_linux().then_some(["--compatibility", "manylinux2014"]).iter().flatten(),
-        );
-        options
     }
 
     /// Cargo for this platform: `build` or `test`, with what links for it.
@@ -102,23 +92,14 @@ pub fn named(names: &[String]) -> Result<Vec<&'static Platform>> {
     }
     let known = PLATFORMS.map(|platform| platform.triple).join(", ");
     let find = |name: &String| PLATFORMS.iter().find(|platform| platform.triple == *name);
-    names
-        .iter()
-        .map(|name| find(name).with_context(|| format!("{name}: none of {known}")))
-        .collect()
+    let found = |name| find(name).with_context(|| format!("{name}: none of {known}"));
+    names.iter().map(found).collect()
 }
 
 /// A program of the packages above.
 pub fn build_tool(name: &str) -> Result<PathBuf> {
     let environment = setup::python_environment("wheel", &BUILD_PACKAGES)?;
     Ok(python_in(&environment).with_file_name(name))
-}
-
-/// Runs a script of `tools` with the packages above; returns what it prints.
-pub fn build_script(name: &str) -> Result<Command> {
-    let mut command = Command::new(build_tool("python")?);
-    command.arg(tree::root().join("tools").join(name));
-    Ok(command)
 }
 
 /// Whether a wheel is what its name promises; a line about it for the summary.
@@ -149,7 +130,6 @@ mod tests {
     fn platforms_are_known_by_their_triples_and_others_are_refused_with_the_list() {
         let all = named(&["all".to_owned()]).unwrap();
         assert_eq!(all.len(), PLATFORMS.len());
-        assert_eq!(all[1].maturin_options()[3..], ["--compatibility", "manylinux2014"]);
         let error = named(&["riscv64gc-unknown-linux-gnu".to_owned()]).unwrap_err().to_string();
         assert!(error.contains("aarch64-unknown-linux-gnu"), "{error}");
     }

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result};
 use clap::Args;
 
-use super::platforms::{self, Platform, build_script, build_tool, use_build_tools};
+use super::platforms::{self, Platform, build_tool, use_build_tools};
 use crate::process::run_ok;
 use crate::steps::{Report, Steps};
 use crate::tree;
@@ -68,34 +68,31 @@ pub fn build(platform: Option<&Platform>, effort: Effort, folder: &Path) -> Resu
         // Cargo's profile for tests and everything else that is developed.
         Effort::Tried => &["--profile", "dev"],
     });
+    if for_linux {
+        maturin.args(["--compatibility", "manylinux2014"]);
+    }
     // For rustc, when it links the wheel's own crate.
-    let mut linker = String::new();
-    if let Some(platform) = platform {
-        platform.set_up()?;
-        maturin.args(platform.maturin_options());
-        if platform.is_macos() {
+    let mut linker = None;
+    match (platform, effort) {
+        (Some(platform), _) => {
+            platform.set_up()?;
+            maturin.args(["--target", platform.triple]);
+            maturin.args(platform.is_linked_by_zig().then_some("--zig"));
             let frameworks = tree::root().join("tools/macos-frameworks");
-            linker = format!("link-arg=-F{}", frameworks.display());
+            linker = platform.is_macos().then(|| format!("link-arg=-F{}", frameworks.display()));
         }
-    } else {
-        if for_linux {
-            maturin.args(["--compatibility", "manylinux2014"]);
-        }
-        match effort {
-            Effort::Full if for_linux => _ = maturin.arg("--zig"),
-            Effort::Full => {}
-            Effort::Tried => {
-                maturin.args(["--features", AS_TESTS_ARE]);
-                if for_linux {
-                    linker = format!("linker={}", zig_linker()?.display());
-                }
+        (None, Effort::Full) => _ = maturin.args(for_linux.then_some("--zig")),
+        (None, Effort::Tried) => {
+            maturin.args(["--features", AS_TESTS_ARE]);
+            if for_linux {
+                linker = Some(format!("linker={}", zig_linker()?.display()));
             }
         }
     }
     // A folder of its own: maturin prints the name of the wheel only in words for people.
     let own = tree::empty_folder(folder.join("new"))?;
     maturin.arg("--out").arg(&own);
-    if !linker.is_empty() {
+    if let Some(linker) = linker {
         maturin.args(["--", "-C", &linker]);
     }
     run_ok(&mut maturin)?;
@@ -106,7 +103,9 @@ pub fn build(platform: Option<&Platform>, effort: Effort, folder: &Path) -> Resu
     // Packages of AOTInductor for other systems have not been tried.
     if for_linux {
         let level = if effort == Effort::Full { "9" } else { "1" };
-        run_ok(build_script("python_optional.py")?.arg(&wheel).arg(level))?;
+        let mut weaken = Command::new(build_tool("python")?);
+        weaken.arg(tree::root().join("tools/python_optional.py")).arg(&wheel).arg(level);
+        run_ok(&mut weaken)?;
     }
     Ok(wheel)
 }
