@@ -12,6 +12,7 @@ mod update;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use msdeform::{DType, Operator};
 use msdeform_bench::models::{self, Specialisation};
@@ -263,47 +264,40 @@ impl Ledger {
     /// verified, each with the reason.
     #[must_use]
     pub fn unverified(&self, operator: &'static Operator) -> Vec<String> {
+        let required = Required::of(operator);
         let mut open = Vec::new();
-        for &variant in REGISTRY.iter().filter(|variant| is_verified_for(**variant, operator)) {
-            let sources = Sources::of(variant);
-            for &dtype in variant.spec().dtypes {
-                let subject = subject(variant, dtype, operator);
-                let fingerprint = || sources.fingerprint(variant, dtype, operator);
-                let of_workloads = match self.workloads.get(&subject) {
-                    None => Some("never verified"),
-                    Some(found) if found.fingerprint != fingerprint() => {
-                        Some("changed since it was verified")
-                    }
-                    Some(found) if !found.passed => Some("failed"),
-                    Some(_) => None,
-                };
-                let of_random = match self.random.get(&subject) {
-                    _ if variant.spec().rung => None,
-                    None => Some("no random problems"),
-                    Some(found) if found.sources != sources.hash() => {
-                        Some("changed since it computed random problems")
-                    }
-                    Some(found) if found.failed > 0 => {
-                        Some("in a run of random problems that failed")
-                    }
-                    Some(found) if found.problems == 0 => Some("no random problems"),
-                    Some(_) => None,
-                };
-                let id = variant.spec().id;
-                let reasons = of_workloads.into_iter().chain(of_random);
-                open.extend(reasons.map(|reason| format!("{id} {dtype}: {reason}")));
-            }
+        for RequiredVariant { subject, fingerprint, sources, is_rung } in &required.variants {
+            let of_workloads = match self.workloads.get(subject) {
+                None => Some("never verified"),
+                Some(found) if found.fingerprint != *fingerprint => {
+                    Some("changed since it was verified")
+                }
+                Some(found) if !found.passed => Some("failed"),
+                Some(_) => None,
+            };
+            let of_random = match self.random.get(subject) {
+                _ if *is_rung => None,
+                None => Some("no random problems"),
+                Some(found) if found.sources != *sources => {
+                    Some("changed since it computed random problems")
+                }
+                Some(found) if found.failed > 0 => Some("in a run of random problems that failed"),
+                Some(found) if found.problems == 0 => Some("no random problems"),
+                Some(_) => None,
+            };
+            let reasons = of_workloads.into_iter().chain(of_random);
+            let Subject { variant, dtype, .. } = subject;
+            open.extend(reasons.map(|reason| format!("{variant} {dtype}: {reason}")));
         }
-        open.extend(self.unverified_kernels(&specialisations(operator)));
+        open.extend(self.unverified_kernels(&required.kernels));
         open
     }
 
     /// How many kernels of a variant are not verified and why, with one of them as an example.
-    fn unverified_kernels(&self, reachable: &[Specialisation]) -> Vec<String> {
+    fn unverified_kernels(&self, required: &[(Key, Specialisation)]) -> Vec<String> {
         let mut open: BTreeMap<(&str, &str), (usize, String)> = BTreeMap::new();
-        let mut hashes = Hashes::default();
-        for specialisation in reachable {
-            let reason = match self.kernels.get(&hashes.key(specialisation)) {
+        for (key, specialisation) in required {
+            let reason = match self.kernels.get(key) {
                 None => "never verified as they are now",
                 Some(found) if !found.passed => "failed",
                 Some(_) => continue,
@@ -316,6 +310,49 @@ impl Ledger {
             format!("{id}: {count} kernels {reason}, such as that of {first}")
         });
         words.collect()
+    }
+}
+
+/// What a ledger must have entries of for one operator.
+struct Required {
+    variants: Vec<RequiredVariant>,
+    kernels: Vec<(Key, Specialisation)>,
+}
+
+/// A variant with one dtype as it is now.
+struct RequiredVariant {
+    subject: Subject,
+    /// [`Sources::fingerprint`].
+    fingerprint: String,
+    /// [`Sources::hash`].
+    sources: String,
+    is_rung: bool,
+}
+
+impl Required {
+    /// Computed once in a process: thousands of kernels are configured and hashed.
+    fn of(operator: &'static Operator) -> &'static Self {
+        static KNOWN: [OnceLock<Required>; Operator::ALL.len()] =
+            [const { OnceLock::new() }; Operator::ALL.len()];
+        let place = Operator::ALL.iter().position(|known| *known == operator).unwrap_or(0);
+        KNOWN[place].get_or_init(|| Self::computed(operator))
+    }
+
+    fn computed(operator: &'static Operator) -> Self {
+        let mut hashes = Hashes::default();
+        let mut variants = Vec::new();
+        for &variant in REGISTRY.iter().filter(|variant| is_verified_for(**variant, operator)) {
+            let sources = hashes.sources(variant);
+            let required = |&dtype: &DType| RequiredVariant {
+                subject: subject(variant, dtype, operator),
+                fingerprint: sources.fingerprint(variant, dtype, operator),
+                sources: sources.hash(),
+                is_rung: variant.spec().rung,
+            };
+            variants.extend(variant.spec().dtypes.iter().map(required));
+        }
+        let kernels = specialisations(operator).into_iter().map(|found| (hashes.key(&found), found));
+        Self { variants, kernels: kernels.collect() }
     }
 }
 
@@ -347,10 +384,13 @@ fn subject(variant: &dyn Variant, dtype: DType, operator: &Operator) -> Subject 
 struct Hashes(BTreeMap<&'static str, Sources>);
 
 impl Hashes {
+    fn sources(&mut self, variant: &dyn Variant) -> &Sources {
+        self.0.entry(variant.spec().id).or_insert_with(|| Sources::of(variant))
+    }
+
     fn key(&mut self, Specialisation { variant, unit, problem, .. }: &Specialisation) -> Key {
-        let id = variant.spec().id;
-        let sources = self.0.entry(id).or_insert_with(|| Sources::of(*variant));
-        (problem.operator().name.to_owned(), id.to_owned(), sources.unit_hash(unit))
+        let id = variant.spec().id.to_owned();
+        (problem.operator().name.to_owned(), id, self.sources(*variant).unit_hash(unit))
     }
 }
 
