@@ -8,11 +8,8 @@ use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::cuda_backend::cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
 use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
 use candle_core::{CudaStorage, DType, Shape, Storage};
-use msdeform::{Direction, PlanCache, Problem, Role};
-use msdeform_cuda::{
-    BackwardOptions, Engine, Gradients, Plan, PlanOptions, Pointers, RowStrides, SourceStrides,
-    Stream, Workspace,
-};
+use msdeform::{Direction, Gradients, PlanCache, Problem, Role, RowStrides, SourceStrides};
+use msdeform_cuda::{BackwardOptions, Engine, Plan, PlanOptions, Pointers, Stream, Workspace};
 
 use crate::call::{Memory, Placed};
 use crate::{Error, Result};

@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 
-use msdeform::ValueLayout;
-use msdeform_cuda::Gradients;
+use msdeform::{Gradients, ValueLayout};
 use msdeform_devices::device::{Device, DeviceError, Outputs};
 use msdeform_devices::oracle::Oracle;
 use msdeform_devices::workload::{

@@ -2,11 +2,13 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
-use msdeform::{Access, Direction, Mode, Problem, Role};
+use msdeform::{
+    Access, Direction, Gradients, Mode, OutputStrides, Problem, Role, RowStrides, SourceStrides,
+    ValueStrides,
+};
 use msdeform_cuda::{
-    Ahead, BackwardOptions, DiskCache, Engine, Gradients, OutputStrides, Plan, PlanOptions,
-    PointerChecks, Pointers, RowStrides, SourceStrides, Stream, ValueStrides, WORKSPACE_ALIGNMENT,
-    Workspace, registry,
+    Ahead, BackwardOptions, DiskCache, Engine, Plan, PlanOptions, PointerChecks, Pointers, Stream,
+    WORKSPACE_ALIGNMENT, Workspace, registry,
 };
 
 use crate::border::{

@@ -52,9 +52,9 @@ pub fn baseline(direction: Direction) -> Option<&'static dyn Variant> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use msdeform::{Offsets, Problem};
-    use msdeform_cuda::variants::{BackwardCall, Call, KnobChoices};
-    use msdeform_cuda::{DeviceProps, Gradients, OutputStrides, entry_name};
+    use msdeform::{BackwardCall, Gradients, Offsets, OutputStrides, Problem};
+    use msdeform_cuda::variants::{Call, KnobChoices};
+    use msdeform_cuda::{DeviceProps, entry_name};
 
     use super::*;
 

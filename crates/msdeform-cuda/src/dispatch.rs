@@ -126,12 +126,11 @@ pub fn builtin(call: &Call<'_>) -> Result<&'static dyn Variant, msdeform::Error>
 
 #[cfg(test)]
 mod tests {
-    use msdeform::{DType, Mode, Problem, ValueLayout};
+    use msdeform::{BackwardCall, DType, Mode, Problem, ValueLayout};
 
     use super::*;
     use crate::driver::DeviceProps;
     use crate::registry::REGISTRY;
-    use crate::variants::BackwardCall;
 
     #[test]
     fn every_row_is_registered_and_the_last_takes_everything() {

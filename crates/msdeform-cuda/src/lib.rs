@@ -68,10 +68,8 @@
 //! ```no_run
 //! # use msdeform::Problem;
 //! # let problem = Problem::builder().channels(32).queries(9).levels([(8, 8)]).build()?;
-//! use msdeform::{Mode, Role};
-//! use msdeform_cuda::{
-//!     Argument, BackwardOptions, DeviceBuffer, Engine, Gradients, Plan, PlanOptions, Stream,
-//! };
+//! use msdeform::{Gradients, Mode, Role};
+//! use msdeform_cuda::{Argument, BackwardOptions, DeviceBuffer, Engine, Plan, PlanOptions, Stream};
 //!
 //! let engine = Engine::new(0)?;
 //! let stream = Stream::new(engine.context())?;
@@ -113,7 +111,6 @@ pub mod dispatch;
 pub mod driver;
 mod engine;
 mod error;
-mod gradients;
 pub mod jit;
 pub mod nvrtc;
 mod params;
@@ -122,7 +119,6 @@ mod plan;
 pub mod preamble;
 pub mod registry;
 pub mod sources;
-mod strides;
 pub mod tuning;
 pub mod variants;
 
@@ -133,7 +129,6 @@ pub use driver::{
 };
 pub use engine::Engine;
 pub use error::{Cause, ContextLost, CudaVersion, DriverError, Error, Result};
-pub use gradients::Gradients;
 pub use jit::{CodeStore, DiskCache, JitCounts};
 pub use params::{CallShape, INLINE_LEVELS, LevelGeometry, Params, level_geometry};
 pub use pipeline::{Pipeline, Reads, Region, Step, WORKSPACE_ALIGNMENT, entry_name};
@@ -142,4 +137,3 @@ pub use plan::{
     PointerChecks, Pointers, VARIANT_VARIABLE, Workspace,
 };
 pub use registry::REGISTRY;
-pub use strides::{OutputStrides, RowStrides, SourceStrides, ValueStrides};

@@ -1,11 +1,10 @@
 //! What a kernel is given: the mirror of `kernels/params.cuh`.
 
 use bytemuck::{Pod, Zeroable};
-use msdeform::{Problem, Role};
+use msdeform::{BackwardCall, OutputStrides, Problem, Role, ValueStrides};
 
 use crate::derived::Derived;
-use crate::strides::{OutputStrides, ValueStrides};
-use crate::variants::{BackwardCall, Call};
+use crate::variants::Call;
 
 /// Levels that travel inside the parameter. A model has 1 to 5; more than this go through a table in
 /// device memory, which only the general kernels read.

@@ -3,13 +3,12 @@
 //! A choice that does not fit a call (another layout of memory, a variant that is gone) is passed over without a
 //! word, as a row of the tables is.
 
-use msdeform::Mode;
+use msdeform::{Gradients, Mode};
 use msdeform_tuning::{CallClass, Entry};
 
 pub use msdeform_tuning::{Origin, Source, Tuning};
 
 use crate::driver::DeviceProps;
-use crate::gradients::Gradients;
 use crate::jit::{COMMON_OPTIONS, included_headers};
 use crate::registry::{self, REGISTRY};
 use crate::variants::{Call, KnobChoices, Variant};
@@ -106,12 +105,11 @@ fn of_entry(entry: &Entry) -> Option<ChosenVariant> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use msdeform::Problem;
+    use msdeform::{BackwardCall, Problem};
     use msdeform_tuning::{Contender, TuningFile};
 
     use super::*;
     use crate::dispatch;
-    use crate::variants::BackwardCall;
     use crate::variants::tests::deformable_detr;
 
     fn problem(queries: usize, channels: usize) -> Problem {

@@ -2,10 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use msdeform::{ATTENTION, FROM_OFFSETS, PlanCache, Problem, Role};
+use msdeform::{ATTENTION, FROM_OFFSETS, PlanCache, Problem, Role, RowStrides, SourceStrides};
 use msdeform_cuda::{
-    Engine, INLINE_LEVELS, Plan, PlanOptions, PointerChecks, Pointers, RowStrides, SourceStrides,
-    Stream, Workspace,
+    Engine, INLINE_LEVELS, Plan, PlanOptions, PointerChecks, Pointers, Stream, Workspace,
 };
 
 use crate::api::Context;

@@ -6,10 +6,10 @@
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 
-use msdeform::{Mode, Problem};
+use msdeform::{Gradients, Mode, OutputStrides, Problem, RowStrides, SourceStrides, ValueStrides};
 use msdeform_cuda::{
-    Ahead, BackwardOptions, Engine, Gradients, INLINE_LEVELS, OutputStrides, Plan, PlanOptions,
-    PointerChecks, Pointers, RowStrides, SourceStrides, Stream, ValueStrides, Workspace,
+    Ahead, BackwardOptions, Engine, INLINE_LEVELS, Plan, PlanOptions, PointerChecks, Pointers,
+    Stream, Workspace,
 };
 use rustc_hash::FxHashMap;
 

@@ -37,6 +37,7 @@ mod call;
 pub mod cpu;
 mod dtype;
 mod error;
+mod gradients;
 mod layout;
 mod offsets;
 mod operator;
@@ -44,6 +45,7 @@ mod plans;
 mod problem;
 pub mod reference;
 mod signature;
+mod strides;
 mod variant;
 mod view;
 
@@ -51,6 +53,7 @@ pub use call::{backward, backward_from_offsets, forward, forward_from_offsets, r
 pub use cpu::{CpuOptions, CpuPlan, GradientsMut, Isa, LentThreads, OffsetGradientsMut};
 pub use dtype::{DType, Element};
 pub use error::Error;
+pub use gradients::{BackwardCall, Gradients};
 pub use layout::ValueLayout;
 pub use offsets::{Offsets, ReferenceKind, ReferenceOf};
 pub use operator::{ATTENTION, Access, FROM_OFFSETS, Operator, Role, Storage};
@@ -59,6 +62,7 @@ pub use problem::{Level, Problem, ProblemBuilder, Shape};
 pub use signature::{
     LevelLists, LevelNumbers, OffsetOptions, OffsetRule, Signature, TensorSignature,
 };
+pub use strides::{OutputStrides, RowStrides, SourceStrides, ValueStrides};
 pub use variant::{DeviceKind, Direction, Mode, Numerics, VariantSpec};
 pub use view::{Slice, SliceMut, TensorView, TensorViewMut, Typed};
 

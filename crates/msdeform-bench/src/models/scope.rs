@@ -1,8 +1,6 @@
 //! How models call the operator.
 
-use msdeform::{DType, Direction, Mode, Offsets, Problem, ReferenceOf};
-use msdeform_cuda::Gradients;
-use msdeform_cuda::variants::BackwardCall;
+use msdeform::{BackwardCall, DType, Direction, Gradients, Mode, Offsets, Problem, ReferenceOf};
 
 use super::{is_of_encoder, is_thin};
 

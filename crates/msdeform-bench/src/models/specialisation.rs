@@ -3,12 +3,10 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
-use msdeform::{DType, Offsets, Problem, ProblemBuilder, ValueLayout};
+use msdeform::{BackwardCall, DType, Gradients, Offsets, Problem, ProblemBuilder, ValueLayout};
+use msdeform_cuda::dispatch;
 use msdeform_cuda::driver::DeviceProps;
-use msdeform_cuda::variants::{
-    BackwardCall, Call, Configuration, KnobChoices, Specialise, Unit, Variant,
-};
-use msdeform_cuda::{Gradients, dispatch};
+use msdeform_cuda::variants::{Call, Configuration, KnobChoices, Specialise, Unit, Variant};
 use msdeform_devices::Device;
 
 use super::image::{Image, WIDE};

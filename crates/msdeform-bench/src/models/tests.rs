@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use msdeform::Mode;
+use msdeform::{BackwardCall, Mode};
 use msdeform_cuda::dispatch;
 use msdeform_cuda::driver::DeviceProps;
-use msdeform_cuda::variants::{BackwardCall, Call, KnobChoices, Unit};
+use msdeform_cuda::variants::{Call, KnobChoices, Unit};
 
 use super::specialisation::{ENOUGH_QUERIES, chosen, with_levels, work};
 use super::*;

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use msdeform::{DType, Mode, Problem, ReferenceKind};
-use msdeform_cuda::Gradients;
+use msdeform::{DType, Gradients, Mode, Problem, ReferenceKind};
 use msdeform_cuda::driver::DeviceProps;
 use msdeform_cuda::jit::PackGroup;
 

@@ -15,7 +15,8 @@ use msdeform_tuning::Tuning;
 use crate::driver::DeviceProps;
 use crate::error::Result;
 use crate::jit::{Code, CodeStore};
-use crate::variants::{BackwardCall, Call, KnobChoices, Unit, Variant};
+use crate::variants::{Call, KnobChoices, Unit, Variant};
+use msdeform::BackwardCall;
 use sizes::{OwnedCall, Wanted};
 
 pub use sizes::other_sizes;

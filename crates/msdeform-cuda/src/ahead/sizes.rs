@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use msdeform::{Problem, ProblemBuilder};
+use msdeform::{
+    BackwardCall, OutputStrides, Problem, ProblemBuilder, RowStrides, SourceStrides, ValueStrides,
+};
 use msdeform_tuning::Tuning;
 
 use crate::dispatch;
 use crate::driver::DeviceProps;
-use crate::strides::{OutputStrides, RowStrides, SourceStrides, ValueStrides};
 use crate::tuning;
-use crate::variants::{BackwardCall, Call, KnobChoices, Unit, Variant};
+use crate::variants::{Call, KnobChoices, Unit, Variant};
 
 /// A kernel that may have to be compiled.
 pub type Wanted = (&'static dyn Variant, Unit);

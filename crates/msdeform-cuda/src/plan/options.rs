@@ -1,16 +1,16 @@
 //! What a caller may decide about a plan, and what comes of it.
 
-use msdeform::{Mode, Problem};
+use msdeform::{
+    BackwardCall, Gradients, Mode, OutputStrides, Problem, SourceStrides, ValueStrides,
+};
 
 use crate::dispatch;
 use crate::driver::Context;
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::gradients::Gradients;
 use crate::registry;
-use crate::strides::{OutputStrides, SourceStrides, ValueStrides};
 use crate::tuning::{self, ChosenVariant};
-use crate::variants::{BackwardCall, Call, KnobChoices, Variant};
+use crate::variants::{Call, KnobChoices, Variant};
 
 /// Names a variant for every plan of its direction that does not name one itself.
 pub const VARIANT_VARIABLE: &str = "MSDEFORM_VARIANT";

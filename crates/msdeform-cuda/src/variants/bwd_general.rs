@@ -163,12 +163,10 @@ impl Variant for BwdGeneral {
 
 #[cfg(test)]
 mod tests {
-    use msdeform::{DType, ProblemBuilder, ValueLayout};
+    use msdeform::{BackwardCall, DType, Gradients, ProblemBuilder, ValueLayout};
 
     use super::*;
-    use crate::gradients::Gradients;
     use crate::pipeline::Step;
-    use crate::variants::BackwardCall;
     use crate::variants::tests::{configured, deformable_detr};
 
     fn pipeline(problem: ProblemBuilder, gradients: Gradients) -> Pipeline {

@@ -262,12 +262,10 @@ impl Variant for BwdLevelSort {
 
 #[cfg(test)]
 mod tests {
-    use msdeform::{Offsets, ProblemBuilder};
+    use msdeform::{BackwardCall, Gradients, Offsets, ProblemBuilder};
 
     use super::*;
     use crate::driver::DeviceProps;
-    use crate::gradients::Gradients;
-    use crate::variants::BackwardCall;
     use crate::variants::tests::{self, deformable_detr as decoder};
 
     fn configured(problem: ProblemBuilder) -> Result<Configuration, String> {

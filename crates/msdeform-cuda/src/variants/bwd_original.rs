@@ -1,13 +1,12 @@
 //! The kernel that others are measured against.
 
-use msdeform::{DType, Direction, Role, VariantSpec};
+use msdeform::{DType, Direction, OutputStrides, Role, VariantSpec};
 
 use super::{
     Call, Configuration, GRADIENTS, KnobChoices, OURS, Specialise, Variant, check_inline_levels,
 };
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
-use crate::strides::OutputStrides;
 
 /// See `kernels/bwd_original.cu`.
 pub struct BwdOriginal;
@@ -88,12 +87,10 @@ impl Variant for BwdOriginal {
 
 #[cfg(test)]
 mod tests {
-    use msdeform::Problem;
+    use msdeform::{BackwardCall, Gradients, Problem};
 
     use super::*;
-    use crate::gradients::Gradients;
     use crate::pipeline::Step;
-    use crate::variants::BackwardCall;
     use crate::variants::tests::configured;
 
     fn pipeline(dtype: DType, gradients: Gradients) -> Pipeline {

@@ -236,14 +236,11 @@ impl Variant for BwdTileSort {
 
 #[cfg(test)]
 mod tests {
-    use msdeform::{Mode, ProblemBuilder, ValueLayout};
+    use msdeform::{BackwardCall, Gradients, Mode, OutputStrides, ProblemBuilder, ValueLayout};
 
     use super::*;
     use crate::driver::DeviceProps;
-    use crate::gradients::Gradients;
     use crate::pipeline::Step;
-    use crate::strides::OutputStrides;
-    use crate::variants::BackwardCall;
     use crate::variants::tests::{self, deformable_detr};
 
     fn encoder() -> ProblemBuilder {

@@ -1,10 +1,10 @@
 //! What a variant is asked to do.
 
-use msdeform::{Direction, Mode, Operator, Problem, Role};
+use msdeform::{
+    BackwardCall, Direction, Gradients, Operator, Problem, Role, SourceStrides, ValueStrides,
+};
 
 use crate::driver::DeviceProps;
-use crate::gradients::Gradients;
-use crate::strides::{OutputStrides, SourceStrides, ValueStrides};
 
 /// What a variant is asked to do.
 #[derive(Clone, Copy, Debug)]
@@ -21,29 +21,6 @@ pub struct Call<'a> {
     pub sources: SourceStrides,
     /// What only a backward call has; `None` makes it a forward call.
     pub backward: Option<BackwardCall>,
-}
-
-/// What only a backward call has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BackwardCall {
-    /// Which gradients are computed.
-    pub gradients: Gradients,
-    /// What is promised about their last bits.
-    pub mode: Mode,
-    /// Strides of the gradient of the output.
-    pub grad_output: OutputStrides,
-}
-
-impl BackwardCall {
-    /// All gradients, fast, of a contiguous gradient of the output.
-    #[must_use]
-    pub fn new(problem: &Problem) -> Self {
-        Self {
-            gradients: Gradients::ALL,
-            mode: Mode::Fast,
-            grad_output: OutputStrides::packed(problem),
-        }
-    }
 }
 
 impl<'a> Call<'a> {

@@ -198,7 +198,7 @@ impl Configuration {
 /// The macros that say how samples follow from offsets, of a call, a step and the configuration's constants.
 type SampleDefines = fn(&Call<'_>, &str, &[(&'static str, i64)]) -> Vec<(&'static str, i64)>;
 
-/// The constant that says which gradients are asked for, as [`Gradients::mask`](crate::Gradients::mask).
+/// The constant that says which gradients are asked for, as [`Gradients::mask`](msdeform::Gradients::mask).
 pub const GRADIENTS: &str = "GRADIENTS";
 
 /// The macro that declares [`Configuration::derived`].

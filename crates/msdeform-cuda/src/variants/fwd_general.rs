@@ -77,10 +77,9 @@ impl Variant for FwdGeneral {
 
 #[cfg(test)]
 mod tests {
-    use msdeform::{DType, Problem, ProblemBuilder};
+    use msdeform::{DType, Problem, ProblemBuilder, ValueStrides};
 
     use super::*;
-    use crate::ValueStrides;
     use crate::driver::DeviceProps;
 
     fn configured(problem: ProblemBuilder, strides: Option<ValueStrides>) -> Configuration {

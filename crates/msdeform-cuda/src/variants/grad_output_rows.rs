@@ -1,12 +1,11 @@
 //! What the variants that include `grad_output_rows.cuh` have in common.
 
-use msdeform::Problem;
+use msdeform::{BackwardCall, OutputStrides, Problem};
 
-use super::{BackwardCall, Call, Constant, KnobChoices};
+use super::{Call, Constant, KnobChoices};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::pipeline::Pipeline;
-use crate::strides::OutputStrides;
 
 pub(super) const PACK: Constant = Constant {
     name: "PACK",

@@ -45,7 +45,7 @@ use crate::error::Error;
 use crate::params::{CallShape, INLINE_LEVELS};
 use crate::sources::{HEADERS, SourceFile};
 
-pub use call::{BackwardCall, Call};
+pub use call::Call;
 pub use configuration::{Configuration, GRADIENTS, Specialise, Unit};
 use configuration::{OUTPUT_DTYPE, output_dtype};
 

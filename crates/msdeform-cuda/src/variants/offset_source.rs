@@ -1,13 +1,12 @@
 //! What kernels are compiled with and told where samples follow from offsets and logits (`kernels/offset_*.cuh`).
 
-use msdeform::{DType, Offsets, ReferenceKind, ReferenceOf};
+use msdeform::{DType, Offsets, ReferenceKind, ReferenceOf, RowStrides, SourceStrides};
 
 use super::configuration::dtype_code;
 use super::{Call, Configuration};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::pipeline::Pipeline;
-use crate::strides::{RowStrides, SourceStrides};
 
 /// Constants that kernels of such a call read, whatever else they do: they are no knobs of a variant.
 const OFFSETS_READ: [&str; 4] = [WHOLE_QUADS, WHOLE_REFERENCES, KEEPS, ROW_SUMS];
@@ -283,15 +282,13 @@ pub(super) fn constants(call: &Call<'_>) -> Vec<(&'static str, i64)> {
 
 #[cfg(test)]
 mod tests {
-    use msdeform::{Direction, Problem, ProblemBuilder};
+    use msdeform::{BackwardCall, Direction, Gradients, Problem, ProblemBuilder, SourceStrides};
 
     use super::*;
     use crate::dispatch;
     use crate::driver::DeviceProps;
-    use crate::gradients::Gradients;
-    use crate::strides::SourceStrides;
+    use crate::variants::KnobChoices;
     use crate::variants::tests::deformable_detr;
-    use crate::variants::{BackwardCall, KnobChoices};
 
     fn model(queries: usize) -> ProblemBuilder {
         deformable_detr(queries).offsets(Offsets::from_points())

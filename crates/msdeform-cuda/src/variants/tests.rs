@@ -1,10 +1,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use msdeform::{DType, Direction, ProblemBuilder, Role, ValueLayout};
+use msdeform::{BackwardCall, DType, Direction, Gradients, ProblemBuilder, Role, ValueLayout};
 
 use super::*;
 use crate::driver::{DeviceProps, LaunchGeometry};
-use crate::gradients::Gradients;
 use crate::registry::REGISTRY;
 
 /// The model that kernels are chosen by.

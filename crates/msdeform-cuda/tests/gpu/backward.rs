@@ -2,11 +2,10 @@
 
 use half::f16;
 use libtest_mimic::{Failed, Trial};
-use msdeform::{ATTENTION, DType, Direction, Element, Mode, Problem, Role};
+use msdeform::{ATTENTION, DType, Direction, Element, Gradients, Mode, Problem, Role};
 use msdeform_cuda::variants::Variant;
 use msdeform_cuda::{
-    BackwardOptions, DeviceBuffer, Error, Gradients, Plan, PlanOptions, Stream,
-    WORKSPACE_ALIGNMENT, Workspace,
+    BackwardOptions, DeviceBuffer, Error, Plan, PlanOptions, Stream, WORKSPACE_ALIGNMENT, Workspace,
 };
 use msdeform_cuda_lab::REGISTRY;
 use msdeform_devices::oracle::expect;

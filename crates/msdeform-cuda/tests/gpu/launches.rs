@@ -2,10 +2,9 @@
 
 use half::f16;
 use libtest_mimic::{Failed, Trial};
-use msdeform::{DType, Direction, Element, Mode, Problem, Role, ValueLayout};
+use msdeform::{DType, Direction, Element, Mode, Problem, Role, ValueLayout, ValueStrides};
 use msdeform_cuda::{
-    BackwardOptions, DeviceBuffer, Engine, Error, Event, Graph, Plan, PlanOptions, Pointers,
-    Stream, ValueStrides,
+    BackwardOptions, DeviceBuffer, Engine, Error, Event, Graph, Plan, PlanOptions, Pointers, Stream,
 };
 use msdeform_cuda_lab::registry::find;
 use msdeform_devices::Case;

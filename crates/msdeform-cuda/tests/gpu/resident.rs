@@ -1,8 +1,8 @@
 //! A case with its tensors on the device, for tests of how plans are launched.
 
 use libtest_mimic::Failed;
-use msdeform::{Access, Direction, Element, Problem, Role};
-use msdeform_cuda::{Argument, DeviceBuffer, Plan, Pointers, Stream, ValueStrides};
+use msdeform::{Access, Direction, Element, Problem, Role, ValueStrides};
+use msdeform_cuda::{Argument, DeviceBuffer, Plan, Pointers, Stream};
 
 use msdeform_devices::guarded::tensors;
 use msdeform_devices::oracle::{Expected, expect};

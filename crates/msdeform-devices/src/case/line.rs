@@ -4,8 +4,7 @@ use std::fmt;
 use std::fmt::Write as _;
 use std::str::FromStr;
 
-use msdeform::{DType, Mode, Problem, ReferenceKind, ReferenceOf, ValueLayout};
-use msdeform_cuda::Gradients;
+use msdeform::{DType, Gradients, Mode, Problem, ReferenceKind, ReferenceOf, ValueLayout};
 
 use super::{Case, Numbers, SourceMemory, Starts, UpstreamMemory, ValueMemory, VariantWish, Wants};
 

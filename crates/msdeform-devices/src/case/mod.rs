@@ -3,9 +3,12 @@
 mod line;
 mod numbers;
 
-use msdeform::{Direction, Mode, Problem, Role};
-use msdeform_cuda::variants::{BackwardCall, Call, Configuration};
-use msdeform_cuda::{DeviceProps, OutputStrides, RowStrides, SourceStrides, ValueStrides};
+use msdeform::{
+    BackwardCall, Direction, Mode, OutputStrides, Problem, Role, RowStrides, SourceStrides,
+    ValueStrides,
+};
+use msdeform_cuda::DeviceProps;
+use msdeform_cuda::variants::{Call, Configuration};
 
 use crate::HostTensors;
 use crate::generate::random;
@@ -13,7 +16,7 @@ use crate::generate::random;
 use numbers::named;
 
 pub use line::BadLine;
-pub use msdeform_cuda::Gradients;
+pub use msdeform::Gradients;
 pub use numbers::{Samples, Values, Weights};
 
 /// A call of the operator. Its line (`Display`, `FromStr`) makes it again.

@@ -10,8 +10,7 @@ mod scenes;
 pub use models::{MODELS, Model};
 pub use scenes::Scene;
 
-use msdeform::{DType, Direction, Error, Problem, ValueLayout, VariantSpec};
-use msdeform_cuda::Gradients;
+use msdeform::{DType, Direction, Error, Gradients, Problem, ValueLayout, VariantSpec};
 
 use crate::case::{Case, Wants};
 use crate::oracle::{Expected, expect};

@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use msdeform::{Direction, Mode, Problem, VariantSpec};
-use msdeform_cuda::variants::{BackwardCall, Variant};
-use msdeform_cuda::{Engine, Gradients};
+use msdeform::{BackwardCall, Direction, Gradients, Mode, Problem, VariantSpec};
+use msdeform_cuda::Engine;
+use msdeform_cuda::variants::Variant;
 use msdeform_tuning::{CallClass, Origin, Tuning};
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,6 @@
 //! What comes out of a run.
 
-use msdeform::{Direction, Problem, Role};
-use msdeform_cuda::Gradients;
+use msdeform::{Direction, Gradients, Problem, Role};
 
 use crate::Buffer;
 

@@ -83,8 +83,7 @@ impl Roundings {
 
 #[cfg(test)]
 mod tests {
-    use msdeform::{Problem, Role};
-    use msdeform_cuda::Gradients;
+    use msdeform::{Gradients, Problem, Role};
 
     use crate::case::{Case, Wants};
     use crate::oracle::axis::Axis;

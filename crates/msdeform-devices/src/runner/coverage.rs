@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use msdeform::{DType, Direction, Mode, VariantSpec};
-use msdeform_cuda::Gradients;
+use msdeform::{DType, Direction, Gradients, Mode, VariantSpec};
 
 use crate::case::{Case, Wants};
 use crate::runner::Resolved;

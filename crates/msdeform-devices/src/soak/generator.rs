@@ -4,8 +4,7 @@
 //! Kernels are compiled for it. The sizes drawn for a model (images, queries, levels, memory, numbers) need no
 //! other kernel, or should not, so that many problems share what takes longest.
 
-use msdeform::{DType, Direction, Mode, Problem, ValueLayout};
-use msdeform_cuda::Gradients;
+use msdeform::{DType, Direction, Gradients, Mode, Problem, ValueLayout};
 
 use crate::Random;
 use crate::case::{

@@ -1,7 +1,6 @@
 //! From a case that fails to the smallest one around it that still does.
 
-use msdeform::{DType, Mode, Problem, ProblemBuilder, ValueLayout};
-use msdeform_cuda::Gradients;
+use msdeform::{DType, Gradients, Mode, Problem, ProblemBuilder, ValueLayout};
 
 use crate::case::{
     Case, Numbers, Samples, SourceMemory, Starts, UpstreamMemory, ValueMemory, Values, VariantWish,

@@ -4,8 +4,7 @@
 //! every format and layout, and every other model, mixed formats (with an even and an odd number of points), every
 //! subset of the gradients and every value of every knob at least once, each in another format and layout.
 
-use msdeform::{DType, Direction, ValueLayout};
-use msdeform_cuda::Gradients;
+use msdeform::{DType, Direction, Gradients, ValueLayout};
 use msdeform_cuda::variants::Variant;
 use msdeform_devices::conformance::{Backend, MODELS, Model};
 

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use msdeform::{DType, Direction, Error, Offsets, Problem};
+use msdeform::{BackwardCall, DType, Direction, Error, Gradients, Offsets, Problem};
 use msdeform_cuda::jit::Recipe;
-use msdeform_cuda::variants::{BackwardCall, Call, KnobChoices, Variant};
-use msdeform_cuda::{DeviceProps, Gradients, dispatch, entry_name};
+use msdeform_cuda::variants::{Call, KnobChoices, Variant};
+use msdeform_cuda::{DeviceProps, dispatch, entry_name};
 use msdeform_cuda_lab::REGISTRY;
 
 use super::table::Key;

@@ -2,12 +2,11 @@
 
 use std::any::Any;
 
-use msdeform::{DType, Mode, Offsets, Operator, Problem};
-use msdeform_cuda::Gradients;
+use msdeform::{BackwardCall, DType, Gradients, Mode, Offsets, Operator, Problem};
 use msdeform_cuda::driver::DeviceProps;
 use msdeform_cuda::jit::{COMMON_OPTIONS, included_headers};
 use msdeform_cuda::sources::SourceFile;
-use msdeform_cuda::variants::{BackwardCall, Call, Configuration, KnobChoices, Unit, Variant};
+use msdeform_cuda::variants::{Call, Configuration, KnobChoices, Unit, Variant};
 use msdeform_cuda_lab::preamble::{LevelTextures, TileMaps};
 
 /// The texts that a variant is compiled from: those of this program, or those of an earlier commit.

@@ -6,11 +6,11 @@ mod prepared;
 
 use std::collections::BTreeMap;
 
-use msdeform::{Direction, Problem, VariantSpec};
+use msdeform::{BackwardCall, Direction, Problem, VariantSpec};
 use msdeform_cuda::jit::KernelPack;
 use msdeform_cuda::registry::find_among;
 use msdeform_cuda::tuning::{self, Origin, Source, Tuning};
-use msdeform_cuda::variants::{BackwardCall, Call, Knob, KnobChoices, Variant};
+use msdeform_cuda::variants::{Call, Knob, KnobChoices, Variant};
 use msdeform_cuda::{
     BackwardOptions, DeviceBuffer, DiskCache, Engine, Error, Event, Plan, PlanOptions, Stream,
     Workspace, dispatch,

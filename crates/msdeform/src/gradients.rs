@@ -1,10 +1,10 @@
-//! Which gradients a backward call is asked for.
+//! What a backward call computes.
 
 use std::fmt;
 
-use msdeform::Role;
+use crate::{Mode, OutputStrides, Problem, Role};
 
-/// A subset of the gradients. Only what is in it is computed, and written.
+/// A subset of the gradients: those that a backward call computes and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gradients {
     /// Of the values.
@@ -13,24 +13,24 @@ pub struct Gradients {
     pub locations: bool,
     /// Of the attention weights.
     pub weights: bool,
-    /// Of the references, in calls from offsets; those of offsets and logits are called like those of locations and weights.
+    /// Of the references. Only the fused operator has them; its offsets count as locations, its logits as weights.
     pub references: bool,
 }
 
 impl Gradients {
-    /// All three that every call has.
+    /// The three that every operator has.
     pub const ALL: Self = Self { value: true, locations: true, weights: true, references: false };
 
-    /// None.
+    /// No gradient.
     pub const NONE: Self = Self::from_mask(0);
 
-    /// Every subset that asks for something, all three first.
+    /// Every subset of these three that is not empty, the full one first.
     #[must_use]
     pub fn subsets() -> [Self; 7] {
         [7, 1, 2, 4, 3, 5, 6].map(Self::from_mask)
     }
 
-    /// The number that stands for it in the JIT macros: 1 value, 2 locations, 4 weights, 8 references.
+    /// The subset as a bit mask: 1 value, 2 locations, 4 weights, 8 references.
     #[must_use]
     pub const fn mask(self) -> u32 {
         self.value as u32
@@ -48,7 +48,7 @@ impl Gradients {
         }
     }
 
-    /// Whether a tensor belongs to a call for these: everything but the gradients that are not asked for.
+    /// Whether a call for these gradients has a tensor: gradients outside of the subset are the only ones it lacks.
     #[must_use]
     pub const fn includes(self, role: Role) -> bool {
         match role {
@@ -62,10 +62,33 @@ impl Gradients {
         }
     }
 
-    /// Whether a gradient is asked for that belongs to a sample: of its location or its weight.
+    /// Whether any gradient of the samples is computed.
     #[must_use]
     pub const fn of_samples(self) -> bool {
         self.locations || self.weights || self.references
+    }
+}
+
+/// What only a backward call has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackwardCall {
+    /// Which gradients are computed.
+    pub gradients: Gradients,
+    /// Whether every run must give the same bits.
+    pub mode: Mode,
+    /// Strides of the gradient of the output.
+    pub grad_output: OutputStrides,
+}
+
+impl BackwardCall {
+    /// All gradients, fast, of a contiguous gradient of the output.
+    #[must_use]
+    pub fn new(problem: &Problem) -> Self {
+        Self {
+            gradients: Gradients::ALL,
+            mode: Mode::Fast,
+            grad_output: OutputStrides::packed(problem),
+        }
     }
 }
 
@@ -84,7 +107,7 @@ impl fmt::Display for Gradients {
             (self.references, "references"),
         ];
         let names: Vec<&str> =
-            named.into_iter().filter_map(|(asked, name)| asked.then_some(name)).collect();
+            named.into_iter().filter_map(|(is_in, name)| is_in.then_some(name)).collect();
         f.write_str(if names.is_empty() { "none" } else { "" })?;
         f.write_str(&names.join("+"))
     }

@@ -1,9 +1,8 @@
-//! Where the values of a pixel and the channels of a query's output lie.
+//! Strides of the tensors that need not be contiguous, in elements.
 
-use msdeform::{Problem, Role};
+use crate::{DType, Error, Problem, Role};
 
-/// Strides of the value tensor in elements. Channels always follow each other; a slice of a larger
-/// tensor needs no copy.
+/// Strides of the value tensor, so that a slice of a larger tensor needs no copy. The channels of a pixel are adjacent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ValueStrides {
     /// From one image to the next.
@@ -51,14 +50,17 @@ impl ValueStrides {
     }
 
     /// Refuses negative strides and tensors that no address space holds.
-    pub(crate) fn check(self, problem: &Problem) -> Result<(), msdeform::Error> {
+    ///
+    /// # Errors
+    /// [`Error::Negative`] or [`Error::TooLarge`].
+    pub fn check(self, problem: &Problem) -> Result<(), Error> {
         let strides = [("batch", self.batch), ("head", self.head), ("pixel", self.pixel)];
         check("value", &strides, self.extent(problem))
     }
 }
 
-/// Strides of the gradient of the output, `[N, Lq, M, D]`, in elements. Zeros are legal: the gradient
-/// of a sum is one number, seen from everywhere.
+/// Strides of the gradient of the output, `[N, Lq, M, D]`. Zeros are legal, because the gradient of a sum is one number that
+/// every position shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OutputStrides {
     /// From one image to the next.
@@ -95,7 +97,10 @@ impl OutputStrides {
     }
 
     /// Refuses negative strides and tensors that no address space holds.
-    pub(crate) fn check(self, problem: &Problem) -> Result<(), msdeform::Error> {
+    ///
+    /// # Errors
+    /// [`Error::Negative`] or [`Error::TooLarge`].
+    pub fn check(self, problem: &Problem) -> Result<(), Error> {
         let strides = [
             ("batch", self.batch),
             ("query", self.query),
@@ -106,7 +111,7 @@ impl OutputStrides {
     }
 }
 
-/// Strides of a tensor whose queries each have their numbers in a row: references, offsets or logits, in elements.
+/// Strides of references, offsets or logits: the numbers of one query are adjacent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RowStrides {
     /// From one image to the next.
@@ -115,8 +120,7 @@ pub struct RowStrides {
     pub query: i64,
 }
 
-/// Where references, offsets and logits lie, in calls whose samples follow from them. Zeros are legal: references that
-/// all images share.
+/// Strides of what the fused operator reads. Zeros are legal, because all images may share their references.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SourceStrides {
     /// Of the references.
@@ -166,7 +170,10 @@ impl SourceStrides {
     }
 
     /// Refuses negative strides and tensors that no address space holds.
-    pub(crate) fn check(&self, problem: &Problem) -> Result<(), msdeform::Error> {
+    ///
+    /// # Errors
+    /// [`Error::Negative`] or [`Error::TooLarge`].
+    pub fn check(&self, problem: &Problem) -> Result<(), Error> {
         for role in [Role::References, Role::Offsets, Role::Logits] {
             let RowStrides { image, query } = self.of(role).unwrap_or_default();
             check(role.name(), &[("batch", image), ("query", query)], self.extent(problem, role))?;
@@ -185,27 +192,23 @@ fn reach(stride: i64, count: usize) -> usize {
     usize::try_from(stride).unwrap_or(usize::MAX).saturating_mul(count - 1)
 }
 
-fn check(
-    tensor: &'static str,
-    strides: &[(&str, i64)],
-    extent: usize,
-) -> Result<(), msdeform::Error> {
+fn check(tensor: &'static str, strides: &[(&str, i64)], extent: usize) -> Result<(), Error> {
     for &(axis, stride) in strides {
         if stride < 0 {
             let name = format!("{tensor} {axis} stride");
-            return Err(msdeform::Error::Negative { name, value: i128::from(stride) });
+            return Err(Error::Negative { name, value: i128::from(stride) });
         }
     }
-    let limit = isize::MAX.unsigned_abs() / msdeform::DType::F64.size_bytes();
+    let limit = isize::MAX.unsigned_abs() / DType::F64.size_bytes();
     if extent > limit {
-        return Err(msdeform::Error::TooLarge { tensor });
+        return Err(Error::TooLarge { tensor });
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use msdeform::ValueLayout;
+    use crate::ValueLayout;
 
     use super::*;
 
@@ -239,7 +242,7 @@ mod tests {
         let negative = ValueStrides { pixel: -8, ..packed }.check(&problem).unwrap_err();
         assert!(negative.to_string().contains("value pixel stride"), "{negative}");
         let huge = ValueStrides { batch: i64::MAX / 2, ..packed }.check(&problem).unwrap_err();
-        assert!(matches!(huge, msdeform::Error::TooLarge { tensor: "value" }));
+        assert!(matches!(huge, Error::TooLarge { tensor: "value" }));
     }
 
     #[test]
