@@ -58,9 +58,22 @@ pub(crate) fn problem(bytes: &[u8]) {
         assert!(level.start + level.footprint(problem.layout()) <= problem.spatial());
     }
     let _ = problem.to_string();
-    if lengths.into_iter().all(|length| length <= TINY) && problem.queries() <= TINY {
+    let is_tiny = lengths.into_iter().chain(loops(&problem)).all(|length| length <= TINY);
+    if is_tiny && problem.queries() <= TINY {
         compute(&problem);
     }
+}
+
+/// How often inputs and the reference loop over pixels and samples. Tensors without elements may have any number of heads.
+fn loops(problem: &Problem) -> [usize; 2] {
+    let product = |sizes: [usize; 4]| {
+        sizes.into_iter().fold(1usize, |product, size| product.saturating_mul(size.max(1)))
+    };
+    let (batch, heads) = (problem.batch(), problem.heads());
+    [
+        product([batch, heads, problem.spatial(), 1]),
+        product([batch, heads, problem.queries(), problem.samples()]),
+    ]
 }
 
 /// Computes the output on the CPU, unless its plan refuses the call, and compares it with the reference.
