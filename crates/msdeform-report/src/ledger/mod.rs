@@ -351,7 +351,8 @@ impl Required {
             };
             variants.extend(variant.spec().dtypes.iter().map(required));
         }
-        let kernels = specialisations(operator).into_iter().map(|found| (hashes.key(&found), found));
+        let kernels =
+            specialisations(operator).into_iter().map(|found| (hashes.key(&found), found));
         Self { variants, kernels: kernels.collect() }
     }
 }
