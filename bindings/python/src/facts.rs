@@ -159,7 +159,7 @@ pub fn bench_json(
             locations: *workload.locations.first().ok_or_else(|| invalid("no locations".into()))?,
             layout: ValueLayout::Interleaved,
             dtype,
-            from_offsets: false,
+            operator: &msdeform::ATTENTION,
             sizes: Sizes { batch, ..Sizes::default() },
             seed: STANDARD_SEED,
             workload: &workload,

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use msdeform::{DType, Direction, Mode, Offsets, Problem};
+use msdeform::{ATTENTION, DType, Direction, FROM_OFFSETS, Mode, Offsets, Problem};
 use msdeform_bench::models::{Scope, Shape, in_every_size, specialisations_of};
 use msdeform_bench::warm::{Target, WarmError, warm};
 use msdeform_cuda::{DiskCache, Error};
@@ -89,7 +89,7 @@ fn problems((heads, channels, points, encoder, decoder): GivenShape) -> PyResult
     // Of a decoder, in any number.
     let queries = vec![1];
     let shape = Shape { heads, channels, points, queries, encoder, decoder };
-    Ok(if is_given { shape.problems() } else { shape.problems_from_offsets() })
+    Ok(shape.problems(if is_given { &ATTENTION } else { &FROM_OFFSETS }))
 }
 
 fn rules(references: &[String]) -> PyResult<Vec<Offsets>> {

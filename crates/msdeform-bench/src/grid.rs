@@ -1,6 +1,6 @@
 //! Which cases and variants a command looks at.
 
-use msdeform::{DType, Direction, ValueLayout, VariantSpec};
+use msdeform::{DType, Direction, Operator, ValueLayout, VariantSpec};
 
 use msdeform_devices::device::named::{id_in, named};
 use msdeform_devices::device::{Device, DeviceError};
@@ -35,8 +35,8 @@ pub struct Selection {
     pub variants: Vec<String>,
     /// Whether all of them includes the rungs of the ladder.
     pub rungs: bool,
-    /// Whether samples follow from offsets, instead of being given.
-    pub from_offsets: bool,
+    /// What is computed.
+    pub operator: &'static Operator,
     /// Other sizes than the workload's.
     pub sizes: Sizes,
     /// Seed of the inputs.
@@ -59,14 +59,13 @@ impl Selection {
             for &locations in choose(&self.locations, &workload.locations, self.breadth) {
                 for &layout in choose(&self.layouts, &workload.layouts, self.breadth) {
                     for &dtype in &self.dtypes {
-                        let (from_offsets, sizes, seed) =
-                            (self.from_offsets, self.sizes, self.seed);
+                        let (operator, sizes, seed) = (self.operator, self.sizes, self.seed);
                         cases.push(WorkloadCase {
                             workload,
                             locations,
                             layout,
                             dtype,
-                            from_offsets,
+                            operator,
                             sizes,
                             seed,
                         });

@@ -2,7 +2,9 @@
 
 use std::sync::Mutex;
 
-use msdeform::{DType, Direction, Problem, Role, ValueLayout, VariantSpec, reference};
+use msdeform::{
+    ATTENTION, DType, Direction, FROM_OFFSETS, Problem, Role, ValueLayout, VariantSpec, reference,
+};
 use msdeform_devices::device::Outputs;
 use msdeform_devices::oracle::{Oracle, reference_of};
 use msdeform_devices::workload::{self, Sizes};
@@ -201,7 +203,7 @@ fn selections_take_what_workloads_list_unless_told() {
         dtypes: vec![DType::F32, DType::F16],
         directions: vec![Direction::Forward],
         variants: Vec::new(),
-        from_offsets: false,
+        operator: &ATTENTION,
         sizes: Sizes::default(),
         seed: 0,
     };
@@ -219,10 +221,10 @@ fn selections_take_what_workloads_list_unless_told() {
 }
 
 /// The workload with the longest sides, samples anywhere in the image.
-fn from_offsets_on_long_sides() -> (Problem, HostTensors) {
+fn fused_on_long_sides() -> (Problem, HostTensors) {
     let sizes = Sizes { batch: Some(1), queries: Some(128) };
     let case = case("bevformer_tsa", ValueLayout::Interleaved);
-    let case = WorkloadCase { from_offsets: true, sizes, ..case };
+    let case = WorkloadCase { operator: &FROM_OFFSETS, sizes, ..case };
     let problem = case.problem().unwrap();
     let inputs = case.inputs(&problem).unwrap();
     (problem, inputs)
@@ -234,8 +236,8 @@ fn stored(results: Vec<(Role, Vec<f64>)>) -> Outputs {
 }
 
 #[test]
-fn an_error_of_a_thousandth_of_a_pixel_is_beyond_the_bound_of_a_call_from_offsets() {
-    let (problem, inputs) = from_offsets_on_long_sides();
+fn a_fused_call_that_is_off_by_a_thousandth_of_a_pixel_fails() {
+    let (problem, inputs) = fused_on_long_sides();
     let variants = TestDevice.variants();
     let oracle = Oracle::new(&problem, &inputs, &variants);
     let moved_by = |pixels: f32| -> HostTensors {
@@ -262,8 +264,8 @@ fn an_error_of_a_thousandth_of_a_pixel_is_beyond_the_bound_of_a_call_from_offset
 
 /// As the kernels of a GPU do it: a location in `f32`, then the pixel.
 #[test]
-fn coordinates_rounded_in_single_precision_are_within_the_bound_of_a_call_from_offsets() {
-    let (problem, inputs) = from_offsets_on_long_sides();
+fn a_fused_call_with_coordinates_rounded_to_f32_passes() {
+    let (problem, inputs) = fused_on_long_sides();
     let side = problem.levels()[0].width as f32;
     let [_, _, references, components] = problem.references_shape();
     assert_eq!((problem.levels()[0].height as f32, references, components), (side, 1, 2));

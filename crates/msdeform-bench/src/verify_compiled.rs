@@ -6,7 +6,7 @@ use msdeform::{Gradients, ValueLayout};
 use msdeform_devices::device::{Device, DeviceError, Outputs};
 use msdeform_devices::oracle::Oracle;
 use msdeform_devices::workload::{
-    FROM_OFFSETS, Label, Points, Queries, ReferencePoints, References, Workload,
+    Label, Points, Queries, ReferencePoints, References, Workload, name_of,
 };
 use msdeform_devices::{Draw, HostTensors, Locations};
 use rayon::prelude::*;
@@ -74,10 +74,7 @@ pub fn by_call(wanted: Vec<Specialisation>) -> Vec<Vec<Specialisation>> {
 fn verify_one(device: &dyn Device, specialisation: &Specialisation, seed: u64) -> Verification {
     let (spec, problem) = (specialisation.variant.spec(), &specialisation.problem);
     let label = Label {
-        workload: format!(
-            "{MODELS}{}",
-            if problem.offsets().is_some() { FROM_OFFSETS } else { "" }
-        ),
+        workload: name_of(MODELS, problem.operator()),
         locations: Locations::Local.name().to_owned(),
         layout: ValueLayout::Interleaved.name().to_owned(),
         dtype: problem.dtype().name().to_owned(),
@@ -141,6 +138,7 @@ fn inputs(specialisation: &Specialisation, seed: u64) -> HostTensors {
 
 #[cfg(test)]
 mod tests {
+    use msdeform::{ATTENTION, FROM_OFFSETS};
     use msdeform_cuda::DeviceProps;
     use msdeform_devices::STANDARD_SEED;
     use msdeform_devices::device::{CpuDevice, DeviceOptions};
@@ -175,7 +173,7 @@ mod tests {
 
     #[test]
     fn kernels_of_one_call_are_run_by_it_together_and_none_is_lost() {
-        let all = models::specialisations(&DeviceProps::h200());
+        let all = models::specialisations(&DeviceProps::h200(), &ATTENTION);
         let calls = by_call(all.clone());
         assert!(3 * calls.len() < 2 * all.len(), "{} calls of {}", calls.len(), all.len());
         for kernels in &calls {
@@ -208,10 +206,10 @@ mod tests {
 
     /// On the processor: the inputs and the bound of every rule are such that what is right passes.
     #[test]
-    fn problems_of_every_rule_from_offsets_pass_where_they_are_computed_right() {
+    fn fused_problems_of_every_rule_pass_on_the_cpu() {
         let options = DeviceOptions { ignore_tuning: true, ..DeviceOptions::default() };
         let cpu = CpuDevice::new(options.with_all_gradients()).unwrap();
-        let mut all = models::specialisations_from_offsets(&DeviceProps::h200());
+        let mut all = models::specialisations(&DeviceProps::h200(), &FROM_OFFSETS);
         all.retain(|found| !found.problem.levels().iter().any(|level| level.height < 2));
         all.sort_by_key(|found| found.problem.weights_len());
         let mut met = std::collections::HashSet::new();

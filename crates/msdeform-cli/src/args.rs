@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use msdeform::{DType, Direction, Mode, ValueLayout};
+use msdeform::{ATTENTION, DType, Direction, FROM_OFFSETS, Mode, Operator, ValueLayout};
 use msdeform_bench::digits::three_digits;
 use msdeform_bench::{Breadth, Selection};
 use msdeform_devices::device::{Bandwidth, DeviceOptions};
@@ -130,8 +130,8 @@ pub struct GridArgs {
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub locations: Vec<Locations>,
     /// The operator from raw projections: samples follow from offsets and logits, with the references of the workload's model
-    #[arg(long)]
-    pub from_offsets: bool,
+    #[arg(long = "from-offsets")]
+    pub fused: bool,
     /// Images, instead of the workload's
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,
@@ -140,8 +140,13 @@ pub struct GridArgs {
     pub queries: Option<usize>,
     /// The ladder: every forward variant and setting on the seed documents' workload in f16, with and
     /// without a border, uniform and local
-    #[arg(long, conflicts_with_all = ["workload", "dtype", "direction", "from_offsets"])]
+    #[arg(long, conflicts_with_all = ["workload", "dtype", "direction", "fused"])]
     pub ladder: bool,
+}
+
+/// The operator that --from-offsets chooses.
+pub const fn operator(fused: bool) -> &'static Operator {
+    if fused { &FROM_OFFSETS } else { &ATTENTION }
 }
 
 /// A format that devices compute; the reference's `f64` is none.
@@ -178,7 +183,7 @@ impl GridArgs {
             directions: workload::directions(self.direction),
             variants: self.variant.clone(),
             rungs: breadth == Breadth::All,
-            from_offsets: self.from_offsets,
+            operator: operator(self.fused),
             sizes: Sizes { batch: self.batch, queries: self.queries },
             seed: STANDARD_SEED,
         })
@@ -209,7 +214,7 @@ impl GridArgs {
             directions: vec![Direction::Forward],
             variants: or_all(&self.variant),
             rungs: true,
-            from_offsets: self.from_offsets,
+            operator: operator(self.fused),
             sizes: Sizes { batch: self.batch, queries: self.queries },
             seed: STANDARD_SEED,
         })

@@ -104,7 +104,7 @@ pub fn of_reference(problem: &Problem, backward: bool) -> u128 {
     let output = bytes(problem.output_len(), DType::F64);
     // What comes in, what comes out, and what is compared with it.
     let gradients = if backward { output + 2 * inputs } else { 0 };
-    // Samples that follow from offsets are written down, and so are their gradients.
+    // The fused operator computes samples first: it stores them, and their gradients.
     let copies = if problem.offsets().is_some() { 1 + u128::from(backward) } else { 0 };
     let samples =
         bytes(problem.locations_len(), DType::F64) + bytes(problem.weights_len(), DType::F64);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn every_tensor_of_a_call_from_offsets_counts() {
+    fn every_tensor_of_a_fused_call_counts() {
         let builder = in_half().offsets(Offsets::from_boxes()).reference_dtype(DType::F32);
         let problem = builder.build().unwrap();
         let tensors = (2 * 8) + (4 * 12) + (2 * 30) + (2 * 15);

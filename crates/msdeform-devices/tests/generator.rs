@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a step that fails is a failed test")]
 
+use msdeform::Operator;
 use msdeform_cuda::DeviceProps;
 use msdeform_cuda_lab::REGISTRY;
 use msdeform_devices::Case;
@@ -49,7 +50,7 @@ fn lines_that_are_no_cases_are_refused_by_what_is_wrong() {
 #[test]
 fn everything_that_can_be_chosen_is_reached() {
     let rules = rules();
-    let bounds = Bounds { from_offsets: true, ..Bounds::default() };
+    let bounds = Bounds { operators: Operator::ALL.to_vec(), ..Bounds::default() };
     let generator = Generator::new(&rules, bounds, 5);
     let mut coverage = rules.universe();
     let mut refused = 0;

@@ -4,6 +4,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+use msdeform::Operator;
 use msdeform_devices::Case;
 use msdeform_devices::runner::{CpuRunner, Runner, check};
 use msdeform_devices::soak::{Bounds, Generator};
@@ -19,7 +20,8 @@ fn random_problems_keep_the_contract() {
     let runner = CpuRunner::default();
     let seed = RandomState::new().hash_one(std::process::id()) >> 32;
     let work = if cfg!(miri) { 300 } else { 200_000 };
-    let bounds = Bounds { strided: false, from_offsets: true, work, ..Bounds::default() };
+    let bounds =
+        Bounds { strided: false, operators: Operator::ALL.to_vec(), work, ..Bounds::default() };
     let generator = Generator::new(runner.rules(), bounds, seed);
     let mut worker = runner.worker().unwrap();
     let all = (0..MODELS).flat_map(|number| generator.cases(number, 2));

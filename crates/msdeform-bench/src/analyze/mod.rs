@@ -289,7 +289,7 @@ fn measured(problem: &Problem, of_call: &[&Figure]) -> Option<Measured> {
 
 #[cfg(test)]
 mod tests {
-    use msdeform::ValueLayout;
+    use msdeform::{ATTENTION, ValueLayout};
     use msdeform_devices::workload::{self, Sizes};
     use msdeform_devices::{Locations, STANDARD_SEED};
 
@@ -305,7 +305,7 @@ mod tests {
             locations: Locations::Local,
             layout: workload.layouts[0],
             dtype,
-            from_offsets: false,
+            operator: &ATTENTION,
             sizes: Sizes::default(),
             seed: STANDARD_SEED,
         }

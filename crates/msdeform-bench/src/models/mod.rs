@@ -9,17 +9,14 @@ mod specialisation;
 
 use std::collections::HashSet;
 
-use msdeform::{DType, Offsets, Problem};
+use msdeform::{DType, Offsets, Operator, Problem, Role};
 use msdeform_cuda::ahead::other_sizes;
 
 use image::Image;
 
 pub use scope::Scope;
 pub(crate) use scope::WITH_REFERENCES;
-pub use specialisation::{
-    Specialisation, specialisations, specialisations_from_offsets, specialisations_of,
-    specialisations_on,
-};
+pub use specialisation::{Specialisation, specialisations, specialisations_of, specialisations_on};
 
 /// How models of a family call the operator.
 #[derive(Clone, Copy, Debug)]
@@ -34,11 +31,11 @@ pub struct ModelShape {
     pub points: &'static [usize],
     /// Queries of its decoders, with and without what denoising or groups add; an encoder's are its pixels.
     pub queries: &'static [usize],
-    /// How samples of their encoders follow from offsets.
+    /// Rules of the fused operator in their encoders.
     pub encoder: &'static [Offsets],
     /// And those of their decoders.
     pub decoder: &'static [Offsets],
-    /// Whether `patch()` replaces whole layers of theirs, which then call the operator from offsets.
+    /// Whether `patch()` replaces whole layers of theirs, which then call the fused operator.
     pub has_fused_layers: bool,
 }
 
@@ -148,7 +145,7 @@ pub struct Shape {
     pub points: Vec<usize>,
     /// Queries, as many as are usual; one for every pixel is added.
     pub queries: Vec<usize>,
-    /// How samples follow from offsets where every pixel asks.
+    /// Rules of the fused operator where every pixel is a query.
     pub encoder: Vec<Offsets>,
     /// And where so many queries do.
     pub decoder: Vec<Offsets>,
@@ -168,13 +165,19 @@ impl From<&ModelShape> for Shape {
 }
 
 impl Shape {
-    /// Problems in every format, for decoders and for the encoder, that lead to everything that is compiled for the shape.
+    /// Problems in every dtype, for decoders and for the encoder, that lead to everything that is compiled for the shape
+    /// and an operator. A shape without rules has none of the fused operator.
     #[must_use]
-    pub fn problems(&self) -> Vec<Problem> {
-        self.problems_with(&[Image::Usual, Image::Thin])
+    pub fn problems(&self, operator: &Operator) -> Vec<Problem> {
+        self.problems_with(operator, &[Image::Usual, Image::Thin])
     }
 
-    fn problems_with(&self, images: &[Image]) -> Vec<Problem> {
+    fn problems_with(&self, operator: &Operator, images: &[Image]) -> Vec<Problem> {
+        let plain = self.plain_problems(images);
+        if operator.inputs.contains(&Role::References) { self.fused(&plain) } else { plain }
+    }
+
+    fn plain_problems(&self, images: &[Image]) -> Vec<Problem> {
         let mut problems = Vec::new();
         for image in images {
             let levels: Vec<(i64, i64)> =
@@ -198,23 +201,17 @@ impl Shape {
         problems
     }
 
-    /// The same with samples that follow from offsets; none where no rule is known. Offsets and logits are what layers make
-    /// of the same format as values; references are like them, or in single precision, as automatic mixed precision leaves
-    /// them.
-    #[must_use]
-    pub fn problems_from_offsets(&self) -> Vec<Problem> {
-        self.with_offsets(&self.problems())
-    }
-
-    fn with_offsets(&self, given: &[Problem]) -> Vec<Problem> {
+    /// The same calls of the fused operator. Layers compute offsets and logits in the dtype of the values. References have
+    /// that dtype too, or `f32`, as automatic mixed precision leaves them.
+    fn fused(&self, plain: &[Problem]) -> Vec<Problem> {
         let mut problems = Vec::new();
-        for given in given.iter().filter(|given| given.sampling_dtype() == given.dtype()) {
-            for rule in if is_of_encoder(given) { &self.encoder } else { &self.decoder } {
-                let mut formats = vec![DType::F32, given.dtype()];
-                formats.dedup();
-                let follows = given.to_builder().offsets(*rule);
-                let of_format = |format| follows.clone().reference_dtype(format).build().ok();
-                problems.extend(formats.into_iter().filter_map(of_format));
+        for plain in plain.iter().filter(|plain| plain.sampling_dtype() == plain.dtype()) {
+            for rule in if is_of_encoder(plain) { &self.encoder } else { &self.decoder } {
+                let mut dtypes = vec![DType::F32, plain.dtype()];
+                dtypes.dedup();
+                let fused = plain.to_builder().offsets(*rule);
+                let of_dtype = |dtype| fused.clone().reference_dtype(dtype).build().ok();
+                problems.extend(dtypes.into_iter().filter_map(of_dtype));
             }
         }
         problems

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
-use msdeform::{BackwardCall, DType, Gradients, Offsets, Problem, ProblemBuilder, ValueLayout};
+use msdeform::{
+    BackwardCall, DType, Gradients, Offsets, Operator, Problem, ProblemBuilder, ValueLayout,
+};
 use msdeform_cuda::dispatch;
 use msdeform_cuda::driver::DeviceProps;
 use msdeform_cuda::variants::{Call, Configuration, KnobChoices, Specialise, Unit, Variant};
@@ -64,50 +66,33 @@ pub(super) fn work(problem: &Problem) -> usize {
     problem.weights_len() * problem.channels() + problem.value_len()
 }
 
-/// Everything that may be compiled on a device, where samples are given or follow from offsets; nothing where that is no
-/// GPU.
+/// All kernels that dispatch can choose on this GPU for an operator. Empty on a CPU.
 #[must_use]
-pub fn specialisations_on(device: &dyn Device, from_offsets: bool) -> Vec<Specialisation> {
-    let Some(props) = device.gpu().map(|engine| engine.context().props()) else {
-        return Vec::new();
-    };
-    if from_offsets { specialisations_from_offsets(props) } else { specialisations(props) }
+pub fn specialisations_on(device: &dyn Device, operator: &'static Operator) -> Vec<Specialisation> {
+    device.gpu().map_or_else(Vec::new, |gpu| specialisations(gpu.context().props(), operator))
 }
 
-/// Everything that may be compiled on a GPU for these shapes, with the dispatcher's own tables, whatever the image, the batch
-/// and the number of queries.
+/// All kernels that dispatch can choose for calls of an operator by known models, for any image, batch and number of queries.
 #[must_use]
-pub fn specialisations(device: &DeviceProps) -> Vec<Specialisation> {
-    in_every_size_on(device, false)
-}
-
-/// The same where samples follow from offsets, as the models let them: what the dispatcher would choose, whether or not
-/// plans ask it for such calls.
-#[must_use]
-pub fn specialisations_from_offsets(device: &DeviceProps) -> Vec<Specialisation> {
-    in_every_size_on(device, true)
-}
-
-fn in_every_size_on(device: &DeviceProps, from_offsets: bool) -> Vec<Specialisation> {
-    type Known = Vec<(DeviceProps, bool, Vec<Specialisation>)>;
-    // Over a million calls are looked at, which takes seconds, and whoever holds a ledger against it asks several times.
+pub fn specialisations(device: &DeviceProps, operator: &'static Operator) -> Vec<Specialisation> {
+    type Known = Vec<(DeviceProps, &'static str, Vec<Specialisation>)>;
+    // The list comes from over a million calls, which takes seconds; a comparison with the ledger asks several times.
     static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_asked =
-        |(gpu, kind, _): &&(DeviceProps, bool, _)| gpu == device && *kind == from_offsets;
-    if let Some((.., found)) = known.iter().find(is_asked) {
+    let is_wanted =
+        |(gpu, name, _): &&(DeviceProps, &str, _)| gpu == device && *name == operator.name;
+    if let Some((.., found)) = known.iter().find(is_wanted) {
         return found.clone();
     }
     let shapes = || MODEL_SHAPES.iter().map(Shape::from);
-    let problems = |shape: Shape, images: &[Image]| {
-        let given = shape.problems_with(images);
-        if from_offsets { shape.with_offsets(&given) } else { given }
+    let problems = |images: &'static [Image]| {
+        shapes().flat_map(move |shape| shape.problems_with(operator, images))
     };
-    let mut all = in_every_size(shapes().flat_map(|shape| problems(shape, &Image::SIZED)));
-    all.extend(shapes().flat_map(|shape| problems(shape, &[Image::Huge])));
+    let mut all = in_every_size(problems(&Image::SIZED));
+    all.extend(problems(&[Image::Huge]));
     let mut found = specialisations_of(std::slice::from_ref(device), all, &Scope::everything());
     found.iter_mut().for_each(|found| found.shrink(device));
-    known.push((device.clone(), from_offsets, found.clone()));
+    known.push((device.clone(), operator.name, found.clone()));
     found
 }
 

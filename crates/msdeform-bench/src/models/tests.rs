@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use msdeform::{BackwardCall, Mode};
+use msdeform::{ATTENTION, BackwardCall, FROM_OFFSETS, Mode, Operator};
 use msdeform_cuda::dispatch;
 use msdeform_cuda::driver::DeviceProps;
 use msdeform_cuda::variants::{Call, KnobChoices, Unit};
@@ -12,20 +12,20 @@ use super::*;
 
 #[test]
 fn a_ledger_run_has_about_two_thousand_kernels_to_compile_and_none_twice() {
-    let found = specialisations(&DeviceProps::h200());
+    let found = specialisations(&DeviceProps::h200(), &ATTENTION);
     assert!((1900..2400).contains(&found.len()), "{}", found.len());
     let names: BTreeSet<_> = found.iter().map(|s| (s.variant.spec().id, s.name())).collect();
     assert_eq!(names.len(), found.len());
 }
 
 #[test]
-fn a_ledger_run_of_calls_from_offsets_has_twice_as_many_and_none_is_one_of_the_plain_operator() {
-    let found = specialisations_from_offsets(&DeviceProps::h200());
+fn a_ledger_run_of_the_fused_operator_has_twice_as_many_kernels_and_shares_none() {
+    let found = specialisations(&DeviceProps::h200(), &FROM_OFFSETS);
     assert!((3800..4600).contains(&found.len()), "{}", found.len());
     let names: BTreeSet<_> = found.iter().map(|s| (s.variant.spec().id, s.name())).collect();
     assert_eq!(names.len(), found.len());
     assert!(found.iter().all(|s| s.name().contains(" FROM_OFFSETS=1")));
-    let plain = specialisations(&DeviceProps::h200());
+    let plain = specialisations(&DeviceProps::h200(), &ATTENTION);
     assert!(plain.iter().all(|s| !names.contains(&(s.variant.spec().id, s.name()))));
     for what in
         ["BOXES=1", "REFERENCE_OF=1", "ANCHORS=4", "NEAREST=1", "REFERENCE_DTYPE=2", "THIN=1"]
@@ -45,14 +45,15 @@ fn in_every_size_a_model_needs_what_it_needs_in_its_own_and_more() {
         let found = specialisations_of(&device, problems, &scope);
         found.into_iter().map(|s| (s.variant.spec().id, s.name())).collect()
     };
-    let (own, all) = (names(decoder.problems()), names(in_every_size(decoder.problems())));
+    let own = || decoder.problems(&ATTENTION);
+    let (own, all) = (names(own()), names(in_every_size(own())));
     assert!(own.is_subset(&all) && all.len() > own.len(), "{} {}", own.len(), all.len());
     assert!(all.len() < 2 * own.len(), "{} {}", own.len(), all.len());
 }
 
 #[test]
 fn every_row_of_the_dispatcher_is_reached_thin_levels_included() {
-    let found = specialisations(&DeviceProps::h200());
+    let found = specialisations(&DeviceProps::h200(), &ATTENTION);
     let reached: BTreeSet<&str> = found.iter().map(|s| s.variant.spec().id).collect();
     for rule in dispatch::TABLES.iter().flat_map(|table| table.rules) {
         let id = rule.variant.spec().id;
@@ -79,7 +80,7 @@ fn compiled(
 #[test]
 fn the_call_kept_for_a_specialisation_leads_there() {
     let device = DeviceProps::h200();
-    for kept in specialisations(&device).into_iter().chain(specialisations_from_offsets(&device)) {
+    for kept in Operator::ALL.into_iter().flat_map(|operator| specialisations(&device, operator)) {
         let call = Call { backward: kept.backward, ..Call::new(&kept.problem, &device) };
         kept.variant.check(&call).unwrap();
         let configured = kept.variant.configure(&call, &KnobChoices::default()).unwrap();
@@ -91,7 +92,7 @@ fn the_call_kept_for_a_specialisation_leads_there() {
 #[test]
 fn problems_of_the_lists_are_neither_a_burden_nor_trivial() {
     let device = DeviceProps::h200();
-    for list in [specialisations(&device), specialisations_from_offsets(&device)] {
+    for list in Operator::ALL.map(|operator| specialisations(&device, operator)) {
         let largest = list.iter().max_by_key(|kept| work(&kept.problem)).unwrap();
         assert!(work(&largest.problem) < 100_000_000, "{}", largest.problem);
         let few = list.iter().filter(|kept| kept.problem.queries() < ENOUGH_QUERIES).count();
@@ -133,15 +134,14 @@ impl Numbers {
 #[test]
 fn no_size_of_a_known_model_needs_a_kernel_that_is_on_no_list() {
     let device = DeviceProps::h200();
-    let lists = [specialisations(&device), specialisations_from_offsets(&device)];
+    let lists = Operator::ALL.map(|operator| specialisations(&device, operator));
     let listed = lists.iter().flatten().map(|s| (s.variant.spec().id, s.unit.clone()));
     let listed: HashSet<(&str, Unit)> = listed.collect();
     let (mut numbers, mut asked) = (Numbers(2027), 0);
     for shape in MODEL_SHAPES.iter().map(Shape::from) {
-        let own = shape.problems_with(&[Image::Usual]);
-        let follow = shape.with_offsets(&own);
+        let own = Operator::ALL.map(|operator| shape.problems_with(operator, &[Image::Usual]));
         let of_one_image: Vec<&Problem> =
-            own.iter().chain(&follow).filter(|problem| problem.batch() == 1).collect();
+            own.iter().flatten().filter(|problem| problem.batch() == 1).collect();
         for _ in 0..3000 {
             let model = of_one_image[numbers.below(of_one_image.len())];
             let levels = numbers.levels(shape.points.len());

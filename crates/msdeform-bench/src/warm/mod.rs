@@ -152,7 +152,7 @@ fn one(
 
 #[cfg(test)]
 mod tests {
-    use msdeform::{DType, Direction, Mode};
+    use msdeform::{ATTENTION, DType, Direction, Mode};
     use msdeform_cuda::DiskCache;
     use msdeform_cuda::driver::DeviceProps;
     use msdeform_cuda::nvrtc::Nvrtc;
@@ -171,7 +171,7 @@ mod tests {
             modes: vec![Mode::Fast],
             ..Scope::default()
         };
-        specialisations_of(&[DeviceProps::h200()], shape.problems(), &scope)
+        specialisations_of(&[DeviceProps::h200()], shape.problems(&ATTENTION), &scope)
     }
 
     fn sm_90(cache: DiskCache) -> Target {

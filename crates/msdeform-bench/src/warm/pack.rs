@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use msdeform::{DType, Gradients, Mode, Problem, ReferenceKind};
+use msdeform::{ATTENTION, DType, FROM_OFFSETS, Gradients, Mode, Problem, ReferenceKind};
 use msdeform_cuda::driver::DeviceProps;
 use msdeform_cuda::jit::PackGroup;
 
@@ -26,21 +26,21 @@ pub fn packed_kernels(gpus: &[DeviceProps]) -> Vec<Specialisation> {
         specialisations_of(gpus, usual, &Scope { modes, gradients, ..Scope::default() })
     };
     let standard = MODEL_SHAPES.iter().filter(|shape| (shape.heads, shape.channels) == (8, 32));
-    let (mut given, mut follow, mut trained) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut plain, mut fused, mut trained) = (Vec::new(), Vec::new(), Vec::new());
     for model in standard {
         let mut shape = Shape::from(model);
-        given.extend(shape.problems());
+        plain.extend(shape.problems(&ATTENTION));
         if model.has_fused_layers {
             // A layer that asks for nearest pixels is not replaced.
             shape.decoder.retain(|rule| !rule.is_nearest());
-            follow.extend(shape.problems_from_offsets());
+            fused.extend(shape.problems(&FROM_OFFSETS));
             // Boxes are what another layer or stage found, which nobody trains through them.
             shape.decoder.retain(|rule| rule.kind() == ReferenceKind::Point);
-            trained.extend(shape.problems_from_offsets());
+            trained.extend(shape.problems(&FROM_OFFSETS));
         }
     }
-    let mut found = of_calls(given, Gradients::ALL);
-    found.extend(of_calls(follow, Gradients::ALL));
+    let mut found = of_calls(plain, Gradients::ALL);
+    found.extend(of_calls(fused, Gradients::ALL));
     found.extend(of_calls(trained, WITH_REFERENCES));
     let mut known = BTreeSet::new();
     found.retain(|kernel| known.insert((kernel.variant.spec().id, kernel.unit.clone())));
@@ -70,7 +70,7 @@ pub fn pack_groups(
 
 #[cfg(test)]
 mod tests {
-    use msdeform::ValueLayout;
+    use msdeform::{Operator, ValueLayout};
     use msdeform_cuda::jit::{CodeOrigin, CodeStore, encode_pack};
     use msdeform_cuda::nvrtc::Nvrtc;
     use msdeform_cuda::{DiskCache, Error};
@@ -78,9 +78,9 @@ mod tests {
     use msdeform_devices::workload::Sizes;
 
     use super::*;
-    use crate::models::{specialisations, specialisations_from_offsets};
+    use crate::models::specialisations;
 
-    /// A model's calls at their own sizes, with given locations and, of layers that are replaced as a whole, from offsets.
+    /// A model's calls at their own sizes, of every operator.
     fn calls_of_models() -> Vec<Problem> {
         let names = ["ddetr_enc", "ddetr_dec", "dino_dec", "rtdetr_dec"];
         let mut problems = Vec::new();
@@ -89,8 +89,8 @@ mod tests {
                 let sizes = Sizes { batch: Some(batch), ..Sizes::default() };
                 for dtype in DType::FAST {
                     let layout = ValueLayout::Interleaved;
-                    problems.push(workload.problem(dtype, layout, sizes).unwrap());
-                    problems.push(workload.problem_from_offsets(dtype, layout, sizes).unwrap());
+                    let problem = |operator| workload.problem_of(operator, dtype, layout, sizes);
+                    problems.extend(Operator::ALL.map(|operator| problem(operator).unwrap()));
                 }
             }
         }
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn nothing_is_packed_that_a_ledger_run_would_not_verify() {
         let h200 = DeviceProps::h200();
-        let lists = [specialisations(&h200), specialisations_from_offsets(&h200)];
+        let lists = Operator::ALL.map(|operator| specialisations(&h200, operator));
         let listed = lists.iter().flatten().map(|k| (k.variant.spec().id, &k.unit));
         let listed: BTreeSet<_> = listed.collect();
         for arch in PACKED_ARCHITECTURES {
@@ -153,7 +153,7 @@ mod tests {
         let target = Target::of_architecture("sm_80", DiskCache::in_folder(folder.path()));
         let target = target.unwrap();
         let all = packed_kernels(&target.gpus);
-        // The smallest of both directions, which compile fastest; and everything of a decoder's step from offsets.
+        // The smallest of both directions, which compile fastest; and everything of a decoder's fused step.
         let mut few: Vec<Specialisation> = Vec::new();
         for (variant, step) in [("fwd_split_gather", ""), ("bwd_tile_sort", "offsets")] {
             let is = |k: &&Specialisation| k.variant.spec().id == variant && k.unit.step == step;
@@ -161,7 +161,7 @@ mod tests {
         }
         let decoder = Workload::named("rtdetr_dec").unwrap();
         let (layout, sizes) = (ValueLayout::Interleaved, Sizes::default());
-        let decoder = decoder.problem_from_offsets(DType::F16, layout, sizes).unwrap();
+        let decoder = decoder.problem_of(&FROM_OFFSETS, DType::F16, layout, sizes).unwrap();
         let gpu = std::slice::from_ref(&target.gpus[0]);
         few.extend(specialisations_of(gpu, [decoder], &of_training()));
         assert!((5..8).contains(&few.len()), "{}", few.len());

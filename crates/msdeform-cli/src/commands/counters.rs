@@ -176,7 +176,7 @@ fn bench_arguments(
             words.extend([name.into(), size.to_string().into()]);
         }
     }
-    if case.from_offsets {
+    if *case.operator != msdeform::ATTENTION {
         words.push("--from-offsets".into());
     }
     words

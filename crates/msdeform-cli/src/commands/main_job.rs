@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
-use msdeform::{DType, Direction, VariantSpec};
+use msdeform::{ATTENTION, DType, Direction, VariantSpec};
 use msdeform_bench::digits::{three_digits, time};
 use msdeform_bench::verify::{Limits, Report, Verification, compile_later, verify_cases};
 use msdeform_bench::{
@@ -125,7 +125,7 @@ impl Job {
             directions: Direction::ALL.to_vec(),
             variants: Vec::new(),
             rungs: false,
-            from_offsets: false,
+            operator: &ATTENTION,
             sizes: Sizes::default(),
             seed: STANDARD_SEED,
         }
@@ -164,7 +164,7 @@ impl Job {
                     locations: workload.locations[0],
                     layout: workload.layouts[0],
                     dtype,
-                    from_offsets: false,
+                    operator: &ATTENTION,
                     sizes: Sizes {
                         batch: (device.id() == DeviceId::Cpu).then(|| workload.processor_batch()),
                         queries: None,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use msdeform::{ATTENTION, DType, Direction, FROM_OFFSETS};
+use msdeform::{ATTENTION, DType, Direction, Operator};
 use msdeform_devices::device::Device;
 use msdeform_devices::runner::{CpuRunner, CudaRunner, Fault, Runner, check};
 use msdeform_devices::soak::{Bounds, Limit, Progress, SoakOptions, SoakReport, soak};
@@ -11,7 +11,7 @@ use msdeform_devices::{Case, DeviceId};
 use msdeform_report::ledger;
 use msdeform_report::soak::SoakRecord;
 
-use crate::args::{DeviceArgs, LedgerArgs, RecordArgs, fast_dtype, heading};
+use crate::args::{DeviceArgs, LedgerArgs, RecordArgs, fast_dtype, heading, operator};
 use crate::commands::verify::parse_seed;
 use crate::exit::{CheckFailed, Usage, in_words};
 use crate::output::{Columns, grouped, print, print_json, progress};
@@ -45,8 +45,8 @@ pub struct SoakArgs {
     #[arg(long, value_name = "DIRECTION")]
     direction: Option<Direction>,
     /// On a GPU too samples follow from offsets in half of the problems. Kernels for that are chosen for nobody yet
-    #[arg(long)]
-    from_offsets: bool,
+    #[arg(long = "from-offsets")]
+    fused: bool,
     /// Run this one problem: a line that an earlier run printed
     #[arg(long, value_name = "LINE", conflicts_with_all = ["minutes", "problems", "record", "ledger"])]
     case: Option<Case>,
@@ -92,7 +92,7 @@ pub fn run(args: &SoakArgs) -> anyhow::Result<()> {
             directions: msdeform_devices::workload::directions(args.direction),
             // The processor's calls take contiguous tensors.
             strided: !on_cpu,
-            from_offsets: on_cpu || args.from_offsets,
+            operators: if on_cpu || args.fused { Operator::ALL.to_vec() } else { vec![&ATTENTION] },
             ..Bounds::default()
         },
         seed: args.seed,
@@ -157,8 +157,7 @@ fn finish(report: &SoakReport, args: &SoakArgs, device: &dyn Device) -> anyhow::
     }
     if let Some(folder) = args.ledger.folder() {
         let path = ledger::path(&folder, device);
-        let operator = if args.from_offsets { &FROM_OFFSETS } else { &ATTENTION };
-        let entries = ledger::update_random(&path, device, operator, report)?;
+        let entries = ledger::update_random(&path, device, operator(args.fused), report)?;
         eprintln!("ledger: {entries} entries in {}", path.display());
     }
     if report.is_clean() && report.total() > 0 {
@@ -196,9 +195,9 @@ fn conclusion(report: &SoakReport, device: DeviceId) -> String {
         report.features,
         report.specialisations
     ));
-    if report.total_from_offsets() > 0 {
-        let from_offsets = grouped(report.total_from_offsets() as usize);
-        lines.push(format!("{from_offsets} of the problems with samples that follow from offsets"));
+    if report.total_fused() > 0 {
+        let fused = grouped(report.total_fused() as usize);
+        lines.push(format!("{fused} of the problems call the fused operator"));
     }
     if !report.features_missed.is_empty() {
         let shown: Vec<&str> = report.features_missed.iter().take(12).map(String::as_str).collect();

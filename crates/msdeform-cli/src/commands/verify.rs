@@ -14,7 +14,7 @@ use msdeform_devices::{Device, oracle, workload};
 use msdeform_report::ledger;
 use serde::Serialize;
 
-use crate::args::{DeviceArgs, GridArgs, LedgerArgs, ModeArgs};
+use crate::args::{DeviceArgs, GridArgs, LedgerArgs, ModeArgs, operator};
 use crate::exit::{CheckFailed, Usage};
 use crate::output::{Columns, error_figure, grouped, print, print_json, progress};
 
@@ -140,7 +140,7 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     })?;
     bar.finish_and_clear();
     let reachable = if args.models || writes_ledger {
-        specialisations_on(device.as_ref(), args.grid.from_offsets)
+        specialisations_on(device.as_ref(), operator(args.grid.fused))
     } else {
         Vec::new()
     };

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use clap::Args;
-use msdeform::{DType, Direction, Mode, Problem, ValueLayout};
+use msdeform::{DType, Direction, Mode, Operator, Problem, ValueLayout};
 use msdeform_bench::models::{MODEL_SHAPES, Scope, Shape, in_every_size, specialisations_of};
 use msdeform_bench::warm::{Target, Warmed, warm};
 use msdeform_cuda::DiskCache;
@@ -11,7 +11,7 @@ use msdeform_devices::workload::{Points, Sizes};
 use msdeform_devices::{DeviceId, Workload};
 use serde::Serialize;
 
-use crate::args::fast_dtype;
+use crate::args::{fast_dtype, operator};
 use crate::exit::{CheckFailed, Usage};
 use crate::output::{grouped, print, print_json, progress};
 
@@ -37,8 +37,8 @@ pub struct WarmArgs {
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     workload: Vec<String>,
     /// Only the operator from raw projections, which whole layers call [default: both operators]
-    #[arg(long)]
-    from_offsets: bool,
+    #[arg(long = "from-offsets")]
+    fused: bool,
     /// Storage formats: f32, f16, bf16
     #[arg(long, value_name = "DTYPE", value_delimiter = ',', default_value = "f32,f16,bf16", value_parser = fast_dtype)]
     dtype: Vec<DType>,
@@ -121,6 +121,7 @@ fn scope(args: &WarmArgs) -> Scope {
 
 /// The calls that are looked at: of the models that are meant, and of workloads.
 fn problems(args: &WarmArgs) -> anyhow::Result<Vec<Problem>> {
+    let operators = if args.fused { vec![operator(true)] } else { Operator::ALL.to_vec() };
     let mut problems = Vec::new();
     let mut shapes = Vec::new();
     for name in &args.workload {
@@ -128,9 +129,8 @@ fn problems(args: &WarmArgs) -> anyhow::Result<Vec<Problem>> {
         for dtype in DType::FAST {
             // Its very sizes, and whatever a model of its shape is given besides.
             let (layout, sizes) = (ValueLayout::Interleaved, Sizes::default());
-            problems.push(workload.problem_from_offsets(dtype, layout, sizes)?);
-            if !args.from_offsets {
-                problems.push(workload.problem(dtype, layout, sizes)?);
+            for operator in &operators {
+                problems.push(workload.problem_of(operator, dtype, layout, sizes)?);
             }
         }
         shapes.push(shape_of(&workload));
@@ -148,10 +148,7 @@ fn problems(args: &WarmArgs) -> anyhow::Result<Vec<Problem>> {
     let models = MODEL_SHAPES.iter().filter(|shape| is_meant(shape.models));
     shapes.extend(models.map(Shape::from));
     for shape in shapes {
-        problems.extend(shape.problems_from_offsets());
-        if !args.from_offsets {
-            problems.extend(shape.problems());
-        }
+        problems.extend(operators.iter().flat_map(|operator| shape.problems(operator)));
     }
     Ok(problems)
 }

@@ -15,7 +15,7 @@ pub struct Model {
     pub channels: usize,
     /// Points of each level.
     pub points: &'static [usize],
-    /// How samples follow from offsets; `None` where they are given.
+    /// The rule of the fused operator; `None` for the plain one.
     pub rule: Option<Offsets>,
     /// The first backend that can afford it.
     pub least: Backend,

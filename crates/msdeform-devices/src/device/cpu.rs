@@ -290,7 +290,7 @@ impl Prepared for PreparedCpu<'_> {
 
 #[cfg(test)]
 mod tests {
-    use msdeform::Role;
+    use msdeform::{ATTENTION, FROM_OFFSETS, Operator, Role};
 
     use super::*;
     use crate::workload::{self, Sizes};
@@ -298,13 +298,13 @@ mod tests {
 
     #[test]
     fn gradients_of_references_come_out_where_they_are_asked_for_and_there_are_some() {
-        let written = |options: DeviceOptions, from_offsets: bool| -> Vec<Role> {
+        let written = |options: DeviceOptions, operator: &'static Operator| -> Vec<Role> {
             let case = WorkloadCase {
                 workload: workload::find("edge_one_point").unwrap(),
                 locations: Locations::Local,
                 layout: msdeform::ValueLayout::Interleaved,
                 dtype: msdeform::DType::F32,
-                from_offsets,
+                operator,
                 sizes: Sizes::default(),
                 seed: STANDARD_SEED,
             };
@@ -320,10 +320,10 @@ mod tests {
         };
         let options = DeviceOptions { ignore_tuning: true, ..DeviceOptions::default() };
         let of_models = [Role::GradValue, Role::GradOffsets, Role::GradLogits];
-        assert_eq!(written(options, true), of_models);
+        assert_eq!(written(options, &FROM_OFFSETS), of_models);
         let all = [Role::GradValue, Role::GradReferences, Role::GradOffsets, Role::GradLogits];
-        assert_eq!(written(options.with_all_gradients(), true), all);
+        assert_eq!(written(options.with_all_gradients(), &FROM_OFFSETS), all);
         let plain = [Role::GradValue, Role::GradLocations, Role::GradWeights];
-        assert_eq!(written(options.with_all_gradients(), false), plain);
+        assert_eq!(written(options.with_all_gradients(), &ATTENTION), plain);
     }
 }

@@ -160,7 +160,7 @@ impl Widened {
         self.0.iter().find(|(role, _)| *role == wanted).map_or(&[], |(_, numbers)| numbers)
     }
 
-    /// Where samples are taken, given or following from offsets.
+    /// Where samples are taken, for every operator.
     #[must_use]
     pub fn locations(&self, problem: &Problem) -> Vec<f64> {
         reference::samples_of(problem, |role| self.get(role)).locations

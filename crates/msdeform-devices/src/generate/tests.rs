@@ -1,3 +1,5 @@
+use msdeform::FROM_OFFSETS;
+
 use super::*;
 use crate::workload::{self, Sizes, Tag};
 
@@ -187,7 +189,7 @@ fn offsets_lead_to_the_samples_that_locations_are() {
         let sizes = Sizes { batch: Some(2), queries: Some(20) };
         let layout = ValueLayout::Interleaved;
         let given = workload.problem(DType::F32, layout, sizes).unwrap();
-        let follows = workload.problem_from_offsets(DType::F32, layout, sizes).unwrap();
+        let follows = workload.problem_of(&FROM_OFFSETS, DType::F32, layout, sizes).unwrap();
         let draw = Draw::standard(&given, Locations::Local);
         let numbers = |problem| HostTensors::generate(workload, problem, &draw).widened();
         let (expected, found) = (numbers(&given), numbers(&follows));

@@ -3,10 +3,22 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use msdeform::{DType, Direction, Gradients, Mode, VariantSpec};
+use msdeform::{DType, Direction, Gradients, Mode, Operator, VariantSpec};
 
 use crate::case::{Case, Wants};
 use crate::runner::Resolved;
+
+/// Cases by variant and dtype of the values.
+pub type Counts = BTreeMap<String, BTreeMap<String, u64>>;
+
+fn add_counts(to: &mut Counts, from: &Counts) {
+    for (id, dtypes) in from {
+        let of_variant = to.entry(id.clone()).or_default();
+        for (dtype, count) in dtypes {
+            *of_variant.entry(dtype.clone()).or_insert(0) += count;
+        }
+    }
+}
 
 fn other_output(id: &str, values: DType) -> String {
     format!("{id} {values} to f32")
@@ -18,8 +30,8 @@ fn other_output(id: &str, values: DType) -> String {
 pub struct Coverage {
     features: BTreeMap<String, u64>,
     specialisations: BTreeMap<String, u64>,
-    /// Cases whose samples follow from offsets, by variant and format of the values.
-    from_offsets: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Cases of each operator, by its name.
+    computed: BTreeMap<&'static str, Counts>,
 }
 
 impl Coverage {
@@ -82,10 +94,9 @@ impl Coverage {
         for feature in met {
             *self.features.entry(feature).or_insert(0) += 1;
         }
-        if problem.offsets().is_some() {
-            let of_variant = self.from_offsets.entry(id.to_owned()).or_default();
-            *of_variant.entry(problem.dtype().name().to_owned()).or_insert(0) += 1;
-        }
+        let dtypes = BTreeMap::from([(problem.dtype().name().to_owned(), 1)]);
+        let of_operator = self.computed.entry(problem.operator().name).or_default();
+        add_counts(of_operator, &BTreeMap::from([(id.to_owned(), dtypes)]));
         if !resolved.defines.is_empty() {
             let specialisation = format!("{id} {}", resolved.defines.join(" "));
             *self.specialisations.entry(specialisation).or_insert(0) += 1;
@@ -100,11 +111,8 @@ impl Coverage {
         for (specialisation, count) in &other.specialisations {
             *self.specialisations.entry(specialisation.clone()).or_insert(0) += count;
         }
-        for (id, formats) in &other.from_offsets {
-            let of_variant = self.from_offsets.entry(id.clone()).or_default();
-            for (dtype, count) in formats {
-                *of_variant.entry(dtype.clone()).or_insert(0) += count;
-            }
+        for (operator, counts) in &other.computed {
+            add_counts(self.computed.entry(operator).or_default(), counts);
         }
     }
 
@@ -131,27 +139,18 @@ impl Coverage {
         self.specialisations.len()
     }
 
-    /// Those of [`Coverage::by_variant`] whose samples followed from offsets.
+    /// Cases of an operator that each variant computed.
     #[must_use]
-    pub fn by_variant_from_offsets(&self) -> BTreeMap<String, BTreeMap<String, u64>> {
-        self.from_offsets.clone()
+    pub fn computed(&self, operator: &Operator) -> Counts {
+        self.computed.get(operator.name).cloned().unwrap_or_default()
     }
 
-    /// Cases that each variant computed, by the format of the values.
+    /// Cases of all operators that each variant computed.
     #[must_use]
-    pub fn by_variant(&self) -> BTreeMap<String, BTreeMap<String, u64>> {
-        let mut counts: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
-        for (feature, &count) in self.features.iter().filter(|(_, count)| **count > 0) {
-            // Every case has exactly one pair of formats.
-            if let Some((id, formats)) = feature.split_once(' ')
-                && let Some((dtype, _)) = formats.split_once('+')
-                && dtype.parse::<DType>().is_ok()
-            {
-                let of_variant = counts.entry(id.to_owned()).or_default();
-                *of_variant.entry(dtype.to_owned()).or_insert(0) += count;
-            }
-        }
-        counts
+    pub fn computed_in_all(&self) -> Counts {
+        let mut all = Counts::new();
+        self.computed.values().for_each(|counts| add_counts(&mut all, counts));
+        all
     }
 }
 

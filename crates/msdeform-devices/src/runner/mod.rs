@@ -14,7 +14,7 @@ use crate::case::Case;
 use crate::guarded::Trespass;
 use crate::oracle::{Expected, Verdict, expect_with_allowances};
 
-pub use coverage::Coverage;
+pub use coverage::{Counts, Coverage};
 pub use cpu::{CpuRunner, run_plan};
 pub use cuda::CudaRunner;
 pub use rules::{CpuRules, CudaRules, Resolved, Rules};

@@ -4,7 +4,9 @@
 //! Kernels are compiled for it. The sizes drawn for a model (images, queries, levels, memory, numbers) need no
 //! other kernel, or should not, so that many problems share what takes longest.
 
-use msdeform::{DType, Direction, Gradients, Mode, Problem, ValueLayout};
+use msdeform::{
+    ATTENTION, DType, Direction, Gradients, Mode, Operator, Problem, Role, ValueLayout,
+};
 
 use crate::Random;
 use crate::case::{
@@ -28,8 +30,8 @@ pub struct Bounds {
     pub queries: usize,
     /// Whether values and gradients of the output may have strides.
     pub strided: bool,
-    /// Whether samples may follow from offsets.
-    pub from_offsets: bool,
+    /// Operators, each drawn equally often.
+    pub operators: Vec<&'static Operator>,
     /// Whether outputs may have another format than the values.
     pub other_outputs: bool,
 }
@@ -43,7 +45,7 @@ impl Default for Bounds {
             work: 1_500_000,
             queries: 6000,
             strided: true,
-            from_offsets: false,
+            operators: vec![&ATTENTION],
             other_outputs: true,
         }
     }
@@ -70,7 +72,7 @@ struct Model {
     mode: Mode,
     value_memory: ValueMemory,
     upstream_memory: UpstreamMemory,
-    /// How samples follow from offsets, and the format of the references.
+    /// Of the fused operator: its rule, and the dtype of the references.
     rule: Option<(msdeform::Offsets, DType)>,
     source_memory: SourceMemory,
     /// Levels that are one pixel high or wide may need a kernel of their own: once in a few models.
@@ -154,13 +156,17 @@ impl<'a> Generator<'a> {
         // Seldom: on a GPU it keeps the fast variants from being chosen.
         let is_other = self.bounds.other_outputs && half && random.once_in(8);
         let output = if is_other { DType::F32 } else { dtype };
-        let from_offsets = self.bounds.from_offsets && random.once_in(2);
-        let rule = from_offsets
+        let operator = match self.bounds.operators.as_slice() {
+            [one] => *one,
+            several => random.one_of(several),
+        };
+        let has_references = operator.inputs.contains(&Role::References);
+        let rule = has_references
             .then(|| (rule(random), if random.once_in(2) { DType::F32 } else { sampling }));
         let source_memory =
-            if from_offsets { random.one_of(SourceMemory::ALL) } else { SourceMemory::Packed };
+            if has_references { random.one_of(SourceMemory::ALL) } else { SourceMemory::Packed };
         let wants = match wants {
-            Wants::Gradients(asked) if from_offsets => {
+            Wants::Gradients(asked) if has_references => {
                 let references = random.once_in(2);
                 Wants::Gradients(Gradients { references, ..asked })
             }

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use msdeform::Access;
+use msdeform::{Access, FROM_OFFSETS};
 use serde::{Deserialize, Serialize};
 
 use crate::case::Case;
 use crate::guarded::tensors;
-use crate::runner::{Checked, Coverage, Fault, Phase, Runner, Worker, check};
+use crate::runner::{Checked, Counts, Coverage, Fault, Phase, Runner, Worker, check};
 
 pub use generator::{Bounds, Generator};
 pub use shrink::shrink;
@@ -110,10 +110,10 @@ pub struct SoakReport {
     /// The largest error of every format and tensor, as a part of what the contract allows.
     pub worst_of_allowed: BTreeMap<String, f64>,
     /// Problems that each variant computed, by the format of the values.
-    pub variants: BTreeMap<String, BTreeMap<String, u64>>,
-    /// Those of them whose samples follow from offsets.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub variants_from_offsets: BTreeMap<String, BTreeMap<String, u64>>,
+    pub variants: Counts,
+    /// Those of them that called the fused operator.
+    #[serde(default, rename = "variants_from_offsets", skip_serializing_if = "BTreeMap::is_empty")]
+    pub variants_fused: Counts,
     /// Features of the rules that were met: knobs, kernels, formats, layouts, subsets of gradients, modes.
     pub features_met: usize,
     /// All features.
@@ -137,10 +137,10 @@ impl SoakReport {
         self.failed == 0 && self.hangs.is_empty()
     }
 
-    /// Problems whose samples followed from offsets and that something was launched for.
+    /// Problems of the fused operator that something was launched for.
     #[must_use]
-    pub fn total_from_offsets(&self) -> u64 {
-        self.variants_from_offsets.values().flat_map(BTreeMap::values).sum()
+    pub fn total_fused(&self) -> u64 {
+        self.variants_fused.values().flat_map(BTreeMap::values).sum()
     }
 
     /// Problems compared in all.
@@ -416,8 +416,8 @@ impl<'a> State<'a> {
         report.features = coverage.possible();
         report.features_missed = coverage.missed().map(str::to_owned).collect();
         report.specialisations = coverage.specialisations();
-        report.variants = coverage.by_variant();
-        report.variants_from_offsets = coverage.by_variant_from_offsets();
+        report.variants = coverage.computed_in_all();
+        report.variants_fused = coverage.computed(&FROM_OFFSETS);
         let memory = lock(&self.memory);
         report.host_growth_bytes = growth(&memory, |sample| sample.host_bytes);
         report.device_growth_bytes = growth(&memory, |sample| sample.device_bytes);

@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn what_is_found_still_makes_sense() {
-        let from_offsets = Problem::builder()
+        let fused = Problem::builder()
             .heads(2)
             .channels(8)
             .queries(3)
@@ -190,7 +190,7 @@ mod tests {
             .build()
             .unwrap();
         let wanted = Gradients { references: true, ..Gradients::ALL };
-        let case = Case::plain(from_offsets, Wants::Gradients(wanted));
+        let case = Case::plain(fused, Wants::Gradients(wanted));
         // As a kernel that stops at gradients of references, and as a call that nobody can compute.
         let fails =
             |case: &Case| matches!(case.wants, Wants::Gradients(wanted) if wanted.references);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
-use super::{FROM_OFFSETS, Tag, Workload, WorkloadError};
+use super::{Tag, Workload, WorkloadError, split_name};
 
 macro_rules! embedded {
     ($($name:literal),* $(,)?) => {
@@ -56,7 +56,7 @@ pub fn find(name: &str) -> Option<&'static Workload> {
 /// Where tables show a workload: built-in ones in their order, others after them.
 #[must_use]
 pub fn table_position(name: &str) -> usize {
-    let name = name.strip_suffix(FROM_OFFSETS).unwrap_or(name);
+    let (name, _) = split_name(name);
     all().iter().position(|workload| workload.name == name).unwrap_or(all().len())
 }
 

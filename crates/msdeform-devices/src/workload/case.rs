@@ -1,6 +1,6 @@
 //! A workload with everything chosen: one point of the grid that is verified and timed.
 
-use msdeform::{DType, Direction, Problem, ValueLayout, VariantSpec};
+use msdeform::{ATTENTION, DType, Direction, Operator, Problem, ValueLayout, VariantSpec};
 use serde::{Deserialize, Serialize};
 
 use super::{Locations, Sizes, Workload, WorkloadError};
@@ -17,8 +17,8 @@ pub struct WorkloadCase<'a> {
     pub layout: ValueLayout,
     /// Storage of everything.
     pub dtype: DType,
-    /// Whether samples follow from offsets, instead of being given.
-    pub from_offsets: bool,
+    /// What is computed.
+    pub operator: &'static Operator,
     /// Batch and queries, where not the workload's own.
     pub sizes: Sizes,
     /// Seed of the inputs.
@@ -49,16 +49,35 @@ pub struct Label {
 /// The direction of a training step in tables and records: a forward and a backward, timed as one.
 pub const TRAINING: &str = "training";
 
-/// Behind the name of a workload whose samples follow from offsets. Part of the name: figures of two operators are never
-/// the same row of a table.
-pub const FROM_OFFSETS: &str = " from offsets";
+/// What follows the name of a workload in tables and records, so that figures of two operators are never the same row.
+fn suffix(operator: &Operator) -> String {
+    match operator.name {
+        "plain" => String::new(),
+        // Records of the fused operator are older than its name.
+        "fused" => " from offsets".to_owned(),
+        name => format!(" {name}"),
+    }
+}
+
+/// The name of a workload's calls of an operator in tables and records.
+#[must_use]
+pub fn name_of(workload: &str, operator: &Operator) -> String {
+    workload.to_owned() + &suffix(operator)
+}
+
+/// The workload and the operator in such a name.
+#[must_use]
+pub fn split_name(name: &str) -> (&str, &'static Operator) {
+    let others = Operator::ALL.into_iter().filter(|operator| **operator != ATTENTION);
+    let mut found = others.filter_map(|other| Some((name.strip_suffix(&suffix(other))?, other)));
+    found.next().unwrap_or((name, &ATTENTION))
+}
 
 impl WorkloadCase<'_> {
-    /// The workload, and the operator where that is not the plain one.
+    /// The workload, and the operator unless it is the plain one.
     #[must_use]
     pub fn name(&self) -> String {
-        let operator = if self.from_offsets { FROM_OFFSETS } else { "" };
-        format!("{}{operator}", self.workload.name)
+        name_of(&self.workload.name, self.operator)
     }
 
     /// The call in full size.
@@ -66,10 +85,7 @@ impl WorkloadCase<'_> {
     /// # Errors
     /// [`WorkloadError::Problem`].
     pub fn problem(&self) -> Result<Problem, WorkloadError> {
-        if self.from_offsets {
-            return self.workload.problem_from_offsets(self.dtype, self.layout, self.sizes);
-        }
-        self.workload.problem(self.dtype, self.layout, self.sizes)
+        self.workload.problem_of(self.operator, self.dtype, self.layout, self.sizes)
     }
 
     /// The inputs of a problem of this case, which may have fewer images and queries than the case.

@@ -6,11 +6,11 @@ mod locations;
 
 use std::path::{Path, PathBuf};
 
-use msdeform::{DType, Offsets, Problem, ValueLayout};
+use msdeform::{ATTENTION, DType, Offsets, Operator, Problem, Role, ValueLayout};
 use serde::{Deserialize, Serialize};
 
 pub use builtin::{all, by_tag, find, table_position};
-pub use case::{FROM_OFFSETS, Label, TRAINING, WorkloadCase, directions};
+pub use case::{Label, TRAINING, WorkloadCase, directions, name_of, split_name};
 pub use locations::Locations;
 
 /// The most that is read of a workload file.
@@ -104,7 +104,7 @@ pub enum ReferencePoints {
     Uniform,
 }
 
-/// What the model of a workload has as references, where samples follow from offsets.
+/// What the model of a workload passes to the fused operator as references.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum References {
@@ -173,7 +173,7 @@ pub struct Workload {
     pub queries: Queries,
     /// Where `local` locations are centred.
     pub reference_points: ReferencePoints,
-    /// What offsets start from, where samples follow from them.
+    /// What offsets start from in a call of the fused operator.
     #[serde(default)]
     pub references: References,
     /// Kinds of locations it is run with, the most telling first.
@@ -279,28 +279,26 @@ impl Workload {
         self.batch_cpu.unwrap_or(self.batch)
     }
 
-    /// The description of a call whose samples follow from offsets, as the workload's model makes them. References are
-    /// `f32` whatever the format: models compute them apart.
+    /// The description of a call of the plain operator.
     ///
     /// # Errors
-    /// As [`Workload::problem`].
-    pub fn problem_from_offsets(
+    /// As [`Workload::problem_of`].
+    pub fn problem(
         &self,
         dtype: DType,
         layout: ValueLayout,
         sizes: Sizes,
     ) -> Result<Problem, WorkloadError> {
-        let given = self.problem(dtype, layout, sizes)?.to_builder();
-        let builder = given.offsets(self.references.rule()).reference_dtype(DType::F32);
-        builder.build().map_err(|source| WorkloadError::Problem { name: self.name.clone(), source })
+        self.problem_of(&ATTENTION, dtype, layout, sizes)
     }
 
-    /// The description of a call of this workload.
+    /// The description of a call of an operator. References are `f32` for every dtype, because models compute them apart.
     ///
     /// # Errors
     /// [`WorkloadError::Problem`] if the sizes do not fit together or memory.
-    pub fn problem(
+    pub fn problem_of(
         &self,
+        operator: &Operator,
         dtype: DType,
         layout: ValueLayout,
         sizes: Sizes,
@@ -309,7 +307,7 @@ impl Workload {
             Points::Same(points) => vec![*points; self.levels.len()],
             Points::PerLevel(points) => points.clone(),
         };
-        Problem::builder()
+        let mut builder = Problem::builder()
             .batch(sizes.batch.unwrap_or(self.batch))
             .heads(self.heads)
             .channels(self.channels)
@@ -317,9 +315,11 @@ impl Workload {
             .points_per_level(points)
             .queries(sizes.queries.unwrap_or_else(|| self.standard_queries()))
             .layout(layout)
-            .dtype(dtype)
-            .build()
-            .map_err(|source| WorkloadError::Problem { name: self.name.clone(), source })
+            .dtype(dtype);
+        if operator.inputs.contains(&Role::References) {
+            builder = builder.offsets(self.references.rule()).reference_dtype(DType::F32);
+        }
+        builder.build().map_err(|source| WorkloadError::Problem { name: self.name.clone(), source })
     }
 }
 

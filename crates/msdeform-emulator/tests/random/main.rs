@@ -20,6 +20,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use emulated::EmulatedRunner;
+use msdeform::Operator;
 use msdeform_devices::Case;
 use msdeform_devices::runner::{Runner, check};
 use msdeform_devices::soak::{Bounds, Limit, SoakOptions, SoakReport, soak};
@@ -80,7 +81,12 @@ fn main() -> ExitCode {
         .unwrap_or_else(|| RandomState::new().hash_one(std::process::id()) >> 32);
     let options = SoakOptions {
         // A lane is a fiber: small problems show what large ones would, in a thousandth of the time.
-        bounds: Bounds { work: 40_000, queries: 60, from_offsets: true, ..Bounds::default() },
+        bounds: Bounds {
+            work: 40_000,
+            queries: 60,
+            operators: Operator::ALL.to_vec(),
+            ..Bounds::default()
+        },
         seed,
         limit: Limit::Problems(from_environment("MSDEFORM_RANDOM_PROBLEMS").unwrap_or(PROBLEMS)),
         threads: std::thread::available_parallelism().map_or(1, usize::from),

@@ -364,12 +364,7 @@ fn is_verified_for(variant: &dyn Variant, operator: &Operator) -> bool {
 
 /// Every kernel that dispatch may choose for known models.
 fn specialisations(operator: &'static Operator) -> Vec<Specialisation> {
-    let device = DeviceProps::h200();
-    if *operator == msdeform::ATTENTION {
-        models::specialisations(&device)
-    } else {
-        models::specialisations_from_offsets(&device)
-    }
+    models::specialisations(&DeviceProps::h200(), operator)
 }
 
 fn subject(variant: &dyn Variant, dtype: DType, operator: &Operator) -> Subject {

@@ -164,7 +164,7 @@ fn the_operators_have_entries_of_their_own() {
     let problem = msdeform::Problem::builder().queries(1).channels(8).levels([(4, 4)]).points(1);
     let problem = problem.build().unwrap();
     let case = msdeform_bench::fixtures::case("edge_one_point", problem.layout());
-    let case = msdeform_devices::WorkloadCase { from_offsets: true, ..case };
+    let case = msdeform_devices::WorkloadCase { operator: &FROM_OFFSETS, ..case };
     let check = Verification {
         label: case.label(variant.spec(), &problem),
         tensors: Vec::new(),
@@ -181,7 +181,7 @@ fn the_operators_have_entries_of_their_own() {
     let report = SoakReport {
         seed: 11,
         variants: counts(9).into_iter().collect(),
-        variants_from_offsets: counts(4).into_iter().collect(),
+        variants_fused: counts(4).into_iter().collect(),
         ..SoakReport::default()
     };
     assert_eq!(update_random(&path, &TestDevice, &FROM_OFFSETS, &report).unwrap(), 3);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use msdeform::{ATTENTION, DType, FROM_OFFSETS, Operator};
+use msdeform::{ATTENTION, DType, Operator};
 use msdeform_bench::models::Specialisation;
 use msdeform_bench::record::{Provenance, RecordError};
 use msdeform_bench::verify::{Report, Verification};
@@ -46,9 +46,8 @@ pub fn update(path: &Path, device: &dyn Device, report: &Report) -> Result<usize
     type Group<'a> = (&'static str, &'a str, &'a str);
     let mut groups: BTreeMap<Group<'_>, Vec<&Verification>> = BTreeMap::new();
     for check in &report.checked {
-        let is_fused = check.label.workload.ends_with(workload::FROM_OFFSETS);
-        let operator = if is_fused { FROM_OFFSETS.name } else { ATTENTION.name };
-        let group = (operator, &*check.label.variant, &*check.label.dtype);
+        let (_, operator) = workload::split_name(&check.label.workload);
+        let group = (operator.name, &*check.label.variant, &*check.label.dtype);
         groups.entry(group).or_default().push(check);
     }
     let run = Run::now(device, "verify");
@@ -133,8 +132,7 @@ pub fn update_random(
     report: &SoakReport,
 ) -> Result<usize, RecordError> {
     let run = Run::now(device, "soak");
-    let counted =
-        if *operator == ATTENTION { &report.variants } else { &report.variants_from_offsets };
+    let counted = if *operator == ATTENTION { &report.variants } else { &report.variants_fused };
     let mut ledger = Ledger::read(path)?;
     ledger.forget_unregistered();
     let mut written = 0;
