@@ -10,7 +10,7 @@ use msdeform_devices::WorkloadCase;
 use msdeform_devices::device::{Device, DeviceError, KnobbedVariant};
 use msdeform_devices::workload::WorkloadError;
 
-use crate::verify::{Limits, Report, Skip, Verification, verify_case, verify_each};
+use crate::verify::{Limits, Report, Verification, fitting, verify_case, verify_each};
 use crate::{Budget, Measurement, measure, measure_step};
 
 /// What can go wrong with a case.
@@ -70,8 +70,8 @@ pub fn bench_cases(
     let mut all = Report::default();
     for Planned { case, variants } in planned {
         let problem = case.problem()?;
-        let (variants, skipped) = fitting(device, case, variants, &problem)?;
-        all.extend(skipped);
+        let (variants, skipped) = fitting(device, case, variants, &problem);
+        all.skipped.extend(skipped);
         fits.push((case, problem, variants));
     }
     fits.retain(|(_, _, variants)| !variants.is_empty());
@@ -106,26 +106,6 @@ pub fn bench_cases(
         say(Progress::Done(case));
     }
     Ok((measurements, all))
-}
-
-/// The variants that take a case, and why the others do not.
-fn fitting(
-    device: &dyn Device,
-    case: &WorkloadCase<'_>,
-    variants: &[&'static VariantSpec],
-    problem: &Problem,
-) -> Result<(Vec<&'static VariantSpec>, Report), DeviceError> {
-    let (mut fitting, mut report) = (Vec::new(), Report::default());
-    for &variant in variants {
-        match device.supports(variant, problem) {
-            Ok(()) => fitting.push(variant),
-            Err(DeviceError::Unsupported { reason, .. }) => {
-                report.skipped.push(Skip { label: case.label(variant, problem), reason });
-            }
-            Err(other) => return Err(other),
-        }
-    }
-    Ok((fitting, report))
 }
 
 /// Times variants on a case, each with the error that the report of the same case has of it.

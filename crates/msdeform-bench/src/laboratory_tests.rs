@@ -5,7 +5,6 @@ use std::sync::Mutex;
 use msdeform::{
     ATTENTION, DType, Direction, FROM_OFFSETS, Problem, Role, ValueLayout, VariantSpec, reference,
 };
-use msdeform_devices::device::Outputs;
 use msdeform_devices::oracle::{Oracle, reference_of};
 use msdeform_devices::workload::{self, Sizes};
 use msdeform_devices::{Buffer, Device, HostTensors, Work, WorkloadCase};
@@ -230,7 +229,7 @@ fn fused_on_long_sides() -> (Problem, HostTensors) {
     (problem, inputs)
 }
 
-fn stored(results: Vec<(Role, Vec<f64>)>) -> Outputs {
+fn stored(results: Vec<(Role, Vec<f64>)>) -> HostTensors {
     let in_f32 = |numbers: Vec<f64>| Buffer::F32(numbers.into_iter().map(|x| x as f32).collect());
     results.into_iter().map(|(role, numbers)| (role, in_f32(numbers))).collect()
 }

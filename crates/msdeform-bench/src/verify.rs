@@ -4,7 +4,7 @@ use msdeform::{Problem, VariantSpec};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use msdeform_devices::device::{Device, DeviceError, Outputs, Prepared};
+use msdeform_devices::device::{Device, DeviceError, Prepared};
 use msdeform_devices::oracle::{Oracle, TensorCheck};
 use msdeform_devices::workload::{Label, WorkloadError};
 use msdeform_devices::{HostTensors, WorkloadCase, memory};
@@ -68,6 +68,14 @@ pub struct Verification {
 }
 
 impl Verification {
+    /// What the checks of a run say, or why it did not run.
+    pub(crate) fn of(label: Label, checks: Result<Vec<TensorCheck>, DeviceError>) -> Self {
+        let error = checks.as_ref().err().map(ToString::to_string);
+        let tensors = checks.unwrap_or_default();
+        let pass = error.is_none() && tensors.iter().all(|check| check.pass);
+        Self { label, tensors, pass, error }
+    }
+
     /// The worst relative L2 error of its tensors; NaN if one is NaN or nothing ran.
     #[must_use]
     pub fn worst_rel_l2(&self) -> f64 {
@@ -187,16 +195,8 @@ pub fn verify_case(
     limits: Limits,
 ) -> Result<Report, WorkloadError> {
     let problem = limits.shrink(case)?;
-    let mut report = Report::default();
-    let mut fitting = Vec::new();
-    for &variant in variants {
-        match device.supports(variant, &problem) {
-            Ok(()) => fitting.push(variant),
-            Err(error) => report
-                .skipped
-                .push(Skip { label: case.label(variant, &problem), reason: reason(error) }),
-        }
-    }
+    let (fitting, skipped) = fitting(device, case, variants, &problem);
+    let mut report = Report { checked: Vec::new(), skipped };
     if fitting.is_empty() {
         return Ok(report);
     }
@@ -208,36 +208,36 @@ pub fn verify_case(
     let oracle = Oracle::new(&problem, &inputs, &fitting);
     for variant in fitting {
         let label = case.label(variant, &problem);
-        report.checked.push(match run_once(device, variant, &problem, &inputs) {
-            Ok(outputs) => {
-                let tensors = oracle.check(&outputs, variant, &problem);
-                let pass = tensors.iter().all(|check| check.pass);
-                Verification { label, tensors, pass, error: None }
-            }
-            Err(error) => {
-                let error = Some(error.to_string());
-                Verification { label, tensors: Vec::new(), pass: false, error }
-            }
-        });
+        let ran = device
+            .prepare(variant, &problem, &inputs)
+            .and_then(|mut prepared| run_twice(prepared.as_mut(), variant.id));
+        let checks = ran.map(|outputs| oracle.check(&outputs, variant, &problem));
+        report.checked.push(Verification::of(label, checks));
     }
     Ok(report)
 }
 
-/// The reason of a refusal without the variant's name, which its row already says.
-fn reason(error: DeviceError) -> String {
-    match error {
-        DeviceError::Unsupported { reason, .. } => reason,
-        other => other.to_string(),
-    }
-}
-
-fn run_once(
+/// The variants that take a problem of a case, and why the others do not.
+pub fn fitting(
     device: &dyn Device,
-    variant: &VariantSpec,
+    case: &WorkloadCase<'_>,
+    variants: &[&'static VariantSpec],
     problem: &Problem,
-    inputs: &HostTensors,
-) -> Result<Outputs, DeviceError> {
-    run_twice(device.prepare(variant, problem, inputs)?.as_mut(), variant.id)
+) -> (Vec<&'static VariantSpec>, Vec<Skip>) {
+    let (mut fitting, mut skipped) = (Vec::new(), Vec::new());
+    for &variant in variants {
+        let Err(error) = device.supports(variant, problem) else {
+            fitting.push(variant);
+            continue;
+        };
+        // The row names the variant already.
+        let reason = match error {
+            DeviceError::Unsupported { reason, .. } => reason,
+            other => other.to_string(),
+        };
+        skipped.push(Skip { label: case.label(variant, problem), reason });
+    }
+    (fitting, skipped)
 }
 
 /// Runs twice, on poisoned outputs: what a first run leaves behind (workspace, zeroing) must not reach into the
@@ -245,7 +245,7 @@ fn run_once(
 pub(crate) fn run_twice(
     prepared: &mut dyn Prepared,
     variant: &str,
-) -> Result<Outputs, DeviceError> {
+) -> Result<HostTensors, DeviceError> {
     let mut run = || {
         prepared.poison()?;
         prepared.run()?;

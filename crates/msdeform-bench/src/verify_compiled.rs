@@ -3,11 +3,9 @@
 use std::collections::HashMap;
 
 use msdeform::{Gradients, ValueLayout};
-use msdeform_devices::device::{Device, DeviceError, Outputs};
+use msdeform_devices::device::{Device, DeviceError};
 use msdeform_devices::oracle::Oracle;
-use msdeform_devices::workload::{
-    Label, Points, Queries, ReferencePoints, References, Workload, name_of,
-};
+use msdeform_devices::workload::{Label, ReferencePoints, name_of};
 use msdeform_devices::{Draw, HostTensors, Locations};
 use rayon::prelude::*;
 
@@ -84,24 +82,16 @@ fn verify_one(device: &dyn Device, specialisation: &Specialisation, seed: u64) -
         queries: problem.queries(),
     };
     let inputs = inputs(specialisation, seed);
-    let ran = || -> Result<Outputs, DeviceError> {
+    let ran = || -> Result<HostTensors, DeviceError> {
         let backward = specialisation.backward;
         let mut prepared = device.prepare_call(spec, problem, backward, &inputs)?;
         run_twice(prepared.as_mut(), spec.id)
     };
-    match ran() {
-        Ok(outputs) => {
-            let oracle = Oracle::new(problem, &inputs, &[spec]).allowing_overflow();
-            let tensors = oracle.check(&outputs, spec, problem);
-            let is_whole = tensors.len() == written(specialisation);
-            let pass = is_whole && tensors.iter().all(|check| check.pass);
-            Verification { label, tensors, pass, error: None }
-        }
-        Err(error) => {
-            let error = Some(error.to_string());
-            Verification { label, tensors: Vec::new(), pass: false, error }
-        }
-    }
+    let oracle = || Oracle::new(problem, &inputs, &[spec]).allowing_overflow();
+    let checks = ran().map(|outputs| oracle().check(&outputs, spec, problem));
+    let mut verification = Verification::of(label, checks);
+    verification.pass &= verification.tensors.len() == written(specialisation);
+    verification
 }
 
 /// Tensors that the call writes.
@@ -114,26 +104,9 @@ fn written(Specialisation { variant, problem, backward, .. }: &Specialisation) -
 /// Samples around points anywhere in the image, as those of a decoder lie: some of them outside.
 fn inputs(specialisation: &Specialisation, seed: u64) -> HostTensors {
     let problem = &specialisation.problem;
-    let levels = problem.levels().iter().map(|level| (level.height as u32, level.width as u32));
-    let points = (0..problem.levels().len()).map(|level| problem.level_samples(level).len());
-    let workload = Workload {
-        name: MODELS.to_owned(),
-        why: String::new(),
-        tags: Vec::new(),
-        batch: problem.batch(),
-        batch_cpu: None,
-        heads: problem.heads(),
-        channels: problem.channels(),
-        levels: levels.collect(),
-        points: Points::PerLevel(points.collect()),
-        queries: Queries::Count(problem.queries()),
-        reference_points: ReferencePoints::Uniform,
-        references: References::default(),
-        locations: vec![Locations::Local],
-        layouts: vec![ValueLayout::Interleaved],
-    };
-    let draw = Draw { locations: Locations::Local, seed, total_queries: problem.queries() };
-    HostTensors::generate(&workload, problem, &draw)
+    let (locations, reference_points) = (Locations::Local, ReferencePoints::Uniform);
+    let draw = Draw { locations, reference_points, seed, total_queries: problem.queries() };
+    HostTensors::generate(problem, &draw)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! Owned tensors of any storage format.
+//! Owned tensors of any dtype.
 
+use bytemuck::pod_read_unaligned;
 use half::{bf16, f16};
 use msdeform::{DType, Element, TensorView, TensorViewMut};
 
@@ -15,7 +16,7 @@ pub enum Buffer {
     F64(Aligned<f64>),
 }
 
-/// Runs the same expression for whichever vector a buffer holds.
+/// Runs an expression on the elements of a buffer, with their type.
 macro_rules! each {
     ($buffer:expr, $elements:ident => $body:expr) => {
         match $buffer {
@@ -27,45 +28,68 @@ macro_rules! each {
     };
 }
 
+/// Runs an expression with the type of a dtype's elements.
+macro_rules! for_dtype {
+    ($dtype:expr, $type:ident => $body:expr) => {{
+        macro_rules! with {
+            ($of:ty) => {{
+                type $type = $of;
+                $body
+            }};
+        }
+        match $dtype {
+            msdeform::DType::F32 => with!(f32),
+            msdeform::DType::F16 => with!(half::f16),
+            msdeform::DType::Bf16 => with!(half::bf16),
+            msdeform::DType::F64 => with!(f64),
+        }
+    }};
+}
+pub(crate) use for_dtype;
+
+macro_rules! from_elements {
+    ($($type:ty => $variant:ident)*) => {$(
+        impl From<Aligned<$type>> for Buffer {
+            fn from(elements: Aligned<$type>) -> Self {
+                Self::$variant(elements)
+            }
+        }
+    )*};
+}
+
+from_elements! { f32 => F32  f16 => F16  bf16 => Bf16  f64 => F64 }
+
 impl Buffer {
     /// The nearest values of a dtype.
     #[must_use]
     pub fn from_numbers(dtype: DType, numbers: &[f64]) -> Self {
-        fn nearest<T: Element>(numbers: &[f64]) -> Aligned<T> {
-            numbers.iter().map(|&number| T::from_f64(number)).collect()
-        }
-        match dtype {
-            DType::F32 => Self::F32(nearest(numbers)),
-            DType::F16 => Self::F16(nearest(numbers)),
-            DType::Bf16 => Self::Bf16(nearest(numbers)),
-            DType::F64 => Self::F64(nearest(numbers)),
-        }
+        for_dtype!(dtype, T => numbers.iter().map(|&x| T::from_f64(x)).collect::<Aligned<T>>().into())
     }
 
     /// The elements in little-endian bytes.
     #[must_use]
     pub fn from_le_bytes(dtype: DType, bytes: &[u8]) -> Self {
-        fn elements<T: bytemuck::AnyBitPattern + Element>(bytes: &[u8]) -> Aligned<T> {
+        for_dtype!(dtype, T => {
             let elements = bytes.chunks_exact(size_of::<T>());
-            elements.map(bytemuck::pod_read_unaligned).collect()
-        }
-        match dtype {
-            DType::F32 => Self::F32(elements(bytes)),
-            DType::F16 => Self::F16(elements(bytes)),
-            DType::Bf16 => Self::Bf16(elements(bytes)),
-            DType::F64 => Self::F64(elements(bytes)),
-        }
+            elements.map(pod_read_unaligned::<T>).collect::<Aligned<T>>().into()
+        })
     }
 
     /// A buffer of `len` NaNs: what a kernel does not write must not pass for a result.
     #[must_use]
     pub fn poisoned(dtype: DType, len: usize) -> Self {
-        match dtype {
-            DType::F32 => Self::F32(Aligned::filled(f32::NAN, len)),
-            DType::F16 => Self::F16(Aligned::filled(f16::NAN, len)),
-            DType::Bf16 => Self::Bf16(Aligned::filled(bf16::NAN, len)),
-            DType::F64 => Self::F64(Aligned::filled(f64::NAN, len)),
+        for_dtype!(dtype, T => Aligned::filled(T::from_f32(f32::NAN), len).into())
+    }
+
+    /// The nearest values of another dtype.
+    #[must_use]
+    pub fn converted(self, dtype: DType) -> Self {
+        if self.dtype() == dtype {
+            return self;
         }
+        each!(&self, elements => for_dtype!(dtype, T => {
+            elements.iter().map(|x| T::from_f64(x.to_f64())).collect::<Aligned<T>>().into()
+        }))
     }
 
     /// Fills the buffer with NaN.
@@ -79,22 +103,13 @@ impl Buffer {
     /// Rows of `len` elements, picked by their index.
     #[must_use]
     pub fn gather(&self, len: usize, rows: impl Iterator<Item = usize>) -> Self {
-        fn pick<T: Element>(
-            elements: &[T],
-            len: usize,
-            rows: impl Iterator<Item = usize>,
-        ) -> Aligned<T> {
-            rows.flat_map(|row| elements[row * len..][..len].iter().copied()).collect()
-        }
-        match self {
-            Self::F32(elements) => Self::F32(pick(elements, len, rows)),
-            Self::F16(elements) => Self::F16(pick(elements, len, rows)),
-            Self::Bf16(elements) => Self::Bf16(pick(elements, len, rows)),
-            Self::F64(elements) => Self::F64(pick(elements, len, rows)),
-        }
+        each!(self, elements => {
+            let rows = rows.flat_map(|row| elements[row * len..][..len].iter().copied());
+            rows.collect::<Aligned<_>>().into()
+        })
     }
 
-    /// Storage format.
+    /// The dtype of the elements.
     #[must_use]
     pub const fn dtype(&self) -> DType {
         match self {
@@ -111,7 +126,7 @@ impl Buffer {
         each!(self, elements => elements.len())
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -143,7 +158,7 @@ impl Buffer {
         }))
     }
 
-    /// The elements as little-endian bytes, as files and hashes want them.
+    /// The elements as little-endian bytes, for files and hashes.
     #[must_use]
     pub fn to_le_bytes(&self) -> Vec<u8> {
         each!(self, elements => elements.iter().flat_map(|x| x.to_le_bytes()).collect())

@@ -1,8 +1,9 @@
 //! Buffers with poison on both sides: a kernel that writes outside of its tensors is found.
 
-use msdeform::{Access, DType, Element, Role, TensorView, TensorViewMut};
+use msdeform::{Access, DType, Role, TensorView, TensorViewMut};
 
 use crate::HostTensors;
+use crate::buffer::for_dtype;
 use crate::case::Case;
 
 /// A byte that is part of a NaN in every dtype.
@@ -83,13 +84,7 @@ impl Guarded {
     /// A view of it as calls on the CPU take it.
     #[must_use]
     pub fn view(&self, dtype: DType) -> TensorView<'_> {
-        let bytes = self.bytes();
-        match dtype {
-            DType::F32 => TensorView::from(bytemuck::cast_slice::<u8, f32>(bytes)),
-            DType::F16 => TensorView::from(bytemuck::cast_slice::<u8, half::f16>(bytes)),
-            DType::Bf16 => TensorView::from(bytemuck::cast_slice::<u8, half::bf16>(bytes)),
-            DType::F64 => TensorView::from(bytemuck::cast_slice::<u8, f64>(bytes)),
-        }
+        for_dtype!(dtype, T => TensorView::from(bytemuck::cast_slice::<u8, T>(self.bytes())))
     }
 
     /// A view of it with the strides of references, offsets or logits.
@@ -108,24 +103,16 @@ impl Guarded {
         let mut strides = case.source_strides(role).map(usize::cast_signed).to_vec();
         strides
             .extend((1..=rest.len()).map(|axis| rest[axis..].iter().product::<usize>() as isize));
-        let bytes = self.bytes();
-        match problem.format_of(role) {
-            DType::F32 => strided::<f32>(bytes, &shape, &strides),
-            DType::F16 => strided::<half::f16>(bytes, &shape, &strides),
-            DType::Bf16 => strided::<half::bf16>(bytes, &shape, &strides),
-            DType::F64 => strided::<f64>(bytes, &shape, &strides),
-        }
+        for_dtype!(problem.format_of(role), T => {
+            TensorView::strided(bytemuck::cast_slice::<u8, T>(self.bytes()), &shape, &strides)
+        })
     }
 
     /// A view that may be written.
     pub fn view_mut(&mut self, dtype: DType) -> TensorViewMut<'_> {
-        let bytes = self.bytes_mut();
-        match dtype {
-            DType::F32 => TensorViewMut::from(bytemuck::cast_slice_mut::<u8, f32>(bytes)),
-            DType::F16 => TensorViewMut::from(bytemuck::cast_slice_mut::<u8, half::f16>(bytes)),
-            DType::Bf16 => TensorViewMut::from(bytemuck::cast_slice_mut::<u8, half::bf16>(bytes)),
-            DType::F64 => TensorViewMut::from(bytemuck::cast_slice_mut::<u8, f64>(bytes)),
-        }
+        for_dtype!(dtype, T => {
+            TensorViewMut::from(bytemuck::cast_slice_mut::<u8, T>(self.bytes_mut()))
+        })
     }
 
     /// Fails if anything around the buffer was written, or anything in a buffer that is only read.
@@ -163,18 +150,6 @@ impl Guarded {
 fn is_poison(bytes: &[u8]) -> bool {
     const BAND: [u8; 256] = [POISON; 256];
     bytes.chunks(BAND.len()).all(|chunk| *chunk == BAND[..chunk.len()])
-}
-
-fn strided<'a, T>(
-    bytes: &'a [u8],
-    shape: &[usize],
-    strides: &[isize],
-) -> Result<TensorView<'a>, msdeform::Error>
-where
-    T: bytemuck::Pod,
-    &'a [T]: Into<msdeform::Slice<'a>>,
-{
-    TensorView::strided(bytemuck::cast_slice::<u8, T>(bytes), shape, strides)
 }
 
 /// Elements before a tensor's first one.
@@ -244,12 +219,6 @@ pub fn collect(buffers: &[Guarded]) -> Result<Vec<Vec<u8>>, Trespass> {
     }
     Ok(written)
 }
-
-/// The views above rely on the sizes of the Rust types.
-const _: () = {
-    assert!(size_of::<half::f16>() == 2 && <half::f16 as Element>::DTYPE.size_bytes() == 2);
-    assert!(size_of::<f32>() == 4 && <f32 as Element>::DTYPE.size_bytes() == 4);
-};
 
 #[cfg(test)]
 mod tests {

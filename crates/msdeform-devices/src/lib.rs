@@ -33,6 +33,7 @@ pub mod oracle;
 mod random;
 pub mod runner;
 pub mod soak;
+mod tensors;
 pub mod work;
 pub mod workload;
 
@@ -40,8 +41,9 @@ pub use aligned::Aligned;
 pub use buffer::Buffer;
 pub use case::{Case, Numbers, Wants};
 pub use device::{Ceiling, Device, DeviceError, DeviceId};
-pub use generate::{Draw, HostTensors, STANDARD_SEED, Widened};
+pub use generate::{Draw, STANDARD_SEED};
 pub use memory::MemoryError;
 pub use random::Random;
+pub use tensors::{HostTensors, Widened};
 pub use work::{Throughput, Work};
 pub use workload::{Locations, Workload, WorkloadCase, WorkloadError};

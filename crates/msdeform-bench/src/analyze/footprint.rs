@@ -260,7 +260,7 @@ mod tests {
         let sizes = Sizes { batch: Some(1), queries };
         let problem = workload.problem(DType::F16, workload.layouts[0], sizes).unwrap();
         let inputs =
-            HostTensors::generate(workload, &problem, &Draw::standard(&problem, locations));
+            HostTensors::generate(&problem, &Draw::standard(workload, &problem, locations));
         footprints(workload, &problem, &inputs)
     }
 

@@ -11,6 +11,7 @@ use std::collections::HashSet;
 
 use msdeform::{DType, Offsets, Operator, Problem, Role};
 use msdeform_cuda::ahead::other_sizes;
+use msdeform_devices::conformance::FORMATS;
 
 use image::Image;
 
@@ -122,16 +123,6 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
         has_fused_layers: false,
         ..USUAL
     },
-];
-
-/// Formats of values and of locations: one for both, or locations in single precision, as automatic mixed precision
-/// leaves them.
-const FORMATS: [(DType, DType); 5] = [
-    (DType::F32, DType::F32),
-    (DType::F16, DType::F16),
-    (DType::F16, DType::F32),
-    (DType::Bf16, DType::Bf16),
-    (DType::Bf16, DType::F32),
 ];
 
 /// The sizes that a model has, whatever it is given.

@@ -7,6 +7,8 @@ use msdeform_cuda::dispatch;
 use msdeform_cuda::driver::DeviceProps;
 use msdeform_cuda::variants::{Call, KnobChoices, Unit};
 
+use msdeform_devices::Random;
+
 use super::specialisation::{ENOUGH_QUERIES, chosen, with_levels, work};
 use super::*;
 
@@ -100,33 +102,16 @@ fn problems_of_the_lists_are_neither_a_burden_nor_trivial() {
     }
 }
 
-/// The same numbers in every run, below a bound.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.0 >> 33) as usize % bound
-    }
-
-    /// From one on, as many small ones as large ones.
-    fn spread(&mut self, most: usize) -> usize {
-        let bound = 1 << (1 + self.below(most.ilog2() as usize + 1));
-        1 + self.below(bound.min(most))
-    }
-
-    /// The levels of an image, some of them one pixel high or wide, some very wide.
-    fn levels(&mut self, count: usize) -> Vec<(i64, i64)> {
-        let (is_thin, is_wide) = (self.below(4) == 0, self.below(5) == 0);
-        let smallest = if is_thin { 1 } else { 2 };
-        let longest = if is_wide { 30_000 } else { 200 };
-        let (height, width) = (self.spread(200), self.spread(longest));
-        let level = |index: usize| {
-            let halved = |size: usize| (size >> index).max(smallest) as i64;
-            (halved(height), halved(width))
-        };
-        (0..count).map(level).collect()
-    }
+/// The levels of an image, some of them one pixel high or wide, some very wide.
+fn levels(random: &mut Random, count: usize) -> Vec<(i64, i64)> {
+    let smallest = if random.once_in(4) { 1 } else { 2 };
+    let longest = if random.once_in(5) { 30_000 } else { 200 };
+    let (height, width) = (random.scaled(1, 200), random.scaled(1, longest));
+    let level = |index: usize| {
+        let halved = |size: usize| (size >> index).max(smallest) as i64;
+        (halved(height), halved(width))
+    };
+    (0..count).map(level).collect()
 }
 
 /// The ledger's promise: a model may be called with whatever images, batch and queries, and what then runs is on the lists
@@ -137,25 +122,25 @@ fn no_size_of_a_known_model_needs_a_kernel_that_is_on_no_list() {
     let lists = Operator::ALL.map(|operator| specialisations(&device, operator));
     let listed = lists.iter().flatten().map(|s| (s.variant.spec().id, s.unit.clone()));
     let listed: HashSet<(&str, Unit)> = listed.collect();
-    let (mut numbers, mut asked) = (Numbers(2027), 0);
+    let (mut random, mut calls) = (Random::new(2027), 0);
     for shape in MODEL_SHAPES.iter().map(Shape::from) {
         let own = Operator::ALL.map(|operator| shape.problems_with(operator, &[Image::Usual]));
         let of_one_image: Vec<&Problem> =
             own.iter().flatten().filter(|problem| problem.batch() == 1).collect();
         for _ in 0..3000 {
-            let model = of_one_image[numbers.below(of_one_image.len())];
-            let levels = numbers.levels(shape.points.len());
+            let model = random.one_of(&of_one_image);
+            let levels = levels(&mut random, shape.points.len());
             let pixels = levels.iter().map(|(height, width)| (height * width) as usize).sum();
-            let queries = if is_of_encoder(model) { pixels } else { numbers.spread(20_000) };
+            let queries = if is_of_encoder(model) { pixels } else { random.scaled(1, 20_000) };
             let resized = with_levels(model, levels).queries(queries);
-            let problem = resized.batch(numbers.spread(64)).build().unwrap();
+            let problem = resized.batch(random.scaled(1, 64)).build().unwrap();
             for backward in Scope::everything().calls(&problem) {
                 for needed in compiled(&device, &problem, backward) {
                     assert!(listed.contains(&needed), "{problem}: {needed:?} {backward:?}");
-                    asked += 1;
+                    calls += 1;
                 }
             }
         }
     }
-    assert!(asked > 100_000, "{asked}");
+    assert!(calls > 100_000, "{calls}");
 }

@@ -9,7 +9,7 @@ use msdeform_bench::Breadth;
 use msdeform_bench::counters::{self, COUNTERS, Counted, CounterFile, KernelCounters};
 use msdeform_bench::digits::three_digits;
 use msdeform_bench::record::{Provenance, is_python_script};
-use msdeform_devices::device::DeviceError;
+use msdeform_bench::verify::fitting;
 use msdeform_devices::device::named::id_in;
 use msdeform_devices::{DeviceId, WorkloadCase};
 
@@ -72,14 +72,7 @@ pub fn run(args: &CountersArgs) -> anyhow::Result<()> {
     for case in &cases {
         bar.set_message(format!("{} {} {}", case.workload.name, case.dtype, case.layout));
         let problem = case.problem()?;
-        let mut fitting = Vec::new();
-        for &variant in &variants {
-            match device.supports(variant, &problem) {
-                Ok(()) => fitting.push(variant),
-                Err(DeviceError::Unsupported { .. }) => {}
-                Err(other) => return Err(other.into()),
-            }
-        }
+        let (mut fitting, _) = fitting(device.as_ref(), case, &variants, &problem);
         // Many in one process: making the inputs takes longer than counting. Settings of one variant have
         // kernels of the same names and take turns.
         while !fitting.is_empty() {

@@ -7,7 +7,7 @@ use msdeform::{DType, Direction, Mode, Operator, Problem, ValueLayout};
 use msdeform_bench::models::{MODEL_SHAPES, Scope, Shape, in_every_size, specialisations_of};
 use msdeform_bench::warm::{Target, Warmed, warm};
 use msdeform_cuda::DiskCache;
-use msdeform_devices::workload::{Points, Sizes};
+use msdeform_devices::workload::Sizes;
 use msdeform_devices::{DeviceId, Workload};
 use serde::Serialize;
 
@@ -154,15 +154,11 @@ fn problems(args: &WarmArgs) -> anyhow::Result<Vec<Problem>> {
 }
 
 fn shape_of(workload: &Workload) -> Shape {
-    let points = match &workload.points {
-        Points::Same(points) => vec![*points; workload.levels.len()],
-        Points::PerLevel(points) => points.clone(),
-    };
     let rules = || vec![workload.references.rule()];
     Shape {
         heads: workload.heads,
         channels: workload.channels,
-        points,
+        points: workload.points_per_level(),
         queries: vec![workload.standard_queries()],
         encoder: rules(),
         decoder: rules(),

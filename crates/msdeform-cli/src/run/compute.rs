@@ -3,9 +3,8 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use half::{bf16, f16};
 use msdeform::{DType, Direction, Operator, Problem, Role, VariantSpec};
-use msdeform_devices::device::{Device, Outputs};
+use msdeform_devices::device::Device;
 use msdeform_devices::oracle::{Oracle, TensorCheck, reference_of};
 use msdeform_devices::{Buffer, HostTensors, memory};
 
@@ -47,7 +46,7 @@ pub struct Pass {
     pub direction: Direction,
     pub variant: &'static str,
     pub time_us: f64,
-    pub outputs: Outputs,
+    pub outputs: HostTensors,
     /// Empty unless asked for.
     pub checks: Vec<TensorCheck>,
 }
@@ -177,7 +176,7 @@ fn run_variant(
     spec: &VariantSpec,
     problem: &Problem,
     inputs: &HostTensors,
-) -> Result<(Outputs, f64)> {
+) -> Result<(HostTensors, f64)> {
     let mut prepared = device.prepare(spec, problem, inputs)?;
     prepared.poison()?;
     let start = Instant::now();
@@ -186,19 +185,14 @@ fn run_variant(
     Ok((prepared.read()?, time_us))
 }
 
-fn run_reference(problem: &Problem, inputs: &HostTensors, direction: Direction) -> (Outputs, f64) {
+fn run_reference(
+    problem: &Problem,
+    inputs: &HostTensors,
+    direction: Direction,
+) -> (HostTensors, f64) {
     let start = Instant::now();
     let exact = reference_of(problem, inputs, direction).into_iter();
-    let outputs = exact.map(|(role, exact)| (role, rounded(exact, problem.format_of(role))));
+    let outputs =
+        exact.map(|(role, exact)| (role, Buffer::from_numbers(problem.format_of(role), &exact)));
     (outputs.collect(), start.elapsed().as_secs_f64() * 1e6)
-}
-
-/// The nearest values of a format.
-fn rounded(exact: Vec<f64>, dtype: DType) -> Buffer {
-    match dtype {
-        DType::F64 => Buffer::F64(exact.into()),
-        DType::F32 => Buffer::F32(exact.into_iter().map(|x| x as f32).collect()),
-        DType::F16 => Buffer::F16(exact.into_iter().map(f16::from_f64).collect()),
-        DType::Bf16 => Buffer::Bf16(exact.into_iter().map(bf16::from_f64).collect()),
-    }
 }

@@ -1,8 +1,7 @@
 //! Tensors from bytes.
 
 use anyhow::{Result, ensure};
-use half::{bf16, f16};
-use msdeform::{DType, Element, Problem, Role};
+use msdeform::{DType, Problem, Role};
 use msdeform_devices::{Buffer, HostTensors};
 
 use super::formats::{Tensor, Tensors, names};
@@ -61,7 +60,7 @@ fn expanded(buffer: Buffer, role: Role, shape: &[usize], problem: &Problem) -> B
     buffer.gather(references * components, picked)
 }
 
-/// The elements of a tensor, widened where the call is computed in a wider format.
+/// The elements of a tensor, in the dtype in which the call is computed: that of the file, or a wider one.
 fn floats(tensor: &Tensor<'_>, stored: DType, target: DType, count: usize) -> Result<Buffer> {
     let expected = count.saturating_mul(stored.size_bytes());
     ensure!(
@@ -70,21 +69,5 @@ fn floats(tensor: &Tensor<'_>, stored: DType, target: DType, count: usize) -> Re
         tensor.label(),
         tensor.bytes.len()
     );
-    let bytes = tensor.bytes;
-    Ok(match stored {
-        DType::F32 => widen(bytes.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)), target),
-        DType::F16 => widen(bytes.as_chunks().0.iter().map(|&x| f16::from_le_bytes(x)), target),
-        DType::Bf16 => widen(bytes.as_chunks().0.iter().map(|&x| bf16::from_le_bytes(x)), target),
-        DType::F64 => widen(bytes.as_chunks().0.iter().map(|&x| f64::from_le_bytes(x)), target),
-    })
-}
-
-/// Exact: `target` is never narrower than the stored format.
-fn widen<T: Element>(elements: impl Iterator<Item = T>, target: DType) -> Buffer {
-    match target {
-        DType::F32 => Buffer::F32(elements.map(T::to_f32).collect()),
-        DType::F64 => Buffer::F64(elements.map(T::to_f64).collect()),
-        DType::F16 => Buffer::F16(elements.map(|x| f16::from_f32(x.to_f32())).collect()),
-        DType::Bf16 => Buffer::Bf16(elements.map(|x| bf16::from_f32(x.to_f32())).collect()),
-    }
+    Ok(Buffer::from_le_bytes(stored, tensor.bytes).converted(target))
 }

@@ -16,7 +16,8 @@ use crate::case::{Case, Wants};
 use crate::oracle::{Expected, expect};
 use crate::runner::{Fault, Worker};
 
-/// Formats of values, and of locations and weights.
+/// Dtypes of values, and of locations and weights: one for both, or `f32` beside half values, as automatic mixed precision
+/// leaves them.
 pub const FORMATS: [(DType, DType); 5] = [
     (DType::F32, DType::F32),
     (DType::F16, DType::F16),

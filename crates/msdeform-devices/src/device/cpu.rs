@@ -10,8 +10,7 @@ use msdeform_tuning::{CallClass, Origin, Source, Tuning};
 use super::bandwidth;
 use super::processor::Processor;
 use super::{
-    Bandwidth, Device, DeviceError, DeviceId, DeviceOptions, KnobbedVariant, Outputs, Prepared,
-    Timing,
+    Bandwidth, Device, DeviceError, DeviceId, DeviceOptions, KnobbedVariant, Prepared, Timing,
 };
 use crate::{Ceiling, HostTensors};
 
@@ -174,7 +173,7 @@ impl Device for CpuDevice {
         self.supports(spec, problem)?;
         let plan = plan(spec, problem, self.threads)?;
         let outputs =
-            Outputs::poisoned(problem, spec.direction, self.options.gradients_of(problem));
+            HostTensors::poisoned(problem, spec.direction, self.options.gradients_of(problem));
         let threads = self.threads;
         Ok(Box::new(PreparedCpu { spec, problem: problem.clone(), threads, plan, inputs, outputs }))
     }
@@ -230,7 +229,7 @@ struct PreparedCpu<'a> {
     threads: usize,
     plan: CpuPlan,
     inputs: &'a HostTensors,
-    outputs: Outputs,
+    outputs: HostTensors,
 }
 
 impl Prepared for PreparedCpu<'_> {
@@ -253,7 +252,7 @@ impl Prepared for PreparedCpu<'_> {
         Ok(())
     }
 
-    fn read(&mut self) -> Result<Outputs, DeviceError> {
+    fn read(&mut self) -> Result<HostTensors, DeviceError> {
         Ok(self.outputs.clone())
     }
 

@@ -7,7 +7,6 @@ mod cuda;
 mod error;
 mod id;
 pub mod named;
-mod outputs;
 mod processor;
 mod step;
 
@@ -27,7 +26,6 @@ pub use cuda::CudaDevice;
 pub use error::DeviceError;
 pub use id::DeviceId;
 pub use msdeform_cuda::driver::{broken_guards, guard_allocations};
-pub use outputs::Outputs;
 
 use crate::HostTensors;
 
@@ -294,7 +292,7 @@ pub trait Prepared {
     ///
     /// # Errors
     /// Whatever the device says, typed.
-    fn read(&mut self) -> Result<Outputs, DeviceError>;
+    fn read(&mut self) -> Result<HostTensors, DeviceError>;
 
     /// Runs `count` times and returns the microseconds of each, by one of [`Prepared::clocks`].
     ///

@@ -2,7 +2,8 @@
 
 use msdeform::Direction;
 
-use super::{DeviceError, KnobbedVariant, Outputs, Prepared, Timing};
+use super::{DeviceError, KnobbedVariant, Prepared, Timing};
+use crate::HostTensors;
 
 /// One after the other; the time of a step is the sum of theirs. For devices that have nothing better:
 /// a GPU queues both in one go.
@@ -29,7 +30,7 @@ impl Prepared for PreparedStep<'_> {
         }
     }
 
-    fn read(&mut self) -> Result<Outputs, DeviceError> {
+    fn read(&mut self) -> Result<HostTensors, DeviceError> {
         self.backward.read()
     }
 

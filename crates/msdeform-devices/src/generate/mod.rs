@@ -9,17 +9,14 @@ mod math;
 mod points;
 pub(crate) mod random;
 
-use std::ops::Index;
-
-use half::{bf16, f16};
 use msdeform::{
     Access, DType, Direction, Element, Offsets, Problem, ReferenceKind, Role, ValueLayout,
-    reference,
 };
 use rayon::prelude::*;
 
-use crate::workload::{Locations, Workload};
-use crate::{Aligned, Buffer};
+use crate::buffer::for_dtype;
+use crate::workload::{Locations, ReferencePoints, Workload};
+use crate::{Aligned, Buffer, HostTensors};
 
 use counter::Stream;
 use points::SampleDrawer;
@@ -32,6 +29,8 @@ pub const STANDARD_SEED: u64 = 0x6D73_6465_666F_726D;
 pub struct Draw {
     /// How the sampling locations are drawn.
     pub locations: Locations,
+    /// Where `local` locations lie around.
+    pub reference_points: ReferencePoints,
     /// Another seed, other numbers.
     pub seed: u64,
     /// Queries of the whole workload. If the problem has fewer, it gets an evenly spaced part of
@@ -40,10 +39,11 @@ pub struct Draw {
 }
 
 impl Draw {
-    /// All queries of a problem with the standard seed.
+    /// All queries of a call of a workload with the standard seed.
     #[must_use]
-    pub fn standard(problem: &Problem, locations: Locations) -> Self {
-        Self { locations, seed: STANDARD_SEED, total_queries: problem.queries() }
+    pub fn standard(workload: &Workload, problem: &Problem, locations: Locations) -> Self {
+        let (reference_points, total_queries) = (workload.reference_points, problem.queries());
+        Self { locations, reference_points, seed: STANDARD_SEED, total_queries }
     }
 
     /// The query of the whole workload that query `index` of `picked` stands for.
@@ -51,19 +51,6 @@ impl Draw {
         if picked >= self.total_queries { index } else { index * self.total_queries / picked }
     }
 }
-
-/// Inputs of a call, in the formats and the layout of its problem: whatever its operator reads, in that order, and the
-/// gradient of the output, which only the backward reads.
-///
-/// | tensor | drawn |
-/// |---|---|
-/// | value, grad_output | standard normal; zero in borders |
-/// | locations | `(x, y)` in units of the level, as [`Locations`] says |
-/// | weights | softmax of normal noise over the samples of a query and head |
-/// | references | where `local` locations lie around; boxes of all sizes |
-/// | offsets, logits | those that lead to the same samples as locations and weights, but for rounding |
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct HostTensors(Vec<(Role, Buffer)>);
 
 /// Ids of the streams; changing one changes every published byte.
 mod stream {
@@ -76,32 +63,22 @@ mod stream {
 }
 
 impl HostTensors {
-    /// Draws the inputs of `problem`, which is a call of `workload`.
+    /// Draws the inputs of a problem.
+    ///
+    /// | tensor | drawn |
+    /// |---|---|
+    /// | value, grad_output | standard normal; zero in borders |
+    /// | locations | `(x, y)` in units of the level, as [`Locations`] says |
+    /// | weights | softmax of normal noise over the samples of a query and head |
+    /// | references | where `local` locations lie around; boxes of all sizes |
+    /// | offsets, logits | those that lead to the same samples as locations and weights, but for rounding |
     #[must_use]
-    pub fn generate(workload: &Workload, problem: &Problem, draw: &Draw) -> Self {
+    pub fn generate(problem: &Problem, draw: &Draw) -> Self {
         let operator = problem.operator();
         let read = operator.tensors(Direction::Backward);
         read.filter(|(_, access)| *access == Access::Read)
-            .map(|(role, _)| (role, draw_tensor(workload, problem, draw, role)))
+            .map(|(role, _)| (role, draw_tensor(problem, draw, role)))
             .collect()
-    }
-
-    /// Every tensor, in the order of the operator.
-    pub fn iter(&self) -> impl Iterator<Item = (Role, &Buffer)> {
-        self.0.iter().map(|(role, buffer)| (*role, buffer))
-    }
-
-    /// A tensor, if the call has it.
-    #[must_use]
-    pub fn get(&self, wanted: Role) -> Option<&Buffer> {
-        self.0.iter().find(|(role, _)| *role == wanted).map(|(_, buffer)| buffer)
-    }
-
-    /// Replaces the numbers of a tensor that the call has; its dtype stays.
-    pub fn set(&mut self, wanted: Role, numbers: &[f64]) {
-        if let Some((_, buffer)) = self.0.iter_mut().find(|(role, _)| *role == wanted) {
-            *buffer = Buffer::from_numbers(buffer.dtype(), numbers);
-        }
     }
 
     /// The same with NaN in the borders of levels, for backends that must not read them.
@@ -125,54 +102,14 @@ impl HostTensors {
         self.set(Role::Value, &numbers);
         self
     }
-
-    /// Every tensor in `f64`, exactly.
-    #[must_use]
-    pub fn widened(&self) -> Widened {
-        Widened(self.iter().map(|(role, buffer)| (role, buffer.to_f64())).collect())
-    }
 }
 
-impl FromIterator<(Role, Buffer)> for HostTensors {
-    fn from_iter<T: IntoIterator<Item = (Role, Buffer)>>(tensors: T) -> Self {
-        Self(tensors.into_iter().collect())
-    }
-}
-
-/// An empty one where a call has no such tensor.
-impl Index<Role> for HostTensors {
-    type Output = Buffer;
-
-    fn index(&self, wanted: Role) -> &Buffer {
-        static NONE: Buffer = Buffer::F32(Aligned::new());
-        self.get(wanted).unwrap_or(&NONE)
-    }
-}
-
-/// Inputs of a call as the reference takes them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Widened(Vec<(Role, Vec<f64>)>);
-
-impl Widened {
-    /// A tensor; empty where a call has none.
-    #[must_use]
-    pub fn get(&self, wanted: Role) -> &[f64] {
-        self.0.iter().find(|(role, _)| *role == wanted).map_or(&[], |(_, numbers)| numbers)
-    }
-
-    /// Where samples are taken, for every operator.
-    #[must_use]
-    pub fn locations(&self, problem: &Problem) -> Vec<f64> {
-        reference::samples_of(problem, |role| self.get(role)).locations
-    }
-}
-
-fn draw_tensor(workload: &Workload, problem: &Problem, draw: &Draw, role: Role) -> Buffer {
+fn draw_tensor(problem: &Problem, draw: &Draw, role: Role) -> Buffer {
     match role {
-        Role::Locations => locations(workload, problem, draw),
+        Role::Locations => locations(problem, draw),
         Role::Weights => weights(problem, draw),
-        Role::References => references(workload, problem, draw),
-        Role::Offsets => offsets(workload, problem, draw),
+        Role::References => references(problem, draw),
+        Role::Offsets => offsets(problem, draw),
         Role::Logits => logits(problem, draw),
         Role::GradOutput => grad_output(problem, draw),
         // The only other one that a call reads.
@@ -214,12 +151,7 @@ fn rows(
         }
         elements
     }
-    match dtype {
-        DType::F32 => Buffer::F32(typed::<f32>(len, row_len, fill)),
-        DType::F16 => Buffer::F16(typed::<f16>(len, row_len, fill)),
-        DType::Bf16 => Buffer::Bf16(typed::<bf16>(len, row_len, fill)),
-        DType::F64 => Buffer::F64(typed::<f64>(len, row_len, fill)),
-    }
+    for_dtype!(dtype, T => typed::<T>(len, row_len, fill).into())
 }
 
 /// Standard normal numbers for a whole row; each row has its own positions in the stream.
@@ -331,16 +263,16 @@ fn grad_output(problem: &Problem, draw: &Draw) -> Buffer {
     })
 }
 
-fn locations(workload: &Workload, problem: &Problem, draw: &Draw) -> Buffer {
-    let drawer = SampleDrawer::new(workload, problem, draw);
+fn locations(problem: &Problem, draw: &Draw) -> Buffer {
+    let drawer = SampleDrawer::new(problem, draw);
     let row_len = 2 * problem.samples();
     rows(problem.sampling_dtype(), problem.locations_len(), row_len, |row, out| {
         drawer.draw_row(place(problem, draw, row), logical_row(problem, draw, row), out);
     })
 }
 
-fn references(workload: &Workload, problem: &Problem, draw: &Draw) -> Buffer {
-    let drawer = SampleDrawer::new(workload, problem, draw);
+fn references(problem: &Problem, draw: &Draw) -> Buffer {
+    let drawer = SampleDrawer::new(problem, draw);
     let [_, queries, per_query, components] = problem.references_shape();
     let row_len = per_query * components;
     rows(problem.reference_dtype(), problem.references_len(), row_len, |row, out| {
@@ -349,8 +281,8 @@ fn references(workload: &Workload, problem: &Problem, draw: &Draw) -> Buffer {
     })
 }
 
-fn offsets(workload: &Workload, problem: &Problem, draw: &Draw) -> Buffer {
-    let drawer = SampleDrawer::new(workload, problem, draw);
+fn offsets(problem: &Problem, draw: &Draw) -> Buffer {
+    let drawer = SampleDrawer::new(problem, draw);
     let row_len = 2 * problem.samples();
     rows(problem.sampling_dtype(), problem.locations_len(), row_len, |row, out| {
         let place = place(problem, draw, row);

@@ -4,7 +4,7 @@ use msdeform::{Level, Offsets, Problem, ReferenceKind, ReferenceOf};
 
 use super::counter::Stream;
 use super::{Draw, math, offset_unit, stream};
-use crate::workload::{Locations, ReferencePoints, Workload};
+use crate::workload::{Locations, ReferencePoints};
 
 /// On a level of 100 x 167 pixels, the finest of many workloads, a corner of four tiles of 4 x 4: every kernel that works
 /// tile by tile has all samples in four of them.
@@ -41,24 +41,28 @@ enum Reference {
 }
 
 impl Reference {
-    fn of(workload: &Workload, problem: &Problem, draw: &Draw) -> Self {
+    fn of(problem: &Problem, draw: &Draw) -> Self {
         let queries = draw.total_queries.max(problem.queries());
         let raster = |columns: usize| {
             let columns = columns.max(1);
             Self::Raster { columns, lines: queries.div_ceil(columns).max(1) }
         };
-        match workload.reference_points {
+        let pixels =
+            || problem.levels().iter().map(|level| level.width * level.height).sum::<usize>();
+        match draw.reference_points {
             ReferencePoints::Uniform => {
                 Self::Uniform { stream: Stream::new(draw.seed, stream::REFERENCE_POINTS), queries }
             }
-            ReferencePoints::Pixels if queries == workload.pixels() => {
+            ReferencePoints::Pixels if queries == pixels() => {
                 Self::Pixels(problem.levels().iter().flat_map(pixel_centres).collect())
             }
             ReferencePoints::RasterWidth(columns) => raster(columns),
             // Where a caller asked for another number of queries they are no longer the pixels.
             ReferencePoints::Pixels | ReferencePoints::Raster => {
-                let (height, width) = workload.levels.first().copied().unwrap_or((1, 1));
-                let aspect = f64::from(width) / f64::from(height);
+                let aspect = problem
+                    .levels()
+                    .first()
+                    .map_or(1.0, |level| level.width as f64 / level.height as f64);
                 raster((queries as f64 * aspect).sqrt().ceil() as usize)
             }
         }
@@ -87,7 +91,7 @@ fn pixel_centres(level: &Level) -> impl Iterator<Item = (f64, f64)> {
 }
 
 impl<'a> SampleDrawer<'a> {
-    pub(super) fn new(workload: &Workload, problem: &'a Problem, draw: &Draw) -> Self {
+    pub(super) fn new(problem: &'a Problem, draw: &Draw) -> Self {
         let heads = problem.heads();
         let directions = (0..heads)
             .map(|head| {
@@ -99,7 +103,7 @@ impl<'a> SampleDrawer<'a> {
             problem,
             kind: draw.locations,
             stream: Stream::new(draw.seed, stream::LOCATIONS),
-            reference: Reference::of(workload, problem, draw),
+            reference: Reference::of(problem, draw),
             directions,
             sizes: Stream::new(draw.seed, stream::BOX_SIZES),
             queries: draw.total_queries.max(problem.queries()),

@@ -1,4 +1,4 @@
-use msdeform::FROM_OFFSETS;
+use msdeform::{FROM_OFFSETS, reference};
 
 use super::*;
 use crate::workload::{self, Sizes, Tag};
@@ -7,7 +7,7 @@ fn inputs(name: &str, dtype: DType, layout: ValueLayout, locations: Locations) -
     let workload = workload::find(name).unwrap();
     let problem =
         workload.problem(dtype, layout, Sizes { batch: Some(1), ..Sizes::default() }).unwrap();
-    HostTensors::generate(workload, &problem, &Draw::standard(&problem, locations))
+    HostTensors::generate(&problem, &Draw::standard(workload, &problem, locations))
 }
 
 fn digest(tensors: &HostTensors) -> String {
@@ -48,10 +48,10 @@ fn the_bytes_are_the_published_bytes() {
 fn another_seed_gives_other_numbers() {
     let workload = workload::find("edge_one_point").unwrap();
     let problem = workload.problem(DType::F32, ValueLayout::Interleaved, Sizes::default()).unwrap();
-    let draw = Draw::standard(&problem, Locations::Uniform);
-    let first = HostTensors::generate(workload, &problem, &draw);
-    assert_eq!(first, HostTensors::generate(workload, &problem, &draw));
-    let second = HostTensors::generate(workload, &problem, &Draw { seed: 1, ..draw });
+    let draw = Draw::standard(workload, &problem, Locations::Uniform);
+    let first = HostTensors::generate(&problem, &draw);
+    assert_eq!(first, HostTensors::generate(&problem, &draw));
+    let second = HostTensors::generate(&problem, &Draw { seed: 1, ..draw });
     assert_ne!(first[Role::Value], second[Role::Value]);
     assert_ne!(first[Role::Locations], second[Role::Locations]);
 }
@@ -65,8 +65,8 @@ fn every_layout_holds_the_same_problem() {
             .iter()
             .map(|&layout| {
                 let problem = workload.problem(DType::F16, layout, Sizes::default()).unwrap();
-                let draw = Draw::standard(&problem, locations);
-                let tensors = HostTensors::generate(workload, &problem, &draw);
+                let draw = Draw::standard(workload, &problem, locations);
+                let tensors = HostTensors::generate(&problem, &draw);
                 reference::forward(
                     &problem,
                     &tensors[Role::Value].to_f64(),
@@ -86,11 +86,11 @@ fn a_part_of_the_queries_sees_what_it_sees_in_the_whole() {
     let workload = workload::find("edge_point_lists").unwrap();
     let layout = ValueLayout::Interleaved;
     let whole = workload.problem(DType::F32, layout, Sizes::default()).unwrap();
-    let draw = Draw::standard(&whole, Locations::Local);
-    let all = HostTensors::generate(workload, &whole, &draw);
+    let draw = Draw::standard(workload, &whole, Locations::Local);
+    let all = HostTensors::generate(&whole, &draw);
     let picked = 10;
     let part = whole.to_builder().queries(picked).build().unwrap();
-    let some = HostTensors::generate(workload, &part, &draw);
+    let some = HostTensors::generate(&part, &draw);
     let (all, some) = (all[Role::Locations].to_f64(), some[Role::Locations].to_f64());
     let row_len = whole.heads() * whole.samples() * 2;
     for batch in 0..whole.batch() {
@@ -190,8 +190,8 @@ fn offsets_lead_to_the_samples_that_locations_are() {
         let layout = ValueLayout::Interleaved;
         let given = workload.problem(DType::F32, layout, sizes).unwrap();
         let follows = workload.problem_of(&FROM_OFFSETS, DType::F32, layout, sizes).unwrap();
-        let draw = Draw::standard(&given, Locations::Local);
-        let numbers = |problem| HostTensors::generate(workload, problem, &draw).widened();
+        let draw = Draw::standard(workload, &given, Locations::Local);
+        let numbers = |problem| HostTensors::generate(problem, &draw).widened();
         let (expected, found) = (numbers(&given), numbers(&follows));
         let samples = reference::samples_of(&follows, |role| found.get(role));
         let close = |a: &[f64], b: &[f64], bound: f64| {

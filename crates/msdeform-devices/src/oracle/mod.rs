@@ -25,7 +25,6 @@ use msdeform::{DType, Direction, Offsets, Problem, Role, VariantSpec, reference}
 use rayon::prelude::*;
 
 use crate::case::{Case, Wants};
-use crate::device::Outputs;
 use crate::{Buffer, HostTensors, Widened};
 
 use axis::Axis;
@@ -316,7 +315,7 @@ impl Oracle {
 
     /// Trusts results of the same inputs, in place of the reference.
     #[must_use]
-    pub fn of_outputs(problem: &Problem, inputs: &HostTensors, trusted: &Outputs) -> Self {
+    pub fn of_outputs(problem: &Problem, inputs: &HostTensors, trusted: &HostTensors) -> Self {
         let inputs = &inputs.widened();
         let samples = reference::samples_of(problem, |role| inputs.get(role));
         let mut compared = Compared::new(problem, inputs, Direction::Backward);
@@ -342,7 +341,7 @@ impl Oracle {
     #[must_use]
     pub fn check(
         &self,
-        outputs: &Outputs,
+        outputs: &HostTensors,
         variant: &VariantSpec,
         problem: &Problem,
     ) -> Vec<TensorCheck> {

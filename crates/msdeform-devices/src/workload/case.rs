@@ -97,8 +97,10 @@ impl WorkloadCase<'_> {
         let needed = memory::of_inputs(problem) + 2 * memory::of_outputs(problem, true);
         memory::ensure_room(format_args!("workload `{}`", self.workload.name), needed)?;
         let total_queries = self.sizes.queries.unwrap_or_else(|| self.workload.standard_queries());
-        let draw = Draw { locations: self.locations, seed: self.seed, total_queries };
-        Ok(HostTensors::generate(self.workload, problem, &draw))
+        let reference_points = self.workload.reference_points;
+        let draw =
+            Draw { locations: self.locations, reference_points, seed: self.seed, total_queries };
+        Ok(HostTensors::generate(problem, &draw))
     }
 
     /// Names of everything chosen, with the sizes of `problem`.

@@ -264,6 +264,15 @@ impl Workload {
         self.levels.iter().map(pixels).fold(0, usize::saturating_add)
     }
 
+    /// Points of each level.
+    #[must_use]
+    pub fn points_per_level(&self) -> Vec<usize> {
+        match &self.points {
+            Points::Same(points) => vec![*points; self.levels.len()],
+            Points::PerLevel(points) => points.clone(),
+        }
+    }
+
     /// Queries of one image unless a caller changes them.
     #[must_use]
     pub fn standard_queries(&self) -> usize {
@@ -303,16 +312,12 @@ impl Workload {
         layout: ValueLayout,
         sizes: Sizes,
     ) -> Result<Problem, WorkloadError> {
-        let points = match &self.points {
-            Points::Same(points) => vec![*points; self.levels.len()],
-            Points::PerLevel(points) => points.clone(),
-        };
         let mut builder = Problem::builder()
             .batch(sizes.batch.unwrap_or(self.batch))
             .heads(self.heads)
             .channels(self.channels)
             .levels(self.levels.iter().copied())
-            .points_per_level(points)
+            .points_per_level(self.points_per_level())
             .queries(sizes.queries.unwrap_or_else(|| self.standard_queries()))
             .layout(layout)
             .dtype(dtype);

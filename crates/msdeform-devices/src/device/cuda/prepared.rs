@@ -13,7 +13,8 @@ use msdeform::{DType, Direction, Mode, Problem, Role, VariantSpec};
 use msdeform_cuda::{DeviceBuffer, Error, Event, Graph, Plan, Pointers, Stream};
 
 use super::{Setup, failed};
-use crate::device::{DeviceError, KnobbedVariant, Outputs, Prepared, Timing};
+use crate::device::{DeviceError, KnobbedVariant, Prepared, Timing};
+use crate::tensors::written;
 use crate::{Buffer, HostTensors};
 
 /// Problems with fewer samples (over all images, queries and heads) are timed by graph replay as well: the
@@ -102,7 +103,7 @@ impl Work {
     ) -> Result<Self, Error> {
         let direction = choice.variant.direction;
         let gradients = setup.options.gradients_of(problem);
-        let made = Outputs::roles(problem, direction, gradients).map(|role| {
+        let made = written(problem, direction, gradients).map(|role| {
             let (dtype, len) = (problem.format_of(role), problem.len_of(role));
             let made = DeviceTensor::poisoned(stream, dtype, len)?;
             Ok((role, made.ok_or_else(|| only_the_reference(choice.variant))?))
@@ -115,7 +116,7 @@ impl Work {
         })
     }
 
-    fn download(&self, stream: &Stream) -> Result<Outputs, Error> {
+    fn download(&self, stream: &Stream) -> Result<HostTensors, Error> {
         let outputs = self.outputs.iter();
         outputs.map(|(role, tensor)| Ok((*role, tensor.download(stream)?))).collect()
     }
@@ -284,7 +285,7 @@ impl Prepared for PreparedCuda {
         Ok(())
     }
 
-    fn read(&mut self) -> Result<Outputs, DeviceError> {
+    fn read(&mut self) -> Result<HostTensors, DeviceError> {
         let last = &self.work[self.work.len() - 1];
         last.download(&self.stream).map_err(|source| failed(self.spec, source))
     }

@@ -1,0 +1,116 @@
+//! The tensors of a call in host memory, by role.
+
+use std::ops::Index;
+
+use msdeform::{Direction, Gradients, Problem, Role, reference};
+
+use crate::{Aligned, Buffer};
+
+/// Inputs or results of a call, in the operator's order. Inputs are what the operator reads, and the gradient of the output,
+/// which only the backward reads.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HostTensors(Vec<(Role, Buffer)>);
+
+/// The tensors that a call writes: the output, or the gradients that are computed.
+pub(crate) fn written(
+    problem: &Problem,
+    direction: Direction,
+    gradients: Gradients,
+) -> impl Iterator<Item = Role> {
+    problem.operator().written(direction).filter(move |role| gradients.includes(*role))
+}
+
+impl HostTensors {
+    /// Buffers of NaN for the results of a problem.
+    #[must_use]
+    pub fn poisoned(problem: &Problem, direction: Direction, gradients: Gradients) -> Self {
+        let buffer = |role| Buffer::poisoned(problem.format_of(role), problem.len_of(role));
+        written(problem, direction, gradients).map(|role| (role, buffer(role))).collect()
+    }
+
+    /// Every tensor.
+    pub fn iter(&self) -> impl Iterator<Item = (Role, &Buffer)> {
+        self.0.iter().map(|(role, buffer)| (*role, buffer))
+    }
+
+    /// Every tensor, to be written.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Role, &mut Buffer)> {
+        self.0.iter_mut().map(|(role, buffer)| (*role, buffer))
+    }
+
+    /// A tensor, if the call has it.
+    #[must_use]
+    pub fn get(&self, wanted: Role) -> Option<&Buffer> {
+        self.0.iter().find(|(role, _)| *role == wanted).map(|(_, buffer)| buffer)
+    }
+
+    /// Replaces the numbers of a tensor that the call has; its dtype stays.
+    pub fn set(&mut self, wanted: Role, numbers: &[f64]) {
+        if let Some((_, buffer)) = self.0.iter_mut().find(|(role, _)| *role == wanted) {
+            *buffer = Buffer::from_numbers(buffer.dtype(), numbers);
+        }
+    }
+
+    /// Whether every bit of every tensor is the same.
+    #[must_use]
+    pub fn has_same_bits(&self, other: &Self) -> bool {
+        let bits = |tensors: &Self| {
+            tensors.iter().map(|(_, buffer)| buffer.to_le_bytes()).collect::<Vec<_>>()
+        };
+        bits(self) == bits(other)
+    }
+
+    /// Fills all tensors with NaN.
+    pub fn poison(&mut self) {
+        self.iter_mut().for_each(|(_, buffer)| buffer.poison());
+    }
+
+    /// Every tensor in `f64`, exactly.
+    #[must_use]
+    pub fn widened(&self) -> Widened {
+        Widened(self.iter().map(|(role, buffer)| (role, buffer.to_f64())).collect())
+    }
+}
+
+impl IntoIterator for HostTensors {
+    type Item = (Role, Buffer);
+    type IntoIter = std::vec::IntoIter<(Role, Buffer)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl FromIterator<(Role, Buffer)> for HostTensors {
+    fn from_iter<T: IntoIterator<Item = (Role, Buffer)>>(tensors: T) -> Self {
+        Self(tensors.into_iter().collect())
+    }
+}
+
+/// A tensor that the call does not have is empty.
+impl Index<Role> for HostTensors {
+    type Output = Buffer;
+
+    fn index(&self, wanted: Role) -> &Buffer {
+        static NONE: Buffer = Buffer::F32(Aligned::new());
+        self.get(wanted).unwrap_or(&NONE)
+    }
+}
+
+/// Inputs of a call as the reference takes them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Widened(Vec<(Role, Vec<f64>)>);
+
+impl Widened {
+    /// A tensor; empty if the call does not have it.
+    #[must_use]
+    pub fn get(&self, wanted: Role) -> &[f64] {
+        self.0.iter().find(|(role, _)| *role == wanted).map_or(&[], |(_, numbers)| numbers)
+    }
+
+    /// Where samples are taken, for every operator.
+    #[must_use]
+    pub fn locations(&self, problem: &Problem) -> Vec<f64> {
+        reference::samples_of(problem, |role| self.get(role)).locations
+    }
+}
