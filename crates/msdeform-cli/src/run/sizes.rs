@@ -1,11 +1,11 @@
-//! What is said about a call's sizes on the command line, in shapes and in file lengths, brought
-//! together into one [`Problem`]. Whatever is said twice must agree.
+//! From the command line, the shapes in files and the lengths of raw files to one [`Problem`]. What is stated twice must
+//! agree.
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use msdeform::{
-    ATTENTION, DType, Error, FROM_OFFSETS, LevelLists, OffsetRule, Operator, Problem,
-    ProblemBuilder, Role, Signature, TensorSignature, ValueLayout,
+    DType, Error, LevelLists, OffsetRule, Operator, Problem, ProblemBuilder, Role, Signature,
+    Storage, TensorSignature, ValueLayout,
 };
 
 use super::formats::{Stored, Tensor, Tensors, names};
@@ -31,7 +31,7 @@ pub struct SizeArgs {
     /// Points per level: one number, or one for each level (4 or 4,4,2,2)
     #[arg(long, value_name = "P", value_delimiter = ',')]
     pub points: Vec<usize>,
-    /// Height x width of each level; not needed beside spatial_shapes
+    /// Height x width of each level; not needed with spatial_shapes
     #[arg(long, value_name = "HxW", value_delimiter = ',', value_parser = level_size)]
     pub levels: Vec<(i64, i64)>,
     /// Element type of value, output and grad_output: f32, f16, bf16 or f64
@@ -46,7 +46,7 @@ pub struct SizeArgs {
     /// Memory order of value: interleaved (N,S,M,D), head_major (N,M,S,D), head_major_padded
     #[arg(long, value_name = "LAYOUT")]
     pub layout: Option<ValueLayout>,
-    /// How samples follow from offsets.
+    /// The rule of the fused operator.
     #[command(flatten)]
     pub offsets: OffsetArgs,
 }
@@ -70,9 +70,9 @@ pub struct Described {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stated {
     pub role: Role,
-    /// The problem may say a wider one.
+    /// The problem may have a wider one.
     pub dtype: DType,
-    /// Also that in which its gradient is written.
+    /// Also the shape in which the gradient is written.
     pub shape: Vec<usize>,
 }
 
@@ -90,44 +90,99 @@ pub fn describe(
     args: &SizeArgs,
     operator: &'static Operator,
 ) -> Result<Described> {
-    let levels = levels(tensors, args)?;
-    let starts = starts(tensors, levels.len())?;
-    let value = tensors.get(names::VALUE)?;
-    // Offsets and logits have the shapes of locations and weights.
-    let [.., first, second] = *operator.inputs else { bail!("an operator without samples") };
-    let locations = tensors.get(first.name())?;
-    let weights = tensors.get(second.name())?;
-    let mut builder = Problem::builder().levels(levels.iter().copied());
-    if let Some(starts) = &starts {
-        builder = builder.level_starts(starts.iter().copied());
+    let pyramid = Pyramid::new(tensors, args)?;
+    let inputs = operator.inputs.iter().map(|role| stated(tensors, args, *role));
+    let (inputs, points, layout, value_shape) =
+        match inputs.collect::<Result<Option<Vec<Stated>>>>()? {
+            Some(inputs) => placed(&pyramid, tensors, args, inputs)?,
+            None => raw(&pyramid, tensors, args, operator)?,
+        };
+    let dtypes = computed_dtypes(tensors, &inputs)?;
+    let as_i64 = |sizes: &[usize]| sizes.iter().map(|&size| size as i64).collect::<Vec<i64>>();
+    let mut shapes: Vec<Vec<i64>> = inputs.iter().map(|input| as_i64(&input.shape)).collect();
+    shapes[0] = as_i64(&value_shape);
+    let signatures: Vec<TensorSignature<'_>> = dtypes
+        .iter()
+        .zip(&shapes)
+        .map(|(&dtype, shape)| TensorSignature { dtype, shape })
+        .collect();
+    let levels = LevelLists {
+        sizes: &pyramid.sizes,
+        starts: pyramid.starts.as_deref(),
+        points: Some(&as_i64(&points)),
+    };
+    let has_references = operator.inputs.contains(&Role::References);
+    let rule = has_references.then(|| OffsetRule::OfReferences(args.offsets.options()));
+    let plain = Signature::new(&signatures, levels);
+    let signature = Signature { rule, layout, expands_references: true, ..plain };
+    let problem = signature.problem().map_err(|error| with_label(error, tensors))?;
+    offsets::check_scale(&problem, tensors, args)?;
+    let output_dtype = args.output_dtype.unwrap_or(problem.dtype());
+    let problem = problem.to_builder().output_dtype(output_dtype).build()?;
+    Ok(Described { problem, tensors: inputs })
+}
+
+/// Inputs, points of each level, layout, and the shape of `value` with four axes.
+type Placed = (Vec<Stated>, Vec<usize>, ValueLayout, Vec<usize>);
+
+/// Dtype and shape of an input; `None` if its file states neither.
+fn stated(tensors: &Tensors<'_>, args: &SizeArgs, role: Role) -> Result<Option<Stated>> {
+    let tensor = tensors.get(role.name())?;
+    let Some((stored, shape)) = &tensor.stated else { return Ok(None) };
+    // Two raw bytes have the dtype that is given for the values, if that has 16 bits.
+    let of_values = args.dtype.filter(|dtype| *stored == Stored::Bits16 && dtype.size_bytes() == 2);
+    let given = match role.storage() {
+        Storage::Channels => args.dtype,
+        Storage::Samples => args.sampling_dtype.or(of_values),
+        _ => of_values,
+    };
+    let dtype = float_type(tensor, *stored, given)?;
+    Ok(Some(Stated { role, dtype, shape: shape.clone() }))
+}
+
+/// The dtypes in which the inputs are computed: as stored if the backends take them, else widened, which is exact.
+fn computed_dtypes(tensors: &Tensors<'_>, inputs: &[Stated]) -> Result<Vec<DType>> {
+    let value = inputs[0].dtype;
+    if value == DType::F64 {
+        return Ok(vec![DType::F64; inputs.len()]);
     }
-    let sizes = levels.iter().map(|&(height, width)| [height, width]).collect();
-    let pyramid = Pyramid { levels: levels.len(), sizes, starts, builder };
-    match (&value.stated, &locations.stated, &weights.stated) {
-        (Some(value_stated), Some(locations_stated), Some(weights_stated)) => stated(
-            &pyramid,
-            (tensors, args, operator),
-            (value, value_stated),
-            (locations, locations_stated),
-            (weights, weights_stated),
-        ),
-        _ if operator != &ATTENTION => bail!(
-            "{}: states no shape; keep calls from offsets as .npy or .safetensors",
-            locations.label()
-        ),
-        _ => raw(&pyramid, args, value, locations, weights),
+    for input in inputs {
+        ensure!(
+            input.dtype != DType::F64,
+            "{}: is f64 with {value} values; convert it to f32, or the values to f64",
+            tensors.get(input.role.name())?.label()
+        );
     }
+    let mut samples = inputs.iter().filter(|input| input.role.storage() == Storage::Samples);
+    let sampling = if samples.all(|input| input.dtype == value) { value } else { DType::F32 };
+    let computed = inputs.iter().map(|input| match input.role.storage() {
+        Storage::Channels => value,
+        Storage::Samples => sampling,
+        _ if input.dtype == sampling => sampling,
+        _ => DType::F32,
+    });
+    Ok(computed.collect())
 }
 
 /// The levels, not yet placed in a value tensor.
 struct Pyramid {
-    levels: usize,
     sizes: Vec<[i64; 2]>,
     starts: Option<Vec<i64>>,
     builder: ProblemBuilder,
 }
 
 impl Pyramid {
+    fn new(tensors: &Tensors<'_>, args: &SizeArgs) -> Result<Self> {
+        let levels = levels(tensors, args)?;
+        let starts = starts(tensors, levels.len())?;
+        let mut builder = Problem::builder().levels(levels.iter().copied());
+        if let Some(starts) = &starts {
+            builder = builder.level_starts(starts.iter().copied());
+        }
+        let sizes = levels.into_iter().map(|(height, width)| [height, width]).collect();
+        Ok(Self { sizes, starts, builder })
+    }
+
     /// Pixels that the levels take in a layout.
     fn end(&self, layout: ValueLayout) -> Result<usize> {
         Ok(self.builder.clone().queries(0).layout(layout).build()?.spatial())
@@ -135,27 +190,26 @@ impl Pyramid {
 
     /// Points of each level out of the samples of a query and head.
     fn points(&self, args: &SizeArgs, samples: usize, from: &Tensor<'_>) -> Result<Vec<usize>> {
+        let levels = self.sizes.len();
         let points = match args.points.as_slice() {
             [] => {
                 ensure!(
-                    self.levels > 0 && samples.is_multiple_of(self.levels),
+                    levels > 0 && samples.is_multiple_of(levels),
                     Usage(format!(
-                        "{}: {samples} samples do not divide into {} levels; give --points for each level",
-                        from.label(),
-                        self.levels
+                        "{}: {samples} samples do not divide into {levels} levels; give --points for each level",
+                        from.label()
                     ))
                 );
-                vec![samples / self.levels; self.levels]
+                vec![samples / levels; levels]
             }
-            [same] => vec![*same; self.levels],
+            [same] => vec![*same; levels],
             list => list.to_vec(),
         };
         ensure!(
-            points.len() == self.levels,
+            points.len() == levels,
             Usage(format!(
-                "--points has {} entries for {} levels; give one, or one per level",
-                points.len(),
-                self.levels
+                "--points has {} entries for {levels} levels; give one, or one per level",
+                points.len()
             ))
         );
         ensure!(
@@ -170,111 +224,72 @@ impl Pyramid {
     }
 }
 
-/// Files with types and shapes.
-fn stated(
+/// Files with dtypes and shapes.
+fn placed(
     pyramid: &Pyramid,
-    (tensors, args, operator): (&Tensors<'_>, &SizeArgs, &'static Operator),
-    (value, (value_stored, value_shape)): (&Tensor<'_>, &(Stored, Vec<usize>)),
-    (locations, (locations_stored, locations_shape)): (&Tensor<'_>, &(Stored, Vec<usize>)),
-    (weights, (weights_stored, weights_shape)): (&Tensor<'_>, &(Stored, Vec<usize>)),
-) -> Result<Described> {
-    let value_dtype = float_type(value, *value_stored, args.dtype)?;
-    // Raw 16-bit locations are what the values are, unless said.
-    let sampling = args.sampling_dtype;
-    let locations_dtype =
-        float_type(locations, *locations_stored, sampling.or(raw_like(*locations_stored, args)))?;
-    let weights_dtype =
-        float_type(weights, *weights_stored, sampling.or(raw_like(*weights_stored, args)))?;
-    let sampling_dtype =
-        sampling_dtype(value_dtype, (locations, locations_dtype), (weights, weights_dtype))?;
-
-    let (batch, queries, heads, samples) = match *locations_shape.as_slice() {
-        [batch, queries, heads, levels, points, 2] if levels == pyramid.levels => {
+    tensors: &Tensors<'_>,
+    args: &SizeArgs,
+    inputs: Vec<Stated>,
+) -> Result<Placed> {
+    let [value, .., positions, _] = inputs.as_slice() else { bail!("an operator without samples") };
+    let (tensor, shape) = (tensors.get(positions.role.name())?, &positions.shape);
+    let levels = pyramid.sizes.len();
+    let (batch, queries, heads, samples) = match *shape.as_slice() {
+        [batch, queries, heads, count, points, 2] if count == levels => {
             let samples = levels.checked_mul(points).context("sizes past all memory")?;
             (batch, queries, heads, samples)
         }
         [batch, queries, heads, samples, 2] => (batch, queries, heads, samples),
         _ => bail!(
-            "{}: shape {locations_shape:?}, expected [N, Lq, M, L, P, 2] with L = {} or \
+            "{}: shape {shape:?}, expected [N, Lq, M, L, P, 2] with L = {levels} or \
              [N, Lq, M, samples, 2]",
-            locations.label(),
-            pyramid.levels
+            tensor.label()
         ),
     };
-    for (option, said, found) in [
+    for (option, given, found) in [
         ("--batch", args.batch, batch),
         ("--queries", args.queries, queries),
         ("--heads", args.heads, heads),
     ] {
-        ensure!(
-            said.is_none_or(|said| said == found),
-            Usage(format!(
-                "{}: shape {locations_shape:?} says {found}, {option} says {}",
-                locations.label(),
-                said.unwrap_or_default()
-            ))
-        );
+        if let Some(given) = given.filter(|given| *given != found) {
+            let label = tensor.label();
+            bail!(Usage(format!("{label}: shape {shape:?} has {found}, but {option} is {given}")));
+        }
     }
-    let points = pyramid.points(args, samples, locations)?;
-    let (layout, spatial, channels) = place_value(pyramid, args, value, value_shape, batch, heads)?;
-    let is_from_offsets = operator == &FROM_OFFSETS;
-    let references = is_from_offsets
-        .then(|| offsets::references(tensors, args, value_dtype, sampling_dtype))
-        .transpose()?;
+    let points = pyramid.points(args, samples, tensor)?;
+    let of_value = tensors.get(names::VALUE)?;
+    let (layout, spatial, channels) =
+        place_value(pyramid, args, of_value, &value.shape, batch, heads)?;
+    let value_shape = value_shape(layout, batch, heads, spatial, channels);
+    Ok((inputs, points, layout, value_shape))
+}
 
-    let placed = match layout.is_head_major() {
+fn value_shape(
+    layout: ValueLayout,
+    batch: usize,
+    heads: usize,
+    spatial: usize,
+    channels: usize,
+) -> Vec<usize> {
+    match layout.is_head_major() {
         true => vec![batch, heads, spatial, channels],
         false => vec![batch, spatial, heads, channels],
-    };
-    let signed = [
-        Some((value_dtype, &placed)),
-        references.as_ref().map(|(stated, computed)| (*computed, &stated.shape)),
-        Some((sampling_dtype, locations_shape)),
-        Some((sampling_dtype, weights_shape)),
-    ];
-    let signed: Vec<(DType, Vec<i64>)> = signed
-        .into_iter()
-        .flatten()
-        .map(|(dtype, shape)| (dtype, shape.iter().map(|&size| size as i64).collect()))
-        .collect();
-    let signed: Vec<TensorSignature<'_>> =
-        signed.iter().map(|(dtype, shape)| TensorSignature { dtype: *dtype, shape }).collect();
-    let points: Vec<i64> = points.into_iter().map(|count| count as i64).collect();
-    let levels = LevelLists {
-        sizes: &pyramid.sizes,
-        starts: pyramid.starts.as_deref(),
-        points: Some(&points),
-    };
-    let rule = is_from_offsets.then(|| OffsetRule::OfReferences(args.offsets.options()));
-    let signature =
-        Signature { rule, layout, expands_references: true, ..Signature::new(&signed, levels) };
-    let problem = signature.problem().map_err(|error| with_label(error, tensors, value))?;
-    offsets::check_scale(&problem, tensors, args)?;
-    let output_dtype = args.output_dtype.unwrap_or(value_dtype);
-    let problem = problem.to_builder().output_dtype(output_dtype).build()?;
-
-    let [.., first, second] = *operator.inputs else { bail!("an operator without samples") };
-    let of = |role, dtype, shape: &[usize]| Stated { role, dtype, shape: shape.to_vec() };
-    let mut tensors = vec![of(Role::Value, value_dtype, value_shape)];
-    tensors.extend(references.map(|(stated, _)| stated));
-    tensors.push(of(first, locations_dtype, locations_shape));
-    tensors.push(of(second, weights_dtype, weights_shape));
-    Ok(Described { problem, tensors })
+    }
 }
 
 /// An error about a tensor, with the file that it is in.
-fn with_label(error: Error, tensors: &Tensors<'_>, value: &Tensor<'_>) -> anyhow::Error {
+fn with_label(error: Error, tensors: &Tensors<'_>) -> anyhow::Error {
+    let label = |name: &str| tensors.find(name).map_or_else(|| name.to_owned(), Tensor::label);
     match error {
         Error::ShapeMismatch { tensor, found, expected } => {
-            let label = tensors.find(tensor).map_or_else(|| tensor.to_owned(), Tensor::label);
             let more = if tensor == names::REFERENCE_POINTS {
                 "; --anchors takes any number of references"
             } else {
                 ""
             };
-            anyhow!("{label}: shape {found:?}, expected {expected}{more}")
+            anyhow!("{}: shape {found:?}, expected {expected}{more}", label(tensor))
         }
-        error => anyhow::Error::from(error).context(value.label()),
+        error => anyhow::Error::from(error).context(label(names::VALUE)),
     }
 }
 
@@ -316,7 +331,7 @@ fn place_value(
             return Ok(*found);
         }
     }
-    // Gaps behind the levels are only believed of those who say where their levels start.
+    // Unused pixels after the last level are accepted only with `level_start_index`.
     match fits.first() {
         Some(&found) if pyramid.starts.is_some() && found.1 > pyramid.end(found.0)? => {
             ensure_channels(args, value, found.2)?;
@@ -332,9 +347,10 @@ fn place_value(
 
 fn ensure_channels(args: &SizeArgs, value: &Tensor<'_>, channels: usize) -> Result<()> {
     match args.channels {
-        Some(said) if said != channels => {
-            bail!(Usage(format!("{}: {channels} channels, --channels says {said}", value.label())))
-        }
+        Some(given) if given != channels => bail!(Usage(format!(
+            "{}: has {channels} channels, but --channels is {given}",
+            value.label()
+        ))),
         _ => Ok(()),
     }
 }
@@ -342,11 +358,16 @@ fn ensure_channels(args: &SizeArgs, value: &Tensor<'_>, channels: usize) -> Resu
 /// Bare elements: everything from the command line and the lengths of the files.
 fn raw(
     pyramid: &Pyramid,
+    tensors: &Tensors<'_>,
     args: &SizeArgs,
-    value: &Tensor<'_>,
-    locations: &Tensor<'_>,
-    weights: &Tensor<'_>,
-) -> Result<Described> {
+    operator: &Operator,
+) -> Result<Placed> {
+    let [Role::Value, positions, weights] = *operator.inputs else {
+        let label = tensors.get(names::SAMPLING_OFFSETS)?.label();
+        bail!("{label}: states no shape; the fused operator takes .npy or .safetensors files");
+    };
+    let value = tensors.get(names::VALUE)?;
+    let of_weights = tensors.get(weights.name())?;
     let missing: Vec<&str> = [
         ("--heads", args.heads.is_none()),
         ("--channels", args.channels.is_none()),
@@ -366,11 +387,11 @@ fn raw(
         )));
     };
     let samples = match args.points.as_slice() {
-        [same] => same.checked_mul(pyramid.levels),
+        [same] => same.checked_mul(pyramid.sizes.len()),
         list => list.iter().try_fold(0usize, |sum, &count| sum.checked_add(count)),
     }
     .context("--points: sizes past all memory")?;
-    let points = pyramid.points(args, samples, locations)?;
+    let points = pyramid.points(args, samples, tensors.get(positions.name())?)?;
 
     let layout = args.layout.unwrap_or(ValueLayout::Interleaved);
     let end = pyramid.end(layout).with_context(|| value.label())?;
@@ -380,7 +401,7 @@ fn raw(
         Some(batch) => batch,
         None => whole(value.bytes.len(), image).with_context(|| {
             format!(
-                "{}: {} bytes are no whole number of images of {image} bytes ({end} pixels x \
+                "{}: {} bytes are not a whole number of images of {image} bytes ({end} pixels x \
                  {heads} heads x {channels} channels of {value_dtype}, {layout}); check the sizes \
                  and --layout",
                 value.file.display(),
@@ -400,52 +421,38 @@ fn raw(
         (Some(queries), Some(sampling)) => (queries, sampling),
         (Some(queries), None) => {
             let elements = product(&[batch, queries, row])?;
-            let is_f32 = product(&[elements, 4])? == weights.bytes.len();
+            let is_f32 = product(&[elements, 4])? == of_weights.bytes.len();
             (queries, if is_f32 { DType::F32 } else { value_dtype })
         }
         (None, sampling) => {
             // Half of the bytes could as well be twice the queries.
             let sampling = match sampling {
                 None if value_dtype.size_bytes() == 2 => bail!(Usage(format!(
-                    "{}: give --queries or --sampling-dtype; the length alone does not tell",
-                    weights.file.display()
+                    "{}: its length does not tell queries from bytes per element; give --queries or --sampling-dtype",
+                    of_weights.file.display()
                 ))),
                 sampling => sampling.unwrap_or(value_dtype),
             };
             let query = product(&[batch, row, sampling.size_bytes()])?;
-            let queries = whole(weights.bytes.len(), query).with_context(|| {
+            let queries = whole(of_weights.bytes.len(), query).with_context(|| {
                 format!(
-                    "{}: {} bytes are no whole number of queries of {query} bytes ({batch} images \
+                    "{}: {} bytes are not a whole number of queries of {query} bytes ({batch} images \
                      x {heads} heads x {samples} samples of {sampling})",
-                    weights.file.display(),
-                    weights.bytes.len()
+                    of_weights.file.display(),
+                    of_weights.bytes.len()
                 )
             })?;
             (queries, sampling)
         }
     };
-    let problem = pyramid
-        .builder
-        .clone()
-        .batch(batch)
-        .heads(heads)
-        .channels(channels)
-        .queries(queries)
-        .points_per_level(points)
-        .spatial(spatial)
-        .layout(layout)
-        .dtype(value_dtype)
-        .output_dtype(args.output_dtype.unwrap_or(value_dtype))
-        .sampling_dtype(sampling_dtype(value_dtype, (locations, sampling), (weights, sampling))?)
-        .build()
-        .with_context(|| value.label())?;
-    let of = |role, dtype, shape: &[usize]| Stated { role, dtype, shape: shape.to_vec() };
-    let tensors = vec![
-        of(Role::Value, value_dtype, &problem.value_shape()),
-        of(Role::Locations, sampling, &problem.locations_shape()),
-        of(Role::Weights, sampling, &problem.weights_shape()),
+    let value_shape = value_shape(layout, batch, heads, spatial, channels);
+    let flat = vec![batch, queries, heads, samples];
+    let inputs = vec![
+        Stated { role: Role::Value, dtype: value_dtype, shape: value_shape.clone() },
+        Stated { role: positions, dtype: sampling, shape: [flat.clone(), vec![2]].concat() },
+        Stated { role: weights, dtype: sampling, shape: flat },
     ];
-    Ok(Described { problem, tensors })
+    Ok((inputs, points, layout, value_shape))
 }
 
 fn product(sizes: &[usize]) -> Result<usize> {
@@ -457,55 +464,22 @@ fn whole(bytes: usize, unit: usize) -> Option<usize> {
     (unit > 0 && bytes.is_multiple_of(unit)).then(|| bytes / unit)
 }
 
-/// What a 16-bit tensor without a type holds: the type given for the values, if that has 16 bits.
-pub fn raw_like(stored: Stored, args: &SizeArgs) -> Option<DType> {
-    args.dtype.filter(|dtype| stored == Stored::Bits16 && dtype.size_bytes() == 2)
-}
-
-/// The format of a tensor for real numbers, checked against what was said about it.
-pub fn float_type(tensor: &Tensor<'_>, stored: Stored, said: Option<DType>) -> Result<DType> {
-    match (stored, said) {
-        (Stored::Bits16, Some(said)) if said.size_bytes() == 2 => Ok(said),
+/// The dtype of a tensor of real numbers, checked against the one that is given for it.
+fn float_type(tensor: &Tensor<'_>, stored: Stored, given: Option<DType>) -> Result<DType> {
+    let found = match (stored, given) {
+        (Stored::Bits16, Some(given)) if given.size_bytes() == 2 => given,
         (Stored::Bits16, _) => bail!(Usage(format!(
-            "{}: elements are two raw bytes; say what they are with --dtype bf16 or --dtype f16",
+            "{}: elements are two raw bytes; name their dtype with --dtype bf16 or --dtype f16",
             tensor.label()
         ))),
-        _ => {
-            let found = stored.dtype().with_context(|| {
-                format!("{}: is {stored}, expected f32, f16, bf16 or f64", tensor.label())
-            })?;
-            match said {
-                Some(said) if said != found => {
-                    bail!(Usage(format!(
-                        "{}: is {found}, the command line says {said}",
-                        tensor.label()
-                    )))
-                }
-                _ => Ok(found),
-            }
-        }
+        _ => stored.dtype().with_context(|| {
+            format!("{}: is {stored}, expected f32, f16, bf16 or f64", tensor.label())
+        })?,
+    };
+    if let Some(given) = given.filter(|given| *given != found) {
+        bail!(Usage(format!("{}: is {found}, but the command line has {given}", tensor.label())));
     }
-}
-
-/// The one format in which locations and weights are computed: as stored where the backends take
-/// it, else widened, which is exact.
-fn sampling_dtype(
-    value: DType,
-    (locations, locations_dtype): (&Tensor<'_>, DType),
-    (weights, weights_dtype): (&Tensor<'_>, DType),
-) -> Result<DType> {
-    if value == DType::F64 {
-        return Ok(DType::F64);
-    }
-    for (tensor, dtype) in [(locations, locations_dtype), (weights, weights_dtype)] {
-        ensure!(
-            dtype != DType::F64,
-            "{}: is f64 beside {value} values; convert it to f32, or the values to f64",
-            tensor.label()
-        );
-    }
-    let same = locations_dtype == weights_dtype && locations_dtype == value;
-    Ok(if same { value } else { DType::F32 })
+    Ok(found)
 }
 
 /// Level sizes from `spatial_shapes`, from the command line, or from both if they agree.
@@ -530,7 +504,7 @@ fn levels(tensors: &Tensors<'_>, args: &SizeArgs) -> Result<Vec<(i64, i64)>> {
     let found: Vec<(i64, i64)> = numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
     ensure!(
         args.levels.is_empty() || args.levels == found,
-        Usage(format!("{}: {found:?}, --levels says {:?}", tensor.label(), args.levels))
+        Usage(format!("{}: {found:?}, but --levels is {:?}", tensor.label(), args.levels))
     );
     Ok(found)
 }
@@ -574,7 +548,7 @@ fn integers(tensor: &Tensor<'_>, expected: Option<usize>) -> Result<Vec<i64>> {
                 Stored::I32
             } else {
                 bail!(
-                    "{}: {} bytes are no pairs of positive i64 or i32",
+                    "{}: {} bytes are not pairs of positive i64 or i32",
                     tensor.label(),
                     bytes.len()
                 );
@@ -592,13 +566,13 @@ fn integers(tensor: &Tensor<'_>, expected: Option<usize>) -> Result<Vec<i64>> {
 pub fn check_grad_output(tensor: &Tensor<'_>, problem: &Problem) -> Result<()> {
     let Some((stored, shape)) = &tensor.stated else { return Ok(()) };
     let expected = problem.output_dtype();
-    // Two raw bytes are what the output is.
-    let said = (*stored == Stored::Bits16).then_some(expected);
-    let dtype = float_type(tensor, *stored, said)?;
+    // Two raw bytes have the dtype of the output.
+    let given = (*stored == Stored::Bits16).then_some(expected);
+    let dtype = float_type(tensor, *stored, given)?;
     let like = if expected == problem.dtype() { " like the values" } else { "" };
     ensure!(
         dtype == expected,
-        "{}: is {dtype}, expected {expected}{like}; --output-dtype says what output and grad_output are",
+        "{}: is {dtype}, expected {expected}{like}; --output-dtype sets the dtype of output and grad_output",
         tensor.label()
     );
     let [batch, queries, row] = problem.output_shape();

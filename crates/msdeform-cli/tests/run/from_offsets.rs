@@ -1,4 +1,4 @@
-//! Calls whose samples follow from offsets and logits.
+//! The fused operator.
 
 use predicates::prelude::*;
 use safetensors::Dtype::{self, BF16, F16, F32, F64};
@@ -8,7 +8,7 @@ use crate::files::{
     OUTPUT, Place, Tensor, by_hand, decode, read_npy, read_safetensors, run, with, without,
 };
 
-/// The samples of [`by_hand`], from offsets: pixels from a point, weights as they are.
+/// The samples of [`by_hand`] as offsets from a point in pixels, with raw weights.
 fn from_point(value: Dtype, sampling: Dtype, references: Dtype) -> Vec<Tensor> {
     let given = without(by_hand(value, sampling), "sampling_locations");
     let mut tensors = without(given, "attention_weights");
@@ -110,7 +110,7 @@ fn references_may_be_the_same_for_all_queries_and_gradients_are_written_for_each
 }
 
 #[test]
-fn what_makes_no_call_from_offsets_is_refused_in_words() {
+fn files_that_do_not_fit_the_fused_operator_are_refused() {
     let refused = |tensors: &[Tensor], options: &[&str], code: i32, words: &str| {
         let place = Place::new();
         let input = place.write_safetensors(tensors);
@@ -120,18 +120,18 @@ fn what_makes_no_call_from_offsets_is_refused_in_words() {
     let call = from_point(F32, F32, F32);
     let mut both = call.clone();
     both.extend(by_hand(F32, F32).into_iter().filter(|tensor| tensor.name == "sampling_locations"));
-    refused(&both, &[], 3, "`sampling_locations` is there too; keep the one that is meant");
-    refused(&by_hand(F32, F32), &["--nearest"], 2, "--nearest is about `sampling_offsets`");
+    refused(&both, &[], 3, "`sampling_locations` is there too; keep one of them");
+    refused(&by_hand(F32, F32), &["--nearest"], 2, "--nearest needs `sampling_offsets`");
     refused(&without(call.clone(), "reference_points"), &[], 3, "`reference_points`");
     let flat = Tensor::floats("reference_points", F32, &[1, 1, 2], &[0.0; 2]);
     refused(&with(call.clone(), flat), &[], 3, "expected [1, 1, 1, 2 or 4]");
-    refused(&call, &["--offset-scale", "2"], 2, "--offset-scale is about boxes");
+    refused(&call, &["--offset-scale", "2"], 2, "--offset-scale needs boxes");
     let none = Tensor::floats("reference_points", F32, &[1, 1, 0, 2], &[]);
     refused(&with(call, none), &["--anchors"], 3, "0 anchors");
 
     let place = Place::new();
     let input = place.write_bin(&from_point(F32, F32, F32));
     let sizes = ["--heads", "1", "--channels", "2", "--points", "2", "--dtype", "f32"];
-    let words = "keep calls from offsets as .npy or .safetensors";
+    let words = "the fused operator takes .npy or .safetensors files";
     run(&input, &sizes).assert().code(3).stderr(predicate::str::contains(words));
 }

@@ -93,7 +93,7 @@ fn wrong_types_are_named() {
         (Tensor::floats("spatial_shapes", F32, &[1, 2], &[2.0; 2]), "is f32, expected i64 or i32"),
         (
             Tensor::floats("attention_weights", F64, &[1, 1, 1, 1, 2], &[0.5; 2]),
-            "`attention_weights`: is f64 beside f32 values",
+            "`attention_weights`: is f64 with f32 values",
         ),
     ];
     for (tensor, words) in cases {
@@ -106,7 +106,7 @@ fn wrong_types_are_named() {
         USAGE,
         &by_hand(F32, F32),
         &["--dtype", "f16"],
-        &["is f32, the command line says f16"],
+        &["is f32, but the command line has f16"],
     );
     let place = Place::new();
     let input = place.write_npy(&by_hand(BF16, BF16));
@@ -116,13 +116,13 @@ fn wrong_types_are_named() {
 #[test]
 fn sizes_that_contradict_the_files_are_refused() {
     for (options, words) in [
-        (["--heads", "2"], "--heads says 2"),
-        (["--batch", "3"], "--batch says 3"),
-        (["--queries", "9"], "--queries says 9"),
-        (["--channels", "4"], "--channels says 4"),
+        (["--heads", "2"], "--heads is 2"),
+        (["--batch", "3"], "--batch is 3"),
+        (["--queries", "9"], "--queries is 9"),
+        (["--channels", "4"], "--channels is 4"),
         (["--points", "3"], "--points adds up to 3"),
         (["--points", "1,1"], "--points has 2 entries for 1 levels"),
-        (["--levels", "2x3"], "--levels says [(2, 3)]"),
+        (["--levels", "2x3"], "--levels is [(2, 3)]"),
         (["--layout", "head_major_padded"], "expected [1, 1, 16, D] (head_major_padded)"),
         (["--variant", "fwd_nobody"], "no variant `fwd_nobody`"),
         (["--variant", "bwd_cpu_scalar"], "--backward"),
@@ -153,12 +153,12 @@ fn raw_files_without_sizes_say_which_are_missing() {
     );
     let words = ["sampling_locations.bin", "8 bytes, expected 24 (12 elements of f16)"];
     refused(FAILED, &place, &input, &with_sizes(&["--queries", "3"]), &words);
-    let words = ["value.bin", "16 bytes are no whole number of images of 48 bytes", "--layout"];
+    let words = ["value.bin", "16 bytes are not a whole number of images of 48 bytes", "--layout"];
     let odd =
         ["--heads", "1", "--channels", "6", "--points", "2", "--dtype", "f16", "--queries", "1"];
     refused(FAILED, &place, &input, &odd, &words);
     std::fs::write(place.path("spatial_shapes.bin"), [1, 2, 3]).unwrap();
-    refused(FAILED, &place, &input, &sizes, &["spatial_shapes.bin", "3 bytes are no pairs"]);
+    refused(FAILED, &place, &input, &sizes, &["spatial_shapes.bin", "3 bytes are not pairs"]);
 }
 
 #[test]
