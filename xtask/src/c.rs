@@ -1,35 +1,38 @@
-//! `cargo xtask c`: the C library, built and installed; and what its tests need.
+//! `cargo xtask c`: the C library, built and installed.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use clap::Args;
 
-use crate::process::{cargo, run_ok};
+use crate::process::{run_ok, sh};
 use crate::setup::Programs;
 use crate::tree;
 
-// The tests of the crate install by the same lines.
+// Shared with the tests of the crate.
 #[path = "../../crates/msdeform-c/packaging/install.rs"]
 mod install;
 
 /// Options of `c`.
 #[derive(Args)]
 pub struct CArgs {
-    /// Where include/, lib/ and lib/pkgconfig/ go
+    /// Folder for include/, lib/ and lib/pkgconfig/
     #[arg(long, value_name = "FOLDER", default_value = "target/c")]
     prefix: PathBuf,
 }
 
+/// The programs with which the tests of the crate compile programs, as users do, and look into them.
+pub const PROGRAMS: Programs<'_> =
+    &[(&["cc"], "gcc"), (&["nm"], "binutils"), (&["pkg-config"], "pkg-config")];
+
 /// Builds libmsdeform for release and installs it.
-pub fn run(args: &CArgs) -> Result<ExitCode> {
+pub fn run(args: &CArgs) -> Result<()> {
     ensure!(cfg!(target_os = "linux"), "libmsdeform is installed on Linux only");
-    run_ok(&mut cargo(["build", "--release", "--locked", "--package", "msdeform-c"]))?;
+    run_ok(&mut sh("cargo build --release --locked --package msdeform-c"))?;
     let prefix = std::path::absolute(&args.prefix)?;
     install_from(&tree::target().join("release"), env!("CARGO_PKG_VERSION"), &prefix)?;
     println!("PKG_CONFIG_PATH={}", prefix.join("lib/pkgconfig").display());
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Installs what cargo built in a folder.
@@ -40,7 +43,3 @@ pub fn install_from(built: &Path, version: &str, prefix: &Path) -> Result<()> {
     }
     Ok(())
 }
-
-/// The tests compile programs as users do, and look into them.
-pub const PROGRAMS: Programs<'_> =
-    &[(&["cc"], "gcc"), (&["nm"], "binutils"), (&["pkg-config"], "pkg-config")];

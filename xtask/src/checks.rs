@@ -2,70 +2,83 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::process::{capture, cargo, run};
-use crate::setup::{self, python_in};
-use crate::steps::Report;
-use crate::{format, ship, site, tree};
+use crate::process::{capture, run, sh};
+use crate::steps::{Report, tests};
+use crate::uv::Environment;
+use crate::{setup, ship, site, tree};
 
-/// Runs a script of `tools` on files; its last line is the note.
-fn script(name: &str, environment: &str, packages: &[&str], files: &[PathBuf]) -> Result<Report> {
-    let python = python_in(&setup::python_environment(environment, packages)?);
-    let mut command = Command::new(python);
-    command.arg(Path::new("tools").join(name)).args(files).current_dir(tree::root());
-    Ok(Report::check(capture(&mut command)?.trim()))
+/// What the scripts of `tools/` need, mypy for the Python package, and ruff for both.
+pub static SCRIPTS: Environment<'_> = Environment::new(
+    "scripts",
+    &["lizard==1.24.*", "mypy==2.4.*", "numpy", "pytest", "ruff==0.17.*"],
+);
+
+/// Sources that clang-format formats.
+pub const C_SOURCES: [&str; 6] = ["*.c", "*.cu", "*.cuh", "*.cpp", "*.hpp", "*.inc"];
+
+/// Runs a script of `tools/` on files. The note is what it prints.
+fn script(environment: &Environment<'_>, name: &str, files: Vec<PathBuf>) -> Result<Report> {
+    let mut command = environment.sh(&format!("python tools/{name}"))?;
+    Ok(Report::check(capture(command.args(files))?.trim()))
 }
 
 /// Lines and functions of kernels are short.
 pub fn kernel_text() -> Result<Report> {
     setup::programs(&[(&["unifdef"], "unifdef")])?;
-    script("check_kernel_text.py", "kernel-text", &["lizard==1.24.*"], &format::sources()?)
+    script(&SCRIPTS, "check_kernel_text.py", tree::files(&C_SOURCES)?)
 }
 
-/// Every local link of every Markdown file leads somewhere.
+/// Every local link of every Markdown file leads somewhere. The parser is the one of the site.
 pub fn links() -> Result<Report> {
-    // The parser is the one of the site.
-    script("check_links.py", "site", &site::PACKAGES, &tree::files_ending("md")?)
+    script(&site::SPHINX, "check_links.py", tree::files(&["*.md"])?)
+}
+
+/// Pages, headers of files and errors are in plain English.
+pub fn words() -> Result<Report> {
+    let mut files = tree::files(&["*.md", "*.py", "*.rs"])?;
+    files.retain(|file| !file.starts_with("records"));
+    script(&SCRIPTS, "check_words.py", files)
+}
+
+/// The scripts of `tools/` find what they look for.
+pub fn scripts() -> Result<Report> {
+    tests(&mut SCRIPTS.sh("python -m pytest --quiet -p no:cacheprovider tools/tests")?)
 }
 
 /// No file names a folder of a person's or a build machine.
 pub fn paths() -> Result<Report> {
     const PRIVATE: &str =
         r#"(^|[^[:alnum:]._~:/}>)-])/(home|root|work|Users|workspace)/[^] "'`),]"#;
-    let mut search = Command::new("git");
-    search.args(["grep", "--untracked", "-nIE", PRIVATE]).current_dir(tree::root());
-    let found = run(&mut search)?;
+    let found = run(sh("git grep --untracked -nIE").arg(PRIVATE))?;
     ensure!(!found.success, "paths of a machine:\n{}", found.output.trim_end());
     ensure!(found.output.is_empty(), "git cannot search: {}", found.output.trim_end());
     Ok(Report::check(""))
 }
 
-/// Records have a budget, and documents quote each of them. Records that a user's own runs created do not count.
+/// Records have a budget, and the manifest or a page names each of them.
 pub fn records() -> Result<Report> {
     const MOST_BYTES: u64 = 3_000_000;
     let read = |file: &Path| std::fs::read_to_string(tree::root().join(file));
     let manifest = read(Path::new("records/manifest.json")).context("the manifest")?;
-    let mut pages = String::new();
-    for page in tree::files_ending("md")?.iter().filter(|file| !file.starts_with("records")) {
-        pages += &read(page)?;
-    }
+    let pages = tree::files(&["*.md", ":!records"])?;
+    let pages = pages.iter().map(|page| read(page)).collect::<Result<String, _>>()?;
     let mut bytes = 0;
-    for file in tree::tracked_files()?.iter().filter(|file| file.starts_with("records")) {
-        bytes += std::fs::metadata(tree::root().join(file))?.len();
+    for file in tree::tracked_files(&["records"])? {
+        bytes += std::fs::metadata(tree::root().join(&file))?.len();
         // Files of a run are `records/<device>/<run>/<file>`; those of the device itself belong to no run.
         let Some(run) = file.parent().filter(|run| run.components().count() == 3) else { continue };
         let name = run.file_name().unwrap_or_default().to_string_lossy();
         let quoted = manifest.contains(&format!("\"{name}\"")) || is_cited(run, &pages);
         ensure!(quoted, "neither the manifest nor a page names {run:?}; quote or remove it");
     }
-    ensure!(bytes <= MOST_BYTES, "records take {bytes} bytes, more than {MOST_BYTES}");
+    ensure!(bytes <= MOST_BYTES, "records take {bytes} bytes, at most {MOST_BYTES} are allowed");
     Ok(Report::check(format!("{bytes} of {MOST_BYTES} bytes")))
 }
 
-/// Whether a page names the folder, and not only one that starts like it.
+/// Whether a page names this folder, and not only one whose name starts like it.
 fn is_cited(run: &Path, pages: &str) -> bool {
     let name = run.display().to_string();
     let mut parts = pages.split(&name).skip(1).map(|after| after.chars().next());
@@ -73,40 +86,25 @@ fn is_cited(run: &Path, pages: &str) -> bool {
 }
 
 /// The crates of this project that the wheel links. Each of them is in every user's download.
-const WHEEL_PARTS: [&str; 13] = [
-    "msdeform",
-    "msdeform-bench",
-    "msdeform-cli",
-    "msdeform-cuda",
-    "msdeform-cuda-lab",
-    "msdeform-devices",
-    "msdeform-files",
-    "msdeform-onnx",
-    "msdeform-onnxruntime",
-    "msdeform-python",
-    "msdeform-report",
-    "msdeform-torch",
-    "msdeform-tuning",
-];
+const WHEEL_PARTS: &str = "msdeform msdeform-bench msdeform-cli msdeform-cuda msdeform-cuda-lab msdeform-devices msdeform-files \
+                           msdeform-onnx msdeform-onnxruntime msdeform-python msdeform-report msdeform-torch msdeform-tuning";
 
-/// The wheel links these crates of ours and no others.
+/// The wheel links these crates and no others of this project.
 pub fn wheel_parts() -> Result<Report> {
-    let listed = crates(&["--package", "msdeform-python"], "normal", "{p}")?;
+    let listed = crates("--package msdeform-python --edges normal", "{p}")?;
     let names = listed.iter().filter_map(|line| line.split(' ').next());
     let linked: BTreeSet<&str> = names.filter(|name| name.starts_with("msdeform")).collect();
-    ensure!(
-        linked == BTreeSet::from(WHEEL_PARTS),
-        "the wheel links {linked:?}; what users do not need belongs into another crate"
-    );
+    let expected = WHEEL_PARTS.split(' ').collect();
+    ensure!(linked == expected, "the wheel links {linked:?}, expected {expected:?}");
     Ok(Report::check(format!("{} crates of ours", linked.len())))
 }
 
-/// The wheel that is tested shares all crates with the tests. Cargo compiles a crate again for every set of features, so the
-/// package has a feature that asks for what only the tests need; a new dependency may make its list too short.
+/// The tested wheel shares all crates with the tests. Cargo compiles a crate again for every set of features, so the package
+/// has a feature that asks for what only the tests need. A new dependency may make the list of that feature too short.
 pub fn shared_builds() -> Result<Report> {
-    let selection = ["--package", "msdeform-python", "--features", ship::wheel::AS_TESTS_ARE];
-    let built = crates(&selection, "normal,build", "{p} [{f}]")?;
-    let tested = crates(&["--workspace"], "normal,build,dev", "{p} [{f}]")?;
+    let wheel = format!("--package msdeform-python --features {}", ship::wheel::AS_TESTS_ARE);
+    let built = crates(&format!("{wheel} --edges normal,build"), "{p} [{f}]")?;
+    let tested = crates("--workspace --edges normal,build,dev", "{p} [{f}]")?;
     // The package itself has the feature that asks.
     let is_own = |line: &str| line.starts_with("msdeform-python ");
     let others: Vec<&String> = built.difference(&tested).filter(|line| !is_own(line)).collect();
@@ -118,11 +116,10 @@ pub fn shared_builds() -> Result<Report> {
     Ok(Report::check(format!("{} crates", built.len())))
 }
 
-/// Every crate that cargo would build, on the platform that CI has.
-fn crates(selection: &[&str], edges: &str, format: &str) -> Result<BTreeSet<String>> {
-    let mut tree = cargo(["tree", "--locked", "--target", "x86_64-unknown-linux-gnu"]);
-    tree.args(selection).args(["--edges", edges, "--prefix", "none", "--format", format]);
-    let listed = capture(&mut tree)?;
+/// Every crate that cargo would build on the platform of CI.
+fn crates(selection: &str, format: &str) -> Result<BTreeSet<String>> {
+    let tree = "cargo tree --locked --target x86_64-unknown-linux-gnu --prefix none";
+    let listed = capture(sh(&format!("{tree} {selection} --format")).arg(format))?;
     Ok(listed.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect())
 }
 

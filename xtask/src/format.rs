@@ -1,47 +1,44 @@
-//! `cargo xtask format`, and the check of what no other step formats: CUDA and C++, in the style of `.clang-format`.
-
-use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+//! `cargo xtask format`, and the check that the tree is formatted.
 
 use anyhow::Result;
 
-use crate::process::{cargo, run_ok};
-use crate::steps::Report;
-use crate::{candle, python, setup, tree};
+use crate::candle::MANIFEST;
+use crate::checks::{C_SOURCES, SCRIPTS};
+use crate::process::run_ok;
+use crate::steps::{self, Report};
+use crate::tree;
+use crate::uv::Environment;
 
-/// Pinned: another version breaks lines elsewhere.
-const PACKAGES: [&str; 1] = ["clang-format==23.1.3"];
+/// Pinned, because another version breaks lines elsewhere.
+const CLANG_FORMAT: &str = "clang-format==23.1.3";
 
-const EXTENSIONS: [&str; 6] = ["c", "cu", "cuh", "cpp", "hpp", "inc"];
-
-/// Formats everything: Rust, Python, CUDA and C++.
-pub fn apply() -> Result<ExitCode> {
-    run_ok(&mut cargo(["fmt", "--all"]))?;
-    candle::format()?;
-    python::format()?;
-    clang_format(&["-i"])?;
-    Ok(ExitCode::SUCCESS)
+/// Formats Rust, CUDA, C, C++ and Python.
+pub fn apply() -> Result<()> {
+    rust("")?;
+    clang_format("-i")?;
+    python("")
 }
 
-/// Whether CUDA and C++ are formatted.
-pub fn check() -> Result<Report> {
-    let files = clang_format(&["--dry-run", "--Werror"])?;
-    Ok(Report::check(format!("{files} files, {}", PACKAGES[0])))
+/// Whether Rust is formatted. `cargo fmt --all` does not see the crate for candle, a workspace of its own.
+pub fn rust(option: &str) -> Result<()> {
+    let candle = format!("cargo fmt --manifest-path {MANIFEST} {option}");
+    steps::check(&[&format!("cargo fmt --all {option}"), &candle]).map(|_| ())
 }
 
-/// The sources that clang-format is responsible for, relative to the root.
-pub fn sources() -> Result<Vec<PathBuf>> {
-    let mut files = tree::files()?;
-    files.retain(|file| {
-        file.extension().is_some_and(|extension| EXTENSIONS.iter().any(|known| extension == *known))
-    });
-    Ok(files)
+/// Whether CUDA, C and C++ are formatted, in the style of `.clang-format`.
+pub fn check_c() -> Result<Report> {
+    let files = clang_format("--dry-run --Werror")?;
+    Ok(Report::check(format!("{files} files, {CLANG_FORMAT}")))
 }
 
-fn clang_format(options: &[&str]) -> Result<usize> {
-    let environment = setup::python_environment("clang-format", &PACKAGES)?;
-    let files = sources()?;
-    let mut command = Command::new(setup::python_in(&environment).with_file_name("clang-format"));
-    run_ok(command.args(options).args(&files).current_dir(tree::root()))?;
+fn clang_format(options: &str) -> Result<usize> {
+    let files = tree::files(&C_SOURCES)?;
+    let environment = Environment::new("clang-format", &[CLANG_FORMAT]);
+    run_ok(environment.sh(&format!("clang-format {options}"))?.args(&files))?;
     Ok(files.len())
+}
+
+/// Formats Python, or checks with `--check`.
+pub fn python(option: &str) -> Result<()> {
+    run_ok(&mut SCRIPTS.sh(&format!("ruff format {option} ."))?).map(|_| ())
 }

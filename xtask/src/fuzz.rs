@@ -1,7 +1,7 @@
-//! `cargo xtask fuzz`: bytes of all kinds for everything that reads files.
+//! `cargo xtask fuzz`: random bytes for everything that reads files.
 //!
-//! The readers are in `fuzz/src`. A finding is printed with its file: fix it, and add the file to `fuzz/seeds`, which run in
-//! every test run.
+//! The readers are in `fuzz/src`. The fuzzer prints the file of each finding: fix the reader, and add the file to `fuzz/seeds`,
+//! which every test run reads.
 
 use std::process::ExitCode;
 
@@ -24,36 +24,28 @@ pub struct FuzzArgs {
     seconds: u32,
 }
 
-/// The targets, which only a nightly compiler builds.
-const FOLDER: &str = "fuzz/libfuzzer";
-
-/// No reader needs more memory for what a fuzzer gives it, and none needs longer for a few kilobytes.
+/// No reader needs more memory or time for a few kilobytes.
 const LIMITS: [&str; 2] = ["-rss_limit_mb=2048", "-timeout=20"];
 
-/// Fuzzes one target after the other and counts.
+/// Fuzzes one target after the other.
 pub fn run_targets(args: &FuzzArgs) -> Result<ExitCode> {
-    let listed = capture(&mut nightly_cargo(&["fuzz", "list", "--fuzz-dir", FOLDER])).context(
+    let known = capture(&mut nightly_cargo("fuzz list --fuzz-dir fuzz/libfuzzer")).context(
         "fuzzing needs a nightly compiler (`rustup toolchain install nightly`) and cargo-fuzz \
          (`cargo install cargo-fuzz`)",
     )?;
-    let known: Vec<String> = listed.lines().map(str::to_owned).collect();
-    for name in &args.targets {
-        ensure!(known.contains(name), "no target `{name}`; known: {}", known.join(", "));
-    }
-    let chosen = if args.targets.is_empty() { &known } else { &args.targets };
-    let mut steps = Steps::default();
-    for name in chosen {
+    let mut steps = Steps::only(&args.targets);
+    for name in known.lines() {
         steps.run(name, || {
             let corpus = tree::target().join("fuzz-corpus").join(name);
             std::fs::create_dir_all(&corpus)?;
-            let mut command = nightly_cargo(&["fuzz", "run", "--fuzz-dir", FOLDER, "--target-dir"]);
+            let mut command = nightly_cargo("fuzz run --fuzz-dir fuzz/libfuzzer --target-dir");
             command.arg(tree::target().join("fuzz")).arg(name).arg(corpus);
-            // A reader that asks for too much memory and accepts the refusal is not at fault.
+            // A reader may ask for too much memory if it handles the refusal.
             command.env("ASAN_OPTIONS", "allocator_may_return_null=1");
-            // Read after the corpus, and never written.
+            // The fuzzer reads the seeds after the corpus and writes to the corpus only.
             command.arg(tree::root().join("fuzz/seeds").join(name)).arg("--").args(LIMITS);
             let finished = run(command.arg(format!("-max_total_time={}", args.seconds)))?;
-            ensure!(finished.success, "found something");
+            ensure!(finished.success, "the fuzzer found something");
             let done = finished.output.lines().rev().find(|line| line.starts_with("Done "));
             Ok(Report::check(done.unwrap_or_default()))
         });

@@ -11,7 +11,6 @@ mod candle;
 mod checks;
 mod format;
 mod fuzz;
-mod ledger;
 mod process;
 mod python;
 mod records;
@@ -33,7 +32,7 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Command {
-    /// Set up what is missing, then run every lint, test and check of the tree; CI runs exactly this
+    /// Install what is missing, then run every lint, test and check of the tree, as CI does
     Test(test::TestArgs),
     /// Format everything: Rust, Python, CUDA and C++
     Format,
@@ -43,40 +42,45 @@ enum Command {
     /// Make runs on one device the record that documents quote, and write their tables
     #[command(disable_help_flag = true)]
     Quote(records::Passed),
-    /// Write crates/msdeform-cuda/resources.csv anew, after a kernel changed on purpose
+    /// Write crates/msdeform-cuda/resources.csv again after an intended change of a kernel
     Resources,
     /// Show or renew what a GPU has verified: `cargo xtask ledger renew`
-    Ledger(ledger::LedgerArgs),
-    /// Give everything that reads files bytes of all kinds; needs a nightly compiler and cargo-fuzz
+    #[command(disable_help_flag = true)]
+    Ledger(records::Passed),
+    /// Give random bytes to everything that reads files; needs a nightly compiler and cargo-fuzz
     Fuzz(fuzz::FuzzArgs),
     /// Build the site of the documents under target/site
     Docs,
     /// Build the C library for release and install it with its header and its pkg-config file
     C(c::CArgs),
-    /// Lint, test and document the crate for candle, which is a workspace of its own
+    /// Lint, test and document the crate for candle, a workspace of its own
     Candle,
     /// Build the Python package under target/wheels, for this machine or for other platforms
     Wheel(ship::wheel::WheelArgs),
-    /// Build the Python package and test it with given versions of PyTorch and others
+    /// Build the Python package and test it with given versions of packages such as torch
     Python(python::PythonArgs),
-    /// Compile the kernel pack, and build the wheel that brings it, under target/kernels
+    /// Compile the kernel pack and build its wheel, under target/kernels
     #[command(disable_help_flag = true)]
     Pack(records::Passed),
-    /// Run what was built for a platform: the library's tests and the wheel's, under qemu or Wine where needed
+    /// Run what was built for a platform: tests of the library and of the wheel, under qemu or Wine where needed
     Try(ship::trial::TryArgs),
     /// Package the crates for crates.io and build each from its own tarball
     Crates,
     /// Compare the public interfaces of the libraries with the lists in the tree
-    Api(ship::api::ApiArgs),
-    /// Make a release: versions, changelog, wheels, crates, checksums, and what is left for a person to do
+    Api {
+        /// Write the lists instead, after an intended change
+        #[arg(long)]
+        bless: bool,
+    },
+    /// Make a release: versions, changelog, wheels, crates, checksums; prints what a person has to do
     Release(ship::release::ReleaseArgs),
-    /// Run the tests of what has no foreign code in it under Miri
+    /// Run the tests without foreign code under Miri
     Miri,
-    /// Run the tests in which threads share something under the thread sanitizer
+    /// Run tests in which threads share something under the thread sanitizer
     Tsan,
-    /// Go through the interleavings of what is shared without a lock
+    /// Test all interleavings of what threads share without a lock
     Loom,
-    /// Check licences, duplicates, sources and advisories of what the crates are made of
+    /// Check licences, duplicates, sources and advisories of the dependencies
     Deny {
         /// Leave out the advisories, which come from the network
         #[arg(long)]
@@ -96,29 +100,30 @@ fn main() -> ExitCode {
 
 fn run(command: &Command) -> Result<ExitCode> {
     match command {
-        Command::Test(args) => test::run_all(args),
-        Command::Format => format::apply(),
-        Command::Resources => test::bless_resources(),
-        Command::Readme(args) => records::run("readme", args),
-        Command::Quote(args) => records::run("quote", args),
-        Command::Ledger(args) => ledger::run(args),
-        Command::Fuzz(args) => fuzz::run_targets(args),
-        Command::Docs => site::run(),
-        Command::C(args) => c::run(args),
-        Command::Candle => candle::test(),
-        Command::Wheel(args) => ship::wheel::run(args),
-        Command::Python(args) => python::test_with(args),
-        Command::Pack(args) => records::run("pack", args),
-        Command::Try(args) => ship::trial::run(args),
-        Command::Crates => ship::crates::run(),
-        Command::Api(args) => ship::api::run_command(args),
-        Command::Release(args) => ship::release::run(args),
-        Command::Miri => soundness::miri(),
-        Command::Tsan => soundness::tsan(),
-        Command::Loom => soundness::loom(),
-        Command::Deny { offline } => soundness::deny(*offline),
-        Command::CompareTorch(args) => records::run("compare-torch", args),
+        Command::Test(args) => return test::run_all(args),
+        Command::Readme(args) => return records::run("readme", args),
+        Command::Quote(args) => return records::run("quote", args),
+        Command::Pack(args) => return records::run("pack", args),
+        Command::CompareTorch(args) => return records::run("compare-torch", args),
+        Command::Ledger(args) => return records::ledger(args),
+        Command::Fuzz(args) => return fuzz::run_targets(args),
+        Command::Candle => return candle::test(),
+        Command::Wheel(args) => return ship::wheel::run(args),
+        Command::Python(args) => return python::test_with(args),
+        Command::Try(args) => return ship::trial::run_command(args),
+        Command::Crates => return ship::crates::run(),
+        Command::Release(args) => return ship::release::run(args),
+        Command::Miri => return soundness::miri(),
+        Command::Tsan => return soundness::tsan(),
+        Command::Loom => return soundness::loom(),
+        Command::Format => format::apply()?,
+        Command::Resources => test::bless_resources()?,
+        Command::Docs => println!("{}", site::build()?.join("index.html").display()),
+        Command::C(args) => c::run(args)?,
+        Command::Api { bless } => ship::api::run_command(*bless)?,
+        Command::Deny { offline } => soundness::deny(*offline)?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]
@@ -128,12 +133,9 @@ mod tests {
     #[test]
     fn every_developer_command_in_the_documents_and_workflows_is_one() {
         let mut found = 0;
-        for file in tree::files().unwrap() {
-            let before = match file.extension().and_then(|extension| extension.to_str()) {
-                Some("md") => "",
-                Some("yml") => "- run: ",
-                _ => continue,
-            };
+        for file in tree::files(&["*.md", "*.yml"]).unwrap() {
+            let is_page = file.extension().is_some_and(|extension| extension == "md");
+            let before = if is_page { "" } else { "- run: " };
             let text = std::fs::read_to_string(tree::root().join(&file)).unwrap();
             let typed = text.lines().filter_map(|line| line.trim_start().strip_prefix(before));
             let typed = typed.filter(|line| line.starts_with("cargo xtask "));

@@ -1,10 +1,10 @@
-//! `cargo xtask pack`: the kernel pack, and the wheel that brings it.
+//! `cargo xtask pack`: the kernel pack and its wheel.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::path::Path;
+use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 use msdeform_bench::warm::{PACKED_ARCHITECTURES, Target, pack_groups, packed_kernels, warm};
 use msdeform_cuda::DiskCache;
@@ -13,7 +13,8 @@ use msdeform_cuda::nvrtc::Nvrtc;
 use msdeform_files::Existing;
 
 use crate::process::run_ok;
-use crate::{setup, tree};
+use crate::tree;
+use crate::uv::Environment;
 
 /// Options of `pack`.
 #[derive(Args)]
@@ -26,30 +27,27 @@ pub struct PackArgs {
     threads: Option<usize>,
 }
 
-/// The compiler of a published pack: what a GPU verified was compiled by it, as the ledger says, and every driver for
+/// The compiler of a published pack. A GPU has verified what this version compiles, as the ledger says, and every driver for
 /// CUDA 13 loads its code.
-const NVRTC_PACKAGE: (&str, &str) = ("nvrtc-13.0", "nvidia-cuda-nvrtc==13.0.*");
+static NVRTC: Environment<'_> = Environment::new("nvrtc-13.0", &["nvidia-cuda-nvrtc==13.0.*"]);
 
-/// What a pack may take: it is downloaded by whoever wants it.
+/// The largest pack: users download it.
 const LIMIT_BYTES: usize = 15_000_000;
 
 /// Compiles, packs, writes the pack and its wheel under `target/kernels`.
 pub fn run(args: &PackArgs) -> Result<ExitCode> {
     let start = Instant::now();
-    let (name, package) = NVRTC_PACKAGE;
-    let environment = setup::python_environment(name, &[package])?;
-    let library =
-        setup::nvrtc_in(&environment).with_context(|| format!("no NVRTC in {package}"))?;
+    let library = NVRTC.library("libnvrtc.so.")?;
     let compiler = Nvrtc::open(&library)?.version();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut groups = Vec::new();
     for arch in &args.arch {
-        // Kept: what was compiled of the same sources is not compiled again.
+        // The folder is kept, so that unchanged sources are not compiled again.
         let cache = DiskCache::in_folder(tree::cache().join("kernels").join(arch));
         let nvrtc = Nvrtc::open(&library);
         let target = Target::with_code(arch, CodeStore::with_nvrtc(cache, None, nvrtc))?;
         let kernels = packed_kernels(&target.gpus);
-        println!("{arch}: {} kernels are compiled, unless they are there", kernels.len());
+        println!("{arch}: {} kernels, without those that the cache has", kernels.len());
         let warmed = warm(&target, &kernels, args.threads.unwrap_or(cores), &|_| true)?;
         if let Some(failed) = warmed.failed.first() {
             anyhow::bail!("{} {}: {}", failed.variant, failed.unit, failed.error);
@@ -69,32 +67,35 @@ pub fn run(args: &PackArgs) -> Result<ExitCode> {
         bytes.len() as f64 / 1e6,
         start.elapsed().as_secs_f64()
     );
-    ensure!(bytes.len() <= LIMIT_BYTES, "more than {LIMIT_BYTES} bytes");
+    ensure!(
+        bytes.len() <= LIMIT_BYTES,
+        "the pack has {} bytes, at most {LIMIT_BYTES} are allowed",
+        bytes.len()
+    );
     let pack = tree::target().join("kernels/kernels.pack");
     check(&pack, &bytes, &groups)?;
     msdeform_files::write(&pack, &bytes, Existing::Replace)?;
-    println!("{}", wheel(&environment, &pack)?.display());
+    // The Python package `msdeform-kernels` is this one file.
+    let version = env!("CARGO_PKG_VERSION");
+    run_ok(NVRTC.sh("python tools/make_kernels_wheel.py")?.arg(&pack).arg(version))?;
+    let wheel = format!("msdeform_kernels-{version}-py3-none-any.whl");
+    println!("{}", pack.with_file_name(wheel).display());
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads it back: every kernel is there, and is what was compiled.
+/// Reads the pack again: it has every kernel as it was compiled.
 fn check(path: &Path, bytes: &[u8], groups: &[PackGroup]) -> Result<()> {
     let start = Instant::now();
     let pack = KernelPack::parse(path, bytes.to_vec()).map_err(anyhow::Error::msg)?;
     let opened = start.elapsed();
     for (content, compiled) in groups.iter().flat_map(|group| &group.kernels) {
         let found = pack.find(content).map_err(anyhow::Error::msg)?;
-        ensure!(found.as_ref() == Some(compiled), "a kernel is not what was packed");
+        ensure!(
+            found.as_ref() == Some(compiled),
+            "a kernel of the pack differs from what was compiled"
+        );
     }
     let each = (start.elapsed() - opened) / u32::try_from(groups.len().max(1))?;
     println!("opened in {opened:.1?}; a group of {} unpacked in {each:.1?}", groups.len());
     Ok(())
-}
-
-/// The Python package `msdeform-kernels`, which is this one file.
-fn wheel(environment: &Path, pack: &Path) -> Result<PathBuf> {
-    let script = tree::root().join("xtask/kernels/wheel.py");
-    let version = env!("CARGO_PKG_VERSION");
-    run_ok(Command::new(setup::python_in(environment)).arg(script).arg(pack).arg(version))?;
-    Ok(pack.with_file_name(format!("msdeform_kernels-{version}-py3-none-any.whl")))
 }

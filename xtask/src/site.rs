@@ -1,45 +1,32 @@
-//! `cargo xtask docs`: the site of the documents in the tree. Sphinx reads the pages where they lie; `docs/site` has its
-//! configuration and the order of the pages. ADR 0022 says why Sphinx.
+//! The site of the documents: Sphinx reads the pages in their folders; `docs/site` has its configuration and the order of
+//! the pages. ADR 0022 gives the reasons.
 
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
 
 use anyhow::Result;
 
 use crate::process::run_ok;
-use crate::setup::{self, python_in};
-use crate::steps::Report;
 use crate::tree;
+use crate::uv::Environment;
 
-pub const PACKAGES: [&str; 4] =
-    ["furo==2025.12.19", "myst-parser==5.2.*", "sphinx==9.0.*", "sphinx-external-toc==1.1.*"];
+/// Sphinx, with its theme and the parser of Markdown.
+pub static SPHINX: Environment<'_> = Environment::new(
+    "site",
+    &["furo==2025.12.19", "myst-parser==5.2.*", "sphinx==9.0.*", "sphinx-external-toc==1.1.*"],
+);
 
-/// Builds the site and prints where it is.
-pub fn run() -> Result<ExitCode> {
-    println!("{}", build()?.join("index.html").display());
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Builds the site. Every warning is an error, and a dead link is a warning.
-pub fn check() -> Result<Report> {
-    build()?;
-    Ok(Report::check("without a warning"))
-}
-
-/// Builds the site under `target/site`; returns its folder.
-fn build() -> Result<PathBuf> {
-    let environment = setup::python_environment("site", &PACKAGES)?;
-    // Empty: a page that was renamed must not stay under its old name.
+/// Builds the site under `target/site` and returns its folder. A warning is an error, and a dead link is a warning.
+pub fn build() -> Result<PathBuf> {
+    // Both folders are emptied: a page that was renamed must not stay under its old name.
     let site = tree::empty_folder(tree::target().join("site"))?;
-    let mut sphinx = Command::new(python_in(&environment));
-    sphinx.args(["-m", "sphinx", "--quiet", "--builder", "html", "--jobs", "2"]);
-    sphinx.args(["--fail-on-warning", "--keep-going", "--conf-dir", "docs/site", "--doctree-dir"]);
-    sphinx.arg(tree::empty_folder(tree::cache().join("site-doctrees"))?).arg(".").arg(&site);
-    run_ok(sphinx.current_dir(tree::root()))?;
+    let pages_read = tree::empty_folder(tree::cache().join("site-doctrees"))?;
+    let mut sphinx = SPHINX.sh("sphinx-build --quiet --builder html --jobs 2 --fail-on-warning")?;
+    sphinx.args(["--keep-going", "--conf-dir", "docs/site", "--doctree-dir"]);
+    run_ok(sphinx.arg(pages_read).arg(".").arg(&site))?;
     Ok(site)
 }
 
-/// The folder of the site; builds it if no step did before.
+/// The folder of the site, which is built if no step did so before.
 pub fn build_if_missing() -> Result<PathBuf> {
     let site = tree::target().join("site");
     if site.join("index.html").is_file() { Ok(site) } else { build() }

@@ -1,56 +1,49 @@
-//! What looks for undefined behaviour and races: Miri, the thread sanitizer, loom. And `cargo deny`, which looks at
-//! what the crates are made of.
+//! What looks for undefined behaviour and races: Miri, the thread sanitizer, loom. And `cargo deny`, which looks at the
+//! dependencies.
 //!
-//! Not part of `cargo xtask test`: they need the nightly compiler, or minutes that every change would pay for.
+//! Not part of `cargo xtask test`, because they need the nightly compiler, or minutes.
 
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::process::{on_path, run, run_ok};
-use crate::steps::{Report, Steps};
-use crate::test::harness_report;
+use crate::process::{on_path, run_ok, sh};
+use crate::steps::{Report, Steps, tests};
 use crate::tree;
 
-/// Miri and sanitizers exist for the nightly compiler only. Any will do: what they find does not depend on it.
-const NIGHTLY: &str = "nightly";
+const MIRI_PACKAGES: &str =
+    "--package msdeform --package msdeform-tuning --package msdeform-cuda --package msdeform-torch";
 
-const MIRI_PACKAGES: [&str; 4] = ["msdeform", "msdeform-tuning", "msdeform-cuda", "msdeform-torch"];
-
-/// What has no foreign code in it, as nextest's filters say it: all of the library, of the CUDA backend everything that
-/// decides, of the Python package the plans and the memory behind addresses. Left out: NVRTC is loaded from a library, and
-/// Miri cannot set the time of a file, which the cubin cache does.
+/// What has no foreign code, as a filter of nextest: all of the library, the decisions of the CUDA backend, and of the Python
+/// package the plans and the memory behind addresses. Left out: NVRTC is a foreign library, and Miri cannot set the time of a
+/// file, as the cubin cache does.
 const MIRI_TESTS: &str = "(package(msdeform) + kind(lib) + binary(plan_table)) \
                           - test(/^(nvrtc|probe)::tests::|^jit::cache::/)";
 
-/// Tree borrows and pointers made of integers: what rayon and crossbeam-epoch are written for. Threads of the global
-/// pool never end, which is no leak. Files, folders and variables are the machine's: tuning files are tested on disk. Tests
-/// compare bits, so exponentials are those of the machine, without the errors that Miri would add to each.
+/// Tree borrows and pointers made of integers, because rayon and crossbeam-epoch are written for them. Threads of the global
+/// pool never end, which is no leak. Tests use the files, folders and variables of the machine. They also compare bits, so
+/// exponentials are those of the machine, without the errors that Miri would add.
 const MIRI_FLAGS: &str = "-Zmiri-tree-borrows -Zmiri-permissive-provenance -Zmiri-ignore-leaks \
                           -Zmiri-disable-isolation -Zmiri-deterministic-floats";
 
-/// Tests in which threads share something: the package, what cargo builds of it, filters of the harness.
-const THREADS: [(&str, &[&str], &[&str]); 3] = [
-    ("msdeform", &["--test", "cpu_plan", "--test", "cpu_threads"], &[]),
-    ("msdeform-cuda", &["--lib"], &["jit::", "driver::", "tuning::"]),
-    ("msdeform-torch", &["--lib", "--test", "plan_table"], &[]),
+/// Tests in which threads share something: the package, and the options of `cargo test`.
+const THREADS: [(&str, &str); 3] = [
+    ("msdeform", "--test cpu_plan --test cpu_threads"),
+    ("msdeform-cuda", "--lib -- jit:: driver:: tuning::"),
+    ("msdeform-torch", "--lib --test plan_table"),
 ];
 
-const TSAN_TARGET: &str = "x86_64-unknown-linux-gnu";
-
-/// `cargo xtask miri`. By nextest: Miri has one thread, and a process for each test keeps all cores busy; where one test
-/// has undefined behaviour, which ends the process, the others still run.
+/// `cargo xtask miri`. By nextest: Miri has one thread, so a process for each test keeps all cores busy. Undefined behaviour
+/// ends a process, and the other tests still run.
 pub fn miri() -> Result<ExitCode> {
-    components(&["miri", "rust-src"])?;
+    components("miri rust-src")?;
     installed("cargo-nextest")?;
-    let mut command = nightly_cargo(&["miri", "nextest", "run"]);
-    command.args(["--locked", "--no-fail-fast", "--lib", "--tests"]);
-    command.args(MIRI_PACKAGES.iter().flat_map(|package| ["--package", package]));
-    command.args(["--filterset", MIRI_TESTS]).args(own_folder("miri"));
-    command.env("MIRIFLAGS", MIRI_FLAGS);
+    let run = "miri nextest run --locked --no-fail-fast --lib --tests";
+    let mut command = nightly_cargo(&format!("{run} {MIRI_PACKAGES} --filterset"));
+    command.arg(MIRI_TESTS).env("MIRIFLAGS", MIRI_FLAGS);
     let mut steps = Steps::default();
     steps.run("miri", || {
-        let output = run_ok(&mut command)?;
+        let output = run_ok(with_own_folder(&mut command, "miri"))?;
         let summary = output.lines().find(|line| line.contains("Summary [")).unwrap_or_default();
         ensure!(summary.contains(" passed"), "no test ran");
         Ok(Report::check(summary.trim()))
@@ -60,53 +53,49 @@ pub fn miri() -> Result<ExitCode> {
 
 /// `cargo xtask tsan`.
 pub fn tsan() -> Result<ExitCode> {
-    components(&["rust-src"])?;
+    components("rust-src")?;
     let mut steps = Steps::default();
-    for (package, built, filters) in THREADS {
-        let mut command = nightly_cargo(&["test", "--locked", "--no-fail-fast"]);
-        // The standard library as well: what it does not report, the sanitizer would take for a race.
-        command.args(["-Zbuild-std", "--target", TSAN_TARGET, "--package", package]).args(built);
-        command.args(own_folder("tsan")).arg("--").args(filters);
+    for (package, options) in THREADS {
+        // With the standard library: the sanitizer would take its unseen synchronisation for races.
+        let build = "test --locked --no-fail-fast -Zbuild-std --target x86_64-unknown-linux-gnu";
+        let mut command = nightly_cargo(&format!("{build} --package {package} {options}"));
         command.env("RUSTFLAGS", "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer");
-        // A test asks for more memory than there is, and accepts the refusal.
+        // A test asks for more memory than there is, and handles the refusal.
         command.env("TSAN_OPTIONS", "halt_on_error=1 allocator_may_return_null=1");
-        steps.run(package, || harness_report(&run(&mut command)?));
+        steps.run(package, || tests(with_own_folder(&mut command, "tsan")));
     }
     Ok(steps.finish())
 }
 
 /// `cargo xtask loom`.
 pub fn loom() -> Result<ExitCode> {
-    let mut command =
-        crate::process::cargo(["test", "--locked", "--package", "msdeform-cuda", "--lib"]);
-    command.args(own_folder("loom")).arg("interleavings").env("RUSTFLAGS", "--cfg loom");
+    let mut command = sh("cargo test --locked --package msdeform-cuda --lib interleavings");
+    command.env("RUSTFLAGS", "--cfg loom");
     let mut steps = Steps::default();
-    steps.run("msdeform-cuda", || harness_report(&run(&mut command)?));
+    steps.run("msdeform-cuda", || tests(with_own_folder(&mut command, "loom")));
     Ok(steps.finish())
 }
 
-/// `cargo xtask deny`. Advisories come from a database on the network; `offline` leaves them out.
-pub fn deny(offline: bool) -> Result<ExitCode> {
+/// `cargo xtask deny`. `offline` leaves out advisories, because their database is on the network.
+pub fn deny(offline: bool) -> Result<()> {
     installed("cargo-deny")?;
-    let mut check = crate::process::cargo(["deny", "--locked", "check"]);
-    check.args(["licenses", "bans", "sources"]).args((!offline).then_some("advisories"));
-    run_ok(&mut check)?;
-    Ok(ExitCode::SUCCESS)
+    let mut check = sh("cargo deny --locked check licenses bans sources");
+    run_ok(check.args((!offline).then_some("advisories"))).map(|_| ())
 }
 
-/// Installs a command of cargo where it is missing.
+/// Installs a command of cargo if it is missing.
 fn installed(name: &str) -> Result<()> {
     if on_path(&[name]).is_none() {
         println!("installing {name}, which takes minutes");
-        run_ok(&mut crate::process::cargo(["install", "--locked", name]))?;
+        run_ok(&mut sh(&format!("cargo install --locked {name}")))?;
     }
     Ok(())
 }
 
-/// Cargo of the nightly compiler. The sanitizers exist for that one only.
-pub fn nightly_cargo(arguments: &[&str]) -> Command {
-    let mut command = Command::new("rustup");
-    command.args(["run", NIGHTLY, "cargo"]).args(arguments).current_dir(tree::root());
+/// Cargo of the nightly compiler, because only that one has Miri and the sanitizers. Any version will do: what they find does
+/// not depend on it.
+pub fn nightly_cargo(line: &str) -> Command {
+    let mut command = sh(&format!("rustup run nightly cargo {line}"));
     // Those of the pinned compiler, which `cargo xtask` runs under.
     for variable in ["CARGO", "RUSTC", "RUSTDOC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN"] {
         command.env_remove(variable);
@@ -114,19 +103,18 @@ pub fn nightly_cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// Installs the nightly compiler and parts of it, if they are missing; one that is there is not updated.
-fn components(wanted: &[&str]) -> Result<()> {
-    let rustup = |arguments: &[&str]| run_ok(Command::new("rustup").args(arguments));
-    let add = ["component", "add", "--toolchain", NIGHTLY];
-    if rustup(&[&add, wanted].concat()).is_err() {
-        rustup(&["toolchain", "install", NIGHTLY, "--profile", "minimal"])
-            .and_then(|_| rustup(&[&add, wanted].concat()))
+/// Installs the nightly compiler and parts of it, if they are missing; an installed one is not updated.
+fn components(wanted: &str) -> Result<()> {
+    let add = format!("rustup component add --toolchain nightly {wanted}");
+    if run_ok(&mut sh(&add)).is_err() {
+        run_ok(&mut sh("rustup toolchain install nightly --profile minimal"))
+            .and_then(|_| run_ok(&mut sh(&add)))
             .context("the nightly compiler is needed for this")?;
     }
     Ok(())
 }
 
-/// A build folder of its own: flags differ, and cargo would build everything again with every change of them.
-fn own_folder(name: &str) -> [String; 2] {
-    ["--target-dir".to_owned(), tree::target().join(name).display().to_string()]
+/// Builds in another folder: flags differ, and cargo would compile everything again after every change of them.
+fn with_own_folder<'a>(command: &'a mut Command, name: &str) -> &'a mut Command {
+    command.env("CARGO_TARGET_DIR", tree::target().join(name))
 }

@@ -1,85 +1,106 @@
-//! The steps of a run, their times and the count at the end.
+//! The steps of a command: what each reported, how long it took, and the count at the end.
 
 use std::fmt;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
-/// Tests run by a step, or the step itself as one check.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
+use crate::process::{Finished, run, run_ok, sh};
+
+/// What a step reports: its tests, or one passed check.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
     pub passed: usize,
     pub failed: usize,
     pub skipped: usize,
-}
-
-impl Count {
-    /// A check that is not made of tests counts as one.
-    pub const CHECK: Self = Self { passed: 1, failed: 0, skipped: 0 };
-
-    /// Both together.
-    pub const fn plus(self, other: Self) -> Self {
-        Self {
-            passed: self.passed + other.passed,
-            failed: self.failed + other.failed,
-            skipped: self.skipped + other.skipped,
-        }
-    }
-}
-
-impl fmt::Display for Count {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { passed, failed, skipped } = self;
-        write!(f, "{passed} passed, {failed} failed, {skipped} skipped")
-    }
-}
-
-/// The result of a step that ran to its end.
-#[derive(Debug, Default)]
-pub struct Report {
-    pub count: Count,
-    /// For the summary: what was looked at.
     pub note: String,
 }
 
 impl Report {
-    /// One check, passed.
+    /// A check that is not made of tests counts as one that passed.
     pub fn check(note: impl Into<String>) -> Self {
-        Self { count: Count::CHECK, note: note.into() }
+        Self { passed: 1, note: note.into(), ..Self::default() }
+    }
+
+    /// The totals that Rust's harness prints for each binary, or the last line of pytest.
+    pub fn of_tests(finished: &Finished) -> Result<Self> {
+        let lines = || finished.output.lines();
+        let cargo = lines().filter(|line| line.starts_with("test result: "));
+        let pytest = |line: &&str| {
+            // `3 failed, 120 passed, 71 skipped in 90.00s (0:01:30)`
+            let time = line.rsplit_once(" in ").map_or("", |(_, time)| time);
+            time.starts_with(|first: char| first.is_ascii_digit())
+        };
+        let mut report = Self::default();
+        cargo.chain(lines().rev().find(pytest)).for_each(|line| report.add(&Self::counted(line)));
+        ensure!(finished.success || report.failed > 0, "the tests did not run to their end");
+        ensure!(report.passed + report.failed > 0, "no test ran");
+        Ok(report)
+    }
+
+    fn counted(line: &str) -> Self {
+        let words: Vec<&str> = line.split([' ', ',', ';', '=']).filter(|w| !w.is_empty()).collect();
+        let count = |names: &[&str]| {
+            let pairs = words.windows(2).filter(|pair| names.contains(&pair[1]));
+            pairs.filter_map(|pair| pair[0].parse::<usize>().ok()).sum()
+        };
+        let (passed, skipped) = (count(&["passed"]), count(&["ignored", "skipped"]));
+        Self { passed, failed: count(&["failed", "error", "errors"]), skipped, note: String::new() }
+    }
+
+    /// Counts other tests too.
+    pub fn add(&mut self, other: &Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+
+    /// The same counts with a note.
+    pub fn noted(self, note: impl Into<String>) -> Self {
+        Self { note: note.into(), ..self }
+    }
+
+    fn count(&self) -> String {
+        format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.count == Count::CHECK, self.note.is_empty()) {
-            (true, true) => f.write_str("passed"),
-            (true, false) => f.write_str(&self.note),
-            (false, true) => self.count.fmt(f),
-            (false, false) => write!(f, "{}; {}", self.count, self.note),
+        match ((self.passed, self.failed, self.skipped) == (1, 0, 0), self.note.as_str()) {
+            (true, "") => f.write_str("passed"),
+            (true, note) => f.write_str(note),
+            (false, "") => f.write_str(&self.count()),
+            (false, note) => write!(f, "{}; {note}", self.count()),
         }
     }
 }
 
-struct Finished {
+/// Commands that must succeed, as one check.
+pub fn check(lines: &[&str]) -> Result<Report> {
+    lines.iter().try_for_each(|line| run_ok(&mut sh(line)).map(|_| ()))?;
+    Ok(Report::check(""))
+}
+
+/// A command that runs tests.
+pub fn tests(command: &mut Command) -> Result<Report> {
+    Report::of_tests(&run(command)?)
+}
+
+struct Step {
     name: String,
     time: Duration,
-    result: Result<Report>,
+    report: Report,
+    error: Option<String>,
 }
 
-impl Finished {
-    fn count(&self) -> Count {
-        let failure = Count { failed: 1, ..Count::default() };
-        self.result.as_ref().map_or(failure, |report| report.count)
-    }
-}
-
-/// Runs steps one after the other, all of them even if one fails, and sums up.
+/// Runs steps one after the other, all of them even if one fails.
 #[derive(Default)]
 pub struct Steps {
-    finished: Vec<Finished>,
-    /// Names of the steps that are wanted; all if empty.
+    finished: Vec<Step>,
     wanted: Vec<String>,
+    known: Vec<String>,
 }
 
 impl Steps {
@@ -88,7 +109,7 @@ impl Steps {
         Self { wanted: names.to_vec(), ..Self::default() }
     }
 
-    /// Whether a step would run.
+    /// Whether a step of this name would run.
     pub fn wants(&self, name: &str) -> bool {
         self.wanted.is_empty() || self.wanted.iter().any(|wanted| wanted == name)
     }
@@ -96,49 +117,58 @@ impl Steps {
     /// Runs a step now, if it is wanted.
     pub fn run(&mut self, name: impl Into<String>, step: impl FnOnce() -> Result<Report>) {
         let name = name.into();
+        self.known.push(name.clone());
         if !self.wants(&name) {
             return;
         }
         println!("\n==> {name}");
         let start = Instant::now();
-        let result = step();
-        let time = start.elapsed();
-        if let Err(error) = &result {
-            println!("{name}: {error:#}");
-        }
-        self.finished.push(Finished { name, time, result });
+        let (report, error) = match step() {
+            Ok(report) => (report, None),
+            Err(error) => {
+                println!("{name}: {error:#}");
+                (Report { failed: 1, ..Report::default() }, Some(error.to_string()))
+            }
+        };
+        self.finished.push(Step { name, time: start.elapsed(), report, error });
     }
 
     /// The result of a step that ran, for the release notes.
     pub fn outcome(&self, name: &str) -> Option<String> {
         let step = self.finished.iter().find(|step| step.name == name)?;
-        Some(step.result.as_ref().map_or("failed".to_owned(), Report::to_string))
+        Some(if step.error.is_some() { "failed".into() } else { step.report.to_string() })
     }
 
     /// Prints the summary, the count as its last line.
-    pub fn finish(&self) -> ExitCode {
+    pub fn finish(&mut self) -> ExitCode {
+        let known = self.known.join(", ");
+        for name in std::mem::take(&mut self.wanted) {
+            if !self.known.contains(&name) {
+                self.run(name, || anyhow::bail!("there is no such step; steps are {known}"));
+            }
+        }
         println!("\n{}", self.summary());
-        let passed = self.finished.iter().all(|step| step.count().failed == 0);
-        if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        let failed = self.finished.iter().any(|step| step.report.failed > 0);
+        if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
     }
 
     fn summary(&self) -> String {
-        let line = |name: &str, verdict: &str, time: Duration, note: &str| {
-            let line = format!("{name:<16} {verdict:<7} {:>7.1} s  {note}", time.as_secs_f64());
-            line.trim_end().to_owned() + "\n"
-        };
+        let mut total = Report::default();
+        let mut time = Duration::ZERO;
         let mut text = String::new();
+        let mut line = |name: &str, verdict: &str, time: Duration, note: &str| {
+            let line = format!("{name:<16} {verdict:<7} {:>7.1} s  {note}", time.as_secs_f64());
+            text += &(line.trim_end().to_owned() + "\n");
+        };
         for step in &self.finished {
-            let verdict = if step.count().failed == 0 { "ok" } else { "FAILED" };
-            let note = match &step.result {
-                Ok(report) => report.to_string(),
-                Err(error) => error.to_string().lines().next().unwrap_or_default().to_owned(),
-            };
-            text += &line(&step.name, verdict, step.time, &note);
+            let verdict = if step.report.failed == 0 { "ok" } else { "FAILED" };
+            let note = step.error.clone().unwrap_or_else(|| step.report.to_string());
+            line(&step.name, verdict, step.time, note.lines().next().unwrap_or_default());
+            total.add(&step.report);
+            time += step.time;
         }
-        text += &line("all", "", self.finished.iter().map(|step| step.time).sum(), "");
-        let total = self.finished.iter().map(Finished::count).fold(Count::default(), Count::plus);
-        text + &total.to_string()
+        line("all", "", time, "");
+        text + &total.count()
     }
 }
 
@@ -146,16 +176,38 @@ impl Steps {
 mod tests {
     use super::*;
 
+    fn read(success: bool, output: &str) -> Result<(usize, usize, usize)> {
+        let report = Report::of_tests(&Finished { success, output: output.to_owned() })?;
+        Ok((report.passed, report.failed, report.skipped))
+    }
+
+    #[test]
+    fn totals_of_all_binaries_are_added_up_and_a_run_that_broke_off_is_an_error() {
+        let output = "test result: ok. 10 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n\
+                      test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured\n";
+        assert_eq!(read(false, output).unwrap(), (12, 1, 1));
+        assert!(read(false, "").is_err() && read(true, "").is_err());
+    }
+
+    #[test]
+    fn the_last_line_of_pytest_counts_failures_errors_and_skips() {
+        let output =
+            "5 passed in a test's own words\n3 failed, 120 passed, 71 skipped, 1 error in 9.5s\n";
+        assert_eq!(read(false, output).unwrap(), (120, 4, 71));
+        assert!(read(false, "120 passed in 9.5s").is_err() && read(true, "Traceback").is_err());
+        let long = "170 passed, 71 skipped in 191.44s (0:03:11)";
+        assert_eq!(read(true, long).unwrap(), (170, 0, 71));
+        assert_eq!(read(true, "24 passed, 1 warning in 37.06s").unwrap(), (24, 0, 0));
+    }
+
     #[test]
     fn the_last_line_counts_tests_and_checks_and_a_broken_step_is_a_failure() {
-        let wanted = ["format", "tests", "docs"].map(str::to_owned);
-        let mut steps = Steps::only(&wanted);
+        let mut steps = Steps::only(&["format", "tests", "docs"].map(str::to_owned));
         steps.run("format", || Ok(Report::check("")));
-        let count = Count { passed: 20, failed: 0, skipped: 2 };
-        steps.run("tests", || Ok(Report { count, note: "under qemu".into() }));
+        let report = Report { passed: 20, skipped: 2, ..Report::default() };
+        steps.run("tests", || Ok(report.noted("under qemu")));
         steps.run("other", || anyhow::bail!("must not run"));
         assert!(steps.summary().ends_with("\n21 passed, 0 failed, 2 skipped"));
-        assert_eq!(steps.finish(), ExitCode::SUCCESS);
         steps.run("docs", || anyhow::bail!("a broken link"));
         let summary = steps.summary();
         assert!(summary.ends_with("\n21 passed, 1 failed, 2 skipped"), "{summary}");
@@ -165,5 +217,12 @@ mod tests {
         assert_eq!(outcome("tests"), "20 passed, 0 failed, 2 skipped; under qemu");
         assert_eq!((outcome("format"), outcome("docs")), ("passed".into(), "failed".into()));
         assert_eq!(outcome("other"), "");
+    }
+
+    #[test]
+    fn a_step_that_does_not_exist_is_a_failure() {
+        let mut steps = Steps::only(&["formats".to_owned()]);
+        steps.run("format", || Ok(Report::check("")));
+        assert_eq!(steps.finish(), ExitCode::FAILURE);
     }
 }

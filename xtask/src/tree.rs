@@ -1,11 +1,10 @@
 //! The files of the repository.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::process;
+use crate::process::{capture, sh};
 
 /// The root of the repository.
 pub fn root() -> PathBuf {
@@ -14,17 +13,17 @@ pub fn root() -> PathBuf {
     root.unwrap_or(manifest).to_path_buf()
 }
 
-/// Where cargo builds.
+/// The folder that cargo builds in.
 pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or(root().join("target"), PathBuf::from)
 }
 
-/// Where developer commands keep what they can make again.
+/// The folder of everything that developer commands can make again.
 pub fn cache() -> PathBuf {
     target().join("xtask")
 }
 
-/// A folder without what was in it.
+/// Makes a folder, or removes what was in it.
 pub fn empty_folder(folder: PathBuf) -> Result<PathBuf> {
     if folder.exists() {
         std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
@@ -33,35 +32,25 @@ pub fn empty_folder(folder: PathBuf) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Writes a script of one command for `sh`, which can be started as a program.
-pub fn write_script(path: PathBuf, command: &str) -> Result<PathBuf> {
-    std::fs::write(&path, format!("#!/bin/sh\n{command}\n"))?;
-    process::run_ok(Command::new("chmod").arg("+x").arg(&path))?;
-    Ok(path)
+/// The only file in a folder whose name ends like this.
+pub fn file_ending(folder: &Path, end: &str) -> Option<PathBuf> {
+    let mut files = std::fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    files.find(|file| file.to_string_lossy().ends_with(end))
 }
 
-/// Every file that is, or would be, under version control, relative to the root.
-pub fn files() -> Result<Vec<PathBuf>> {
-    listed(&["--cached", "--others", "--exclude-standard"])
+/// Every file that is or would be under version control, from the root. `patterns` are those of git, such as `*.md`.
+pub fn files(patterns: &[&str]) -> Result<Vec<PathBuf>> {
+    listed("--cached --others --exclude-standard", patterns)
 }
 
-/// Every file under version control. Files that a user's own runs created are not among them.
-pub fn tracked_files() -> Result<Vec<PathBuf>> {
-    listed(&["--cached"])
+/// Every file under version control, which excludes files that a user's own runs created.
+pub fn tracked_files(patterns: &[&str]) -> Result<Vec<PathBuf>> {
+    listed("--cached", patterns)
 }
 
-fn listed(options: &[&str]) -> Result<Vec<PathBuf>> {
-    let mut command = Command::new("git");
-    let listed =
-        process::capture(command.args(["ls-files", "-z"]).args(options).current_dir(root()))?;
+fn listed(options: &str, patterns: &[&str]) -> Result<Vec<PathBuf>> {
+    let listed = capture(sh(&format!("git ls-files -z {options} --")).args(patterns))?;
     let files = listed.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from);
-    // A file deleted but not yet committed is still listed.
+    // Git lists a deleted file until the deletion is committed.
     Ok(files.filter(|file| root().join(file).is_file()).collect())
-}
-
-/// Those with an extension.
-pub fn files_ending(extension: &str) -> Result<Vec<PathBuf>> {
-    let mut files = files()?;
-    files.retain(|file| file.extension().is_some_and(|found| found == extension));
-    Ok(files)
 }

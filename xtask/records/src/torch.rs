@@ -12,8 +12,9 @@ use msdeform_bench::digits::{three_digits, time};
 use msdeform_bench::{Measurement, Record, Statistics};
 use serde::Deserialize;
 
-use crate::process::{capture, cargo, run_ok};
-use crate::{setup, tree};
+use crate::process::{capture, run_ok, sh};
+use crate::tree;
+use crate::uv::Environment;
 
 /// What PyTorch is called in records.
 const VARIANT: &str = "torch_grid_sample";
@@ -48,9 +49,9 @@ struct TorchLine {
 /// Times both and prints the ratios.
 pub fn run(args: &CompareArgs) -> Result<ExitCode> {
     ensure!(args.rounds > 0 && !args.threads.is_empty(), "nothing to compare");
-    let environment = setup::python_environment("torch", &["torch", "numpy"])?;
-    run_ok(&mut cargo(["build", "--release", "--locked", "--package", "msdeform-cli"]))?;
-    let (binary, python) = (release_binary()?, setup::python_in(&environment));
+    let python = Environment::new("torch", &["torch", "numpy"]).program("python")?;
+    run_ok(&mut sh("cargo build --release --locked --package msdeform-cli"))?;
+    let binary = release_binary()?;
 
     let mut ours: Option<Record> = None;
     let mut theirs: Vec<TorchLine> = Vec::new();

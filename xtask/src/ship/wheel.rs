@@ -6,10 +6,11 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result};
 use clap::Args;
 
-use super::platforms::{self, Platform, build_tool, use_build_tools};
-use crate::process::run_ok;
+use super::platforms::{self, Platform};
+use crate::process::{capture, run_ok};
 use crate::steps::{Report, Steps};
 use crate::tree;
+use crate::uv::Environment;
 
 /// Options of `wheel`.
 #[derive(Args)]
@@ -19,102 +20,113 @@ pub struct WheelArgs {
     target: Vec<String>,
 }
 
-/// What a user downloads; the kernels are text.
-const LIMIT: [&str; 2] = ["--limit-bytes", "5000000"];
+/// What packs wheels, what changes their libraries, Zig, and what calls Zig as a linker.
+pub static MATURIN: Environment<'_> = Environment::new(
+    "wheel",
+    &["auditwheel==6.8.*", "cargo-zigbuild==0.24.*", "maturin==1.16.*", "ziglang==0.17.*"],
+);
 
-/// How much the compiler does for a wheel: the same code either way.
+/// What a user downloads; the kernels are text.
+const LIMIT: &str = "--limit-bytes 5000000";
+
+/// How much the compiler optimises. The code of the package is the same.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
     /// What is published.
     Full,
-    /// What is tested, here or on another platform: compiled as the tests are, with which it shares all crates.
+    /// What is tested: compiled as the tests of the workspace are, with which it shares all crates.
     Tried,
 }
 
-/// The feature of the package that makes it share them here, where the tests of the workspace are compiled too.
+/// The feature of the package that makes it share crates with the tests.
 pub const AS_TESTS_ARE: &str = "as-tests-are";
 
 /// What `cargo xtask wheel` does.
 pub fn run(args: &WheelArgs) -> Result<ExitCode> {
     let folder = tree::empty_folder(tree::target().join("wheels"))?;
     let mut steps = Steps::default();
-    match platforms::named(&args.target)?.as_slice() {
-        [] => steps.run("wheel", || {
-            let wheel = build(None, Effort::Full, &folder)?;
-            Ok(Report::check(platforms::check_wheel(&wheel, "", &LIMIT)?))
-        }),
-        chosen => chosen.iter().for_each(|platform| step(&mut steps, platform, &folder)),
+    for platform in platforms::named(&args.target)? {
+        step(&mut steps, Some(platform), &folder);
+    }
+    if args.target.is_empty() {
+        step(&mut steps, None, &folder);
     }
     Ok(steps.finish())
 }
 
-/// Builds what is published for a platform, as a step: if one fails, the others are built all the same.
-pub fn step(steps: &mut Steps, platform: &Platform, folder: &Path) {
-    steps.run(format!("wheel {}", platform.triple), || {
-        let wheel = build(Some(platform), Effort::Full, folder)?;
-        let checked = platforms::check_wheel(&wheel, platform.wheel_tag, &LIMIT)?;
+/// Builds what is published, as a step: if it fails, wheels for other platforms are still built.
+pub fn step(steps: &mut Steps, platform: Option<&Platform>, folder: &Path) {
+    let (triple, tag) = platform.map_or(("", ""), |known| (known.triple, known.wheel_tag));
+    steps.run(format!("wheel {triple}").trim_end(), || {
+        let wheel = build(platform, Effort::Full, folder)?;
+        let checked = check(&wheel, tag, LIMIT)?;
         Ok(Report::check(format!("{} bytes, {checked}", std::fs::metadata(&wheel)?.len())))
     });
 }
 
+/// Whether a wheel is what its name promises; returns a line about it.
+pub fn check(wheel: &Path, tag: &str, options: &str) -> Result<String> {
+    static READERS: Environment<'_> =
+        Environment::new("wheel-check", &["abi3audit==0.0.26", "lief==1.0.*"]);
+    let mut check = READERS.sh(&format!("python tools/check_wheel.py {options}"))?;
+    Ok(capture(check.arg(wheel).arg(tag))?.trim().to_owned())
+}
+
 /// Builds a wheel into a folder and returns it. Without a platform: for this machine.
 pub fn build(platform: Option<&Platform>, effort: Effort, folder: &Path) -> Result<PathBuf> {
-    let for_linux = platform.map_or(cfg!(target_os = "linux"), Platform::is_linux);
-    let mut maturin = Command::new(build_tool("maturin")?);
-    maturin.args(["build", "--locked"]).current_dir(tree::root().join("bindings/python"));
-    use_build_tools(&mut maturin)?;
-    maturin.args(match effort {
-        Effort::Full => &["--profile", "dist", "--compression-level", "9"][..],
-        // Cargo's profile for tests and everything else that is developed.
-        Effort::Tried => &["--profile", "dev"],
-    });
-    if for_linux {
+    let is_linux = platform.map_or(cfg!(target_os = "linux"), Platform::is_linux);
+    let mut maturin = MATURIN.sh(match effort {
+        Effort::Full => "maturin build --locked --profile dist --compression-level 9",
+        // Cargo's profile of tests.
+        Effort::Tried => "maturin build --locked --profile dev",
+    })?;
+    with_zig(maturin.current_dir(tree::root().join("bindings/python")))?;
+    if is_linux {
         maturin.args(["--compatibility", "manylinux2014"]);
     }
     // For rustc, when it links the wheel's own crate.
     let mut linker = None;
-    match (platform, effort) {
-        (Some(platform), _) => {
+    match platform {
+        Some(platform) => {
             platform.set_up()?;
             maturin.args(["--target", platform.triple]);
             maturin.args(platform.is_linked_by_zig().then_some("--zig"));
             let frameworks = tree::root().join("tools/macos-frameworks");
             linker = platform.is_macos().then(|| format!("link-arg=-F{}", frameworks.display()));
         }
-        (None, Effort::Full) => _ = maturin.args(for_linux.then_some("--zig")),
-        (None, Effort::Tried) => {
+        None if effort == Effort::Full => _ = maturin.args(is_linux.then_some("--zig")),
+        None => {
             maturin.args(["--features", AS_TESTS_ARE]);
-            if for_linux {
-                linker = Some(format!("linker={}", zig_linker()?.display()));
-            }
+            // The option `--zig` names a target, for which cargo would compile everything once more.
+            let script = tree::root().join("tools/link_by_zig.sh");
+            linker = is_linux.then(|| format!("linker={}", script.display()));
         }
     }
-    // A folder of its own: maturin prints the name of the wheel only in words for people.
+    // An own folder, because maturin prints the name of the wheel for people only.
     let own = tree::empty_folder(folder.join("new"))?;
     maturin.arg("--out").arg(&own);
     if let Some(linker) = linker {
         maturin.args(["--", "-C", &linker]);
     }
     run_ok(&mut maturin)?;
-    let built = std::fs::read_dir(&own)?.next().context("maturin built no wheel")??.path();
+    let built = tree::file_ending(&own, ".whl").context("maturin built no wheel")?;
     let wheel = folder.join(built.file_name().context("a wheel without a name")?);
     std::fs::rename(&built, &wheel)?;
     std::fs::remove_dir(&own)?;
     // Packages of AOTInductor for other systems have not been tried.
-    if for_linux {
+    if is_linux {
         let level = if effort == Effort::Full { "9" } else { "1" };
-        let mut weaken = Command::new(build_tool("python")?);
-        weaken.arg(tree::root().join("tools/python_optional.py")).arg(&wheel).arg(level);
-        run_ok(&mut weaken)?;
+        run_ok(MATURIN.sh("python tools/python_optional.py")?.arg(&wheel).arg(level))?;
     }
     Ok(wheel)
 }
 
-/// Links for old systems, as `maturin --zig` does. That option names a target, for which cargo would compile everything
-/// once more.
-fn zig_linker() -> Result<PathBuf> {
-    let target = format!("{}-linux-gnu.2.17", std::env::consts::ARCH);
-    let maturin = build_tool("maturin")?;
-    let command = format!("exec '{}' zig cc -- -target {target} \"$@\"", maturin.display());
-    tree::write_script(tree::cache().join("link-by-zig"), &command)
+/// Lets a command find Zig, and keeps what Zig caches in the target folder.
+pub fn with_zig(command: &mut Command) -> Result<&mut Command> {
+    let cache = tree::cache().join("zig");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let tools = MATURIN.program("")?;
+    let path = std::env::join_paths(std::iter::once(tools).chain(std::env::split_paths(&path)))?;
+    command.env("CARGO_ZIGBUILD_CACHE_DIR", &cache).env("ZIG_GLOBAL_CACHE_DIR", cache);
+    Ok(command.env("PATH", path))
 }

@@ -1,6 +1,6 @@
 """Makes the wheel `msdeform-kernels` of a kernel pack: one file of data for every system.
 
-Usage: wheel.py PACK VERSION; the wheel lies beside the pack.
+Usage: make_kernels_wheel.py PACK VERSION; the wheel lies in the folder of the pack.
 """
 
 from __future__ import annotations
