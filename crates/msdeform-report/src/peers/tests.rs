@@ -138,12 +138,9 @@ fn the_readme_compares_eight_workloads_in_two_formats_with_peers_that_compute_th
     assert!(!table.contains("| - "), "{table}");
     for case in cases.iter().filter(|case| case.dtype == DType::F16) {
         let (name, _) = case.best_exact(Quantity::Training).unwrap();
-        // Most others pass coordinates through half precision. The gradients of FlashDeformAttn's weights are numbers
-        // only where locations are spread out, which deformops was not measured on.
-        let is_local = case.locations == "local";
-        let best = if is_local { "deformops-triton" } else { "flash-deform-attn" };
-        assert_eq!(name, best, "{} {}", case.workload, case.locations);
-        assert!(!is_local || case.least_memory().is_some(), "{}", case.workload);
+        // Most others pass coordinates through half precision.
+        assert_eq!(name, "deformops-triton", "{} {}", case.workload, case.locations);
+        assert!(case.least_memory().is_some(), "{} {}", case.workload, case.locations);
     }
 }
 
