@@ -40,7 +40,7 @@ pub fn links() -> Result<Report> {
 pub fn words() -> Result<Report> {
     let mut files = tree::files(&["*.md", "*.py", "*.rs"])?;
     files.retain(|file| !file.starts_with("records"));
-    script(&SCRIPTS, "check_words.py", files)
+    script(&SCRIPTS, "find_words.py", files)
 }
 
 /// The scripts of `tools/` find what they look for.
