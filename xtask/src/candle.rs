@@ -2,13 +2,10 @@
 //!
 //! Not part of `cargo xtask test`, because candle takes minutes to compile.
 
-use std::process::{Command, ExitCode};
-
-use anyhow::Result;
+use std::process::ExitCode;
 
 use crate::process::{run_ok, sh};
 use crate::steps::{Report, Steps, tests};
-use crate::{format, tree};
 
 /// The manifest, from the root.
 pub const MANIFEST: &str = "bindings/candle/Cargo.toml";
@@ -16,22 +13,25 @@ pub const MANIFEST: &str = "bindings/candle/Cargo.toml";
 /// What the crate is made of.
 pub const LOCK: &str = "bindings/candle/Cargo.lock";
 
-/// Runs all of it.
-pub fn test() -> Result<ExitCode> {
-    let cargo = |line: &str| {
-        let mut command = sh(&format!("cargo {line}"));
-        command.current_dir(tree::root().join("bindings/candle"));
-        command.env("CARGO_TARGET_DIR", tree::target().join("candle"));
-        command
+/// Runs all of it, in a build folder of its own.
+pub fn test() -> ExitCode {
+    let cargo = |command: &str, options: &str| {
+        let flags = "CARGO_TARGET_DIR=target/candle RUSTDOCFLAGS=-Dwarnings";
+        let selection = format!("--locked --manifest-path {MANIFEST}");
+        sh(&format!("{flags} cargo {command} {selection} {options}"))
     };
-    let check = |command: &mut Command| run_ok(command).map(|_| Report::check(""));
+    let checked = |command: &str, options: &str| {
+        run_ok(&mut cargo(command, options)).map(|_| Report::check(""))
+    };
+    let tested = |options: &str| tests(&mut cargo("test --no-fail-fast", options));
     let mut steps = Steps::default();
-    steps.run("format", || format::rust("--check").map(|()| Report::check("")));
-    steps.run("clippy", || check(&mut cargo("clippy --locked --all-targets -- -D warnings")));
-    steps.run("tests", || tests(&mut cargo("test --locked --no-fail-fast --all-targets")));
-    steps.run("doctests", || tests(&mut cargo("test --locked --no-fail-fast --doc")));
-    steps.run("documentation", || {
-        check(cargo("doc --locked --no-deps").env("RUSTDOCFLAGS", "-D warnings"))
+    steps.run("format", || {
+        let format = format!("cargo fmt --check --manifest-path {MANIFEST}");
+        run_ok(&mut sh(&format)).map(|_| Report::check(""))
     });
-    Ok(steps.finish())
+    steps.run("clippy", || checked("clippy --all-targets", "-- -D warnings"));
+    steps.run("tests", || tested("--all-targets"));
+    steps.run("doctests", || tested("--doc"));
+    steps.run("documentation", || checked("doc", "--no-deps"));
+    steps.finish()
 }

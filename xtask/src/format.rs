@@ -4,8 +4,8 @@ use anyhow::Result;
 
 use crate::candle::MANIFEST;
 use crate::checks::{C_SOURCES, SCRIPTS};
-use crate::process::run_ok;
-use crate::steps::{self, Report};
+use crate::process::{run_ok, sh};
+use crate::steps::Report;
 use crate::tree;
 use crate::uv::Environment;
 
@@ -21,8 +21,8 @@ pub fn apply() -> Result<()> {
 
 /// Whether Rust is formatted. `cargo fmt --all` does not see the crate for candle, a workspace of its own.
 pub fn rust(option: &str) -> Result<()> {
-    let candle = format!("cargo fmt --manifest-path {MANIFEST} {option}");
-    steps::check(&[&format!("cargo fmt --all {option}"), &candle]).map(|_| ())
+    run_ok(&mut sh(&format!("cargo fmt --all {option}")))?;
+    run_ok(&mut sh(&format!("cargo fmt --manifest-path {MANIFEST} {option}"))).map(|_| ())
 }
 
 /// Whether CUDA, C and C++ are formatted, in the style of `.clang-format`.

@@ -10,7 +10,6 @@ mod c;
 mod candle;
 mod checks;
 mod format;
-mod fuzz;
 mod process;
 mod python;
 mod records;
@@ -48,7 +47,7 @@ enum Command {
     #[command(disable_help_flag = true)]
     Ledger(records::Passed),
     /// Give random bytes to everything that reads files; needs a nightly compiler and cargo-fuzz
-    Fuzz(fuzz::FuzzArgs),
+    Fuzz(soundness::FuzzArgs),
     /// Build the site of the documents under target/site
     Docs,
     /// Build the C library for release and install it with its header and its pkg-config file
@@ -106,16 +105,16 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Pack(args) => return records::run("pack", args),
         Command::CompareTorch(args) => return records::run("compare-torch", args),
         Command::Ledger(args) => return records::ledger(args),
-        Command::Fuzz(args) => return fuzz::run_targets(args),
-        Command::Candle => return candle::test(),
+        Command::Fuzz(args) => return soundness::fuzz(args),
+        Command::Candle => return Ok(candle::test()),
         Command::Wheel(args) => return ship::wheel::run(args),
         Command::Python(args) => return python::test_with(args),
         Command::Try(args) => return ship::trial::run_command(args),
         Command::Crates => return ship::crates::run(),
         Command::Release(args) => return ship::release::run(args),
-        Command::Miri => return soundness::miri(),
-        Command::Tsan => return soundness::tsan(),
-        Command::Loom => return soundness::loom(),
+        Command::Miri => return Ok(steps::all(&soundness::MIRI)),
+        Command::Tsan => return Ok(steps::all(&soundness::TSAN)),
+        Command::Loom => return Ok(steps::all(&soundness::LOOM)),
         Command::Format => format::apply()?,
         Command::Resources => test::bless_resources()?,
         Command::Docs => println!("{}", site::build()?.join("index.html").display()),

@@ -8,17 +8,23 @@ use anyhow::{Context, Result, ensure};
 
 use crate::tree;
 
-/// A command as one types it in the root of the tree; arguments that may contain spaces are added afterwards.
+/// A command as one types it in the root of the tree, such as `NAME=value program argument`. Arguments that may contain spaces are
+/// added afterwards.
 pub fn sh(line: &str) -> Command {
-    let (program, arguments) = line.split_once(' ').unwrap_or((line, ""));
-    let program = match program {
-        "cargo" => std::env::var_os("CARGO").map_or_else(|| program.into(), PathBuf::from),
+    let (first, rest) = line.split_once(' ').unwrap_or((line, ""));
+    if let Some((name, value)) = first.split_once('=') {
+        let mut command = sh(rest);
+        command.env(name, value);
+        return command;
+    }
+    let program = match first {
+        "cargo" => std::env::var_os("CARGO").map_or_else(|| first.into(), PathBuf::from),
         // A script of the tree. A relative path would mean another file on some systems.
-        _ if program.contains('/') => tree::root().join(program),
-        _ => program.into(),
+        _ if first.contains('/') => tree::root().join(first),
+        _ => first.into(),
     };
     let mut command = Command::new(program);
-    command.args(arguments.split_whitespace()).current_dir(tree::root());
+    command.args(rest.split_whitespace()).current_dir(tree::root());
     command
 }
 

@@ -23,17 +23,20 @@ impl Report {
         Self { passed: 1, note: note.into(), ..Self::default() }
     }
 
-    /// The totals that Rust's harness prints for each binary, or the last line of pytest.
+    /// The totals that Rust's harness prints for each binary, the summary of nextest, or the last line of pytest.
     pub fn of_tests(finished: &Finished) -> Result<Self> {
         let lines = || finished.output.lines();
-        let cargo = lines().filter(|line| line.starts_with("test result: "));
+        let cargo = |line: &&str| {
+            line.starts_with("test result: ") || line.trim_start().starts_with("Summary [")
+        };
         let pytest = |line: &&str| {
             // `3 failed, 120 passed, 71 skipped in 90.00s (0:01:30)`
             let time = line.rsplit_once(" in ").map_or("", |(_, time)| time);
             time.starts_with(|first: char| first.is_ascii_digit())
         };
         let mut report = Self::default();
-        cargo.chain(lines().rev().find(pytest)).for_each(|line| report.add(&Self::counted(line)));
+        let totals = lines().filter(cargo).chain(lines().rev().find(pytest));
+        totals.for_each(|line| report.add(&Self::counted(line)));
         ensure!(finished.success || report.failed > 0, "the tests did not run to their end");
         ensure!(report.passed + report.failed > 0, "no test ran");
         Ok(report)
@@ -77,10 +80,31 @@ impl fmt::Display for Report {
     }
 }
 
-/// Commands that must succeed, as one check.
-pub fn check(lines: &[&str]) -> Result<Report> {
-    lines.iter().try_for_each(|line| run_ok(&mut sh(line)).map(|_| ()))?;
-    Ok(Report::check(""))
+/// What a step does.
+#[derive(Clone, Copy)]
+pub enum Do {
+    /// A command that must succeed.
+    Check(&'static str),
+    /// A command that runs tests.
+    Tests(&'static str),
+    Call(fn() -> Result<Report>),
+}
+
+impl Do {
+    pub fn run(self) -> Result<Report> {
+        match self {
+            Self::Check(line) => run_ok(&mut sh(line)).map(|_| Report::check("")),
+            Self::Tests(line) => tests(&mut sh(line)),
+            Self::Call(step) => step(),
+        }
+    }
+}
+
+/// Runs steps and sums up.
+pub fn all(steps: &[(&str, Do)]) -> ExitCode {
+    let mut run = Steps::default();
+    steps.iter().for_each(|(name, step)| run.run(*name, || step.run()));
+    run.finish()
 }
 
 /// A command that runs tests.
@@ -186,6 +210,9 @@ mod tests {
         let output = "test result: ok. 10 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n\
                       test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured\n";
         assert_eq!(read(false, output).unwrap(), (12, 1, 1));
+        let nextest =
+            "     Summary [   9.6s] 191 tests run: 190 passed (2 slow), 1 failed, 3 skipped";
+        assert_eq!(read(false, nextest).unwrap(), (190, 1, 3));
         assert!(read(false, "").is_err() && read(true, "").is_err());
     }
 

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::process::{capture, on_path, run_ok, sh};
-use crate::steps::{Report, Steps, check, tests};
+use crate::steps::{Do, Report, Steps, tests};
 use crate::uv::{Environment, uv};
 use crate::{browser, c, checks, format, python, records, setup, ship, site};
 
@@ -22,7 +22,7 @@ pub struct TestArgs {
 }
 
 /// A step: its name, when it runs, and what it does.
-type Step = (&'static str, When, fn() -> Result<Report>);
+type Step = (&'static str, When, Do);
 
 #[derive(PartialEq, Eq)]
 enum When {
@@ -34,33 +34,34 @@ enum When {
 }
 
 const CLIPPY: &str = "cargo clippy --workspace --all-targets --locked -- -D warnings";
+const DOCTESTS: &str = "cargo test --workspace --locked --doc --no-fail-fast";
+const DOCUMENTATION: &str = "RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --locked --no-deps";
 
 /// In this order: the tests compile what `readme`, `browser` and `python` need.
-const STEPS: [Step; 23] = [
-    ("setup", When::Always, set_up),
-    ("format", When::Always, || format::rust("--check").map(|()| Report::check(""))),
-    ("cuda format", When::Always, format::check_c),
-    ("kernel text", When::Always, checks::kernel_text),
-    ("links", When::Always, checks::links),
-    ("words", When::Named, checks::words),
+const STEPS: [Step; 22] = [
+    ("setup", When::Always, Do::Call(set_up)),
+    ("format", When::Always, Do::Call(|| format::rust("--check").map(|()| Report::check("")))),
+    ("cuda format", When::Always, Do::Call(format::check_c)),
+    ("kernel text", When::Always, Do::Call(checks::kernel_text)),
+    ("links", When::Always, Do::Call(checks::links)),
     // In the tree there are still such words; the step belongs to `Always` when there are none.
-    ("words", When::Named, checks::words),
-    ("paths", When::Always, checks::paths),
-    ("records", When::Always, checks::records),
-    ("scripts", When::Always, checks::scripts),
-    ("wheel parts", When::Always, checks::wheel_parts),
-    ("shared builds", When::Always, checks::shared_builds),
-    ("crate contents", When::Always, ship::crates::check_contents),
-    ("clippy", When::Always, || check(&[CLIPPY])),
-    ("tests", When::Always, rust_tests),
-    ("readme", When::Always, records::check_tables),
-    ("doctests", When::Full, doctests),
-    ("documentation", When::Full, documentation),
-    ("public api", When::Full, ship::api::check),
-    ("site", When::Always, || site::build().map(|_| Report::check("without a warning"))),
-    ("browser", When::Always, browser::test),
-    ("python lint", When::Always, python::lint),
-    ("python", When::Full, python::test),
+    ("words", When::Named, Do::Call(checks::words)),
+    ("paths", When::Always, Do::Call(checks::paths)),
+    ("records", When::Always, Do::Call(|| checks::script("check_tree.py records"))),
+    ("scripts", When::Always, Do::Call(checks::scripts)),
+    ("wheel parts", When::Always, Do::Call(|| checks::script("check_tree.py wheel-parts"))),
+    ("shared builds", When::Always, Do::Call(|| checks::script("check_tree.py shared-builds"))),
+    ("crate contents", When::Always, Do::Call(|| checks::script("crates.py contents"))),
+    ("clippy", When::Always, Do::Check(CLIPPY)),
+    ("tests", When::Always, Do::Call(rust_tests)),
+    ("readme", When::Always, Do::Call(records::check_tables)),
+    ("doctests", When::Full, Do::Tests(DOCTESTS)),
+    ("documentation", When::Full, Do::Check(DOCUMENTATION)),
+    ("public api", When::Full, Do::Call(ship::api::check)),
+    ("site", When::Always, Do::Call(|| site::build().map(|_| Report::check("without a warning")))),
+    ("browser", When::Always, Do::Call(browser::test)),
+    ("python lint", When::Always, Do::Call(python::lint)),
+    ("python", When::Full, Do::Call(python::test)),
 ];
 
 /// Runs the steps. The exit code is a failure if one of them failed.
@@ -70,7 +71,7 @@ pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
         let is_left_out = (when == When::Full && args.quick)
             || (when == When::Named && !args.only.iter().any(|only| only == name));
         if !is_left_out {
-            steps.run(name, step);
+            steps.run(name, || step.run());
         }
         // Packages are fetched in the background, once Python is there.
         if name == "setup" {
@@ -137,16 +138,6 @@ fn with_libraries(command: &mut Command) -> Result<&mut Command> {
 fn rust_tests() -> Result<Report> {
     let mut cargo = sh("cargo test --workspace --locked --no-fail-fast --all-targets");
     tests(with_libraries(&mut cargo)?)
-}
-
-fn doctests() -> Result<Report> {
-    tests(&mut sh("cargo test --workspace --locked --doc --no-fail-fast"))
-}
-
-fn documentation() -> Result<Report> {
-    let mut cargo = sh("cargo doc --workspace --locked --no-deps");
-    run_ok(cargo.env("RUSTDOCFLAGS", "-D warnings"))?;
-    Ok(Report::check(""))
 }
 
 /// Rewrites the table of registers and spills that the tests hold kernels to.

@@ -40,16 +40,8 @@ pub fn file_ending(folder: &Path, end: &str) -> Option<PathBuf> {
 
 /// Every file that is or would be under version control, from the root. `patterns` are those of git, such as `*.md`.
 pub fn files(patterns: &[&str]) -> Result<Vec<PathBuf>> {
-    listed("--cached --others --exclude-standard", patterns)
-}
-
-/// Every file under version control, which excludes files that a user's own runs created.
-pub fn tracked_files(patterns: &[&str]) -> Result<Vec<PathBuf>> {
-    listed("--cached", patterns)
-}
-
-fn listed(options: &str, patterns: &[&str]) -> Result<Vec<PathBuf>> {
-    let listed = capture(sh(&format!("git ls-files -z {options} --")).args(patterns))?;
+    let list = "git ls-files -z --cached --others --exclude-standard --";
+    let listed = capture(sh(list).args(patterns))?;
     let files = listed.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from);
     // Git lists a deleted file until the deletion is committed.
     Ok(files.filter(|file| root().join(file).is_file()).collect())

@@ -1,13 +1,13 @@
 //! The platforms that wheels are built for, and how a Linux machine builds for them.
 
-use std::process::Command;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use super::trial::{self, Trial};
-use super::wheel::{MATURIN, with_zig};
+use super::trial::Trial;
 use crate::process::{run_ok, sh};
-use crate::setup;
+use crate::setup::{self, Programs};
+use crate::tree;
 
 /// A platform with published wheels.
 pub struct Platform {
@@ -19,75 +19,65 @@ pub struct Platform {
     pub trials: &'static [(&'static str, Trial)],
     /// What no trial runs, for the release notes.
     pub not_run: &'static str,
+    /// The linker of what Zig does not link. Zig links for old C libraries of Linux and for macOS, but has no `dlltool`, which
+    /// rustc calls for Windows.
+    linker: Programs<'static>,
+    /// What runs its programs.
+    pub emulator: Programs<'static>,
 }
+
+const NOTHING: Programs<'_> = &[];
 
 /// All of them. Releases are made on the first.
 pub static PLATFORMS: [Platform; 5] = [
     Platform {
         triple: "x86_64-unknown-linux-gnu",
         wheel_tag: "manylinux2014_x86_64.manylinux_2_17_x86_64",
-        trials: &[("x86_64 wheel", trial::wheel_here)],
+        trials: &[("x86_64 wheel", Trial::Here)],
         not_run: "",
+        linker: NOTHING,
+        emulator: NOTHING,
     },
     Platform {
         triple: "aarch64-unknown-linux-gnu",
         wheel_tag: "manylinux2014_aarch64.manylinux_2_17_aarch64",
         trials: &[
-            ("aarch64 library", trial::library_under_qemu),
-            ("aarch64 wheel", trial::wheel_under_qemu),
+            ("aarch64 library", Trial::Script("tools/try_arm.sh library")),
+            ("aarch64 wheel", Trial::ScriptOnArm("tools/try_arm.sh wheel")),
         ],
         not_run: "CUDA, PyTorch",
+        linker: NOTHING,
+        emulator: &[(&["qemu-aarch64"], "qemu-user"), (&["mmdebstrap"], "mmdebstrap")],
     },
     Platform {
         triple: "x86_64-pc-windows-gnu",
         wheel_tag: "win_amd64",
         trials: &[
-            ("windows library", trial::library_under_wine),
-            ("windows command", trial::command_under_wine),
-            ("windows wheel", trial::checked),
+            ("windows library", Trial::Script("tools/try_windows.sh library")),
+            ("windows command", Trial::Script("tools/try_windows.sh commands")),
+            ("windows wheel", Trial::Checked),
         ],
         not_run: "the Python package, CUDA, PyTorch",
+        linker: &[(&["x86_64-w64-mingw32-gcc"], "gcc-mingw-w64-x86-64")],
+        emulator: &[(&["wine"], "wine wine64")],
     },
-    Platform {
-        triple: "aarch64-apple-darwin",
-        wheel_tag: "macosx_11_0_arm64",
-        trials: &[("macos aarch64", trial::checked)],
-        not_run: "anything: it is linked, and its library is checked",
-    },
-    Platform {
-        triple: "x86_64-apple-darwin",
-        wheel_tag: "macosx_10_12_x86_64",
-        trials: &[("macos x86_64", trial::checked)],
-        not_run: "anything: it is linked, and its library is checked",
-    },
+    macos("aarch64-apple-darwin", "macosx_11_0_arm64", &[("macos aarch64", Trial::Checked)]),
+    macos("x86_64-apple-darwin", "macosx_10_12_x86_64", &[("macos x86_64", Trial::Checked)]),
 ];
 
+const fn macos(
+    triple: &'static str,
+    wheel_tag: &'static str,
+    trials: &'static [(&'static str, Trial)],
+) -> Platform {
+    let not_run = "anything: it is linked, and its library is checked";
+    Platform { triple, wheel_tag, trials, not_run, linker: NOTHING, emulator: NOTHING }
+}
+
 impl Platform {
-    pub fn is_linux(&self) -> bool {
-        self.triple.contains("linux")
-    }
-
-    pub fn is_macos(&self) -> bool {
-        self.triple.contains("apple")
-    }
-
-    /// Zig links for old C libraries of Linux and for macOS. Debian's GCC links for Windows, because Zig has no `dlltool`,
-    /// which rustc calls.
-    pub fn is_linked_by_zig(&self) -> bool {
-        self.is_linux() || self.is_macos()
-    }
-
-    /// `cargo build` or `cargo test` for this platform, with its linker.
-    pub fn cargo(&self, command: &str) -> Result<Command> {
-        self.set_up()?;
-        let options = format!("--locked --target {}", self.triple);
-        let mut cargo = match (self.is_linked_by_zig(), command) {
-            (false, _) => sh(&format!("cargo {command} {options}")),
-            (true, "build") => MATURIN.sh(&format!("cargo-zigbuild zigbuild {options}"))?,
-            (true, _) => MATURIN.sh(&format!("cargo-zigbuild {command} {options}"))?,
-        };
-        with_zig(&mut cargo)?;
-        Ok(cargo)
+    /// Its wheel in a folder.
+    pub fn wheel_in(&self, folder: &Path) -> Option<PathBuf> {
+        tree::file_ending(folder, &format!("{}.whl", self.wheel_tag))
     }
 
     /// Installs the standard library and the linker, if they are missing.
@@ -95,10 +85,7 @@ impl Platform {
         ensure!(cfg!(target_os = "linux"), "only Linux machines build for other platforms");
         run_ok(&mut sh(&format!("rustup target add {}", self.triple)))
             .context("rustup installs the standard library of other platforms")?;
-        if !self.is_linked_by_zig() {
-            setup::programs(&[(&["x86_64-w64-mingw32-gcc"], "gcc-mingw-w64-x86-64")])?;
-        }
-        Ok(())
+        setup::programs(self.linker)
     }
 }
 

@@ -8,8 +8,9 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use super::platforms::{self, PLATFORMS, Platform};
-use super::{api, crates, wheel};
-use crate::checks::SCRIPTS;
+use super::wheel::{self, MATURIN, with_zig};
+use super::{api, crates, trial};
+use crate::checks::{self, SCRIPTS};
 use crate::process::{capture, run_ok, sh};
 use crate::steps::{Report, Steps};
 use crate::{c, candle, setup, tree};
@@ -55,18 +56,16 @@ pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
     std::fs::create_dir_all(&folder)?;
 
     let mut steps = Steps::only(&args.only);
-    steps.run("crate contents", crates::check_contents);
+    steps.run("crate contents", || checks::script("crates.py contents"));
     steps.run("public api", api::check);
     crates::steps_to(&mut steps, &folder);
     for platform in &platforms {
         wheel::step(&mut steps, Some(platform), &folder);
-        let built = || wheel_of(platform, &folder).context("no wheel was built");
-        for (name, trial) in platform.trials {
-            steps.run(*name, || trial(platform, &built));
-        }
+        let built = || platform.wheel_in(&folder).context("no wheel was built");
+        trial::steps_of(&mut steps, platform, built);
     }
     steps.run("c library", || c_library(version, &folder));
-    let tried = platforms.iter().filter(|platform| wheel_of(platform, &folder).is_some());
+    let tried = platforms.iter().filter(|platform| platform.wheel_in(&folder).is_some());
     let tried: String =
         tried.map(|platform| trials(platform, |name| steps.outcome(name))).collect();
     steps.run("release notes", || {
@@ -93,16 +92,14 @@ pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
     Ok(code)
 }
 
-fn wheel_of(platform: &Platform, folder: &Path) -> Option<PathBuf> {
-    tree::file_ending(folder, &format!("{}.whl", platform.wheel_tag))
-}
-
 /// Builds the library for C into an archive, and compiles programs with that archive. It is linked for old systems as the wheel
 /// is: one that is linked on Debian 12 loads on nothing older.
 fn c_library(version: &str, folder: &Path) -> Result<Report> {
     let platform = &PLATFORMS[0];
     setup::programs(c::PROGRAMS)?;
-    run_ok(platform.cargo("build")?.args(["--profile", "dist", "--package", "msdeform-c"]))?;
+    platform.set_up()?;
+    let build = "cargo-zigbuild zigbuild --locked --profile dist --package msdeform-c --target";
+    run_ok(with_zig(MATURIN.sh(build)?.arg(platform.triple))?)?;
     let name = format!("msdeform-c-{version}-x86_64-linux");
     let prefix = tree::empty_folder(tree::cache().join("libraries"))?.join(&name);
     c::install_from(&tree::target().join(platform.triple).join("dist"), version, &prefix)?;
