@@ -10,7 +10,7 @@ use msdeform_cuda::variants::Variant;
 
 use super::Sources;
 
-/// Where kernels lie. What follows the folder is a file's name in `#include`.
+/// The folders of kernels. The rest of a path is the file's name in `#include`.
 const FOLDERS: [&str; 2] = ["crates/msdeform-cuda/kernels", "crates/msdeform-cuda-lab/kernels"];
 
 /// Why the history could not be read.
@@ -26,15 +26,15 @@ pub struct HistoryError {
 #[derive(Debug)]
 pub struct History {
     checkout: PathBuf,
-    blobs: RefCell<HashMap<String, &'static str>>,
-    trees: RefCell<HashMap<String, Vec<SourceFile>>>,
+    /// Answers of git: most commits share most files.
+    known: RefCell<HashMap<String, &'static str>>,
 }
 
 impl History {
     /// That of the repository around a folder.
     #[must_use]
     pub fn of(checkout: &Path) -> Self {
-        Self { checkout: checkout.to_owned(), blobs: RefCell::default(), trees: RefCell::default() }
+        Self { checkout: checkout.to_owned(), known: RefCell::default() }
     }
 
     /// Commits that changed a kernel, newest first.
@@ -55,59 +55,43 @@ impl History {
         commit: &str,
         variant: &dyn Variant,
     ) -> Result<Option<Sources>, HistoryError> {
-        if !self.trees.borrow().contains_key(commit) {
-            let files = self.files(commit)?;
-            self.trees.borrow_mut().insert(commit.to_owned(), files);
-        }
-        let trees = self.trees.borrow();
-        let files = trees.get(commit).map_or(&[][..], Vec::as_slice);
-        let source = files.iter().find(|file| file.name == variant.source().name);
-        let headers: Vec<SourceFile> =
-            files.iter().copied().filter(|file| file.name.ends_with(".cuh")).collect();
-        Ok(source.map(|source| Sources::new(*source, &headers)))
-    }
-
-    /// Every kernel file of a commit, in the order of names.
-    fn files(&self, commit: &str) -> Result<Vec<SourceFile>, HistoryError> {
         let listed = self.git(&[&["ls-tree", "-r", commit, "--"][..], &FOLDERS].concat())?;
-        let mut files = Vec::new();
+        let (mut source, mut headers) = (None, Vec::new());
         // `100644 blob <id>\t<path>`
         for line in listed.lines() {
             let Some((head, path)) = line.split_once('\t') else { continue };
-            let name =
-                FOLDERS.iter().find_map(|folder| path.strip_prefix(folder)?.strip_prefix('/'));
-            if let (Some(id), Some(name)) = (head.split(' ').nth(2), name) {
-                files.push(SourceFile { name: name.to_owned().leak(), text: self.blob(id)? });
+            let below = |folder| path.strip_prefix(folder)?.strip_prefix('/');
+            let name = FOLDERS.into_iter().find_map(below);
+            let (Some(id), Some(name)) = (head.split(' ').nth(2), name) else { continue };
+            let file = || Ok(SourceFile { name, text: self.git(&["cat-file", "blob", id])? });
+            if name == variant.source().name {
+                source = Some(file()?);
+            } else if name.ends_with(".cuh") {
+                headers.push(file()?);
             }
         }
-        files.sort_by_key(|file| file.name);
-        Ok(files)
+        headers.sort_by_key(|file| file.name);
+        Ok(source.map(|source| Sources::new(source, &headers)))
     }
 
-    fn blob(&self, id: &str) -> Result<&'static str, HistoryError> {
-        if let Some(known) = self.blobs.borrow().get(id) {
+    fn git(&self, arguments: &[&str]) -> Result<&'static str, HistoryError> {
+        let command = arguments.join(" ");
+        if let Some(known) = self.known.borrow().get(&command) {
             return Ok(known);
         }
-        let text: &'static str = self.git(&["cat-file", "blob", id])?.leak();
-        self.blobs.borrow_mut().insert(id.to_owned(), text);
-        Ok(text)
-    }
-
-    fn git(&self, arguments: &[&str]) -> Result<String, HistoryError> {
         let failed = |reason: String| HistoryError {
-            command: arguments.join(" "),
+            command: command.clone(),
             checkout: self.checkout.clone(),
             reason,
         };
-        let output = Command::new("git")
-            .arg("-C")
-            .arg(&self.checkout)
-            .args(arguments)
-            .output()
-            .map_err(|error| failed(error.to_string()))?;
+        let output = Command::new("git").arg("-C").arg(&self.checkout).args(arguments).output();
+        let output = output.map_err(|error| failed(error.to_string()))?;
         if !output.status.success() {
             return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
         }
-        String::from_utf8(output.stdout).map_err(|error| failed(error.to_string()))
+        let text = String::from_utf8(output.stdout).map_err(|error| failed(error.to_string()))?;
+        let text: &'static str = text.leak();
+        self.known.borrow_mut().insert(command, text);
+        Ok(text)
     }
 }

@@ -1,10 +1,11 @@
-//! The verification ledger: which kernels a GPU has verified, and how.
+//! The verification ledger: a flat list of what a GPU has verified.
 //!
 //! CI has no GPU. So `msdeform verify --ledger` and `msdeform soak --ledger` note on a GPU what they verified, by hashes of
 //! what was compiled. A test compares these hashes with the sources: a kernel cannot change and land unverified. Nor can a
-//! specialisation that dispatch may choose for a known model ([`models`]) and that no GPU has run.
+//! specialisation that dispatch may choose for a known model and that no GPU has run.
 //! The ledger of a GPU is `records/<gpu>/ledger.json`.
 
+mod claim;
 mod hashes;
 mod history;
 mod renew;
@@ -12,18 +13,15 @@ mod update;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::OnceLock;
 
-use msdeform::{DType, Operator};
-use msdeform_bench::models::{self, Specialisation};
+use msdeform::Operator;
+use msdeform_bench::models::Specialisation;
 use msdeform_bench::record::{self, RecordError, SCHEMA};
-use msdeform_cuda::driver::DeviceProps;
-use msdeform_cuda::variants::Variant;
 use msdeform_cuda_lab::REGISTRY;
 use msdeform_files::read_text;
 use serde::{Deserialize, Serialize};
 
-use hashes::takes;
+use claim::{Claim, What};
 
 pub use hashes::Sources;
 pub use history::{History, HistoryError};
@@ -33,113 +31,126 @@ pub use update::{path, update, update_random, update_specialisations};
 /// The most that is read of a ledger.
 const LIMIT_BYTES: u64 = 16 << 20;
 
-/// What an entry is about: one variant, operator and dtype.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Subject {
-    /// [`Operator::name`].
-    pub operator: String,
-    /// The variant's id.
-    pub variant: String,
-    /// Dtype of the values.
-    pub dtype: String,
-}
-
 /// Where and by what something was verified.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Run {
-    /// The GPU.
-    pub gpu: String,
+struct Run {
+    gpu: String,
     /// CUDA version that the driver supports.
-    pub driver: String,
-    /// Version of the compiler.
-    pub nvrtc: String,
+    driver: String,
+    nvrtc: String,
     /// Commit that the program was built from; entries of older programs have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub commit: Option<String>,
+    commit: Option<String>,
     /// The command, or the commit whose verified kernel has the same machine code ([`renew`]).
-    pub by: String,
+    by: String,
 }
 
-/// A variant on the whole matrix of workloads.
+/// What was verified, by its hash, and the result. An error is missing if it was not a number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct WorkloadsEntry {
-    /// What was verified, by [`Sources::fingerprint`].
-    pub fingerprint: String,
-    /// Problems that were compared with the reference.
-    pub cases: usize,
-    /// The largest relative L2 error; nothing if one was not a number or did not run.
-    pub worst_rel_l2: Option<f64>,
-    /// The bound it was held to.
-    pub bound: f64,
-    /// Whether every case was within the bound.
-    pub passed: bool,
-    /// Where and by what.
-    #[serde(flatten)]
-    pub run: Run,
+#[serde(untagged)]
+enum Evidence {
+    /// A variant on the whole matrix of workloads; [`Sources::fingerprint`].
+    Workloads {
+        dtype: String,
+        fingerprint: String,
+        cases: usize,
+        worst_rel_l2: Option<f64>,
+        bound: f64,
+        passed: bool,
+    },
+    /// Random problems that a variant computed, and how many of the whole run failed; [`Sources::hash`].
+    Random { dtype: String, sources: String, seed: u64, problems: u64, failed: u64 },
+    /// One compiled kernel on one problem; [`Sources::unit_hash`].
+    Kernel { hash: String, worst_rel_l2: Option<f64>, passed: bool },
 }
 
-/// Random problems that a variant computed.
+impl Evidence {
+    fn hash(&self) -> &String {
+        match self {
+            Self::Workloads { fingerprint: hash, .. }
+            | Self::Random { sources: hash, .. }
+            | Self::Kernel { hash, .. } => hash,
+        }
+    }
+
+    fn hash_mut(&mut self) -> &mut String {
+        match self {
+            Self::Workloads { fingerprint: hash, .. }
+            | Self::Random { sources: hash, .. }
+            | Self::Kernel { hash, .. } => hash,
+        }
+    }
+
+    const fn passed(&self) -> bool {
+        match self {
+            Self::Workloads { passed, .. } | Self::Kernel { passed, .. } => *passed,
+            Self::Random { failed, .. } => *failed == 0,
+        }
+    }
+}
+
+/// One line of the ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RandomEntry {
-    /// What computed them, by [`Sources::hash`].
-    pub sources: String,
-    /// Seed of the problems.
-    pub seed: u64,
-    /// How many the variant computed.
-    pub problems: u64,
-    /// How many problems of the whole run failed.
-    pub failed: u64,
-    /// Where and by what.
+struct Entry {
+    operator: String,
+    variant: String,
     #[serde(flatten)]
-    pub run: Run,
+    evidence: Evidence,
+    #[serde(flatten)]
+    run: Run,
 }
 
-/// One compiled kernel on one problem.
-#[derive(Clone, Debug, PartialEq)]
-pub struct KernelEntry {
-    /// The relative L2 error; nothing if it was not a number or the kernel did not run.
-    pub worst_rel_l2: Option<f64>,
-    /// Whether it was within the bound.
-    pub passed: bool,
-    /// Where and by what.
-    pub run: Run,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Section {
+    Workloads,
+    Random,
+    Kernels,
+}
+
+/// What tells entries apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    section: Section,
+    operator: String,
+    variant: String,
+    /// The dtype; of a kernel its hash.
+    of: String,
+}
+
+impl Entry {
+    fn key(&self) -> Key {
+        let (section, of) = match &self.evidence {
+            Evidence::Workloads { dtype, .. } => (Section::Workloads, dtype),
+            Evidence::Random { dtype, .. } => (Section::Random, dtype),
+            Evidence::Kernel { hash, .. } => (Section::Kernels, hash),
+        };
+        let (operator, variant) = (self.operator.clone(), self.variant.clone());
+        Key { section, operator, variant, of: of.clone() }
+    }
 }
 
 /// All verifications on one kind of GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Ledger {
-    workloads: BTreeMap<Subject, WorkloadsEntry>,
-    random: BTreeMap<Subject, RandomEntry>,
-    /// By operator, variant and [`Sources::unit_hash`].
-    kernels: BTreeMap<Key, KernelEntry>,
-}
+pub struct Ledger(BTreeMap<Key, Entry>);
 
 /// The file: a line for each entry. Kernels of one run share a line's head.
 #[derive(Deserialize)]
 struct Document {
-    workloads: Vec<Line<WorkloadsEntry>>,
-    random: Vec<Line<RandomEntry>>,
+    workloads: Vec<Entry>,
+    random: Vec<Entry>,
     kernels: Vec<Kernels>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Line<T> {
-    #[serde(flatten)]
-    subject: Subject,
-    #[serde(flatten)]
-    entry: T,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Kernels {
     #[serde(flatten)]
-    head: KernelsHead,
+    head: Head,
     /// Errors by the kernel's hash.
     worst_rel_l2: BTreeMap<String, Option<f64>>,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-struct KernelsHead {
+struct Head {
     operator: String,
     variant: String,
     passed: bool,
@@ -165,20 +176,19 @@ impl Ledger {
     /// [`RecordError`] with the path.
     pub fn parse(text: &str, path: &Path) -> Result<Self, RecordError> {
         let Document { workloads, random, kernels } = record::parse(text, path)?;
-        let mut ledger = Self {
-            workloads: workloads.into_iter().map(|line| (line.subject, line.entry)).collect(),
-            random: random.into_iter().map(|line| (line.subject, line.entry)).collect(),
-            kernels: BTreeMap::new(),
-        };
-        for Kernels { head: KernelsHead { operator, variant, passed, run }, worst_rel_l2 } in
-            kernels
-        {
-            for (hash, worst_rel_l2) in worst_rel_l2 {
-                let entry = KernelEntry { worst_rel_l2, passed, run: run.clone() };
-                ledger.kernels.insert((operator.clone(), variant.clone(), hash), entry);
-            }
-        }
-        Ok(ledger)
+        let kernels = kernels.into_iter().flat_map(|Kernels { head, worst_rel_l2 }| {
+            worst_rel_l2.into_iter().map(move |(hash, worst_rel_l2)| {
+                let Head { operator, variant, passed, run } = head.clone();
+                Entry {
+                    operator,
+                    variant,
+                    evidence: Evidence::Kernel { hash, worst_rel_l2, passed },
+                    run,
+                }
+            })
+        });
+        let entries = workloads.into_iter().chain(random).chain(kernels);
+        Ok(Self(entries.map(|entry| (entry.key(), entry)).collect()))
     }
 
     /// Writes the ledger, sorted, whole or not at all.
@@ -190,54 +200,45 @@ impl Ledger {
     }
 
     fn text(&self) -> Result<String, serde_json::Error> {
-        fn lines<T: Serialize + Clone>(
-            entries: &BTreeMap<Subject, T>,
-        ) -> Result<String, serde_json::Error> {
-            let line = |(subject, entry): (&Subject, &T)| {
-                serde_json::to_string(&Line { subject: subject.clone(), entry: entry.clone() })
-            };
-            Ok(entries.iter().map(line).collect::<Result<Vec<_>, _>>()?.join(",\n"))
+        let (mut workloads, mut random) = (Vec::new(), Vec::new());
+        let mut groups: BTreeMap<Head, BTreeMap<String, Option<f64>>> = BTreeMap::new();
+        for entry in self.0.values() {
+            match &entry.evidence {
+                Evidence::Workloads { .. } => workloads.push(serde_json::to_string(entry)?),
+                Evidence::Random { .. } => random.push(serde_json::to_string(entry)?),
+                Evidence::Kernel { hash, worst_rel_l2, passed } => {
+                    let Entry { operator, variant, run, .. } = entry.clone();
+                    let head = Head { operator, variant, passed: *passed, run };
+                    groups.entry(head).or_default().insert(hash.clone(), *worst_rel_l2);
+                }
+            }
         }
-        let mut groups: BTreeMap<KernelsHead, BTreeMap<String, Option<f64>>> = BTreeMap::new();
-        for ((operator, variant, hash), KernelEntry { worst_rel_l2, passed, run }) in &self.kernels
-        {
-            let head = KernelsHead {
-                operator: operator.clone(),
-                variant: variant.clone(),
-                passed: *passed,
-                run: run.clone(),
-            };
-            groups.entry(head).or_default().insert(hash.clone(), *worst_rel_l2);
-        }
-        let kernels = groups
-            .into_iter()
-            .map(|(head, worst_rel_l2)| serde_json::to_string(&Kernels { head, worst_rel_l2 }))
-            .collect::<Result<Vec<_>, _>>()?;
-        // A line for each kernel, so that a change of one is a change of one line.
-        let kernels = kernels.join(",\n").replace(",\"", ",\n\"");
+        let kernels = groups.into_iter().map(|(head, worst_rel_l2)| {
+            // A line for each kernel, so that a change of one is a change of one line.
+            Ok(serde_json::to_string(&Kernels { head, worst_rel_l2 })?.replace(",\"", ",\n\""))
+        });
         Ok(format!(
-            "{{\n\"schema\": {SCHEMA},\n\"workloads\": [\n{}\n],\n\"random\": [\n{}\n],\n\"kernels\": [\n{kernels}\n]}}\n",
-            lines(&self.workloads)?,
-            lines(&self.random)?,
+            "{{\n\"schema\": {SCHEMA},\n\"workloads\": [\n{}\n],\n\"random\": [\n{}\n],\n\"kernels\": [\n{}\n]}}\n",
+            workloads.join(",\n"),
+            random.join(",\n"),
+            kernels.collect::<Result<Vec<_>, serde_json::Error>>()?.join(",\n"),
         ))
     }
 
-    /// The entry of a variant on workloads.
-    #[must_use]
-    pub fn workloads(&self, subject: &Subject) -> Option<&WorkloadsEntry> {
-        self.workloads.get(subject)
-    }
-
-    /// Notes a run of random problems, unless the ledger has a longer one of the same sources. A failure is always noted.
-    fn note_random(&mut self, subject: Subject, entry: RandomEntry) -> bool {
-        let is_weaker = self.random.get(&subject).is_some_and(|known| {
-            known.sources == entry.sources
-                && known.failed == 0
-                && entry.failed == 0
-                && known.problems >= entry.problems
+    /// Notes an entry in place of an older one and returns whether it did. A run of random problems does not replace a
+    /// longer one of the same sources, unless it failed.
+    fn note(&mut self, entry: Entry) -> bool {
+        let key = entry.key();
+        let is_weaker = self.0.get(&key).is_some_and(|known| {
+            let count = |entry: &Entry| match &entry.evidence {
+                Evidence::Random { problems, .. } if entry.evidence.passed() => Some(*problems),
+                _ => None,
+            };
+            let is_longer = count(known).zip(count(&entry)).is_some_and(|(old, new)| old >= new);
+            is_longer && known.evidence.hash() == entry.evidence.hash()
         });
         if !is_weaker {
-            self.random.insert(subject, entry);
+            self.0.insert(key, entry);
         }
         !is_weaker
     }
@@ -245,153 +246,60 @@ impl Ledger {
     /// Takes the entries of another ledger, such as one that a run on another machine updated. They replace those of the
     /// same subject, but a run of random problems does not replace a longer one.
     pub fn merge(&mut self, other: Self) {
-        self.workloads.extend(other.workloads);
-        self.kernels.extend(other.kernels);
-        for (subject, entry) in other.random {
-            self.note_random(subject, entry);
+        for entry in other.0.into_values() {
+            self.note(entry);
         }
     }
 
     /// Forgets variants that are no longer registered.
     pub fn forget_unregistered(&mut self) {
-        let known = |id: &str| REGISTRY.iter().any(|variant| variant.spec().id == id);
-        self.workloads.retain(|subject, _| known(&subject.variant));
-        self.random.retain(|subject, _| known(&subject.variant));
-        self.kernels.retain(|(_, variant, _), _| known(variant));
+        self.0.retain(|key, _| REGISTRY.iter().any(|variant| variant.spec().id == key.variant));
     }
 
     /// Everything that dispatch may choose for an operator, or that is registered, and that this ledger does not show as
-    /// verified, each with the reason.
+    /// verified, each with the reason. Kernels are counted by variant and reason, with one of them as an example.
     #[must_use]
     pub fn unverified(&self, operator: &'static Operator) -> Vec<String> {
-        let required = Required::of(operator);
         let mut open = Vec::new();
-        for RequiredVariant { subject, fingerprint, sources, is_rung } in &required.variants {
-            let of_workloads = match self.workloads.get(subject) {
-                None => Some("never verified"),
-                Some(found) if found.fingerprint != *fingerprint => {
-                    Some("changed since it was verified")
-                }
-                Some(found) if !found.passed => Some("failed"),
-                Some(_) => None,
+        let mut kernels: BTreeMap<(&str, &str), (usize, &Specialisation)> = BTreeMap::new();
+        for claim in Claim::all(operator) {
+            let (Some(reason), id) = (self.reason(claim), claim.variant.spec().id) else {
+                continue;
             };
-            let of_random = match self.random.get(subject) {
-                _ if *is_rung => None,
-                None => Some("no random problems"),
-                Some(found) if found.sources != *sources => {
-                    Some("changed since it computed random problems")
+            match &claim.what {
+                What::Workloads(dtype) | What::Random(dtype) => {
+                    open.push(format!("{id} {dtype}: {reason}"));
                 }
-                Some(found) if found.failed > 0 => Some("in a run of random problems that failed"),
-                Some(found) if found.problems == 0 => Some("no random problems"),
-                Some(_) => None,
-            };
-            let reasons = of_workloads.into_iter().chain(of_random);
-            let Subject { variant, dtype, .. } = subject;
-            open.extend(reasons.map(|reason| format!("{variant} {dtype}: {reason}")));
+                What::Kernel(found) => kernels.entry((id, reason)).or_insert((0, found)).0 += 1,
+            }
         }
-        open.extend(self.unverified_kernels(&required.kernels));
+        open.extend(kernels.into_iter().map(|((id, reason), (count, first))| {
+            let (problem, name) = (&first.problem, first.name());
+            format!("{id}: {count} kernels {reason}, such as that of {problem} ({name})")
+        }));
         open
     }
 
-    /// How many kernels of a variant are not verified and why, with one of them as an example.
-    fn unverified_kernels(&self, required: &[(Key, Specialisation)]) -> Vec<String> {
-        let mut open: BTreeMap<(&str, &str), (usize, String)> = BTreeMap::new();
-        for (key, specialisation) in required {
-            let reason = match self.kernels.get(key) {
-                None => "never verified as they are now",
-                Some(found) if !found.passed => "failed",
-                Some(_) => continue,
-            };
-            let first = || (0, format!("{} ({})", specialisation.problem, specialisation.name()));
-            let id = specialisation.variant.spec().id;
-            open.entry((id, reason)).or_insert_with(first).0 += 1;
+    /// Why a claim is not verified.
+    fn reason(&self, claim: &Claim) -> Option<&'static str> {
+        let [missing, changed, failed] = match claim.what {
+            What::Workloads(_) => ["never verified", "changed since it was verified", "failed"],
+            What::Random(_) => [
+                "no random problems",
+                "changed since it computed random problems",
+                "in a run of random problems that failed",
+            ],
+            // The key of a kernel's entry is its hash: one that changed is missing.
+            What::Kernel(_) => ["never verified as they are now", "", "failed"],
+        };
+        match self.0.get(&claim.key(&claim.hash)).map(|entry| &entry.evidence) {
+            None | Some(Evidence::Random { problems: 0, failed: 0, .. }) => Some(missing),
+            Some(found) if *found.hash() != claim.hash => Some(changed),
+            Some(found) if !found.passed() => Some(failed),
+            Some(_) => None,
         }
-        let words = open.into_iter().map(|((id, reason), (count, first))| {
-            format!("{id}: {count} kernels {reason}, such as that of {first}")
-        });
-        words.collect()
     }
 }
-
-/// What a ledger must have entries of for one operator.
-struct Required {
-    variants: Vec<RequiredVariant>,
-    kernels: Vec<(Key, Specialisation)>,
-}
-
-/// A variant with one dtype as it is now.
-struct RequiredVariant {
-    subject: Subject,
-    /// [`Sources::fingerprint`].
-    fingerprint: String,
-    /// [`Sources::hash`].
-    sources: String,
-    is_rung: bool,
-}
-
-impl Required {
-    /// Computed once in a process: thousands of kernels are configured and hashed.
-    fn of(operator: &'static Operator) -> &'static Self {
-        static KNOWN: [OnceLock<Required>; Operator::ALL.len()] =
-            [const { OnceLock::new() }; Operator::ALL.len()];
-        let place = Operator::ALL.iter().position(|known| *known == operator).unwrap_or(0);
-        KNOWN[place].get_or_init(|| Self::computed(operator))
-    }
-
-    fn computed(operator: &'static Operator) -> Self {
-        let mut hashes = Hashes::default();
-        let mut variants = Vec::new();
-        for &variant in REGISTRY.iter().filter(|variant| is_verified_for(**variant, operator)) {
-            let sources = hashes.sources(variant);
-            let required = |&dtype: &DType| RequiredVariant {
-                subject: subject(variant, dtype, operator),
-                fingerprint: sources.fingerprint(variant, dtype, operator),
-                sources: sources.hash(),
-                is_rung: variant.spec().rung,
-            };
-            variants.extend(variant.spec().dtypes.iter().map(required));
-        }
-        let kernels =
-            specialisations(operator).into_iter().map(|found| (hashes.key(&found), found));
-        Self { variants, kernels: kernels.collect() }
-    }
-}
-
-/// Whether an entry is needed. Rungs of the ladder compute the plain operator only.
-fn is_verified_for(variant: &dyn Variant, operator: &Operator) -> bool {
-    *operator == msdeform::ATTENTION || takes(variant, operator)
-}
-
-/// Every kernel that dispatch may choose for known models.
-fn specialisations(operator: &'static Operator) -> Vec<Specialisation> {
-    models::specialisations(&DeviceProps::h200(), operator)
-}
-
-fn subject(variant: &dyn Variant, dtype: DType, operator: &Operator) -> Subject {
-    Subject {
-        operator: operator.name.to_owned(),
-        variant: variant.spec().id.to_owned(),
-        dtype: dtype.name().to_owned(),
-    }
-}
-
-/// Keys of kernels. The texts of a variant are hashed once.
-#[derive(Default)]
-struct Hashes(BTreeMap<&'static str, Sources>);
-
-impl Hashes {
-    fn sources(&mut self, variant: &dyn Variant) -> &Sources {
-        self.0.entry(variant.spec().id).or_insert_with(|| Sources::of(variant))
-    }
-
-    fn key(&mut self, Specialisation { variant, unit, problem, .. }: &Specialisation) -> Key {
-        let id = variant.spec().id.to_owned();
-        (problem.operator().name.to_owned(), id, self.sources(*variant).unit_hash(unit))
-    }
-}
-
-/// Operator, variant and [`Sources::unit_hash`].
-type Key = (String, String, String);
 
 #[cfg(test)]
 mod tests;

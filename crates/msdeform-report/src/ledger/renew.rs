@@ -1,13 +1,12 @@
-//! Entries for kernels whose text changed and whose machine code did not.
+//! Entries of kernels whose text changed and whose machine code did not.
 //!
-//! A reformatted kernel has other hashes and the same machine code. For each kernel that the ledger does not know as it is
+//! A GPU runs machine code, so a change of the text that gives the same binary needs no GPU. For everything that is open
 //! now, [`renew`] looks for a commit at which the ledger knew it, compiles both texts with one compiler, and compares the
 //! two binaries. A kernel whose binaries differ needs a run on a GPU.
 
 use std::collections::BTreeSet;
 
-use msdeform::{DType, Operator};
-use msdeform_bench::models::Specialisation;
+use msdeform::Operator;
 use msdeform_cuda::driver::DeviceProps;
 use msdeform_cuda::jit::Recipe;
 use msdeform_cuda::nvrtc::Nvrtc;
@@ -15,20 +14,18 @@ use msdeform_cuda::variants::{Unit, Variant};
 use msdeform_cuda_lab::REGISTRY;
 use rayon::prelude::*;
 
+use super::claim::{Claim, What};
 use super::hashes::sample_units;
-use super::{
-    History, HistoryError, KernelEntry, Ledger, Run, Sources, is_verified_for, specialisations,
-    subject,
-};
+use super::{Entry, History, HistoryError, Ledger, Sources};
 
 /// What became of one variant and operator.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Renewal {
     /// [`Operator::name`].
     pub operator: &'static str,
     /// The variant's id.
     pub variant: &'static str,
-    /// The commit whose text the ledger has verified; nothing if no commit was found.
+    /// The commit whose text the ledger has verified, if there is one.
     pub commit: Option<String>,
     /// Kernels that were compiled from both texts.
     pub compared: usize,
@@ -40,7 +37,7 @@ pub struct Renewal {
     pub open: usize,
 }
 
-/// Renews what it can; `progress` hears what is compared and how many kernels that is.
+/// Renews what it can. `progress` is called with what is compared and the number of its kernels.
 ///
 /// # Errors
 /// [`HistoryError`]. The ledger is then as it was.
@@ -53,183 +50,109 @@ pub fn renew(
     let mut renewed = ledger.clone();
     let mut renewals = Vec::new();
     for operator in Operator::ALL {
-        let reachable = specialisations(operator);
-        for &variant in REGISTRY.iter().filter(|variant| is_verified_for(**variant, operator)) {
-            let stale = Stale::of(ledger, operator, variant, &reachable);
-            if !stale.is_empty() {
-                renewals.push(stale.renew(&mut renewed, history, nvrtc, progress)?);
+        for &variant in REGISTRY {
+            let is_own = |claim: &&Claim| claim.variant.spec().id == variant.spec().id;
+            let own = Claim::all(operator).iter().filter(is_own);
+            let open: Vec<&Claim> = own.filter(|claim| !ledger.is_of_today(claim)).collect();
+            if open.is_empty() {
+                continue;
             }
+            let mut renewal = Renewal {
+                operator: operator.name,
+                variant: variant.spec().id,
+                open: open.len(),
+                ..Renewal::default()
+            };
+            if let Some((commit, old)) = verified(ledger, history, variant, &open)? {
+                let compare = Compare { operator, variant, commit: &commit, old: &old, nvrtc };
+                compare.renew(&open, &mut renewed, &mut renewal, progress);
+                renewal.commit = Some(commit);
+            }
+            renewals.push(renewal);
         }
     }
     *ledger = renewed;
     Ok(renewals)
 }
 
-/// What the ledger does not know of a variant as it is now.
-struct Stale<'a> {
-    operator: &'static Operator,
-    variant: &'static dyn Variant,
-    sources: Sources,
-    workloads: Vec<DType>,
-    random: Vec<DType>,
-    kernels: Vec<&'a Unit>,
+/// The newest texts, other than those of today, of which the ledger has verified something that is open now.
+fn verified(
+    ledger: &Ledger,
+    history: &History,
+    variant: &dyn Variant,
+    open: &[&Claim],
+) -> Result<Option<(String, Sources)>, HistoryError> {
+    let mut seen = BTreeSet::from([Sources::of(variant).hash()]);
+    for commit in history.commits()? {
+        let Some(old) = history.sources(&commit, variant)? else { continue };
+        if seen.insert(old.hash()) && open.iter().any(|claim| ledger.passed(claim, &old).is_some())
+        {
+            return Ok(Some((commit, old)));
+        }
+    }
+    Ok(None)
 }
 
-impl<'a> Stale<'a> {
-    fn of(
-        ledger: &Ledger,
-        operator: &'static Operator,
-        variant: &'static dyn Variant,
-        reachable: &'a [Specialisation],
-    ) -> Self {
-        let sources = Sources::of(variant);
-        let (id, dtypes) = (variant.spec().id, variant.spec().dtypes);
-        let of_workloads = |dtype: &DType| {
-            let known = ledger.workloads.get(&subject(variant, *dtype, operator));
-            let print = || sources.fingerprint(variant, *dtype, operator);
-            known.is_none_or(|known| known.fingerprint != print())
-        };
-        let of_random = |dtype: &DType| {
-            let known = ledger.random.get(&subject(variant, *dtype, operator));
-            !variant.spec().rung && known.is_none_or(|known| known.sources != sources.hash())
-        };
-        let of_kernel = |unit: &&Unit| {
-            let key = (operator.name.to_owned(), id.to_owned(), sources.unit_hash(unit));
-            !ledger.kernels.contains_key(&key)
-        };
-        let own = reachable.iter().filter(|found| found.variant.spec().id == id);
-        Self {
-            operator,
-            variant,
-            workloads: dtypes.iter().copied().filter(of_workloads).collect(),
-            random: dtypes.iter().copied().filter(of_random).collect(),
-            kernels: own.map(|found| &found.unit).filter(of_kernel).collect(),
-            sources,
-        }
+impl Ledger {
+    fn is_of_today(&self, claim: &Claim) -> bool {
+        let entry = self.0.get(&claim.key(&claim.hash));
+        entry.is_some_and(|entry| *entry.evidence.hash() == claim.hash)
     }
 
-    const fn is_empty(&self) -> bool {
-        self.workloads.is_empty() && self.random.is_empty() && self.kernels.is_empty()
+    /// The entry of a claim that passed when the variant had these texts. Launches are those of today: one that changed
+    /// is not found.
+    fn passed(&self, claim: &Claim, old: &Sources) -> Option<&Entry> {
+        let hash = claim.hash_of(old);
+        let entry = self.0.get(&claim.key(&hash))?;
+        (*entry.evidence.hash() == hash && entry.evidence.passed()).then_some(entry)
     }
+}
 
-    /// The entry of a kernel, if it passed, when it was compiled from these texts.
-    fn known<'l>(&self, ledger: &'l Ledger, old: &Sources, unit: &Unit) -> Option<&'l KernelEntry> {
-        let id = self.variant.spec().id.to_owned();
-        let entry = ledger.kernels.get(&(self.operator.name.to_owned(), id, old.unit_hash(unit)));
-        entry.filter(|entry| entry.passed)
-    }
+/// Two texts of a variant.
+struct Compare<'a> {
+    operator: &'static Operator,
+    variant: &'static dyn Variant,
+    commit: &'a str,
+    old: &'a Sources,
+    nvrtc: &'a Nvrtc,
+}
 
-    /// The newest texts, other than those of today, that the ledger has verified.
-    fn verified(
-        &self,
-        ledger: &Ledger,
-        history: &History,
-    ) -> Result<Option<(String, Sources)>, HistoryError> {
-        let mut seen = BTreeSet::from([self.sources.hash()]);
-        for commit in history.commits()? {
-            let Some(old) = history.sources(&commit, self.variant)? else { continue };
-            if !seen.insert(old.hash()) {
-                continue;
-            }
-            let has_kernel =
-                self.kernels.iter().any(|unit| self.known(ledger, &old, unit).is_some());
-            let has_random = self.random.iter().any(|&dtype| self.has_random(ledger, &old, dtype));
-            let has_workloads =
-                self.workloads.iter().any(|&dtype| self.has_workloads(ledger, &old, dtype));
-            if has_kernel || has_random || has_workloads {
-                return Ok(Some((commit, old)));
-            }
-        }
-        Ok(None)
-    }
-
-    fn has_random(&self, ledger: &Ledger, old: &Sources, dtype: DType) -> bool {
-        let known = ledger.random.get(&subject(self.variant, dtype, self.operator));
-        known.is_some_and(|known| known.sources == old.hash())
-    }
-
-    /// Today's launches with the old texts: a launch that changed is not found.
-    fn has_workloads(&self, ledger: &Ledger, old: &Sources, dtype: DType) -> bool {
-        let known = ledger.workloads.get(&subject(self.variant, dtype, self.operator));
-        known.is_some_and(|known| {
-            known.fingerprint == old.fingerprint(self.variant, dtype, self.operator)
-        })
-    }
-
+impl Compare<'_> {
     fn renew(
         &self,
+        open: &[&Claim],
         ledger: &mut Ledger,
-        history: &History,
-        nvrtc: &Nvrtc,
+        renewal: &mut Renewal,
         progress: &dyn Fn(&str, usize),
-    ) -> Result<Renewal, HistoryError> {
-        let (operator, id) = (self.operator.name, self.variant.spec().id);
-        let entries = self.workloads.len() + self.random.len() + self.kernels.len();
-        let nothing = Renewal {
-            operator,
-            variant: id,
-            commit: None,
-            compared: 0,
-            different: 0,
-            renewed: 0,
-            open: entries,
-        };
-        let Some((commit, old)) = self.verified(ledger, history)? else { return Ok(nothing) };
-        let own: Vec<&Unit> = self
-            .kernels
-            .iter()
-            .copied()
-            .filter(|unit| self.known(ledger, &old, unit).is_some())
-            .collect();
-        let of_samples: BTreeSet<Unit> = self
-            .variant
-            .spec()
-            .dtypes
-            .iter()
-            .flat_map(|&dtype| sample_units(self.variant, dtype, self.operator))
-            .collect();
-        let all: BTreeSet<&Unit> = own.iter().copied().chain(&of_samples).collect();
-        progress(&format!("{id}, {operator}"), all.len());
-        let all: Vec<&Unit> = all.into_iter().collect();
-        let different: BTreeSet<&Unit> = all
-            .par_iter()
-            .copied()
-            .filter(|unit| !has_same_code(nvrtc, &old, &self.sources, unit))
-            .collect();
-        let same = format!("same machine code as {}, NVRTC {}", &commit[..9], nvrtc.version());
-        let by = |run: &Run| Run { by: same.clone(), ..run.clone() };
-        let mut renewed = 0;
-        for unit in own.into_iter().filter(|unit| !different.contains(unit)) {
-            if let Some(entry) = self.known(ledger, &old, unit).cloned() {
-                let key = (operator.to_owned(), id.to_owned(), self.sources.unit_hash(unit));
-                ledger.kernels.insert(key, KernelEntry { run: by(&entry.run), ..entry });
-                renewed += 1;
+    ) {
+        let known =
+            open.iter().filter_map(|claim| Some((*claim, ledger.passed(claim, self.old)?.clone())));
+        let known: Vec<(&Claim, Entry)> = known.collect();
+        let (dtypes, new) = (self.variant.spec().dtypes.iter(), Sources::of(self.variant));
+        let samples = dtypes.flat_map(|&dtype| sample_units(self.variant, dtype, self.operator));
+        let mut units: BTreeSet<Unit> = samples.collect();
+        units.extend(known.iter().filter_map(|(claim, _)| match &claim.what {
+            What::Kernel(found) => Some(found.unit.clone()),
+            _ => None,
+        }));
+        progress(&format!("{}, {}", renewal.variant, renewal.operator), units.len());
+        let is_different = |unit: &&Unit| !has_same_code(self.nvrtc, self.old, &new, unit);
+        let different: BTreeSet<&Unit> = units.par_iter().filter(is_different).collect();
+        (renewal.compared, renewal.different) = (units.len(), different.len());
+        for (claim, mut entry) in known {
+            let is_same = match &claim.what {
+                What::Kernel(found) => !different.contains(&found.unit),
+                _ => different.is_empty(),
+            };
+            if is_same {
+                entry.evidence.hash_mut().clone_from(&claim.hash);
+                let (commit, version) = (&self.commit[..9], self.nvrtc.version());
+                entry.run.by = format!("same machine code as {commit}, NVRTC {version}");
+                ledger.0.insert(entry.key(), entry);
+                renewal.renewed += 1;
+                renewal.open -= 1;
             }
         }
-        if different.is_empty() {
-            for &dtype in &self.workloads {
-                let is_known = self.has_workloads(ledger, &old, dtype);
-                let entry = ledger.workloads.get_mut(&subject(self.variant, dtype, self.operator));
-                if let Some(entry) = entry.filter(|entry| is_known && entry.passed) {
-                    entry.fingerprint =
-                        self.sources.fingerprint(self.variant, dtype, self.operator);
-                    entry.run = by(&entry.run);
-                    renewed += 1;
-                }
-            }
-            for &dtype in &self.random {
-                let is_known = self.has_random(ledger, &old, dtype);
-                let entry = ledger.random.get_mut(&subject(self.variant, dtype, self.operator));
-                if let Some(entry) = entry.filter(|entry| is_known && entry.failed == 0) {
-                    entry.sources = self.sources.hash();
-                    entry.run = by(&entry.run);
-                    renewed += 1;
-                }
-            }
-        }
-        let (compared, different) = (all.len(), different.len());
-        let open = entries - renewed;
-        Ok(Renewal { commit: Some(commit), compared, different, renewed, open, ..nothing })
     }
 }
 

@@ -1,8 +1,7 @@
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::LazyLock;
 
-use msdeform::{ATTENTION, FROM_OFFSETS};
+use msdeform::{ATTENTION, DType, FROM_OFFSETS};
 use msdeform_bench::fixtures::{TestDevice, some_specialisations};
 use msdeform_bench::verify::{Report, Verification};
 use msdeform_bench::verify_compiled::verify_compiled;
@@ -13,56 +12,51 @@ use msdeform_devices::soak::SoakReport;
 
 use super::*;
 
-fn on_h200() -> Run {
-    Run {
+fn entry(claim: &Claim, hash: &str) -> Entry {
+    let (dtype, hash) = (claim.key(hash).of, hash.to_owned());
+    let (worst_rel_l2, passed) = (Some(2.5e-4), true);
+    let evidence = match claim.what {
+        What::Workloads(_) => Evidence::Workloads {
+            dtype,
+            fingerprint: hash,
+            cases: 12,
+            worst_rel_l2,
+            bound: 5e-4,
+            passed,
+        },
+        What::Random(_) => {
+            Evidence::Random { dtype, sources: hash, seed: 7, problems: 100, failed: 0 }
+        }
+        What::Kernel(_) => Evidence::Kernel { hash, worst_rel_l2, passed },
+    };
+    let run = Run {
         gpu: "NVIDIA H200".to_owned(),
         driver: "13.0".to_owned(),
         nvrtc: "13.0".to_owned(),
         commit: None,
         by: "verify".to_owned(),
-    }
+    };
+    let Key { operator, variant, .. } = claim.key("");
+    Entry { operator, variant, evidence, run }
 }
 
-fn passed(fingerprint: String) -> WorkloadsEntry {
-    WorkloadsEntry {
-        fingerprint,
-        cases: 12,
-        worst_rel_l2: Some(2.5e-4),
-        bound: 5e-4,
-        passed: true,
-        run: on_h200(),
-    }
-}
-
-fn random(sources: String, problems: u64, failed: u64) -> RandomEntry {
-    RandomEntry { sources, seed: 7, problems, failed, run: on_h200() }
-}
-
-/// A ledger with an entry for everything that must be verified. Thousands of hashes: they are computed once.
+/// A ledger with an entry for everything that must be verified.
 fn complete() -> Ledger {
-    static COMPLETE: LazyLock<Ledger> = LazyLock::new(make_complete);
-    COMPLETE.clone()
-}
-
-fn make_complete() -> Ledger {
     let mut ledger = Ledger::default();
-    let mut hashes = Hashes::default();
-    for operator in Operator::ALL {
-        for &variant in REGISTRY.iter().filter(|variant| is_verified_for(**variant, operator)) {
-            let sources = Sources::of(variant);
-            for &dtype in variant.spec().dtypes {
-                let subject = subject(variant, dtype, operator);
-                let print = sources.fingerprint(variant, dtype, operator);
-                ledger.workloads.insert(subject.clone(), passed(print));
-                ledger.random.insert(subject, random(sources.hash(), 100, 0));
-            }
-        }
-        for found in specialisations(operator) {
-            let entry = KernelEntry { worst_rel_l2: Some(2.5e-4), passed: true, run: on_h200() };
-            ledger.kernels.insert(hashes.key(&found), entry);
-        }
+    for claim in Operator::ALL.into_iter().flat_map(Claim::all) {
+        assert!(ledger.note(entry(claim, &claim.hash)));
     }
     ledger
+}
+
+/// The claims of a variant that computes the plain operator.
+fn claims(variant: &str) -> impl Iterator<Item = &'static Claim> {
+    Claim::all(&ATTENTION).iter().filter(move |claim| claim.variant.spec().id == variant)
+}
+
+/// Changes the entry of a claim of today.
+fn change(ledger: &mut Ledger, claim: &Claim, change: impl FnOnce(&mut Evidence)) {
+    change(&mut ledger.0.get_mut(&claim.key(&claim.hash)).unwrap().evidence);
 }
 
 fn records() -> PathBuf {
@@ -88,50 +82,52 @@ fn a_complete_ledger_leaves_nothing_open_and_survives_the_disk() {
 
 #[test]
 fn changed_failed_and_missing_entries_are_told_apart() {
-    let (variant, mut ledger) = (REGISTRY[0], complete());
-    let of = |dtype| subject(variant, dtype, &ATTENTION);
-    ledger.workloads.insert(of(DType::F32), passed("something else".to_owned()));
-    ledger.workloads.get_mut(&of(DType::F16)).unwrap().passed = false;
-    ledger.workloads.remove(&of(DType::Bf16));
-    let id = variant.spec().id;
+    let (id, mut ledger) = (REGISTRY[0].spec().id, complete());
+    let open = |claim: &&Claim| !matches!(claim.what, What::Kernel(_));
+    let [f32, f32_random, f16, f16_random, bf16, bf16_random] =
+        claims(id).filter(open).collect::<Vec<_>>()[..]
+    else {
+        panic!("three dtypes, each on workloads and on random problems");
+    };
+    change(&mut ledger, f32, |found| "something else".clone_into(found.hash_mut()));
+    change(&mut ledger, f16, |found| match found {
+        Evidence::Workloads { passed, .. } => *passed = false,
+        other => panic!("{other:?}"),
+    });
+    ledger.0.remove(&bf16.key(&bf16.hash));
+    let random = |wanted: [u64; 2]| {
+        move |found: &mut Evidence| match found {
+            Evidence::Random { problems, failed, .. } => [*problems, *failed] = wanted,
+            other => panic!("{other:?}"),
+        }
+    };
+    change(&mut ledger, f32_random, random([0, 0]));
+    change(&mut ledger, f16_random, random([100, 1]));
+    change(&mut ledger, bf16_random, |found| "other".clone_into(found.hash_mut()));
     assert_eq!(
         ledger.unverified(&ATTENTION),
         [
             format!("{id} f32: changed since it was verified"),
+            format!("{id} f32: no random problems"),
             format!("{id} f16: failed"),
+            format!("{id} f16: in a run of random problems that failed"),
             format!("{id} bf16: never verified"),
+            format!("{id} bf16: changed since it computed random problems"),
         ]
     );
     assert_eq!(ledger.unverified(&FROM_OFFSETS), Vec::<String>::new());
 }
 
 #[test]
-fn what_dispatch_may_choose_must_have_computed_random_problems() {
-    let (variant, mut ledger) = (REGISTRY[0], complete());
-    let sources = Sources::of(variant).hash();
-    let of = |dtype| subject(variant, dtype, &ATTENTION);
-    ledger.random.insert(of(DType::F32), random(sources.clone(), 0, 0));
-    ledger.random.insert(of(DType::F16), random(sources, 100, 1));
-    ledger.random.insert(of(DType::Bf16), random("other".to_owned(), 100, 0));
-    let id = variant.spec().id;
-    assert_eq!(
-        ledger.unverified(&ATTENTION),
-        [
-            format!("{id} f32: no random problems"),
-            format!("{id} f16: in a run of random problems that failed"),
-            format!("{id} bf16: changed since it computed random problems"),
-        ]
-    );
-}
-
-#[test]
 fn a_kernel_that_no_gpu_ran_is_open_although_its_variant_was_verified() {
     let mut ledger = complete();
-    let reachable = specialisations(&ATTENTION);
-    let of = |id: &str| reachable.iter().find(|s| s.variant.spec().id == id).unwrap();
-    let mut hashes = Hashes::default();
-    ledger.kernels.remove(&hashes.key(of("bwd_level_sort")));
-    ledger.kernels.get_mut(&hashes.key(of("fwd_tile_gather"))).unwrap().passed = false;
+    let kernel = |id| claims(id).find(|claim| matches!(claim.what, What::Kernel(_))).unwrap();
+    let missing = kernel("bwd_level_sort");
+    ledger.0.remove(&missing.key(&missing.hash));
+    change(&mut ledger, kernel("fwd_tile_gather"), |found| match found {
+        Evidence::Kernel { passed, .. } => *passed = false,
+        other => panic!("{other:?}"),
+    });
     let open = ledger.unverified(&ATTENTION);
     assert_eq!(open.len(), 2, "{open:?}");
     assert!(
@@ -185,33 +181,38 @@ fn the_operators_have_entries_of_their_own() {
         ..SoakReport::default()
     };
     assert_eq!(update_random(&path, &TestDevice, &FROM_OFFSETS, &report).unwrap(), 3);
-    let ledger = Ledger::read(&path).unwrap();
-    let of = |dtype, operator| subject(variant, dtype, operator);
-    assert!(ledger.workloads(&of(DType::F32, &ATTENTION)).is_none());
-    let noted = ledger.workloads(&of(DType::F32, &FROM_OFFSETS)).unwrap();
+    let Ledger(mut entries) = Ledger::read(&path).unwrap();
+    let (_, noted) = entries.pop_first().unwrap();
     let print = Sources::of(variant).fingerprint(variant, DType::F32, &FROM_OFFSETS);
-    assert_eq!((&noted.fingerprint, &*noted.run.by), (&print, "verify"));
-    assert!(noted.run.commit.is_some());
-    let random = &ledger.random[&of(DType::F16, &FROM_OFFSETS)];
-    assert_eq!((random.seed, random.problems, &*random.run.by), (11, 4, "soak"));
-    assert!(!ledger.random.contains_key(&of(DType::F16, &ATTENTION)));
+    assert_eq!((noted.evidence.hash(), &*noted.operator), (&print, FROM_OFFSETS.name));
+    assert_eq!((&*noted.run.by, noted.run.commit.is_some()), ("verify", true));
+    let fused_f16 = |(_, entry): &(Key, Entry)| {
+        let sources = Sources::of(variant).hash();
+        let of =
+            Evidence::Random { dtype: "f16".into(), sources, seed: 11, problems: 4, failed: 0 };
+        (entry.evidence == of) && entry.operator == FROM_OFFSETS.name && entry.run.by == "soak"
+    };
+    let random: Vec<_> = entries.into_iter().collect();
+    assert_eq!((random.len(), random.iter().filter(|entry| fused_f16(entry)).count()), (3, 1));
 }
 
 #[test]
 fn a_short_run_does_not_replace_a_longer_one_and_a_failure_does() {
-    let variant = REGISTRY[0];
-    let (sources, of) = (Sources::of(variant).hash(), subject(variant, DType::F32, &ATTENTION));
     let mut ledger = complete();
-    let with = |entry: RandomEntry| {
-        let random = [(of.clone(), entry)].into_iter().collect();
-        Ledger { random, ..Ledger::default() }
+    let is_random = |claim: &&Claim| matches!(claim.what, What::Random(_));
+    let claim = claims(REGISTRY[0].spec().id).find(is_random).unwrap();
+    let random = |wanted: [u64; 2]| {
+        let mut entry = entry(claim, &claim.hash);
+        if let Evidence::Random { problems, failed, .. } = &mut entry.evidence {
+            [*problems, *failed] = wanted;
+        }
+        entry
     };
-    ledger.merge(with(random(sources.clone(), 0, 0)));
-    assert_eq!(ledger.random[&of].problems, 100);
-    ledger.merge(with(random(sources.clone(), 200, 0)));
-    assert_eq!(ledger.random[&of].problems, 200);
-    ledger.merge(with(random(sources, 3, 1)));
-    assert_eq!(ledger.random[&of].failed, 1);
+    for (run, kept) in [([0, 0], [100, 0]), ([200, 0], [200, 0]), ([3, 1], [3, 1])] {
+        let other = random(run);
+        ledger.merge(Ledger([(other.key(), other)].into()));
+        assert_eq!(ledger.0[&claim.key(&claim.hash)], random(kept));
+    }
 }
 
 /// A repository with two commits of today's kernels, the first of them written differently.
@@ -250,25 +251,14 @@ fn repository(change: impl Fn(&str) -> String) -> tempfile::TempDir {
 
 /// A ledger that has verified `fwd_general` of the first commit, and everything else as it is.
 fn verified_then(history: &History) -> Ledger {
-    let mut ledger = complete();
     let variant = registry::find("fwd_general").unwrap();
     let first = history.commits().unwrap().pop().unwrap();
-    let (old, new) = (history.sources(&first, variant).unwrap().unwrap(), Sources::of(variant));
-    for operator in Operator::ALL {
-        for &dtype in variant.spec().dtypes {
-            let subject = subject(variant, dtype, operator);
-            let print = old.fingerprint(variant, dtype, operator);
-            ledger.workloads.get_mut(&subject).unwrap().fingerprint = print;
-            ledger.random.get_mut(&subject).unwrap().sources = old.hash();
-        }
-        let own = specialisations(operator);
-        for found in own.iter().filter(|found| found.variant.spec().id == "fwd_general") {
-            let key = |sources: &Sources| {
-                let hash = sources.unit_hash(&found.unit);
-                (operator.name.to_owned(), "fwd_general".to_owned(), hash)
-            };
-            let entry = ledger.kernels.remove(&key(&new)).unwrap();
-            ledger.kernels.insert(key(&old), entry);
+    let old = history.sources(&first, variant).unwrap().unwrap();
+    let mut ledger = complete();
+    ledger.0.retain(|key, _| key.variant != "fwd_general");
+    for claim in Operator::ALL.into_iter().flat_map(Claim::all) {
+        if claim.variant.spec().id == "fwd_general" {
+            ledger.note(entry(claim, &claim.hash_of(&old)));
         }
     }
     ledger
@@ -291,8 +281,8 @@ fn a_kernel_that_was_only_written_differently_is_renewed() {
     for operator in Operator::ALL {
         assert_eq!(ledger.unverified(operator), Vec::<String>::new());
     }
-    let variant = registry::find("fwd_general").unwrap();
-    let by = &ledger.workloads(&subject(variant, DType::F32, &ATTENTION)).unwrap().run.by;
+    let claim = claims("fwd_general").next().unwrap();
+    let by = &ledger.0[&claim.key(&claim.hash)].run.by;
     assert!(by.starts_with("same machine code as ") && by.contains(", NVRTC "), "{by}");
 }
 

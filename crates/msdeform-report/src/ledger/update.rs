@@ -8,12 +8,14 @@ use msdeform_bench::models::Specialisation;
 use msdeform_bench::record::{Provenance, RecordError};
 use msdeform_bench::verify::{Report, Verification};
 use msdeform_bench::verify_compiled::CompiledCheck;
+use msdeform_cuda::variants::Variant;
 use msdeform_cuda_lab::registry;
 use msdeform_devices::Device;
 use msdeform_devices::soak::SoakReport;
 use msdeform_devices::workload;
 
-use super::{Hashes, KernelEntry, Ledger, RandomEntry, Run, Sources, WorkloadsEntry, subject};
+use super::claim::Hashes;
+use super::{Entry, Evidence, Ledger, Run, Section, Sources};
 
 /// The ledger of a device, below the folder of all records.
 #[must_use]
@@ -35,6 +37,11 @@ impl Run {
             by: by.to_owned(),
         }
     }
+
+    fn entry(&self, operator: &Operator, variant: &dyn Variant, evidence: Evidence) -> Entry {
+        let (operator, variant) = (operator.name.to_owned(), variant.spec().id.to_owned());
+        Entry { operator, variant, evidence, run: self.clone() }
+    }
 }
 
 /// Notes what a report shows of every CUDA variant and dtype that it covers. Other entries stay. Returns the number of
@@ -43,22 +50,19 @@ impl Run {
 /// # Errors
 /// [`RecordError`] with the path.
 pub fn update(path: &Path, device: &dyn Device, report: &Report) -> Result<usize, RecordError> {
-    type Group<'a> = (&'static str, &'a str, &'a str);
-    let mut groups: BTreeMap<Group<'_>, Vec<&Verification>> = BTreeMap::new();
+    type Checks<'a> = (&'static Operator, Vec<&'a Verification>);
+    let mut groups: BTreeMap<(&str, &str, &str), Checks<'_>> = BTreeMap::new();
     for check in &report.checked {
         let (_, operator) = workload::split_name(&check.label.workload);
         let group = (operator.name, &*check.label.variant, &*check.label.dtype);
-        groups.entry(group).or_default().push(check);
+        groups.entry(group).or_insert((operator, Vec::new())).1.push(check);
     }
     let run = Run::now(device, "verify");
     let mut ledger = Ledger::read(path)?;
     ledger.forget_unregistered();
     let mut written = 0;
-    for ((operator, id, dtype), checks) in groups {
-        let operator = Operator::ALL.into_iter().find(|known| known.name == operator);
-        let (Some(operator), Ok(variant), Ok(dtype)) =
-            (operator, registry::find(id), dtype.parse::<DType>())
-        else {
+    for ((_, id, dtype), (operator, checks)) in groups {
+        let (Ok(variant), Ok(dtype)) = (registry::find(id), dtype.parse::<DType>()) else {
             continue;
         };
         // One error that is not a number makes the worst one so.
@@ -68,16 +72,15 @@ pub fn update(path: &Path, device: &dyn Device, report: &Report) -> Result<usize
         });
         let tensors = checks.iter().flat_map(|check| &check.tensors);
         let of_dtype = variant.spec().rel_l2_bound(dtype);
-        let entry = WorkloadsEntry {
+        let evidence = Evidence::Workloads {
+            dtype: dtype.name().to_owned(),
             fingerprint: Sources::of(variant).fingerprint(variant, dtype, operator),
             cases: checks.len(),
             worst_rel_l2,
             bound: tensors.map(|tensor| tensor.bound).fold(of_dtype, f64::max),
             passed: checks.iter().all(|check| check.pass),
-            run: run.clone(),
         };
-        ledger.workloads.insert(subject(variant, dtype, operator), entry);
-        written += 1;
+        written += usize::from(ledger.note(run.entry(operator, variant, evidence)));
     }
     ledger.write(path)?;
     Ok(written)
@@ -97,24 +100,28 @@ pub fn update_specialisations(
     let run = Run::now(device, "verify");
     let mut ledger = Ledger::read(path)?;
     let mut hashes = Hashes::default();
-    let keys: BTreeSet<_> = reachable.iter().map(|found| hashes.key(found)).collect();
-    let variants: BTreeSet<_> = checks
-        .iter()
-        .map(|check| hashes.key(&check.specialisation))
-        .map(|(operator, variant, _)| (operator, variant))
-        .collect();
-    ledger
-        .kernels
-        .retain(|key, _| keys.contains(key) || !variants.contains(&(key.0.clone(), key.1.clone())));
+    let mut hash = |found: &Specialisation| hashes.of(found.variant).unit_hash(&found.unit);
+    let reachable: BTreeSet<String> = reachable.iter().map(&mut hash).collect();
+    let checked = |operator: &str, variant: &str| {
+        let mut found = checks.iter().map(|check| &check.specialisation);
+        found.any(|found| {
+            found.problem.operator().name == operator && found.variant.spec().id == variant
+        })
+    };
+    ledger.0.retain(|key, _| {
+        let is_kernel = key.section == Section::Kernels;
+        !is_kernel || reachable.contains(&key.of) || !checked(&key.operator, &key.variant)
+    });
     for CompiledCheck { specialisation, verification } in checks {
         let worst = Some(verification.worst_rel_l2()).filter(|error| error.is_finite());
-        let entry = KernelEntry {
+        let evidence = Evidence::Kernel {
+            hash: hash(specialisation),
             // Three digits: there are thousands of them.
             worst_rel_l2: worst.and_then(|error| format!("{error:.2e}").parse().ok()),
             passed: verification.pass,
-            run: run.clone(),
         };
-        ledger.kernels.insert(hashes.key(specialisation), entry);
+        let Specialisation { problem, variant, .. } = specialisation;
+        ledger.note(run.entry(problem.operator(), *variant, evidence));
     }
     ledger.write(path)?;
     Ok(checks.len())
@@ -139,15 +146,15 @@ pub fn update_random(
     for &variant in registry::REGISTRY {
         let Some(dtypes) = counted.get(variant.spec().id) else { continue };
         let sources = Sources::of(variant).hash();
-        for &dtype in variant.spec().dtypes {
-            let entry = RandomEntry {
+        for dtype in variant.spec().dtypes {
+            let evidence = Evidence::Random {
+                dtype: dtype.name().to_owned(),
                 sources: sources.clone(),
                 seed: report.seed,
                 problems: dtypes.get(dtype.name()).copied().unwrap_or(0),
                 failed: report.failed + report.hangs.len() as u64,
-                run: run.clone(),
             };
-            written += usize::from(ledger.note_random(subject(variant, dtype, operator), entry));
+            written += usize::from(ledger.note(run.entry(operator, variant, evidence)));
         }
     }
     ledger.write(path)?;
