@@ -16,6 +16,7 @@ pub mod release;
 pub mod roofline;
 pub mod soak;
 mod summary;
+pub mod table;
 
 pub use folder::{RecordFolder, write};
 pub use summary::summary;

@@ -2,7 +2,6 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use msdeform::{DType, Direction};
 use msdeform_bench::digits::time;
@@ -11,6 +10,9 @@ use msdeform_bench::{Ceilings, Floors};
 use msdeform_devices::device::Timing;
 use msdeform_devices::workload::TRAINING;
 use msdeform_devices::workload::{self, Sizes};
+
+use crate::cells;
+use crate::table::{Table, or_dash};
 
 /// One line of the short table.
 #[derive(Clone, Debug)]
@@ -145,34 +147,17 @@ pub fn most_threads(figures: &[Figure], device: &str) -> Vec<Figure> {
 /// The short table as Markdown.
 #[must_use]
 pub fn markdown(rows: &[Row]) -> String {
-    let mut out = String::from(
-        "| workload | N | Lq | locations | direction | f32 | f16 | bf16 | f32 against baseline |\n\
-         |---|--:|--:|---|---|--:|--:|--:|--:|\n",
-    );
-    for row in rows {
-        let cell = |dtype: &str| {
-            row.best.get(dtype).map_or_else(|| "-".to_owned(), |best| time(best.median_us))
-        };
-        let speedup = row
-            .best
-            .get("f32")
-            .and_then(|best| best.speedup)
-            .map_or_else(|| "-".to_owned(), |speedup| format!("{speedup:.1}x"));
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} | {} | {} | {} | {} | {} | {speedup} |",
-            name(row),
-            row.batch,
-            row.queries,
-            row.locations,
-            row.direction,
-            cell("f32"),
-            cell("f16"),
-            cell("bf16"),
-        );
-    }
-    out
+    let columns =
+        "workload | >N | >Lq | locations | direction | >f32 | >f16 | >bf16 | >f32 against baseline";
+    let rows = rows.iter().map(|row| {
+        let best = |dtype: &str| or_dash(row.best.get(dtype), |best| time(best.median_us));
+        let speedup = row.best.get("f32").and_then(|best| best.speedup);
+        let speedup = or_dash(speedup, |speedup| format!("{speedup:.1}x"));
+        let mut cells = cells![name(row), row.batch, row.queries, &row.locations, &row.direction];
+        cells.extend(cells![best("f32"), best("f16"), best("bf16"), speedup]);
+        cells
+    });
+    Table::new(columns).with(rows).markdown()
 }
 
 /// The workload, with the layout where that is not its usual one.
@@ -188,32 +173,25 @@ fn name(row: &Row) -> String {
 /// empty if those were not measured.
 #[must_use]
 pub fn floors_markdown(rows: &[Row], ceilings: &Ceilings) -> String {
-    let mut lines = String::new();
-    for row in rows.iter().filter(|row| row.direction == Direction::Forward.name()) {
-        let Some(best) = row.best.get(DType::F16.name()) else { continue };
-        let Some(floors) = floors_of(row, ceilings) else { continue };
-        let share = 100.0 * floors.l1_us / best.median_us;
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            lines,
-            "| {} | {} | {} | {} | {} | {} | {share:.0} % |",
-            name(row),
-            row.locations,
-            time(best.median_us),
-            time(floors.l1_us),
-            time(floors.without_l1_us),
-            time(floors.dram_us),
-        );
-    }
-    if lines.is_empty() {
-        return lines;
+    let forward = rows.iter().filter(|row| row.direction == Direction::Forward.name());
+    let rows = forward.filter_map(|row| {
+        let best = row.best.get(DType::F16.name())?;
+        let floors = floors_of(row, ceilings)?;
+        let share = format!("{:.0} %", 100.0 * floors.l1_us / best.median_us);
+        let [best, l1, without, dram] =
+            [best.median_us, floors.l1_us, floors.without_l1_us, floors.dram_us].map(time);
+        Some(cells![name(row), &row.locations, best, l1, without, dram, share])
+    });
+    let columns = "workload | locations | >f16 | >all from L1 | >none from L1 | >DRAM once | >L1 floor / time";
+    let table = Table::new(columns).with(rows);
+    if table.rows.is_empty() {
+        return String::new();
     }
     format!(
         "How far `f16` is from what the chip can do (`msdeform probe`): the gather alone if every byte \
          comes from L1, if none does, and the tensors once through DRAM (warm runs of small calls find \
-         them in L2).\n\n\
-         | workload | locations | f16 | all from L1 | none from L1 | DRAM once | L1 floor / time |\n\
-         |---|---|--:|--:|--:|--:|--:|\n{lines}\n"
+         them in L2).\n\n{}\n",
+        table.markdown()
     )
 }
 

@@ -6,7 +6,9 @@ use msdeform_bench::Record;
 use msdeform_bench::digits::three_digits;
 use msdeform_bench::record::{Run, newest};
 
+use crate::cells;
 use crate::overview::{markdown, overview};
+use crate::table::Table;
 
 /// A record as Markdown.
 #[must_use]
@@ -64,15 +66,12 @@ fn write_summary(record: &Record, out: &mut String) -> std::fmt::Result {
     writeln!(out, "## Best exact time by workload\n")?;
     out.push_str(&markdown(&overview(&newest(std::slice::from_ref(record)))));
     if !record.runs.is_empty() {
-        writeln!(
-            out,
-            "\n## Runs\n\n| date | commit | measurements | command |\n|---|---|--:|---|"
-        )?;
-        for (index, Run { date, provenance }) in record.runs.iter().enumerate() {
+        let rows = record.runs.iter().enumerate().map(|(index, Run { date, provenance })| {
             let count = record.measurements.iter().filter(|m| m.run == index).count();
-            let (revision, command) = (provenance.revision(), &provenance.command);
-            writeln!(out, "| {date} | {revision} | {count} | `{command}` |")?;
-        }
+            cells![date, provenance.revision(), count, format!("`{}`", provenance.command)]
+        });
+        let table = Table::new("date | commit | >measurements | command").with(rows);
+        write!(out, "\n## Runs\n\n{}", table.markdown())?;
     }
     Ok(())
 }

@@ -7,15 +7,11 @@
     reason = "comments on commands are help texts, which know no Markdown"
 )]
 
-#[path = "../../src/onnx_record.rs"]
 mod onnx_record;
 #[path = "../../src/pack.rs"]
 mod pack;
-#[path = "../../src/python_record.rs"]
 mod python_record;
-#[path = "../../src/quote.rs"]
 mod quote;
-#[path = "../../src/readme.rs"]
 mod readme;
 mod torch;
 

@@ -1,7 +1,5 @@
 //! The ladder as text: a line of `bench --ladder`, and the tables of docs/LADDER.md and the pages.
 
-use std::fmt::Write;
-
 use msdeform::ValueLayout;
 use msdeform_bench::counters::KernelCounters;
 use msdeform_bench::digits::three_digits;
@@ -9,32 +7,32 @@ use msdeform_devices::Locations;
 use msdeform_devices::device::named::KNOB_SEPARATOR;
 
 use super::{LAYOUTS, LOCATIONS, Row};
+use crate::table::{Table, or_dash};
 
 /// A number of a cell, or a dash.
 fn number(value: Option<f64>) -> String {
-    value.filter(|value| value.is_finite()).map_or_else(|| "-".to_owned(), three_digits)
+    or_dash(value.filter(|value| value.is_finite()), three_digits)
 }
 
 pub(super) fn speedup(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}x"))
+    or_dash(value, |value| format!("{value:.2}x"))
 }
 
 /// Thousands and millions by letter.
 pub(super) fn count(value: Option<f64>) -> String {
-    match value {
-        None => "-".to_owned(),
-        Some(value) if value < 1e3 => format!("{value:.0}"),
-        Some(value) if value < 1e6 => format!("{} k", three_digits(value * 1e-3)),
-        Some(value) => format!("{} M", three_digits(value * 1e-6)),
-    }
+    or_dash(value, |value| match value {
+        value if value < 1e3 => format!("{value:.0}"),
+        value if value < 1e6 => format!("{} k", three_digits(value * 1e-3)),
+        value => format!("{} M", three_digits(value * 1e-6)),
+    })
 }
 
 pub(super) fn error(value: f64) -> String {
-    if value.is_finite() { format!("{value:.1e}") } else { "-".to_owned() }
+    or_dash(Some(value).filter(|value| value.is_finite()), |value| format!("{value:.1e}"))
 }
 
 pub(super) fn percent(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.0} %"))
+    or_dash(value, |percent| format!("{percent:.0} %"))
 }
 
 /// A time, with that after preparation in brackets where there is one.
@@ -86,34 +84,41 @@ pub fn cells_of(row: &Row) -> [String; 10] {
     ]
 }
 
-/// Everything as Markdown, a table for each document, with what it calls a rung and says of it in a last column. Names
+/// Everything as Markdown, a table for each document, with what it calls a rung and its claim in a last column. Names
 /// link to their pages under `pages`.
 #[must_use]
 pub fn markdown(rows: &[Row], pages: &str) -> String {
     // The source is the table's title; times with a border are on the pages.
-    let shown = |heading: &str| !["source", "us local, border"].contains(&heading);
-    let mut headings: Vec<&str> = HEADINGS.into_iter().filter(|heading| shown(heading)).collect();
-    headings.push("the document");
-    let mut out = String::new();
-    for rows in rows.chunk_by(|a, b| document_of(a).0 == document_of(b).0) {
+    let is_shown = |heading: &str| !["source", "us local, border"].contains(&heading);
+    let headings = HEADINGS.into_iter().skip(1).filter(|heading| is_shown(heading));
+    let columns = format!("rung | >{} | the document", headings.collect::<Vec<_>>().join(" | >"));
+    let of_document = |rows: &[Row]| {
         let (document, _) = document_of(&rows[0]);
-        let gap = if out.is_empty() { "" } else { "\n" };
-        // Writing to a String cannot fail.
-        let _ = write!(out, "{gap}**{document}**\n\n{}", head(&headings));
-        for row in rows {
-            let mut cells = linked(row, pages, shown);
-            let (_, name) = document_of(row);
-            let said = match row.claim.filter(|_| row.is_default()) {
-                // Not again what stands in the first column.
-                Some(claim) if row.spec.id.ends_with(&name.replace(' ', "_")) => claim.to_owned(),
-                Some(claim) => format!("{name}: {claim}"),
-                None => String::new(),
-            };
-            cells.push(said);
-            line(&mut out, &cells);
-        }
+        let cells = rows.iter().map(|row| {
+            let cells = HEADINGS.into_iter().zip(cells_of(row)).skip(1);
+            let cells = cells.filter(|(heading, _)| is_shown(heading)).map(|(_, cell)| cell);
+            std::iter::once(linked(row, pages)).chain(cells).chain([claim_of(row)]).collect()
+        });
+        format!("**{document}**\n\n{}", table(&columns, cells))
+    };
+    let documents = rows.chunk_by(|a, b| document_of(a).0 == document_of(b).0);
+    documents.map(of_document).collect::<Vec<_>>().join("\n")
+}
+
+/// The rung's name, linked to its page. A setting is below its rung.
+fn linked(row: &Row, pages: &str) -> String {
+    let setting = setting_of(row).map(|setting| format!("·{NO_BREAK_SPACE}{setting}"));
+    format!("[{}]({pages}{}.md)", setting.as_ref().unwrap_or(&row.name), row.spec.id)
+}
+
+/// What the document claims, and its name of the rung unless the first column has the same.
+fn claim_of(row: &Row) -> String {
+    let (_, name) = document_of(row);
+    match row.claim.filter(|_| row.is_default()) {
+        Some(claim) if row.spec.id.ends_with(&name.replace(' ', "_")) => claim.to_owned(),
+        Some(claim) => format!("{name}: {claim}"),
+        None => String::new(),
     }
-    out
 }
 
 /// A row's document, and what that calls it.
@@ -127,47 +132,25 @@ fn setting_of(row: &Row) -> Option<&str> {
     row.name.strip_prefix(row.spec.id)?.strip_prefix(KNOB_SEPARATOR)
 }
 
-/// The cells of a row below the headings that are shown, its name linked to the rung's page. A setting stands below
-/// its rung, whose source it shares.
-fn linked(row: &Row, pages: &str, shown: impl Fn(&str) -> bool) -> Vec<String> {
-    let name = setting_of(row)
-        .map_or_else(|| row.name.clone(), |setting| format!("·{NO_BREAK_SPACE}{setting}"));
-    let cell = |(heading, cell): (&str, String)| match heading {
-        "rung" => format!("[{name}]({pages}{}.md)", row.spec.id),
-        "source" if row.is_default() => document_of(row).0.to_owned(),
-        "source" => String::new(),
-        _ => cell,
-    };
-    let cells = HEADINGS.into_iter().zip(cells_of(row));
-    cells.filter(|(heading, _)| shown(heading)).map(cell).collect()
-}
-
 /// Keeps a number and its unit on one line, where a narrow table would break them.
 const NO_BREAK_SPACE: &str = "\u{a0}";
 
-/// The first two lines of a table: words to the left, numbers to the right.
-fn head(headings: &[&str]) -> String {
-    let is_words = |name: &&str| ["", "rung", "source", "the document"].contains(name);
-    let rule: Vec<&str> =
-        headings.iter().map(|name| if is_words(name) { "---" } else { "--:" }).collect();
-    let headings = headings.join(" | ").replace("rel L2", &["rel.", "error"].join(NO_BREAK_SPACE));
-    format!("| {headings} |\n|{}|\n", rule.join("|"))
-}
-
-fn line(out: &mut String, cells: &[String]) {
+/// A table whose numbers stay on one line.
+fn table(columns: &str, rows: impl Iterator<Item = Vec<String>>) -> String {
     // One number; lists of them may break.
     let is_number =
         |cell: &str| cell.starts_with(|first: char| first.is_ascii_digit()) && !cell.contains(", ");
-    let unbroken = |cell: &String| match is_number(cell) {
-        true => cell.replace(' ', NO_BREAK_SPACE),
-        false => cell.clone(),
+    let unbroken = |cell: String| match is_number(&cell) {
+        true => cell.replace(' ', NO_BREAK_SPACE).into(),
+        false => cell.into(),
     };
-    // Writing to a String cannot fail.
-    let _ = writeln!(out, "| {} |", cells.iter().map(unbroken).collect::<Vec<_>>().join(" | "));
+    let columns = columns.replace("rel L2", &["rel.", "error"].join(NO_BREAK_SPACE));
+    let rows = rows.map(|row| row.into_iter().map(unbroken).collect());
+    Table::new(&columns).with(rows).markdown()
 }
 
-/// What the page of one variant says was measured: the time of every setting in both layouts, and under it the
-/// counters of its kernels.
+/// What the page of one variant shows as measured: the time of every setting in both layouts, and under it the counters
+/// of its kernels.
 #[must_use]
 pub fn page_markdown(rows: &[Row], id: &str) -> String {
     let of_variant: Vec<&Row> = rows.iter().filter(|row| row.spec.id == id).collect();
@@ -176,21 +159,10 @@ pub fn page_markdown(rows: &[Row], id: &str) -> String {
     }
     let [plain, bordered] = LAYOUTS;
     let [uniform, local] = LOCATIONS;
-    let mut out = head(&[
-        "",
-        "us local",
-        "us uniform",
-        "local, border",
-        "uniform, border",
-        "speed-up, local",
-        "uniform",
-        "TFLOP/s",
-        "rel L2",
-    ]);
-    for row in &of_variant {
+    let times = of_variant.iter().map(|row| {
         let time = |layout, locations| time_in(row, layout, locations);
         let gain = |locations| speedup(row.cell(plain, locations).and_then(|cell| cell.speedup));
-        let cells = [
+        vec![
             setting_of(row).unwrap_or("as it is").to_owned(),
             time(plain, local),
             time(plain, uniform),
@@ -200,11 +172,11 @@ pub fn page_markdown(rows: &[Row], id: &str) -> String {
             gain(uniform),
             number(row.cell(plain, local).map(|cell| cell.tflop_per_s)),
             error(worst_error(row)),
-        ];
-        line(&mut out, &cells);
-    }
-    out.push_str(&counters_markdown(&of_variant));
-    out
+        ]
+    });
+    let columns = " | >us local | >us uniform | >local, border | >uniform, border | >speed-up, local | >uniform | >TFLOP/s | \
+                   >rel L2";
+    table(columns, times) + &counters_markdown(&of_variant)
 }
 
 /// Where the columns of a page's counters are explained, seen from the page.
@@ -240,7 +212,7 @@ const COUNTERS: &[Column] = &[
 /// The counters of some rows, for local locations without the border; empty if none were read.
 fn counters_markdown(rows: &[&Row]) -> String {
     let ([plain, _], [_, local]) = (LAYOUTS, LOCATIONS);
-    let mut lines = String::new();
+    let mut found: Vec<Vec<String>> = Vec::new();
     for row in rows {
         let kernels = row.cell(plain, local).map_or(&[][..], |cell| &cell.kernels);
         for kernel in kernels {
@@ -250,17 +222,16 @@ fn counters_markdown(rows: &[&Row]) -> String {
                 (Some(setting), [_]) => setting.to_owned(),
                 (Some(setting), _) => format!("{}, {setting}", kernel.kernel),
             };
-            let cells = std::iter::once(name).chain(COUNTERS.iter().map(|(_, cell)| cell(kernel)));
-            line(&mut lines, &cells.collect::<Vec<_>>());
+            let cells = COUNTERS.iter().map(|(_, cell)| cell(kernel));
+            found.push(std::iter::once(name).chain(cells).collect());
         }
     }
-    if lines.is_empty() {
-        return lines;
+    if found.is_empty() {
+        return String::new();
     }
-    let headings: Vec<&str> =
-        std::iter::once("").chain(COUNTERS.iter().map(|(name, _)| *name)).collect();
+    let headings = COUNTERS.iter().map(|(name, _)| format!(" | >{name}"));
     format!(
-        "\nLocal locations without the border, by hardware counters ([what they count]({COUNTERS_PAGE})):\n\n{}{lines}",
-        head(&headings)
+        "\nLocal locations without the border, by hardware counters ([what they count]({COUNTERS_PAGE})):\n\n{}",
+        table(&headings.collect::<String>(), found.into_iter())
     )
 }

@@ -55,10 +55,7 @@ impl Claim {
             }
         }
         let device = DeviceProps::h200();
-        let kernels = match is_plain {
-            true => models::specialisations(&device),
-            false => models::specialisations_from_offsets(&device),
-        };
+        let kernels = models::specialisations(&device, operator);
         found.extend(
             kernels.into_iter().map(|found| (found.variant, What::Kernel(Box::new(found)))),
         );

@@ -13,10 +13,11 @@ use msdeform_devices::device::named::id_in;
 use msdeform_devices::workload::Label;
 use msdeform_devices::workload::{self, Sizes};
 
-use super::tables::{self, Table};
+use super::tables;
 use crate::ladder;
 use crate::overview::{self, overview};
 use crate::roofline::{Mark, Place, roofline};
+use crate::table::Table;
 
 /// One setting of a variant's knobs.
 #[derive(Clone, Debug)]

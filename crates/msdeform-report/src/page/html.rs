@@ -6,8 +6,8 @@ use msdeform::Direction;
 use msdeform_bench::digits::{three_digits, time};
 
 use super::content::{Bar, Gain, Group, Page, Panel, SHARES};
-use super::tables::{Cell, Table};
 use crate::roofline::STYLE as STYLE_OF_PICTURES;
+use crate::table::{Cell, Table};
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("tables.js");
@@ -115,14 +115,14 @@ fn folded(id: &str, title: &str, table: &Table, out: &mut String) -> std::fmt::R
     }
     summary(id, title, table.rows.len(), "rows", out)?;
     out.push_str("<div class=\"wide\"><table>\n<thead><tr>");
-    for (name, numeric) in &table.headings {
+    for (name, numeric) in &table.columns {
         let class = if *numeric { " class=\"number\"" } else { "" };
         write!(out, "<th{class}><button type=\"button\">{name}</button></th>")?;
     }
     out.push_str("</tr></thead>\n<tbody>\n");
     for row in &table.rows {
         out.push_str("<tr>");
-        for (Cell { text, number }, (_, numeric)) in row.iter().zip(&table.headings) {
+        for (Cell { text, number }, (_, numeric)) in row.iter().zip(&table.columns) {
             let class = if *numeric { " class=\"number\"" } else { "" };
             let key = number.map_or_else(String::new, |number| format!(" data-key=\"{number}\""));
             write!(out, "<td{class}{key}>{}</td>", escaped(text))?;

@@ -8,7 +8,6 @@ mod tables;
 pub use compare::{Change, Comparison, Verdict, name_of};
 pub use content::{Bar, ErrorShare, Gain, Group, Headline, Page, Panel, SHARES, Setting};
 pub use html::html;
-pub use tables::{Cell, Table};
 
 use std::fmt::Write;
 
@@ -28,11 +27,11 @@ fn write_markdown(page: &Page, out: &mut String) -> std::fmt::Result {
     for headline in &page.headlines {
         writeln!(out, "- {} {}", headline.figure, headline.what)?;
     }
-    writeln!(out, "\n## Times\n\n{}", table(&page.times))?;
+    writeln!(out, "\n## Times\n\n{}", page.times.markdown())?;
     if !page.counters.rows.is_empty() {
-        writeln!(out, "## Counters\n\n{}", table(&page.counters))?;
+        writeln!(out, "## Counters\n\n{}", page.counters.markdown())?;
     }
-    writeln!(out, "## Errors\n\n{}", table(&page.errors))?;
+    writeln!(out, "## Errors\n\n{}", page.errors.markdown())?;
     writeln!(out, "## By workload\n")?;
     for group in &page.groups {
         writeln!(out, "### {}, {}\n", group.workload, group.title)?;
@@ -45,25 +44,12 @@ fn write_markdown(page: &Page, out: &mut String) -> std::fmt::Result {
         }
         out.push('\n');
     }
-    writeln!(out, "## Runs\n\n{}", table(&page.runs))?;
+    writeln!(out, "## Runs\n\n{}", page.runs.markdown())?;
     writeln!(out, "## Environment\n")?;
     for (name, fact) in &page.environment {
         writeln!(out, "- {name}: {fact}")?;
     }
     Ok(())
-}
-
-fn table(table: &Table) -> String {
-    let line = |cells: &mut dyn Iterator<Item = String>| {
-        format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
-    };
-    let mut out = line(&mut table.headings.iter().map(|(name, _)| (*name).to_owned()));
-    let rule = |numeric: &bool| if *numeric { "--:" } else { "---" }.to_owned();
-    out.push_str(&line(&mut table.headings.iter().map(|(_, numeric)| rule(numeric))));
-    for row in &table.rows {
-        out.push_str(&line(&mut row.iter().map(|cell| cell.text.clone())));
-    }
-    out
 }
 
 #[cfg(test)]

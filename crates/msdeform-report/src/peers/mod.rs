@@ -1,6 +1,5 @@
 //! Other implementations beside ours: `records/<device>/peers.csv`, which `bindings/python/benches/peers.py` writes.
 
-mod lead;
 mod picture;
 mod tables;
 
@@ -9,9 +8,8 @@ use std::path::{Path, PathBuf};
 use msdeform::{DType, Direction};
 
 pub use crate::bars::Scheme;
-pub use lead::lead;
 pub use picture::picture;
-pub use tables::{every_peer, memory_table, short_table};
+pub use tables::{every_peer, lead, lead_table, memory_table, short_table};
 
 use msdeform_bench::record::Figure;
 use msdeform_devices::device::Timing;

@@ -1,91 +1,79 @@
 //! Ours and the peers as tables for documents.
 
-use std::fmt::Write;
-
 use msdeform::DType;
 use msdeform_bench::digits::three_digits;
+use msdeform_devices::workload::{self, Tag};
 
 use super::{Against, PeerRow, Quantity};
+use crate::cells;
+use crate::table::{Table, or_dash};
 
 /// The cases of the README: trained models draw their locations so.
-pub(super) const LOCATIONS: &str = "local";
+const LOCATIONS: &str = "local";
+const CALLS: [Quantity; 2] = [Quantity::Forward, Quantity::Backward];
+
+fn local(cases: &[Against], dtype: DType) -> impl Iterator<Item = &Against> {
+    cases.iter().filter(move |case| case.locations == LOCATIONS && case.dtype == dtype)
+}
+
+fn times(ratio: f64) -> String {
+    format!("{ratio:.1}x")
+}
+
+fn mebibytes(size: Option<f64>) -> String {
+    or_dash(size, |mib| format!("{mib:.0}"))
+}
+
+/// Both calls in one cell.
+fn both(cell: impl Fn(Quantity) -> Option<String>) -> String {
+    CALLS.map(|call| or_dash(cell(call), |text| text)).join(" / ")
+}
 
 /// A line for each workload: ours, the best exact peer and the ratio, forward / backward, in f32 and f16; the memory of a
 /// backward in f32, ours and the leanest exact peer's.
 #[must_use]
 pub fn short_table(cases: &[Against]) -> String {
-    let mut out = String::from(
-        "| us, forward / backward | f32 | best exact peer | faster | f16 | best exact peer | faster | f32 backward, MiB | \
-         leanest exact peer |\n\
-         |---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
-    );
-    for case in of_format(cases, DType::F32) {
-        let half = of_format(cases, DType::F16).find(|other| other.workload == case.workload);
-        let cells = [Some(case), half].map(|case| case.map_or_else(|| "- | - | -".into(), cells));
-        let memory = [case.ours_memory_mib, case.least_memory().map(|(_, mib)| mib)].map(mebibytes);
-        // Writing to a String cannot fail.
-        let _ =
-            writeln!(out, "| {} | {} | {} |", case.workload, cells.join(" | "), memory.join(" | "));
-    }
-    out
+    let columns = "us, forward / backward | >f32 | >best exact peer | >faster | >f16 | >best exact peer | >faster | \
+                   >f32 backward, MiB | >leanest exact peer";
+    let rows = local(cases, DType::F32).map(|case| {
+        let half = local(cases, DType::F16).find(|other| other.workload == case.workload);
+        let mut row = cells![&case.workload];
+        for case in [Some(case), half] {
+            let ours = |call| Some(case?.ours_us(call));
+            let best = |call| Some(case?.best_exact(call)?.1);
+            row.push(or_dash(case, |_| both(|call| ours(call).map(three_digits))).into());
+            row.push(or_dash(case, |_| both(|call| best(call).map(three_digits))).into());
+            row.push(or_dash(case, |_| both(|call| Some(times(best(call)? / ours(call)?)))).into());
+        }
+        let leanest = case.least_memory().map(|(_, mib)| mib);
+        row.extend(cells![mebibytes(case.ours_memory_mib), mebibytes(leanest)]);
+        row
+    });
+    Table::new(columns).with(rows).markdown()
 }
 
-fn mebibytes(size: Option<f64>) -> String {
-    size.map_or_else(|| "-".to_owned(), |mib| format!("{mib:.0}"))
-}
-
-fn of_format(cases: &[Against], dtype: DType) -> impl Iterator<Item = &Against> {
-    cases.iter().filter(move |case| case.locations == LOCATIONS && case.dtype == dtype)
-}
-
-/// Ours, the best and the ratio.
-fn cells(case: &Against) -> String {
-    let both = |cell: &dyn Fn(Quantity) -> String| {
-        format!("{} / {}", cell(Quantity::Forward), cell(Quantity::Backward))
-    };
-    let best = |quantity| case.best_exact(quantity).map(|(_, us)| us);
-    let missing = || "-".to_owned();
-    [
-        both(&|quantity| three_digits(case.ours_us(quantity))),
-        both(&|quantity| best(quantity).map_or_else(missing, three_digits)),
-        both(&|quantity| {
-            best(quantity).map_or_else(missing, |us| format!("{:.1}x", us / case.ours_us(quantity)))
-        }),
-    ]
-    .join(" | ")
-}
-
-/// A line for each case, a column for each peer; what is not exact stands in brackets.
+/// A line for each case, a column for each peer; what is not exact is in brackets.
 #[must_use]
 pub fn every_peer(cases: &[Against]) -> String {
     let names = names(cases, |_| true);
-    let rule = "--:|".repeat(names.len() + 1);
-    let mut out = format!(
-        "| workload | locations | format | msdeform | {} |\n|---|---|---|{rule}\n",
-        names.join(" | ")
-    );
-    for case in cases {
-        let [forward, backward] =
-            [Quantity::Forward, Quantity::Backward].map(|quantity| case.ours_us(quantity));
-        let ours = format!("{} / {}", three_digits(forward), three_digits(backward));
-        let _ = write!(out, "| {} | {} | {} | {ours} |", case.workload, case.locations, case.dtype);
-        for name in &names {
-            let found = case.peers.iter().find(|peer| peer.peer == *name);
-            let cell = found.map_or_else(
-                || "-".to_owned(),
-                |peer| {
-                    let [forward, backward] = peer.directions.map(|timed| {
-                        let us = three_digits(timed.us);
-                        if timed.is_exact { us } else { format!("({us})") }
-                    });
-                    format!("{forward} / {backward}")
-                },
-            );
-            let _ = write!(out, " {cell} |");
-        }
-        out.push('\n');
-    }
-    out
+    let columns = format!("workload | locations | dtype | >msdeform | >{}", names.join(" | >"));
+    let rows = cases.iter().map(|case| {
+        let ours = both(|call| Some(three_digits(case.ours_us(call))));
+        let mut row = cells![&case.workload, &case.locations, case.dtype, ours];
+        row.extend(names.iter().map(|name| {
+            let peer = case.peers.iter().find(|peer| peer.peer == *name);
+            let time = |peer: &PeerRow| {
+                both(|call| {
+                    let timed = peer.time(call);
+                    let us = three_digits(timed.us);
+                    Some(if timed.is_exact { us } else { format!("({us})") })
+                })
+            };
+            or_dash(peer, time).into()
+        }));
+        row
+    });
+    Table::new(&columns).with(rows).markdown()
 }
 
 /// Peers in the order in which the cases have them.
@@ -104,28 +92,76 @@ fn names(cases: &[Against], is_shown: impl Fn(&PeerRow) -> bool) -> Vec<&str> {
 #[must_use]
 pub fn memory_table(cases: &[Against]) -> String {
     let names = names(cases, |peer| peer.memory_mib.is_some());
-    let mut out = format!(
-        "| MiB, backward | locations | format | msdeform | {} | ours / least |\n|---|---|---|{}\n",
-        names.join(" | "),
-        "--:|".repeat(names.len() + 2)
+    let columns = format!(
+        "MiB, backward | locations | dtype | >msdeform | >{} | >ours / least",
+        names.join(" | >")
     );
-    for case in cases.iter().filter(|case| case.ours_memory_mib.is_some()) {
-        let mut cells = vec![case.ours_memory_mib];
-        cells.extend(names.iter().map(|name| {
-            case.peers.iter().find(|peer| peer.peer == *name).and_then(|peer| peer.memory_mib)
-        }));
-        let cells: Vec<String> = cells.into_iter().map(mebibytes).collect();
-        let ratio = case.ours_memory_mib.zip(case.least_memory());
-        let ratio = ratio
-            .map_or_else(|| "-".to_owned(), |(ours, (_, least))| format!("{:.1}x", ours / least));
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} | {} | {ratio} |",
-            case.workload,
-            case.locations,
-            case.dtype,
-            cells.join(" | ")
-        );
+    let rows = cases.iter().filter(|case| case.ours_memory_mib.is_some()).map(|case| {
+        let ours = mebibytes(case.ours_memory_mib);
+        let mut row = cells![&case.workload, &case.locations, case.dtype, ours];
+        let of = |name: &&str| case.peers.iter().find(|peer| peer.peer == *name)?.memory_mib;
+        row.extend(names.iter().map(|name| mebibytes(of(name)).into()));
+        row.push(or_dash(memory_ratio(case), times).into());
+        row
+    });
+    Table::new(&columns).with(rows).markdown()
+}
+
+/// What ours allocates over what the leanest exact peer does.
+fn memory_ratio(case: &Against) -> Option<f64> {
+    Some(case.ours_memory_mib? / case.least_memory()?.1)
+}
+
+/// The range of ratios as text.
+fn range<'a>(
+    cases: impl IntoIterator<Item = &'a Against>,
+    ratio: impl Fn(&'a Against) -> Option<f64>,
+) -> String {
+    let ratios: Vec<f64> = cases.into_iter().filter_map(ratio).collect();
+    let least = ratios.iter().copied().reduce(f64::min);
+    let most = ratios.iter().copied().reduce(f64::max);
+    or_dash(least.zip(most), |(least, most)| format!("{least:.1}x to {most:.1}x"))
+}
+
+fn speedup(case: &Against, call: Quantity) -> Option<f64> {
+    Some(case.best_exact(call)?.1 / case.ours_us(call))
+}
+
+/// The ranges of all cases in a sentence.
+#[must_use]
+pub fn lead(cases: &[Against]) -> String {
+    let all = || cases.iter().filter(|case| case.locations == LOCATIONS);
+    let [forward, backward] = CALLS.map(|call| range(all(), |case| speedup(case, call)));
+    let memory = range(all(), memory_ratio);
+    format!(
+        "Against the best exact peer, our forward is {forward} as fast and our backward {backward}. Our backward allocates \
+         {memory} the memory of the leanest exact peer."
+    )
+}
+
+/// The same ranges for each kind of workload and dtype.
+#[must_use]
+pub fn lead_table(cases: &[Against]) -> String {
+    let columns =
+        "workloads | dtype | >forward, speed-up | >backward, speed-up | >backward, memory";
+    let mut table = Table::new(columns);
+    for (tag, kind) in [(Tag::Encoder, "encoders"), (Tag::Decoder, "decoders")] {
+        for dtype in DType::ALL {
+            let is_tagged = |case: &&Against| {
+                workload::find(&case.workload).is_some_and(|workload| workload.has(tag))
+            };
+            let own: Vec<&Against> = local(cases, dtype).filter(is_tagged).collect();
+            if own.is_empty() {
+                continue;
+            }
+            let of = |call| range(own.iter().copied(), |case| speedup(case, call));
+            let memory = range(own.iter().copied(), memory_ratio);
+            let cells = cells![kind, dtype, of(Quantity::Forward), of(Quantity::Backward), memory];
+            table.rows.push(cells);
+        }
     }
-    out
+    format!(
+        "Ranges against the best exact peer, and of memory against the leanest:\n\n{}",
+        table.markdown()
+    )
 }

@@ -128,7 +128,7 @@ fn pages() -> Result<(Vec<Page>, usize)> {
     let tuned = tuning_tables(&folder)?;
     add("docs/PERFORMANCE.md", &|text| {
         let text = readme::splice(&text, &records, &ceilings)?;
-        let table = || format!("\n{}\n\n{}", peers::lead(&cases), peers::every_peer(&cases));
+        let table = || format!("\n{}\n{}", peers::lead_table(&cases), peers::every_peer(&cases));
         let text = readme::replace_between(text, "peers", table)?;
         let table = || format!("\n{}", peers::memory_table(&cases));
         let text = readme::replace_between(text, "memory", table)?;

@@ -1,9 +1,10 @@
 //! The table of `docs/onnx-runtime.md`, from records of `benches/onnx_runtime.py`.
 
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use msdeform_report::cells;
+use msdeform_report::table::Table;
 use serde::Deserialize;
 
 const SCHEMA: u32 = 1;
@@ -78,29 +79,26 @@ fn table(name: &str, record: &OnnxRecord) -> String {
         record;
     let date = date.get(..10).unwrap_or(date);
     let commit = commit.get(..7).unwrap_or(commit);
-    let mut text = format!(
-        "\n{cpu}, ONNX Runtime {onnxruntime}, {date}, commit {commit}, load {load} from other work, from `records/{name}`.\n\n\
-         | workload | threads | GridSample, quartiles | operator, quartiles | speed-up, quartiles | difference |\n\
-         |---|--:|--:|--:|--:|--:|\n"
-    );
-    for row in &record.rows {
-        let ms = |times: &Quantiles| {
-            let Quantiles { p25, median, p75 } = times;
-            format!("{:.2} ms ({:.2} to {:.2})", median * 1e-3, p25 * 1e-3, p75 * 1e-3)
-        };
-        let Row { workload, images, dtype, threads, rel_l2, speedup, .. } = row;
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "| {workload}, N = {images}, {dtype} | {threads} | {} | {} | {:.1}x ({:.1} to {:.1}) | {rel_l2:.0e} |",
+    let ms = |Quantiles { p25, median, p75 }: &Quantiles| {
+        format!("{:.2} ms ({:.2} to {:.2})", median * 1e-3, p25 * 1e-3, p75 * 1e-3)
+    };
+    let rows = record.rows.iter().map(|row| {
+        let Row { workload, images, dtype, threads, rel_l2, .. } = row;
+        let Quantiles { p25, median, p75 } = &row.speedup;
+        cells![
+            format!("{workload}, N = {images}, {dtype}"),
+            threads,
             ms(&row.grid_sample_us),
             ms(&row.operator_us),
-            speedup.median,
-            speedup.p25,
-            speedup.p75
-        );
-    }
-    text
+            format!("{median:.1}x ({p25:.1} to {p75:.1})"),
+            format!("{rel_l2:.0e}"),
+        ]
+    });
+    let columns = "workload | >threads | >GridSample, quartiles | >operator, quartiles | >speed-up, quartiles | >difference";
+    format!(
+        "\n{cpu}, ONNX Runtime {onnxruntime}, {date}, commit {commit}, load {load} from other work, from `records/{name}`.\n\n{}",
+        Table::new(columns).with(rows).markdown()
+    )
 }
 
 #[cfg(test)]

@@ -1,0 +1,91 @@
+//! One table for all documents and pages: columns with their alignment, rows of cells.
+
+/// A cell: its text, and the number that its column is sorted by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    /// What people read.
+    pub text: String,
+    /// Nothing where the cell holds words.
+    pub number: Option<f64>,
+}
+
+impl Cell {
+    /// A number as people read it.
+    #[must_use]
+    pub fn number(text: String, number: f64) -> Self {
+        Self { text, number: Some(number) }
+    }
+}
+
+impl<T: ToString> From<T> for Cell {
+    fn from(text: T) -> Self {
+        Self { text: text.to_string(), number: None }
+    }
+}
+
+/// A value as text, or a dash.
+pub fn or_dash<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), text)
+}
+
+/// A row of cells of anything that has a text.
+#[macro_export]
+macro_rules! cells {
+    ($($cell:expr),* $(,)?) => { vec![$($crate::table::Cell::from($cell)),*] };
+}
+
+/// A table with named columns.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    /// Names of the columns, and whether they are aligned as numbers.
+    pub columns: Vec<(String, bool)>,
+    /// Cells, row by row. A row that ends early has empty cells at its end.
+    pub rows: Vec<Vec<Cell>>,
+}
+
+impl Table {
+    /// An empty table. Columns are separated by ` | `; a `>` stands before the name of a column of numbers.
+    #[must_use]
+    pub fn new(columns: &str) -> Self {
+        let column = |name: &str| match name.strip_prefix('>') {
+            Some(name) => (name.to_owned(), true),
+            None => (name.to_owned(), false),
+        };
+        Self { columns: columns.split(" | ").map(column).collect(), rows: Vec::new() }
+    }
+
+    /// The same with these rows.
+    #[must_use]
+    pub fn with(mut self, rows: impl IntoIterator<Item = Vec<Cell>>) -> Self {
+        self.rows.extend(rows);
+        self
+    }
+
+    /// The table as Markdown.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let line = |cells: Vec<&str>| {
+            let missing = " |".repeat(self.columns.len() - cells.len().min(self.columns.len()));
+            format!("| {} |{missing}\n", cells.join(" | "))
+        };
+        let rule =
+            self.columns.iter().map(|(_, is_number)| if *is_number { "--:|" } else { "---|" });
+        let names = self.columns.iter().map(|(name, _)| name.as_str()).collect();
+        let mut out = format!("{}|{}\n", line(names), rule.collect::<String>());
+        for row in &self.rows {
+            out += &line(row.iter().map(|cell| cell.text.as_str()).collect());
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_as_markdown_aligns_numbers_and_fills_short_rows() {
+        let table = Table::new("a | >b | >c").with([cells!["x", 1, 2.5], cells!["y"]]);
+        assert_eq!(table.markdown(), "| a | b | c |\n|---|--:|--:|\n| x | 1 | 2.5 |\n| y | | |\n");
+    }
+}
