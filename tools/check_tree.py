@@ -90,4 +90,7 @@ def shared_builds() -> str:
 CHECKS = {"records": records, "wheel-parts": wheel_parts, "shared-builds": shared_builds}
 
 if __name__ == "__main__":
-    print(CHECKS[sys.argv[1]]())
+    try:
+        print(CHECKS[sys.argv[1]]())
+    except AssertionError as error:
+        sys.exit(f"error: {error}")

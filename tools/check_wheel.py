@@ -1,7 +1,8 @@
-"""Whether a wheel is what its name promises: check_wheel.py WHEEL [TAG] [--limit-bytes N]
+"""Checks that a wheel is what its name promises: check_wheel.py WHEEL [TAG] [--limit-bytes N]
 
-Its parts, its size, the stable ABI (by abi3audit), and its library: processor, oldest system, the libraries that it
-needs, where each name comes from, the signature that macOS asks for on ARM. Prints a line for the release notes.
+It checks the parts, the size and the stable ABI (by abi3audit) of the wheel, and of its library the CPU, the oldest
+system, the needed libraries, where each name comes from, and the signature that macOS requires on ARM. It prints a line
+for the release notes.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ PARTS = [
     ".dist-info/entry_points.txt",
     ".dist-info/sboms/",
 ]
-# What every Windows has, or Python brings.
+# Libraries that every Windows or Python has.
 WINDOWS = """advapi32 bcrypt bcryptprimitives combase kernel32 msvcrt ntdll ole32 oleaut32 pdh powrprof psapi python3
     shell32 userenv ws2_32"""
-MACOS_PROCESSORS = {"arm64": lief.MachO.Header.CPU_TYPE.ARM64, "x86_64": lief.MachO.Header.CPU_TYPE.X86_64}
+MACOS_CPUS = {"arm64": lief.MachO.Header.CPU_TYPE.ARM64, "x86_64": lief.MachO.Header.CPU_TYPE.X86_64}
 
 
 def check_parts(wheel: Path, tag: str, limit_bytes: int) -> bytes:
@@ -57,15 +58,15 @@ def check_windows(library: lief.PE.Binary) -> str:
 
 def check_macos(library: lief.MachO.Binary, tag: str, data: bytes) -> str:
     """What macOS asks before it loads a library."""
-    _, major, minor, processor = tag.split("_", 3)
-    assert library.header.cpu_type == MACOS_PROCESSORS[processor], f"it is for {library.header.cpu_type}"
+    _, major, minor, cpu = tag.split("_", 3)
+    assert library.header.cpu_type == MACOS_CPUS[cpu], f"it is for {library.header.cpu_type}"
     oldest = library.build_version.minos if library.has_build_version else library.version_min.version
     assert oldest[:2] == [int(major), int(minor)], f"it is for macOS {oldest} and newer"
     needed = [entry.name for entry in library.libraries if entry.command != lief.MachO.LoadCommand.TYPE.ID_DYLIB]
     foreign = [path for path in needed if not path.startswith(("/usr/lib/", "/System/Library/"))]
     assert needed, "it needs no library"
     assert not foreign, f"it needs {foreign}"
-    # Apple's linker writes one number for "whatever the process has loaded", Zig's another.
+    # Apple's linker writes one number for "any library that the process has loaded", Zig's another.
     loose = [symbol.name for symbol in library.imported_symbols if symbol.library_ordinal in (0, 0xFE, -2)]
     lost = [name for name in loose if not name.startswith(("_Py", "__Py"))]
     assert loose, "it takes nothing from Python"
@@ -73,8 +74,8 @@ def check_macos(library: lief.MachO.Binary, tag: str, data: bytes) -> str:
     signed = "not signed"
     if library.has_code_signature:
         signed = f"{check_signature(data, library.code_signature.data_offset)} signed pages"
-    # Only Macs with ARM ask for a signature.
-    assert library.has_code_signature or processor == "x86_64", "it is not signed"
+    # Only Macs with ARM require a signature.
+    assert library.has_code_signature or cpu == "x86_64", "it is not signed"
     return f"{len(needed)} libraries, all of macOS; {len(loose)} names of Python; {signed}; linked and not run"
 
 
