@@ -37,6 +37,11 @@ impl Report {
         let mut report = Self::default();
         let totals = lines().filter(cargo).chain(lines().rev().find(pytest));
         totals.for_each(|line| report.add(&Self::counted(line)));
+        // A binary that was killed prints no totals.
+        let count = |start| lines().filter(|line| line.starts_with(start)).count();
+        let killed =
+            count("error: test failed, to rerun").saturating_sub(count("test result: FAILED"));
+        report.failed += killed;
         ensure!(finished.success || report.failed > 0, "the tests did not run to their end");
         ensure!(report.passed + report.failed > 0, "no test ran");
         Ok(report)
@@ -210,6 +215,8 @@ mod tests {
         let output = "test result: ok. 10 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n\
                       test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured\n";
         assert_eq!(read(false, output).unwrap(), (12, 1, 1));
+        let failed = "error: test failed, to rerun pass `--test seeds`\n";
+        assert_eq!(read(false, &format!("{output}{failed}{failed}")).unwrap(), (12, 2, 1));
         let nextest =
             "     Summary [   9.6s] 191 tests run: 190 passed (2 slow), 1 failed, 3 skipped";
         assert_eq!(read(false, nextest).unwrap(), (190, 1, 3));

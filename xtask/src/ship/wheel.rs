@@ -37,9 +37,10 @@ pub enum Effort {
 
 /// What `cargo xtask wheel` does.
 pub fn run(args: &WheelArgs) -> Result<ExitCode> {
+    let platforms = platforms::named(&args.target)?;
     let folder = tree::empty_folder(tree::target().join("wheels"))?;
     let mut steps = Steps::default();
-    for platform in platforms::named(&args.target)? {
+    for platform in platforms {
         step(&mut steps, Some(platform), &folder);
     }
     if args.target.is_empty() {
