@@ -14,7 +14,7 @@ namespace msda {
 
 struct alignas(16) Residence {
     unsigned first;   // the level's pixel (0, 0), in the units of Sample::offset
-    unsigned limit;   // a cell less than this behind it lies in shared memory, all four corners
+    unsigned limit;   // cells at offsets from `first` below this have all four corners in shared memory
     unsigned place;   // of that pixel, in bytes of shared memory
     unsigned pixels;  // that are kept
 };

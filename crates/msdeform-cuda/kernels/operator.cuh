@@ -1,0 +1,20 @@
+// The operator that a kernel is compiled for: its tensors, and what kernels must know of it.
+//
+//   ForwardTensors, BackwardTensors
+//                            its tensors in the order of the library's Operator, the workspace, and strides.
+//                            Flat structs, because NVRTC makes other code of nested ones
+//   Operator                 constants, in an enum, because NVRTC keeps others in the binary, used or not:
+//     READS_NEAREST_PIXEL      samples read the nearest pixel instead of four around
+//     SHARES_ROWS              the lanes that read a row prepare it together (sample_source.cuh)
+//     HAS_STEP_ROWS            a backward may have a step `rows`
+//
+// This is all that kernels know of operators. Each operator has headers of its own: its tensors (selected
+// here), its samples for kernels that know sizes at compile time (sample_source.cuh), for those that take any
+// size (any_samples.cuh), and on their way into lists (tile_lists.cuh).
+#pragma once
+
+#if MSDA_FROM_OFFSETS
+#include "offset_tensors.cuh"
+#else
+#include "plain_tensors.cuh"
+#endif

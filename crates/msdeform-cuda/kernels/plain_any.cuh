@@ -1,0 +1,49 @@
+// The samples of the plain operator, one by one (any_samples.cuh).
+#pragma once
+
+#include "any_samples.cuh"
+
+namespace msda {
+
+using AnyRow = long long;
+
+template <typename Params>
+MSDA_DEVICE AnyRow begin_row(const Params&, long long row, int, int) {
+    return row;
+}
+
+// Its number over all rows.
+using AnySample = long long;
+
+template <typename Params>
+MSDA_DEVICE AnySample any_sample(const Params& params, long long row, long long s) {
+    return row * params.samples + s;
+}
+template <typename Params>
+MSDA_DEVICE AnySample any_sample(const Params& params, long long row, const LevelGeometry& level, int point) {
+    return row * params.samples + level.first_sample + point;
+}
+MSDA_DEVICE long long number_of(const CallShape&, AnySample sample) { return sample; }
+template <typename Params>
+MSDA_DEVICE Position locate_sample(const Params& params, AnySample sample, int, const LevelGeometry& level) {
+    return locate(load_element<SamplingStorage>(params.locations, 2 * sample),
+                  load_element<SamplingStorage>(params.locations, 2 * sample + 1), level.height, level.width);
+}
+template <typename Params>
+MSDA_DEVICE float sample_weight(const Params& params, AnySample sample) {
+    return load_element<SamplingStorage>(params.weights, sample);
+}
+
+MSDA_DEVICE constexpr bool needs_slopes() { return WANTS_GRAD_LOCATIONS; }
+
+template <typename Params>
+MSDA_DEVICE void store_weight_gradient(const Params& params, long long number, float gradient) {
+    store_element<SamplingStorage>(params.grad_weights, number, gradient);
+}
+template <typename Params>
+MSDA_DEVICE void store_location_gradient(const Params& params, long long number, int axis, bool,
+                                         float gradient) {
+    store_element<SamplingStorage>(params.grad_locations, 2 * number + axis, gradient);
+}
+
+}  // namespace msda
