@@ -1,4 +1,4 @@
-//! ONNX models: whatever the bytes say, reading ends, and a model that was rewritten can be read.
+//! ONNX models: reading ends for any bytes, and a rewritten model can be read.
 
 use msdeform_onnx::{Form, Options};
 

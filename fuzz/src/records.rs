@@ -30,7 +30,7 @@ pub(crate) fn workload(bytes: &[u8]) {
             }
         }
     }
-    let _ = (workload.standard_queries(), workload.pixels(), workload.processor_batch());
+    let _ = (workload.standard_queries(), workload.pixels(), workload.cpu_batch());
 }
 
 pub(crate) fn tuning(bytes: &[u8]) {
@@ -64,7 +64,7 @@ pub(crate) fn cubin(bytes: &[u8]) {
         }
     };
     whole(bytes);
-    // Nobody guesses a hash: what is behind a right one.
+    // A fuzzer cannot guess a hash, so it is made right here.
     let hash = blake3::hash(bytes);
     whole(&[b"msdacub1", hash.as_bytes().as_slice(), bytes].concat());
 }
@@ -73,20 +73,20 @@ pub(crate) fn pack(bytes: &[u8]) {
     let whole = |bytes: Vec<u8>| {
         let Ok(pack) = KernelPack::parse(Path::new("kernels.pack"), bytes) else { return };
         for content in pack.contents() {
-            // Found, or damaged in words.
+            // Found, or reported as damaged.
             assert!(!matches!(pack.find(content), Ok(None)), "a kernel is listed and not there");
         }
     };
     whole(bytes.to_vec());
-    // Nobody guesses a hash: the index as it is, with the right one.
+    // The same for the hash of the index.
     const INDEX_AT: usize = 48;
     let length = bytes.get(8..16).and_then(<[u8]>::first_chunk::<8>);
     let length = length.and_then(|length| usize::try_from(u64::from_le_bytes(*length)).ok());
     let end = length.and_then(|length| INDEX_AT.checked_add(length));
     if let Some(index) = end.and_then(|end| bytes.get(INDEX_AT..end)) {
-        let mut mended = bytes.to_vec();
-        mended[16..INDEX_AT].copy_from_slice(blake3::hash(index).as_bytes());
-        whole(mended);
+        let mut fixed = bytes.to_vec();
+        fixed[16..INDEX_AT].copy_from_slice(blake3::hash(index).as_bytes());
+        whole(fixed);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Verifying and timing variants on cases, so that every time has its error beside it.
+//! Verifying and timing variants on cases, so that every time comes with its error.
 //!
 //! Everything that the cases need is compiled first, in parallel. Then the cases are verified, then timed one after the other.
 
@@ -45,7 +45,7 @@ pub enum Stage {
     Timing,
 }
 
-/// How far it is.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
     /// A stage begins, with so many steps.
@@ -55,7 +55,7 @@ pub enum Progress<'a> {
 }
 
 /// Times the variants that fit each case, after checking them against the reference unless `limits` is `None`. Refused
-/// variants are in the report, with the reason; an inexact variant is timed all the same, with its error beside its time.
+/// variants are in the report, with the reason; an inexact variant is timed too, with its error.
 ///
 /// # Errors
 /// [`BenchError::Workload`], and [`BenchError::Device`] if a variant that fits fails to run.
@@ -64,7 +64,7 @@ pub fn bench_cases(
     planned: &[Planned<'_>],
     budget: Budget,
     limits: Option<Limits>,
-    say: &(dyn Fn(Progress<'_>) + Sync),
+    progress: &(dyn Fn(Progress<'_>) + Sync),
 ) -> Result<(Vec<Measurement>, Report), BenchError> {
     let mut fits = Vec::with_capacity(planned.len());
     let mut all = Report::default();
@@ -85,25 +85,25 @@ pub fn bench_cases(
             wanted.extend(choices.map(|choice| (choice, problem.clone(), *case)));
         }
     }
-    say(Progress::Begin(Stage::Compiling, wanted.len()));
-    let compiled = |at: usize| say(Progress::Done(wanted[at].2));
+    progress(Progress::Begin(Stage::Compiling, wanted.len()));
+    let compiled = |at: usize| progress(Progress::Done(wanted[at].2));
     let choices: Vec<_> = wanted.iter().map(|(choice, problem, _)| (choice, problem)).collect();
     compile_in_turn(device, &choices, None, &compiled);
 
-    say(Progress::Begin(Stage::Verifying, fits.len()));
+    progress(Progress::Begin(Stage::Verifying, fits.len()));
     let verify = |(case, _, variants): &(&WorkloadCase<'_>, Problem, Vec<&'static VariantSpec>)| {
         let report = limits.map(|limits| verify_case(device, case, variants, limits));
-        say(Progress::Done(case));
+        progress(Progress::Done(case));
         report.transpose().map(Option::unwrap_or_default)
     };
     let reports = verify_each(device, &fits, verify)?;
 
-    say(Progress::Begin(Stage::Timing, fits.len()));
+    progress(Progress::Begin(Stage::Timing, fits.len()));
     let mut measurements = Vec::new();
     for ((case, problem, variants), report) in fits.iter().zip(reports) {
         measurements.extend(time_fitting(device, case, problem, variants, budget, &report)?);
         all.extend(report);
-        say(Progress::Done(case));
+        progress(Progress::Done(case));
     }
     Ok((measurements, all))
 }
@@ -161,7 +161,7 @@ pub fn bench_step(
 }
 
 /// Compiles choices for problems on every core, the first ones first, until `end` if there is one; `done` hears of each. What
-/// time leaves out is compiled when it is asked for.
+/// time leaves out is compiled when it is needed.
 pub(crate) fn compile_in_turn(
     device: &dyn Device,
     wanted: &[(&KnobbedVariant, &Problem)],

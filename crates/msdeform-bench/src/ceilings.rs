@@ -15,7 +15,7 @@ pub struct Capability {
     pub name: String,
     /// Whether it does.
     pub works: bool,
-    /// What was seen, in words; the driver's where it refused.
+    /// What was seen, or why the driver refused.
     pub outcome: String,
 }
 

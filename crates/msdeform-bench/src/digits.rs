@@ -1,4 +1,4 @@
-//! Numbers with the digits that say something, for people and for files.
+//! Numbers with their significant digits, for people and for files.
 
 /// A time with three significant digits and its unit.
 #[must_use]
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_stays_so() {
+    fn nan_and_infinity_stay() {
         assert!(significant(f64::NAN, 3).is_nan());
         assert_eq!(significant(f64::INFINITY, 3), f64::INFINITY);
         assert_eq!(significant(0.0, 3), 0.0);

@@ -7,7 +7,7 @@ use msdeform_devices::device::{Device, DeviceError};
 use msdeform_devices::workload::{Sizes, Workload};
 use msdeform_devices::{Locations, WorkloadCase};
 
-/// How much of what a workload lists is taken where the caller does not say.
+/// How much of a workload's lists is taken by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Breadth {
     /// Only the first of each list: the usual layout, the most telling locations.
@@ -76,7 +76,7 @@ impl Selection {
         cases
     }
 
-    /// The variants of a device that were asked for, in the order of its registry.
+    /// The chosen variants of a device, in the order of its registry.
     ///
     /// # Errors
     /// [`DeviceError::UnknownVariant`] naming what the device has.

@@ -56,7 +56,7 @@ fn exact_variants_pass_and_every_fault_is_found() {
 }
 
 #[test]
-fn what_a_variant_cannot_do_is_skipped_by_name_and_with_the_reason() {
+fn an_unsupported_case_is_skipped_with_the_reason() {
     let case = case("edge_one_point", ValueLayout::HeadMajor);
     let report =
         verify_case(&TestDevice, &case, &TestDevice.variants(), Limits::default()).unwrap();
@@ -109,7 +109,7 @@ fn times_come_with_their_error_and_their_speedup() {
 }
 
 #[test]
-fn many_cases_are_compiled_then_verified_then_timed_and_say_what_one_by_one_would() {
+fn many_cases_at_once_give_the_results_of_single_ones() {
     let cases = [
         case("edge_one_point", ValueLayout::Interleaved),
         case("edge_point_lists", ValueLayout::Interleaved),
@@ -129,7 +129,7 @@ fn many_cases_are_compiled_then_verified_then_timed_and_say_what_one_by_one_woul
     };
     let (measured, report) =
         bench_cases(&TestDevice, &planned, budget, Some(Limits::default()), &said).unwrap();
-    // The third case is taken by nobody.
+    // No variant takes the third case.
     let steps = 2 * timed.len() * 2;
     let expected =
         [(Stage::Compiling, steps, steps), (Stage::Verifying, 2, 2), (Stage::Timing, 2, 2)];

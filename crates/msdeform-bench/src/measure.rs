@@ -45,7 +45,7 @@ pub struct Measurement {
     /// What a call has to do.
     #[serde(flatten)]
     pub work: Work,
-    /// Bytes allocated beside inputs and outputs.
+    /// Bytes allocated on top of inputs and outputs.
     pub workspace_bytes: usize,
     /// Worst relative L2 error against the reference on the same case, where it was verified.
     #[serde(default, with = "number::or_null")]
@@ -101,7 +101,7 @@ const WARM_UP_SHARE: f64 = 0.25;
 /// something about it.
 ///
 /// # Errors
-/// Whatever the device says, typed.
+/// The errors of the device.
 pub fn measure(
     device: &dyn Device,
     case: &WorkloadCase<'_>,
@@ -127,7 +127,7 @@ pub fn measure(
 /// Times a training step, a forward and a backward as one, like [`measure`].
 ///
 /// # Errors
-/// Whatever the device says, typed.
+/// The errors of the device.
 pub fn measure_step(
     device: &dyn Device,
     case: &WorkloadCase<'_>,

@@ -1,4 +1,4 @@
-//! What a list of timings says.
+//! Order statistics of timings.
 
 use serde::{Deserialize, Serialize};
 

@@ -68,7 +68,7 @@ pub struct Verification {
 }
 
 impl Verification {
-    /// What the checks of a run say, or why it did not run.
+    /// The checks of a run, or the error that prevented it.
     pub(crate) fn of(label: Label, checks: Result<Vec<TensorCheck>, DeviceError>) -> Self {
         let error = checks.as_ref().err().map(ToString::to_string);
         let tensors = checks.unwrap_or_default();
@@ -187,7 +187,7 @@ pub fn compile_later(
 /// Runs the given variants on a case and compares them with the reference.
 ///
 /// # Errors
-/// [`WorkloadError::Problem`] and [`WorkloadError::Memory`]; what a device says is part of the report.
+/// [`WorkloadError::Problem`] and [`WorkloadError::Memory`]; errors of the device are in the report.
 pub fn verify_case(
     device: &dyn Device,
     case: &WorkloadCase<'_>,
@@ -240,8 +240,8 @@ pub fn fitting(
     (fitting, skipped)
 }
 
-/// Runs twice, on poisoned outputs: what a first run leaves behind (workspace, zeroing) must not reach into the
-/// second, and a promise of the same bits is held.
+/// Runs twice, on poisoned outputs: what a first run leaves behind (workspace, zeroing) must not change the
+/// second, and a bitwise reproducible variant must give the same result twice.
 pub(crate) fn run_twice(
     prepared: &mut dyn Prepared,
     variant: &str,
@@ -252,7 +252,7 @@ pub(crate) fn run_twice(
         prepared.read()
     };
     let (first, second) = (run()?, run()?);
-    if prepared.promises_same_bits() && !first.has_same_bits(&second) {
+    if prepared.is_reproducible() && !first.has_same_bits(&second) {
         return Err(DeviceError::OtherBits { variant: variant.to_owned() });
     }
     Ok(second)

@@ -96,9 +96,9 @@ fn verify_one(device: &dyn Device, specialisation: &Specialisation, seed: u64) -
 
 /// Tensors that the call writes.
 fn written(Specialisation { variant, problem, backward, .. }: &Specialisation) -> usize {
-    let asked = backward.map_or(Gradients::ALL, |backward| backward.gradients);
+    let wanted = backward.map_or(Gradients::ALL, |backward| backward.gradients);
     let written = problem.operator().written(variant.spec().direction);
-    written.filter(|role| asked.includes(*role)).count()
+    written.filter(|role| wanted.includes(*role)).count()
 }
 
 /// Samples around points anywhere in the image, as those of a decoder lie: some of them outside.
@@ -177,7 +177,7 @@ mod tests {
         assert!(checks.is_empty());
     }
 
-    /// On the processor: the inputs and the bound of every rule are such that what is right passes.
+    /// The inputs and the bound of every rule are such that right results pass.
     #[test]
     fn fused_problems_of_every_rule_pass_on_the_cpu() {
         let options = DeviceOptions { ignore_tuning: true, ..DeviceOptions::default() };

@@ -1,4 +1,4 @@
-//! What the command line takes. Words for people live here; `--help` is a golden test.
+//! The command line. Help texts live here; `--help` is a golden test.
 
 #![allow(clippy::doc_markdown, reason = "these comments are help texts, which know no Markdown")]
 
@@ -70,7 +70,7 @@ pub struct DeviceArgs {
     /// Where to run: cpu, cuda or cuda:N [default: cuda:0 where there is a GPU, else cpu]
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceId>,
-    /// Worker threads of the processor [default: all cores]
+    /// Worker threads on a CPU [default: all cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
 }
@@ -96,7 +96,7 @@ impl DeviceArgs {
 /// What gradients promise.
 #[derive(Debug, Args)]
 pub struct ModeArgs {
-    /// Gradients on a GPU: fast, or deterministic (the same bits on every run; elsewhere they always are)
+    /// Gradients on a GPU: fast, or deterministic (bitwise reproducible; on a CPU they always are)
     #[arg(long, value_name = "MODE", default_value_t = Mode::Fast)]
     pub mode: Mode,
 }
@@ -120,7 +120,7 @@ pub struct GridArgs {
     /// Only forward or only backward
     #[arg(long, value_name = "DIRECTION")]
     pub direction: Option<Direction>,
-    /// Storage formats: f32, f16, bf16
+    /// Dtypes: f32, f16, bf16
     #[arg(long, value_name = "DTYPE", value_delimiter = ',', default_value = "f32,f16,bf16", value_parser = fast_dtype)]
     pub dtype: Vec<DType>,
     /// Layouts: interleaved, head_major, head_major_padded
@@ -129,7 +129,7 @@ pub struct GridArgs {
     /// Sampling locations: local (as trained models do), uniform, outside, hostile, one_place
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub locations: Vec<Locations>,
-    /// The operator from raw projections: samples follow from offsets and logits, with the references of the workload's model
+    /// Run the fused operator, with the references of the workload's model
     #[arg(long = "from-offsets")]
     pub fused: bool,
     /// Images, instead of the workload's
@@ -149,7 +149,7 @@ pub const fn operator(fused: bool) -> &'static Operator {
     if fused { &FROM_OFFSETS } else { &ATTENTION }
 }
 
-/// A format that devices compute; the reference's `f64` is none.
+/// A dtype that devices compute, which excludes `f64`.
 pub fn fast_dtype(name: &str) -> Result<DType, String> {
     match name.parse::<DType>() {
         Ok(dtype) if DType::FAST.contains(&dtype) => Ok(dtype),
@@ -159,8 +159,8 @@ pub fn fast_dtype(name: &str) -> Result<DType, String> {
 }
 
 impl GridArgs {
-    /// The part of the grid that is meant; `defaults` where no workload is named. All of it has the rungs of
-    /// the ladder too.
+    /// The part of the grid that the options select; `defaults` if no workload is named. All of it includes the rungs of
+    /// the ladder.
     pub fn selection(
         &self,
         defaults: impl Iterator<Item = &'static Workload>,
@@ -191,7 +191,7 @@ impl GridArgs {
 }
 
 impl GridArgs {
-    /// Whether only some cases of the chosen variants are meant.
+    /// Whether the options select only some cases of the variants.
     pub fn is_narrowed(&self) -> bool {
         !(self.workload.is_empty() && self.layout.is_empty() && self.locations.is_empty())
             || self.batch.is_some()
@@ -220,10 +220,10 @@ impl GridArgs {
         })
     }
 
-    /// Refuses a ladder on a processor: its rungs are kernels of a GPU.
+    /// Refuses a ladder on a CPU: its rungs are kernels of a GPU.
     pub fn check_device(&self, device: &dyn Device) -> anyhow::Result<()> {
         if self.ladder && !matches!(device.id(), DeviceId::Cuda(_)) {
-            return Err(Usage("the ladder stands on a GPU; use --device cuda:0".into()).into());
+            return Err(Usage("the ladder needs a GPU; use --device cuda:0".into()).into());
         }
         Ok(())
     }
@@ -234,7 +234,7 @@ pub fn standard_workloads() -> impl Iterator<Item = &'static Workload> {
     workload::by_tag(Tag::Standard)
 }
 
-/// Whether to measure the yardstick.
+/// Whether to measure the bandwidth of the memory.
 #[derive(Debug, Args)]
 pub struct ProbeArgs {
     /// Do not measure what the device's memory can do (about a second)

@@ -5,13 +5,13 @@ use msdeform_bench::warm::WarmError;
 use msdeform_devices::{DeviceError, WorkloadError};
 use msdeform_files::FileError;
 
-/// The codes, in the words of `--help`.
+/// The codes, as `--help` shows them.
 pub const EXIT_CODES: &str = "Exit codes:
   0  done, and everything that was checked is within its bound
   1  a check failed: a variant is not within its bound of the f64 reference, or a comparison of
      records found something slower
-  2  usage: the command line has to change. An option, name, size or file that cannot be meant, a
-     size that is missing, an output that exists
+  2  usage: the command line has to change. An option, name, size or file that is unknown, a size
+     that is missing, an output that exists
   3  the device, the system or the data failed: a file that cannot be read or written, tensors that
      do not fit together, no memory";
 
@@ -20,12 +20,12 @@ pub const EXIT_CODES: &str = "Exit codes:
 #[error("{0}")]
 pub struct CheckFailed(pub String);
 
-/// A command line that parses but makes no sense.
+/// A command line that parses but has to change.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Usage(pub String);
 
-/// Whoever read our output has seen enough.
+/// The reader of standard output closed it.
 #[derive(Debug, thiserror::Error)]
 #[error("standard output was closed")]
 pub struct OutputClosed;
@@ -35,20 +35,20 @@ pub fn report(error: &anyhow::Error) -> u8 {
     if error.is::<OutputClosed>() {
         return 0;
     }
-    eprintln!("error: {}", in_words(error));
+    eprintln!("error: {}", message(error));
     code(error)
 }
 
 /// An error and its causes, but those that it has quoted already.
-pub fn in_words(error: &anyhow::Error) -> String {
-    let mut words = error.to_string();
+pub fn message(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !words.contains(&cause) {
-            words.push_str(": ");
-            words.push_str(&cause);
+        if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
         }
     }
-    words
+    text
 }
 
 fn code(error: &anyhow::Error) -> u8 {
@@ -78,7 +78,7 @@ fn is_usage(error: &WorkloadError) -> bool {
     !matches!(error, WorkloadError::Memory(_))
 }
 
-/// What is at the path cannot be meant; that it cannot be read or written is another matter.
+/// The path names something that the command cannot use. A file that cannot be read or written has code 3.
 fn is_usage_of_file(error: &FileError) -> bool {
     matches!(error, FileError::Exists { .. } | FileError::Folder { .. } | FileError::Special { .. })
 }
@@ -119,7 +119,7 @@ mod tests {
         let said = missing.to_string();
         let quoted =
             anyhow!(missing).context(format!("cannot open x: {said}")).context("cannot read x");
-        assert_eq!(in_words(&quoted), format!("cannot read x: cannot open x: {said}"));
-        assert_eq!(in_words(&anyhow!("alone")), "alone");
+        assert_eq!(message(&quoted), format!("cannot read x: cannot open x: {said}"));
+        assert_eq!(message(&anyhow!("alone")), "alone");
     }
 }

@@ -31,7 +31,7 @@ const fn is_true(text: &str) -> bool {
     matches!(text.as_bytes(), b"true")
 }
 
-/// Does what the command line says, its first word being the program's name, and returns the exit code.
+/// Runs a command line, whose first word is the program's name, and returns the exit code.
 #[must_use]
 pub fn command_line(words: impl IntoIterator<Item = OsString>) -> u8 {
     BUILD.announce();

@@ -28,6 +28,12 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
+/// Standard output of a command that succeeds, as JSON.
+fn printed_json(command: &mut Command) -> Value {
+    let output = command.assert().success();
+    serde_json::from_slice(&output.get_output().stdout).unwrap()
+}
+
 /// Standard output as JSON, and nothing on standard error: no progress bar in a pipe.
 fn json(arguments: &[&str]) -> Value {
     let folder = folder();
@@ -52,8 +58,7 @@ fn a_probe_becomes_the_ceilings_of_its_device() {
     let folder = folder();
     let records = folder.path().join("records");
     let arguments = ["probe", "--device", "cpu", "--threads", "1", "--json", "--record=records"];
-    let output = msdeform(folder.path()).args(arguments).assert().success();
-    let printed: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    let printed = printed_json(msdeform(folder.path()).args(arguments));
     let device = records.join(printed["device"]["slug"].as_str().unwrap());
     let written = std::fs::read_to_string(device.join("ceilings.json")).unwrap();
     let mut written: Value = serde_json::from_str(&written).unwrap();
@@ -66,12 +71,11 @@ fn a_probe_becomes_the_ceilings_of_its_device() {
     }
 
     let picture = folder.path().join("roofline.svg");
-    let output = msdeform(folder.path())
-        .args(["analyze", "--workload", "rtdetr_dec", "--dtype", "f16", "--json", "--dir"])
-        .args([&records, Path::new("--svg"), &picture])
-        .assert()
-        .success();
-    let analyses: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    let analyses = printed_json(
+        msdeform(folder.path())
+            .args(["analyze", "--workload", "rtdetr_dec", "--dtype", "f16", "--json", "--dir"])
+            .args([&records, Path::new("--svg"), &picture]),
+    );
     assert_eq!(analyses[0]["workload"], "rtdetr_dec");
     assert!(analyses[0]["predicted_us"].as_f64() > Some(0.0));
     assert!(std::fs::read_to_string(picture).unwrap().starts_with("<svg "));
@@ -122,7 +126,7 @@ fn what_tune_finds_is_what_calls_get_until_it_is_stale() {
     assert_eq!(record["device"]["facts"]["tuning"], "2 choices");
     for (field, value, reason) in [
         ("msdeform", "0.0.1", "made by msdeform 0.0.1"),
-        ("device", "another processor", "made on another processor"),
+        ("device", "another CPU", "made on another CPU"),
         ("fingerprint", "x", "kernels have changed"),
     ] {
         let mut stale = tuning.clone();
@@ -134,7 +138,7 @@ fn what_tune_finds_is_what_calls_get_until_it_is_stale() {
 }
 
 #[test]
-fn a_tune_that_is_killed_leaves_what_it_found_and_names_what_it_did_not_reach() {
+fn a_killed_tune_leaves_its_results_and_names_the_rest() {
     let folder = folder();
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_msdeform"))
         .current_dir(folder.path())
@@ -168,7 +172,7 @@ fn a_tune_that_is_killed_leaves_what_it_found_and_names_what_it_did_not_reach() 
 fn tune_refuses_what_makes_no_sense() {
     let folder = folder();
     for (arguments, words) in [
-        (&["--seconds=-1"][..], "no duration"),
+        (&["--seconds=-1"][..], "not a duration"),
         (&["--locations", "local,uniform"], "one kind"),
         (&["--variant", "no_such"], "no_such"),
     ] {
@@ -188,7 +192,7 @@ fn an_analysis_without_ceilings_says_how_to_make_one() {
 }
 
 #[test]
-fn counters_are_read_from_a_table_and_a_missing_profiler_is_named() {
+fn counters_are_read_and_a_missing_profiler_is_named() {
     let folder = folder();
     let table = folder.path().join("ncu.csv");
     let text = "\"ID\",\"Kernel Name\",\"l1tex__t_sector_hit_rate.pct\"\n\"\",\"\",\"%\"\n\
@@ -261,13 +265,13 @@ fn verify_compares_every_tensor_and_counts_what_it_skips() {
     for field in ["elements", "max_abs", "max_rel", "rel_l2", "bound"] {
         assert!(backward["tensors"][0][field].is_number(), "{field}");
     }
-    // Whatever the processor, it lacks one of the instruction sets.
+    // Every CPU lacks one of the instruction sets.
     assert!(!report["skipped"].as_array().unwrap().is_empty());
-    assert!(report["skipped"][0]["reason"].as_str().unwrap().contains("processor"));
+    assert!(report["skipped"][0]["reason"].as_str().unwrap().contains("CPU"));
 }
 
 #[test]
-fn every_command_runs_the_operator_from_offsets_and_names_its_rows() {
+fn commands_run_the_fused_operator_and_name_its_rows() {
     let cases = "edge_one_point,edge_point_lists,edge_channels_33,edge_hostile";
     let verify = ["verify", "--device", "cpu", "--from-offsets", "--json", "--workload", cases];
     let report = json(&verify);
@@ -305,7 +309,7 @@ fn every_command_runs_the_operator_from_offsets_and_names_its_rows() {
 #[test]
 fn a_part_of_what_is_not_divided_is_refused() {
     let folder = folder();
-    for (part, why) in [("2/2", "--models"), ("3/2", "no part")] {
+    for (part, why) in [("2/2", "--models"), ("3/2", "not a part")] {
         let verify = ["verify", "--device", "cpu", "--workload", "edge_one_point", "--part", part];
         let refused = msdeform(folder.path()).args(verify).assert().code(2);
         refused.stderr(predicate::str::contains(why));
@@ -422,8 +426,7 @@ fn the_main_job_prints_one_table_and_says_where_its_record_went() {
     assert!(folder.path().join(place).join("record.json").is_file());
     assert!(folder.path().join(place).join("summary.md").is_file());
 
-    let output = msdeform(folder.path()).args(["records", "--json"]).assert().success();
-    let figures: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    let figures = printed_json(msdeform(folder.path()).args(["records", "--json"]));
     let figure = &figures[0];
     for field in PUBLISHED_FIELDS {
         assert!(!figure[field].is_null(), "{field} is missing in {figure}");
@@ -439,9 +442,7 @@ fn the_main_job_prints_one_table_and_says_where_its_record_went() {
 fn the_main_job_writes_where_told_or_not_at_all() {
     let folder = folder();
     let arguments = ["--workload", "edge_one_point", "--seconds", "0", "--no-probe", "--json"];
-    let output =
-        msdeform(folder.path()).args(arguments).arg("--record=evidence").assert().success();
-    let document: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    let document = printed_json(msdeform(folder.path()).args(arguments).arg("--record=evidence"));
     let place = document["record_folder"].as_str().unwrap();
     assert!(place.starts_with("evidence"), "{place}");
     assert!(folder.path().join(place).is_dir());
@@ -452,7 +453,7 @@ fn the_main_job_writes_where_told_or_not_at_all() {
 }
 
 #[test]
-fn merged_runs_name_the_run_of_each_figure_and_an_edited_record_is_refused() {
+fn merged_runs_name_each_run_and_refuse_edited_records() {
     let folder = folder();
     let bench = |variant: &str| {
         let bench = ["bench", "--device", "cpu", "--threads", "1", "--workload", "edge_one_point"];
@@ -523,9 +524,8 @@ fn records_that_no_manifest_names_are_shown_only_when_asked_for() {
         .assert()
         .success();
     let count = |arguments: &[&str]| {
-        let output =
-            msdeform(folder.path()).args(["records", "--json"]).args(arguments).assert().success();
-        let figures: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+        let figures =
+            printed_json(msdeform(folder.path()).args(["records", "--json"]).args(arguments));
         figures.as_array().unwrap().len()
     };
     assert!(count(&[]) > 0, "all of them, where there is no manifest");

@@ -67,8 +67,8 @@ const RUN_ELSEWHERE: [(&str, &str, &str); 14] = [
     ("c", "docs/c.md", OF_C),
     ("cpp", "docs/c.md", OF_C),
     ("cpp", "bindings/python/docs/aoti.md", "test_aoti.py, as lines of the example"),
-    ("cpp", "docs/onnx-runtime.md", "nobody: no registry has the runtime's headers"),
-    ("toml", "docs/candle.md", "nobody: a line of the reader's manifest"),
+    ("cpp", "docs/onnx-runtime.md", "not run: no registry has the runtime's headers"),
+    ("toml", "docs/candle.md", "not run: a line of the reader's manifest"),
     ("rust", "docs/adding-a-kernel.md", "no test: a part of a variant, shortened"),
 ];
 

@@ -11,7 +11,7 @@ use msdeform_cuda::jit::decode_entry;
 use msdeform_cuda::nvrtc::Nvrtc;
 use serde_json::Value;
 
-/// A few kernels: the forward pass of a small model, with given locations and from offsets.
+/// A few kernels: the forward pass of a small model, of both operators.
 const FEW: [&str; 9] = [
     "warm",
     "--arch",
@@ -70,7 +70,7 @@ fn a_cache_that_is_switched_off_is_said_so() {
 }
 
 #[test]
-fn stopped_in_the_middle_it_leaves_whole_kernels_and_goes_on_from_there() {
+fn a_stopped_run_leaves_whole_kernels_and_continues() {
     if Nvrtc::for_tests().is_none() {
         return;
     }
@@ -104,7 +104,7 @@ fn stopped_in_the_middle_it_leaves_whole_kernels_and_goes_on_from_there() {
     // Nothing but kernels is left: what the one that was stopped had begun is gone.
     assert_eq!(fs::read_dir(cache).unwrap().count() as u64, kernels);
 
-    // Of them those from offsets, and nothing else.
+    // Only the kernels of the fused operator.
     let only = msdeform(cache, &FEW).args(["--from-offsets", "--json"]).output().unwrap();
     let only: Value = serde_json::from_slice(&only.stdout).unwrap();
     assert_eq!((&only["compiled"], &only["found"]), (&0.into(), &only["kernels"]));

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use msdeform::{Problem, Role, ValueLayout};
 use msdeform_cuda::{DeviceProps, REGISTRY};
-use msdeform_devices::case::VariantWish;
+use msdeform_devices::case::VariantChoice;
 use msdeform_devices::guarded::{laid_out, offset_bytes};
 use msdeform_devices::oracle::{Class, Expected, expect_with_allowances};
 use msdeform_devices::runner::CudaRules;
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut cases = Vec::new();
     for number in 0..models.parse()? {
         for case in generator.cases(number, SIZES) {
-            let case = Case { choice: VariantWish::Own, ..case };
+            let case = Case { choice: VariantChoice::Own, ..case };
             cases.push(describe(&case, &mut file)?);
         }
     }

@@ -9,7 +9,7 @@ use msdeform::Element;
 const LINE: usize = 64;
 
 /// Elements that begin at a cache line, as PyTorch's tensors do. A `Vec` begins somewhere inside of one, another time at
-/// another place, and takes a processor up to 1.7 times as long: that would be measured, and not the kernel.
+/// another place, and a CPU takes up to 1.7 times as long, which would be measured instead of the kernel.
 pub struct Aligned<T> {
     /// With as many before the first one as lie in front of a line.
     elements: Vec<T>,
@@ -44,7 +44,7 @@ impl<T: Element> FromIterator<T> for Aligned<T> {
         let start = found.as_ptr().align_offset(LINE);
         found.resize(start, T::default());
         found.extend(elements);
-        // It moved if there were more of them than was said.
+        // It moved if there were more elements than the lower bound.
         let is_in_place = found[start..].as_ptr().addr().is_multiple_of(LINE);
         if is_in_place { Self { elements: found, start } } else { found.drain(start..).collect() }
     }
@@ -106,7 +106,7 @@ mod tests {
             let given: Vec<f32> = (0..len).map(|i| i as f32).collect();
             let aligned = Aligned::from(given.clone());
             assert_eq!(*aligned, *given);
-            // Nobody knows how many a filter lets through.
+            // A filter does not know its length.
             let grown: Aligned<f32> = given.into_iter().filter(|_| true).collect();
             assert_eq!(aligned, grown);
             for place in [aligned.as_ptr(), aligned.clone().as_ptr(), grown.as_ptr()] {

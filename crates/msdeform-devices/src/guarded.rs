@@ -27,7 +27,7 @@ pub struct Guarded {
     before: Option<Vec<u8>>,
 }
 
-/// A write beside a buffer, or into one that is only read.
+/// A write outside of a buffer, or into one that is only read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{tensor} was written {place}")]
 pub struct Trespass {
@@ -64,7 +64,7 @@ impl Guarded {
         &mut bytemuck::cast_slice_mut(&mut self.words)[self.first..][..self.len]
     }
 
-    /// Everything, in words: to be copied elsewhere and back.
+    /// The buffer and its surroundings as 64-bit words, to be copied elsewhere and back.
     #[must_use]
     pub fn words(&self) -> &[u64] {
         &self.words
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_write_beside_a_buffer_is_found_and_one_inside_is_not() {
+    fn a_write_outside_of_a_buffer_is_found() {
         let mut buffer = Guarded::poisoned(Some(Role::Output), 12, 2);
         buffer.bytes_mut().fill(7);
         buffer.check().unwrap();

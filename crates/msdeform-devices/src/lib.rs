@@ -28,6 +28,7 @@ pub mod device;
 mod generate;
 pub mod guarded;
 pub mod memory;
+mod names;
 pub mod number;
 pub mod oracle;
 mod random;

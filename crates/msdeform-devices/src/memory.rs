@@ -1,4 +1,4 @@
-//! Whether there is memory for a call, asked before it is taken.
+//! Whether there is memory for a call, before it is taken.
 //!
 //! A file of a few bytes, or an option, can declare tensors of any size. An allocation that fails ends the process, and one
 //! that the system grants and cannot keep ends it later, or another one. So the sizes are added up first and compared with
@@ -9,7 +9,7 @@ use std::fmt;
 use msdeform::{DType, Problem, Role};
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
-/// More than there is.
+/// A call that needs more memory than is free.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{what} would take {} of memory, {} are free; use fewer queries or images, or a larger machine",
@@ -19,9 +19,9 @@ use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 pub struct MemoryError {
     /// What it is for.
     pub what: String,
-    /// What it would take.
+    /// Bytes that it needs.
     pub needed_bytes: u128,
-    /// What is free.
+    /// Bytes that are free.
     pub available_bytes: u64,
 }
 
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_of_a_few_bytes_that_declares_a_tebibyte_is_refused_with_both_numbers() {
+    fn a_call_that_declares_a_tebibyte_is_refused_with_both_numbers() {
         let problem = problem(1 << 48);
         assert_eq!(of_outputs(&problem, false), 1 << 51);
         let error = ensure_room("the output", of_outputs(&problem, false)).unwrap_err();

@@ -13,7 +13,7 @@ pub const BYTES_FORMULA: &str = "gathered GB/s counts four corners of D channels
     storage format (twice that backward: values read, gradients updated); compulsory GB/s counts \
     every input read once and every output written once.";
 
-/// Work of one call, whatever an implementation does.
+/// Work of one call, the same for every implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     /// Samples of all queries and heads.

@@ -46,7 +46,7 @@ fn lines_that_are_no_cases_are_refused_by_what_is_wrong() {
 }
 
 /// Every variant that is no rung, with every value of every knob, every kernel, format, layout, subset of
-/// gradients and mode: whatever a dispatcher or a tuning file can choose.
+/// gradients and mode that dispatch or a tuning file can choose.
 #[test]
 fn everything_that_can_be_chosen_is_reached() {
     let rules = rules();

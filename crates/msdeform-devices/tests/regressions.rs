@@ -1,12 +1,12 @@
-//! Lines that random runs once printed: what was wrong is mended, in the code or in what is promised.
+//! Cases that random runs once found wrong, fixed since in the code or in the accuracy contract.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails is a failed test")]
 
 use msdeform_devices::Case;
-use msdeform_devices::case::VariantWish;
+use msdeform_devices::case::VariantChoice;
 use msdeform_devices::runner::{CpuRunner, Runner, check};
 
-/// From an hour on a processor: samples a hair inside of the limits, where a share is a few roundings of a coordinate.
+/// From an hour on a CPU: samples a hair inside of the limits, where a share is a few roundings of a coordinate.
 const HAIR: &[&str] = &[
     "batch=1 heads=1 channels=234 queries=1 levels=1x1@0,1x9@1 spatial=10 points=6,2 dtype=f32 locations=local values=unit weights=softmax seed=1274092971",
     "batch=1 heads=2 channels=1 queries=1 levels=3x1@0 spatial=3 points=8 dtype=f32 gradients=value mode=fast locations=borders values=unit weights=peaked upstream=unit seed=266219078",
@@ -25,13 +25,13 @@ const GPU: &[&str] = &[
 ];
 
 #[test]
-fn what_once_went_wrong_is_right_on_the_processor() {
+fn former_failures_pass_on_the_cpu() {
     let runner = CpuRunner::default();
     let mut worker = runner.worker().unwrap();
     for line in HAIR.iter().chain(GPU) {
         let mut case: Case = line.parse().unwrap();
         // Wherever it was found: this machine may lack that instruction set.
-        let own = Case { choice: VariantWish::Own, ..case.clone() };
+        let own = Case { choice: VariantChoice::Own, ..case.clone() };
         if runner.rules().resolve(&case).is_err() {
             case = own.clone();
         }

@@ -1,4 +1,4 @@
-//! What can go wrong, and what to do about it.
+//! Errors of files.
 
 use std::path::{Path, PathBuf};
 
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// The system said no.
+    /// The system refused.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
         /// What was tried.
         action: &'static str,
         /// Where.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// Something is there already, and was not to be replaced.
@@ -33,7 +33,7 @@ pub enum FileError {
     Special {
         /// Where it is.
         path: PathBuf,
-        /// What it is, in words.
+        /// What it is.
         what: &'static str,
     },
     /// More than a file of its kind may hold.
@@ -52,7 +52,7 @@ pub enum FileError {
         /// What it would take.
         bytes: u64,
     },
-    /// A text that is none.
+    /// A file that is not UTF-8.
     #[error("{}: is not text (UTF-8)", path.display())]
     NotText {
         /// The file.
@@ -67,7 +67,7 @@ pub enum FileError {
     Torn {
         /// The file that failed.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
         /// Files that hold the new contents.
         replaced: Vec<PathBuf>,
@@ -75,7 +75,7 @@ pub enum FileError {
 }
 
 impl FileError {
-    /// The file, or whatever is in its place.
+    /// The path that the error is about.
     #[must_use]
     pub fn path(&self) -> &Path {
         match self {
@@ -97,7 +97,7 @@ impl FileError {
     }
 }
 
-/// Turns what the system says about a path into an error.
+/// Turns an error of the system into one about a path.
 pub(crate) fn failed<'a>(
     action: &'static str,
     path: &'a Path,

@@ -4,8 +4,8 @@
 //!   renamed. What bears a final name is whole. Several files are all written before the first of them is renamed.
 //! - **What is no file** ([`Place`]) is never replaced: a FIFO or a character device (`/dev/null`, `/dev/stdout`) is
 //!   written to, anything else is refused. A symbolic link is followed, and stays.
-//! - **Temporaries** carry a lock for as long as their writer lives. Whoever writes into a folder next removes those
-//!   without ([`sweep`]): what `kill -9` leaves behind, wherever it strikes, is gone after the next run.
+//! - **Temporaries** carry a lock for as long as their writer lives. The next writer into a folder removes those without
+//!   one ([`sweep`]), so that what `kill -9` leaves behind is gone after the next run.
 //! - **Evidence** carries a checksum ([`sealed`], [`check_seal`]): a record that was edited by hand is refused.
 //! - **Reading** ([`read`], [`read_text`]) has a limit: a file is never believed about its size.
 

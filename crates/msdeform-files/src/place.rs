@@ -26,9 +26,9 @@ impl Place {
     ///
     /// # Errors
     /// [`FileError::Folder`] and [`FileError::Special`] for what is neither a file nor a stream, [`FileError::Io`]
-    /// where the system does not say.
+    /// if the system does not tell.
     pub fn of(path: &Path) -> Result<Self, FileError> {
-        // Windows has these in every folder, and nothing to say about them.
+        // Windows has these names in every folder, without metadata.
         if cfg!(windows) && is_windows_device(path) {
             return Ok(Self::Stream(path.to_owned()));
         }
@@ -73,7 +73,7 @@ fn follow(path: &Path) -> Result<(PathBuf, bool), FileError> {
                 let target = fs::read_link(&end).map_err(failed("follow the link", &end))?;
                 end = folder_of(&end).join(target);
             }
-            // What cannot be looked at is not there, or will say so when it is written.
+            // A path without metadata is free, or writing to it fails later.
             _ => return Ok((end, false)),
         }
     }
@@ -93,7 +93,7 @@ fn is_descriptor(path: &Path) -> bool {
 }
 
 /// `NUL` and the console, in any case and any folder, as Windows understands them; and what is in the name space of
-/// devices (`\\\\.\\pipe\\x`). Ports are left out: nobody means to write results to one.
+/// devices (`\\\\.\\pipe\\x`). Ports are left out: results do not go there.
 fn is_windows_device(path: &Path) -> bool {
     let text = path.to_string_lossy();
     let name = text.rsplit(['\\', '/']).next().unwrap_or_default();
@@ -166,7 +166,7 @@ mod unix_tests {
     use super::*;
 
     #[test]
-    fn links_are_followed_to_what_they_mean_also_where_nothing_is_yet() {
+    fn links_are_followed_to_files_and_to_free_names() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::write(at("file"), b"x").unwrap();

@@ -22,7 +22,7 @@ pub fn read(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> {
     if metadata.is_dir() {
         return Err(folder());
     }
-    // What a file says about its length is a hint: `/proc` says 0, and another process may write.
+    // The length of a file is a hint: `/proc` reports 0, and another process may write.
     let stated = if metadata.is_file() { metadata.len() } else { 0 };
     if stated > limit_bytes {
         return Err(too_large());

@@ -1,7 +1,7 @@
-//! Files and folders that are not finished, and what becomes of them when nobody finishes them.
+//! Unfinished files and folders, and how abandoned ones are removed.
 //!
 //! A writer holds a lock on its temporary for as long as it lives; the system takes it back however the writer ends.
-//! So a temporary that can be locked belongs to nobody. A process number in the name would be found alive again after
+//! So a temporary that can be locked is abandoned. A process number in the name would be found alive again after
 //! a restart, and an age alone would either let temporaries pile up or take one from a slow writer.
 
 use std::fs::{self, File, TryLockError};
@@ -17,7 +17,7 @@ use crate::place::folder_of;
 const PREFIX: &str = ".msdeform-";
 const SUFFIX: &str = ".tmp";
 
-/// Where locks do not work (some network file systems), nobody writes one file for longer than this.
+/// Where locks do not work (some network file systems), a file that is older than this is abandoned.
 const OLD: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A folder can be opened and locked on Unix; elsewhere sweeps go by its age.
@@ -41,7 +41,7 @@ pub fn sweep(folder: &Path) {
             continue;
         }
         let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
-        // Neither links nor streams are ours, whatever they are called, and opening a FIFO would wait for its writer.
+        // Links and streams are never ours, and opening a FIFO would wait for its writer.
         if !kind.is_dir() && !kind.is_file() {
             continue;
         }
@@ -71,7 +71,7 @@ fn abandoned(path: &Path) -> Option<File> {
     }
 }
 
-/// Whether nobody can be at work on it any more.
+/// Whether its writer is gone.
 fn is_old(path: &Path) -> bool {
     let modified = path.symlink_metadata().and_then(|metadata| metadata.modified());
     let age = modified.ok().and_then(|modified| SystemTime::now().duration_since(modified).ok());
@@ -119,7 +119,7 @@ fn is_linked(file: &File, _: &Path) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.nlink() > 0)
 }
 
-/// By its name, which is random: nobody makes another of it.
+/// By its name, which is random and used once.
 #[cfg(not(unix))]
 fn is_linked(_: &File, path: &Path) -> bool {
     path.symlink_metadata().is_ok()
@@ -142,7 +142,7 @@ impl Backup {
             .make_in(folder_of(file), |path| fs::hard_link(file, path))
             .ok()?;
         let path = name.into_temp_path().keep().ok()?;
-        // Only where a lock is advice: on Windows nobody else could read the file under its own name, nor replace it.
+        // Only where a lock is advice: on Windows no other process could read the file under its own name, nor replace it.
         let lock = File::open(&path).ok().filter(|lock| cfg!(unix) && lock.try_lock().is_ok());
         Some(Self { path, _lock: lock })
     }
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_holds_is_swept_and_what_somebody_holds_stays() {
+    fn abandoned_temporaries_are_swept_and_locked_ones_stay() {
         let folder = tempfile::tempdir().unwrap();
         let held = create_file(folder.path()).unwrap();
         let making = FolderInTheMaking::new(folder.path()).unwrap();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_and_sweeps_at_the_same_time_take_nothing_from_each_other() {
+    fn concurrent_writers_and_sweeps_do_not_disturb_each_other() {
         let folder = tempfile::tempdir().unwrap();
         std::thread::scope(|scope| {
             for thread in 0..3 {

@@ -42,7 +42,7 @@ pub fn write(path: &Path, bytes: &[u8], existing: Existing) -> Result<(), FileEr
 /// name, those that have theirs are taken back.
 ///
 /// # Errors
-/// [`FileError`], and then every path holds what it held before, except after [`FileError::Torn`], which says what is new.
+/// [`FileError`], and then every path holds what it held before, except after [`FileError::Torn`], which lists the new files.
 pub fn write_all(files: &[Content], existing: Existing) -> Result<(), FileError> {
     let staged = files
         .iter()
@@ -131,14 +131,14 @@ fn commit(staged: Vec<Staged<'_>>, existing: Existing) -> Result<(), FileError> 
     Ok(())
 }
 
-/// Gives the names back, and says what went wrong.
+/// Gives the names back, and returns the error.
 fn take_back(placed: &[Placed<'_>], path: &Path, source: std::io::Error) -> FileError {
     let mut kept = Vec::new();
     for Placed { path, end, replaced, backup } in placed.iter().rev() {
         let done = match backup {
             Some(backup) => backup.restore(end),
             None if *replaced => Err(ErrorKind::Unsupported.into()),
-            // It was not there before: nobody else's file is removed.
+            // It was not there before: no other file is removed.
             None => fs::remove_file(end),
         };
         if done.is_err() {

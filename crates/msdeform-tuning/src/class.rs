@@ -1,4 +1,4 @@
-//! Which calls a measurement speaks for.
+//! Which calls a measurement is valid for.
 
 use msdeform::{Direction, Mode, Problem};
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,7 @@ pub struct CallClass {
     pub output_dtype: Option<String>,
     /// Format of locations and weights.
     pub sampling_dtype: String,
-    /// How samples follow from offsets, in words; nothing where they are given.
+    /// The rule of the fused operator as text; nothing for the plain one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offsets: Option<String>,
     /// Order of the values.
@@ -38,7 +38,7 @@ pub struct CallClass {
     pub channels: usize,
     /// Points on each level, in order.
     pub points: Vec<usize>,
-    /// Worker threads of a processor; nothing on a GPU.
+    /// Worker threads of a CPU; nothing on a GPU.
     pub threads: Option<usize>,
     /// Images.
     pub batch: usize,
@@ -52,7 +52,7 @@ impl CallClass {
     /// The class of a call.
     #[must_use]
     pub fn of(problem: &Problem, direction: Direction, mode: Mode, threads: Option<usize>) -> Self {
-        // The forward has one mode: it is always the same bits.
+        // The forward has one mode: it is always bitwise reproducible.
         let mode = if direction == Direction::Forward { Mode::Fast } else { mode };
         let levels = problem.levels();
         Self {
@@ -74,7 +74,7 @@ impl CallClass {
         }
     }
 
-    /// How far apart two calls are, 0 for the same sizes; `None` where one says nothing about the other.
+    /// How far apart two calls are, 0 for the same sizes; `None` if a measurement of one is no evidence for the other.
     #[must_use]
     pub fn distance(&self, other: &Self) -> Option<f64> {
         let is_same_model = self.direction == other.direction

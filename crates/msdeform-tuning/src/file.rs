@@ -53,7 +53,7 @@ pub struct Entry {
     /// The best.
     #[serde(flatten)]
     pub best: Contender,
-    /// What would be chosen without this file, measured beside it.
+    /// The choice without this file, measured too.
     pub builtin: Contender,
     /// What was measured, for people.
     pub measured_on: String,
@@ -79,7 +79,7 @@ pub enum Ignored {
     #[error("it cannot be read: {0}")]
     Unreadable(String),
     /// Its contents make no sense.
-    #[error("it is no tuning file: {0}")]
+    #[error("it is not a tuning file: {0}")]
     Damaged(String),
     /// Another version of the format.
     #[error("its format is version {0}, this msdeform reads version {SCHEMA}")]
@@ -117,7 +117,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// What [`TUNING_VARIABLE`] says, or else the user's file for a device: `tuning/<device>.json` in the folder
+    /// The file that [`TUNING_VARIABLE`] names, or else the user's file for a device: `tuning/<device>.json` in the folder
     /// where the user's settings are. Not among the caches: what cleans those must not make calls slower.
     #[must_use]
     pub fn of_environment(device: &str) -> Self {
@@ -128,7 +128,7 @@ impl Source {
         }
     }
 
-    /// The user's file for a device, whatever the environment says.
+    /// The user's file for a device; the environment variable is ignored.
     #[must_use]
     pub fn of_user(device: &str) -> Self {
         match directories::ProjectDirs::from("", "", "msdeform") {
@@ -162,7 +162,7 @@ pub fn slug(device: &str) -> String {
 /// What a dispatcher knows beyond its own rules.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Tuning {
-    /// Nothing: none is wanted, or there is none.
+    /// Nothing: no file is wanted, or it is missing.
     None {
         /// Where one would be looked for.
         path: Option<PathBuf>,
@@ -178,7 +178,7 @@ pub enum Tuning {
     Loaded {
         /// The file.
         path: PathBuf,
-        /// What it says.
+        /// Its entries.
         entries: Vec<Entry>,
     },
 }
@@ -318,7 +318,7 @@ impl Origin {
         Ok(())
     }
 
-    /// The device in words.
+    /// The name of the device.
     fn described(&self) -> String {
         let mut words = self.device.clone();
         if let Some(capability) = &self.compute_capability {
@@ -402,9 +402,11 @@ mod tests {
             tuning.ignored().unwrap()
         };
         assert!(reason(&origin()).contains("cannot be read"));
-        for (text, words) in
-            [("{", "no tuning file"), ("{}", "names no schema"), ("{\"schema\": 9}", "version 9")]
-        {
+        for (text, words) in [
+            ("{", "not a tuning file"),
+            ("{}", "names no schema"),
+            ("{\"schema\": 9}", "version 9"),
+        ] {
             std::fs::write(&path, text).unwrap();
             assert!(reason(&origin()).contains(words), "{}", reason(&origin()));
         }

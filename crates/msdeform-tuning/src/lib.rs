@@ -3,7 +3,7 @@
 //! A tuning file belongs to one device and one set of kernels. A dispatcher [loads](Tuning::load) it, asks for
 //! the entry [nearest](Tuning::find) to a call and, where there is none, or where it does not fit, decides by itself.
 //! Nothing about a tuning file is ever an error of a call: a file that is stale, foreign or broken is ignored, and
-//! [`Tuning::ignored`] says why.
+//! [`Tuning::ignored`] tells why.
 
 mod class;
 mod file;

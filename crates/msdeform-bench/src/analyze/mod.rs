@@ -43,7 +43,7 @@ pub struct Floor {
     pub only_if: Option<String>,
 }
 
-/// How long it took, where a record says.
+/// The time in a record, if there is one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// The variant.
@@ -104,15 +104,15 @@ pub struct Analysis {
     /// of the routes. Latency, launch and instructions are left out, so a measured time is above it,
     /// unless L2 kept the tensors of a small call from the run before.
     pub predicted_us: f64,
-    /// What a record says.
+    /// The fastest exact variant in the records.
     pub measured: Option<Measured>,
-    /// What each technique could gain.
+    /// Possible gains of each technique.
     pub verdicts: Vec<Verdict>,
 }
 
 impl Analysis {
-    /// Analyses a case in each of some directions for the device of some ceilings. `figures` may hold times to set beside
-    /// the predictions.
+    /// Analyses a case in each of some directions for the device of some ceilings. `figures` may hold times to
+    /// compare with the predictions.
     ///
     /// # Errors
     /// [`WorkloadError`] if the case makes no problem.
@@ -237,7 +237,7 @@ fn floors(problem: &Problem, work: &Work, direction: Direction, ceilings: &Ceili
                 floor("fma_f16", flop, 1e6, "the same in packed half");
             }
         }
-        // Summed in f32 whatever the format.
+        // Summed in f32 for every dtype.
         Direction::Backward => {
             floor("fma_f32", flop, 1e6, "eight fused multiply-adds per sample and channel");
             let updates = routes::update_bytes(problem, work) as f64;
@@ -260,7 +260,7 @@ fn predict_gather(problem: &Problem, tiled: Option<&Footprint>, ceilings: &Ceili
         .map_or(f64::NAN, |floors| floors.l1_us + misses * floors.without_l1_us)
 }
 
-/// What records say about the call, by any variant.
+/// The figures of the call in the records, of all variants.
 fn figures_of<'a>(
     case: &WorkloadCase<'_>,
     problem: &Problem,
@@ -280,7 +280,7 @@ fn figures_of<'a>(
     figures.iter().filter(same).collect()
 }
 
-/// The fastest exact one.
+/// The fastest exact variant.
 fn measured(problem: &Problem, of_call: &[&Figure]) -> Option<Measured> {
     let bound = problem.dtype().rel_l2_bound_on(problem);
     let exact = of_call.iter().filter(|figure| figure.rel_l2 <= bound);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_technique_stands_beside_what_its_variant_took() {
+    fn a_technique_shows_the_time_of_its_variant() {
         let record = record_of("2026-01-01T00:00:00Z", 100.0);
         let mut figures = newest(std::slice::from_ref(&record));
         figures[0].rel_l2 = f64::NAN;
@@ -335,7 +335,11 @@ mod tests {
         let ceilings = ceilings_of(&record.device.slug);
         let directions = [Direction::Forward];
         let analysis = Analysis::of(&case, &directions, &ceilings, &figures).unwrap().remove(0);
-        assert_eq!(analysis.measured.unwrap().variant, "fwd_exact", "an inexact time is none");
+        assert_eq!(
+            analysis.measured.unwrap().variant,
+            "fwd_exact",
+            "an inexact variant does not count"
+        );
         let with = |technique: &str| {
             let found = analysis.verdicts.iter().find(|v| v.technique == technique).unwrap();
             found.measured.as_ref().map(|measured| measured.median_us)
@@ -359,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn every_technique_of_the_seed_documents_has_a_verdict_with_a_number() {
+    fn every_technique_has_a_verdict_with_a_number() {
         let analysis = analysed("rtdetr_dec", DType::F16);
         let named: Vec<&str> = analysis.verdicts.iter().map(|v| v.technique.as_str()).collect();
         for technique in [
@@ -379,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backward_does_twice_the_work_and_only_one_technique_has_to_pass_the_atomics() {
+    fn a_backward_does_twice_the_work_of_a_forward() {
         let forward = analysed("ddetr_enc", DType::F16);
         let mut ceilings = ceilings_of("h200");
         let mut reduce = ceilings.ceilings[0].clone();

@@ -1,6 +1,6 @@
 //! The ways to sum the gradient of the values, each with the bytes that it cannot avoid.
 //!
-//! Locations and weights need four dot products of a sample's corners with the output's gradient, whatever the
+//! Locations and weights need four dot products of a sample's corners with the output's gradient, for every
 //! way: a gather like the forward's. The values' gradient is its transpose, a scatter, and there the ways part.
 
 use msdeform::{DType, Problem};
@@ -11,7 +11,7 @@ use super::Footprint;
 use crate::Ceilings;
 use crate::digits::{three_digits, time};
 
-/// Bytes of a sum: gradients are summed in f32 whatever the storage.
+/// Bytes of a sum: gradients are summed in f32 for every dtype.
 const SUM_BYTES: u64 = 4;
 /// Bytes of a sector, which is what L2 moves for a store that is alone.
 const SECTOR_BYTES: u64 = 32;
@@ -52,7 +52,7 @@ pub(super) fn routes(
     let us = |bytes: u64, gb_per_s: f64| bytes as f64 / (gb_per_s * 1e3);
     let element = problem.dtype().size_bytes() as u64;
     let values = problem.value_len() as u64;
-    // Half formats are summed beside the tensor and rounded once.
+    // Half dtypes are summed in a second tensor and rounded once.
     let sums = values * SUM_BYTES;
     let around = if problem.dtype() == DType::F32 { sums } else { 2 * sums + values * element };
     let updates = update_bytes(problem, work);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_encoders_updates_are_the_published_gigabytes_and_neighbours_divide_them() {
+    fn updates_of_an_encoder_are_as_many_gigabytes_as_published() {
         let [plain, merged, sorted] = &routes_of("ddetr_enc", DType::F16, 0.85)[..] else {
             panic!("three ways");
         };

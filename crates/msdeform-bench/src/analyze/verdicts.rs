@@ -17,7 +17,7 @@ pub struct Verdict {
     pub verdict: String,
     /// The number behind it, in a sentence.
     pub why: String,
-    /// What a variant that uses it took on the same call, where a record says.
+    /// The time of a variant that uses it on the same call, if a record has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Measured>,
 }
@@ -38,7 +38,7 @@ const USED_BY: &[(&str, &[&str])] = &[
 /// A route is worth a thought up to this many times the time of the fastest.
 const NEAR: f64 = 1.5;
 
-/// The fastest variant that uses a technique, whatever its error: what the technique can do at best.
+/// The fastest variant that uses a technique, exact or not: the best that the technique can do.
 pub(super) fn measured_with(technique: &str, of_call: &[&Figure]) -> Option<Measured> {
     let (_, parts) = USED_BY.iter().find(|(name, _)| *name == technique)?;
     let users = of_call.iter().filter(|f| parts.iter().any(|part| f.variant.contains(part)));
@@ -64,7 +64,7 @@ pub fn verdicts(analysis: &Analysis, problem: &Problem, ceilings: &Ceilings) -> 
         measured: None,
     };
     if ceilings.device.kind == DeviceKind::Cpu.name() {
-        let none = |what: &str| ("no", format!("a processor has no {what}"));
+        let none = |what: &str| ("no", format!("a CPU has no {what}"));
         return vec![
             verdict("tensor cores", none("matrix units that the kernels use")),
             verdict("warp specialisation", none("warps; its threads are alike")),

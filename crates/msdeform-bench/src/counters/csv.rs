@@ -7,7 +7,7 @@ use super::{COUNTERS, KernelCounters, Reading};
 /// averaged.
 ///
 /// # Errors
-/// A sentence that says what is missing.
+/// What is missing.
 pub fn parse(text: &str) -> Result<Vec<KernelCounters>, String> {
     let table: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("\"ID\"")).collect();
     let mut reader = ::csv::ReaderBuilder::new()
@@ -61,7 +61,7 @@ pub fn parse(text: &str) -> Result<Vec<KernelCounters>, String> {
     Ok(averaged.collect())
 }
 
-/// A number with thousands separated by commas, in base units whatever unit the profiler chose.
+/// A number with thousands separated by commas, converted to base units.
 fn number(text: &str, unit: &str) -> Option<f64> {
     let value: f64 = text.replace(',', "").parse().ok()?;
     let scale = match unit {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_says_what_to_do() {
+    fn a_text_without_a_table_is_refused() {
         assert!(parse("nothing").unwrap_err().contains("--page raw"));
         assert!(parse("\"ID\",\"Kernel Name\"\n").unwrap_err().contains("no launches"));
     }

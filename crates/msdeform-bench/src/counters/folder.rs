@@ -1,4 +1,4 @@
-//! Counters beside the record whose times they explain: `records/<device>/<run>/counters.json`.
+//! Counters next to the record whose times they explain: `records/<device>/<run>/counters.json`.
 
 use std::path::{Path, PathBuf};
 

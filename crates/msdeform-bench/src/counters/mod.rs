@@ -12,14 +12,14 @@ pub use folder::{Counted, CounterFile};
 pub use ncu::{CounterError, command, find_ncu, run};
 pub use table::counters_markdown;
 
-/// One counter: our name, Nsight Compute's, and what it says.
+/// One counter: our name, Nsight Compute's, and its meaning.
 #[derive(Clone, Copy, Debug)]
 pub struct Counter {
     /// The name in records.
     pub name: &'static str,
     /// The name that Nsight Compute knows it by.
     pub metric: &'static str,
-    /// What it says.
+    /// Its meaning.
     pub what: &'static str,
 }
 

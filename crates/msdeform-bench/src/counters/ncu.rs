@@ -1,4 +1,4 @@
-//! Nsight Compute: where it is, and how it is asked.
+//! Nsight Compute: where it is, and how to run it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,16 +21,16 @@ pub enum CounterError {
     Start {
         /// The program.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// It ran and said no.
+    /// It ran and failed.
     #[error("ncu failed: {message}")]
     Failed {
         /// Its last words.
         message: String,
     },
-    /// What it printed is not the table that was asked for.
+    /// It printed something other than the table.
     #[error("cannot read the counters: {0}")]
     Table(String),
 }

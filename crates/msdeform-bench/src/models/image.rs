@@ -8,7 +8,7 @@ pub(super) enum Image {
     /// All levels are one pixel high.
     Thin,
     /// A level has more tiles of pixels than a block of `bwd_level_sort` can count, on any GPU. As few pixels as that takes:
-    /// it is two rows high. For decoders: who asks once per pixel then asks so often that the level does not matter.
+    /// it is two rows high. For decoders: with a query for every pixel the level does not matter.
     Wide,
     /// Both.
     ThinAndWide,
@@ -16,7 +16,7 @@ pub(super) enum Image {
     Huge,
 }
 
-/// As [`Image::Wide`] and [`Image::Huge`] say: a block has 227 KiB at most, and counts a tile of 4 x 4 pixels in 16 words or
+/// The widths of [`Image::Wide`] and [`Image::Huge`]: a block has 227 KiB at most, and counts a tile of 4 x 4 pixels in 16 words or
 /// in one.
 pub(super) const WIDE: i64 = 4 * (227 << 10) / (16 * 4);
 const HUGE: i64 = 16 * WIDE;

@@ -1,7 +1,7 @@
 //! The shapes that known models call the operator with, and every kernel that the dispatcher may choose for them.
 //!
-//! A kernel is compiled for a model's sizes, and another choice of knobs is other machine code: a problem that was
-//! verified says nothing about what its neighbour compiles. So what a GPU has verified is counted in what was compiled.
+//! A kernel is compiled for a model's sizes, and another choice of knobs is other machine code. A verified problem is no
+//! evidence for the kernels of another one, so the ledger counts compiled kernels, not problems.
 
 mod image;
 mod scope;
@@ -125,7 +125,7 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
     },
 ];
 
-/// The sizes that a model has, whatever it is given.
+/// The sizes of a model that no input changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Heads.
@@ -209,7 +209,7 @@ impl Shape {
     }
 }
 
-/// The same models in every size, for whoever does not know which will come.
+/// The same models in every size, for callers that do not know the sizes yet.
 #[must_use]
 pub fn in_every_size(problems: impl IntoIterator<Item = Problem>) -> Vec<Problem> {
     let mut seen = HashSet::new();
@@ -226,7 +226,7 @@ pub(crate) fn is_thin(problem: &Problem) -> bool {
     problem.levels().iter().any(|level| level.height < 2)
 }
 
-/// Whether every pixel asks.
+/// Whether every pixel is a query.
 const fn is_of_encoder(problem: &Problem) -> bool {
     problem.queries() == problem.spatial()
 }

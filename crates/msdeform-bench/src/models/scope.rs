@@ -4,9 +4,9 @@ use msdeform::{BackwardCall, DType, Direction, Gradients, Mode, Offsets, Problem
 
 use super::{is_of_encoder, is_thin};
 
-/// What is asked for where values come from something frozen.
+/// Gradients if a frozen backbone makes the values.
 const WITHOUT_VALUE: Gradients = Gradients { value: false, ..Gradients::ALL };
-/// What is asked for where references are learned.
+/// Gradients if references are learned.
 pub(crate) const WITH_REFERENCES: Gradients = Gradients { references: true, ..Gradients::ALL };
 
 /// Which calls of a model are meant.
@@ -18,9 +18,9 @@ pub struct Scope {
     pub directions: Vec<Direction>,
     /// What gradients promise.
     pub modes: Vec<Mode>,
-    /// Which gradients are asked for at once.
+    /// Which gradients one call computes.
     pub gradients: Vec<Gradients>,
-    /// Whether those are meant too that hardly anybody makes; see `is_usual`.
+    /// Whether rare calls are included; see `is_usual`.
     pub rare: bool,
 }
 
@@ -38,7 +38,7 @@ impl Default for Scope {
 }
 
 impl Scope {
-    /// Everything that the dispatcher may be asked for.
+    /// Every call that dispatch accepts.
     pub(super) fn everything() -> Self {
         Self { rare: true, ..Self::default() }
     }
@@ -55,20 +55,23 @@ impl Scope {
             let both = |&mode| {
                 self.gradients.iter().map(move |&gradients| BackwardCall { gradients, mode, ..all })
             };
-            let asked = self.modes.iter().flat_map(both).filter(|call| {
+            let wanted = self.modes.iter().flat_map(both).filter(|call| {
                 let exists = !call.gradients.references || problem.offsets().is_some();
                 exists && (self.rare || is_usual(problem, *call))
             });
-            calls.extend(asked.map(Some));
+            calls.extend(wanted.map(Some));
         }
         calls
     }
 }
 
-/// Whether gradients are asked for as people do: all of them; with the same bits every time, which none ask for with mixed
-/// precision; without that of the values, where what they come from is frozen, in the formats that training has. The last two
-/// not for thin images: they concern other steps than those do. Nor the gradients of references, which decoders alone train;
-/// anchors are laid out once and for all.
+/// Whether models ask for these gradients:
+/// - all of them;
+/// - all of them, bitwise reproducible, without mixed precision;
+/// - all but that of the values, in the dtypes of training, because a frozen backbone makes the values;
+/// - with those of the references in decoders, which alone train them. Anchors are constants.
+///
+/// Thin images count for the first only: the others concern steps that thin images do not change.
 fn is_usual(problem: &Problem, BackwardCall { gradients, mode, .. }: BackwardCall) -> bool {
     if (gradients, mode) == (Gradients::ALL, Mode::Fast) {
         return true;

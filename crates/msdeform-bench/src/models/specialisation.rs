@@ -23,7 +23,7 @@ pub struct Specialisation {
     pub unit: Unit,
     /// The cheapest problem found for which it compiles that, with enough queries for all of it to run.
     pub problem: Problem,
-    /// How it is called, where gradients are asked for.
+    /// How it is called, if it computes gradients.
     pub backward: Option<BackwardCall>,
 }
 
@@ -34,7 +34,7 @@ impl Specialisation {
         self.unit.name()
     }
 
-    /// Takes a smaller image where the variant, asked by its name, compiles the same for it.
+    /// Takes a smaller image if the variant compiles the same for it.
     fn shrink(&mut self, device: &DeviceProps) {
         let image = match self.problem.levels() {
             [first, ..] if (first.width as i64) < WIDE => return,
@@ -61,7 +61,7 @@ pub(super) fn with_levels(problem: &Problem, levels: Vec<(i64, i64)>) -> Problem
 /// Fewer leave most lanes and blocks of a kernel idle: it would be verified in a corner.
 pub(super) const ENOUGH_QUERIES: usize = 100;
 
-/// What a problem costs whoever computes it by the reference: numbers that are drawn for the values, and read of them.
+/// Cost of a problem for the reference: numbers that are drawn for the values, and numbers that are read of them.
 pub(super) fn work(problem: &Problem) -> usize {
     problem.weights_len() * problem.channels() + problem.value_len()
 }
@@ -104,7 +104,7 @@ pub fn specialisations_of(
     scope: &Scope,
 ) -> Vec<Specialisation> {
     let meant = problems.into_iter().filter(|problem| scope.dtypes.contains(&problem.dtype()));
-    // The first that leads somewhere is kept: the cheapest that says something, and one for all kernels of a call.
+    // The first problem of each kernel is kept: the cheapest with enough queries, and one for all kernels of a call.
     let mut problems: Vec<Problem> = meant.collect();
     problems.sort_by_key(|problem| (problem.queries() < ENOUGH_QUERIES, work(problem)));
     let mut seen = HashSet::new();

@@ -13,7 +13,7 @@ use super::specialisation::{ENOUGH_QUERIES, chosen, with_levels, work};
 use super::*;
 
 #[test]
-fn a_ledger_run_has_about_two_thousand_kernels_to_compile_and_none_twice() {
+fn the_plain_operator_has_about_two_thousand_kernels_and_none_twice() {
     let found = specialisations(&DeviceProps::h200(), &ATTENTION);
     assert!((1900..2400).contains(&found.len()), "{}", found.len());
     let names: BTreeSet<_> = found.iter().map(|s| (s.variant.spec().id, s.name())).collect();
@@ -21,7 +21,7 @@ fn a_ledger_run_has_about_two_thousand_kernels_to_compile_and_none_twice() {
 }
 
 #[test]
-fn a_ledger_run_of_the_fused_operator_has_twice_as_many_kernels_and_shares_none() {
+fn the_fused_operator_has_twice_as_many_kernels_and_shares_none() {
     let found = specialisations(&DeviceProps::h200(), &FROM_OFFSETS);
     assert!((3800..4600).contains(&found.len()), "{}", found.len());
     let names: BTreeSet<_> = found.iter().map(|s| (s.variant.spec().id, s.name())).collect();
@@ -90,7 +90,7 @@ fn the_call_kept_for_a_specialisation_leads_there() {
     }
 }
 
-/// What a run of the ledger takes beside compiling: seconds of the reference.
+/// A run of the ledger computes each problem by the reference, which takes seconds on top of compiling.
 #[test]
 fn problems_of_the_lists_are_neither_a_burden_nor_trivial() {
     let device = DeviceProps::h200();
@@ -114,8 +114,7 @@ fn levels(random: &mut Random, count: usize) -> Vec<(i64, i64)> {
     (0..count).map(level).collect()
 }
 
-/// The ledger's promise: a model may be called with whatever images, batch and queries, and what then runs is on the lists
-/// that a GPU goes through.
+/// The ledger's promise: every kernel that a model needs, for any image, batch and number of queries, is on the lists.
 #[test]
 fn no_size_of_a_known_model_needs_a_kernel_that_is_on_no_list() {
     let device = DeviceProps::h200();

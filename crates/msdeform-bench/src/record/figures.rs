@@ -12,7 +12,7 @@ use crate::Measurement;
 
 /// One line of `msdeform records`. The field names are an interface: scripts read them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "named as the record's own fields, which say what they are")]
+#[allow(missing_docs, reason = "named like the fields of a record, which have comments")]
 pub struct Figure {
     pub device: String,
     pub workload: String,

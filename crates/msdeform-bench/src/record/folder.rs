@@ -111,7 +111,7 @@ pub fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
     parse(&read_text(path, LIMIT_BYTES)?, path)
 }
 
-/// A record, ceilings or whatever else lies among the records, from the text of its file; `path` is for messages.
+/// A record, ceilings or another file among the records, from its text; `path` is for messages.
 ///
 /// # Errors
 /// [`RecordError::Edited`], [`RecordError::Parse`] and [`RecordError::Schema`].

@@ -42,7 +42,7 @@ pub enum RecordError {
         action: &'static str,
         /// Where.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// A file that is too large, no file, or that the system does not give or take.

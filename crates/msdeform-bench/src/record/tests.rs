@@ -2,7 +2,7 @@ use super::*;
 use crate::fixtures::{PUBLISHED_FIELDS, record_of};
 
 #[test]
-fn a_time_without_preparation_is_optional_and_older_records_have_none() {
+fn older_records_have_no_time_without_preparation() {
     let mut measurement = record_of("2026-02-03T04:05:06Z", 800.0).measurements.remove(0);
     let older = serde_json::to_value(&measurement).unwrap();
     assert!(older.get("us_after_preparation").is_none());

@@ -1,4 +1,4 @@
-//! Compiling before the search asks.
+//! Compiling ahead of the search.
 //!
 //! A call needs a few kernels at a time, and the slowest of each batch keeps the other cores waiting. All calls
 //! together have hundreds.
@@ -15,20 +15,20 @@ use crate::bench::compile_in_turn;
 use super::search::{as_they_are, neighbours};
 
 /// Compiles what the searches of these calls will ask for first, until `end`: every variant as it is, then the
-/// built-in choice with one knob turned. `say` is told how many are done, of how many. What time leaves out is
-/// compiled when it is asked for.
+/// built-in choice with one knob turned. `progress` hears how many are done, of how many. The rest is
+/// compiled when the search needs it.
 pub fn compile_ahead(
     device: &dyn Device,
     calls: &[(Problem, Direction)],
     variants: &[&'static VariantSpec],
     end: Instant,
-    say: &(dyn Fn(usize, usize) + Sync),
+    progress: &(dyn Fn(usize, usize) + Sync),
 ) {
     let wanted = in_order(device, calls, variants);
     let done = AtomicUsize::new(0);
     let choices: Vec<_> = wanted.iter().map(|(choice, problem)| (choice, *problem)).collect();
     compile_in_turn(device, &choices, Some(end), &|_| {
-        say(done.fetch_add(1, Ordering::Relaxed) + 1, wanted.len());
+        progress(done.fetch_add(1, Ordering::Relaxed) + 1, wanted.len());
     });
 }
 
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn variants_go_before_knobs_and_what_calls_share_is_compiled_once_before() {
+    fn variants_are_compiled_before_knobs_and_shared_code_once() {
         let calls = calls();
         let wanted = in_order(&TestDevice, &calls, &TestDevice.variants());
         let of_first = wanted.iter().take_while(|(_, problem)| problem.batch() != 7).count();
@@ -96,15 +96,15 @@ mod tests {
 
     #[test]
     fn time_ends_it() {
-        let said = AtomicUsize::new(0);
+        let heard = AtomicUsize::new(0);
         let count = |_: usize, _: usize| {
-            said.fetch_add(1, Ordering::Relaxed);
+            heard.fetch_add(1, Ordering::Relaxed);
         };
         let variants = TestDevice.variants();
         compile_ahead(&TestDevice, &calls(), &variants, Instant::now(), &count);
-        assert_eq!(said.load(Ordering::Relaxed), 0);
+        assert_eq!(heard.load(Ordering::Relaxed), 0);
         let end = Instant::now() + Duration::from_secs(60);
         compile_ahead(&TestDevice, &calls(), &variants, end, &count);
-        assert_eq!(said.load(Ordering::Relaxed), in_order(&TestDevice, &calls(), &variants).len());
+        assert_eq!(heard.load(Ordering::Relaxed), in_order(&TestDevice, &calls(), &variants).len());
     }
 }

@@ -1,6 +1,6 @@
 //! Finding the best variant and knobs for a call, on the machine at hand.
 //!
-//! Whoever is timed has been compared with the reference first. Screening is cheap and wide: every variant as it is,
+//! Every choice is compared with the reference before it is timed. Screening is cheap and wide: every variant as it is,
 //! then single knobs of the best ones, then the knobs that helped, together. The better half stays, is timed again,
 //! and so on; the last few and the built-in choice take turns, so that a clock that drifts meets all of them. Only
 //! samples of that last round count: those that led to it are the lucky ones.
@@ -157,7 +157,7 @@ impl Share {
     }
 }
 
-/// Tunes one call. `say` is told what is tried. At least every variant as it is, and the built-in choice, are timed,
+/// Tunes one call. `progress` hears what is tried. At least every variant as it is, and the built-in choice, are timed,
 /// however short the share.
 ///
 /// # Errors
@@ -169,13 +169,13 @@ pub fn tune_case(
     direction: Direction,
     variants: &[&'static VariantSpec],
     share: Share,
-    say: &mut dyn FnMut(&str),
+    progress: &mut dyn FnMut(&str),
 ) -> Result<TunedCase, BenchError> {
     let problem = &inputs.problem;
     let builtin = KnobbedVariant::own(device.builtin(problem, direction)?);
     let mut search = Search::new(device, inputs, &builtin, share)?;
-    search.run(variants, say)?;
-    let (best, builtin) = search.decide(say)?;
+    search.run(variants, progress)?;
+    let (best, builtin) = search.decide(progress)?;
     let variant = search.variant_of(&best);
     Ok(TunedCase {
         label: case.label(variant, problem),

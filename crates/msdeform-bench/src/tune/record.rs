@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::TunedCase;
 use crate::record::{self, DeviceRecord, Environment, Provenance, RecordError, SCHEMA};
 
-/// A call that was asked for and has no result.
+/// A call without a result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unfinished {
     /// Workload, format and direction.

@@ -15,7 +15,7 @@ use crate::verify::run_twice;
 /// Samples of a first look.
 const SCREENING_SAMPLES: usize = 5;
 /// A choice this much slower than the quickest, both by the wall clock, is not timed: it would take the time of many others.
-/// The slack is for calls of microseconds. Who is interrupted once is not slow: that many runs must say so.
+/// The slack is for calls of microseconds. One interrupted run does not make a choice slow: so many runs must be slow.
 const HOPELESS_FACTOR: f64 = 3.0;
 const HOPELESS_SLACK_US: f64 = 1000.0;
 const HOPELESS_RUNS: usize = 3;
@@ -152,20 +152,20 @@ impl<'a> Search<'a> {
     pub(super) fn run(
         &mut self,
         variants: &[&'static VariantSpec],
-        say: &mut dyn FnMut(&str),
+        progress: &mut dyn FnMut(&str),
     ) -> Result<(), DeviceError> {
         let others = as_they_are(self.device, self.problem, self.builtin.variant, variants);
-        self.screen_all(vec![self.builtin.clone()], true, say);
+        self.screen_all(vec![self.builtin.clone()], true, progress);
         if self.candidates.is_empty() {
             let reason = self.dropped.pop().map_or_else(String::new, |dropped| dropped.reason);
             let variant = self.builtin.variant.id;
             return Err(DeviceError::Unsupported { variant, reason });
         }
-        self.screen_all(others, true, say);
+        self.screen_all(others, true, progress);
         for rival in self.rivals() {
             let neighbours = neighbours(self.device, self.problem, &rival);
-            self.screen_all(neighbours, false, say);
-            self.combine(&rival, say);
+            self.screen_all(neighbours, false, progress);
+            self.combine(&rival, progress);
         }
         Ok(())
     }
@@ -180,7 +180,7 @@ impl<'a> Search<'a> {
     }
 
     /// The knobs that gained something alone, together, as long as each one still gains.
-    fn combine(&mut self, own: &KnobbedVariant, say: &mut dyn FnMut(&str)) {
+    fn combine(&mut self, own: &KnobbedVariant, progress: &mut dyn FnMut(&str)) {
         let time_of = |search: &Self, choice: &KnobbedVariant| {
             let found = search.candidates.iter().find(|c| c.choice == *choice);
             found.map_or(f64::INFINITY, |c| c.median_us)
@@ -202,7 +202,7 @@ impl<'a> Search<'a> {
             }
             let mut both = best.clone();
             both.knobs.extend(next.knobs);
-            self.screen_all(vec![both.clone()], false, say);
+            self.screen_all(vec![both.clone()], false, progress);
             if time_of(self, &both) < time_of(self, &best) {
                 best = both;
             }
@@ -214,7 +214,7 @@ impl<'a> Search<'a> {
         &mut self,
         choices: Vec<KnobbedVariant>,
         always: bool,
-        say: &mut dyn FnMut(&str),
+        progress: &mut dyn FnMut(&str),
     ) {
         let admitted = |choice: &KnobbedVariant| self.device.admits(choice, self.problem).is_ok();
         let choices: Vec<KnobbedVariant> = choices.into_iter().filter(admitted).collect();
@@ -224,13 +224,13 @@ impl<'a> Search<'a> {
             if !always && self.share.is_past(SCREENING_PART) {
                 return;
             }
-            say(&format!("compiling {}", together.len()));
+            progress(&format!("compiling {}", together.len()));
             self.device.compile(together, self.problem);
             for choice in together {
                 if !always && self.share.is_past(SCREENING_PART) {
                     return;
                 }
-                say(&choice.to_string());
+                progress(&choice.to_string());
                 match self.screen(choice) {
                     Ok(candidate) => self.candidates.push(candidate),
                     Err(reason) => {
@@ -241,7 +241,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// A first look at a choice, or why it is none.
+    /// A first look at a choice, or why it is dropped.
     fn screen(&mut self, choice: &KnobbedVariant) -> Result<Candidate, String> {
         let rel_l2 = self.verify(choice)?;
         let (wall_us, median_us) = self.first_look(choice).map_err(|error| error.to_string())?;
@@ -251,13 +251,13 @@ impl<'a> Search<'a> {
         Ok(Candidate { choice: choice.clone(), rel_l2, wall_us, median_us })
     }
 
-    /// About how long a choice takes, by the wall clock and by the device's; what is far behind by the one is not
-    /// asked for the other.
+    /// About how long a choice takes, by the wall clock and by the device's; a choice that is far behind by the
+    /// wall clock is not timed by the other.
     fn first_look(&mut self, choice: &KnobbedVariant) -> Result<(f64, f64), DeviceError> {
         let quickest = self.candidates.iter().map(|c| c.wall_us).fold(f64::INFINITY, f64::min);
         let limit_us = HOPELESS_FACTOR * quickest + HOPELESS_SLACK_US;
         self.stand.switch(choice)?;
-        // Once for whatever happens once.
+        // The first run pays for what happens only once.
         self.stand.run()?;
         let mut wall_us = f64::INFINITY;
         for _ in 0..HOPELESS_RUNS {
@@ -319,7 +319,7 @@ impl<'a> Search<'a> {
     /// The best choice and the built-in one, from fresh samples taken in turns.
     pub(super) fn decide(
         &mut self,
-        say: &mut dyn FnMut(&str),
+        progress: &mut dyn FnMut(&str),
     ) -> Result<(Finalist, Finalist), DeviceError> {
         let mut survivors: Vec<(f64, KnobbedVariant)> =
             self.candidates.iter().map(|c| (c.median_us, c.choice.clone())).collect();
@@ -327,7 +327,7 @@ impl<'a> Search<'a> {
         survivors.truncate(SURVIVORS);
         let mut turns = 2;
         while survivors.len() > FINALISTS {
-            say(&format!("{} left", survivors.len()));
+            progress(&format!("{} left", survivors.len()));
             let choices: Vec<KnobbedVariant> =
                 survivors.into_iter().map(|(_, choice)| choice).collect();
             let timed = self.take_turns(&choices, turns)?;
@@ -344,7 +344,7 @@ impl<'a> Search<'a> {
             survivors.into_iter().map(|(_, choice)| choice).collect();
         finalists.retain(|choice| *choice != self.builtin);
         finalists.push(self.builtin.clone());
-        say("the last round");
+        progress("the last round");
         let timed = self.take_turns(&finalists, FINAL_TURNS)?;
         let mut ranked: Vec<(KnobbedVariant, Statistics)> =
             finalists.into_iter().zip(timed).collect();

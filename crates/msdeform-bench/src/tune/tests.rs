@@ -12,7 +12,7 @@ fn tuned(direction: Direction, seconds: f64) -> TunedCase {
 }
 
 #[test]
-fn knobs_that_help_are_combined_and_what_is_wrong_is_dropped_with_its_reason() {
+fn helpful_knobs_are_combined_and_wrong_choices_dropped() {
     let found = tuned(Direction::Forward, 60.0);
     // 12 us as it is; the scaled, unwritten and refusing variants claim 5.
     assert_eq!(found.builtin.contender.variant, "fwd_exact");

@@ -16,7 +16,7 @@ use crate::models::Specialisation;
 pub use pack::{PACKED_ARCHITECTURES, pack_groups, packed_kernels};
 pub use target::Target;
 
-/// Why nothing can be compiled ahead. What single kernels say is in [`Warmed::failed`].
+/// Why nothing can be compiled ahead. Errors of single kernels are in [`Warmed::failed`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WarmError {
@@ -53,16 +53,16 @@ impl From<msdeform_cuda::Error> for WarmError {
     }
 }
 
-/// What came of it.
+/// Result of compiling ahead.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Warmed {
-    /// Kernels that were asked for.
+    /// Kernels in all.
     pub kernels: usize,
     /// Those that were compiled.
     pub compiled: usize,
     /// Those that were there already, in the cache or in a kernel pack.
     pub found: usize,
-    /// Those that did not compile, and what the compiler said.
+    /// Those that did not compile, with the errors of the compiler.
     pub failed: Vec<FailedKernel>,
     /// Bytes of what is there now.
     pub bytes: u64,
@@ -77,11 +77,11 @@ pub struct FailedKernel {
     pub variant: &'static str,
     /// What it was compiled with.
     pub unit: String,
-    /// What was said.
+    /// The error.
     pub error: String,
 }
 
-/// Compiles kernels on some threads; `say` hears how many are done and says whether to go on. Stopped at any moment, what
+/// Compiles kernels on some threads; `progress` hears how many are done and returns whether to go on. Stopped at any moment, what
 /// was compiled so far is kept, and nothing else.
 ///
 /// # Errors
@@ -90,7 +90,7 @@ pub fn warm(
     target: &Target,
     wanted: &[Specialisation],
     threads: usize,
-    say: &(dyn Fn(usize) -> bool + Sync),
+    progress: &(dyn Fn(usize) -> bool + Sync),
 ) -> Result<Warmed, WarmError> {
     let (code, arch) = (target.code(), target.arch.as_str());
     if code.cache().folder().is_none() {
@@ -126,7 +126,7 @@ pub fn warm(
                             *refused = Some(other);
                         }
                     }
-                    if !say(done.fetch_add(1, Ordering::Relaxed) + 1) {
+                    if !progress(done.fetch_add(1, Ordering::Relaxed) + 1) {
                         next.store(wanted.len(), Ordering::Relaxed);
                     }
                 }
@@ -185,11 +185,11 @@ mod tests {
         }
         let (folder, wanted) = (tempfile::tempdir().unwrap(), wanted());
         let process = || sm_90(DiskCache::in_folder(folder.path()));
-        let said = AtomicUsize::new(0);
-        let say = |done: usize| said.fetch_max(done, Ordering::Relaxed) <= wanted.len();
-        let first = warm(&process(), &wanted, 4, &say).unwrap();
+        let heard = AtomicUsize::new(0);
+        let progress = |done: usize| heard.fetch_max(done, Ordering::Relaxed) <= wanted.len();
+        let first = warm(&process(), &wanted, 4, &progress).unwrap();
         assert_eq!((first.compiled, first.found, first.failed.len()), (wanted.len(), 0, 0));
-        assert_eq!(said.into_inner(), wanted.len());
+        assert_eq!(heard.into_inner(), wanted.len());
         assert!(first.bytes > 1000 && first.seconds > 0.0, "{first:?}");
         let stopped = warm(&process(), &wanted, 1, &|_| false).unwrap();
         assert_eq!((stopped.found, stopped.compiled), (1, 0), "it was told to stop");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_keeps_nothing_and_a_stranger_are_refused_before_anything_is_compiled() {
+    fn a_missing_cache_and_an_unknown_architecture_are_refused_first() {
         let error = warm(&sm_90(DiskCache::nowhere()), &wanted(), 1, &|_| true).unwrap_err();
         assert!(matches!(error, WarmError::NoCache), "{error}");
         let error = Target::of_architecture("sm_770", DiskCache::nowhere()).unwrap_err();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_written_ends_it_in_words() {
+    fn a_folder_that_cannot_be_written_is_an_error() {
         if Nvrtc::for_tests().is_none() {
             return;
         }

@@ -17,7 +17,7 @@ pub const PACKED_ARCHITECTURES: [&str; 6] =
 
 /// What of an architecture belongs into a pack: everything that may be chosen, on any of its GPUs, for models with 8 heads
 /// of 32 channels, which nearly all have, forward and for all gradients. Deterministic gradients, a part of the gradients,
-/// other heads and images of which a level is one pixel high are compiled by whoever has them.
+/// other heads and images of which a level is one pixel high are compiled at run time.
 #[must_use]
 pub fn packed_kernels(gpus: &[DeviceProps]) -> Vec<Specialisation> {
     let of_calls = |problems: Vec<Problem>, gradients: Gradients| {
@@ -34,7 +34,7 @@ pub fn packed_kernels(gpus: &[DeviceProps]) -> Vec<Specialisation> {
             // A layer that asks for nearest pixels is not replaced.
             shape.decoder.retain(|rule| !rule.is_nearest());
             fused.extend(shape.problems(&FROM_OFFSETS));
-            // Boxes are what another layer or stage found, which nobody trains through them.
+            // Boxes come from another layer or stage, and no gradient goes through them.
             shape.decoder.retain(|rule| rule.kind() == ReferenceKind::Point);
             trained.extend(shape.problems(&FROM_OFFSETS));
         }
@@ -104,32 +104,32 @@ mod tests {
     }
 
     #[test]
-    fn a_pack_serves_all_gpus_of_an_architecture_and_models_at_their_own_sizes() {
+    fn a_pack_serves_all_gpus_of_an_architecture() {
         for arch in PACKED_ARCHITECTURES {
             let gpus = DeviceProps::of_architecture(arch);
             let all = packed_kernels(&gpus);
             assert!((730..800).contains(&all.len()), "{arch}: {}", all.len());
             let units: BTreeSet<_> = all.iter().map(|k| (k.variant.spec().id, &k.unit)).collect();
             assert_eq!(units.len(), all.len(), "none twice");
-            let check = |asked: &[Specialisation], of: &str| {
-                for kernel in asked {
+            let check = |needed: &[Specialisation], of: &str| {
+                for kernel in needed {
                     let unit = (kernel.variant.spec().id, &kernel.unit);
                     assert!(units.contains(&unit), "{of}: {}", kernel.name());
                 }
             };
-            // Whatever its number of multiprocessors.
+            // For every number of multiprocessors.
             let between =
                 DeviceProps { multiprocessors: gpus[0].multiprocessors - 6, ..gpus[0].clone() };
             for gpu in [&gpus[0], &gpus[gpus.len() - 1], &between] {
                 check(&packed_kernels(std::slice::from_ref(gpu)), &gpu.name);
             }
-            let asked = specialisations_of(&gpus, calls_of_models(), &of_training());
-            assert!(asked.iter().any(|kernel| kernel.problem.offsets().is_some()));
-            check(&asked, arch);
+            let needed = specialisations_of(&gpus, calls_of_models(), &of_training());
+            assert!(needed.iter().any(|kernel| kernel.problem.offsets().is_some()));
+            check(&needed, arch);
         }
     }
 
-    /// Whatever GPU a pack is for, its kernels are among those that the ledger requires.
+    /// The kernels of a pack for any GPU are among those that the ledger requires.
     #[test]
     fn nothing_is_packed_that_a_ledger_run_would_not_verify() {
         let h200 = DeviceProps::h200();
@@ -146,7 +146,7 @@ mod tests {
 
     /// The hashes in a pack are those of the sources: what was packed is what a process of these sources asks for.
     #[test]
-    fn a_process_without_a_compiler_finds_what_was_packed_of_these_sources() {
+    fn a_process_without_a_compiler_finds_packed_kernels() {
         let Some(nvrtc) = Nvrtc::for_tests() else { return };
         let compiler = nvrtc.version();
         let folder = tempfile::tempdir().unwrap();

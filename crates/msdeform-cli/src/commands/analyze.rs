@@ -17,7 +17,7 @@ use crate::output::{Columns, print, print_json};
 /// Say what a workload asks of a device, and what each technique could gain
 ///
 /// Forward and backward: work, bytes, the time that each measured ceiling leaves and which one binds, how often the actual locations touch the same memory,
-/// the ways to sum the gradient of the values, and a prediction beside what a record says.
+/// the ways to sum the gradient of the values, and a prediction next to the time of a record.
 /// Needs the device's ceilings (`msdeform probe --record`), not the device.
 #[derive(Debug, Args)]
 pub struct AnalyzeArgs {

@@ -22,7 +22,7 @@ use crate::output::{Columns, error_figure, print, print_json, progress};
 
 /// Time variants on workloads
 ///
-/// Each is checked against the f64 reference first. Times are medians with the median absolute deviation (MAD) beside them. Without --workload the
+/// Each is checked against the f64 reference first. Times are medians with the median absolute deviation (MAD). Without --workload the
 /// standard ones are timed, in their usual layout and with their most telling locations.
 #[derive(Debug, Args)]
 #[command(after_help = after_help())]
@@ -42,7 +42,7 @@ pub struct BenchArgs {
     /// Clock of a GPU: events (one launch) or graph (many, divided) [default: events; tiny calls by both]
     #[arg(long, value_name = "CLOCK", value_parser = gpu_clock)]
     timing: Option<Timing>,
-    /// Flush the GPU's L2 before every timed launch; records then say `cold_l2`
+    /// Flush the GPU's L2 before every timed launch; records then have `cold_l2`
     #[arg(long, conflicts_with = "timing")]
     cold_l2: bool,
     /// Time training steps instead: one forward and one backward together, those the device would choose
@@ -64,7 +64,7 @@ pub struct BenchArgs {
     json: bool,
 }
 
-/// The processor has one clock, which nobody chooses.
+/// A clock of a GPU; a CPU has only one.
 fn gpu_clock(name: &str) -> Result<Timing, String> {
     match name.parse()? {
         Timing::Cpu => Err("a GPU is timed by events or graph".to_owned()),
@@ -75,7 +75,7 @@ fn gpu_clock(name: &str) -> Result<Timing, String> {
 fn after_help() -> String {
     format!(
         "{OPERATIONS_FORMULA}\n\n{BYTES_FORMULA}\n\nThe speed-up is against the baseline of the \
-         device: the scalar variant on a processor, one thread per output element on a GPU.\n\nA record is written after every case. It names \
+         device: the scalar variant on a CPU, one thread per output element on a GPU.\n\nA record is written after every case. It names \
          the commit that this program was built from (`msdeform --version`)."
     )
 }
@@ -83,7 +83,9 @@ fn after_help() -> String {
 /// Times and prints.
 pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     if !(args.seconds.is_finite() && args.seconds >= 0.0) {
-        return Err(Usage(format!("--seconds {} is no duration", args.seconds)).into());
+        return Err(
+            Usage(format!("--seconds {} is not a duration; give 0 or more", args.seconds)).into()
+        );
     }
     let options =
         DeviceOptions { timing: args.timing, cold_l2: args.cold_l2, ..args.mode.options() };
@@ -114,7 +116,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     for (index, case) in cases.iter().enumerate() {
         bar.set_message(format!("{} {}", case.workload.name, case.dtype));
         let result = if args.training {
-            // Named variants only: all that are registered is no choice.
+            // Only named variants: the list of all is no choice of two.
             let named = if args.grid.variant.is_empty() { &[][..] } else { &variants };
             bench_step(device.as_ref(), case, named, budget, limits)
         } else {
@@ -131,7 +133,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         record.measurements.extend(timed);
         record.verification.extend(checked);
         record.unfinished_cases = cases.len() - index - 1;
-        // Whatever ends this run, what was timed is kept.
+        // If anything ends this run, the times so far are kept.
         if let Some(folder) = &mut folder {
             folder.save(&record)?;
         }

@@ -89,7 +89,7 @@ fn shown(path: &std::path::Path) -> String {
 struct Job {
     /// What is in the table.
     timed: Vec<Workload>,
-    /// What is verified beside.
+    /// Workloads that are only verified.
     verified: Vec<Workload>,
     /// For each time.
     seconds: f64,
@@ -144,16 +144,16 @@ impl Job {
         Ok(report?)
     }
 
-    /// While calls are timed the processor has little to do.
+    /// The CPU has little to do while calls are timed.
     fn compile_everything_else(&self, device: &dyn Device) {
         let selection = self.everything_else();
         if let Ok(variants) = selection.variants_of(device) {
-            // What is wrong with a workload is said when it is verified.
+            // An invalid workload is reported when it is verified.
             drop(compile_later(device, &selection.cases(), &variants, Limits::default()));
         }
     }
 
-    /// The variants a user gets, in every format, and in `f32` the baseline beside them.
+    /// The variants a user gets, in every format, and in `f32` the baseline too.
     fn time_chosen(&self, device: &dyn Device) -> anyhow::Result<(Vec<Measurement>, Report)> {
         let budget = Budget { seconds: self.seconds, min_samples: 3, max_samples: 500 };
         let mut planned = Vec::new();
@@ -166,7 +166,7 @@ impl Job {
                     dtype,
                     operator: &ATTENTION,
                     sizes: Sizes {
-                        batch: (device.id() == DeviceId::Cpu).then(|| workload.processor_batch()),
+                        batch: (device.id() == DeviceId::Cpu).then(|| workload.cpu_batch()),
                         queries: None,
                     },
                     seed: STANDARD_SEED,
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_comes_before_what_is_verified_beside_it_and_what_fails_there_is_said() {
+    fn the_table_comes_first_and_failures_of_other_workloads_follow() {
         let said = RefCell::new(Vec::new());
         let say = |text: &str| {
             said.borrow_mut().push(text.to_owned());
@@ -307,7 +307,7 @@ mod tests {
         assert!(failures.iter().any(|line| line.contains("fwd_scaled on edge_point_lists")));
         let verdict = said.last().unwrap();
         assert!(verdict.contains(&format!("{} failed", failures.len())), "{verdict}");
-        // What is timed was verified too, and has its error beside its time.
+        // Timed variants were verified too, and have their error.
         assert!(record.measurements.iter().all(|measured| measured.rel_l2 <= 1e-5));
         let of_timed = |workload: &str| {
             record
@@ -322,16 +322,16 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_cannot_be_printed_ends_it_before_anything_else_is_verified() {
+    fn a_table_that_cannot_be_printed_ends_the_run() {
         let calls = RefCell::new(0);
         let say = |_: &str| {
             *calls.borrow_mut() += 1;
-            Err(anyhow::anyhow!("nobody reads it"))
+            Err(anyhow::anyhow!("a closed pipe"))
         };
         let ended = job("edge_one_point", "edge_point_lists").run(&TestDevice, None, &say);
         assert_eq!(
             (ended.unwrap_err().to_string().as_str(), calls.into_inner()),
-            ("nobody reads it", 1)
+            ("a closed pipe", 1)
         );
     }
 }

@@ -44,7 +44,7 @@ struct InspectArgs {
 
 /// Write a model with every attention in one form
 ///
-/// Whatever is taken for the attention was run beside the f64 reference on random inputs, and the new model is searched again
+/// Each attention that is found was compared with the f64 reference on random inputs, and the new model is searched again
 /// before it is written. What cannot be shown to be the attention stays as it is, and is listed with the reason.
 #[derive(Debug, Args)]
 struct RewriteArgs {
@@ -54,7 +54,7 @@ struct RewriteArgs {
     /// The form: tensorrt, mmdeploy, msdeform, or gridsample for standard operators alone
     #[arg(long, value_name = "FORM")]
     to: Form,
-    /// The new model [default: MODEL.FORM.onnx beside the old one]
+    /// The new model [default: MODEL.FORM.onnx in the folder of the old one]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Replace the output if it exists; the model itself is never replaced
@@ -151,7 +151,7 @@ fn rewrite(args: &RewriteArgs) -> anyhow::Result<()> {
     let result = result.with_context(|| args.model.display().to_string())?;
     if !result.external_files.is_empty() && !is_same(folder(&args.model), folder(&output)) {
         return Err(Usage(format!(
-            "the model keeps weights in {}, beside it; write the new one into the same folder",
+            "the model keeps its weights in {}; write the new model into the same folder",
             result.external_files.join(", ")
         ))
         .into());
@@ -199,7 +199,7 @@ fn folder(path: &Path) -> &Path {
     }
 }
 
-/// Whether both are the same file or folder, whatever it is called.
+/// Whether both paths lead to the same file or folder.
 fn is_same(one: &Path, other: &Path) -> bool {
     one == other
         || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)

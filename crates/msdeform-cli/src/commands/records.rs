@@ -16,7 +16,7 @@ use crate::output::{Columns, error_figure, print, print_json};
 
 /// Show the figure of every measured combination
 ///
-/// Figures come from the records that the documents of a checkout quote, one for each device, so that another machine can be set beside them.
+/// Figures come from the records that the documents of a checkout quote, one for each device, so that another machine can be compared with them.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct RecordsArgs {
@@ -67,7 +67,7 @@ struct MergeArgs {
 /// Merges runs and writes what comes of them.
 fn merge(args: &MergeArgs) -> anyhow::Result<()> {
     let Some(root) = args.record.folder() else {
-        return Err(Usage("--record says where the merged record goes; give it".into()).into());
+        return Err(Usage("give --record: it names the folder of the merged record".into()).into());
     };
     let (python, timed): (Vec<PathBuf>, Vec<PathBuf>) =
         args.runs.iter().cloned().partition(|folder| folder.join(python_runs::FILE).is_file());
@@ -133,7 +133,7 @@ pub fn run(args: &RecordsArgs) -> anyhow::Result<()> {
     print(&table(&figures))
 }
 
-/// A hint on standard error, so that nobody wonders where the record of a minute ago is.
+/// A hint on standard error about records that are not shown.
 fn note_local(folder: &Path, shown: usize) -> anyhow::Result<()> {
     let all = record::load_all(folder).context("cannot read the records")?.len();
     if all > shown {

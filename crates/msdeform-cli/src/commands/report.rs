@@ -17,8 +17,8 @@ use crate::output::{Columns, print, print_json};
 
 /// Make a page of records, or compare two
 ///
-/// One HTML file that needs no network: times beside the baseline and what the device leaves, the ladder, the roofline, errors, counters. Without names it shows the record
-/// of a device that documents quote, or all of a device that none is quoted of. --compare says what changed between two records and fails on a regression.
+/// One HTML file that needs no network: times compared with the baseline and the ceilings of the device, the ladder, the roofline, errors, counters. Without names it shows the record
+/// of a device that documents quote, or all of a device that none is quoted of. --compare lists what changed between two records and fails on a regression.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
     /// Folders of records [default: what documents quote]
@@ -36,7 +36,7 @@ pub struct ReportArgs {
     /// Compare two records instead, by their folders
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = ["records", "markdown"])]
     compare: Vec<PathBuf>,
-    /// Percent of change that a comparison passes over, beside noise
+    /// Percent of change that a comparison ignores, on top of noise
     #[arg(long, value_name = "PERCENT", default_value_t = 3.0)]
     threshold: f64,
     /// Print a comparison as JSON

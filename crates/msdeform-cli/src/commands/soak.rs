@@ -13,13 +13,13 @@ use msdeform_report::soak::SoakRecord;
 
 use crate::args::{DeviceArgs, LedgerArgs, RecordArgs, fast_dtype, heading, operator};
 use crate::commands::verify::parse_seed;
-use crate::exit::{CheckFailed, Usage, in_words};
+use crate::exit::{CheckFailed, Usage, message};
 use crate::output::{Columns, grouped, print, print_json, progress};
 
 /// Run random problems against the f64 reference
 ///
-/// Sizes, layouts, strides, offsets, formats, points per level, subsets of gradients, modes and hostile
-/// numbers are drawn at random; variants and knobs too, whatever a dispatcher or a tuning file could choose.
+/// Sizes, layouts, strides, offsets, dtypes, points per level, subsets of gradients, modes and hostile
+/// numbers are drawn at random, and so are variants and knobs: any that dispatch or a tuning file can choose.
 /// Every tensor and workspace lies in poison that is checked after the call. The same seed draws the same
 /// problems.
 ///
@@ -29,22 +29,22 @@ use crate::output::{Columns, grouped, print, print_json, progress};
 pub struct SoakArgs {
     #[command(flatten)]
     device: DeviceArgs,
-    /// How long
+    /// Minutes
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = positive, conflicts_with = "problems")]
     minutes: f64,
-    /// So many problems of every format and direction, instead of a time
+    /// Number of problems of every dtype and direction, instead of a time
     #[arg(long, value_name = "N")]
     problems: Option<u64>,
     /// Seed of the problems: a number, or `random` for a fresh one, which is printed
     #[arg(long, value_name = "SEED", default_value = "random", value_parser = parse_seed)]
     seed: u64,
-    /// Storage formats: f32, f16, bf16
+    /// Dtypes: f32, f16, bf16
     #[arg(long, value_name = "DTYPE", value_delimiter = ',', default_value = "f32,f16,bf16", value_parser = fast_dtype)]
     dtype: Vec<DType>,
     /// Only forward or only backward
     #[arg(long, value_name = "DIRECTION")]
     direction: Option<Direction>,
-    /// On a GPU too samples follow from offsets in half of the problems. Kernels for that are chosen for nobody yet
+    /// Half of the problems call the fused operator on a GPU too, as they always do on a CPU
     #[arg(long = "from-offsets")]
     fused: bool,
     /// Run this one problem: a line that an earlier run printed
@@ -62,7 +62,7 @@ pub struct SoakArgs {
 fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number > 0.0 && number.is_finite() => Ok(number),
-        _ => Err(format!("`{text}` is no number of minutes")),
+        _ => Err(format!("`{text}` is not a number of minutes above 0")),
     }
 }
 
@@ -76,7 +76,7 @@ pub fn run(args: &SoakArgs) -> anyhow::Result<()> {
     let device = args.device.open()?;
     let on_cpu = device.id() == DeviceId::Cpu;
     if args.ledger.ledger.is_some() && on_cpu {
-        return Err(Usage("--ledger is about GPUs; give --device cuda:N".into()).into());
+        return Err(Usage("--ledger needs a GPU; give --device cuda:N".into()).into());
     }
     let runner: Box<dyn Runner> = match device.id() {
         DeviceId::Cpu => Box::new(CpuRunner::default()),
@@ -90,7 +90,7 @@ pub fn run(args: &SoakArgs) -> anyhow::Result<()> {
         bounds: Bounds {
             dtypes: args.dtype.clone(),
             directions: msdeform_devices::workload::directions(args.direction),
-            // The processor's calls take contiguous tensors.
+            // Calls on the CPU take contiguous tensors.
             strided: !on_cpu,
             operators: if on_cpu || args.fused { Operator::ALL.to_vec() } else { vec![&ATTENTION] },
             ..Bounds::default()
@@ -135,7 +135,7 @@ fn watched(
         if let Some(report) = hung {
             bar.finish_and_clear();
             let error = finish(report, args, device).err();
-            eprintln!("error: {}", error.as_ref().map_or_else(String::new, in_words));
+            eprintln!("error: {}", error.as_ref().map_or_else(String::new, message));
             std::process::exit(1);
         }
     };

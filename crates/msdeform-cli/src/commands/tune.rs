@@ -19,14 +19,14 @@ use msdeform_tuning::{Source, TuningFile};
 use serde::Serialize;
 
 use crate::args::{DeviceArgs, GridArgs, ModeArgs, RecordArgs, heading, standard_workloads};
-use crate::exit::{Usage, in_words};
+use crate::exit::{Usage, message};
 use crate::output::{Columns, print, print_json, progress};
 
 /// Find the fastest variant and knobs for workloads on this machine
 ///
 /// Searches the variants and their knobs, each compared with the f64 reference before it is timed, and writes what wins to a tuning file. Plans, the
 /// command line and the Python package use it for calls like the measured ones; see `MSDEFORM_TUNING`. What the file already knows about other calls stays,
-/// as long as device and kernels are the same. The table says how far the built-in choice was from the best.
+/// as long as device and kernels are the same. The table shows how far the built-in choice was from the best.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct TuneArgs {
@@ -74,10 +74,12 @@ struct Document<'a> {
 pub fn run(args: &TuneArgs) -> anyhow::Result<()> {
     // Half a year is as good as no end, and clocks can add it.
     if !(0.0..=1.5e7).contains(&args.seconds) {
-        return Err(Usage(format!("--seconds {} is no duration", args.seconds)).into());
+        return Err(
+            Usage(format!("--seconds {} is not a duration; give 0 or more", args.seconds)).into()
+        );
     }
     if args.grid.locations.len() > 1 {
-        let why = "--locations takes one kind here: a call does not say where it will look";
+        let why = "--locations takes one kind here, because dispatch does not know the locations of a call; give one";
         return Err(Usage(why.into()).into());
     }
     // What is compared with is what a call gets without any file.
@@ -144,7 +146,7 @@ fn compile(
     });
     bar.finish_and_clear();
     let seconds = start.elapsed().as_secs_f64();
-    // A processor has nothing to compile.
+    // A CPU has nothing to compile.
     if seconds > 0.1 {
         eprintln!("compiled {} choices in {seconds:.1} s", done.into_inner());
     }
@@ -207,7 +209,7 @@ impl<'a> Found<'a> {
                     }
                     error => {
                         self.failed += 1;
-                        format!("failed, {}", in_words(&error.into()))
+                        format!("failed, {}", message(&error.into()))
                     }
                 };
                 let said = format!("{call}: {reason}");

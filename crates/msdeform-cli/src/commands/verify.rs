@@ -23,8 +23,8 @@ use crate::output::{Columns, error_figure, grouped, print, print_json, progress}
 /// Runs every variant that fits on every workload and compares output and gradients with the f64
 /// reference on the same stored inputs.
 ///
-/// Outputs are filled with NaN before a run, and NaN fails; so does a write beside a tensor on a GPU. Queries of large workloads are thinned
-/// out evenly so that the reference stays quick; the table says how many elements were compared.
+/// Outputs are filled with NaN before a run, and NaN fails; so does a write outside of a tensor on a GPU. Queries of large workloads are thinned
+/// out evenly so that the reference stays quick; the table shows how many elements were compared.
 /// "max rel" relates a difference to its element or, where larger, to the root mean square of the
 /// tensor. Gradients of locations jump at cell borders and are compared away from them by 0.01
 /// pixel.
@@ -45,8 +45,8 @@ pub struct VerifyArgs {
     /// One line per case instead of the worst of each variant and format
     #[arg(long, short)]
     verbose: bool,
-    /// Also run everything that may be compiled on the GPU for the models that `msdeform.patch()` knows, whatever the image, the
-    /// batch and the number of queries, each on one problem: some minutes the first time
+    /// Also run every kernel that dispatch can choose on the GPU for the models that `msdeform.patch()` knows, each on one
+    /// problem: some minutes the first time
     #[arg(long)]
     models: bool,
     #[command(flatten)]
@@ -82,7 +82,7 @@ impl FromStr for Part {
             Some(Self { number: number.parse().ok()?, of: of.parse().ok()? })
         });
         let exists = |part: &Self| (1..=part.of).contains(&part.number);
-        let why = || format!("`{text}` is no part; give one such as `1/2`");
+        let why = || format!("`{text}` is not a part; give one such as `1/2`");
         numbers.filter(exists).ok_or_else(why)
     }
 }
@@ -95,7 +95,7 @@ pub fn parse_seed(text: &str) -> Result<u64, String> {
             Ok(RandomState::new().hash_one(std::process::id()))
         }
         _ => text.parse().map_err(|_| {
-            format!("`{text}` is no seed; give a whole number, `random` or `standard`")
+            format!("`{text}` is not a seed; give a whole number, `random` or `standard`")
         }),
     }
 }
@@ -110,7 +110,7 @@ struct Document<'a> {
 
 /// Verifies and prints; an error if anything fails or nothing ran.
 pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
-    // A kernel that writes beside its tensors may well get them right.
+    // A kernel that writes outside of its tensors may compute them right.
     guard_allocations();
     let device = args.device.open_with(args.mode.options().with_all_gradients())?;
     let writes_ledger = args.ledger.ledger.is_some();
@@ -119,7 +119,7 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
         return Err(Usage(why.into()).into());
     }
     if writes_ledger && device.id().kind() != DeviceKind::Cuda {
-        return Err(Usage("--ledger is about GPUs; give --device cuda:N".into()).into());
+        return Err(Usage("--ledger needs a GPU; give --device cuda:N".into()).into());
     }
     if args.part.of > 1 && !(args.models || writes_ledger) {
         let why = "--part divides what --models and --ledger compile; give one of them";
@@ -149,14 +149,13 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     let broken = broken_guards();
     if !broken.is_empty() {
         let words = broken.join("\n");
-        return Err(CheckFailed(format!("memory beside tensors was written:\n{words}")).into());
+        return Err(CheckFailed(format!("memory outside of tensors was written:\n{words}")).into());
     }
     report.checked.extend(compiled.iter().map(|check| check.verification.clone()));
     let passed = report.passed() && !report.checked.is_empty();
     if let Some(folder) = args.ledger.folder() {
         let path = ledger::path(&folder, device.as_ref());
-        // What variants did on the workloads is the first part's to say: another would replace it with less, and what
-        // failed there with what did not.
+        // Only the first part notes the results on workloads: another part has fewer of them, and might hide failures.
         let of_variants = match args.part.number {
             1 => ledger::update(&path, device.as_ref(), &report)?,
             _ => 0,
@@ -314,7 +313,7 @@ fn case_name(check: &Verification) -> String {
     format!("{} {} {} {}", label.workload, label.locations, label.layout, label.dtype)
 }
 
-/// Every failure by name, whatever the table shows.
+/// Every failure by name, in addition to the table.
 pub fn print_failures(report: &Report) -> anyhow::Result<()> {
     failures(report).iter().try_for_each(|line| print(line))
 }

@@ -17,10 +17,10 @@ use crate::output::{grouped, print, print_json, progress};
 
 /// Compile kernels ahead, so that no later process waits for the compiler
 ///
-/// Fills the cache of compiled kernels with everything that calls of known models may need, whatever the image, the batch and the
-/// number of queries. Layers that `patch()` replaces as a whole call the operator from raw projections,
-/// others the one with given locations; both are compiled. Other models: give a workload of their shape. What is there already
-/// stays. On a machine without a GPU, such as one that builds an image of a container, --arch says for which one.
+/// Fills the cache of compiled kernels with all that calls of known models need, for any image, batch and number of queries.
+/// Layers that `patch()` replaces call the fused operator, others the plain one; both are compiled. For another model, give a
+/// workload of its shape. Kernels that are in the cache already stay. On a machine without a GPU, such as one that builds a
+/// container image, --arch names the GPU's architecture.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct WarmArgs {
@@ -36,10 +36,10 @@ pub struct WarmArgs {
     /// Models with the shapes of workloads, built-in ones by name, or paths of workload files
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     workload: Vec<String>,
-    /// Only the operator from raw projections, which whole layers call [default: both operators]
+    /// Only the fused operator, which whole layers call [default: both operators]
     #[arg(long = "from-offsets")]
     fused: bool,
-    /// Storage formats: f32, f16, bf16
+    /// Dtypes: f32, f16, bf16
     #[arg(long, value_name = "DTYPE", value_delimiter = ',', default_value = "f32,f16,bf16", value_parser = fast_dtype)]
     dtype: Vec<DType>,
     /// Only forward or only backward
@@ -59,7 +59,7 @@ pub struct WarmArgs {
 const AFTER_HELP: &str = "MSDEFORM_CACHE_DIR names the cache; it holds 256 MB, of which the least used goes first. Stopped with \
 Ctrl-C, what was compiled so far stays.";
 
-/// What scripts get.
+/// The summary for scripts.
 #[derive(Serialize)]
 struct Document {
     arch: String,
@@ -81,7 +81,10 @@ pub fn run(args: &WarmArgs) -> anyhow::Result<()> {
     let target = target(args)?;
     let wanted = specialisations_of(&target.gpus, in_every_size(problems(args)?), &scope(args));
     if wanted.is_empty() {
-        return Err(Usage("no kernel is compiled for such calls".into()).into());
+        return Err(Usage(
+            "no kernel is compiled for these calls; change --direction or --dtype".into(),
+        )
+        .into());
     }
     let bar = progress(wanted.len(), "compiling");
     let start = Instant::now();
@@ -103,7 +106,7 @@ fn target(args: &WarmArgs) -> anyhow::Result<Target> {
     match args.device.unwrap_or(DeviceId::Cuda(0)) {
         DeviceId::Cuda(ordinal) => Ok(Target::of_gpu(ordinal)?),
         DeviceId::Cpu => {
-            let why = "--device cpu: nothing is compiled at run time for a processor; name a GPU, or --arch";
+            let why = "--device cpu: nothing is compiled at run time for a CPU; name a GPU, or give --arch";
             Err(Usage(why.into()).into())
         }
     }
@@ -119,7 +122,7 @@ fn scope(args: &WarmArgs) -> Scope {
     }
 }
 
-/// The calls that are looked at: of the models that are meant, and of workloads.
+/// Calls of the chosen models and workloads.
 fn problems(args: &WarmArgs) -> anyhow::Result<Vec<Problem>> {
     let operators = if args.fused { vec![operator(true)] } else { Operator::ALL.to_vec() };
     let mut problems = Vec::new();
@@ -127,7 +130,7 @@ fn problems(args: &WarmArgs) -> anyhow::Result<Vec<Problem>> {
     for name in &args.workload {
         let workload = Workload::named(name)?;
         for dtype in DType::FAST {
-            // Its very sizes, and whatever a model of its shape is given besides.
+            // Its own sizes, in addition to all sizes of a model of its shape.
             let (layout, sizes) = (ValueLayout::Interleaved, Sizes::default());
             for operator in &operators {
                 problems.push(workload.problem_of(operator, dtype, layout, sizes)?);
@@ -139,7 +142,7 @@ fn problems(args: &WarmArgs) -> anyhow::Result<Vec<Problem>> {
     for name in &args.model {
         if !MODEL_SHAPES.iter().any(|shape| is_named(shape.models, name)) {
             let known: Vec<&str> = MODEL_SHAPES.iter().map(|shape| shape.models).collect();
-            let why = format!("no known model is called `{name}`; known: {}", known.join("; "));
+            let why = format!("unknown model `{name}`; known: {}", known.join("; "));
             return Err(Usage(why).into());
         }
     }

@@ -11,7 +11,7 @@ use crate::output::{Columns, print, print_json};
 /// does.
 #[derive(Debug, Args)]
 pub struct WorkloadsArgs {
-    /// Print a JSON list with everything their files say
+    /// Print a JSON list with the contents of their files
     #[arg(long)]
     json: bool,
 }

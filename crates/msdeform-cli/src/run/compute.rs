@@ -13,7 +13,7 @@ use super::sizes::Described;
 use super::write::Product;
 use crate::exit::Usage;
 
-/// The id under which the `f64` reference can be asked for. It computes what no variant does: `f64`.
+/// The id of the `f64` reference among variants. Only the reference computes `f64`.
 pub const REFERENCE: &str = "reference";
 
 /// What is wanted.
@@ -25,7 +25,7 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// What computing a call takes beside its files, at most.
+    /// Memory that a call takes on top of its files, at most.
     pub fn memory_bytes(&self, problem: &Problem) -> u128 {
         let outputs = memory::of_outputs(problem, self.backward);
         // Results are kept where they are computed, read from there, put into bytes and those into files.
@@ -47,14 +47,14 @@ pub struct Pass {
     pub variant: &'static str,
     pub time_us: f64,
     pub outputs: HostTensors,
-    /// Empty unless asked for.
+    /// Empty without --check.
     pub checks: Vec<TensorCheck>,
 }
 
 /// Everything that was computed.
 #[derive(Debug)]
 pub struct Computation {
-    /// The device in words.
+    /// The name of the device.
     pub device: String,
     pub threads: Option<usize>,
     pub passes: Vec<Pass>,
@@ -98,7 +98,7 @@ pub fn compute(device: &dyn Device, call: &Call, request: &Request<'_>) -> Resul
     ensure!(
         !(request.check && by_reference),
         Usage(format!(
-            "--check compares with the reference, and the reference is what computes here{}",
+            "--check compares with the reference, and the reference computes this call{}",
             if problem.dtype() == DType::F64 { " (nothing else computes f64)" } else { "" }
         ))
     );
@@ -135,16 +135,16 @@ impl Implementation {
     }
 }
 
-/// For each direction the variant asked for, or the device's own choice.
+/// For each direction the named variant, or the choice of dispatch.
 fn choose(
     device: &dyn Device,
     problem: &Problem,
     directions: &[Direction],
-    asked: &[String],
+    named: &[String],
 ) -> Result<Vec<Implementation>> {
     let known = device.variants();
     let mut chosen = vec![None; directions.len()];
-    for id in asked.iter().filter(|id| *id != REFERENCE) {
+    for id in named.iter().filter(|id| *id != REFERENCE) {
         let spec = known.iter().copied().find(|spec| spec.id == id).ok_or_else(|| {
             let ids: Vec<&str> = known.iter().map(|spec| spec.id).chain([REFERENCE]).collect();
             let ids = ids.join(", ");
@@ -153,13 +153,13 @@ fn choose(
         let slot = directions.iter().position(|&direction| direction == spec.direction);
         let slot = slot.ok_or_else(|| {
             let direction = spec.direction;
-            Usage(format!("variant `{id}` computes the {direction}; ask for it with --backward"))
+            Usage(format!("variant `{id}` computes the {direction}; add --backward"))
         })?;
         ensure!(chosen[slot].is_none(), Usage(format!("two variants for the {}", spec.direction)));
         device.supports(spec, problem)?;
         chosen[slot] = Some(Implementation::Variant(spec));
     }
-    let reference = asked.iter().any(|id| id == REFERENCE) || problem.dtype() == DType::F64;
+    let reference = named.iter().any(|id| id == REFERENCE) || problem.dtype() == DType::F64;
     directions
         .iter()
         .zip(chosen)

@@ -11,7 +11,7 @@ use super::sizes::{self, Described, Stated};
 #[derive(Debug)]
 pub struct Call {
     pub described: Described,
-    /// `grad_output` only where a backward was asked for.
+    /// `grad_output` only with --backward.
     pub inputs: HostTensors,
 }
 

@@ -7,14 +7,14 @@ use super::formats::{Input, Kind, names};
 use super::offsets;
 use super::sizes::{self, SizeArgs};
 
-/// The kinds of input, and what the command line says about one that states nothing.
+/// The kinds of input, with the sizes from the command line for raw files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
     /// One file.
     Safetensors,
     /// A file per tensor.
     Npy,
-    /// A file per tensor, of which the command line says the sizes.
+    /// A raw file per tensor, with sizes from the command line.
     Bin {
         /// Attention heads.
         heads: usize,
@@ -30,7 +30,7 @@ pub enum Files {
 }
 
 /// Loads the call that files describe, in the order value, `spatial_shapes`, `level_start_index`, `sampling_locations`,
-/// `attention_weights`, `grad_output`, `reference_points`, `sampling_offsets`, `attention_logits`; a safetensors file comes alone. Says whether they make one.
+/// `attention_weights`, `grad_output`, `reference_points`, `sampling_offsets`, `attention_logits`; a safetensors file comes alone. Returns whether they make one.
 ///
 /// # Panics
 /// If what was loaded has other sizes than its description: the fault that is looked for.

@@ -1,7 +1,7 @@
 //! `msdeform run`: the operator on the user's own tensors.
 //!
-//! Read everything, describe the call, compute, check, write: in this order, so that whatever can
-//! be refused is refused before the work, and nothing is written that failed its check.
+//! Read everything, describe the call, compute, check, write: in this order, so that a call
+//! that cannot run is refused before the work, and nothing is written that failed its check.
 
 #![allow(clippy::doc_markdown, reason = "these comments are help texts, which know no Markdown")]
 
@@ -38,19 +38,19 @@ use write::Target;
 /// INPUT is a .safetensors file, or a folder with one .npy or raw .bin file per tensor: value,
 /// spatial_shapes, sampling_locations, attention_weights; level_start_index if the levels do not
 /// follow each other; grad_output for --backward. With sampling_offsets, attention_logits and reference_points instead of
-/// locations and weights, samples follow from them. Results are written in the same kind of file.
+/// locations and weights, the fused operator runs. Results are written in the same kind of file.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct RunArgs {
     /// A .safetensors file, or a folder of .npy or .bin files
     pub input: PathBuf,
-    /// Where results go: a .safetensors file or a folder, like the input [default: beside it]
+    /// Where results go: a .safetensors file or a folder, like the input [default: next to it]
     #[arg(long, short, value_name = "PATH")]
     pub output: Option<PathBuf>,
     /// Replace results that exist
     #[arg(long)]
     pub force: bool,
-    /// Also compute the gradients for grad_output: grad_value and those of what the samples are given as
+    /// Also compute the gradients of all inputs for grad_output
     #[arg(long)]
     pub backward: bool,
     /// Compare with the f64 reference before writing; a failed check writes nothing
@@ -66,7 +66,7 @@ pub struct RunArgs {
     /// [default: the best]
     #[arg(long, value_name = "ID")]
     pub variant: Vec<String>,
-    /// Say what was done as JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
     /// Sizes that the files do not state.

@@ -41,7 +41,7 @@ fn options() -> impl Strategy<Value = SizeArgs> {
     )
 }
 
-/// A `.npy` file of some type and a small shape, with as many bytes as it says.
+/// A `.npy` file of some type and a small shape, with as many bytes as that takes.
 fn array() -> impl Strategy<Value = Vec<u8>> {
     (select(Stored::ALL.to_vec()), vec(0usize..4, 0..7), any::<u8>()).prop_map(
         |(stored, shape, byte)| {
@@ -83,7 +83,7 @@ proptest! {
     }
 
     #[test]
-    fn calls_from_offsets_of_any_shape_are_loaded_or_refused(
+    fn fused_calls_of_any_shape_are_loaded_or_refused(
         [n, q, m, d, l, p] in [0usize..3, 0usize..4, 0usize..3, 0usize..3, 0usize..3, 0usize..3],
         references in [0usize..3, 0usize..4, 0usize..4, 1usize..5],
         stored in vec(select(Stored::ALL.to_vec()), 4),

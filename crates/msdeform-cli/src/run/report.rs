@@ -1,4 +1,4 @@
-//! What a run says about itself.
+//! The report of a run.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::compute::Computation;
 use super::decode::Call;
 use super::write::Target;
 
-/// Everything a run has to say; the field names are an interface for scripts.
+/// The report of a run; the field names are an interface for scripts.
 #[derive(Debug, Serialize)]
 pub struct Report {
     problem: String,
@@ -56,7 +56,7 @@ struct Written {
 }
 
 impl Report {
-    /// Collects what is to be said.
+    /// Collects the report.
     pub fn new(
         call: &Call,
         computation: &Computation,

@@ -27,13 +27,13 @@ pub struct Target {
 }
 
 impl Target {
-    /// `output` or, without it, beside the input, in the input's kind of file.
+    /// `output` or, without it, a place next to the input, in the input's kind of file.
     pub fn new(input: &Input, output: Option<&Path>, force: bool) -> Result<Self> {
         let kind = input.kind;
         let path = match (output, kind) {
             (Some(path), _) => path.to_path_buf(),
             (None, Kind::Safetensors) if !input.path.is_file() => bail!(Usage(format!(
-                "{}: is a stream, with nothing beside it; say where results go with --output",
+                "{}: is a stream; name a file for the results with --output",
                 input.path.display()
             ))),
             (None, Kind::Safetensors) => input.path.with_extension("output.safetensors"),
@@ -55,7 +55,7 @@ impl Target {
             ensure!(
                 path.is_dir() || !path.exists(),
                 Usage(format!(
-                    "{}: is no folder; a folder of .{1} gives .{1} files in a folder",
+                    "{}: is not a folder; a folder of .{1} files needs a folder for the results",
                     path.display(),
                     kind.extension()
                 ))
@@ -72,7 +72,7 @@ impl Target {
         }
     }
 
-    /// Refuses early what would be refused after minutes of work.
+    /// Refuses files that exist before minutes of work, not after.
     pub fn ensure_free(&self, names: &[&str]) -> Result<()> {
         for file in names.iter().map(|name| self.file(name)) {
             ensure!(self.force || !Place::of(&file)?.is_taken(), exists(&file));

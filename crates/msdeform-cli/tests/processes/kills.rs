@@ -1,5 +1,5 @@
-//! Commands that write, killed at random moments: whatever bears a final name is whole, and the next run leaves no
-//! temporary of the dead behind.
+//! Commands that write, killed at random moments: files with final names are whole, and the next run removes
+//! the temporaries of the killed one.
 //!
 //! `MSDEFORM_KILLS` says how often each command is killed (20 unless said), `MSDEFORM_KILL_SEED` repeats the moments of
 //! an earlier run.
@@ -90,7 +90,7 @@ fn kill_and_check(name: &str, at: &Path, command: impl Fn() -> Command, check: i
     assert!(killed > 0, "{name}: nothing was killed");
 }
 
-/// The results of one call are the same bits in every run: each file is the old one or the new one.
+/// Results are bitwise reproducible: each file is the old one or the new one.
 fn run() {
     let folder = folder();
     let at = folder.path();

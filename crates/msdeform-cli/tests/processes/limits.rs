@@ -217,7 +217,7 @@ fn exit_codes() {
     fs::write(at("x.pt"), "PK").unwrap();
     fs::write(at("broken.safetensors"), "PK").unwrap();
     let mut shape = call(3);
-    shape[4].2 = vec![1, 3, 2, 1, 1];
+    shape[4].shape = vec![1, 3, 2, 1, 1];
     write_safetensors(&at("shape.safetensors"), &shape);
     let cases: [(&[&str], i32, &str); 15] = [
         (&["call.safetensors", "--check"], 0, ""),

@@ -16,6 +16,9 @@ mod places;
 mod setting;
 #[cfg(unix)]
 mod shells;
+#[cfg(unix)]
+#[path = "../run/tensor_files.rs"]
+mod tensor_files;
 
 use std::process::ExitCode;
 

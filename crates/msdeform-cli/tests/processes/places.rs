@@ -31,7 +31,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A null device of our own: nobody should try this on the machine's.
+/// A null device of our own, so that the machine's is safe.
 fn make_null(path: &Path) -> bool {
     let made = Command::new("mknod").arg(path).args(["c", "1", "3"]).output();
     made.is_ok_and(|output| output.status.success()) && fs::write(path, b"x").is_ok()
@@ -51,7 +51,7 @@ fn devices() {
     let input = folder.path().join("call.safetensors");
     write_safetensors(&input, &call(3));
     let is_device = || fs::symlink_metadata(&null).unwrap().file_type().is_char_device();
-    // There is nothing to replace, so that nobody needs to be asked.
+    // There is nothing to replace, so --force is not needed.
     for force in [&[][..], &["--force"]] {
         let mut run = msdeform(folder.path());
         expect(run.args(["run", "call.safetensors", "-o", "null"]).args(force), 0, &[]);

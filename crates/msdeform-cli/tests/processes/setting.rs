@@ -7,6 +7,8 @@ use libtest_mimic::Trial;
 use safetensors::Dtype;
 use tempfile::TempDir;
 
+pub use crate::tensor_files::{Tensor, write_npy, write_safetensors};
+
 /// A test; it fails by panicking.
 pub fn trial(name: &str, test: fn()) -> Trial {
     Trial::test(name, move || {
@@ -81,54 +83,30 @@ pub fn temporaries(folder: &Path) -> Vec<PathBuf> {
     files(folder).into_iter().filter(is_temporary).collect()
 }
 
-/// A tensor: name, type, shape, bytes.
-pub type Tensor = (&'static str, Dtype, Vec<usize>, Vec<u8>);
-
 /// One level of 2 x 2 pixels with two channels, and queries with two points.
 pub fn call(queries: usize) -> Vec<Tensor> {
-    let floats = |count: usize| (0..count).flat_map(|x| ((x % 8) as f32 * 0.125).to_le_bytes());
-    let integers = |list: &[i64]| list.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let floats = |name, shape: &[usize]| {
+        let numbers = 0..shape.iter().product::<usize>();
+        let bytes = numbers.flat_map(|x| ((x % 8) as f32 * 0.125).to_le_bytes()).collect();
+        Tensor { name, dtype: Dtype::F32, shape: shape.to_vec(), bytes }
+    };
     vec![
-        ("value", Dtype::F32, vec![1, 4, 1, 2], floats(8).collect()),
-        ("spatial_shapes", Dtype::I64, vec![1, 2], integers(&[2, 2])),
-        ("level_start_index", Dtype::I64, vec![1], integers(&[0])),
-        (
-            "sampling_locations",
-            Dtype::F32,
-            vec![1, queries, 1, 1, 2, 2],
-            floats(4 * queries).collect(),
-        ),
-        ("attention_weights", Dtype::F32, vec![1, queries, 1, 1, 2], floats(2 * queries).collect()),
-        ("grad_output", Dtype::F32, vec![1, queries, 2], floats(2 * queries).collect()),
+        floats("value", &[1, 4, 1, 2]),
+        Tensor::integers("spatial_shapes", &[1, 2], &[2, 2]),
+        Tensor::integers("level_start_index", &[1], &[0]),
+        floats("sampling_locations", &[1, queries, 1, 1, 2, 2]),
+        floats("attention_weights", &[1, queries, 1, 1, 2]),
+        floats("grad_output", &[1, queries, 2]),
     ]
 }
 
 /// Queries without points: files of a few bytes for any number of them.
 pub fn declared(queries: usize) -> Vec<Tensor> {
     let mut tensors = call(0);
-    tensors[3].2 = vec![1, queries, 1, 1, 0, 2];
-    tensors[4].2 = vec![1, queries, 1, 1, 0];
+    tensors[3].shape = vec![1, queries, 1, 1, 0, 2];
+    tensors[4].shape = vec![1, queries, 1, 1, 0];
     tensors.truncate(5);
     tensors
-}
-
-pub fn write_safetensors(path: &Path, tensors: &[Tensor]) {
-    let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
-        (*name, safetensors::tensor::TensorView::new(*dtype, shape.clone(), bytes).unwrap())
-    });
-    std::fs::write(path, safetensors::serialize(views, None).unwrap()).unwrap();
-}
-
-pub fn write_npy(folder: &Path, tensors: &[Tensor]) {
-    for (name, dtype, shape, bytes) in tensors {
-        let descr = if *dtype == Dtype::I64 { "<i8" } else { "<f4" };
-        let sizes: String = shape.iter().map(|size| format!("{size}, ")).collect();
-        let header =
-            format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({sizes}), }}\n");
-        let length = u16::try_from(header.len()).unwrap().to_le_bytes();
-        let file = [b"\x93NUMPY\x01\x00", &length[..], header.as_bytes(), bytes].concat();
-        std::fs::write(folder.join(name).with_extension("npy"), file).unwrap();
-    }
 }
 
 /// A file of this length that takes no place on the disk.

@@ -70,7 +70,7 @@ fn the_output_may_be_single_beside_half_values() {
 }
 
 #[test]
-fn raw_level_sizes_may_be_32_bits_wide_or_come_from_the_command_line() {
+fn raw_level_sizes_may_be_i32_or_options() {
     let sizes = ["--heads", "1", "--channels", "2", "--points", "2", "--dtype", "f32"];
     let narrow =
         with(by_hand(F32, F32), Tensor::narrow_integers("spatial_shapes", &[1, 2], &[2, 2]));
@@ -160,7 +160,7 @@ fn levels_may_have_different_numbers_of_points() {
 }
 
 #[test]
-fn the_backward_writes_three_gradients_in_the_shapes_of_their_tensors() {
+fn gradients_have_the_shapes_of_their_tensors() {
     let place = Place::new();
     let input = place.write_safetensors(&by_hand(F32, F32));
     run(&input, &["--backward", "--check"]).assert().success();

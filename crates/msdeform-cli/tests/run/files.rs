@@ -7,25 +7,15 @@ use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors};
 use tempfile::TempDir;
 
-/// One tensor: name, type, shape and little-endian elements.
-#[derive(Clone, Debug)]
-pub struct Tensor {
-    pub name: &'static str,
-    pub dtype: Dtype,
-    pub shape: Vec<usize>,
-    pub bytes: Vec<u8>,
-}
+use crate::tensor_files;
+
+pub use crate::tensor_files::Tensor;
 
 impl Tensor {
     pub fn floats(name: &'static str, dtype: Dtype, shape: &[usize], values: &[f64]) -> Self {
         assert_eq!(shape.iter().product::<usize>(), values.len(), "{name}");
         let bytes = values.iter().flat_map(|&x| encode(dtype, x)).collect();
         Self { name, dtype, shape: shape.to_vec(), bytes }
-    }
-
-    pub fn integers(name: &'static str, shape: &[usize], values: &[i64]) -> Self {
-        let bytes = values.iter().flat_map(|x| x.to_le_bytes()).collect();
-        Self { name, dtype: Dtype::I64, shape: shape.to_vec(), bytes }
     }
 
     pub fn narrow_integers(name: &'static str, shape: &[usize], values: &[i32]) -> Self {
@@ -110,38 +100,13 @@ impl Place {
     }
 
     pub fn write_safetensors(&self, tensors: &[Tensor]) -> PathBuf {
-        let views = tensors.iter().map(|tensor| {
-            let Tensor { name, dtype, shape, bytes } = tensor;
-            let view = safetensors::tensor::TensorView::new(*dtype, shape.clone(), bytes).unwrap();
-            (*name, view)
-        });
         let path = self.path("call.safetensors");
-        std::fs::write(&path, safetensors::serialize(views, None).unwrap()).unwrap();
+        tensor_files::write_safetensors(&path, tensors);
         path
     }
 
-    /// One `.npy` file per tensor, its header written as NumPy writes it.
     pub fn write_npy(&self, tensors: &[Tensor]) -> PathBuf {
-        for tensor in tensors {
-            let descr = match tensor.dtype {
-                Dtype::F64 => "<f8",
-                Dtype::F32 => "<f4",
-                Dtype::F16 => "<f2",
-                Dtype::BF16 => "|V2",
-                Dtype::I64 => "<i8",
-                Dtype::I32 => "<i4",
-                other => panic!("no .npy of {other:?}"),
-            };
-            let sizes: Vec<String> = tensor.shape.iter().map(ToString::to_string).collect();
-            let header = format!(
-                "{{'descr': '{descr}', 'fortran_order': False, 'shape': ({},), }}\n",
-                sizes.join(", ")
-            );
-            let length = u16::try_from(header.len()).unwrap().to_le_bytes();
-            let bytes =
-                [b"\x93NUMPY\x01\x00", &length[..], header.as_bytes(), &tensor.bytes].concat();
-            std::fs::write(self.path(tensor.name).with_extension("npy"), bytes).unwrap();
-        }
+        tensor_files::write_npy(self.0.path(), tensors);
         self.0.path().to_path_buf()
     }
 

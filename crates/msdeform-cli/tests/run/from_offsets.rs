@@ -72,7 +72,7 @@ fn boxes_anchors_and_nearest_pixels_follow_their_rules() {
 }
 
 #[test]
-fn references_may_be_the_same_for_all_queries_and_gradients_are_written_for_each() {
+fn shared_references_have_a_gradient_for_each_query() {
     let place = Place::new();
     let (queries, samples) = (3, [0.0, 0.0, 0.5, 0.5]);
     let tensors = [

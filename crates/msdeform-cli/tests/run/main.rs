@@ -1,4 +1,4 @@
-//! `msdeform run` on the real binary: tensors in files, results in files, words and exit codes.
+//! `msdeform run` on the real binary: tensors in files, results in files, messages and exit codes.
 
 #[cfg(test)]
 mod computes;
@@ -8,3 +8,5 @@ mod files;
 mod from_offsets;
 #[cfg(test)]
 mod refuses;
+#[cfg(test)]
+mod tensor_files;

@@ -1,4 +1,4 @@
-//! What is refused, in words that name the file, the tensor, what was expected and what was found;
+//! What is refused, with messages that name the file, the tensor, what was expected and what was found;
 //! and that nothing is written then.
 
 use predicates::prelude::*;
@@ -226,7 +226,7 @@ fn a_failed_check_is_exit_code_1_says_why_and_writes_nothing() {
 }
 
 #[test]
-fn inputs_that_are_not_finite_are_counted_and_agree_where_the_reference_has_them_too() {
+fn non_finite_inputs_are_counted_and_may_agree() {
     let value = [f64::NAN, 10., 2., 20., 3., 30., 4., 40.];
     let tensors = with(by_hand(F32, F32), Tensor::floats("value", F32, &[1, 4, 1, 2], &value));
     let place = Place::new();
@@ -244,7 +244,7 @@ fn inputs_that_are_not_finite_are_counted_and_agree_where_the_reference_has_them
 
 #[test]
 fn checking_the_reference_with_itself_is_refused() {
-    let words = "compares with the reference, and the reference is what computes here";
+    let words = "compares with the reference, and the reference computes this call";
     let place = Place::new();
     let input = place.write_safetensors(&by_hand(F64, F64));
     refused(USAGE, &place, &input, &["--check"], &[words, "nothing else computes f64"]);

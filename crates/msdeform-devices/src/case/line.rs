@@ -6,10 +6,12 @@ use std::str::FromStr;
 
 use msdeform::{DType, Gradients, Mode, Problem, ReferenceKind, ReferenceOf, ValueLayout};
 
-use super::{Case, Numbers, SourceMemory, Starts, UpstreamMemory, ValueMemory, VariantWish, Wants};
+use super::{
+    Case, Numbers, SourceMemory, Starts, UpstreamMemory, ValueMemory, VariantChoice, Wants,
+};
 
 impl fmt::Display for Case {
-    /// The line that makes it again: `key=value` for whatever is not as plain as it could be.
+    /// The line that makes it again: `key=value` for all that differs from the plainest case.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let p = &self.problem;
         let (batch, heads, channels, queries) = (p.batch(), p.heads(), p.channels(), p.queries());
@@ -55,7 +57,7 @@ impl fmt::Display for Case {
         if self.raster_width > 0 {
             write!(f, " raster={}", self.raster_width)?;
         }
-        if let VariantWish::Named { variant, knobs } = &self.choice {
+        if let VariantChoice::Named { variant, knobs } = &self.choice {
             write!(f, " variant={variant}")?;
             let mut list = String::new();
             for (name, value) in knobs {
@@ -146,7 +148,7 @@ impl FromStr for Case {
                 Ok((name.to_owned(), parsed("knobs", value)?))
             });
             let knobs = knobs.collect::<Result<_, BadLine>>()?;
-            case.choice = VariantWish::Named { variant: variant.to_owned(), knobs };
+            case.choice = VariantChoice::Named { variant: variant.to_owned(), knobs };
         }
         fields.finish()?;
         Ok(case)

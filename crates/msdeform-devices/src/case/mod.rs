@@ -12,8 +12,7 @@ use msdeform_cuda::variants::{Call, Configuration};
 
 use crate::HostTensors;
 use crate::generate::random;
-
-use numbers::named;
+use crate::names::named;
 
 pub use line::BadLine;
 pub use msdeform::Gradients;
@@ -43,7 +42,7 @@ pub struct Case {
     /// Width of the raster that the queries form; 0 if they do not.
     pub raster_width: u32,
     /// The variant that computes it.
-    pub choice: VariantWish,
+    pub choice: VariantChoice,
 }
 
 /// What a call computes.
@@ -110,7 +109,7 @@ pub struct ValueMemory {
 
 named! {
     /// How the gradient of the output lies in memory.
-    UpstreamMemory {
+    UpstreamMemory "memory" {
         /// Contiguous.
         Packed "packed",
         /// One number seen from everywhere: what `sum().backward()` delivers.
@@ -132,7 +131,7 @@ named! {
 
 named! {
     /// How references, offsets and logits lie in memory.
-    SourceMemory {
+    SourceMemory "memory" {
         /// Contiguous.
         Packed "packed",
         /// Offsets and logits as parts of the rows of one projection, a little longer than both.
@@ -202,11 +201,11 @@ impl Default for Numbers {
 
 /// Who computes a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum VariantWish {
-    /// Whatever the backend chooses.
+pub enum VariantChoice {
+    /// The backend chooses.
     #[default]
     Own,
-    /// This variant, with these knobs set by hand: what a tuning file could say.
+    /// This variant, with these knobs set, as a tuning file can.
     Named {
         /// Its id.
         variant: String,
@@ -230,7 +229,7 @@ impl Case {
             numbers: Numbers::default(),
             seed: 0,
             raster_width: 0,
-            choice: VariantWish::Own,
+            choice: VariantChoice::Own,
         }
     }
 
@@ -246,7 +245,7 @@ impl Case {
     /// The same, computed by this variant with these knobs.
     #[must_use]
     pub fn by(self, variant: &str, knobs: Vec<(String, i64)>) -> Self {
-        Self { choice: VariantWish::Named { variant: variant.to_owned(), knobs }, ..self }
+        Self { choice: VariantChoice::Named { variant: variant.to_owned(), knobs }, ..self }
     }
 
     /// Forward or backward.

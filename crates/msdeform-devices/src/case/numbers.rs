@@ -1,50 +1,11 @@
 //! What the tensors of a case hold: kinds of locations, values, weights and upstream gradients by name.
 
 use crate::Random;
-
-/// Names the variants of an enumeration as the line of a case spells them.
-macro_rules! named {
-    ($(#[$about:meta])* $type:ident { $($(#[$why:meta])* $variant:ident $name:literal),* $(,)? }) => {
-        $(#[$about])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum $type { $($(#[$why])* $variant),* }
-
-        impl $type {
-            /// All of them, the plainest first.
-            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
-
-            /// How the line of a case spells it.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name),* }
-            }
-        }
-
-        impl std::fmt::Display for $type {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.name())
-            }
-        }
-
-        impl std::str::FromStr for $type {
-            type Err = String;
-
-            fn from_str(name: &str) -> Result<Self, String> {
-                let found = Self::ALL.iter().copied().find(|kind| kind.name() == name);
-                found.ok_or_else(|| {
-                    let known: Vec<&str> = Self::ALL.iter().map(|kind| kind.name()).collect();
-                    format!("`{name}`; known: {}", known.join(", "))
-                })
-            }
-        }
-    };
-}
-
-pub(super) use named;
+use crate::names::named;
 
 named! {
     /// Where samples lie.
-    Samples {
+    Samples "samples" {
         /// Anywhere on the level.
         Inside "inside",
         /// On the level and a good pixel around it.
@@ -68,7 +29,7 @@ named! {
 
 named! {
     /// What the values, or the gradients of the output, are.
-    Values {
+    Values "values" {
         /// Between -1 and 1.
         Unit "unit",
         /// About a thousandth of that.
@@ -86,7 +47,7 @@ named! {
 
 named! {
     /// What the attention weights are.
-    Weights {
+    Weights "weights" {
         /// Like a softmax over the samples of a query and head.
         Softmax "softmax",
         /// Of both signs.

@@ -2,7 +2,7 @@
 //!
 //! A [`Model`] is what a kernel may be compiled for, a [`Scene`] what changes from call to call. Backends that take
 //! their time over nothing run all [`settings`] in every format and layout; the emulator, where compiling and running
-//! are dear, covers the same models and scenes in turns. A case is added as one line of `models.rs` or `scenes.rs`.
+//! are expensive, covers the same models and scenes in turns. A case is added as one line of `models.rs` or `scenes.rs`.
 
 mod models;
 mod scenes;
@@ -16,7 +16,7 @@ use crate::case::{Case, Wants};
 use crate::oracle::{Expected, expect};
 use crate::runner::{Fault, Worker};
 
-/// Dtypes of values, and of locations and weights: one for both, or `f32` beside half values, as automatic mixed precision
+/// Dtypes of values, and of locations and weights: one for both, or `f32` with half values, as automatic mixed precision
 /// leaves them.
 pub const FORMATS: [(DType, DType); 5] = [
     (DType::F32, DType::F32),
@@ -26,7 +26,7 @@ pub const FORMATS: [(DType, DType); 5] = [
     (DType::Bf16, DType::F32),
 ];
 
-/// Who can afford a model or a scene.
+/// The backends, by how much they can afford.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Backend {
     /// A lane is a fiber, or every instruction is watched: only what is small.
@@ -104,7 +104,7 @@ impl Setting {
         if !scene.gaps {
             return builder.build();
         }
-        // The last level first, and pixels between them that belong to nobody.
+        // The last level first, and unused pixels between them.
         let packed = builder.clone().build()?;
         let mut starts = vec![0i64; levels];
         let mut next = 3;
@@ -152,7 +152,7 @@ pub fn check(
     compare(&expect(case, &inputs), &written, bound)
 }
 
-/// The same by several variants, which share what the reference takes its time over: what is wrong with whom.
+/// The same by several variants, which share what the reference takes its time over: the faults, by variant.
 pub fn check_variants<'a>(
     worker: &mut dyn Worker,
     case: &Case,

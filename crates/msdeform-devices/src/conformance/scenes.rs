@@ -22,7 +22,7 @@ pub struct Scene {
     pub queries: usize,
     /// Height and width of level `l` are those of entry `l % len`.
     pub sizes: &'static [(i64, i64)],
-    /// Pixels between the levels that belong to nobody and hold NaN; the last level comes first.
+    /// Unused pixels between the levels, which hold NaN; the last level comes first.
     pub gaps: bool,
     /// What the tensors hold.
     pub numbers: Numbers,
@@ -32,7 +32,7 @@ pub struct Scene {
     pub upstream_memory: UpstreamMemory,
     /// Whether tensors begin at addresses as little aligned as what runs it allows; what that is, the backend knows.
     pub least_aligned: bool,
-    /// Width of the raster that the queries are said to form.
+    /// Width of the raster that the caller states for the queries.
     pub raster_width: u32,
     /// Of the GPU, where that can be chosen: few make persistent kernels go around their loops.
     pub multiprocessors: u32,
@@ -42,7 +42,7 @@ impl Scene {
     /// The case that this scene makes of a problem.
     #[must_use]
     pub fn case(&self, problem: Problem, wants: Wants) -> Case {
-        // A multiple of eight: the processor's runner computes such a case twice.
+        // A multiple of eight: the CPU's runner computes such a case twice.
         let seed = 8 * (self.name.len() + problem.samples()) as u64;
         Case {
             numbers: self.numbers,
@@ -146,7 +146,7 @@ pub const ALL: &[Scene] = scenes! {
     }
     "one of everything" Gpu { model: "one channel", batch: 1, queries: 1, sizes: &[(1, 1)] }
     "pixels without a level" Cpu { model: "no levels", gaps: true }
-    // So often that the processor's plan stages the values.
+    // So often that the CPU's plan stages the values.
     "values read often" Cpu { model: NARROW, queries: 500, numbers: MIXED }
     "odd channels read often" Cpu { model: "odd channels", queries: 60, numbers: MIXED }
     "64 channels read often" Cpu { model: "64 channels", queries: 60, numbers: MIXED }

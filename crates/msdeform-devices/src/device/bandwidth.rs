@@ -1,4 +1,4 @@
-//! What memory can do: the yardstick beside every bytes-per-second figure.
+//! Bandwidth of the memory, which every figure in bytes per second is compared with.
 
 use std::time::Instant;
 
@@ -25,6 +25,11 @@ const PASSES: usize = 4;
 const SMALLEST: u64 = 64 << 20;
 const LARGEST: u64 = 512 << 20;
 
+fn pool(threads: usize) -> Result<rayon::ThreadPool, DeviceError> {
+    let builder = rayon::ThreadPoolBuilder::new().num_threads(threads);
+    builder.build().map_err(|error| DeviceError::Threads { threads, reason: error.to_string() })
+}
+
 impl Bandwidth {
     /// Copies a buffer twice as large as the last-level cache (between 64 and 512 MiB, and at most
     /// an eighth of the free memory) on the given number of threads.
@@ -35,10 +40,7 @@ impl Bandwidth {
         );
         let affordable = system.map_or(0, |system| system.available_memory() / 8).max(SMALLEST / 8);
         let bytes = (2 * cache_bytes).clamp(SMALLEST, LARGEST).min(affordable);
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .map_err(|error| DeviceError::Threads { threads, reason: error.to_string() })?;
+        let pool = pool(threads)?;
         let words = (bytes / 8) as usize;
         let part = words.div_ceil(threads).max(1);
         // Ones, not zeros: pages of zeros may all be the same page.
@@ -71,10 +73,7 @@ impl Bandwidth {
 pub(super) fn copy_in_cache(threads: usize, bytes: u64) -> Result<f64, DeviceError> {
     /// Every thread moves this much in a pass.
     const MOVED: u64 = 1 << 30;
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .build()
-        .map_err(|error| DeviceError::Threads { threads, reason: error.to_string() })?;
+    let pool = pool(threads)?;
     let words = (bytes / 8).max(1) as usize;
     let repeats = (MOVED / (16 * words as u64)).max(1);
     let seconds = pool.broadcast(|_| {
@@ -100,10 +99,7 @@ pub(super) fn copy_in_cache(threads: usize, bytes: u64) -> Result<f64, DeviceErr
 /// best of several passes.
 pub(super) fn multiply_adds(threads: usize, isa: Isa) -> Result<f64, DeviceError> {
     const ROUNDS: usize = 1 << 18;
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .build()
-        .map_err(|error| DeviceError::Threads { threads, reason: error.to_string() })?;
+    let pool = pool(threads)?;
     let mut best = 0.0f64;
     for _ in 0..PASSES {
         let start = Instant::now();

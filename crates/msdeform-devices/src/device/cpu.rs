@@ -1,4 +1,4 @@
-//! The processor as a device.
+//! The CPU as a device.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -8,16 +8,16 @@ use msdeform::{Direction, Mode, Problem, VariantSpec};
 use msdeform_tuning::{CallClass, Origin, Source, Tuning};
 
 use super::bandwidth;
-use super::processor::Processor;
+use super::cpu_facts::CpuFacts;
 use super::{
     Bandwidth, Device, DeviceError, DeviceId, DeviceOptions, KnobbedVariant, Prepared, Timing,
 };
 use crate::{Ceiling, HostTensors};
 
-/// This machine's processor, with a number of threads.
+/// This machine's CPU, with a number of threads.
 #[derive(Debug)]
 pub struct CpuDevice {
-    processor: Processor,
+    facts: CpuFacts,
     slug: String,
     name: String,
     threads: usize,
@@ -39,8 +39,8 @@ fn find(spec: &VariantSpec) -> Result<&'static CpuVariant, DeviceError> {
     })
 }
 
-/// What a tuning file of a processor says about itself. Its variants are not compiled at run time: the version of the
-/// package stands for their sources.
+/// The origin that a tuning file of a CPU states. Its variants are not compiled at run time, so the version of the package
+/// stands for their sources.
 fn origin(name: &str) -> Origin {
     let ids: Vec<&str> = registered().map(|spec| spec.id).collect();
     Origin {
@@ -53,21 +53,21 @@ fn origin(name: &str) -> Origin {
 }
 
 impl CpuDevice {
-    /// Finds out what the processor is.
+    /// Identifies the CPU.
     ///
     /// # Errors
     /// [`DeviceError::ThreadCount`] for no threads or too many.
     pub fn new(options: DeviceOptions) -> Result<Self, DeviceError> {
-        let processor = Processor::detect();
-        let threads = options.threads.unwrap_or(processor.logical_cores);
+        let facts = CpuFacts::detect();
+        let threads = options.threads.unwrap_or(facts.logical_cores);
         if !(1..=max_threads()).contains(&threads) {
             return Err(DeviceError::ThreadCount { threads, most: max_threads() });
         }
-        let (slug, name) = (processor.slug(), processor.name());
+        let (slug, name) = (facts.slug(), facts.name());
         let source =
             if options.ignore_tuning { Source::Off } else { Source::of_environment(&name) };
         let tuning = Tuning::load(&source, &origin(&name));
-        Ok(Self { processor, slug, name, threads, options, tuning })
+        Ok(Self { facts, slug, name, threads, options, tuning })
     }
 
     /// The variant of an instruction set.
@@ -93,7 +93,7 @@ impl Device for CpuDevice {
     }
 
     fn facts(&self) -> BTreeMap<String, String> {
-        let mut facts = self.processor.facts();
+        let mut facts = self.facts.facts();
         let sets: Vec<&str> =
             Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(Isa::name).collect();
         facts.insert("instruction_sets".into(), sets.join(" "));
@@ -142,7 +142,7 @@ impl Device for CpuDevice {
         let variant = find(spec)?;
         let refuse = |reason| Err(DeviceError::Unsupported { variant: variant.spec.id, reason });
         if !variant.isa.is_available() {
-            return refuse(format!("this processor has no {}", variant.isa));
+            return refuse(format!("this CPU has no {}", variant.isa));
         }
         match variant.spec.check_lists(problem) {
             Ok(()) => Ok(()),
@@ -179,7 +179,7 @@ impl Device for CpuDevice {
     }
 
     fn probe_bandwidth(&self) -> Result<Bandwidth, DeviceError> {
-        Bandwidth::probe_memory(self.threads, self.processor.last_level_cache_bytes())
+        Bandwidth::probe_memory(self.threads, self.facts.last_level_cache_bytes())
     }
 
     fn ceilings(&self, before: &mut dyn FnMut(&str)) -> Result<Vec<Ceiling>, DeviceError> {
@@ -193,7 +193,7 @@ impl Device for CpuDevice {
         let memory = self.probe_bandwidth()?;
         let what = format!("copy of {} MiB", memory.buffer_bytes >> 20);
         let mut found = vec![ceiling("dram_copy".to_owned(), memory.copy_gb_per_s, what)];
-        for cache in self.processor.caches.iter().filter(|cache| !cache.name.ends_with('i')) {
+        for cache in self.facts.caches.iter().filter(|cache| !cache.name.ends_with('i')) {
             let name = format!("{}_copy", cache.name.to_lowercase());
             before(&name);
             // Source and target fill half of the cache together.
@@ -270,12 +270,12 @@ impl Prepared for PreparedCpu<'_> {
         vec![Timing::Cpu]
     }
 
-    fn promises_same_bits(&self) -> bool {
+    fn is_reproducible(&self) -> bool {
         true
     }
 
     fn mode(&self) -> &'static str {
-        // The processor's backward has no other mode: the same bits for any number of threads.
+        // The CPU's backward is always bitwise reproducible, for any number of threads.
         match self.spec.direction {
             Direction::Forward => "default",
             Direction::Backward => "deterministic",
@@ -296,7 +296,7 @@ mod tests {
     use crate::{Locations, STANDARD_SEED, WorkloadCase};
 
     #[test]
-    fn gradients_of_references_come_out_where_they_are_asked_for_and_there_are_some() {
+    fn gradients_of_references_are_computed_on_request() {
         let written = |options: DeviceOptions, operator: &'static Operator| -> Vec<Role> {
             let case = WorkloadCase {
                 workload: workload::find("edge_one_point").unwrap(),

@@ -1,4 +1,4 @@
-//! What devices say when something is wrong.
+//! Errors of devices.
 
 use super::DeviceId;
 
@@ -6,7 +6,7 @@ use super::DeviceId;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// A device name nobody knows.
+    /// An unknown name of a device.
     #[error("unknown device `{name}`; known: cpu, cuda, cuda:0, cuda:1, ...")]
     Unknown {
         /// The name as given.
@@ -15,7 +15,7 @@ pub enum DeviceError {
     /// A device that is known but not there.
     #[error("device {device} is not available: {missing}")]
     Unavailable {
-        /// The device asked for.
+        /// The device.
         device: DeviceId,
         /// What is missing and what to do about it.
         missing: String,
@@ -43,10 +43,10 @@ pub enum DeviceError {
     Run {
         /// The variant.
         variant: &'static str,
-        /// What it said.
+        /// Its error.
         source: msdeform::Error,
     },
-    /// A GPU, its driver or its compiler said no.
+    /// A GPU, its driver or its compiler failed.
     #[error("variant `{variant}` failed on the GPU: {source}")]
     Cuda {
         /// The variant.
@@ -62,18 +62,20 @@ pub enum DeviceError {
         /// What went wrong, and what to do about it.
         source: Box<msdeform_cuda::Error>,
     },
-    /// A variant that promises the same bits on every run, and broke the promise.
-    #[error("variant `{variant}` gave other bits on a second run, in deterministic mode")]
+    /// A variant that should be bitwise reproducible and is not.
+    #[error(
+        "variant `{variant}` is not bitwise reproducible: a second run in deterministic mode gave other bits"
+    )]
     OtherBits {
         /// The variant.
         variant: String,
     },
-    /// A number of threads that cannot be meant.
+    /// A number of threads out of range.
     #[error(
         "cannot run on {threads} threads: at least one is needed, and at most {most} are started"
     )]
     ThreadCount {
-        /// Threads asked for.
+        /// The number of threads.
         threads: usize,
         /// The most that are started.
         most: usize,
@@ -81,9 +83,9 @@ pub enum DeviceError {
     /// Worker threads could not be started.
     #[error("cannot start {threads} threads: {reason}")]
     Threads {
-        /// Threads asked for.
+        /// The number of threads.
         threads: usize,
-        /// What the system said.
+        /// The error of the system.
         reason: String,
     },
 }

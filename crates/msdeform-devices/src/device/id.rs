@@ -10,7 +10,7 @@ use super::DeviceError;
 /// A device by name: `cpu`, `cuda:0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceId {
-    /// The processor.
+    /// The CPU.
     Cpu,
     /// An NVIDIA GPU by ordinal.
     Cuda(usize),
@@ -26,7 +26,7 @@ impl DeviceId {
         }
     }
 
-    /// What a command uses unless told: the first GPU where there is one, else the processor.
+    /// The default device: the first GPU if there is one, else the CPU.
     #[must_use]
     pub fn preferred() -> Self {
         match msdeform_cuda::device_count() {

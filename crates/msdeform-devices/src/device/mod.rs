@@ -1,18 +1,17 @@
-//! What a machine can run variants on. Commands know only these traits, so that another kind of
-//! device is one more implementation and one more arm in [`open`].
+//! Devices that run variants. Commands know only these traits, so that another kind of device is one more
+//! implementation and one more arm in [`open`].
 
 mod bandwidth;
 mod cpu;
+mod cpu_facts;
 mod cuda;
 mod error;
 mod id;
 pub mod named;
-mod processor;
 mod step;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::str::FromStr;
 
 use msdeform::{BackwardCall, Direction, Gradients, Mode, Problem, VariantSpec};
 use msdeform_cuda::Engine;
@@ -28,39 +27,19 @@ pub use id::DeviceId;
 pub use msdeform_cuda::driver::{broken_guards, guard_allocations};
 
 use crate::HostTensors;
+use crate::names::named;
 
-/// What clock took the samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Timing {
-    /// The wall clock around one call.
-    Cpu,
-    /// CUDA events around one launch.
-    Events,
-    /// Replay of a CUDA graph, divided by its launches.
-    Graph,
-}
-
-impl Timing {
-    /// The name used in records.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Events => "events",
-            Self::Graph => "graph",
-        }
-    }
-}
-
-impl FromStr for Timing {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        [Self::Cpu, Self::Events, Self::Graph]
-            .into_iter()
-            .find(|timing| timing.name() == name)
-            .ok_or_else(|| format!("unknown clock `{name}`; known: cpu, events, graph"))
+named! {
+    /// The clock of the samples.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    Timing "clock" {
+        /// The wall clock around one call.
+        Cpu "cpu",
+        /// CUDA events around one launch.
+        Events "events",
+        /// Replay of a CUDA graph, divided by its launches.
+        Graph "graph",
     }
 }
 
@@ -114,13 +93,13 @@ pub struct Ceiling {
     pub value: f64,
     /// What `value` counts.
     pub unit: String,
-    /// What was done, in words.
+    /// What was measured.
     pub what: String,
 }
 
-/// A device that is there and ready.
+/// A device that is ready to run variants.
 pub trait Device: Send + Sync {
-    /// Which one it is.
+    /// Its name on the command line.
     fn id(&self) -> DeviceId;
 
     /// Folder of its records, such as `xeon-emerald-rapids-2c` or `h200`.
@@ -132,8 +111,7 @@ pub trait Device: Send + Sync {
     /// Everything about the hardware and its drivers that explains a timing.
     fn facts(&self) -> BTreeMap<String, String>;
 
-    /// What compiles for it and drives it, with versions and where it was found, for whoever reads a bug report. Not part
-    /// of a record: paths are the user's own.
+    /// Driver and compiler with their versions and paths, for bug reports. Not part of a record, because paths are private.
     fn software(&self) -> Option<String> {
         None
     }
@@ -147,7 +125,7 @@ pub trait Device: Send + Sync {
     /// The variant that speed-ups are relative to.
     fn baseline(&self, direction: Direction) -> Option<&'static VariantSpec>;
 
-    /// The variant that a user gets without asking and without a tuning file.
+    /// The variant that dispatch chooses without a tuning file.
     ///
     /// # Errors
     /// [`DeviceError::Unsupported`] if none can do the problem.
@@ -157,7 +135,7 @@ pub trait Device: Send + Sync {
         direction: Direction,
     ) -> Result<&'static VariantSpec, DeviceError>;
 
-    /// The variant that a user gets without asking: what a tuning file says, or else [`Device::builtin`].
+    /// The variant that dispatch chooses: that of a tuning file, or else [`Device::builtin`].
     ///
     /// # Errors
     /// [`DeviceError::Unsupported`] if none can do the problem.
@@ -167,16 +145,16 @@ pub trait Device: Send + Sync {
         direction: Direction,
     ) -> Result<&'static VariantSpec, DeviceError>;
 
-    /// Refuses, with the reason, what a variant cannot do on this device.
+    /// Whether a variant takes a problem on this device.
     ///
     /// # Errors
     /// [`DeviceError::Unsupported`].
     fn supports(&self, variant: &VariantSpec, problem: &Problem) -> Result<(), DeviceError>;
 
-    /// What was measured on this machine about which variant to use.
+    /// The tuning file of this machine.
     fn tuning(&self) -> &Tuning;
 
-    /// What a tuning file of this device says about itself.
+    /// The origin that a tuning file of this device states.
     fn origin(&self) -> Origin;
 
     /// The class of calls that a measurement of this problem speaks for.
@@ -206,7 +184,7 @@ pub trait Device: Send + Sync {
     /// tuning file names for the problem has the knobs that it names.
     ///
     /// # Errors
-    /// Whatever the device says, typed.
+    /// The errors of the device.
     fn prepare<'a>(
         &self,
         variant: &VariantSpec,
@@ -218,7 +196,7 @@ pub trait Device: Send + Sync {
     /// outputs are the backward's.
     ///
     /// # Errors
-    /// Whatever the device says, typed.
+    /// The errors of the device.
     fn prepare_step<'a>(
         &self,
         forward: &VariantSpec,
@@ -240,7 +218,7 @@ pub trait Device: Send + Sync {
     /// As [`Device::prepare`] with the variant's own knobs, for exactly this call of a GPU.
     ///
     /// # Errors
-    /// Whatever the device says, typed.
+    /// The errors of the device.
     fn prepare_call<'a>(
         &self,
         variant: &'static VariantSpec,
@@ -255,14 +233,14 @@ pub trait Device: Send + Sync {
     /// What the device's memory can do, measured by a large copy.
     ///
     /// # Errors
-    /// Whatever the device says, typed.
+    /// The errors of the device.
     fn probe_bandwidth(&self) -> Result<Bandwidth, DeviceError>;
 
     /// What the device can do at best, each ceiling by a probe of its own. `before` is told each one's
     /// name as it starts. None on a GPU: its probes are kernels, and the laboratory's.
     ///
     /// # Errors
-    /// Whatever the device says, typed.
+    /// The errors of the device.
     fn ceilings(&self, _before: &mut dyn FnMut(&str)) -> Result<Vec<Ceiling>, DeviceError> {
         Ok(Vec::new())
     }
@@ -273,38 +251,38 @@ pub trait Prepared {
     /// Fills all outputs with NaN, so that what is not written cannot pass.
     ///
     /// # Errors
-    /// Whatever the device says, typed.
+    /// The errors of the device.
     fn poison(&mut self) -> Result<(), DeviceError>;
 
     /// Runs once and waits for the end.
     ///
     /// # Errors
-    /// Whatever the device says, typed.
+    /// The errors of the device.
     fn run(&mut self) -> Result<(), DeviceError>;
 
     /// Another variant of the same direction, on the same inputs and outputs, from now on.
     ///
     /// # Errors
-    /// Whatever the device says, typed.
+    /// The errors of the device.
     fn switch(&mut self, choice: &KnobbedVariant) -> Result<(), DeviceError>;
 
     /// The outputs of the last run.
     ///
     /// # Errors
-    /// Whatever the device says, typed.
+    /// The errors of the device.
     fn read(&mut self) -> Result<HostTensors, DeviceError>;
 
     /// Runs `count` times and returns the microseconds of each, by one of [`Prepared::clocks`].
     ///
     /// # Errors
-    /// Whatever the device says, typed.
+    /// The errors of the device.
     fn time(&mut self, clock: Timing, count: usize) -> Result<Vec<f64>, DeviceError>;
 
     /// As [`Prepared::time`], without the steps whose results an earlier run left behind; `None` where
     /// there are none.
     ///
     /// # Errors
-    /// Whatever the device says, typed.
+    /// The errors of the device.
     fn time_after_preparation(
         &mut self,
         _clock: Timing,
@@ -316,27 +294,26 @@ pub trait Prepared {
     /// The clocks that show something about this problem, at least one.
     fn clocks(&self) -> Vec<Timing>;
 
-    /// Whether every run must give the same bits.
-    fn promises_same_bits(&self) -> bool;
+    /// Whether results must be bitwise reproducible.
+    fn is_reproducible(&self) -> bool;
 
     /// How the variant was run, where it can be run in more than one way; part of a record's key.
     fn mode(&self) -> &'static str;
 
-    /// Bytes allocated beside inputs and outputs.
+    /// Bytes allocated on top of inputs and outputs.
     fn workspace_bytes(&self) -> usize;
 }
 
-/// What a caller wants of a device.
+/// Options of a device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DeviceOptions {
-    /// Worker threads of the processor; all cores unless said.
+    /// Worker threads of a CPU; all cores by default.
     pub threads: Option<usize>,
-    /// What a GPU's backward promises about its last bits. A processor's are always the same.
+    /// Whether a GPU's backward is bitwise reproducible. A CPU's always is.
     pub mode: Mode,
-    /// Which gradients a backward computes; only those are among its outputs. All that a model asks for unless said: not
-    /// those of references.
+    /// Which gradients a backward computes; only those are among its outputs. By default all but those of references.
     pub gradients: Gradients,
-    /// The clock of a GPU: [`Timing::Events`] or [`Timing::Graph`]. Unless said, events, and for tiny
+    /// The clock of a GPU: [`Timing::Events`] or [`Timing::Graph`]. By default events, and for tiny
     /// problems both.
     pub timing: Option<Timing>,
     /// Flush the GPU's L2 before every timed run (single launches only).

@@ -19,7 +19,7 @@ pub fn id_in(name: &str) -> &str {
 /// The knobs in a name.
 ///
 /// # Errors
-/// What is wrong with it, in words that complete "variant x cannot do this: ...".
+/// A text that completes "variant x cannot do this: ...".
 pub fn knobs_in(name: &str) -> Result<BTreeMap<String, i64>, String> {
     let knob = |text: &str| {
         let (knob, value) = text.split_once('=')?;
@@ -27,7 +27,7 @@ pub fn knobs_in(name: &str) -> Result<BTreeMap<String, i64>, String> {
     };
     name.split(KNOB_SEPARATOR)
         .skip(1)
-        .map(|text| knob(text).ok_or_else(|| format!("`{text}` is no knob; write NAME=NUMBER")))
+        .map(|text| knob(text).ok_or_else(|| format!("`{text}` is not a knob; write NAME=NUMBER")))
         .collect()
 }
 
@@ -49,8 +49,8 @@ pub fn names_of_sweep(
     Some(knob.values.iter().map(|&value| name_with(name, knob.name, value)).collect())
 }
 
-/// A variant under a name with knobs. It lives as long as the program, as every other variant does; there are
-/// as many as somebody named.
+/// A variant under a name with knobs. It lives as long as the program, as every other variant does; the
+/// caller names only a few.
 #[must_use]
 pub fn named(spec: &VariantSpec, name: &str) -> &'static VariantSpec {
     let id = Box::leak(name.to_owned().into_boxed_str());

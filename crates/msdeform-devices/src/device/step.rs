@@ -47,8 +47,8 @@ impl Prepared for PreparedStep<'_> {
         self.backward.clocks()
     }
 
-    fn promises_same_bits(&self) -> bool {
-        self.backward.promises_same_bits()
+    fn is_reproducible(&self) -> bool {
+        self.backward.is_reproducible()
     }
 
     fn mode(&self) -> &'static str {

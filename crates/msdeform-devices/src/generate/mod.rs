@@ -119,7 +119,7 @@ fn draw_tensor(problem: &Problem, draw: &Draw, role: Role) -> Buffer {
 
 /// Fills a tensor row by row, in parallel. `fill` gets the index of the row and its elements in
 /// `f64`; rounding to the dtype happens here, through `f32`: a direct conversion from `f64`
-/// to half precision takes that detour on some processors only.
+/// to half precision takes that detour on some CPUs only.
 fn rows(
     dtype: DType,
     len: usize,

@@ -57,7 +57,7 @@ impl Reference {
                 Self::Pixels(problem.levels().iter().flat_map(pixel_centres).collect())
             }
             ReferencePoints::RasterWidth(columns) => raster(columns),
-            // Where a caller asked for another number of queries they are no longer the pixels.
+            // With another number of queries than the workload's they are not the pixels.
             ReferencePoints::Pixels | ReferencePoints::Raster => {
                 let aspect = problem
                     .levels()
@@ -197,7 +197,7 @@ impl<'a> SampleDrawer<'a> {
         )
     }
 
-    /// At least one coordinate a whole level away, whatever the level's size.
+    /// At least one coordinate a whole level away, for every size of a level.
     fn outside(&self, position: u64) -> (f64, f64) {
         let (u, v) = self.stream.uniform_pair(position);
         match position % 4 {

@@ -86,7 +86,7 @@ fn samples(case: &Case, random: &mut Random) -> (Vec<f64>, Vec<f64>) {
                     let x = kind.draw(level.width, near.0, random);
                     let y = kind.draw(level.height, near.1, random);
                     locations.extend([x, y]);
-                    // It contributes nothing, whatever its weight.
+                    // It contributes nothing, for any weight.
                     if kind == Samples::NonFinite && !(x.is_finite() && y.is_finite()) {
                         weights[s] = f64::NAN;
                     }

@@ -105,7 +105,7 @@ mod tests {
         // Far outside nothing depends on the cell.
         assert!(at(10.0).is_sure() && at(-2.0).is_sure() && at(f64::NAN).is_sure());
         assert!(at(2.005).is_sure_in_sums() && !at(2.000_1).is_sure_in_sums());
-        // A power of two: the coordinate is exact, whoever computes it.
+        // A power of two: the coordinate is exact on every backend.
         assert!(Axis::at(0.3125, 8).is_sure_in_sums());
         assert!(!Axis::of_sum(0.3125, 8, 8.0).is_sure_in_sums());
     }

@@ -57,7 +57,7 @@ pub struct Allowance {
     /// The operator on absolute values. If a result is less than a sixteenth of it, terms cancelled, and a sixteenth of it
     /// takes the result's place in the bound.
     magnitude: Vec<f64>,
-    /// Error that every element may have, whatever its size: see [`floor`].
+    /// Error that every element may have, small or large: see [`floor`].
     floor: f64,
     /// What the rounding of `f32` coordinates moves, in the L2 norm. It matters for samples a hair inside of their level.
     drift: f64,
@@ -291,7 +291,7 @@ impl Expected {
     }
 }
 
-/// What the reference says about given inputs, for the directions of some variants.
+/// Results of the reference for some inputs, in the directions of some variants.
 #[derive(Clone, Debug)]
 pub struct Oracle {
     expected: Vec<Expected>,
@@ -313,7 +313,7 @@ impl Oracle {
         Self { expected: expected.collect(), may_overflow: false }
     }
 
-    /// Trusts results of the same inputs, in place of the reference.
+    /// Takes trusted results of the same inputs in place of the reference.
     #[must_use]
     pub fn of_outputs(problem: &Problem, inputs: &HostTensors, trusted: &HostTensors) -> Self {
         let inputs = &inputs.widened();

@@ -115,7 +115,7 @@ fn left_out_elements_are_counted_and_may_be_anything() {
 }
 
 #[test]
-fn an_error_is_held_against_the_result_or_what_was_cancelled_or_the_format() {
+fn errors_are_relative_to_the_result_its_terms_or_the_dtype() {
     let bound = DType::F16.rel_l2_bound();
     let compare = |wanted: f64, found: f64, magnitude: f64| {
         let expected = with_allowance(DType::F16, &[wanted; 4], magnitude);
@@ -132,7 +132,7 @@ fn an_error_is_held_against_the_result_or_what_was_cancelled_or_the_format() {
 }
 
 #[test]
-fn nan_fails_unless_it_is_expected_and_infinity_unless_the_format_ends() {
+fn nan_fails_unless_expected_and_infinity_unless_it_overflows() {
     let bound = DType::F16.rel_l2_bound();
     let compare = |wanted: f64, found: f64| {
         let expected = with_allowance(DType::F16, &[wanted, 1.0], 1.0);
@@ -158,7 +158,7 @@ fn line(pixels: i64, wants: Wants) -> (Case, HostTensors) {
 
 /// A hair inside of the level a sample's share is a few roundings of its coordinate.
 #[test]
-fn what_the_rounding_of_a_coordinate_moves_is_allowed_and_no_more() {
+fn errors_by_rounded_coordinates_are_allowed_and_no_more() {
     let (case, mut inputs) = line(64, Wants::Output);
     let compare = |inputs: &HostTensors, off: f64| {
         let expected = &expect_with_allowances(&case, inputs)[0];
@@ -174,9 +174,9 @@ fn what_the_rounding_of_a_coordinate_moves_is_allowed_and_no_more() {
     assert!(compare(&inputs, 5e-6) && !compare(&inputs, 3e-5));
 }
 
-/// Corners with a share of zero count: NaN reaches the pixel beside an exact centre.
+/// Corners with a share of zero count: NaN reaches the neighbour of a pixel that is hit exactly.
 #[test]
-fn nan_spreads_by_corners_and_is_not_compared_where_cells_are_in_doubt() {
+fn nan_spreads_by_corners_and_doubtful_cells_are_left_out() {
     let (mut case, _) = line(3, Wants::all(Direction::Backward));
     case.numbers.upstream = Values::OneNan;
     let mut inputs = case.inputs();

@@ -1,4 +1,4 @@
-//! What of the rules of a backend has been reached.
+//! Which features of a backend have been reached.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -40,7 +40,7 @@ impl Coverage {
         self.features.entry(feature).or_insert(0);
     }
 
-    /// What follows from what a variant says about itself.
+    /// The features of a variant's spec.
     pub(crate) fn add_spec(&mut self, spec: &VariantSpec, is_deterministic: bool) {
         let id = spec.id;
         for &dtype in spec.dtypes {

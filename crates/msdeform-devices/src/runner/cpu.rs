@@ -5,7 +5,7 @@ use msdeform::cpu::{self, CpuOptions, CpuPlan};
 
 use super::{CpuRules, Fault, Phase, Ran, Rules, Runner, Worker};
 use crate::HostTensors;
-use crate::case::{Case, VariantWish, Wants};
+use crate::case::{Case, VariantChoice, Wants};
 use crate::guarded::{Guarded, buffers, collect};
 
 /// The CPU.
@@ -35,8 +35,8 @@ impl Worker for CpuWorker {
     ) -> Result<Ran, Fault> {
         let failed = |error: msdeform::Error| Fault::Failed(error.to_string());
         let isa = match &case.choice {
-            VariantWish::Own => None,
-            VariantWish::Named { variant, .. } => {
+            VariantChoice::Own => None,
+            VariantChoice::Named { variant, .. } => {
                 let found = cpu::variants().iter().find(|found| found.spec.id == variant);
                 Some(found.ok_or_else(|| Fault::Refused(format!("no variant {variant}")))?.isa)
             }
@@ -49,7 +49,9 @@ impl Worker for CpuWorker {
         let written = run_plan(&mut plan, case, inputs)?;
         // What a call leaves in a plan must not reach the next one, and its gradients are always the same.
         if case.seed.is_multiple_of(8) && run_plan(&mut plan, case, inputs)? != written {
-            return Err(Fault::Failed("a second call gives other bits".to_owned()));
+            return Err(Fault::Failed(
+                "a second call is not bitwise equal to the first".to_owned(),
+            ));
         }
         Ok(Ran { written, launches: 1 })
     }
@@ -58,7 +60,7 @@ impl Worker for CpuWorker {
 /// Runs a case on a plan for its problem, into poisoned memory: what was written, in the order of the tensors.
 ///
 /// # Errors
-/// What the plan says, or a write beside a tensor.
+/// The errors of the plan, or a write outside of a tensor.
 pub fn run_plan(
     plan: &mut CpuPlan,
     case: &Case,

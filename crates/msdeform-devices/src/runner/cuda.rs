@@ -15,7 +15,7 @@ use msdeform_cuda::{
 
 use super::{CudaRules, Fault, Phase, Ran, Rules, Runner, Worker};
 use crate::HostTensors;
-use crate::case::{Case, VariantWish, Wants};
+use crate::case::{Case, VariantChoice, Wants};
 use crate::guarded::{Guarded, buffers, collect};
 
 /// A GPU.
@@ -47,7 +47,7 @@ impl CudaRunner {
     /// The engine of its plans, with what was compiled.
     ///
     /// # Errors
-    /// What the device says.
+    /// The errors of the device.
     pub fn engine(&self) -> Result<Engine, Error> {
         let current = self.engine.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(engine) = current {
@@ -100,11 +100,11 @@ struct CudaWorker<'a> {
 fn plan(engine: &Engine, rules: &CudaRules, case: &Case) -> Result<Plan, Error> {
     let (variant, knobs) = match &case.choice {
         // Plans choose no kernels for offsets by themselves; these are to show whether they could.
-        VariantWish::Own if case.problem.offsets().is_some() => {
+        VariantChoice::Own if case.problem.offsets().is_some() => {
             (Some(dispatch::builtin(&case.call(engine.context().props()))?), Vec::new())
         }
-        VariantWish::Own => (None, Vec::new()),
-        VariantWish::Named { variant, knobs } => {
+        VariantChoice::Own => (None, Vec::new()),
+        VariantChoice::Named { variant, knobs } => {
             (Some(find_among(rules.variants(), variant)?), knobs.clone())
         }
     };

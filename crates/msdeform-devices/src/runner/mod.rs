@@ -27,7 +27,7 @@ pub trait Runner: Sync {
     /// A worker, which computes one case after the other; several may work at once.
     ///
     /// # Errors
-    /// What the device says.
+    /// The errors of the device.
     fn worker(&self) -> Result<Box<dyn Worker + '_>, String>;
 
     /// Gives back everything that is kept for later: code, plans, memory.

@@ -7,13 +7,13 @@ use msdeform_cuda::{DeviceProps, dispatch, entry_name};
 
 use super::Coverage;
 use crate::Random;
-use crate::case::{Case, VariantWish};
+use crate::case::{Case, VariantChoice};
 use crate::guarded::{offset_bytes, tensors};
 
 /// The rules of a backend. They are arithmetic and need no device.
 pub trait Rules: Sync {
     /// Another choice than the backend's own that takes this case: one that a tuning file could make.
-    fn choose(&self, case: &Case, random: &mut Random) -> Option<VariantWish>;
+    fn choose(&self, case: &Case, random: &mut Random) -> Option<VariantChoice>;
 
     /// The variant and configuration of a case.
     ///
@@ -43,21 +43,21 @@ pub struct Resolved {
 pub struct CpuRules;
 
 impl Rules for CpuRules {
-    fn choose(&self, case: &Case, random: &mut Random) -> Option<VariantWish> {
+    fn choose(&self, case: &Case, random: &mut Random) -> Option<VariantChoice> {
         let fitting: Vec<_> = cpu::variants()
             .iter()
             .filter(|variant| variant.spec.direction == case.direction() && variant.is_available())
             .collect();
         let variant = fitting.get(random.below(fitting.len()))?.spec.id.to_owned();
-        Some(VariantWish::Named { variant, knobs: Vec::new() })
+        Some(VariantChoice::Named { variant, knobs: Vec::new() })
     }
 
     fn resolve(&self, case: &Case) -> Result<Resolved, String> {
         let best = cpu::Isa::best();
         let mut variants = cpu::variants().iter().filter(|v| v.spec.direction == case.direction());
         let found = match &case.choice {
-            VariantWish::Own => variants.find(|variant| variant.isa == best),
-            VariantWish::Named { variant, .. } => variants.find(|found| found.spec.id == variant),
+            VariantChoice::Own => variants.find(|variant| variant.isa == best),
+            VariantChoice::Named { variant, .. } => variants.find(|found| found.spec.id == variant),
         };
         let found = found.ok_or_else(|| format!("no such variant: {:?}", case.choice))?;
         Ok(Resolved { variant: found.spec.id, ..Resolved::default() })
@@ -110,11 +110,11 @@ impl CudaRules {
     ) -> Result<Option<(&'static dyn Variant, Configuration)>, String> {
         let call = case.call(&self.device);
         let (variant, chosen) = match &case.choice {
-            VariantWish::Own => {
+            VariantChoice::Own => {
                 let variant = dispatch::builtin(&call).map_err(|error| error.to_string())?;
                 (variant, KnobChoices::default())
             }
-            VariantWish::Named { variant, knobs } => {
+            VariantChoice::Named { variant, knobs } => {
                 let variant =
                     find_among(self.variants, variant).map_err(|error| error.to_string())?;
                 variant.check(&call).map_err(|error| error.to_string())?;
@@ -143,8 +143,8 @@ fn is_aligned(case: &Case, configuration: &Configuration) -> bool {
 }
 
 impl Rules for CudaRules {
-    fn choose(&self, case: &Case, random: &mut Random) -> Option<VariantWish> {
-        // A knob may ask for others: one that is turned gets several tries with what is turned beside it.
+    fn choose(&self, case: &Case, random: &mut Random) -> Option<VariantChoice> {
+        // A knob may need others: each one that is turned is tried with several others.
         const TRIES: usize = 30;
         const COMPANIES: usize = 8;
         let fits = |variant: &&&dyn Variant| {
@@ -171,7 +171,7 @@ impl Rules for CudaRules {
                         knobs.push(other);
                     }
                 }
-                let choice = VariantWish::Named { variant: variant.spec().id.to_owned(), knobs };
+                let choice = VariantChoice::Named { variant: variant.spec().id.to_owned(), knobs };
                 let chosen = Case { choice, ..case.clone() };
                 if self.configure(&chosen).is_ok() {
                     return Some(chosen.choice);

@@ -1,6 +1,6 @@
 //! Random cases of any size, dtype, memory order and number, the same for every backend.
 //!
-//! A model is what stays the same while training runs: formats, heads, channels, points, what is asked for.
+//! A model is what stays the same while training runs: dtypes, heads, channels, points, results.
 //! Kernels are compiled for it. The sizes drawn for a model (images, queries, levels, memory, numbers) need no
 //! other kernel, or should not, so that many problems share what takes longest.
 
@@ -10,8 +10,8 @@ use msdeform::{
 
 use crate::Random;
 use crate::case::{
-    Case, Numbers, Samples, SourceMemory, Starts, UpstreamMemory, ValueMemory, Values, VariantWish,
-    Wants, Weights,
+    Case, Numbers, Samples, SourceMemory, Starts, UpstreamMemory, ValueMemory, Values,
+    VariantChoice, Wants, Weights,
 };
 use crate::runner::Rules;
 
@@ -94,7 +94,7 @@ impl<'a> Generator<'a> {
     pub fn cases(&self, number: u64, sizes: usize) -> Vec<Case> {
         let mut random = Random::of(self.seed, number);
         let model = self.model(number, &mut random);
-        let mut choice = VariantWish::Own;
+        let mut choice = VariantChoice::Own;
         let mut cases = Vec::with_capacity(sizes);
         for index in 0..sizes {
             let mut case = self.case(&model, &mut random);
@@ -166,9 +166,9 @@ impl<'a> Generator<'a> {
         let source_memory =
             if has_references { random.one_of(SourceMemory::ALL) } else { SourceMemory::Packed };
         let wants = match wants {
-            Wants::Gradients(asked) if has_references => {
+            Wants::Gradients(wanted) if has_references => {
                 let references = random.once_in(2);
-                Wants::Gradients(Gradients { references, ..asked })
+                Wants::Gradients(Gradients { references, ..wanted })
             }
             wants => wants,
         };

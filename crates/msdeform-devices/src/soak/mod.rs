@@ -21,9 +21,9 @@ pub use shrink::shrink;
 /// When to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// So many problems of every format and direction.
+    /// A number of problems of every dtype and direction.
     Problems(u64),
-    /// So long.
+    /// A duration.
     Time(Duration),
 }
 
@@ -69,7 +69,7 @@ pub struct Hang {
 pub struct MemorySample {
     /// Since the start.
     pub seconds: u64,
-    /// Resident bytes of the process, where the system says it.
+    /// Resident bytes of the process, if the system tells it.
     pub host_bytes: Option<u64>,
     /// Of the device.
     pub device_bytes: Option<u64>,
@@ -150,7 +150,7 @@ impl SoakReport {
     }
 }
 
-/// Failures that are listed; more say nothing new.
+/// Failures that are listed; more would tell nothing new.
 const LISTED_FAILURES: usize = 20;
 /// Failures that are made smaller: it takes as long as many problems.
 const SHRUNK_FAILURES: usize = 4;
@@ -163,10 +163,10 @@ const MODELS_BETWEEN_SETTLING: u64 = 192;
 const TICK: Duration = Duration::from_millis(100);
 
 /// Runs problems until the limit. `look` hears how it goes a few times a second, and of a hang at once with all
-/// that is known by then: a hung thread cannot be stopped, so whoever wants to go on has to leave the process.
+/// that is known by then: a hung thread cannot be stopped, so a caller that goes on has to leave the process.
 ///
 /// # Errors
-/// What the device says when workers are made.
+/// The errors of the device when workers start.
 pub fn soak(
     runner: &dyn Runner,
     options: &SoakOptions,
@@ -229,7 +229,7 @@ fn find_hang(slots: &[Mutex<Slot>], limit: Duration) -> Option<Hang> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whoever panicked left counts that are whole.
+    // A thread that panicked left whole counts.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -437,7 +437,7 @@ fn growth(samples: &[MemorySample], bytes: impl Fn(&MemorySample) -> Option<u64>
     Some(least(3)?.saturating_sub(least(1)?))
 }
 
-/// Memory that the process holds, where the system says it.
+/// Memory that the process holds, if the system tells it.
 fn resident_bytes() -> Option<u64> {
     const PAGE_BYTES: u64 = 4096;
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
@@ -472,7 +472,7 @@ mod tests {
         assert!(report.bytes > 0 && report.features_met > 0);
     }
 
-    /// Computes on the processor and spoils what it is told to.
+    /// Computes on the CPU and spoils some results.
     struct Spoiler(fn(&Case, &mut Vec<Vec<u8>>));
 
     impl Runner for Spoiler {

@@ -3,8 +3,8 @@
 use msdeform::{DType, Gradients, Mode, Problem, ProblemBuilder, ValueLayout};
 
 use crate::case::{
-    Case, Numbers, Samples, SourceMemory, Starts, UpstreamMemory, ValueMemory, Values, VariantWish,
-    Wants, Weights,
+    Case, Numbers, Samples, SourceMemory, Starts, UpstreamMemory, ValueMemory, Values,
+    VariantChoice, Wants, Weights,
 };
 
 /// The smallest case that `fails`, found by making one thing simpler at a time; at most `tries` are tried.
@@ -63,12 +63,12 @@ fn simpler(case: &Case) -> Vec<Case> {
     push(Case { numbers: Numbers { upstream: Values::Unit, ..numbers }, ..case.clone() });
     push(Case { numbers: Numbers { weights: Weights::Softmax, ..numbers }, ..case.clone() });
     push(Case { numbers: Numbers { samples: Samples::Inside, ..numbers }, ..case.clone() });
-    if let VariantWish::Named { variant, knobs } = &case.choice {
-        push(Case { choice: VariantWish::Own, ..case.clone() });
+    if let VariantChoice::Named { variant, knobs } = &case.choice {
+        push(Case { choice: VariantChoice::Own, ..case.clone() });
         for index in 0..knobs.len() {
             let mut fewer = knobs.clone();
             fewer.remove(index);
-            let choice = VariantWish::Named { variant: variant.clone(), knobs: fewer };
+            let choice = VariantChoice::Named { variant: variant.clone(), knobs: fewer };
             push(Case { choice, ..case.clone() });
         }
     }
@@ -164,7 +164,7 @@ mod tests {
             .unwrap();
         let mut case = Case::plain(problem, Wants::Gradients(Gradients::ALL));
         case.starts.value = 3;
-        // Fails wherever a level is thin and its gradient is asked for.
+        // Fails if a level is thin and its gradient is computed.
         let fails = |case: &Case| {
             case.problem.levels().iter().any(|level| level.height == 1 && level.width > 2)
                 && matches!(case.wants, Wants::Gradients(gradients) if gradients.locations)
@@ -191,7 +191,7 @@ mod tests {
             .unwrap();
         let wanted = Gradients { references: true, ..Gradients::ALL };
         let case = Case::plain(fused, Wants::Gradients(wanted));
-        // As a kernel that stops at gradients of references, and as a call that nobody can compute.
+        // Like a kernel that fails on gradients of references. Without references no call has them.
         let fails =
             |case: &Case| matches!(case.wants, Wants::Gradients(wanted) if wanted.references);
         let smallest = shrink(&case, 500, fails);

@@ -20,7 +20,7 @@ pub const LIMIT_BYTES: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkloadError {
-    /// A name nobody built in, and no such file either.
+    /// A name that is neither built in nor a file.
     #[error(
         "unknown workload `{name}`{}; built in: {}. A path to a .toml file works too",
         did_you_mean(suggestion.as_deref()),
@@ -158,7 +158,7 @@ pub struct Workload {
     pub tags: Vec<Tag>,
     /// The standard batch, as published comparisons use it.
     pub batch: usize,
-    /// The batch that the main job times on a processor, so that it ends within a minute.
+    /// The batch that the main job times on a CPU, so that it ends within a minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_cpu: Option<usize>,
     /// Attention heads.
@@ -282,9 +282,9 @@ impl Workload {
         }
     }
 
-    /// The batch the main job times on a processor.
+    /// The batch that the main job times on a CPU.
     #[must_use]
-    pub fn processor_batch(&self) -> usize {
+    pub fn cpu_batch(&self) -> usize {
         self.batch_cpu.unwrap_or(self.batch)
     }
 

@@ -15,7 +15,7 @@ fn every_file_in_the_folder_is_built_in_and_parses() {
     for (path, text) in builtin::FILES {
         let workload = Workload::parse(text, Path::new(path)).unwrap();
         assert_eq!(*path, format!("workloads/{}.toml", workload.name));
-        assert!(workload.why.len() > 20, "{path} does not say why it is there");
+        assert!(workload.why.len() > 20, "{path} gives no reason");
         assert!(workload.has(Tag::Standard) != workload.has(Tag::Edge), "{path}");
     }
     assert_eq!(all().len(), builtin::FILES.len());

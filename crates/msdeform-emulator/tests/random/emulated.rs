@@ -4,7 +4,7 @@ use msdeform::{Access, Mode};
 use msdeform_cuda::DeviceProps;
 use msdeform_cuda::variants::{Configuration, Variant};
 use msdeform_cuda_lab::REGISTRY;
-use msdeform_devices::case::VariantWish;
+use msdeform_devices::case::VariantChoice;
 use msdeform_devices::guarded::tensors;
 use msdeform_devices::runner::{
     Coverage, CudaRules, Fault, Phase, Ran, Resolved, Rules, Runner, Worker,
@@ -39,7 +39,7 @@ impl EmulatedRunner {
 }
 
 impl Rules for EmulatedRunner {
-    fn choose(&self, case: &Case, random: &mut Random) -> Option<VariantWish> {
+    fn choose(&self, case: &Case, random: &mut Random) -> Option<VariantChoice> {
         self.gpu(case).choose(case, random)
     }
 

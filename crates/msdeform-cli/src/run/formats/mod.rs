@@ -38,7 +38,7 @@ pub mod names {
     ];
 }
 
-/// The most that is read of a stream, which does not say how long it is: `/dev/zero` has no end.
+/// The most that is read of a stream, whose length is unknown: `/dev/zero` has no end.
 const LIMIT_STREAM_BYTES: u64 = 1 << 30;
 
 /// How tensors are kept on disk.
@@ -72,7 +72,7 @@ pub enum Stored {
     Bf16,
     I64,
     I32,
-    /// Two bytes of which the file does not say what they are: NumPy has no bf16.
+    /// Two bytes of unknown dtype: NumPy has no bf16.
     Bits16,
 }
 
@@ -162,7 +162,7 @@ impl Input {
             bail!(Usage(format!("{}: no such file or folder", path.display())));
         }
         if !path.is_dir() {
-            // A stream has no name that would say what comes: `/dev/fd/63`, a FIFO.
+            // The name of a stream does not tell its contents: `/dev/fd/63`, a FIFO.
             let is_named = path.extension().is_some_and(|extension| extension == "safetensors");
             if path.is_file() && !is_named {
                 bail!(Usage(format!(
@@ -258,7 +258,7 @@ pub fn file_in(folder: &Path, name: &str, kind: Kind) -> PathBuf {
     folder.join(name).with_extension(kind.extension())
 }
 
-/// As much as fits into memory beside what is made of it; a sparse file can claim any length.
+/// Reads at most half of the free memory: decoding needs room too, and a sparse file can claim any length.
 fn read_file(path: &Path) -> Result<Vec<u8>> {
     let limit = memory::available_bytes() / 2;
     let limit = if path.is_file() { limit } else { limit.min(LIMIT_STREAM_BYTES) };

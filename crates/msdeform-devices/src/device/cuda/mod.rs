@@ -90,7 +90,7 @@ impl CudaDevice {
         Ok(Self { setup, slug: msdeform_tuning::slug(&name), name })
     }
 
-    /// The call of a problem, in the mode and for the gradients that were asked for.
+    /// The call of a problem, with the mode and the gradients of the options.
     fn call<'a>(&'a self, direction: Direction, problem: &'a Problem) -> Call<'a> {
         let mut call = Call::in_direction(direction, problem, self.setup.engine.context().props());
         if let Some(backward) = &mut call.backward {
@@ -316,7 +316,7 @@ impl Device for CudaDevice {
     }
 
     fn compile_later(&self, variant: &VariantSpec, problem: &Problem) {
-        // What is refused is refused again when it is asked for.
+        // A refusal is repeated when the variant is used.
         let Ok(choice) = self.choice(variant, problem) else { return };
         let Ok((variant, knobs)) = self.knobbed(&choice) else { return };
         let call = self.call(choice.variant.direction, problem);
@@ -327,8 +327,8 @@ impl Device for CudaDevice {
         choices.par_iter().for_each(|choice| {
             let named = self.choice(choice.variant, problem).ok();
             let choice = &named.filter(|_| choice.knobs.is_empty()).unwrap_or(choice.clone());
-            // No memory for the workspace: many plans are made at once. A plan that cannot be made says so again when
-            // it is asked for.
+            // No memory for the workspace: many plans are made at once. A plan that cannot be made
+            // fails again when it is needed.
             let options = self.setup.plan_options(problem, choice);
             let options =
                 options.map(|options| PlanOptions { workspace: Workspace::OfCaller, ..options });

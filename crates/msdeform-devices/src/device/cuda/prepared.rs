@@ -1,12 +1,12 @@
 //! Variants on a GPU, ready to run and to be timed.
 //!
 //! Two clocks. Events around a single launch show what a large call takes; the launches before it are
-//! not timed and keep the GPU busy while the processor queues the timed one, so that no queueing is
+//! not timed and keep the GPU busy while the CPU queues the timed one, so that no queueing is
 //! measured. A call of a few microseconds is not much longer than the events themselves: there a graph of
-//! many launches is replayed too and the time divided ([`GRAPH_BELOW_SAMPLES`]), both beside each other.
+//! many launches is replayed too and the time divided ([`GRAPH_BELOW_SAMPLES`]), and both times are kept.
 //!
 //! L2 is warm (the inputs of the timed run are those of the run before) unless the caller asks for cold;
-//! the mode of a record says which.
+//! the mode of a record tells which.
 
 use half::{bf16, f16};
 use msdeform::{DType, Direction, Mode, Problem, Role, VariantSpec};
@@ -224,7 +224,7 @@ impl PreparedCuda {
         self.work.iter().any(Work::is_deterministic_backward)
     }
 
-    /// The launches before the timed one prepare, whatever the timed one does.
+    /// The launches before the timed one always start at the preparation.
     fn time_launch(&mut self, start: Start) -> Result<f64, Error> {
         for _ in 0..HEAD_START_LAUNCHES {
             self.launch(&self.stream)?;
@@ -273,7 +273,7 @@ impl Prepared for PreparedCuda {
 
     fn switch(&mut self, choice: &KnobbedVariant) -> Result<(), DeviceError> {
         let [work] = self.work.as_mut_slice() else {
-            let reason = "a training step has its two variants for good".to_owned();
+            let reason = "a training step cannot change its variants".to_owned();
             return Err(DeviceError::Unsupported { variant: choice.variant.id, reason });
         };
         // What was captured launches the plan that goes.
@@ -290,7 +290,7 @@ impl Prepared for PreparedCuda {
         last.download(&self.stream).map_err(|source| failed(self.spec, source))
     }
 
-    fn promises_same_bits(&self) -> bool {
+    fn is_reproducible(&self) -> bool {
         self.is_deterministic_backward()
     }
 

@@ -1,13 +1,13 @@
-//! What the processor is: name, cores, caches, clocks.
+//! Name, cores, caches and clocks of the CPU.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
-/// Facts about this machine's processor. What cannot be found out is empty or zero.
+/// Facts about this machine's CPU. Unknown facts are empty or zero.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Processor {
+pub(super) struct CpuFacts {
     pub(super) brand: String,
     pub(super) vendor: String,
     pub(super) family: u32,
@@ -26,7 +26,7 @@ pub(super) struct Cache {
     pub(super) bytes: u64,
 }
 
-impl Processor {
+impl CpuFacts {
     pub(super) fn detect() -> Self {
         let system = System::new_with_specifics(
             RefreshKind::nothing()
@@ -52,7 +52,7 @@ impl Processor {
         }
     }
 
-    /// Name of the folder of its records: what the chip is, and how many cores of it we have.
+    /// Name of the folder of its records: the microarchitecture and the number of cores.
     pub(super) fn slug(&self) -> String {
         let what = match self.microarchitecture() {
             Some((family, generation)) => format!("{family}-{generation}"),
@@ -74,7 +74,7 @@ impl Processor {
         format!("{brand}{generation}, {} core{plural}", self.logical_cores)
     }
 
-    /// Family and generation of server chips, whose brand often says nothing in the cloud.
+    /// Family and generation of server chips, whose brand is often hidden in the cloud.
     fn microarchitecture(&self) -> Option<(&'static str, &'static str)> {
         match (self.vendor.as_str(), self.family, self.model) {
             ("GenuineIntel", 6, 85) => Some(("xeon", "skylake-cascade-lake")),
@@ -144,7 +144,7 @@ fn slugify(text: &str) -> String {
     words.join("-")
 }
 
-/// Reads what Linux says about the caches of a core.
+/// Reads the caches of a core from Linux.
 fn caches(folder: &Path) -> Vec<Cache> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut caches: Vec<Cache> = entries
@@ -188,17 +188,17 @@ mod tests {
             "intel-core-i7-1165g7-2-80ghz"
         );
         assert_eq!(slugify("Apple M2 Pro"), "apple-m2-pro");
-        let cloud = Processor {
+        let cloud = CpuFacts {
             brand: "Intel(R) Xeon(R) Processor".into(),
             vendor: "GenuineIntel".into(),
             family: 6,
             model: 207,
             logical_cores: 2,
-            ..Processor::default()
+            ..CpuFacts::default()
         };
         assert_eq!(cloud.slug(), "xeon-emerald-rapids-2c");
         assert_eq!(cloud.name(), "Intel Xeon Processor (emerald-rapids), 2 cores");
-        let unknown = Processor { logical_cores: 1, ..Processor::default() };
+        let unknown = CpuFacts { logical_cores: 1, ..CpuFacts::default() };
         assert_eq!(unknown.slug(), format!("{}-1c", std::env::consts::ARCH));
     }
 
@@ -211,10 +211,10 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_a_processor() {
-        let processor = Processor::detect();
-        assert!(processor.logical_cores >= 1);
-        assert!(!processor.slug().contains(['/', ' ', '\\']));
-        assert!(processor.facts().contains_key("architecture"));
+    fn this_machine_has_a_cpu() {
+        let facts = CpuFacts::detect();
+        assert!(facts.logical_cores >= 1);
+        assert!(!facts.slug().contains(['/', ' ', '\\']));
+        assert!(facts.facts().contains_key("architecture"));
     }
 }
