@@ -12,7 +12,7 @@ use msdeform::{
 use crate::plans::SHARED;
 use crate::{Error, Levels, Result};
 
-/// Memory that the operator computes in: the processor's, or a GPU's.
+/// Memory that the operator computes in: of the CPU or of a GPU.
 pub(crate) trait Memory: Sized {
     /// It, if a tensor lies there.
     fn of(storage: &Storage) -> Option<&Self>;
@@ -36,7 +36,7 @@ pub(crate) struct Placed<'a, M> {
     pub layout: &'a Layout,
 }
 
-// Whatever the memory is, which a derived one would ask to be copied.
+// Not derived, because that would require `M: Clone`.
 impl<M> Clone for Placed<'_, M> {
     fn clone(&self) -> Self {
         *self
@@ -80,7 +80,7 @@ impl Given<'_> {
                 return Err(Error::Devices { tensor, location, value: device.location() });
             }
         }
-        // The reference is for the processor.
+        // Only the reference computes `f64`, and it runs on the CPU.
         let formats = if device.is_cpu() { &DTYPES[..] } else { &DTYPES[..3] };
         let f64_or = |format: DType| match self.value.dtype() {
             DType::F64 => [DType::F64; 2],

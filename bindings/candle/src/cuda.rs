@@ -38,7 +38,7 @@ impl Memory for CudaStorage {
         let planned = plan(Key {
             device: stream.context().ordinal(),
             problem: problem.clone(),
-            gradients: (direction == Direction::Backward).then(|| gradients(wanted)),
+            gradients: (direction == Direction::Backward).then(|| wanted.iter().copied().collect()),
             sources: problem.offsets().map(|_| sources(problem, read)),
         })?;
         let mut results = Vec::with_capacity(wanted.len());
@@ -47,7 +47,7 @@ impl Memory for CudaStorage {
             // SAFETY: a launch writes every element.
             results.push(unsafe { device.alloc_uninit(&shape, format) }?);
         }
-        // SAFETY: nobody reads it before the launch has written it.
+        // SAFETY: nothing reads it before the launch has written it.
         let mut workspace =
             unsafe { stream.alloc::<u8>(planned.plan.workspace_bytes().max(1)) }.w()?;
 
@@ -117,16 +117,6 @@ fn write_to<'a>(
 
 fn wrong_format(role: Role, found: DType) -> Error {
     Error::Format { tensor: role.name(), found, expected: "F32 or F16 or BF16".into() }
-}
-
-fn gradients(wanted: &[Role]) -> Gradients {
-    let any = |roles: &[Role]| wanted.iter().any(|role| roles.contains(role));
-    Gradients {
-        value: any(&[Role::GradValue]),
-        locations: any(&[Role::GradLocations, Role::GradOffsets]),
-        weights: any(&[Role::GradWeights, Role::GradLogits]),
-        references: any(&[Role::GradReferences]),
-    }
 }
 
 /// Where rows of queries lie, as candle has them.

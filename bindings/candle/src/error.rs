@@ -8,7 +8,7 @@ use candle_core::{DType, DeviceLocation};
 pub enum Error {
     /// A tensor that lies where nothing computes in this build.
     #[error(
-        "`{tensor}` is on {location:?}; the operator computes on the processor, and with the feature `cuda` on NVIDIA's GPUs: \
+        "`{tensor}` is on {location:?}; expected the CPU or, with the feature `cuda`, an NVIDIA GPU; \
          pass `{tensor}.to_device(&Device::Cpu)?`"
     )]
     Device {
@@ -29,7 +29,7 @@ pub enum Error {
         /// Where the values are.
         value: DeviceLocation,
     },
-    /// A tensor of a format that the operator does not compute in, or not beside the others.
+    /// A tensor of a dtype that the operator does not compute, alone or with the others'.
     #[error("`{tensor}` is {found:?}, expected {expected}; convert it with `to_dtype`")]
     Format {
         /// The tensor.

@@ -1,6 +1,6 @@
 //! Multi-scale deformable attention for [candle](candle_core): the sampling operator inside Deformable-DETR, DINO, RT-DETR and
-//! Mask2Former, forward and backward, on the processor
-//! and, with the feature `cuda`, on NVIDIA's GPUs.
+//! Mask2Former, forward and backward, on the CPU and,
+//! with the feature `cuda`, on NVIDIA's GPUs.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -15,7 +15,8 @@
 //! # Ok::<(), candle_core::Error>(())
 //! ```
 //!
-//! - [`ms_deform_attn`] takes locations and weights, [`ms_deform_attn_from_offsets`] what a model's linear layers give.
+//! - [`ms_deform_attn`] is the plain operator, which reads locations and weights. The fused one reads what a model's linear
+//!   layers give.
 //! - [`MSDeformAttn`] is the layer of Deformable-DETR with its projections; its checkpoints load.
 //! - Gradients are candle's: `loss.backward()` has those of all inputs that it tracks.
 //! - Tensors may be views. What cannot be read where it lies is copied.
@@ -34,7 +35,7 @@ pub use error::{Error, Result};
 pub use levels::Levels;
 pub use module::{Config, MSDeformAttn};
 pub use msdeform::Offsets;
-pub use operator::{ms_deform_attn, ms_deform_attn_from_offsets};
+pub use operator::*;
 
 /// The code of the pages is compiled and run like every other example.
 #[cfg(doctest)]

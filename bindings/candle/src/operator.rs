@@ -16,11 +16,11 @@ use crate::{Levels, Result};
 /// - `weights`: `[N, Lq, M, L, P]` or `[N, Lq, M, samples]`.
 ///
 /// The result is `[N, Lq, M * D]`, in the format of `value`: `F32`, `F16` or `BF16`, and `F64` by the reference, which is slow.
-/// Locations and weights have that format too, or are `F32`. Sums are `f32` whatever the storage. All three have gradients; only
+/// Locations and weights have that format too, or are `F32`. Sums are `f32` for all of them. All three have gradients; only
 /// those of tensors that candle tracks are computed.
 ///
 /// # Errors
-/// Tensors that are neither on the processor nor, with the feature `cuda`, on one GPU, of other formats or of shapes that do not fit each other.
+/// Tensors that are neither on the CPU nor, with the feature `cuda`, on one GPU; other dtypes; shapes that do not fit each other.
 pub fn ms_deform_attn(
     value: &Tensor,
     levels: impl Into<Levels>,
@@ -118,13 +118,13 @@ fn backward<const COUNT: usize>(
     Ok(gradients)
 }
 
-/// What the samples of an operation lie around.
+/// What the operation reads in addition to value, positions and shares.
 enum Around {
-    /// They are given: locations and weights.
+    /// Nothing: the plain operator.
     Nothing,
     /// References that are not tracked; offsets and logits are.
     Fixed(Tensor),
-    /// References that are tracked: inputs are values, references, and offsets beside logits in one tensor
+    /// References that are tracked: inputs are values, references, and one tensor of offsets and logits
     /// `[N, Lq, M * samples * (2 + 1)]`.
     Tracked,
 }
@@ -144,7 +144,7 @@ impl Attention {
         }
     }
 
-    /// What is read beside the inputs.
+    /// What is read in addition to the inputs.
     fn others(&self) -> Vec<(Role, &Tensor)> {
         match &self.around {
             Around::Fixed(references) => vec![(Role::References, references)],

@@ -1,4 +1,4 @@
-//! Plans of the processor by what they are for: the layers of a model have the same shapes and run one after the other.
+//! Plans of the CPU by problem: the layers of a model have the same shapes and run one after the other.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

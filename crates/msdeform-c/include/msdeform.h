@@ -67,7 +67,7 @@ enum msdeform_status
      */
     MSDEFORM_STATUS_MISALIGNED = 2,
     /**
-     * A number that is none of its enumeration's constants, or a name that nobody knows.
+     * A number that is not a constant of its enumeration, or an unknown name.
      */
     MSDEFORM_STATUS_UNKNOWN_CONSTANT = 3,
     /**
@@ -152,7 +152,7 @@ typedef int32_t msdeform_status;
 #endif // __cplusplus
 
 /**
- * How a tensor is stored. Arithmetic is 32-bit or better whatever the storage.
+ * How a tensor is stored. Arithmetic is 32-bit or better for every type.
  */
 enum msdeform_dtype
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -499,7 +499,7 @@ typedef int32_t msdeform_cuda_workspace;
 #endif // __cplusplus
 
 /**
- * Everything that calls of one problem on the processor share: tables, threads, scratch memory. One call at a time; a
+ * Everything that calls of one problem on the CPU share: tables, threads, scratch memory. One call at a time; a
  * second one meanwhile is refused with `MSDEFORM_STATUS_BUSY`. It may be used by another thread for every call.
  */
 typedef struct msdeform_cpu_plan msdeform_cpu_plan;
@@ -615,7 +615,7 @@ typedef struct {
      */
     int64_t spatial;
     /**
-     * Points on every level, P; not looked at beside `points_per_level`.
+     * Points on every level, P; ignored if `points_per_level` is given.
      */
     int64_t points;
     /**
@@ -653,7 +653,7 @@ typedef struct {
 } msdeform_problem_description;
 
 /**
- * Where the text of an error goes: memory of the caller. Functions take null for it where nobody wants the text.
+ * Memory of the caller for the text of an error. Functions take null if the caller does not want the text.
  *
  * On success the text is empty. A text that does not fit is cut between two characters (it is UTF-8).
  */
@@ -787,7 +787,7 @@ typedef struct {
      */
     void *data;
     /**
-     * Bytes there, at least those of the tensor. All of the tensor is written, whatever was there before.
+     * Bytes there, at least those of the tensor. All of the tensor is written.
      */
     size_t bytes;
 } msdeform_output;
@@ -915,7 +915,7 @@ typedef struct {
      */
     int32_t gradients;
     /**
-     * 1: gradients have the same bits on every run.
+     * 1: gradients are bitwise reproducible.
      */
     int32_t deterministic;
     /**
@@ -954,7 +954,7 @@ typedef struct {
      */
     size_t struct_size;
     /**
-     * Bytes of the workspace that a launch needs, whoever it belongs to.
+     * Bytes of the workspace that a launch needs, of the plan or of the caller.
      */
     size_t workspace_bytes;
     /**
@@ -1022,7 +1022,7 @@ msdeform_status msdeform_problem_create(const msdeform_problem_description *desc
                                         msdeform_message *message);
 
 /**
- * Ends a problem. Null is none.
+ * Destroys a problem. Null is allowed.
  *
  * Any thread, once, after the last use in any other.
  */
@@ -1058,7 +1058,7 @@ msdeform_status msdeform_workers_create(int64_t threads,
                                         msdeform_message *message);
 
 /**
- * Gives workers up. Plans that use them keep them. Null is none.
+ * Releases workers. Plans that use them keep them. Null is allowed.
  *
  * Any thread, once, after the last use in any other.
  */
@@ -1074,7 +1074,7 @@ msdeform_status msdeform_isa_available(int32_t isa,
                                        msdeform_message *message);
 
 /**
- * Prepares calls of a problem on the processor. The plan is destroyed with `msdeform_cpu_plan_destroy`; neither problem
+ * Prepares calls of a problem on the CPU. The plan is destroyed with `msdeform_cpu_plan_destroy`; neither problem
  * nor options are needed meanwhile.
  *
  * Any thread.
@@ -1085,7 +1085,7 @@ msdeform_status msdeform_cpu_plan_create(const msdeform_problem *problem,
                                          msdeform_message *message);
 
 /**
- * Ends a plan and its threads. Null is none.
+ * Destroys a plan and its threads. Null is allowed.
  *
  * Any thread, once, after the last use in any other.
  */
@@ -1110,7 +1110,8 @@ msdeform_status msdeform_cpu_forward(const msdeform_cpu_plan *plan,
                                      msdeform_message *message);
 
 /**
- * Computes the gradients that are given a place, and returns when they are there. The same bits for any number of threads.
+ * Computes the gradients that are not null, and returns when they are written. They are bitwise reproducible for any number
+ * of threads.
  *
  * Any thread, one call of a plan at a time.
  */
@@ -1138,7 +1139,7 @@ msdeform_status msdeform_cuda_engine_create(int32_t device,
                                             msdeform_message *message);
 
 /**
- * Closes a GPU. Plans that were made with it live on. Null is none.
+ * Closes a GPU. Plans that were made with it stay valid. Null is allowed.
  *
  * Any thread, once, after the last use in any other.
  */
@@ -1157,7 +1158,7 @@ msdeform_status msdeform_cuda_plan_create(const msdeform_cuda_engine *engine,
                                           msdeform_message *message);
 
 /**
- * Ends a plan. Its workspace is freed when the kernels that use it are done. Null is none.
+ * Destroys a plan. Its workspace is freed when the kernels that use it are done. Null is allowed.
  *
  * Any thread, once, after the last use in any other.
  */

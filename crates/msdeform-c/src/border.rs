@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use crate::status::Failure;
 
-/// What a struct may have at most, whatever its `struct_size` says: a number above is none that was ever meant.
+/// The largest valid `struct_size`. A larger number is a mistake of the caller, not a newer struct.
 const LARGEST_STRUCT: usize = 4096;
 
 /// A struct that may get further fields at its end. The caller says in its first field how large it was when the program
@@ -63,10 +63,10 @@ pub(crate) unsafe fn hand_out<T>(
     Ok(())
 }
 
-/// Ends a handle; null is none.
+/// Destroys a handle; null is allowed.
 ///
 /// # Safety
-/// Unless it is null, the handle was made by [`hand_out`] and nobody uses it any more.
+/// Unless it is null, the handle was made by [`hand_out`] and is not used any more.
 pub(crate) unsafe fn take_back<T>(pointer: *mut T) {
     if !pointer.is_null() && pointer.is_aligned() {
         // SAFETY: a box made by `hand_out`, given back once.
@@ -74,10 +74,10 @@ pub(crate) unsafe fn take_back<T>(pointer: *mut T) {
     }
 }
 
-/// `count` elements of a list; none where there are none, whatever the pointer.
+/// `count` elements of a list. The pointer is ignored if `count` is 0.
 ///
 /// # Safety
-/// Unless it is null, the pointer leads to `count` elements that live for `'a` and that nobody writes to.
+/// Unless it is null, the pointer leads to `count` elements that live for `'a` and are not written to meanwhile.
 pub(crate) unsafe fn list<'a, T>(
     name: &'static str,
     pointer: *const T,
@@ -97,7 +97,7 @@ pub(crate) unsafe fn list<'a, T>(
 /// Reads a struct of the caller: as much of it as both sides know.
 ///
 /// # Safety
-/// Unless it is null, the pointer leads to as many bytes as its first field says, and nobody writes to them.
+/// Unless it is null, the pointer leads to as many bytes as its first field says, which are not written to meanwhile.
 pub(crate) unsafe fn read<T: Growing>(pointer: *const T) -> Result<T, Failure> {
     let pointer = checked(T::NAME, pointer.cast_mut())?;
     // SAFETY: not null and aligned for `T`, whose first field this is.

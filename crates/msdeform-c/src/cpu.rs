@@ -1,4 +1,4 @@
-//! Plans for the processor, and threads that several of them share.
+//! Plans for the CPU, and threads that several of them share.
 
 use std::sync::{Arc, Mutex, TryLockError};
 
@@ -78,7 +78,7 @@ unsafe impl Growing for msdeform_cpu_plan_info {
     const FIRST_BYTES: usize = 2 * size_of::<usize>() + 16;
 }
 
-/// Everything that calls of one problem on the processor share: tables, threads, scratch memory. One call at a time; a
+/// Everything that calls of one problem on the CPU share: tables, threads, scratch memory. One call at a time; a
 /// second one meanwhile is refused with `MSDEFORM_STATUS_BUSY`. It may be used by another thread for every call.
 pub struct msdeform_cpu_plan {
     problem: Problem,
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn msdeform_workers_create(
     })
 }
 
-/// Gives workers up. Plans that use them keep them. Null is none.
+/// Releases workers. Plans that use them keep them. Null is allowed.
 ///
 /// Any thread, once, after the last use in any other.
 #[unsafe(no_mangle)]
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn msdeform_isa_available(
     })
 }
 
-/// Prepares calls of a problem on the processor. The plan is destroyed with `msdeform_cpu_plan_destroy`; neither problem
+/// Prepares calls of a problem on the CPU. The plan is destroyed with `msdeform_cpu_plan_destroy`; neither problem
 /// nor options are needed meanwhile.
 ///
 /// Any thread.
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn msdeform_cpu_plan_create(
     })
 }
 
-/// Ends a plan and its threads. Null is none.
+/// Destroys a plan and its threads. Null is allowed.
 ///
 /// Any thread, once, after the last use in any other.
 #[unsafe(no_mangle)]
@@ -215,7 +215,8 @@ pub unsafe extern "C" fn msdeform_cpu_forward(
     entry(message, || unsafe { handle("plan", plan)?.compute(Direction::Forward, read(tensors)?) })
 }
 
-/// Computes the gradients that are given a place, and returns when they are there. The same bits for any number of threads.
+/// Computes the gradients that are not null, and returns when they are written. They are bitwise reproducible for any number
+/// of threads.
 ///
 /// Any thread, one call of a plan at a time.
 #[unsafe(no_mangle)]
@@ -255,8 +256,8 @@ fn prepare(
 
 impl msdeform_cpu_plan {
     /// # Safety
-    /// Tensors lead to as many bytes as they say; nobody writes to those that are read, and nobody else touches those that
-    /// are written.
+    /// Tensors lead to as many bytes as they say; those that are read are not written to meanwhile, and nothing else touches
+    /// those that are written.
     unsafe fn compute(
         &self,
         direction: Direction,
@@ -291,7 +292,7 @@ impl msdeform_cpu_plan {
         })
     }
 
-    /// Takes the plan for one call, or says that somebody else has it.
+    /// Takes the plan for one call, or refuses if another call has it.
     fn with<T>(
         &self,
         work: impl FnOnce(&mut PlanOrReference) -> Result<T, Failure>,

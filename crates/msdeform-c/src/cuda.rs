@@ -97,7 +97,7 @@ pub struct msdeform_cuda_plan_options {
     pub direction: i32,
     /// A sum of `msdeform_gradients`.
     pub gradients: i32,
-    /// 1: gradients have the same bits on every run.
+    /// 1: gradients are bitwise reproducible.
     pub deterministic: i32,
     /// One of `msdeform_pointer_checks`.
     pub pointer_checks: i32,
@@ -120,7 +120,7 @@ pub struct msdeform_cuda_plan_options {
 pub struct msdeform_cuda_plan_info {
     /// sizeof(msdeform_cuda_plan_info).
     pub struct_size: usize,
-    /// Bytes of the workspace that a launch needs, whoever it belongs to.
+    /// Bytes of the workspace that a launch needs, of the plan or of the caller.
     pub workspace_bytes: usize,
     /// Bytes of device memory that are the plan's own.
     pub own_bytes: usize,
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn msdeform_cuda_engine_create(
     })
 }
 
-/// Closes a GPU. Plans that were made with it live on. Null is none.
+/// Closes a GPU. Plans that were made with it stay valid. Null is allowed.
 ///
 /// Any thread, once, after the last use in any other.
 #[unsafe(no_mangle)]
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn msdeform_cuda_plan_create(
     })
 }
 
-/// Ends a plan. Its workspace is freed when the kernels that use it are done. Null is none.
+/// Destroys a plan. Its workspace is freed when the kernels that use it are done. Null is allowed.
 ///
 /// Any thread, once, after the last use in any other.
 #[unsafe(no_mangle)]
@@ -415,9 +415,9 @@ unsafe fn numbers<const COUNT: usize>(
 
 fn gradients(problem: &Problem, mask: i32) -> Result<Gradients, Failure> {
     let has = |gradient: msdeform_gradients| mask & gradient as i32 != 0;
-    let is_from_offsets = problem.offsets().is_some();
+    let all = Gradients::all_of(problem);
     if mask == msdeform_gradients::All as i32 {
-        return Ok(Gradients { references: is_from_offsets, ..Gradients::ALL });
+        return Ok(all);
     }
     let found = Gradients {
         value: has(msdeform_gradients::Value),
@@ -425,7 +425,7 @@ fn gradients(problem: &Problem, mask: i32) -> Result<Gradients, Failure> {
         weights: has(msdeform_gradients::Weights),
         references: has(msdeform_gradients::References),
     };
-    if !(0..16).contains(&mask) || (found.references && !is_from_offsets) {
+    if !(0..16).contains(&mask) || (found.references && !all.references) {
         let known = "a sum of MSDEFORM_GRADIENTS_VALUE, _LOCATIONS, _WEIGHTS and, from offsets, _REFERENCES";
         return Err(unknown("gradients", mask, known));
     }
@@ -458,7 +458,7 @@ fn prepare(
 impl msdeform_cuda_plan {
     /// # Safety
     /// The stream is alive; tensors lead to as many bytes of device memory as they say, stay until the stream is done, and
-    /// nobody else uses those that are written.
+    /// nothing else uses those that are written.
     unsafe fn launch(
         &self,
         stream: *mut c_void,
@@ -473,7 +473,8 @@ impl msdeform_cuda_plan {
                 if given.data.is_null() {
                     continue;
                 }
-                let reason = "the plan was not made to compute it; ask for it in its options";
+                let reason =
+                    "the plan does not compute it; add it to the plan's `gradients`".into();
                 return Err(Failure::WrongTensor { tensor, reason });
             }
             if !given.strides.is_null() || given.stride_count != 0 {

@@ -1,11 +1,11 @@
 //! The description of a call.
 
-use msdeform::{DType, Offsets, Problem, Role, ValueLayout};
+use msdeform::{DType, Direction, Offsets, Problem, Role, ValueLayout};
 
 use crate::border::{Growing, answer, fill, hand_out, handle, list, read, take_back};
 use crate::status::{Failure, entry, msdeform_message, msdeform_status, silently, write_text};
 
-/// How a tensor is stored. Arithmetic is 32-bit or better whatever the storage.
+/// How a tensor is stored. Arithmetic is 32-bit or better for every type.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum msdeform_dtype {
@@ -142,7 +142,7 @@ pub struct msdeform_problem_description {
     pub level_starts: *const i64,
     /// Pixels of the value tensor, S; 0 if the last level ends it.
     pub spatial: i64,
-    /// Points on every level, P; not looked at beside `points_per_level`.
+    /// Points on every level, P; ignored if `points_per_level` is given.
     pub points: i64,
     /// Points of each level, level_count numbers; null if all have `points`.
     pub points_per_level: *const i64,
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn msdeform_problem_create(
     })
 }
 
-/// Ends a problem. Null is none.
+/// Destroys a problem. Null is allowed.
 ///
 /// Any thread, once, after the last use in any other.
 #[unsafe(no_mangle)]
@@ -428,26 +428,20 @@ fn rule(given: &msdeform_offsets) -> Result<Offsets, Failure> {
     }
 }
 
-/// A tensor of the other operator is refused: whoever gives it waits for something that never comes.
+/// Refuses a tensor that the problem's operator does not have, because the call would ignore it.
 pub(crate) fn refuse_other_operator(problem: &Problem, role: Role) -> Result<(), Failure> {
-    let reason = match role {
-        Role::Locations | Role::Weights | Role::GradLocations | Role::GradWeights
-            if problem.offsets().is_some() =>
-        {
-            "the problem has a rule for offsets: its samples follow from references, offsets and logits"
-        }
-        Role::References
-        | Role::Offsets
-        | Role::Logits
-        | Role::GradReferences
-        | Role::GradOffsets
-        | Role::GradLogits
-            if problem.offsets().is_none() =>
-        {
-            "the problem has no rule for offsets: its samples are given by locations and weights"
-        }
-        _ => return Ok(()),
-    };
+    let operator = problem.operator();
+    // Every tensor of an operator is one of a backward call, except the output.
+    let mut own = operator.tensors(Direction::Backward).map(|(role, _)| role);
+    if role == operator.output || own.any(|own| own == role) {
+        return Ok(());
+    }
+    let inputs: Vec<String> = operator.inputs.iter().map(|input| format!("`{input}`")).collect();
+    let reason = format!(
+        "the problem is one of the {} operator, which reads {}; set `{role}` to zero",
+        operator.name,
+        inputs.join(", ")
+    );
     Err(Failure::WrongTensor { tensor: role.name(), reason })
 }
 

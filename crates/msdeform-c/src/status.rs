@@ -19,7 +19,7 @@ pub enum msdeform_status {
     NullPointer = 1,
     /// A pointer is not a multiple of what its type needs.
     Misaligned = 2,
-    /// A number that is none of its enumeration's constants, or a name that nobody knows.
+    /// A number that is not a constant of its enumeration, or an unknown name.
     UnknownConstant = 3,
     /// A `struct_size` that no version of the header has, or a field of a newer version that this library does not know.
     StructSize = 4,
@@ -59,7 +59,7 @@ pub enum msdeform_status {
     CudaDriver = 37,
 }
 
-/// Where the text of an error goes: memory of the caller. Functions take null for it where nobody wants the text.
+/// Memory of the caller for the text of an error. Functions take null if the caller does not want the text.
 ///
 /// On success the text is empty. A text that does not fit is cut between two characters (it is UTF-8).
 #[repr(C)]
@@ -150,7 +150,7 @@ pub(crate) enum Failure {
     #[error("`{written}`, which is written, lies over `{other}`; give each memory of its own")]
     Overlap { written: &'static str, other: &'static str },
     #[error("`{tensor}` is given, but {reason}")]
-    WrongTensor { tensor: &'static str, reason: &'static str },
+    WrongTensor { tensor: &'static str, reason: String },
     #[error("{0}")]
     Options(&'static str),
     #[error("the plan is computing another call; give each thread a plan of its own")]
@@ -243,10 +243,10 @@ pub(crate) fn entry(
 ) -> msdeform_status {
     let message = match MessageOfCaller::new(message) {
         Ok(message) => message,
-        // There is nowhere to say it.
+        // Without a message the status is all that can be returned.
         Err(failure) => return failure.status(),
     };
-    // A plan that a panic left half done is behind a lock, which the panic poisons: nobody sees it again.
+    // A panic leaves a plan half done, but also poisons its lock, so that no later call uses the plan.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => {
             message.write("");
@@ -267,7 +267,7 @@ pub(crate) fn entry(
 
 /// The same for what has nothing to answer with: functions that destroy.
 pub(crate) fn silently(body: impl FnOnce()) {
-    // There is nobody to tell, and nothing that could still be done.
+    // A destructor has no status to return.
     let _ = catch_unwind(AssertUnwindSafe(body));
 }
 

@@ -33,7 +33,7 @@ pub struct msdeform_input {
 pub struct msdeform_output {
     /// Its first element. Null: not given; a gradient that is not given is not computed.
     pub data: *mut c_void,
-    /// Bytes there, at least those of the tensor. All of the tensor is written, whatever was there before.
+    /// Bytes there, at least those of the tensor. All of the tensor is written.
     pub bytes: usize,
 }
 
@@ -116,13 +116,6 @@ impl msdeform_tensors {
     }
 }
 
-/// The roles of both operators.
-pub(crate) fn all_roles() -> impl Iterator<Item = Role> {
-    let operators = [&msdeform::ATTENTION, &msdeform::FROM_OFFSETS];
-    let tensors = |direction| operators.into_iter().flat_map(move |o| o.tensors(direction));
-    tensors(Direction::Forward).chain(tensors(Direction::Backward)).map(|(role, _)| role)
-}
-
 /// What a call touches of one tensor.
 #[derive(Clone, Copy)]
 struct Range {
@@ -140,7 +133,7 @@ pub(crate) fn check_together(
     tensors: &msdeform_tensors,
     bytes_of: impl Fn(Role) -> usize,
 ) -> Result<(), Failure> {
-    for role in all_roles().filter(|role| !tensors.given(*role).data.is_null()) {
+    for role in Role::ALL.into_iter().filter(|role| !tensors.given(*role).data.is_null()) {
         refuse_other_operator(problem, role)?;
     }
     let ranges: Vec<Range> = problem
@@ -185,7 +178,8 @@ impl<'a> HostTensors<'a> {
     }
 
     /// # Safety
-    /// Unless it is null, what is given leads to as many bytes as it says, which live for `'a` and which nobody writes to.
+    /// The caller guarantees: unless the tensor is null, its `data` leads to `bytes` bytes that live for `'a` and are not written
+    /// to meanwhile.
     pub(crate) unsafe fn read(&self, role: Role) -> Result<TensorView<'a>, Failure> {
         let given = self.tensors.given(role);
         let (tensor, dtype) = (role.name(), self.problem.format_of(role));
@@ -207,8 +201,8 @@ impl<'a> HostTensors<'a> {
     }
 
     /// # Safety
-    /// Unless it is null, what is given leads to as many bytes as it says, which live for `'a` and which nobody else reads or
-    /// writes.
+    /// The caller guarantees: unless the tensor is null, its `data` leads to `bytes` bytes that live for `'a` and that nothing else
+    /// reads or writes meanwhile.
     pub(crate) unsafe fn write(&self, role: Role) -> Result<TensorViewMut<'a>, Failure> {
         let given = self.tensors.given(role);
         let (tensor, dtype) = (role.name(), self.problem.format_of(role));
@@ -288,7 +282,7 @@ fn pointer<T: Element>(
 }
 
 /// # Safety
-/// Unless it is null, the pointer leads to so many bytes of elements, which live for `'a` and which nobody writes to.
+/// Unless it is null, the pointer leads to `bytes` bytes of elements that live for `'a` and are not written to meanwhile.
 unsafe fn elements<'a>(
     tensor: &'static str,
     dtype: DType,
@@ -318,7 +312,7 @@ unsafe fn elements<'a>(
 }
 
 /// # Safety
-/// As of [`elements`], and nobody else reads or writes them.
+/// As of [`elements`], and nothing else reads or writes them meanwhile.
 unsafe fn elements_mut<'a>(
     tensor: &'static str,
     dtype: DType,

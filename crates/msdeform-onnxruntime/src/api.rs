@@ -20,7 +20,7 @@ use crate::operators::{element_type, format_of, type_name};
 
 /// The table of functions.
 ///
-/// Its fields are read through the pointer, one at a time: a crate beside us may have asked for a longer table than the
+/// Its fields are read through the pointer, one at a time: another crate may have requested a longer table than the
 /// runtime has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Api(NonNull<OrtApi>);
@@ -116,7 +116,7 @@ impl Drop for TypeAndShape {
 impl TypeAndShape {
     fn of(api: Api, value: *const OrtValue) -> Result<Self, Error> {
         let mut found = Self { api, info: ptr::null_mut() };
-        // SAFETY: whoever calls has the value from the runtime; the information is written to.
+        // SAFETY: the caller has the value from the runtime; the information is written to.
         unsafe { call!(api, GetTensorTypeAndShape(value, &raw mut found.info))? };
         Ok(found)
     }
@@ -223,7 +223,7 @@ pub(crate) struct Context<'a> {
     life: PhantomData<&'a ()>,
 }
 
-/// A tensor to read, in the memory of the node's provider or, where the operator asked for that, of the processor.
+/// A tensor to read, in the memory of the node's provider, or in host memory if the operator declared that.
 pub(crate) struct Input<'a> {
     api: Api,
     value: *const OrtValue,
@@ -299,13 +299,13 @@ impl<'a> Context<'a> {
 }
 
 impl<'a> Output<'a> {
-    /// Its elements, which are in the processor's memory.
+    /// Its elements, which are in host memory.
     pub(crate) fn numbers(self) -> Result<SliceMut<'a>, Error> {
         let Self { format, len, data, .. } = self;
         if len > 0 && data.is_null() {
             return Err(Error::NoData { tensor: "output" });
         }
-        // SAFETY: the runtime made `len` elements of this format for this run, which nobody else touches before it ends.
+        // SAFETY: the runtime made `len` elements of this format for this run, which nothing else touches before it ends.
         // Every bit pattern is a number, and an empty slice needs no memory.
         unsafe {
             Ok(match format {
@@ -322,7 +322,7 @@ impl<'a> Output<'a> {
 }
 
 /// # Safety
-/// There are `len` elements for `'a`, or none are asked for; nobody else touches them.
+/// There are `len` elements for `'a`, or none are requested; nothing else touches them.
 unsafe fn elements_mut<'a, T>(data: *mut c_void, len: usize) -> &'a mut [T] {
     let data = if len == 0 { NonNull::dangling().as_ptr() } else { data.cast() };
     // SAFETY: passed on from the caller; the runtime aligns tensors to 64 bytes.
@@ -360,7 +360,7 @@ impl<'a> Input<'a> {
         if !data.is_aligned() {
             return Err(Error::NoData { tensor: self.name });
         }
-        // SAFETY: a tensor of the runtime has as many elements as its shape says, which nobody writes to while the node
+        // SAFETY: a tensor of the runtime has as many elements as its shape says, which nothing writes to while the node
         // runs; the caller answers for their type, and its bits are all numbers.
         Ok(unsafe { std::slice::from_raw_parts(data, len) })
     }

@@ -72,18 +72,18 @@ impl<'a> Integers<'a> {
     }
 }
 
-/// What a node says beside its tensors.
+/// The attributes of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Attributes {
-    /// Points of each level, where that was said.
+    /// Points of each level, if the node has that attribute.
     points: Option<Vec<i64>>,
-    /// How samples follow from offsets, if they do.
+    /// How samples follow from offsets; `None` for the plain operator.
     rule: Option<OffsetOptions>,
 }
 
 impl Attributes {
     /// Reads and checks them.
-    pub(crate) fn read(info: &KernelInfo<'_>, is_from_offsets: bool) -> Result<Self, Error> {
+    pub(crate) fn read(info: &KernelInfo<'_>, has_rule: bool) -> Result<Self, Error> {
         // Not by asking for a list: of another kind of attribute some runtimes make an empty one.
         if info.int(c"points").is_some() || info.float(c"points").is_some() {
             return Err(wrong("points", "is no list of integers", "give one for each level"));
@@ -108,7 +108,7 @@ impl Attributes {
                 nearest: flag(info, "nearest", c"nearest", default.nearest)?,
             })
         };
-        Ok(Self { points, rule: is_from_offsets.then(rule).transpose()? })
+        Ok(Self { points, rule: has_rule.then(rule).transpose()? })
     }
 }
 
@@ -133,7 +133,7 @@ fn flag(
     }
 }
 
-/// A run of a node. `locations` and `weights` are offsets and logits where samples follow from them.
+/// A run of a node. Of the fused operator, `locations` are its offsets and `weights` its logits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call<'a> {
     pub attributes: &'a Attributes,
@@ -188,7 +188,7 @@ impl Call<'_> {
         }
     }
 
-    /// Whether a plan was made for this very call.
+    /// Whether a plan was made for such a call.
     pub(crate) fn has(&self, key: &Key) -> bool {
         key.tensors == self.tensors()
             && key.formats == self.formats()
@@ -258,7 +258,7 @@ mod tests {
         Attributes { points: None, rule: None }
     }
 
-    fn from_offsets() -> Attributes {
+    fn fused() -> Attributes {
         Attributes { rule: Some(OffsetOptions::default()), ..plain() }
     }
 
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_key_is_known_again_and_nothing_else_is() {
-        let (attributes, others) = (plain(), from_offsets());
+        let (attributes, others) = (plain(), fused());
         let first = call(&attributes);
         let key = first.key();
         assert!(first.has(&key));
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_named_with_what_would() {
-        let (given, offsets) = (plain(), from_offsets());
+        let (given, offsets) = (plain(), fused());
         let (given, offsets) = (call(&given), call(&offsets));
         let cases: [(Call<'_>, &[&str]); 12] = [
             (

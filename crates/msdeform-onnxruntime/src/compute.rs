@@ -1,10 +1,10 @@
-//! What a node does when it runs on the processor.
+//! A run of a node on the CPU.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use msdeform::cpu::is_for_one_thread;
-use msdeform::{DType, LentThreads, Problem, Slice, TensorView, TensorViewMut};
+use msdeform::{DType, LentThreads, Problem, Role, Slice, TensorView, TensorViewMut};
 
 use crate::api::{Context, Input, SessionThreads};
 use crate::error::Error;
@@ -16,7 +16,7 @@ use crate::plans::{Entry, Plans, widen};
 pub(crate) struct Kernel {
     node: Node,
     plans: Arc<Plans>,
-    /// Workers that a run asks its session for: it has hardly more threads than the machine.
+    /// Workers that a run requests of its session: one for each core.
     workers: usize,
 }
 
@@ -54,28 +54,27 @@ impl Kernel {
         let panicked = AtomicBool::new(false);
         let threads = SessionThreads { context, workers, panicked: &panicked };
         let threads: &dyn LentThreads = &threads;
-        match &inputs.references {
-            None => plan.forward_on(threads, value, locations, weights, output)?,
-            Some(input) => {
-                let numbers = read(input, problem.reference_dtype(), room_for_references)?;
-                let references = spread(problem, numbers, input.shape.sizes())?;
-                plan.forward_from_offsets_on(
-                    threads, value, references, locations, weights, output,
-                )?;
-            }
+        let operator = problem.operator();
+        let mut tensors = vec![value];
+        if let Some(input) = &inputs.references {
+            let numbers = read(input, problem.reference_dtype(), room_for_references)?;
+            tensors.push(spread(problem, numbers, input.shape.sizes())?);
         }
+        tensors.extend([locations, weights]);
+        let tensors = operator.inputs.iter().copied().zip(tensors);
+        plan.run_on(threads, tensors, [(Role::Output, output)])?;
         // Relaxed: the workers have been joined.
         if panicked.load(Ordering::Relaxed) { Err(Error::Panic) } else { Ok(()) }
     }
 }
 
-/// A tensor in the format that the plan was made for.
+/// A tensor in the dtype that the plan was made for.
 fn read<'a>(input: &Input<'a>, format: DType, room: &'a mut Vec<f32>) -> Result<Slice<'a>, Error> {
     let numbers = input.numbers()?;
     Ok(if format == DType::F32 { widen(numbers, room) } else { numbers })
 }
 
-/// References that serve all images, or all queries, as if there were one for each.
+/// References with a stride of zero for images or queries that share them.
 fn spread<'a>(
     problem: &Problem,
     numbers: Slice<'a>,

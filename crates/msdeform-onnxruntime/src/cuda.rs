@@ -1,8 +1,8 @@
-//! What a node does when it runs on a GPU: a launch on the session's stream, in the session's memory.
+//! A run of a node on a GPU: a launch on the session's stream, with tensors in the session's memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use msdeform::{ATTENTION, FROM_OFFSETS, PlanCache, Problem, Role, RowStrides, SourceStrides};
+use msdeform::{Operator, PlanCache, Problem, Role, RowStrides, SourceStrides};
 use msdeform_cuda::{
     Engine, INLINE_LEVELS, Plan, PlanOptions, PointerChecks, Pointers, Stream, Workspace,
 };
@@ -12,11 +12,11 @@ use crate::call::{Call, Key};
 use crate::error::Error;
 use crate::node::{Inputs, Node, shared_strides};
 
-/// Set to `off`, it keeps these kernels from sessions: their nodes go to the CPU provider.
+/// If it is `off`, sessions get no kernels for GPUs, and their nodes run on the CPU provider.
 const SWITCH: &str = "MSDEFORM_ONNXRUNTIME_CUDA";
 
-/// Whether sessions are offered kernels for GPUs. The driver is not asked: a session on the processor has nothing to do with
-/// it, and a process that has called it can no longer fork.
+/// Whether sessions are offered kernels for GPUs. This does not call the driver, because a session on the CPU does not need
+/// it and a process that has called it can no longer fork.
 pub(crate) fn is_offered() -> bool {
     std::env::var_os(SWITCH).is_none_or(|said| said != "off")
 }
@@ -30,17 +30,18 @@ impl Kernel {
         Self(node)
     }
 
-    /// Queues the computation of the output. The runtime waits for its stream when somebody needs the result.
+    /// Queues the computation of the output. The runtime waits for its stream before it uses the result.
     pub(crate) fn compute(&self, context: &Context<'_>) -> Result<(), Error> {
         let Self(node) = self;
         let inputs = node.inputs(context)?;
         let planned = plan(inputs.value.device()?, &node.call(&inputs)?)?;
         let Planned { engine, plan } = &*planned;
         let output = context.output(&node.output_shape(plan.problem()), node.format)?;
-        let pointers = pointers(&inputs).with(Role::Output, output.address());
-        // SAFETY: the stream is that of this run, on the device of its tensors. Those have the shapes and formats that the
-        // plan was made for; the runtime frees them in the order of the stream, and gives the output to nobody else. No
-        // workspace is used.
+        let pointers =
+            pointers(plan.problem().operator(), &inputs).with(Role::Output, output.address());
+        // SAFETY: ONNX Runtime guarantees that the stream is that of this run, on the device of its tensors, that it frees
+        // tensors in the order of the stream, and that nothing else uses the output. `Node::call` read the shapes and dtypes
+        // that the plan was made for. `plan` refused plans with a workspace.
         unsafe {
             let stream = Stream::borrow(engine.context(), context.gpu_stream()?)?;
             Ok(plan.launch(&stream, &pointers)?)
@@ -48,9 +49,8 @@ impl Kernel {
     }
 }
 
-fn pointers(inputs: &Inputs<'_>) -> Pointers {
+fn pointers(operator: &Operator, inputs: &Inputs<'_>) -> Pointers {
     let Inputs { value, references, locations, weights, .. } = inputs;
-    let operator = if references.is_some() { &FROM_OFFSETS } else { &ATTENTION };
     let tensors = [Some(value), references.as_ref(), Some(locations), Some(weights)];
     let each = operator.inputs.iter().zip(tensors.into_iter().flatten());
     each.fold(Pointers::default(), |all, (&role, tensor)| all.with(role, tensor.address()))
@@ -102,7 +102,7 @@ fn options(problem: &Problem, call: &Call<'_>) -> PlanOptions {
             references: RowStrides { image: image as i64, query: query as i64 },
             ..SourceStrides::packed(problem)
         }),
-        // The runtime's allocator made them. What a null pointer means is still found and said.
+        // The runtime's allocator made them. Null pointers are still refused.
         pointer_checks: PointerChecks::Never,
         workspace: Workspace::OfCaller,
         ..PlanOptions::default()

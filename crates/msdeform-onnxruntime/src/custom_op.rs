@@ -64,7 +64,7 @@ pub(crate) fn make_domains(api: Api) -> Result<Vec<NonNull<OrtCustomOpDomain>>, 
 
 /// The functions of every operator.
 fn table() -> OrtCustomOp {
-    // SAFETY: numbers and optional functions, for which zero means none. Newer fields, which are there if a crate beside us
+    // SAFETY: numbers and optional functions, for which zero means none. Newer fields, which are there if another crate
     // asks for a newer API, stay none.
     let mut table: OrtCustomOp = unsafe { MaybeUninit::zeroed().assume_init() };
     table.version = API_VERSION;
@@ -147,7 +147,7 @@ unsafe extern "system" fn first_version(_: *const OrtCustomOp) -> c_int {
     1
 }
 
-/// A meaning that changes will be another version; until then nobody knows how far this one reaches.
+/// If the meaning changes, this becomes another version. Until then all versions are accepted.
 unsafe extern "system" fn last_version(_: *const OrtCustomOp) -> c_int {
     c_int::MAX
 }
@@ -203,7 +203,7 @@ unsafe extern "system" fn infer_shape(
     op: *const OrtCustomOp,
     context: *mut OrtShapeInferContext,
 ) -> OrtStatusPtr {
-    // SAFETY: the runtime passes what was registered: the first operator of this name, whatever the values' format.
+    // SAFETY: the runtime passes what was registered: the first operator of this name, for any dtype of the values.
     let CustomOp { api, signature, .. } = *unsafe { of(op) };
     let _ = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: the context is the runtime's and there until this returns.

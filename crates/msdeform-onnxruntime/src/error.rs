@@ -18,7 +18,7 @@ pub(crate) enum Error {
     #[error("attribute `{name}` {found}; {expected}")]
     Attribute { name: &'static str, found: String, expected: String },
     /// A tensor on another device than the provider's.
-    #[error("`{tensor}` has no data in the memory of the processor")]
+    #[error("`{tensor}` has no data in host memory; run the session with its inputs on the CPU")]
     NoData { tensor: &'static str },
     /// The description of the call makes no sense, or it cannot be computed.
     #[error(transparent)]
@@ -26,7 +26,7 @@ pub(crate) enum Error {
     /// No GPU that can be used, or what it refuses.
     #[error(transparent)]
     Cuda(#[from] msdeform_cuda::Error),
-    /// A variant that somebody named.
+    /// The variant that would run.
     #[error(
         "variant `{variant}` needs a workspace, which a session has none of; name another one, or none"
     )]

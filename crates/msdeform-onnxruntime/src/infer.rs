@@ -4,8 +4,8 @@ use crate::api::{Axis, ShapeContext};
 use crate::error::Error;
 use crate::operators::Operator;
 
-/// Says what is known. Where an axis has neither a size nor a name, nothing is said: a name that is made up here might
-/// be another axis's as well. Whether shapes fit is found out, and said better, when the node runs.
+/// Sets the shape of the output, unless an axis has neither a size nor a name: a made-up name could be another axis's as
+/// well. Shapes are checked when the node runs.
 pub(crate) fn infer(operator: &Operator, context: &ShapeContext<'_>) -> Result<(), Error> {
     let (value, weights) = (context.input(0)?, context.input(operator.inputs.len() - 1)?);
     let offsets = context.input(operator.inputs.len() - 2)?;

@@ -3,15 +3,15 @@
 //!
 //! | domain | operator | |
 //! |---|---|---|
-//! | `msdeform` | `MSDeformAttn` | locations and weights are given |
-//! | `msdeform` | `MSDeformAttnFromOffsets` | they follow from offsets and logits, see [`msdeform::Offsets`] |
+//! | `msdeform` | `MSDeformAttn` | the plain operator |
+//! | `msdeform` | `MSDeformAttnFromOffsets` | the fused operator, see [`msdeform::Offsets`] |
 //! | `mmdeploy` | `MMCVMultiScaleDeformableAttention` | the first one as mmdeploy writes it |
 //! | `trt.plugins` | `MultiscaleDeformableAttnPlugin_TRT` | the first one as the plugin of `TensorRT` takes it |
 //!
-//! Built as a shared library it is what `register_custom_ops_library` of a session's options loads; the Python package
-//! contains it. Rust programs that link the crate call [`register`] instead. Values are `f32` or `f16`, shapes may change
-//! from run to run. On the processor the work is shared out on the threads that the session has; on a GPU it is queued on the
-//! session's stream, and nothing of CUDA is touched by a session without that provider.
+//! `register_custom_ops_library` of a session's options loads this crate as a shared library, which the Python package
+//! contains. Rust programs that link the crate call [`register`] instead. Values are `f32` or `f16`, and shapes may change
+//! from run to run. On a CPU the session's threads do the work. On a GPU the work is queued on the session's stream. A session
+//! without the CUDA provider never calls CUDA.
 
 mod api;
 mod call;
@@ -55,7 +55,7 @@ const API_VERSION: u32 = 17;
 /// ```
 ///
 /// # Safety
-/// ONNX Runtime calls it, or somebody who has both arguments from there. The library stays loaded for as long as a session
+/// The caller is ONNX Runtime, or has both arguments from it. The library stays loaded for as long as a session
 /// that was made with these options is alive.
 #[unsafe(no_mangle)]
 pub unsafe extern "system" fn RegisterCustomOps(
@@ -132,7 +132,7 @@ struct Domains {
     domains: Vec<NonNull<OrtCustomOpDomain>>,
 }
 
-// SAFETY: the runtime only reads domains that are complete, and a lock is around whoever makes one.
+// SAFETY: the runtime only reads domains that are complete, and a lock guards their creation.
 unsafe impl Send for Domains {}
 
 /// More than one runtime may be loaded.

@@ -1,4 +1,4 @@
-//! What a node is and what a run gives it, whoever computes it.
+//! A node and the inputs of its runs, on every provider.
 
 use msdeform::{DType, Problem};
 
@@ -16,12 +16,12 @@ pub(crate) struct Node {
     attributes: Attributes,
 }
 
-/// The tensors of a run. `locations` and `weights` are offsets and logits where samples follow from them.
+/// The tensors of a run. Of the fused operator, `locations` are its offsets and `weights` its logits.
 pub(crate) struct Inputs<'a> {
     pub value: Input<'a>,
     shapes: Input<'a>,
     starts: Input<'a>,
-    /// Of calls from offsets.
+    /// Only of the fused operator.
     pub references: Option<Input<'a>>,
     pub locations: Input<'a>,
     pub weights: Input<'a>,
@@ -46,7 +46,7 @@ impl Node {
                 return Err(Error::Type { tensor, found: type_name(found), expected });
             }
         }
-        let attributes = Attributes::read(info, operator.is_from_offsets())?;
+        let attributes = Attributes::read(info, operator.has_rule())?;
         Ok(Self { operator, format, attributes })
     }
 
@@ -58,17 +58,13 @@ impl Node {
             value: input(0)?,
             shapes: input(1)?,
             starts: input(2)?,
-            references: self
-                .operator
-                .is_from_offsets()
-                .then(|| input(FIRST_SAMPLES))
-                .transpose()?,
+            references: self.operator.has_rule().then(|| input(FIRST_SAMPLES)).transpose()?,
             locations: input(last - 1)?,
             weights: input(last)?,
         })
     }
 
-    /// What these tensors ask for. Shapes and starts are read, so they must be in the processor's memory.
+    /// The call that these tensors describe. It reads shapes and starts, so they must be in host memory.
     pub(crate) fn call<'a>(&'a self, inputs: &Inputs<'a>) -> Result<Call<'a>, Error> {
         let (sampling_format, reference_format) = inputs.formats()?;
         Ok(Call {
@@ -112,8 +108,7 @@ impl Inputs<'_> {
     }
 }
 
-/// Elements from one image to the next, and from one query to the next, of references that may serve all of either. `None`
-/// where there is one for each.
+/// Strides of images and of queries of the references, if all images or all queries share them; else `None`.
 pub(crate) fn shared_strides(problem: &Problem, sizes: &[i64]) -> Option<[usize; 2]> {
     let [batch, queries, references, components] = problem.references_shape();
     let is_one = |axis: usize, size: usize| sizes.get(axis) == Some(&1) && size != 1;

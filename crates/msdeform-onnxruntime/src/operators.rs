@@ -74,8 +74,8 @@ pub(crate) static OPERATORS: [Operator; 4] = [
 ];
 
 impl Operator {
-    /// Whether samples follow from offsets.
-    pub(crate) const fn is_from_offsets(&self) -> bool {
+    /// Whether it is the fused operator, whose problems have a rule for offsets.
+    pub(crate) const fn has_rule(&self) -> bool {
         self.inputs.len() == OFFSETS.len()
     }
 }
@@ -117,20 +117,20 @@ pub(crate) struct Signature {
 }
 
 impl Signature {
-    /// Those of an operator. The processor's come first: they take everything that the operator does. Those of a GPU take
-    /// what its kernels read as it lies; nodes with other types stay with the CPU provider.
+    /// Those of an operator. The CPU's come first and take every type of the operator. Those of a GPU take the types that its
+    /// kernels read; nodes with other types stay with the CPU provider.
     pub(crate) fn of(operator: &'static Operator) -> Vec<Self> {
         let samples_of = |format: DType| {
             let formats = FORMATS.into_iter().filter(move |&sampling| {
                 sampling == format || (sampling == DType::F32 && !operator.one_type)
             });
             formats.flat_map(move |sampling| {
-                let wider = operator.is_from_offsets() && sampling != DType::F32;
+                let wider = operator.has_rule() && sampling != DType::F32;
                 let wider = wider.then_some(SampleFormats { references: DType::F32, sampling });
                 [SampleFormats { references: sampling, sampling }].into_iter().chain(wider)
             })
         };
-        let on_processor = FORMATS.into_iter().map(|format| {
+        let on_cpu = FORMATS.into_iter().map(|format| {
             let one = SampleFormats { references: format, sampling: format };
             let samples = operator.one_type.then_some(one);
             Self { operator, provider: Provider::Cpu, format, samples }
@@ -143,7 +143,7 @@ impl Signature {
                 samples: Some(samples),
             })
         });
-        on_processor.chain(on_gpu).collect()
+        on_cpu.chain(on_gpu).collect()
     }
 
     /// The type that the runtime should hold an input to.
@@ -152,15 +152,14 @@ impl Signature {
             (0, _) => element_type(self.format),
             (1 | 2, _) => self.operator.integers,
             (_, None) => ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
-            (FIRST_SAMPLES, Some(samples)) if self.operator.is_from_offsets() => {
+            (FIRST_SAMPLES, Some(samples)) if self.operator.has_rule() => {
                 element_type(samples.references)
             }
             (_, Some(samples)) => element_type(samples.sampling),
         }
     }
 
-    /// Whether an input must be in the processor's memory while the others are in a GPU's: levels are read before a call is
-    /// launched.
+    /// Whether an input must be in host memory while the others are in a GPU's: levels are read before a launch.
     pub(crate) fn is_read_by_host(&self, index: usize) -> bool {
         self.provider == Provider::Cuda && (1..FIRST_SAMPLES).contains(&index)
     }

@@ -10,11 +10,11 @@ use crate::error::Error;
 /// Plans that are kept: a few for a model, for a few sizes of its images.
 const PLANS: usize = 32;
 
-/// A plan, whoever has it alone.
+/// A plan. One run at a time has it.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub plan: CpuPlan,
-    /// Room for samples of the value's format beside others that are `f32`: references, locations, weights.
+    /// Buffers for references, locations and weights that are widened to `f32`.
     pub widened: [Vec<f32>; 3],
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn widen<'a>(numbers: Slice<'a>, buffer: &'a mut Vec<f32>) -> Slice<'
 pub(crate) struct Plans(Mutex<PlanCache<Key, Entry>>);
 
 impl Plans {
-    /// Those of this process, for as long as somebody has them.
+    /// Those of this process. They are dropped with the last node.
     pub(crate) fn shared() -> Arc<Self> {
         static SHARED: Mutex<Weak<Plans>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,7 +65,7 @@ impl Plans {
     pub(crate) fn give_back(&self, (key, entry): (Key, Entry)) {
         let bytes = entry.scratch_bytes();
         let dropped = self.cache().put(key, entry, bytes);
-        // Outside of the lock: this may be much memory to give back.
+        // Outside of the lock, because this may free much memory.
         drop(dropped);
     }
 

@@ -1,116 +1,29 @@
-//! One-shot calls, and what the tensors of any call must look like.
+//! A single call of any operator, and the check that its tensors are those of the problem's operator.
 
 use half::{bf16, f16};
 
-use crate::cpu::{CpuOptions, GradientsMut, OffsetGradientsMut, PlanOrReference, Tensors};
+use crate::cpu::{CpuOptions, PlanOrReference, Tensors};
 use crate::view::Expected;
 use crate::{
-    ATTENTION, Access, DType, Error, FROM_OFFSETS, Operator, Problem, Role, TensorView,
-    TensorViewMut, Typed, reference,
+    Access, DType, Error, Operator, Problem, Role, TensorView, TensorViewMut, Typed, reference,
 };
 
-/// Whether a call is of the problem's operator: whether it gives its samples as the problem says.
-pub(crate) fn check_operator(problem: &Problem, operator: &Operator) -> Result<(), Error> {
-    if operator == problem.operator() {
+/// Refuses the tensors of another operator than the problem's.
+pub(crate) fn check_operator(problem: &Problem, called: &Operator) -> Result<(), Error> {
+    let expected = problem.operator();
+    if called == expected {
         return Ok(());
     }
-    let reason = if problem.offsets().is_some() {
-        "the problem has a rule for them, but locations and weights are given; call the functions named `from_offsets`"
-    } else {
-        "the problem has no rule for them; build it with `.offsets(rule)`"
-    };
-    Err(Error::OffsetRule { reason: reason.into() })
+    let reason = format!(
+        "the call has the tensors of the {} operator, but the problem is one of the {} operator; call {}, or build the problem \
+         {}",
+        called.name, expected.name, expected.functions, called.built
+    );
+    Err(Error::OffsetRule { reason })
 }
 
-/// Computes the output of one call, on all cores, with the best instructions this machine has.
-///
-/// What the CPU backend does not take (`f64`, above all) goes through the
-/// [reference](crate::reference). For repeated calls keep a [`CpuPlan`](crate::CpuPlan).
-///
-/// # Errors
-/// A tensor of another dtype, shape or order than the problem says, or an output too small.
-pub fn forward<'v, 'l, 'w, 'o>(
-    problem: &Problem,
-    value: impl Into<TensorView<'v>>,
-    locations: impl Into<TensorView<'l>>,
-    weights: impl Into<TensorView<'w>>,
-    output: impl Into<TensorViewMut<'o>>,
-) -> Result<(), Error> {
-    let read = [value.into(), locations.into(), weights.into()];
-    compute(problem, Tensors::of(&ATTENTION, read, [Some(output.into())]))
-}
-
-/// Computes the gradients of one call, on all cores, with the best instructions this machine has.
-///
-/// What the CPU backend does not take (`f64`, above all) goes through the
-/// [reference](crate::reference). For repeated calls keep a [`CpuPlan`](crate::CpuPlan).
-///
-/// # Errors
-/// A tensor of another dtype, shape or order than the problem says, or a gradient too small.
-pub fn backward<'v, 'l, 'w, 'g>(
-    problem: &Problem,
-    value: impl Into<TensorView<'v>>,
-    locations: impl Into<TensorView<'l>>,
-    weights: impl Into<TensorView<'w>>,
-    grad_output: impl Into<TensorView<'g>>,
-    gradients: GradientsMut<'_>,
-) -> Result<(), Error> {
-    let read = [value.into(), locations.into(), weights.into(), grad_output.into()];
-    compute(problem, Tensors::of(&ATTENTION, read, gradients.in_order()))
-}
-
-/// Computes the output of one call [from offsets](crate::Offsets), on all cores, with the best instructions this machine has.
-///
-/// ```
-/// use msdeform::{Offsets, Problem};
-///
-/// let problem = Problem::builder()
-///     .heads(8).channels(32).queries(300).points(4).levels([(32, 32), (16, 16)])
-///     .offsets(Offsets::from_points()).build()?;
-/// let value = vec![1f32; problem.value_len()]; //          [1, 1280, 8, 32]
-/// let references = vec![0.5f32; problem.references_len()]; // [1, 300, 2, 2], one (x, y) for each level
-/// let offsets = vec![0f32; problem.locations_len()]; //    [1, 300, 8, 2, 4, 2], in pixels
-/// let logits = vec![0f32; problem.weights_len()]; //       [1, 300, 8, 2, 4]
-/// let mut output = vec![0f32; problem.output_len()]; //    [1, 300, 256]
-/// msdeform::forward_from_offsets(&problem, &value, &references, &offsets, &logits, &mut output)?;
-/// assert!(output.iter().all(|&x| (x - 1.0).abs() < 1e-6));
-/// # Ok::<(), msdeform::Error>(())
-/// ```
-///
-/// # Errors
-/// As [`forward`]; a problem without a rule for offsets.
-pub fn forward_from_offsets<'v, 'r, 'd, 'l, 'o>(
-    problem: &Problem,
-    value: impl Into<TensorView<'v>>,
-    references: impl Into<TensorView<'r>>,
-    offsets: impl Into<TensorView<'d>>,
-    logits: impl Into<TensorView<'l>>,
-    output: impl Into<TensorViewMut<'o>>,
-) -> Result<(), Error> {
-    let read = [value.into(), references.into(), offsets.into(), logits.into()];
-    compute(problem, Tensors::of(&FROM_OFFSETS, read, [Some(output.into())]))
-}
-
-/// Computes the gradients of one call [from offsets](crate::Offsets), on all cores, with the best instructions this machine
-/// has.
-///
-/// # Errors
-/// As [`backward`]; a problem without a rule for offsets.
-pub fn backward_from_offsets<'v, 'r, 'd, 'l, 'g>(
-    problem: &Problem,
-    value: impl Into<TensorView<'v>>,
-    references: impl Into<TensorView<'r>>,
-    offsets: impl Into<TensorView<'d>>,
-    logits: impl Into<TensorView<'l>>,
-    grad_output: impl Into<TensorView<'g>>,
-    gradients: OffsetGradientsMut<'_>,
-) -> Result<(), Error> {
-    let (value, grad_output) = (value.into(), grad_output.into());
-    let read = [value, references.into(), offsets.into(), logits.into(), grad_output];
-    compute(problem, Tensors::of(&FROM_OFFSETS, read, gradients.in_order()))
-}
-
-/// Computes one call whose tensors are told by their roles: forward where the output is among what is written, else backward.
+/// Computes a call of any operator, with its tensors by role: a forward call if the output is among `written`, else a
+/// backward call.
 ///
 /// # Errors
 /// As [`CpuPlan::run`](crate::CpuPlan::run).
@@ -123,7 +36,7 @@ pub fn run<'r, 'w>(
 }
 
 /// Computes a call with a plan of its own.
-fn compute(problem: &Problem, tensors: Tensors<'_, '_>) -> Result<(), Error> {
+pub(crate) fn compute(problem: &Problem, tensors: Tensors<'_, '_>) -> Result<(), Error> {
     PlanOrReference::new(problem, &CpuOptions::default())?.compute(tensors)
 }
 
@@ -156,7 +69,7 @@ pub(crate) fn compute_by_reference(
     Ok(())
 }
 
-/// The elements of a checked tensor as `f64`, packed. Those of a call from offsets may lie as its plan takes them.
+/// The elements of a checked tensor as `f64`, packed. Tensors of the fused operator may have strides.
 fn widen(role: Role, view: TensorView<'_>, expected: &Expected) -> Result<Vec<f64>, Error> {
     match role {
         Role::References => widen_spread::<3>(view, expected),
@@ -165,7 +78,7 @@ fn widen(role: Role, view: TensorView<'_>, expected: &Expected) -> Result<Vec<f6
     }
 }
 
-/// The elements of a checked tensor whose first axes may lie anywhere, packed, as `f64`.
+/// The elements of a checked tensor whose first axes may have any strides, packed, as `f64`.
 fn widen_spread<const AXES: usize>(
     view: TensorView<'_>,
     expected: &Expected,
@@ -197,7 +110,7 @@ fn widen_spread<const AXES: usize>(
     }
 }
 
-/// Writes a result, in `f64`, to where it was asked for.
+/// Writes a result, given in `f64`, to its tensor.
 type Write<'a> = Box<dyn FnOnce(&[f64]) + 'a>;
 
 /// Checks a tensor to be written and returns what writes it.

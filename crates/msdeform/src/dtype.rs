@@ -7,7 +7,7 @@ use half::{bf16, f16};
 
 use crate::{Error, Level, Problem};
 
-/// Storage format of a tensor. Arithmetic is `f32` or better whatever the storage.
+/// How the numbers of a tensor are stored. Arithmetic is `f32` or better for every dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DType {
     /// IEEE 754 single precision.

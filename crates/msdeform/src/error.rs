@@ -72,13 +72,13 @@ pub enum Error {
         /// The tensor.
         tensor: &'static str,
     },
-    /// A dtype name nobody knows.
+    /// An unknown name of a dtype.
     #[error("unknown dtype `{name}`; known: f32, f16, bf16 and, in the reference, f64")]
     UnknownDtype {
         /// The name as given.
         name: String,
     },
-    /// A layout name nobody knows.
+    /// An unknown name of a layout.
     #[error("unknown layout `{name}`; known: interleaved, head_major, head_major_padded")]
     UnknownLayout {
         /// The name as given.
@@ -103,7 +103,7 @@ pub enum Error {
         expected: usize,
         /// Elements given.
         found: usize,
-        /// The expected shape in words.
+        /// The expected shape as text.
         shape: String,
     },
     /// A shaped tensor of the wrong shape.
@@ -199,7 +199,7 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
-    /// A variant id nobody registered.
+    /// An id that no variant has.
     #[error("unknown variant `{id}`; `msdeform variants` lists them")]
     UnknownVariant {
         /// The id as given.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Mode, OutputStrides, Problem, Role};
+use crate::{Direction, Mode, OutputStrides, Problem, Role};
 
 /// A subset of the gradients: those that a backward call computes and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,17 +48,29 @@ impl Gradients {
         }
     }
 
+    /// All gradients that the problem's operator has.
+    #[must_use]
+    pub fn all_of(problem: &Problem) -> Self {
+        problem.operator().written(Direction::Backward).collect()
+    }
+
     /// Whether a call for these gradients has a tensor: gradients outside of the subset are the only ones it lacks.
     #[must_use]
     pub const fn includes(self, role: Role) -> bool {
+        let bit = Self::bit(role);
+        bit == 0 || self.mask() & bit != 0
+    }
+
+    /// The bit of a gradient in the mask; 0 for other tensors.
+    const fn bit(role: Role) -> u32 {
         match role {
-            Role::GradValue => self.value,
-            Role::GradLocations | Role::GradOffsets => self.locations,
-            Role::GradReferences => self.references,
-            Role::GradWeights | Role::GradLogits => self.weights,
-            Role::Value | Role::Locations | Role::Weights => true,
-            Role::References | Role::Offsets | Role::Logits => true,
-            Role::Output | Role::GradOutput => true,
+            Role::GradValue => 1,
+            Role::GradLocations | Role::GradOffsets => 2,
+            Role::GradWeights | Role::GradLogits => 4,
+            Role::GradReferences => 8,
+            Role::Value | Role::Locations | Role::Weights => 0,
+            Role::References | Role::Offsets | Role::Logits => 0,
+            Role::Output | Role::GradOutput => 0,
         }
     }
 
@@ -92,6 +104,13 @@ impl BackwardCall {
     }
 }
 
+impl FromIterator<Role> for Gradients {
+    /// The gradients among some roles.
+    fn from_iter<I: IntoIterator<Item = Role>>(roles: I) -> Self {
+        Self::from_mask(roles.into_iter().fold(0, |mask, role| mask | Self::bit(role)))
+    }
+}
+
 impl Default for Gradients {
     fn default() -> Self {
         Self::ALL
@@ -116,6 +135,7 @@ impl fmt::Display for Gradients {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Offsets;
 
     #[test]
     fn every_subset_is_there_once_and_keeps_its_mask() {
@@ -124,5 +144,19 @@ mod tests {
         assert_eq!(masks, [1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(Gradients::subsets()[0], Gradients::ALL);
         assert_eq!(Gradients::from_mask(5).to_string(), "value+weights");
+    }
+
+    #[test]
+    fn a_problem_has_the_gradients_of_its_operator() {
+        let plain = Problem::builder().queries(1).levels([(2, 2)]);
+        let fused = plain.clone().offsets(Offsets::from_points()).build().unwrap();
+        let references = Gradients { references: true, ..Gradients::ALL };
+        assert_eq!(Gradients::all_of(&plain.build().unwrap()), Gradients::ALL);
+        assert_eq!(Gradients::all_of(&fused), references);
+        for role in Role::ALL {
+            let is_gradient = Gradients::from_iter([role]) != Gradients::NONE;
+            assert_eq!(Gradients::NONE.includes(role), !is_gradient, "{role}");
+            assert!(references.includes(role), "{role}");
+        }
     }
 }

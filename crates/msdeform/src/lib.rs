@@ -20,16 +20,15 @@
 //! # Ok::<(), msdeform::Error>(())
 //! ```
 //!
-//! - [`forward_from_offsets`] and [`backward_from_offsets`] take what a model's linear layers give, offsets and logits, instead
-//!   of locations and weights: nothing lies between the layers and the operator, see [`Offsets`].
+//! - The fused operator computes locations and weights itself, from a model's raw offsets and logits; see [`Offsets`].
 //! - [`Problem`] describes a call: sizes, levels, points per level, layout, formats. It is checked
 //!   once, when it is built.
-//! - A [`Signature`] makes the [`Problem`] of shapes and dtypes, for those who call with tensors of a framework, and a
-//!   [`PlanCache`] keeps plans between such calls.
+//! - A [`Signature`] makes a [`Problem`] from the shapes and dtypes of a framework's tensors, and a [`PlanCache`] keeps plans
+//!   between such calls.
 //! - [`forward`] and [`backward`] are the whole job in one call. A [`CpuPlan`] keeps threads, tables
 //!   and scratch memory for calls that repeat, and takes a thread count and an instruction set.
 //! - Tensors are plain slices or shaped [`TensorView`]s of `f32`, `f16` or `bf16` (the types of the
-//!   crate `half`). Arithmetic is `f32` whatever the storage; [`DType::rel_l2_bound`] is the error
+//!   crate `half`). Arithmetic is `f32` for all of them; [`DType::rel_l2_bound`] is the error
 //!   that is allowed, and tested, against the `f64` [`reference`](mod@reference).
 //! - Nothing panics on bad input: [`Error`] says which tensor, what was expected and what was found.
 
@@ -39,6 +38,7 @@ mod dtype;
 mod error;
 mod gradients;
 mod layout;
+mod named;
 mod offsets;
 mod operator;
 mod plans;
@@ -49,14 +49,15 @@ mod strides;
 mod variant;
 mod view;
 
-pub use call::{backward, backward_from_offsets, forward, forward_from_offsets, run};
+pub use call::run;
 pub use cpu::{CpuOptions, CpuPlan, GradientsMut, Isa, LentThreads, OffsetGradientsMut};
 pub use dtype::{DType, Element};
 pub use error::Error;
 pub use gradients::{BackwardCall, Gradients};
 pub use layout::ValueLayout;
+pub use named::*;
 pub use offsets::{Offsets, ReferenceKind, ReferenceOf};
-pub use operator::{ATTENTION, Access, FROM_OFFSETS, Operator, Role, Storage};
+pub use operator::*;
 pub use plans::PlanCache;
 pub use problem::{Level, Problem, ProblemBuilder, Shape};
 pub use signature::{

@@ -256,15 +256,21 @@ impl fmt::Display for Role {
 pub struct Operator {
     /// Its name in records and tables.
     pub name: &'static str,
+    /// The functions that take its tensors, for error messages.
+    pub(crate) functions: &'static str,
+    /// How its problems are built, for error messages.
+    pub(crate) built: &'static str,
     /// What a forward call reads. A backward call reads it again and writes the gradient of each, as far as asked.
     pub inputs: &'static [Role],
     /// What a forward call writes. A backward call reads its gradient.
     pub output: Role,
 }
 
-/// Samples at given locations, summed with given weights.
+/// The plain operator: it reads sampling locations and attention weights.
 pub static ATTENTION: Operator = Operator {
     name: "plain",
+    functions: "`forward` or `backward`",
+    built: "without `.offsets(rule)`",
     inputs: &[Role::Value, Role::Locations, Role::Weights],
     output: Role::Output,
 };
@@ -272,6 +278,8 @@ pub static ATTENTION: Operator = Operator {
 /// The fused operator: it computes locations and weights from a model's raw offsets and logits.
 pub static FROM_OFFSETS: Operator = Operator {
     name: "fused",
+    functions: "`forward_from_offsets` or `backward_from_offsets`",
+    built: "with `.offsets(rule)`",
     inputs: &[Role::Value, Role::References, Role::Offsets, Role::Logits],
     output: Role::Output,
 };
@@ -279,6 +287,11 @@ pub static FROM_OFFSETS: Operator = Operator {
 impl Operator {
     /// Every operator there is.
     pub const ALL: [&Self; 2] = [&ATTENTION, &FROM_OFFSETS];
+
+    /// The operator of a problem, which depends on whether it has a rule for offsets.
+    pub(crate) const fn by_rule(has_rule: bool) -> &'static Self {
+        if has_rule { &FROM_OFFSETS } else { &ATTENTION }
+    }
 
     /// The tensors of a call: what is read, then what is written, in the order of every signature and parameter.
     pub fn tensors(&self, direction: Direction) -> impl Iterator<Item = (Role, Access)> + use<> {
@@ -299,13 +312,10 @@ impl Operator {
 }
 
 impl Problem {
-    /// What the description describes a call of.
+    /// The operator whose call the problem describes.
     #[must_use]
     pub const fn operator(&self) -> &'static Operator {
-        match self.offsets() {
-            None => &ATTENTION,
-            Some(_) => &FROM_OFFSETS,
-        }
+        Operator::by_rule(self.offsets().is_some())
     }
 
     /// Elements of a tensor where it is packed.

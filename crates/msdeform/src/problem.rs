@@ -137,7 +137,7 @@ impl Problem {
             points: Points::PerLevel(self.points.clone()),
             layout: self.layout,
             dtype: self.dtype,
-            // Where it is like the values it stays so, whatever they become.
+            // If it is that of the values, it follows them.
             output_dtype: Some(self.output_dtype).filter(|output| *output != self.dtype),
             sampling_dtype: Some(self.sampling_dtype),
             offsets: self.offsets,
@@ -218,26 +218,26 @@ impl Problem {
         self.dtype
     }
 
-    /// Storage of the output and its gradient. In `f32` beside half precision nothing is rounded that sums up in `f32`.
+    /// Storage of the output and its gradient. With values of half precision, `f32` keeps the precision of the sums.
     #[must_use]
     pub const fn output_dtype(&self) -> DType {
         self.output_dtype
     }
 
-    /// Storage of locations, weights and their gradients. Autocast produces `f32` here beside a
-    /// half precision value.
+    /// Storage of locations, weights and their gradients. Autocast produces `f32` here with
+    /// values of half precision.
     #[must_use]
     pub const fn sampling_dtype(&self) -> DType {
         self.sampling_dtype
     }
 
-    /// How samples follow from offsets and logits; `None` where locations and weights are given.
+    /// How samples follow from offsets and logits; `None` for the plain operator.
     #[must_use]
     pub const fn offsets(&self) -> Option<&Offsets> {
         self.offsets.as_ref()
     }
 
-    /// Storage of the references that offsets start from. Models keep them in `f32` beside half precision.
+    /// Storage of the references that offsets start from. Models keep them in `f32` with half precision.
     #[must_use]
     pub const fn reference_dtype(&self) -> DType {
         self.reference_dtype

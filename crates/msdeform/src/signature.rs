@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::{ATTENTION, DType, Error, FROM_OFFSETS, Offsets, Operator, Problem, Role, ValueLayout};
+use crate::{DType, Error, Offsets, Operator, Problem, Role, ValueLayout};
 
 /// Dtype and shape of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl OffsetOptions {
     }
 }
 
-/// The rule of a call from offsets.
+/// The rule of a fused call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum OffsetRule {
     /// This rule; the references must fit it.
@@ -160,7 +160,7 @@ pub struct Signature<'a> {
     pub tensors: &'a [TensorSignature<'a>],
     /// The levels.
     pub levels: LevelLists<'a>,
-    /// How samples follow from offsets; `None` where locations and weights are given.
+    /// How samples follow from offsets; `None` for the plain operator.
     pub rule: Option<OffsetRule>,
     /// Memory order of the value tensor.
     pub layout: ValueLayout,
@@ -179,10 +179,7 @@ impl<'a> Signature<'a> {
     /// The operator that is called.
     #[must_use]
     pub const fn operator(&self) -> &'static Operator {
-        match self.rule {
-            None => &ATTENTION,
-            Some(_) => &FROM_OFFSETS,
-        }
+        Operator::by_rule(self.rule.is_some())
     }
 
     /// Checks that everything fits together and returns the problem that it describes. Samples may be one axis, or two

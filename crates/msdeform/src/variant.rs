@@ -42,10 +42,10 @@ impl FromStr for Direction {
 /// What a backward pass promises about its last bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mode {
-    /// Whatever is quickest within the accuracy contract.
+    /// The quickest variant within the accuracy contract.
     #[default]
     Fast,
-    /// The same bits on every run.
+    /// Bitwise reproducible.
     Deterministic,
 }
 
@@ -75,7 +75,7 @@ impl FromStr for Mode {
 /// What kind of machine a variant runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DeviceKind {
-    /// The processor.
+    /// The CPU.
     Cpu,
     /// An NVIDIA GPU.
     Cuda,

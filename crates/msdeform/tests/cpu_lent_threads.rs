@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a step that fails is a failed test")]
 
-use msdeform::{CpuOptions, CpuPlan, Error, LentThreads, Offsets, Problem, ProblemBuilder};
+use msdeform::{
+    CpuOptions, CpuPlan, Error, LentThreads, Offsets, Problem, ProblemBuilder, Role, TensorView,
+};
 
 /// Says that there are `workers`, and calls `calls` times at once.
 struct Pool {
@@ -59,6 +61,17 @@ fn plan(problem: &Problem) -> CpuPlan {
     CpuPlan::new(problem, &CpuOptions { threads: Some(1), isa: None }).unwrap()
 }
 
+/// A forward call on lent threads.
+fn on(
+    plan: &mut CpuPlan,
+    threads: &dyn LentThreads,
+    read: &[(Role, &Vec<f32>)],
+    output: &mut [f32],
+) -> Result<(), Error> {
+    let read = read.iter().map(|&(role, numbers)| (role, TensorView::from(numbers)));
+    plan.run_on(threads, read, [(Role::Output, output.into())])
+}
+
 #[test]
 fn lent_threads_give_the_bits_of_the_plans_own_however_many_come() {
     for builder in problems() {
@@ -75,7 +88,12 @@ fn lent_threads_give_the_bits_of_the_plans_own_however_many_come() {
                 let mut wanted = vec![f32::NAN; problem.output_len()];
                 alone.forward(&value, &locations, &weights, &mut wanted).unwrap();
                 let mut found = vec![f32::NAN; problem.output_len()];
-                lent.forward_on(pool, &value, &locations, &weights, &mut found).unwrap();
+                let read = [
+                    (Role::Value, &value),
+                    (Role::Locations, &locations),
+                    (Role::Weights, &weights),
+                ];
+                on(&mut lent, pool, &read, &mut found).unwrap();
                 assert_eq!(bits(&wanted), bits(&found), "{} of {problem}", pool.calls);
                 // Both ways with one plan.
                 lent.forward(&value, &locations, &weights, &mut found).unwrap();
@@ -98,18 +116,24 @@ fn offsets_may_be_followed_on_lent_threads() {
         let mut plan = plan(&problem);
         plan.forward_from_offsets(&value, &references, &offsets, &logits, &mut wanted).unwrap();
         let pool = Pool { workers: 3, calls: 3 };
-        plan.forward_from_offsets_on(&pool, &value, &references, &offsets, &logits, &mut found)
-            .unwrap();
+        let read = [
+            (Role::Value, &value),
+            (Role::References, &references),
+            (Role::Offsets, &offsets),
+            (Role::Logits, &logits),
+        ];
+        on(&mut plan, &pool, &read, &mut found).unwrap();
         assert_eq!(bits(&wanted), bits(&found), "{problem}");
-        let error = plan.forward_on(&pool, &value, &offsets, &logits, &mut found).unwrap_err();
-        assert!(matches!(error, Error::OffsetRule { .. }), "{error}");
+        let given = [(Role::Value, &value), (Role::Locations, &offsets), (Role::Weights, &logits)];
+        let error = on(&mut plan, &pool, &given, &mut found).unwrap_err();
+        assert!(matches!(error, Error::Tensors { tensor: "reference_points", .. }), "{error}");
     }
 }
 
 #[test]
 fn an_empty_output_asks_nobody() {
-    struct Nobody;
-    impl LentThreads for Nobody {
+    struct NoThreads;
+    impl LentThreads for NoThreads {
         fn workers(&self) -> usize {
             1
         }
@@ -119,5 +143,6 @@ fn an_empty_output_asks_nobody() {
     }
     let problem = Problem::builder().queries(0).levels([(2, 2)]).build().unwrap();
     let (value, empty) = (numbers(4, 1), Vec::<f32>::new());
-    plan(&problem).forward_on(&Nobody, &value, &empty, &empty, &mut Vec::<f32>::new()).unwrap();
+    let read = [(Role::Value, &value), (Role::Locations, &empty), (Role::Weights, &empty)];
+    on(&mut plan(&problem), &NoThreads, &read, &mut []).unwrap();
 }

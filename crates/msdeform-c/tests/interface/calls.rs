@@ -1,6 +1,6 @@
 //! What the functions compute is what the library's reference does, in every format and on every way that C can say.
 
-use msdeform::{DType, Offsets, Problem, Role, ValueLayout, reference};
+use msdeform::{DType, Direction, Offsets, Problem, Role, ValueLayout, reference};
 use msdeform_c::cpu::*;
 use msdeform_c::problem::*;
 use msdeform_c::status::msdeform_status;
@@ -79,38 +79,16 @@ impl Call {
     }
 
     fn expected(&self, role: Role) -> Vec<f64> {
-        let problem = &self.problem;
-        let [value, upstream] = [Role::Value, Role::GradOutput].map(|role| self.input(role));
-        if problem.offsets().is_none() {
-            let [locations, weights] =
-                [Role::Locations, Role::Weights].map(|role| self.input(role));
-            let found = reference::backward(problem, &value, &locations, &weights, &upstream);
-            return match role {
-                Role::Output => reference::forward(problem, &value, &locations, &weights),
-                Role::GradValue => found.value,
-                Role::GradLocations => found.locations,
-                _ => found.weights,
-            };
-        }
-        let roles = [Role::References, Role::Offsets, Role::Logits];
-        let [references, offsets, logits] = roles.map(|role| self.input(role));
-        let found = reference::backward_from_offsets(
-            problem,
-            &value,
-            &references,
-            &offsets,
-            &logits,
-            &upstream,
-        );
-        match role {
-            Role::Output => {
-                reference::forward_from_offsets(problem, &value, &references, &offsets, &logits)
+        let direction = if role == Role::Output { Direction::Forward } else { Direction::Backward };
+        let inputs = Role::ALL.map(|role| {
+            if self.read.iter().any(|(found, _)| *found == role) {
+                self.input(role)
+            } else {
+                vec![]
             }
-            Role::GradValue => found.value,
-            Role::GradReferences => found.references,
-            Role::GradOffsets => found.offsets,
-            _ => found.logits,
-        }
+        });
+        let found = reference::compute(&self.problem, direction, |role| &inputs[role.index()]);
+        found.into_iter().find(|(of, _)| *of == role).expect("a result of the call").1
     }
 
     /// Both directions, with one struct.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use libtest_mimic::Trial;
-use msdeform::{Offsets, Problem, reference};
+use msdeform::{Direction, Offsets, Problem, reference};
 use ort::AsPointer;
 use ort::session::Session;
 use ort::session::builder::SessionBuilder;
@@ -72,13 +72,12 @@ fn run(
     let offsets = numbers(problem.locations_len(), 3);
     let logits = numbers(problem.weights_len(), 4);
     let wide = |numbers: &[f32]| numbers.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
-    let wanted = reference::forward_from_offsets(
-        &problem,
-        &wide(&value),
-        &wide(&references),
-        &wide(&offsets),
-        &wide(&logits),
-    );
+    let inputs = [&value, &references, &offsets, &logits].map(|numbers| wide(numbers));
+    let roles = problem.operator().inputs;
+    let (_, wanted) = reference::compute(&problem, Direction::Forward, |role| {
+        &inputs[roles.iter().position(|&input| input == role).unwrap()]
+    })
+    .remove(0);
     let shapes: Vec<i64> = levels.iter().flat_map(|&(h, w)| [h as i64, w as i64]).collect();
     let outputs = session.run(ort::inputs![
         Tensor::from_array((problem.value_shape(), value))?,

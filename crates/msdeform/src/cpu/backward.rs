@@ -31,7 +31,7 @@ use crate::Element;
 /// Queries between asking for locations, weights and gradients, and using them.
 const AHEAD: usize = 8;
 
-/// Bytes of a value gradient from which it is written past the caches: nobody finds so much there
+/// Bytes of a value gradient from which it is written past the caches: so much does not stay in them
 /// anyway, and a line that is written whole need not be read first.
 const STREAMED_BYTES: usize = 4 << 20;
 

@@ -1,6 +1,6 @@
-//! A call whose tensors are told by their roles: for whoever runs every operator in the same way.
+//! The tensors of a call by role: one entry for all operators.
 
-use super::CpuPlan;
+use super::{CpuPlan, LentThreads};
 use crate::{Access, Direction, Error, Operator, Problem, Role, TensorView, TensorViewMut};
 
 /// The tensors of a call, by role.
@@ -15,7 +15,7 @@ impl<'r, 'w> Tensors<'r, 'w> {
         Self { operator, read: Default::default(), written: Default::default() }
     }
 
-    /// What a call reads and writes, in the order of its signature. A backward call reads one more than the inputs.
+    /// The tensors of a call in the order of its signature. A backward call reads one more than the inputs.
     pub(crate) fn of<const READ: usize>(
         operator: &'static Operator,
         read: [TensorView<'r>; READ],
@@ -37,7 +37,7 @@ impl<'r, 'w> Tensors<'r, 'w> {
     /// What a call of a problem reads and writes.
     ///
     /// # Errors
-    /// [`Error::Tensors`] for a tensor to be written that is none of the operator's.
+    /// [`Error::Tensors`] for a tensor to be written that the operator does not compute.
     pub(crate) fn by_role(
         problem: &Problem,
         read: impl IntoIterator<Item = (Role, TensorView<'r>)>,
@@ -79,12 +79,12 @@ impl<'r, 'w> Tensors<'r, 'w> {
 }
 
 impl CpuPlan {
-    /// Runs a call of the plan's problem: forward where the output is among what is written, else backward. What is read
-    /// beyond the needs of the call is left alone.
+    /// Computes a call of the plan's problem: a forward call if the output is among `written`, else a backward call. Tensors
+    /// that the call does not read are ignored.
     ///
     /// # Errors
-    /// As [`CpuPlan::forward`] and [`CpuPlan::backward`]; [`Error::Tensors`] for a tensor that is missing, or to be written and
-    /// none of the operator's.
+    /// As [`CpuPlan::forward`] and [`CpuPlan::backward`]; [`Error::Tensors`] for an input that is missing, and for a tensor to
+    /// be written that the operator does not compute.
     pub fn run<'r, 'w>(
         &mut self,
         read: impl IntoIterator<Item = (Role, TensorView<'r>)>,
@@ -92,5 +92,19 @@ impl CpuPlan {
     ) -> Result<(), Error> {
         let tensors = Tensors::by_role(self.problem(), read, written)?;
         self.compute(tensors, None)
+    }
+
+    /// As [`CpuPlan::run`], but a forward call runs on lent threads instead of the plan's own.
+    ///
+    /// # Errors
+    /// As [`CpuPlan::run`].
+    pub fn run_on<'r, 'w>(
+        &mut self,
+        threads: &dyn LentThreads,
+        read: impl IntoIterator<Item = (Role, TensorView<'r>)>,
+        written: impl IntoIterator<Item = (Role, TensorViewMut<'w>)>,
+    ) -> Result<(), Error> {
+        let tensors = Tensors::by_role(self.problem(), read, written)?;
+        self.compute(tensors, Some(threads))
     }
 }

@@ -50,8 +50,8 @@ impl<T> Forward<'_, T> {
         if geometry.staged { rows * geometry.heads } else { rows }
     }
 
-    /// How many tasks the units are cut into for workers of whom nobody knows how many will come. Where heads are staged,
-    /// no task has units of two of them.
+    /// How many tasks the units are cut into. It is not known how many of the workers will come, so there are several for
+    /// each. If heads are staged, no task has units of two heads.
     pub(crate) fn tasks(&self, workers: usize) -> usize {
         const TASKS_PER_WORKER: usize = 4;
         let wanted = workers.max(1).saturating_mul(TASKS_PER_WORKER);

@@ -1,4 +1,4 @@
-//! The output and its gradient: rows in the values' format, or in `f32` beside values of half precision.
+//! The output and its gradient: rows in the values' dtype, or in `f32` with values of half precision.
 
 use super::placement::prefetch;
 use super::simd::{Simd, Storage};
@@ -30,7 +30,7 @@ impl<T: Storage> Output<T> {
     /// Stores the first `count` lanes from `offset` on.
     ///
     /// # Safety
-    /// They lie inside of the tensor, nobody else uses them, and the machine has `S`.
+    /// They lie inside of the tensor, nothing else uses them, and the machine has `S`.
     #[inline(always)]
     pub(crate) unsafe fn store<S: Simd>(self, offset: usize, vector: S::Vector, count: usize) {
         // SAFETY: passed on.

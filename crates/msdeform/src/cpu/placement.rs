@@ -4,6 +4,8 @@ use half::{bf16, f16};
 
 use super::geometry::{CHUNK, LaneTable, Offsets};
 use super::simd::{Simd, Storage};
+use crate::view::Expected;
+use crate::{DType, Error, TensorView, TensorViewMut};
 
 /// Bits of [`Placed::inside`], one per corner: left or right, top or bottom.
 pub(crate) const CORNERS: usize = 4;
@@ -18,6 +20,25 @@ pub(crate) enum Span {
 }
 
 impl Span {
+    /// A checked tensor whose first axes may have any strides, and those strides.
+    pub(crate) fn of<const AXES: usize>(
+        view: TensorView<'_>,
+        expected: &Expected,
+    ) -> Result<(Self, [usize; AXES]), Error> {
+        match expected.dtype {
+            DType::F32 => {
+                view.spread::<f32, AXES>(expected).map(|(x, s)| (Self::F32(x.as_ptr()), s))
+            }
+            DType::F16 => {
+                view.spread::<f16, AXES>(expected).map(|(x, s)| (Self::F16(x.as_ptr()), s))
+            }
+            DType::Bf16 => {
+                view.spread::<bf16, AXES>(expected).map(|(x, s)| (Self::Bf16(x.as_ptr()), s))
+            }
+            DType::F64 => Err(no_f64_samples(expected)),
+        }
+    }
+
     /// Asks for `count` elements from `offset` on.
     #[inline(always)]
     pub(crate) fn prefetch<S: Simd>(self, offset: usize, count: usize) {
@@ -92,6 +113,16 @@ pub(crate) enum SpanMut {
 }
 
 impl SpanMut {
+    /// A checked tensor to be written.
+    pub(crate) fn of(view: TensorViewMut<'_>, expected: &Expected) -> Result<Self, Error> {
+        match expected.dtype {
+            DType::F32 => view.elements::<f32>(expected).map(|x| Self::F32(x.as_mut_ptr())),
+            DType::F16 => view.elements::<f16>(expected).map(|x| Self::F16(x.as_mut_ptr())),
+            DType::Bf16 => view.elements::<bf16>(expected).map(|x| Self::Bf16(x.as_mut_ptr())),
+            DType::F64 => Err(no_f64_samples(expected)),
+        }
+    }
+
     /// Asks for `count` elements from `offset` on.
     #[inline(always)]
     pub(crate) fn prefetch<S: Simd>(self, offset: usize, count: usize) {
@@ -105,7 +136,7 @@ impl SpanMut {
     /// Stores `count` elements from `offset` on.
     ///
     /// # Safety
-    /// They lie inside of the tensor, nobody else uses them, `from` holds `count` floats, and the
+    /// They lie inside of the tensor, nothing else uses them, `from` holds `count` floats, and the
     /// machine has `S`.
     #[inline(always)]
     pub(crate) unsafe fn write<S: Simd>(self, offset: usize, from: *const f32, count: usize) {
@@ -118,6 +149,11 @@ impl SpanMut {
             }
         }
     }
+}
+
+fn no_f64_samples(expected: &Expected) -> Error {
+    let (tensor, expected, found) = (expected.tensor, DType::F32, DType::F64);
+    Error::DtypeMismatch { tensor, expected, found }
 }
 
 /// Copies `count` elements, converting by way of `f32`.
@@ -216,7 +252,7 @@ impl Located {
 #[repr(align(64))]
 pub(crate) struct Placed {
     /// Attention weight times bilinear share of each corner (top left, top right, bottom left,
-    /// bottom right); 0 for a corner outside of the level, whatever the attention weight.
+    /// bottom right); 0 for a corner outside of the level, for any attention weight.
     pub weight: [[f32; CHUNK]; CORNERS],
     /// Cell of the sample.
     column: [i32; CHUNK],
@@ -297,7 +333,7 @@ impl Placed {
         for (lane, &weight) in weights.iter().enumerate() {
             let (x, y) = at(lane);
             let counts = !(x.is_nan() | y.is_nan());
-            // Clamped first: the integer then fits whatever the coordinate was.
+            // Clamped first, so that the integer fits for any coordinate.
             let pixel = |x: f32, size: f32| {
                 let x = if x >= 0.0 { x } else { 0.0 };
                 let x = if x < size { x } else { size - 1.0 };

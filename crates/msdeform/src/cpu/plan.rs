@@ -6,21 +6,17 @@ use super::backward::{Backward, BackwardTask};
 use super::by_role::Tensors;
 use super::forward::{Forward, ForwardPart};
 use super::geometry::{Geometry, LevelGroup};
-use super::gradients::{GradientsMut, OffsetGradientsMut};
 use super::isa::Isa;
 use super::output::{GradOutput, Output};
-use super::placement::{Span, SpanMut};
 use super::simd::Storage;
-use super::sink::{Finish, FinishPart, Sink};
-use super::source::{GivenSource, OffsetSource, SampleSource, Strided};
+use super::sink::{FinishPart, SampleGradients};
+use super::source::SampleSource;
 use super::workers::{LentThreads, Workers};
 use super::workspace::{AlignedFloats, NoScratch};
 use super::{CpuOptions, variant};
 use crate::call::check_operator;
 use crate::view::Expected;
-use crate::{
-    ATTENTION, DType, Direction, Error, FROM_OFFSETS, Problem, Role, TensorView, TensorViewMut,
-};
+use crate::{DType, Direction, Error, Problem, Role, TensorViewMut};
 
 /// Everything that calls of one problem share: look-up tables, threads, scratch memory.
 ///
@@ -34,7 +30,7 @@ pub struct CpuPlan {
     groups: Vec<LevelGroup>,
     isa: Isa,
     workers: Workers,
-    /// Gradients of samples between the two passes of a backward call from offsets.
+    /// Gradients of samples between the two passes of a fused backward call.
     kept: AlignedFloats,
 }
 
@@ -91,109 +87,6 @@ impl CpuPlan {
         self.workers.bytes() + self.kept.bytes()
     }
 
-    /// Computes the output. Every element of it is written.
-    ///
-    /// # Errors
-    /// A tensor of another dtype, shape or order than the problem says, or an output too small; no memory for the
-    /// scratch space, and then the output holds anything; a problem whose samples follow from offsets.
-    pub fn forward<'v, 'l, 'w, 'o>(
-        &mut self,
-        value: impl Into<TensorView<'v>>,
-        locations: impl Into<TensorView<'l>>,
-        weights: impl Into<TensorView<'w>>,
-        output: impl Into<TensorViewMut<'o>>,
-    ) -> Result<(), Error> {
-        let read = [value.into(), locations.into(), weights.into()];
-        self.compute(Tensors::of(&ATTENTION, read, [Some(output.into())]), None)
-    }
-
-    /// As [`CpuPlan::forward`], on threads of somebody else instead of the plan's own.
-    ///
-    /// # Errors
-    /// As [`CpuPlan::forward`].
-    pub fn forward_on<'v, 'l, 'w, 'o>(
-        &mut self,
-        threads: &dyn LentThreads,
-        value: impl Into<TensorView<'v>>,
-        locations: impl Into<TensorView<'l>>,
-        weights: impl Into<TensorView<'w>>,
-        output: impl Into<TensorViewMut<'o>>,
-    ) -> Result<(), Error> {
-        let read = [value.into(), locations.into(), weights.into()];
-        self.compute(Tensors::of(&ATTENTION, read, [Some(output.into())]), Some(threads))
-    }
-
-    /// Computes the output of a problem [from offsets](crate::Offsets). Images and queries of the references, offsets and
-    /// logits may lie anywhere, so that the latter two may be parts of one tensor, and references may be the same for all.
-    ///
-    /// # Errors
-    /// As [`CpuPlan::forward`]; a problem whose samples are given.
-    pub fn forward_from_offsets<'v, 'r, 'd, 'l, 'o>(
-        &mut self,
-        value: impl Into<TensorView<'v>>,
-        references: impl Into<TensorView<'r>>,
-        offsets: impl Into<TensorView<'d>>,
-        logits: impl Into<TensorView<'l>>,
-        output: impl Into<TensorViewMut<'o>>,
-    ) -> Result<(), Error> {
-        let read = [value.into(), references.into(), offsets.into(), logits.into()];
-        self.compute(Tensors::of(&FROM_OFFSETS, read, [Some(output.into())]), None)
-    }
-
-    /// As [`CpuPlan::forward_from_offsets`], on threads of somebody else instead of the plan's own.
-    ///
-    /// # Errors
-    /// As [`CpuPlan::forward_from_offsets`].
-    pub fn forward_from_offsets_on<'v, 'r, 'd, 'l, 'o>(
-        &mut self,
-        threads: &dyn LentThreads,
-        value: impl Into<TensorView<'v>>,
-        references: impl Into<TensorView<'r>>,
-        offsets: impl Into<TensorView<'d>>,
-        logits: impl Into<TensorView<'l>>,
-        output: impl Into<TensorViewMut<'o>>,
-    ) -> Result<(), Error> {
-        let read = [value.into(), references.into(), offsets.into(), logits.into()];
-        self.compute(Tensors::of(&FROM_OFFSETS, read, [Some(output.into())]), Some(threads))
-    }
-
-    /// Computes the gradients asked for. Every element of them is written; the same bits whatever
-    /// the number of threads.
-    ///
-    /// # Errors
-    /// A tensor of another dtype, shape or order than the problem says, or a gradient too small; no memory for the
-    /// scratch space, and then the gradients hold anything; a problem whose samples follow from offsets.
-    pub fn backward<'v, 'l, 'w, 'g>(
-        &mut self,
-        value: impl Into<TensorView<'v>>,
-        locations: impl Into<TensorView<'l>>,
-        weights: impl Into<TensorView<'w>>,
-        grad_output: impl Into<TensorView<'g>>,
-        gradients: GradientsMut<'_>,
-    ) -> Result<(), Error> {
-        let read = [value.into(), locations.into(), weights.into(), grad_output.into()];
-        self.compute(Tensors::of(&ATTENTION, read, gradients.in_order()), None)
-    }
-
-    /// Computes the gradients asked for of a problem [from offsets](crate::Offsets). Every element of them is written, packed;
-    /// the same bits whatever the number of threads.
-    ///
-    /// # Errors
-    /// As [`CpuPlan::backward`]; a problem whose samples are given.
-    pub fn backward_from_offsets<'v, 'r, 'd, 'l, 'g>(
-        &mut self,
-        value: impl Into<TensorView<'v>>,
-        references: impl Into<TensorView<'r>>,
-        offsets: impl Into<TensorView<'d>>,
-        logits: impl Into<TensorView<'l>>,
-        grad_output: impl Into<TensorView<'g>>,
-        gradients: OffsetGradientsMut<'_>,
-    ) -> Result<(), Error> {
-        let (value, grad_output) = (value.into(), grad_output.into());
-        let read = [value, references.into(), offsets.into(), logits.into(), grad_output];
-        self.compute(Tensors::of(&FROM_OFFSETS, read, gradients.in_order()), None)
-    }
-
     // Not generic, so that the kernels are compiled here and not in every crate that calls.
     pub(crate) fn compute(
         &mut self,
@@ -231,7 +124,7 @@ impl CpuPlan {
     ) -> Result<(), Error> {
         let of = |role| Expected::new(&self.problem, role);
         let value = tensors.input(Role::Value)?.elements::<T>(&of(Role::Value))?;
-        let source = self.source(tensors)?;
+        let source = SampleSource::of(&self.problem, tensors)?;
         let expected = of(Role::Output);
         // In the values' format or in f32, as the plan has checked.
         let output = if expected.dtype == T::DTYPE {
@@ -259,7 +152,7 @@ impl CpuPlan {
     fn backward_in<T: Storage>(&mut self, tensors: &mut Tensors<'_, '_>) -> Result<(), Error> {
         let of = |role| Expected::new(&self.problem, role);
         let value = tensors.input(Role::Value)?.elements::<T>(&of(Role::Value))?;
-        let source = self.source(tensors)?;
+        let source = SampleSource::of(&self.problem, tensors)?;
         let (expected, upstream) = (of(Role::GradOutput), tensors.input(Role::GradOutput)?);
         let grad_output = if expected.dtype == T::DTYPE {
             GradOutput::LikeValues(upstream.elements::<T>(&expected)?.as_ptr())
@@ -268,29 +161,16 @@ impl CpuPlan {
         };
         let grad_value = tensors.result(Role::GradValue);
         let grad_value = grad_value.map(|to| to.elements::<T>(&of(Role::GradValue))).transpose()?;
-        // None where the role is not of the operator.
-        let mut write = |role| tensors.result(role).map(|to| span_mut(to, &of(role))).transpose();
-        let (locations, weights) = (write(Role::GradLocations)?, write(Role::GradWeights)?);
-        let grad_references = write(Role::GradReferences)?;
-        let (grad_offsets, grad_logits) = (write(Role::GradOffsets)?, write(Role::GradLogits)?);
-        let mut sink = None;
-        if locations.is_some() || weights.is_some() {
-            sink = Some(Sink::Samples { locations, weights });
-        }
+        let of_samples = SampleGradients::of(&self.problem, tensors)?;
         let samples = self.problem.weights_len();
-        // As many images and heads as anybody writes down, and nothing of theirs to write. References without samples have
-        // zeros to be written.
+        // A problem may have any number of images and heads without an element to write. References without samples still
+        // have zeros to be written.
         if self.problem.value_len() == 0 && samples == 0 && self.problem.references_len() == 0 {
             return Ok(());
         }
-        if grad_references.is_some() || grad_offsets.is_some() || grad_logits.is_some() {
-            let no_memory = |NoScratch { bytes }| Error::NoMemory {
-                what: "the gradients of the samples",
-                bytes,
-            };
-            let xy = self.kept.reserve(3 * samples).map_err(no_memory)?;
-            sink = Some(Sink::Kept { xy, weights: xy.wrapping_add(2 * samples) });
-        }
+        let sink = of_samples.sink(samples, &mut self.kept).map_err(|NoScratch { bytes }| {
+            Error::NoMemory { what: "the gradients of the samples", bytes }
+        })?;
         let call = Backward {
             geometry: &self.geometry,
             groups: &self.groups,
@@ -304,49 +184,12 @@ impl CpuPlan {
         self.workers.take_turns(call.tasks(), |index, workspace| {
             isa.run(BackwardTask { call: &call, index, workspace })
         })?;
-        let (
-            Some(Sink::Kept { xy: kept_xy, weights: kept_weights }),
-            SampleSource::Offsets(source),
-        ) = (call.sink, &call.source)
-        else {
+        let Some(finish) = of_samples.finish(&self.geometry, &call.source, call.sink) else {
             return Ok(());
-        };
-        let finish = Finish {
-            geometry: &self.geometry,
-            source,
-            kept_xy,
-            kept_weights,
-            grad_references,
-            grad_offsets,
-            grad_logits,
         };
         self.workers.divide(self.geometry.batch * self.geometry.queries, |queries, workspace| {
             isa.run(FinishPart { call: &finish, queries, workspace })
         })
-    }
-
-    /// Checks what the samples are given as against what the problem says.
-    fn source(&self, tensors: &mut Tensors<'_, '_>) -> Result<SampleSource, Error> {
-        let of = |role| Expected::new(&self.problem, role);
-        let Some(&rule) = self.problem.offsets() else {
-            let (locations, weights) =
-                (tensors.input(Role::Locations)?, tensors.input(Role::Weights)?);
-            return Ok(SampleSource::Given(GivenSource {
-                locations: spread::<0>(locations, &of(Role::Locations))?.0,
-                weights: spread::<0>(weights, &of(Role::Weights))?.0,
-            }));
-        };
-        let (references, [image, query, reference_step]) =
-            spread(tensors.input(Role::References)?, &of(Role::References))?;
-        let offsets = spread(tensors.input(Role::Offsets)?, &of(Role::Offsets))?;
-        let logits = spread(tensors.input(Role::Logits)?, &of(Role::Logits))?;
-        Ok(SampleSource::Offsets(OffsetSource {
-            rule,
-            references: Strided { span: references, image, query },
-            reference_step,
-            offsets: Strided::new(offsets),
-            logits: Strided::new(logits),
-        }))
     }
 }
 
@@ -361,33 +204,4 @@ fn level_groups(geometry: &Geometry, threads: usize) -> Result<Vec<LevelGroup>, 
     (0..groups)
         .map(|group| geometry.group(group * levels / groups..(group + 1) * levels / groups))
         .collect()
-}
-
-/// A tensor whose first axes may lie anywhere, and their strides.
-fn spread<const AXES: usize>(
-    view: TensorView<'_>,
-    expected: &Expected,
-) -> Result<(Span, [usize; AXES]), Error> {
-    match expected.dtype {
-        DType::F32 => view.spread::<f32, AXES>(expected).map(|(x, s)| (Span::F32(x.as_ptr()), s)),
-        DType::F16 => view.spread::<f16, AXES>(expected).map(|(x, s)| (Span::F16(x.as_ptr()), s)),
-        DType::Bf16 => {
-            view.spread::<bf16, AXES>(expected).map(|(x, s)| (Span::Bf16(x.as_ptr()), s))
-        }
-        DType::F64 => Err(no_f64_samples(expected)),
-    }
-}
-
-fn span_mut(view: TensorViewMut<'_>, expected: &Expected) -> Result<SpanMut, Error> {
-    match expected.dtype {
-        DType::F32 => view.elements::<f32>(expected).map(|x| SpanMut::F32(x.as_mut_ptr())),
-        DType::F16 => view.elements::<f16>(expected).map(|x| SpanMut::F16(x.as_mut_ptr())),
-        DType::Bf16 => view.elements::<bf16>(expected).map(|x| SpanMut::Bf16(x.as_mut_ptr())),
-        DType::F64 => Err(no_f64_samples(expected)),
-    }
-}
-
-fn no_f64_samples(expected: &Expected) -> Error {
-    let (tensor, expected, found) = (expected.tensor, DType::F32, DType::F64);
-    Error::DtypeMismatch { tensor, expected, found }
 }

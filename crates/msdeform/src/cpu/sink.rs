@@ -1,20 +1,85 @@
-//! Where the gradients of samples go: to locations and weights as they are, or on to offsets, logits and references.
+//! Where the gradients of samples go: to locations and weights directly, or on to offsets, logits and references.
 //!
-//! The softmax's gradient needs the sum over all levels of a head, that of a reference the sum over all heads, which are other
-//! tasks. So the gradients of samples are kept in `f32`, and a second pass over the queries, each as a whole, makes of
-//! them what was asked for. No sum depends on how the first pass was shared out.
+//! The softmax's gradient needs the sum over all levels of a head, and that of a reference the sum over all heads. Other tasks
+//! compute those terms. So the first pass keeps the gradients of samples in `f32`, and a second pass over the queries, each as
+//! a whole, makes the requested gradients of them. No sum depends on how the first pass was divided among threads.
 
 use std::ops::Range;
 
+use super::by_role::Tensors;
 use super::geometry::{CHUNK, Geometry, LaneTable};
 use super::isa::Kernel;
 use super::placement::{Located, SpanMut};
 use super::simd::Simd;
-use super::source::{OffsetSource, Row, RowScratch};
-use super::workspace::{NoScratch, Workspace};
-use crate::ReferenceKind;
+use super::source::{OffsetSource, Row, RowScratch, SampleSource};
+use super::workspace::{AlignedFloats, NoScratch, Workspace};
+use crate::view::Expected;
+use crate::{Error, Problem, ReferenceKind, Role};
 
-/// Where a backward pass writes gradients of samples. Any of them may not be asked for.
+/// The gradients of samples that a backward call writes, of either operator.
+pub(crate) struct SampleGradients {
+    locations: Option<SpanMut>,
+    weights: Option<SpanMut>,
+    references: Option<SpanMut>,
+    offsets: Option<SpanMut>,
+    logits: Option<SpanMut>,
+}
+
+impl SampleGradients {
+    /// Checks and takes the tensors that the call writes; none for roles of the other operator.
+    pub(crate) fn of(problem: &Problem, tensors: &mut Tensors<'_, '_>) -> Result<Self, Error> {
+        let mut write = |role| {
+            let to = tensors.result(role);
+            to.map(|to| SpanMut::of(to, &Expected::new(problem, role))).transpose()
+        };
+        Ok(Self {
+            locations: write(Role::GradLocations)?,
+            weights: write(Role::GradWeights)?,
+            references: write(Role::GradReferences)?,
+            offsets: write(Role::GradOffsets)?,
+            logits: write(Role::GradLogits)?,
+        })
+    }
+
+    /// Where the first pass writes. The buffer grows if a second pass reads from it.
+    pub(crate) fn sink(
+        &self,
+        samples: usize,
+        kept: &mut AlignedFloats,
+    ) -> Result<Option<Sink>, NoScratch> {
+        let Self { locations, weights, references, offsets, logits } = *self;
+        if references.is_some() || offsets.is_some() || logits.is_some() {
+            let xy = kept.reserve(3 * samples)?;
+            return Ok(Some(Sink::Kept { xy, weights: xy.wrapping_add(2 * samples) }));
+        }
+        let has_any = locations.is_some() || weights.is_some();
+        Ok(has_any.then_some(Sink::Samples { locations, weights }))
+    }
+
+    /// The second pass, if the first one wrote to the buffer.
+    pub(crate) const fn finish<'a>(
+        &self,
+        geometry: &'a Geometry,
+        source: &'a SampleSource,
+        sink: Option<Sink>,
+    ) -> Option<Finish<'a>> {
+        let (Some(Sink::Kept { xy, weights }), SampleSource::Offsets(source)) = (sink, source)
+        else {
+            return None;
+        };
+        Some(Finish {
+            geometry,
+            source,
+            kept_xy: xy,
+            kept_weights: weights,
+            grad_references: self.references,
+            grad_offsets: self.offsets,
+            grad_logits: self.logits,
+        })
+    }
+}
+
+/// Where a backward pass writes gradients of samples.
 #[derive(Clone, Copy)]
 pub(crate) enum Sink {
     /// The caller's tensors.
@@ -79,7 +144,7 @@ impl Sink {
     }
 }
 
-/// The second pass of a backward call from offsets.
+/// The second pass of a fused backward call.
 pub(crate) struct Finish<'a> {
     pub geometry: &'a Geometry,
     pub source: &'a OffsetSource,

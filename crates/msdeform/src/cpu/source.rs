@@ -1,16 +1,44 @@
-//! Where the samples of a call come from: locations and weights as they are, or offsets and logits.
+//! Where the samples of a call come from: locations and weights (plain operator), or offsets and logits (fused operator).
 
+use super::by_role::Tensors;
 use super::geometry::{CHUNK, Geometry, LaneTable};
 use super::placement::{CORNERS, Located, Placed, Span};
 use super::simd::Simd;
 use super::softmax::softmax;
 use super::workspace::{AlignedFloats, NoScratch};
-use crate::{Offsets, ReferenceKind};
+use crate::view::Expected;
+use crate::{Error, Offsets, Problem, ReferenceKind, Role};
 
 /// What the samples of a call are read from.
 pub(crate) enum SampleSource {
     Given(GivenSource),
     Offsets(OffsetSource),
+}
+
+impl SampleSource {
+    /// Checks and takes the tensors that the samples of a call are read from.
+    pub(crate) fn of(problem: &Problem, tensors: &mut Tensors<'_, '_>) -> Result<Self, Error> {
+        let of = |role| Expected::new(problem, role);
+        let Some(&rule) = problem.offsets() else {
+            let (locations, weights) =
+                (tensors.input(Role::Locations)?, tensors.input(Role::Weights)?);
+            return Ok(Self::Given(GivenSource {
+                locations: Span::of::<0>(locations, &of(Role::Locations))?.0,
+                weights: Span::of::<0>(weights, &of(Role::Weights))?.0,
+            }));
+        };
+        let (references, [image, query, reference_step]) =
+            Span::of(tensors.input(Role::References)?, &of(Role::References))?;
+        let offsets = Span::of(tensors.input(Role::Offsets)?, &of(Role::Offsets))?;
+        let logits = Span::of(tensors.input(Role::Logits)?, &of(Role::Logits))?;
+        Ok(Self::Offsets(OffsetSource {
+            rule,
+            references: Strided { span: references, image, query },
+            reference_step,
+            offsets: Strided::new(offsets),
+            logits: Strided::new(logits),
+        }))
+    }
 }
 
 /// Locations and weights as they are.

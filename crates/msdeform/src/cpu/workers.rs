@@ -21,9 +21,9 @@ enum Threads {
     Own(ThreadPool),
 }
 
-/// Threads of somebody else that a call may run on, such as the pool of a runtime: see [`CpuPlan::forward_on`].
+/// Threads of the caller that a call may run on, such as the pool of a runtime: see [`CpuPlan::run_on`].
 ///
-/// [`CpuPlan::forward_on`]: super::CpuPlan::forward_on
+/// [`CpuPlan::run_on`]: super::CpuPlan::run_on
 pub trait LentThreads {
     /// The most workers that are of use at the same time. More than there are threads cost next to nothing.
     fn workers(&self) -> usize;
@@ -87,7 +87,7 @@ impl Workers {
         self.run(|index, workspace| part(bound(index)..bound(index + 1), workspace))
     }
 
-    /// Whoever is free takes the next task.
+    /// Each worker takes the next task when it is free.
     pub(crate) fn take_turns(
         &mut self,
         tasks: usize,
@@ -106,7 +106,7 @@ impl Workers {
         })
     }
 
-    /// The same on threads of somebody else.
+    /// As [`Workers::take_turns`], on lent threads.
     pub(crate) fn take_turns_on(
         &mut self,
         threads: &dyn LentThreads,
@@ -125,7 +125,7 @@ impl Workers {
             let Some(workspace) = free else { return };
             workspace.forget_values();
             loop {
-                // Relaxed, as in `take_turns`: it publishes nothing, whoever lends the threads joins them.
+                // Relaxed, as in `take_turns`: it publishes nothing, and the lender joins its threads.
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 if index >= tasks {
                     return;

@@ -93,8 +93,8 @@ impl ProblemBuilder {
         self
     }
 
-    /// Lets the levels follow each other again, whatever [`ProblemBuilder::level_starts`] and
-    /// [`ProblemBuilder::spatial`] said: what a change of layout or of levels needs.
+    /// Lets the levels follow each other again and undoes [`ProblemBuilder::level_starts`] and [`ProblemBuilder::spatial`], as
+    /// a change of layout or of levels needs it.
     #[must_use]
     pub fn packed(mut self) -> Self {
         self.starts = None;
@@ -158,7 +158,7 @@ impl ProblemBuilder {
         self
     }
 
-    /// Locations and weights are given again, whatever [`ProblemBuilder::offsets`] said.
+    /// Describes the plain operator again and undoes [`ProblemBuilder::offsets`].
     #[must_use]
     pub fn given_samples(mut self) -> Self {
         self.offsets = None;

@@ -1,7 +1,7 @@
-//! The operator in plain `f64`: the oracle that everything else is compared with.
+//! The operators in plain `f64`: the oracle that everything else is compared with.
 //!
-//! Written to be read beside the definition, one sample at a time, and to share nothing with the
-//! fast paths: it takes the sizes out of the [`Problem`] and does its own index arithmetic.
+//! The code follows the definition, one sample at a time, and shares nothing with the fast paths: it takes the sizes from the
+//! [`Problem`] and does its own index arithmetic.
 //!
 //! Definition, for image `n`, query `q`, head `m`, level `l` of `H x W` pixels and point `p`:
 //!
@@ -20,15 +20,11 @@
 //! Where a rule for [`Offsets`] says so, a sample is the pixel at `trunc(location * size + 0.5)`, the last one of its row
 //! or column beyond the border, and every sample counts whose location is a number. The location has no gradient.
 
-mod by_role;
-mod from_offsets;
+mod fused;
 
-pub use by_role::{compute, samples_of};
-pub use from_offsets::{
-    OffsetGradients, Samples, backward_from_offsets, forward_from_offsets, samples,
-};
+pub use fused::{Samples, samples};
 
-use crate::{Offsets, Problem, ValueLayout};
+use crate::{Direction, Offsets, Problem, Role, ValueLayout};
 
 /// The three gradients of a backward pass.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,6 +35,49 @@ pub struct Gradients {
     pub locations: Vec<f64>,
     /// `[N, Lq, M, samples]`.
     pub weights: Vec<f64>,
+}
+
+/// Every tensor that a call writes, of the problem's operator. `tensor` gives what the call reads.
+///
+/// # Panics
+/// If a slice is shorter than the problem says.
+#[must_use]
+pub fn compute<'a>(
+    problem: &Problem,
+    direction: Direction,
+    tensor: impl Fn(Role) -> &'a [f64],
+) -> Vec<(Role, Vec<f64>)> {
+    let value = tensor(Role::Value);
+    let Samples { locations, weights } = samples_of(problem, &tensor);
+    if direction == Direction::Forward {
+        return vec![(Role::Output, forward(problem, value, &locations, &weights))];
+    }
+    let grads = backward(problem, value, &locations, &weights, tensor(Role::GradOutput));
+    if problem.offsets().is_some() {
+        return fused::gradients(problem, grads, &weights, tensor);
+    }
+    vec![
+        (Role::GradValue, grads.value),
+        (Role::GradLocations, grads.locations),
+        (Role::GradWeights, grads.weights),
+    ]
+}
+
+/// The samples of a call: as `tensor` gives them, or computed from offsets and logits.
+///
+/// # Panics
+/// As [`compute`].
+#[must_use]
+pub fn samples_of<'a>(problem: &Problem, tensor: impl Fn(Role) -> &'a [f64]) -> Samples {
+    if problem.offsets().is_some() {
+        return samples(
+            problem,
+            tensor(Role::References),
+            tensor(Role::Offsets),
+            tensor(Role::Logits),
+        );
+    }
+    Samples { locations: tensor(Role::Locations).to_vec(), weights: tensor(Role::Weights).to_vec() }
 }
 
 /// The output, `[N, Lq, M * D]`, for tensors whose lengths are those of `problem`.
@@ -120,7 +159,7 @@ struct Sample {
 }
 
 fn for_each_sample(problem: &Problem, locations: &[f64], mut visit: impl FnMut(&Sample)) {
-    // Images and heads without samples may be as many as anybody writes down: counting them takes days.
+    // A problem may have any number of images and heads without samples. Counting them could take days.
     if problem.weights_len() == 0 {
         return;
     }

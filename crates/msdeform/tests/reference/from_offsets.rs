@@ -1,7 +1,6 @@
 //! The operator from offsets and logits, against its definition by hand and finite differences.
 
-use msdeform::reference::{self, OffsetGradients};
-use msdeform::{Offsets, Problem, ReferenceKind};
+use msdeform::{Direction, Offsets, Problem, ReferenceKind, Role, reference};
 use proptest::prelude::*;
 
 use crate::pyramid::{Call, Random, compared, random_call};
@@ -16,19 +15,39 @@ struct OffsetCall {
     logits: Vec<f64>,
 }
 
+#[derive(Debug)]
+struct OffsetGradients {
+    value: Vec<f64>,
+    references: Vec<f64>,
+    offsets: Vec<f64>,
+    logits: Vec<f64>,
+}
+
 impl OffsetCall {
     fn samples(&self) -> reference::Samples {
         reference::samples(&self.problem, &self.references, &self.offsets, &self.logits)
     }
 
+    fn compute(&self, direction: Direction, grad_output: &[f64]) -> Vec<Vec<f64>> {
+        let tensor = |role| match role {
+            Role::Value => &self.value[..],
+            Role::References => &self.references,
+            Role::Offsets => &self.offsets,
+            Role::Logits => &self.logits,
+            _ => grad_output,
+        };
+        let found = reference::compute(&self.problem, direction, tensor);
+        found.into_iter().map(|(_, numbers)| numbers).collect()
+    }
+
     fn forward(&self) -> Vec<f64> {
-        let Self { problem, value, references, offsets, logits } = self;
-        reference::forward_from_offsets(problem, value, references, offsets, logits)
+        self.compute(Direction::Forward, &[]).remove(0)
     }
 
     fn backward(&self, grad_output: &[f64]) -> OffsetGradients {
-        let Self { problem, value, references, offsets, logits } = self;
-        reference::backward_from_offsets(problem, value, references, offsets, logits, grad_output)
+        let found = self.compute(Direction::Backward, grad_output);
+        let [value, references, offsets, logits] = found.try_into().unwrap();
+        OffsetGradients { value, references, offsets, logits }
     }
 
     /// Random references and logits, and the offsets that lead from there to the samples of `call`.
@@ -118,9 +137,9 @@ fn a_row_without_any_weight_gives_zeros_and_one_with_nan_gives_nan() {
     for bad in [[f64::NAN, 0.0], [none, f64::NAN], [f64::INFINITY, 0.0]] {
         assert!(at(bad).iter().all(|weight| weight.is_nan()), "{bad:?}");
     }
-    let (value, offsets) = ([1.0; 8], [0.0; 4]);
-    let backward = reference::backward_from_offsets;
-    let grads = backward(&problem, &value, &[0.5, 0.5], &offsets, &[none, none], &[1.0]);
+    let (value, references) = (vec![1.0; 8], vec![0.5, 0.5]);
+    let (offsets, logits) = (vec![0.0; 4], vec![none, none]);
+    let grads = OffsetCall { problem, value, references, offsets, logits }.backward(&[1.0]);
     let all = [&grads.value, &grads.references, &grads.offsets, &grads.logits];
     assert!(all.into_iter().flatten().all(|&grad| grad == 0.0), "{grads:?}");
 }

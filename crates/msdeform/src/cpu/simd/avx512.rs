@@ -156,7 +156,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn prefetch<T>(address: *const T) {
-        // SAFETY: a prefetch never faults, whatever the address.
+        // SAFETY: a prefetch never faults, for any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }
 }

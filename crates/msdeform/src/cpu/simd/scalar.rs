@@ -1,4 +1,4 @@
-//! The fallback: four lanes of plain Rust, which the compiler maps to whatever the target's
+//! The fallback: four lanes of plain Rust, which the compiler maps to what the target's
 //! baseline has.
 
 use half::{bf16, f16};

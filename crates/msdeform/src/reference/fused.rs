@@ -1,28 +1,15 @@
-//! The operator whose samples follow from offsets and logits.
+//! The fused operator: from offsets and logits to samples, and from the gradients of samples back.
 
-use super::{backward, forward};
-use crate::{Offsets, Problem, ReferenceKind};
+use super::Gradients;
+use crate::{Offsets, Problem, ReferenceKind, Role};
 
-/// Locations and weights that follow from offsets and logits.
+/// The locations and weights of all samples of a call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Samples {
     /// `[N, Lq, M, samples, 2]`.
     pub locations: Vec<f64>,
     /// `[N, Lq, M, samples]`.
     pub weights: Vec<f64>,
-}
-
-/// The four gradients of a backward pass from offsets.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct OffsetGradients {
-    /// In the layout of the value tensor; zero in borders and gaps.
-    pub value: Vec<f64>,
-    /// `[N, Lq, references, 2 or 4]`.
-    pub references: Vec<f64>,
-    /// `[N, Lq, M, samples, 2]`.
-    pub offsets: Vec<f64>,
-    /// `[N, Lq, M, samples]`.
-    pub logits: Vec<f64>,
 }
 
 /// The samples of a call, by the definition at the head of [`Offsets`]' module.
@@ -52,43 +39,17 @@ pub fn samples(problem: &Problem, references: &[f64], offsets: &[f64], logits: &
     samples
 }
 
-/// The output of a call from offsets.
-///
-/// # Panics
-/// As [`samples`].
-#[must_use]
-pub fn forward_from_offsets(
+/// The gradients of what a fused call reads, from those of its samples.
+pub(super) fn gradients<'a>(
     problem: &Problem,
-    value: &[f64],
-    references: &[f64],
-    offsets: &[f64],
-    logits: &[f64],
-) -> Vec<f64> {
-    let Samples { locations, weights } = samples(problem, references, offsets, logits);
-    forward(problem, value, &locations, &weights)
-}
-
-/// The gradients of `sum(output * grad_output)` with respect to all that a call from offsets reads.
-///
-/// # Panics
-/// As [`samples`].
-#[must_use]
-pub fn backward_from_offsets(
-    problem: &Problem,
-    value: &[f64],
-    references: &[f64],
-    offsets: &[f64],
-    logits: &[f64],
-    grad_output: &[f64],
-) -> OffsetGradients {
-    let Samples { locations, weights } = samples(problem, references, offsets, logits);
-    let by_samples = backward(problem, value, &locations, &weights, grad_output);
-    let mut grads = OffsetGradients {
-        value: by_samples.value,
-        references: vec![0.0; problem.references_len()],
-        offsets: vec![0.0; problem.locations_len()],
-        logits: by_samples.weights,
-    };
+    by_samples: Gradients,
+    weights: &[f64],
+    tensor: impl Fn(Role) -> &'a [f64],
+) -> Vec<(Role, Vec<f64>)> {
+    let (references, offsets) = (tensor(Role::References), tensor(Role::Offsets));
+    let mut grad_references = vec![0.0; problem.references_len()];
+    let mut grad_offsets = vec![0.0; problem.locations_len()];
+    let mut grad_logits = by_samples.weights;
     for_each_offset(problem, |offset| {
         if offset.rule.is_nearest() {
             return;
@@ -99,9 +60,9 @@ pub fn backward_from_offsets(
         let (grad_x, grad_y) = (by_samples.locations[x], by_samples.locations[y]);
         // What does not count passes nothing on, even where its offset is infinite.
         let times = |grad: f64, by: f64| if grad == 0.0 { 0.0 } else { grad * by };
-        grads.offsets[x] = times(grad_x, scale_x);
-        grads.offsets[y] = times(grad_y, scale_y);
-        let to = &mut grads.references[offset.reference..];
+        grad_offsets[x] = times(grad_x, scale_x);
+        grad_offsets[y] = times(grad_y, scale_y);
+        let to = &mut grad_references[offset.reference..];
         to[0] += grad_x;
         to[1] += grad_y;
         if offset.rule.kind() == ReferenceKind::Box {
@@ -111,14 +72,19 @@ pub fn backward_from_offsets(
     });
     if problem.offsets().is_some_and(Offsets::has_softmax) {
         let per_row = problem.samples().max(1);
-        for (grads, weights) in grads.logits.chunks_mut(per_row).zip(weights.chunks(per_row)) {
+        for (grads, weights) in grad_logits.chunks_mut(per_row).zip(weights.chunks(per_row)) {
             let mean: f64 = grads.iter().zip(weights).map(|(grad, weight)| grad * weight).sum();
             for (grad, weight) in grads.iter_mut().zip(weights) {
                 *grad = weight * (*grad - mean);
             }
         }
     }
-    grads
+    vec![
+        (Role::GradValue, by_samples.value),
+        (Role::GradReferences, grad_references),
+        (Role::GradOffsets, grad_offsets),
+        (Role::GradLogits, grad_logits),
+    ]
 }
 
 fn softmax(logits: &[f64], weights: &mut [f64]) {
