@@ -1,7 +1,7 @@
 //! Which variant a call gets on one machine, as `msdeform tune` measured it there.
 //!
 //! A tuning file belongs to one device and one set of kernels. A dispatcher [loads](Tuning::load) it, asks for
-//! the entry [nearest](Tuning::find) to a call and, where there is none, or where it does not fit, decides by itself.
+//! the entry [nearest](Tuning::find) to a call and decides by itself if no entry fits.
 //! Nothing about a tuning file is ever an error of a call: a file that is stale, foreign or broken is ignored, and
 //! [`Tuning::ignored`] tells why.
 

@@ -47,8 +47,7 @@ fn expanded(buffer: Buffer, role: Role, shape: &[usize], problem: &Problem) -> B
     if (*images, *rows) == (batch, queries) {
         return buffer;
     }
-    // Images and queries without references may be as many as anybody writes down; what is the same for none of them is
-    // left out.
+    // A file of a few bytes can declare any number of images and queries without references. Nothing is expanded for them.
     if problem.references_len() == 0 {
         return buffer.gather(0, std::iter::empty());
     }
