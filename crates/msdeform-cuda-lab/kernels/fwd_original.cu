@@ -9,10 +9,10 @@
 // coordinate arithmetic, and each moves 2 or 4 bytes per instruction, so the load/store unit sees 8
 // times the requests that 16-byte loads would need.
 //
-// When it loses: always, except on tiny problems where nothing matters.
+// When it loses: always, except on problems too small for the kernel to matter.
 //
 // Requires: every tensor below 2^31 elements. As in the original all indices are int; the original
-// overflowed silently, here the plan refuses (src/variants/fwd_original.rs).
+// overflowed silently, here the plan refuses (src/fwd_original.rs).
 //
 // Arithmetic is fp32. The historic half-precision instance also computed coordinates and sums in half
 // and was off by 2 to 6 %; this one keeps the accuracy contract, so it measures the mechanism alone.
@@ -23,7 +23,7 @@ using namespace msda;
 
 namespace {
 
-// Between the four pixels around a sample, as far as they exist; `corner` is the first of them.
+// Interpolates between the existing pixels of the four around a sample; `corner` is the first of them.
 MSDA_DEVICE float interpolate(const void* value, const Position& at, const LevelGeometry& level, int corner,
                               int pixel_stride, int row_stride) {
     const bool left_inside = at.left >= 0;

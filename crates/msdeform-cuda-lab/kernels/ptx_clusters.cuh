@@ -6,14 +6,14 @@
 
 namespace msda {
 
-// This block's number within its cluster.
+// The number of this block within its cluster.
 MSDA_DEVICE unsigned cluster_rank() {
     unsigned rank;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
 
-// Where block `rank` of the cluster has what this block has at `address` of its own shared memory.
+// The address in block `rank` of the cluster that corresponds to `address` in this block's shared memory.
 MSDA_DEVICE unsigned shared_address_in(unsigned address, unsigned rank) {
     unsigned mapped;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
@@ -28,8 +28,8 @@ MSDA_DEVICE void load_cluster(Packet<16>& packet, unsigned address) {
                  : "memory");
 }
 
-// Every thread of every block of the cluster comes here, and what they wrote before is seen by all after.
-// Shared memory of a block is gone when it exits: this is also what the last reader is waited for with.
+// A barrier for every thread of every block of the cluster; afterwards all of them see what was written
+// before. It also waits for the last reader, because a block's shared memory is gone when the block exits.
 MSDA_DEVICE void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
                      : "memory");

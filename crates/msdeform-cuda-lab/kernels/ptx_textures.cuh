@@ -7,14 +7,14 @@
 namespace msda {
 
 // A layered texture of half4 texels and a surface of the same memory, made by the driver
-// (src/driver/texture.rs).
+// (src/texture.rs).
 struct LevelTexture {
     unsigned long long texture;
     unsigned long long surface;
 };
 
 // The texel at a position, filtered bilinearly from its four neighbours: texel (i, j) has its centre at (i +
-// 0.5, j + 0.5), what lies outside of the layer is zero. The two fractions have 8 bits.
+// 0.5, j + 0.5), and texels outside of the layer are zero. The two fractions have 8 bits.
 MSDA_DEVICE void sample_texture(float (&texel)[4], const LevelTexture& level, int layer, float x, float y) {
     asm("tex.a2d.v4.f32.f32 {%0, %1, %2, %3}, [%4, {%5, %6, %7, %7}];"
         : "=f"(texel[0]), "=f"(texel[1]), "=f"(texel[2]), "=f"(texel[3])

@@ -21,7 +21,7 @@ MSDA_DEVICE void compute_with_cooperative_tiles(const ForwardParams& params, con
     for (int round = 0; round < ROUNDS; ++round) {
         const int s = round * ROUND_SAMPLES + sample;
         const bool exists = sample < samples_of_round(round);
-        // Lanes without a sample of their own bring the round's first one again and add nothing.
+        // Lanes without a sample copy the round's first one again and add nothing.
         const int placed = exists ? s : round * ROUND_SAMPLES;
         const LevelGeometry& level = params.level[level_of_sample(placed)];
         const long long index = item.row * SAMPLES + placed;
@@ -40,7 +40,7 @@ MSDA_DEVICE void compute_with_cooperative_tiles(const ForwardParams& params, con
         sync_warp();  // the tiles of the last round have been read
 #pragma unroll
         for (int c = 0; c < COPIES; ++c) tiles[c * 32 + lane] = copied[c];
-        sync_warp();  // and these are there
+        sync_warp();  // and the new ones are complete
         if (exists) {
             add_tile(tiles + sample * TILE_PACKETS, chunk, flip, flipped(at.weight, flip), sums);
         }

@@ -1,20 +1,21 @@
-// cp.async with two buffers: the next samples' corners are under way while these are added up.
+// cp.async with two buffers: the next samples' corners are copied while the current ones are added up.
 //
 // Who owns what. Four lanes own the chunks of an item, a warp eight items, as in fwd_distributed. A stage is
-// POINTS samples of every item, a level where levels have that many: its four corners, 64 bytes each, lie in
-// shared memory as a tile per item. A lane copies its own 16 bytes of each corner and reads only those back,
-// so that nobody waits for anybody: cp.async.wait_group is the only synchronisation.
+// POINTS samples of every item, a level if levels have that many: the four corners of each, 64 bytes each,
+// lie in shared memory as a tile per item. A lane copies its own 16 bytes of each corner and reads only those
+// back, so lanes never wait for each other: cp.async.wait_group is the only synchronisation.
 //
 //   stage 0:  copy | ------------- | add  | copy            |
 //   stage 1:       | copy          |      | --------- | add |      (time runs to the right)
 //
 // Why the padding. A tile is POINTS x 4 x 64 bytes, a multiple of 128: the two items of a quarter-warp would
-// start in the same bank and every access would take two turns. PADDING 32 channels (64 bytes) after every
-// tile, they take one. The report pads pixels by two channels; rows of 68 bytes would forbid copies of 16.
+// start in the same bank and every access would take two turns. With 32 channels (64 bytes) of PADDING after
+// every tile they take one. The report pads pixels by two channels; rows of 68 bytes would forbid copies of
+// 16.
 //
 // When it loses. Registers would have held the same bytes: a load that is not used at once is just as
 // asynchronous, and does not go through shared memory's banks twice more (in, and out). A thread in flight
-// takes POINTS x 128 bytes of shared memory, which L1 no longer has.
+// takes POINTS x 128 bytes of shared memory away from L1.
 #include "ladder/sample_quads.cuh"
 
 using namespace msda;
@@ -32,8 +33,7 @@ struct StageWeights {
     float of[POINTS][2][2];
 };
 
-// Starts the copies of a stage and keeps what its corners weigh. Past the last sample: nothing, with weight
-// 0.
+// Starts the copies of a stage and keeps the weights of its corners. Past the last sample: no copy, weight 0.
 MSDA_DEVICE void start(const ForwardParams& params, const Item& item, const unsigned char* pixels, int stage,
                        unsigned char* tile, StageWeights& weights) {
     Quad quad;

@@ -1,8 +1,8 @@
 // Asynchronous pipeline: corners travel to shared memory while earlier ones are added up.
 //
 // Who owns what. Four lanes own an item, as in fwd_vector_loads. A lane has STAGES slots of 64 bytes in
-// shared memory, one per sample under way; it copies its own chunks of the four corners there and reads them
-// back itself, so that waiting for its own copies is all the synchronisation there is.
+// shared memory, one per sample in flight; it copies its own chunks of the four corners there and reads them
+// back itself, so that waiting for its own copies is the only synchronisation.
 //
 //   slot      0         1         2         3            STAGES = 4
 //   sample  s: add    s + 1     s + 2     s + 3: copy
@@ -24,7 +24,7 @@ constexpr int THREADS = MSDA_THREADS;
 constexpr int STAGES = MSDA_STAGES;
 constexpr int COPY_BYTES = MSDA_COPY_BYTES;
 
-// A lane's chunk of corner c in a slot: neighbouring lanes stand side by side, in different banks.
+// A lane's chunk of corner c in a slot: neighbouring lanes are adjacent, in different banks.
 MSDA_DEVICE unsigned char* slot_chunk(int slot, int c) {
     return shared_memory() + ((slot * 4 + c) * THREADS + threadIdx.x) * 16;
 }
@@ -62,8 +62,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const unsigned char* pixels = item.pixels + own_chunk() * 16;
 
     Sample sample[STAGES];
-    // Starts sample s into its slot, if there is one. A group of copies is closed either way, so that the
-    // number of groups under way says which samples have arrived.
+    // Starts copying sample s into its slot, if there is such a sample. A group of copies is closed in any
+    // case, so that the number of groups in flight tells which samples have arrived.
     const auto start = [&](int s, int slot) {
         if (s < SAMPLES) {
             sample[slot] = sample_of_pair(params, item.row, s);

@@ -2,7 +2,7 @@
 //
 // Who owns what. fwd_persistent_full, with the 32 channels of a slab as four slabs of eight. A pixel of such
 // a slab is 16 bytes: one load, so a lane owns an item of it and a warp 32 queries. The kept levels are
-// packed, 16 bytes a pixel, side by side.
+// packed, 16 bytes a pixel, without gaps.
 //
 // Why. 96 KB hold three of the seed's four levels (77 KB) instead of two: three quarters of the samples never
 // leave the SM. No lane repeats what its neighbours compute.
@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     int slab = static_cast<int>(share.first / params.queries / CHUNKS);
     int chunk = static_cast<int>(share.first / params.queries % CHUNKS);
     int first_query = static_cast<int>(share.first % params.queries);
-    // The share is the block's, and so is every barrier in keep_slab.
+    // All threads have the block's share, so all reach every barrier in keep_slab.
     for (long long left = share.end - share.first; left > 0;) {
         const int queries = queries_left(params, first_query, left);
         keep_slab<KEPT_PIXEL>(slab_pixels(params, slab) + chunk * 16);

@@ -8,7 +8,7 @@
 // channels per instruction without converting anything. `.cg` keeps values out of L1, on the theory that they
 // are not read again soon.
 //
-// When it loses. Neighbouring queries do read the same pixels: what L1 would have served comes from L2. And
+// When it loses. Neighbouring queries do read the same pixels, and what L1 could serve comes from L2. And
 // the arithmetic is wrong by percents: a column is at most 11 bits, so at 128 and more it is an eighth of a
 // pixel coarse, and 128 products are added up in 11 bits. Its bound is its own (fwd_direct_vec8.rs).
 #include "ladder/sample_quads.cuh"
@@ -21,7 +21,7 @@ constexpr int THREADS = MSDA_THREADS;
 
 struct HalfSample {
     unsigned offset;
-    unsigned weight[4];  // the corner's weight twice
+    unsigned weight[4];  // each corner's weight, in both halves
 };
 
 // Position, distances and weights are rounded to half at every step; the cell itself is an integer.

@@ -1,12 +1,12 @@
-// Direct loads and nothing else: the report's fastest kernel, without its half arithmetic.
+// Direct loads only: the report's fastest kernel, without its half arithmetic.
 //
 // Who owns what. Four neighbouring lanes own the four 16-byte chunks of one item, a warp eight items, as in
 // fwd_direct_vec8. There is no shared memory, no barrier and no branch that depends on data: a lane walks
 // the samples of its item, loads four corners through L1, and adds them up in fp32.
 //
-// Why. Edges are tents (chunked_sample.cuh), so a sample has no cases; a level's size is read once per level;
-// locations are read four samples at a time. What remains between two samples is arithmetic that the
-// scheduler can overlap with the loads of the next one: independent, unrolled.
+// Why. Edges are tents (chunked_sample.cuh), so samples need no case distinction; a level's size is read once
+// per level; locations are read four samples at a time. What remains between two samples is arithmetic that
+// the scheduler can overlap with the loads of the next one: independent, unrolled.
 //
 // When it loses. The four lanes of an item compute the same coordinates four times, and the two rows of a
 // quarter-warp (two items) meet in the same half of a 128-byte line half of the time: a two-way conflict in

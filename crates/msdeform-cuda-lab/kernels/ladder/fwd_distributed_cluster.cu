@@ -1,21 +1,21 @@
 // Distributed shared memory: a cluster of blocks holds the levels of a slab among them.
 //
 // Who owns what. A cluster of CLUSTER blocks owns one slab (or a share of its queries). Pixel i of the
-// resident levels lies in block i % CLUSTER, so that any neighbourhood is spread evenly; every block copies
-// its own pixels once, and after one cluster barrier a lane reads corners wherever they are (mapa,
+// resident levels lies in block i % CLUSTER, so that any neighbourhood is spread evenly. Every block copies
+// its own pixels once, and after one cluster barrier a lane reads corners from any block (mapa,
 // ld.shared::cluster). Four lanes own the chunks of an item; the items of the slab go round the blocks.
 //
 // Which levels are resident is the host's choice (resident_levels, a bit each): the smallest first, as many
 // as the blocks' shared memory holds together. The others are read from global memory as in fwd_distributed.
 //
-// Why. What one multiprocessor cannot hold (227 KB), eight can: 1.8 MB, a whole slab of the seed workload.
+// Why. One multiprocessor holds 227 KB, eight hold 1.8 MB, more than a whole slab of the seed workload.
 // Misses of L1 that would go to L2 become reads of a neighbour.
 //
 // When it loses. All but one in CLUSTER of the reads cross the network between multiprocessors, which is
-// slower than L1 and no faster than what L2 gives to so many warps; a multiprocessor holds one block, whose
-// threads are all the latency hiding there is; and shared memory takes what L1 would have had.
+// slower than L1 and no faster than L2 for so many warps. A multiprocessor holds one block, so only its
+// threads hide latency. And shared memory takes its room from L1.
 //
-// The last barrier keeps every block alive until nobody reads from it any more.
+// The last barrier keeps every block alive until no other block reads from it.
 #include "ladder/sample_quads.cuh"
 #include "ptx_clusters.cuh"
 
@@ -32,7 +32,7 @@ MSDA_DEVICE bool is_resident(const ForwardParams& params, int level) {
     return (params.resident_levels >> level & 1) != 0;
 }
 
-// From the first pixel of a level to its last: rows and what lies between them.
+// Pixels from the first of a level to its last, those between the rows included.
 MSDA_DEVICE int span(const LevelGeometry& level) {
     return (level.height - 1) * level.row_pitch + level.width;
 }
@@ -54,12 +54,12 @@ MSDA_DEVICE void stage(const ForwardParams& params, const unsigned char* pixels,
         first += count;
     }
     copy_async_wait_all();
-    // The cluster's barrier behind this call is all that the memory model asks for. Racecheck knows that
-    // copies are over at the block's own barrier.
+    // The memory model only needs the cluster's barrier after this call. This one is for racecheck, which
+    // knows that copies are over at the block's own barrier.
     __syncthreads();
 }
 
-// The cell whose first pixel is number `top` of the cluster's; neighbouring pixels are different blocks'.
+// The cell whose first pixel has number `top` in the cluster; neighbouring pixels lie in different blocks.
 MSDA_DEVICE Corners load_spread_corners(unsigned window, unsigned top, int row_pitch) {
     const unsigned pixel[4] = {top, top + 1, top + row_pitch, top + row_pitch + 1};
     Corners corners;

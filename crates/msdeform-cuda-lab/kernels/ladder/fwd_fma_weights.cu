@@ -1,10 +1,10 @@
 // Bilinear weights as fused multiply-adds.
 //
 // Who owns what. A warp owns an item and takes eight samples a round, four lanes for each; every lane places
-// its sample itself, so that the weights' arithmetic weighs four times as much as where it is shared.
+// its sample itself, so the arithmetic of weights costs four times as much as if it were shared.
 //
-// FMA = 0 is the textbook: 1 - u and 1 - v, four products of shares, each corner looked up only if it lies
-// inside, and the attention weight multiplied in at the end: five instructions per channel and sample.
+// FMA = 0 is the textbook form: 1 - u and 1 - v, four products of shares, each corner looked up only if it
+// lies inside, and the attention weight multiplied in at the end: five instructions per channel and sample.
 //
 // FMA = 1 folds the attention weight in first and gets every "one minus" from an fma: a (1 - v) is fma(-a, v,
 // a). Six instructions for four weights, none of which waits for more than one other, and four per channel

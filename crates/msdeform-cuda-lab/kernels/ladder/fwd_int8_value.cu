@@ -1,9 +1,9 @@
-// Values as bytes: half of what is gathered, after a pass that quantises.
+// Values as bytes: the gather moves half as much, after a pass that quantises.
 //
 // Steps, all with the same parameter. The workspace holds a word per slab, the largest |value| as half bits,
 // zeroed before; from the next multiple of 256 bytes on, 32 bytes per pixel.
-//   _largest    blocks share the levels of a slab out and find its largest |value|: an integer maximum of
-//               the bits
+//   _largest    blocks share the levels of a slab and find its largest |value|: an integer maximum of the
+//               bits
 //   _quantise   byte = round(value * 127 / largest) + 128
 //   (gather)    two lanes own 16 channels each of an item, a warp sixteen items; a corner is one 16-byte load
 //
@@ -15,10 +15,10 @@
 //
 // When it loses. Its error is that of 8 bits over the range of a whole slab (bound in fwd_int8_value.rs); one
 // outlier makes all others coarse. The passes before cost a read of all values twice and a write of half of
-// them; whoever uses the values once pays them every time.
+// them. A caller that uses the values once pays for them every time.
 //
-// A slab that has a value that is not finite gets a scale that is not finite, and so are its sums:
-// store_chunk computes them from the original values.
+// A slab with a value that is not finite gets a scale that is not finite, so its sums are not finite either,
+// and store_chunk computes them from the original values.
 #include "ladder/sample_quads.cuh"
 
 using namespace msda;
@@ -29,7 +29,7 @@ constexpr int THREADS = 256;
 constexpr int BYTE_PIXEL = CHANNELS;  // bytes of a quantised pixel
 constexpr int LANES_PER_ITEM = BYTE_PIXEL / 16;
 constexpr int LANE_CHANNELS = 16;
-constexpr float QUANTUM = 1.0f / 32768.0f;  // of a byte in the second byte of 1.0f
+constexpr float QUANTUM = 1.0f / 32768.0f;  // one step of the second byte of 1.0f
 constexpr float BIAS = 1.0f + 128.0f * QUANTUM;
 
 MSDA_DEVICE unsigned* largest_of(const ForwardParams& params, int slab) {

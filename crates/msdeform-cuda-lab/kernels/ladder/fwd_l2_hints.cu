@@ -1,14 +1,14 @@
-// L2 hints: fwd_vector_loads, each access with its own word about how long L2 should keep the line.
+// L2 hints: fwd_vector_loads, with a hint in each access how long L2 should keep the line.
 //
 // Who owns what. As in fwd_vector_loads. Values are loaded with an evict_last policy (the last to leave),
 // locations and weights with evict_first, outputs are stored as streaming.
 //
-// Why. Same aim as fwd_l2_policy, per instruction instead of per launch: nothing is set aside, nothing needs
-// the host, and any kernel of a larger program can do it.
+// Why. The aim of fwd_l2_policy, per instruction instead of per launch: no part of L2 is set aside, the host
+// has nothing to do, and any kernel of a larger program can use it.
 //
-// When it loses. There is nothing to gain where the streams do not push values out, and at any moment the GPU
-// works on a few slabs of 1.25 MB. But evict_last outlives its use: lines of slabs that are done stay, and
-// what the running slab needs leaves before them. A policy is also a 64-bit operand, held through the loop.
+// When it loses. There is nothing to gain if the streams do not push values out, and at any moment the GPU
+// works on a few slabs of 1.25 MB. But evict_last outlives its use: lines of finished slabs stay, and
+// lines of the running slab leave before them. A policy is also a 64-bit operand, held through the loop.
 #include "ladder/lane_groups.cuh"
 
 using namespace msda;
@@ -20,7 +20,7 @@ struct Policies {
     CachePolicy pass;
 };
 
-// A load with a policy is four bytes or more: the word that a half is in, where rows are whole words.
+// A load with a policy has four bytes or more: the word that contains the half, if rows are whole words.
 MSDA_DEVICE float hinted_weight(const ForwardParams& params, long long index, CachePolicy policy) {
     if constexpr (SamplingStorage::BYTES == 4 || SAMPLES % 2 == 0) {
         const long long byte = index * SamplingStorage::BYTES;
@@ -54,7 +54,7 @@ MSDA_DEVICE Corners hinted_corners(const unsigned char* chunk, unsigned offset, 
     return corners;
 }
 
-// store_chunk, for a result that nobody on this GPU reads soon.
+// store_chunk, for a result that this GPU does not read soon.
 MSDA_DEVICE void stream_chunk(const ForwardParams& params, const Item& item, int chunk,
                               float (&sums)[CHUNK_ELEMENTS]) {
     float zero = 0.0f;  // NaN if any sum is not finite

@@ -2,15 +2,15 @@
 //
 // Who owns what. As in fwd_vector_loads: four lanes an item. The difference is in the launch (the
 // configuration's `persisting_value`): part of L2 is set aside, and lines of the value tensor stay there when
-// the streams of locations, weights and outputs pass through. No instruction says so; the window is a
-// property of the launch.
+// the streams of locations, weights and outputs pass through. The window is a property of the launch, not of
+// an instruction.
 //
-// Why. The values are read again and again, the streams once: whatever they push out of L2 comes back from
-// DRAM.
+// Why. The values are read again and again, the streams once, and values that the streams push out of L2 come
+// back from DRAM.
 //
-// When it loses. If the values fit L2 beside the streams, there is nothing to protect; if they are much
-// larger than the set-aside part, the window protects a random share of them; and what is set aside is
-// missing for everything else that runs in the context.
+// When it loses. If values and streams fit L2 together, there is nothing to protect. If the values are much
+// larger than the set-aside part, the window protects a random share of them. And the set-aside part is
+// missing for all other work of the context.
 #include "ladder/lane_groups.cuh"
 
 using namespace msda;

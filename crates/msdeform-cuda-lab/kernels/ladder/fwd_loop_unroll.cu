@@ -1,7 +1,7 @@
 // Loop unrolling: fwd_vector_loads, several samples per turn of the loop.
 //
-// Who owns what. As in fwd_vector_loads. A turn places UNROLL samples, then asks for all 4 * UNROLL corners,
-// then adds: a lane has up to that many 16-byte loads under way instead of four. (The compiler decides how
+// Who owns what. As in fwd_vector_loads. A turn places UNROLL samples, then loads all 4 * UNROLL corners,
+// then adds: a lane has up to that many 16-byte loads in flight instead of four. (The compiler decides how
 // many it finds registers for: 40, 64 and 77 with UNROLL 2, 4 and 8 for sm_90.)
 //
 // Why. A warp of the base waits for every sample before it places the next. With more loads in flight the
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int UNROLL = MSDA_UNROLL;
 
-// COUNT samples from `first` on. The corners of all of them are asked for before the first one is used.
+// COUNT samples from `first` on. The corners of all of them are loaded before the first one is used.
 template <int COUNT>
 MSDA_DEVICE void add_samples(const ForwardParams& params, const Item& item, const unsigned char* pixels,
                              int first, float (&sums)[CHUNK_ELEMENTS]) {

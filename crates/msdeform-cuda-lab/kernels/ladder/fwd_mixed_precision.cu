@@ -2,15 +2,15 @@
 //
 // Who owns what. As in fwd_vector_loads. Coordinates and weights are computed in fp32; the weights are then
 // rounded to half and the corners, which arrive as pairs of halves, are multiplied and summed two at a time.
-// SUM_BITS says where the sums live: 16 keeps them in half over all samples, 32 adds every sample's blend of
-// four corners to fp32 sums.
+// SUM_BITS chooses the dtype of the sums: 16 keeps them in half over all samples, 32 adds every sample's
+// blend of four corners to fp32 sums.
 //
 // Why. Eight channels of a corner take four packed instructions instead of eight conversions and eight fp32
 // multiply-adds: 16 instead of 64 per sample and lane (16 plus 16 with sums in fp32).
 //
 // When it loses. In accuracy: a half has 11 bits, and sums of 128 products in it are off by 1 to 2e-3 (the
-// bound is stated in the spec; 32-bit sums stay within the contract). In time only where arithmetic was not
-// the limit to begin with.
+// bound is stated in the spec; 32-bit sums stay within the contract). In time only if arithmetic was not
+// the limit in the first place.
 #include "ladder/lane_groups.cuh"
 
 using namespace msda;

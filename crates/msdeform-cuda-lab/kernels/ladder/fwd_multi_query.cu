@@ -1,12 +1,13 @@
 // Several queries per block: QUERIES items share eight warps and one barrier.
 //
-// Who owns what. A block stays on its SM and takes QUERIES items per turn; 8 / QUERIES warps share an item's
+// Who owns what. A block is persistent and takes QUERIES items per turn; 8 / QUERIES warps share an item's
 // rounds of eight samples. Each warp leaves its partial sums, a channel per lane, in shared memory; after a
 // barrier the first warp of an item adds them up and writes. Partial sums are double-buffered, so that one
 // barrier a turn is enough.
 //
-// Why. With one query per block, 32 samples are four rounds for eight warps: half of them have nothing to do,
-// and all wait at a barrier for it. Two queries fill the warps, four halve the barriers per query once more.
+// Why. With one query per block, 32 samples are four rounds for eight warps: half of the warps have nothing
+// to do, and all of them wait at a barrier. Two queries fill the warps, four halve the barriers per query
+// once more.
 //
 // The barrier counts every thread, so every thread runs every turn: in the last one, warps without an item
 // add nothing and still arrive. A warp that left the loop instead would stop the block for good, which is

@@ -1,4 +1,4 @@
-// Shared memory for what every lane reads, vector loads for everything.
+// Shared memory for the coordinates that every lane reads, vector loads for everything.
 //
 // Who owns what. Four lanes own an item; a block owns THREADS / 4 neighbouring items. The block first copies
 // their locations and weights to shared memory, 16 bytes per lane and instruction; then every group walks its
@@ -13,8 +13,8 @@
 // Why. The base of the ladder reads coordinates two bytes at a time through L1, where they compete with
 // pixels. Here a row is read from L2 once, in one burst, and pixels have the cache for themselves.
 //
-// When it loses. Nothing is gathered until the whole block's rows are there: a barrier after a round trip to
-// DRAM, hidden only by other blocks. Shared memory for the rows (224 bytes an item) is taken from L1.
+// When it loses. The gather starts only when the rows of the whole block are there: a barrier after a round
+// trip to DRAM, hidden only by other blocks. Shared memory for the rows (224 bytes an item) is taken from L1.
 #include "ladder/lane_groups.cuh"
 
 using namespace msda;

@@ -6,13 +6,12 @@
 // are numbered slab by slab: blocks that run at the same time read the same few slabs from L2.
 //
 // Why. The coarse levels take half of the samples and little room. In shared memory they are copied once per
-// unit, never evicted, and found without a tag. Stealing ends the kernel with all SMs at once, whatever a
-// unit costs.
+// unit, never evicted, and found without a tag. With stealing all SMs end at the same time, even if
+// units differ in cost.
 //
-// When it loses. L1 and shared memory are one memory: what the small levels get, the large ones miss. L1
-// would have kept the hot pixels of the small levels anyway. A lane asks where its cell lies, and the groups
-// of a warp answer differently, for the level that is kept in part. And half of the SM's warps are all that
-// fit.
+// When it loses. L1 and shared memory are one memory, so the small levels take their room from the large
+// ones. L1 would have kept the hot pixels of the small levels anyway. For the level that is kept in part, a
+// lane tests where its cell lies, and the groups of a warp diverge. And only half of the SM's warps fit.
 #include "ladder/stolen_units.cuh"
 
 using namespace msda;
@@ -29,8 +28,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fwd_persistent(const __grid_constant__ ForwardParams params) {
     plan_residences<PIXEL_BYTES>(params, SHARED_BYTES, Rest::rows);
     int kept_slab = -1;
-    // The counter is the same for all threads of a block, so all of them leave together: no barrier is left
-    // waiting for a thread that is gone.
+    // The counter is the same for all threads of a block, so all of them leave together and no barrier waits
+    // for a thread that has left.
     for (unsigned number; (number = steal_unit(params)) < unit_count(params);) {
         const Unit unit = unit_at(params, number);
         if (unit.slab != kept_slab) keep_slab<PIXEL_BYTES>(slab_pixels(params, unit.slab));

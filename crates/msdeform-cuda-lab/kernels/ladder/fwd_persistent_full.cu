@@ -9,8 +9,8 @@
 // the small levels, so that L1 keeps the rest.
 //
 // When it loses. A fixed share is as slow as its slowest block. All slabs are read at once: 132 blocks at 132
-// places of 48 slabs ask L2 for all of the values, 60 MB, where blocks that walk together ask for a few
-// megabytes.
+// places of 48 slabs read all of the values from L2, 60 MB; blocks that walk together read a few megabytes
+// at a time.
 #include "ladder/resident_levels.cuh"
 
 using namespace msda;
@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Share share = own_share(item_count(params));
     int slab = static_cast<int>(share.first / params.queries);
     int first_query = static_cast<int>(share.first % params.queries);
-    // The share is the block's, and so is every barrier in keep_slab.
+    // All threads have the block's share, so all reach every barrier in keep_slab.
     for (long long left = share.end - share.first; left > 0;) {
         const int queries = queries_left(params, first_query, left);
         keep_slab<PIXEL_BYTES>(slab_pixels(params, slab));

@@ -4,12 +4,12 @@
 // workspace. In the second, four lanes own an item as in the base; they read a record where the base read a
 // location and did arithmetic.
 //
-// Why. Every sample is placed once instead of by four lanes, with all lanes of a warp busy and no gather
-// waiting for it.
+// Why. Every sample is placed once instead of by four lanes. All lanes of a warp are busy with it, and no
+// gather waits for it.
 //
 // When it loses. The records are 12 bytes a sample where locations and weights are six (fp16): written once,
-// read once, through DRAM. For the seed workload 284 MB each way; at 4.3 TB/s that is 130 us for what the
-// base does in the shadow of its gather.
+// read once, through DRAM. For the seed workload 284 MB each way; at 4.3 TB/s that is 130 us, for work that
+// the base hides behind its gather.
 #include "ladder/sample_records.cuh"
 
 using namespace msda;

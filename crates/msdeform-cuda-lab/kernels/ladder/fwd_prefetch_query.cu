@@ -1,6 +1,6 @@
 // The next query's locations and weights are loaded while this one computes.
 //
-// Who owns what. As in fwd_shuffle_meta, with warps that stay: a warp takes every (warps of the grid)-th
+// Who owns what. As in fwd_shuffle_meta, with persistent warps: a warp takes every (warps of the grid)-th
 // item. Each lane keeps one sample of the current item and one of the next in registers, three floats each.
 //
 // Why. An item starts with a load of its locations, from DRAM, before it knows what else to load. In a loop

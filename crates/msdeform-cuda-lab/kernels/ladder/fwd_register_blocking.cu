@@ -2,11 +2,11 @@
 //
 // Who owns what. Four lanes own QUERIES neighbouring items of fwd_vector_loads; a lane holds 8 * QUERIES
 // sums. A turn of the loop takes the same sample of each of them: the level and its geometry are looked up
-// once, and 4 * QUERIES corner loads are under way together.
+// once, and 4 * QUERIES corner loads are in flight together.
 //
 // Why. Fewer instructions per item for what does not depend on the query, and independent work within a lane,
 // as in fwd_loop_unroll. Neighbouring queries look at neighbouring pixels, now in the same lane and one after
-// the other: what the first one fetched the second one finds in L1.
+// the other, so the second one finds in L1 what the first one fetched.
 //
 // When it loses. 24 registers per query. Registers are the only thing a block could share, and in this
 // operator no operand is shared between queries: unlike a matrix product, blocking saves no load.

@@ -4,12 +4,12 @@
 // rounds of eight samples, four lanes load and sum each, and get its offset and weights from the lane that
 // placed it: five shuffles a round.
 //
-// Why. Where the four lanes of a sample place it themselves, the same thirty instructions run four times
-// over: once per round instead of once per item. Shuffles replace three of four passes, and neither shared
+// Why. If the four lanes of a sample place it themselves, the same thirty instructions run four times: once
+// per round instead of once per item. Shuffles replace three of four passes, and neither shared
 // memory nor a barrier is involved.
 //
-// When it loses: a shuffle goes through the same pipe as shared memory. Where metadata is shared by more
-// lanes than a warp has, or is wanted in wide packets, one 16-byte load from shared memory replaces four
+// When it loses: a shuffle goes through the same pipe as shared memory. If more lanes than a warp
+// has share metadata, or read it in wide packets, one 16-byte load from shared memory replaces four
 // shuffles.
 #include "ladder/shuffled_samples.cuh"
 

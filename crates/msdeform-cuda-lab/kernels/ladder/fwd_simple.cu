@@ -3,12 +3,12 @@
 // Who owns what. Lane c of a warp owns channel c; the warp walks the samples of its item together, so that
 // every load of a corner is one request for 64 neighbouring bytes. All 32 lanes compute the same sample.
 //
-// Why. Against the original, whose threads have the same channels but find out alone where they are: the
-// division by sizes is gone, the locations of a sample are read once per warp (one address, broadcast), and
-// slabs are walked in order.
+// Why. In the original threads have the same channels, but each finds its own item. Here the division by
+// sizes is gone, the locations of a sample are read once per warp (one address, broadcast), and slabs are
+// walked in order.
 //
-// When it loses: against anything that moves more than two bytes per lane and instruction. A warp that reads
-// 64 bytes per request uses half of a 128-byte line's worth of the load path, 4 x 32 requests an item.
+// When it loses: against every kernel that moves more than two bytes per lane and instruction. A warp that
+// reads 64 bytes per request uses half of a 128-byte line's worth of the load path, 4 x 32 requests an item.
 #include "ladder/rung.cuh"
 
 using namespace msda;

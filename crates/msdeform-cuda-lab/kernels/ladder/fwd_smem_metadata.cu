@@ -2,14 +2,14 @@
 //
 // Who owns what. Four lanes own an item, as in the base, but a sample is placed by one of them: for eight
 // samples at a time each lane places two and leaves offset and weights (20 bytes) in shared memory, where all
-// four lanes of the group read them back. A warp's records are its own: warps never wait for each other.
+// four lanes of the group read them back. Each warp has its own records, so warps never wait for each other.
 //
 //   words of a stage      weights  [sample][group ^ twist]  16 bytes, read by four lanes at once
 //                         offsets  [sample][group ^ twist]   4 bytes
 //
 // The twist keeps the writers apart: four lanes of a group write samples that lie 128 bytes from each other,
-// in the same bank, unless their groups stand in different columns. Readers are eight groups of one row:
-// never in each other's way.
+// in the same bank, unless their groups use different columns. Readers are eight groups of one row, which
+// never conflict.
 //
 // Why. Placing a sample is about 25 instructions and two loads; a quarter of the lanes now do it.
 //

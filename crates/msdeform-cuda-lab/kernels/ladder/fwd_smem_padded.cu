@@ -15,8 +15,8 @@
 //   PADDING 2   | c0 c1 c2 c3 .| c0 c1 c2 c3 .| ...           4-byte loads
 //   PADDING 8   | c0 c1 c2 c3 __ | c0 c1 c2 c3 __ | ...       16-byte loads
 //
-// When it loses. L1 has the same banks and holds these levels anyway: 1160 pixels, 74 KB. What is staged was
-// never missed, and the larger levels, which are, get less L1.
+// When it loses. L1 has the same banks and holds these levels anyway: 1160 pixels, 74 KB. The staged levels
+// never missed L1, and the larger levels, which do, get less of it.
 #include "ladder/sample_quads.cuh"
 
 using namespace msda;
@@ -33,7 +33,7 @@ MSDA_DEVICE bool is_resident(const ForwardParams& params, int level) {
     return (params.resident_levels >> level & 1) != 0;
 }
 
-// From the first pixel of a level to its last: rows and what lies between them.
+// Pixels from the first of a level to its last, those between the rows included.
 MSDA_DEVICE int span(const LevelGeometry& level) {
     return (level.height - 1) * level.row_pitch + level.width;
 }

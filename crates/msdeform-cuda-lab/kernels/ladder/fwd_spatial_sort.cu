@@ -19,7 +19,7 @@
 //
 // When it loses. All locations are read once more for the keys, a block per slab sorts while other
 // multiprocessors idle, and the order must be made again for every call: locations are a layer's output.
-// Where locations are not local (uniform), means say nothing and the order is only a permutation.
+// If locations are not local (uniform), means have no information and the order is only a permutation.
 #include "ladder/sample_quads.cuh"
 
 using namespace msda;
@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
     fwd_spatial_sort_sort(const __grid_constant__ ForwardParams params) {
     unsigned* counts =
-        reinterpret_cast<unsigned*>(shared_memory());  // then: where the next one of a key goes
+        reinterpret_cast<unsigned*>(shared_memory());  // later: the place of a key's next query
     unsigned* of_warp = counts + KEYS;
     const long long first = static_cast<long long>(blockIdx.x) * params.queries;
     const int thread = threadIdx.x, lane = thread % 32;

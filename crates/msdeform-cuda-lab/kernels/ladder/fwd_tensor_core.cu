@@ -18,13 +18,13 @@
 // summed: two products with B zeroed for the other c1. A lane needs the weight of the very corner that it
 // loaded, in both roles.
 //
-// Why. fp32 accumulation for free, no unpacking of halves, hardly an issue slot for arithmetic. Weights are
-// rounded to half; SPLIT adds the products with what rounding lost.
+// Why. fp32 accumulation for free, no unpacking of halves, few issue slots for arithmetic. Weights are
+// rounded to half; SPLIT adds the products with the rounding errors.
 //
 // When it loses. Half of B is zeros by parity, half of the rest by c1, three quarters of the result is off
-// the diagonal: 1/16 of the multiply-adds are wanted. A warp works on one item at a time: metadata comes by
-// shuffles, the ends of items are not overlapped. Bringing weights to where B wants them takes more
-// instructions than the products save.
+// the diagonal: 1/16 of the multiply-adds are used. A warp works on one item at a time: metadata comes by
+// shuffles, the ends of items are not overlapped. Putting weights into B takes more instructions than the
+// products save.
 #include "ladder/rung.cuh"
 
 using namespace msda;
@@ -37,11 +37,11 @@ constexpr int ITEMS = 8;          // of a warp, one after the other
 constexpr int BATCH = 16;         // samples whose metadata a warp computes at once, (sample, y) a lane
 constexpr int LOADS = BATCH / 2;  // of a batch: two samples each
 
-// What a lane computes for all: one row of two corners of one sample.
+// A lane's part of the metadata: one row of two corners of one sample.
 struct RowRecord {
     unsigned offset;
     unsigned high;  // weights of the left and the right corner
-    unsigned low;   // what rounding them lost
+    unsigned low;   // their rounding errors
 };
 
 MSDA_DEVICE RowRecord row_record(const ForwardParams& params, long long row, int s, int y) {
@@ -65,7 +65,7 @@ MSDA_DEVICE float exchange(float first, float second, int partner_mask, int keep
 }
 
 // Writes words 2 y and 2 y + 1 of a chunk. Zeros of B times a value that is not finite are NaN, also for
-// channels that have nothing to do with it: such sums are computed again.
+// channels that do not use it: such sums are computed again.
 MSDA_DEVICE void store_words(const ForwardParams& params, const Item& item, int chunk, int y,
                              float (&sums)[4]) {
     float zero = 0.0f;  // NaN if any sum is not finite
@@ -85,7 +85,7 @@ MSDA_DEVICE void store_words(const ForwardParams& params, const Item& item, int 
 // [c1][words 0 and 1, or 2 and 3 of the chunk][row, parity]
 using Products = float[2][2][4];
 
-// The products of what was loaded with its weights, two loads at a time: B is zero for the other c1.
+// The products of loaded corners with their weights, two loads at a time: B is zero for the other c1.
 MSDA_DEVICE void add_products(const Packet16 (&loaded)[LOADS], const unsigned (&high)[LOADS],
                               const unsigned (&low)[LOADS], int c1, Products& product) {
 #pragma unroll

@@ -1,4 +1,4 @@
-// Texture units: the hardware finds the corners, weighs them and leaves out what is outside.
+// Texture units: the hardware finds the corners, weighs them and leaves out those outside of the level.
 //
 // Steps. Every level is a layered texture of half4 texels, layer = slab x 8 + group of four channels; its
 // handles come in front of the parameter.
@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const LevelTexture texture = params.level_texture[l];
         for_samples_of_level(call, item.row, l, [&](float location_x, float location_y, float attention) {
             const float x = location_x * width, y = location_y * height;
-            // Written so that NaN fails. What is far outside is zero by itself; it may weigh anything.
+            // Written so that NaN fails. A sample far outside is zero by itself, with any weight.
             const bool counts = x > -0.5f && x < width + 0.5f && y > -0.5f && y < height + 0.5f;
             float texel[GROUP];
             sample_texture(texel, texture, layer, counts ? x : 0.0f, counts ? y : 0.0f);

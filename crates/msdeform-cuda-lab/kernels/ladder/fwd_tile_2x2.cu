@@ -5,11 +5,11 @@
 // instruction; as owners four lanes have a sample, each eight of its channels.
 //
 // Why. Both pixels of a row are neighbours in memory, so that every eight lanes of a copy read 128 bytes
-// in a row: the pattern that L1 answers without a conflict, for all four corners of every sample. And what
-// a lane computes no longer has to be what it loads.
+// in a row: the pattern that L1 serves without a conflict, for all four corners of every sample. And a lane
+// may compute other data than it loads.
 //
 // When it loses: always, against loading the corners where they are used. A tile is used once, by the warp
-// that brought it, so that writing it to shared memory and reading it back are two more passes through the
+// that copied it, so that writing it to shared memory and reading it back are two more passes through the
 // data path that limits the kernel, and the loads of a round have to be there before its arithmetic starts.
 #include "ladder/cooperative_tiles.cuh"
 

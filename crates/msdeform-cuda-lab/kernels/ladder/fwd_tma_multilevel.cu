@@ -1,14 +1,14 @@
 // The next level's tiles in flight while this one computes.
 //
 // Who owns what. A warp owns an item, as in fwd_tma_tile, and two buffers of eight tiles, each with its
-// mbarrier. Before it waits for a round it has placed the samples of the next one and asked the copy engine
-// for their tiles. With eight points per level a round is a level: one map, one set of sizes.
+// mbarrier. Before it waits for a round it has placed the samples of the next one and requested their tiles
+// from the copy engine. With eight points per level a round is a level: one map, one set of sizes.
 //
-// Why. The time from asking to arriving is hidden behind the arithmetic of the level before, without a second
-// kind of warp: the warp that needs the tiles asks for them, and no one has to be told.
+// Why. The arithmetic of the level before hides the time from request to arrival, without a second kind of
+// warp: the warp that needs the tiles requests them, so warps need not communicate.
 //
-// When it loses: it saves latency, and other warps hide that too. What the engine and L2 take for a tile
-// stays the same, and twice the shared memory halves how many warps fit where shared memory is the limit.
+// When it loses: it saves latency, and other warps hide that too. The engine and L2 take as long for a tile
+// as before, and if shared memory is the limit, twice as much of it halves the number of warps.
 #include "ladder/tensor_tiles.cuh"
 
 using namespace msda;
@@ -18,7 +18,7 @@ namespace {
 constexpr int WARPS = 8;
 constexpr int BUFFERS = 2;
 
-// What a warp has under way.
+// The tiles of a warp in flight.
 struct Flight {
     Packet16* tiles;    // [BUFFERS][ROUND_SAMPLES][TILE_PACKETS]
     Mbarrier* arrived;  // [BUFFERS]
@@ -28,7 +28,7 @@ MSDA_DEVICE Packet16* tile_of(const Flight& flight, int round, int sample) {
     return flight.tiles + (round % BUFFERS * ROUND_SAMPLES + sample) * TILE_PACKETS;
 }
 
-// Places this lane's sample of a round and asks for its tile.
+// Places this lane's sample of a round and requests its tile.
 MSDA_DEVICE TilePlace launch_round(const TiledParams& params, const Item& item, const Flight& flight,
                                    int round, int lane) {
     const int sample = lane / CHUNKS, s = round * ROUND_SAMPLES + sample;

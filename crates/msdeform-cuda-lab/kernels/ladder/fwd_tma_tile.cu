@@ -1,18 +1,18 @@
-// The tile brought by the copy engine instead of by lanes.
+// The copy engine brings the tile, instead of lanes.
 //
 // Who owns what. A warp owns an item, 2 KB of shared memory and an mbarrier. For a round of eight samples
-// (with eight points: a level) one lane of each sample asks the copy engine for its tile, a box of 32
-// channels x 2 columns x 2 rows, and everyone waits for the 2 KB to arrive. MAPS says how the tensor is
-// described: 3 is the seeds' way, a three-dimensional map for every level of every image and head; 4 has one
-// map per level and counts slabs along a fourth dimension. 0 is what runs where there is no copy engine or
-// the driver refuses the map: the warp copies the tiles itself.
+// (with eight points: a level) one lane of each sample requests its tile from the copy engine, a box of 32
+// channels x 2 columns x 2 rows, and all lanes wait for the 2 KB to arrive. MAPS chooses the description of
+// the tensor: 3 is the seeds' way, a three-dimensional map for every level of every image and head; 4 has one
+// map per level and counts slabs along a fourth dimension. 0 is for GPUs without a copy engine and drivers
+// that refuse the map: the warp copies the tiles itself.
 //
 // Why. A copy takes one instruction and no registers, addresses are computed by the engine, and pixels
 // outside of a level arrive as zeros: neither a border in memory nor a clamp in the kernel.
 //
-// When it loses: here. The engine goes past L1, so that every tile comes from L2, also the ones that
-// neighbouring queries share, and it is built for boxes of kilobytes: it takes requests one at a time, and
-// one of 256 bytes in rows of 128 costs it as much bookkeeping as a large one.
+// When it loses: here. The engine goes past L1, so every tile comes from L2, also tiles that neighbouring
+// queries share. And it is built for boxes of kilobytes: it takes requests one at a time, and a request of
+// 256 bytes in rows of 128 costs as much bookkeeping as a large one.
 #if MSDA_MAPS == 0
 #include "ladder/cooperative_tiles.cuh"
 #else
@@ -25,7 +25,7 @@ namespace {
 
 constexpr int WARPS = 8;
 
-// This warp's item; behind the last one for warps that have none.
+// This warp's item; past the last one for warps that have none.
 MSDA_DEVICE long long item_of_warp() { return static_cast<long long>(blockIdx.x) * WARPS + threadIdx.x / 32; }
 MSDA_DEVICE Packet16* tiles_of_warp() {
     return reinterpret_cast<Packet16*>(shared_memory() + threadIdx.x / 32 * ROUND_BYTES);
@@ -45,7 +45,7 @@ MSDA_DEVICE void compute(const Params& params) {
 
 constexpr bool MAP_PER_SLAB = MSDA_MAPS == 3;
 
-// What fits a kernel's parameter, for maps of every level of every slab.
+// How many maps of levels and slabs fit a kernel's parameter.
 constexpr int SLAB_MAPS = 224;
 struct Params {
     TensorMap map[MAP_PER_SLAB ? SLAB_MAPS : LEVELS];

@@ -3,13 +3,13 @@
 //
 // Who owns what. A first kernel places every sample (fwd_precomputed_weights). Then a block per SM steals
 // runs of queries (fwd_persistent), keeps the small levels whole in shared memory (fwd_persistent_full), and
-// four lanes own an item. They read records four samples at a time, to be dropped from L2 first, and ask for
-// all corners of the four before the first is used (fwd_loop_unroll); pixels are to be dropped last
+// four lanes own an item. They read records four samples at a time, to be dropped from L2 first, and load all
+// corners of the four before the first is used (fwd_loop_unroll); pixels are to be dropped last
 // (fwd_l2_hints).
 //
-// Why. Each of these helps somewhere; the document of this rung puts them together.
+// Why. Each of these techniques helps somewhere; the document of this rung combines them.
 //
-// When it loses. Techniques that pay for the same thing do not add up. Records go through DRAM to save
+// When it loses. Techniques that save the same cost do not add up. Records go through DRAM to save
 // arithmetic that unrolling already hides; one block per SM gives away half of the warps that would have
 // hidden latency; kept levels take from L1 what the streamed ones need.
 #include "ladder/sample_records.cuh"
@@ -23,7 +23,7 @@ constexpr int THREADS = 512;  // 128 registers each: four samples' corners and r
 constexpr int BLOCK_GROUPS = THREADS / GROUP_LANES;
 constexpr int SHARED_BYTES = MSDA_SHARED_KB * 1024;
 
-// Samples per turn: four, or one where a turn would have samples of two levels or rows are no multiple of it.
+// Samples per turn: four, or one if a turn would have samples of two levels or rows are no multiple of four.
 constexpr int TURN = SAMPLES % 4 == 0 && common_points() % 4 == 0 && common_points() > 0 ? 4 : 1;
 
 struct Records {

@@ -1,19 +1,19 @@
 // Vector loads: what fwd_simple does, with 16 bytes per lane and instruction instead of two.
 //
 // Who owns what. Four neighbouring lanes own an item, lane i its channels 8i to 8i + 7; a warp walks the
-// samples of eight neighbouring queries side by side. A corner is one load: four lanes, 64 contiguous bytes.
-// Nothing else changed: every lane still finds out alone where its samples lie (four lanes the same place),
-// one sample after the other.
+// samples of eight neighbouring queries together. A corner is one load: four lanes, 64 contiguous bytes.
+// Nothing else changed: every lane still computes the places of its samples by itself (four lanes the same
+// place), one sample after the other.
 //
-// Why. A warp of fwd_simple asks for 64 bytes per instruction, this one for 512. An item takes an eighth of
+// Why. A warp of fwd_simple loads 64 bytes per instruction, this one 512. An item takes an eighth of
 // the load instructions, of the address arithmetic and of the coordinates.
 //
 // When it loses. Eight lanes make one wavefront of the L1 data path, and here they hold two unrelated pixels:
-// if both lie in the same half of a 128-byte line they meet in the banks. The kernels that put the x
-// neighbours side by side instead (fwd_tile_gather) do not have that.
+// if both lie in the same half of a 128-byte line they conflict in the banks. Kernels that give a wavefront
+// to two x neighbours instead (fwd_tile_gather) avoid that.
 //
 // The base of suite 2: fwd_smem_metadata, fwd_work_redistribution, fwd_loop_unroll, fwd_precomputed_weights,
-// fwd_l2_hints and fwd_mixed_precision each change one thing about this kernel.
+// fwd_l2_hints and fwd_mixed_precision each change one point of this kernel.
 #include "ladder/lane_groups.cuh"
 
 using namespace msda;

@@ -5,11 +5,11 @@
 // lane c holds the total of channel c and writes it.
 //
 // Why. No coordinate is computed twice, locations and weights are read by one coalesced load each, and 16
-// loads of 16 bytes are under way in every lane at once: the latency of an item is one round trip.
+// loads of 16 bytes are in flight in every lane at once: the latency of an item is one round trip.
 //
 // When it loses. The loads. The eight lanes that share a wavefront of the L1 data path now read one chunk
 // each of eight unrelated pixels, all the same chunk. Pixels are 64 bytes, so for these eight there are two
-// places in the banks, and five of them want the fuller one on average. Lanes idle where samples are no
+// places in the banks, and five of them on average need the fuller one. Lanes idle if samples are no
 // multiple of 32.
 #include "ladder/shuffle_sums.cuh"
 

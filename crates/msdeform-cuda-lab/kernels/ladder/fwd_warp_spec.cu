@@ -1,15 +1,15 @@
 // Two kinds of warps: two that bring tiles, six that compute.
 //
-// Who owns what. A block stays on its SM and takes six items per turn. A consumer warp owns an item and a
-// ring of two buffers of eight tiles; a producer warp feeds three consumers, eight lanes for each, a sample
-// per lane. Full and empty mbarriers say whose turn a buffer is (warp_roles.cuh). As in the seed, both sides
+// Who owns what. A block is persistent and takes six items per turn. A consumer warp owns an item and a ring
+// of two buffers of eight tiles; a producer warp feeds three consumers, eight lanes for each, a sample per
+// lane. Full and empty mbarriers pass a buffer between the sides (warp_roles.cuh). As in the seed, both sides
 // compute where a sample lies: producers for the tile, consumers for the weights.
 //
-// Why. The copy engine needs one thread that asks; a warp that does nothing else runs ahead of the
-// arithmetic, so that tiles are there when a consumer wants them, and a consumer is one short loop.
+// Why. The copy engine needs one thread that requests tiles. A warp that does nothing else runs ahead of the
+// arithmetic, so that tiles are there when a consumer needs them, and a consumer is one short loop.
 //
-// When it loses: where loading was no burden to begin with. A gather's addresses are known as soon as its
-// locations are, and thirty-two warps that each have four loads in flight hide latency without anyone's help.
+// When it loses: if loading was no burden in the first place. A gather's addresses are known as soon as its
+// locations are, and thirty-two warps that each have four loads in flight hide latency by themselves.
 // Here a quarter of the warps do no arithmetic, and tiles come past L1 (see fwd_tma_tile).
 #include "ladder/warp_roles.cuh"
 

@@ -1,4 +1,4 @@
-// A deeper ring: three or four rounds of tiles per consumer under way instead of two.
+// A deeper ring: three or four rounds of tiles per consumer in flight instead of two.
 //
 // Who owns what. As in fwd_warp_spec_meta with two producers; a consumer's ring has STAGES buffers of 2 KB of
 // tiles and 128 bytes of weights.
@@ -7,7 +7,7 @@
 // than one round of arithmetic makes it wait. With S stages it takes S - 1 rounds.
 //
 // When it loses: shared memory pays for depth. Four stages are 49 KB a block; blocks that no longer fit take
-// their warps with them, and warps hide latency as well as stages do. Where producers cannot fill the rings,
+// their warps with them, and warps hide latency as well as stages do. If producers cannot fill the rings,
 // longer ones change nothing.
 #include "ladder/warp_roles.cuh"
 

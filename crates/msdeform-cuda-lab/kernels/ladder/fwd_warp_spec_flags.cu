@@ -7,11 +7,11 @@
 //     done[consumer]         written by lane 0 of the consumer
 //
 // A flag holds the number of the round that it announces, counted from 1 over the whole life of the block. It
-// only ever grows, so that nobody resets it, a reader that comes late does not mistake an old announcement
-// for a new one, and there is no phase to agree on at the start. Tiles themselves are still announced by an
-// mbarrier: the copy engine can signal nothing else.
+// only ever grows. So it is never reset, a late reader does not mistake an old announcement for a new one,
+// and there is no phase to agree on at the start. Tiles themselves are still announced by an mbarrier: the
+// copy engine can signal nothing else.
 //
-// What the seed's version lacked. `volatile` orders nothing: a reader may see the flag before the data. Here
+// What the seed's version lacked. `volatile` gives no order: a reader may see the flag before the data. Here
 // the writer's store releases and the reader's load acquires. And a wait that cannot end ends the kernel:
 // spins are counted and trap.
 //
@@ -32,7 +32,7 @@ MSDA_DEVICE unsigned* done_counter(int consumer) { return ready_flag(Warps::BUFF
 
 constexpr int FLAGS = Warps::BUFFERS * ROUND_SAMPLES + Warps::CONSUMERS;
 
-// Until the word is `number` or later. Numbers wrap around after 2^32 rounds; the difference does not.
+// Waits until the word is `number` or later. Numbers wrap around after 2^32 rounds; the difference does not.
 MSDA_DEVICE void wait_for(const unsigned* flag, unsigned number) {
     for (unsigned attempt = 0; static_cast<int>(load_acquire_block(flag) - number) < 0; ++attempt) {
         if (attempt == 1u << 24) trap();
@@ -49,9 +49,9 @@ MSDA_DEVICE void produce_with_flags(const TiledParams& params, int warp, int lan
         const auto tiles = feeding.place_and_advance(params.call);
         if (!tiles.fed[0]) continue;
         const int buffer = Warps::buffer(consumer, at.stage);
-        // The round that had this buffer before is done. Rounds 1 and 2 had none: done starts at 0.
+        // Waits for the round that used this buffer before. Rounds 1 and 2 have none: done starts at 0.
         wait_for(done_counter(consumer), number - Warps::STAGES);
-        fence_before_copy();  // what the consumer read with ordinary loads, the engine overwrites
+        fence_before_copy();  // the engine overwrites what the consumer read with ordinary loads
         announce<Warps>(buffer, sample, tiles.count);
         if (!tiles.wanted[0]) continue;
         publish_weights<Warps>(buffer, sample, tiles.place[0]);
@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS_PER_SM)
     fwd_warp_spec_flags(const __grid_constant__ TiledParams params) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (threadIdx.x < FLAGS) *ready_flag(0, threadIdx.x) = 0;
-    Warps::make_rings();  // its barrier also shows everyone the flags
+    Warps::make_rings();  // its barrier also shows all threads the flags
     if (warp < Warps::PRODUCERS) {
         produce_with_flags(params, warp, lane);
     } else {

@@ -1,14 +1,14 @@
-// Metadata once, by the producers, in shared memory beside the tiles.
+// Metadata once, by the producers, in shared memory next to the tiles.
 //
 // Who owns what. As in fwd_warp_spec, with PRODUCERS of the eight warps producing. A producer's lane that
 // places a sample also writes its four corner weights, 16 bytes, into the buffer; its arrival at the full
 // barrier, which releases, announces them together with the tiles.
 //
-// Why. Consumers read 16 bytes instead of location and weight and some thirty instructions for where the
-// sample lies, which four lanes of each sample do redundantly there.
+// Why. Consumers read 16 bytes. In fwd_warp_spec they read location and weight and spend some thirty
+// instructions on the sample's place, redundantly in four lanes of each sample.
 //
-// When it loses: against metadata that needs no second warp (fwd_shuffle_meta). A warp asks for one tile at a
-// time, so that a single producer is too few; with two the block waits for other things than asking.
+// When it loses: against metadata that needs no second warp (fwd_shuffle_meta). A warp requests one tile at a
+// time, so a single producer is too few; with two the requests are not the limit.
 #include "ladder/warp_roles.cuh"
 
 using namespace msda;

@@ -1,15 +1,14 @@
-// Work redistribution: fwd_vector_loads with the samples of one item, not eight items, side by side in a
-// warp.
+// Work redistribution: fwd_vector_loads with the samples of one item, not of eight items, in a warp.
 //
 // Who owns what. A warp owns an item. Its eight groups of four lanes take samples g, g + 8, ...; a lane keeps
 // its chunk of the channels, as in the base. At the end the groups' partial sums meet by seven shuffles, each
 // lane keeping one channel.
 //
 // Why. Eight times as many warps for the same work: a call of a few hundred queries fills the GPU, and no
-// warp is longer than a handful of samples. The samples of a level lie near each other, so what one warp asks
-// for at once comes from few lines.
+// warp is longer than a handful of samples. The samples of a level lie near each other, so the loads of one
+// warp touch few lines.
 //
-// When it loses. What a warp does once per item (finding it, the exchange, the store of 64 bytes) is no
+// When it loses. The work of a warp once per item (finding it, the exchange, the store of 64 bytes) is no
 // longer shared by eight items.
 #include "ladder/lane_groups.cuh"
 #include "ladder/shuffle_sums.cuh"

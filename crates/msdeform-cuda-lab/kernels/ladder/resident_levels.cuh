@@ -15,15 +15,15 @@ namespace msda {
 struct alignas(16) Residence {
     unsigned first;   // the level's pixel (0, 0), in the units of Sample::offset
     unsigned limit;   // cells at offsets from `first` below this have all four corners in shared memory
-    unsigned place;   // of that pixel, in bytes of shared memory
-    unsigned pixels;  // that are kept
+    unsigned place;   // of pixel (0, 0) in shared memory, in bytes
+    unsigned pixels;  // how many are kept
 };
 
 constexpr int RESIDENT_HEADER = (LEVELS * 16 + 16 + 127) / 128 * 128;
 
 MSDA_DEVICE Residence* residences() { return reinterpret_cast<Residence*>(shared_memory()); }
 
-// What becomes of a level that does not fit: its first rows are kept, or nothing of it.
+// A level that does not fit: its first rows are kept, or none of it.
 enum class Rest { rows, nothing };
 
 // Fills the table; the first LEVELS threads, before a barrier. A kept pixel takes PIXEL bytes: 64, or 16
@@ -43,7 +43,7 @@ MSDA_DEVICE void plan_residences(const ForwardParams& params, int shared_bytes, 
     const long long room = shared_bytes - before;
     const long long fitting = room / (static_cast<long long>(level.row_pitch) * PIXEL);
     int rows = fitting < level.height ? static_cast<int>(fitting) : level.height;
-    // One row holds no cell.
+    // A single row has no cell with all four corners.
     if (rows < 2 || (rest == Rest::nothing && rows < level.height)) rows = 0;
     const unsigned kept = static_cast<unsigned>(rows) * level.row_pitch;
     Residence& own = residences()[l];
@@ -72,7 +72,7 @@ MSDA_DEVICE void keep_slab(const unsigned char* slab) {
     __syncthreads();
 }
 
-// Corners of a cell `inside` behind the level's first pixel, where pixels of PIXEL bytes start at `pixels`.
+// Corners of the cell `inside` pixels after the level's first one; pixels of PIXEL bytes start at `pixels`.
 template <int PIXEL>
 MSDA_DEVICE Corners resident_corners(const unsigned char* pixels, unsigned inside, unsigned below) {
     constexpr unsigned SCALE = PIXEL / (PIXEL_BYTES / 16);
@@ -86,8 +86,8 @@ MSDA_DEVICE Corners resident_corners(const unsigned char* pixels, unsigned insid
     return corners;
 }
 
-// Corners of a cell, wherever they are. `pixels` is this lane's chunk of the slab's first pixel, `shift` that
-// chunk's place within a kept pixel.
+// Corners of a cell, from shared or global memory. `pixels` is this lane's chunk of the slab's first pixel,
+// `shift` that chunk's place within a kept pixel.
 template <int PIXEL>
 MSDA_DEVICE Corners corners_of_cell(const Residence& level, const unsigned char* pixels, int shift,
                                     unsigned offset, unsigned below) {
@@ -117,7 +117,7 @@ MSDA_DEVICE void sum_resident_item(const ForwardParams& params, const Item& item
     }
 }
 
-// ---- who takes what -----------------------------------------------------------------------------
+// ---- shares of the work -------------------------------------------------------------------------
 
 // An equal share of `count` neighbours for every block.
 struct Share {
@@ -128,7 +128,7 @@ MSDA_DEVICE Share own_share(long long count) {
     return {count * blockIdx.x / gridDim.x, count * (blockIdx.x + 1) / gridDim.x};
 }
 
-// Of a share with `left` items left, those of the slab that the next one belongs to.
+// How many of the `left` items of a share belong to the slab of the next one.
 MSDA_DEVICE int queries_left(const ForwardParams& params, int first_query, long long left) {
     const int of_slab = params.queries - first_query;
     return left < of_slab ? static_cast<int>(left) : of_slab;

@@ -9,7 +9,7 @@ namespace msda {
 
 constexpr int ROUND_SAMPLES = 8;
 constexpr int ROUNDS = (SAMPLES + ROUND_SAMPLES - 1) / ROUND_SAMPLES;
-// Unrolled where that is short: the level of a round is then known to the compiler.
+// Unrolled if there are few rounds, so that the compiler knows the level of each.
 constexpr int UNROLL_ROUNDS = ROUNDS <= 8 ? ROUNDS : 1;
 
 // Samples of a round: eight, but for the last.
@@ -17,7 +17,7 @@ MSDA_DEVICE int samples_of_round(int round) {
     return at_most(ROUND_SAMPLES, SAMPLES - round * ROUND_SAMPLES);
 }
 
-// ---- what is read of a sample --------------------------------------------------------------------
+// ---- reading a sample ---------------------------------------------------------------------------
 
 // Both coordinates in one load: `locations` must be a multiple of two elements.
 MSDA_DEVICE Location load_location(const ForwardParams& params, long long sample) {
@@ -42,7 +42,7 @@ MSDA_DEVICE SampleInputs load_sample(const ForwardParams& params, long long samp
 
 // ---- from eight partial sums to one channel per lane ---------------------------------------------
 
-// Half of what a lane still holds goes to its partner, the other half is added to: 4 + 2 + 1 exchanges.
+// A lane sends half of its sums to its partner and adds the partner's to the other half: 4 + 2 + 1 exchanges.
 template <int HELD>
 MSDA_DEVICE void exchange_half(float (&sums)[CHUNK_ELEMENTS], int lane) {
     constexpr int HALF = HELD / 2, PARTNER = 4 * HALF;

@@ -1,7 +1,7 @@
 // What the rungs of the ladder have in common: the seed documents' setting, fp16 values of 32 channels in
 // head-major order. A slab is one head of one image, [pixel][32 channels], 64 bytes a pixel; an item is one
-// query of one slab. Each rung differs from its neighbours in who does what with an item, and in nothing
-// else: coordinates, weights and edges come from chunked_sample.cuh for all of them.
+// query of one slab. Rungs differ only in how they divide the work on an item: coordinates, weights and edges
+// come from chunked_sample.cuh for all of them.
 #pragma once
 
 #include "sample_source.cuh"
@@ -88,7 +88,8 @@ MSDA_DEVICE void add_corners(const Corners& corners, const float (&weight)[2][2]
     }
 }
 
-// A chunk of an output row by the definition, where a sum is not finite; `pixels` is that of the first pixel.
+// A chunk of an output row by the definition, for sums that are not finite; `pixels` is the chunk of the
+// first pixel.
 MSDA_DEVICE void recompute_exactly(const ForwardParams& params, const unsigned char* pixels, long long row,
                                    float (&sums)[CHUNK_ELEMENTS]) {
     recompute_exactly(params, sample_source(params), pixels, row, sums);

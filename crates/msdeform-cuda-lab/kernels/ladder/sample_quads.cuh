@@ -1,6 +1,6 @@
 // Locations and weights four samples at a time. Lanes of different items read rows that lie SAMPLES x 4 bytes
-// and more apart: every load touches a line per item, whatever it takes from it. One load of 16 bytes instead
-// of four of 4 is a quarter of those touches.
+// and more apart, so every load touches a line per item, no matter how few bytes it reads. One load of 16
+// bytes instead of four of 4 makes a quarter of those touches.
 #pragma once
 
 #include "ladder/rung.cuh"
@@ -11,7 +11,7 @@ namespace msda {
 constexpr bool QUADS = SAMPLES % 4 == 0;
 constexpr bool LEVELS_OF_QUADS = QUADS && common_points() % 4 == 0 && common_points() > 0;
 
-// Samples s to s + 3 of a row; past the last sample the last one again.
+// Samples s to s + 3 of a row; past its end the last sample again.
 MSDA_DEVICE Quad load_quad(const ForwardParams& params, long long row, int s) {
     Quad quad;
     if constexpr (QUADS) {

@@ -2,8 +2,8 @@
 // that already contain the attention weight. Offsets and weights are two arrays, so that both are read in
 // whole words.
 //
-// The weights are rounded to fp16: 12 bytes a sample instead of 20, for 2e-4 of error. What does not fit
-// fp16 becomes infinite, and the item is computed again like any other that is not finite.
+// The weights are rounded to fp16: 12 bytes a sample instead of 20, for 2e-4 of error. A weight that does not
+// fit fp16 becomes infinite, and the item is computed again like any other that is not finite.
 #pragma once
 
 #include "ladder/lane_groups.cuh"

@@ -23,7 +23,7 @@ MSDA_DEVICE void sum_over_lanes(float (&sums)[N]) {
         const float kept = keeps_upper ? sums[i + HALF] : sums[i];
         sums[i] = kept + shuffle_xor(given, HALF * SPACING);
     }
-    // A step per instance: in a loop over HALF the sums would be addressed, and live in memory.
+    // An instance for each step: a loop over HALF would index the sums and put them into memory.
     if constexpr (HALF > 1) sum_over_lanes<SPACING, N, HALF / 2>(sums);
 }
 

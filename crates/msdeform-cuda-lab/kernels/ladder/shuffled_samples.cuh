@@ -8,8 +8,8 @@ namespace msda {
 
 constexpr int WARP_SAMPLES = 32;
 
-// This lane's sample of the batch that starts at `first`. A lane behind the last sample has the batch's first
-// one again, without weight.
+// This lane's sample of the batch that starts at `first`. A lane past the last sample has the batch's first
+// one again, with weight zero.
 MSDA_DEVICE SampleInputs load_inputs(const ForwardParams& params, long long row, int first, int lane) {
     const bool exists = first + lane < SAMPLES;
     SampleInputs inputs = load_sample(params, row * SAMPLES + first + (exists ? lane : 0));
@@ -30,7 +30,7 @@ MSDA_DEVICE void add_shuffled(const ForwardParams& params, const unsigned char* 
     for (int from = 0; from < WARP_SAMPLES; from += ROUND_SAMPLES) {
         if (first + from >= SAMPLES) break;
         const int owner = from + lane / CHUNKS;
-        // Where a round lies within a level, its row pitch is known without asking.
+        // If a round lies within one level, all lanes know its row pitch without a shuffle.
         unsigned below;
         if constexpr (POINTS > 0 && POINTS % ROUND_SAMPLES == 0) {
             below = row_below(params.level[(first + from) / POINTS]);

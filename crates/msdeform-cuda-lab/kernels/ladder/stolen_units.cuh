@@ -5,9 +5,8 @@
 
 namespace msda {
 
-// The next unit of work nobody has taken yet, the same for all threads of the block; a counter that
-// a step before has set to zero. All threads call it; the barriers also end whatever they did with the unit
-// before.
+// The next free unit of work, the same for all threads of the block, from a counter that an earlier step has
+// set to zero. All threads call it; its barriers also end their work on the unit before.
 MSDA_DEVICE unsigned steal_unit(const ForwardParams& params) {
     auto* const stolen = reinterpret_cast<unsigned*>(shared_memory() + LEVELS * 16);
     __syncthreads();
@@ -16,7 +15,7 @@ MSDA_DEVICE unsigned steal_unit(const ForwardParams& params) {
     return *stolen;
 }
 
-// Units are runs of neighbouring queries of one slab, `params.unit_queries` of them but for the last one.
+// A unit is a run of `params.unit_queries` neighbouring queries of one slab; the last one may be shorter.
 struct Unit {
     int slab;
     int first_query;

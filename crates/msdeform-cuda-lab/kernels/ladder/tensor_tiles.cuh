@@ -1,10 +1,10 @@
 // Tiles brought by the copy engine (cp.async.bulk.tensor): one thread asks for a box of 2 x 2 pixels, an
 // mbarrier counts its bytes.
 //
-// Cells are not clamped here. Pixels outside of a level arrive as zeros, so a corner that does not count
-// adds nothing whatever its weight, and no border in memory is needed. A sample that does not count at all
-// is a tile that lies outside altogether: zeros times zero. So the definition holds for values that are not
-// finite as well, and nothing is ever computed again.
+// Cells are not clamped here. Pixels outside of a level arrive as zeros, so a corner outside
+// adds nothing for any weight, and no border in memory is needed. A sample entirely outside is a tile of
+// zeros times zero. So the result is also right for values that are not finite, and no sum is computed
+// again.
 #pragma once
 
 #include "ladder/tiles.cuh"
@@ -25,7 +25,7 @@ struct TilePlace {
 MSDA_DEVICE TilePlace place_tile(const LevelGeometry& level, const Location& location, float attention) {
     const Position at = locate(location.x, location.y, level.height, level.width);
     constexpr int OUTSIDE = -2;
-    // A weight that does not count may be NaN.
+    // The weight of a sample outside of its level may be NaN.
     const float counted = at.counts ? attention : 0.0f;
     const float top = counted * (1.0f - at.bottom_share), bottom = counted * at.bottom_share;
     TilePlace place;
@@ -38,7 +38,7 @@ MSDA_DEVICE TilePlace place_tile(const LevelGeometry& level, const Location& loc
     return place;
 }
 
-// Brings a tile; 256 bytes arrive at `barrier`, however much of it lies outside.
+// Requests a tile; 256 bytes arrive at `barrier`, even if a part of it lies outside.
 MSDA_DEVICE void copy_tile(Packet16* tile, const TensorMap& map, const TilePlace& place, int slab,
                            Mbarrier* barrier) {
     copy_tensor_4d(tile, &map, 0, place.left, place.top, slab, barrier);

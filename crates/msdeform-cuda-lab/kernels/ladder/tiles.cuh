@@ -12,7 +12,7 @@ constexpr int ROUND_BYTES = ROUND_SAMPLES * TILE_BYTES;
 
 // Tiles are 256 bytes apart, so that the same corner of neighbouring tiles lies in the same banks, and
 // eight lanes that read it at once would wait for each other. Lanes of odd samples therefore read left and
-// right the other way round: corner c ^ flip. No padding, which the copy engine could not write anyway.
+// right the other way round: corner c ^ flip. There is no padding, which the copy engine could not write.
 MSDA_DEVICE int corner_flip(int sample) { return sample % 2; }
 
 // Weights in the order in which the lanes of a sample read its corners.

@@ -1,5 +1,5 @@
-// Warps with roles: a block of eight warps, of which the first PRODUCERS place samples and ask the copy
-// engine for their tiles, and the others compute. A persistent grid: blocks stay and take items in turns.
+// Warps with roles: a block has eight warps, of which the first PRODUCERS place samples and request their
+// tiles from the copy engine, and the others compute. The grid is persistent: blocks take items in turns.
 //
 // Every consumer warp has a ring of STAGES buffers, a round's eight tiles each, with two mbarriers per
 // buffer:
@@ -7,12 +7,12 @@
 //     full   eight producer lanes arrive, one of which announces the bytes, and the bytes: the consumer waits
 //     empty  the 32 consumer lanes arrive, which have read them:                          the producer waits
 //
-// Every lane arrives for itself. One could vouch for its warp after a sync_warp, with fewer arrivals; but
-// then neither compute-sanitizer nor a reader sees whose accesses a phase has ordered.
+// Every lane arrives by itself. One lane could arrive for its warp after a sync_warp, with fewer arrivals;
+// but then neither compute-sanitizer nor a reader sees which accesses a phase has ordered.
 //
 // What must hold, and why nothing hangs. A ring has exactly one warp at each end, and both walk the same
 // items and rounds, found by the same arithmetic from the same numbers: each barrier is reached as often
-// from one side as from the other, whatever the number of queries. A block without work runs no turn on
+// from one side as from the other, for any number of queries. A block without work runs no turn on
 // either side; in the last turn some consumers have no item and leave, and their producer skips exactly
 // these. The only barrier that counts all threads is the one after the rings were made, before the roles
 // part. Waits are bounded and trap (ptx_copies.cuh).
@@ -23,8 +23,8 @@
 namespace msda {
 
 constexpr int WARPS = 8;
-// Of a block with two stages: as many as leave a thread 64 registers. Mirrored by
-// src/variants/ladder/rounds.rs.
+// For a block with two stages: as many blocks as leave a thread 64 registers. Mirrored by
+// src/ladder/rounds.rs.
 constexpr int BLOCKS_PER_SM = 4;
 
 template <int PRODUCER_WARPS, int RING_STAGES>
@@ -34,7 +34,7 @@ struct Roles {
     static constexpr int STAGES = RING_STAGES;
     static constexpr int BUFFERS = CONSUMERS * STAGES;
 
-    // Shared memory: tiles, then what else a variant keeps per buffer and sample, then barriers.
+    // Shared memory: tiles, then other data of a variant for each buffer and sample, then barriers.
     static constexpr int WEIGHTS_AT = BUFFERS * ROUND_BYTES;
     static constexpr int BARRIERS_AT = WEIGHTS_AT + BUFFERS * ROUND_SAMPLES * 16;
     static constexpr int FLAGS_AT = BARRIERS_AT + 2 * BUFFERS * 8;
@@ -66,7 +66,7 @@ struct Roles {
     MSDA_DEVICE static long long items_per_turn() { return static_cast<long long>(gridDim.x) * CONSUMERS; }
 };
 
-// Where in its ring a warp is. The parity is that of the phase in which the buffer is filled.
+// The position of a warp in its ring. The parity is that of the phase in which the buffer is filled.
 template <typename R>
 struct RingPosition {
     int stage = 0;
@@ -82,14 +82,14 @@ struct RingPosition {
 // ---- producers -------------------------------------------------------------------------------------
 // Eight lanes feed one consumer, a sample each, so that a producer places the samples of four consumers at
 // once. Producer p has consumers p, p + PRODUCERS, p + 2 PRODUCERS and so on. Locations and weights of a
-// round are loaded one round ahead: they come from DRAM, and nobody else covers a producer's wait.
+// round are loaded one round ahead: they come from DRAM, and no other warp hides a producer's wait.
 
 template <typename R>
 struct Feeding {
     static constexpr int FED = (R::CONSUMERS + R::PRODUCERS - 1) / R::PRODUCERS;  // by one producer
     static constexpr int PASSES = (FED + 3) / 4;
 
-    // What a lane hands over in one round, a pass each.
+    // The data that a lane hands over in one round, for each pass.
     struct Tiles {
         bool fed[PASSES];     // the lane's consumer has an item: the lane arrives
         bool wanted[PASSES];  // and the lane has a sample of the round
@@ -116,7 +116,7 @@ struct Feeding {
         take_turn(params);
         load(params);
     }
-    // The same for all lanes: whether the block has a turn.
+    // Whether the block has a turn, the same for all lanes.
     MSDA_DEVICE bool has_turn(const ForwardParams& params) const { return first < item_count(params); }
 
     // Places the samples of this round and starts loading the next one's.
@@ -165,7 +165,7 @@ private:
     }
 };
 
-// A producer lane's arrival. The first lane's says how many bytes there will be; copies of the others may
+// A producer lane's arrival. The first lane announces how many bytes will come. Copies of other lanes may
 // arrive before that, but the phase waits for this lane.
 template <typename R>
 MSDA_DEVICE void announce(int buffer, int sample, int tiles) {
@@ -176,8 +176,8 @@ MSDA_DEVICE void announce(int buffer, int sample, int tiles) {
     }
 }
 
-// The whole life of a producer warp. `publish(buffer, sample, place)` writes what else the consumer is told
-// about a sample, before the buffer is announced.
+// The whole life of a producer warp. `publish(buffer, sample, place)` writes further data of a sample for the
+// consumer, before the buffer is announced.
 template <typename R, typename Publish>
 MSDA_DEVICE void produce(const TiledParams& params, int warp, int lane, Publish publish) {
     Feeding<R> feeding(params.call, warp, lane);
@@ -201,7 +201,7 @@ MSDA_DEVICE void produce(const TiledParams& params, int warp, int lane, Publish 
 
 // ---- consumers -------------------------------------------------------------------------------------
 
-// The whole life of a consumer warp that finds the weights of its samples beside their tiles.
+// The whole life of a consumer warp that finds the weights of its samples next to their tiles.
 template <typename R>
 MSDA_DEVICE void consume_with_metadata(const TiledParams& params, int warp, int lane) {
     const int consumer = warp - R::PRODUCERS;
@@ -228,7 +228,7 @@ MSDA_DEVICE void consume_with_metadata(const TiledParams& params, int warp, int 
     }
 }
 
-// What producers write for them.
+// The weights that producers write for it.
 template <typename R>
 MSDA_DEVICE void publish_weights(int buffer, int sample, const TilePlace& place) {
     const CornerWeights weights = flipped(place.weight, corner_flip(sample));

@@ -1,5 +1,5 @@
-// Rates of the units that compute, and of shared memory: long chains of one instruction, enough of them
-// side by side to hide its latency.
+// Rates of the arithmetic units and of shared memory: long chains of one instruction, enough independent
+// chains to hide its latency.
 #include "intrinsics.cuh"
 
 using namespace msda;
@@ -62,8 +62,8 @@ MSDA_DEVICE unsigned mma_f16_chains(unsigned seed, int rounds) {
     return result;
 }
 
-// Neighbouring lanes read neighbouring packets: no bank is asked twice. With 4 bytes every load of a warp is
-// one pass of 128 bytes.
+// Neighbouring lanes read neighbouring packets, so no bank serves two lanes. With 4 bytes every load of a
+// warp is one pass of 128 bytes.
 template <int BYTES>
 MSDA_DEVICE unsigned shared_loads(unsigned seed, int rounds) {
     constexpr unsigned PACKETS = UNROLL * CHAINS * 32;

@@ -1,4 +1,4 @@
-// How fast rows can be fetched from L1 or L2 when nothing else happens.
+// How fast rows can be fetched from L1 or L2 without any other work.
 //
 // Every lane loads 16 bytes at a time from a slab; which lanes read neighbouring bytes is the pattern.
 // A slab of some KB stays in L1, one of some MB in L2 only. Rows are drawn by a linear congruential
@@ -62,6 +62,6 @@ extern "C" __global__ void __launch_bounds__(1024, 2) gather(const __grid_consta
             folded ^= packet.word[0] ^ packet.word[1] ^ packet.word[2] ^ packet.word[3];
         }
     }
-    // Never true: the slab holds equal words, whose folding is zero. The compiler cannot know.
+    // Never true: the slab holds equal words, which fold to zero. The compiler does not know that.
     if (folded == 0x5eed5eedu) params.sink[0] = folded;
 }

@@ -1,4 +1,4 @@
-// How fast fp32 updates reach L2: what a backward pass with plain atomics runs into.
+// How fast fp32 updates reach L2: the limit of a backward pass with plain atomics.
 //
 // A warp adds 32 neighbouring floats, one 128-byte line, at a time, to lines drawn at random.
 #include "intrinsics.cuh"

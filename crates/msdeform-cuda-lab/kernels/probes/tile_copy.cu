@@ -2,7 +2,7 @@
 //
 // The slab is one level of one head: rows of pixels of 64 bytes. Tiles are drawn at random, a slot of shared
 // memory takes one of them, 128-byte aligned. Cooperatively, 16 lanes load 16 bytes each and store them; by
-// the copy engine, one lane of a warp names the tile and a barrier counts its bytes.
+// the copy engine, one lane of a warp requests the tile and a barrier counts its bytes.
 #include "intrinsics.cuh"
 
 using namespace msda;
@@ -114,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4)
         for (int slot = 0; slot < SLOTS; ++slot) {
             *reinterpret_cast<Packet<16>*>(tiles + slot * TILE_BYTES + piece * 16) = packets[slot];
         }
-        // Whoever reads the tiles waits here, and the compiler must have them stored.
+        // A reader of the tiles would wait here, so the compiler must store them.
         sync_warp();
     }
 }
