@@ -1,4 +1,4 @@
-//! One thread per output element: the rung that the others are measured against.
+//! One thread per output element: the baseline of the forward ladder.
 
 use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
 
@@ -24,10 +24,10 @@ static SPEC: VariantSpec = VariantSpec {
     rung: false,
 };
 
-/// What the seed document says that its own version achieves.
+/// The figure that the seed document states for its own version.
 pub(crate) const CLAIM: &str = "0.5 TFLOP/s, 1.0x";
 
-/// What the original used.
+/// As in the original.
 const THREADS: u32 = 1024;
 
 impl Variant for FwdOriginal {
@@ -52,7 +52,9 @@ impl Variant for FwdOriginal {
         ];
         for (tensor, elements) in counts {
             if i32::try_from(elements).is_err() {
-                return Err(format!("`{tensor}` has {elements} elements and indices are 32-bit"));
+                return Err(format!(
+                    "`{tensor}` has {elements} elements; 32-bit indices reach 2^31 - 1"
+                ));
             }
         }
         Ok(())
@@ -81,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_overflowed_silently_in_the_original_is_refused_by_name() {
+    fn sizes_past_32_bits_are_refused_by_name() {
         let device = DeviceProps::h200();
         let problem = Problem::builder()
             .batch(64)

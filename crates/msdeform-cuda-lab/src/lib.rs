@@ -1,5 +1,5 @@
-//! What only the laboratory runs on a GPU: the ladder of techniques and the probes of what a GPU can do. The product,
-//! `msdeform-cuda`, knows nothing of it.
+//! The GPU code of the laboratory: the ladder of techniques, and the probes that measure the limits of a GPU. The
+//! product, `msdeform-cuda`, does not depend on it.
 
 mod fwd_original;
 mod ladder;

@@ -1,5 +1,5 @@
-//! What a kernel's parameter begins with when the call alone does not say enough: descriptors that the
-//! driver makes of the value tensor, once its address is known.
+//! Descriptors at the front of a kernel's parameter, which the driver makes of the value tensor once its address is
+//! known: tensor maps and textures.
 //!
 //! The parameter of such a kernel is `struct { TensorMap map[N]; ForwardParams call; }`, or `struct {
 //! LevelTexture texture[LEVELS]; ForwardParams call; }`.
@@ -36,7 +36,7 @@ pub enum MapKind {
     PerLevel,
 }
 
-/// One map, as the driver (or the emulator) is asked for it. Zeros outside; no swizzle.
+/// One map, as requested from the driver or the emulator. Zeros outside; no swizzle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TileMap {
     /// First element, in bytes from the value tensor's address.
@@ -55,20 +55,22 @@ impl TileMaps {
     /// Every map that the parameter holds, in its order.
     ///
     /// # Errors
-    /// The reason why the call has none, in words that complete "variant x cannot do this: ...".
+    /// The reason why the call has none. It completes "variant x cannot do this: ...".
     pub fn of(&self, call: &Call<'_>) -> std::result::Result<Vec<TileMap>, String> {
         let (problem, strides) = (call.problem, call.strides);
         if problem.layout() == ValueLayout::Interleaved {
-            return Err("no interleaved values: slabs are not evenly spaced".to_owned());
+            return Err("values are interleaved; tensor maps need head-major ones".to_owned());
         }
         if strides.batch != strides.head * problem.heads() as i64 && problem.batch() > 1 {
-            return Err(format!("value strides {strides:?}; images must follow each other"));
+            return Err(format!(
+                "value strides are {strides:?}; images must follow each other without gaps"
+            ));
         }
         let slabs = problem.batch() * problem.heads();
         let maps = slabs * problem.levels().len();
         if self.kind == MapKind::PerSlab && maps > MAPS_PER_SLAB_CAPACITY {
             return Err(format!(
-                "{slabs} slabs of {} levels take {maps} tensor maps, at most {MAPS_PER_SLAB_CAPACITY}",
+                "{slabs} slabs of {} levels take {maps} tensor maps; a parameter holds {MAPS_PER_SLAB_CAPACITY}",
                 problem.levels().len()
             ));
         }
@@ -138,7 +140,7 @@ impl Preamble for Maps {
     }
 }
 
-/// What a call has no preamble for; its variant has refused it before.
+/// The error of a call without a preamble; its variant has refused the call before.
 fn refusal(reason: String) -> msdeform_cuda::Error {
     msdeform::Error::Unsupported { variant: "ladder", reason }.into()
 }
@@ -161,7 +163,7 @@ pub struct TextureShape {
 
 /// Channels of a texel.
 const TEXEL_CHANNELS: usize = 4;
-/// What compute capability 3.5 and later allow of layered textures.
+/// The most layers of a texture on compute capability 3.5 and later.
 const MAX_LAYERS: usize = 2048;
 const MAX_LAYERED_SIZE: usize = 32_768;
 
@@ -169,14 +171,14 @@ impl LevelTextures {
     /// The texture of every level.
     ///
     /// # Errors
-    /// The reason why the call has none, in words that complete "variant x cannot do this: ...".
+    /// The reason why the call has none. It completes "variant x cannot do this: ...".
     pub fn of(self, call: &Call<'_>) -> std::result::Result<Vec<TextureShape>, String> {
         let problem = call.problem;
         let slabs = problem.batch() * problem.heads();
         let layers = slabs * problem.channels().div_ceil(TEXEL_CHANNELS);
         if layers > MAX_LAYERS {
             return Err(format!(
-                "{slabs} slabs of {} channels take {layers} layers of a texture, at most {MAX_LAYERS}",
+                "{slabs} slabs of {} channels take {layers} layers of a texture, which has at most {MAX_LAYERS}",
                 problem.channels()
             ));
         }
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_covers_the_pixels_of_a_level_and_not_its_border() {
+    fn a_map_leaves_out_the_border_of_a_level() {
         let per_level = maps(ValueLayout::HeadMajorPadded, MapKind::PerLevel).unwrap();
         let slab = (10 * 11 + 6 * 7) * 64;
         assert_eq!(
@@ -259,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_texture_has_a_layer_for_four_channels_of_a_slab_and_2048_at_most() {
+    fn a_texture_has_at_most_2048_layers_of_four_channels() {
         let of = |batch| {
             let problem = Problem::builder()
                 .batch(batch)

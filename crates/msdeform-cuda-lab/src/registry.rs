@@ -1,5 +1,5 @@
-//! Every CUDA variant there is, once: the ladder and what the product dispatches to. Listings, verification, benchmarks and
-//! documentation come from here.
+//! All CUDA variants, each once: the ladder and the product's. Listings, verification, benchmarks and documentation
+//! iterate over this list.
 
 use msdeform::Direction;
 use msdeform_cuda::REGISTRY as PRODUCT;
@@ -8,14 +8,14 @@ use msdeform_cuda::variants::Variant;
 use crate::fwd_original::FwdOriginal;
 use crate::ladder::RUNGS;
 
-/// Every variant, in the order tables list them: forward before backward, the ladder first, then what
-/// the dispatcher uses.
+/// Every variant, in the order of tables: forward before backward, the ladder first, then the variants that the
+/// dispatcher uses.
 pub static REGISTRY: &[&dyn Variant] =
     &joined::<{ 1 + RUNGS.len() + PRODUCT.len() }>(&[BASELINE, RUNGS, PRODUCT]);
 
 const BASELINE: &[&dyn Variant] = &[&FwdOriginal];
 
-/// Those of this crate.
+/// The variants of this crate.
 #[cfg(test)]
 pub(crate) static OWN: &[&dyn Variant] = &joined::<{ 1 + RUNGS.len() }>(&[BASELINE, RUNGS]);
 
@@ -42,7 +42,7 @@ pub fn find(id: &str) -> Result<&'static dyn Variant, msdeform::Error> {
     msdeform_cuda::registry::find_among(REGISTRY, id)
 }
 
-/// What speed-ups are relative to: the first rung of a direction's ladder, if it has one.
+/// The variant that speed-ups are relative to: the first rung of a direction's ladder, if it has one.
 #[must_use]
 pub fn baseline(direction: Direction) -> Option<&'static dyn Variant> {
     REGISTRY.iter().copied().find(|variant| variant.spec().direction == direction)
@@ -66,7 +66,7 @@ mod tests {
 
     /// A step without a kernel, or a kernel without a step, would only show on a GPU.
     #[test]
-    fn every_step_has_its_entry_and_every_entry_belongs_to_a_step() {
+    fn steps_and_entries_match() {
         let device = DeviceProps::h200();
         for &variant in REGISTRY {
             let (spec, text) = (variant.spec(), variant.source().text);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_found_and_unknown_ones_refused_by_name() {
+    fn find_refuses_unknown_ids_by_name() {
         assert_eq!(find("fwd_simple").unwrap().spec().id, "fwd_simple");
         assert_eq!(baseline(Direction::Forward).unwrap().spec().id, "fwd_original");
         assert_eq!(baseline(Direction::Backward).unwrap().spec().id, "bwd_original");

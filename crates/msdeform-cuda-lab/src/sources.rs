@@ -29,12 +29,12 @@ pub const OWN_HEADERS: &[SourceFile] = embedded![
     "ptx_textures.cuh",
 ];
 
-/// Those, and the product's.
+/// The headers of the ladder and of the product.
 #[must_use]
 pub fn headers() -> &'static [SourceFile] {
     static ALL: LazyLock<Vec<SourceFile>> = LazyLock::new(|| {
         let mut all = [OWN_HEADERS, msdeform_cuda::sources::HEADERS].concat();
-        // The order is part of what a ledger's fingerprint is made of.
+        // The order is part of the ledger's fingerprints.
         all.sort_by_key(|header| header.name);
         all
     });
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
     use crate::registry::{OWN, REGISTRY};
 
-    /// Every file of a kind under `kernels/` but the probes, by its path there.
+    /// Paths of all files with an extension under `kernels/`, without the probes.
     fn on_disk(extension: &str) -> Vec<String> {
         let kernels = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
         let mut found = Vec::new();
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kernel_in_the_folder_is_registered_under_its_own_name() {
+    fn every_kernel_in_the_folder_is_registered() {
         let mut registered: Vec<&str> = OWN.iter().map(|variant| variant.source().name).collect();
         registered.sort_unstable();
         assert_eq!(on_disk(".cu"), registered);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_ptx_headers_speak_ptx_and_nothing_includes_the_toolkit() {
+    fn only_ptx_headers_have_ptx() {
         let kernels = REGISTRY.iter().map(|variant| variant.source());
         for file in headers().iter().copied().chain(kernels) {
             let speaks_ptx = file.text.contains("asm volatile(") || file.text.contains("asm(");
@@ -101,7 +101,7 @@ mod tests {
         }
     }
 
-    /// The statements that choose between a product widened to 64 bits and something else.
+    /// The statements whose conditional operator has an arm with a product widened to 64 bits.
     fn chosen_products(text: &str) -> Vec<String> {
         let code: Vec<&str> =
             text.lines().map(|line| line.split("//").next().unwrap_or("").trim()).collect();
@@ -113,8 +113,8 @@ mod tests {
         found.map(|statement| statement.trim().to_owned()).collect()
     }
 
-    /// Whether a widened product stands in the arms of the choice that a text begins with; not one inside of an
-    /// index, nor behind the parenthesis that the choice stands in.
+    /// Whether a text that begins with `?` has a widened product in the arms of that conditional operator. Products
+    /// inside of an index, or after the parenthesis around the operator, do not count.
     fn has_widened_product(choice: &str) -> bool {
         const WIDENINGS: [&str; 2] =
             ["static_cast<long long>(", "static_cast<unsigned long long>("];
@@ -141,11 +141,11 @@ mod tests {
         false
     }
 
-    /// Of such a choice NVRTC (12.9 to 13.4) may make a zero in two registers that is overwritten under a predicate and
-    /// read before it is there: a sample's pixel anywhere in memory. Chosen in 32 bits and widened afterwards there is
-    /// no such zero. The emulator's `tests/resources` looks for it in the machine code.
+    /// NVRTC (12.9 to 13.4) may compile such a statement into a zero in two registers that is overwritten under a
+    /// predicate and read before it is written: a sample's pixel then lies anywhere in memory. If the choice is made in
+    /// 32 bits and widened afterwards there is no such zero. The emulator's `tests/resources` searches machine code.
     #[test]
-    fn no_kernel_chooses_between_a_widened_product_and_something_else() {
+    fn no_kernel_widens_a_product_conditionally() {
         for text in [
             "below = thin ? 0 : static_cast<long long>(pitch) * BYTES;",
             "below = thin\n  ? 0 // why\n  : BYTES * static_cast<unsigned long long>(f(pitch));",

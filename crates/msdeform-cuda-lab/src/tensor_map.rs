@@ -1,4 +1,4 @@
-//! Tensor maps: what the copy engine of compute capability 9.0 and later is told about a tensor.
+//! Tensor maps: descriptions of tensors for the copy engine of compute capability 9.0 and later.
 
 use std::ffi::c_void;
 
@@ -22,17 +22,17 @@ impl EncodedMap {
         self.0.opaque
     }
 
-    /// All zeros: what the unused entries of a parameter hold.
+    /// All zeros, for the unused entries of a parameter.
     #[must_use]
     pub fn unused() -> Self {
         // SAFETY: an opaque array of integers.
         Self(unsafe { std::mem::zeroed() })
     }
 
-    /// Asks the driver for the map of a tensor at an address. Nothing is read from it.
+    /// Asks the driver for the map of a tensor at an address. The driver does not read the tensor.
     ///
     /// # Errors
-    /// What the driver says: an address or stride that is no multiple of 16, a GPU without a copy engine.
+    /// The driver's error: an address or stride that is no multiple of 16, or a GPU without a copy engine.
     pub fn new(address: u64, map: &TileMap) -> Result<Self, DriverError> {
         let format = match map.element_bytes {
             2 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,

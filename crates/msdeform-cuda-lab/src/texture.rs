@@ -21,16 +21,16 @@ pub struct LayeredTexture {
     bytes: usize,
 }
 
-// SAFETY: handles that the driver lets any thread use; nothing here changes after construction.
+// SAFETY: the driver lets any thread use these handles, and the fields do not change after construction.
 unsafe impl Send for LayeredTexture {}
 // SAFETY: as above.
 unsafe impl Sync for LayeredTexture {}
 
 impl LayeredTexture {
-    /// Allocates the array; what it holds is undefined until a kernel has written it.
+    /// Allocates the array; its contents are undefined until a kernel has written them.
     ///
     /// # Errors
-    /// What the driver says, such as no memory.
+    /// The driver's error, for example if memory is exhausted.
     pub fn new(context: &Context, shape: TextureShape) -> Result<Self> {
         let _entered = context.enter()?;
         let TextureShape { width, height, layers } = shape;
@@ -42,7 +42,7 @@ impl LayeredTexture {
             NumChannels: 4,
             Flags: sys::CUDA_ARRAY3D_LAYERED | sys::CUDA_ARRAY3D_SURFACE_LDST,
         };
-        // From here on dropping it frees what there is.
+        // From here on `drop` frees what was created so far.
         let mut made = Self {
             context: context.clone(),
             array: std::ptr::null_mut(),
@@ -77,13 +77,13 @@ impl LayeredTexture {
         Ok(made)
     }
 
-    /// What a kernel samples through.
+    /// The handle that kernels sample through.
     #[must_use]
     pub const fn texture(&self) -> u64 {
         self.texture
     }
 
-    /// What a kernel writes through.
+    /// The handle that kernels write through.
     #[must_use]
     pub const fn surface(&self) -> u64 {
         self.surface
@@ -98,10 +98,10 @@ impl LayeredTexture {
 
 impl Drop for LayeredTexture {
     fn drop(&mut self) {
-        // Failures leave nothing to do.
+        // A failure cannot be handled here.
         let Ok(_entered) = self.context.enter() else { return };
-        // SAFETY: each was made in `new` and is destroyed once, the array after what looks at it. Destroying
-        // an array waits for the kernels that use it, as freeing memory does.
+        // SAFETY: each was made in `new` and is destroyed once, the array after the objects that refer to it.
+        // Destroying an array waits for the kernels that use it, as freeing memory does.
         unsafe {
             if self.surface != 0 {
                 let _ = check("cuSurfObjectDestroy", sys::cuSurfObjectDestroy(self.surface));

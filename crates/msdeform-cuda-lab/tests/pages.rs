@@ -7,7 +7,7 @@ use std::path::Path;
 
 use msdeform_cuda_lab::REGISTRY;
 
-/// What the page of a rung has: the idea with its owners and a picture, a prediction, the record's tables, when the
+/// Parts of a rung's page: the idea with its owners and a picture, a prediction, the record's tables, when the
 /// rung loses, and what the seed document said.
 const PARTS: [&str; 8] = [
     "\n## Idea\n",
@@ -21,7 +21,7 @@ const PARTS: [&str; 8] = [
 ];
 
 #[test]
-fn every_variant_has_a_page_and_that_of_a_rung_has_all_its_parts() {
+fn every_variant_has_a_complete_page() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/kernels");
     let files = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
     let names = files.filter(|file| file.extension().is_some_and(|extension| extension == "md"));

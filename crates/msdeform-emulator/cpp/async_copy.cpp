@@ -12,8 +12,8 @@
 namespace msda_emulator {
 namespace {
 
-// In memory an mbarrier is this word and nothing else: whoever overwrites or never initialises it is
-// found at the next operation on it.
+// In memory an mbarrier is only this word. The next operation on it detects that a kernel has overwritten or
+// never initialised it.
 constexpr uint64_t cookie = 0x6d62617272696572ull;
 constexpr unsigned most_arrivals = (1u << 20) - 1;
 constexpr int64_t most_tx_bytes = (1 << 20) - 1;
@@ -248,7 +248,7 @@ void tensor_load(void* shared, const TensorMap* map, const int* origin, unsigned
     require_shared(name, shared, bytes, site);
     require_aligned(name, shared, 128, site);
     require_aligned(name, map->base, 16, site);
-    // Elements outside of the tensor arrive as zeros and count as bytes all the same.
+    // Elements outside of the tensor arrive as zeros and count as bytes too.
     PendingCopy copy{static_cast<unsigned char*>(shared), std::vector<unsigned char>(bytes, 0)};
     for (size_t row = 0; row < rows; ++row) {
         const unsigned char* source = map->base;

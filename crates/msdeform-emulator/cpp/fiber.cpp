@@ -22,8 +22,8 @@ struct Scheduler {
     void* sanitizer_state = nullptr;
 } scheduler;
 
-// Away from a fiber, to the one with this stack or, if it is null, to the scheduler. A null slot tells the
-// sanitizer to free what it keeps for the fiber.
+// Switches from a fiber to the one with this stack or, if it is null, to the scheduler. With a null slot the
+// sanitizer frees its data of the fiber that is left.
 void announce_leave(void** save, const void* next_stack) {
     if (next_stack == nullptr) {
         __sanitizer_start_switch_fiber(save, scheduler.stack, scheduler.stack_size);
@@ -36,7 +36,7 @@ void* map_stack() {
     const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     void* memory = mmap(nullptr, stack_bytes + page, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    // The lowest page catches overflow as a fault instead of as another thread's odd behaviour.
+    // The lowest page turns an overflow into a fault; otherwise it would change another thread's stack.
     if (memory == MAP_FAILED || mprotect(memory, page, PROT_NONE) != 0) {
         perror("msda-emulator: cannot map a fiber stack");
         abort();

@@ -12,8 +12,8 @@ public:
     Fiber(const Fiber&) = delete;
     Fiber& operator=(const Fiber&) = delete;
 
-    // The next switch to it starts `body(argument)`, which returns whom it hands over to, as suspend() does.
-    // May be called again once that body has returned.
+    // The next switch to it starts `body(argument)`, which returns the fiber to hand over to, as for
+    // suspend(). May be called again once that body has returned.
     void start(Fiber* (*body)(void*), void* argument);
     // Called by the scheduler: runs the fiber, and those that it hands over to, until one comes back.
     void resume();

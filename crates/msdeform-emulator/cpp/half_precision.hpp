@@ -79,7 +79,7 @@ inline double fma_round_to_odd(double a, double b, double c) {
     const double product = a * b;  // exact
     const double sum = product + c;
     if (!isfinite(sum)) return sum;
-    // Knuth's two-sum: what the addition lost, exactly.
+    // Knuth's two-sum: the exact rounding error of the addition.
     const double part = sum - product;
     const double lost = (product - (sum - part)) + (c - part);
     if (lost == 0.0 || (double_bits(sum) & 1u) != 0) return sum;

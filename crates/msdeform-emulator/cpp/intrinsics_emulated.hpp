@@ -1,6 +1,5 @@
 // The C++ twin of every wrapper in kernels/intrinsics.cuh, under the same name and with the same
-// meaning. Where the instruction has a rule (an alignment, lanes that must take part), the twin holds
-// the kernel to it.
+// meaning. If the instruction has a rule (an alignment, lanes that must take part), the twin checks it.
 #pragma once
 
 #include "half_precision.hpp"
@@ -403,7 +402,7 @@ MSDA_DEVICE void copy_tensor_4d(void* shared, const TensorMap* map, int x, int y
     emu::tensor_load(shared, map, origin, 4, barrier, site);
 }
 
-// The warp meets here; that its whole group does is not modelled.
+// The warp meets here; the rest of the warp group is not modelled.
 template <int REGISTERS>
 MSDA_DEVICE void lower_registers(Site site = Site::here()) {
     static_assert(REGISTERS >= 24 && REGISTERS <= 256 && REGISTERS % 8 == 0, "setmaxnreg");

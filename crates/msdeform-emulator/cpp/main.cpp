@@ -20,7 +20,7 @@ namespace msda_emulator {
 namespace {
 
 constexpr uint64_t request_magic = 0x324c554d4541444dull;  // "MDAEMUL2"
-// Like the allocations of the CUDA driver.
+// As for allocations of the CUDA driver.
 constexpr size_t allocation_alignment = 256;
 
 // A step of a launch.
@@ -61,7 +61,7 @@ Index3 read_index() {
     return index;
 }
 
-// A device allocation: of exactly the size asked for, so that the first byte past it is an error.
+// A device allocation of exactly the requested size, so that the first byte past it is an error.
 class Buffer {
 public:
     Buffer() {
@@ -170,7 +170,7 @@ void run_launch(const Kernels& kernels) {
         step.shape.block_order = block_order;
     }
 
-    // Like the driver: a kernel gets the front of what was given, as much as it declares.
+    // Like the driver, passes a kernel as many of the given bytes as it declares.
     const auto params_bytes = read_number<uint64_t>();
     for (const Step& step : steps) {
         const size_t declared = kernels[step.kernel].params_bytes;
@@ -221,7 +221,7 @@ void on_alarm(int) {
     describe_position(position, sizeof position);
     const int length = snprintf(text, sizeof text, "msda-emulator:%s: out of time\n", position);
     if (length > 0 && write(STDERR_FILENO, text, static_cast<size_t>(length)) < 0) {
-        // Nothing is left to say it with; the exit code does.
+        // Writing failed too, so only the exit code reports it.
     }
     _exit(static_cast<int>(Fault::timeout));
 }
@@ -237,7 +237,7 @@ int main(int count, char** arguments) {
     __sanitizer_set_death_callback(name_position);
     if (read_number<uint64_t>() != request_magic) refuse("%s", "not a request");
     const auto limit_ms = read_number<uint32_t>();
-    // Of processor time: a machine with other things to do is no reason to stop a kernel.
+    // Of CPU time, so that a busy machine does not stop a kernel.
     signal(SIGPROF, on_alarm);
     itimerval timer{};
     timer.it_value.tv_sec = limit_ms / 1000;

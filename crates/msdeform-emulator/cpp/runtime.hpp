@@ -1,5 +1,5 @@
-// What emulated device code sees of the runtime: who the current thread is, and the operations that
-// make a thread wait for others. Deliberately free of standard library containers: this header is
+// The runtime's interface for emulated device code: the current thread, and the operations that make a thread
+// wait for others. Deliberately free of standard library containers: this header is
 // compiled once per kernel specialisation, the runtime behind it only once.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace msda_emulator {
 
-// Where in the kernel a wait was entered. As a default argument it names the caller's line.
+// The place in the kernel where a wait was entered. As a default argument it names the caller's line.
 struct Site {
     const char* file;
     int line;
@@ -22,7 +22,7 @@ struct Index3 {
     unsigned x, y, z;
 };
 
-// What a compiled library says about an entry function (entry.cpp).
+// A compiled library's description of an entry function (entry.cpp).
 struct Kernel {
     size_t params_bytes;
     void (*run_thread)(const void* params);
@@ -41,7 +41,7 @@ extern Index3 block_index, block_size, grid_size;
 
 constexpr unsigned warp_lanes = 32;
 
-// What went wrong. The numbers are exit codes, read by the Rust side (src/error.rs).
+// The kinds of faults. The numbers are exit codes, read by the Rust side (src/error.rs).
 enum class Fault : int {
     protocol = 40,    // the request is malformed; nothing to do with the kernel
     divergence = 41,  // threads that must meet did not: one exited, or they met at different places
@@ -57,7 +57,7 @@ enum class Fault : int {
 
 // ---- warps --------------------------------------------------------------------------------------
 
-// One meeting of the lanes in `mask`; `lane[i]` is what lane i brought, null where i is not in it.
+// One meeting of the lanes in `mask`; `lane[i]` is the data of lane i, null if i is not in it.
 struct WarpMeeting {
     unsigned mask;
     void* lane[warp_lanes];
@@ -66,7 +66,7 @@ struct WarpMeeting {
 using Exchange = void (*)(const WarpMeeting&);
 
 // Waits for every lane in `mask` to call this with the same mask and the same `exchange`, which then
-// runs once with what all of them brought (it writes results back into it) before any lane goes on.
+// runs once with the data of all of them (and writes results back into it) before any lane goes on.
 void meet_warp(const char* instruction, unsigned mask, void* brought, Exchange exchange, Site site);
 
 // ---- barriers -----------------------------------------------------------------------------------
@@ -75,8 +75,8 @@ void sync_block(Site site);                                   // bar.sync 0
 void sync_named(unsigned id, unsigned threads, Site site);    // bar.sync id, threads
 void arrive_named(unsigned id, unsigned threads, Site site);  // bar.arrive id, threads
 
-// Lets the others run; for loads and polls that a kernel may spin on. The budget of fruitless spins
-// is bounded, after which the block is reported as deadlocked on `what`.
+// Lets the other threads run; for loads and polls that a kernel may spin on. After a bounded number of
+// fruitless spins the block is reported as deadlocked on `what`.
 void spin(const char* what, Site site);
 
 // ---- memory -------------------------------------------------------------------------------------

@@ -23,13 +23,13 @@ constexpr unsigned named_barriers = 16;
 constexpr unsigned most_warps = 32;  // of a block
 // Turns that end in a spin, with nothing else happening in the block, before it counts as stuck.
 constexpr unsigned long spin_budget = 2'000'000;
-// A try_wait gives up only when nobody else can run. This often in a row, and it is a deadlock.
+// A try_wait gives up only when no other thread can run. After this many times in a row it is a deadlock.
 constexpr unsigned long most_idle_polls = 64;
 // Every address a kernel holds is an offset from here, so that 0 stays invalid.
 constexpr uint32_t shared_window = 0x400;
 
 struct Barrier {
-    unsigned expected = 0;  // threads; 0 while nobody has arrived
+    unsigned expected = 0;  // threads; 0 until the first arrives
     unsigned arrived = 0;
     std::vector<Thread*> waiting;
 
@@ -165,8 +165,8 @@ void release(Barrier& barrier) {
     block.moved = true;
 }
 
-// What the functions that every thread calls all the time do when something is wrong stands apart, here
-// and below: the sanitizer would poison and clean its temporaries on every call.
+// The error paths of functions that every thread calls all the time are functions of their own, here and
+// below: inline, the sanitizer would poison and clean their temporaries on every call.
 
 [[noreturn, gnu::noinline]] void refuse_count(unsigned id, unsigned threads, const char* instruction,
                                               Site site) {
@@ -226,8 +226,8 @@ void check_named(const char* instruction, unsigned id, unsigned threads, Site si
     }
 }
 
-// Starts the turn of the next thread of the round that can run; null when there is none left. Threads hand
-// over to each other, which takes half the switches of going through the scheduler each time.
+// Starts the turn of the round's next thread that can run; null if no thread is left. Threads hand over to
+// each other, which takes half the switches of going through the scheduler each time.
 Fiber* next_fiber() {
     while (block.next_turn < block.order.size()) {
         Thread& thread = *block.order[block.next_turn++];
@@ -240,7 +240,7 @@ Fiber* next_fiber() {
     return nullptr;
 }
 
-// Notes whether the turn got anywhere, as opposed to polling once more in vain.
+// Notes whether the turn made progress or only polled once more.
 void end_turn(Thread& thread) {
     const bool polled = thread.polls && thread.activity == Activity::on_mbarrier;
     thread.polls = false;
@@ -272,7 +272,7 @@ Fiber* thread_body(void* argument) {
     return next_fiber();
 }
 
-// Brings what is in ascending order into another one.
+// Changes a list in ascending order into another order.
 template <typename T>
 void arrange(std::vector<T>& ascending, Order order, std::mt19937& random) {
     if (order == Order::descending) std::reverse(ascending.begin(), ascending.end());
@@ -353,7 +353,7 @@ void run_block() {
     require_copies_done();
 }
 
-// The parts of meet_warp that are not on every lane's path.
+// The rare parts of meet_warp.
 
 [[noreturn, gnu::noinline]] void refuse_mask(const Thread& self, const Warp& warp, const char* instruction,
                                              unsigned mask, Site site) {
@@ -440,7 +440,7 @@ void meet_warp(const char* instruction, unsigned mask, void* brought, Exchange e
 void sync_block(Site site) {
     if (block.exited != 0) refuse_sync_after_exit(site);
     // A warp must execute one and the same barrier instruction (bar.sync is `.aligned`). Lanes that wait
-    // have been compared with each other and leave together, so one of them speaks for all.
+    // have been compared with each other and leave together, so comparing with one of them is enough.
     const Thread& self = this_thread();
     const Thread* other = warp_of(self).last_to_sync;
     if (other != nullptr && other->activity == Activity::at_barrier && other->barrier == 0 &&

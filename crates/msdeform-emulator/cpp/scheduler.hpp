@@ -8,9 +8,9 @@
 
 namespace msda_emulator {
 
-// In which order the threads of a block get their turns, or the blocks of a grid theirs. A kernel that
-// is right does not care; one that misses a barrier, or adds up in the order of arrival, usually gives
-// another answer in at least one of them.
+// The order in which the threads of a block, or the blocks of a grid, get their turns. It does not change the
+// result of a correct kernel. A kernel that misses a barrier, or adds up in the order of arrival, usually
+// gives another result in at least one of them.
 enum class Order : uint32_t { ascending = 0, descending = 1, shuffled = 2 };
 
 struct LaunchShape {
@@ -20,7 +20,7 @@ struct LaunchShape {
     Order block_order;  // of the blocks
 };
 
-// What a thread is doing when it does not run.
+// What a suspended thread waits for.
 enum class Activity { ready, in_warp_meeting, at_barrier, spinning, on_mbarrier, exited };
 
 // Source bytes of a copy that was issued and has not arrived.
@@ -32,7 +32,7 @@ struct PendingCopy {
 struct Thread : ThreadView {
     Fiber fiber;
     Activity activity = Activity::ready;
-    // Why it waits, for reports.
+    // The reason for its wait, for reports.
     const char* instruction = "";
     Site site{"", 0};
     unsigned mask = 0;     // of the warp meeting
@@ -48,7 +48,7 @@ struct Thread : ThreadView {
 Thread& this_thread();
 // Suspends the current thread with the given activity until something sets it to ready.
 void wait_as(Activity activity, const char* instruction, Site site);
-// Something happened that may let others go on.
+// Reports an event that may let other threads go on.
 void note_progress();
 // Every thread of the block, in linear order.
 std::vector<Thread*>& block_threads();

@@ -1,5 +1,5 @@
-// The words of CUDA C++ that kernels use without including anything, for a host compiler. Given to
-// it with -include, so that the kernel sources stay exactly as the device compiler sees them.
+// The names of CUDA C++ that kernels use without an include, for a host compiler. Passed with -include, so
+// that the kernel sources stay exactly as the device compiler reads them.
 #pragma once
 
 #include <math.h>
@@ -42,7 +42,7 @@ inline void __syncwarp(unsigned mask = 0xffffffffu, msda_emulator::Site site = m
     msda_emulator::meet_warp("__syncwarp", mask, nullptr, [](const msda_emulator::WarpMeeting&) {}, site);
 }
 
-// Turns are never taken away from a thread between two instructions, so there is nothing to order.
+// A thread is never interrupted between two instructions, so there is nothing to order.
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 

@@ -13,7 +13,7 @@ inline double matrix_element(MatrixFormat format, unsigned pair, int index) {
     return format == MatrixFormat::half ? half_to_double(bits) : bfloat_to_double(bits);
 }
 
-// What a lane brings to D[16x8] = A[16xDEPTH] * B[DEPTHx8] + D; registers hold two elements each.
+// A lane's part of D[16x8] = A[16xDEPTH] * B[DEPTHx8] + D; registers hold two elements each.
 template <int DEPTH>
 struct MatrixPart {
     float* sums;  // four, overwritten by the result
@@ -63,7 +63,7 @@ void matrix_multiply_add(const char* instruction, float* sums, const unsigned* a
     meet_warp(instruction, 0xffffffffu, &part, multiply_matrices<DEPTH, FORMAT>, site);
 }
 
-// tf32: one element per register, of which the low 13 bits are not looked at. Lane 4 * g + t holds
+// tf32: one element per register, of which the low 13 bits are ignored. Lane 4 * g + t holds
 //   A: row g + 8 * (i % 2), column t + 4 * (i / 2);  B: row t + 4 * i, column g;  D as above.
 struct Tf32Part {
     float* sums;

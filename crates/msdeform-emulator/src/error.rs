@@ -1,4 +1,4 @@
-//! What the emulator reports.
+//! Errors of the emulator.
 
 use std::path::PathBuf;
 
@@ -18,17 +18,17 @@ pub enum EmulatorError {
     Compile {
         /// File name of the kernel or of the runtime's source.
         kernel: String,
-        /// What the compiler said.
+        /// The compiler's messages.
         log: String,
     },
     /// A file could not be read or written, or a process not started.
     #[error("{what} `{path}`: {source}")]
     Io {
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// `AddressSanitizer` or `UndefinedBehaviorSanitizer` stopped the kernel.
@@ -44,7 +44,7 @@ pub enum EmulatorError {
     Divergence {
         /// The kernel.
         kernel: String,
-        /// Who was where.
+        /// The threads and their places.
         report: String,
     },
     /// No thread of a block could go on.
@@ -52,7 +52,7 @@ pub enum EmulatorError {
     Deadlock {
         /// The kernel.
         kernel: String,
-        /// Who waited for what.
+        /// The threads and what each waited for.
         report: String,
     },
     /// An instruction was given an operand it forbids, or an input was written to.
@@ -87,7 +87,7 @@ pub enum EmulatorError {
         /// Which thread ran last.
         report: String,
     },
-    /// The request does not fit the kernel: a fault of the caller.
+    /// The request does not fit the kernel; the caller is wrong.
     #[error("`{kernel}` was not started: {report}")]
     Request {
         /// The kernel.

@@ -84,15 +84,15 @@ impl EmulatedKernel {
         specialisations.par_iter().map(Self::compile).collect()
     }
 
-    /// Together with kernels that were compiled with other macros, which are counted on after its own: a launch may
-    /// have steps of both.
+    /// Adds kernels that were compiled with other macros, so that a launch may have steps of both. Their numbers follow
+    /// those of this one's kernels.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.libraries.extend(other.libraries);
         self
     }
 
-    /// Changes how much processor time one call of [`EmulatedKernel::launch_all`] may take (60 seconds).
+    /// Changes how much CPU time one call of [`EmulatedKernel::launch_all`] may take (60 seconds).
     #[must_use]
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
@@ -102,7 +102,7 @@ impl EmulatedKernel {
     /// Runs one launch; returns the buffers that are [`crate::Buffer::written`], in order.
     ///
     /// # Errors
-    /// Whatever the emulator or a sanitizer found wrong with the kernel.
+    /// The fault that the emulator or a sanitizer found in the kernel.
     pub fn launch(&self, launch: &Launch) -> Result<Vec<Vec<u8>>, EmulatorError> {
         let outputs = self.launch_all(std::slice::from_ref(launch))?;
         Ok(outputs.into_iter().next().unwrap_or_default())
@@ -125,8 +125,8 @@ impl EmulatedKernel {
             .spawn()
             .map_err(|source| io("cannot start", &self.runner, source))?;
         // The answers of early launches may fill the pipe before all requests are read, so writing and
-        // reading happen side by side. A kernel that fails ends the process and breaks the pipe: its
-        // exit status tells the story, not the write error.
+        // reading happen at the same time. A kernel that fails ends the process and breaks the pipe, so
+        // the error is read from the exit status and not from the failed write.
         let stdin = process.stdin.take();
         let output = std::thread::scope(|scope| {
             scope.spawn(|| stdin.map(|mut pipe| pipe.write_all(&request)));
@@ -139,7 +139,10 @@ impl EmulatedKernel {
         }
         wire::split_answer(launches, &output.stdout).ok_or_else(|| EmulatorError::Request {
             kernel: self.name.clone(),
-            report: format!("{} bytes of answer do not fit the buffers", output.stdout.len()),
+            report: format!(
+                "the runner answered {} bytes, which do not fit the buffers",
+                output.stdout.len()
+            ),
         })
     }
 }

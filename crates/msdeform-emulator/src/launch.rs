@@ -1,7 +1,7 @@
 //! One launch: steps, parameters, device memory.
 
-/// In which order the threads of a block, or the blocks of a grid, get their turns. The result of a
-/// kernel that synchronises properly and adds up in a fixed order depends on none of them.
+/// The order in which the threads of a block, or the blocks of a grid, get their turns. It does not change the result
+/// of a kernel that synchronises properly and adds up in a fixed order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// Number 0 first.
@@ -18,25 +18,25 @@ impl Order {
     pub const ALL: [Self; 3] = [Self::Ascending, Self::Descending, Self::Shuffled];
 }
 
-/// One allocation of device memory, exactly as large as said: the byte after it is out of bounds.
+/// One allocation of device memory of an exact size: the byte after it is out of bounds.
 #[derive(Clone, Debug)]
 pub struct Buffer {
-    /// What it holds before the launch.
+    /// Its contents before the launch.
     pub bytes: Vec<u8>,
     /// Whether the kernel may write to it, and its contents come back.
     pub written: bool,
-    /// How far its start is from the 256-byte alignment of a device allocation.
+    /// The distance of its start from an address that is aligned to 256 bytes, as device allocations are.
     pub offset: u32,
 }
 
 impl Buffer {
-    /// Memory that the kernel may only read; that it did is checked.
+    /// Memory that the kernel may only read; a write is an error.
     #[must_use]
     pub fn input(bytes: Vec<u8>) -> Self {
         Self { bytes, written: false, offset: 0 }
     }
 
-    /// Memory that the kernel fills; NaN in every format until then.
+    /// Memory that the kernel fills; NaN in every dtype until then.
     #[must_use]
     pub fn output(len: usize) -> Self {
         Self { bytes: vec![0xFF; len], written: true, offset: 0 }
@@ -48,8 +48,8 @@ impl Buffer {
         Self { bytes, written: true, offset: 0 }
     }
 
-    /// The same, `offset` bytes past an aligned address. The placeholder in the parameters must have
-    /// the offset added, as the address of such memory would.
+    /// Moves the buffer `offset` bytes past an aligned address. The caller adds the offset to the placeholder in the
+    /// parameters.
     #[must_use]
     pub fn misaligned_by(mut self, offset: u32) -> Self {
         self.offset = offset;
@@ -57,7 +57,7 @@ impl Buffer {
     }
 }
 
-/// Upper 16 bits of a placeholder: no address and no plausible pair of integers has them.
+/// Upper 16 bits of a placeholder, which no address and no plausible pair of integers has.
 const PLACEHOLDER: u64 = 0x7E57 << 48;
 const INDEX_SHIFT: u32 = 40;
 const OFFSET_MASK: u64 = (1 << INDEX_SHIFT) - 1;
@@ -69,7 +69,7 @@ pub const fn placeholder_address(buffer: u8) -> u64 {
     PLACEHOLDER | (buffer as u64) << INDEX_SHIFT
 }
 
-/// One thing that a launch does.
+/// A step of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaunchStep {
     /// Runs a kernel.
@@ -89,7 +89,7 @@ pub enum LaunchStep {
         buffer: u8,
         /// First byte.
         offset: usize,
-        /// How many.
+        /// How many bytes.
         bytes: usize,
     },
 }
@@ -97,7 +97,7 @@ pub enum LaunchStep {
 /// Kernels, one after the other, that take the same structure of parameters.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// What is done, in order.
+    /// The steps, in order.
     pub steps: Vec<LaunchStep>,
     /// Order of the threads' turns.
     pub order: Order,

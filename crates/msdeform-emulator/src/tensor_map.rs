@@ -10,7 +10,7 @@ pub const TENSOR_MAP_BYTES: usize = 128;
 const MAGIC: u64 = 0x4d53_4441_5445_4e53;
 
 /// A tensor in device memory and the box that one copy moves, innermost dimension first. No swizzle, no
-/// interleave, element stride 1, zeros outside: what the kernels here ask the driver for.
+/// interleave, element stride 1, zeros outside, as the kernels of this project use them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorMap {
     /// Address of the first element: a [`crate::placeholder_address`], plus an offset.
@@ -26,7 +26,7 @@ pub struct TensorMap {
 }
 
 impl TensorMap {
-    /// The bytes a kernel's parameters hold, after the checks that the driver makes when it encodes one.
+    /// The bytes for a kernel's parameters, after the checks that the driver makes when it encodes a map.
     ///
     /// # Errors
     /// [`EmulatorError::Request`] with the rule that is broken.

@@ -1,4 +1,4 @@
-//! The host's C++ compiler, and what is built with it once and kept under `target/`.
+//! The host's C++ compiler, and its cached products under `target/`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -8,21 +8,21 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::EmulatorError;
 
-/// No contraction: kernels write `fmaf` where they mean it, and get the same bits on every host.
+/// No contraction: kernels write `fmaf` where they need it, so every host computes equal bits.
 const FLAGS: [&str; 5] =
     ["-std=c++17", "-g1", "-ffp-contract=off", "-fno-omit-frame-pointer", "-fPIC"];
-/// What looks at every access of a kernel, and of what accesses memory for it.
+/// For kernels, and for the parts of the runtime that access memory for them.
 const SANITIZERS: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
-/// GCC's sanitizers in the program itself: a switch of fibers asks them for a variable of the thread, which is dear in a
-/// library. Clang has them there anyway.
+/// GCC's sanitizers in the program itself: a switch of fibers reads a thread-local variable of theirs, which is slow in
+/// a library. Clang links them statically anyway.
 const GCC_RUNNER_FLAGS: [&str; 2] = ["-static-libasan", "-static-libubsan"];
 
-/// The runtime is compiled once, runs all the time and must be spotless.
+/// The runtime is compiled once and runs all the time, so it is optimised and may have no warnings.
 const RUNTIME_FLAGS: [&str; 4] = ["-O2", "-Wall", "-Wextra", "-Werror"];
 /// Hundreds of kernels are compiled to run a few milliseconds each: `-Og` takes two thirds of the time
-/// of `-O1`. They have pragmas of another compiler. The runner that loads them has every library they need,
-/// and looking through those takes most of the linker's time. They use functions of C: the same headers in C++ (GCC's,
-/// which this name of GCC's own turns off) bring what takes 0.2 s to read.
+/// of `-O1`. They have pragmas of NVRTC. The runner that loads them has every library they need,
+/// and searching those would take most of the linker's time. They use functions of C; GCC's C++ versions of those
+/// headers, which this macro of GCC's own turns off, take 0.2 s to read.
 const KERNEL_FLAGS: [&str; 6] = [
     "-Og",
     "-Wall",
@@ -32,13 +32,13 @@ const KERNEL_FLAGS: [&str; 6] = [
     "-D_GLIBCXX_INCLUDE_NEXT_C_HEADERS",
 ];
 
-/// Touch no memory of a kernel, and take a third of the time of most: not looked at.
+/// Compiled without sanitizers: they touch no memory of a kernel and take a third of the time of most launches.
 const SCHEDULING_SOURCES: [&str; 2] = ["fiber.cpp", "scheduler.cpp"];
 const RUNTIME_SOURCES: [&str; 4] = ["fiber.cpp", "scheduler.cpp", "async_copy.cpp", "main.cpp"];
 /// Includes the kernel, and is compiled with it.
 pub(crate) const KERNEL_SOURCE: &str = "entry.cpp";
 
-/// A compiler that was found and asked for its version.
+/// A compiler that was found, with its version.
 pub(crate) struct Toolchain {
     compiler: OsString,
     version: String,
@@ -95,7 +95,7 @@ impl Toolchain {
         })
     }
 
-    /// Where a product with this fingerprint lives; the folder exists afterwards.
+    /// The path of a product with this fingerprint; creates the folder.
     pub(crate) fn product(
         &self,
         name: &str,
@@ -127,7 +127,7 @@ impl Toolchain {
     fn build_runner(&self, runner: &Path) -> Result<(), EmulatorError> {
         let folder = tempfile::tempdir_in(&self.cache)
             .map_err(|source| io("cannot create a folder in", &self.cache, source))?;
-        // Plain threads: a rayon worker that waits may pick up a kernel, which needs this runner.
+        // Plain threads, because a rayon worker that waits may start to compile a kernel, which needs this runner.
         let objects = std::thread::scope(|scope| {
             let compile = |source: &'static str| {
                 let object = folder.path().join(source).with_extension("o");
@@ -155,14 +155,14 @@ impl Toolchain {
         self.install(command, "the runner", runner)
     }
 
-    /// The compiler with the flags that kernels and what is linked are built with.
+    /// The compiler with the flags of kernels and linked products.
     pub(crate) fn compile(&self) -> Command {
         let mut command = Command::new(&self.compiler);
         command.args(FLAGS).args(SANITIZERS);
         command
     }
 
-    /// What a kernel is compiled with on top of that.
+    /// Further flags for a kernel.
     pub(crate) fn kernel_flags() -> &'static [&'static str] {
         &KERNEL_FLAGS
     }
@@ -175,7 +175,7 @@ impl Toolchain {
         build: impl FnOnce() -> Result<(), EmulatorError>,
     ) -> Result<(), EmulatorError> {
         static LOCKS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
-        // A lock guards no data, so one that a panicking thread held is as good as any.
+        // The lock guards no data, so a poisoned one is still valid.
         let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
         let lock = Arc::clone(locks.entry(product.to_owned()).or_default());
         drop(locks);

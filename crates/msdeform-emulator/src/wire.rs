@@ -1,4 +1,4 @@
-//! What the runner (`cpp/main.cpp`) reads and writes: little-endian numbers, no padding.
+//! The protocol of the runner (`cpp/main.cpp`): little-endian numbers, no padding.
 
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ fn put_u64(bytes: &mut Vec<u8>, number: u64) {
     bytes.extend_from_slice(&number.to_le_bytes());
 }
 
-/// Counts of things that fit in memory many times over.
+/// A count, which always fits the number.
 fn put_count(bytes: &mut Vec<u8>, count: usize) {
     put_u32(bytes, u32::try_from(count).unwrap_or(u32::MAX));
 }

@@ -1,4 +1,4 @@
-// What kernels get wrong, one at a time (params.count); each must be reported as what it is.
+// Mistakes of kernels, one at a time (params.count); each must be reported with its kind.
 #include "test_params.inc"
 
 enum Fault {
@@ -11,14 +11,14 @@ enum Fault {
     GLOBAL_OUT_OF_BOUNDS,  // one element past the input
     GLOBAL_BEFORE_START,   // one element before it
     SHARED_OUT_OF_BOUNDS,  // one element past the shared memory
-    UNWRITTEN_SHARED,      // reads what no thread wrote
-    MISSING_BARRIER,       // reads what another thread has perhaps not written yet
+    UNWRITTEN_SHARED,      // reads memory that no thread wrote
+    MISSING_BARRIER,       // reads a word that another thread may not have written yet
     BARRIER_DEADLOCK,      // two warps wait on two named barriers, each for the other
-    MBARRIER_DEADLOCK,     // nobody arrives
-    FLAG_DEADLOCK,         // nobody sets the flag that all spin on
+    MBARRIER_DEADLOCK,     // no thread arrives
+    FLAG_DEADLOCK,         // no thread sets the flag that all spin on
     MISALIGNED_LOAD,       // 16 bytes at a multiple of 4
     EARLY_READ,            // of a cp.async destination, before waiting
-    UNFINISHED_COPY,       // a bulk copy that nobody waits for
+    UNFINISHED_COPY,       // a bulk copy that no thread waits for
     OVERWRITTEN_MBARRIER,  // data where the barrier is
     TOO_MANY_ARRIVALS,     // at an mbarrier
     WRITES_INPUT,          // through a cast

@@ -1,6 +1,6 @@
 // A persistent loop over items, a warp for each, with a barrier in it that counts every thread of the block.
-// LEAVES_ALONE: a warp without another item leaves the loop, and the others wait for it for good. Otherwise
-// the block decides how many turns there are, and warps without an item arrive all the same.
+// LEAVES_ALONE: a warp without another item leaves the loop, and the others wait for it forever. Otherwise
+// the block decides how many turns there are, and warps without an item arrive too.
 #include "test_params.inc"
 
 extern "C" __global__ void tail_barrier(const __grid_constant__ TestParams params) {

@@ -1,5 +1,5 @@
-//! The check behind `tests/resources`: which machine code reads a zero before it is there. The listings are what NVRTC
-//! 13.0 made of kernels of this project for an H200.
+//! The check of `tests/resources` for machine code that reads a zero before it is written. NVRTC 13.0 compiled the
+//! listings from kernels of this project for an H200.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, also in its shared functions")]
 
 #[path = "resources/early_reads.rs"]
@@ -10,7 +10,7 @@ mod listing;
 use early_reads::{FirstRead, LONGEST_LATENCY, first_read, is_late, is_slow_zero, latency};
 use listing::{Instruction, parse, stall};
 
-/// An instruction of nothing but its text and the cycles it waits.
+/// An instruction with a text and the cycles it waits.
 fn instruction(text: &str, stall: u64) -> Instruction {
     let listing = format!("/*0000*/ {text} ; /* 0x0 */\n/* {:#x} */", stall << 41);
     parse(&listing).unwrap().remove(0)
@@ -30,7 +30,7 @@ fn what_crashed_on_an_h200_is_found() {
 }
 
 #[test]
-fn two_floats_that_share_a_zero_are_found_too() {
+fn two_floats_that_share_a_zero_are_found() {
     let code = parse(include_str!("resources/listings/early_float.sass")).unwrap();
     let found = first_read(&code).unwrap();
     assert!(found.is_overwritten && found.cycles == 6 && found.cycles < latency("sm_90a"));
@@ -51,7 +51,7 @@ fn a_reader_that_waits_is_in_time() {
 }
 
 #[test]
-fn control_bits_and_opcodes_are_where_the_encoding_has_them() {
+fn control_bits_and_opcodes_are_decoded() {
     let cs2r = 0x000f_e400_0001_ff00_u128 << 64 | 0x0000_0000_0004_7805;
     assert!(is_slow_zero(cs2r));
     assert_eq!(stall(cs2r), 2);
@@ -60,7 +60,7 @@ fn control_bits_and_opcodes_are_where_the_encoding_has_them() {
 }
 
 #[test]
-fn every_way_to_read_it_counts_and_nothing_else_does() {
+fn only_reads_of_the_zero_are_found() {
     let early = |reader: &str| {
         let found = read(&[("CS2R R4, SRZ", 1), ("NOP", 2), (reader, 1)]);
         found.is_some_and(|found| found.cycles == 3)
@@ -92,7 +92,7 @@ fn every_way_to_read_it_counts_and_nothing_else_does() {
 }
 
 #[test]
-fn what_overwrites_it_for_certain_ends_the_search_and_a_predicate_does_not() {
+fn a_certain_overwrite_ends_the_search() {
     let reader = ("IADD3 R6, R4, R7, RZ", 1);
     let zero = ("CS2R R4, SRZ", 1);
     let found = read(&[zero, ("@P1 IMAD.WIDE R4, R8, 0x10, RZ", 4), reader]).unwrap();
@@ -107,7 +107,7 @@ fn what_overwrites_it_for_certain_ends_the_search_and_a_predicate_does_not() {
 }
 
 #[test]
-fn predicates_that_may_exclude_each_other_are_not_taken_for_a_read() {
+fn reads_under_another_predicate_are_ignored() {
     let zero = ("@P0 CS2R R4, SRZ", 1);
     assert_eq!(read(&[zero, ("@P1 MOV R6, R4", 1)]), None);
     assert!(read(&[zero, ("@P0 MOV R6, R4", 1)]).is_some());

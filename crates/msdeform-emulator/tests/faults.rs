@@ -1,4 +1,4 @@
-//! Every mistake planted in `test_kernels/faults.cu` is reported as what it is, with who and where.
+//! Every mistake in `test_kernels/faults.cu` is reported with its kind, thread and place.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -57,7 +57,7 @@ fn without_a_fault_the_kernel_runs() {
 }
 
 #[test]
-fn barriers_that_some_threads_never_reach() {
+fn barriers_that_threads_never_reach() {
     expect("DIVERGENT_BARRIER", kind!(Divergence), &["__syncthreads", "faults.cu:", "exited"]);
     expect("EXIT_BEFORE_BARRIER", kind!(Divergence), &["17", "__syncthreads"]);
     expect("SPLIT_BARRIER", kind!(Divergence), &["of the same warp"]);
@@ -126,7 +126,7 @@ fn data_that_is_not_there_yet_is_nan() {
     assert!(output[5].is_nan() && output.iter().filter(|x| x.is_nan()).count() == 1);
     let output = f32_of_bytes(&launch_in_every_order(&kernel(), &launch("EARLY_READ")));
     assert!(output.iter().all(|x| x.is_nan()));
-    // Without the barrier half of the threads read too early, which half depends on the order.
+    // Without the barrier half of the threads read too early; the order decides which half.
     let kernel = kernel();
     for order in Order::ALL {
         let bytes =
@@ -145,7 +145,7 @@ fn requests_that_do_not_fit_the_kernel() {
 }
 
 #[test]
-fn a_kernel_that_does_not_compile_shows_the_compilers_words() {
+fn a_kernel_that_does_not_compile_shows_the_log() {
     let error = EmulatedKernel::compile(&Specialisation {
         source: std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("test_kernels/matrix_product.cu"),

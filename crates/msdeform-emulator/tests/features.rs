@@ -59,7 +59,7 @@ fn block_barriers_named_barriers_and_atomics() {
     }
     assert_eq!(u32_of_bytes(&bytes)[blocks], 384);
     assert_eq!(output[blocks + 1], 192.0);
-    // The same by threads in three dimensions is refused by no rule; by 1025 threads it is.
+    // Threads in three dimensions are allowed, 1025 threads are not.
     if let LaunchStep::Kernel { block, .. } = &mut launch.steps[0] {
         *block = [1025, 1, 1];
     }
@@ -68,7 +68,7 @@ fn block_barriers_named_barriers_and_atomics() {
 }
 
 #[test]
-fn steps_share_memory_and_blocks_take_turns_in_any_order() {
+fn steps_share_memory_in_any_order_of_blocks() {
     let kernel = test_kernels("two_steps", &["two_steps_draw", "two_steps_double"], &[]);
     let (blocks, grid) = (12, [2, 3, 2]);
     let output = Buffer::output((2 * blocks + 1) * 4);
@@ -76,7 +76,7 @@ fn steps_share_memory_and_blocks_take_turns_in_any_order() {
     let kernel_step =
         |entry, grid| LaunchStep::Kernel { entry, grid, block: [32, 1, 1], shared_bytes: 0 };
     launch.steps = vec![
-        // The counter alone: what is not zeroed stays poisoned until it is written.
+        // Zeroes only the counter; other memory stays poisoned until it is written.
         LaunchStep::Zero { buffer: 1, offset: blocks * 4, bytes: 4 },
         kernel_step(0, grid),
         kernel_step(1, [1, 1, 1]),
@@ -164,7 +164,7 @@ fn loop_with_a_barrier(items: usize) -> Launch {
 #[test]
 fn a_barrier_in_a_persistent_loop_counts_warps_that_have_left() {
     let kernel = test_kernel("tail_barrier", &["-DLEAVES_ALONE=1"]);
-    // Items that the grid divides hide it.
+    // Multiples of the grid's items hide the mistake.
     launch_in_every_order(&kernel, &loop_with_a_barrier(16));
     for items in [1, 7, 17] {
         let error = failure(&kernel, &loop_with_a_barrier(items));
@@ -174,7 +174,7 @@ fn a_barrier_in_a_persistent_loop_counts_warps_that_have_left() {
 }
 
 #[test]
-fn a_barrier_in_a_persistent_loop_that_every_warp_reaches_has_no_tail() {
+fn a_barrier_in_a_persistent_loop_that_every_warp_reaches_works() {
     let kernel = test_kernel("tail_barrier", &["-DLEAVES_ALONE=0"]);
     for items in [1, 7, 16, 17] {
         let output = f32_of_bytes(&launch_in_every_order(&kernel, &loop_with_a_barrier(items)));
@@ -249,7 +249,7 @@ fn matrix_products_and_their_fragments() {
     }
 }
 
-/// Bits equal, any NaN being as good as any other.
+/// Whether bits are equal, or both are NaN.
 fn same_f16(found: u16, expected: f16) -> bool {
     let found = f16::from_bits(found);
     found.to_bits() == expected.to_bits() || (found.is_nan() && expected.is_nan())
@@ -279,7 +279,7 @@ fn is_rounded_fma(
     if sum.abs() >= overflow {
         return value(found) == overflow.copysign(sum);
     }
-    // What the addition lost decides between two neighbours that are equally near to the sum.
+    // The rounding error of the addition decides between two neighbours that are equally near to the sum.
     let part = sum - product;
     let lost = (product - (sum - part)) + (c - part);
     let distance = (value(found) - sum).abs();
@@ -298,7 +298,7 @@ fn is_rounded_fma(
 }
 
 #[test]
-fn half_and_bfloat_agree_with_an_independent_implementation() {
+fn half_and_bfloat_agree_with_the_crate_half() {
     let kernel = test_kernel("number_formats", &[]);
     let count = 65_536usize;
     // Bits spread over the whole range of floats, subnormal halves and ties among them.

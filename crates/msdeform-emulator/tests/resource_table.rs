@@ -1,4 +1,4 @@
-//! The comparison behind `tests/resources`: what counts as worse.
+//! The comparison of `tests/resources`: which changes are worse.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -38,7 +38,7 @@ fn compared(found: &Table, committed: &Table) -> (usize, usize, Vec<String>) {
 }
 
 #[test]
-fn the_text_reads_back_as_what_was_written() {
+fn a_written_table_reads_back() {
     let written = table(&[("b", PLAIN), ("a", KernelResources { registers: 7, ..PLAIN })]);
     let text = written.to_string();
     let read = Table::parse(&text).unwrap();
@@ -49,7 +49,7 @@ fn the_text_reads_back_as_what_was_written() {
 }
 
 #[test]
-fn less_is_better_and_more_of_anything_is_worse() {
+fn more_of_any_resource_is_worse() {
     let committed = table(&[("a", PLAIN)]);
     let fewer = table(&[("a", KernelResources { registers: 39, ..PLAIN })]);
     assert_eq!(compared(&fewer, &committed), (0, 1, vec![]));
@@ -61,11 +61,11 @@ fn less_is_better_and_more_of_anything_is_worse() {
 }
 
 #[test]
-fn new_and_vanished_kernels_need_the_table_to_say_so() {
+fn new_and_vanished_kernels_are_reported() {
     let (_, _, worse) = compared(&table(&[("new", PLAIN)]), &table(&[("old", PLAIN)]));
     assert!(worse[0].contains("new for sm_90a") && worse[0].contains("not in the table"));
     assert!(worse[1].contains("old for sm_90a") && worse[1].contains("gone"));
-    // An empty table is a missing one, whatever the compiler.
+    // An empty table counts as a missing one, for every compiler.
     let (_, _, worse) = compared(&table(&[("new", PLAIN)]), &Table::parse("").unwrap());
     assert_eq!(worse.len(), 1);
 }

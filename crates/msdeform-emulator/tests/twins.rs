@@ -1,4 +1,4 @@
-//! Every wrapper that `kernels/intrinsics.cuh` gathers has its twin, so that whatever a kernel uses also runs here.
+//! Every wrapper of `kernels/intrinsics.cuh` has a twin, so that the emulator can run every kernel that uses it.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -42,7 +42,7 @@ fn functions(text: &str) -> BTreeSet<String> {
 #[test]
 fn every_wrapper_has_a_twin() {
     let read = |path: std::path::PathBuf| std::fs::read_to_string(path).unwrap();
-    // What the umbrella includes; a header beside it (clusters, textures) has no twins.
+    // Headers that intrinsics.cuh includes; others (clusters, textures) have no twins.
     let umbrella = read(common::kernels_folder().join("intrinsics.cuh"));
     let parts = umbrella.lines().filter_map(|line| line.strip_prefix("#include \"ptx_"));
     let part = |rest: &str| {
@@ -61,7 +61,7 @@ fn every_wrapper_has_a_twin() {
     assert!(missing.is_empty(), "no twin in intrinsics_emulated.hpp: {missing:?}");
 }
 
-/// What the emulator runs is also what the device compiler accepts, wrapper by wrapper.
+/// The device compiler accepts the test kernels too, with every wrapper.
 #[test]
 fn the_test_kernels_compile_for_gpus() {
     let Some(nvrtc) = Nvrtc::for_tests() else { return };

@@ -72,7 +72,8 @@ MSDA_DEVICE void keep_slab(const unsigned char* slab) {
     __syncthreads();
 }
 
-// Corners of the cell `inside` pixels after the level's first one; pixels of PIXEL bytes start at `pixels`.
+// Corners of the cell at offset `inside` from the level's first pixel; pixels of PIXEL bytes start at
+// `pixels`.
 template <int PIXEL>
 MSDA_DEVICE Corners resident_corners(const unsigned char* pixels, unsigned inside, unsigned below) {
     constexpr unsigned SCALE = PIXEL / (PIXEL_BYTES / 16);

@@ -9,8 +9,8 @@ const PIXEL_BYTES: u32 = 64;
 /// See `kernels/ladder/fwd_async_double_buffer.cu`.
 pub(super) const RUNG: Rung = Rung {
     origin: "report (001): TMA optimized",
-    idea: "cp.async of the next samples' corners into one padded buffer while the other is added up",
-    why: "whether copies that run by themselves hide more than loads that are simply issued early",
+    idea: "cp.async copies the next samples' corners into one padded buffer while the other is added up",
+    why: "whether asynchronous copies hide more latency than loads that are issued early",
     claim: "928 us, 0.78x",
     knobs: &[
         Knob { name: "POINTS", values: &[4, 8], meaning: "samples of a stage" },
@@ -23,7 +23,7 @@ pub(super) const RUNG: Rung = Rung {
         let shared_bytes = 2 * ITEMS * tile_bytes;
         if shared_bytes as usize > call.device.shared_bytes_per_block {
             return Err(format!(
-                "{shared_bytes} bytes of shared memory; the GPU has {} for a block",
+                "{shared_bytes} bytes of shared memory for a block; this GPU has at most {}",
                 call.device.shared_bytes_per_block
             ));
         }

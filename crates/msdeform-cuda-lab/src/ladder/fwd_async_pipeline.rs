@@ -6,12 +6,12 @@ use super::prelude::*;
 /// See `kernels/ladder/fwd_async_pipeline.cu`.
 pub(super) const RUNG: Rung = Rung {
     origin: "guide (002), suite 1: async pipeline",
-    idea: "cp.async brings the next samples' corners while this one is added",
+    idea: "cp.async copies the next samples' corners while the current one is added up",
     why: "loads in flight without registers",
     claim: "no figure",
     knobs: &[
         THREADS,
-        Knob { name: "STAGES", values: &[2, 4], meaning: "samples under way" },
+        Knob { name: "STAGES", values: &[2, 4], meaning: "samples in flight" },
         Knob {
             name: "COPY_BYTES",
             values: &[8, 16],

@@ -7,7 +7,7 @@ use super::prelude::*;
 /// See `kernels/ladder/fwd_channel_split.cu`.
 pub(super) const RUNG: Rung = Rung {
     origin: "guide (002): channel split",
-    idea: "a block owns 8 of 32 channels, so four times the pixels fit it",
+    idea: "a block owns 8 of 32 channels, so four times the pixels fit its shared memory",
     why: "three of four levels in shared memory",
     claim: "3.2x slower",
     knobs: &[SHARED_KB],

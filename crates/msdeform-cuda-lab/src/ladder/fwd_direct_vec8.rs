@@ -7,7 +7,7 @@ use super::prelude::*;
 pub(super) const RUNG: Rung = Rung {
     origin: "report (001): original",
     idea: "eight channels a thread, 16-byte loads past L1, coordinates and sums in half",
-    why: "what the seeds measured everything against, with its error",
+    why: "the baseline of the seeds' measurements, with its error",
     // A position of 128 and more is rounded to an eighth of a pixel: see the page.
     numerics: Numerics::Loose { rel_l2: 6e-2 },
     claim: "724 us, 1.00x",

@@ -7,7 +7,7 @@ use super::prelude::*;
 pub(super) const RUNG: Rung = Rung {
     origin: "report (001): distributed",
     idea: "four lanes an item, direct 16-byte loads through L1, no shared memory, no branches",
-    why: "how far straight-line code gets, and that exact sums cost nothing against half ones",
+    why: "how fast straight-line code is, and that exact sums cost no more than half ones",
     claim: "671 us, 1.08x",
     knobs: &[THREADS],
     configure: |call, knobs| {

@@ -10,8 +10,8 @@ const PIXEL_BYTES: u64 = 64;
 /// See `kernels/ladder/fwd_distributed_cluster.cu`.
 pub(super) const RUNG: Rung = Rung {
     origin: "report (001): distributed, as its name says",
-    idea: "a cluster of blocks keeps the levels that fit in its shared memories, pixels dealt round",
-    why: "what the report's kernel was named after and did not do",
+    idea: "a cluster of blocks keeps the levels that fit in its shared memory, pixels spread over the blocks",
+    why: "the report's kernel has this name but uses no distributed shared memory",
     claim: "no figure",
     knobs: &[Knob { name: "CLUSTER", values: &[2, 4, 8], meaning: "blocks of a cluster" }],
     since: HOPPER,

@@ -7,7 +7,7 @@ use super::prelude::*;
 pub(super) const RUNG: Rung = Rung {
     origin: "warp specialisation (003): fma_weights",
     idea: "bilinear weights with the attention weight folded in, every step an fma",
-    why: "what the arithmetic of weights costs",
+    why: "the cost of the arithmetic of weights",
     claim: "no figure",
     knobs: &[Knob { name: "FMA", values: &[0, 1], meaning: "0 is the textbook form" }],
     configure: |call, knobs| {

@@ -12,14 +12,14 @@ pub(super) fn grid_over_values(call: &Call<'_>) -> Result<u32, String> {
     let blocks = (8 * u64::from(call.device.multiprocessors)).div_ceil(slabs) * slabs;
     i32::try_from(blocks)
         .map(|blocks| blocks as u32)
-        .map_err(|_| format!("{slabs} slabs, more than a grid has blocks"))
+        .map_err(|_| format!("{slabs} slabs; a grid has at most 2^31 - 1 blocks"))
 }
 
 /// See `kernels/ladder/fwd_int8_value.cu`.
 pub(super) const RUNG: Rung = Rung {
     origin: "analysis (000): INT8 values",
     idea: "values quantised to 8 bits per image and head, gathered as bytes, summed in fp32",
-    why: "half the bytes of the gather, for the price of quantising and of its error",
+    why: "half the bytes of the gather, at the cost of quantising and its error",
     // Steps of largest / 127: see the page.
     numerics: Numerics::Loose { rel_l2: 2e-2 },
     claim: "20-30 % potential",

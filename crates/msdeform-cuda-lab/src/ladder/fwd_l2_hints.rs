@@ -1,4 +1,4 @@
-//! Every access says how long L2 should keep its line.
+//! Every access has a hint how long L2 should keep its line.
 
 use super::lane_groups::{self, GROUP_LANES, THREADS};
 use super::prelude::*;

@@ -7,7 +7,7 @@ use super::prelude::*;
 pub(super) const RUNG: Rung = Rung {
     origin: "guide (002), suite 2: loop unrolling",
     idea: "vector loads, several samples' corners in flight per lane",
-    why: "what more loads in flight bring",
+    why: "the gain of more loads in flight",
     claim: "+2.1 %",
     knobs: &[
         THREADS,

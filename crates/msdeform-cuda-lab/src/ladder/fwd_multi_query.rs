@@ -6,8 +6,8 @@ use super::prelude::*;
 /// See `kernels/ladder/fwd_multi_query.cu`.
 pub(super) const RUNG: Rung = Rung {
     origin: "warp specialisation (003): multi_query",
-    idea: "a block takes several queries per turn, whose warps share the samples and one barrier",
-    why: "what one query per block leaves idle",
+    idea: "a block takes several queries per turn; their warps share the samples and one barrier",
+    why: "one query per block leaves half of the warps idle",
     claim: "no figure",
     knobs: &[Knob {
         name: "QUERIES",

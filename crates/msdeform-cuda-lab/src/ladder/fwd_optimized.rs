@@ -3,7 +3,7 @@
 use super::lane_groups::{self, GROUP_LANES, THREADS};
 use super::prelude::*;
 
-/// A row as the kernel keeps it: in 16-byte steps, with 16 bytes between rows.
+/// Bytes of a row in shared memory: a multiple of 16, with 16 bytes between rows.
 fn padded(row_bytes: usize) -> u64 {
     (row_bytes.next_multiple_of(16) + 16) as u64
 }

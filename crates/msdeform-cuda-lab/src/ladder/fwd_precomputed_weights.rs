@@ -7,10 +7,10 @@ use super::sample_records;
 /// See `kernels/ladder/fwd_precomputed_weights.cu`.
 pub(super) const RUNG: Rung = Rung {
     origin: "guide (002), suite 2: precomputed weights",
-    idea: "a first kernel leaves every sample's offset and weights in memory",
+    idea: "a first kernel writes every sample's offset and weights to memory",
     why: "whether placing samples is worth a pass over memory",
     claim: "+1.2 %",
-    // The step before has blocks of one size.
+    // No knob THREADS, because the step before has blocks of one size.
     configure: |call, knobs| {
         let mut configuration = lane_groups::launch(call, knobs, GROUP_LANES)?;
         let mut pipeline = Pipeline::default();

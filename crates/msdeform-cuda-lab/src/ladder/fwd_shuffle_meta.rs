@@ -6,7 +6,7 @@ use super::prelude::*;
 /// See `kernels/ladder/fwd_shuffle_meta.cu`.
 pub(super) const RUNG: Rung = Rung {
     origin: "warp specialisation (003): shuffle_meta",
-    idea: "a lane places one sample of its warp's query; shuffles carry offset and weights to who loads it",
+    idea: "a lane places one sample of its warp's query; shuffles carry offset and weights to the lanes that load it",
     why: "metadata once per warp, without shared memory",
     claim: "+3-8 % expected",
     configure: |call, _| {

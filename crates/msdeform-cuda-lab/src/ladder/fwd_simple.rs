@@ -6,7 +6,7 @@ use super::prelude::*;
 pub(super) const RUNG: Rung = Rung {
     origin: "guide (002): simple",
     idea: "a warp per query, a lane per channel: coalesced loads of 64 bytes",
-    why: "what coalescing alone brings",
+    why: "the gain of coalescing alone",
     claim: "0.8 TFLOP/s, 1.6x",
     knobs: &[Knob { name: "WARPS", values: &[4, 8], meaning: "warps of a block" }],
     configure: |call, knobs| {

@@ -10,12 +10,12 @@ const ITEMS: u64 = THREADS / 4;
 pub(super) const RUNG: Rung = Rung {
     origin: "report (001): shared memory + padding",
     idea: "small levels in shared memory, pixels 32 + PADDING channels apart",
-    why: "what bank conflicts cost, and what avoiding them costs",
+    why: "the cost of bank conflicts, and of avoiding them",
     claim: "971 us, 0.75x, no conflicts",
     knobs: &[Knob {
         name: "PADDING",
         values: &[0, 2, 8],
-        meaning: "channels between pixels; the report's 2 leave 4-byte loads, 8 keep 16-byte ones",
+        meaning: "unused channels between pixels; the report's 2 allow loads of 4 bytes, 0 and 8 of 16",
     }],
     configure: |call, knobs| {
         let padding = knobs.get("PADDING").unwrap_or(2);

@@ -14,7 +14,7 @@ const SORT_SHARED_BYTES: u32 = (64 * 64 + SORT_THREADS / 32) * 4;
 pub(super) const RUNG: Rung = Rung {
     origin: "analysis (000): better cache utilization",
     idea: "queries of a slab sorted along a Morton or Hilbert curve of their mean location, then gathered",
-    why: "how much reuse in L1 an order can bring, and what finding it costs",
+    why: "the reuse in L1 that an order can gain, and the cost of finding the order",
     claim: "10-15 % potential",
     knobs: &[Knob { name: "CURVE", values: &[0, 1], meaning: "0: Morton, 1: Hilbert" }],
     configure: |call, knobs| {

@@ -2,14 +2,14 @@
 
 use super::prelude::*;
 
-/// Items that a warp computes one after the other.
+/// Items of a warp, one after the other.
 const ITEMS_PER_WARP: u64 = 8;
 
 /// See `kernels/ladder/fwd_tensor_core.cu`.
 pub(super) const RUNG: Rung = Rung {
     origin: "analysis (000): tensor cores",
-    idea: "corners times weights as m16n8k16 products: k is (corner, parity), A is what the loads brought",
-    why: "the analysis says it cannot be done",
+    idea: "corners times weights as m16n8k16 products: k is (corner, parity), A is the loaded registers",
+    why: "the analysis calls tensor cores not applicable",
     claim: "\"not applicable\"",
     knobs: &[
         Knob {

@@ -13,8 +13,8 @@ const LANES: u32 = 8;
 /// See `kernels/ladder/fwd_texture.cu`.
 pub(super) const RUNG: Rung = Rung {
     origin: "analysis (000): texture memory",
-    idea: "every level a layered texture, four channels a texel: one filtered fetch per sample and lane",
-    why: "the unit that was built for bilinear sampling, with its 8-bit fractions",
+    idea: "every level is a layered texture with four channels a texel: one filtered fetch per sample and lane",
+    why: "the speed and the error of the hardware's bilinear filter, which has 8-bit fractions",
     // Fractions of 8 bits: see the page.
     numerics: Numerics::Loose { rel_l2: 1e-2 },
     claim: "20-30 % potential",

@@ -7,7 +7,7 @@ use super::prelude::*;
 pub(super) const RUNG: Rung = Rung {
     origin: "tiles (004): tile_2x2",
     idea: "a sample's four corners as a 2x2x32 tile in shared memory, copied by the whole warp",
-    why: "what a tile costs that is used once",
+    why: "the cost of a tile that is used once",
     claim: "no figure",
     knobs: &[Knob { name: "WARPS", values: &[4, 8], meaning: "warps of a block" }],
     configure: |call, knobs| {

@@ -1,4 +1,4 @@
-//! Two rounds of tiles under way.
+//! Two rounds of tiles in flight.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::prelude::*;
 pub(super) const RUNG: Rung = Rung {
     origin: "warp specialisation (003): tma_multilevel",
     idea: "the next level's tiles are in flight while this one computes",
-    why: "what overlap brings without warps of two kinds",
+    why: "the gain of overlap without producer and consumer warps",
     claim: "+10-15 % expected",
     since: HOPPER,
     supports: maps_per_level,

@@ -1,4 +1,4 @@
-//! Tiles brought by the copy engine.
+//! Tiles copied by the copy engine.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::rounds::{
 use super::prelude::*;
 use crate::preamble::{MapKind, TileMaps};
 
-/// The value of `MAPS` for GPUs and drivers that make none: what `fwd_tile_2x2` does.
+/// The value of `MAPS` for GPUs and drivers without tensor maps: lanes copy tiles as in `fwd_tile_2x2`.
 const COOPERATIVE: i64 = 0;
 
 const KNOB: Knob = Knob {
@@ -24,8 +24,8 @@ const KNOB: Knob = Knob {
 /// See `kernels/ladder/fwd_tma_tile.cu`.
 pub(super) const RUNG: Rung = Rung {
     origin: "tiles (004): tma_tile",
-    idea: "a sample's 2x2x32 tile brought by the copy engine, zeros outside of the level instead of a border",
-    why: "what the copy engine does with boxes of 256 bytes",
+    idea: "the copy engine brings a sample's 2x2x32 tile, with zeros outside of the level instead of a border",
+    why: "the speed of the copy engine with boxes of 256 bytes",
     claim: "not run: needs Hopper",
     knobs: &[KNOB],
     configure: |call, knobs| {
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_copy_engine_lanes_copy_the_tiles_and_the_knobs_say_so() {
+    fn without_a_copy_engine_lanes_copy_the_tiles() {
         let configuration = configure((8, 0), 48, None).unwrap();
         assert_eq!(configuration.knobs, [("MAPS", COOPERATIVE)]);
         assert!(configuration.preamble.is_none());
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_of_every_slab_end_where_the_parameter_does() {
+    fn the_parameter_limits_maps_per_slab() {
         assert!(configure((9, 0), 56, Some(3)).is_ok());
         let reason = configure((9, 0), 57, Some(3)).unwrap_err();
         assert!(reason.contains("57 slabs"), "{reason}");

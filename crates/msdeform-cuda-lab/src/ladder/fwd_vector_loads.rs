@@ -7,7 +7,7 @@ use super::prelude::*;
 pub(super) const RUNG: Rung = Rung {
     origin: "guide (002), suite 1: vector loads",
     idea: "four lanes per query, 16-byte loads, eight queries a warp",
-    why: "what wide loads alone bring; the base of suite 2",
+    why: "the gain of wide loads alone; the base of suite 2",
     claim: "no figure",
     knobs: &[THREADS],
     configure: |call, knobs| lane_groups::launch(call, knobs, GROUP_LANES),

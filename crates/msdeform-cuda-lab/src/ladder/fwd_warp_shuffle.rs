@@ -6,7 +6,7 @@ use super::prelude::*;
 /// See `kernels/ladder/fwd_warp_shuffle.cu`.
 pub(super) const RUNG: Rung = Rung {
     origin: "guide (002), suite 1: warp-shuffle reduction",
-    idea: "a lane per sample with all 32 channels, totals by 31 shuffles",
+    idea: "a lane per sample with all 32 channels, sums by 31 shuffles",
     why: "no coordinate computed twice, sums exchanged in registers",
     claim: "no figure",
     knobs: &[THREADS],

@@ -7,7 +7,7 @@ use super::prelude::*;
 pub(super) const RUNG: Rung = Rung {
     origin: "warp specialisation (003): warp_spec",
     idea: "two producer warps bring tiles, six consumer warps compute; mbarriers between them, in a persistent loop",
-    why: "what warps with roles bring where loads are irregular",
+    why: "the gain of warps with roles for irregular loads",
     claim: "correct, no figure",
     since: HOPPER,
     supports: maps_per_level,

@@ -6,7 +6,7 @@ use super::prelude::*;
 /// See `kernels/ladder/fwd_warp_spec_deep.cu`.
 pub(super) const RUNG: Rung = Rung {
     origin: "warp specialisation (003): warp_spec_deep",
-    idea: "warp_spec_meta with three or four rounds of tiles under way per consumer",
+    idea: "warp_spec_meta with three or four rounds of tiles in flight per consumer",
     why: "whether two stages were too few",
     claim: "+5-15 % expected",
     knobs: &[Knob {

@@ -10,7 +10,7 @@ const FLAG_BYTES: u32 = (6 * 2 * 8 + 6) * 4;
 pub(super) const RUNG: Rung = Rung {
     origin: "warp specialisation (003): warp_spec_flags",
     idea: "warp_spec_meta with a flag per sample: release and acquire, bounded spins",
-    why: "whether flags are cheaper than barriers, done right",
+    why: "whether correct flags are cheaper than barriers",
     claim: "deadlock, abandoned",
     since: HOPPER,
     supports: maps_per_level,

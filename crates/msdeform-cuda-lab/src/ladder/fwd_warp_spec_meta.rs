@@ -6,8 +6,8 @@ use super::prelude::*;
 /// See `kernels/ladder/fwd_warp_spec_meta.cu`.
 pub(super) const RUNG: Rung = Rung {
     origin: "warp specialisation (003): warp_spec_meta",
-    idea: "warp_spec, and a sample is placed once, by a producer, its weights in shared memory",
-    why: "what redundant metadata costs; the ratio of producers to consumers",
+    idea: "warp_spec with metadata computed once, by a producer, and weights in shared memory",
+    why: "the cost of redundant metadata, and the best ratio of producers to consumers",
     claim: "+5-10 % expected, hangs",
     knobs: &[Knob {
         name: "PRODUCERS",

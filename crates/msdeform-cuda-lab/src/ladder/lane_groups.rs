@@ -1,4 +1,4 @@
-//! What the rungs have in common in which four lanes own an item; most include `ladder/lane_groups.cuh`.
+//! Common parts of the rungs in which four lanes own an item; most include `ladder/lane_groups.cuh`.
 
 use super::{CHANNELS, grid_over_items};
 use msdeform_cuda::driver::LaunchGeometry;
@@ -11,7 +11,7 @@ pub(super) const GROUP_LANES: u64 = (CHANNELS * 2 / 16) as u64;
 pub(super) const THREADS: Knob =
     Knob { name: "THREADS", values: &[128, 256], meaning: "threads of a block" };
 
-/// The block that these kernels take unless they are told.
+/// Threads of a block if the knob is not set.
 pub(super) const DEFAULT_THREADS: i64 = 256;
 
 /// A launch with `threads_per_item` threads for each item.
@@ -23,7 +23,7 @@ pub(super) fn launch(
     launch_of(call, knobs.get(THREADS.name).unwrap_or(DEFAULT_THREADS), threads_per_item)
 }
 
-/// The same with blocks of so many threads.
+/// [`launch`] with blocks of `threads` threads.
 pub(super) fn launch_of(
     call: &Call<'_>,
     threads: i64,
@@ -37,7 +37,7 @@ pub(super) fn launch_of(
     })
 }
 
-/// The same with shared memory: so many bytes for every thread.
+/// [`launch`] with `bytes_per_thread` bytes of shared memory for every thread.
 pub(super) fn launch_with_shared(
     call: &Call<'_>,
     knobs: &KnobChoices,
@@ -48,7 +48,9 @@ pub(super) fn launch_with_shared(
         let shared = bytes_per_thread * u64::from(geometry.block[0]);
         let most = call.device.shared_bytes_per_block as u64;
         if shared > most {
-            return Err(format!("{shared} bytes of shared memory for a block, at most {most}"));
+            return Err(format!(
+                "{shared} bytes of shared memory for a block; this GPU has at most {most}"
+            ));
         }
         configuration.pipeline = LaunchGeometry { shared_bytes: shared as u32, ..geometry }.into();
     }

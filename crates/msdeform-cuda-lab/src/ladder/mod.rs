@@ -10,7 +10,7 @@ use msdeform_cuda::variants::{Call, Configuration, Knob, KnobChoices, Variant};
 
 use crate::sources::{SourceFile, headers};
 
-/// What most rungs need.
+/// Imports of most rungs.
 mod prelude {
     pub(super) use super::{CHANNELS, HOPPER, PLAIN, Rung, grid_over_items, items};
     pub(super) use msdeform::Numerics;
@@ -39,7 +39,7 @@ macro_rules! rungs {
             rung: &$id::RUNG,
         }),*];
 
-        /// What the seed document says that its own version of a rung achieves.
+        /// The figure that the seed document states for its own version of a rung.
         #[must_use]
         pub fn claim(id: &str) -> Option<&'static str> {
             match id {
@@ -104,7 +104,7 @@ rungs![
 /// Channels of a rung.
 const CHANNELS: usize = 32;
 
-/// What is a rung's own. Its name is its file's, and its kernel's.
+/// The parts in which rungs differ. A rung has the name of its file and of its kernel.
 struct Rung {
     origin: &'static str,
     idea: &'static str,
@@ -114,12 +114,12 @@ struct Rung {
     knobs: &'static [Knob],
     /// The first compute capability that has its instructions.
     since: (u32, u32),
-    /// What it cannot do beyond that.
+    /// Further calls that it refuses.
     supports: fn(&Call<'_>) -> Result<(), String>,
     configure: fn(&Call<'_>, &KnobChoices) -> Result<Configuration, String>,
 }
 
-/// What most rungs have, beside the words and the launch that each has of its own.
+/// Defaults of most rungs; each adds its texts and its launch.
 const PLAIN: Rung = Rung {
     origin: "",
     idea: "",
@@ -129,7 +129,7 @@ const PLAIN: Rung = Rung {
     knobs: &[],
     since: AMPERE,
     supports: |_| Ok(()),
-    configure: |_, _| Err("it says nothing about its launch".to_owned()),
+    configure: |_, _| Err("this rung has no launch configuration".to_owned()),
 };
 
 impl Rung {
@@ -185,12 +185,15 @@ impl Variant for NamedRung {
         let since = self.rung.since;
         if (major, minor) < since {
             return Err(format!(
-                "compute capability {major}.{minor}; its instructions exist from {}.{} on",
+                "the GPU has compute capability {major}.{minor}; the kernel's instructions need {}.{} or later",
                 since.0, since.1
             ));
         }
         if call.problem.channels() != CHANNELS {
-            return Err(format!("{} channels; it has {CHANNELS}", call.problem.channels()));
+            return Err(format!(
+                "{} channels; rungs are compiled for {CHANNELS}",
+                call.problem.channels()
+            ));
         }
         (self.rung.supports)(call)
     }
@@ -205,7 +208,7 @@ fn items(call: &Call<'_>) -> u64 {
     call.rows()
 }
 
-/// A grid with so many items per block.
+/// A grid with `items_per_block` items in each block.
 fn grid_over_items(call: &Call<'_>, items_per_block: u64) -> Result<u32, String> {
     let blocks = items(call).div_ceil(items_per_block);
     i32::try_from(blocks).map(|blocks| blocks as u32).map_err(|_| {
@@ -221,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rung_has_words_of_its_own() {
+    fn every_rung_has_its_texts() {
         for rung in RUNGS {
             let VariantSpec { id, origin, idea, why, .. } = rung.spec();
             let words = [*origin, *idea, *why, claim(id).unwrap()];

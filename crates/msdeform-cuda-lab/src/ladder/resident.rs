@@ -1,9 +1,10 @@
-//! Levels that a rung keeps in shared memory, and how a slab's queries are shared out to who holds them.
+//! Levels that a rung keeps in shared memory, and how the queries of a slab are divided among the blocks that hold
+//! them.
 
 use super::Call;
 use msdeform_cuda::level_geometry;
 
-/// Pixels from a level's first to its last, rows and what lies between them: what `span` in the kernels says.
+/// Pixels from a level's first to its last, those between the rows included: `span` in the kernels.
 fn spans(call: &Call<'_>) -> Result<Vec<u64>, String> {
     let levels = level_geometry(call.problem).map_err(|error| error.to_string())?;
     let span = |level: &msdeform_cuda::LevelGeometry| {
@@ -12,7 +13,7 @@ fn spans(call: &Call<'_>) -> Result<Vec<u64>, String> {
     Ok(levels.iter().map(span).collect())
 }
 
-/// The levels that fit, smallest first, as a bit each, and the pixels they have together.
+/// The levels that fit, smallest first, as a bit mask, and the sum of their pixels.
 pub(super) fn resident_levels(
     call: &Call<'_>,
     capacity_pixels: u64,

@@ -1,25 +1,25 @@
-//! What the rungs that include `ladder/resident_levels.cuh` have in common: one block per multiprocessor, which
-//! keeps levels in shared memory.
+//! Common parts of the rungs that include `ladder/resident_levels.cuh`: one block per multiprocessor, which keeps
+//! levels in shared memory.
 
 use super::items;
 use msdeform_cuda::driver::LaunchGeometry;
 use msdeform_cuda::variants::{Call, Configuration, Knob, KnobChoices};
 use msdeform_cuda::{Derived, Pipeline, Region};
 
-/// Kilobytes of shared memory of a block: what the documents use, and all that an H200 has.
+/// Kilobytes of shared memory of a block: the documents' value, and the most on an H200.
 pub(super) const SHARED_KB: Knob = Knob {
     name: "SHARED_KB",
     values: &[96, 227],
     meaning: "kilobytes of shared memory of a block",
 };
 
-/// Units of work that a multiprocessor takes on average: enough to end together, few enough that exchanging
-/// the kept levels between units costs little.
+/// Units of work that a multiprocessor takes on average: enough that all end together, few enough that changing the
+/// kept levels between units costs little.
 const UNITS_PER_MULTIPROCESSOR: u64 = 4;
-/// Queries of a unit at least: fewer are done before the kept levels are there.
+/// Least queries of a unit. Fewer queries would take less time than copying the kept levels.
 const MIN_UNIT_QUERIES: u64 = 64;
 
-/// A block per multiprocessor, or fewer where there is not that much work.
+/// A block per multiprocessor, or fewer if there is less work.
 pub(super) fn launch(
     call: &Call<'_>,
     knobs: &KnobChoices,
@@ -30,7 +30,7 @@ pub(super) fn launch(
     let shared_bytes = kilobytes as usize * 1024;
     if shared_bytes > call.device.shared_bytes_per_block {
         return Err(format!(
-            "{kilobytes} KB of shared memory for a block, at most {} KB",
+            "{kilobytes} KB of shared memory for a block; this GPU has at most {} KB",
             call.device.shared_bytes_per_block / 1024
         ));
     }
@@ -47,7 +47,7 @@ pub(super) fn launch(
     Ok((configuration, geometry))
 }
 
-/// Units of work that blocks steal: how many there are.
+/// Reserves the counter of the units of work that blocks steal; returns how many units there are.
 pub(super) fn reserve_units(
     call: &Call<'_>,
     pipeline: &mut Pipeline,
@@ -70,9 +70,9 @@ fn units(call: &Call<'_>) -> Result<(usize, u64), String> {
     // An axis has at most 31 bits.
     let unit_queries = items(call).div_ceil(wanted).max(MIN_UNIT_QUERIES).min(queries.max(1));
     let units = slabs * queries.div_ceil(unit_queries);
-    // Every block asks once more than there is work, with a 32-bit counter.
+    // Every block takes one number more than there are units, from a 32-bit counter.
     if units > u64::from(u32::MAX / 2) {
-        return Err(format!("{units} units of work, more than its counter counts"));
+        return Err(format!("{units} units of work; the counter goes to {}", u32::MAX / 2));
     }
     Ok((unit_queries as usize, units))
 }

@@ -1,4 +1,4 @@
-//! What the rungs with a warp per item have in common: launches, and tiles for the copy engine.
+//! Common parts of the rungs with a warp per item: launches, and tiles for the copy engine.
 
 use std::sync::Arc;
 
@@ -32,13 +32,13 @@ pub(super) fn warp_per_item(
     Ok(LaunchGeometry { shared_bytes, ..LaunchGeometry::linear(blocks, 32 * warps) })
 }
 
-/// Blocks that stay: as many as run at once, whatever the work. Those without any leave at once.
+/// A persistent grid: as many blocks as run at once. Blocks without work leave immediately.
 pub(super) fn persistent(call: &Call<'_>, shared_bytes: u32) -> LaunchGeometry {
     let blocks = BLOCKS_PER_MULTIPROCESSOR * call.device.multiprocessors.max(1);
     LaunchGeometry { shared_bytes, ..LaunchGeometry::linear(blocks, 32 * WARPS) }
 }
 
-/// Both coordinates of a location are one load.
+/// Alignment for one load of both coordinates of a location.
 pub(super) fn paired_sampling_alignment(call: &Call<'_>) -> usize {
     2 * call.problem.sampling_dtype().size_bytes()
 }
@@ -52,7 +52,9 @@ pub(super) fn needs_copy_engine(call: &Call<'_>) -> Result<(), String> {
     if has_copy_engine(call) {
         return Ok(());
     }
-    Err(format!("compute capability {major}.{minor}; the copy engine exists from 9.0 on"))
+    Err(format!(
+        "the GPU has compute capability {major}.{minor}; the copy engine needs 9.0 or later"
+    ))
 }
 
 /// Whether a map per level describes the values.
@@ -67,7 +69,7 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    /// Tiles, weights and two barriers for every stage of every consumer, and `more_bytes` behind them.
+    /// Tiles, weights and two barriers for every stage of every consumer, followed by `more_bytes`.
     fn shared_bytes(&self, more_bytes: u32) -> u32 {
         let buffers = (WARPS - self.producers) * self.stages;
         buffers * (ROUND_BYTES + ROUND_SAMPLES * 16 + 2 * 8) + more_bytes
@@ -94,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn four_blocks_of_every_ratio_and_depth_fit_a_hopper_multiprocessor() {
+    fn four_blocks_fit_a_hopper_multiprocessor() {
         let fits = |producers, stages| {
             let of_block = Roles { producers, stages }.shared_bytes(408) + (1 << 10);
             BLOCKS_PER_MULTIPROCESSOR * of_block <= 228 << 10

@@ -8,10 +8,10 @@ use msdeform_cuda::{Derived, Pipeline};
 const OFFSET_BYTES: usize = 4;
 const WEIGHT_BYTES: usize = 8;
 const THREADS: u32 = 256;
-/// Blocks of the kernel that writes them, per multiprocessor; each thread takes several samples.
+/// Blocks per multiprocessor of the kernel that writes the records; each thread takes several samples.
 const BLOCKS_PER_MULTIPROCESSOR: u64 = 16;
 
-/// Room for the records, and the kernel that writes them.
+/// Reserves room for the records and adds the kernel that writes them.
 pub(super) fn write(
     pipeline: &mut Pipeline,
     derived: &mut Derived,

@@ -1,7 +1,7 @@
-//! What a GPU can do at best: the ceilings that every kernel's time is set beside.
+//! Ceilings: the best rates of a GPU, which every kernel's time is compared with.
 //!
-//! Each probe is a small kernel that does one thing and nothing else (`kernels/probes`), long enough
-//! that starting it does not count. The best of several launches is the ceiling.
+//! Each probe is a small kernel that does one thing only (`kernels/probes`), for so long that its start does not count.
+//! The best of several launches is the ceiling.
 
 mod tiles;
 
@@ -23,18 +23,18 @@ pub struct Ceiling {
     pub value: f64,
     /// What `value` counts.
     pub unit: &'static str,
-    /// What was done, in words.
+    /// What was measured, as text for reports.
     pub what: &'static str,
 }
 
-/// Something that works or does not.
+/// The result of a check for a feature of the GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     /// Its name in profiles.
     pub name: &'static str,
-    /// Whether it does.
+    /// Whether the feature works.
     pub passed: bool,
-    /// What was seen, in words; the driver's where it refused.
+    /// What was seen; the driver's message if it refused.
     pub outcome: String,
 }
 
@@ -89,14 +89,14 @@ struct ReduceParams {
     rounds: i32,
 }
 
-/// What one kind of probe is told: which, and how its result is named.
+/// A kind of probe: its macro, and the name and unit of its result.
 struct Kind {
     name: &'static str,
     what: &'static str,
     macro_value: i32,
     /// Bytes of the slab for a gather, shared bytes of a block for arithmetic.
     bytes: usize,
-    /// What one lane's instruction is worth, in the unit's billionth.
+    /// Contribution of one lane's instruction, in billionths of the unit.
     worth: f64,
     unit: &'static str,
 }
@@ -178,7 +178,7 @@ const UNITS: &[Kind] = &[
     },
 ];
 
-/// Measures all ceilings, in a few seconds. `before` is told each one's name as it starts.
+/// Measures all ceilings, in a few seconds. Calls `before` with the name of each one when it starts.
 ///
 /// # Errors
 /// A GPU or compiler that fails.
@@ -216,7 +216,7 @@ pub fn ceilings(engine: &Engine, before: &mut dyn FnMut(&str)) -> Result<Vec<Cei
     Ok(found)
 }
 
-/// What works on this GPU: the copy engine's descriptors, with the driver's own words where it refuses.
+/// Checks features of this GPU: the copy engine's descriptors, with the driver's message if it refuses.
 ///
 /// # Errors
 /// A GPU or compiler that fails otherwise.
@@ -224,7 +224,7 @@ pub fn checks(engine: &Engine) -> Result<Vec<Check>> {
     Ok(vec![Lab::new(engine)?.check_tensor_map()?])
 }
 
-/// What every probe needs.
+/// Shared by all probes: engine, stream, events, sink.
 struct Lab<'a> {
     engine: &'a Engine,
     stream: Stream,
@@ -257,7 +257,7 @@ impl<'a> Lab<'a> {
         Module::load(self.context(), &compiled.cubin)?.function(entry)
     }
 
-    /// The shortest of several runs of what `work` queues, in microseconds.
+    /// The shortest of several runs of the kernels that `work` queues, in microseconds.
     fn best_us(&self, work: &dyn Fn() -> Result<()>) -> Result<f64> {
         work()?;
         let mut best = f64::INFINITY;
@@ -299,7 +299,7 @@ impl<'a> Lab<'a> {
     }
 
     fn gather(&self, kind: &Kind) -> Result<f64> {
-        // One pixel more than the mask reaches: a pair that starts in the last row ends behind it.
+        // One pixel more than the mask reaches, because a pair that starts in the last row ends after it.
         let slab = DeviceBuffer::<u8>::filled(&self.stream, kind.bytes + 64, 1)?;
         let defines = [format!("-DMSDA_PROBE_PATTERN={}", kind.macro_value)];
         let function = self.function(GATHER, "gather", &defines)?;
@@ -327,7 +327,7 @@ impl<'a> Lab<'a> {
         let rounds = 512;
         // 1.0 in both halves: sums grow and stay finite long enough not to matter.
         let params = ArithmeticParams { sink: self.sink.address(), seed: 0x3c00_3c00, rounds };
-        // SAFETY: the mirror of the kernel's struct; it writes the sink alone.
+        // SAFETY: the mirror of the kernel's struct; the kernel only writes the sink.
         let best = self.best_us(&|| unsafe { self.queue(&function, geometry, &params) })?;
         Ok(rate(geometry, rounds as usize * ARITHMETIC_UNROLL, kind.worth, best))
     }
@@ -363,7 +363,7 @@ impl<'a> Lab<'a> {
     }
 }
 
-/// Billions of what `worth` counts, per second, when every lane did `instructions`.
+/// The rate if every lane did `instructions`: billions of `worth` per second.
 fn rate(geometry: LaunchGeometry, instructions: usize, worth: f64, best_us: f64) -> f64 {
     let lanes = f64::from(geometry.grid[0] * geometry.block[0]);
     lanes * instructions as f64 * worth / best_us * 1e-3

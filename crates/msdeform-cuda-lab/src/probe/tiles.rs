@@ -64,7 +64,7 @@ impl Lab<'_> {
         self.context().props().compute_capability.0 >= FIRST_WITH_COPY_ENGINE
     }
 
-    /// The driver's map of a level; it needs a context to be current, although nothing is read or copied.
+    /// The driver's map of a level. The driver needs a current context, although it reads and copies nothing.
     fn tensor_map(
         &self,
         slab: u64,
@@ -144,13 +144,13 @@ impl Lab<'_> {
         unsafe { self.queue(&function, geometry, &params) }?;
         let found = out.to_host(&self.stream)?;
         let expected = expected_tiles(&pixels, CHECKED_LEVEL);
-        // By bits: a NaN that was left is wrong too.
+        // Compares bits, so that a NaN that was never overwritten is wrong too.
         let pairs = found.iter().zip(&expected);
         let wrong = pairs.filter(|(found, expected)| found.to_bits() != expected.to_bits()).count();
         let tiles = columns * rows;
         let outcome = if wrong == 0 {
             format!(
-                "{tiles} tiles of 2 x 2 x 32, zeros outside of the level, every bit as it should be"
+                "{tiles} tiles of 2 x 2 x 32 are right to the bit, with zeros outside of the level"
             )
         } else {
             format!("{wrong} of {} elements are wrong", expected.len())
@@ -159,7 +159,7 @@ impl Lab<'_> {
     }
 }
 
-/// Every tile from one pixel above and left of a level on, with zeros outside.
+/// Every tile of a level, from one pixel above and left of it, with zeros outside.
 fn expected_tiles(pixels: &[f16], (height, width): (usize, usize)) -> Vec<f16> {
     let mut tiles = Vec::new();
     for (top, left) in (0..=height).flat_map(|y| (0..=width).map(move |x| (y, x))) {
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expected_tiles_have_zeros_outside_and_pixels_inside() {
+    fn expected_tiles_have_zeros_outside() {
         let pixels: Vec<f16> = (1..).take(2 * 2 * CHANNELS).map(f16::from_bits).collect();
         let tiles = expected_tiles(&pixels, (2, 2));
         assert_eq!(tiles.len(), 9 * 4 * CHANNELS);

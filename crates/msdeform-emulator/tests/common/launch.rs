@@ -14,14 +14,14 @@ use msdeform_emulator::{
     placeholder_address,
 };
 
-/// Device memory in the making.
+/// Builds the buffers of a launch.
 #[derive(Default)]
 struct Memory {
     buffers: Vec<Buffer>,
 }
 
 impl Memory {
-    /// Adds a buffer; returns the address that stands for it.
+    /// Adds a buffer; returns its placeholder address.
     fn add(&mut self, buffer: Buffer, offset: u32) -> u64 {
         let index = u8::try_from(self.buffers.len()).unwrap();
         self.buffers.push(buffer.misaligned_by(offset));
@@ -29,7 +29,7 @@ impl Memory {
     }
 }
 
-/// A configured call, and how it is run.
+/// A configured call and the way it is run.
 pub struct ConfiguredCall<'a> {
     pub id: &'a str,
     /// The kernels that were compiled, in their order.
@@ -71,7 +71,7 @@ impl ConfiguredCall<'_> {
             params.set_tensor(place, address);
             value = if role == Role::Value { address } else { value };
         }
-        // Poisoned like an output: what a step does not write first, it must not read.
+        // Poisoned like an output, because a step must not read what no step has written.
         if configuration.pipeline.workspace_bytes > 0 {
             let workspace = Buffer::output(configuration.pipeline.workspace_bytes);
             params.set_workspace(memory.add(workspace, 0));
@@ -132,8 +132,8 @@ pub fn specialisation(
     Specialisation { source, headers, entries, defines }
 }
 
-/// The kernels of a configuration in the order of their entries, each compiled as a GPU gets it: apart from those whose
-/// macros say something else, since what one step writes for another may depend on them.
+/// The kernels of a configuration in the order of their entries. Kernels with contradicting macros are compiled apart,
+/// as for a GPU, because the data that one step writes for another may depend on them.
 pub fn compiled_apart(
     variant: &dyn Variant,
     configuration: &Configuration,

@@ -13,7 +13,7 @@ pub fn kernels_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../msdeform-cuda/kernels")
 }
 
-/// That, and the laboratory's.
+/// The folders of the product's and the laboratory's kernels and headers.
 pub fn kernel_folders() -> Vec<PathBuf> {
     let of_laboratory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../msdeform-cuda-lab/kernels");
     vec![kernels_folder(), of_laboratory]

@@ -1,8 +1,8 @@
-//! Which combinations of format, layout, model and knob a variant is compiled for.
+//! The combinations of dtype, layout, model and knob that a variant is compiled for.
 //!
-//! Every combination would be hundreds of compilations per variant. The cover has the first model in
-//! every format and layout, and every other model, mixed formats (with an even and an odd number of points), every
-//! subset of the gradients and every value of every knob at least once, each in another format and layout.
+//! All combinations would be hundreds of compilations per variant. The cover has the first model in
+//! every dtype and layout. It has every other model, mixed dtypes (with an even and an odd number of points), every
+//! subset of the gradients and every value of every knob at least once, each in another dtype and layout.
 
 use msdeform::{DType, Direction, Gradients, ValueLayout};
 use msdeform_cuda::variants::Variant;
@@ -15,7 +15,7 @@ pub struct Cell {
     pub sampling_dtype: DType,
     pub layout: ValueLayout,
     pub model: &'static Model,
-    /// What a backward variant computes.
+    /// The gradients that a backward variant computes.
     pub gradients: Gradients,
     /// A knob set by hand; the variant chooses the others.
     pub knob: Option<(&'static str, i64)>,
@@ -37,7 +37,7 @@ impl Cell {
     }
 }
 
-/// The models that are small enough; the first is run for every format and layout.
+/// The models that are small enough; the first is run for every dtype and layout.
 fn models() -> impl Iterator<Item = &'static Model> {
     MODELS.iter().filter(|model| model.least == Backend::Emulator)
 }
@@ -46,10 +46,10 @@ fn model(name: &str) -> &'static Model {
     models().find(|model| model.name == name).unwrap()
 }
 
-/// The model whose rows of samples start at no more than an element's alignment.
+/// The model whose rows of samples are only aligned to an element.
 const ODD: &str = "odd points";
 
-/// What is run, and why the rest is not.
+/// The cells to run, and why others are skipped.
 #[derive(Default)]
 pub struct Cover {
     pub cells: Vec<Cell>,
@@ -57,7 +57,7 @@ pub struct Cover {
 }
 
 impl Cover {
-    /// Takes the first supported candidate; if there is none, the first one's refusal.
+    /// Adds the first supported candidate, or the first candidate's refusal if no candidate is supported.
     fn add(
         &mut self,
         candidates: impl IntoIterator<Item = Cell>,
@@ -121,7 +121,7 @@ pub fn cover(
     }
 
     if variant.spec().rung {
-        // A technique in one setting: both layouts, equal and differing points, every value of a knob.
+        // A rung has one setting: both layouts, equal and differing points, every value of a knob.
         cover.add([formats[0]], &supported);
         let uneven = Cell { model: model("differing points"), ..formats[1] }.with_f32_sampling();
         cover.add([uneven, formats[1]], &supported);
@@ -134,10 +134,10 @@ pub fn cover(
         return cover;
     }
     for cell in &formats {
-        // A variant that does not do the first model is given the next one it does.
+        // A variant that refuses the first model gets the first one that it takes.
         cover.add(in_every_model(cell), &supported);
     }
-    // Everything else starts its search in another format and layout.
+    // All other searches start in another dtype and layout.
     let rotated = |cells: &[Cell], turn: usize| {
         let mut cells = cells.to_vec();
         if !cells.is_empty() {
@@ -155,7 +155,7 @@ pub fn cover(
             formats.iter().filter(|cell| cell.dtype == dtype).filter(halves).copied().collect();
         let mixed = rotated(&same, turn).iter().map(Cell::with_f32_sampling).collect::<Vec<_>>();
         cover.add(mixed.iter().flat_map(in_every_model), &supported);
-        // A location in f32 is the widest pair, and here nothing but the pair aligns it.
+        // A location in f32 is the widest pair, and here only the pair itself is aligned.
         let odd = rotated(&formats, turn).into_iter().filter(|cell| cell.dtype == dtype);
         let odd = odd.map(|cell| Cell { model: model(ODD), ..cell }.with_f32_sampling());
         cover.add(odd, &supported);

@@ -1,9 +1,9 @@
 //! Runs every registered kernel on the host and compares it with the `f64` reference.
 //!
-//! Nothing here names a variant: what is in the registry is covered, over its formats, layouts and
-//! knobs and over the models and scenes of `msdeform_devices::conformance`. A program of its own and not a list of
-//! `#[test]`s, so that what ran and what was skipped is always shown. Arguments that are no flags select
-//! variants by a part of their id; `MSDEFORM_EMULATOR_FULL=1` runs every combination instead of a cover.
+//! Runs every variant of the registry, over its dtypes, layouts and knobs and over the models and scenes of
+//! `msdeform_devices::conformance`. It is a program of its own and not a list of `#[test]`s, so that it always shows
+//! what ran and what was skipped. Arguments that are no flags select variants by a part of their id;
+//! `MSDEFORM_EMULATOR_FULL=1` runs every combination instead of a cover.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         Ok(version) => {
             println!("emulated kernels against the f64 reference, compiled by {version}");
         }
-        // Not a skip: without it no kernel of a change has run at all.
+        // A failure and not a skip, because without a compiler no kernel has run.
         Err(error) => {
             println!("{error}");
             return ExitCode::FAILURE;

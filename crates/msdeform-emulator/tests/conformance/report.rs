@@ -1,12 +1,12 @@
-//! What ran, what was skipped and why, what failed.
+//! Counts of what ran, what was skipped and why, and what failed.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Failures of a variant shown in full: one mistake tends to fail everywhere, at length.
+/// Failures of a variant that are shown in full, because one mistake tends to fail in every cell.
 const FAILURES_SHOWN: usize = 4;
 
-/// How a reason ends that is the emulator's and not the variant's.
+/// The end of a reason that lies in the emulator and not in the variant.
 pub const NOT_EMULATED: &str = "which the emulator does not have";
 
 /// The outcome of one variant.
@@ -16,17 +16,17 @@ pub struct Outcome {
     pub cells: usize,
     pub kernels: usize,
     pub launches: usize,
-    /// Launches done once more, for another GPU and in other orders, whose bits were compared.
+    /// Launches that were repeated for another GPU and in other orders, with their bits compared.
     pub repeated: usize,
-    /// Largest relative L2 error by format, and the bound it is held to.
+    /// Largest relative L2 error by dtype, and its bound.
     pub errors: BTreeMap<&'static str, (f64, f64)>,
     pub skipped: Skips,
     pub failures: Vec<String>,
-    /// Of all its parts together, however many ran at once.
+    /// The sum over its parts, even if several ran at once.
     pub seconds: f64,
 }
 
-/// What was not run. Reasons that differ only in their numbers are counted together.
+/// The reasons of skipped cases. Reasons that differ only in their numbers are counted together.
 #[derive(Default)]
 pub struct Skips {
     by_kind: BTreeMap<String, (String, usize)>,
@@ -38,7 +38,7 @@ impl Skips {
         self.by_kind.entry(kind).or_insert((reason, 0)).1 += 1;
     }
 
-    /// Whether nothing but the emulator's own limits kept a variant from running.
+    /// Whether only limits of the emulator kept a variant from running.
     fn are_beyond_the_emulator(&self) -> bool {
         let mut reasons = self.by_kind.values();
         !self.by_kind.is_empty() && reasons.all(|(reason, _)| reason.ends_with(NOT_EMULATED))
@@ -62,7 +62,7 @@ impl fmt::Display for Outcome {
             write!(f, " {dtype} {error:.1e} (bound {bound:.0e})")?;
         }
         if *repeated > 0 {
-            write!(f, "; {repeated} repeated for the same bits")?;
+            write!(f, "; {repeated} repeated, bits compared")?;
         }
         for (reason, count) in self.skipped.by_kind.values() {
             write!(f, "\n       {count} skipped: {reason}")?;
@@ -77,7 +77,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// All of them.
+/// The outcomes of all variants.
 #[derive(Default)]
 pub struct Report {
     variants: usize,
@@ -85,7 +85,7 @@ pub struct Report {
     skipped: usize,
     failures: usize,
     idle: Vec<&'static str>,
-    /// Only a GPU runs these.
+    /// Variants that only a GPU runs.
     beyond: Vec<&'static str>,
 }
 
@@ -102,8 +102,8 @@ impl Report {
         }
     }
 
-    /// A variant that never ran is not a pass, unless its instructions have no twins; the ledger still holds it to
-    /// a GPU.
+    /// A variant that never ran is not a pass, unless its instructions have no twins. The ledger then still requires a
+    /// run on a GPU.
     pub fn passed(&self) -> bool {
         self.failures == 0 && self.idle.is_empty() && self.variants > 0
     }

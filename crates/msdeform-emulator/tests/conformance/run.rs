@@ -1,4 +1,4 @@
-//! Compiles a variant's cells, runs all scenes of each, compares.
+//! Compiles a variant's cells, runs all scenes of each and compares.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -55,16 +55,16 @@ impl Planned {
     }
 }
 
-/// Multiprocessors that a launch is planned for once more, to see that its bits do not depend on it.
+/// Multiprocessors of a second plan of a launch, which must give equal bits.
 const OTHER_MULTIPROCESSORS: u32 = 3;
 
-/// Emulating a backward kernel takes long, and this many queries show what more would, unless they crowd.
+/// Emulating a backward kernel takes long, so only scenes that crowd samples have more queries than this.
 const MOST_BACKWARD_QUERIES: usize = 20;
 
-/// Runs variants; `finished` hears of each as soon as it is done.
+/// Runs variants; calls `finished` for each as soon as it is done.
 ///
-/// What all of them have to do is one pile of work, dearest first: cores run dry at its end only, not at the
-/// end of every variant.
+/// The work of all of them is one list, longest tasks first, so that cores are idle only at its end and not at the end
+/// of every variant.
 pub fn run_variants(
     variants: &[&'static dyn Variant],
     full: bool,
@@ -86,7 +86,7 @@ pub fn run_variants(
             finished(outcome);
         }
     }
-    // A bridge hands out one by one and in order, where a slice would be cut in halves.
+    // A bridge hands out tasks one by one and in order; a slice would be cut in halves.
     work.into_iter().par_bridge().for_each(|(index, variant, group)| {
         let started = Instant::now();
         let result = run_group(variant, &group);
@@ -95,18 +95,18 @@ pub fn run_variants(
         result.add_to(outcome, variant, started.elapsed());
         *left -= 1;
         if *left == 0 {
-            // In whatever order its parts were done.
+            // Parts may have finished in any order.
             outcome.failures.sort();
             finished(outcome);
         }
     });
 }
 
-/// What a variant has to do.
+/// The work of a variant.
 struct Plan {
     variant: &'static dyn Variant,
     groups: Vec<Group>,
-    /// With what is known before anything ran.
+    /// The outcome, so far with what is known before any run.
     outcome: Outcome,
 }
 
@@ -153,8 +153,9 @@ impl Plan {
 }
 
 /// A backward scene takes several times as long as a forward one, and rungs are many. After the first cell
-/// each runs a part of them, in turns, so that every scene still meets every format. The scene whose tensors are as little
-/// aligned as the configuration allows runs in every cell: what a kernel needs follows from its model and knobs.
+/// each runs a part of them, in turns, so that every scene still meets every dtype. The scene whose tensors are as
+/// little aligned as the configuration allows runs in every cell, because the needed alignment depends on model and
+/// knobs.
 fn left_to_other_cells(variant: &dyn Variant, cell: usize, scene: usize) -> bool {
     let every = match (variant.spec().direction, variant.spec().rung) {
         (Direction::Backward, _) => 3,
@@ -164,13 +165,13 @@ fn left_to_other_cells(variant: &dyn Variant, cell: usize, scene: usize) -> bool
     cell > 0 && !(cell + scene).is_multiple_of(every)
 }
 
-/// What the ordinary scene is compiled with, in either mode.
+/// The macros of the ordinary scene, in either mode.
 fn usual_kernels(variant: &'static dyn Variant, cell: &Cell) -> Vec<Vec<String>> {
     let turns = [0, 3].into_iter();
     turns.filter_map(|turn| Some(plan(variant, cell, ordinary(), turn).ok()?.defines())).collect()
 }
 
-/// Compiling takes most of the time. Where a backward scene needs a kernel of its own (a gradient without
+/// Compiling takes most of the time. If a backward scene needs a kernel of its own (a gradient without
 /// packed rows, levels one pixel thin), every eighth cell compiles it.
 fn is_compiled_elsewhere(
     direction: Direction,
@@ -181,19 +182,19 @@ fn is_compiled_elsewhere(
     direction == Direction::Backward && !cell.is_multiple_of(8) && !usual.contains(defines)
 }
 
-/// The scene that every other one differs from.
+/// The scene that all other scenes are variations of.
 fn ordinary() -> &'static Scene {
     scenes(Backend::Emulator, Direction::Forward).next().unwrap()
 }
 
-/// The case, or why there is none.
+/// The case, or the reason why the variant has none.
 fn plan(
     variant: &'static dyn Variant,
     cell: &Cell,
     scene: &'static Scene,
     turn: usize,
 ) -> Result<Planned, String> {
-    // Half of them in the mode that promises more.
+    // Half of the cases run in the deterministic mode.
     let mode = match turn / 3 % 2 {
         1 if variant.is_deterministic() => Mode::Deterministic,
         _ => Mode::Fast,
@@ -242,7 +243,7 @@ fn plan_on(
     Ok(Planned { cell: *cell, scene, case, device, configuration, order, block_order })
 }
 
-/// The same case launched for another GPU, in other orders: a deterministic variant gives the same bits.
+/// The same case launched for another GPU and in other orders; a deterministic variant must give equal bits.
 fn repetition(variant: &'static dyn Variant, planned: &Planned) -> Option<Planned> {
     if !planned.promises_the_same_bits() {
         return None;
@@ -252,16 +253,16 @@ fn repetition(variant: &'static dyn Variant, planned: &Planned) -> Option<Planne
     let orders = (turned(planned.order), turned(planned.block_order));
     let on =
         |multiprocessors| plan_on(variant, cell, scene, case.mode, multiprocessors, orders).ok();
-    // A configuration that compiles other code for another GPU is a kernel of its own.
+    // Skips configurations that compile other code for another GPU.
     let elsewhere = on(OTHER_MULTIPROCESSORS).filter(|other| other.defines() == planned.defines());
     elsewhere.or_else(|| on(planned.device.multiprocessors))
 }
 
-/// What came of the cases that share their kernels.
+/// The outcome of the cases that share their kernels.
 #[derive(Default)]
 struct GroupResult {
     launches: usize,
-    /// Launches compared bit by bit with another one of the same case.
+    /// Launches compared bit by bit with another launch of the same case.
     repeated: usize,
     /// Relative error of every tensor of every launch that ran.
     errors: Vec<(DType, f64)>,
@@ -311,7 +312,7 @@ fn run_group(variant: &'static dyn Variant, Group { defines, cases }: &Group) ->
     result
 }
 
-/// One process for all; only if it fails one for each, to tell which case it was.
+/// Runs all cases in one process. If it fails, runs a process for each to find the case.
 fn run_all(
     kernel: &EmulatedKernel,
     launches: &[Launch],

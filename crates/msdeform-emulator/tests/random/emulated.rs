@@ -14,10 +14,10 @@ use msdeform_emulator::{EmulatedKernel, Order, compiler_version};
 
 use super::common::launch::{ConfiguredCall, compiled_apart};
 
-/// GPUs of several sizes: what is many queries for one is few for another.
+/// GPUs of several sizes, because the same number of queries is many for one and few for another.
 const MULTIPROCESSORS: [u32; 4] = [132, 2, 16, 1];
 
-/// The emulator, as GPUs of several sizes.
+/// The emulator in the role of GPUs of several sizes.
 pub struct EmulatedRunner {
     gpus: Vec<CudaRules>,
 }
@@ -105,7 +105,7 @@ impl Worker for EmulatedWorker<'_> {
         };
         let written = run(0)?;
         if promises_the_same_bits(variant, case) && run(1)? != written {
-            return Err(Fault::Failed("another order of threads gives other bits".to_owned()));
+            return Err(Fault::Failed("another order of threads gives different bits".to_owned()));
         }
         Ok(Ran { written, launches: configuration.pipeline.launches().count() as u64 })
     }
@@ -120,7 +120,7 @@ fn promises_the_same_bits(variant: &dyn Variant, case: &Case) -> bool {
     is_backward && case.mode == Mode::Deterministic && variant.is_deterministic()
 }
 
-/// What a plan leaves where there is nothing to compute: zeros.
+/// The results of a plan that has nothing to compute: zeros.
 fn nothing_launched(case: &Case) -> Ran {
     let written = tensors(case).filter(|(_, access)| *access == Access::Write);
     let zeros = written.map(|(role, _)| vec![0; case.problem.bytes_of(role)]);

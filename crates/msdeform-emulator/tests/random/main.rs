@@ -1,9 +1,9 @@
-//! Random problems through the emulator: every production kernel as a dispatcher or a tuning file could choose
+//! Random problems through the emulator: every production kernel as the dispatcher or a tuning file could choose
 //! it, under the sanitizers, against the `f64` reference.
 //!
-//! What was once wrong, then a slice of a few minutes in every test run, of another seed each time, which is printed;
-//! `MSDEFORM_SEED` repeats one. `MSDEFORM_RANDOM_PROBLEMS` asks for more of every format and direction,
-//! `MSDEFORM_CASE` runs one line that an earlier run printed.
+//! Every run repeats the cases of past faults, then draws problems for a few minutes from a new seed, which it prints.
+//! `MSDEFORM_SEED` repeats a seed, `MSDEFORM_RANDOM_PROBLEMS` sets the number of problems of every dtype and
+//! direction, and `MSDEFORM_CASE` runs one line that an earlier run printed.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -25,30 +25,31 @@ use msdeform_devices::Case;
 use msdeform_devices::runner::{Runner, check};
 use msdeform_devices::soak::{Bounds, Limit, SoakOptions, SoakReport, soak};
 
-/// Lines that a run once printed, here or on a GPU, and what was wrong. In every run.
+/// Cases of past faults, found here or on a GPU, each with its fault. Part of every run.
 const ONCE_WRONG: [&str; 5] = [
-    // The step that sums lists took raw bf16 weights for f16 ones of a softmax.
+    // The step that sums lists read raw bf16 weights as f16 weights of a softmax.
     "batch=1 heads=1 channels=8 queries=1 levels=1x1@0 spatial=1 points=1 dtype=bf16 \
      from=points,anchors:5,scale:0.25,raw references=bf16 gradients=value mode=fast locations=inside \
      values=unit weights=softmax upstream=unit seed=3289355724 variant=bwd_level_sort knobs=ENTRY_BYTES:8",
     "batch=1 heads=1 channels=8 queries=1 levels=1x1@0 spatial=1 points=1 dtype=bf16 \
      from=points,anchors:5,scale:0.25,raw references=bf16 gradients=value mode=fast locations=inside \
      values=unit weights=signed upstream=unit seed=3289355724 variant=bwd_tile_sort knobs=ENTRY_BYTES:8",
-    // Two roundings of one sample, which the contract did not allow.
+    // One sample was rounded twice, which the accuracy contract did not allow.
     "batch=1 heads=1 channels=8 queries=1 levels=3x3@0 spatial=9 points=1 dtype=bf16 sampling=f32 \
      gradients=value mode=fast upstream_memory=expanded locations=inside values=unit weights=signed \
      upstream=unit seed=40",
-    // The same, and most of it not compared, for a NaN that an expanded tensor had no room for.
+    // The same; most of the result was not compared, because of a NaN that an expanded tensor had no room for.
     "batch=2 heads=4 channels=32 queries=2 levels=3x3@0,3x2@9,3x2@15,1x2@21 spatial=23 points=1,1,1,1 dtype=bf16 \
      sampling=f32 gradients=value mode=fast upstream_memory=expanded locations=borders values=unit \
      weights=softmax upstream=one_nan seed=2343565141",
-    // Two lanes saw the last quad of a row, and the one that is not counted wrote weights of zero over the other's.
+    // Two lanes had the last quad of a row, and the duplicate wrote weights of zero over the other's.
     "batch=1 heads=5 channels=88 queries=5 levels=2x2@0,2x2@16,2x2@32,2x2@48 spatial=64 points=1,3,7,7 dtype=f16 \
      layout=head_major_padded from=points references=f16 source_memory=shared_references locations=mixed values=unit \
      weights=softmax seed=1335042605",
 ];
 
-/// An output in another format than the values, in both directions and of both operators: drawn seldom. In every run.
+/// Outputs in another dtype than the values, in both directions and for both operators. Rarely drawn, so part of every
+/// run.
 const OTHER_OUTPUTS: [&str; 4] = [
     "batch=2 heads=3 channels=24 queries=9 levels=5x7@0,3x2@35 spatial=41 points=3,2 dtype=f16 output=f32 \
      locations=mixed values=unit weights=softmax seed=1",
@@ -62,7 +63,7 @@ const OTHER_OUTPUTS: [&str; 4] = [
      upstream_memory=expanded locations=mixed values=unit weights=softmax upstream=unit seed=4",
 ];
 
-/// Of every format and direction.
+/// Problems of every dtype and direction.
 const PROBLEMS: u64 = 40;
 
 fn main() -> ExitCode {
@@ -80,7 +81,7 @@ fn main() -> ExitCode {
     let seed = from_environment("MSDEFORM_SEED")
         .unwrap_or_else(|| RandomState::new().hash_one(std::process::id()) >> 32);
     let options = SoakOptions {
-        // A lane is a fiber: small problems show what large ones would, in a thousandth of the time.
+        // A lane is a fiber, so problems are small. They find the same faults in a thousandth of the time.
         bounds: Bounds {
             work: 40_000,
             queries: 60,
@@ -107,7 +108,7 @@ fn main() -> ExitCode {
     });
     match report {
         Ok(report) => print_report(&report),
-        // Not a skip: without a compiler no kernel of a change has run at all.
+        // A failure and not a skip, because without a compiler no kernel has run.
         Err(error) => {
             println!("{error}");
             ExitCode::FAILURE
@@ -117,7 +118,7 @@ fn main() -> ExitCode {
 
 fn from_environment<T: FromStr>(name: &str) -> Option<T> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} makes no sense")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
 
 fn print_report(report: &SoakReport) -> ExitCode {
@@ -128,7 +129,7 @@ fn print_report(report: &SoakReport) -> ExitCode {
         println!("{}\n    MSDEFORM_CASE=\"{}\"", failure.fault, failure.case);
         println!("    drawn as {}", failure.drawn);
     }
-    println!("worst errors as parts of what is allowed: {:.3?}", report.worst_of_allowed);
+    println!("largest errors, relative to the allowed ones: {:.3?}", report.worst_of_allowed);
     println!(
         "{} of {} features, {} specialisations, {} launches in {:.0} s; {} refused",
         report.features_met,

@@ -25,12 +25,12 @@ pub fn kernels(cubin: &[u8]) -> Option<Vec<(String, Vec<u128>)>> {
     Some(kernels)
 }
 
-/// What may come too early: from every zero that is late, as far as it could be read too early.
+/// Code that may read too early: from every late zero on, for as long as its latency lasts.
 pub fn windows(code: &[u128]) -> impl Iterator<Item = &[u128]> {
     let starts = (0..code.len()).filter(|&at| is_slow_zero(code[at]));
     starts.map(|start| {
         let (mut cycles, mut end) = (0, start);
-        // A few instructions more, for the statistics.
+        // A few more instructions, for the statistics.
         while end < code.len() && cycles < 2 * LONGEST_LATENCY {
             cycles += stall(code[end]);
             end += 1;

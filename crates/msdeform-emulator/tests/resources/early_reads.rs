@@ -1,15 +1,15 @@
-//! Looks for zeros that are read before they are there.
+//! Finds zeros that are read before they are written.
 //!
-//! An instruction of fixed latency announces its result to nobody: the compiler must leave enough cycles until the
-//! first reader. `CS2R Rn, SRZ`, its way to zero two registers at once, takes longer than ordinary arithmetic, and
-//! NVRTC (12.9 to 13.4) forgets it where an instruction under a predicate overwrites the zero: it waits for that one,
-//! and where the predicate is false the reader gets what the registers held before. On an H200 that was an illegal
-//! memory access.
+//! An instruction of fixed latency does not announce its result, so the compiler must leave enough cycles until the
+//! first reader. `CS2R Rn, SRZ`, which zeroes two registers at once, takes longer than ordinary arithmetic. NVRTC (12.9
+//! to 13.4) forgets this if an instruction under a predicate overwrites the zero: the code only waits for that
+//! instruction, and if the predicate is false, the reader gets the old contents of the registers. On an H200 this was
+//! an illegal memory access.
 
 use super::listing::Instruction;
 
-/// Cycles from a `CS2R` to its first reader: the least that the compiler keeps where nothing overwrites the result in
-/// between, over all kernels and compilers of the test, which prints it. The fault on the H200 had 5.
+/// Least cycles from a `CS2R` to its first reader if nothing overwrites the result in between, over all kernels and
+/// compilers of the test, which prints it. The fault on the H200 had 5.
 pub fn latency(arch: &str) -> u32 {
     match arch {
         "sm_80" | "sm_89" => 6,
@@ -19,7 +19,7 @@ pub fn latency(arch: &str) -> u32 {
     }
 }
 
-/// The longest of them.
+/// The longest latency of all architectures.
 pub const LONGEST_LATENCY: u32 = 12;
 
 /// The first read of a result that is late.
@@ -39,9 +39,9 @@ impl std::fmt::Display for FirstRead {
     }
 }
 
-/// Follows the result of the first instruction through those that come after it, in the order they stand there: a branch
-/// that is not taken costs nothing, and one that is costs more than the latency. Nothing where the first instruction has
-/// no late result, or nobody here reads it.
+/// Follows the result of the first instruction through the next ones, in the order of the listing: a branch that is not
+/// taken costs nothing, and a taken one costs more than the latency. `None` if the first instruction has no late
+/// result, or no instruction here reads it.
 pub fn first_read(instructions: &[Instruction]) -> Option<FirstRead> {
     let producer = instructions.first()?;
     let mut pending = slow_result(producer)?;
@@ -65,12 +65,12 @@ pub fn first_read(instructions: &[Instruction]) -> Option<FirstRead> {
     None
 }
 
-/// Whether both may be executed. Of two different predicates one may be the other's opposite.
+/// Whether both instructions may execute. Two different predicates may be opposites.
 fn may_meet(producer: &Instruction, reader: &Instruction) -> bool {
     producer.guard.is_empty() || reader.guard.is_empty() || producer.guard == reader.guard
 }
 
-/// The registers of a result that takes longer than arithmetic and announces itself to nobody.
+/// The registers of a result that takes longer than arithmetic and is not announced.
 fn slow_result(instruction: &Instruction) -> Option<Vec<u32>> {
     let first = instruction.operands.first().and_then(|operand| register(operand))?;
     match instruction.opcode.as_str() {
@@ -150,7 +150,7 @@ fn reads(instruction: &Instruction, pending: &[u32]) -> bool {
         })
 }
 
-/// The register that an operand is, whatever is done with it: `-|R4|.reuse`.
+/// The register of an operand, without modifiers as in `-|R4|.reuse`.
 fn register(operand: &str) -> Option<u32> {
     registers(operand).into_iter().next().map(|(register, _)| register)
 }

@@ -1,12 +1,12 @@
 //! Launches that start while the one before them still runs: their kernels wait for it before they touch memory.
 //!
-//! The source says so, but loads of what no launch is supposed to write are the compiler's to move.
+//! The source has the wait first, but the compiler may move loads of read-only data before it.
 
 /// `ACQBULK`, what `wait_for_launch_before` becomes.
 const WAIT: u128 = 0x82e;
 /// `LD`, `LDG`, `LDGSTS`, `ST` and `STG`.
 const TOUCH: [u128; 5] = [0x980, 0x981, 0xfae, 0x985, 0x986];
-/// These read nothing of the launch before, or wait for it list by list, and wait before they end.
+/// Kernels that read nothing of the launch before, or wait for it list by list, and wait before they end.
 const WAIT_LAST: [&str; 4] = [
     "bwd_level_sort_gather",
     "bwd_level_sort_samples",
@@ -14,7 +14,7 @@ const WAIT_LAST: [&str; 4] = [
     "bwd_tile_sort_samples",
 ];
 
-/// What is wrong with a kernel whose launch may start early.
+/// The fault of a kernel whose launch may start early, if any.
 pub fn fault(kernel: &str, code: &[u128]) -> Option<&'static str> {
     let first = |opcodes: &[u128]| code.iter().position(|word| opcodes.contains(&(word & 0xfff)));
     match (first(&[WAIT]), first(&TOUCH)) {

@@ -1,4 +1,4 @@
-//! Which kernels are compiled: every variant in representative specialisations for every architecture.
+//! The kernels to compile: every variant in representative specialisations for every architecture.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ pub struct Entry {
 const ARCHITECTURES: [((u32, u32), usize); 5] =
     [((8, 0), 163), ((8, 9), 99), ((9, 0), 227), ((10, 0), 227), ((12, 0), 99)];
 
-/// Every entry once, and how many were refused by their variants for which reason.
+/// Every entry once, and the number of refusals of variants by reason.
 pub fn entries() -> (Vec<Entry>, BTreeMap<String, usize>) {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
@@ -64,8 +64,8 @@ fn devices() -> impl Iterator<Item = DeviceProps> {
     })
 }
 
-/// What only the machine code of is looked at: levels one pixel thin, numbers of points that are no multiple of four,
-/// wide heads, single gradients. Some of it lies close to what the compiler gets wrong.
+/// Kernels of which only the machine code is searched: levels one pixel thin, numbers of points that are no multiple of
+/// four, wide heads, single gradients. Some resemble the code that compilers got wrong.
 pub fn rare_entries() -> Vec<Entry> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
@@ -75,7 +75,7 @@ pub fn rare_entries() -> Vec<Entry> {
             let whole = Call::in_direction(variant.spec().direction, &problem, &device);
             for gradients in [Gradients::ALL, Gradients { value: false, ..Gradients::ALL }] {
                 let backward = whole.backward.map(|call| BackwardCall { gradients, ..call });
-                // Most of these refuse something: the table's kernels say what and why.
+                // Refusals are expected here; the table's kernels count theirs.
                 let all = entries_of(variant, &Call { backward, ..whole }).unwrap_or_default();
                 found.extend(all.into_iter().filter(|entry| seen.insert(entry.keys.clone())));
             }
@@ -84,8 +84,8 @@ pub fn rare_entries() -> Vec<Entry> {
     found
 }
 
-/// Samples that follow from offsets: an encoder, a decoder of 300 queries and one of 900, and what only the general kernels
-/// take. Of each what the dispatcher would choose.
+/// The fused operator: an encoder, a decoder of 300 queries and one of 900, and a call that only the general kernels
+/// take, each with the variants that the dispatcher would choose.
 fn problems_from_offsets() -> Vec<Problem> {
     let levels = [(100, 167), (50, 84), (25, 42), (13, 21)];
     let model = || Problem::builder().batch(2).heads(8).channels(32).levels(levels).points(4);
@@ -119,7 +119,7 @@ fn rare_problems(dtypes: &[DType]) -> Vec<Result<Problem, Error>> {
     problems
 }
 
-/// What is compiled for a call; kernels that come out of one compilation are one entry.
+/// The compilations of a call; kernels of one compilation are one entry.
 fn entries_of(variant: &'static dyn Variant, call: &Call<'_>) -> Result<Vec<Entry>, String> {
     variant.check(call).map_err(|error| error.to_string())?;
     let configuration = variant.configure(call, &KnobChoices::default())?;
@@ -127,7 +127,7 @@ fn entries_of(variant: &'static dyn Variant, call: &Call<'_>) -> Result<Vec<Entr
     let mut rules = dispatch::TABLES.iter().flat_map(|table| table.rules);
     let is_chosen = rules.any(|rule| rule.variant.spec().id == variant.spec().id);
     let is_dispatched = is_chosen && arch == DeviceProps::h200().arch();
-    // Older GPUs have nothing to wait with, and wait for every launch.
+    // Older GPUs have no overlapping launches.
     let overlaps = call.device.compute_capability >= (9, 0);
     let overlapping: Vec<String> = configuration
         .pipeline
@@ -152,10 +152,9 @@ fn entries_of(variant: &'static dyn Variant, call: &Call<'_>) -> Result<Vec<Entr
     Ok(entries.into_iter().map(|(_, entry)| entry).collect())
 }
 
-/// An encoder and a decoder with four levels of 32 channels: four points in every format and layout,
-/// eight points and mixed formats in the first layout. Of a backward variant, whose steps are several kernels
-/// that hardly depend on the rest, the first layout and four points, and mixed formats. Of a rung, which has one
-/// format, the seed documents' eight points.
+/// An encoder and a decoder with four levels of 32 channels: four points in every dtype and layout, eight points and
+/// mixed dtypes in the first layout. A backward variant, whose several kernels depend little on the layout, has the
+/// first layout with four points, and mixed dtypes. A rung, which has one dtype, has the seed documents' eight points.
 fn problems(variant: &dyn Variant) -> Vec<Result<Problem, Error>> {
     let spec = variant.spec();
     let mut problems = Vec::new();

@@ -1,7 +1,7 @@
 //! The machine code of every kernel that was compiled, searched for results that are read too early.
 //!
-//! Only what follows a slow result is disassembled, once for all kernels that have the same: a few thousand
-//! instructions, where all of them would take as long as compiling.
+//! Only the code after a slow result is disassembled, once for all kernels with equal code. That is a few thousand
+//! instructions; disassembling all of them would take as long as compiling.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -14,18 +14,18 @@ use super::early_starts;
 use super::entries::Entry;
 use super::listing;
 
-/// What follows slow results, and where, by architecture.
+/// Code after slow results and its places, by architecture.
 #[derive(Default)]
 pub struct MachineCode {
     windows: BTreeMap<String, BTreeMap<Vec<u128>, String>>,
     pub kernels: usize,
     /// Kernels whose launch may start before the one before it is done.
     pub overlapping: usize,
-    /// Those that must not.
+    /// Those that touch memory before they wait, or do not wait.
     pub early_starts: Vec<String>,
 }
 
-/// What came of it.
+/// The result of the search.
 #[derive(Debug, Default)]
 pub struct Findings {
     pub results: usize,

@@ -1,9 +1,9 @@
-//! Compiles every registered kernel for every architecture and holds its registers, spills and memory
-//! against the committed table `crates/msdeform-cuda/resources.csv`; then searches the machine code for what compilers
-//! get wrong, also that of other NVRTCs (`MSDEFORM_OTHER_NVRTC`, a list of files), which users have.
+//! Compiles every registered kernel for every architecture and compares its registers, spills and memory
+//! with the committed table `crates/msdeform-cuda/resources.csv`. Then it searches the machine code for known faults of
+//! compilers, also for the NVRTCs that users have (`MSDEFORM_OTHER_NVRTC`, a list of files).
 //!
-//! Without NVRTC nothing is compiled: a skip, said so, or a failure where `MSDEFORM_REQUIRE_NVRTC` is
-//! set. `BLESS=1` writes the table anew.
+//! Without NVRTC nothing is compiled: the test prints that it is skipped, or fails if `MSDEFORM_REQUIRE_NVRTC` is
+//! set. `BLESS=1` writes the table again.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, also in its shared functions")]
 
 mod cubin;
@@ -57,7 +57,7 @@ fn cubins() -> DiskCache {
     DiskCache::in_folder(target.join("emulator/cubins"))
 }
 
-/// Of the pinned compiler everything, of others what the dispatcher may choose.
+/// All kernels by the pinned compiler; by other compilers, those that the dispatcher may choose.
 fn check_machine_code(pinned: &Nvrtc, required: bool) -> Result<(), String> {
     let Some(disassembler) = disassembler() else {
         let missing =
@@ -157,12 +157,12 @@ fn check(nvrtc: &Nvrtc, bless: bool) -> Result<(), String> {
     let text = std::fs::read_to_string(&path).unwrap_or_default();
     match found.compare(&Table::parse(&text)?) {
         Verdict::OtherCompiler { recorded } => println!(
-            "SKIPPED the comparison: the table is by NVRTC {recorded}, whose numbers are not this one's"
+            "SKIPPED the comparison: the table is by NVRTC {recorded}, and numbers of compilers differ"
         ),
         Verdict::Compared { same, better, worse } => {
             println!("{same} as in the table, {better} better, {} worse or missing", worse.len());
             if better > 0 {
-                println!("`BLESS=1` records what got better");
+                println!("`BLESS=1` records the improvements");
             }
             failures.extend(worse);
         }
@@ -171,7 +171,7 @@ fn check(nvrtc: &Nvrtc, bless: bool) -> Result<(), String> {
         return Ok(());
     }
     failures.push(
-        "If a change for the worse is meant, run with BLESS=1 and commit the table with its reason."
+        "If the change for the worse is intended, run with BLESS=1 and commit the table with its reason."
             .to_owned(),
     );
     Err(failures.join("\n"))
@@ -187,7 +187,7 @@ fn compile(nvrtc: &Nvrtc, cache: &DiskCache, recipe: &Recipe) -> Result<Compiled
     Ok(compiled)
 }
 
-/// What every kernel of a compilation takes.
+/// The resources of every kernel of a compilation.
 fn measure(
     nvrtc: &Nvrtc,
     cache: &DiskCache,

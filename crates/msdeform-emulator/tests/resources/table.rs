@@ -6,7 +6,7 @@ use std::fmt;
 use msdeform_cuda::nvrtc::KernelResources;
 use msdeform_cuda::variants::Unit;
 
-/// What a line is about.
+/// The key of a line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// The entry: a variant's id, or its id and a step.
@@ -30,20 +30,20 @@ impl fmt::Display for Key {
     }
 }
 
-/// Kernels and what they take, by one compiler.
+/// Kernels and their resources, by one compiler.
 pub struct Table {
     compiler: String,
     lines: BTreeMap<Key, KernelResources>,
 }
 
-/// How a new table stands to the committed one.
+/// The comparison of a new table with the committed one.
 pub enum Verdict {
     /// Made by compilers of different versions.
     OtherCompiler {
         /// The committed table's.
         recorded: String,
     },
-    /// Line by line; what is worse or missing, in words.
+    /// Counts of equal and better lines, and texts for those that are worse or missing.
     Compared { same: usize, better: usize, worse: Vec<String> },
 }
 
@@ -113,7 +113,7 @@ fn numbers(resources: &KernelResources) -> [(&'static str, u32); 5] {
     ]
 }
 
-/// What got more, in words; empty if nothing did.
+/// A text for the resources that grew; empty if none did.
 fn grown(found: &KernelResources, recorded: &KernelResources) -> String {
     let pairs = numbers(found).into_iter().zip(numbers(recorded));
     let grown = pairs.filter(|((_, found), (_, recorded))| found > recorded);
