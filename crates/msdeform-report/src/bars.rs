@@ -1,4 +1,4 @@
-//! What the pictures of bars have in common: their colours, a title, panels of rows, and a line that says what is shown.
+//! The common parts of pictures of bars: colours, a title, panels of rows, and a caption.
 
 use std::fmt::{Result, Write};
 
@@ -61,10 +61,10 @@ impl Scheme {
 pub(crate) const TOP: f64 = 46.0;
 pub(crate) const ROW: f64 = 33.0;
 pub(crate) const BAR: f64 = 21.0;
-/// Under the rows, for the line that says what is shown.
+/// Under the rows, for the caption.
 const BOTTOM: f64 = 42.0;
 
-/// Where the words of a row stand.
+/// The height of the text of a row.
 pub(crate) fn baseline(row: usize) -> f64 {
     TOP + ROW * (row as f64 + 0.5) + 6.5
 }

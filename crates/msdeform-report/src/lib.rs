@@ -1,5 +1,5 @@
 //! What is made of measurements: records on disk and the release that documents quote, the report, the tables and pictures
-//! of the README and the ladder, other implementations beside ours, and the ledger of what a GPU has verified.
+//! of the README and the ladder, other implementations compared with ours, and the ledger of what a GPU has verified.
 
 mod bars;
 mod budget;

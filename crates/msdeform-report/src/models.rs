@@ -49,7 +49,7 @@ impl Speed {
     }
 }
 
-/// Places of the sorted samples between which their median lies with a confidence of 90 %, whatever its distribution: the
+/// Places of the sorted samples between which their median lies with a confidence of 90 %, for any distribution: the
 /// number of samples below the median is binomial. `None` if there are too few samples.
 fn confident_ranks(samples: usize) -> Option<(usize, usize)> {
     const OUTSIDE: f64 = 0.05;

@@ -1,4 +1,4 @@
-//! The short table: one row per workload and direction, the best exact figure of each format.
+//! The short table: one row per workload and direction, the best exact figure of each dtype.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ pub struct Row {
     pub layout: String,
     /// Which way.
     pub direction: String,
-    /// Best figure within the accuracy contract, by format.
+    /// Best figure within the accuracy contract, by dtype.
     pub best: BTreeMap<String, Figure>,
 }
 
@@ -66,19 +66,19 @@ pub fn overview(figures: &[Figure]) -> Vec<Row> {
     rows.into_values().collect()
 }
 
-/// Forward, backward, training; whatever a later record may bring comes last.
+/// Forward, backward, training; directions of later versions come last.
 fn direction_position(direction: &str) -> usize {
     let known = Direction::ALL.map(Direction::name).into_iter().chain([TRAINING]);
     known.take_while(|name| *name != direction).count()
 }
 
-/// A GPU's deterministic mode is asked for; its times do not stand beside those of the default.
+/// Times of a GPU's deterministic mode are not compared with those of the default mode.
 fn is_in_default_mode(figure: &Figure) -> bool {
     !figure.mode.starts_with("deterministic_")
 }
 
-/// A table shows what a user gets: the variant that was dispatched, by the newest record that says so.
-/// Records from before they said so show the fastest.
+/// A table shows the variant that a user gets: the dispatched one of the newest record. Old records do not have the
+/// dispatched variant; of these the fastest is shown.
 fn stands_before(figure: &Figure, other: &Figure) -> bool {
     let rank = |figure: &Figure| figure.dispatched.then(|| figure.date.clone());
     match rank(figure).cmp(&rank(other)) {
@@ -104,7 +104,7 @@ impl DispatchLoss {
     }
 }
 
-/// Every dispatched figure beside the fastest exact variant that the same run timed on the same case
+/// Every dispatched figure with the fastest exact variant that the same run timed on the same case
 /// by the same clock. Tiny calls are judged by graph replay, where they have one.
 #[must_use]
 pub fn dispatch_losses(record: &Record) -> Vec<DispatchLoss> {
@@ -169,7 +169,7 @@ fn name(row: &Row) -> String {
     }
 }
 
-/// The forward rows again, each best half-precision time beside what the device's ceilings leave for it;
+/// The forward rows again, each best half-precision time with the floors that the device's ceilings imply;
 /// empty if those were not measured.
 #[must_use]
 pub fn floors_markdown(rows: &[Row], ceilings: &Ceilings) -> String {

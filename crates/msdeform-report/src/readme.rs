@@ -22,7 +22,7 @@ pub enum SpliceError {
     },
 }
 
-/// Replaces what stands between `<!-- records:cpu:begin -->` and `<!-- records:cpu:end -->` (and
+/// Replaces the text between `<!-- records:cpu:begin -->` and `<!-- records:cpu:end -->` (and
 /// likewise for `cuda`) by the newest figures of the given records, which come oldest first, and the
 /// floors that the ceilings imply. A README without a kind's markers gets no table of it; all other text stays as it is.
 ///
@@ -41,7 +41,7 @@ pub fn splice(
     Ok(text)
 }
 
-/// Replaces what stands between `<!-- NAME:begin -->` and `<!-- NAME:end -->`; a text without them stays.
+/// Replaces the text between `<!-- NAME:begin -->` and `<!-- NAME:end -->`. A text without these markers stays as it is.
 ///
 /// # Errors
 /// [`SpliceError::Markers`] if a marker is missing its partner or comes twice.

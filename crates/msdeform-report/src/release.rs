@@ -69,7 +69,7 @@ impl Manifest {
     }
 }
 
-/// What documents quote, a record for each device, oldest first; every record where no manifest says which.
+/// The records that documents quote, one for each device, oldest first; all records if there is no manifest.
 ///
 /// # Errors
 /// [`RecordError`] naming the file.
@@ -114,7 +114,7 @@ pub fn merge(mut records: Vec<Record>) -> Option<Record> {
         Measurement { run: at, ..measurement }
     };
     merged.measurements = newest.into_values().map(of_run).collect();
-    // The error beside every time. What was only verified the tests verify again, and skips are about what was asked for.
+    // The verification of everything that was timed. Tests repeat the rest, and skips belong to one command line.
     let is_timed = |check: &Verification| {
         let Label { batch, queries, .. } = check.label;
         let same = |m: &Measurement| Label { batch, queries, ..m.label.clone() } == check.label;

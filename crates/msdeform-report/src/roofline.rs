@@ -17,7 +17,7 @@ const NAME_X: f64 = 14.0;
 /// From a mark to its label, from a label to the next, and width of a letter.
 const LABEL_X: f64 = 22.0;
 const LABEL_HEIGHT: f64 = 15.0;
-/// Between a label and what stands beside it.
+/// Between a label and its neighbour.
 const LABEL_GAP: f64 = 12.0;
 const LETTER: f64 = 7.5;
 
@@ -51,13 +51,13 @@ pub(crate) struct Mark {
     pub tflop_per_s: f64,
     /// Shown when hovered.
     pub title: String,
-    /// Shown beside it, where there is room.
+    /// Shown next to it, where there is room.
     pub label: String,
     /// An empty circle instead of a full one.
     pub is_hollow: bool,
 }
 
-/// Where a picture stands.
+/// Where a picture is shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// In a file of its own, which knows its colours.
@@ -66,7 +66,7 @@ pub(crate) enum Place {
     Page,
 }
 
-/// A log-log roofline: what memory and arithmetic allow, and where the call stands. Light and dark.
+/// A log-log roofline: the limits of memory and arithmetic, and the call under them. Light and dark.
 #[must_use]
 pub fn roofline_svg(analysis: &Analysis, ceilings: &Ceilings) -> String {
     let title = format!(
@@ -98,7 +98,7 @@ pub(crate) fn roofline(
     place: Place,
 ) -> String {
     let peak = ceilings.ceiling("fma_f32").unwrap_or(1.0);
-    // A processor is three decades below a GPU.
+    // A CPU is three decades below a GPU.
     let y = if peak < 5.0 { (-4.0, 1.0) } else { (0.0, 2.2) };
     let axes = Axes { x: (-1.0, 2.3), y };
     let mut out = String::new();
@@ -186,7 +186,7 @@ fn draw(
     Ok(())
 }
 
-/// Where the label of a mark stands.
+/// The place of a mark's label.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Spot {
     /// Left of its mark instead of right.
@@ -281,7 +281,7 @@ fn slope(
     let (x1, y1) = (axes.x(start), axes.y(start * tb_per_s));
     let (x2, y2) = (axes.x(end), axes.y(end * tb_per_s));
     let angle = (y2 - y1).atan2(x2 - x1).to_degrees();
-    // At the left end, where no call stands.
+    // At the left end, where there are no marks.
     let share = NAME_X / (x2 - x1);
     let (tx, ty) = (x1 + NAME_X, y1 + share * (y2 - y1) - 7.0);
     writeln!(

@@ -44,7 +44,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table. Columns are separated by ` | `; a `>` stands before the name of a column of numbers.
+    /// An empty table. Columns are separated by ` | `. A `>` before a name aligns the column as numbers.
     #[must_use]
     pub fn new(columns: &str) -> Self {
         let column = |name: &str| match name.strip_prefix('>') {

@@ -185,7 +185,7 @@ pub fn splice_figures(page: &str, root: &Path, records: &[String]) -> Result<Str
     replace(page, &if tables.is_empty() { NOTHING.to_owned() } else { tables.join("\n") })
 }
 
-/// The README's picture: models in the usual format, as the host slows them down least.
+/// The README's picture: models in the usual dtype, in the mode that the host slows down least.
 pub fn picture(root: &Path, records: &[String], scheme: Scheme) -> Result<String> {
     let Usual { record, .. } = Usual::load(root, records)?;
     let (format, mode) = (record.environment.usual_dtype(), record.usual_mode());
@@ -222,7 +222,7 @@ impl Usual {
         Ok(each.fold(Self { folders: vec![folder], record }, Self::with))
     }
 
-    /// Leaves out records of other devices, of other formats and modes alone, and what an earlier one has.
+    /// Adds the models of a record of the same device that earlier records do not have, in the usual dtype, eager and as graphs.
     fn with(mut self, (folder, mut other): (String, PythonRecord)) -> Self {
         let format = self.record.environment.usual_dtype();
         let is_here = self.record.environment.device() == other.environment.device();

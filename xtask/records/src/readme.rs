@@ -26,7 +26,7 @@ pub struct ReadmeArgs {
     check: bool,
 }
 
-/// The case of the README's picture: the encoder that the operator was made for, in the format that every peer takes.
+/// The case of the README's picture: the encoder that the operator was made for, in the dtype that every peer takes.
 const PICTURED: (&str, DType) = ("ddetr_enc", DType::F32);
 
 /// People read it to the end.

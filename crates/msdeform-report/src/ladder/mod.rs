@@ -22,14 +22,14 @@ pub use tables::{HEADINGS, cells_of, markdown, page_markdown};
 
 /// The workload of the seed documents.
 pub const WORKLOAD: &str = "seed";
-/// The format of the seed documents.
+/// The dtype of the seed documents.
 pub const DTYPE: DType = DType::F16;
 /// Without and with the border.
 pub const LAYOUTS: [ValueLayout; 2] = [ValueLayout::HeadMajor, ValueLayout::HeadMajorPadded];
 /// Spread out, and as trained models draw them.
 pub const LOCATIONS: [Locations; 2] = [Locations::Uniform, Locations::Local];
 
-/// What stands on the ladder: the forward variants, in the order of the registry.
+/// The forward variants, in the order of the registry.
 pub fn variants() -> impl Iterator<Item = &'static VariantSpec> {
     forward().map(Variant::spec)
 }
@@ -44,9 +44,9 @@ fn forward() -> impl Iterator<Item = &'static dyn Variant> {
 pub struct Row {
     /// The variant's id, followed by the knobs that were set.
     pub name: String,
-    /// What the registry says about it.
+    /// Its entry of the registry.
     pub spec: &'static VariantSpec,
-    /// What the seed document says that it achieves.
+    /// The claim of the seed document.
     pub claim: Option<&'static str>,
     /// What was measured, by layout and locations.
     pub cells: BTreeMap<(String, String), Cell>,

@@ -185,7 +185,7 @@ const COUNTERS_PAGE: &str = "../LADDER.md#counters";
 /// What caches move at a time.
 const SECTOR_BYTES: f64 = 32.0;
 
-/// A column of a page's counters: its heading, and what stands in it.
+/// A column of a page's counters: its heading, and the text of a cell.
 type Column = (&'static str, fn(&KernelCounters) -> String);
 
 const COUNTERS: &[Column] = &[

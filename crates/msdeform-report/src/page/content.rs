@@ -52,7 +52,7 @@ pub struct Bar {
 pub struct Group {
     /// Name of the workload.
     pub workload: String,
-    /// The format.
+    /// The dtype.
     pub dtype: String,
     /// The rest of the case.
     pub title: String,
@@ -73,12 +73,12 @@ pub struct Headline {
     pub what: String,
 }
 
-/// What a call gets of a workload in a format, beside the baseline.
+/// The dispatched variant on a workload and dtype, compared with the baseline.
 #[derive(Clone, Debug)]
 pub struct Gain {
     /// Name of the workload.
     pub workload: String,
-    /// The format.
+    /// The dtype.
     pub dtype: String,
     /// Median.
     pub us: f64,
@@ -88,12 +88,12 @@ pub struct Gain {
     pub floor_us: Option<f64>,
 }
 
-/// The error of what calls get in a format, against what is allowed.
+/// The error of a dispatched variant in a dtype, compared with the bound.
 #[derive(Clone, Debug)]
 pub struct ErrorShare {
     /// The variant.
     pub variant: String,
-    /// The format.
+    /// The dtype.
     pub dtype: String,
     /// The largest of its cases.
     pub rel_l2: f64,
@@ -127,13 +127,13 @@ pub struct Page {
     pub headlines: Vec<Headline>,
     /// Every workload as it is usually called, by direction.
     pub gains: Vec<(Direction, Vec<Gain>)>,
-    /// Where the half-precision forward stands under the device's ceilings; empty without them.
+    /// The half-precision forward under the device's ceilings; empty without them.
     pub roofline: String,
     /// The errors of what calls get.
     pub error_shares: Vec<ErrorShare>,
     /// [`SHARES`], case by case.
     pub panels: Vec<Panel>,
-    /// Best times by workload, beside what the device's ceilings leave.
+    /// Best times by workload, and the floors that the device's ceilings imply.
     pub times: Table,
     /// Every variant's error.
     pub errors: Table,
@@ -143,7 +143,7 @@ pub struct Page {
     pub groups: Vec<Group>,
     /// Where every number comes from.
     pub runs: Table,
-    /// Hardware and software, as the newest record says.
+    /// Hardware and software of the newest record.
     pub environment: BTreeMap<String, String>,
 }
 
@@ -205,7 +205,7 @@ fn subtitle(records: &[Record], figures: usize) -> String {
     format!("{figures} figures of {day}, {commits}")
 }
 
-/// Whether a row is of its workload as it is usually called: its first layout and locations.
+/// Whether a row has the first layout and the first locations of its workload.
 fn is_usual(row: &overview::Row) -> bool {
     workload::find(&row.workload).is_some_and(|found| {
         let (layout, locations) = (found.layouts.first(), found.locations.first());
@@ -274,7 +274,7 @@ fn headlines(gains: &[(Direction, Vec<Gain>)], errors: &[ErrorShare]) -> Vec<Hea
     found
 }
 
-/// The largest error of each variant that calls get, by format.
+/// The largest error of each dispatched variant, by dtype.
 fn error_shares(figures: &[Figure]) -> Vec<ErrorShare> {
     let mut worst: BTreeMap<(String, Option<usize>), ErrorShare> = BTreeMap::new();
     let of_calls = figures.iter().filter(|figure| figure.dispatched && !figure.rel_l2.is_nan());
@@ -343,7 +343,7 @@ fn roofline_of(rows: &[overview::Row], ceilings: &Ceilings) -> String {
             flop_per_byte: flop / bytes as f64,
             tflop_per_s: flop / best.median_us * 1e-6,
             title: format!("{workload} {locations} {layout}: {}", time(best.median_us)),
-            // Once: both stand at the same height.
+            // Once: both marks have the same height.
             label: if is_hollow { workload.clone() } else { String::new() },
             is_hollow,
         };
@@ -356,7 +356,8 @@ fn roofline_of(rows: &[overview::Row], ceilings: &Ceilings) -> String {
     roofline(("Forward in f16", legend), ceilings, &marks, Place::Page)
 }
 
-/// What calls get, and every rung of the ladder. Settings stand in the table: beside each other they hide the variants.
+/// The dispatched variants, and every rung of the ladder. Settings of knobs are in the table only: bars of all settings
+/// would hide the variants.
 fn panels(counted: &[Counted], figures: &[Figure]) -> Vec<Panel> {
     let shares = |kernel: &KernelCounters| {
         let wavefronts = kernel.get("l1_wavefronts").filter(|count| *count > 0.0);
@@ -412,7 +413,7 @@ fn groups(figures: &[Figure], ceilings: Option<&Ceilings>) -> Vec<Group> {
             None => cases.push((title, vec![figure])),
         }
     }
-    // A processor's come sorted by threads first.
+    // Figures of a CPU come sorted by threads first.
     cases.sort_by_key(|(_, of_case)| workload::table_position(&of_case[0].workload));
     cases.into_iter().filter_map(|(title, of_case)| group(title, &of_case, ceilings)).collect()
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use msdeform::Direction;
 use msdeform_bench::digits::{three_digits, time};
 
-use super::content::{Bar, Gain, Group, Page, Panel, SHARES};
+use super::content::{Bar, ErrorShare, Gain, Group, Page, Panel, SHARES};
 use crate::roofline::STYLE as STYLE_OF_PICTURES;
 use crate::table::{Cell, Table};
 
@@ -175,7 +175,33 @@ fn percent(share: f64) -> f64 {
     if share.is_finite() { 100.0 * share.clamp(0.0, 1.0) } else { 0.0 }
 }
 
-/// What a call gets, as a share of the baseline's time.
+/// A bar of a group, with its dtype and two values after it.
+struct GroupedBar<'a> {
+    group: &'a str,
+    dtype: &'a str,
+    track: Track,
+    values: [String; 2],
+    /// The class of the second value.
+    class: &'static str,
+}
+
+/// Bars under a heading for each group.
+fn write_bars(bars: &[GroupedBar<'_>], out: &mut String) -> std::fmt::Result {
+    out.push_str("<div class=\"bars gains\">\n");
+    for of_group in bars.chunk_by(|a, b| a.group == b.group) {
+        writeln!(out, "<h3>{}</h3>", escaped(of_group[0].group))?;
+        for GroupedBar { dtype, track, values: [value, second], class, .. } in of_group {
+            write!(out, "<span class=\"format\">{}</span>", escaped(dtype))?;
+            track.write(out)?;
+            let value = format!("<span class=\"value\">{value}</span>");
+            writeln!(out, "{value}<span class=\"{class}\">{second}</span>")?;
+        }
+    }
+    out.push_str("</div>\n");
+    Ok(())
+}
+
+/// The dispatched variants' times, as a share of the baseline's.
 fn write_gains(direction: Direction, gains: &[Gain], out: &mut String) -> std::fmt::Result {
     let has_floors = gains.iter().any(|gain| gain.floor_us.is_some());
     let floors = if has_floors { " The line: what the gather through L1 takes alone." } else { "" };
@@ -183,33 +209,17 @@ fn write_gains(direction: Direction, gains: &[Gain], out: &mut String) -> std::f
     let name = direction.name();
     let title = format!("{}{}", name[..1].to_uppercase(), &name[1..]);
     section(name, &title, &what, out)?;
-    out.push_str("<div class=\"bars gains\">\n");
-    for of_workload in gains.chunk_by(|a, b| a.workload == b.workload) {
-        writeln!(out, "<h3>{}</h3>", escaped(&of_workload[0].workload))?;
-        for gain in of_workload {
-            let Gain { dtype, us, baseline_us, floor_us, .. } = gain;
-            let floor = floor_us.map(|floor| format!(", L1 floor {}", time(floor)));
-            let title = format!(
-                "{} {dtype}: {}, baseline {}{}",
-                gain.workload,
-                time(*us),
-                time(*baseline_us),
-                floor.unwrap_or_default()
-            );
-            let mut track = Track::new("chosen", us / baseline_us, title);
-            track.floor = floor_us.map(|floor| percent(floor / baseline_us));
-            write!(out, "<span class=\"format\">{dtype}</span>")?;
-            track.write(out)?;
-            writeln!(
-                out,
-                "<span class=\"value\">{}</span><span class=\"value strong\">{:.1}\u{d7}</span>",
-                time(*us),
-                baseline_us / us
-            )?;
-        }
-    }
-    out.push_str("</div>\n");
-    Ok(())
+    let bars = gains.iter().map(|gain| {
+        let Gain { workload, dtype, us, baseline_us, floor_us } = gain;
+        let floor = floor_us.map(|floor| format!(", L1 floor {}", time(floor))).unwrap_or_default();
+        let (us_text, baseline) = (time(*us), time(*baseline_us));
+        let title = format!("{workload} {dtype}: {us_text}, baseline {baseline}{floor}");
+        let mut track = Track::new("chosen", us / baseline_us, title);
+        track.floor = floor_us.map(|floor| percent(floor / baseline_us));
+        let values = [us_text, format!("{:.1}\u{d7}", baseline_us / us)];
+        GroupedBar { group: workload, dtype, track, values, class: "value strong" }
+    });
+    write_bars(&bars.collect::<Vec<_>>(), out)
 }
 
 fn write_group(group: &Group, out: &mut String) -> std::fmt::Result {
@@ -257,24 +267,14 @@ fn write_errors(page: &Page, out: &mut String) -> std::fmt::Result {
     let what = "Largest relative L2 error against f64 on the same stored inputs, of what calls get; the whole track is what the \
                 accuracy contract allows.";
     section("errors", "Errors", what, out)?;
-    out.push_str("<div class=\"bars gains\">\n");
-    for of_variant in page.error_shares.chunk_by(|a, b| a.variant == b.variant) {
-        writeln!(out, "<h3>{}</h3>", escaped(&of_variant[0].variant))?;
-        for error in of_variant {
-            let share = error.rel_l2 / error.bound;
-            let title = format!("{} {}: {:.1e}", error.variant, error.dtype, error.rel_l2);
-            let class = if share <= 1.0 { "chosen" } else { "over" };
-            write!(out, "<span class=\"format\">{}</span>", escaped(&error.dtype))?;
-            Track::new(class, share, title).write(out)?;
-            writeln!(
-                out,
-                "<span class=\"value\">{:.1e}</span><span class=\"value\">of {:.0e}</span>",
-                error.rel_l2, error.bound
-            )?;
-        }
-    }
-    out.push_str("</div>\n");
-    Ok(())
+    let bars = page.error_shares.iter().map(|error| {
+        let ErrorShare { variant, dtype, rel_l2, bound } = error;
+        let (share, title) = (rel_l2 / bound, format!("{variant} {dtype}: {rel_l2:.1e}"));
+        let track = Track::new(if share <= 1.0 { "chosen" } else { "over" }, share, title);
+        let values = [format!("{rel_l2:.1e}"), format!("of {bound:.0e}")];
+        GroupedBar { group: variant, dtype, track, values, class: "value" }
+    });
+    write_bars(&bars.collect::<Vec<_>>(), out)
 }
 
 /// A column of bars for each share, each bar with its number.

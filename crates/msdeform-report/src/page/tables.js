@@ -1,4 +1,4 @@
-// Tables sort by a click on a heading, once more turns them round; two lists show a workload or a format alone.
+// A click on a heading sorts a table, a second click reverses the order. Two lists select one workload or one dtype.
 for (const button of document.querySelectorAll("th button")) {
   button.addEventListener("click", () => {
     const heading = button.parentElement;

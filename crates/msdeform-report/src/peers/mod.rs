@@ -1,4 +1,4 @@
-//! Other implementations beside ours: `records/<device>/peers.csv`, which `bindings/python/benches/peers.py` writes.
+//! Other implementations compared with ours: `records/<device>/peers.csv`, which `bindings/python/benches/peers.py` writes.
 
 mod picture;
 mod tables;
@@ -46,7 +46,7 @@ impl Quantity {
 pub struct Timed {
     /// Median.
     pub us: f64,
-    /// Whether every error is known and within the bound of the format.
+    /// Whether every error is known and within the bound of the dtype.
     pub is_exact: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct PeerRow {
     pub workload: String,
     /// How locations are drawn.
     pub locations: String,
-    /// The format.
+    /// The dtype.
     pub dtype: DType,
     /// The clock that its times are of.
     pub clock: Timing,
@@ -212,7 +212,7 @@ pub struct Against {
     pub workload: String,
     /// How locations are drawn.
     pub locations: String,
-    /// The format.
+    /// The dtype.
     pub dtype: DType,
     /// What a call of ours takes, forward and backward.
     ours: [f64; 2],

@@ -17,7 +17,7 @@ const LABEL: f64 = 66.0;
 /// The same as another peer under another compiler: in the tables, not here.
 const LEFT_OUT: &str = "grid_sample_compiled";
 
-/// How a peer is called where people read it.
+/// The name of a peer in the picture.
 fn shown(peer: &str) -> &str {
     match peer {
         "grid_sample" => "PyTorch grid_sample",
@@ -31,7 +31,7 @@ fn shown(peer: &str) -> &str {
 }
 
 /// Forward, backward and training of one case, ours first, then the peers from fast to slow. A bar that would leave its
-/// panel is cut, and says so by a gap.
+/// panel is cut, which a gap in the bar shows.
 #[must_use]
 pub fn picture(case: &Against, device: &str, scheme: Scheme) -> String {
     let mut peers: Vec<_> = case.peers.iter().filter(|peer| peer.peer != LEFT_OUT).collect();
