@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 
 use msdeform::{DType, Direction};
 use msdeform_bench::digits::time;
-use msdeform_bench::record::{Figure, Record, newest};
+use msdeform_bench::record::Figure;
 use msdeform_bench::{Ceilings, Floors};
-use msdeform_devices::device::Timing;
 use msdeform_devices::workload::TRAINING;
 use msdeform_devices::workload::{self, Sizes};
 
@@ -87,50 +86,6 @@ fn stands_before(figure: &Figure, other: &Figure) -> bool {
     }
 }
 
-/// Where the dispatcher's choice was slower than the fastest exact variant of the same case.
-#[derive(Clone, Debug)]
-pub struct DispatchLoss {
-    /// What the dispatcher chose.
-    pub chosen: Figure,
-    /// The fastest.
-    pub fastest: Figure,
-}
-
-impl DispatchLoss {
-    /// Time of the choice over the fastest time.
-    #[must_use]
-    pub fn ratio(&self) -> f64 {
-        self.chosen.median_us / self.fastest.median_us
-    }
-}
-
-/// Every dispatched figure with the fastest exact variant that the same run timed on the same case
-/// by the same clock. Tiny calls are judged by graph replay, where they have one.
-#[must_use]
-pub fn dispatch_losses(record: &Record) -> Vec<DispatchLoss> {
-    let figures = newest(std::slice::from_ref(record));
-    let same_case = |a: &Figure, b: &Figure| {
-        let key = |f: &Figure| {
-            let names = [&f.workload, &f.locations, &f.layout, &f.dtype, &f.direction, &f.mode];
-            (names.map(Clone::clone), f.batch, f.queries, f.threads, f.date.clone())
-        };
-        key(a) == key(b)
-    };
-    let chosen = figures.iter().filter(|figure| figure.dispatched && is_exact(figure));
-    let losses = chosen.filter_map(|chosen| {
-        let rivals = || figures.iter().filter(|other| same_case(chosen, other));
-        let by_graph = rivals().any(|other| other.timing == Timing::Graph);
-        if by_graph && chosen.timing != Timing::Graph {
-            return None;
-        }
-        let fastest = rivals()
-            .filter(|other| other.timing == chosen.timing && is_exact(other))
-            .min_by(|a, b| a.median_us.total_cmp(&b.median_us))?;
-        Some(DispatchLoss { chosen: chosen.clone(), fastest: fastest.clone() })
-    });
-    losses.collect()
-}
-
 fn is_exact(figure: &Figure) -> bool {
     let bound = figure.dtype.parse::<DType>().map_or(0.0, DType::rel_l2_bound);
     figure.rel_l2 <= bound
@@ -138,7 +93,7 @@ fn is_exact(figure: &Figure) -> bool {
 
 /// The figures with the most threads of a device: a table shows the machine at its best.
 #[must_use]
-pub fn most_threads(figures: &[Figure], device: &str) -> Vec<Figure> {
+pub(crate) fn most_threads(figures: &[Figure], device: &str) -> Vec<Figure> {
     let of_device = || figures.iter().filter(|figure| figure.device == device);
     let most = of_device().map(|figure| figure.threads).max().flatten();
     of_device().filter(|figure| figure.threads == most).cloned().collect()
@@ -146,7 +101,7 @@ pub fn most_threads(figures: &[Figure], device: &str) -> Vec<Figure> {
 
 /// The short table as Markdown.
 #[must_use]
-pub fn markdown(rows: &[Row]) -> String {
+pub(crate) fn markdown(rows: &[Row]) -> String {
     let columns =
         "workload | >N | >Lq | locations | direction | >f32 | >f16 | >bf16 | >f32 against baseline";
     let rows = rows.iter().map(|row| {
@@ -172,7 +127,7 @@ fn name(row: &Row) -> String {
 /// The forward rows again, each best half-precision time with the floors that the device's ceilings imply;
 /// empty if those were not measured.
 #[must_use]
-pub fn floors_markdown(rows: &[Row], ceilings: &Ceilings) -> String {
+pub(crate) fn floors_markdown(rows: &[Row], ceilings: &Ceilings) -> String {
     let forward = rows.iter().filter(|row| row.direction == Direction::Forward.name());
     let rows = forward.filter_map(|row| {
         let best = row.best.get(DType::F16.name())?;
@@ -206,8 +161,36 @@ fn floors_of(row: &Row, ceilings: &Ceilings) -> Option<Floors> {
 mod tests {
     use msdeform_bench::fixtures::ceilings_of;
     use msdeform_bench::fixtures::record_of;
+    use msdeform_bench::record::{Record, newest};
+    use msdeform_devices::device::Timing;
 
     use super::*;
+
+    /// Every dispatched figure with the fastest exact variant that the same run timed on the same case by the same clock.
+    /// Tiny calls are judged by graph replay, where they have one.
+    fn dispatch_losses(record: &Record) -> Vec<(Figure, Figure)> {
+        let figures = newest(std::slice::from_ref(record));
+        let same_case = |a: &Figure, b: &Figure| {
+            let key = |f: &Figure| {
+                let names = [&f.workload, &f.locations, &f.layout, &f.dtype, &f.direction, &f.mode];
+                (names.map(Clone::clone), f.batch, f.queries, f.threads, f.date.clone())
+            };
+            key(a) == key(b)
+        };
+        let chosen = figures.iter().filter(|figure| figure.dispatched && is_exact(figure));
+        let losses = chosen.filter_map(|chosen| {
+            let rivals = || figures.iter().filter(|other| same_case(chosen, other));
+            let by_graph = rivals().any(|other| other.timing == Timing::Graph);
+            if by_graph && chosen.timing != Timing::Graph {
+                return None;
+            }
+            let fastest = rivals()
+                .filter(|other| other.timing == chosen.timing && is_exact(other))
+                .min_by(|a, b| a.median_us.total_cmp(&b.median_us))?;
+            Some((chosen.clone(), fastest.clone()))
+        });
+        losses.collect()
+    }
 
     #[test]
     fn a_table_shows_what_is_dispatched_and_a_loss_is_found() {
@@ -224,9 +207,9 @@ mod tests {
         let rows = overview(&newest(std::slice::from_ref(&record)));
         assert_eq!(rows[0].best["f32"].variant, "fwd_test");
         let losses = dispatch_losses(&record);
-        assert_eq!(losses.len(), 1);
-        assert_eq!(losses[0].fastest.variant, "fwd_other");
-        assert!((losses[0].ratio() - 1.5).abs() < 1e-12);
+        let [(chosen, fastest)] = &losses[..] else { panic!("one loss") };
+        assert_eq!(fastest.variant, "fwd_other");
+        assert!((chosen.median_us / fastest.median_us - 1.5).abs() < 1e-12);
     }
 
     #[test]
@@ -278,11 +261,11 @@ mod tests {
         let on_gpu = records.iter().rev().find(|record| record.device.kind == "cuda");
         let losses = on_gpu.map_or_else(Vec::new, dispatch_losses);
         assert!(!losses.is_empty(), "no record of a GPU says what was dispatched");
-        let newest = losses.iter().map(|loss| loss.chosen.date.clone()).max();
-        for loss in losses.iter().filter(|loss| Some(&loss.chosen.date) == newest.as_ref()) {
-            let (chosen, fastest) = (&loss.chosen, &loss.fastest);
+        let newest = losses.iter().map(|(chosen, _)| chosen.date.clone()).max();
+        let of_newest = |(chosen, _): &&(Figure, Figure)| Some(&chosen.date) == newest.as_ref();
+        for (chosen, fastest) in losses.iter().filter(of_newest) {
             assert!(
-                loss.ratio() <= 1.05,
+                chosen.median_us / fastest.median_us <= 1.05,
                 "{} {} {} {}: {} takes {} us, {} {} us",
                 chosen.workload,
                 chosen.locations,

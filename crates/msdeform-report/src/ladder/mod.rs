@@ -43,46 +43,43 @@ fn forward() -> impl Iterator<Item = &'static dyn Variant> {
 #[derive(Clone, Debug)]
 pub struct Row {
     /// The variant's id, followed by the knobs that were set.
-    pub name: String,
+    name: String,
     /// Its entry of the registry.
-    pub spec: &'static VariantSpec,
+    spec: &'static VariantSpec,
     /// The claim of the seed document.
-    pub claim: Option<&'static str>,
+    claim: Option<&'static str>,
     /// What was measured, by layout and locations.
-    pub cells: BTreeMap<(String, String), Cell>,
+    cells: BTreeMap<(String, String), Cell>,
 }
 
 /// One variant in one layout with one kind of locations.
 #[derive(Clone, Debug)]
-pub struct Cell {
-    /// Median time.
-    pub us: f64,
+pub(crate) struct Cell {
+    us: f64,
     /// The same without the steps whose result another call could use again, where it has such steps.
-    pub us_after_preparation: Option<f64>,
+    us_after_preparation: Option<f64>,
     /// By the seed documents' formula.
-    pub tflop_per_s: f64,
+    tflop_per_s: f64,
     /// Against the `f64` reference.
-    pub rel_l2: f64,
+    rel_l2: f64,
     /// Time of the original over this.
-    pub speedup: Option<f64>,
+    speedup: Option<f64>,
     /// Sectors that were found in L1, in percent.
-    pub l1_hit_percent: Option<f64>,
+    l1_hit_percent: Option<f64>,
     /// Wavefronts that bank conflicts cost.
-    pub bank_conflicts: Option<f64>,
+    bank_conflicts: Option<f64>,
     /// All counters of its kernels, where they were read.
-    pub kernels: Vec<KernelCounters>,
+    kernels: Vec<KernelCounters>,
 }
 
 impl Row {
     /// Whether every knob is as the variant sets it by itself.
-    #[must_use]
-    pub fn is_default(&self) -> bool {
+    fn is_default(&self) -> bool {
         self.name == self.spec.id
     }
 
     /// The cell of a layout and locations.
-    #[must_use]
-    pub fn cell(&self, layout: ValueLayout, locations: Locations) -> Option<&Cell> {
+    fn cell(&self, layout: ValueLayout, locations: Locations) -> Option<&Cell> {
         self.cells.get(&(layout.name().to_owned(), locations.name().to_owned()))
     }
 }

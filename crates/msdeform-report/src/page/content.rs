@@ -19,132 +19,110 @@ use crate::overview::{self, overview};
 use crate::roofline::{Mark, Place, roofline};
 use crate::table::Table;
 
-/// One setting of a variant's knobs.
+/// One setting of a variant's knobs, as `NAME=VALUE`.
 #[derive(Clone, Debug)]
-pub struct Setting {
-    /// The knobs, as `NAME=VALUE`.
-    pub name: String,
-    /// Median.
-    pub us: f64,
+pub(super) struct Setting {
+    pub(super) name: String,
+    pub(super) us: f64,
 }
 
 /// One variant's time on one case.
 #[derive(Clone, Debug)]
-pub struct Bar {
+pub(super) struct Bar {
     /// The variant, and the clock and mode where the case has several.
-    pub name: String,
-    /// Median.
-    pub us: f64,
-    /// Median absolute deviation.
-    pub mad_us: f64,
-    /// Against the reference.
-    pub rel_l2: f64,
+    pub(super) name: String,
+    pub(super) us: f64,
+    pub(super) mad_us: f64,
+    pub(super) rel_l2: f64,
     /// Time of the baseline over this one's.
-    pub speedup: Option<f64>,
-    /// Whether a call gets it without naming a variant.
-    pub dispatched: bool,
+    pub(super) speedup: Option<f64>,
+    pub(super) dispatched: bool,
     /// The same with knobs set, fastest first.
-    pub settings: Vec<Setting>,
+    pub(super) settings: Vec<Setting>,
 }
 
-/// The variants of one case, fastest last.
+/// The variants of one case, slowest first, as a ladder.
 #[derive(Clone, Debug)]
-pub struct Group {
-    /// Name of the workload.
-    pub workload: String,
-    /// The dtype.
-    pub dtype: String,
+pub(super) struct Group {
+    pub(super) workload: String,
+    pub(super) dtype: String,
     /// The rest of the case.
-    pub title: String,
-    /// Slowest first, as a ladder.
-    pub bars: Vec<Bar>,
+    pub(super) title: String,
+    pub(super) bars: Vec<Bar>,
     /// The L1 floor, where the device has ceilings and the case one.
-    pub floor_us: Option<f64>,
+    pub(super) floor_us: Option<f64>,
     /// Whether it is the case of the ladder.
     is_ladder: bool,
 }
 
 /// A figure to begin with.
 #[derive(Clone, Debug)]
-pub struct Headline {
-    /// The figure, with its unit.
-    pub figure: String,
-    /// What it is.
-    pub what: String,
+pub(super) struct Headline {
+    /// With its unit.
+    pub(super) figure: String,
+    pub(super) what: String,
 }
 
 /// The dispatched variant on a workload and dtype, compared with the baseline.
 #[derive(Clone, Debug)]
-pub struct Gain {
-    /// Name of the workload.
-    pub workload: String,
-    /// The dtype.
-    pub dtype: String,
-    /// Median.
-    pub us: f64,
-    /// What the baseline takes.
-    pub baseline_us: f64,
-    /// What the gather through L1 takes alone, where that is known.
-    pub floor_us: Option<f64>,
+pub(super) struct Gain {
+    pub(super) workload: String,
+    pub(super) dtype: String,
+    pub(super) us: f64,
+    pub(super) baseline_us: f64,
+    /// The time of the gather through L1 alone, where that is known.
+    pub(super) floor_us: Option<f64>,
 }
 
-/// The error of a dispatched variant in a dtype, compared with the bound.
+/// The largest error of a dispatched variant in a dtype, compared with the bound.
 #[derive(Clone, Debug)]
-pub struct ErrorShare {
-    /// The variant.
-    pub variant: String,
-    /// The dtype.
-    pub dtype: String,
-    /// The largest of its cases.
-    pub rel_l2: f64,
-    /// The contract's.
-    pub bound: f64,
+pub(super) struct ErrorShare {
+    pub(super) variant: String,
+    pub(super) dtype: String,
+    pub(super) rel_l2: f64,
+    pub(super) bound: f64,
 }
 
 /// What a panel shows of a kernel, each in percent: of its sectors, of its wavefronts, of the time.
-pub const SHARES: [&str; 3] =
+pub(super) const SHARES: [&str; 3] =
     ["sectors found in L1", "lost to bank conflicts", "L1 data path busy"];
 
 /// The kernels of one case, with knobs as they set themselves.
 #[derive(Clone, Debug)]
-pub struct Panel {
-    /// The case.
-    pub title: String,
-    /// Whether it shows every rung of the ladder, not what a call gets.
-    pub is_ladder: bool,
+pub(super) struct Panel {
+    pub(super) title: String,
+    /// Whether it shows every rung of the ladder, not dispatched variants.
+    pub(super) is_ladder: bool,
     /// The kernels, and [`SHARES`] of each where they were read.
-    pub kernels: Vec<(String, [Option<f64>; 3])>,
+    pub(super) kernels: Vec<(String, [Option<f64>; 3])>,
 }
 
 /// Everything a report shows.
 #[derive(Clone, Debug)]
 pub struct Page {
     /// The device.
-    pub title: String,
+    pub(super) title: String,
     /// How much was measured, when, and of which sources.
-    pub subtitle: String,
-    /// What to see first.
-    pub headlines: Vec<Headline>,
+    pub(super) subtitle: String,
+    pub(super) headlines: Vec<Headline>,
     /// Every workload as it is usually called, by direction.
-    pub gains: Vec<(Direction, Vec<Gain>)>,
+    pub(super) gains: Vec<(Direction, Vec<Gain>)>,
     /// The half-precision forward under the device's ceilings; empty without them.
-    pub roofline: String,
-    /// The errors of what calls get.
-    pub error_shares: Vec<ErrorShare>,
-    /// [`SHARES`], case by case.
-    pub panels: Vec<Panel>,
+    pub(super) roofline: String,
+    pub(super) error_shares: Vec<ErrorShare>,
+    pub(super) panels: Vec<Panel>,
     /// Best times by workload, and the floors that the device's ceilings imply.
-    pub times: Table,
+    pub(super) times: Table,
     /// Every variant's error.
-    pub errors: Table,
+    pub(super) errors: Table,
     /// Hardware counters, where they were read.
-    pub counters: Table,
+    pub(super) counters: Table,
     /// Every case with all its variants.
-    pub groups: Vec<Group>,
+    pub(super) groups: Vec<Group>,
     /// Where every number comes from.
-    pub runs: Table,
+    pub(super) runs: Table,
     /// Hardware and software of the newest record.
-    pub environment: BTreeMap<String, String>,
+    pub(super) environment: BTreeMap<String, String>,
 }
 
 impl Page {
@@ -186,8 +164,7 @@ impl Page {
     }
 
     /// The ladder, where it was climbed on this device: without the border, as trained models draw locations.
-    #[must_use]
-    pub fn ladder(&self) -> Option<&Group> {
+    pub(super) fn ladder(&self) -> Option<&Group> {
         self.groups.iter().find(|group| group.is_ladder)
     }
 }

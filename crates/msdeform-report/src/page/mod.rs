@@ -6,7 +6,7 @@ mod html;
 mod tables;
 
 pub use compare::{Change, Comparison, Verdict, name_of};
-pub use content::{Bar, ErrorShare, Gain, Group, Headline, Page, Panel, SHARES, Setting};
+pub use content::Page;
 pub use html::html;
 
 use std::fmt::Write;

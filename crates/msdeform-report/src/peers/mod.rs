@@ -17,7 +17,7 @@ use msdeform_devices::workload;
 
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Quantity {
+enum Quantity {
     /// A forward call.
     Forward,
     /// A backward call: three gradients.
@@ -28,11 +28,10 @@ pub enum Quantity {
 
 impl Quantity {
     /// In the order of tables.
-    pub const ALL: [Self; 3] = [Self::Forward, Self::Backward, Self::Training];
+    const ALL: [Self; 3] = [Self::Forward, Self::Backward, Self::Training];
 
     /// As tables call it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
+    const fn name(self) -> &'static str {
         match self {
             Self::Forward => "forward",
             Self::Backward => "backward",
@@ -41,38 +40,31 @@ impl Quantity {
     }
 }
 
-/// A time of one direction, and whether what was computed is within the contract.
+/// The median time of one direction, and whether every error is known and within the bound of the dtype.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Timed {
-    /// Median.
-    pub us: f64,
-    /// Whether every error is known and within the bound of the dtype.
-    pub is_exact: bool,
+pub(crate) struct Timed {
+    us: f64,
+    is_exact: bool,
 }
 
 /// One peer on one case.
 #[derive(Clone, Debug)]
 pub struct PeerRow {
     /// As `peers.csv` calls it.
-    pub peer: String,
-    /// Name of the workload.
-    pub workload: String,
-    /// How locations are drawn.
-    pub locations: String,
-    /// The dtype.
-    pub dtype: DType,
+    peer: String,
+    workload: String,
+    locations: String,
+    dtype: DType,
     /// The clock that its times are of.
-    pub clock: Timing,
+    clock: Timing,
     /// Forward and backward.
-    pub directions: [Timed; 2],
-    /// What a backward allocates above its inputs, gradients included, where it was measured.
-    pub memory_mib: Option<f64>,
+    directions: [Timed; 2],
+    /// Memory that a backward allocates above its inputs, gradients included, where it was measured.
+    memory_mib: Option<f64>,
 }
 
 impl PeerRow {
-    /// The time of a quantity.
-    #[must_use]
-    pub fn time(&self, quantity: Quantity) -> Timed {
+    fn time(&self, quantity: Quantity) -> Timed {
         let [forward, backward] = self.directions;
         match quantity {
             Quantity::Forward => forward,
@@ -136,10 +128,7 @@ pub fn load(records: &Path, slug: &str) -> Result<Vec<PeerRow>, PeerError> {
 }
 
 /// Reads the text of the file; `path` is for messages.
-///
-/// # Errors
-/// [`PeerError::Line`].
-pub fn parse(text: &str, path: &Path) -> Result<Vec<PeerRow>, PeerError> {
+fn parse(text: &str, path: &Path) -> Result<Vec<PeerRow>, PeerError> {
     let wrong = |line, what| PeerError::Line { path: path.to_owned(), line, what };
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line));
     let mut lines = lines.filter(|(_, line)| !line.starts_with('#') && !line.is_empty());
@@ -216,16 +205,15 @@ pub struct Against {
     pub dtype: DType,
     /// What a call of ours takes, forward and backward.
     ours: [f64; 2],
-    /// What our backward allocates above its inputs, where it was measured.
-    pub ours_memory_mib: Option<f64>,
-    /// Everyone else, as the file lists them.
-    pub peers: Vec<PeerRow>,
+    /// Memory that our backward allocates above its inputs, where it was measured.
+    ours_memory_mib: Option<f64>,
+    /// As the file lists them.
+    peers: Vec<PeerRow>,
 }
 
 impl Against {
     /// What ours takes.
-    #[must_use]
-    pub fn ours_us(&self, quantity: Quantity) -> f64 {
+    fn ours_us(&self, quantity: Quantity) -> f64 {
         match quantity {
             Quantity::Forward => self.ours[0],
             Quantity::Backward => self.ours[1],
@@ -234,16 +222,14 @@ impl Against {
     }
 
     /// The fastest peer that computes the same: its name and time.
-    #[must_use]
-    pub fn best_exact(&self, quantity: Quantity) -> Option<(&str, f64)> {
+    fn best_exact(&self, quantity: Quantity) -> Option<(&str, f64)> {
         let exact = self.peers.iter().filter(|peer| peer.time(quantity).is_exact);
         let times = exact.map(|peer| (peer.peer.as_str(), peer.time(quantity).us));
         times.min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
     /// The least memory that an exact backward of a peer allocates: its name and MiB.
-    #[must_use]
-    pub fn least_memory(&self) -> Option<(&str, f64)> {
+    fn least_memory(&self) -> Option<(&str, f64)> {
         let exact = self.peers.iter().filter(|peer| peer.time(Quantity::Backward).is_exact);
         let sizes = exact.filter_map(|peer| Some((peer.peer.as_str(), peer.memory_mib?)));
         sizes.min_by(|a, b| a.1.total_cmp(&b.1))
