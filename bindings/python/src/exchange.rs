@@ -77,7 +77,7 @@ impl Exchange {
     }
 }
 
-/// Where a tensor is.
+/// The device of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Cpu,
@@ -120,7 +120,7 @@ impl DlTensor {
         self.data.expose_provenance() as u64 + self.byte_offset
     }
 
-    /// Where it is, if that is somewhere we compute.
+    /// Its device, if we compute there.
     pub fn place(&self) -> Option<Place> {
         match self.device_type {
             CPU => Some(Place::Cpu),
@@ -129,7 +129,7 @@ impl DlTensor {
         }
     }
 
-    /// Its format, if we compute in it.
+    /// Its dtype, if we compute in it.
     pub fn dtype(&self) -> Option<DType> {
         match (self.type_code, self.type_bits, self.type_lanes) {
             (FLOAT, 32, 1) => Some(DType::F32),
@@ -182,17 +182,12 @@ impl DlTensor {
             })
     }
 
-    /// Whether it may be the gradient of an output of this shape, in the format of the values and beside them.
+    /// Whether it may be the gradient of an output of this shape: with the dtype of the values, on their device.
     pub fn is_gradient_of(&self, output: &[i64], value: &Self) -> bool {
         self.shape() == output
             && self.strides().len() == output.len()
             && self.dtype() == value.dtype()
             && self.place() == value.place()
-    }
-
-    /// Whether the elements of the last axis follow each other.
-    pub fn has_unit_last_stride(&self) -> bool {
-        self.strides().last() == Some(&1) || self.shape().last() == Some(&1)
     }
 }
 

@@ -1,7 +1,7 @@
 //! `msdeform._native`: the functions that the Python package calls.
 //!
-//! [`forward`] and [`backward`] take addresses: the Python half has the tensors, keeps them alive during the call and has
-//! made them contiguous. Only [`torch`] takes tensors themselves. Nothing is linked against PyTorch, NumPy or CUDA.
+//! [`forward`] and [`backward`] take addresses. The Python half keeps the tensors alive during the call and has made them
+//! contiguous. Only [`torch`] takes tensors themselves. Nothing is linked against PyTorch, NumPy or CUDA.
 
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands extracted arguments over by value")]
 
@@ -12,16 +12,15 @@ mod interpreter;
 mod native;
 mod onnx;
 mod operand;
-mod recorded;
 mod torch;
 mod warm;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use msdeform::{ATTENTION, Direction, FROM_OFFSETS, Operator, Role};
+use msdeform::{Direction, Operator, Role};
 use msdeform_cuda::Pointers;
-use msdeform_torch::call::{self, Head, Inputs, gradient_bits, with_key};
+use msdeform_torch::call::{self, Described, Head, Inputs, gradient_bits, with_key};
 use msdeform_torch::{cpu, cuda};
 // Nothing here calls it: the library exports `RegisterCustomOps`, which ONNX Runtime looks for.
 use msdeform_onnxruntime as _;
@@ -30,12 +29,7 @@ use pyo3::prelude::*;
 use error::exception;
 use operand::{Operands, level_numbers};
 
-/// The operator that takes so many tensors.
-fn operator(tensors: usize) -> &'static Operator {
-    if tensors == FROM_OFFSETS.inputs.len() { &FROM_OFFSETS } else { &ATTENTION }
-}
-
-/// With what a backward call reads and writes beside: `grad_output` and the gradients, 0 for those that are not wanted.
+/// Adds the addresses of `grad_output` and of the gradients, 0 for a gradient that is not wanted.
 fn with_gradients(
     operator: &Operator,
     pointers: Pointers,
@@ -55,7 +49,7 @@ unsafe fn run_on_cpu(
     py: Python<'_>,
     direction: Direction,
     threads: i64,
-    inputs: Inputs<'_>,
+    inputs: &Inputs<'_, impl Described>,
     levels: &[i64],
     pointers: &Pointers,
 ) -> PyResult<()> {
@@ -75,7 +69,7 @@ unsafe fn launch(
     py: Python<'_>,
     (ordinal, stream): (i64, usize),
     of_gradients: Head,
-    inputs: Inputs<'_>,
+    inputs: &Inputs<'_, impl Described>,
     levels: &[i64],
     pointers: Pointers,
     allocate: impl FnOnce(usize) -> PyResult<Option<u64>>,
@@ -101,10 +95,10 @@ unsafe fn launch(
     Ok(Some(()))
 }
 
-/// Where a call is computed: the threads of the CPU, or the number and the stream of a GPU.
+/// The device of a call: the threads of the CPU, or the number and the stream of a GPU.
 type Place = (i64, Option<usize>);
 
-/// Computes `output`. `inputs` are the tensors and, from offsets, the rule. A GPU has the call in the queue then.
+/// Computes `output`. On a GPU the call is then in the queue.
 #[pyfunction]
 fn forward(
     py: Python<'_>,
@@ -115,31 +109,29 @@ fn forward(
 ) -> PyResult<()> {
     let (place, stream) = place;
     let levels = level_numbers(levels)?;
-    inputs.with(|inputs| {
-        let pointers = inputs.pointers().map_err(exception)?.with(Role::Output, output);
-        // SAFETY: the Python half allocates what is written for exactly this call, holds all tensors until it returns, and
-        // passes addresses, shapes and strides of the same tensors. PyTorch's allocator frees memory in the order of the
-        // stream, which is its current one on that GPU. A forward call has no workspace.
-        unsafe {
-            match stream {
-                None => run_on_cpu(py, Direction::Forward, place, inputs, &levels, &pointers),
-                Some(stream) => {
-                    let place = (place, stream);
-                    launch(py, place, Head::default(), inputs, &levels, pointers, |_| Ok(Some(0)))
-                        .map(|_| ())
-                }
+    let inputs = inputs.described()?;
+    let pointers = inputs.pointers().map_err(exception)?.with(Role::Output, output);
+    // SAFETY: the Python half allocates the output for exactly this call, holds all tensors until it returns, and passes
+    // addresses, shapes and strides of the same tensors. PyTorch's allocator frees memory in the order of the stream, which
+    // is its current one on that GPU. A forward call has no workspace.
+    unsafe {
+        match stream {
+            None => run_on_cpu(py, Direction::Forward, place, &inputs, &levels, &pointers),
+            Some(stream) => {
+                let (place, head) = ((place, stream), Head::default());
+                launch(py, place, head, &inputs, &levels, pointers, |_| Ok(Some(0))).map(|_| ())
             }
         }
-    })
+    }
 }
 
-/// What a backward call is, beside its inputs: address and strides of `grad_output`, the gradients that are wanted, their
-/// addresses, whether they must be bitwise reproducible.
+/// The gradients of a backward call: address and strides of `grad_output`, which gradients are wanted, their addresses,
+/// whether they must be bitwise reproducible.
 #[derive(FromPyObject)]
 struct Wanted(u64, (i64, i64, i64), Vec<bool>, Vec<u64>, bool);
 
-/// Computes the gradients that are wanted. `allocate` gives the address of so many bytes beside them on a GPU, where that
-/// is needed.
+/// Computes the gradients that are wanted. `allocate` returns the address of a workspace of so many bytes on a GPU; it is
+/// called if the plan needs one.
 #[pyfunction]
 fn backward(
     py: Python<'_>,
@@ -152,37 +144,35 @@ fn backward(
     let (place, stream) = place;
     let levels = level_numbers(levels)?;
     let Wanted(grad_output, grad_strides, wanted, gradients, deterministic) = wanted;
-    inputs.with(|inputs| {
-        let operator = inputs.operator();
-        let pointers = inputs.pointers().map_err(exception)?;
-        let pointers = with_gradients(operator, pointers, grad_output, &gradients);
-        // SAFETY: as in `forward`; gradients and workspace are allocated for exactly this call.
-        unsafe {
-            match stream {
-                None => run_on_cpu(py, Direction::Backward, place, inputs, &levels, &pointers),
-                Some(stream) => {
-                    let head = Head {
-                        gradients: gradient_bits(operator, wanted),
-                        deterministic,
-                        grad_strides,
-                        ..Head::default()
-                    };
-                    let allocate = |bytes| Ok(Some(allocate.call1((bytes,))?.extract()?));
-                    launch(py, (place, stream), head, inputs, &levels, pointers, allocate)
-                        .map(|_| ())
-                }
+    let inputs = inputs.described()?;
+    let operator = inputs.operator();
+    let pointers = inputs.pointers().map_err(exception)?;
+    let pointers = with_gradients(operator, pointers, grad_output, &gradients);
+    // SAFETY: as in `forward`; gradients and workspace are allocated for exactly this call.
+    unsafe {
+        match stream {
+            None => run_on_cpu(py, Direction::Backward, place, &inputs, &levels, &pointers),
+            Some(stream) => {
+                let head = Head {
+                    gradients: gradient_bits(operator, wanted),
+                    deterministic,
+                    grad_strides,
+                    ..Head::default()
+                };
+                let allocate = |bytes| Ok(Some(allocate.call1((bytes,))?.extract()?));
+                launch(py, (place, stream), head, &inputs, &levels, pointers, allocate).map(|_| ())
             }
         }
-    })
+    }
 }
 
-/// Where the packages of this Python are: NVRTC may be among them.
+/// Adds folders with packages of this Python: NVRTC may be in one of them.
 #[pyfunction]
 fn search_packages(folders: Vec<PathBuf>) {
     msdeform_cuda::nvrtc::search_packages(folders);
 }
 
-/// What the command `msdeform` does with these words, the first of which is its name; its exit code.
+/// Runs the command `msdeform` with these words, the first of which is its name. Returns its exit code.
 #[pyfunction]
 fn command_line(py: Python<'_>, words: Vec<OsString>) -> u8 {
     py.detach(|| msdeform_cli::command_line(words))
@@ -201,25 +191,19 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     let names: Vec<&str> = call::DTYPES.iter().map(|dtype| dtype.name()).collect();
     module.add("DTYPES", names)?;
+    module.add_class::<torch::Levels>()?;
     module.add("Unavailable", module.py().get_type::<error::Unavailable>())?;
     add_functions!(
         module,
         forward,
         backward,
         interpreter::end_compiling_ahead,
-        torch::torch_forward_from_offsets,
-        torch::torch_backward_from_offsets,
         native::register_kernels,
         native::schemas,
         native::refusal,
         torch::use_torch,
         torch::torch_forward,
         torch::torch_backward,
-        recorded::use_recorder,
-        recorded::torch_attend,
-        recorded::torch_attend_from_offsets,
-        recorded::recorded_forward,
-        recorded::recorded_backward,
         onnx::onnx_inspect,
         onnx::onnx_rewrite,
         onnx::onnx_probes,

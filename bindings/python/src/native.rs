@@ -22,7 +22,7 @@ pub fn register_kernels() -> PyResult<Vec<(String, String)>> {
 /// The definitions that processes without Python use.
 #[pyfunction]
 pub fn schemas() -> Vec<String> {
-    register::OPERATORS.iter().map(register::Operator::schema).collect()
+    register::OPERATORS.as_flattened().iter().map(register::Operator::schema).collect()
 }
 
 /// The exception that a native kernel would have raised if it could: PyTorch's own has the same words, and its own type.

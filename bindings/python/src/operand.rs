@@ -1,4 +1,4 @@
-//! Tensors and levels as Python hands them over.
+//! Tensors, options and levels as Python passes them.
 
 use msdeform::OffsetOptions;
 use msdeform_torch::call::{Described, Inputs, LEVEL_NUMBERS};
@@ -11,22 +11,20 @@ use pyo3::types::{PyList, PyTuple};
 #[derive(FromPyObject)]
 pub struct Operand<'py>(u64, i64, Bound<'py, PyTuple>, Bound<'py, PyTuple>);
 
-/// What an operator reads: its tensors in order and, if samples follow from offsets, how.
+/// The inputs of an operator in order, and its options if it has some.
 #[derive(FromPyObject)]
-pub struct Operands<'py>(Vec<Operand<'py>>, Option<RuleGiven>);
+pub struct Operands<'py>(Vec<Operand<'py>>, Option<Options>);
 
-impl Operands<'_> {
-    /// Runs something with them; refused if they are not as many as the operator has.
-    pub fn with<T>(&self, run: impl FnOnce(Inputs<'_>) -> PyResult<T>) -> PyResult<T> {
-        let tensors: Vec<&dyn Described> = self.0.iter().map(|operand| operand as _).collect();
-        let inputs = Inputs { tensors: &tensors, rule: self.1.map(OffsetOptions::from) };
-        let expected = inputs.operator().inputs.len();
-        if tensors.len() != expected {
-            let found = tensors.len();
-            let message = format!("the operator reads {expected} tensors, found {found}");
-            return Err(PyValueError::new_err(message));
+impl<'py> Operands<'py> {
+    /// As the plans take them; refused if they are not as many as the operator has.
+    pub fn described(&self) -> PyResult<Inputs<'_, Operand<'py>>> {
+        let inputs = Inputs { tensors: &self.0, rule: self.1.map(OffsetOptions::from) };
+        let (found, expected) = (self.0.len(), inputs.operator().inputs.len());
+        if found == expected {
+            return Ok(inputs);
         }
-        run(inputs)
+        let message = format!("found {found} tensors, but the operator reads {expected}");
+        Err(PyValueError::new_err(message))
     }
 }
 
@@ -56,12 +54,12 @@ impl Described for Operand<'_> {
     }
 }
 
-/// How samples follow from offsets: anchors, scale, softmax, nearest.
-#[derive(Clone, Copy, FromPyObject, IntoPyObject)]
-pub struct RuleGiven(bool, f32, bool, bool);
+/// The options of the fused operator in the order of its schema: scale, anchors, softmax, nearest.
+#[derive(Clone, Copy, FromPyObject)]
+pub struct Options(f32, bool, bool, bool);
 
-impl From<RuleGiven> for OffsetOptions {
-    fn from(RuleGiven(anchors, scale, softmax, nearest): RuleGiven) -> Self {
+impl From<Options> for OffsetOptions {
+    fn from(Options(scale, anchors, softmax, nearest): Options) -> Self {
         Self { anchors, scale, softmax, nearest }
     }
 }
@@ -74,7 +72,7 @@ pub fn level_numbers(levels: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     let number = |(at, number): (usize, Bound<'_, PyAny>)| {
         number.extract::<i64>().map_err(|_| {
             let source = SOURCES[at % LEVEL_NUMBERS];
-            let message = format!("`{source}` leads to {number}, which is no 64-bit integer");
+            let message = format!("`{source}` leads to {number}, expected a 64-bit integer");
             PyValueError::new_err(message)
         })
     };

@@ -1,34 +1,38 @@
 //! Ordinary calls on PyTorch's tensors, from the objects to the launch.
 //!
-//! A small kernel takes less time than Python and PyTorch's dispatcher take to call it. A call is ordinary if
-//! its tensors are plain ones and nothing in PyTorch wants to see it: no mode, trace, profiler, transform. Then
-//! everything happens here, on what PyTorch's exchange table (`DLPack` 1.2, PyTorch 2.10) says about the tensors.
-//! Whatever is not ordinary, or not right, is answered by `None`: the Python half then goes the long way,
-//! which has the words for most errors.
+//! A small kernel takes less time than Python and PyTorch's dispatcher take to call it. A call is ordinary if its tensors
+//! are plain ones and nothing in PyTorch watches: no mode, trace, profiler or transform. Then everything happens here, with
+//! PyTorch's exchange table (`DLPack` 1.2, PyTorch 2.10) describing the tensors. For every other call, and for every
+//! mistake, the functions return `None`. The Python half then takes its slow path, which reports mistakes.
 
-use msdeform::{DType, Direction, OffsetOptions, Role};
-use msdeform_torch::call::{self, Described, Head, gradient_bits};
+use std::borrow::Cow;
+
+use msdeform::{DType, Direction, OffsetOptions, Operator, Role};
+use msdeform_torch::call::{self, Described, Head, free_axes, gradient_bits};
+use pyo3::Borrowed;
 use pyo3::exceptions::PyRuntimeError;
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict, PyInt, PyList, PyTuple, PyType};
+use pyo3::{ffi, intern};
 
 use crate::error::exception;
 use crate::exchange::{DlTensor, Exchange, Place};
-use crate::operand::RuleGiven;
-use crate::{launch, operator, run_on_cpu, with_gradients};
+use crate::operand::Options;
+use crate::{launch, run_on_cpu, with_gradients};
 
 static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
 
 /// What ordinary calls need of PyTorch.
-pub struct Torch {
+struct Torch {
     exchange: &'static Exchange,
     /// `torch.Tensor`; subclasses may mean anything.
     tensor: Py<PyType>,
     /// Functions without arguments; a call is ordinary if none of them returns something true.
     watchers: Vec<Py<PyAny>>,
     threads: Py<PyAny>,
+    /// Whether all of PyTorch must be bitwise reproducible.
+    is_deterministic: Py<PyAny>,
     is_neg: Py<PyAny>,
     new_empty: Py<PyAny>,
     /// `{"dtype": torch.uint8}`.
@@ -36,28 +40,25 @@ pub struct Torch {
     quick: Option<QuickEmpty>,
 }
 
-/// The allocation that PyTorch's own generated code uses: sizes, strides and format in order, nothing to parse.
+/// The allocation that PyTorch's own generated code uses: sizes, strides and dtype in order, nothing to parse.
 struct QuickEmpty {
     cpu: Py<PyAny>,
-    /// On the current GPU, whichever that is.
+    /// On the current GPU.
     cuda: Py<PyAny>,
     current_gpu: Py<PyAny>,
-    /// PyTorch's formats, in the order of `msdeform_torch::call::DTYPES`.
+    /// PyTorch's dtypes, in the order of `msdeform_torch::call::DTYPES`.
     dtypes: Vec<Py<PyAny>>,
-}
-
-/// PyTorch, if it was handed over and has such a table.
-pub fn of(py: Python<'_>) -> Option<&Torch> {
-    TORCH.get(py)
 }
 
 /// Hands PyTorch over; false if this version has no exchange table that is known here.
 #[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "one call, when the package is imported")]
 pub fn use_torch(
     py: Python<'_>,
     tensor: &Bound<'_, PyType>,
     watchers: Vec<Py<PyAny>>,
     threads: Py<PyAny>,
+    is_deterministic: Py<PyAny>,
     byte: Py<PyAny>,
     quick: Option<(Py<PyAny>, Py<PyAny>, Py<PyAny>)>,
     dtypes: Vec<Py<PyAny>>,
@@ -74,6 +75,7 @@ pub fn use_torch(
         tensor: tensor.clone().unbind(),
         watchers,
         threads,
+        is_deterministic,
         is_neg: tensor.getattr("is_neg")?.unbind(),
         new_empty: tensor.getattr("new_empty")?.unbind(),
         of_bytes: of_bytes.unbind(),
@@ -84,132 +86,91 @@ pub fn use_torch(
     Ok(true)
 }
 
-/// Which gradients a forward call will be asked for, and whether with the same bits in every run.
-pub type Expected<const TENSORS: usize> = ([bool; TENSORS], bool);
-
-/// Gradients, where they are wanted, and their addresses.
-pub type Gradients<'py, const TENSORS: usize> =
-    ([Option<Bound<'py, PyAny>>; TENSORS], [u64; TENSORS]);
-
-/// What that is in a [`Head`].
-pub fn expecting<const TENSORS: usize>(expected: Option<Expected<TENSORS>>) -> Head {
-    let (wanted, deterministic) = expected.unwrap_or(([false; TENSORS], false));
-    Head { expected: gradient_bits(operator(TENSORS), wanted), deterministic, ..Head::default() }
+/// The levels of an ordinary call whose gradient is recorded: read once, for both directions.
+#[pyclass(frozen, module = "msdeform._native")]
+pub struct Levels {
+    /// Height, width, start and points of each.
+    #[pyo3(get)]
+    numbers: Vec<i64>,
 }
 
-/// The output of an ordinary call, whose gradient somebody else records. `levels` are four numbers for each: height, width, start,
-/// points.
+/// The output of an ordinary call. If `is_recorded` and a tensor requires a gradient: the output and the [`Levels`].
+///
+/// `levels` are four numbers for each; or, if they `are_shapes`, pairs (height, width) of levels that follow each other.
 #[pyfunction]
-#[pyo3(signature = (value, locations, weights, levels, expected=None))]
 pub fn torch_forward<'py>(
-    py: Python<'py>,
-    value: &Bound<'py, PyAny>,
-    locations: &Bound<'py, PyAny>,
-    weights: &Bound<'py, PyAny>,
+    tensors: &Bound<'py, PyTuple>,
     levels: &Bound<'py, PyAny>,
-    expected: Option<Expected<3>>,
+    are_shapes: bool,
+    options: Option<&Bound<'py, PyAny>>,
+    deterministic: bool,
+    is_recorded: bool,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
-    forward(py, [value, locations, weights], levels, None, expected)
-}
-
-/// The same from value, references, offsets and logits.
-#[pyfunction]
-#[pyo3(signature = (tensors, levels, rule, expected=None))]
-pub fn torch_forward_from_offsets<'py>(
-    py: Python<'py>,
-    tensors: [Bound<'py, PyAny>; 4],
-    levels: &Bound<'py, PyAny>,
-    rule: RuleGiven,
-    expected: Option<Expected<4>>,
-) -> PyResult<Option<Bound<'py, PyAny>>> {
-    forward(py, tensors.each_ref(), levels, Some(rule), expected)
-}
-
-fn forward<'py, const TENSORS: usize>(
-    py: Python<'py>,
-    tensors: [&Bound<'py, PyAny>; TENSORS],
-    levels: &Bound<'py, PyAny>,
-    rule: Option<RuleGiven>,
-    expected: Option<Expected<TENSORS>>,
-) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = tensors.py();
     let Some(torch) = TORCH.get(py) else { return Ok(None) };
-    let Some(inputs) = torch.inputs(py, tensors, rule)? else { return Ok(None) };
-    let Some(levels) = read_levels(levels) else { return Ok(None) };
-    torch.forward(tensors[0], &inputs, &levels, expecting(expected))
+    let Some(inputs) = torch.inputs(tensors, options)? else { return Ok(None) };
+    let levels = if are_shapes { inputs.read_shapes(levels) } else { read_levels(levels) };
+    let Some(levels) = levels else { return Ok(None) };
+    let expected = if is_recorded { inputs.gradients_required(tensors)? } else { 0 };
+    let mut head = Head { expected, ..Head::default() };
+    if expected != 0 {
+        head.deterministic = torch.is_deterministic(py, deterministic)?;
+    }
+    let value = tensors.get_borrowed_item(0)?;
+    let Some(output) = torch.forward(&value, &inputs, &levels, head)? else { return Ok(None) };
+    if expected == 0 {
+        return Ok(Some(output));
+    }
+    let levels = Levels { numbers: levels.into_owned() };
+    Ok(Some((output, levels).into_pyobject(py)?.into_any()))
 }
 
-/// The gradients of an ordinary call, `None` in place of those that are not wanted.
+/// The gradients of an ordinary call, one for each entry of `wanted`: `None` where it is not wanted, and behind those of the
+/// tensors. `levels` are [`Levels`] or four numbers for each.
 #[pyfunction]
-#[allow(clippy::too_many_arguments, reason = "the tensors of a call; Python passes them in order")]
 pub fn torch_backward<'py>(
-    py: Python<'py>,
     grad_output: &Bound<'py, PyAny>,
-    value: &Bound<'py, PyAny>,
-    locations: &Bound<'py, PyAny>,
-    weights: &Bound<'py, PyAny>,
+    tensors: &Bound<'py, PyTuple>,
     levels: &Bound<'py, PyAny>,
-    wanted: (bool, bool, bool),
+    options: Option<&Bound<'py, PyAny>>,
+    wanted: &Bound<'py, PyTuple>,
     deterministic: bool,
-) -> PyResult<Option<[Option<Bound<'py, PyAny>>; 3]>> {
-    let expected = ([wanted.0, wanted.1, wanted.2], deterministic);
-    backward(py, grad_output, [value, locations, weights], levels, None, expected)
-}
-
-/// The same of value, references, offsets and logits.
-#[pyfunction]
-pub fn torch_backward_from_offsets<'py>(
-    py: Python<'py>,
-    grad_output: &Bound<'py, PyAny>,
-    tensors: [Bound<'py, PyAny>; 4],
-    levels: &Bound<'py, PyAny>,
-    rule: RuleGiven,
-    wanted: [bool; 4],
-    deterministic: bool,
-) -> PyResult<Option<[Option<Bound<'py, PyAny>>; 4]>> {
-    backward(py, grad_output, tensors.each_ref(), levels, Some(rule), (wanted, deterministic))
-}
-
-fn backward<'py, const TENSORS: usize>(
-    py: Python<'py>,
-    grad_output: &Bound<'py, PyAny>,
-    tensors: [&Bound<'py, PyAny>; TENSORS],
-    levels: &Bound<'py, PyAny>,
-    rule: Option<RuleGiven>,
-    expected: Expected<TENSORS>,
-) -> PyResult<Option<[Option<Bound<'py, PyAny>>; TENSORS]>> {
+) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    let py = tensors.py();
     let Some(torch) = TORCH.get(py) else { return Ok(None) };
+    let Some(inputs) = torch.inputs(tensors, options)? else { return Ok(None) };
     let Some(levels) = read_levels(levels) else { return Ok(None) };
-    torch.backward(grad_output, tensors, &levels, rule, expected)
+    let deterministic = torch.is_deterministic(py, deterministic)?;
+    torch.backward(grad_output, tensors, &inputs, &levels, wanted, deterministic)
 }
 
 impl Torch {
-    /// The output of tensors that are known to be ordinary; `head` has what will be asked of their gradients.
-    pub fn forward<'py, const TENSORS: usize>(
+    /// The output. `head` describes the gradients that will be wanted.
+    fn forward<'py>(
         &self,
         value: &Bound<'py, PyAny>,
-        inputs: &Inputs<TENSORS>,
+        inputs: &Inputs,
         levels: &[i64],
         head: Head,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = value.py();
         let output = self.new_tensor(value, &inputs.tensors[0], &inputs.output_shape())?;
         let Some(to) = self.describe(&output) else { return Ok(None) };
-        let described = inputs.described();
-        let call = inputs.call(&described);
+        let call = inputs.call();
         let pointers = call.pointers().map_err(exception)?.with(Role::Output, to.address());
         match inputs.place {
             Place::Cpu => {
                 let threads = self.threads(py)?;
-                // SAFETY: addresses, shapes and strides come from the same live tensors, which `of` found to be contiguous
-                // but for their free strides; the output was made for this call.
-                unsafe { run_on_cpu(py, Direction::Forward, threads, call, levels, &pointers)? };
+                // SAFETY: addresses, shapes and strides come from the same live tensors, which `Inputs::of` found to be contiguous
+                // but for their free axes; the output was made for this call.
+                unsafe { run_on_cpu(py, Direction::Forward, threads, &call, levels, &pointers)? };
             }
             Place::Gpu(ordinal) => {
                 let stream = self.stream(py, ordinal)?;
                 // SAFETY: as above. PyTorch's allocator frees memory in the order of the stream, which is its current one
                 // on the tensors' GPU; a forward call has no workspace.
                 unsafe {
-                    launch(py, (ordinal.into(), stream), head, call, levels, pointers, |_| {
+                    launch(py, (ordinal.into(), stream), head, &call, levels, pointers, |_| {
                         Ok(Some(0))
                     })?;
                 }
@@ -218,17 +179,17 @@ impl Torch {
         Ok(Some(output))
     }
 
-    /// The gradients, likewise, if the call is ordinary: which of them, and whether with the same bits in every run.
-    pub fn backward<'py, const TENSORS: usize>(
+    /// The gradients, if `grad_output` is ordinary too.
+    fn backward<'py>(
         &self,
         grad_output: &Bound<'py, PyAny>,
-        tensors: [&Bound<'py, PyAny>; TENSORS],
+        tensors: &Bound<'py, PyTuple>,
+        inputs: &Inputs,
         levels: &[i64],
-        rule: Option<RuleGiven>,
-        (wanted, deterministic): Expected<TENSORS>,
-    ) -> PyResult<Option<[Option<Bound<'py, PyAny>>; TENSORS]>> {
+        wanted: &Bound<'py, PyTuple>,
+        deterministic: bool,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let py = grad_output.py();
-        let Some(inputs) = self.inputs(py, tensors, rule)? else { return Ok(None) };
         if !self.is_plain(py, grad_output)? {
             return Ok(None);
         }
@@ -236,22 +197,21 @@ impl Torch {
         if !inputs.takes_gradient(&from) {
             return Ok(None);
         }
-        let made = self.new_gradients(tensors, inputs.tensors.each_ref(), wanted)?;
+        let made = self.new_gradients(tensors, &inputs.tensors, wanted)?;
         let Some((gradients, to)) = made else { return Ok(None) };
-        let described = inputs.described();
-        let call = inputs.call(&described);
+        let call = inputs.call();
         let pointers = call.pointers().map_err(exception)?;
         let pointers = with_gradients(call.operator(), pointers, from.address(), &to);
         match inputs.place {
             Place::Cpu => {
                 let threads = self.threads(py)?;
                 // SAFETY: as in `forward`; `takes_gradient` found the gradient to be contiguous.
-                unsafe { run_on_cpu(py, Direction::Backward, threads, call, levels, &pointers)? };
+                unsafe { run_on_cpu(py, Direction::Backward, threads, &call, levels, &pointers)? };
             }
             Place::Gpu(ordinal) => {
                 let strides = from.strides();
                 let head = Head {
-                    gradients: gradient_bits(call.operator(), wanted),
+                    gradients: gradient_bits(call.operator(), to.iter().map(|&at| at != 0)),
                     deterministic,
                     grad_strides: (strides[0], strides[1], strides[2]),
                     ..Head::default()
@@ -259,7 +219,7 @@ impl Torch {
                 let mut workspace = None;
                 // From PyTorch's allocator: freed in stream order, and part of a graph that is being captured.
                 let allocate = |bytes: usize| {
-                    let tensor = self.new_bytes(tensors[0], bytes)?;
+                    let tensor = self.new_bytes(&tensors.get_item(0)?, bytes)?;
                     let at = self.describe(&tensor).map(|found| found.address());
                     workspace = Some(tensor);
                     Ok(at)
@@ -267,7 +227,7 @@ impl Torch {
                 let stream = self.stream(py, ordinal)?;
                 // SAFETY: as in `forward`; gradients and workspace were made for this call, and are held until it is queued.
                 let launched = unsafe {
-                    launch(py, (ordinal.into(), stream), head, call, levels, pointers, allocate)?
+                    launch(py, (ordinal.into(), stream), head, &call, levels, pointers, allocate)?
                 };
                 drop(workspace);
                 if launched.is_none() {
@@ -275,45 +235,51 @@ impl Torch {
                 }
             }
         }
-        Ok(Some(gradients))
+        Ok(Some(PyTuple::new(py, gradients)?))
     }
 
-    /// New tensors for the gradients that are `wanted`, each like the tensor that it is of, and their addresses; 0 for the
-    /// others.
-    fn new_gradients<'py, const TENSORS: usize>(
+    /// New tensors for the gradients that are `wanted`, each like its input, and the addresses; 0 for the others.
+    fn new_gradients<'py>(
         &self,
-        tensors: [&Bound<'py, PyAny>; TENSORS],
-        like: [&DlTensor; TENSORS],
-        wanted: [bool; TENSORS],
-    ) -> PyResult<Option<Gradients<'py, TENSORS>>> {
-        let mut gradients = [const { None }; TENSORS];
-        let mut addresses = [0; TENSORS];
-        for at in (0..TENSORS).filter(|&at| wanted[at]) {
-            let gradient = self.new_tensor(tensors[at], like[at], like[at].shape())?;
-            let Some(described) = self.describe(&gradient) else { return Ok(None) };
-            addresses[at] = described.address();
-            gradients[at] = Some(gradient);
+        tensors: &Bound<'py, PyTuple>,
+        like: &[DlTensor],
+        wanted: &Bound<'py, PyTuple>,
+    ) -> PyResult<Option<Gradients<'py>>> {
+        let mut gradients = vec![None; wanted.len()];
+        let mut addresses = vec![0; like.len()];
+        for (at, like) in like.iter().enumerate() {
+            if wanted.get_borrowed_item(at)?.is_truthy()? {
+                let beside = tensors.get_borrowed_item(at)?;
+                let gradient = self.new_tensor(&beside, like, like.shape())?;
+                let Some(described) = self.describe(&gradient) else { return Ok(None) };
+                addresses[at] = described.address();
+                gradients[at] = Some(gradient);
+            }
         }
         Ok(Some((gradients, addresses)))
     }
 
-    /// Whether the dispatcher would go straight to the kernel of the processor or the GPU.
-    fn is_ordinary(&self, py: Python<'_>, tensors: &[&Bound<'_, PyAny>]) -> PyResult<bool> {
+    /// Whether the dispatcher would go straight to the kernel of the CPU or the GPU.
+    fn is_ordinary(&self, tensors: &Bound<'_, PyTuple>) -> PyResult<bool> {
+        let py = tensors.py();
         for watcher in &self.watchers {
             if watcher.bind(py).call0()?.is_truthy()? {
                 return Ok(false);
             }
         }
-        for tensor in tensors {
-            if !self.is_plain(py, tensor)? {
+        for tensor in tensors.iter_borrowed() {
+            if !self.is_plain(py, &tensor)? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Whether it is a tensor, of no subclass, whose memory holds what it says: PyTorch may have put a negation
-    /// off.
+    fn is_deterministic(&self, py: Python<'_>, deterministic: bool) -> PyResult<bool> {
+        Ok(deterministic || self.is_deterministic.bind(py).call0()?.is_truthy()?)
+    }
+
+    /// Whether it is a tensor, of no subclass, without a negation that PyTorch has put off.
     fn is_plain(&self, py: Python<'_>, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
         Ok(tensor.get_type().is(&self.tensor)
             && !self.is_neg.bind(py).call1((tensor,))?.is_truthy()?)
@@ -323,23 +289,26 @@ impl Torch {
         // SAFETY: every caller has checked that it is PyTorch's tensor, or PyTorch has just made it.
         let described = unsafe { self.exchange.describe(tensor.as_ptr()) };
         if described.is_none() {
-            // SAFETY: the interpreter is ours. What is wrong is said again, in words, on the long way.
+            // SAFETY: the interpreter is ours. The slow path reports the error again.
             unsafe { ffi::PyErr_Clear() };
         }
         described
     }
 
-    /// The tensors of an ordinary call.
-    pub fn inputs<const TENSORS: usize>(
+    /// The tensors and options of an ordinary call.
+    fn inputs(
         &self,
-        py: Python<'_>,
-        tensors: [&Bound<'_, PyAny>; TENSORS],
-        rule: Option<RuleGiven>,
-    ) -> PyResult<Option<Inputs<TENSORS>>> {
-        Ok(if self.is_ordinary(py, &tensors)? { Inputs::of(self, tensors, rule) } else { None })
+        tensors: &Bound<'_, PyTuple>,
+        options: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<Inputs>> {
+        let rule = match options.map(PyAnyMethods::extract::<Options>).transpose() {
+            Ok(rule) => rule.map(OffsetOptions::from),
+            Err(_) => return Ok(None),
+        };
+        Ok(if self.is_ordinary(tensors)? { Inputs::of(self, tensors, rule) } else { None })
     }
 
-    /// A contiguous tensor beside one that exists, described by `like`.
+    /// A contiguous tensor on the device of `beside`, which `like` describes.
     fn new_tensor<'py>(
         &self,
         beside: &Bound<'py, PyAny>,
@@ -381,7 +350,7 @@ impl Torch {
         self.new_empty.bind(py).call((like, (bytes,)), Some(self.of_bytes.bind(py)))
     }
 
-    /// How many PyTorch computes with.
+    /// The number of threads that PyTorch computes with.
     fn threads(&self, py: Python<'_>) -> PyResult<i64> {
         self.threads.bind(py).call0()?.extract()
     }
@@ -394,73 +363,88 @@ impl Torch {
     }
 }
 
-/// The tensors that both directions read, in one place and as the kernels take them.
-pub struct Inputs<const TENSORS: usize> {
+/// Gradients, where they are wanted, and their addresses.
+type Gradients<'py> = (Vec<Option<Bound<'py, PyAny>>>, Vec<u64>);
+
+/// The inputs of an operator, on one device and as the kernels take them.
+struct Inputs {
     place: Place,
-    tensors: [DlTensor; TENSORS],
-    /// How samples follow from offsets, if they do.
-    rule: Option<RuleGiven>,
+    tensors: Vec<DlTensor>,
+    rule: Option<OffsetOptions>,
 }
 
-impl<const TENSORS: usize> Inputs<TENSORS> {
-    /// `None` for what the long way must look at: formats that differ, references for several images or queries, rows that are not
-    /// contiguous, and everything that is wrong.
+impl Inputs {
+    /// `None` for what the slow path must look at: dtypes that differ, references for several images or queries, rows that are
+    /// not contiguous, and every mistake.
     fn of(
         torch: &Torch,
-        objects: [&Bound<'_, PyAny>; TENSORS],
-        rule: Option<RuleGiven>,
+        objects: &Bound<'_, PyTuple>,
+        rule: Option<OffsetOptions>,
     ) -> Option<Self> {
-        let mut tensors = [torch.describe(objects[0])?; TENSORS];
-        for at in 1..TENSORS {
-            tensors[at] = torch.describe(objects[at])?;
+        let tensors = objects.iter_borrowed().map(|object| torch.describe(&object));
+        let tensors: Vec<DlTensor> = tensors.collect::<Option<_>>()?;
+        let place = tensors.first()?.place()?;
+        let inputs = Self { place, tensors, rule };
+        inputs.are_readable()?.then_some(inputs)
+    }
+
+    fn are_readable(&self) -> Option<bool> {
+        let roles = self.operator().inputs;
+        if self.tensors.len() != roles.len() {
+            return None;
         }
-        let [value, references @ .., positions, shares] = &tensors[..] else { return None };
-        let place = value.place()?;
-        let (format, sampling) = (value.dtype()?, positions.dtype()?);
-        let is_double = format == DType::F64;
-        let is_alike = |tensor: &DlTensor| {
-            tensor.place() == Some(place)
+        let (value, positions) = (&self.tensors[0], self.positions());
+        let (dtype, sampling) = (value.dtype()?, positions.dtype()?);
+        let is_double = dtype == DType::F64;
+        let is_on_cpu = self.place == Place::Cpu;
+        let fits = |(&role, tensor): (&Role, &DlTensor)| {
+            let Some(found) = tensor.dtype() else { return false };
+            let rank = tensor.shape().len();
+            // Each dtype is read together with the dtype in front of it, or is f32.
+            let (is_read, has_axes) = match role {
+                Role::Value => (true, rank == 4),
+                Role::References => {
+                    let is_for_each = rank == 4
+                        && matches!(tensor.shape()[3], 2 | 4)
+                        && positions.shape().get(..2) == Some(&tensor.shape()[..2]);
+                    (found == sampling || found == DType::F32, is_for_each)
+                }
+                Role::Locations | Role::Offsets => {
+                    (found == dtype || found == DType::F32, matches!(rank, 5 | 6))
+                }
+                _ => (found == sampling, matches!(rank, 4 | 5)),
+            };
+            is_read
+                && has_axes
+                && (found == DType::F64) == is_double
+                && tensor.place() == Some(self.place)
                 && tensor.is_full()
-                && (tensor.dtype() == Some(DType::F64)) == is_double
+                && tensor.has_contiguous_rows(free_axes(role, is_on_cpu))
         };
-        let is_read_beside =
-            |format: DType, beside: DType| format == beside || format == DType::F32;
-        let ranks = [value, positions, shares].map(|tensor| tensor.shape().len());
-        let fits = tensors.iter().all(is_alike)
-            && shares.dtype() == Some(sampling)
-            && is_read_beside(sampling, format)
-            && matches!(ranks, [4, 5 | 6, 4 | 5]);
-        // float64 is computed on the processor.
-        let (value_is_readable, free_axes_of_references) = match place {
-            Place::Cpu => (value.is_contiguous(), 3),
-            Place::Gpu(_) => (value.has_unit_last_stride() && !is_double, 2),
-        };
-        let samples_are_readable = match references {
-            [references] => {
-                references.shape().len() == 4
-                    && is_read_beside(references.dtype()?, sampling)
-                    && references.shape()[..2] == positions.shape()[..2]
-                    && matches!(references.shape()[3], 2 | 4)
-                    && references.has_contiguous_rows(free_axes_of_references)
-                    && [positions, shares].iter().all(|tensor| tensor.has_contiguous_rows(2))
-            }
-            _ => positions.is_contiguous() && shares.is_contiguous(),
-        };
-        let is_readable = fits && value_is_readable && samples_are_readable;
-        is_readable.then_some(Self { place, tensors, rule })
+        // The CPU computes f64.
+        Some((is_on_cpu || !is_double) && roles.iter().zip(&self.tensors).all(fits))
     }
 
-    fn described(&self) -> [&dyn Described; TENSORS] {
-        self.tensors.each_ref().map(|tensor| tensor as &dyn Described)
+    const fn operator(&self) -> &'static Operator {
+        call::operator_with(self.rule.as_ref())
     }
 
-    fn call<'a>(&self, tensors: &'a [&'a dyn Described]) -> call::Inputs<'a> {
-        call::Inputs { tensors, rule: self.rule.map(OffsetOptions::from) }
+    fn call(&self) -> call::Inputs<'_, DlTensor> {
+        call::Inputs { tensors: &self.tensors, rule: self.rule }
     }
 
-    /// Locations or offsets.
-    const fn positions(&self) -> &DlTensor {
-        &self.tensors[TENSORS - 2]
+    /// The input that has a position for every sample.
+    fn positions(&self) -> &DlTensor {
+        &self.tensors[self.tensors.len() - 2]
+    }
+
+    /// The inputs that require a gradient, as [`Head::expected`] has them.
+    fn gradients_required(&self, tensors: &Bound<'_, PyTuple>) -> PyResult<i64> {
+        let requires = |tensor: Borrowed<'_, '_, PyAny>| {
+            tensor.getattr(intern!(tensor.py(), "requires_grad"))?.is_truthy()
+        };
+        let required: PyResult<Vec<bool>> = tensors.iter_borrowed().map(requires).collect();
+        Ok(gradient_bits(self.operator(), required?))
     }
 
     fn output_shape(&self) -> [i64; 3] {
@@ -468,9 +452,9 @@ impl<const TENSORS: usize> Inputs<TENSORS> {
         [value[0], self.positions().shape()[1], value[2] * value[3]]
     }
 
-    /// Four numbers for each level, as [`read_levels`] has them, of pairs (height, width) of levels that follow each other;
-    /// `None` as well where those are not all of the value's pixels.
-    pub fn read_shapes(&self, shapes: &Bound<'_, PyAny>) -> Option<Vec<i64>> {
+    /// Four numbers for each level, from pairs (height, width) of levels that follow each other. `None` for anything but exact
+    /// integers in a list or a tuple, and for pairs that do not cover the value's pixels.
+    fn read_shapes<'a>(&self, shapes: &Bound<'_, PyAny>) -> Option<Cow<'a, [i64]>> {
         let items = items_of(shapes)?;
         let mut numbers = Vec::with_capacity(4 * items.len());
         let points = points_of_each(self.positions(), items.len())?;
@@ -481,7 +465,7 @@ impl<const TENSORS: usize> Inputs<TENSORS> {
             numbers.extend([height, width, start, points]);
             start = start.checked_add(height.checked_mul(width)?)?;
         }
-        (start == self.tensors[0].shape()[1]).then_some(numbers)
+        (start == self.tensors[0].shape()[1]).then_some(Cow::Owned(numbers))
     }
 
     /// Whether this is the gradient of the output, readable where it is.
@@ -491,16 +475,17 @@ impl<const TENSORS: usize> Inputs<TENSORS> {
     }
 }
 
-/// Four numbers for each level, one after the other: height, width, start, points. `None` for anything but exact integers in a
-/// list or a tuple.
-fn read_levels(levels: &Bound<'_, PyAny>) -> Option<Vec<i64>> {
+/// Four numbers for each level, of [`Levels`] or a list. `None` for anything but exact integers.
+fn read_levels<'a>(levels: &'a Bound<'_, PyAny>) -> Option<Cow<'a, [i64]>> {
+    if let Ok(levels) = levels.cast::<Levels>() {
+        return Some(Cow::Borrowed(&levels.get().numbers));
+    }
     items_of(levels)?.iter().map(exact_integer).collect()
 }
 
-/// How many points each level has if all have the same number: pairs (height, width) say nothing about it. `samples` are locations
-/// or offsets.
-fn points_of_each(samples: &DlTensor, levels: usize) -> Option<i64> {
-    match *samples.shape() {
+/// The number of points that every level has, if all have the same, from the shape of the positions.
+fn points_of_each(positions: &DlTensor, levels: usize) -> Option<i64> {
+    match *positions.shape() {
         [_, _, _, _, points, 2] => Some(points),
         [_, _, _, samples, 2] => {
             let levels = i64::try_from(levels).ok().filter(|&levels| levels > 0)?;

@@ -14,7 +14,8 @@ import msdeform.operator
 import pytest
 import torch
 from aoti_example import EXAMPLE, PAGE, run_example
-from msdeform import _native, _schema
+from msdeform import _native
+from msdeform._operators import OPERATORS, PLAIN
 from oracle import make_case
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -25,8 +26,8 @@ native = pytest.mark.skipif(TORCH < (2, 13), reason="torch 2.13 has all of the C
 
 
 def overloads() -> list[Any]:
-    packets = (_schema.FORWARD, _schema.BACKWARD, _schema.FROM_OFFSETS, _schema.FROM_OFFSETS_BACKWARD)
-    return [getattr(packet, name) for packet in packets for name in packet.overloads()]
+    forms = [form for operator in OPERATORS for form in operator.forms]
+    return [overload for form in forms for overload in (form.forward, form.backward)]
 
 
 def test_definitions_of_the_native_library_are_those_of_the_package() -> None:
@@ -148,7 +149,7 @@ def test_native_kernels_compute_what_those_in_python_do(dtype: torch.dtype) -> N
     tensors = [tensor.to(dtype) for tensor in make_case().tensors]
     shapes = torch.tensor(make_case().shapes)
     forward, backward = torch.ops.msdeform.ms_deform_attn, torch.ops.msdeform.ms_deform_attn_backward
-    expected = _kernels.forward_cpu(*tensors, LEVELS)
+    expected = _kernels.compute_forward(PLAIN, tensors, LEVELS, ())
     gradient = torch.randn_like(expected)
     for given in (tensors, [strided(tensor) for tensor in tensors]):
         assert torch.equal(forward(*given, LEVELS), expected)
@@ -159,7 +160,8 @@ def test_native_kernels_compute_what_those_in_python_do(dtype: torch.dtype) -> N
                 backward(gradient, *given, LEVELS, wanted),
                 backward(strided(gradient), *given, shapes, None, None, wanted),
             ):
-                assert all(map(torch.equal, found, _kernels.backward_cpu(gradient, *tensors, LEVELS, wanted)))
+                exact = _kernels.compute_backward(PLAIN, gradient, tensors, LEVELS, (), wanted, True)
+                assert all(map(torch.equal, found, exact))
 
 
 # Prints how many threads of this package a call has started. It does not wait for those that it had no need of, and

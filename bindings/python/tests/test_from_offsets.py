@@ -7,8 +7,9 @@ from typing import Any
 import msdeform
 import pytest
 import torch
-from msdeform import _native, _offset_operator, _parts, reference
+from msdeform import _autograd, _native, _parts, operator, reference
 from msdeform import ms_deform_attn_from_offsets as attend
+from msdeform._operators import FUSED
 from oracle import needs_native_tensors
 from torch import Tensor
 
@@ -180,7 +181,7 @@ def test_rows_without_any_weight_are_zero() -> None:
         assert leaves[name].grad.isfinite().all(), name
 
 
-RULE = (False, 0.5, True, False)
+RULE = (0.5, False, True, False)
 LEVELS = [6, 9, 0, P, 3, 5, 54, P]
 
 
@@ -189,16 +190,15 @@ LEVELS = [6, 9, 0, P, 3, 5, 54, P]
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_ordinary_calls_never_leave_the_native_half(kind: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given = list(tensors(kind, dtype).values())
-    rule = (kind.endswith("anchors"), 0.5, True, False)
+    options = (0.5, kind.endswith("anchors"), True, False)
     wanted = [True, kind != "box", False, True]
     leaves = [tensor.clone().requires_grad_(is_wanted) for tensor, is_wanted in zip(given, wanted, strict=True)]
     upstream = torch.rand(N, LQ, M * D).to(dtype)
-    described = (LEVELS, 0.5, kind.endswith("anchors"), True, False)
-    output = _offset_operator.FORWARD(*given, *described)
-    expected = _offset_operator.BACKWARD(upstream, *given, *described, wanted)
+    output = FUSED.numbers.forward(*given, LEVELS, *options)
+    expected = FUSED.numbers.backward(upstream, *given, LEVELS, *options, wanted)
     # What is not ordinary would go there.
-    monkeypatch.setattr(_offset_operator, "FORWARD", None)
-    monkeypatch.setattr(_offset_operator, "BACKWARD", None)
+    monkeypatch.setattr(operator, "call", None)
+    monkeypatch.setattr(_autograd, "_gradients", None)
     recorded = attend(leaves[0], SHAPES, *leaves[1:], anchors=kind.endswith("anchors"))
     assert torch.equal(recorded, output)
     recorded.backward(upstream)
@@ -208,8 +208,8 @@ def test_ordinary_calls_never_leave_the_native_half(kind: str, dtype: Any, monke
     with torch.no_grad():
         silent = attend(leaves[0], SHAPES, *leaves[1:], anchors=kind.endswith("anchors"))
     assert torch.equal(silent, output) and not silent.requires_grad
-    assert torch.equal(_native.torch_attend_from_offsets(*leaves, SHAPES, rule, False, False), output)
-    assert torch.equal(_native.torch_forward_from_offsets(tuple(given), LEVELS, rule), output)
+    for levels, are_shapes in ((SHAPES, True), (LEVELS, False)):
+        assert torch.equal(_native.torch_forward(tuple(leaves), levels, are_shapes, options, False, False), output)
 
 
 @needs_native_tensors
@@ -217,7 +217,7 @@ def test_only_ordinary_calls_stay_in_the_native_half() -> None:
     value, references, offsets, logits = tensors(dtype=torch.float32).values()
 
     def call(*given: Any, shapes: Any = SHAPES, rule: Any = RULE) -> Any:
-        return _native.torch_attend_from_offsets(*given, shapes, rule, False, True)
+        return _native.torch_forward(given, shapes, True, rule, False, True)
 
     assert call(value, references, offsets, logits) is not None
     for other in (
@@ -237,7 +237,7 @@ def test_only_ordinary_calls_stay_in_the_native_half() -> None:
     assert call(value, references, offsets, logits.half()) is None
     for shapes in ([(6, 9.0), (3, 5)], [(6, 9, 1)] * 2, [(6, 9), (3, 4)], LEVELS, torch.tensor(SHAPES), []):
         assert call(value, references, offsets, logits, shapes=shapes) is None
-    for rule in ((False, None, True, False), (0, 0.5, True, False), RULE[:3]):
+    for rule in ((None, False, True, False), (0.5, 0, True, False), RULE[:3]):
         assert call(value, references, offsets, logits, rule=rule) is None
     with torch.profiler.profile():
         assert call(value, references, offsets, logits) is None

@@ -32,7 +32,7 @@ from attention_layers import (
     make_call,
     runs,
 )
-from msdeform import _offset_operator
+from msdeform import _operators
 from oracle import BOUNDS, assert_close, relative_error
 from patched_models import CountCalls, deformable_detr
 from surroundings import MADE_UP
@@ -383,7 +383,7 @@ def test_where_the_operator_is_made_of_parts_layers_stay_as_they_are(
     """As on devices that have kernels for parts alone: the plain operator runs, and nothing gets slower."""
     msdeform.patch("transformers")
     assert is_fused(call)
-    monkeypatch.setattr(_offset_operator, "_ONE_PASS", frozenset())
+    monkeypatch.setattr(_operators, "_ONE_PASS", frozenset())
     assert not is_fused(call)
 
 

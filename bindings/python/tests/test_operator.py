@@ -263,18 +263,20 @@ def test_only_ordinary_calls_stay_in_the_native_half() -> None:
     levels = levels_of(case)
 
     def attend(*arguments: Any) -> Any:
-        return _native.torch_attend(*arguments, False, True)
+        *tensors, shapes = arguments
+        are_shapes = not isinstance(shapes, list) or isinstance(shapes[0], tuple)
+        return _native.torch_forward(tuple(tensors), shapes, are_shapes, None, False, True)
 
-    output = _native.torch_forward(value, locations, weights, levels)
+    output = attend(value, locations, weights, levels)
     assert_close(output, reference(case), 1e-5)
     assert torch.equal(output, attend(value, locations, weights, case.shapes))
     grad_output = torch.randn_like(output)
-    found = _native.torch_backward(grad_output, value, locations, weights, levels, (False, True, True), False)
+    found = _native.torch_backward(grad_output, case.tensors, levels, None, (False, True, True), False)
     expected = reference_gradients(case, grad_output)
     assert found[0] is None
     leaves = [tensor.clone().requires_grad_(at > 0) for at, tensor in enumerate(case.tensors)]
     with pytest.MonkeyPatch.context() as refusing:
-        refusing.setattr(_autograd, "gradients", None)  # What is not ordinary would go there.
+        refusing.setattr(_autograd, "_gradients", None)  # What is not ordinary would go there.
         refusing.setattr(_autograd, "recorded", None)
         recorded = msdeform.ms_deform_attn(leaves[0], case.shapes, None, leaves[1], leaves[2])
         recorded.backward(grad_output)
@@ -294,18 +296,18 @@ def test_only_ordinary_calls_stay_in_the_native_half() -> None:
         value.to("meta"),
         3,
     ):
-        assert _native.torch_forward(other, locations, weights, levels) is None
-        assert attend(other, locations, weights, case.shapes) is None
+        for shapes in (levels, case.shapes):
+            assert attend(other, locations, weights, shapes) is None
     for shapes in ([(9, 12.0), (5, 6), (1, 3)], [(9, 12, 1)] * 3, "shapes", levels, torch.tensor(case.shapes)):
-        assert attend(value, locations, weights, shapes) is None
+        assert _native.torch_forward(case.tensors, shapes, True, None, False, True) is None
     for wrong in (case.shapes, [9, 12, True, 3], torch.tensor(levels)):
-        assert _native.torch_forward(value, locations, weights, wrong) is None
+        assert _native.torch_forward(case.tensors, wrong, False, None, False, True) is None
     assert attend(value, locations.half(), weights, case.shapes) is None
     with torch.profiler.profile():
         assert attend(value, locations, weights, case.shapes) is None
-        assert _native.torch_forward(value, locations, weights, levels) is None
+        assert attend(value, locations, weights, levels) is None
     short = torch.randn(2, 10, 32)
-    assert _native.torch_backward(short, value, locations, weights, levels, (True, True, True), False) is None
+    assert _native.torch_backward(short, case.tensors, levels, None, (True, True, True), False) is None
 
 
 def test_threads_compute_side_by_side() -> None:

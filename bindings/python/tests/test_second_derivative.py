@@ -281,7 +281,7 @@ def test_nothing_of_it_runs_for_a_first_derivative(is_from_offsets: bool, monkey
     computed by the same kernels, bit by bit."""
     case, packed, native = make_case(), [], []
     leaves = leaves_of(tensors("boxes", torch.float32).values() if is_from_offsets else case.tensors)
-    recorded_backward = _native.recorded_backward
+    torch_backward = _native.torch_backward
 
     def pack(tensor: Tensor) -> Tensor:
         packed.append(tensor.shape)
@@ -289,13 +289,13 @@ def test_nothing_of_it_runs_for_a_first_derivative(is_from_offsets: bool, monkey
 
     def backward(*arguments: Any) -> Any:
         native.append(arguments)
-        return recorded_backward(*arguments)
+        return torch_backward(*arguments)
 
     def refuse(*_: Any) -> Any:
         raise AssertionError("the reference was called")
 
     monkeypatch.setattr(reference, "attend", refuse)
-    monkeypatch.setattr(_native, "recorded_backward", backward)
+    monkeypatch.setattr(_native, "torch_backward", backward)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         if is_from_offsets:
             output = attend_from_offsets(leaves[0], SHAPES, *leaves[1:])

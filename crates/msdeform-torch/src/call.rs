@@ -1,7 +1,7 @@
-//! A call as whoever has its tensors describes it: a few numbers that serve as the key of its plan.
+//! A call as a few numbers, which serve as the key of its plan.
 //!
-//! Everything that a plan depends on goes into the key, shapes included. A key that is known was
-//! checked when its plan was made, so a repeated call compares numbers and checks nothing again.
+//! Everything that a plan depends on goes into the key, shapes included. A known key was checked when its plan was made,
+//! so a repeated call compares numbers and checks nothing again.
 
 use std::cell::RefCell;
 
@@ -14,7 +14,7 @@ use msdeform_cuda::Pointers;
 use crate::cpu::SourceStrides;
 use crate::error::CallError;
 
-/// A tensor of a call, as the framework that has it describes it.
+/// A tensor of a call, as its framework describes it.
 pub trait Described {
     /// The code of its dtype: its place in [`DTYPES`].
     fn code(&self) -> i64;
@@ -37,26 +37,43 @@ pub trait Described {
     fn address(&self) -> Result<u64, CallError>;
 }
 
-/// What an operator reads, in its order. Every path from a framework to a plan goes through here.
-#[derive(Clone, Copy)]
-pub struct Inputs<'a> {
+/// The operator that a call is of: the fused one has options, the plain one has none.
+#[must_use]
+pub const fn operator_with(options: Option<&OffsetOptions>) -> &'static Operator {
+    match options {
+        None => &ATTENTION,
+        Some(_) => &FROM_OFFSETS,
+    }
+}
+
+/// How many of a tensor's first axes may have any strides; the elements of the others are contiguous. Of values on a GPU
+/// only the last axis must be contiguous.
+#[must_use]
+pub const fn free_axes(role: Role, is_on_cpu: bool) -> usize {
+    match role {
+        Role::Value if !is_on_cpu => 3,
+        Role::References if is_on_cpu => 3,
+        Role::References | Role::Offsets | Role::Logits => 2,
+        _ => 0,
+    }
+}
+
+/// The tensors that an operator reads, in its order. Every path from a framework to a plan goes through here.
+pub struct Inputs<'a, T> {
     /// The tensors.
-    pub tensors: &'a [&'a dyn Described],
-    /// How samples follow from offsets, if they do.
+    pub tensors: &'a [T],
+    /// The options of the fused operator.
     pub rule: Option<OffsetOptions>,
 }
 
-impl Inputs<'_> {
+impl<T: Described> Inputs<'_, T> {
     /// The operator that reads them.
     #[must_use]
     pub const fn operator(&self) -> &'static Operator {
-        match self.rule {
-            None => &ATTENTION,
-            Some(_) => &FROM_OFFSETS,
-        }
+        operator_with(self.rule.as_ref())
     }
 
-    /// Where the inputs are.
+    /// The addresses of the tensors.
     ///
     /// # Errors
     /// Those of [`Described::address`].
@@ -121,13 +138,13 @@ thread_local! {
     static KEY: RefCell<Key> = RefCell::default();
 }
 
-/// Encodes a call and runs something with its key, which may call us again: the next key is then another one.
+/// Encodes a call and runs something with its key. `run` may encode another call: that uses a key of its own.
 ///
 /// # Errors
-/// Those of what runs, and sizes that are no 64-bit integers.
+/// Those of `run`, and sizes that are no 64-bit integers.
 pub fn with_key<T>(
     head: Head,
-    operands: &[&dyn Described],
+    operands: &[impl Described],
     levels: &[i64],
     run: impl FnOnce(&Key) -> Result<T, CallError>,
 ) -> Result<T, CallError> {
@@ -139,8 +156,7 @@ pub fn with_key<T>(
 
 /// The numbers that identify a call.
 ///
-/// A [`Head`]; formats and ranks of value, locations and weights, or of value, references, offsets and logits; their
-/// shapes; the levels, each as height, width, start and points.
+/// A [`Head`]; dtypes, ranks and shapes of the operator's inputs; the levels, each as height, width, start and points.
 #[derive(Debug, Default)]
 pub struct Key {
     head: Head,
@@ -148,8 +164,8 @@ pub struct Key {
     numbers: Vec<i64>,
 }
 
-/// What a plan depends on beside tensors and levels. The processor's plans take contiguous tensors and
-/// any gradients: only the place counts there.
+/// What a plan depends on, in addition to tensors and levels. Plans of the CPU take contiguous tensors and any gradients,
+/// so only the place counts there.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Head {
     /// Threads, or the number of a GPU.
@@ -157,21 +173,21 @@ pub struct Head {
     /// The gradients that are wanted: 1 value, 2 locations or offsets, 4 weights or logits, 8 references; 0 in a forward
     /// call.
     pub gradients: i64,
-    /// Those that will be wanted of a forward call, likewise; a GPU's kernels for them are compiled meanwhile.
+    /// The gradients that will be wanted of a forward call, likewise; a GPU's kernels for them are compiled meanwhile.
     pub expected: i64,
-    /// Whether they must have the same bits in every run.
+    /// Whether gradients must be bitwise reproducible.
     pub deterministic: bool,
     /// Strides of images, heads and pixels in the value tensor.
     pub value_strides: (i64, i64, i64),
     /// Strides of images, queries and channels in the gradient of the output.
     pub grad_strides: (i64, i64, i64),
-    /// How samples follow from offsets, if they do.
+    /// The options of the fused operator.
     pub rule: Option<OffsetOptions>,
     /// Strides of images and queries in references, offsets and logits.
     pub source_strides: [(i64, i64); 3],
 }
 
-/// What the gradients of an operator's inputs that are wanted are in [`Head::gradients`].
+/// The gradients that are wanted, one flag for each input, as [`Head::gradients`] has them.
 pub fn gradient_bits(operator: &Operator, wanted: impl IntoIterator<Item = bool>) -> i64 {
     let bit = |role: &Role| match role {
         Role::Value => 1,
@@ -201,7 +217,7 @@ impl Key {
     pub fn encode(
         &mut self,
         head: Head,
-        operands: &[&dyn Described],
+        operands: &[impl Described],
         levels: &[i64],
     ) -> Result<(), CallError> {
         self.head = head;
@@ -214,7 +230,7 @@ impl Key {
         numbers.extend([value.0, value.1, value.2, grad.0, grad.1, grad.2]);
         numbers.extend(head.rule.as_ref().map_or([0; 4], rule_numbers));
         numbers.extend(head.source_strides.iter().flat_map(|&(image, query)| [image, query]));
-        numbers.extend(operands.iter().map(|operand| operand.code()));
+        numbers.extend(operands.iter().map(Described::code));
         numbers.extend(operands.iter().map(|operand| operand.rank() as i64));
         for operand in operands {
             operand.write_shape(numbers)?;
@@ -229,7 +245,7 @@ impl Key {
         &self.numbers
     }
 
-    /// What is not about tensors and levels.
+    /// The part that is not about tensors and levels.
     #[must_use]
     pub const fn head(&self) -> &Head {
         &self.head
@@ -267,5 +283,5 @@ fn dtype(code: i64) -> Result<DType, CallError> {
     index.and_then(|index| DTYPES.get(index)).copied().ok_or(CallError::DtypeCode(code))
 }
 
-/// Formats by code.
+/// Dtypes by code.
 pub const DTYPES: [DType; 4] = [DType::F32, DType::F16, DType::Bf16, DType::F64];

@@ -5,16 +5,6 @@ use msdeform_cuda::Error as CudaError;
 /// Everything that can be wrong with a call.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// A tensor with the wrong number of axes, in the words of the kernels that know shapes only.
-    #[error("`{tensor}` has {found} axes, expected {expected}")]
-    Axes {
-        /// Which.
-        tensor: &'static str,
-        /// How many it has.
-        found: usize,
-        /// What they should be.
-        expected: &'static str,
-    },
     /// A gradient that is not one of the output.
     #[error(
         "`grad_output` has shape {found:?} and is {format}; expected {expected:?} of {expected_format}"
@@ -130,7 +120,6 @@ impl CallError {
             ) => Kind::Unavailable,
             Self::Problem(msdeform::Error::Threads { .. })
             | Self::Cuda(_)
-            | Self::Axes { .. }
             | Self::Capture(_)
             | Self::Torch(_) => Kind::Runtime,
             _ => Kind::Value,

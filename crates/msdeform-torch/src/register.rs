@@ -4,18 +4,18 @@ use std::ffi::{CStr, CString};
 
 use crate::boxed::boxed;
 use crate::error::CallError;
-use crate::kernels::{Backward, Forward, LevelTensors};
+use crate::kernels::{Backward, Forward, LevelTensors, Levels};
 use crate::libtorch::{BoxedKernel, Handle, Libtorch};
 use crate::tensor::List;
 
 const NAMESPACE: &CStr = c"msdeform";
 const FILE: &CStr = c"msdeform-torch";
 
-/// An operator: PyTorch's definition of it and the kernel, which computes where its tensors are.
+/// One direction of an operator: PyTorch's definition of it, and its kernel.
 pub struct Operator {
     /// Name and overload.
     pub name: &'static CStr,
-    /// What follows the name in the definition. The same as in the Python half, `_schema.py`; a test of that holds it.
+    /// The definition without the name. The Python half has the same in `_operators.py`; `test_aoti.py` compares both.
     signature: &'static str,
     kernel: BoxedKernel,
     /// Whether there are arguments that may be missing, which PyTorch hands over from version 2.13 on.
@@ -30,85 +30,75 @@ impl Operator {
     }
 }
 
-macro_rules! tensors {
-    () => {
-        "Tensor value, Tensor sampling_locations, Tensor attention_weights"
-    };
-}
-macro_rules! read {
-    () => {
-        "Tensor spatial_shapes, Tensor? level_start_index, SymInt[]? points"
-    };
-}
-macro_rules! gradients {
-    () => {
-        "bool[3] wanted, bool deterministic=False) -> (Tensor, Tensor, Tensor)"
-    };
-}
-macro_rules! source {
-    () => {
-        "Tensor value, Tensor reference_points, Tensor sampling_offsets, Tensor attention_logits"
-    };
-}
-macro_rules! rule {
-    () => {
-        "SymInt[] levels, float offset_scale, bool anchors, bool softmax, bool nearest"
+/// A name of PyTorch's, made of literals.
+macro_rules! c_name {
+    ($($part:expr),+) => {
+        match CStr::from_bytes_with_nul(concat!($($part),+, "\0").as_bytes()) {
+            Ok(name) => name,
+            Err(_) => c"",
+        }
     };
 }
 
-/// All of them.
-pub static OPERATORS: [Operator; 6] = [
-    Operator {
-        name: c"ms_deform_attn",
-        signature: concat!(
-            "(",
-            tensors!(),
-            ", SymInt[] levels, bool deterministic=False) -> Tensor"
-        ),
-        kernel: boxed::<Forward<3, List>>,
-        has_optional: false,
-    },
-    Operator {
-        name: c"ms_deform_attn.tensor_levels",
-        signature: concat!("(", tensors!(), ", ", read!(), ", bool deterministic=False) -> Tensor"),
-        kernel: boxed::<Forward<3, LevelTensors>>,
-        has_optional: true,
-    },
-    Operator {
-        name: c"ms_deform_attn_backward",
-        signature: concat!(
-            "(Tensor grad_output, ",
-            tensors!(),
-            ", SymInt[] levels, ",
-            gradients!()
-        ),
-        kernel: boxed::<Backward<3, List>>,
-        has_optional: false,
-    },
-    Operator {
-        name: c"ms_deform_attn_backward.tensor_levels",
-        signature: concat!("(Tensor grad_output, ", tensors!(), ", ", read!(), ", ", gradients!()),
-        kernel: boxed::<Backward<3, LevelTensors>>,
-        has_optional: true,
-    },
-    Operator {
-        name: c"ms_deform_attn_from_offsets",
-        signature: concat!("(", source!(), ", ", rule!(), ", bool deterministic=False) -> Tensor"),
-        kernel: boxed::<Forward<4, List>>,
-        has_optional: false,
-    },
-    Operator {
-        name: c"ms_deform_attn_from_offsets_backward",
-        signature: concat!(
-            "(Tensor grad_output, ",
-            source!(),
-            ", ",
-            rule!(),
-            ", bool[4] wanted, bool deterministic=False) -> (Tensor, Tensor, Tensor, Tensor)"
-        ),
-        kernel: boxed::<Backward<4, List>>,
-        has_optional: false,
-    },
+/// Both directions of an operator: its name, its overload, how its kernels take the levels, its place in the core's table, its
+/// tensors, levels and options in a schema, which gradients may be wanted, and their results.
+macro_rules! both_directions {
+    (
+        $name:literal $overload:literal, $levels:ty, $place:literal,
+        $tensors:literal, $numbers:literal, $wanted:literal -> $gradients:literal
+    ) => {
+        [
+            Operator {
+                name: c_name!($name, $overload),
+                signature: concat!(
+                    "(",
+                    $tensors,
+                    ", ",
+                    $numbers,
+                    ", bool deterministic=False) -> Tensor"
+                ),
+                kernel: boxed::<Forward<$place, $levels>>,
+                has_optional: <$levels as Levels>::HAS_OPTIONAL,
+            },
+            Operator {
+                name: c_name!($name, "_backward", $overload),
+                signature: concat!(
+                    "(Tensor grad_output, ",
+                    $tensors,
+                    ", ",
+                    $numbers,
+                    ", ",
+                    $wanted,
+                    " wanted, bool deterministic=False) -> ",
+                    $gradients
+                ),
+                kernel: boxed::<Backward<$place, $levels>>,
+                has_optional: <$levels as Levels>::HAS_OPTIONAL,
+            },
+        ]
+    };
+}
+
+/// All of them, in both directions.
+pub static OPERATORS: [[Operator; 2]; 3] = [
+    both_directions!(
+        "ms_deform_attn" "", List, 0,
+        "Tensor value, Tensor sampling_locations, Tensor attention_weights",
+        "SymInt[] levels",
+        "bool[3]" -> "(Tensor, Tensor, Tensor)"
+    ),
+    both_directions!(
+        "ms_deform_attn" ".tensor_levels", LevelTensors, 0,
+        "Tensor value, Tensor sampling_locations, Tensor attention_weights",
+        "Tensor spatial_shapes, Tensor? level_start_index, SymInt[]? points",
+        "bool[3]" -> "(Tensor, Tensor, Tensor)"
+    ),
+    both_directions!(
+        "ms_deform_attn_from_offsets" "", List, 1,
+        "Tensor value, Tensor reference_points, Tensor sampling_offsets, Tensor attention_logits",
+        "SymInt[] levels, float offset_scale, bool anchors, bool softmax, bool nearest",
+        "bool[4]" -> "(Tensor, Tensor, Tensor, Tensor)"
+    ),
 ];
 
 /// Defines the operators, for processes in which no Python did.
@@ -122,7 +112,7 @@ pub fn define(torch: &Libtorch) -> Result<(), CallError> {
         (torch.library_fragment)(NAMESPACE.as_ptr(), FILE.as_ptr(), line!(), &raw mut library)
     };
     torch.succeeded(code, "open a library of operators")?;
-    let defined = OPERATORS.iter().try_for_each(|operator| {
+    let defined = OPERATORS.as_flattened().iter().try_for_each(|operator| {
         let schema = CString::new(operator.schema()).unwrap_or_default();
         // SAFETY: a live library and a C string, which is copied.
         let code = unsafe { (torch.library_define)(library, schema.as_ptr()) };
@@ -141,7 +131,7 @@ pub fn define(torch: &Libtorch) -> Result<(), CallError> {
 const CPU: &CStr = c"CPU";
 const CUDA: &CStr = c"CUDA";
 
-/// Gives the operators that are defined their kernels: for the processor and, where this libtorch has them, for GPUs. Returns
+/// Gives the operators that are defined their kernels: for the CPU and, if this libtorch has them, for GPUs. Returns
 /// keys and names; an operator that this version of PyTorch cannot call natively is not among them.
 ///
 /// # Errors
@@ -171,7 +161,7 @@ fn implement_for(
     };
     torch.succeeded(code, "open a library of kernels")?;
     let mut names = Vec::new();
-    for operator in &OPERATORS {
+    for operator in OPERATORS.as_flattened() {
         if operator.has_optional && torch.delete_value().is_none() {
             continue;
         }

@@ -120,18 +120,6 @@ impl Tensor {
         Ok(copy)
     }
 
-    /// Becomes a contiguous copy where the elements of its last axis do not follow each other.
-    pub fn unit_last_stride(&mut self) -> Result<(), CallError> {
-        let is_unit = matches!(
-            (self.shape()?.last(), self.strides()?.last()),
-            (Some(..=1), _) | (_, Some(1)) | (None, _)
-        );
-        if !is_unit {
-            *self = self.copied_to(self.place()?)?;
-        }
-        Ok(())
-    }
-
     /// Where it is. Kernels are called with tensors of the processor and of GPUs.
     pub fn place(&self) -> Result<Place, CallError> {
         let device = self.number(self.torch.tensor_device)?;
@@ -350,10 +338,9 @@ impl List {
         Ok(numbers)
     }
 
-    /// Its flags, which are as many as the schema says.
-    pub fn flags<const COUNT: usize>(&self) -> Result<[bool; COUNT], CallError> {
-        let found: Vec<bool> = self.numbers()?.into_iter().map(is_set).collect();
-        found.try_into().map_err(|_| CallError::Torch(format!("`wanted` must be {COUNT} flags")))
+    /// Its flags. PyTorch checks that they are as many as the schema has.
+    pub fn flags(&self) -> Result<Vec<bool>, CallError> {
+        Ok(self.numbers()?.into_iter().map(is_set).collect())
     }
 }
 

@@ -45,9 +45,9 @@ fn key(threads: i64, problem: &Problem, rule: Option<OffsetOptions>) -> Key {
     let references = shape(&[images, queries, problem.levels().len(), 2]);
     let sampling =
         [shape(&[images, queries, heads, samples, 2]), shape(&[images, queries, heads, samples])];
-    let mut operands: Vec<&dyn Described> = vec![&value];
-    operands.extend(rule.map(|_| &references as &dyn Described));
-    operands.extend(sampling.iter().map(|shape| shape as &dyn Described));
+    let mut operands = vec![value];
+    operands.extend(rule.map(|_| references));
+    operands.extend(sampling);
     let levels: Vec<i64> = LEVELS
         .into_iter()
         .scan(0, |start, (height, width)| {

@@ -1,4 +1,4 @@
-"""Gradients of the operator, and the calls that nothing but autograd wants to see."""
+"""Gradients of the operators, and calls that leave PyTorch's dispatcher out."""
 
 from __future__ import annotations
 
@@ -10,26 +10,13 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from . import _kernels, _native
-from ._schema import BACKWARD, FORWARD
+from ._operators import Form
 from ._vmap import is_old_batch
 
-__all__ = [
-    "Attend",
-    "AttendReading",
-    "below_autograd",
-    "differentiable",
-    "gradients",
-    "recorded",
-    "recording",
-]
+__all__ = ["below_autograd", "differentiable", "ordinary", "recorded", "recording"]
 
-_forward, _forward_read = FORWARD.default, FORWARD.tensor_levels
-_backward, _backward_read = BACKWARD.default, BACKWARD.tensor_levels
-
-
-# Ordinary calls ----------------------------------------------------------------------------------------------
-
-# Nothing in PyTorch wants to see a call if none of these returns something true: no mode, trace, profiler, transform.
+# An ordinary call happens in the native half alone, in PyTorch 2.10 and newer. A call is ordinary if its tensors are
+# plain and none of these functions returns something true: no mode, trace, profiler or transform of PyTorch watches.
 # Autocast has had its turn before.
 _WATCHERS: tuple[Any, ...] = (
     torch._C._len_torch_dispatch_stack,
@@ -38,20 +25,75 @@ _WATCHERS: tuple[Any, ...] = (
     torch._C._autograd._profiler_enabled,
     torch._C._are_functorch_transforms_active,
 )
-# Ordinary calls then happen in the native half alone, where this version of PyTorch has what that takes (2.10).
 _native.use_torch(
     Tensor,
     list(_WATCHERS),
     torch.get_num_threads,
+    # The function without Python around it.
+    getattr(torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled),
     torch.uint8,
     _kernels.quick_empty(),
     list(_kernels.DTYPES),
 )
 
+_is_compiling, _is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
+
+
+class _Attend(torch.autograd.Function):
+    """Any operator. Takes the tensors, then what else the call is and its output if that was computed before.
+
+    What else a call is: its form, the levels that are no tensors, the options, whether gradients must be bitwise
+    reproducible. Keeps the tensors that it is given, and nothing else.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        # As `ctx.save_for_backward` does it, one call less.
+        tensors = ctx.to_save = arguments[:-1]
+        ctx.call, output = arguments[-1]
+        return _compute(tensors, *ctx.call) if output is None else output
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
+        form, levels, options, deterministic = ctx.call
+        # Once: a checkpoint gives them out no second time.
+        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad
+        if form.has_numbers and not (_is_grad_enabled() or _is_compiling() or forward_ad._current_level >= 0):
+            found: Any = _native.torch_backward(grad_output, tensors, levels[0], options or None, wanted, deterministic)
+            if found is not None:
+                return found  # type: ignore[no-any-return]
+        levels = tuple(each.numbers if isinstance(each, _native.Levels) else each for each in levels)
+        flags = list(wanted[: len(form.operator.inputs)])
+        found = _gradients(grad_output, tensors, form, levels, options, flags, deterministic)
+        kept = [gradient if is_wanted else None for gradient, is_wanted in zip(found, flags, strict=True)]
+        return (*kept, *[None] * (len(wanted) - len(kept)))
+
+
+# `Function.apply` asks about transforms and about the defaults of arguments, in Python, before it calls this.
+_apply: Any = super(torch.autograd.Function, _Attend).apply
+# A tensor that a transform has let escape is replaced by what is in it.
+_unwrapped: Any = torch._C._functorch.unwrap_if_dead
+
+
+def ordinary(
+    form: Form, tensors: tuple[Any, ...], levels: Any, are_shapes: bool, options: tuple[Any, ...], deterministic: bool
+) -> Tensor | None:
+    """The output of an ordinary call, with its gradient; `None` if the call is not ordinary, or wrong.
+
+    `levels` are four numbers for each; or, if they `are_shapes`, pairs (height, width) of levels that follow each
+    other.
+    """
+    found: Any = _native.torch_forward(tensors, levels, are_shapes, options or None, deterministic, _is_grad_enabled())
+    if type(found) is not tuple:
+        return found
+    output, numbers = found
+    result: Tensor = _apply(*tensors, ((form, (numbers,), options, deterministic), output))
+    return result
+
 
 def below_autograd(overload: Any, *arguments: Any) -> Any:
-    """Calls an operator past the key of autograd. What a native kernel refuses arrives here as PyTorch's own error, and
-    leaves as the exception that the kernel means, with the same words."""
+    """Calls an operator past the key of autograd. An error of a native kernel arrives here as PyTorch's own, and leaves
+    as the exception that the kernel means, with the same message."""
     try:
         with torch._C._AutoDispatchBelowAutograd():
             return overload(*arguments)
@@ -62,135 +104,59 @@ def below_autograd(overload: Any, *arguments: Any) -> Any:
         raise refused from None
 
 
-def _is_ordinary(value: Tensor, locations: Tensor, weights: Tensor) -> bool:
-    """Whether the dispatcher would go straight to the kernel of the processor or the GPU."""
+def _is_ordinary(tensors: Sequence[Tensor]) -> bool:
+    """Whether the dispatcher would go straight to the kernel of the CPU or the GPU."""
     return (
-        type(value) is type(locations) is type(weights) is Tensor
-        and (value.is_cpu or value.is_cuda)
+        all(type(tensor) is Tensor for tensor in tensors)
+        and (tensors[0].is_cpu or tensors[0].is_cuda)
         and not any(watcher() for watcher in _WATCHERS)
-        and not (value.is_neg() or locations.is_neg() or weights.is_neg())
+        and not any(tensor.is_neg() for tensor in tensors)
     )
 
 
-def _below_autograd(
-    value: Tensor,
-    locations: Tensor,
-    weights: Tensor,
-    levels: list[int],
-    deterministic: bool,
-    wanted: tuple[bool, ...] | None = None,
+def _compute(
+    tensors: Sequence[Any], form: Form, levels: tuple[Any, ...], options: tuple[Any, ...], deterministic: bool
 ) -> Tensor:
-    """The output without its gradient. An ordinary call leaves the dispatcher out: a kernel in Python takes it about
-    as long as all the rest of the call. What gradients will be `wanted` is compiled meanwhile."""
-    expected = None if wanted is None else (wanted, deterministic or torch.are_deterministic_algorithms_enabled())
-    result: Tensor | None = _native.torch_forward(value, locations, weights, levels, expected)
-    if result is not None:
-        return result
-    if _is_ordinary(value, locations, weights):
-        kernel = _kernels.forward_cuda if value.is_cuda else _kernels.forward_cpu
-        return kernel(value, locations, weights, levels, deterministic)
-    result = below_autograd(_forward, value, locations, weights, levels, deterministic)
+    """The output without its gradient. The dispatcher takes about as long as all the rest of a small call."""
+    if form.has_numbers and _is_ordinary(tensors):
+        return _kernels.compute_forward(form.operator, tensors, levels[0], options)
+    result: Tensor = below_autograd(form.forward, *tensors, *levels, *options, deterministic)
     return result
 
 
-def gradients(
+def _gradients(
     grad_output: Tensor,
-    value: Tensor,
-    locations: Tensor,
-    weights: Tensor,
-    levels: list[int],
-    wanted: tuple[bool, bool, bool],
+    tensors: Sequence[Any],
+    form: Form,
+    levels: tuple[Any, ...],
+    options: tuple[Any, ...],
+    wanted: list[bool],
     deterministic: bool,
-) -> Sequence[Tensor | None]:
-    """The gradients, likewise. Autograd records them only if they may be differentiated again."""
-    if not (torch.is_grad_enabled() or torch.compiler.is_compiling() or forward_ad._current_level >= 0):
-        same_bits = deterministic or torch.are_deterministic_algorithms_enabled()
-        found: Sequence[Tensor | None] | None = _native.torch_backward(
-            grad_output, value, locations, weights, levels, wanted, same_bits
-        )
-        if found is not None:
-            return found
-        if (
-            _is_ordinary(value, locations, weights)
-            and type(grad_output) is Tensor
-            and not (grad_output.is_neg() or is_old_batch(grad_output))
-        ):
-            kernel = _kernels.backward_cuda if value.is_cuda else _kernels.backward_cpu
-            return kernel(grad_output, value, locations, weights, levels, list(wanted), deterministic)
-    result: tuple[Tensor, Tensor, Tensor] = _backward(
-        grad_output, value, locations, weights, levels, list(wanted), deterministic
-    )
+) -> Sequence[Tensor]:
+    """The gradients. The dispatcher has them recorded if they may be differentiated again."""
+    if (
+        form.has_numbers
+        and not (_is_grad_enabled() or _is_compiling() or forward_ad._current_level >= 0)
+        and _is_ordinary((*tensors, grad_output))
+        and not is_old_batch(grad_output)
+    ):
+        return _kernels.compute_backward(form.operator, grad_output, tensors, levels[0], options, wanted, deterministic)
+    found: Sequence[Tensor] = form.backward(grad_output, *tensors, *levels, *options, wanted, deterministic)
+    return found
+
+
+def recorded(
+    form: Form, tensors: tuple[Tensor, ...], levels: list[int], options: tuple[Any, ...], deterministic: bool
+) -> Tensor:
+    """The output, with its gradient if a tensor requires one. Not for calls under transforms."""
+    output = ordinary(form, tensors, levels, False, options, deterministic)
+    if output is not None:
+        return output
+    call = form, (levels,), options, deterministic
+    if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
+        return _compute(tensors, *call)
+    result: Tensor = _apply(*map(_unwrapped, tensors), (call, None))
     return result
-
-
-# Gradients --------------------------------------------------------------------------------------------------
-
-
-class Attend(torch.autograd.Function):
-    """Forward and backward with the levels as numbers."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool = False
-    ) -> Tensor:
-        ctx.save_for_backward(value, locations, weights)
-        ctx.levels, ctx.deterministic = levels, deterministic
-        return _below_autograd(value, locations, weights, levels, deterministic, ctx.needs_input_grad[:3])
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
-        wanted = ctx.needs_input_grad[:3]
-        value, locations, weights = ctx.saved_tensors
-        found = gradients(grad_output, value, locations, weights, ctx.levels, wanted, ctx.deterministic)
-        if not all(wanted):
-            found = [gradient if is_wanted else None for gradient, is_wanted in zip(found, wanted, strict=True)]
-        return (*found, None, None)
-
-
-class AttendReading(torch.autograd.Function):
-    """Forward and backward with the levels in tensors."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        value: Tensor,
-        locations: Tensor,
-        weights: Tensor,
-        spatial_shapes: Tensor,
-        level_start_index: Tensor | None,
-        points: list[int] | None,
-        deterministic: bool = False,
-    ) -> Tensor:
-        ctx.save_for_backward(value, locations, weights, spatial_shapes, level_start_index)
-        ctx.points, ctx.deterministic = points, deterministic
-        result: Tensor = below_autograd(
-            _forward_read, value, locations, weights, spatial_shapes, level_start_index, points, deterministic
-        )
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
-        wanted = ctx.needs_input_grad[:3]
-        found = _backward_read(grad_output, *ctx.saved_tensors, ctx.points, list(wanted), ctx.deterministic)
-        value, locations, weights = (
-            gradient if is_wanted else None for gradient, is_wanted in zip(found, wanted, strict=True)
-        )
-        return value, locations, weights, None, None, None, None
-
-
-# As above.
-_apply: Any = super(torch.autograd.Function, Attend).apply
-# A tensor that a transform has let escape is replaced by what is in it.
-_unwrapped: Any = torch._C._functorch.unwrap_if_dead
-
-
-def recorded(value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool) -> Tensor:
-    """The output, with its gradient if somebody may ask for it. Not for calls under transforms."""
-    if torch.is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad):
-        tensors = _unwrapped(value), _unwrapped(locations), _unwrapped(weights)
-        result: Tensor = _apply(*tensors, levels, deterministic)
-        return result
-    return _below_autograd(value, locations, weights, levels, deterministic)
 
 
 # `torch.func` ------------------------------------------------------------------------------------------------
@@ -224,19 +190,28 @@ def recording(function: type[torch.autograd.Function]) -> Any:
     return apply
 
 
+_record = recording(_Attend)
+
+
 # Kernels -----------------------------------------------------------------------------------------------------
 
 
-def differentiable(overload: Any, function: type[torch.autograd.Function], composed: Any) -> Any:
-    """The kernel for autograd of the operator. Where forward mode is on, `composed` computes the same by PyTorch's
-    operations, whether tensors have tangents or not: those of transforms further out cannot be seen here."""
-    record = recording(function)
+def differentiable(form: Form, composed: Any) -> Any:
+    """The kernel for autograd of an operator. In forward mode `composed` computes the same by PyTorch's operations,
+    whether tensors have tangents or not: those of transforms further out cannot be seen here."""
 
-    def kernel(value: Tensor, locations: Tensor, weights: Tensor, *rest: Any) -> Any:
+    def kernel(*arguments: Any) -> Any:
         if forward_ad._current_level >= 0:
-            return composed(value, locations, weights, *rest)
-        if torch.is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad):
-            return record(value, locations, weights, *rest)
-        return below_autograd(overload, value, locations, weights, *rest)
+            return composed(*arguments)
+        tensors, levels, options, deterministic = form.call(arguments)
+        if form.has_numbers:
+            output = ordinary(form, tensors, levels[0], False, options, deterministic)
+            if output is not None:
+                return output
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            split = 0 if form.has_numbers else 2  # The tensors of shapes and starts are kept with the others.
+            call = form, levels[split:], options, deterministic
+            return _record(*tensors, *levels[:split], (call, None))
+        return below_autograd(form.forward, *arguments)
 
     return kernel

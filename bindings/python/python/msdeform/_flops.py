@@ -10,60 +10,42 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ._schema import BACKWARD, FORWARD, FROM_OFFSETS, FROM_OFFSETS_BACKWARD
+import torch
 
-__all__ = ["backward_flops", "forward_flops", "tell"]
+from ._operators import OPERATORS, Operator, wanted_of
+
+__all__ = ["tell"]
 
 # Four pixels of a sample, a product and an addition each.
 _FLOPS_OF_FOUR_PIXELS = 8
 
 
-def forward_flops(value: Sequence[int], locations: Sequence[int], weights: Sequence[int], *_: Any, **__: Any) -> int:
-    """Operations of the forward pass, from the shapes of its tensors."""
-    return _FLOPS_OF_FOUR_PIXELS * math.prod(weights) * value[3]
+def _forward_flops(value: Sequence[int], shares: Sequence[int]) -> int:
+    return _FLOPS_OF_FOUR_PIXELS * math.prod(shares) * value[3]
 
 
-def backward_flops(
-    grad_output: Sequence[int],
-    value: Sequence[int],
-    locations: Sequence[int],
-    weights: Sequence[int],
-    *rest: Any,
-    **keywords: Any,
-) -> int:
-    """Operations of the backward pass. The gradient of the values adds to four pixels; those of locations and weights
-    follow from four products of pixels and upstream gradient, for either or for both."""
-    wanted = next(item for item in reversed(rest) if isinstance(item, (list, tuple)))
-    return (int(wanted[0]) + int(wanted[1] or wanted[2])) * forward_flops(value, locations, weights)
+def _formulas(operator: Operator) -> tuple[Any, Any]:
+    """The formulas of both directions, from the shapes of the tensors."""
+    last = len(operator.inputs) - 1
 
+    def forward(*shapes: Any, **_: Any) -> int:
+        return _forward_flops(shapes[0], shapes[last])
 
-def _forward_from_offsets(
-    value: Sequence[int], references: Sequence[int], offsets: Sequence[int], logits: Sequence[int], *_: Any, **__: Any
-) -> int:
-    return forward_flops(value, offsets, logits)
+    def backward(grad_output: Any, *shapes: Any, **_: Any) -> int:
+        # The gradient of the values adds to four pixels. Those of all that places and weighs samples follow from four
+        # products of pixels and upstream gradient, once for all of them.
+        wanted = wanted_of(shapes)
+        return (int(wanted[0]) + int(any(wanted[1:]))) * _forward_flops(shapes[0], shapes[last])
 
-
-def _backward_from_offsets(
-    grad_output: Sequence[int],
-    value: Sequence[int],
-    references: Sequence[int],
-    offsets: Sequence[int],
-    logits: Sequence[int],
-    *rest: Any,
-    **keywords: Any,
-) -> int:
-    wanted = next(item for item in reversed(rest) if isinstance(item, (list, tuple)))
-    return backward_flops(grad_output, value, offsets, logits, [wanted[0], any(wanted[1:]), False])
+    return forward, backward
 
 
 def tell(counter: Any) -> None:
     """Tells PyTorch's counter, `torch.utils.flop_counter`."""
-    for operator, formula in (
-        (FORWARD, forward_flops),
-        (BACKWARD, backward_flops),
-        (FROM_OFFSETS, _forward_from_offsets),
-        (FROM_OFFSETS_BACKWARD, _backward_from_offsets),
-    ):
-        counter.register_flop_formula(operator)(formula)
-        # torch 2.4 registers the overloads instead, and then looks for the operator.
-        counter.flop_registry.setdefault(operator, counter.flop_registry.get(operator.default))
+    for operator in OPERATORS:
+        names = operator.name, f"{operator.name}_backward"
+        for name, formula in zip(names, _formulas(operator), strict=True):
+            packet = getattr(torch.ops.msdeform, name)
+            counter.register_flop_formula(packet)(formula)
+            # torch 2.4 registers the overloads instead, and then looks for the operator.
+            counter.flop_registry.setdefault(packet, counter.flop_registry.get(packet.default))

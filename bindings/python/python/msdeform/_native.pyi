@@ -1,4 +1,4 @@
-"""The native half; addresses in, results written where they point to."""
+"""The native half: takes addresses and writes results there."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,14 +11,12 @@ _Operand = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 
 class Unavailable(RuntimeError): ...
 
-# Anchors, scale, softmax, nearest.
-_Rule = tuple[bool, float, bool, bool]
-# The tensors of an operator in its order, and how samples follow from offsets, if they do.
-_Inputs = tuple[Sequence[_Operand], _Rule | None]
+# The options of an operator in the order of its schema.
+_Options = tuple[Any, ...] | None
+# The tensors of an operator in its order, and its options.
+_Inputs = tuple[Sequence[_Operand], _Options]
 # Threads of the CPU, or number and stream of a GPU.
 _Place = tuple[int, int | None]
-# Which gradients a call will be asked for, and whether with the same bits in every run.
-_Expected = tuple[tuple[bool, ...], bool]
 # Address and strides of grad_output, which gradients are wanted, their addresses, whether they must be reproducible.
 _Wanted = tuple[int, tuple[int, ...], list[bool], list[int], bool]
 
@@ -39,47 +37,21 @@ def use_torch(
     tensor: type,
     watchers: list[Any],
     threads: Any,
+    is_deterministic: Any,
     byte: Any,
     quick: tuple[Any, Any, Any] | None,
     dtypes: list[Any],
 ) -> bool: ...
 def end_compiling_ahead() -> None: ...
-def torch_forward(value: Any, locations: Any, weights: Any, levels: Any, expected: _Expected | None = None) -> Any: ...
+
+class Levels:
+    numbers: list[int]
+
+def torch_forward(
+    tensors: Any, levels: Any, are_shapes: bool, options: _Options, deterministic: bool, is_recorded: bool
+) -> Any: ...
 def torch_backward(
-    grad_output: Any,
-    value: Any,
-    locations: Any,
-    weights: Any,
-    levels: list[int],
-    wanted: tuple[bool, bool, bool],
-    deterministic: bool,
-) -> Any: ...
-def use_recorder(
-    plain: tuple[Any, Any], from_offsets: tuple[Any, Any], is_grad_enabled: Any, is_deterministic: Any
-) -> None: ...
-def torch_attend(
-    value: Any, locations: Any, weights: Any, shapes: Any, deterministic: bool, is_recorded: bool
-) -> Any: ...
-def torch_attend_from_offsets(
-    value: Any,
-    references: Any,
-    offsets: Any,
-    logits: Any,
-    shapes: Any,
-    rule: Any,
-    deterministic: bool,
-    is_recorded: bool,
-) -> Any: ...
-def recorded_forward(ctx: Any, *arguments: Any) -> Any: ...
-def recorded_backward(ctx: Any, grad_output: Any) -> Any: ...
-def torch_forward_from_offsets(tensors: Any, levels: Any, rule: _Rule, expected: _Expected | None = None) -> Any: ...
-def torch_backward_from_offsets(
-    grad_output: Any,
-    tensors: Any,
-    levels: list[int],
-    rule: _Rule,
-    wanted: list[bool],
-    deterministic: bool,
+    grad_output: Any, tensors: Any, levels: Any, options: _Options, wanted: tuple[bool, ...], deterministic: bool
 ) -> Any: ...
 def onnx_inspect(model: bytes) -> str: ...
 def onnx_rewrite(model: bytes, to: str) -> tuple[bytes | None, str]: ...

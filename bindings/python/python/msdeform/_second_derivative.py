@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ._autograd import below_autograd, recording
+from ._operators import wanted_of
 
 __all__ = ["differentiable_again"]
 
@@ -37,7 +38,7 @@ class _Gradients(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *directions: Tensor | None) -> Any:
         arguments = (*ctx.saved_tensors, *ctx.rest)
-        wanted = _wanted(arguments)
+        wanted = wanted_of(arguments)
         chosen = [each if is_wanted else None for each, is_wanted in zip(directions, wanted, strict=True)]
         count, needed = 1 + len(wanted), ctx.needs_input_grad[2:]
         # The function of the tensors alone, of which there is one for each gradient.
@@ -45,11 +46,6 @@ class _Gradients(torch.autograd.Function):
         differentiate = _by_transforms if torch._C._are_functorch_transforms_active() else _by_tape
         found = differentiate(attend, arguments[:count], chosen, needed[:count])
         return (None, None, *found, *(None for _ in arguments[count:]))
-
-
-def _wanted(arguments: Sequence[Any]) -> Any:
-    """Which gradients are wanted: the last list. A gradient that is not wanted is an empty tensor."""
-    return next(given for given in reversed(arguments) if isinstance(given, (list, tuple)))
 
 
 def _with_rest(attend: Callable[..., Tensor], rest: tuple[Any, ...], *tensors: Tensor) -> Tensor:

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from . import _native, operator
+from . import operator
+from ._autograd import ordinary
 from ._levels import check_pixels, end_of, flatten, plain_shapes, plain_starts, shared_points
+from ._operators import PLAIN
 from ._tracing import is_traced
 
 
@@ -26,23 +28,26 @@ def attend(
     deterministic: bool,
 ) -> Tensor:
     """The operator on tensors; arguments as of `msdeform.ms_deform_attn`."""
-    if level_start_index is None and points is None and not is_watched():
+    tensors: tuple[Any, ...] = (value, locations, weights)
+    if (
+        level_start_index is None
+        and points is None
+        and not (torch.compiler.is_compiling() or autocast_enabled() or forward_ad._current_level >= 0)
+    ):
         # Most calls: levels that follow each other.
-        output: Tensor | None = _native.torch_attend(
-            value, locations, weights, spatial_shapes, deterministic, torch.is_grad_enabled()
-        )
+        output = ordinary(PLAIN.numbers, tensors, spatial_shapes, True, (), deterministic)
         if output is not None:
             return output
     if not (isinstance(locations, torch.Tensor) and isinstance(weights, torch.Tensor)):
         _refuse_other_types(value, locations, weights)
     if not (locations.dtype is weights.dtype is value.dtype):
-        locations, weights = operator.sampling_tensors(value, locations, weights)
+        tensors = operator.sampling_tensors(tensors)
     traced = is_traced()
     levels, unread = resolve_levels(value, spatial_shapes, level_start_index, points, locations.shape, traced)
     if levels is None:
-        result: Tensor = operator.FORWARD.tensor_levels(value, locations, weights, *unread, deterministic)
+        result: Tensor = PLAIN.forms[1].forward(*tensors, *unread, deterministic)
         return result
-    return operator.call(value, locations, weights, levels, deterministic)
+    return operator.call(PLAIN, tensors, levels, (), deterministic)
 
 
 def resolve_levels(
@@ -156,12 +161,7 @@ def _some_autocast_enabled() -> bool:
     return bool(torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"))
 
 
-_autocast_enabled = getattr(torch._C, "_is_any_autocast_enabled", _some_autocast_enabled)
-
-
-def is_watched() -> bool:
-    """Whether a call is not ordinary for a reason that the native half does not ask about itself."""
-    return torch.compiler.is_compiling() or _autocast_enabled() or forward_ad._current_level >= 0
+autocast_enabled = getattr(torch._C, "_is_any_autocast_enabled", _some_autocast_enabled)
 
 
 def _refuse_other_types(value: Any, locations: Any, weights: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ._schema import FORWARD
+from ._operators import PLAIN
 
 __all__ = ["is_exported", "is_kept_by_export", "is_kept_by_trace", "is_traced", "kept_for", "plain_number"]
 
@@ -62,7 +62,7 @@ def is_kept_by_export() -> bool:
     while frame is not None:
         if "custom_translation_table" in frame.f_code.co_varnames and _is_of_pytorch(frame.f_globals):
             table = frame.f_locals["custom_translation_table"]
-            return table is not None and FORWARD.default in table
+            return table is not None and PLAIN.numbers.forward in table
         frame = frame.f_back  # type: ignore[assignment]
     return is_kept_by_trace()
 

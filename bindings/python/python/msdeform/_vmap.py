@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ._schema import BACKWARD, FORWARD
+from ._operators import Form, wanted_of
 
-__all__ = ["fold", "is_old_batch", "mapped_backward", "mapped_forward", "old_mapped_backward", "unfold"]
+__all__ = ["is_old_batch", "mapped_backward", "mapped_forward", "old_mapped_backward"]
 
 
-def fold(tensor: Tensor, dim: int | None, count: int) -> Tensor:
+def _fold(tensor: Tensor, dim: int | None, count: int) -> Tensor:
     """Puts the mapped axis into the batch; a tensor without it is repeated."""
     if dim is None:
         tensor = tensor.unsqueeze(0).expand(count, *tensor.shape)
@@ -21,7 +22,7 @@ def fold(tensor: Tensor, dim: int | None, count: int) -> Tensor:
     return tensor.reshape(count * tensor.shape[1], *tensor.shape[2:])
 
 
-def unfold(tensor: Tensor, count: int) -> Tensor:
+def _unfold(tensor: Tensor, count: int) -> Tensor:
     """Takes it out of the batch again, to the front."""
     return tensor.view(count, tensor.shape[0] // max(count, 1), *tensor.shape[1:])
 
@@ -33,31 +34,40 @@ def _refuse_mapped_levels(in_dims: Any) -> None:
         )
 
 
-def mapped_forward(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    """The rule of both overloads of the operator."""
-    tensors, rest = arguments[:3], arguments[3:]
-    _refuse_mapped_levels(in_dims[3:])
-    count = info.batch_size
-    folded = [fold(tensor, dim, count) for tensor, dim in zip(tensors, in_dims[:3], strict=True)]
-    overload = FORWARD.default if isinstance(rest[0], (list, tuple)) else FORWARD.tensor_levels
-    return unfold(overload(*folded, *rest), count), 0
+def mapped_forward(form: Form) -> Any:
+    """The rule of the forward overload."""
+    inputs = len(form.operator.inputs)
+
+    def rule(info: Any, in_dims: Any, *arguments: Any) -> Any:
+        _refuse_mapped_levels(in_dims[inputs:])
+        folded = _fold_all(arguments[:inputs], in_dims, info.batch_size)
+        return _unfold(form.forward(*folded, *arguments[inputs:]), info.batch_size), 0
+
+    return rule
 
 
-def mapped_backward(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    """The rule of both overloads of the gradient."""
-    _refuse_mapped_levels(in_dims[4:])
-    return _map_gradients(info.batch_size, in_dims[:4], arguments)
+def mapped_backward(form: Form) -> Any:
+    """The rule of the backward overload."""
+    tensors = 1 + len(form.operator.inputs)
+
+    def rule(info: Any, in_dims: Any, *arguments: Any) -> Any:
+        _refuse_mapped_levels(in_dims[tensors:])
+        return _map_gradients(form, info.batch_size, in_dims[:tensors], arguments)
+
+    return rule
 
 
-def _map_gradients(count: int, in_dims: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
-    tensors, rest = arguments[:4], arguments[4:]
-    folded = [fold(tensor, dim, count) for tensor, dim in zip(tensors, in_dims, strict=True)]
-    overload = BACKWARD.default if isinstance(rest[0], (list, tuple)) else BACKWARD.tensor_levels
-    gradients = overload(*folded, *rest)
-    # `wanted` is the last list; a gradient that nobody wants is an empty tensor, the same for all.
-    wanted = next(item for item in reversed(rest) if isinstance(item, (list, tuple)))
+def _fold_all(tensors: Sequence[Tensor], dims: Sequence[int | None], count: int) -> list[Tensor]:
+    return [_fold(tensor, dim, count) for tensor, dim in zip(tensors, dims, strict=False)]
+
+
+def _map_gradients(form: Form, count: int, dims: Sequence[int | None], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+    folded = _fold_all(arguments[: len(dims)], dims, count)
+    gradients = form.backward(*folded, *arguments[len(dims) :])
+    # A gradient that is not wanted is an empty tensor, the same for all.
+    wanted = wanted_of(arguments)
     mapped = tuple(
-        unfold(gradient, count) if is_wanted else gradient
+        _unfold(gradient, count) if is_wanted else gradient
         for gradient, is_wanted in zip(gradients, wanted, strict=True)
     )
     return mapped, tuple(0 if is_wanted else None for is_wanted in wanted)
@@ -72,7 +82,8 @@ def _level_of(batches: list[Any]) -> int:
     """The level of such a `vmap` that made them batches."""
     level = int(torch._C._vmapmode_increment_nesting()) - 1
     torch._C._vmapmode_decrement_nesting()
-    # Threads of autograd, which compute gradients of GPUs, do not know it: it is the one without which none is a batch.
+    # The threads of autograd, which compute gradients of GPUs, do not know the level. It is the one without which no
+    # tensor is a batch.
     guesses: list[int] = [level, *range(1, 8)]
     for guess in guesses:
         if not any(is_old_batch(torch._remove_batch_dim(batch, guess, 1, 0)) for batch in batches):
@@ -85,18 +96,23 @@ def _level_of(batches: list[Any]) -> int:
     return level
 
 
-def old_mapped_backward(*arguments: Any) -> Any:
+def old_mapped_backward(form: Form) -> Any:
     """The gradient of tensors of which some are such batches."""
-    tensors, rest = arguments[:4], arguments[4:]
-    dims = [0 if is_old_batch(tensor) else None for tensor in tensors]
-    level = _level_of([tensor for tensor, dim in zip(tensors, dims, strict=True) if dim == 0])
-    whole = [
-        torch._remove_batch_dim(tensor, level, 1, 0) if dim == 0 else tensor
-        for tensor, dim in zip(tensors, dims, strict=True)
-    ]
-    count = next(tensor.shape[0] for tensor, dim in zip(whole, dims, strict=True) if dim == 0)
-    gradients, out_dims = _map_gradients(count, dims, (*whole, *rest))
-    return tuple(
-        gradient if dim is None else torch._add_batch_dim(gradient, dim, level)
-        for gradient, dim in zip(gradients, out_dims, strict=True)
-    )
+    count = 1 + len(form.operator.inputs)
+
+    def kernel(*arguments: Any) -> Any:
+        tensors, rest = arguments[:count], arguments[count:]
+        dims = [0 if is_old_batch(tensor) else None for tensor in tensors]
+        level = _level_of([tensor for tensor, dim in zip(tensors, dims, strict=True) if dim == 0])
+        whole = [
+            torch._remove_batch_dim(tensor, level, 1, 0) if dim == 0 else tensor
+            for tensor, dim in zip(tensors, dims, strict=True)
+        ]
+        length = next(tensor.shape[0] for tensor, dim in zip(whole, dims, strict=True) if dim == 0)
+        gradients, out_dims = _map_gradients(form, length, dims, (*whole, *rest))
+        return tuple(
+            gradient if dim is None else torch._add_batch_dim(gradient, dim, level)
+            for gradient, dim in zip(gradients, out_dims, strict=True)
+        )
+
+    return kernel

@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from . import _native, _offset_operator, _parts, operator
+from . import _operators, _parts, operator
+from ._autograd import ordinary
 from ._levels import shared_points
-from ._tensor import attend, is_watched, resolve_levels
+from ._operators import FUSED
+from ._tensor import attend, autocast_enabled, resolve_levels
 from ._tracing import is_traced
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ._typing import Points, Shapes, Starts
 
 __all__ = ["ms_deform_attn_from_offsets"]
@@ -101,28 +106,17 @@ def ms_deform_attn_from_offsets(
     Coordinates are float32 or better whatever the formats. Nothing but the arguments is kept for the gradient.
     """
     output: Tensor | None = None
-    if level_start_index is None and points is None and not is_watched():
+    tensors = (value, reference_points, sampling_offsets, attention_logits)
+    options = (offset_scale, anchors, softmax, nearest)
+    if (
+        level_start_index is None
+        and points is None
+        and not (torch.compiler.is_compiling() or autocast_enabled() or forward_ad._current_level >= 0)
+    ):
         # Most calls: levels that follow each other.
-        rule = (anchors, offset_scale, softmax, nearest)
-        tensors = (value, reference_points, sampling_offsets, attention_logits)
-        output = _native.torch_attend_from_offsets(
-            *tensors, spatial_shapes, rule, bool(deterministic), torch.is_grad_enabled()
-        )
+        output = ordinary(FUSED.numbers, tensors, spatial_shapes, True, options, bool(deterministic))
     if output is None:
-        output = _attend_any(
-            value,
-            spatial_shapes,
-            reference_points,
-            sampling_offsets,
-            attention_logits,
-            level_start_index,
-            points,
-            offset_scale,
-            anchors,
-            softmax,
-            nearest,
-            bool(deterministic),
-        )
+        output = _attend_any(tensors, spatial_shapes, level_start_index, points, options, bool(deterministic))
     if not return_weights:
         return output
     flat = attention_logits.flatten(3)
@@ -130,52 +124,32 @@ def ms_deform_attn_from_offsets(
 
 
 def _attend_any(
-    value: Tensor,
+    tensors: tuple[Tensor, ...],
     spatial_shapes: Any,
-    reference_points: Tensor,
-    sampling_offsets: Tensor,
-    attention_logits: Tensor,
     level_start_index: Any,
     points: Points | None,
-    offset_scale: float,
-    anchors: bool,
-    softmax: bool,
-    nearest: bool,
+    options: tuple[Any, ...],
     deterministic: bool,
 ) -> Tensor:
-    """The output of any call, and the words for what is wrong with one."""
-    for name, tensor in (
-        ("value", value),
-        ("reference_points", reference_points),
-        ("sampling_offsets", sampling_offsets),
-        ("attention_logits", attention_logits),
-    ):
+    """The output of any call, and the error messages for a wrong one."""
+    for each, tensor in zip(FUSED.inputs, tensors, strict=True):
         if not isinstance(tensor, torch.Tensor):
-            raise TypeError(
-                f"`{name}` must be a torch.Tensor, found a {type(tensor).__module__}.{type(tensor).__name__}"
-            )
-    if reference_points.dim() != 4 or reference_points.shape[3] not in (2, 4):
-        raise ValueError(
-            f"`reference_points` has shape {list(reference_points.shape)}, expected [batch, queries, references, 2] or "
-            "[batch, queries, references, 4]"
-        )
-    place = value.device.type
-    if (
-        place in ("cpu", "cuda")
-        and torch.is_autocast_enabled(place)
-        and value.dtype in (torch.float32, torch.float16, torch.bfloat16)
-    ):
-        value = value.to(torch.get_autocast_dtype(place))
-    offsets, logits = operator.sampling_tensors(value, sampling_offsets, attention_logits)
-    references = _references_beside(offsets, reference_points)
+            kind = f"{type(tensor).__module__}.{type(tensor).__name__}"
+            raise TypeError(f"`{each.name}` is a {kind}, expected a torch.Tensor")
+    shape = tensors[1].shape
+    if len(shape) != 4 or shape[3] not in (2, 4):
+        raise ValueError(f"`reference_points` has shape {list(shape)}, expected {FUSED.inputs[1].shape}")
+    place = tensors[0].device.type
+    if place in ("cpu", "cuda") and torch.is_autocast_enabled(place):
+        tensors = operator.autocast_tensors(tensors)
+    value, references, offsets, logits = operator.sampling_tensors(tensors)
+    references = _expanded(references, offsets.shape)
     traced = is_traced()
     levels, unread = resolve_levels(value, spatial_shapes, level_start_index, points, offsets.shape, traced)
     if levels is not None and not traced:
         levels = _integers(levels)
-    if levels is not None and _offset_operator.is_one_pass(value.device):
-        return _offset_operator.call(
-            value, references, offsets, logits, levels, offset_scale, anchors, softmax, nearest, deterministic
-        )
+    if levels is not None and _operators.is_one_pass(value.device):
+        return operator.call(FUSED, (value, references, offsets, logits), levels, options, deterministic)
     if levels is None:
         shapes, starts, _ = unread
         found = shared_points(offsets.shape, points, shapes.shape[0])
@@ -185,6 +159,7 @@ def _attend_any(
         counts = levels[3::4]
     wide = torch.promote_types(offsets.dtype, torch.float32)
     flat = (offsets.flatten(3, 4) if offsets.dim() == 6 else offsets).to(wide)
+    offset_scale, anchors, softmax, nearest = options
     locations = _parts.locations(
         references, flat, shapes, counts, offset_scale=offset_scale, anchors=anchors, nearest=nearest
     )
@@ -192,25 +167,21 @@ def _attend_any(
     return attend(value, shapes, starts, locations, weights, counts, deterministic)
 
 
-def _references_beside(offsets: Tensor, references: Tensor) -> Tensor:
-    """One set for every image and query, in a format that is read beside these offsets."""
-    if references.dtype not in (torch.float32, offsets.dtype):
-        references = references.to(torch.float64 if offsets.dtype is torch.float64 else torch.float32)
-    if offsets.dtype is torch.float64:
-        references = references.double()
-    if offsets.dim() >= 2 and references.shape[:2] != offsets.shape[:2]:
-        try:
-            references = references.expand(offsets.shape[0], offsets.shape[1], -1, -1)
-        except RuntimeError as error:
-            raise ValueError(
-                f"`reference_points` has shape {list(references.shape)}, expected [{offsets.shape[0]} or 1, "
-                f"{offsets.shape[1]} or 1, references, 2 or 4]"
-            ) from error
-    return references
+def _expanded(references: Tensor, offsets_shape: Sequence[int]) -> Tensor:
+    """One set for every image and query."""
+    if len(offsets_shape) < 2 or references.shape[:2] == offsets_shape[:2]:
+        return references
+    try:
+        return references.expand(offsets_shape[0], offsets_shape[1], -1, -1)
+    except RuntimeError as error:
+        raise ValueError(
+            f"`reference_points` has shape {list(references.shape)}, expected [{offsets_shape[0]} or 1, "
+            f"{offsets_shape[1]} or 1, references, 2 or 4]"
+        ) from error
 
 
 def _integers(levels: list[int]) -> list[int]:
-    """Plain integers: the dispatcher takes no others, and says less about them."""
+    """Plain integers: the dispatcher takes no others, and its own error does not name the argument."""
     found = []
     for place, number in enumerate(levels):
         try:

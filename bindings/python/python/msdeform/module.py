@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from . import _offset_operator, _parts
+from . import _operators, _parts
 from ._levels import given_points, plain_shapes
 from ._tensor import attend, check_shape_tensor, shapes_of_tensors
 from ._tracing import is_traced
@@ -139,7 +139,7 @@ class MSDeformAttn(nn.Module):
         offsets = self.sampling_offsets(query).view(batch, queries, self.n_heads, samples, 2)
         logits = self.attention_weights(query).view(batch, queries, self.n_heads, samples)
         try:
-            if not _offset_operator.is_one_pass(value.device):
+            if not _operators.is_one_pass(value.device):
                 # The parts, in the format of the layer, until there is a kernel for the whole.
                 locations = _parts.locations(reference_points, offsets, input_spatial_shapes, self._points)
                 output = attend(

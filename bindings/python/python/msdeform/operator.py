@@ -1,28 +1,24 @@
-"""The PyTorch operator `torch.ops.msdeform.ms_deform_attn` and its gradient, with all that PyTorch asks of one.
+"""PyTorch's operators `torch.ops.msdeform.*`, with all that PyTorch asks of one.
 
-`_schema` says what it takes; native kernels compute it where PyTorch has the interface for that, and those of
-`_kernels` where it has not; `_autograd`, `_second_derivative` and `_vmap` are its derivatives and its batches.
-Kernels repeat the default values of the schema: the dispatcher leaves out arguments that equal them.
+`_operators` is the table of the operators. Native kernels compute them in PyTorch 2.10 and newer, those of `_kernels`
+in older versions. `_autograd`, `_second_derivative` and `_vmap` are their derivatives and batches.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from . import _autograd, _kernels, _native, _offset_operator, _vmap, reference
-from . import _recorded as _recorded  # For what it hands to the native half.
+from . import _autograd, _kernels, _native, _vmap
 from ._levels import check_pixels, flatten, shared_points
-from ._schema import BACKWARD, FORWARD, LIBRARY
+from ._operators import LIBRARY, OPERATORS, Form, Operator, check_axes, named, output_shape, wanted_of
 from ._second_derivative import differentiable_again
 
-__all__ = ["BACKWARD", "FORWARD", "call", "read_integers", "sampling_tensors"]
-
-_forward, _forward_read = FORWARD.default, FORWARD.tensor_levels
-_backward, _backward_read = BACKWARD.default, BACKWARD.tensor_levels
+__all__ = ["call", "read_integers", "sampling_tensors"]
 
 
 # Levels given as tensors -----------------------------------------------------------------------------------
@@ -35,7 +31,9 @@ def read_integers(name: str, tensor: Tensor) -> Any:
     while torch._C._functorch.is_gradtrackingtensor(tensor):  # A transform's, which may not be read itself.
         tensor = torch._C._functorch.get_unwrapped(tensor)
     if tensor.numel() > 0 and (tensor.is_meta or tensor.untyped_storage().nbytes() == 0):
-        raise ValueError(f"`{name}` has no numbers in it: it is on the device `meta`, or its storage was freed")
+        raise ValueError(
+            f"`{name}` has no numbers in it: it is on the device `meta`, or its storage was freed; pass a live tensor"
+        )
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
             f"`{name}` is on the GPU and a CUDA graph is being captured: reading it would have to wait for the "
@@ -56,118 +54,102 @@ def _read_levels(
     level_start_index: Tensor | None,
     points: list[int] | None,
     value: Tensor,
-    locations: Tensor,
+    positions: Tensor,
 ) -> list[int]:
     shapes = read_integers("spatial_shapes", spatial_shapes)
     starts = None if level_start_index is None else read_integers("level_start_index", level_start_index)
-    levels = flatten(shapes, starts, shared_points(locations.shape, points, len(shapes)))
+    levels = flatten(shapes, starts, shared_points(positions.shape, points, len(shapes)))
     if starts is None and value.dim() == 4:
         check_pixels(levels, value.shape[1])
     return levels
 
 
-def _forward_reading(
-    value: Tensor,
-    locations: Tensor,
-    weights: Tensor,
-    spatial_shapes: Tensor,
-    level_start_index: Tensor | None,
-    points: list[int] | None,
-    deterministic: bool = False,
-) -> Tensor:
-    levels = _read_levels(spatial_shapes, level_start_index, points, value, locations)
-    result: Tensor = _forward(value, locations, weights, levels, deterministic)
-    return result
+def _with_numbers(form: Form, arguments: tuple[Any, ...], first: int = 0) -> tuple[Any, ...]:
+    """The arguments with the levels as numbers, which are read if they are tensors. The inputs begin at `first`."""
+    if form.has_numbers:
+        return arguments
+    at = first + len(form.operator.inputs)
+    end = at + form.level_arguments
+    spatial_shapes, level_start_index, points = arguments[at:end]
+    levels = _read_levels(spatial_shapes, level_start_index, points, arguments[first], arguments[at - 2])
+    return (*arguments[:at], levels, *arguments[end:])
 
 
-def _backward_reading(
-    grad_output: Tensor,
-    value: Tensor,
-    locations: Tensor,
-    weights: Tensor,
-    spatial_shapes: Tensor,
-    level_start_index: Tensor | None,
-    points: list[int] | None,
-    wanted: list[bool],
-    deterministic: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
-    levels = _read_levels(spatial_shapes, level_start_index, points, value, locations)
-    result: tuple[Tensor, Tensor, Tensor] = _backward(
-        grad_output, value, locations, weights, levels, wanted, deterministic
-    )
-    return result
+# Kernels ---------------------------------------------------------------------------------------------------
 
 
-# The operator by the reference, for second derivatives and forward mode ---------------------------------------
+def _forward_kernel(form: Form) -> Any:
+    def kernel(*arguments: Any) -> Any:
+        if not form.has_numbers:
+            return form.operator.numbers.forward(*_with_numbers(form, arguments))
+        tensors, (levels,), options, _ = form.call(arguments)
+        return _kernels.compute_forward(form.operator, tensors, levels, options)
+
+    return kernel
 
 
-def _composed(value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], *_: Any) -> Tensor:
-    result: Tensor = reference.attend(value, locations, weights, levels)
-    return result
+def _backward_kernel(form: Form) -> Any:
+    def kernel(grad_output: Tensor, *arguments: Any) -> Any:
+        if not form.has_numbers:
+            return form.operator.numbers.backward(*_with_numbers(form, (grad_output, *arguments), 1))
+        tensors, (levels,), options, _ = form.call(arguments)
+        deterministic = arguments[-1] is True
+        return _kernels.compute_backward(
+            form.operator, grad_output, tensors, levels, options, wanted_of(arguments), deterministic
+        )
+
+    return kernel
 
 
-def _composed_reading(
-    value: Tensor,
-    locations: Tensor,
-    weights: Tensor,
-    spatial_shapes: Tensor,
-    level_start_index: Tensor | None,
-    points: list[int] | None,
-    *_: Any,
-) -> Tensor:
-    levels = _read_levels(spatial_shapes, level_start_index, points, value, locations)
-    return _composed(value, locations, weights, levels)
+def _forward_fake(operator: Operator) -> Any:
+    def fake(*arguments: Any) -> Tensor:
+        tensors = arguments[: len(operator.inputs)]
+        check_axes(operator, tensors)
+        _kernels.check_devices(**named(operator, tensors))
+        value: Tensor = tensors[0]
+        return value.new_empty(output_shape(tensors))
+
+    return fake
 
 
-# Shapes without contents ------------------------------------------------------------------------------------
+def _backward_fake(operator: Operator) -> Any:
+    def fake(grad_output: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+        return _kernels.gradients_for(arguments[: len(operator.inputs)], wanted_of(arguments))
+
+    return fake
 
 
-def _forward_fake(value: Tensor, locations: Tensor, weights: Tensor, *_: Any) -> Tensor:
-    torch._check(value.dim() == 4, lambda: f"`value` has {value.dim()} axes, expected [N, S, M, D]")
-    torch._check(
-        locations.dim() in (5, 6),
-        lambda: f"`sampling_locations` has {locations.dim()} axes, expected [N, Lq, M, L, P, 2]",
-    )
-    torch._check(
-        weights.dim() in (4, 5),
-        lambda: f"`attention_weights` has {weights.dim()} axes, expected [N, Lq, M, L, P]",
-    )
-    if not value.device == locations.device == weights.device:
-        _kernels.check_devices(value=value, sampling_locations=locations, attention_weights=weights)
-    batch, _pixels, heads, channels = value.shape
-    return value.new_empty((batch, locations.shape[1], heads * channels))
+def _composed(form: Form) -> Any:
+    """The operator by the reference, for second derivatives and forward mode."""
+    last = len(form.operator.inputs) + 1 + len(form.operator.options)
 
+    def composed(*arguments: Any) -> Any:
+        return form.operator.composed(*_with_numbers(form, arguments)[:last])
 
-def _backward_fake(
-    grad_output: Tensor, value: Tensor, locations: Tensor, weights: Tensor, *rest: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    # `wanted` is the only list of booleans; what follows it may have been left out.
-    wanted = next(item for item in reversed(rest) if isinstance(item, (list, tuple)))
-
-    def empty(tensor: Tensor, is_wanted: bool) -> Tensor:
-        return tensor.new_empty(tensor.shape if is_wanted else (0,))
-
-    return empty(value, wanted[0]), empty(locations, wanted[1]), empty(weights, wanted[2])
+    return composed
 
 
 # Calls from Python ---------------------------------------------------------------------------------------------
 
 
-def call(value: Tensor, locations: Tensor, weights: Tensor, levels: list[int], deterministic: bool) -> Tensor:
+def call(
+    operator: Operator, tensors: tuple[Tensor, ...], levels: list[int], options: tuple[Any, ...], deterministic: bool
+) -> Tensor:
     """The operator, past the keys of autocast and autograd: their kernels decide nothing that is not decided here."""
+    form = operator.numbers
     if (
         torch.compiler.is_compiling()
         or torch._C._is_tracing()
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
     ):
-        result: Tensor = _forward(value, locations, weights, levels, deterministic)
+        result: Tensor = form.forward(*tensors, levels, *options, deterministic)
         return result
-    if torch.is_autocast_enabled("cuda" if value.is_cuda else "cpu"):
-        value, locations, weights = _autocast_tensors(value, locations, weights)
+    if torch.is_autocast_enabled("cuda" if tensors[0].is_cuda else "cpu"):
+        tensors = autocast_tensors(tensors)
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
-            return _autograd.recorded(value, locations, weights, levels, deterministic)
-    return _autograd.recorded(value, locations, weights, levels, deterministic)
+            return _autograd.recorded(form, tensors, levels, options, deterministic)
+    return _autograd.recorded(form, tensors, levels, options, deterministic)
 
 
 # Autocast ---------------------------------------------------------------------------------------------------
@@ -177,36 +159,43 @@ _AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | tor
 )
 
 
-def _autocast_tensors(value: Tensor, locations: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The values go to the autocast format, as in every attention and matrix product of PyTorch. Locations
-    and weights stay as they are: half precision cannot hold a coordinate, and the kernels read floats beside
-    half precision values without a copy."""
+def autocast_tensors(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Casts the values to the autocast dtype, as every attention and matrix product of PyTorch does. The other tensors
+    stay as they are: half precision cannot hold a coordinate, and the kernels read floats together with half precision
+    values."""
+    value = tensors[0]
     if value.dtype in (torch.float32, torch.float16, torch.bfloat16):
-        value = value.to(torch.get_autocast_dtype(value.device.type))
-        locations, weights = sampling_tensors(value, locations, weights)
-    return value, locations, weights
+        return sampling_tensors((value.to(torch.get_autocast_dtype(value.device.type)), *tensors[1:]))
+    return tensors
 
 
-def _autocast(overload: Any) -> Any:
-    def kernel(value: Tensor, locations: Tensor, weights: Tensor, *rest: Any) -> Tensor:
-        value, locations, weights = _autocast_tensors(value, locations, weights)
+def _autocast(form: Form) -> Any:
+    inputs = len(form.operator.inputs)
+
+    def kernel(*arguments: Any) -> Tensor:
+        tensors = autocast_tensors(arguments[:inputs])
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
-            result: Tensor = overload(value, locations, weights, *rest)
+            result: Tensor = form.forward(*tensors, *arguments[inputs:])
         return result
 
     return kernel
 
 
-def sampling_tensors(value: Tensor, locations: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Locations and weights in one format, their own if a kernel reads it beside these values."""
-    found = locations.dtype
-    if found is weights.dtype and (found is torch.float32 or found is value.dtype):
-        return locations, weights
-    if not (found.is_floating_point and weights.dtype.is_floating_point):
-        return locations, weights  # Integers: the kernels say which tensor is wrong.
-    if torch.float64 in (found, weights.dtype):
-        return locations.double(), weights.double()
-    return locations.float(), weights.float()
+def sampling_tensors(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The inputs in dtypes that the kernels read together: positions and weights in one, their own if a kernel reads it
+    together with these values; references in theirs or in float32."""
+    value, *references, positions, shares = tensors
+    found = positions.dtype
+    if not (found is shares.dtype and (found is torch.float32 or found is value.dtype)):
+        if not (found.is_floating_point and shares.dtype.is_floating_point):
+            return tuple(tensors)  # Integers: the kernels report which tensor is wrong.
+        found = torch.float64 if torch.float64 in (found, shares.dtype) else torch.float32
+        positions, shares = positions.to(found), shares.to(found)
+    wide = torch.float64 if found is torch.float64 else torch.float32
+    for at, each in enumerate(references):
+        if each.dtype is not found and each.dtype is not wide:
+            references[at] = each.to(wide)
+    return (value, *references, positions, shares)
 
 
 # Registration -----------------------------------------------------------------------------------------------
@@ -224,29 +213,20 @@ def _register() -> None:
             if (key, name) not in native:
                 LIBRARY.impl(name, kernel, key)
 
-    implement(_forward, _kernels.forward_cpu, "CPU")
-    implement(_forward, _kernels.forward_cuda, "CUDA")
-    implement(_backward, _kernels.backward_cpu, "CPU")
-    implement(_backward, _kernels.backward_cuda, "CUDA")
-    implement(_forward_read, _forward_reading, "CPU", "CUDA")
-    implement(_backward_read, _backward_reading, "CPU", "CUDA")
-    for forward, backward, function, composed in (
-        (_forward, _backward, _autograd.Attend, _composed),
-        (_forward_read, _backward_read, _autograd.AttendReading, _composed_reading),
-    ):
-        implement(forward, _autograd.differentiable(forward, function, composed), "Autograd")
-        implement(backward, differentiable_again(backward, composed), "Autograd")
-    for overload in (_forward, _forward_read):
-        implement(overload, _autocast(overload), "AutocastCPU", "AutocastCUDA")
-        torch.library.register_fake(overload, _forward_fake, lib=LIBRARY)
-        if hasattr(torch.library, "register_vmap"):  # torch 2.5
-            torch.library.register_vmap(overload, _vmap.mapped_forward, lib=LIBRARY)
-    for overload in (_backward, _backward_read):
-        implement(overload, _vmap.old_mapped_backward, "Batched")
-        torch.library.register_fake(overload, _backward_fake, lib=LIBRARY)
-        if hasattr(torch.library, "register_vmap"):
-            torch.library.register_vmap(overload, _vmap.mapped_backward, lib=LIBRARY)
-    _offset_operator.register(native)
+    for operator in OPERATORS:
+        for form in operator.forms:
+            composed = _composed(form)
+            implement(form.forward, _forward_kernel(form), "CPU", "CUDA")
+            implement(form.backward, _backward_kernel(form), "CPU", "CUDA")
+            implement(form.forward, _autograd.differentiable(form, composed), "Autograd")
+            implement(form.backward, differentiable_again(form.backward, composed), "Autograd")
+            implement(form.forward, _autocast(form), "AutocastCPU", "AutocastCUDA")
+            implement(form.backward, _vmap.old_mapped_backward(form), "Batched")
+            torch.library.register_fake(form.forward, _forward_fake(operator), lib=LIBRARY)
+            torch.library.register_fake(form.backward, _backward_fake(operator), lib=LIBRARY)
+            if hasattr(torch.library, "register_vmap"):  # torch 2.5
+                torch.library.register_vmap(form.forward, _vmap.mapped_forward(form), lib=LIBRARY)
+                torch.library.register_vmap(form.backward, _vmap.mapped_backward(form), lib=LIBRARY)
 
 
 _register()

@@ -74,7 +74,7 @@ def ms_deform_attn_from_offsets(
     """As `msdeform.ms_deform_attn_from_offsets`, by PyTorch's own operations, in float32 or better."""
     levels = _levels(value, spatial_shapes, level_start_index, sampling_offsets, points)
     rule = (offset_scale, anchors, softmax, nearest)
-    return attend_from_offsets(value, reference_points, sampling_offsets, attention_logits, levels, *rule)
+    return attend_fused(value, reference_points, sampling_offsets, attention_logits, levels, *rule)
 
 
 def _levels(value: Any, spatial_shapes: Any, level_start_index: Any, samples: Any, points: Any) -> list[int]:
@@ -108,7 +108,7 @@ def attend(value: Any, locations: Any, weights: Any, levels: Sequence[int]) -> A
     return _convert(output.reshape(batch, queries, heads * channels), value.dtype)
 
 
-def attend_from_offsets(
+def attend_fused(
     value: Tensor,
     references: Tensor,
     offsets: Tensor,

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from . import _offset_operator, operator
+from . import operator as operator  # For the kernels that it registers.
+from ._operators import OPERATORS, wanted_of
 
 __all__ = ["register_sharding"]
 
@@ -34,51 +35,44 @@ def register_sharding() -> None:
         return all(value.shape[2] % size == 0 for size in value.mesh.shape)
 
     everywhere, images, queries, heads = Replicate(), Shard(0), Shard(1), Shard(2)
-    # Of the plain operator and of the one from offsets, which has references beside the samples: every head has the
-    # same, so that their gradients are sums where heads are shared out.
-    plain = (
-        (everywhere, (everywhere,) * 3, (everywhere,) * 3),
-        (images, (images,) * 3, (images,) * 3),
+    summed = Partial("sum")
+
+    def rules_of(inputs: Any, value: Any) -> Any:
+        """Where the output, the inputs and their gradients may be."""
+        count = len(inputs)
+        yield everywhere, (everywhere,) * count, (everywhere,) * count
+        yield images, (images,) * count, (images,) * count
         # Every device has all values and sees some of the queries: the gradients of the values are sums.
-        (queries, (everywhere, queries, queries), (Partial("sum"), queries, queries)),
-        (heads, (heads,) * 3, (heads,) * 3),
-    )
-    from_offsets = (
-        (everywhere, (everywhere,) * 4, (everywhere,) * 4),
-        (images, (images,) * 4, (images,) * 4),
-        (queries, (everywhere, queries, queries, queries), (Partial("sum"), queries, queries, queries)),
-        (heads, (heads, everywhere, heads, heads), (heads, Partial("sum"), heads, heads)),
-    )
+        others = (queries,) * (count - 1)
+        yield queries, (everywhere, *others), (summed, *others)
+        # The gradients of what all heads share are sums.
+        if heads_divide(value):
+            by_heads = [(everywhere, summed) if each.head_axis is None else (heads, heads) for each in inputs]
+            yield heads, tuple(place for place, _ in by_heads), tuple(place for _, place in by_heads)
 
-    def rules_of(table: Any, value: Any) -> Any:
-        return [row for row in table if row[0] != heads or heads_divide(value)]
-
-    def forward_of(table: Any) -> Any:
+    def forward_of(inputs: Any) -> Any:
         def forward(value: Any, *rest: Any) -> list[Any]:
-            others = [None] * (1 + len(rest) - len(table[0][1]))
-            return [([output], [*inputs, *others]) for output, inputs, _ in rules_of(table, value)]
+            others = [None] * (1 + len(rest) - len(inputs))
+            return [([output], [*places, *others]) for output, places, _ in rules_of(inputs, value)]
 
         return forward
 
-    def backward_of(table: Any) -> Any:
+    def backward_of(inputs: Any) -> Any:
         def backward(grad_output: Any, value: Any, *rest: Any) -> list[Any]:
-            others = [None] * (1 + len(rest) - len(table[0][1]))
-            # A gradient that nobody wants is an empty tensor, which cannot be sharded.
-            wanted = next(item for item in reversed(rest) if isinstance(item, (list, tuple)))
+            others = [None] * (1 + len(rest) - len(inputs))
+            # A gradient that is not wanted is an empty tensor, which cannot be sharded.
+            wanted = wanted_of(rest)
             return [
                 (
                     [place if is_wanted else everywhere for place, is_wanted in zip(gradients, wanted, strict=True)],
-                    [output, *inputs, *others],
+                    [output, *places, *others],
                 )
-                for output, inputs, gradients in rules_of(table, value)
+                for output, places, gradients in rules_of(inputs, value)
             ]
 
         return backward
 
-    for table, forward, backward in (
-        (plain, operator.FORWARD.default, operator.BACKWARD.default),
-        (from_offsets, _offset_operator.FORWARD, _offset_operator.BACKWARD),
-    ):
-        register(forward)(forward_of(table))
-        register(backward)(backward_of(table))
+    for each in OPERATORS:
+        register(each.numbers.forward)(forward_of(each.inputs))
+        register(each.numbers.backward)(backward_of(each.inputs))
     _registered = True

@@ -66,13 +66,13 @@ def test_ordinary_calls_never_leave_the_native_half() -> None:
     case = make_case(device="cuda")
     attend(case)
     levels = [9, 12, 0, 3, 5, 6, 108, 3, 1, 3, 138, 3]
-    output = _native.torch_attend(*case.tensors, case.shapes, False, True)
-    assert torch.equal(output, _native.torch_forward(*case.tensors, levels))
+    output = _native.torch_forward(case.tensors, case.shapes, True, None, False, False)
+    assert torch.equal(output, _native.torch_forward(case.tensors, levels, False, None, False, False))
     assert_close(output, reference(case), 1e-5)
     grad_output = torch.randn_like(output)
     leaves = [tensor.clone().requires_grad_() for tensor in case.tensors]
     with pytest.MonkeyPatch.context() as refusing:
-        refusing.setattr(_autograd, "gradients", None)  # What is not ordinary would go there.
+        refusing.setattr(_autograd, "_gradients", None)  # What is not ordinary would go there.
         refusing.setattr(operator, "call", None)
         recorded = msdeform.ms_deform_attn(leaves[0], case.shapes, None, leaves[1], leaves[2])
         found = torch.autograd.grad(recorded, leaves, grad_output)
@@ -81,13 +81,14 @@ def test_ordinary_calls_never_leave_the_native_half() -> None:
     wanted = (True, False, True)
     # A stride of 0, as `sum().backward()` has it, is read in place too.
     for given in (grad_output, grad_output[:1].expand(2, -1, -1)):
-        found = _native.torch_backward(given, *case.tensors, levels, wanted, True)
+        found = _native.torch_backward(given, case.tensors, levels, None, wanted, True)
         expected = reference_gradients(case, given)
         assert found[1] is None
         assert_close(found[0], expected[0], 1e-5)
         assert_close(found[2], expected[2], 1e-5)
-    assert _native.torch_forward(case.value, case.locations, case.weights.cpu(), levels) is None
-    assert _native.torch_forward(*(tensor.double() for tensor in case.tensors), levels) is None
+    apart = (case.value, case.locations, case.weights.cpu())
+    for given in (apart, tuple(tensor.double() for tensor in case.tensors)):
+        assert _native.torch_forward(given, levels, False, None, False, False) is None
 
 
 def test_float64_by_the_reference() -> None:

@@ -8,7 +8,7 @@ import msdeform
 import pytest
 import torch
 from attention_layers import DEFORMABLE_DETR, RFDETR, ULTRALYTICS, Call, layer_of, make_call, runs
-from msdeform import _native, _offset_operator
+from msdeform import _autograd, _native, operator
 from msdeform import ms_deform_attn_from_offsets as attend
 from patched_models import CountCalls
 from torch import Tensor
@@ -145,13 +145,12 @@ def test_an_ordinary_call_and_the_dispatcher_give_the_same(monkeypatch: pytest.M
     given = tensors("boxes", torch.bfloat16)
     upstream = torch.rand(2, 70, 256, device="cuda").bfloat16()
     with pytest.MonkeyPatch.context() as refusing:
-        refusing.setattr(_offset_operator, "BACKWARD", None)  # What is not ordinary would go there.
-        refusing.setattr(_offset_operator, "FORWARD", None)
+        refusing.setattr(_autograd, "_gradients", None)  # What is not ordinary would go there.
+        refusing.setattr(operator, "call", None)
         first = with_gradients(given, upstream, ALL, deterministic=True)
-    monkeypatch.setattr(_native, "torch_attend_from_offsets", lambda *_: None)
+    monkeypatch.setattr(_native, "torch_forward", lambda *_: None)
     between = with_gradients(given, upstream, ALL, deterministic=True)
-    monkeypatch.setattr(_native, "torch_forward_from_offsets", lambda *_: None)
-    monkeypatch.setattr(_native, "torch_backward_from_offsets", lambda *_: None)
+    monkeypatch.setattr(_native, "torch_backward", lambda *_: None)
     again = with_gradients(given, upstream, ALL, deterministic=True)
     for found in (between, again):
         assert all(torch.equal(first[name], found[name]) for name in first)

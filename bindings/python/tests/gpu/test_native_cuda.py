@@ -11,7 +11,8 @@ import msdeform.operator
 import pytest
 import torch
 from aoti_example import run_example
-from msdeform import _kernels, _offset_kernels
+from msdeform import _kernels
+from msdeform._operators import FUSED, PLAIN
 from oracle import BOUNDS, assert_close, make_case, reference, reference_gradients
 from torch import Tensor
 
@@ -30,14 +31,13 @@ RULE = (0.5, False, True, False)
 
 @pytest.fixture
 def _no_kernel_in_python(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whoever calls those in Python fails."""
+    """Calls of the kernels in Python fail."""
 
     def called(*_: Any, **__: Any) -> Any:
         raise AssertionError("a kernel in Python was called")
 
-    for module in (_kernels, _offset_kernels):
-        for name in ("forward_cuda", "backward_cuda", "forward_cpu", "backward_cpu"):
-            monkeypatch.setattr(module, name, called)
+    for name in ("compute_forward", "compute_backward"):
+        monkeypatch.setattr(_kernels, name, called)
     yield
 
 
@@ -53,14 +53,14 @@ def equal(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
 @pytest.mark.parametrize("dtype", [*FAST, torch.float64], ids=str)
 def test_native_kernels_compute_what_those_in_python_do(dtype: torch.dtype) -> None:
     tensors = [tensor.to(dtype) for tensor in make_case(device="cuda").tensors]
-    expected = _kernels.forward_cuda(*tensors, LEVELS)
+    expected = _kernels.compute_forward(PLAIN, tensors, LEVELS, ())
     upstream = torch.randn_like(expected)
     for given in (tensors, [strided(tensor) for tensor in tensors]):
         assert torch.equal(OPERATOR(*given, LEVELS), expected)
         for wanted in WANTED:
             # Kernels may differ by the strides of this one.
             for gradient in (upstream, strided(upstream), upstream[:1].expand(2, -1, -1)):
-                exact = _kernels.backward_cuda(gradient, *tensors, LEVELS, wanted, True)
+                exact = _kernels.compute_backward(PLAIN, gradient, tensors, LEVELS, (), wanted, True)
                 assert equal(GRADIENT(gradient, *given, LEVELS, wanted, True), exact)
 
 
@@ -69,8 +69,7 @@ def test_native_kernels_from_offsets_do_too(dtype: torch.dtype) -> None:
     case = make_case(device="cuda")
     references = torch.rand(*case.locations.shape[:2], 3, 2, device="cuda")
     tensors = [tensor.to(dtype) for tensor in (case.value, references, case.locations, case.weights)]
-    rule = _offset_kernels.Rule(False, 0.5, True, False)
-    expected = _offset_kernels.forward_cuda(tuple(tensors), LEVELS, rule)
+    expected = _kernels.compute_forward(FUSED, tensors, LEVELS, RULE)
     upstream = torch.randn_like(expected)
     # One projection of offsets and logits, and references that are the same for all images.
     rows = torch.cat([tensors[2].flatten(2), tensors[3].flatten(2)], dim=-1)
@@ -84,9 +83,10 @@ def test_native_kernels_from_offsets_do_too(dtype: torch.dtype) -> None:
         assert torch.equal(FROM_OFFSETS(*given, LEVELS, *RULE), expected)
         for wanted in ([True] * 4, [True, False, False, True]):
             for gradient in (upstream, strided(upstream)):
-                exact = _offset_kernels.backward_cuda(gradient, tuple(tensors), LEVELS, rule, wanted, True)
+                exact = _kernels.compute_backward(FUSED, gradient, tensors, LEVELS, RULE, wanted, True)
                 assert equal(FROM_OFFSETS_GRADIENT(gradient, *given, LEVELS, *RULE, wanted, True), exact)
-    assert torch.equal(FROM_OFFSETS(*views, LEVELS, *RULE), _offset_kernels.forward_cuda(tuple(views), LEVELS, rule))
+    exact = _kernels.compute_forward(FUSED, views, LEVELS, RULE)
+    assert torch.equal(FROM_OFFSETS(*views, LEVELS, *RULE), exact)
 
 
 def attend(value: Tensor, locations: Tensor, weights: Tensor, shapes: Any) -> Tensor:
@@ -216,7 +216,7 @@ def test_all_of_pytorch_being_deterministic_reaches_a_native_gradient() -> None:
         runs = [GRADIENT(upstream, *case.tensors, levels, [True] * 3) for _ in range(5)]
     finally:
         torch.use_deterministic_algorithms(False)
-    exact = _kernels.backward_cuda(upstream, *case.tensors, levels, [True] * 3, True)
+    exact = _kernels.compute_backward(PLAIN, upstream, case.tensors, levels, (), [True] * 3, True)
     assert all(equal(found, exact) for found in runs)
 
 

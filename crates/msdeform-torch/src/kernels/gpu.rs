@@ -2,7 +2,7 @@
 
 use msdeform_cuda::Pointers;
 
-use crate::call::{Described, Head, with_key};
+use crate::call::{Head, with_key};
 use crate::cuda;
 use crate::error::CallError;
 use crate::libtorch::Libtorch;
@@ -17,7 +17,7 @@ pub unsafe fn launch(
     torch: &'static Libtorch,
     ordinal: i32,
     head: Head,
-    (operands, levels): (&[&dyn Described], &[i64]),
+    (operands, levels): (&[Tensor], &[i64]),
     pointers: &Pointers,
 ) -> Result<(), CallError> {
     let head = Head { place: i64::from(ordinal), ..head };
@@ -36,22 +36,22 @@ pub unsafe fn launch(
     unsafe { plan.launch(stream, &pointers.with_workspace(at)) }
 }
 
-/// Refuses, in these words, what has to wait for a GPU while a graph is being captured there.
+/// Fails with this message if a CUDA graph is being captured on the GPU: reading from it would have to wait.
 pub fn refuse_capture(
     torch: &Libtorch,
     ordinal: i32,
-    words: impl FnOnce() -> String,
+    message: impl FnOnce() -> String,
 ) -> Result<(), CallError> {
     let stream = torch.current_stream(ordinal)?;
     let gpu = usize::try_from(ordinal).map_err(|_| CallError::Size(ordinal.to_string()))?;
     // SAFETY: PyTorch's current stream on that GPU.
     if unsafe { cuda::is_capturing(gpu, stream) }? {
-        return Err(CallError::Capture(words()));
+        return Err(CallError::Capture(message()));
     }
     Ok(())
 }
 
-/// Refuses float64 while a graph is being captured: it is computed on the processor, for gradient checks and comparisons.
+/// Refuses float64 while a graph is being captured: the CPU computes it, for gradient checks and comparisons.
 pub fn refuse_captured_double(torch: &Libtorch, ordinal: i32) -> Result<(), CallError> {
     refuse_capture(torch, ordinal, || {
         "float64 is computed on the processor, which a CUDA graph cannot contain; use float32 under capture"

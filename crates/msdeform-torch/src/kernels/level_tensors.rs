@@ -1,6 +1,6 @@
 //! Levels as tensors.
 
-use msdeform::{LevelLists, Role, ValueLayout};
+use msdeform::{LevelLists, ValueLayout};
 
 use super::inputs::Inputs;
 use super::{Levels, gpu};
@@ -16,8 +16,9 @@ pub struct LevelTensors {
     points: Option<List>,
 }
 
-impl Levels<3> for LevelTensors {
+impl Levels for LevelTensors {
     const ARGUMENTS: usize = 3;
+    const HAS_OPTIONAL: bool = true;
 
     fn take(arguments: &mut Arguments<'_>) -> Self {
         Self {
@@ -27,7 +28,7 @@ impl Levels<3> for LevelTensors {
         }
     }
 
-    fn read(self, torch: &'static Libtorch, inputs: &Inputs<3>) -> Result<Vec<i64>, CallError> {
+    fn read(self, torch: &'static Libtorch, inputs: &Inputs) -> Result<Vec<i64>, CallError> {
         let (shape, shapes) = read_integers(self.shapes, torch, "spatial_shapes")?;
         let (&[_, 2], pairs) = (shape.as_slice(), shapes.as_chunks::<2>().0) else {
             return Err(CallError::Levels(format!(
@@ -39,11 +40,11 @@ impl Levels<3> for LevelTensors {
         let points = self.points.map(|points| points.numbers()).transpose()?;
         let lists =
             LevelLists { sizes: pairs, starts: starts.as_deref(), points: points.as_deref() };
-        let (value, locations) = inputs.shapes()?;
+        let (value, positions) = inputs.shapes()?;
         // A value of another shape is refused with the problem.
         let pixels = value.get(1).copied().unwrap_or(0);
-        let levels =
-            lists.complete((pixels, ValueLayout::Interleaved), (Role::Locations, locations))?;
+        let positions = (inputs.positions().0, positions);
+        let levels = lists.complete((pixels, ValueLayout::Interleaved), positions)?;
         Ok(levels.into_flattened())
     }
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Literal, get_args
@@ -34,55 +35,35 @@ def table(target: Target = "msdeform") -> dict[Callable[..., Any], Callable[...,
     """
     _check_target(target)
     _import("torch", "onnx", "onnxscript")
-    from .. import operator
-    from .._schema import FROM_OFFSETS
+    from .. import operator  # noqa: F401  # Registers what is translated.
+    from .._operators import OPERATORS
+
+    return {form.forward: _translation(form, target) for each in OPERATORS for form in each.forms}
+
+
+def _translation(form: Any, target: str) -> Callable[..., Any]:
     from . import _export_targets as targets
     from ._export_graph import ScriptGraph
 
-    def translated(
-        value: Any,
-        sampling_locations: Any,
-        attention_weights: Any,
-        levels: Sequence[int],
-        deterministic: bool = False,
-    ) -> Any:
-        return targets.attend(ScriptGraph(), target, value, sampling_locations, attention_weights, list(levels))
+    def translated(*arguments: Any, **named: Any) -> Any:
+        bound = signature.bind(*arguments, **named)
+        bound.apply_defaults()
+        call = form.call(bound.args)
+        return targets.translate(ScriptGraph(), target, form, call)
 
-    def translated_read(
-        value: Any,
-        sampling_locations: Any,
-        attention_weights: Any,
-        spatial_shapes: Any,
-        level_start_index: Any,
-        points: Sequence[int] | None,
-        deterministic: bool = False,
-    ) -> Any:
-        graph = ScriptGraph()
-        return targets.attend_reading(
-            graph, target, value, sampling_locations, attention_weights, spatial_shapes, level_start_index, points
-        )
-
-    def translated_from_offsets(
-        value: Any,
-        reference_points: Any,
-        sampling_offsets: Any,
-        attention_logits: Any,
-        levels: Sequence[int],
-        offset_scale: float,
-        anchors: bool,
-        softmax: bool,
-        nearest: bool,
-        deterministic: bool = False,
-    ) -> Any:
-        rule = targets.Rule(offset_scale, anchors, softmax, nearest)
-        tensors = (value, reference_points, sampling_offsets, attention_logits)
-        return targets.attend_from_offsets(ScriptGraph(), target, *tensors, list(levels), rule)
-
-    return {
-        operator.FORWARD.default: translated,
-        operator.FORWARD.tensor_levels: translated_read,
-        FROM_OFFSETS.default: translated_from_offsets,
-    }
+    # The exporter reads the parameters of a translation.
+    signature = inspect.Signature(
+        [
+            inspect.Parameter(
+                each.name,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=each.default_value if each.has_default_value() else inspect.Parameter.empty,
+            )
+            for each in form.forward._schema.arguments
+        ]
+    )
+    translated.__signature__ = signature  # type: ignore[attr-defined]
+    return translated
 
 
 @contextmanager
@@ -115,7 +96,7 @@ def _check_target(target: str) -> None:
 
 
 def _import(*names: str) -> None:
-    """Imports packages; says how to get those that are missing."""
+    """Imports packages; the error names a missing one and how to install it."""
     for name in names:
         try:
             import_module(name)

@@ -158,7 +158,7 @@ def _operator(domain: str, name: str) -> Any:
         return getattr(onnxscript.opset18, name)
     from onnx.defs import OpSchema
 
-    inputs, attributes = _NODES[f"{domain}::{name}"]
+    inputs, attributes = _described(f"{domain}::{name}")
     integers = {"spatial_shapes", "level_start_index"}
     kinds = {"ints": OpSchema.AttrType.INTS, "int": OpSchema.AttrType.INT, "float": OpSchema.AttrType.FLOAT}
     schema = OpSchema(
@@ -184,12 +184,21 @@ def _operator(domain: str, name: str) -> Any:
 
 
 _PLAIN = ("value", "spatial_shapes", "level_start_index", "sampling_locations", "attention_weights")
-_SOURCE = (*_PLAIN[:3], "reference_points", "sampling_offsets", "attention_logits")
-_RULE = {"offset_scale": "float", "anchors": "int", "softmax": "int", "nearest": "int"}
-# Inputs and attributes of the nodes that are no standard.
+# Inputs and attributes of other packages' nodes.
 _NODES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
-    "msdeform::MSDeformAttn": (_PLAIN, {"points": "ints"}),
-    "msdeform::MSDeformAttnFromOffsets": (_SOURCE, {"points": "ints", **_RULE}),
     "mmdeploy::MMCVMultiScaleDeformableAttention": (_PLAIN, {"im2col_step": "int"}),
     "trt.plugins::MultiscaleDeformableAttnPlugin_TRT": (_PLAIN, {}),
 }
+
+
+def _described(name: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Inputs and attributes of a node that is not standard."""
+    if name in _NODES:
+        return _NODES[name]
+    from .._operators import OPERATORS
+
+    operator = next(each for each in OPERATORS if name == f"msdeform::{each.node}")
+    value, *others = (each.name for each in operator.inputs)
+    options = (option.split() for option in operator.options)
+    kinds = {name: {"bool": "int"}.get(kind, kind) for kind, name in options}
+    return (value, *_PLAIN[1:3], *others), {"points": "ints", **kinds}

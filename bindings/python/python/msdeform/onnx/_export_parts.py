@@ -1,8 +1,8 @@
-"""What surrounds the operator in models, as standard nodes: locations from offsets, weights from logits; in float32."""
+"""Locations from offsets and weights from logits as standard nodes, in float32."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,9 +12,8 @@ from ._export_levels import Levels
 __all__ = ["Rule", "locations_of", "part_of", "weights_of"]
 
 
-@dataclass(frozen=True)
-class Rule:
-    """How samples follow from offsets and logits; as of `ms_deform_attn_from_offsets`."""
+class Rule(NamedTuple):
+    """The options of the fused operator."""
 
     offset_scale: float
     anchors: bool
@@ -33,7 +32,10 @@ def locations_of(graph: Graph, references: Value, offsets: Value, levels: Levels
     points = levels.points
     count, coordinates = graph.sizes(references)[2:]
     if count is None or coordinates is None:
-        raise ValueError("how many references there are is not known when the model is exported")
+        raise ValueError(
+            f"`reference_points` has shape {graph.sizes(references)}: the number of references must be known when the "
+            "model is exported; export it with a fixed one"
+        )
     around = cast(graph, references, FLOAT)
     if rule.anchors or count != 1:
         turns = [point % count if rule.anchors else level for level, each in enumerate(points) for point in range(each)]

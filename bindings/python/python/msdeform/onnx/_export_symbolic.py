@@ -1,13 +1,14 @@
 """The translations for the exporter by TorchScript, `torch.onnx.export(..., dynamo=False)`.
 
-They are registered once, for every target: which one is meant says `exporting`.
+They are registered once for all targets. `exporting` sets the target.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
+from .._operators import Call
 from .._tracing import kept_for
 from . import _export_targets as targets
 from ._export_graph import SymbolicGraph
@@ -20,39 +21,37 @@ def register(opset_version: int) -> None:
     """Makes the exporter know the operators, from this opset on."""
     import torch
 
-    from .. import operator  # noqa: F401  # Defines what is registered for.
+    from .. import operator  # noqa: F401  # Registers what is translated.
+    from .._operators import OPERATORS
 
-    for name, symbolic in (("ms_deform_attn", _attend), ("ms_deform_attn_from_offsets", _attend_from_offsets)):
-        torch.onnx.register_custom_op_symbolic(f"msdeform::{name}", symbolic, opset_version)
+    for each in OPERATORS:
+        torch.onnx.register_custom_op_symbolic(f"msdeform::{each.name}", partial(_translate, each), opset_version)
 
 
-def _attend(context: Any, value: Any, locations: Any, weights: Any, *rest: Any) -> Any:
-    graph, target = SymbolicGraph(context, (value, locations, weights, *rest)), _target(context)
-    if len(rest) == 2:
-        output = targets.attend(graph, target, value, locations, weights, _integers(rest[0]))
+def _translate(operator: Any, context: Any, *arguments: Any) -> Any:
+    # All overloads have one name: the number of arguments tells them apart.
+    fixed = len(operator.inputs) + len(operator.options) + 1
+    form = next(form for form in operator.forms if fixed + form.level_arguments == len(arguments))
+    # The last one tells about gradients, which no exported model has.
+    tensors, levels, options, _ = form.call(arguments[:-1])
+    graph = SymbolicGraph(context, arguments)
+    if form.has_numbers:
+        levels = (_integers(levels[0]),)
     else:
-        shapes, starts, points = rest[0], _optional(rest[1]), _optional(rest[2])
-        counts = None if points is None else _integers(points)
-        output = targets.attend_reading(graph, target, value, locations, weights, shapes, starts, counts)
-    return _typed(graph, output, value)
-
-
-def _attend_from_offsets(
-    context: Any, value: Any, references: Any, offsets: Any, logits: Any, levels: Any, *rule: Any
-) -> Any:
-    tensors = (value, references, offsets, logits)
-    graph, target = SymbolicGraph(context, (*tensors, levels, *rule)), _target(context)
-    scale, anchors, softmax, nearest = (_number(number) for number in rule[:4])
-    given = targets.Rule(float(scale), bool(anchors), bool(softmax), bool(nearest))
-    output = targets.attend_from_offsets(graph, target, *tensors, _integers(levels), given)
-    return _typed(graph, output, value)
+        starts, points = _optional(levels[1]), _optional(levels[2])
+        levels = levels[0], starts, None if points is None else _integers(points)
+    types = {"float": float, "bool": bool}
+    kinds = (types[option.split()[0]] for option in operator.options)
+    options = tuple(kind(_number(number)) for kind, number in zip(kinds, options, strict=True))
+    output = targets.translate(graph, _target(context), form, Call(tensors, levels, options, False))
+    return _typed(graph, output, tensors[0])
 
 
 def _target(context: Any) -> str:
     target = kept_for.get()
     if target is None:
         raise ValueError(
-            "the exporter by TorchScript is told by a context which nodes to write: `with "
+            "the exporter by TorchScript found no target; call it as `with "
             'msdeform.onnx.exporting("msdeform"): torch.onnx.export(...)`'
         )
     if target == "gridsample" and context.opset < 16:

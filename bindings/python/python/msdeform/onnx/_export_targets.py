@@ -7,41 +7,50 @@ from typing import Any
 
 import numpy as np
 
+from .._operators import Call, Form
 from . import _export_gridsample
 from ._export_graph import BFLOAT16, DOUBLE, FLOAT, INT32, INT64, Graph, Value, cast
 from ._export_levels import Levels
 from ._export_parts import Rule, locations_of, weights_of
 
-__all__ = ["Rule", "attend", "attend_from_offsets", "attend_reading"]
+__all__ = ["translate"]
 
 MMDEPLOY = "mmdeploy::MMCVMultiScaleDeformableAttention"
 TENSORRT = "trt.plugins::MultiscaleDeformableAttnPlugin_TRT"
 
 
-def attend(graph: Graph, target: str, value: Value, locations: Value, weights: Value, levels: list[Any]) -> Value:
-    """The operator with its levels as a list, four numbers each."""
-    return _plain(graph, target, value, locations, weights, Levels.of_list(levels))
+def translate(graph: Graph, target: str, form: Form, call: Call) -> Value:
+    """The nodes of a call. Other targets than `msdeform` have no node with options: they compute locations and weights
+    before theirs."""
+    (value, *others), options = call.tensors, call.options
+    levels = Levels.of_list(list(call.levels[0])) if form.has_numbers else _read(graph, others[-2], *call.levels)
+    if target == "msdeform":
+        return _own(graph, form, value, others, levels, options)
+    if not options:
+        locations, weights = others
+        return _plain(graph, target, value, locations, weights, levels)
+    _refuse_points(target, levels)
+    rule, (references, offsets, logits) = Rule(*options), others
+    locations = locations_of(graph, references, offsets, levels, rule)
+    return _plain(graph, target, value, locations, weights_of(graph, logits, rule), levels, are_computed=True)
 
 
-def attend_reading(
+def _read(
     graph: Graph,
-    target: str,
-    value: Value,
     locations: Value,
-    weights: Value,
     spatial_shapes: Value,
     level_start_index: Value | None,
     points: Sequence[int] | None,
-) -> Value:
-    """The operator with its levels as tensors."""
+) -> Levels:
+    """Levels that are tensors."""
     count = graph.sizes(spatial_shapes)[0]
     axes = graph.sizes(locations)
     if points is None:
         samples = axes[4] if len(axes) == 6 else None if axes[3] is None or count is None else axes[3] // count
         if count is None or samples is None:
             raise ValueError(
-                "the numbers of levels and of points are not known when the model is exported: `spatial_shapes` has "
-                f"shape {graph.sizes(spatial_shapes)} and `sampling_locations` {axes}"
+                f"`spatial_shapes` has shape {graph.sizes(spatial_shapes)} and `sampling_locations` {axes}: the "
+                "numbers of levels and of points must be known when the model is exported; export it with fixed ones"
             )
         points = [samples] * count
     shapes = graph.numbers(spatial_shapes)
@@ -53,41 +62,21 @@ def attend_reading(
             ends = np.cumsum([height * width for height, width in pairs])
             starts = [0, *(int(end) for end in ends[:-1])]
         numbers = [(*pair, start) for pair, start in zip(pairs, starts, strict=True)]
-    levels = Levels(list(points), numbers, spatial_shapes, level_start_index)
-    return _plain(graph, target, value, locations, weights, levels)
+    return Levels(list(points), numbers, spatial_shapes, level_start_index)
 
 
-def attend_from_offsets(
-    graph: Graph,
-    target: str,
-    value: Value,
-    references: Value,
-    offsets: Value,
-    logits: Value,
-    levels: list[Any],
-    rule: Rule,
+def _own(
+    graph: Graph, form: Form, value: Value, others: list[Value], levels: Levels, options: tuple[Any, ...]
 ) -> Value:
-    """The operator with samples that follow from offsets and logits."""
-    found = Levels.of_list(levels)
-    if target == "msdeform":
-        kind = _node_format(graph, value)
-        attributes: dict[str, Any] = {} if found.have_equal_points else {"points": found.points}
-        output = graph.node(
-            "msdeform::MSDeformAttnFromOffsets",
-            cast(graph, value, kind),
-            *found.tensors(graph, INT64),
-            *(_beside(graph, tensor, kind) for tensor in (references, offsets, logits)),
-            **attributes,
-            offset_scale=rule.offset_scale,
-            anchors=int(rule.anchors),
-            softmax=int(rule.softmax),
-            nearest=int(rule.nearest),
-        )
-        return output if kind == graph.format(value) else graph.node("Cast", output, to=graph.format(value))
-    _refuse_points(target, found)
-    locations = locations_of(graph, references, offsets, found, rule)
-    weights = weights_of(graph, logits, rule)
-    return _plain(graph, target, value, locations, weights, found, are_computed=True)
+    """The node of this package, which has the inputs and the options of the operator."""
+    kind = _node_format(graph, value)
+    attributes: dict[str, Any] = {} if levels.have_equal_points else {"points": levels.points}
+    for option, given in zip(form.operator.options, options, strict=True):
+        sort, name = option.split()
+        attributes[name] = float(given) if sort == "float" else int(given)
+    tensors = cast(graph, value, kind), *levels.tensors(graph, INT64), *(_beside(graph, each, kind) for each in others)
+    output = graph.node(f"msdeform::{form.operator.node}", *tensors, **attributes)
+    return output if kind == graph.format(value) else graph.node("Cast", output, to=graph.format(value))
 
 
 def _plain(
@@ -99,32 +88,26 @@ def _plain(
     levels: Levels,
     are_computed: bool = False,
 ) -> Value:
-    """The node, or the nodes, of a target. Locations and weights that were computed here are float32, by samples."""
+    """The nodes of another package. Locations and weights that were computed here are float32, by samples."""
     kind = _node_format(graph, value)
     if target == "gridsample":
         return _export_gridsample.attend(graph, value, locations, weights, levels, are_computed)
-    if target == "msdeform":
-        attributes: dict[str, Any] = {} if levels.have_equal_points else {"points": levels.points}
-        given = [tensor if are_computed else _beside(graph, tensor, kind) for tensor in (locations, weights)]
-        shapes, starts = levels.tensors(graph, INT64)
-        output = graph.node("msdeform::MSDeformAttn", cast(graph, value, kind), shapes, starts, *given, **attributes)
-    else:
-        _refuse_points(target, levels)
-        # All of one format, and that of the coordinates: they are not rounded for the sake of the values.
-        if are_computed or graph.format(locations) != kind or graph.format(weights) != kind:
-            kind = FLOAT
-        if not are_computed:
-            locations, weights = cast(graph, locations, kind), cast(graph, weights, kind)
-        axes = np.array([0, 0, 0, len(levels.points), -1])
-        locations = graph.node("Reshape", locations, graph.constant(np.append(axes, 2)))
-        weights = graph.node("Reshape", weights, graph.constant(axes))
-        name, integers = (MMDEPLOY, INT64) if target == "mmdeploy" else (TENSORRT, INT32)
-        shapes, starts = levels.tensors(graph, integers)
-        step = {"im2col_step": 64} if target == "mmdeploy" else {}
-        output = graph.node(name, cast(graph, value, kind), shapes, starts, locations, weights, **step)
-        if target == "tensorrt":
-            # Its heads and channels are axes of their own.
-            output = graph.node("Reshape", output, graph.constant(np.array([0, 0, -1])))
+    _refuse_points(target, levels)
+    # All of one dtype, that of the coordinates: they are not rounded to that of the values.
+    if are_computed or graph.format(locations) != kind or graph.format(weights) != kind:
+        kind = FLOAT
+    if not are_computed:
+        locations, weights = cast(graph, locations, kind), cast(graph, weights, kind)
+    axes = np.array([0, 0, 0, len(levels.points), -1])
+    locations = graph.node("Reshape", locations, graph.constant(np.append(axes, 2)))
+    weights = graph.node("Reshape", weights, graph.constant(axes))
+    name, integers = (MMDEPLOY, INT64) if target == "mmdeploy" else (TENSORRT, INT32)
+    shapes, starts = levels.tensors(graph, integers)
+    step = {"im2col_step": 64} if target == "mmdeploy" else {}
+    output = graph.node(name, cast(graph, value, kind), shapes, starts, locations, weights, **step)
+    if target == "tensorrt":
+        # Its heads and channels are axes of their own.
+        output = graph.node("Reshape", output, graph.constant(np.array([0, 0, -1])))
     return output if kind == graph.format(value) else graph.node("Cast", output, to=graph.format(value))
 
 
@@ -144,6 +127,6 @@ def _beside(graph: Graph, tensor: Value, kind: int) -> Value:
 def _refuse_points(target: str, levels: Levels) -> None:
     if target in ("mmdeploy", "tensorrt") and not levels.have_equal_points:
         raise ValueError(
-            f"levels have different numbers of points, {levels.points}, for which the node of the target "
-            f'"{target}" has no words; the targets "msdeform" and "gridsample" can do that'
+            f"levels have different numbers of points, {levels.points}, but the node of the target "
+            f'"{target}" has one for all; use the target "msdeform" or "gridsample"'
         )

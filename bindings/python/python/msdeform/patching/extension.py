@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import operator
 from .._levels import flatten, shared_points
+from .._operators import PLAIN
 from .._tensor import attend
 from .replacing import Application
 
@@ -60,6 +61,5 @@ def ms_deform_attn_backward(
     shapes = operator.read_integers("spatial_shapes", spatial_shapes)
     starts = operator.read_integers("level_start_index", level_start_index)
     levels = flatten(shapes, starts, shared_points(sampling_locations.shape, None))
-    return list(
-        operator.BACKWARD.default(grad_output, value, sampling_locations, attention_weights, levels, [True] * 3, False)
-    )
+    tensors = value, sampling_locations, attention_weights
+    return list(PLAIN.numbers.backward(grad_output, *tensors, levels, [True] * 3, False))

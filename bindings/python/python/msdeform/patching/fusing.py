@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as modules
 
-from .. import _offset_operator
+from .. import _operators
 from .._tracing import is_traced
 from ..from_offsets import ms_deform_attn_from_offsets
 from . import calling
@@ -98,7 +98,7 @@ def make_layer_call(name: str, known: Known, original: Callable[..., Any]) -> Ca
             and isinstance(pixels, Tensor)
             and isinstance(references, Tensor)
             and references.dim() == 4
-            and _offset_operator.is_one_pass(query.device)
+            and _operators.is_one_pass(query.device)
             and calling._is_ours(references)
             and _is_as_tried(known, functions, self)
         ):
