@@ -10,7 +10,7 @@
 //   combine  tiles whose list was cut: the sums of their pieces, in order
 //   samples  beside scatter, which waits most of the time: gradients of locations and weights
 //            (sample_gradients.cuh)
-// and of the fused operator
+// and where samples follow from offsets and logits
 //   rows     beside plan: the weights of every row (row_softmax.cuh)
 //   finish   last: what `samples` could not finish (row_gradients.cuh)
 //
@@ -46,10 +46,10 @@
 #if MSDA_STEP_GATHER
 #include "tile_gather.cuh"
 #endif
-#if MSDA_STEP_ROWS
+#if MSDA_FROM_OFFSETS && MSDA_STEP_ROWS
 #include "row_softmax.cuh"
 #endif
-#if MSDA_STEP_FINISH
+#if MSDA_FROM_OFFSETS && MSDA_STEP_FINISH
 #include "row_gradients.cuh"
 #endif
 
@@ -248,7 +248,9 @@ extern "C" __global__ void __launch_bounds__(SEGMENTS * 32)
 // One block per slab.
 extern "C" __global__ void bwd_tile_sort_plan(const __grid_constant__ BackwardParams params) {
     wait_for_launch_before();
-    if constexpr (Operator::HAS_STEP_ROWS) let_next_launch_start();  // `rows`, which waits for nothing
+#if MSDA_FROM_OFFSETS
+    let_next_launch_start();  // `rows`, which waits for nothing
+#endif
     const TileLists lists = tile_lists(params);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     TileNeeds* warp_needs = reinterpret_cast<TileNeeds*>(shared_memory());
@@ -363,14 +365,14 @@ extern "C" __global__ void __launch_bounds__(COMBINE_WARPS * 32)
 }
 #endif
 
-#if MSDA_STEP_ROWS
+#if MSDA_FROM_OFFSETS && MSDA_STEP_ROWS
 extern "C" __global__ void bwd_tile_sort_rows(const __grid_constant__ BackwardParams params) {
     keep_row_weights(params);
     wait_for_launch_before();  // needs nothing of it, but who waits for this waits for that
 }
 #endif
 
-#if MSDA_STEP_FINISH
+#if MSDA_FROM_OFFSETS && MSDA_STEP_FINISH
 extern "C" __global__ void bwd_tile_sort_finish(const __grid_constant__ BackwardParams params) {
     wait_for_launch_before();
     finish_queries(params);

@@ -16,9 +16,14 @@ struct Entry {
 };
 
 // Where samples are stored in half precision an entry is 8 bytes: coordinates in steps of 2^-12 pixel, the
-// attention weight in half precision, 18 bits of query. Else 16 bytes, nothing lost.
+// attention weight as it came, 18 bits of query. Else 16 bytes, nothing lost.
 constexpr unsigned STEPS = 4096;  // to a pixel
 using EntryPacket = Packet<ENTRY_BYTES>;
+#if MSDA_FROM_OFFSETS
+// Attention weights come in fp32. Behind a softmax they are at most 1, where f16 has three more bits than
+// bf16.
+using EntryWeight = Storage<SOFTMAX ? F16 : SAMPLING_DTYPE>;
+#endif
 
 MSDA_DEVICE EntryPacket* entries_of_slab(const TileLists& lists, int slab) {
     return reinterpret_cast<EntryPacket*>(lists.entries) + slab * lists.max_entries;
@@ -44,7 +49,13 @@ MSDA_DEVICE Entry unpack_entry(const EntryPacket& packet) {
         entry.query = packet.word[0] >> 30 | packet.word[1] >> 16 << 2;
         entry.x = coordinate(packet.word[0] & 0x7fffu);
         entry.y = coordinate(packet.word[0] >> 15 & 0x7fffu);
-        entry.attention = EntryWeight::of_half_bits(packet.word[1] & 0xffffu);
+#if MSDA_FROM_OFFSETS
+        entry.attention =
+            EntryWeight::to_float(static_cast<typename EntryWeight::Bits>(packet.word[1] & 0xffffu));
+#else
+        entry.attention =
+            SamplingStorage::to_float(static_cast<typename SamplingStorage::Bits>(packet.word[1] & 0xffffu));
+#endif
     } else {
         entry.query = packet.word[0];
         entry.attention = bits_to_float(packet.word[1]);
@@ -69,10 +80,20 @@ MSDA_DEVICE EntryPacket pack_entry(unsigned query, const AxisPlace& x, const Axi
     EntryPacket packet;
     if constexpr (ENTRY_BYTES == 8) {
         packet.word[0] = steps_from_tile(x) | steps_from_tile(y) << 15 | query << 30;
-        packet.word[1] = EntryWeight::half_bits(attention_bits) | query >> 2 << 16;
+#if MSDA_FROM_OFFSETS
+        packet.word[1] = EntryWeight::from_float(bits_to_float(attention_bits)) | query >> 2 << 16;
+#else
+        packet.word[1] = attention_bits | query >> 2 << 16;
+#endif
     } else {
+#if MSDA_FROM_OFFSETS
         packet.word[0] = query;
-        packet.word[1] = EntryWeight::float_bits(attention_bits);
+        packet.word[1] = attention_bits;
+#else
+        const auto bits = static_cast<typename SamplingStorage::Bits>(attention_bits);
+        packet.word[0] = query;
+        packet.word[1] = float_to_bits(SamplingStorage::to_float(bits));
+#endif
         packet.word[2] = position_in_tile(x);
         packet.word[3] = position_in_tile(y);
     }

@@ -1,28 +1,13 @@
-// Samples of the fused operator, on their way into the lists of tile_lists.cuh.
+// Samples that follow from offsets and logits, on their way into the lists of tile_lists.cuh.
 #pragma once
 
-#include "kept_rows.cuh"
 #include "offset_samples.cuh"
-#include "tile_lists.cuh"
+#include "row_softmax.cuh"
 
 namespace msda {
 
 constexpr bool WEIGHTS_ARE_KEPT = SOFTMAX && MSDA_ROW_SUMS != 0;  // by the step `rows`
 using StoredWeight = Storage<WEIGHTS_ARE_KEPT ? KEPT_WEIGHT_DTYPE : SAMPLING_DTYPE>;
-
-// Attention bits are those of an fp32 number. Behind a softmax it is at most 1, where f16 has three more bits
-// than bf16.
-struct EntryWeight {
-    using Half = Storage<SOFTMAX ? F16 : SAMPLING_DTYPE>;
-
-    MSDA_DEVICE static unsigned half_bits(unsigned attention_bits) {
-        return Half::from_float(bits_to_float(attention_bits));
-    }
-    MSDA_DEVICE static unsigned float_bits(unsigned attention_bits) { return attention_bits; }
-    MSDA_DEVICE static float of_half_bits(unsigned bits) {
-        return Half::to_float(static_cast<typename Half::Bits>(bits));
-    }
-};
 
 // Samples of UNROLL steps, on their way from memory.
 template <int UNROLL>

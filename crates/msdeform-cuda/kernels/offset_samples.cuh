@@ -1,5 +1,5 @@
-// The samples of the fused operator, for kernels that know a row's samples when they are compiled
-// (sample_source.cuh says what a source is).
+// A source whose samples follow from offsets and logits (sample_source.cuh says what a source is), for
+// kernels that know a row's samples when they are compiled.
 //
 // A row's softmax is worked out when a kernel comes to the row, by the lanes that own its quads.
 #pragma once
@@ -94,8 +94,6 @@ struct OffsetsAndLogits {
         if constexpr (!SOFTMAX) return {number, {}};
         return {number, row_sums(sums_of_quads(number, part, parts), part, parts)};
     }
-
-    MSDA_DEVICE Row unprepared_row(long long number) const { return {number, {}}; }
 
     MSDA_DEVICE Location location(const Row& row, int s) const {
         const RowPlace place = place_of_row(params, row.number);
@@ -225,5 +223,13 @@ template <typename Params>
 MSDA_DEVICE OffsetsAndLogits<Params> sample_source(const Params& params) {
     return {params};
 }
+
+// Which quad of a row a lane has, and whether it may write.
+struct RowShare {
+    int part;
+    int parts;
+    bool owns;    // there is such a quad
+    bool stores;  // and the row is this warp's
+};
 
 }  // namespace msda

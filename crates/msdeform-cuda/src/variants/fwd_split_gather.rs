@@ -24,7 +24,7 @@ static KNOBS: &[Knob] = &[
 ];
 
 impl Variant for FwdSplitGather {
-    describe!("fwd_split_gather.cu", takes_offsets: true, knobs: KNOBS);
+    says!("fwd_split_gather.cu", takes_offsets: true, knobs: KNOBS);
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         offset_source::check_fast(call)?;

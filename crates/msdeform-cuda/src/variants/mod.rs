@@ -3,8 +3,8 @@
 //! Everything here is arithmetic on a [`Call`] and can be done, and tested, without a GPU. The engine
 //! compiles and launches what comes out; the emulator runs the same configuration on the host.
 
-/// The methods of a [`Variant`] that depend on no call: its `SPEC`, its kernel, and what differs from the defaults.
-macro_rules! describe {
+/// What a variant says of itself whatever the call: its `SPEC`, its kernel, and what is not as [`Variant`] has it.
+macro_rules! says {
     ($kernel:literal $(, $name:ident: $value:expr)*) => {
         fn spec(&self) -> &'static VariantSpec {
             &SPEC
@@ -14,7 +14,7 @@ macro_rules! describe {
             crate::sources::kernel_source!($kernel)
         }
 
-        $(describe!(@ $name $value);)*
+        $(says!(@ $name $value);)*
     };
     (@ takes_offsets $value:expr) => { fn takes_offsets(&self) -> bool { $value } };
     (@ takes_other_outputs $value:expr) => { fn takes_other_outputs(&self) -> bool { $value } };
@@ -86,9 +86,6 @@ pub struct Constant {
     pub meaning: &'static str,
 }
 
-/// Former names of knobs and constants, and those of today. Tuning files and recorded cases may have the former.
-const FORMER_NAMES: [(&str, &str); 2] = [("HELD", "REGISTER_SAMPLES"), ("KEPT", "SHARED_SAMPLES")];
-
 /// Knobs that the caller sets; the variant chooses the others.
 #[derive(Clone, Debug, Default)]
 pub struct KnobChoices {
@@ -101,16 +98,9 @@ impl KnobChoices {
     /// # Errors
     /// [`Error::Knob`] naming what it takes.
     pub fn new(variant: &dyn Variant, chosen: &[(String, i64)]) -> Result<Self, Error> {
-        let of_today = |name: &str| FORMER_NAMES.iter().find(|(former, _)| *former == name);
-        let chosen: Vec<(String, i64)> = chosen
-            .iter()
-            .map(|(name, value)| {
-                (of_today(name).map_or(name.as_str(), |(_, today)| today).to_owned(), *value)
-            })
-            .collect();
         let knobs = variant.knobs().iter().map(|knob| (knob.name, knob.values));
         let constants = variant.constants().iter().map(|constant| (constant.name, constant.values));
-        for (name, value) in &chosen {
+        for (name, value) in chosen {
             let fits = |(known, values): (&str, &[i64])| known == name && values.contains(value);
             if !knobs.clone().chain(constants.clone()).any(fits) {
                 let known = knobs.map(|(name, values)| format!("{name} in {values:?}"));
@@ -123,7 +113,7 @@ impl KnobChoices {
                 });
             }
         }
-        Ok(Self { chosen })
+        Ok(Self { chosen: chosen.to_vec() })
     }
 
     /// Knobs of a variant that is known to take them.
