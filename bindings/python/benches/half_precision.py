@@ -140,7 +140,7 @@ def worst(row: dict[str, Any]) -> float | None:
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """What a page shows of them."""
-    lines = ["| image | format | | worst layer | whole model |", "|---|---|---|---|---|"]
+    lines = ["| image | dtype | | worst layer | whole model |", "|---|---|---|---|---|"]
 
     def shown(error: float | None) -> str:
         return "not finite" if error is None else f"{error:.1e}"
