@@ -280,6 +280,25 @@ mod tests {
 
     proptest! {
         #[test]
+        fn mutated_files_are_read_or_refused(
+            changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..6),
+            cut in any::<proptest::sample::Index>(),
+            whole in any::<bool>(),
+        ) {
+            let mut bytes = [header(Stored::F32, &[2, 3]), vec![7; 24]].concat();
+            for (place, byte) in changes {
+                let place = place.index(bytes.len());
+                bytes[place] = byte;
+            }
+            if !whole {
+                bytes.truncate(cut.index(bytes.len()));
+            }
+            if let Ok((stored, shape, data)) = parse(&bytes) {
+                prop_assert_eq!(stored.size_bytes() * shape.iter().product::<usize>(), data.len());
+            }
+        }
+
+        #[test]
         fn any_text_as_a_header_is_read_or_refused(text in "\\PC{0,80}", data in 0usize..64) {
             let _ = parse(&file(&text, data));
         }

@@ -55,6 +55,8 @@ pub fn serialize(tensors: &[(&str, Stored, &[usize], Vec<u8>)]) -> Result<Vec<u8
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn sample() -> Vec<u8> {
@@ -84,5 +86,28 @@ mod tests {
         let bytes = safetensors::serialize([("value", view)], None).unwrap();
         let error = parse(&bytes).unwrap_err().to_string();
         assert!(error.contains("`value` is U8"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn mutated_files_are_read_or_refused(
+            changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..6),
+            cut in any::<proptest::sample::Index>(),
+            whole in any::<bool>(),
+        ) {
+            let mut bytes = sample();
+            for (place, byte) in changes {
+                let place = place.index(bytes.len());
+                bytes[place] = byte;
+            }
+            if !whole {
+                bytes.truncate(cut.index(bytes.len()));
+            }
+            if let Ok(tensors) = parse(&bytes) {
+                for (_, stored, shape, data) in tensors {
+                    prop_assert_eq!(stored.size_bytes() * shape.iter().product::<usize>(), data.len());
+                }
+            }
+        }
     }
 }
