@@ -29,8 +29,6 @@ enum When {
     Always,
     /// Not with `--quick`.
     Full,
-    /// Only with `--only`.
-    Named,
 }
 
 const CLIPPY: &str = "cargo clippy --workspace --all-targets --locked -- -D warnings";
@@ -44,8 +42,7 @@ const STEPS: [Step; 22] = [
     ("cuda format", When::Always, Do::Call(format::check_c)),
     ("kernel text", When::Always, Do::Call(checks::kernel_text)),
     ("links", When::Always, Do::Call(checks::links)),
-    // In the tree there are still such words; the step belongs to `Always` when there are none.
-    ("words", When::Named, Do::Call(checks::words)),
+    ("words", When::Always, Do::Call(checks::words)),
     ("paths", When::Always, Do::Call(checks::paths)),
     ("records", When::Always, Do::Call(|| checks::script("check_tree.py records"))),
     ("scripts", When::Always, Do::Call(checks::scripts)),
@@ -68,9 +65,7 @@ const STEPS: [Step; 22] = [
 pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
     let mut steps = Steps::only(&args.only);
     for (name, when, step) in STEPS {
-        let is_left_out = (when == When::Full && args.quick)
-            || (when == When::Named && !args.only.iter().any(|only| only == name));
-        if !is_left_out {
+        if when == When::Always || !args.quick {
             steps.run(name, || step.run());
         }
         // Packages are fetched in the background, once Python is there.

@@ -1,4 +1,4 @@
-//! Times the encoder of Deformable-DETR on an 800 x 1333 image (`ddetr_enc`, one image, f32): this crate beside the same in candle's own
+//! Times the encoder of Deformable-DETR on an 800 x 1333 image (`ddetr_enc`, one image, f32): this crate and the same in candle's own
 //! operations.
 //!
 //! `cargo run --release --example speed`, in `bindings/candle`.

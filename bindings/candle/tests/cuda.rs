@@ -1,4 +1,4 @@
-//! Both operators and the layer on a GPU, against `f64` on the processor, in every format, with all of their gradients.
+//! Both operators and the layer on a GPU, against `f64` on the CPU, in every dtype, with all gradients.
 //!
 //! Built with the feature `cuda`; `cargo test --features cuda -- --ignored` runs them.
 

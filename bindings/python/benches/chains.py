@@ -1,4 +1,4 @@
-"""The operator from offsets beside what models do without it: the time of both on a GPU, forward and training step.
+"""Times of the fused operator and of the operations that it replaces on a GPU: forward and training step.
 
     python benches/chains.py                   # a line for every row; `record.py --parts chains` keeps the rows
     python benches/chains.py --table RECORD    # the table of docs/from-offsets.md from a record
@@ -219,7 +219,7 @@ def main(given: Sequence[str] | None = None) -> int:
         print(table(json.loads(arguments.table.read_text())["chains"]), end="")
         return 0
     if not torch.cuda.is_available():
-        raise SystemExit("PyTorch finds no GPU, and a processor has no graphs to replay")
+        raise SystemExit("PyTorch finds no GPU, and a CPU has no graphs to replay")
     return 0 if list(measure()) else 1
 
 

@@ -11,7 +11,7 @@ first steps are not in it: a GPU is in use before, and a whole model has taken t
 `calls` are an encoder and a decoder of Deformable-DETR, with given locations and from offsets; `models` a training step
 of the whole model, patched; `sizes` 150 training steps of an encoder and a decoder, with images, batches and numbers of
 queries that never come again. There a step begins at least so many milliseconds after the one before as the row says:
-those of a whole model take 66 on an H200 (`docs/figures.md`), and whatever is compiled beside them has that long. A
+those of a whole model take 66 on an H200 (`docs/figures.md`), and a kernel that is compiled meanwhile has that long. A
 step that takes more than ten times the median is a stop.
 """
 

@@ -1,4 +1,5 @@
-"""Two trainings from the same seed: whether they end with the same bits, with and without PyTorch's deterministic mode.
+"""Two trainings from the same seed: whether they are bitwise identical at the end, with and without PyTorch's
+deterministic mode.
 
     python benches/determinism.py [--device cpu|cuda] [--models NAME ...] [--steps N]    # a line for every row
     python benches/determinism.py --table RECORD                    # the table of docs/patching.md from a record

@@ -7,7 +7,7 @@ One model of each package (see `zoo`), with random weights so that nothing is do
 the package does without a compiled kernel: `grid_sample` per level, or LibreYOLO's own kernel in Triton for inference
 on a GPU. `plain` has its attention functions replaced, as
 `patch(fuse=False)` does, `after` whole layers too, as `patch()` does. They take turns pass by pass, so that a machine
-that gets slower slows down all of them; beside the medians stand the medians of the ratios of neighbours. A mode in
+that gets slower slows down all of them; after the medians come the medians of the ratios of neighbours. A mode in
 which a model cannot be run is a row that says why, and if that is so without the patch alone, the other ways are
 compared with each other.
 
@@ -19,7 +19,7 @@ On a GPU (with the wheel, torch and transformers; ultralytics, rfdetr, libreyolo
     python benches/record.py --root target/runs --parts models --formats bf16       # one format, in every mode
     python benches/record.py --root target/runs --parts models --workers 8          # models are compiled side by side
 
-Another run with the same revision adds what is missing, so that it can be done in pieces (`--seconds`). On a processor:
+Another run with the same revision adds what is missing, so that it can be done in pieces (`--seconds`). On a CPU:
 
     ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 python benches/models.py --device cpu       # minutes on two idle cores
 
@@ -226,7 +226,7 @@ def measure(
     Mode by mode, the one that takes longest last.
     """
     if device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("PyTorch finds no GPU; --device cpu measures the processor")
+        raise SystemExit("PyTorch finds no GPU; --device cpu measures the CPU")
     for mode in modes or MODES[device]:
         for name in names or MODELS:
             pairs = plan(device, mode, passes, formats)

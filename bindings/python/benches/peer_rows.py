@@ -2,7 +2,7 @@
 
 `peers.py` writes it. A row is one peer on one case, which is a workload, a kind of locations and a dtype. A new row
 replaces the old row of the same peer and case; all other rows stay as they are. The comment above the rows is made
-here, so that nobody has to edit the file: it explains the columns and describes the run that each row is from. This
+here, so that the file needs no edits: it explains the columns and describes the run that each row is from. This
 module needs neither PyTorch nor msdeform.
 """
 

@@ -212,7 +212,7 @@ def main(given: Sequence[str] | None = None) -> int:
         return math.inf if arguments.seconds is None else begin + arguments.seconds - time.monotonic()
 
     if on_gpu and not torch.cuda.is_available():
-        raise SystemExit("PyTorch finds no GPU; --device cpu measures the processor")
+        raise SystemExit("PyTorch finds no GPU; --device cpu measures the CPU")
     (commit, dirty), date = build(), datetime.datetime.now(datetime.timezone.utc)
     folder = arguments.root / slug(device_name(arguments.device)) / f"{date:%Y-%m-%d}-{revision()}-python"
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Models that take minutes to compile, compiled side by side and timed one after the other.
 
 Each row has a process, `models.py --wait`. It compiles all ways, says that it is ready, and waits. When none compiles
-any more they are let go one by one, so that nothing runs beside what is timed.
+any more they are let go one by one, so that nothing else runs while one is timed.
 """
 
 from __future__ import annotations

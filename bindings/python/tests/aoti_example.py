@@ -1,4 +1,4 @@
-"""The example of AOTInductor as its page has it, to a process without Python; on the processor or on a GPU."""
+"""The example of AOTInductor as its page has it, to a process without Python; on the CPU or on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of the custom operators of ONNX Runtime, on the processor and on a GPU: names, formats, inputs, references.
+"""Calls of the custom operators of ONNX Runtime, on the CPU and on a GPU: names, dtypes, inputs, references.
 
 Tests that import this are skipped where `onnx` or `onnxruntime` is missing.
 """

@@ -1,4 +1,4 @@
-"""The command that the wheel installs, as a user calls it: in an environment that nobody activated."""
+"""The command that the wheel installs, as a user calls it: in an environment that is not activated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The custom operators in ONNX Runtime: every name, format and form against the reference, whatever the shapes."""
+"""The custom operators in ONNX Runtime: every name, dtype and form against the reference, in any shapes."""
 
 from __future__ import annotations
 

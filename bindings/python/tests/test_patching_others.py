@@ -10,7 +10,7 @@ They are skipped where they are not installed. To run them:
 The second file has a whole model of LibreYOLO and one of mmdet.
 
 mmcv on PyPI is compiled when it is installed. mmcv-lite is its Python alone: the compiled half is replaced by an empty
-module here, and what runs on a processor is the package's own.
+module here, and what runs on a CPU is the package's own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""rfdetr under the patch: values `[N, M, D, S]`, shapes beside the tensor of shapes, exports.
+"""rfdetr under the patch: values `[N, M, D, S]`, shapes in addition to the tensor of shapes, exports.
 
 Current versions and old ones alike: put an old one before the environment's own to test it, with a transformers of its
 time: `uv pip install --target old rfdetr==1.3.0; PYTHONPATH=old pytest tests/test_patching_rfdetr.py`.

@@ -1,4 +1,4 @@
-"""Random problems on the processor."""
+"""Random problems on the CPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 //! Numbers that a variant works out for its kernels: fields of their parameter, by name.
 //!
 //! The host alone computes them. The device's struct is declared from the same list (`MSDA_DERIVED` of `params.cuh`), so a
-//! kernel that asks for a number nobody gave does not compile.
+//! kernel that reads a number which the host does not compute does not compile.
 
 /// Fields in the order in which they lie in the parameter, a word or more each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -62,8 +62,8 @@
 //! ```
 //!
 //! # Gradients
-//! A backward plan computes the gradients that are asked for and writes every element of them. Two
-//! modes: fast, and [deterministic](msdeform::Mode), the same bits on every run.
+//! A backward plan computes the wanted gradients and writes every element of them. It has two
+//! modes: fast, and [deterministic](msdeform::Mode), which is bitwise reproducible.
 //!
 //! ```no_run
 //! # use msdeform::Problem;

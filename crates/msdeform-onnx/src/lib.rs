@@ -5,8 +5,8 @@
 //! bytes of a file: nothing is read or written here.
 //!
 //! - A site is found by what it computes, not by how it is spelled: the nodes around the samples are run on marks, and on
-//!   random numbers beside the reference (`find.rs`). What cannot be shown to be the attention is left alone, with a reason.
-//! - What is not rewritten keeps its bytes, fields included that nobody here knows (`model.rs`).
+//!   random numbers together with the reference (`find.rs`). What cannot be shown to be the attention is left alone, with a reason.
+//! - What is not rewritten keeps its bytes, unknown fields included (`model.rs`).
 //! - A rewritten model is searched again: every site must be there in its new form, and mean the same.
 
 mod array;

@@ -1,7 +1,6 @@
 //! A model file as its fields, from which it is put together again.
 //!
-//! Nothing that is not replaced is written anew: its bytes are the ones that were read, fields included that nobody here
-//! knows.
+//! What is not replaced keeps the bytes that were read, unknown fields included.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! A place of a model where the attention is computed, whatever its form.
+//! A place of a model where the attention is computed, in any form.
 
 use crate::dim::Dim;
 use crate::evaluate::Sizes;

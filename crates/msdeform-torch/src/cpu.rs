@@ -1,4 +1,4 @@
-//! The processor: plans and worker threads of the calling thread.
+//! The CPU: plans and worker threads of the calling thread.
 //!
 //! Both belong to the thread that calls, as OpenMP teams do: nothing is locked, and a process that forked
 //! (a data loader's worker) finds its own thread's state whole.

@@ -1,12 +1,12 @@
 //! msdeform as operators of PyTorch.
 //!
-//! The Python package links it and registers the kernels beside the rest of the operators, which is in Python. Processes without
+//! The Python package links it and registers the kernels; the rest of the operators is in Python. Processes without
 //! Python, such as a C++ program that runs a package of `AOTInductor`, load the package's library, or this one alone: both export
 //! one function, [`msdeform_torch_register`].
 //!
 //! Nothing is linked against PyTorch: its stable C interface is looked up in the libtorch that the process has.
 //!
-//! Kernels compute where their tensors are: on the processor, or on a GPU, on PyTorch's current stream there and with memory of
+//! Kernels compute where their tensors are: on the CPU, or on a GPU, on PyTorch's current stream there and with memory of
 //! its allocator.
 
 pub mod call;

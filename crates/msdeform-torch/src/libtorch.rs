@@ -1,7 +1,7 @@
 //! PyTorch's stable C interface, looked up in the libtorch that the process has.
 //!
 //! Nothing is linked. What is needed is there from version 2.10 on; an older one is refused by the name of the first function that
-//! it lacks, and whoever asked goes another way. The functions catch the exceptions of C++ and return a code; the one exception
+//! it lacks, and the caller takes another path. The functions catch the exceptions of C++ and return a code; the one exception
 //! is [`Libtorch::check`], whose purpose it is to throw.
 
 use std::ffi::{CStr, CString, c_char, c_void};

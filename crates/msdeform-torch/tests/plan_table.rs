@@ -1,4 +1,4 @@
-//! The processor's plans, by key and by calling thread, with no PyTorch around them: so that Miri and the thread
+//! The CPU's plans, by key and by calling thread, with no PyTorch around them: so that Miri and the thread
 //! sanitizer can look at it.
 
 #![allow(missing_docs, reason = "a test")]

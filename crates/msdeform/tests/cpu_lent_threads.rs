@@ -1,4 +1,4 @@
-//! Plans on threads of somebody else: the same bits, however many of them come.
+//! Plans on threads of the caller: results do not depend on their number.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails is a failed test")]
 

@@ -1,4 +1,4 @@
-//! Random small problems, others in every run: whatever the sizes, the fast paths agree with the reference.
+//! Random small problems, others in every run: the fast paths agree with the reference in all sizes.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails is a failed test")]
 

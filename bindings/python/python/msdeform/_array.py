@@ -1,4 +1,4 @@
-"""NumPy arrays, and whatever gives one through DLPack."""
+"""Calls with NumPy arrays and other objects that export DLPack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Levels in tensors on a GPU, samples in one axis, transforms: what the processor's tests hold, there."""
+"""Levels in tensors on a GPU, samples in one axis, transforms: the CPU's tests on a GPU."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The custom operators on the CUDA provider of ONNX Runtime (package onnxruntime-gpu): on its stream, in its memory.
 
-`session.disable_cpu_ep_fallback` makes a session refuse a model of which it would give a node to the processor, so that
+`session.disable_cpu_ep_fallback` makes a session refuse a model of which it would give a node to the CPU, so that
 what runs here ran on the GPU.
 """
 

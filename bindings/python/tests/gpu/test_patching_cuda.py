@@ -1,4 +1,4 @@
-"""What `patch()` does on a GPU alone: captures, trouble, and the same bits in two trainings."""
+"""What `patch()` does on a GPU alone: captures, trouble, and bitwise reproducible trainings."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 //! Compiling while the caller goes on: what a training step needs next, and what a model needs in other sizes.
 //!
 //! Kernels that are wanted soon wait in a queue, which a few threads work off: gradients first, which the step that is under way
-//! asks for, whichever model they are of. Whoever needs one of them now takes it if it is there, waits if it is being compiled, and
-//! else compiles it: nothing is compiled twice. Needs no GPU, only to know which.
+//! needs, of any model. A call that needs one of them now takes it if it is there, waits if it is being compiled, and
+//! else compiles it: nothing is compiled twice. It needs no GPU, only the name of one.
 
 mod sizes;
 

@@ -1,4 +1,4 @@
-//! Poison around device memory: whoever writes beside a buffer is found when it is freed.
+//! Poison around device memory: a write outside of a buffer is found when the buffer is freed.
 //!
 //! For tests and verification. [`DeviceBuffer`](super::DeviceBuffer) is memory for those who have no allocator of
 //! their own; users' tensors come from elsewhere and are never touched.

@@ -1,7 +1,7 @@
 //! What was launched on a context, to be named when the driver reports that the GPU has faulted.
 //!
-//! A kernel that reads where nothing is takes the whole context with it, and the driver says so at whatever
-//! call comes next: a copy, another launch, the call of another library. Every launch therefore leaves a few
+//! A kernel that reads outside of its memory ends the whole context, and the driver reports that at the next
+//! call: a copy, another launch, the call of another library. Every launch therefore leaves a few
 //! numbers in a [`Ring`]: no text, no lock, no allocation, some ten nanoseconds. They become words when there
 //! is a fault to explain.
 

@@ -1,4 +1,4 @@
-"""What this machine has, and in words what to do about what it lacks."""
+"""What this machine has, and what to do about what it lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a call takes from Python, beside PyTorch's `grid_sample` where it is installed."""
+"""How long a call takes from Python, compared with PyTorch's `grid_sample` where it is installed."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def _write(output: Path, content: bytes, model: Any, external_files: list[str]) 
             raise ValueError(f"`output` is the model itself, {output}; give another name")
         if external_files and output.resolve().parent != source.resolve().parent:
             raise ValueError(
-                f"the model keeps weights in {', '.join(external_files)}, beside it; "
+                f"the model keeps weights in {', '.join(external_files)} in its folder; "
                 f"write the new one into {source.parent}"
             )
     _native.onnx_write(os.fspath(output), content)

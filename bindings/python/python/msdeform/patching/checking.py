@@ -1,7 +1,7 @@
 """The trial that a function must pass before it is replaced.
 
-A tiny random call on the processor, in every form that is known, answered by the original and by the replacement:
-outputs and gradients must agree. Forms that the original does not take are none of its; one that it takes and answers
+A tiny random call on the CPU, in every known form, answered by the original and by the replacement:
+outputs and gradients must agree. Forms that the original refuses are not compared; one that it takes and answers
 otherwise means that it is something else.
 """
 

@@ -1,4 +1,4 @@
-"""Warnings that point at the line of whoever called or imported."""
+"""Warnings that point at the line of the caller or the import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""rfdetr: values are `[N, M, D, S]`, and newer versions say the shapes as numbers beside the tensor."""
+"""rfdetr: values are `[N, M, D, S]`, and newer versions pass the shapes as numbers in addition to the tensor."""
 
 from ..data import CHANNELS, PROJECTIONS, SIZES, TENSORS, Function, Layer, Package
 
