@@ -46,7 +46,7 @@ impl<M> Clone for Placed<'_, M> {
 impl<M> Copy for Placed<'_, M> {}
 
 /// The tensors of a call as the caller gave them.
-pub(crate) struct Given<'a> {
+pub(crate) struct CallTensors<'a> {
     pub value: &'a Tensor,
     /// References, with the rule by which samples follow from them.
     pub around: Option<(&'a Tensor, Offsets)>,
@@ -56,7 +56,7 @@ pub(crate) struct Given<'a> {
     pub shares: &'a Tensor,
 }
 
-impl Given<'_> {
+impl CallTensors<'_> {
     /// The description of the call, if its tensors fit each other.
     pub(crate) fn problem(&self, levels: &Levels) -> Result<Problem> {
         let [of_positions, of_shares] = match self.around {

@@ -5,7 +5,7 @@ use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp3, Layout, Shape, Storage, Tensor};
 use msdeform::{Direction, Offsets, Problem, Role};
 
-use crate::call::{Given, Memory, Placed, readable, tensor, with_placed};
+use crate::call::{CallTensors, Memory, Placed, readable, tensor, with_placed};
 use crate::{Levels, Result};
 
 /// Multi-scale deformable attention: samples of `value` at `locations`, summed with `weights`.
@@ -27,7 +27,7 @@ pub fn ms_deform_attn(
     locations: &Tensor,
     weights: &Tensor,
 ) -> Result<Tensor> {
-    let given = Given { value, around: None, positions: locations, shares: weights };
+    let given = CallTensors { value, around: None, positions: locations, shares: weights };
     let problem = given.problem(&levels.into())?;
     let value = readable(Role::Value, value)?;
     let locations = readable(Role::Locations, locations)?;
@@ -57,8 +57,12 @@ pub fn ms_deform_attn_from_offsets(
     logits: &Tensor,
     around: Offsets,
 ) -> Result<Tensor> {
-    let given =
-        Given { value, around: Some((references, around)), positions: offsets, shares: logits };
+    let given = CallTensors {
+        value,
+        around: Some((references, around)),
+        positions: offsets,
+        shares: logits,
+    };
     let problem = given.problem(&levels.into())?;
     let value = readable(Role::Value, value)?;
     let references = references.broadcast_as(&problem.references_shape()[..])?;

@@ -19,7 +19,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Heads, channels, points of every level; what offsets start from in encoder and decoder, as workloads
 /// say it, in JSON. Neither: locations are given.
-type GivenShape = (usize, usize, Vec<usize>, Vec<String>, Vec<String>);
+type ModelShape = (usize, usize, Vec<usize>, Vec<String>, Vec<String>);
 
 /// Which GPU, or which architecture instead.
 type Place = (usize, Option<String>);
@@ -29,7 +29,7 @@ type Place = (usize, Option<String>);
 #[pyfunction]
 pub fn warm_up_json(
     py: Python<'_>,
-    shapes: Vec<GivenShape>,
+    shapes: Vec<ModelShape>,
     dtypes: Vec<String>,
     modes: Vec<String>,
     place: Place,
@@ -83,7 +83,7 @@ pub fn warm_up_json(
     Ok(summary.to_string())
 }
 
-fn problems((heads, channels, points, encoder, decoder): GivenShape) -> PyResult<Vec<Problem>> {
+fn problems((heads, channels, points, encoder, decoder): ModelShape) -> PyResult<Vec<Problem>> {
     let (encoder, decoder) = (rules(&encoder)?, rules(&decoder)?);
     let is_given = encoder.is_empty() && decoder.is_empty();
     // Of a decoder, in any number.

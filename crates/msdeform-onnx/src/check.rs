@@ -31,7 +31,7 @@ pub(crate) fn against_reference(
     sizes: &mut Sizes,
     site: &Site,
 ) -> Result<f64, Reason> {
-    let (Samples::Given { locations, weights }, Levels::Known(levels)) =
+    let (Samples::Plain { locations, weights }, Levels::Known(levels)) =
         (&site.samples, &site.levels)
     else {
         return Err("its levels are not known".into());

@@ -32,14 +32,14 @@ pub(crate) fn nodes(
     let mut writer = Writer { facts, prefix, nodes: Vec::new() };
     let value = writer.operand(&site.value);
     let (locations, weights) = match &site.samples {
-        Samples::Given { locations, weights } => {
+        Samples::Plain { locations, weights } => {
             let mut taken = |operand: &Operand| {
                 let name = writer.operand(operand);
                 (writer.as_taken(name, &operand.tensor, &site.value.tensor, to), operand.rank)
             };
             (taken(locations), taken(weights))
         }
-        Samples::FromOffsets => {
+        Samples::Fused => {
             let (locations, weights) = writer.samples_of_offsets(graph.node(site.anchor), site)?;
             ((locations, 5), (weights, 4))
         }
@@ -48,10 +48,10 @@ pub(crate) fn nodes(
         Form::GridSample => {
             let opset = graph.model.opset();
             let given = match &site.samples {
-                Samples::Given { locations, weights } => {
+                Samples::Plain { locations, weights } => {
                     [&locations.tensor, &weights.tensor].map(String::as_str)
                 }
-                Samples::FromOffsets => {
+                Samples::Fused => {
                     [4, 5].map(|at| graph.node(site.anchor).input(at).unwrap_or_default())
                 }
             };

@@ -301,7 +301,7 @@ impl Lesson<'_, '_> {
             name: graph.node(anchor).label().to_owned(),
             nodes,
             value,
-            samples: Samples::Given { locations: locations.operand, weights },
+            samples: Samples::Plain { locations: locations.operand, weights },
             levels: Levels::Known(levels),
             points: Some(locations.points),
             batch,

@@ -32,12 +32,12 @@ pub(crate) fn at_node(
             let (locations, weights) = (input(3)?, input(4)?);
             // Where nothing says otherwise, levels and points have axes of their own, as all operators take it.
             let given =
-                Samples::Given { locations: operand(locations, 6), weights: operand(weights, 5) };
+                Samples::Plain { locations: operand(locations, 6), weights: operand(weights, 5) };
             (given, locations, weights)
         }
         Operator::FromOffsets => {
             input(3)?;
-            (Samples::FromOffsets, input(4)?, input(5)?)
+            (Samples::Fused, input(4)?, input(5)?)
         }
     };
     let levels = levels(facts, shapes, starts)?;

@@ -51,7 +51,7 @@ pub fn probes(bytes: &[u8], options: Options) -> Result<Vec<Probe>, OnnxError> {
 
 fn cut_out(context: &Context<'_>, site: &Site) -> Option<Probe> {
     let sizes = &site.evidence.as_ref()?.sizes;
-    let (Samples::Given { locations, weights }, Levels::Known(levels)) =
+    let (Samples::Plain { locations, weights }, Levels::Known(levels)) =
         (&site.samples, &site.levels)
     else {
         return None;

@@ -105,10 +105,10 @@ impl SiteReport {
         let flops_per_query = product(&[sample_channels, Some(8)]);
         let gathered_bytes_per_query = product(&[sample_channels, Some(4 * element_bytes)]);
         let inputs = match &site.samples {
-            Samples::Given { locations, weights } => {
+            Samples::Plain { locations, weights } => {
                 vec![site.value.tensor.clone(), locations.tensor.clone(), weights.tensor.clone()]
             }
-            Samples::FromOffsets => vec![site.value.tensor.clone()],
+            Samples::Fused => vec![site.value.tensor.clone()],
         };
         let levels = match &site.levels {
             Levels::Known(levels) => {

@@ -47,12 +47,12 @@ pub(crate) struct Operand {
 /// Where locations and weights come from.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Samples {
-    Given {
+    Plain {
         locations: Operand,
         weights: Operand,
     },
     /// By `MSDeformAttnFromOffsets`, from references, offsets and logits.
-    FromOffsets,
+    Fused,
 }
 
 /// A run of a site beside the reference.

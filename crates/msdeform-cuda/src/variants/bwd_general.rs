@@ -89,7 +89,7 @@ impl Sort {
 }
 
 impl Variant for BwdGeneral {
-    says!("bwd_general.cu", takes_offsets: true, takes_other_outputs: true);
+    describe!("bwd_general.cu", takes_offsets: true, takes_other_outputs: true);
 
     fn supports(&self, _: &Call<'_>) -> Result<(), String> {
         Ok(())

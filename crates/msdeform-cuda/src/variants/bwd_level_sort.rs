@@ -135,7 +135,7 @@ fn side_by_side(first: LaunchGeometry, second: LaunchGeometry) -> LaunchGeometry
 }
 
 impl Variant for BwdLevelSort {
-    says!("bwd_level_sort.cu", takes_offsets: true, knobs: KNOBS, constants: CONSTANTS);
+    describe!("bwd_level_sort.cu", takes_offsets: true, knobs: KNOBS, constants: CONSTANTS);
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         check(call)?;

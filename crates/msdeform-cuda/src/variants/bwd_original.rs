@@ -26,7 +26,7 @@ const CONVERT_THREADS: u32 = 256;
 const FLOATS_PER_THREAD: u32 = 3;
 
 impl Variant for BwdOriginal {
-    says!("bwd_original.cu", is_deterministic: false);
+    describe!("bwd_original.cu", is_deterministic: false);
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         let problem = call.problem;

@@ -80,7 +80,7 @@ const BLOCK_PARTS: usize = 2;
 
 /// Blocks of scatter on an SM while samples runs beside it, which wants the other half of the registers; slabs
 /// then come one after another, and less of L2 is written at a time.
-const SCATTER_BLOCKS_BESIDE: u32 = 2;
+const SCATTER_BLOCKS_WITH_SAMPLES: u32 = 2;
 
 /// Warps that walk a part in count and scatter, which wait for memory and for counters most of the time: a
 /// few for each part hide that, without more counters to write and add up.
@@ -118,7 +118,7 @@ impl PartWarps {
 }
 
 impl Variant for BwdTileSort {
-    says!("bwd_tile_sort.cu", takes_offsets: true, knobs: KNOBS, constants: CONSTANTS);
+    describe!("bwd_tile_sort.cu", takes_offsets: true, knobs: KNOBS, constants: CONSTANTS);
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         check(call)?;
@@ -193,8 +193,8 @@ impl Variant for BwdTileSort {
             kept.queue_rows(call, &mut pipeline, &[ROWS_READ]);
             let mut scatter = sort;
             if call.gradients().of_samples() {
-                let beside =
-                    SCATTER_BLOCKS_BESIDE * call.device.multiprocessors / scatter.grid[0].max(1);
+                let beside = SCATTER_BLOCKS_WITH_SAMPLES * call.device.multiprocessors
+                    / scatter.grid[0].max(1);
                 scatter.grid[1] = rows.min(beside.max(1));
             }
             pipeline.launch("scatter", scatter, ENTRY_READS);

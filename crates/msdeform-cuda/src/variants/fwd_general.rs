@@ -32,7 +32,7 @@ static KNOBS: &[Knob] = &[Knob {
 }];
 
 impl Variant for FwdGeneral {
-    says!("fwd_general.cu", takes_offsets: true, takes_other_outputs: true, knobs: KNOBS);
+    describe!("fwd_general.cu", takes_offsets: true, takes_other_outputs: true, knobs: KNOBS);
 
     fn supports(&self, _: &Call<'_>) -> Result<(), String> {
         Ok(())

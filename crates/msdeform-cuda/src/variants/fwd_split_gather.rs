@@ -24,7 +24,7 @@ static KNOBS: &[Knob] = &[
 ];
 
 impl Variant for FwdSplitGather {
-    says!("fwd_split_gather.cu", takes_offsets: true, knobs: KNOBS);
+    describe!("fwd_split_gather.cu", takes_offsets: true, knobs: KNOBS);
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         offset_source::check_fast(call)?;

@@ -145,7 +145,7 @@ impl Tiling {
 }
 
 impl Variant for FwdTileGather {
-    says!("fwd_tile_gather.cu", takes_offsets: true, knobs: KNOBS);
+    describe!("fwd_tile_gather.cu", takes_offsets: true, knobs: KNOBS);
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         WarpShape::of(call)?;

@@ -4,7 +4,7 @@
 //! compiles and launches what comes out; the emulator runs the same configuration on the host.
 
 /// What a variant says of itself whatever the call: its `SPEC`, its kernel, and what is not as [`Variant`] has it.
-macro_rules! says {
+macro_rules! describe {
     ($kernel:literal $(, $name:ident: $value:expr)*) => {
         fn spec(&self) -> &'static VariantSpec {
             &SPEC
@@ -14,7 +14,7 @@ macro_rules! says {
             crate::sources::kernel_source!($kernel)
         }
 
-        $(says!(@ $name $value);)*
+        $(describe!(@ $name $value);)*
     };
     (@ takes_offsets $value:expr) => { fn takes_offsets(&self) -> bool { $value } };
     (@ takes_other_outputs $value:expr) => { fn takes_other_outputs(&self) -> bool { $value } };

@@ -74,7 +74,7 @@ impl<T: Storage> Kernel for BackwardTask<'_, T> {
         // SAFETY: passed on.
         unsafe {
             match &self.call.source {
-                SampleSource::Given(source) => self.run::<S, _>(source),
+                SampleSource::Plain(source) => self.run::<S, _>(source),
                 SampleSource::Offsets(source) => self.run::<S, _>(source),
             }
         }

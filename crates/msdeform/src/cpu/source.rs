@@ -11,7 +11,7 @@ use crate::{Error, Offsets, Problem, ReferenceKind, Role};
 
 /// What the samples of a call are read from.
 pub(crate) enum SampleSource {
-    Given(GivenSource),
+    Plain(PlainSource),
     Offsets(OffsetSource),
 }
 
@@ -22,7 +22,7 @@ impl SampleSource {
         let Some(&rule) = problem.offsets() else {
             let (locations, weights) =
                 (tensors.input(Role::Locations)?, tensors.input(Role::Weights)?);
-            return Ok(Self::Given(GivenSource {
+            return Ok(Self::Plain(PlainSource {
                 locations: Span::of::<0>(locations, &of(Role::Locations))?.0,
                 weights: Span::of::<0>(weights, &of(Role::Weights))?.0,
             }));
@@ -42,7 +42,7 @@ impl SampleSource {
 }
 
 /// Locations and weights as they are.
-pub(crate) struct GivenSource {
+pub(crate) struct PlainSource {
     pub locations: Span,
     pub weights: Span,
 }
@@ -148,7 +148,7 @@ pub(crate) trait Source {
     );
 }
 
-impl Source for GivenSource {
+impl Source for PlainSource {
     #[inline(always)]
     fn prefetch<S: Simd>(&self, geometry: &Geometry, row: usize, first: usize, count: usize) {
         let first = row * geometry.samples + first;
