@@ -54,8 +54,8 @@ fn references(components: usize) -> Result<Tensor> {
     random(6, &[2, 37, 3, components], 0.3, 0.5, DType::F32)
 }
 
-/// Calls on the GPU with the tensors as they are, and on the processor with the same numbers in `f64`; the output and every
-/// gradient must be the same within what the format promises.
+/// Compares the GPU with the CPU. The GPU gets the tensors as they are, the CPU gets the same numbers in `f64`. The output
+/// and every gradient must agree within the bound of the dtype.
 fn check(tensors: &[Tensor], call: impl Fn(&[Var]) -> Result<Tensor>) -> Result<()> {
     let format = tensors[0].dtype();
     let run = |tensors: Vec<Tensor>| -> Result<(Vec<f64>, Vec<Vec<f64>>)> {

@@ -85,7 +85,7 @@ fn check(problem: &Problem, inputs: &[(Role, Var)], output: &Tensor) -> Result<(
     Ok(())
 }
 
-/// The gradient of every input by two ways, beside each other.
+/// Asserts that two ways give close gradients for every input.
 #[track_caller]
 fn assert_gradients_close(
     inputs: &[(Role, Var)],

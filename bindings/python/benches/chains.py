@@ -32,7 +32,7 @@ DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 BOUNDS = {"f32": 2e-4, "f16": 2e-3, "bf16": 1.6e-2}
 # Among output and gradients.
 OFFSETS = 2
-# A graph takes 5 us to start, whatever is in it: with ten calls of a decoder a tenth of what each would seem to take.
+# A graph takes 5 us to start. With only ten decoder calls in it, the start would be a tenth of the time of each call.
 ROUNDS, CALLS = 20, 50
 
 
@@ -69,7 +69,7 @@ class Chain:
         return [output.detach(), *torch.autograd.grad(output, self.leaves, self.upstream)]
 
     def exact(self) -> list[Tensor]:
-        """Output and gradients in float64, on the processor."""
+        """Output and gradients in float64, on the CPU."""
         leaves = [leaf.detach().double().cpu().requires_grad_() for leaf in self.leaves]
         twin = Chain(self.shapes, self.sizes, self.references.double().cpu(), leaves, self.upstream.double().cpu())
         return twin.step(twin.fused, "training")

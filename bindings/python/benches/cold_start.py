@@ -83,7 +83,7 @@ SCENARIOS = {
         Scenario("sizes", "training", "f32", pace_ms=50.0),
         Scenario("sizes", "training", "f16", "offsets", pace_ms=50.0),
         Scenario("sizes", "training", "f32", "offsets", pace_ms=50.0),
-        # As fast as it goes: what is compiled beside the steps has next to no time.
+        # Without a pace, the steps leave almost no time for compiling in the background.
         Scenario("sizes", "training", "f32"),
     ],
 }
@@ -278,7 +278,7 @@ class Worker:
     def _answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if line.startswith("{"):  # Whatever else packages print.
+            if line.startswith("{"):  # Packages print other lines too.
                 found: dict[str, Any] = json.loads(line)
                 return found
         raise RuntimeError(f"the process ended with status {self.process.wait()} and without an answer")

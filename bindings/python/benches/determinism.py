@@ -210,7 +210,7 @@ def of_ultralytics(configuration: str) -> Callable[[Job], Training]:
     return train
 
 
-# A processor gets small images: it is bits that are compared.
+# A CPU gets small images because only reproducibility is compared.
 SUBJECTS = {
     "RT-DETR-L": Subject(
         "ultralytics", of_ultralytics("rtdetr-l.yaml"), zoo.Input(4, 640, 640), zoo.Input(2, 128, 128)
@@ -235,7 +235,7 @@ def _observe(subject: Subject, job: Job) -> tuple[list[Training], list[str]]:
 
 
 def _measure_one(subject: Subject, job: Job) -> dict[str, Any]:
-    """What one row says beside its name."""
+    """The columns of one row, except those that name it."""
     refused = None
     try:
         runs, warned = _observe(subject, job)
@@ -335,7 +335,7 @@ def summary(row: dict[str, Any]) -> str:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """What a page shows of them; no times of processors, on which other work runs beside."""
+    """The table for a page. CPU rows have no times because other work runs on the CPU at the same time."""
     lines = [
         "| package | model | input | | ordinary | deterministic | PyTorch refuses |",
         "|---|---|---|---|---|---|---|",

@@ -66,7 +66,7 @@ from torch import Tensor
 from zoo import MODELS, Model
 
 ROUNDS = {"cuda": 6, "cpu": 5}
-# Compiling for a processor takes minutes for each model.
+# Compiling for a CPU takes minutes for each model.
 MODES = {"cuda": tuple(PLAN["cuda"]), "cpu": ("eager",)}
 PASSES = ("inference", "training")
 # Of the fully patched model, by what it is compared with; and in words.
@@ -106,7 +106,7 @@ def _time_ms(network: Any, step: Step, scale: float, device: str) -> float:
 def _measure_one(
     key: Key, model: Model, network: Any, pixels: Tensor, switch: Switch, exact: Results, rounds: int, gate: Gate
 ) -> dict[str, Any]:
-    """What one row says beside its name."""
+    """The columns of one row, except those that name it."""
     mode, _, work, dtype = key
     device = pixels.device.type
     switch.set(BEFORE)

@@ -116,8 +116,11 @@ def make_steps(
 
 
 def _own_compiler() -> Callable[..., Any]:
-    """A compiler that is nobody else's. Where a graph breaks inside a model, the code behind the break is the model's
-    own: what one way has compiled of it would be taken for the next one too."""
+    """A compiler that no other way uses.
+
+    After a graph break inside a model, the rest of the code belongs to the model. If two ways shared a compiler,
+    PyTorch would run the first way's compiled code for the second way.
+    """
     compiler = torch._dynamo.lookup_backend(BACKEND)
     return lambda graph, inputs: compiler(graph, inputs)
 

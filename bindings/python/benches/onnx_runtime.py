@@ -162,7 +162,7 @@ def operator_model(workload: Workload) -> bytes:
 
 
 def session(model: bytes, threads: int, library: str) -> Any:
-    """On the processor, as most people run it."""
+    """A session on the CPU, where most people run ONNX Runtime."""
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(library)
     options.intra_op_num_threads = threads

@@ -180,9 +180,9 @@ def synchronise(device: str) -> None:
 def peak_mib(device: str, run: Callable[[], object]) -> float:
     """The most memory that tensors take in a pass.
 
-    On a GPU PyTorch's allocator counts, with weights. On a processor nobody does, so allocations and releases that the
-    profiler writes down are added up, without weights; scratch memory that libraries take for themselves is not among
-    them.
+    On a GPU, PyTorch's allocator reports the peak, with weights. PyTorch has no peak counter for a CPU, so the function
+    adds up the allocations and releases that the profiler records, without weights. The profiler does not see scratch
+    memory that libraries allocate for themselves.
     """
     if device == "cuda":
         torch.cuda.synchronize()

@@ -455,7 +455,7 @@ def measure(
 
 
 def _prepared(peer: Peer, exact: Tensors, clock: Clock) -> Peer:
-    """First calls: whatever is compiled is compiled here."""
+    """The peer after its first calls, which compile what the peer needs."""
     peer.forward()
     peer.make_backward()()
     clock.poison(peer.inputs)

@@ -142,7 +142,7 @@ def sealed(text: str) -> str:
 
 @functools.cache
 def device_name(device: str) -> str:
-    """As the GPU's driver, or the benchmark of the processor, calls it."""
+    """The name of the device, as the GPU driver or the CPU benchmark reports it."""
     if device == "cuda":
         return torch.cuda.get_device_name(0)
     return str(msdeform.bench("edge_one_pixel", device="cpu", seconds=0.01)["device"])
@@ -170,7 +170,7 @@ def environment(device: str) -> dict[str, Any]:
         **found,
         "python": platform.python_version(),
         "cores": os.cpu_count(),
-        # Other work on the machine: what is timed on a processor is worth little beside it.
+        # Other work on the machine. If the load is high, CPU times mean little.
         "load": round(os.getloadavg()[0], 2),
         "system": platform.platform(),
     }

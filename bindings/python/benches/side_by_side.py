@@ -27,7 +27,7 @@ LIMIT_S, TIMING_S = 1200.0, 120.0
 
 
 def say_ready() -> None:
-    """In a process of a row: waits until nobody else computes."""
+    """In a process of a row: reports that it is ready, and waits until no other process computes."""
     print(READY, flush=True)
     sys.stdin.readline()
 

@@ -165,10 +165,10 @@ class _Uncompiled(types.ModuleType):
 
 
 def _import_mmcv() -> None:
-    """mmcv without its extension, which the package index has no compiled files of.
+    """mmcv without its extension, because the package index has no compiled files of the extension.
 
-    mmcv-lite is the rest of it, but loads none of its operators without one. On a GPU their attention asks for the
-    extension, compiled or not; told that there is no GPU it takes the path beside it, `grid_sample` per level.
+    mmcv-lite is the rest of mmcv, but it loads no operators without an extension. On a GPU, mmcv's attention calls the
+    extension, compiled or not. If the attention is told that there is no GPU, it uses `grid_sample` per level.
     """
     if importlib.util.find_spec("mmcv") is not None and importlib.util.find_spec("mmcv._ext") is None:
         extension = _Uncompiled("mmcv._ext")
@@ -178,7 +178,7 @@ def _import_mmcv() -> None:
 
 
 class _OfMmdet(torch.nn.Module):
-    """A detector of mmdet from its configuration, and what it wants to know of images beside their pixels."""
+    """A detector of mmdet from its configuration, with the metadata that it needs for each image."""
 
     def __init__(self, configuration: str, images: Input) -> None:
         _import_mmcv()

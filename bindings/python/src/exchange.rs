@@ -85,7 +85,7 @@ pub enum Place {
     Gpu(i32),
 }
 
-/// `DLTensor`. Shape and strides belong to the tensor: valid while it lives and nobody resizes it.
+/// `DLTensor`. The tensor owns shape and strides, which are valid until the tensor is resized or freed.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct DlTensor {

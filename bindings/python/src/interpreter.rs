@@ -6,7 +6,7 @@ use msdeform_torch::cuda;
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 
-/// Python's warning. Nobody's call fails for it, not even where warnings are errors.
+/// Issues a Python warning. The call goes on even if Python turns warnings into errors.
 pub fn warn(message: &str) {
     let Ok(message) = CString::new(message) else { return };
     Python::attach(|py| {

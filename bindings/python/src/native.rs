@@ -29,6 +29,6 @@ pub fn schemas() -> Vec<String> {
 #[pyfunction]
 pub fn refusal(py: Python<'_>, message: &str) -> Option<Py<PyAny>> {
     let (kind, words) = take_refusal()?;
-    // Any other error of PyTorch's may have come after the last refusal that nobody asked about.
+    // PyTorch may have raised another error after a refusal that was never taken.
     message.starts_with(words.as_str()).then(|| of_kind(kind, words).into_value(py).into_any())
 }

@@ -199,7 +199,7 @@ MODELS = {
 }
 
 
-# On the processor only: the other half of them is text.
+# On the CPU only, because half of each model is text.
 TEXT_MODELS = {"Grounding DINO": (GroundingDino, "last_hidden_state")}
 
 

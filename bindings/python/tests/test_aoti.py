@@ -36,7 +36,7 @@ def test_definitions_of_the_native_library_are_those_of_the_package() -> None:
     assert len(parsed) == len(_native.schemas()) == 6
 
 
-# Of GPUs too where this PyTorch is one for them, whatever the machine has.
+# PyTorch for CUDA has GPU kernels too, even on a machine without a GPU.
 KEYS = ("CPU", "CUDA") if torch.version.cuda else ("CPU",)
 
 

@@ -27,7 +27,7 @@ def test_links_of_the_readme_work_on_the_package_index() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/start.md", "bindings/python/README.md"])
 def test_the_first_line_that_installs_the_package_works_today(page: str) -> None:
-    """It is not on PyPI yet: whoever follows a page from the top builds the wheel."""
+    """The package is not on PyPI yet, so a page first tells the reader to build the wheel."""
     if not (ROOT / page).is_file():
         pytest.skip("not in a checkout")
     lines = [line for line in (ROOT / page).read_text().splitlines() if "pip install" in line]

@@ -386,7 +386,7 @@ def test_what_does_not_fit_is_named(change: dict[str, Tensor], words: str) -> No
 
 
 def test_the_layer_is_as_before() -> None:
-    """Points and boxes through `MSDeformAttn`, whose parts are fused on the processor."""
+    """Points and boxes through `MSDeformAttn`, which uses the fused operator on the CPU."""
     torch.manual_seed(5)
     layer = msdeform.MSDeformAttn(24, n_levels=2, n_heads=3, n_points=4).double()
     torch.nn.init.normal_(layer.sampling_offsets.weight, std=0.1)

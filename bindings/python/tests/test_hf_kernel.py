@@ -42,7 +42,7 @@ def test_a_model_takes_it() -> None:
 
 
 def test_the_configuration_of_transformers_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `model.set_use_kernels(True, config)` makes of it on a GPU; it takes no kernels on a processor."""
+    """The mapping that `model.set_use_kernels(True, config)` makes on a GPU. On a CPU that call uses no kernels."""
     from transformers.utils import kernel_config
 
     monkeypatch.setattr(kernel_config, "infer_device", lambda _: "cuda")

@@ -147,7 +147,7 @@ def test_what_is_exported_gives_the_same(
 
 
 def test_half_precision_coordinates_are_not_rounded_again(tmp_path: pathlib.Path) -> None:
-    """Beside half values float32 locations stay float32: here a step of half precision is two pixels wide."""
+    """Float32 locations stay float32 if values are float16. Here a step of half precision is two pixels wide."""
     pixels = 4096
     value = torch.arange(pixels, dtype=torch.float32).remainder(64).view(1, pixels, 1, 1).half()
     locations = torch.linspace(0.5, 0.99, 50).view(1, 50, 1, 1, 1, 1).expand(-1, -1, -1, -1, -1, 2).contiguous()

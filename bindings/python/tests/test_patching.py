@@ -154,7 +154,7 @@ def test_trouble_with_a_function_is_no_trouble_for_the_program(monkeypatch: pyte
 
 
 def test_a_call_in_a_form_that_was_not_tried_goes_to_the_original() -> None:
-    """Here weights with an axis too many: whatever the original does with them, it still does."""
+    """The weights have one axis too many. The original still handles them as before."""
     module = framework()
     msdeform.patch("detectron2")
     case = make_case()

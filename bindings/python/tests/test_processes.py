@@ -21,7 +21,7 @@ from pathlib import Path
 import msdeform
 import numpy as np
 
-warnings.simplefilter("ignore", DeprecationWarning)  # A fork beside threads: what this is about.
+warnings.simplefilter("ignore", DeprecationWarning)  # These programs fork while threads run.
 random = np.random.default_rng(5)
 SHAPES = [(24, 31), (12, 16)]
 PIXELS = 24 * 31 + 12 * 16

@@ -124,7 +124,7 @@ def test_the_flops_of_the_layer_are_those_of_its_parts() -> None:
     assert counter.get_total_flops() == FLOPS + products
 
 
-# Whoever counts imports the counter when it likes; it is not imported for those who do not.
+# A program may import the FLOP counter late. A program that does not count never imports it.
 COUNTS_LATER = """
 import sys, torch, msdeform
 value, locations, weights = torch.randn(1, 4, 1, 8), torch.rand(1, 3, 1, 1, 2, 2), torch.rand(1, 3, 1, 1, 2)

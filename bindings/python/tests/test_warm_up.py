@@ -21,7 +21,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def compiling(cache: Path) -> Path:
-    """The cache, where something can be compiled: PyTorch for CUDA brings NVRTC, PyTorch for processors does not."""
+    """The cache; skips without NVRTC. PyTorch for CUDA brings NVRTC, PyTorch for CPUs does not."""
     if msdeform.device_info()["cuda"]["nvrtc"]["missing"]:
         pytest.skip("NVRTC is not installed here")
     return cache

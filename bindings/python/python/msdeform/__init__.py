@@ -42,7 +42,7 @@ __all__ = [
     "workloads",
 ]
 
-# NVRTC may come from a wheel beside this one, in an environment that nobody activated.
+# NVRTC may come from another wheel in this environment, even if the environment is not activated.
 _native.search_packages([folder for folder in sys.path if folder])
 # A compiler that is at work while the process ends would crash.
 atexit.register(_native.end_compiling_ahead)

@@ -89,7 +89,7 @@ def _run(device: str, what: str, dtype: str, call: Any) -> dict[str, Any]:
     try:
         rel_l2 = call()
     except Exception as raised:
-        # Whatever it is, the user wants to read it, and the other checks too.
+        # The user must see every error, and the results of the other checks.
         error = f"{type(raised).__name__}: {raised}"
     # NaN is within no bound, and JSON has no word for it.
     passed = error is None and rel_l2 <= bound
@@ -147,7 +147,7 @@ def _silent(*_: object) -> None:
 
 
 def _progress(text: str) -> None:
-    """One line that the next one replaces; nothing where nobody watches."""
+    """Prints a line that the next line replaces. Prints nothing if stderr is not a terminal."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 

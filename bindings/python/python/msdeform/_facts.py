@@ -41,12 +41,12 @@ def bench(
 
     Args:
         workload: a name of `workloads()`.
-        device: `"cpu"`, `"cuda:0"`, ...; the first GPU where there is one, else the processor.
+        device: `"cpu"`, `"cuda:0"`, ...; by default the first GPU, or the CPU if there is no GPU.
         dtype: `"f32"`, `"f16"` or `"bf16"`.
         direction: `"forward"` or `"backward"`.
-        variant: an id of `variants()`; the one a call would get unless said.
+        variant: an id of `variants()`; by default the one that a call would use.
         seconds: how long to take samples.
-        threads: threads of the processor; all cores unless said.
+        threads: number of CPU threads; by default one per core.
         batch: images, instead of the workload's own.
 
     Returns:

@@ -71,7 +71,7 @@ def _check(operator: Operator, tensors: Sequence[Tensor]) -> None:
 def gradients_for(tensors: Sequence[Tensor], wanted: Sequence[bool]) -> tuple[Tensor, ...]:
     """The gradients, not yet computed; empty where they are not wanted."""
     return tuple(
-        # Contiguous, whatever the strides of the input.
+        # Contiguous, even if the input is not.
         tensor.new_empty(tensor.shape if is_wanted else (0,))
         for tensor, is_wanted in zip(tensors, wanted, strict=True)
     )

@@ -116,7 +116,7 @@ def given_points(points: Any, name: str = "points") -> int | list[int]:
 
 
 def plain_shapes(spatial_shapes: Any) -> list[tuple[int, int]]:
-    """(height, width) pairs out of whatever iterates like them, as plain integers."""
+    """(height, width) pairs of plain integers, from any iterable of pairs."""
     try:
         pairs = [tuple(operator.index(size) for size in pair) for pair in spatial_shapes]
     except TypeError as error:

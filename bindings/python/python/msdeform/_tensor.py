@@ -58,7 +58,7 @@ def resolve_levels(
     samples_shape: Sequence[int],
     traced: bool,
 ) -> tuple[list[int] | None, tuple[Any, ...]]:
-    """The levels of a call as numbers; or, where nobody knows these yet, the tensors and points to read them from."""
+    """The levels of a call as numbers. If the numbers are not known yet, the tensors and points to read them from."""
     spatial_shapes = shapes_of_tensors(spatial_shapes, traced)
     if isinstance(spatial_shapes, torch.Tensor):
         check_shape_tensor("spatial_shapes", spatial_shapes)
@@ -105,7 +105,7 @@ def _check_pixels(levels: list[int], pixels: int, traced: bool) -> None:
         _check_in_graph(end_of(levels) == pixels)
 
 
-# Whether the compiler takes words beside a condition.
+# Whether the compiler accepts a message for `torch._check`.
 _TAKES_WORDS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 10)
 
 
@@ -201,7 +201,7 @@ def _remembered(name: str, tensor: Tensor) -> Any:
     unseen: to notice it would take that wait.
     """
     check_shape_tensor(name, tensor)
-    # Without a version, under `inference_mode`, nobody can know whether it changed.
+    # A tensor made under `inference_mode` has no version, so a change to it would go unnoticed.
     if not tensor.is_cuda or tensor.is_inference():
         return operator.read_integers(name, tensor)
     identity, version, address = id(tensor), tensor._version, tensor.data_ptr()

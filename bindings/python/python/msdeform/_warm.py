@@ -45,7 +45,9 @@ def warm_up(
     arch: str | None = None,
     threads: int | None = None,
 ) -> dict[str, Any]:
-    """Compiles what the attention of a model may need, whatever its images, so that its first steps do not wait for it.
+    """Compiles the kernels of a model's attention for images of any size.
+
+    The first steps of the model then do not wait for the compiler.
 
     Args:
         model_or_shapes: a `torch.nn.Module`, whose attention layers are looked up, or shapes: a `Shape`, or several as
@@ -160,6 +162,6 @@ def _ordinal(device: Any) -> int:
 
 
 def _say(done: int, of: int) -> None:
-    """One line that the next one replaces; nothing where nobody watches."""
+    """Prints a line that the next line replaces. Prints nothing if stderr is not a terminal."""
     if sys.stderr.isatty():
         print(f"\r\x1b[Kcompiling kernels: {done} of {of}", end="", file=sys.stderr, flush=True)

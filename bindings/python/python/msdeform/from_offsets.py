@@ -97,13 +97,13 @@ def ms_deform_attn_from_offsets(
         nearest: takes the nearest pixel instead of interpolating (`method="discrete"` of RT-DETRv2). Offsets and
             references have no gradient then.
         return_weights: also returns the weights, in the shape of the logits.
-        deterministic: gradients with the same bits in every run. Unless said, as `torch.use_deterministic_algorithms`
-            does, which asks for them whatever is said here.
+        deterministic: `True` makes gradients bitwise reproducible. `None` follows
+            `torch.use_deterministic_algorithms`. If that setting is on, `False` does not turn it off.
 
     Returns:
-        `[N, Lq, M * D]`, in the format of `value`; with `return_weights` the weights beside it.
+        `[N, Lq, M * D]`, in the dtype of `value`; with `return_weights`, a pair of this output and the weights.
 
-    Coordinates are float32 or better whatever the formats. Nothing but the arguments is kept for the gradient.
+    Coordinates are computed in float32 or better for every dtype. The gradient keeps only the arguments.
     """
     output: Tensor | None = None
     tensors = (value, reference_points, sampling_offsets, attention_logits)

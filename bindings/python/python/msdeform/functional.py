@@ -113,23 +113,23 @@ def ms_deform_attn(
             PyTorch knows of a change to it: not one through `.data`, another library or the replay of a graph. Tensors
             made under `inference_mode`, and lists of tensors on the GPU, are read every time.
         level_start_index: first pixel of each level, `[L]`. `None`: the levels follow each other and are all of the
-            pixels. Beside a list of `spatial_shapes`, a tensor on the GPU is not read: the levels then follow each
-            other.
+            pixels. If `spatial_shapes` is a list, a tensor on the GPU is not read: the levels then follow each other.
         sampling_locations: `[N, Lq, M, L, P, 2]` or `[N, Lq, M, L * P, 2]`, (x, y) in units of the level, normally in
             [0, 1]; `[N, Lq, M, sum(points), 2]` where levels have different numbers of points.
         attention_weights: `[N, Lq, M, L, P]`, `[N, Lq, M, L * P]` or `[N, Lq, M, sum(points)]`.
         im2col_step: accepted for the sake of existing callers and ignored: any batch will do.
         points: number of points of each level, a list; or one number for all. Needed only where they differ.
-        deterministic: gradients with the same bits in every run. Unless said, as `torch.use_deterministic_algorithms`
-            does, which asks for them whatever is said here. The processor's always are.
+        deterministic: `True` makes gradients bitwise reproducible. `None` follows
+            `torch.use_deterministic_algorithms`. If that setting is on, `False` does not turn it off. CPU gradients are
+            always reproducible.
         threads: how many threads a call on arrays is shared out to; `OMP_NUM_THREADS`, else the cores that the process
             may run on, unless said. Calls on tensors take `torch.set_num_threads`.
 
     Returns:
-        `[N, Lq, M * D]`, in the format of `value`.
+        `[N, Lq, M * D]`, in the dtype of `value`.
 
     float32, float16, bfloat16, and float64 by a slow, exact reference. Arithmetic is float32 or better in any case.
-    Locations and weights may be float32 beside half precision values, as autocast produces them.
+    With half precision values, locations and weights may be float32, as autocast produces them.
 
     NumPy arrays give a NumPy array. Other objects that speak DLPack are taken as NumPy arrays if they are in host
     memory and as PyTorch tensors if not.

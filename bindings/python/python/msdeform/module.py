@@ -44,8 +44,8 @@ class MSDeformAttn(nn.Module):
         n_levels: levels of the feature pyramid.
         n_heads: attention heads.
         n_points: sampling points of a head on each level; a list for a number of its own per level.
-        deterministic: gradients with the same bits in every run; unless said, as `torch.use_deterministic_algorithms`
-            does.
+        deterministic: `True` makes gradients bitwise reproducible. `None` follows
+            `torch.use_deterministic_algorithms`.
     """
 
     def __init__(

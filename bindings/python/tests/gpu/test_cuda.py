@@ -307,7 +307,7 @@ def test_tensors_of_two_devices_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match="`attention_weights` on cpu"):
         msdeform.ms_deform_attn(case.value, case.shapes, None, case.locations, case.weights.cpu())
     for recorded in (True, False):
-        # The processor must not read an address of the GPU.
+        # The CPU must not read a GPU address.
         value = case.value.cpu().requires_grad_(recorded)
         with pytest.raises(ValueError, match="`value` on cpu, `sampling_locations` on cuda:0"):
             msdeform.ms_deform_attn(value, case.shapes, None, case.locations, case.weights)

@@ -64,7 +64,7 @@ def lines_of(program: str, **environment: str) -> list[str]:
 def test_after_a_fault_the_call_names_the_suspects_and_says_that_the_process_must_restart() -> None:
     lines = lines_of(FAULT)
     assert len(lines) == 2
-    # The fault is heard of by whoever waits first, here PyTorch; then by us.
+    # The first call that waits reports the fault. Here PyTorch waits first, then the operator.
     assert "must be restarted" in lines[1]
     assert "newest first: `fwd_" in lines[1]
     assert "CUDA_LAUNCH_BLOCKING=1" in lines[1]

@@ -80,7 +80,7 @@ def test_output_and_gradients_are_those_of_float64(
     assert_near(with_gradients(given, upstream, ALL, softmax=False, offset_scale=0.25, **options), raw, BOUNDS[dtype])
     nearest = with_gradients(exact, upstream.cpu(), ["value", "attention_logits"], nearest=True, **options)
     found = with_gradients(given, upstream, ["value", "attention_logits"], nearest=True, **options)
-    # A few samples lie so near to a border that float32 takes the pixel beside it.
+    # A few samples lie so close to a border that float32 takes the neighbouring pixel.
     assert_near(found, nearest, 0.1)
 
 
@@ -183,7 +183,7 @@ def test_captured_and_compiled() -> None:
 
 
 def test_half_precision_does_not_cost_coordinates() -> None:
-    """Beside the chain of parts as models in half precision compute it, whose coordinates are rounded."""
+    """Compared with the chain of parts in half precision, which rounds the coordinates."""
     given = tensors("points", torch.float16, queries=2000)
     exact = {name: tensor.double().cpu() for name, tensor in given.items()}
     expected = attend(spatial_shapes=SHAPES, **exact)

@@ -27,7 +27,7 @@ def import_torch() -> tuple[Any, str | None]:
 
 
 def look() -> dict[str, Any]:
-    """Versions, processor, driver, NVRTC, packed kernels, GPUs and PyTorch: what `device_info()` has, and more."""
+    """Versions, CPU, driver, NVRTC, packed kernels, GPUs and PyTorch: what `device_info()` has, and more."""
     torch, missing = import_torch()
     found: dict[str, Any] = {
         "msdeform": msdeform.__version__,
@@ -92,7 +92,7 @@ def advice(machine: dict[str, Any]) -> list[str]:
         found.append(f"PyTorch {torch['version']} is too old, 2.4 and newer are supported: `pip install -U torch`")
     if torch["missing"] and "cannot be imported" in torch["missing"]:
         found.append(f"PyTorch {torch['missing']}; install it again")
-    # A machine without a driver has no GPU that anybody could use: nothing to do.
+    # A machine without a driver has no usable GPU, so there is nothing to fix.
     if cuda["driver"]:
         if cuda["nvrtc"]["missing"] and cuda["kernel_pack"]["summary"]:
             found.append(f"only calls whose kernels are packed run on GPUs: {cuda['nvrtc']['missing']}")

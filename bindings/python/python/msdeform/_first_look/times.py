@@ -11,7 +11,7 @@ import numpy as np
 
 import msdeform
 
-# Shapes that are built in; a processor would take seconds for an encoder by `grid_sample`.
+# Built-in workloads. A CPU would take seconds for an encoder with `grid_sample`.
 WORKLOADS = {"cpu": ("rtdetr_dec", "ddetr_dec"), "cuda": ("rtdetr_dec", "ddetr_enc")}
 SECONDS = 0.2
 # A newcomer waits this long for all of it.

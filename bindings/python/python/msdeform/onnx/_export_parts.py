@@ -67,7 +67,7 @@ def weights_of(graph: Graph, logits: Value, rule: Rule) -> Value:
     wide = graph.node("Reshape", cast(graph, logits, FLOAT), rows)
     if not rule.softmax:
         return wide
-    # A logit of -inf has no weight, even where it has no others beside it: the softmax of such a row is NaN.
+    # A logit of -inf has weight 0, but the softmax of a row in which all logits are -inf is NaN.
     is_nothing = graph.node("Equal", wide, graph.constant(np.array(-np.inf, dtype=np.float32)))
     zero = graph.constant(np.array(0.0, dtype=np.float32))
     return graph.node("Where", is_nothing, zero, graph.node("Softmax", wide, axis=-1))

@@ -120,7 +120,7 @@ def _node_format(graph: Graph, value: Value) -> int:
 
 
 def _beside(graph: Graph, tensor: Value, kind: int) -> Value:
-    """A tensor in a format that is read beside values of this one."""
+    """The tensor in a dtype that the node accepts for values of the dtype `kind`."""
     return tensor if graph.format(tensor) in (FLOAT, kind) else graph.node("Cast", tensor, to=FLOAT)
 
 

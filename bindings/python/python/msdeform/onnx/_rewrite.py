@@ -35,8 +35,8 @@ class RewriteReport:
             reference in float64.
         kept: names of sites that had the form before.
         left: what was left alone, each with `node` and `reason`.
-        hidden: nodes of subgraphs and functions that may belong to the attention; nobody looks there.
-        external_files: files beside the model that hold its weights.
+        hidden: nodes of subgraphs and functions that may belong to an attention; `rewrite` does not look there.
+        external_files: separate files that hold the model's weights.
         checked: for each site of standard operators, old or new, the largest difference of ONNX Runtime from
             `msdeform.ms_deform_attn` on random inputs.
     """
@@ -85,14 +85,14 @@ def inspect(model: Any) -> dict[str, Any]:
 def rewrite(model: Any, to: Form, output: str | os.PathLike[str] | None = None, *, check: bool = True) -> RewriteReport:
     """Rewrites every attention of a model into one form.
 
-    What is taken for the attention has been run beside the reference on random inputs. What cannot be shown to be it
-    stays as it is, with a reason; so does what has no such form.
+    Nodes count as an attention only if they gave the results of the reference on random inputs. Other nodes stay as
+    they are, and the report gives the reason. An attention that does not exist in the new form stays too.
 
     Args:
         model: a path, bytes, or an `onnx.ModelProto`.
         to: `"tensorrt"`, `"mmdeploy"`, `"msdeform"`: one node of that operator; `"gridsample"`: standard operators.
         output: where to write the new model. It is not the model itself; it is replaced if it exists. Must be in the
-            folder of the model if that keeps its weights in files beside it.
+            folder of the model if the model keeps its weights in separate files.
         check: also runs every site of standard operators, before and after, in ONNX Runtime on random inputs, and
             compares it with `ms_deform_attn`. Needs `onnxruntime`.
 
@@ -167,7 +167,7 @@ def _differs(onnxruntime: Any, probe: bytes, described: dict[str, Any]) -> tuple
     try:
         session = onnxruntime.InferenceSession(probe, options, providers=["CPUExecutionProvider"])
     except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented:
-        # GridSample of float16 has no kernel on a processor; the evaluation in float64 stands.
+        # ONNX Runtime has no CPU kernel for GridSample of float16. The evaluation in float64 stands.
         return None
     types = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
     dtypes = {item.name: types[item.type] for item in session.get_inputs()}

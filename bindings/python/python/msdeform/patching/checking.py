@@ -159,7 +159,7 @@ def _compare(found: list[Tensor], expected: list[Tensor]) -> None:
 
 @contextmanager
 def plain_pytorch() -> Iterator[None]:
-    """Without whatever surrounds an import: modes, other devices, autocast, a trace."""
+    """Turns off the modes, default device, autocast and trace that surround an import."""
     trace = torch._C._get_tracing_state()
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))

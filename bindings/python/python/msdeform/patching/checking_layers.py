@@ -33,10 +33,12 @@ assert len(_SHAPES) == LEVELS
 def find_layer(
     name: str, layers: list[Layer], kind: type[nn.Module], function: types.FunctionType, original: Callable[..., Any]
 ) -> Known:
-    """The layer that a class is. Tried once: whoever patches again and again does not wait again and again.
+    """The layer that a class is.
+
+    Each function is tried once, so that a repeated patch does not wait again.
 
     Raises:
-        NotKnown: it is none of them, or computes something else.
+        NotKnown: the class is not a known layer, or computes something else.
     """
     tried = _tried.get(function)
     if tried is not None and tried[0] is function.__code__ and _has_inside(function, tried[1]):

@@ -67,9 +67,9 @@ class Layer:
     calls: tuple[tuple[str, ...], ...]
     # All that `forward` may ask a layer for, as a small layer has it. A version that asks for more is not known.
     attributes: Mapping[str, Any]
-    # Attributes that must be this, else something else is asked for.
+    # Attributes that must have these values. With other values the layer computes something else.
     expected: Mapping[str, Any] = field(default_factory=dict)
-    # Functions of its module that compute inside. Whoever puts another in their place wants that one to be called.
+    # Functions of its module that compute inside. If a user replaces one of them, the replacement must be called.
     functions: tuple[str, ...] = ()
     # Attributes that say how many heads and points there are, and the part of a box that an offset is.
     heads: str = "n_heads"
@@ -99,7 +99,7 @@ class Package:
     tops: tuple[str, ...]
     layers: tuple[Layer, ...] = ()
     aliases: tuple[str, ...] = ()
-    # Whether it imports the extension that nobody can build.
+    # Whether it imports the original extension, which usually cannot be built.
     takes_extension: bool = False
 
     @property

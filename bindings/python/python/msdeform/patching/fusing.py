@@ -61,9 +61,9 @@ class Form(NamedTuple):
 class Answer(NamedTuple):
     """What a layer makes of it."""
 
-    # Whether its mask is true for pixels that are padding; else for the others.
+    # Whether the mask is true for padding. Otherwise the mask is true for the other pixels.
     masks_padding: bool
-    # The axes of the weights beside the output; 0 for the output alone.
+    # The number of axes of the returned weights; 0 if the layer returns only the output.
     weight_axes: int
 
 
@@ -106,7 +106,7 @@ def make_layer_call(name: str, known: Known, original: Callable[..., Any]) -> Ca
         shapes, starts = given(arguments, "sizes"), None
         if shapes is None:
             shapes, starts = given(arguments, "shapes"), given(arguments, "starts")
-        # Where nobody can read the shapes the operator is made of parts, as the original is.
+        # A traced tensor of shapes cannot be read, so the original runs.
         if shapes is None or (isinstance(shapes, Tensor) and is_traced()):
             return original(self, *arguments, **others)
         mask, levels = given(arguments, "mask"), len(shapes)
@@ -184,7 +184,7 @@ def _with_positions(self: Any, query: Tensor, positions: Tensor) -> Tensor:
 
 
 def _is_as_tried(known: Known, functions: tuple[Any, ...], self: Any) -> bool:
-    """Whether nobody would miss what is no longer called, and nothing else is asked for."""
+    """Whether functions, attributes and inner modules are those that were tried, and no hook would be skipped."""
     for tried, found in zip(known.functions.values(), functions, strict=True):
         if found is not tried:
             return False
@@ -202,7 +202,7 @@ def _is_as_tried(known: Known, functions: tuple[Any, ...], self: Any) -> bool:
 
 
 def _is_unwatched(inner: nn.Module) -> bool:
-    """Whether a module does what its class does, with nobody listening."""
+    """Whether a module runs the `forward` of its class, without hooks."""
     return not (
         "forward" in inner.__dict__
         or inner._forward_hooks

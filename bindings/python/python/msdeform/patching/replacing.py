@@ -69,7 +69,7 @@ class Application:
         self.undo.append(undo)
 
     def leave(self, name: str, reason: str, beside: str | None, is_layer: bool = False) -> None:
-        """Remembers what is left alone, and says so once."""
+        """Records a place that is left alone, and warns once."""
         if any(place.name == name for place in places()):
             return
         self.places.append(Place(name, False, reason, is_layer))
@@ -245,7 +245,7 @@ def _attempt(
         reason, undo = replace()
     except NotKnown as error:
         application.leave(name, str(error), _folder(module), is_layer)
-    except Exception as error:  # Whatever is wrong with it, the program goes on as before.
+    except Exception as error:  # Any error leaves the original in place.
         application.leave(name, f"{type(error).__name__}: {error}", _folder(module), is_layer)
     else:
         application.add(name, reason, undo, is_layer)
@@ -259,8 +259,11 @@ _EXTENSION_FORM: Form = (False, 6, 5)
 
 
 def _compare_slow_path(name: str, module: types.ModuleType) -> str:
-    """An extension is compiled for GPUs, and nobody knows what it does with other memory, so it is not tried: its slow
-    path speaks for it. Where there is none, its parameters do, for everybody compiles the same extension."""
+    """Compares the slow path of an extension with the operator.
+
+    The extension itself is not called, because it is compiled for GPUs and may not check for host memory. If there is
+    no slow path, the parameters suffice, because all packages compile the same extension.
+    """
     for attribute in ("ms_deform_attn_core_pytorch", "multi_scale_deformable_attn_pytorch"):
         slow = vars(module).get(attribute)
         if inspect.isfunction(slow):
