@@ -198,7 +198,7 @@ def summary(row: dict[str, Any]) -> str:
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """What a page shows of them: forward / training step."""
-    lines = ["| workload | format | parts | compiled | fused |", "|---|---|---|---|---|"]
+    lines = ["| workload | dtype | parts | compiled | fused |", "|---|---|---|---|---|"]
     times: dict[tuple[str, str], dict[str, list[str]]] = {}
     for row in rows:
         ways = times.setdefault((row["workload"], row["dtype"]), {})

@@ -8,8 +8,8 @@ GPU's queue. Forward and backward together are CPU time of the process: PyTorch 
 of its own, and handing work to it and back costs both threads time. The gradient alone is our share of that, called on
 the same thread.
 
-For comparison it times PyTorch's own operations, recorded and with their gradients: products of as many tensors, which are
-one call of `mul` less than tensors, and `addcmul`, one call with three. `ratios` are ours to those.
+For comparison it times PyTorch's own operations, recorded and with their gradients: products of as many tensors, which
+are one call of `mul` less than tensors, and `addcmul`, one call with three. `ratios` are ours to those.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Times of the operator in ONNX Runtime and of what exporters write today: GridSample for every level, stacked and summed.
+"""Times of the operator in ONNX Runtime and of what exporters write today: a GridSample per level, stacked and summed.
 
     python benches/onnx_runtime.py [--workloads NAME ...] [--rounds N] [--threads N] [--library FILE]
                                    [--record] [--root records]

@@ -3,8 +3,8 @@
     python benches/registered_cost.py
 
 On a problem too small to take any time itself. CPU time of the calling thread, so that other processes count as little
-as they can; medians over rounds, and the median of the ratios of neighbouring rounds. It also times calls that record their
-gradient, as ratios to PyTorch's own operation with as many inputs (`addcmul`) in the same process and round.
+as they can; medians over rounds, and the median of the ratios of neighbouring rounds. It also times calls that record
+their gradient, as ratios to PyTorch's own operation with as many inputs (`addcmul`) in the same process and round.
 """
 
 from __future__ import annotations

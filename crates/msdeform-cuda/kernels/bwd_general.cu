@@ -17,9 +17,9 @@
 //            x, in y or both: two runs of the sorted samples. It walks them in order, 32 at a time: each lane
 //            works out where one of them lies, a vote picks those that touch, and for these, in order, every
 //            lane adds its channel.
-// A tile's samples are in the order of queries and points, whatever the parts: no atomics, nothing depends
-// on the launch. The sums are compensated (Kahan), so that a million samples on one pixel lose no more than
-// one does.
+// A tile's samples are in the order of queries and points for any number of parts: there are no atomics, and
+// no result depends on the launch. The sums are compensated (Kahan), so that a million samples on one pixel
+// lose no more accuracy than one sample does.
 //
 // When it loses: sums in shared memory take some eighty instructions per sample and tile, where tensor cores
 // share them among 32 samples; a tile is one warp's, however long its list; fewer than 32 channels leave
@@ -207,8 +207,8 @@ MSDA_DEVICE int first_query_of_part(const BackwardParams& params, int part, int 
 }
 
 // Calls visit(tile, lanes with the same tile, query, sample of the row) for every sample of a part, all lanes
-// together, level by level in the order of queries and points; the tile is negative where there is none or
-// it does not count.
+// together, level by level in the order of queries and points. The tile is negative where a lane has no
+// sample or its sample does not count.
 template <typename Visit>
 MSDA_DEVICE void walk_part(const BackwardParams& params, long long slab, int part, int parts, Visit visit) {
     const int lane = static_cast<int>(threadIdx.x) % LANES;

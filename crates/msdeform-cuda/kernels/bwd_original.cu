@@ -109,7 +109,7 @@ MSDA_DEVICE SampleGradient block_sum(const SampleGradient& mine) {
         __syncthreads();
     }
     const SampleGradient sum = sums[0];
-    // Nobody writes the next sample's numbers before everybody has read these.
+    // A thread may overwrite these sums with the next sample's only after all threads have read them.
     __syncthreads();
     return sum;
 }

@@ -8,10 +8,10 @@
 //   scatter  every sample into the lists of its tiles
 //   gather   every piece summed on the tensor cores (tile_gather.cuh)
 //   combine  tiles whose list was cut: the sums of their pieces, in order
-//   samples  beside scatter, which waits most of the time: gradients of locations and weights
+//   samples  overlaps scatter, which waits most of the time: gradients of locations and weights
 //            (sample_gradients.cuh)
 // and where samples follow from offsets and logits
-//   rows     beside plan: the weights of every row (row_softmax.cuh)
+//   rows     overlaps plan: the weights of every row (row_softmax.cuh)
 //   finish   last: what `samples` could not finish (row_gradients.cuh)
 //
 // Who owns what. In count and scatter a part, a run of queries of one (image, head), has a counter of its own

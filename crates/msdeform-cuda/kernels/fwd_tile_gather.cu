@@ -20,8 +20,8 @@
 // products deep, and added up in fp32; bf16 and f32 corners are multiplied and added in fp32. The weights
 // of both half formats travel as f16: they are at most 1, where it has three more bits than bf16.
 //
-// Why that is fast. The wall is the L1 data path: four corners of 64 bytes cost half a wavefront each,
-// whatever else happens. Metadata adds about two wavefronts to the sixteen of a warp's samples. Queries that
+// Why that is fast. The wall is the L1 data path: each of four corners of 64 bytes always costs half a
+// wavefront. Metadata adds about two wavefronts to the sixteen of a warp's samples. Queries that
 // are neighbours in the image share most of their lines, so the window that an SM works in moves slowly:
 // 88 to 94 % of the sectors hit L1 with local locations. All of the GPU works on one or two head groups at
 // a time, which stay in L2.

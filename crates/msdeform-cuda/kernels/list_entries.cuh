@@ -99,7 +99,7 @@ MSDA_DEVICE EntryPacket pack_entry(unsigned query, const AxisPlace& x, const Axi
     }
     return packet;
 }
-// The same sample as the tile beside or below sees it.
+// The same sample in the coordinates of the next tile to the right, below, or both.
 MSDA_DEVICE EntryPacket shifted_entry(EntryPacket packet, bool across, bool down) {
     if constexpr (ENTRY_BYTES == 8) {
         packet.word[0] -= (across ? TILE_SIDE * STEPS : 0u) + (down ? TILE_SIDE * STEPS << 15 : 0u);

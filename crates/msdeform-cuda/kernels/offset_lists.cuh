@@ -93,7 +93,7 @@ MSDA_DEVICE void for_each_sample(const BackwardParams& params, int slab, int lev
         const bool takes_part = lane_query < warp_queries;
         const int sample = point + lane % points;
         const int left = takes_part ? end - first - lane_query : 0;
-        // Of a query that exists, whatever the lane.
+        // Idle lanes read the row of the first query, so that every lane's address is valid.
         const long long row =
             (static_cast<long long>(batch) * params.queries + first + (left > 0 ? lane_query : 0)) * HEADS +
             head;

@@ -4,9 +4,9 @@
 //   location = centre of the reference + offset * step        step = (1 / width, 1 / height) of the level, or
 //   weight   = softmax over all samples of the row of logit   a part of the box that the reference is
 //
-// Coordinates are fp32 from here on, whatever the storage; so are logits and their sums. References, offsets
-// and logits may be views of something larger: their images and queries have strides, a query's numbers
-// follow each other.
+// Coordinates, logits and their sums are fp32 from here on, for every storage dtype. References, offsets
+// and logits may be views of a larger tensor: their images and queries have strides, and a query's numbers
+// are contiguous.
 #pragma once
 
 #include "numeric.cuh"
@@ -96,8 +96,8 @@ MSDA_DEVICE int reference_of(int level, int point) {
     return 0;
 }
 
-// Has what is loaded asked for here. Otherwise a compiler moves a load behind whatever waits, to where its
-// number is used.
+// Keeps a load at this place. Otherwise the compiler may move the load past a wait, to where its number is
+// used.
 MSDA_DEVICE void ask_now(unsigned& word) { word = kept(word); }
 MSDA_DEVICE void ask_now(unsigned short& word) { word = static_cast<unsigned short>(kept(word)); }
 MSDA_DEVICE void ask_now(float& number) { number = bits_to_float(kept(float_to_bits(number))); }
@@ -168,7 +168,8 @@ MSDA_DEVICE float weight_of(const RowSums& sums, float logit) {
     return exp2_near(fmaf(logit, LOG2_E, -sums.largest)) * sums.scale;
 }
 
-// The largest logit alone makes a sum of one: less is none at all, more is at most the number of samples.
+// The largest logit alone adds 1. The sum of a row without a logit above -inf is 0; any other sum lies
+// between 1 and the number of samples.
 MSDA_DEVICE float scale_of(float sum) { return sum == 0.0f ? 0.0f : reciprocal_near(sum); }
 
 // Of the logits that one lane has looked at. What is largest is finite: a row of nothing but -inf has powers

@@ -30,8 +30,8 @@ struct StoredQuad {
     static constexpr int PACKETS = 4 * EACH / PACKET;
     Packet<PACKET * S::BYTES> packet[PACKETS];
 
-    // Hardly anything of the sectors that a load fetches is wanted by another one: a lane loads once, a row
-    // is most of a sector, and a backward, which asks for its samples twice, is none.
+    // Whether other loads reuse almost nothing of the sectors that a load fetches: a lane loads once, and a
+    // row fills most of a sector. A backward call reads its samples twice, so this is false for it.
     static constexpr bool ONCE = MSDA_GRADIENTS == 0 && PACKETS == 1 && SAMPLES * EACH * S::BYTES >= 24;
 
     // `first` is the first of the samples; for those past the last it is loaded again.

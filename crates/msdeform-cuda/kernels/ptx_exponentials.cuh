@@ -1,4 +1,4 @@
-// What a softmax is made of. Beside intrinsics.cuh and not part of it: only kernels with one need it.
+// Exponentials for the softmax. Not part of intrinsics.cuh, because only kernels with a softmax need them.
 #pragma once
 
 namespace msda {

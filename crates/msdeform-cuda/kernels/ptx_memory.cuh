@@ -66,7 +66,7 @@ MSDA_DEVICE const unsigned char* kept(const unsigned char* pointer) {
 // ---- global memory -----------------------------------------------------------------------------
 // load_readonly: data that no thread writes during the kernel and that others will read again soon.
 // load_streaming: data read once; does not push anything out of L1.
-// store_streaming: results nobody on this GPU reads soon; first to leave L2.
+// store_streaming: results that this GPU does not read again soon; L2 evicts them first.
 
 #define MSDA_LOAD(NAME, QUALIFIER)                                                                   \
     MSDA_DEVICE void NAME(Packet<2>& packet, const void* address) {                                  \
@@ -168,8 +168,8 @@ MSDA_DEVICE void prefetch_l2(const void* address) { asm volatile("prefetch.globa
 
 // ---- flags, sums and giving up -----------------------------------------------------------------
 
-// Whoever sees a value stored with store_release sees everything written before that store. Shared or
-// global memory, within the GPU.
+// A thread that loads with load_acquire a value stored with store_release sees everything that was written
+// before that store. Shared or global memory, within the GPU.
 MSDA_DEVICE unsigned load_acquire(const unsigned* flag) {
     unsigned value;
     asm volatile("ld.acquire.gpu.b32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");

@@ -59,7 +59,7 @@ MSDA_DEVICE bool all_lanes(bool vote) { return __all_sync(ALL_LANES, vote); }
 // Bit i: lane i has the same word. Slow: it takes a turn for every different word.
 MSDA_DEVICE unsigned match_lanes(unsigned word) { return __match_any_sync(ALL_LANES, word); }
 MSDA_DEVICE int count_bits(unsigned word) { return __popc(word); }
-// The lowest bit that is set; -1 if there is none.
+// The lowest bit that is set; -1 if no bit is set.
 MSDA_DEVICE int first_bit(unsigned word) { return __ffs(static_cast<int>(word)) - 1; }
 // Only these lanes wait for each other, and see each other's writes to shared memory afterwards.
 MSDA_DEVICE void sync_warp(unsigned mask = ALL_LANES) { __syncwarp(mask); }

@@ -23,8 +23,8 @@ struct Item {
     int queries;
 };
 
-// Where the queries are the pixels: the level that unit `number` belongs to. Units, whatever they are, are
-// numbered through the levels; `number` becomes that within the level.
+// Where the queries are the pixels: the level that unit `number` belongs to. `units_of` defines the unit.
+// Units are numbered through all levels; `number` becomes the unit's number within its level.
 template <typename Number, typename UnitsOf>
 MSDA_DEVICE Raster level_of_unit(const CallShape& shape, Number& number, UnitsOf units_of) {
     Raster raster = {shape.level[0].width, shape.level[0].height, 0};

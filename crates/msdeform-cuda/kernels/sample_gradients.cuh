@@ -15,7 +15,7 @@
 // hand out one dot product to every second lane.
 //
 // Edges. The cell is clamped into the level, so all four loads stay inside (as chunked_sample.cuh has it);
-// dot products of pixels that are no corners are left out by selection, whatever they are, NaN too. Where a
+// a selection leaves out the dot products of pixels that are no corners, even if they are NaN. Where a
 // level may be one pixel thin (THIN) a cell's second pixel along that axis is its first, and never a corner.
 //
 // Why locations and weights are read twice: keeping them in registers during the gather spills.

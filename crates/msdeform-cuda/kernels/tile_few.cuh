@@ -115,7 +115,7 @@ struct TileGroup {
     }
 };
 
-// Where a lane reads and writes in a level, whatever its tiles.
+// Where a lane reads and writes in a level; the same for all tiles of the level.
 struct GatherLane {
     GradRows grad;
     TileStores stores;

@@ -49,7 +49,8 @@ MSDA_DEVICE void gather_pieces(const BackwardParams& params) {
 // Tiles of a group: several where few entries are expected.
 constexpr int MAX_GROUP_TILES = 4;
 
-// Ends: whoever writes the word is running, since this launch started only after that (level_sort.cuh).
+// The wait ends, because this launch starts only after the blocks that write the word are running
+// (level_sort.cuh).
 MSDA_DEVICE ListWord wait_for_list(const ListWord* word) {
     ListWord seen = load_acquire(word);
     while (seen == 0) {

@@ -253,8 +253,8 @@ MSDA_DEVICE SpanCounters span_counters(const TileSpan& span, const LevelTiles& t
 
 // Adds a sample of every lane to its counters; `taken` is what they were before, the sample's place.
 //
-// Lanes that meet in a tile take their places by shared atomics, in an order that nobody promises, or,
-// where lists are ORDERED, the lowest of them takes room for all. Counters belong to one warp then.
+// Lanes that meet in a tile take their places by shared atomics, in an unspecified order. Where lists are
+// ORDERED, the lowest of these lanes takes room for all of them, and the counters belong to one warp.
 MSDA_DEVICE void take_places(const SpanCounters& counters, unsigned (&taken)[4]) {
     const int lane = threadIdx.x % 32;
     const unsigned lanes_before = (1u << lane) - 1;

@@ -270,8 +270,8 @@ MSDA_DEVICE void add_exactly(const EntryPacket* entries, int count, const GradRo
     }
 }
 
-// Sums are stored as what leaves L2 first: nobody reads them again in this call, and the values, which are
-// read for the other gradients, should stay.
+// L2 evicts the sums first, because this call does not read them again. The values should stay in L2,
+// because the other gradients read them.
 MSDA_DEVICE void store_tile(const BackwardParams& params, int slab, int slice, const TilePlace& place,
                             const TileSums& sums) {
     const int lane = threadIdx.x % 32;

@@ -38,12 +38,12 @@ pub(crate) struct Kernel {
     pub resources: KernelResources,
 }
 
-/// The engines that everybody in a process shares, by device.
+/// The engines that a whole process shares, by device.
 static SHARED: Mutex<BTreeMap<usize, Engine>> = Mutex::new(BTreeMap::new());
 
 impl Engine {
-    /// The engine of a device that everybody in the process shares: opened once, and never closed, since at exit there is no
-    /// telling whether the driver or we go first. Whoever opens it has it looked at, outside of locks.
+    /// The engine of a device that the whole process shares. It is opened once and never closed, because the driver may be
+    /// unloaded before us at exit. The call that opens the engine passes it to `opened`, outside of locks.
     ///
     /// # Errors
     /// As [`Engine::new`]; in a forked process.

@@ -84,7 +84,7 @@ pub struct ContextLost {
 pub enum Cause {
     /// The launch that was waited for when the driver reported it.
     Exactly(Launched),
-    /// One of our launches that nobody had waited for, newest first, or a kernel of somebody else. The
+    /// One of our launches that no call had waited for, newest first, or a kernel of another library. The
     /// oldest are missing where there are many.
     OneOf(Vec<Launched>),
 }

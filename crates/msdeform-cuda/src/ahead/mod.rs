@@ -38,15 +38,15 @@ pub struct Compiler {
 /// By variant and what is compiled of it.
 type Slots = HashMap<(&'static str, Unit), Arc<Mutex<Slot>>>;
 
-/// What became of a kernel.
+/// The state of a kernel.
 #[derive(Debug, Default)]
 enum Slot {
-    /// Nobody has it.
+    /// Not compiled ahead, and not taken.
     #[default]
     Open,
-    /// Compiled ahead, and not asked for yet.
+    /// Compiled ahead, and not taken yet.
     Ready(Box<Code>),
-    /// Given to whoever loads it.
+    /// Given to the caller that loads it.
     Taken,
 }
 
@@ -108,7 +108,7 @@ impl Compiler {
         &self.tuning
     }
 
-    /// The machine code of a kernel, for whoever loads it.
+    /// The machine code of a kernel, for the caller to load.
     ///
     /// # Errors
     /// As [`CodeStore::obtain`].
@@ -135,7 +135,7 @@ impl Compiler {
                 continue;
             };
             queue.models.push(model);
-            // The call's own kernels are compiled by whoever plans it.
+            // The plan of the call compiles the call's own kernels.
             if at > 0 {
                 queue.soon.extend(owned.kernels(&self.device, &self.tuning));
             }
@@ -172,8 +172,8 @@ impl Compiler {
         }
     }
 
-    /// Waits for what is being compiled and compiles nothing ahead from then on. A compiler must not be at work while its
-    /// library is taken down, so whoever lets a process end calls this before.
+    /// Waits for running compilations and compiles nothing ahead from then on. Call it before the process ends, because
+    /// the compiler must not run while its library is unloaded.
     pub fn close(&self) {
         if self.process.load(Ordering::Relaxed) == std::process::id() {
             let mut queue = lock(&self.queue);
@@ -227,7 +227,7 @@ impl Compiler {
         }
     }
 
-    /// Whoever needs it meets the error that this meets.
+    /// Compiles a kernel ahead. Ignores errors, because the plan that needs the kernel reports them.
     fn prepare(&self, variant: &'static dyn Variant, unit: &Unit) {
         let slot = self.slot(variant, unit);
         let mut slot = lock(&slot);

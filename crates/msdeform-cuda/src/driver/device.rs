@@ -105,7 +105,7 @@ impl DeviceProps {
             overlaps_launches: true,
             multiprocessors: 132,
             l2_bytes: 50 << 20,
-            // No launch is worked out from these: a window is made by whoever has the device.
+            // No launch depends on these: only code with an open device makes an access window.
             persisting_l2_bytes: 0,
             access_window_bytes: 0,
             shared_bytes_per_block: 227 << 10,

@@ -31,7 +31,7 @@ impl Graph {
         unsafe { driver!(cuStreamBeginCapture_v2(stream.raw(), mode)) }?;
         let worked = work(stream);
         let mut graph = std::ptr::null_mut();
-        // The recording must end whatever `work` said, or the stream stays unusable.
+        // The recording must end even if `work` failed, or the stream stays unusable.
         // SAFETY: the recording was begun above; `graph` is writable.
         let ended = unsafe { driver!(cuStreamEndCapture(stream.raw(), &raw mut graph)) };
         let mut recorded =

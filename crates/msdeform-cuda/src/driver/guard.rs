@@ -22,7 +22,7 @@ pub fn guard_allocations() {
     GUARDED.store(true, Ordering::Relaxed);
 }
 
-/// What was written beside buffers that have been freed since the last time this was asked.
+/// Takes the reports of out-of-bounds writes around buffers that were freed since the last call.
 #[must_use]
 pub fn broken_guards() -> Vec<String> {
     std::mem::take(&mut BROKEN.lock().unwrap_or_else(PoisonError::into_inner))
@@ -48,7 +48,7 @@ impl Guard {
     /// Poisons both sides of an allocation; returns where the buffer starts.
     ///
     /// # Safety
-    /// The context is current and `base` is an allocation of [`Guard::around`] `bytes` that nobody uses yet.
+    /// The context is current and `base` is an allocation of [`Guard::around`] `bytes` that is not in use yet.
     pub(super) unsafe fn raise(self, base: u64, bytes: usize) -> Result<u64, DriverError> {
         let address = base + self.bytes as u64;
         if self.bytes > 0 {
@@ -82,7 +82,7 @@ impl Guard {
     unsafe fn look(self, address: u64, bytes: usize) -> Result<Option<String>, DriverError> {
         let (mut before, mut behind) = (vec![0u8; self.bytes], vec![0u8; self.bytes]);
         let base = address - self.bytes as u64;
-        // SAFETY: whoever may still write is waited for; both ranges lie inside of the allocation.
+        // SAFETY: the synchronization waits for every kernel that may still write; both ranges lie inside of the allocation.
         unsafe {
             driver!(cuCtxSynchronize())?;
             driver!(cuMemcpyDtoH_v2(before.as_mut_ptr().cast(), base, self.bytes))?;

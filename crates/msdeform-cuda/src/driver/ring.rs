@@ -36,12 +36,12 @@ impl<const SLOTS: usize, const WORDS: usize> Ring<SLOTS, WORDS> {
         self.last.load(Ordering::Relaxed)
     }
 
-    /// Adds an entry, without waiting for anybody. Returns its ticket.
+    /// Adds an entry without waiting for other writers. Returns its ticket.
     pub(super) fn push(&self, words: [u64; WORDS]) -> u64 {
         let ticket = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let slot = &self.slots[ticket as usize % SLOTS];
         let seen = slot.state.load(Ordering::Relaxed);
-        // Being written, or newer: whoever was here before was held up for a whole turn, or we were.
+        // Being written, or newer: the other writer or this one was interrupted for a whole turn of the ring.
         if seen % 2 == 1 || seen > 2 * ticket {
             return ticket;
         }
@@ -63,7 +63,7 @@ impl<const SLOTS: usize, const WORDS: usize> Ring<SLOTS, WORDS> {
     pub(super) fn remove(&self, ticket: u64) {
         let slot = &self.slots[ticket as usize % SLOTS];
         let (entry, order) = (2 * ticket, Ordering::Relaxed);
-        // Someone else's entry by now is none of ours.
+        // The exchange fails if another writer has replaced the entry; that entry stays.
         let _ = slot.state.compare_exchange(entry, 0, order, order);
     }
 

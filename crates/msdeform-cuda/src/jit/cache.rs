@@ -103,8 +103,8 @@ impl DiskCache {
         if entry.is_none() {
             self.remove(key);
         } else if let Ok(file) = fs::File::options().read(true).write(cfg!(windows)).open(&path) {
-            // Its age is that of its last use; where that cannot be noted, of its making. Windows notes it for whoever
-            // may write.
+            // An entry's age counts from its last use, or from its creation if the time of use cannot be stored. Windows
+            // stores it only through a file that is open for writing.
             drop(file.set_modified(SystemTime::now()));
         }
         entry
@@ -115,7 +115,7 @@ impl DiskCache {
         drop(self.try_store(key, compiled));
     }
 
-    /// The same for whoever wants to know.
+    /// The same as [`Self::store`], with the error.
     ///
     /// # Errors
     /// Why it is not kept. Without a folder nothing is, and that is no error.

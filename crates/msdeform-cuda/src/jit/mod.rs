@@ -58,7 +58,7 @@ impl Recipe {
         self.hash(&compiler.to_string())
     }
 
-    /// What stands for it whatever compiles it.
+    /// The key of this recipe without the compiler's version.
     #[must_use]
     pub fn content(&self) -> Key {
         self.hash("any compiler")

@@ -290,7 +290,7 @@ mod tests {
         assert!(words.contains("3 kernels") && words.contains("sm_80, sm_90a"), "{words}");
     }
 
-    /// Whatever byte is damaged: the file is refused, or a group, or every kernel is what it was.
+    /// After damage to any one byte, the file or a group is refused, or every kernel is unchanged.
     #[test]
     #[cfg_attr(miri, ignore = "unpacks hundreds of files, which takes Miri minutes")]
     fn damage_is_said_and_never_believed() {

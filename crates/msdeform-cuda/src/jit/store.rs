@@ -24,7 +24,7 @@ pub struct CodeStore {
     is_pack_refused: AtomicBool,
     /// Looked for when the first kernel has to be compiled.
     nvrtc: OnceLock<Result<Nvrtc>>,
-    /// Relaxed, like the next: counters that nobody concludes anything from.
+    /// Relaxed, like the next two: no code depends on the order of these counters.
     compiled: AtomicU64,
     read_from_disk: AtomicU64,
     from_pack: AtomicU64,
@@ -105,10 +105,10 @@ impl CodeStore {
         self.nvrtc.get_or_init(find).as_ref().map_err(Clone::clone)
     }
 
-    /// The kernel pack, read on the first call; nothing where there is none.
+    /// The kernel pack, read on the first call; `None` if no pack is installed.
     ///
     /// # Errors
-    /// In words, why the one that is there is not used.
+    /// Why an installed pack is not used, as a message for the user.
     pub fn pack(&self) -> std::result::Result<Option<&KernelPack>, String> {
         let opened = self.pack.get_or_init(|| match self.cache.pack() {
             Some(path) => fitting_pack(path, self.driver).map(Some),
@@ -152,7 +152,7 @@ impl CodeStore {
         }
         let recipe = Recipe::new(variant, arch, &unit.defines);
         let key = recipe.content();
-        // What is wrong with a group is said by whoever lists what is there; here it means to compile.
+        // A damaged group only means that the kernel is compiled. Listing the pack reports the damage.
         let compiled = pack.find(&key).ok()??;
         Some(Code {
             compiled,
@@ -207,7 +207,7 @@ impl CodeStore {
         Ok(())
     }
 
-    /// Keeps what was compiled before anybody has loaded it. Nothing is counted yet.
+    /// Stores a kernel compiled ahead, before a plan loads it. The counters do not change yet.
     pub(crate) fn keep_ahead(&self, mut code: Code) -> Code {
         if code.origin == CodeOrigin::Compiled {
             code.is_kept = self.cache.try_store(&code.key, &code.compiled).is_ok();

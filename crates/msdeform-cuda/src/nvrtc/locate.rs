@@ -46,7 +46,7 @@ impl System {
         }
     }
 
-    /// The file of NVRTC's second half, beside it.
+    /// The file name of NVRTC's builtins library, in the same folder as NVRTC.
     pub fn builtins(self, CudaVersion { major, minor }: CudaVersion) -> String {
         match self {
             Self::Unix => format!("libnvrtc-builtins.so.{major}.{minor}"),

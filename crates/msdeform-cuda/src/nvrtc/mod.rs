@@ -311,7 +311,7 @@ struct OwnedProgram<'a> {
 }
 
 impl OwnedProgram<'_> {
-    /// Empty if there is none: a missing log must not hide the error it belongs to.
+    /// The compiler's log. Empty if the log is missing, because a missing log must not hide the error it belongs to.
     fn log(&self) -> String {
         let mut size = 0;
         // SAFETY: the program is valid, `size` is writable.

@@ -87,8 +87,8 @@ pub struct PlannedKernel<'a> {
 }
 
 impl Loaded {
-    /// The best choice that this GPU takes. What was measured with another compiler may need more registers
-    /// now: then a call is none the worse, and only what is sure to fit may fail.
+    /// The tuned choice if it loads on this GPU, else the sure one. A choice that was tuned with another compiler
+    /// may need more registers now. Only an error of the sure choice is returned.
     pub fn best(
         engine: &Engine,
         choices: &Choices,

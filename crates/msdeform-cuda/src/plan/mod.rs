@@ -55,8 +55,8 @@ pub struct Plan {
     spec: &'static VariantSpec,
 }
 
-/// What takes over where pointers are less aligned than the plan's variant needs them. Hardly anybody has such
-/// pointers, so it is compiled when they come.
+/// The variant for pointers that are less aligned than the plan's variant needs. Such pointers are rare, so the
+/// fallback is compiled on the first launch that has them.
 #[derive(Debug)]
 struct Fallback {
     variant: &'static dyn Variant,
@@ -67,7 +67,7 @@ struct Fallback {
 #[derive(Debug)]
 struct OwnWorkspace {
     memory: DeviceBuffer<u8>,
-    /// When the last [`Plan::run`] is done with it. Whoever runs next holds it while queueing.
+    /// When the last [`Plan::run`] is done with the workspace. The next run holds the lock while it queues launches.
     free: Mutex<Event>,
 }
 
@@ -116,7 +116,7 @@ impl Plan {
         if call.is_empty() || !plan.operands.iter().any(writes) {
             return Ok(plan);
         }
-        // First, so that it goes on beside what this plan itself waits for.
+        // First, so that these kernels compile while this plan waits for its own.
         options.compile_ahead(engine, &call, &choices);
         plan.level_table = level_table(engine, problem)?;
         let main = Loaded::best(engine, &choices, &call, plan.level_table_address())?;
@@ -261,7 +261,7 @@ impl Plan {
         self.main.as_ref().is_some_and(|main| main.configuration.pipeline.preparation > 0)
     }
 
-    /// Bytes of the workspace that a launch needs, whoever it belongs to.
+    /// Bytes of workspace that a launch needs, from the plan or from the caller.
     #[must_use]
     pub const fn workspace_bytes(&self) -> usize {
         self.workspace_bytes

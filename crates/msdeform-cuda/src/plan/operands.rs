@@ -12,7 +12,7 @@ use crate::variants::Call;
 pub(super) struct Operand {
     pub role: Role,
     pub access: Access,
-    /// Whether the call has it: a gradient that nobody asked for is a null pointer to the kernels.
+    /// Whether the call has it. A gradient that the caller did not request is a null pointer to the kernels.
     pub is_present: bool,
     /// From its first element to one past its last; 0 where the call has no such tensor.
     pub bytes: usize,
@@ -80,7 +80,7 @@ pub struct Argument<'a> {
     address: u64,
     bytes: usize,
     context: &'a Context,
-    /// What is written is borrowed for as long, and by nobody else.
+    /// Borrows a tensor that is written exclusively, for `'a`.
     buffer: PhantomData<&'a mut ()>,
 }
 

@@ -15,9 +15,9 @@ use crate::variants::{Call, KnobChoices, Variant};
 /// Names a variant for every plan of its direction that does not name one itself.
 pub const VARIANT_VARIABLE: &str = "MSDEFORM_VARIANT";
 
-/// Whether a GPU has run everything that the dispatcher may choose where samples follow from offsets. Until then only who
-/// names a variant gets a plan for such a problem: what was only emulated is chosen for nobody. The ledger's test holds that
-/// it is true only where the ledger says so.
+/// Whether a GPU has run every kernel that the dispatcher may choose for the fused operator. While this is false, a plan
+/// for that operator needs a named variant, because the dispatcher chooses no kernel that was only emulated. The ledger's
+/// test checks that this is true only if the ledger confirms it.
 pub const OFFSETS_ARE_VERIFIED: bool = true;
 const NOT_VERIFIED: &str = "no GPU has verified it on samples that follow from offsets; give it locations and weights, or name a variant";
 
@@ -120,10 +120,10 @@ impl PlanOptions {
         Ok(Call { problem, strides, device, query_raster_width, sources, backward })
     }
 
-    /// What computes a call: the caller's choice or the environment's, or what was measured on this machine and
-    /// else the dispatcher's. Whoever names a variant gets that one or an error: a silent
-    /// substitute would be measured or trusted as something it is not. The environment speaks to both directions
-    /// at once, so there a name of the other one is no choice.
+    /// What computes a call: the choice of the caller or of the environment, else what was measured on this machine,
+    /// else the dispatcher's choice. A named variant is used or is an error, because a user would measure or trust a
+    /// silent substitute as something it is not. The environment variable applies to both directions, so a variant of
+    /// the other direction is ignored there.
     pub(super) fn choices(&self, engine: &Engine, call: &Call<'_>) -> Result<Choices> {
         let named = match self.variant {
             Some(variant) => Some(variant),
@@ -147,7 +147,7 @@ impl PlanOptions {
         Ok(Choices { tuned, sure, is_open })
     }
 
-    /// Has compiled what the next calls may need, if nobody but the dispatcher chooses.
+    /// Queues the kernels that the next calls may need for compilation, if the choice was left to the dispatcher.
     pub(super) fn compile_ahead(&self, engine: &Engine, call: &Call<'_>, choices: &Choices) {
         let backward = match self.ahead {
             Ahead::Gradients(backward) => Some(backward.of(call.problem)),
@@ -166,6 +166,6 @@ pub(super) struct Choices {
     pub tuned: Option<ChosenVariant>,
     /// What takes the call in any case.
     pub sure: ChosenVariant,
-    /// Whether nobody named a variant or a knob.
+    /// Whether neither the caller nor the environment named a variant or a knob.
     pub is_open: bool,
 }

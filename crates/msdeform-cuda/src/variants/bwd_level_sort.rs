@@ -73,7 +73,7 @@ static KNOBS: &[Knob] = &[
 ];
 static CONSTANTS: &[Constant] = &[HELD, KEPT, UNCUT, ORDERED, THIN, PACK];
 
-/// What `level_sort.cuh` reads beside the lists.
+/// What `level_sort.cuh` reads in addition to the lists.
 const SORT_READS: &[&str] = &[HELD.name, KEPT.name, SORT_AHEAD.name, "SORT_THREADS"];
 
 /// Warps of a block in the step sort. A constant, because the order of the lists depends on it.

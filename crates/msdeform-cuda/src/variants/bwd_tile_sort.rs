@@ -78,7 +78,7 @@ const ALL_PARTS: usize = 2048;
 /// Parts of a block in count and scatter, where their counters fit and nothing is left over.
 const BLOCK_PARTS: usize = 2;
 
-/// Blocks of scatter on an SM while samples runs beside it, which wants the other half of the registers; slabs
+/// Blocks of scatter on an SM while samples overlaps it and takes the other half of the registers. Slabs
 /// then come one after another, and less of L2 is written at a time.
 const SCATTER_BLOCKS_WITH_SAMPLES: u32 = 2;
 

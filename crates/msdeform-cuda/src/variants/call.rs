@@ -52,7 +52,7 @@ impl<'a> Call<'a> {
         self.problem.operator()
     }
 
-    /// Whether a tensor of the operator is part of this call: all but the gradients that nobody asked for.
+    /// Whether a tensor of the operator is part of this call: all but the gradients that the caller did not request.
     #[must_use]
     pub fn has(&self, role: Role) -> bool {
         self.backward.is_none_or(|backward| backward.gradients.includes(role))

@@ -65,7 +65,7 @@ pub fn sampling_alignment(call: &Call<'_>) -> usize {
     if call.problem.samples().is_multiple_of(4) { CHUNK_BYTES } else { bytes }
 }
 
-/// The same where one load brings both coordinates of a location, whatever the number of samples.
+/// The same where one load brings both coordinates of a location, for any number of samples.
 #[must_use]
 pub fn paired_sampling_alignment(call: &Call<'_>) -> usize {
     sampling_alignment(call).max(2 * call.problem.sampling_dtype().size_bytes())

@@ -96,7 +96,7 @@ impl Configuration {
         units
     }
 
-    /// The macros of all of them together, for whoever compiles them as one.
+    /// The macros of all kernels together, for a compilation of all kernels as one text.
     #[must_use]
     pub fn defines(&self, call: &Call<'_>) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
@@ -204,7 +204,7 @@ pub const GRADIENTS: &str = "GRADIENTS";
 /// The macro that declares [`Configuration::derived`].
 const DERIVED: &str = "DERIVED";
 
-/// What one kernel is compiled from, beside the sources.
+/// What one kernel is compiled from, in addition to the sources.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Unit {
     /// The step that launches it.

@@ -12,7 +12,7 @@ pub(super) const PACK: Constant = Constant {
     values: &[0, 1],
     meaning: "the output's gradient has no packed rows, and is written out as such first",
 };
-/// What whoever includes the header reads.
+/// Constants that a kernel reads if it includes `grad_output_rows.cuh`.
 pub(super) const ROWS_READ: &[&str] = &[PACK.name];
 
 const CHUNK_BYTES: usize = 16;

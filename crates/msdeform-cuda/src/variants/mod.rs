@@ -3,7 +3,7 @@
 //! Everything here is arithmetic on a [`Call`] and can be done, and tested, without a GPU. The engine
 //! compiles and launches what comes out; the emulator runs the same configuration on the host.
 
-/// What a variant says of itself whatever the call: its `SPEC`, its kernel, and what is not as [`Variant`] has it.
+/// What a variant declares for all calls: its `SPEC`, its kernel, and overrides of the defaults of [`Variant`].
 macro_rules! describe {
     ($kernel:literal $(, $name:ident: $value:expr)*) => {
         fn spec(&self) -> &'static VariantSpec {
@@ -148,8 +148,8 @@ pub trait Variant: Send + Sync {
         HEADERS
     }
 
-    /// Whether a call in [`Mode::Deterministic`] gives the same bits on every run, whatever the launch
-    /// geometry. Sums in an order that depends on who comes first (atomics) do not.
+    /// Whether a call in [`Mode::Deterministic`] is bitwise reproducible for any launch geometry. Sums in
+    /// the order in which threads arrive (atomics) are not.
     fn is_deterministic(&self) -> bool {
         true
     }

@@ -8,7 +8,7 @@ use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::pipeline::Pipeline;
 
-/// Constants that kernels of such a call read, whatever else they do: they are no knobs of a variant.
+/// Constants that all kernels of the fused operator read. They are no knobs of a variant.
 const OFFSETS_READ: [&str; 4] = [WHOLE_QUADS, WHOLE_REFERENCES, KEEPS, ROW_SUMS];
 /// Steps that look at no sample: where samples come from must not compile them again.
 const UNCONCERNED: [&str; 6] = ["pack", "offsets", "plan", "gather", "combine", "starts"];

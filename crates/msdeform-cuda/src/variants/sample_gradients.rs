@@ -39,7 +39,7 @@ pub(super) const SPREAD: Knob = Knob {
     meaning: "how thinly rows are spread over warps in the step samples: 2, samples of a row are two warps'",
 };
 
-/// What whoever includes the header reads.
+/// Constants that a kernel reads if it includes `sample_gradients.cuh`.
 pub(super) const SAMPLES_READ: &[&str] =
     &[GRADIENTS, SAMPLE_WARPS.name, SAMPLE_BLOCKS.name, TILE_HEIGHT.name, THIN.name];
 
@@ -97,7 +97,7 @@ impl SampleStep {
         self.walk.has_whole_rows()
     }
 
-    /// What the kernel is compiled with, beside the knobs.
+    /// What the kernel is compiled with, in addition to the knobs.
     pub(super) fn constants(&self) -> impl Iterator<Item = (&'static str, i64)> {
         self.walk.constants().chain([(THIN.name, i64::from(self.thin))])
     }
@@ -198,8 +198,8 @@ impl QueryBlock {
     }
 }
 
-/// Queries of a block beside another step's blocks, one for each level of each image and head: as many as it takes for all
-/// blocks to run at once, two on an SM. In f32 idle warps cost less than idle SMs: `dino_dec` takes 49.4 us with 80 queries, 51.4 with
+/// Queries of a block that overlaps another step's blocks, one for each level of each image and head. All blocks of both
+/// steps run at once, two on an SM. In f32 idle warps cost less than idle SMs: `dino_dec` takes 49.4 us with 80 queries, 51.4 with
 /// the 128 that keep every warp busy. In half precision it is the other way round.
 fn one_wave(call: &Call<'_>, head_groups: usize) -> usize {
     let problem = call.problem;

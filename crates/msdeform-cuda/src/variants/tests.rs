@@ -41,7 +41,7 @@ fn problem(variant: &dyn Variant, batch: usize, queries: usize, size: usize) -> 
         .unwrap()
 }
 
-/// What is compiled for a model, whatever the batch and the number of queries: kernels by step.
+/// The kernels that are compiled for a model at any batch and number of queries, by step.
 fn compiled_for(direction: Direction, dtype: DType) -> BTreeMap<String, BTreeSet<Vec<String>>> {
     let device = DeviceProps::h200();
     let mut units: BTreeMap<String, BTreeSet<Vec<String>>> = BTreeMap::new();

@@ -19,7 +19,7 @@ const LIST_WORD_BYTES: usize = 8;
 /// Warps of a block in the step gather.
 const GATHER_WARPS: usize = 4;
 /// Rows of an SM up to which entries are long. Not only for speed: short ones round coordinates, which a tensor of few
-/// samples shows (1.2 times the contract, once in 40,000 random problems), and a NaN of `grad_output` beside a pixel's edge.
+/// samples shows (1.2 times the contract, once in 40,000 random problems), and a NaN of `grad_output` near a pixel's edge.
 const FEW_ROWS: u64 = 64;
 /// Queries that the 18 bits of an 8-byte entry tell apart.
 const SHORT_ENTRY_QUERIES: usize = 1 << 18;
@@ -44,7 +44,7 @@ pub(super) const GATHER_BLOCKS: Knob = Knob {
 pub(super) const PIECE: &str = "PIECE";
 pub(super) const FEW: &str = "FEW";
 
-/// What whoever includes `tile_lists.cuh`, `list_entries.cuh` and `tile_gather.cuh` reads.
+/// Constants that a kernel reads if it includes `tile_lists.cuh`, `list_entries.cuh` or `tile_gather.cuh`, in this order.
 pub(super) const LISTS_READ: &[&str] =
     &[PIECE, ORDERED.name, "TILE_SIDE", "SLICE_CHANNELS", "PIECE_BYTES", "LIST_WORD_BYTES"];
 pub(super) const ENTRIES_READ: &[&str] = &[ENTRY_BYTES.name];

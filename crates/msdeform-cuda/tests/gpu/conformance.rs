@@ -63,7 +63,7 @@ pub fn compare(case: &Case, variant: Option<&dyn Variant>) -> Result<bool, Faile
     }
 }
 
-/// By a variant, or whatever the dispatcher chooses.
+/// Compares one variant, or the dispatcher's choice if `variant` is `None`, in every combination of dtypes.
 fn in_every_format(
     direction: Direction,
     variant: Option<&dyn Variant>,

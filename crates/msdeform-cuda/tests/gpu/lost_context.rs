@@ -81,7 +81,7 @@ fn lose_context() -> Outcome {
     report("first", faulted)?;
     report("later", later.launch(&stream, None))?;
     report("memory", DeviceBuffer::<f32>::filled(&stream, 1 << 20, 0).map(drop))?;
-    // Nobody else can use the device here either, and says so; nothing hangs or ends the process.
+    // Other users of the device in this process get an error, too. Dropping these values must not hang or abort.
     drop((done, under_way, faulting, later, stream));
     Ok(())
 }

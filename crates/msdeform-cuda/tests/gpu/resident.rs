@@ -62,7 +62,7 @@ impl<T: Element> Resident<T> {
         Ok(())
     }
 
-    /// Moves the second image of the values to where the strides say; what is between belongs to nobody.
+    /// Moves the second image of the values to where the strides put it. No tensor owns the memory between the images.
     pub fn spread_images(&mut self, stream: &Stream, strides: ValueStrides) -> Outcome {
         let value: Vec<T> = stored(&self.inputs, Role::Value);
         let (first, second) = value.split_at(value.len() / 2);

@@ -1,8 +1,8 @@
 """What is replaced, by which call of `patch()`, and how it is put back.
 
-A function keeps its identity and gets other code. Every holder of the function, such as a module that imported it by name,
-a model that was built before, or a file that a model was pickled into, holds the same function before, while
-and after it is replaced.
+A function keeps its identity and gets other code. Every holder of the function, such as a module that imported it by
+name, a model that was built before, or a file that a model was pickled into, holds the same function before, while and
+after it is replaced.
 """
 
 from __future__ import annotations
