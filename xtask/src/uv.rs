@@ -29,7 +29,7 @@ impl<'a> Environment<'a> {
         Self { clean: true, ..Self::new(name, packages) }
     }
 
-    /// Makes the environment if nobody did yet, and returns its folder.
+    /// Makes the environment on the first call, and returns its folder.
     pub fn folder(&self) -> Result<PathBuf> {
         let folder = tree::cache().join(self.name);
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);

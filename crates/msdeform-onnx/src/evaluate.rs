@@ -156,7 +156,7 @@ impl Context<'_> {
         let nodes = self.between(&names, wanted)?;
         let mut values: HashMap<&str, Value<T>> =
             given.into_iter().map(|(name, array)| (name, Value::Array(array))).collect();
-        // What nobody needs any more is dropped: of a large site each tensor takes a gigabyte.
+        // A tensor is dropped after its last use, because each tensor of a large site takes a gigabyte.
         let mut uses: HashMap<&str, usize> = HashMap::new();
         wanted.iter().for_each(|name| *uses.entry(name).or_default() += 1);
         for &index in &nodes {

@@ -245,7 +245,7 @@ fn size(number: i64) -> Option<usize> {
     usize::try_from(number).ok()
 }
 
-/// The candidate with the fewest steps, the nearest of those; or why the last one is none.
+/// The first of the candidates with the fewest steps. If none is recognised, the reason of the last one.
 fn best<T>(
     candidates: &[&str],
     what: &str,

@@ -71,7 +71,7 @@ impl Operator {
             (MMDEPLOY, "MMCVMultiScaleDeformableAttention") => {
                 Some(Self::Attention(Form::Mmdeploy))
             }
-            // TensorRT's parser finds plugins by their name, whatever the domain.
+            // TensorRT's parser finds plugins by their name and ignores the domain.
             (_, "MultiscaleDeformableAttnPlugin_TRT") => Some(Self::Attention(Form::TensorRt)),
             _ => None,
         }

@@ -12,7 +12,7 @@ pub(crate) struct Graph<'a> {
     producers: HashMap<&'a str, usize>,
     consumers: HashMap<&'a str, Vec<usize>>,
     initializers: HashMap<&'a str, &'a Tensor>,
-    /// What has to stay whoever uses it: outputs of the graph, names that subgraphs use.
+    /// Tensors that stay even if no node consumes them: outputs of the graph, names that subgraphs use.
     kept: HashSet<&'a str>,
 }
 
@@ -74,8 +74,8 @@ impl<'a> Graph<'a> {
         if node.is("Constant") { node.attribute("value")?.t.as_ref() } else { None }
     }
 
-    /// What becomes dead if these nodes do not need it any more: they, and above them what nobody else uses.
-    /// What is `used` otherwise lives.
+    /// These nodes, and the nodes above them that no other node uses.
+    /// A node above them stays if one of its outputs is in `used`.
     pub(crate) fn dead_without(
         &self,
         roots: impl IntoIterator<Item = usize>,

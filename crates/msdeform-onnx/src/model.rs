@@ -83,7 +83,7 @@ pub(crate) struct Model {
     pub(crate) value_info: Vec<ValueInfo>,
     /// What subgraphs of each node take from the graph around them, node by node.
     pub(crate) captured: Vec<Vec<String>>,
-    /// `GridSample` and attention nodes where nobody looks: in subgraphs and functions.
+    /// Number of `GridSample` and attention nodes in subgraphs and functions, which are not searched for sites.
     pub(crate) hidden: usize,
 }
 
@@ -141,7 +141,7 @@ impl Model {
         self.opsets.iter().find(standard).map_or(0, |id| id.version)
     }
 
-    /// Files that hold its weights, beside it.
+    /// Files next to the model that hold its weights.
     pub(crate) fn external_files(&self) -> Vec<String> {
         let constants = self.nodes.iter().flat_map(|node| &node.attribute);
         let constants = constants.filter_map(|attribute| attribute.t.as_ref());

@@ -27,9 +27,9 @@ pub struct Report {
     pub sites: Vec<SiteReport>,
     /// What was not, and why.
     pub left: Vec<Left>,
-    /// Nodes that may belong to the attention, in subgraphs and functions, where nobody looked.
+    /// Number of nodes in subgraphs and functions that may belong to the attention. They were not searched.
     pub hidden: usize,
-    /// Files beside the model that hold its weights.
+    /// Files next to the model that hold its weights.
     pub external_files: Vec<String>,
 }
 
@@ -152,9 +152,9 @@ pub struct Rewrite {
     pub kept: Vec<String>,
     /// What was left alone, and why.
     pub left: Vec<Left>,
-    /// Nodes that may belong to the attention, in subgraphs and functions, where nobody looked.
+    /// Number of nodes in subgraphs and functions that may belong to the attention. They were not searched.
     pub hidden: usize,
-    /// Files beside the model that hold its weights: the new model refers to them by the same names.
+    /// Files next to the model that hold its weights. The new model refers to them by the same names.
     pub external_files: Vec<String>,
     /// Nodes that are gone.
     pub removed_nodes: usize,

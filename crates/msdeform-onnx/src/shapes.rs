@@ -22,7 +22,7 @@ pub(crate) struct Facts {
     shapes: HashMap<String, Dims>,
     numbers: HashMap<String, Dims>,
     types: HashMap<String, i32>,
-    /// Names of symbols; none for those that nobody named.
+    /// Names of symbols; `None` if the model does not name the symbol.
     symbols: Vec<Option<String>>,
     named: HashMap<String, Symbol>,
 }

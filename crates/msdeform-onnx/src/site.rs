@@ -55,7 +55,7 @@ pub(crate) enum Samples {
     Fused,
 }
 
-/// A run of a site beside the reference.
+/// The result of running a site and the reference on the same inputs.
 #[derive(Clone, Debug)]
 pub(crate) struct Evidence {
     /// The largest difference on random inputs.
@@ -92,7 +92,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Whether another one means the same, whatever its evidence.
+    /// Whether another site means the same; evidence is not compared.
     pub(crate) fn agrees_with(&self, other: &Self) -> bool {
         let known =
             |site: &Self| (site.points.clone(), site.levels.clone(), site.heads, site.channels);

@@ -66,7 +66,7 @@ fn main() -> Result<()> {
             }
         });
         server.run();
-        // A server that ended by itself has nobody to wait for.
+        // If the server ended by itself, this ends the thread that waits for signals.
         handle.close();
     });
     println!("stopped");

@@ -17,9 +17,9 @@ impl Speed {
     /// Compares passes that were timed in turns, so that samples with the same index are neighbours.
     ///
     /// The ratio of the medians is what a reader computes from the two times in a table. The ratios of neighbours decide
-    /// whether there is a difference: there is none if an interval that holds their median with 90 % confidence covers 1,
-    /// or lies on the other side of 1 than the ratio of the medians. Without samples that ratio stands alone. `None` if a
-    /// median is no time.
+    /// whether there is a difference. The passes do not differ if an interval that holds the median of those ratios with
+    /// 90 % confidence covers 1, or lies on the other side of 1 than the ratio of the medians. Without samples, only the
+    /// ratio of the medians is used. `None` if a median is no time.
     #[must_use]
     pub fn of(medians: [f64; 2], samples: [&[f64]; 2]) -> Option<Self> {
         let [before, after] = medians;

@@ -17,7 +17,7 @@ const IDENTITY: [&str; 14] = [
     "way", "scenario", "kernels", "name",
 ];
 
-/// Reads the runs in these folders and merges them; nothing if they are of several devices, or if there is none.
+/// Reads the runs in these folders and merges them. `None` if there are no runs, or if they are of several devices.
 ///
 /// # Errors
 /// [`RecordError`] naming the file.

@@ -39,7 +39,7 @@ impl Default for Manifest {
 }
 
 impl Manifest {
-    /// The manifest of a folder of records; `None` where there is none.
+    /// The manifest of a folder of records; `None` if the folder has no manifest.
     ///
     /// # Errors
     /// [`RecordError`] naming the file.

@@ -54,8 +54,8 @@ pub type SourceStrides = ((usize, usize, usize), (usize, usize), (usize, usize))
 /// What is wrong with the call.
 ///
 /// # Safety
-/// Every address leads to a contiguous tensor that `key` describes, or to one with these strides; nobody writes to those
-/// that are read, and nobody else touches those that are written, before this returns.
+/// Every address leads to a contiguous tensor that `key` describes, or to one with these strides. Until this returns, no
+/// code writes to the tensors that are read, and no other code touches the tensors that are written.
 pub unsafe fn run(
     direction: Direction,
     key: &Key,
@@ -74,7 +74,7 @@ pub unsafe fn run(
                 *to = Some((role, tensors.read(role)?));
             }
             for (to, role) in written.iter_mut().zip(operator.written(direction)) {
-                // A gradient without an address is one that nobody wants.
+                // A null address means that the caller does not need this gradient.
                 if role == operator.output || tensors.address(role) != 0 {
                     *to = Some((role, tensors.write(role)?));
                 }
@@ -94,7 +94,7 @@ struct Tensors<'a> {
 
 impl Tensors<'_> {
     /// # Safety
-    /// The address leads to this tensor of the problem, which lives for `'a`, and nobody writes to it.
+    /// The address leads to this tensor of the problem. The tensor lives for `'a`, and no code writes to it meanwhile.
     unsafe fn read<'a>(&self, role: Role) -> Result<TensorView<'a>, CallError> {
         // SAFETY: passed on from the caller.
         unsafe {

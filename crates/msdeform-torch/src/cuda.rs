@@ -58,7 +58,7 @@ pub fn plan(key: &Key) -> Result<Arc<Planned>, CallError> {
 }
 
 impl Planned {
-    /// Bytes of memory that a launch needs beside its tensors.
+    /// Bytes of memory that a launch needs in addition to its tensors.
     #[must_use]
     pub const fn workspace_bytes(&self) -> usize {
         self.plan.workspace_bytes()
@@ -119,7 +119,7 @@ static INTERPRETER: OnceLock<fn(&str)> = OnceLock::new();
 /// This process has an interpreter: it is warned by this function, and ends with [`end_compiling_ahead`], so kernels may be
 /// compiled ahead.
 pub fn with_interpreter(warn: fn(&str)) {
-    // Whoever imports the package again keeps what it had.
+    // If the package is imported again, the first function stays.
     let _ = INTERPRETER.set(warn);
 }
 

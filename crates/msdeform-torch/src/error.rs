@@ -92,7 +92,7 @@ pub enum Kind {
     Value,
     /// No GPU of this machine can be used.
     Unavailable,
-    /// Whatever else went wrong while running.
+    /// Any other error while running.
     Runtime,
 }
 

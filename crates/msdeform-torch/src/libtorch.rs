@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use crate::error::CallError;
 
-/// An argument or a result of a kernel: a number, or an address that belongs to whoever reads it.
+/// An argument or a result of a kernel: a number or an address. The reader of an address owns the object behind it.
 pub type StableIValue = u64;
 
 /// A kernel. The first so many values are arguments; it takes them and leaves its results in their place. It may end by an exception of C++.
@@ -118,7 +118,7 @@ impl Libtorch {
     /// The one of this process, looked for if that was not done before.
     ///
     /// # Errors
-    /// There is none, or it is older than 2.10.
+    /// The process has loaded no libtorch, or one older than 2.10.
     pub fn find() -> Result<&'static Self, String> {
         if let Some(found) = LIBTORCH.get() {
             return Ok(found);
@@ -182,7 +182,7 @@ impl Libtorch {
         }
     }
 
-    /// Whether this libtorch has GPUs of NVIDIA's, whatever the machine has.
+    /// Whether this libtorch supports NVIDIA GPUs. The machine may have none.
     #[must_use]
     pub fn has_cuda(&self) -> bool {
         self.stream_function().is_some()
@@ -246,8 +246,9 @@ unsafe fn number_named(library: &Library, symbol: &[u8]) -> Option<i32> {
     })
 }
 
-/// The folder of packages that libtorch lies in, if it comes from PyTorch's wheel: NVRTC is there too, and without an interpreter
-/// nobody says where that is.
+/// The folder of packages that contains libtorch, if libtorch comes from PyTorch's wheel.
+///
+/// NVRTC is in the same folder. Without an interpreter, the path of libtorch is the only way to find NVRTC there.
 pub(crate) fn folder_of_packages() -> Option<PathBuf> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let is_torch = |path: &&str| path.ends_with("/torch/lib/libtorch_cpu.so");

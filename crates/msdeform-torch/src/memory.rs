@@ -27,8 +27,8 @@ fn pointer<T>(tensor: &'static str, address: usize, len: usize) -> Result<*mut T
 /// A tensor to read.
 ///
 /// # Safety
-/// Unless it is null, the address leads to `len` elements of `dtype` that live for `'a` and that nobody
-/// writes to meanwhile.
+/// Unless it is null, the address leads to `len` elements of `dtype` that live for `'a`. No code writes
+/// to them meanwhile.
 pub unsafe fn slice<'a>(
     tensor: &'static str,
     dtype: DType,
@@ -49,7 +49,7 @@ pub unsafe fn slice<'a>(
 /// A tensor to write.
 ///
 /// # Safety
-/// As of [`slice`], and nobody else reads or writes it meanwhile.
+/// As for [`slice`], and no other code reads or writes the elements meanwhile.
 pub unsafe fn slice_mut<'a>(
     tensor: &'static str,
     dtype: DType,

@@ -37,7 +37,7 @@ const DEVICES: [&str; 5] = ["cpu", "cuda", "meta", "xpu", "mps"];
 /// Where a call is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// By the processor.
+    /// By the CPU.
     Cpu,
     /// By a GPU, by its number.
     Gpu(i32),
@@ -51,19 +51,19 @@ pub struct Tensor {
 
 impl Drop for Tensor {
     fn drop(&mut self) {
-        // SAFETY: it is ours, and nobody asks for it again.
+        // SAFETY: this value owns the handle, and drop is the last use of the handle.
         unsafe { (self.torch.tensor_delete)(self.handle) };
     }
 }
 
 impl Tensor {
     /// # Safety
-    /// The value is a tensor that belongs to nobody else.
+    /// The value is a tensor that has no other owner.
     pub unsafe fn from_value(torch: &'static Libtorch, value: StableIValue) -> Self {
         Self { torch, handle: std::ptr::with_exposed_provenance_mut(value as usize) }
     }
 
-    /// As the result of a kernel: it belongs to whoever reads it.
+    /// The tensor as the result of a kernel. The reader of the value owns the tensor.
     pub fn into_value(self) -> StableIValue {
         let value = self.handle.expose_provenance() as StableIValue;
         std::mem::forget(self);
@@ -120,7 +120,7 @@ impl Tensor {
         Ok(copy)
     }
 
-    /// Where it is. Kernels are called with tensors of the processor and of GPUs.
+    /// Where the tensor is. Kernels are called with tensors of the CPU and of GPUs.
     pub fn place(&self) -> Result<Place, CallError> {
         let device = self.number(self.torch.tensor_device)?;
         if device == self.torch.places.cpu {
@@ -309,14 +309,14 @@ pub struct List {
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: it is ours, and nobody asks for it again.
+        // SAFETY: this value owns the handle, and drop is the last use of the handle.
         unsafe { (self.torch.list_delete)(self.handle) };
     }
 }
 
 impl List {
     /// # Safety
-    /// The value is a list of numbers or flags that belongs to nobody else.
+    /// The value is a list of numbers or flags that has no other owner.
     pub unsafe fn from_value(torch: &'static Libtorch, value: StableIValue) -> Self {
         Self { torch, handle: std::ptr::with_exposed_provenance_mut(value as usize) }
     }

@@ -47,7 +47,7 @@ fn failures_of(
         for (index, setting) in settings(backend, direction).iter().enumerate() {
             let case = setting.case(direction, formats, layout).unwrap();
             let takers = takers(variants, &case, index, turn);
-            // The processor's plans take contiguous tensors.
+            // CPU plans take contiguous tensors.
             if takers.is_empty() || !case.is_contiguous() {
                 left_out += 1;
                 continue;

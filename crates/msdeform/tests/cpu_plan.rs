@@ -42,7 +42,7 @@ fn decoder() -> ProblemBuilder {
     ])
 }
 
-/// Beside one.
+/// Numbers of threads to compare with one thread.
 const THREADS: &[usize] = if cfg!(miri) { &[2] } else { &[2, 7] };
 
 /// Queries of two samples among nine pixels, so many that those are staged.
@@ -173,7 +173,7 @@ fn a_corner_outside_is_never_multiplied() {
     }
 }
 
-/// Heads begin at offsets that such a tensor does not have; Miri sees to it that nobody goes there.
+/// The heads' offsets lie outside of an empty tensor. Miri checks that the plan does not read there.
 #[test]
 fn a_value_tensor_without_pixels_gives_zeros() {
     for layout in ValueLayout::ALL {

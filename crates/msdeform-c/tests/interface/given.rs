@@ -121,7 +121,7 @@ impl<T> Handle<T> {
 
 impl<T> Drop for Handle<T> {
     fn drop(&mut self) {
-        // SAFETY: made by the function that belongs to it, and nobody uses it any more.
+        // SAFETY: `new` pairs the handle with its function, and drop is the last use of the handle.
         unsafe { (self.destroy)(self.raw) };
     }
 }

@@ -8,7 +8,7 @@ use msdeform_files::Existing;
 
 use crate::header;
 
-/// Cargo builds the libraries beside the tests, in one go with what they link.
+/// The folder of the built libraries. Cargo builds them together with the tests, in the same folder.
 pub fn built() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let folder = test.parent().unwrap().to_path_buf();

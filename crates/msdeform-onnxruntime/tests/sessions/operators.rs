@@ -117,7 +117,7 @@ fn shared_library() -> Outcome {
         std::env::consts::DLL_PREFIX,
         std::env::consts::DLL_SUFFIX
     );
-    // Beside the tests, or one folder up, where cargo puts what it built for users.
+    // The library lies next to the tests, or one folder up, where cargo puts libraries for users.
     let places = folder.ancestors().skip(1).take(2).map(|folder| folder.join(&file));
     let library: Option<PathBuf> = places.into_iter().find(|path| path.is_file());
     let library = library.ok_or("the shared library was not built; build the whole package")?;

@@ -24,8 +24,9 @@ pub fn names() -> Vec<String> {
     names
 }
 
-/// A name without the knobs that the variant would set to the same value by itself: what differs in nothing is the
-/// same row of a table. A name that is none of ours stays as it is.
+/// A name without the knobs that the variant would set to the same value by itself.
+///
+/// Settings that differ in no knob then share a row of a table. The name of an unknown variant stays as it is.
 #[must_use]
 pub fn own_name(name: &str) -> String {
     let id = id_in(name);

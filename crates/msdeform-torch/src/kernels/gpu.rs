@@ -11,8 +11,8 @@ use crate::tensor::{Place, Tensor};
 /// Queues a call on the current stream of a GPU.
 ///
 /// # Safety
-/// The pointers are those of live tensors of that GPU which the head and the operands describe; nobody else writes to what
-/// is written.
+/// The pointers are those of live tensors of that GPU, which the head and the operands describe. No other code writes to
+/// the tensors that the call writes.
 pub unsafe fn launch(
     torch: &'static Libtorch,
     ordinal: i32,
