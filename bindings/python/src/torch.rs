@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 
 use msdeform::{DType, Direction, OffsetOptions, Operator, Role};
-use msdeform_torch::call::{self, Described, Head, free_axes, gradient_bits};
+use msdeform_torch::call::{self, Described, Head, gradient_bits};
 use pyo3::Borrowed;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -419,7 +419,7 @@ impl Inputs {
                 && (found == DType::F64) == is_double
                 && tensor.place() == Some(self.place)
                 && tensor.is_full()
-                && tensor.has_contiguous_rows(free_axes(role, is_on_cpu))
+                && tensor.has_contiguous_rows(role.free_axes(is_on_cpu))
         };
         // The CPU computes f64.
         Some((is_on_cpu || !is_double) && roles.iter().zip(&self.tensors).all(fits))

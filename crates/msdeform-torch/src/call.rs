@@ -46,18 +46,6 @@ pub const fn operator_with(options: Option<&OffsetOptions>) -> &'static Operator
     }
 }
 
-/// How many of a tensor's first axes may have any strides; the elements of the others are contiguous. Of values on a GPU
-/// only the last axis must be contiguous.
-#[must_use]
-pub const fn free_axes(role: Role, is_on_cpu: bool) -> usize {
-    match role {
-        Role::Value if !is_on_cpu => 3,
-        Role::References if is_on_cpu => 3,
-        Role::References | Role::Offsets | Role::Logits => 2,
-        _ => 0,
-    }
-}
-
 /// The tensors that an operator reads, in its order. Every path from a framework to a plan goes through here.
 pub struct Inputs<'a, T> {
     /// The tensors.

@@ -1,24 +1,25 @@
 //! Addresses that are handed over, as the slices that the library works on.
 
-use std::slice::{from_raw_parts, from_raw_parts_mut};
+use std::ffi::c_void;
 
 use msdeform::{DType, Slice, SliceMut};
 
 use crate::error::CallError;
 
-/// `len` elements at an address. An empty tensor may have any address, an ordinary one must not be null.
-fn pointer<T>(tensor: &'static str, address: usize, len: usize) -> Result<*mut T, CallError> {
+/// The address of `len` elements. An empty tensor may have any address, an ordinary one must not be null.
+fn pointer(
+    tensor: &'static str,
+    dtype: DType,
+    address: usize,
+    len: usize,
+) -> Result<*mut c_void, CallError> {
+    let element_bytes = dtype.size_bytes();
     match (address, len) {
-        (_, 0) => Ok(std::ptr::NonNull::dangling().as_ptr()),
-        (0, _) => Err(CallError::NoMemory { tensor }),
+        (0, 1..) => Err(CallError::NoMemory { tensor }),
         // Not null and not aligned cannot come from PyTorch or from a NumPy array that owns its memory.
-        _ if !address.is_multiple_of(align_of::<T>()) => {
-            Err(msdeform_cuda::Error::MisalignedElement {
-                tensor,
-                address: address as u64,
-                element_bytes: size_of::<T>(),
-            }
-            .into())
+        (_, 1..) if !address.is_multiple_of(element_bytes) => {
+            let address = address as u64;
+            Err(msdeform_cuda::Error::MisalignedElement { tensor, address, element_bytes }.into())
         }
         _ => Ok(std::ptr::with_exposed_provenance_mut(address)),
     }
@@ -35,15 +36,9 @@ pub unsafe fn slice<'a>(
     address: usize,
     len: usize,
 ) -> Result<Slice<'a>, CallError> {
-    // SAFETY: not null, aligned; the caller answers for length and life, in the format it names.
-    unsafe {
-        Ok(match dtype {
-            DType::F32 => Slice::F32(from_raw_parts(pointer(tensor, address, len)?, len)),
-            DType::F16 => Slice::F16(from_raw_parts(pointer(tensor, address, len)?, len)),
-            DType::Bf16 => Slice::Bf16(from_raw_parts(pointer(tensor, address, len)?, len)),
-            DType::F64 => Slice::F64(from_raw_parts(pointer(tensor, address, len)?, len)),
-        })
-    }
+    let data = pointer(tensor, dtype, address, len)?;
+    // SAFETY: neither null nor misaligned; the caller answers for length, life and dtype.
+    Ok(unsafe { Slice::from_raw_parts(dtype, data, len) })
 }
 
 /// A tensor to write.
@@ -56,14 +51,7 @@ pub unsafe fn slice_mut<'a>(
     address: usize,
     len: usize,
 ) -> Result<SliceMut<'a>, CallError> {
-    // SAFETY: not null, aligned; the caller answers for length, life and exclusiveness, in the format it names. Every bit
-    // pattern is a number, so memory that was never written is no problem.
-    unsafe {
-        Ok(match dtype {
-            DType::F32 => SliceMut::F32(from_raw_parts_mut(pointer(tensor, address, len)?, len)),
-            DType::F16 => SliceMut::F16(from_raw_parts_mut(pointer(tensor, address, len)?, len)),
-            DType::Bf16 => SliceMut::Bf16(from_raw_parts_mut(pointer(tensor, address, len)?, len)),
-            DType::F64 => SliceMut::F64(from_raw_parts_mut(pointer(tensor, address, len)?, len)),
-        })
-    }
+    let data = pointer(tensor, dtype, address, len)?;
+    // SAFETY: neither null nor misaligned; the caller answers for length, life, exclusiveness and dtype.
+    Ok(unsafe { SliceMut::from_raw_parts(dtype, data, len) })
 }

@@ -58,7 +58,7 @@ pub use layout::ValueLayout;
 pub use named::*;
 pub use offsets::{Offsets, ReferenceKind, ReferenceOf};
 pub use operator::*;
-pub use plans::PlanCache;
+pub use plans::{PlanCache, SharedPlans};
 pub use problem::{Level, Problem, ProblemBuilder, Shape};
 pub use signature::{
     LevelLists, LevelNumbers, OffsetOptions, OffsetRule, Signature, TensorSignature,

@@ -238,6 +238,18 @@ impl Role {
         self.description().storage
     }
 
+    /// How many of the first axes may have any strides in a call on a CPU, or on a GPU. The elements of the other axes are
+    /// contiguous. Of values on a GPU only the last axis must be.
+    #[must_use]
+    pub const fn free_axes(self, is_on_cpu: bool) -> usize {
+        match self {
+            Self::Value if !is_on_cpu => 3,
+            Self::References if is_on_cpu => 3,
+            Self::References | Self::Offsets | Self::Logits => 2,
+            _ => 0,
+        }
+    }
+
     /// The gradient of this tensor; none of a gradient.
     #[must_use]
     pub const fn gradient(self) -> Option<Self> {

@@ -1,12 +1,14 @@
 //! Plans that are kept between calls, by key.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 /// Scratch memory that kept plans may hold together.
 const SCRATCH_BYTES: usize = 256 << 20;
 
 /// Plans by key, of which the least recently used are dropped.
 ///
 /// A plan that only one call may use is taken out and put back after the call. A plan that calls may share is an `Arc`
-/// that is found and cloned. The cache has no lock of its own: keep it in a `Mutex`, or one per thread.
+/// that is found and cloned. The cache has no lock of its own: keep one per thread, or use [`SharedPlans`].
 ///
 /// ```
 /// use msdeform::PlanCache;
@@ -88,9 +90,107 @@ impl<K, P> PlanCache<K, P> {
     }
 }
 
+/// A [`PlanCache`] that all threads of a process share. Its lock is not held while a plan is made, used or dropped: making
+/// one may compile for seconds, and dropping one may free much memory.
+///
+/// ```
+/// use msdeform::{Error, SharedPlans};
+///
+/// static PLANS: SharedPlans<u32, Vec<f32>> = SharedPlans::new(8);
+///
+/// let make = || Ok::<_, Error>((7, vec![0.0; 3]));
+/// let bytes = |plan: &Vec<f32>| 4 * plan.capacity();
+/// let length = PLANS.with(|key| *key == 7, make, bytes, |plan| Ok(plan.len()))?;
+/// # assert_eq!(length, 3);
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug)]
+pub struct SharedPlans<K, P>(Mutex<PlanCache<K, P>>);
+
+impl<K, P> SharedPlans<K, P> {
+    /// A cache of at most `most` plans; see [`PlanCache::new`].
+    #[must_use]
+    pub const fn new(most: usize) -> Self {
+        Self(Mutex::new(PlanCache::new(most)))
+    }
+
+    fn cache(&self) -> MutexGuard<'_, PlanCache<K, P>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a call with a plan that only this call may use. Calls at the same time have one each. After an error the plan is
+    /// dropped, otherwise it is kept with the scratch memory that it holds then.
+    ///
+    /// # Errors
+    /// Those of `make` and `run`.
+    pub fn with<T, E>(
+        &self,
+        is_it: impl Fn(&K) -> bool,
+        make: impl FnOnce() -> Result<(K, P), E>,
+        scratch_bytes: impl FnOnce(&P) -> usize,
+        run: impl FnOnce(&mut P) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let known = self.cache().take(is_it);
+        let (key, mut plan) = known.map_or_else(make, Ok)?;
+        let result = run(&mut plan)?;
+        let bytes = scratch_bytes(&plan);
+        let dropped = self.cache().put(key, plan, bytes);
+        drop(dropped);
+        Ok(result)
+    }
+
+    /// A plan that calls share, such as an `Arc` of one.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn shared<E>(
+        &self,
+        is_it: impl Fn(&K) -> bool,
+        make: impl FnOnce() -> Result<(K, P), E>,
+    ) -> Result<P, E>
+    where
+        P: Clone,
+    {
+        let known = self.cache().find(is_it).cloned();
+        if let Some(plan) = known {
+            return Ok(plan);
+        }
+        let (key, plan) = make()?;
+        let dropped = self.cache().put(key, plan.clone(), 0);
+        drop(dropped);
+        Ok(plan)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plan_is_used_again_unless_its_call_failed() {
+        let plans = SharedPlans::new(4);
+        let count = || plans.cache().len();
+        let with = |run: &dyn Fn() -> Result<(), ()>| {
+            plans.with(|&key| key == 5, || Ok((5, "plan")), |_| 0, |_| run())
+        };
+        for _ in 0..3 {
+            with(&|| Ok(())).unwrap();
+            assert_eq!(count(), 1);
+        }
+        // Two at once have one each.
+        with(&|| with(&|| Ok(()))).unwrap();
+        assert_eq!(count(), 2);
+        assert_eq!(with(&|| Err(())), Err(()));
+        assert_eq!(count(), 1);
+    }
+
+    #[test]
+    fn a_shared_plan_is_made_once() {
+        let plans = SharedPlans::new(4);
+        assert_eq!(plans.shared(|&key| key == 1, || Ok::<_, ()>((1, "first"))), Ok("first"));
+        assert_eq!(plans.shared(|&key| key == 1, || Err(())), Ok("first"));
+        assert_eq!(plans.shared(|&key| key == 2, || Err(())), Err(()));
+    }
 
     #[test]
     fn the_least_recently_used_is_dropped() {

@@ -1,5 +1,8 @@
 //! Borrowed tensors: a typed slice, a shape, strides.
 
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
 use half::{bf16, f16};
 
 use crate::{DType, Element, Error, Problem, Role, Shape};
@@ -47,6 +50,37 @@ macro_rules! slices {
             #[must_use]
             pub fn to_f64(&self) -> Vec<f64> {
                 match self { $(Self::$variant(slice) => slice.iter().map(|x| x.to_f64()).collect()),* }
+            }
+        }
+
+        impl<'a> Slice<'a> {
+            /// `len` elements at an address, which is ignored if `len` is 0.
+            ///
+            /// # Safety
+            /// Unless `len` is 0, the address is aligned for `dtype` and leads to `len` elements that live for `'a`. No code
+            /// writes to them meanwhile.
+            #[must_use]
+            pub unsafe fn from_raw_parts(dtype: DType, data: *const c_void, len: usize) -> Self {
+                // SAFETY: passed on from the caller; a dangling pointer leads to no elements. Every bit pattern is a number.
+                match dtype { $(DType::$variant => Self::$variant(unsafe {
+                    let none: *const $type = NonNull::dangling().as_ptr();
+                    std::slice::from_raw_parts(if len == 0 { none } else { data.cast() }, len)
+                })),* }
+            }
+        }
+
+        impl<'a> SliceMut<'a> {
+            /// `len` elements at an address, which is ignored if `len` is 0.
+            ///
+            /// # Safety
+            /// As [`Slice::from_raw_parts`], and no other code reads or writes the elements meanwhile.
+            #[must_use]
+            pub unsafe fn from_raw_parts(dtype: DType, data: *mut c_void, len: usize) -> Self {
+                // SAFETY: as of `Slice::from_raw_parts`.
+                match dtype { $(DType::$variant => Self::$variant(unsafe {
+                    let none = NonNull::dangling().as_ptr();
+                    std::slice::from_raw_parts_mut(if len == 0 { none } else { data.cast() }, len)
+                })),* }
             }
         }
 
@@ -217,6 +251,23 @@ pub struct TensorView<'a> {
 }
 
 impl<'a> TensorView<'a> {
+    /// A tensor of a call whose first axes, as many as `outer` has, have any strides. The elements of its other axes are
+    /// contiguous.
+    ///
+    /// # Errors
+    /// [`Error::ViewOutOfBounds`] if the strides reach outside of the elements.
+    pub fn of_rows(
+        problem: &Problem,
+        role: Role,
+        data: Slice<'a>,
+        outer: &[isize],
+    ) -> Result<Self, Error> {
+        let shape = problem.shape_of(role);
+        let mut strides = outer.to_vec();
+        strides.extend(Dims::contiguous(&shape[outer.len()..]).strides);
+        Self::strided(data, &shape, &strides)
+    }
+
     /// The elements, after checking that this is the tensor `expected` describes.
     pub(crate) fn elements<T: Typed>(self, expected: &Expected) -> Result<&'a [T], Error> {
         let count = expected.check(self.data.dtype(), self.data.len(), self.dims.as_ref())?;

@@ -7,10 +7,10 @@ mod options;
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use msdeform::{Access, Problem, VariantSpec};
+use msdeform::{Access, Problem, Role, VariantSpec};
 
 use crate::dispatch;
-use crate::driver::{DeviceBuffer, Event, Stream, zero_bytes};
+use crate::driver::{Context, DeviceBuffer, Event, Stream, zero_bytes};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::params::{INLINE_LEVELS, LevelGeometry, level_geometry};
@@ -236,6 +236,20 @@ impl Plan {
     #[must_use]
     pub const fn problem(&self) -> &Problem {
         &self.problem
+    }
+
+    /// The context that its launches need a stream of.
+    #[must_use]
+    pub const fn context(&self) -> &Context {
+        self.gate.context()
+    }
+
+    /// Bytes that a launch touches of a tensor, from its first element to one past its last. `None` if the call does not
+    /// have the tensor; a gradient that was not requested is none of the call's.
+    #[must_use]
+    pub fn bytes_of(&self, role: Role) -> Option<usize> {
+        let operand = self.operands.iter().find(|operand| operand.role == role);
+        operand.filter(|operand| operand.is_present).map(|operand| operand.bytes)
     }
 
     /// The variant that was chosen.

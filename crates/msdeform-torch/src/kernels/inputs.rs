@@ -6,7 +6,7 @@ use msdeform::{DType, Direction, Error, OffsetOptions, Operator, Role};
 use msdeform_cuda::Pointers;
 
 use super::gpu;
-use crate::call::{self, Head, free_axes, gradient_bits, operator_with, with_key};
+use crate::call::{self, Head, gradient_bits, operator_with, with_key};
 use crate::cpu;
 use crate::error::CallError;
 use crate::libtorch::Libtorch;
@@ -97,13 +97,13 @@ impl Inputs {
         Ok(())
     }
 
-    /// As the kernels read them: a tensor is copied if more of its axes than [`free_axes`] have strides of their own.
+    /// As the kernels read them: a tensor is copied if more of its axes than [`Role::free_axes`] have strides of their own.
     fn prepared(mut self) -> Result<Self, CallError> {
         check_formats(&self.named())?;
         self.check_axes()?;
         let is_on_cpu = self.value().place()? == Place::Cpu;
         for (&role, tensor) in self.operator().inputs.iter().zip(&mut self.tensors) {
-            tensor.free_axes(free_axes(role, is_on_cpu))?;
+            tensor.free_axes(role.free_axes(is_on_cpu))?;
         }
         Ok(self)
     }
