@@ -3,172 +3,116 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use msdeform::{DType, Direction, Operator, Problem, Role, VariantSpec};
+use msdeform::{DType, Direction, Problem, VariantSpec};
 use msdeform_devices::device::Device;
 use msdeform_devices::oracle::{Oracle, TensorCheck, reference_of};
 use msdeform_devices::{Buffer, HostTensors, memory};
+use serde::Serialize;
 
-use super::decode::Call;
-use super::sizes::Described;
-use super::write::Product;
+use super::RunArgs;
 use crate::exit::Usage;
 
 /// The id of the `f64` reference among variants. Only the reference computes `f64`.
-pub const REFERENCE: &str = "reference";
+const REFERENCE: &str = "reference";
 
-/// What is wanted.
-#[derive(Debug)]
-pub struct Request<'a> {
-    pub variants: &'a [String],
-    pub backward: bool,
-    pub check: bool,
+/// Whether `--variant` or the dtype asks for the reference.
+fn wants_reference(args: &RunArgs, problem: &Problem) -> bool {
+    problem.dtype() == DType::F64 || args.variant.iter().any(|id| id == REFERENCE)
 }
 
-impl Request<'_> {
-    /// Memory that a call takes on top of its files, at most.
-    pub fn memory_bytes(&self, problem: &Problem) -> u128 {
-        let outputs = memory::of_outputs(problem, self.backward);
-        // Results are kept where they are computed, read from there, put into bytes and those into files.
-        let device = memory::of_inputs(problem) + 4 * outputs;
-        let by_reference =
-            problem.dtype() == DType::F64 || self.variants.iter().any(|id| id == REFERENCE);
-        if self.check || by_reference {
-            device + memory::of_reference(problem, self.backward)
-        } else {
-            device
-        }
+/// Memory that a call takes on top of its files, at most.
+pub fn memory_bytes(args: &RunArgs, problem: &Problem) -> u128 {
+    let outputs = memory::of_outputs(problem, args.backward);
+    // Results are kept where they are computed, read from there, put into bytes and those into files.
+    let device = memory::of_inputs(problem) + 4 * outputs;
+    if args.check || wants_reference(args, problem) {
+        device + memory::of_reference(problem, args.backward)
+    } else {
+        device
     }
 }
 
 /// One direction, done.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct Pass {
-    pub direction: Direction,
+    pub direction: &'static str,
     pub variant: &'static str,
     pub time_us: f64,
+    #[serde(skip)]
     pub outputs: HostTensors,
     /// Empty without --check.
     pub checks: Vec<TensorCheck>,
 }
 
-/// Everything that was computed.
-#[derive(Debug)]
-pub struct Computation {
-    /// The name of the device.
-    pub device: String,
-    pub threads: Option<usize>,
-    pub passes: Vec<Pass>,
-}
-
-impl Computation {
-    /// The tensors that a run writes.
-    pub fn tensor_names(operator: &Operator, backward: bool) -> Vec<&'static str> {
-        let directions = Direction::ALL.iter().filter(|d| backward || **d == Direction::Forward);
-        directions.flat_map(|direction| operator.written(*direction)).map(Role::name).collect()
-    }
-
-    /// The comparisons with the reference.
-    pub fn checks(&self) -> impl Iterator<Item = &TensorCheck> {
-        self.passes.iter().flat_map(|pass| &pass.checks)
-    }
-
-    /// The tensors to write, with the shapes of those they belong to.
-    pub fn into_products(self, described: &Described) -> Vec<Product> {
-        let product = |(role, data)| {
-            let shape = match described.shape_of_gradient(role) {
-                // As many as there are queries, also where the same ones serve several.
-                Some(_) if role == Role::GradReferences => {
-                    described.problem.references_shape().to_vec()
-                }
-                Some(shape) => shape.to_vec(),
-                None => described.problem.output_shape().to_vec(),
-            };
-            Product { name: role.name(), shape, data }
-        };
-        self.passes.into_iter().flat_map(|pass| pass.outputs).map(product).collect()
-    }
-}
-
 /// Computes what is wanted of a call.
-pub fn compute(device: &dyn Device, call: &Call, request: &Request<'_>) -> Result<Computation> {
-    let problem = &call.described.problem;
-    let directions = if request.backward { &Direction::ALL[..] } else { &[Direction::Forward] };
-    let choices = choose(device, problem, directions, request.variants)?;
-    let by_reference = choices.iter().any(|choice| matches!(choice, Implementation::Reference));
+pub fn compute(
+    device: &dyn Device,
+    problem: &Problem,
+    inputs: &HostTensors,
+    args: &RunArgs,
+) -> Result<Vec<Pass>> {
+    let choices = choose(device, problem, args)?;
+    let by_reference = choices.iter().any(|(_, choice)| choice.is_none());
     ensure!(
-        !(request.check && by_reference),
+        !(args.check && by_reference),
         Usage(format!(
             "--check compares with the reference, and the reference computes this call{}",
             if problem.dtype() == DType::F64 { " (nothing else computes f64)" } else { "" }
         ))
     );
-
-    let mut passes = Vec::new();
-    for (&direction, choice) in directions.iter().zip(choices) {
+    let pass = |(direction, choice): (Direction, Option<&'static VariantSpec>)| {
         let (outputs, time_us) = match choice {
-            Implementation::Variant(spec) => run_variant(device, spec, problem, &call.inputs)?,
-            Implementation::Reference => run_reference(problem, &call.inputs, direction),
+            Some(spec) => run_variant(device, spec, problem, inputs)?,
+            None => run_reference(problem, inputs, direction),
         };
         let checks = match choice {
-            Implementation::Variant(spec) if request.check => {
-                Oracle::new(problem, &call.inputs, &[spec]).check(&outputs, spec, problem)
+            Some(spec) if args.check => {
+                Oracle::new(problem, inputs, &[spec]).check(&outputs, spec, problem)
             }
             _ => Vec::new(),
         };
-        passes.push(Pass { direction, variant: choice.id(), time_us, outputs, checks });
-    }
-    Ok(Computation { device: device.name().to_owned(), threads: device.threads(), passes })
+        let variant = choice.map_or(REFERENCE, |spec| spec.id);
+        Ok(Pass { direction: direction.name(), variant, time_us, outputs, checks })
+    };
+    choices.into_iter().map(pass).collect()
 }
 
-#[derive(Clone, Copy)]
-enum Implementation {
-    Variant(&'static VariantSpec),
-    Reference,
-}
-
-impl Implementation {
-    const fn id(self) -> &'static str {
-        match self {
-            Self::Variant(spec) => spec.id,
-            Self::Reference => REFERENCE,
-        }
-    }
-}
-
-/// For each direction the named variant, or the choice of dispatch.
+/// For each direction the named variant, or the choice of dispatch; `None` for the reference.
 fn choose(
     device: &dyn Device,
     problem: &Problem,
-    directions: &[Direction],
-    named: &[String],
-) -> Result<Vec<Implementation>> {
+    args: &RunArgs,
+) -> Result<Vec<(Direction, Option<&'static VariantSpec>)>> {
     let known = device.variants();
-    let mut chosen = vec![None; directions.len()];
-    for id in named.iter().filter(|id| *id != REFERENCE) {
+    let mut chosen = Vec::new();
+    for id in args.variant.iter().filter(|id| *id != REFERENCE) {
         let spec = known.iter().copied().find(|spec| spec.id == id).ok_or_else(|| {
             let ids: Vec<&str> = known.iter().map(|spec| spec.id).chain([REFERENCE]).collect();
             let ids = ids.join(", ");
             Usage(format!("device {} has no variant `{id}`; it has: {ids}", device.id()))
         })?;
-        let slot = directions.iter().position(|&direction| direction == spec.direction);
-        let slot = slot.ok_or_else(|| {
-            let direction = spec.direction;
+        let direction = spec.direction;
+        ensure!(
+            args.backward || direction == Direction::Forward,
             Usage(format!("variant `{id}` computes the {direction}; add --backward"))
-        })?;
-        ensure!(chosen[slot].is_none(), Usage(format!("two variants for the {}", spec.direction)));
+        );
+        let is_second = chosen.iter().any(|other: &&VariantSpec| other.direction == direction);
+        ensure!(!is_second, Usage(format!("two variants for the {direction}")));
         device.supports(spec, problem)?;
-        chosen[slot] = Some(Implementation::Variant(spec));
+        chosen.push(spec);
     }
-    let reference = named.iter().any(|id| id == REFERENCE) || problem.dtype() == DType::F64;
-    directions
-        .iter()
-        .zip(chosen)
-        .map(|(&direction, chosen)| match chosen {
-            Some(choice) => Ok(choice),
-            None if reference => Ok(Implementation::Reference),
-            None => Ok(Implementation::Variant(device.dispatch(problem, direction)?)),
-        })
-        .collect()
+    let choice = |direction| {
+        let named = chosen.iter().copied().find(|spec| spec.direction == direction);
+        Ok((
+            direction,
+            match named {
+                None if wants_reference(args, problem) => None,
+                None => Some(device.dispatch(problem, direction)?),
+                named => named,
+            },
+        ))
+    };
+    args.directions().map(choice).collect()
 }
 
 fn run_variant(

@@ -2,10 +2,9 @@
 
 use msdeform::{DType, ValueLayout};
 
-use super::decode::Call;
-use super::formats::{Input, Kind, names};
-use super::offsets;
-use super::sizes::{self, SizeArgs};
+use super::call::Call;
+use super::files::{Input, Kind, NAMES};
+use super::sizes::SizeArgs;
 
 /// The kinds of input, with the sizes from the command line for raw files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +51,7 @@ pub fn load(files: Files, bytes: Vec<Vec<u8>>, backward: bool) -> bool {
             (Kind::Bin, args)
         }
     };
-    load_call(kind, names::ALL.into_iter().zip(bytes).collect(), &args, backward)
+    load_call(kind, NAMES.into_iter().zip(bytes).collect(), &args, backward)
 }
 
 /// The same with anything on the command line.
@@ -64,17 +63,14 @@ pub(super) fn load_call(
 ) -> bool {
     let input = Input::in_memory(kind, files);
     let Ok(tensors) = input.tensors() else { return false };
-    let Ok(operator) = offsets::operator(&tensors, &args.offsets) else { return false };
-    let Ok(described) = sizes::describe(&tensors, args, operator) else { return false };
-    let Ok(Call { described, inputs }) = Call::load(described, &tensors, backward) else {
-        return false;
-    };
-    let problem = &described.problem;
+    let Ok(call) = Call::describe(&tensors, args) else { return false };
+    let Ok(inputs) = call.inputs(&tensors, backward) else { return false };
+    let problem = &call.problem;
     for (role, buffer) in inputs.iter() {
         assert_eq!(buffer.len(), problem.len_of(role), "{role}");
         assert_eq!(buffer.dtype(), problem.format_of(role), "{role}");
     }
-    let read = operator.inputs.len() + usize::from(backward);
+    let read = problem.operator().inputs.len() + usize::from(backward);
     assert_eq!(inputs.iter().count(), read, "every tensor that the operator reads");
     true
 }

@@ -5,11 +5,11 @@
 
 #![allow(clippy::doc_markdown, reason = "these comments are help texts, which know no Markdown")]
 
+mod call;
 mod compute;
-mod decode;
-mod formats;
+mod files;
 pub mod from_bytes;
-mod offsets;
+mod npy;
 #[cfg(test)]
 mod properties;
 mod report;
@@ -18,18 +18,18 @@ mod write;
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
+use msdeform::{Direction, Role};
 use msdeform_devices::memory;
 
 use crate::args::{DeviceArgs, ModeArgs};
 use crate::exit::{CheckFailed, EXIT_CODES};
 use crate::output::{print, print_json};
 
-use compute::{Computation, Request};
-use decode::Call;
-use formats::{Input, names};
-use report::Report;
+use call::Call;
+use files::Input;
+use report::{NotFinite, Report, Written};
 use sizes::SizeArgs;
 use write::Target;
 
@@ -74,25 +74,44 @@ pub struct RunArgs {
     pub sizes: SizeArgs,
 }
 
-/// Runs the command.
+impl RunArgs {
+    fn directions(&self) -> impl Iterator<Item = Direction> {
+        Direction::ALL.into_iter().filter(|way| self.backward || *way == Direction::Forward)
+    }
+}
+
 pub fn run(args: &RunArgs) -> Result<()> {
     let input = Input::read(&args.input)?;
     let target = Target::new(&input, args.output.as_deref(), args.force)?;
     let tensors = input.tensors()?;
-    let operator = offsets::operator(&tensors, &args.sizes.offsets)?;
-    target.ensure_free(&Computation::tensor_names(operator, args.backward))?;
-    let described = sizes::describe(&tensors, &args.sizes, operator)?;
-    let request = Request { variants: &args.variant, backward: args.backward, check: args.check };
-    memory::ensure_room(&described.problem, request.memory_bytes(&described.problem))?;
-    let call = Call::load(described, &tensors, args.backward)?;
-    let idle_gradient = !args.backward && tensors.find(names::GRAD_OUTPUT).is_some();
+    let call = Call::describe(&tensors, &args.sizes)?;
+    let problem = &call.problem;
+    let results: Vec<Role> =
+        args.directions().flat_map(|direction| problem.operator().written(direction)).collect();
+    target.ensure_free(&results)?;
+    memory::ensure_room(problem, compute::memory_bytes(args, problem))?;
+    let inputs = call.inputs(&tensors, args.backward)?;
 
     let device = args.device.open_with(args.mode.options().with_all_gradients())?;
-    let computation = compute::compute(device.as_ref(), &call, &request)?;
-    let passed = computation.checks().all(|check| check.pass);
-    let report = Report::new(&call, &computation, &target, passed, idle_gradient);
+    let mut passes = compute::compute(device.as_ref(), problem, &inputs, args)?;
+    let outputs = passes.iter_mut().flat_map(|pass| std::mem::take(&mut pass.outputs));
+    let products: Vec<write::Product> =
+        outputs.map(|(role, data)| (role, call.shape_of_result(role), data)).collect();
+    let passed = passes.iter().flat_map(|pass| &pass.checks).all(|check| check.pass);
+    let file = |role: &Role| target.file(role.name()).display().to_string();
+    let written = results.iter().filter(|_| passed);
+    let report = Report {
+        problem: problem.to_string(),
+        device: device.name().to_owned(),
+        threads: device.threads(),
+        not_finite: inputs.iter().filter_map(|(role, x)| NotFinite::of(role.name(), x)).collect(),
+        passes,
+        written: written.map(|role| Written { tensor: role.name(), file: file(role) }).collect(),
+        passed,
+        has_idle_gradient: !args.backward && tensors.find(Role::GradOutput.name()).is_some(),
+    };
     if passed {
-        target.write(&computation.into_products(&call.described))?;
+        target.write(&products)?;
     }
     if target.is_standard_output() {
         eprintln!("{report}");
@@ -101,10 +120,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     } else {
         print(&report.to_string())?;
     }
-    if passed {
-        Ok(())
-    } else {
-        let input = args.input.display();
-        Err(CheckFailed(format!("{input}: the check failed; nothing was written")).into())
-    }
+    let input = args.input.display();
+    ensure!(passed, CheckFailed(format!("{input}: the check failed; nothing was written")));
+    Ok(())
 }

@@ -4,12 +4,16 @@ use msdeform::{DType, ValueLayout};
 use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
-use proptest::sample::select;
+use proptest::sample::{Index, select};
+use safetensors::tensor::TensorView;
 
-use super::formats::{Kind, Stored, names, npy};
+use super::files::{Input, Kind, NAMES, SPATIAL_SHAPES, Stored};
 use super::from_bytes::load_call;
-use super::offsets::OffsetArgs;
-use super::sizes::SizeArgs;
+use super::npy;
+use super::sizes::{OffsetArgs, SizeArgs};
+
+const STORED: [Stored; 7] =
+    [Stored::F64, Stored::F32, Stored::F16, Stored::BF16, Stored::I64, Stored::I32, Stored::U16];
 
 /// Mostly small, sometimes past all memory.
 fn size() -> impl Strategy<Value = usize> {
@@ -43,9 +47,9 @@ fn options() -> impl Strategy<Value = SizeArgs> {
 
 /// A `.npy` file of some type and a small shape, with as many bytes as that takes.
 fn array() -> impl Strategy<Value = Vec<u8>> {
-    (select(Stored::ALL.to_vec()), vec(0usize..4, 0..7), any::<u8>()).prop_map(
+    (select(STORED.to_vec()), vec(0usize..4, 0..7), any::<u8>()).prop_map(
         |(stored, shape, byte)| {
-            let bytes = stored.size_bytes() * shape.iter().product::<usize>();
+            let bytes = stored.bitsize() / 8 * shape.iter().product::<usize>();
             [npy::header(stored, &shape), vec![byte; bytes]].concat()
         },
     )
@@ -60,6 +64,44 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
+    fn mutated_files_are_read_or_refused(
+        kind in select(vec![Kind::Npy, Kind::Safetensors]),
+        changes in vec((any::<Index>(), any::<u8>()), 0..6),
+        cut in of(any::<Index>()),
+    ) {
+        let mut bytes = match kind {
+            Kind::Npy => [npy::header(Stored::F32, &[2, 3]), vec![7; 24]].concat(),
+            _ => {
+                let view = |stored, shape: &[usize], data| TensorView::new(stored, shape.to_vec(), data);
+                let value = view(Stored::F32, &[3, 1], &[7; 12]).unwrap();
+                let sizes = view(Stored::I64, &[1, 2], &[0; 16]).unwrap();
+                safetensors::serialize([("value", value), (SPATIAL_SHAPES, sizes)], None).unwrap()
+            }
+        };
+        for (place, byte) in changes {
+            let place = place.index(bytes.len());
+            bytes[place] = byte;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        let input = Input::in_memory(kind, vec![(NAMES[0], bytes)]);
+        let Ok(tensors) = input.tensors() else { return Ok(()) };
+        for tensor in NAMES.iter().filter_map(|name| tensors.find(name)) {
+            let (stored, shape) = tensor.stated.as_ref().unwrap();
+            let bits = stored.bitsize() * shape.iter().product::<usize>();
+            prop_assert_eq!(bits, 8 * tensor.bytes.len());
+        }
+    }
+
+    #[test]
+    fn any_text_as_a_header_is_read_or_refused(text in "\\PC{0,80}", data in 0usize..64) {
+        let length = u16::try_from(text.len()).unwrap().to_le_bytes();
+        let file = [b"\x93NUMPY\x01\x00", &length[..], text.as_bytes(), &vec![0; data]].concat();
+        let _ = npy::parse(&file);
+    }
+
+    #[test]
     fn raw_files_of_any_length_are_loaded_or_refused(
         lengths in vec(0usize..200, 6),
         shapes in integers(),
@@ -70,7 +112,7 @@ proptest! {
         let mut files: Vec<Vec<u8>> = lengths.into_iter().map(|length| vec![1; length]).collect();
         files[1] = shapes;
         files[2] = starts;
-        load_call(Kind::Bin, names::ALL.into_iter().zip(files).collect(), &args, backward);
+        load_call(Kind::Bin, NAMES.into_iter().zip(files).collect(), &args, backward);
     }
 
     #[test]
@@ -79,29 +121,29 @@ proptest! {
         args in options(),
         backward in any::<bool>(),
     ) {
-        load_call(Kind::Npy, names::ALL.into_iter().zip(files).collect(), &args, backward);
+        load_call(Kind::Npy, NAMES.into_iter().zip(files).collect(), &args, backward);
     }
 
     #[test]
     fn fused_calls_of_any_shape_are_loaded_or_refused(
         [n, q, m, d, l, p] in [0usize..3, 0usize..4, 0usize..3, 0usize..3, 0usize..3, 0usize..3],
         references in [0usize..3, 0usize..4, 0usize..4, 1usize..5],
-        stored in vec(select(Stored::ALL.to_vec()), 4),
+        stored in vec(select(STORED.to_vec()), 4),
         (scale, anchors, raw_weights, nearest) in (of(any::<f32>()), any::<bool>(), any::<bool>(), any::<bool>()),
         backward in any::<bool>(),
     ) {
         let file = |stored: Stored, shape: &[usize]| {
-            let bytes = stored.size_bytes() * shape.iter().product::<usize>();
+            let bytes = stored.bitsize() / 8 * shape.iter().product::<usize>();
             [npy::header(stored, shape), vec![1; bytes]].concat()
         };
         let sizes: Vec<u8> = (0..2 * l).flat_map(|_| 2i64.to_le_bytes()).collect();
         let files = vec![
-            (names::VALUE, file(stored[0], &[n, 4 * l, m, d])),
-            (names::SPATIAL_SHAPES, [npy::header(Stored::I64, &[l, 2]), sizes].concat()),
-            (names::SAMPLING_OFFSETS, file(stored[1], &[n, q, m, l, p, 2])),
-            (names::ATTENTION_LOGITS, file(stored[2], &[n, q, m, l, p])),
-            (names::REFERENCE_POINTS, file(stored[3], &references)),
-            (names::GRAD_OUTPUT, file(stored[0], &[n, q, m * d])),
+            ("value", file(stored[0], &[n, 4 * l, m, d])),
+            (SPATIAL_SHAPES, [npy::header(Stored::I64, &[l, 2]), sizes].concat()),
+            ("sampling_offsets", file(stored[1], &[n, q, m, l, p, 2])),
+            ("attention_logits", file(stored[2], &[n, q, m, l, p])),
+            ("reference_points", file(stored[3], &references)),
+            ("grad_output", file(stored[0], &[n, q, m * d])),
         ];
         let offsets = OffsetArgs { offset_scale: scale, anchors, raw_weights, nearest };
         let args = SizeArgs { offsets, ..SizeArgs::default() };

@@ -2,20 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use msdeform::Role;
 use msdeform_devices::Buffer;
 use msdeform_files::{Content, Existing, FileError, Place};
+use safetensors::tensor::TensorView;
 
-use super::formats::{Input, Kind, Stored, file_in, npy, safetensors};
+use super::files::{Input, Kind, stored_as};
+use super::npy;
 use crate::exit::Usage;
 
-/// A tensor to be written.
-#[derive(Debug)]
-pub struct Product {
-    pub name: &'static str,
-    pub shape: Vec<usize>,
-    pub data: Buffer,
-}
+/// A tensor to be written, and its shape.
+pub type Product = (Role, Vec<usize>, Buffer);
 
 /// Where results go, checked before anything is computed.
 #[derive(Debug)]
@@ -32,49 +30,42 @@ impl Target {
         let kind = input.kind;
         let path = match (output, kind) {
             (Some(path), _) => path.to_path_buf(),
-            (None, Kind::Safetensors) if !input.path.is_file() => bail!(Usage(format!(
-                "{}: is a stream; name a file for the results with --output",
-                input.path.display()
-            ))),
-            (None, Kind::Safetensors) => input.path.with_extension("output.safetensors"),
+            (None, Kind::Safetensors) => {
+                let shown = input.path.display();
+                let why =
+                    format!("{shown}: is a stream; name a file for the results with --output");
+                ensure!(input.path.is_file(), Usage(why));
+                input.path.with_extension("output.safetensors")
+            }
             (None, Kind::Npy | Kind::Bin) => input.path.clone(),
         };
-        if kind == Kind::Safetensors {
-            ensure!(
-                !path.is_dir(),
-                Usage(format!(
-                    "{}: is a folder; a safetensors input gives a safetensors file",
-                    path.display()
-                ))
-            );
-            ensure!(
-                !same_file(&path, &input.path),
-                Usage(format!("{}: is the input; results go to another file", path.display()))
-            );
-        } else {
-            ensure!(
-                path.is_dir() || !path.exists(),
-                Usage(format!(
-                    "{}: is not a folder; a folder of .{1} files needs a folder for the results",
-                    path.display(),
-                    kind.extension()
-                ))
-            );
-        }
-        Ok(Self { kind, path, force })
+        let refused = match kind {
+            Kind::Safetensors if path.is_dir() => {
+                "is a folder; a safetensors input gives a safetensors file".to_owned()
+            }
+            Kind::Safetensors if same_file(&path, &input.path) => {
+                "is the input; results go to another file".to_owned()
+            }
+            Kind::Npy | Kind::Bin if path.exists() && !path.is_dir() => {
+                let kind = kind.extension();
+                format!("is not a folder; a folder of .{kind} files needs a folder for the results")
+            }
+            _ => return Ok(Self { kind, path, force }),
+        };
+        bail!(Usage(format!("{}: {refused}", path.display())))
     }
 
     /// The file that a tensor goes to.
     pub fn file(&self, name: &str) -> PathBuf {
         match self.kind {
             Kind::Safetensors => self.path.clone(),
-            kind => file_in(&self.path, name, kind),
+            kind => kind.file_in(&self.path, name),
         }
     }
 
     /// Refuses files that exist before minutes of work, not after.
-    pub fn ensure_free(&self, names: &[&str]) -> Result<()> {
-        for file in names.iter().map(|name| self.file(name)) {
+    pub fn ensure_free(&self, roles: &[Role]) -> Result<()> {
+        for file in roles.iter().map(|role| self.file(role.name())) {
             ensure!(self.force || !Place::of(&file)?.is_taken(), exists(&file));
         }
         Ok(())
@@ -89,21 +80,25 @@ impl Target {
 
     /// Writes all tensors, or none if one fails.
     pub fn write(&self, products: &[Product]) -> Result<()> {
-        let files = match self.kind {
-            Kind::Safetensors => {
-                let tensors: Vec<_> = products.iter().map(encoded).collect();
-                let parts = vec![safetensors::serialize(&tensors)?];
-                vec![Content { path: self.path.clone(), parts }]
-            }
-            kind => products
-                .iter()
-                .map(|product| {
-                    let (name, stored, shape, data) = encoded(product);
-                    let header =
-                        if kind == Kind::Npy { npy::header(stored, shape) } else { Vec::new() };
-                    Content { path: self.file(name), parts: vec![header, data] }
-                })
-                .collect(),
+        let data: Vec<Vec<u8>> = products.iter().map(|(.., data)| data.to_le_bytes()).collect();
+        let each = products.iter().zip(&data);
+        let files = if self.kind == Kind::Safetensors {
+            let views = each.map(|((role, shape, buffer), data)| {
+                let view = TensorView::new(stored_as(buffer.dtype()), shape.clone(), data);
+                Ok((role.name(), view.with_context(|| format!("`{role}` of shape {shape:?}"))?))
+            });
+            let file = safetensors::serialize(views.collect::<Result<Vec<_>>>()?, None)
+                .context("the tensors do not make a safetensors file")?;
+            vec![Content { path: self.path.clone(), parts: vec![file] }]
+        } else {
+            let each = products.iter().zip(data);
+            each.map(|((role, shape, buffer), data)| {
+                let is_npy = self.kind == Kind::Npy;
+                let header = is_npy.then(|| npy::header(stored_as(buffer.dtype()), shape));
+                let parts = vec![header.unwrap_or_default(), data];
+                Content { path: self.file(role.name()), parts }
+            })
+            .collect()
         };
         let existing = if self.force { Existing::Replace } else { Existing::Keep };
         msdeform_files::write_all(&files, existing).map_err(|error| match error {
@@ -111,11 +106,6 @@ impl Target {
             error => error.into(),
         })
     }
-}
-
-fn encoded(product: &Product) -> (&str, Stored, &[usize], Vec<u8>) {
-    let Product { name, shape, data } = product;
-    (name, data.dtype().into(), shape, data.to_le_bytes())
 }
 
 fn exists(file: &Path) -> Usage {

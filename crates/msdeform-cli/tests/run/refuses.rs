@@ -2,7 +2,7 @@
 //! and that nothing is written then.
 
 use predicates::prelude::*;
-use safetensors::Dtype::{BF16, F16, F32, F64};
+use safetensors::Dtype::{BF16, F16, F32, F64, U8};
 
 use crate::files::{Place, Tensor, by_hand, run, with, without};
 
@@ -91,6 +91,10 @@ fn wrong_types_are_named() {
     let cases = [
         (Tensor::integers("value", &[1, 4, 1, 2], &[0; 8]), "`value`: is i64, expected f32"),
         (Tensor::floats("spatial_shapes", F32, &[1, 2], &[2.0; 2]), "is f32, expected i64 or i32"),
+        (
+            Tensor { name: "value", dtype: U8, shape: vec![1, 4, 1, 2], bytes: vec![0; 8] },
+            "`value`: is u8, expected f32, f16, bf16 or f64",
+        ),
         (
             Tensor::floats("attention_weights", F64, &[1, 1, 1, 1, 2], &[0.5; 2]),
             "`attention_weights`: is f64 with f32 values",
