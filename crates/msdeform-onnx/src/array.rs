@@ -1,14 +1,28 @@
 //! Small dense arrays, and the operators that move their elements about.
 
-use crate::attributes::AxisSlice;
-use crate::shapes::axis;
+use crate::attributes::{AxisSlice, axis};
+use crate::dim::{Dim, product};
 
-/// What an array holds: numbers, or marks that say where an element came from.
-pub(crate) trait Element: Copy + PartialEq {
+/// What an array holds: numbers, marks that say where an element came from, or sizes.
+pub(crate) trait Element: Clone + PartialEq + Sized {
     /// A constant of the model as an element, where that makes sense.
-    fn constant(number: f64) -> Option<Self>;
+    fn constant(_: f64) -> Option<Self> {
+        None
+    }
+
     /// The result of `Add`, `Sub`, `Mul` or `Div`.
-    fn arithmetic(op: &str, a: Self, b: Self) -> Option<Self>;
+    fn arithmetic(_op: &str, _a: &Self, _b: &Self) -> Option<Self> {
+        None
+    }
+
+    /// What `ReduceSum` or `ReduceProd` makes of these.
+    fn reduced(_op: &str, _row: &[Self]) -> Option<Self> {
+        None
+    }
+
+    fn sampled(_image: &Array<Self>, _grid: &Array<Self>) -> Option<Array<Self>> {
+        None
+    }
 }
 
 impl Element for f64 {
@@ -16,7 +30,7 @@ impl Element for f64 {
         Some(number)
     }
 
-    fn arithmetic(op: &str, a: Self, b: Self) -> Option<Self> {
+    fn arithmetic(op: &str, a: &Self, b: &Self) -> Option<Self> {
         match op {
             "Add" => Some(a + b),
             "Sub" => Some(a - b),
@@ -24,6 +38,31 @@ impl Element for f64 {
             "Div" => Some(a / b),
             _ => None,
         }
+    }
+
+    fn reduced(op: &str, row: &[Self]) -> Option<Self> {
+        (op == "ReduceSum").then(|| row.iter().sum())
+    }
+
+    fn sampled(image: &Array<Self>, grid: &Array<Self>) -> Option<Array<Self>> {
+        image.grid_sampled(grid)
+    }
+}
+
+impl Element for Dim {
+    fn arithmetic(op: &str, a: &Self, b: &Self) -> Option<Self> {
+        match (op, a.known(), b.known()) {
+            ("Mul", ..) => a.times(b),
+            ("Div", ..) => a.over(b).or_else(|| Some(a.known()?.checked_div(b.known()?)?.into())),
+            ("Add", Some(a), Some(b)) => Some(a.checked_add(b)?.into()),
+            ("Sub", Some(a), Some(b)) => Some(a.checked_sub(b)?.into()),
+            ("Add" | "Sub", ..) => Some(Self::unknown()),
+            _ => None,
+        }
+    }
+
+    fn reduced(op: &str, row: &[Self]) -> Option<Self> {
+        if op == "ReduceProd" { product(row) } else { None }
     }
 }
 
@@ -33,24 +72,12 @@ pub(crate) type Mark = u32;
 /// No position.
 pub(crate) const NOWHERE: Mark = Mark::MAX;
 
-impl Element for Mark {
-    fn constant(_: f64) -> Option<Self> {
-        None
-    }
-
-    fn arithmetic(_: &str, _: Self, _: Self) -> Option<Self> {
-        None
-    }
-}
+impl Element for Mark {}
 
 /// A sample and the weight that it is multiplied with.
 impl Element for (Mark, Mark) {
-    fn constant(_: f64) -> Option<Self> {
-        None
-    }
-
-    fn arithmetic(op: &str, a: Self, b: Self) -> Option<Self> {
-        match (op, a, b) {
+    fn arithmetic(op: &str, a: &Self, b: &Self) -> Option<Self> {
+        match (op, *a, *b) {
             ("Mul", (sample, NOWHERE), (NOWHERE, weight))
             | ("Mul", (NOWHERE, weight), (sample, NOWHERE)) => Some((sample, weight)),
             _ => None,
@@ -93,7 +120,7 @@ impl<T: Element> Array<T> {
             let mut index = vec![0usize; shape.len()];
             let mut at = offset;
             loop {
-                data.push(*self.data.get(usize::try_from(at).ok()?)?);
+                data.push(self.data.get(usize::try_from(at).ok()?)?.clone());
                 let Some(axis) = (0..shape.len()).rev().find(|&axis| index[axis] + 1 < shape[axis])
                 else {
                     break;
@@ -142,7 +169,7 @@ impl<T: Element> Array<T> {
     }
 
     /// A part of an axis.
-    pub(crate) fn part(&self, at: usize, start: usize, count: usize) -> Option<Self> {
+    fn part(&self, at: usize, start: usize, count: usize) -> Option<Self> {
         let steps = self.steps();
         let mut shape = self.shape.clone();
         if start.checked_add(count)? > shape[at] {
@@ -152,22 +179,27 @@ impl<T: Element> Array<T> {
         self.picked(shape, steps[at].checked_mul(isize::try_from(start).ok()?)?, &steps)
     }
 
-    /// Some indices of an axis, which keeps its place; no axis at all for a single one.
-    pub(crate) fn gathered(
-        &self,
-        at: usize,
-        indices: &[i64],
-        index_shape: &[usize],
-    ) -> Option<Self> {
+    /// An axis cut into parts of these sizes.
+    pub(crate) fn parts(&self, at: usize, sizes: &[usize]) -> Option<Vec<Self>> {
+        let mut start = 0;
+        let mut parts = Vec::with_capacity(sizes.len());
+        for &size in sizes {
+            parts.push(self.part(at, start, size)?);
+            start += size;
+        }
+        (start == self.shape[at]).then_some(parts)
+    }
+
+    /// Some indices of an axis, as an array of this shape.
+    pub(crate) fn gathered(&self, at: usize, indices: &[i64], shape: Vec<usize>) -> Option<Self> {
         let parts = indices
             .iter()
             .map(|&index| self.part(at, axis(index, self.shape[at])?, 1))
             .collect::<Option<Vec<_>>>()?;
-        let shape = [&self.shape[..at], index_shape, &self.shape[at + 1..]].concat();
-        Self::concatenated(&parts.iter().collect::<Vec<_>>(), at)?.reshaped(shape)
+        Self::concatenated(&parts, at)?.reshaped(shape)
     }
 
-    pub(crate) fn concatenated(parts: &[&Self], at: usize) -> Option<Self> {
+    pub(crate) fn concatenated(parts: &[Self], at: usize) -> Option<Self> {
         let first = parts.first()?;
         let mut shape = first.shape.clone();
         shape[at] = 0;
@@ -204,64 +236,38 @@ impl<T: Element> Array<T> {
         self.picked(shape.to_vec(), 0, &steps)
     }
 
-    pub(crate) fn arithmetic(op: &str, a: &Self, b: &Self, most_elements: usize) -> Option<Self> {
-        let shape = broadcast(&a.shape, &b.shape)?;
-        if elements(&shape)? > most_elements {
-            return None;
-        }
-        let (a, b) = (a.expanded(&shape)?, b.expanded(&shape)?);
-        let data = a.data.into_iter().zip(b.data).map(|(a, b)| T::arithmetic(op, a, b));
-        Some(Self { shape, data: data.collect::<Option<_>>()? })
+    pub(crate) fn arithmetic(op: &str, a: &Self, b: &Self, shape: &[usize]) -> Option<Self> {
+        let (a, b) = (a.expanded(shape)?, b.expanded(shape)?);
+        let data = a.data.iter().zip(&b.data).map(|(a, b)| T::arithmetic(op, a, b));
+        Some(Self { shape: shape.to_vec(), data: data.collect::<Option<_>>()? })
     }
-}
 
-pub(crate) fn broadcast(a: &[usize], b: &[usize]) -> Option<Vec<usize>> {
-    let rank = a.len().max(b.len());
-    let at = |shape: &[usize], index: usize| {
-        (index + shape.len()).checked_sub(rank).map_or(1, |at| shape[at])
-    };
-    (0..rank)
-        .map(|index| match (at(a, index), at(b, index)) {
-            (a, b) if a == b => Some(a),
-            (1, b) => Some(b),
-            (a, 1) => Some(a),
-            _ => None,
-        })
-        .collect()
+    /// The same with these axes last, and the number of elements that they hold.
+    pub(crate) fn with_last(&self, axes: &[usize]) -> Option<(Self, usize)> {
+        let (last, others): (Vec<usize>, Vec<usize>) =
+            (0..self.shape.len()).partition(|at| axes.contains(at));
+        let length = elements(&last.iter().map(|&at| self.shape[at]).collect::<Vec<_>>())?;
+        Some((self.transposed(&[others, last].concat())?, length))
+    }
+
+    pub(crate) fn reduced(&self, op: &str, axes: &[usize], shape: Vec<usize>) -> Option<Self> {
+        let (sorted, length) = self.with_last(axes)?;
+        let rows = (0..elements(&shape)?).map(|row| &sorted.data[row * length..][..length]);
+        let data = rows.map(|row| T::reduced(op, row)).collect::<Option<_>>()?;
+        Some(Self { shape, data })
+    }
 }
 
 impl Array<f64> {
-    /// The sum over some axes, which go or stay with size one.
-    pub(crate) fn summed(&self, axes: &[usize], keeps: bool) -> Option<Self> {
-        let is_summed = |at: usize| axes.is_empty() || axes.contains(&at);
-        let rank = self.shape.len();
-        let order: Vec<usize> = (0..rank)
-            .filter(|&at| !is_summed(at))
-            .chain((0..rank).filter(|&at| is_summed(at)))
-            .collect();
-        let sorted = self.transposed(&order)?;
-        let length = elements(
-            &(0..rank).filter(|&at| is_summed(at)).map(|at| self.shape[at]).collect::<Vec<_>>(),
-        )?;
-        let shape: Vec<usize> = (0..rank)
-            .filter(|&at| keeps || !is_summed(at))
-            .map(|at| if is_summed(at) { 1 } else { self.shape[at] })
-            .collect();
-        if length == 0 {
-            return Self::filled(&shape, |_| 0.0);
-        }
-        Some(Self { shape, data: sorted.data.chunks(length).map(|row| row.iter().sum()).collect() })
-    }
-
     /// `GridSample`, bilinear, zero outside, corners not aligned, written after the standard's definition.
-    pub(crate) fn grid_sampled(&self, grid: &Self, most_elements: usize) -> Option<Self> {
+    fn grid_sampled(&self, grid: &Self) -> Option<Self> {
         let (&[batch, channels, height, width], &[grid_batch, lines, columns, 2]) =
             (&self.shape[..], &grid.shape[..])
         else {
             return None;
         };
         let shape = [batch, channels, lines, columns];
-        if batch != grid_batch || elements(&shape)? > most_elements {
+        if batch != grid_batch {
             return None;
         }
         let places = elements(&[lines, columns])?;

@@ -1,7 +1,15 @@
 //! Arguments of operators, wherever an opset keeps them: axes, permutations, sizes of parts, slices.
 
+use crate::dim::{Dim, Dims};
+use crate::facts::Facts;
 use crate::proto::Node;
-use crate::shapes::{Facts, axis};
+
+/// An axis counted from the front.
+pub(crate) fn axis(number: i64, rank: usize) -> Option<usize> {
+    let rank_number = i64::try_from(rank).ok()?;
+    let number = if number < 0 { number.checked_add(rank_number)? } else { number };
+    usize::try_from(number).ok().filter(|&axis| axis < rank)
+}
 
 /// The axes of `Unsqueeze`, `Squeeze` and reductions: an attribute in old opsets, an input in new ones. Empty if none are
 /// given.
@@ -35,21 +43,12 @@ pub(crate) fn unsqueezed<T: Clone>(dims: &[T], axes: &[i64], one: &T) -> Option<
 }
 
 /// A shape without these axes, or without all of size one.
-pub(crate) fn squeezed<T: Clone>(
-    dims: &[T],
-    axes: &[i64],
-    is_one: impl Fn(&T) -> bool,
-) -> Option<Vec<T>> {
+pub(crate) fn squeezed(dims: &Dims, axes: &[i64]) -> Option<Dims> {
     let chosen: Vec<usize> = axes.iter().map(|&at| axis(at, dims.len())).collect::<Option<_>>()?;
-    let is_gone =
-        |at: usize, dim: &T| if axes.is_empty() { is_one(dim) } else { chosen.contains(&at) };
-    Some(
-        dims.iter()
-            .enumerate()
-            .filter(|(at, dim)| !is_gone(*at, dim))
-            .map(|(_, dim)| dim.clone())
-            .collect(),
-    )
+    let stays = |(at, dim): &(usize, &Dim)| {
+        if axes.is_empty() { dim.known() != Some(1) } else { !chosen.contains(at) }
+    };
+    Some(dims.iter().enumerate().filter(stays).map(|(_, dim)| dim.clone()).collect())
 }
 
 /// The sizes that `Split` cuts its axis into.

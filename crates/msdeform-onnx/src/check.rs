@@ -3,7 +3,8 @@
 use msdeform::Problem;
 
 use crate::array::Array;
-use crate::evaluate::{Context, Reason, Sizes};
+use crate::dim::Sizes;
+use crate::evaluate::{Context, Reason};
 use crate::site::{Adaptation, Levels, Operand, Samples, Site};
 
 /// Both sides are computed in f64: they differ by rounding alone.

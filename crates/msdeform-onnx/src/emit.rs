@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
+use crate::facts::Facts;
 use crate::form::{Form, MMDEPLOY, MSDEFORM, TENSORRT};
 use crate::graph::Graph;
 use crate::proto::{Attribute, Node, Tensor, data_type};
-use crate::shapes::Facts;
 use crate::site::{Adaptation, Level, Levels, Operand, Samples, Site};
 
 /// `GridSample` came with this opset.

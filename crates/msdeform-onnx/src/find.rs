@@ -7,13 +7,12 @@
 use std::collections::{BTreeSet, HashSet};
 
 use crate::array::{Array, Mark, NOWHERE, elements};
-use crate::attributes;
-use crate::dim::Dim;
-use crate::evaluate::{Context, Reason, Sizes};
+use crate::dim::{Dim, Sizes};
+use crate::evaluate::{Context, Reason};
 use crate::form::Form;
 use crate::layout::{Axis, affine, steps_to};
+use crate::operators::{Call, data_inputs, is_join, is_movement};
 use crate::proto::Node;
-use crate::shapes::axis;
 use crate::site::{Adaptation, Evidence, Level, Levels, Operand, Samples, Site};
 
 /// Numbers for sizes that are open.
@@ -78,7 +77,7 @@ fn skeleton<'a>(context: &Context<'a>, reduce: usize) -> Result<Option<Skeleton<
     let mut weights = Vec::new();
     for &product in &products {
         let without_samples = |name: &&str| above(context, name).0.is_empty();
-        let operands = context.data_inputs(graph.node(product));
+        let operands = data_inputs(context.facts, graph.node(product));
         let side: Vec<&str> = operands.into_iter().filter(without_samples).collect();
         let [side] = side[..] else {
             return Err(format!(
@@ -124,13 +123,11 @@ fn above(context: &Context<'_>, name: &str) -> (Vec<usize>, Vec<usize>) {
             continue;
         }
         let is_product = node.is("Mul");
-        let is_join =
-            node.is("Concat") || node.is("ConcatFromSequence") || node.is("SequenceConstruct");
         if is_product {
             products.insert(index);
         }
-        if is_product || is_join || context.is_movement(node) {
-            waiting.extend(context.data_inputs(node));
+        if is_product || is_join(node) || is_movement(context.facts, node) {
+            waiting.extend(data_inputs(context.facts, node));
         }
     }
     (samplers.into_iter().collect(), products.into_iter().collect())
@@ -150,10 +147,10 @@ fn lineage<'a>(context: &Context<'a>, name: &'a str, through_scales: bool) -> Ve
     let mut name = name;
     while let Some(index) = context.graph.producer(name).filter(|&index| seen.insert(index)) {
         let node: &'a Node = context.graph.node(index);
-        let inputs = context.data_inputs(node);
+        let inputs = data_inputs(context.facts, node);
         let is_scale = through_scales && ["Mul", "Add", "Sub", "Div"].iter().any(|op| node.is(op));
         name = match inputs[..] {
-            [only] if context.is_movement(node) => only,
+            [only] if is_movement(context.facts, node) => only,
             [a, b] if is_scale && context.float_constant(b).is_some() => a,
             [a, b] if is_scale && context.float_constant(a).is_some() => b,
             _ => break,
@@ -182,8 +179,9 @@ fn below<'a>(context: &Context<'a>, name: &'a str) -> Vec<&'a str> {
         let users = context.graph.consumers(last).iter().map(|&user| context.graph.node(user));
         let users: Vec<&Node> = users.filter(|user| !user.is("Shape")).collect();
         let [user] = users[..] else { break };
-        let moves_it =
-            context.is_movement(user) && user.input(0) == Some(last) && user.output.len() == 1;
+        let moves_it = is_movement(context.facts, user)
+            && user.input(0) == Some(last)
+            && user.output.len() == 1;
         if !moves_it || context.graph.is_kept(last) {
             break;
         }
@@ -521,18 +519,12 @@ impl Lesson<'_, '_> {
         let reduce = graph.node(self.skeleton.reduce);
         let products = self.context.run(&mut sizes, given, &[reduce.input(0).unwrap_or("")])?;
         let products = products.first().ok_or("there are none")?;
-        let rank = products.shape.len();
-        let axes = attributes::axes(self.context.facts, reduce)
-            .ok_or("the axes of the sum are not known")?;
-        let axes: Vec<usize> = axes
-            .iter()
-            .map(|&at| axis(at, rank))
-            .collect::<Option<_>>()
-            .ok_or("the sum has other axes")?;
-        let is_summed = |at: &usize| axes.is_empty() || axes.contains(at);
-        let order: Vec<usize> =
-            (0..rank).filter(|at| !is_summed(at)).chain((0..rank).filter(is_summed)).collect();
-        let sorted = products.transposed(&order).ok_or("too large")?;
+        let call = Call::new(self.context.facts, &sizes, reduce);
+        let call = call.on([&products.shape[..]]);
+        let axes = call.reduced_axes(products.shape.len());
+        let axes = axes.ok_or("the axes of the sum are not known")?;
+        let shape_of_sum = call.shapes().and_then(|dims| sizes.shape(dims.first()?));
+        let (sorted, _) = products.with_last(&axes).ok_or("too large")?;
         if sorted.data.len() != rows * total || total == 0 {
             return Err("the sum is not that over levels and points".into());
         }
@@ -555,10 +547,6 @@ impl Lesson<'_, '_> {
             }
             sums.push(place(sum));
         }
-        let keeps = reduce.int("keepdims").unwrap_or(1) != 0;
-        let sum_shape = (0..rank).filter(|at| keeps || !is_summed(at));
-        let sum_shape =
-            sum_shape.map(|at| if is_summed(&at) { 1 } else { products.shape[at] }).collect();
         let map = affine(&table, &[batch, heads, queries, total]).ok_or("their order has gaps")?;
         let axes = [
             Axis { size: batch, step: map.steps[0] },
@@ -570,7 +558,8 @@ impl Lesson<'_, '_> {
         let steps = steps.ok_or("their axes are not those of the operator")?;
         let count = steps.len();
         let operand = Operand { tensor: name.to_owned(), rank: shape.len(), steps };
-        Ok(((operand, Array { shape: sum_shape, data: sums }, sizes), count))
+        let shape = shape_of_sum.ok_or("the axes of the sum are not known")?;
+        Ok(((operand, Array { shape, data: sums }, sizes), count))
     }
 
     /// The last tensor that is the operator's output, and whether it has heads and channels apart.

@@ -16,16 +16,17 @@ mod dim;
 mod emit;
 mod error;
 mod evaluate;
+mod facts;
 mod find;
 mod form;
 mod graph;
 mod layout;
 mod model;
 mod nodes;
+mod operators;
 mod probe;
 mod proto;
 mod report;
-mod shapes;
 mod site;
 #[cfg(test)]
 mod tests;
@@ -33,9 +34,9 @@ mod tests;
 use std::collections::HashSet;
 
 use evaluate::Context;
+use facts::Facts;
 use graph::Graph;
 use model::{Changes, Model};
-use shapes::Facts;
 use site::Site;
 
 pub use error::OnnxError;

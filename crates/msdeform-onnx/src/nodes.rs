@@ -1,10 +1,10 @@
 //! The attention as one node.
 
 use crate::dim::Dim;
+use crate::facts::Facts;
 use crate::form::{Form, Operator};
 use crate::graph::Graph;
 use crate::proto::Node;
-use crate::shapes::Facts;
 use crate::site::{Level, Levels, Operand, Samples, Site};
 
 /// What the node computes, as far as the graph tells.

@@ -4,13 +4,14 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 
-use crate::evaluate::{Context, Sizes};
+use crate::dim::Sizes;
+use crate::evaluate::Context;
+use crate::facts::Facts;
 use crate::graph::Graph;
 use crate::model::Model;
 use crate::proto::{
     Attribute, Dimension, Node, Shape, Tensor, TensorType, Type, ValueInfo, data_type,
 };
-use crate::shapes::Facts;
 use crate::site::{Levels, Operand, Samples, Site};
 use crate::{OnnxError, Options, emit};
 

@@ -167,9 +167,13 @@ impl Node {
         self
     }
 
+    pub(crate) fn is_standard(&self) -> bool {
+        matches!(self.domain.as_str(), "" | "ai.onnx")
+    }
+
     /// Whether it is this operator of the standard.
     pub(crate) fn is(&self, op_type: &str) -> bool {
-        self.op_type == op_type && matches!(self.domain.as_str(), "" | "ai.onnx")
+        self.op_type == op_type && self.is_standard()
     }
 
     /// The name of an input that is there.
@@ -266,18 +270,18 @@ impl Tensor {
         (self.data_location == 1).then(|| of("location").map_or("", |entry| entry.value.as_str()))
     }
 
-    fn elements(&self) -> Option<usize> {
-        let mut sizes = self.dims.iter().map(|&dim| usize::try_from(dim).ok());
-        sizes.try_fold(1usize, |product, size| product.checked_mul(size?))
+    pub(crate) fn shape(&self) -> Option<Vec<usize>> {
+        self.dims.iter().map(|&dim| usize::try_from(dim).ok()).collect()
     }
 
-    fn is_readable(&self) -> Option<usize> {
-        self.elements().filter(|&count| count <= MOST_READ && self.data_location != 1)
+    fn readable_elements(&self) -> Option<usize> {
+        let count = crate::array::elements(&self.shape()?)?;
+        (count <= MOST_READ && self.data_location != 1).then_some(count)
     }
 
     /// Its whole numbers, if that is what it holds and it is small.
     pub(crate) fn read_ints(&self) -> Option<Vec<i64>> {
-        let count = self.is_readable()?;
+        let count = self.readable_elements()?;
         let raw = &self.raw_data;
         let values: Vec<i64> = match self.data_type {
             data_type::INT64 if raw.is_empty() => self.int64_data.clone(),
@@ -295,7 +299,7 @@ impl Tensor {
 
     /// Its numbers with a fraction, likewise.
     pub(crate) fn read_floats(&self) -> Option<Vec<f64>> {
-        let count = self.is_readable()?;
+        let count = self.readable_elements()?;
         let raw = &self.raw_data;
         let values: Vec<f64> = match self.data_type {
             data_type::FLOAT if raw.is_empty() => {

@@ -3,10 +3,10 @@
 use serde::Serialize;
 
 use crate::dim::Dim;
+use crate::facts::Facts;
 use crate::form::Form;
 use crate::model::Model;
 use crate::proto::data_type;
-use crate::shapes::Facts;
 use crate::site::{Levels, Samples, Site};
 
 /// Something that looks like the attention and was left alone.

@@ -1,7 +1,6 @@
 //! A place of a model where the attention is computed, in any form.
 
-use crate::dim::Dim;
-use crate::evaluate::Sizes;
+use crate::dim::{Dim, Sizes};
 use crate::form::Form;
 
 /// A level of the value.
