@@ -140,7 +140,7 @@ pub fn compiled_apart(
     call: &Call<'_>,
 ) -> Vec<Specialisation> {
     let mut apart: Vec<Specialisation> = Vec::new();
-    for unit in configuration.units(call) {
+    for unit in configuration.units(variant, call) {
         let entry = entry_name(variant.spec().id, unit.step);
         let fits = |other: &&mut Specialisation| !contradict(&other.defines, &unit.defines);
         match apart.iter_mut().find(fits) {
