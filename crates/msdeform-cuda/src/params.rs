@@ -289,7 +289,7 @@ mod tests {
         .to_vec();
         defines.extend(rule.iter().map(|define| format!("-DMSDA_{define}")));
         let source = SourceFile { name: "layout.cu", text: source.leak() };
-        let compiled = Recipe::of_source(source, HEADERS, "sm_80", &defines).compile(&nvrtc);
+        let compiled = Recipe::of_source(source, HEADERS, "sm_80", &defines).compile(nvrtc);
         assert!(compiled.is_ok(), "{}", compiled.unwrap_err());
     }
 

@@ -48,8 +48,6 @@ pub struct Configuration {
     pub preamble: Option<Arc<dyn PreambleRecipe>>,
     /// The knob with which the variant does without it, for where the driver refuses to make it.
     pub without_preamble: Option<(&'static str, i64)>,
-    /// Whether part of L2 is set aside for the values while the plan lives.
-    pub persisting_value: bool,
 }
 
 impl Default for Configuration {
@@ -67,7 +65,6 @@ impl Default for Configuration {
             derived: Derived::default(),
             preamble: None,
             without_preamble: None,
-            persisting_value: false,
         }
     }
 }

@@ -1,6 +1,5 @@
 //! What a verification is of, as hashes: the text that is compiled, its macros, and how kernels are launched.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +9,6 @@ use msdeform_cuda::jit::COMMON_OPTIONS;
 use msdeform_cuda::kernel_text::{KernelText, Selection};
 use msdeform_cuda::sources::SourceFile;
 use msdeform_cuda::variants::{Call, Configuration, KnobChoices, Unit, Variant};
-use msdeform_cuda_lab::preamble::{LevelTextures, TileMaps};
 
 /// The texts that a variant is compiled from: those of this program, or those of an earlier commit.
 #[derive(Clone, Debug)]
@@ -124,15 +122,12 @@ fn configured(variant: &dyn Variant, call: &Call<'_>) -> Option<Configuration> {
 
 /// A configuration as its fingerprint has it.
 fn spelled_out(asked: &Configuration) -> String {
-    let preamble = asked.preamble.as_ref().map(|recipe| -> &dyn Any { recipe.as_ref() });
-    let tile_maps: Option<&TileMaps> = preamble.and_then(|recipe| recipe.downcast_ref());
-    let textures: Option<&LevelTextures> = preamble.and_then(|recipe| recipe.downcast_ref());
     let Configuration { specialise, knobs, constants, pipeline, derived, .. } = asked;
     let Configuration { value_alignment, sampling_alignment, .. } = asked;
-    let Configuration { without_preamble, persisting_value, .. } = asked;
+    let Configuration { preamble, without_preamble, .. } = asked;
     format!(
         "{specialise:?} {knobs:?} {constants:?} {pipeline:?} {derived:?} {value_alignment} {sampling_alignment} \
-         {tile_maps:?} {textures:?} {without_preamble:?} {persisting_value}"
+         {preamble:?} {without_preamble:?}"
     )
 }
 
