@@ -1,4 +1,4 @@
-// The samples of an operator in a backward, one by one, for kernels that take any number of levels and samples.
+// Samples of an operator in a backward, one by one, for kernels that take any number of levels and samples.
 //
 //   AnySample, any_sample(params, n, s)        sample s of row n, counted over images, queries and heads
 //   any_sample(params, n, level, point)        by its place on a level

@@ -1,4 +1,4 @@
-// The samples of an operator in a forward, one by one, for kernels that take any number of levels and samples.
+// Samples of an operator in a forward, one by one, for kernels that take any number of levels and samples.
 //
 //   AnyRow, begin_row(params, n, lane, lanes)  row n, counted over images, queries and heads; worked out by
 //                                              `lanes` neighbouring lanes together

@@ -1,5 +1,5 @@
-// Which gradients a backward kernel computes. Steps that compute the same for all of them do not include this, so
-// they are compiled once for all.
+// Which gradients a backward kernel computes. A step that computes the same for any of them does not include
+// this file, so it is compiled once.
 #pragma once
 
 #include "config.cuh"

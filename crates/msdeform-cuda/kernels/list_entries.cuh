@@ -3,7 +3,7 @@
 
 #include "tile_lists.cuh"
 
-// The operator's EntryWeight: the weight in an entry, in half precision or in fp32, and from which bits it is made.
+// The operator's EntryWeight: the bits of a weight in an entry, in half precision or in fp32.
 #if MSDA_FROM_OFFSETS
 #include "offset_weights.cuh"
 #else

@@ -1,5 +1,5 @@
-// The samples of the fused operator in a forward, one by one (any_samples.cuh). The lanes of a row work its softmax
-// out together.
+// Samples of the fused operator in a forward, one by one (any_samples.cuh). The lanes of a row compute its
+// softmax together.
 #pragma once
 
 #include "offset_positions.cuh"

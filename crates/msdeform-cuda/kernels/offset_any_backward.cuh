@@ -1,5 +1,5 @@
-// The samples of the fused operator in a backward, one by one (any_backward_samples.cuh). The step `rows` has worked
-// the softmax of each row out.
+// Samples of the fused operator in a backward, one by one (any_backward_samples.cuh). The step `rows` has
+// computed the softmax of each row.
 #pragma once
 
 #include "kept_rows.cuh"

@@ -1,5 +1,4 @@
-// The rule by which samples follow from offsets and logits (offset_rows.cuh), as src/offsets.rs of the library
-// has it.
+// How samples follow from offsets and logits (offset_rows.cuh). Mirrors src/offsets.rs of the library.
 #pragma once
 
 #include "offset_weights.cuh"

@@ -42,8 +42,7 @@ struct StoredQuad {
 
     // Whether other loads reuse almost nothing of the sectors that a load fetches: a lane loads once, and a
     // row fills most of a sector.
-    static constexpr bool ONCE =
-        SampleReads<Params>::ONCE && PACKETS == 1 && SAMPLES * EACH * S::BYTES >= 24;
+    static constexpr bool ONCE = SampleReads<Params>::ONCE && PACKETS == 1 && SAMPLES * EACH * S::BYTES >= 24;
 
     // `first` is the first of the samples; for those past the last it is loaded again.
     MSDA_DEVICE void load(const void* numbers, long long at, int first) {

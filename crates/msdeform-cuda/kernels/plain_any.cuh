@@ -1,4 +1,4 @@
-// The samples of the plain operator, one by one, in both directions (any_samples.cuh, any_backward_samples.cuh).
+// Samples of the plain operator, one by one, in both directions (any_samples.cuh, any_backward_samples.cuh).
 #pragma once
 
 #include "numeric.cuh"

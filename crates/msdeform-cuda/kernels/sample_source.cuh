@@ -1,9 +1,8 @@
 // Where samples come from.
 //
-// A kernel that walks samples asks a source for them and hands gradients to a sink (sample_sink.cuh); it knows no
-// tensor of either. An operator whose samples come otherwise (from offsets, logits and reference points, say)
-// brings a source and a sink of its own; the walk (query_walk.cuh) and what is done with a sample stay as they
-// are.
+// A kernel that walks samples asks a source for them and hands gradients to a sink (sample_sink.cuh). The
+// kernel knows no tensor of either. An operator with other samples (from offsets and logits, for example)
+// brings its own source and sink. The walk (query_walk.cuh) and the use of a sample stay as they are.
 //
 // A source has
 //   Row                  what the samples of a (query, head) have in common, kept in registers
