@@ -112,7 +112,6 @@ pub mod driver;
 mod engine;
 mod error;
 pub mod jit;
-pub mod kernel_text;
 pub mod nvrtc;
 mod params;
 mod pipeline;
@@ -132,7 +131,7 @@ pub use engine::Engine;
 pub use error::{Cause, ContextLost, CudaVersion, DriverError, Error, Result};
 pub use jit::{CodeStore, DiskCache, JitCounts};
 pub use params::{CallShape, INLINE_LEVELS, LevelGeometry, Params, level_geometry};
-pub use pipeline::{Pipeline, Region, Step, WORKSPACE_ALIGNMENT, entry_name};
+pub use pipeline::{Pipeline, Reads, Region, Step, WORKSPACE_ALIGNMENT, entry_name};
 pub use plan::{
     Ahead, Argument, BackwardOptions, OFFSETS_ARE_VERIFIED, Plan, PlanOptions, PlannedKernel,
     PointerChecks, Pointers, VARIANT_VARIABLE, Workspace,
