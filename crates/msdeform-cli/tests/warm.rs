@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use msdeform_cuda::jit::decode_entry;
+use msdeform_cuda::decode_entry;
 use msdeform_cuda::nvrtc::Nvrtc;
 use serde_json::Value;
 

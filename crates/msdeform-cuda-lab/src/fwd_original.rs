@@ -3,7 +3,7 @@
 use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
 
 use crate::sources::{SourceFile, headers, kernel_source};
-use msdeform_cuda::driver::LaunchGeometry;
+use msdeform_cuda::LaunchGeometry;
 use msdeform_cuda::variants::{
     Call, Configuration, KnobChoices, Specialise, Variant, check_inline_levels,
 };
@@ -78,7 +78,7 @@ impl Variant for FwdOriginal {
 mod tests {
     use msdeform::Problem;
 
-    use msdeform_cuda::driver::DeviceProps;
+    use msdeform_cuda::DeviceProps;
 
     use super::*;
 

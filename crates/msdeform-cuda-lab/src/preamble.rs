@@ -6,9 +6,8 @@
 
 use msdeform::ValueLayout;
 use msdeform_cuda::preamble::{Preamble, PreambleRecipe};
-use msdeform_cuda::{Context, DriverError, Result};
+use msdeform_cuda::{Context, DriverError, Result, level_geometry};
 
-use msdeform_cuda::level_geometry;
 use msdeform_cuda::variants::Call;
 
 use crate::tensor_map::EncodedMap;
@@ -223,7 +222,7 @@ mod tests {
     use msdeform::{DType, Problem};
 
     use super::*;
-    use msdeform_cuda::driver::DeviceProps;
+    use msdeform_cuda::DeviceProps;
 
     fn maps(layout: ValueLayout, kind: MapKind) -> std::result::Result<Vec<TileMap>, String> {
         let problem = Problem::builder()

@@ -4,8 +4,7 @@ use std::ffi::c_void;
 
 use crate::preamble::TileMap;
 use cudarc::driver::sys;
-use msdeform_cuda::DriverError;
-use msdeform_cuda::driver::check;
+use msdeform_cuda::{DriverError, check};
 
 /// A map as the hardware reads it.
 #[repr(C, align(64))]

@@ -3,9 +3,7 @@
 use cudarc::driver::sys;
 
 use crate::preamble::TextureShape;
-use msdeform_cuda::Context;
-use msdeform_cuda::Result;
-use msdeform_cuda::driver::check;
+use msdeform_cuda::{Context, Result, check};
 
 /// Four halves.
 const TEXEL_BYTES: usize = 8;

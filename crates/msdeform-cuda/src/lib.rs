@@ -107,31 +107,49 @@
 
 pub mod ahead;
 mod derived;
-pub mod dispatch;
-pub mod driver;
+mod driver;
 mod engine;
 mod error;
-pub mod jit;
-pub mod nvrtc;
+mod jit;
 mod params;
 mod pipeline;
 mod plan;
-pub mod preamble;
 pub mod registry;
-pub mod sources;
 pub mod tuning;
-pub mod variants;
 
+// The laboratory measures kernels one by one, the ledger hashes them and the emulator runs them without a GPU. They see
+// these parts, which may change in any release.
+#[doc(hidden)]
+pub mod dispatch;
+#[doc(hidden)]
+pub mod nvrtc;
+#[doc(hidden)]
+pub mod preamble;
+#[doc(hidden)]
+pub mod sources;
+#[doc(hidden)]
+pub mod variants;
+#[doc(hidden)]
 pub use derived::Derived;
+#[doc(hidden)]
+pub use driver::{Function, Module, broken_guards, check, guard_allocations};
+#[doc(hidden)]
+pub use jit::{
+    COMMON_OPTIONS, Code, CodeOrigin, JitCounts, KernelPack, Key, PACK_IN_PACKAGES, PACK_VARIABLE,
+    PackGroup, Recipe, decode_entry, encode_entry, encode_pack, included_headers,
+};
+#[doc(hidden)]
+pub use params::{CallShape, INLINE_LEVELS, LevelGeometry, Params, level_geometry};
+#[doc(hidden)]
+pub use pipeline::{Pipeline, Reads, Region, Step, WORKSPACE_ALIGNMENT, entry_name};
+
 pub use driver::{
     Context, DeviceBuffer, DeviceProps, Event, Graph, LaunchGeometry, Launched, Stream,
     device_count, driver_version,
 };
 pub use engine::Engine;
 pub use error::{Cause, ContextLost, CudaVersion, DriverError, Error, Result};
-pub use jit::{CodeStore, DiskCache, JitCounts};
-pub use params::{CallShape, INLINE_LEVELS, LevelGeometry, Params, level_geometry};
-pub use pipeline::{Pipeline, Reads, Region, Step, WORKSPACE_ALIGNMENT, entry_name};
+pub use jit::{CodeStore, DiskCache};
 pub use plan::{
     Ahead, Argument, BackwardOptions, OFFSETS_ARE_VERIFIED, Plan, PlanOptions, PlannedKernel,
     PointerChecks, Pointers, VARIANT_VARIABLE, Workspace,

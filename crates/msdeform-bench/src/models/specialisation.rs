@@ -6,9 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use msdeform::{
     BackwardCall, DType, Gradients, Offsets, Operator, Problem, ProblemBuilder, ValueLayout,
 };
-use msdeform_cuda::dispatch;
-use msdeform_cuda::driver::DeviceProps;
 use msdeform_cuda::variants::{Call, Configuration, KnobChoices, Specialise, Unit, Variant};
+use msdeform_cuda::{DeviceProps, dispatch};
 use msdeform_devices::Device;
 
 use super::image::{Image, WIDE};

@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use msdeform::{ATTENTION, BackwardCall, FROM_OFFSETS, Mode, Operator};
-use msdeform_cuda::dispatch;
-use msdeform_cuda::driver::DeviceProps;
 use msdeform_cuda::variants::{Call, KnobChoices, Unit};
+use msdeform_cuda::{DeviceProps, dispatch};
 
 use msdeform_devices::Random;
 

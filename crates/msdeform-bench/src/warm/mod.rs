@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use msdeform_cuda::jit::{CodeOrigin, CodeStore};
+use msdeform_cuda::{CodeOrigin, CodeStore};
 use msdeform_files::FileError;
 use serde::Serialize;
 
@@ -153,8 +153,8 @@ fn one(
 #[cfg(test)]
 mod tests {
     use msdeform::{ATTENTION, DType, Direction, Mode};
+    use msdeform_cuda::DeviceProps;
     use msdeform_cuda::DiskCache;
-    use msdeform_cuda::driver::DeviceProps;
     use msdeform_cuda::nvrtc::Nvrtc;
 
     use super::*;

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use msdeform::{ATTENTION, DType, FROM_OFFSETS, Gradients, Mode, Problem, ReferenceKind};
-use msdeform_cuda::driver::DeviceProps;
-use msdeform_cuda::jit::PackGroup;
+use msdeform_cuda::{DeviceProps, PackGroup};
 
 use super::{Target, WarmError};
 use crate::models::{
@@ -71,8 +70,8 @@ pub fn pack_groups(
 #[cfg(test)]
 mod tests {
     use msdeform::{Operator, ValueLayout};
-    use msdeform_cuda::jit::{CodeOrigin, CodeStore, encode_pack};
     use msdeform_cuda::nvrtc::Nvrtc;
+    use msdeform_cuda::{CodeOrigin, CodeStore, encode_pack};
     use msdeform_cuda::{DiskCache, Error};
     use msdeform_devices::Workload;
     use msdeform_devices::workload::Sizes;

@@ -1,8 +1,6 @@
 //! What is compiled for, and what compiles.
 
-use msdeform_cuda::driver::{DeviceProps, driver_version};
-use msdeform_cuda::jit::CodeStore;
-use msdeform_cuda::{DiskCache, Engine};
+use msdeform_cuda::{CodeStore, DeviceProps, DiskCache, Engine, driver_version};
 
 use super::WarmError;
 

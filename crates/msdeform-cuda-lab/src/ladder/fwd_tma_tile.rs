@@ -58,7 +58,7 @@ mod tests {
 
     use super::*;
     use crate::registry::find;
-    use msdeform_cuda::driver::DeviceProps;
+    use msdeform_cuda::DeviceProps;
     use msdeform_cuda::variants::KnobChoices;
 
     fn configure(

@@ -1,7 +1,7 @@
 //! Common parts of the rungs in which four lanes own an item; most include `ladder/lane_groups.cuh`.
 
 use super::{CHANNELS, grid_over_items};
-use msdeform_cuda::driver::LaunchGeometry;
+use msdeform_cuda::LaunchGeometry;
 use msdeform_cuda::variants::{Call, Configuration, Knob, KnobChoices};
 
 /// Lanes of a pixel: 16 bytes each.

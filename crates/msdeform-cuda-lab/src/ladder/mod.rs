@@ -14,7 +14,7 @@ use crate::sources::{SourceFile, headers};
 mod prelude {
     pub(super) use super::{CHANNELS, HOPPER, PLAIN, Rung, grid_over_items, items};
     pub(super) use msdeform::Numerics;
-    pub(super) use msdeform_cuda::driver::LaunchGeometry;
+    pub(super) use msdeform_cuda::LaunchGeometry;
     pub(super) use msdeform_cuda::variants::chunked_sample::sampling_alignment;
     pub(super) use msdeform_cuda::variants::{Call, Configuration, Knob};
     pub(super) use msdeform_cuda::{Derived, Pipeline};

@@ -67,7 +67,7 @@ mod tests {
     use msdeform::{DType, Problem, ValueLayout};
 
     use super::*;
-    use msdeform_cuda::driver::DeviceProps;
+    use msdeform_cuda::DeviceProps;
 
     fn seed(layout: ValueLayout) -> Problem {
         Problem::builder()

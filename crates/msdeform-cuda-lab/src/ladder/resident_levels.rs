@@ -2,9 +2,8 @@
 //! levels in shared memory.
 
 use super::items;
-use msdeform_cuda::driver::LaunchGeometry;
 use msdeform_cuda::variants::{Call, Configuration, Knob, KnobChoices};
-use msdeform_cuda::{Derived, Pipeline, Region};
+use msdeform_cuda::{Derived, LaunchGeometry, Pipeline, Region};
 
 /// Kilobytes of shared memory of a block: the documents' value, and the most on an H200.
 pub(super) const SHARED_KB: Knob = Knob {
@@ -82,7 +81,7 @@ mod tests {
     use msdeform::{DType, Problem};
 
     use super::*;
-    use msdeform_cuda::driver::DeviceProps;
+    use msdeform_cuda::DeviceProps;
 
     fn units_of(batch: usize, queries: usize) -> (usize, u64) {
         let problem = Problem::builder()

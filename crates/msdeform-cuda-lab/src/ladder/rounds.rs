@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{CHANNELS, HOPPER, grid_over_items};
 use crate::preamble::{MapKind, TileMaps};
-use msdeform_cuda::driver::LaunchGeometry;
+use msdeform_cuda::LaunchGeometry;
 use msdeform_cuda::variants::{Call, Configuration};
 
 /// Warps of a block, unless a knob says otherwise.

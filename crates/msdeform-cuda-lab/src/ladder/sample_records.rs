@@ -1,9 +1,8 @@
 //! The workspace of `ladder/sample_records.cuh`: an offset and four weights for every sample.
 
 use super::items;
-use msdeform_cuda::driver::LaunchGeometry;
 use msdeform_cuda::variants::Call;
-use msdeform_cuda::{Derived, Pipeline};
+use msdeform_cuda::{Derived, LaunchGeometry, Pipeline};
 
 const OFFSET_BYTES: usize = 4;
 const WEIGHT_BYTES: usize = 8;

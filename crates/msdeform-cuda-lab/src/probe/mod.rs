@@ -6,12 +6,10 @@
 mod tiles;
 
 use crate::sources::{SourceFile, headers};
-use msdeform_cuda::Engine;
-use msdeform_cuda::Result;
-use msdeform_cuda::driver::{
-    Context, DeviceBuffer, Event, Function, Graph, LaunchGeometry, Module, Stream,
+use msdeform_cuda::{
+    Context, DeviceBuffer, Engine, Event, Function, Graph, LaunchGeometry, Module, Recipe, Result,
+    Stream,
 };
-use msdeform_cuda::jit::Recipe;
 use tiles::Copier;
 
 /// One measured ceiling.

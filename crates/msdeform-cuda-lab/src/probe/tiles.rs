@@ -6,8 +6,7 @@ use half::f16;
 use super::{Check, Lab, TILE_COPY};
 use crate::preamble::TileMap;
 use crate::tensor_map::EncodedMap;
-use msdeform_cuda::driver::{DeviceBuffer, LaunchGeometry};
-use msdeform_cuda::{DriverError, Result};
+use msdeform_cuda::{DeviceBuffer, DriverError, LaunchGeometry, Result};
 
 const CHANNELS: usize = 32;
 const PIXEL_BYTES: usize = 2 * CHANNELS;

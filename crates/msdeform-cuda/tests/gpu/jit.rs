@@ -5,10 +5,9 @@ use std::path::PathBuf;
 
 use libtest_mimic::{Failed, Trial};
 use msdeform::{DType, Direction, Problem};
-use msdeform_cuda::jit::Key;
 use msdeform_cuda::nvrtc::Compiled;
 use msdeform_cuda::{
-    Ahead, BackwardOptions, DiskCache, Engine, JitCounts, Plan, PlanOptions, Stream,
+    Ahead, BackwardOptions, DiskCache, Engine, JitCounts, Key, Plan, PlanOptions, Stream,
 };
 
 use crate::resident::Resident;

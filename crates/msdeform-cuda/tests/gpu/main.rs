@@ -17,8 +17,7 @@ mod resident;
 mod without_cuda;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use msdeform_cuda::driver::{broken_guards, guard_allocations};
-use msdeform_cuda::{DiskCache, Engine, device_count};
+use msdeform_cuda::{DiskCache, Engine, broken_guards, device_count, guard_allocations};
 
 /// What a test body returns: any error fails it.
 type Outcome = Result<(), Failed>;

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use msdeform::{DType, Direction, Problem, Role};
-use msdeform_cuda::driver::broken_guards;
-use msdeform_cuda::{DeviceBuffer, Plan, PlanOptions, PointerChecks, Stream};
+use msdeform_cuda::{DeviceBuffer, Plan, PlanOptions, PointerChecks, Stream, broken_guards};
 use msdeform_cuda_lab::REGISTRY;
 use msdeform_devices::Case;
 use msdeform_devices::case::Values;

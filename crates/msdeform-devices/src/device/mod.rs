@@ -24,7 +24,7 @@ pub use cpu::CpuDevice;
 pub use cuda::CudaDevice;
 pub use error::DeviceError;
 pub use id::DeviceId;
-pub use msdeform_cuda::driver::{broken_guards, guard_allocations};
+pub use msdeform_cuda::{broken_guards, guard_allocations};
 
 use crate::HostTensors;
 use crate::names::named;

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use msdeform::{BackwardCall, DType, Direction, Error, Gradients, Offsets, Problem};
-use msdeform_cuda::jit::Recipe;
 use msdeform_cuda::variants::{Call, KnobChoices, Variant};
-use msdeform_cuda::{DeviceProps, dispatch, entry_name};
+use msdeform_cuda::{DeviceProps, Recipe, dispatch, entry_name};
 use msdeform_cuda_lab::REGISTRY;
 
 use super::table::Key;

@@ -18,9 +18,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use msdeform_cuda::DiskCache;
-use msdeform_cuda::jit::Recipe;
 use msdeform_cuda::nvrtc::{Compiled, KernelResources, Nvrtc};
+use msdeform_cuda::{DiskCache, Recipe};
 use rayon::prelude::*;
 
 use entries::{Entry, entries, rare_entries};

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use msdeform::{DType, Operator};
 use msdeform_bench::models::{self, Specialisation};
-use msdeform_cuda::driver::DeviceProps;
+use msdeform_cuda::DeviceProps;
 use msdeform_cuda::variants::Variant;
 use msdeform_cuda_lab::REGISTRY;
 

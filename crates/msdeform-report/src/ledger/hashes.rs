@@ -3,10 +3,9 @@
 use std::any::Any;
 
 use msdeform::{BackwardCall, DType, Gradients, Mode, Offsets, Operator, Problem};
-use msdeform_cuda::driver::DeviceProps;
-use msdeform_cuda::jit::{COMMON_OPTIONS, included_headers};
 use msdeform_cuda::sources::SourceFile;
 use msdeform_cuda::variants::{Call, Configuration, KnobChoices, Unit, Variant};
+use msdeform_cuda::{COMMON_OPTIONS, DeviceProps, included_headers};
 use msdeform_cuda_lab::preamble::{LevelTextures, TileMaps};
 
 /// The texts that a variant is compiled from: those of this program, or those of an earlier commit.

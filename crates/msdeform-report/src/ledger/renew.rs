@@ -7,10 +7,9 @@
 use std::collections::BTreeSet;
 
 use msdeform::Operator;
-use msdeform_cuda::driver::DeviceProps;
-use msdeform_cuda::jit::Recipe;
 use msdeform_cuda::nvrtc::Nvrtc;
 use msdeform_cuda::variants::{Unit, Variant};
+use msdeform_cuda::{DeviceProps, Recipe};
 use msdeform_cuda_lab::REGISTRY;
 use rayon::prelude::*;
 

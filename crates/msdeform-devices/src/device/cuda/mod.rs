@@ -7,13 +7,12 @@ mod prepared;
 use std::collections::BTreeMap;
 
 use msdeform::{BackwardCall, Direction, Problem, VariantSpec};
-use msdeform_cuda::jit::KernelPack;
 use msdeform_cuda::registry::find_among;
 use msdeform_cuda::tuning::{self, Origin, Source, Tuning};
 use msdeform_cuda::variants::{Call, Knob, KnobChoices, Variant};
 use msdeform_cuda::{
-    BackwardOptions, DeviceBuffer, DiskCache, Engine, Error, Event, Plan, PlanOptions, Stream,
-    Workspace, dispatch,
+    BackwardOptions, DeviceBuffer, DiskCache, Engine, Error, Event, KernelPack, Plan, PlanOptions,
+    Stream, Workspace, dispatch,
 };
 use msdeform_tuning::CallClass;
 use rayon::prelude::*;
