@@ -5,7 +5,7 @@ use candle_core::op::BackpropOp;
 use candle_core::{CpuStorage, DType, Device, Layout, Storage, Tensor};
 use half::{bf16, f16};
 use msdeform::{
-    Direction, OffsetRule, Offsets, Problem, Role, Signature, Slice, SliceMut, TensorSignature,
+    Direction, OffsetRule, Offsets, Problem, Role, Signature, TensorSignature,
     TensorView, TensorViewMut,
 };
 
@@ -158,16 +158,16 @@ pub(crate) fn readable(role: Role, tensor: &Tensor) -> Result<Tensor> {
 }
 
 impl<'a> Placed<'a, CpuStorage> {
-    fn elements(&self) -> Result<Slice<'a>> {
+    fn elements(&self) -> Result<TensorView<'a>> {
         fn from<T>(elements: &[T], start: usize) -> &[T] {
             elements.get(start..).unwrap_or_default()
         }
         let start = self.layout.start_offset();
         Ok(match self.storage {
-            CpuStorage::F32(elements) => Slice::F32(from(elements, start)),
-            CpuStorage::F16(elements) => Slice::F16(from(elements, start)),
-            CpuStorage::BF16(elements) => Slice::Bf16(from(elements, start)),
-            CpuStorage::F64(elements) => Slice::F64(from(elements, start)),
+            CpuStorage::F32(elements) => from(elements, start).into(),
+            CpuStorage::F16(elements) => from(elements, start).into(),
+            CpuStorage::BF16(elements) => from(elements, start).into(),
+            CpuStorage::F64(elements) => from(elements, start).into(),
             other => {
                 let (tensor, found) = (self.role.name(), other.dtype());
                 return Err(Error::Format { tensor, found, expected: "a float".into() });
@@ -224,14 +224,14 @@ impl Memory for CpuStorage {
             views.push((placed.role, placed.view(problem)?));
         }
         let written = wanted.iter().zip(&mut results).filter_map(|(&role, storage)| {
-            let elements = match storage {
-                CpuStorage::F32(elements) => SliceMut::F32(elements),
-                CpuStorage::F16(elements) => SliceMut::F16(elements),
-                CpuStorage::BF16(elements) => SliceMut::Bf16(elements),
-                CpuStorage::F64(elements) => SliceMut::F64(elements),
+            let elements: TensorViewMut<'_> = match storage {
+                CpuStorage::F32(elements) => elements.into(),
+                CpuStorage::F16(elements) => elements.into(),
+                CpuStorage::BF16(elements) => elements.into(),
+                CpuStorage::F64(elements) => elements.into(),
                 _ => return None,
             };
-            Some((role, TensorViewMut::flat(elements)))
+            Some((role, elements))
         });
         SHARED.with(problem, |plan| plan.run(views, written))?;
         Ok(results)

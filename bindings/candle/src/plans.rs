@@ -2,14 +2,14 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use msdeform::cpu::{PlanOrReference, is_for_one_thread};
-use msdeform::{CpuOptions, PlanCache, Problem};
+use msdeform::cpu::is_for_one_thread;
+use msdeform::{CpuOptions, CpuPlan, PlanCache, Problem};
 
 /// Plans that are kept: a few for a model, for a few sizes of its images.
 const PLANS: usize = 32;
 
 /// Plans that no call uses now.
-pub(crate) struct Plans(Mutex<PlanCache<Problem, PlanOrReference>>);
+pub(crate) struct Plans(Mutex<PlanCache<Problem, CpuPlan>>);
 
 /// Those of this process.
 pub(crate) static SHARED: Plans = Plans::new();
@@ -23,7 +23,7 @@ impl Plans {
     pub(crate) fn with<T>(
         &self,
         problem: &Problem,
-        run: impl FnOnce(&mut PlanOrReference) -> Result<T, msdeform::Error>,
+        run: impl FnOnce(&mut CpuPlan) -> Result<T, msdeform::Error>,
     ) -> Result<T, msdeform::Error> {
         let found = self.cache().take(|of| of == problem);
         let (key, mut plan) = match found {
@@ -38,15 +38,15 @@ impl Plans {
         Ok(result)
     }
 
-    fn cache(&self) -> MutexGuard<'_, PlanCache<Problem, PlanOrReference>> {
+    fn cache(&self) -> MutexGuard<'_, PlanCache<Problem, CpuPlan>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn new_plan(problem: &Problem) -> Result<PlanOrReference, msdeform::Error> {
+fn new_plan(problem: &Problem) -> Result<CpuPlan, msdeform::Error> {
     // Without a number the threads are those of rayon's pool, which candle computes on as well.
     let threads = is_for_one_thread(problem).then_some(1);
-    PlanOrReference::new(problem, &CpuOptions { threads, isa: None })
+    CpuPlan::new(problem, &CpuOptions { threads, isa: None })
 }
 
 #[cfg(test)]

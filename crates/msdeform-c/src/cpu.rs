@@ -2,8 +2,7 @@
 
 use std::sync::{Arc, Mutex, TryLockError};
 
-use msdeform::cpu::PlanOrReference;
-use msdeform::{Access, CpuOptions, Direction, Error, Isa, Problem, Role};
+use msdeform::{Access, CpuOptions, CpuPlan, Direction, Error, Isa, Problem, Role};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::border::{Growing, answer, hand_out, handle, read, read_or_zero, take_back};
@@ -84,7 +83,7 @@ pub struct msdeform_cpu_plan {
     problem: Problem,
     /// What does the work, if it is not the plan's own threads or the calling one.
     workers: Option<Arc<ThreadPool>>,
-    computes: Mutex<PlanOrReference>,
+    computes: Mutex<CpuPlan>,
 }
 
 /// Starts threads for several plans; 0 means one for each core. They are ended with `msdeform_workers_destroy`.
@@ -183,12 +182,8 @@ pub unsafe extern "C" fn msdeform_cpu_plan_get_info(
         // SAFETY: the caller promises a live handle.
         let plan = unsafe { handle("plan", plan)? };
         let found = plan.with(|computes| {
-            let isa = match computes {
-                PlanOrReference::Plan(plan) => plan.isa(),
-                PlanOrReference::Reference(_) => Isa::Scalar,
-            };
             let threads = i64::try_from(computes.threads()).unwrap_or(i64::MAX);
-            let isa = code_of(isa) as i32;
+            let isa = code_of(computes.isa()) as i32;
             Ok(msdeform_cpu_plan_info {
                 struct_size: 0,
                 workspace_bytes: computes.workspace_bytes(),
@@ -243,12 +238,10 @@ fn prepare(
             return Err(Failure::Options("`threads` and `workers` are both set; set one of them"));
         }
         // Inside of the pool, so that the plan takes it for its own.
-        Some(pool) => {
-            pool.install(|| PlanOrReference::new(problem, &CpuOptions { threads: None, isa }))
-        }
+        Some(pool) => pool.install(|| CpuPlan::new(problem, &CpuOptions { threads: None, isa })),
         None => {
             let threads = Some(thread_count(options.threads)?);
-            PlanOrReference::new(problem, &CpuOptions { threads, isa })
+            CpuPlan::new(problem, &CpuOptions { threads, isa })
         }
     };
     Ok(msdeform_cpu_plan { problem: problem.clone(), workers, computes: Mutex::new(made?) })
@@ -284,7 +277,7 @@ impl msdeform_cpu_plan {
     /// Computes where the plan's work is done.
     fn run(
         &self,
-        work: impl FnOnce(&mut PlanOrReference) -> Result<(), Error> + Send,
+        work: impl FnOnce(&mut CpuPlan) -> Result<(), Error> + Send,
     ) -> Result<(), Failure> {
         self.with(|computes| match &self.workers {
             Some(pool) => Ok(pool.install(|| work(computes))?),
@@ -293,10 +286,7 @@ impl msdeform_cpu_plan {
     }
 
     /// Takes the plan for one call, or refuses if another call has it.
-    fn with<T>(
-        &self,
-        work: impl FnOnce(&mut PlanOrReference) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+    fn with<T>(&self, work: impl FnOnce(&mut CpuPlan) -> Result<T, Failure>) -> Result<T, Failure> {
         match self.computes.try_lock() {
             Ok(mut computes) => work(&mut computes),
             Err(TryLockError::WouldBlock) => Err(Failure::Busy),

@@ -3,9 +3,7 @@
 use std::ffi::c_void;
 
 use half::{bf16, f16};
-use msdeform::{
-    Access, DType, Direction, Element, Problem, Role, Slice, SliceMut, TensorView, TensorViewMut,
-};
+use msdeform::{Access, DType, Direction, Element, Problem, Role, TensorView, TensorViewMut};
 
 use crate::border::{Growing, aligned, list};
 use crate::problem::refuse_other_operator;
@@ -187,8 +185,7 @@ impl<'a> HostTensors<'a> {
             let required = self.problem.bytes_of(role);
             exactly(tensor, given.bytes, required)?;
             // SAFETY: passed on from the caller.
-            let elements = unsafe { elements(tensor, dtype, given.data, required)? };
-            return Ok(TensorView::flat(elements));
+            return unsafe { elements(tensor, dtype, given.data, required) };
         }
         let shape = self.problem.shape_of(role);
         // SAFETY: passed on from the caller.
@@ -209,9 +206,7 @@ impl<'a> HostTensors<'a> {
         let required = self.problem.bytes_of(role);
         at_least(tensor, given.bytes, required)?;
         // SAFETY: passed on from the caller.
-        Ok(TensorViewMut::flat(unsafe {
-            elements_mut(tensor, dtype, given.data.cast_mut(), required)?
-        }))
+        unsafe { elements_mut(tensor, dtype, given.data.cast_mut(), required) }
     }
 
     /// A gradient that is not given is not computed.
@@ -288,7 +283,7 @@ unsafe fn elements<'a>(
     dtype: DType,
     data: *const c_void,
     bytes: usize,
-) -> Result<Slice<'a>, Failure> {
+) -> Result<TensorView<'a>, Failure> {
     /// # Safety
     /// As above.
     unsafe fn typed<'a, T: Element>(
@@ -303,10 +298,10 @@ unsafe fn elements<'a>(
     // SAFETY: the caller's promise; every bit pattern is a number in every format.
     unsafe {
         Ok(match dtype {
-            DType::F32 => Slice::F32(typed::<f32>(tensor, data, bytes)?),
-            DType::F16 => Slice::F16(typed::<f16>(tensor, data, bytes)?),
-            DType::Bf16 => Slice::Bf16(typed::<bf16>(tensor, data, bytes)?),
-            DType::F64 => Slice::F64(typed::<f64>(tensor, data, bytes)?),
+            DType::F32 => typed::<f32>(tensor, data, bytes)?.into(),
+            DType::F16 => typed::<f16>(tensor, data, bytes)?.into(),
+            DType::Bf16 => typed::<bf16>(tensor, data, bytes)?.into(),
+            DType::F64 => typed::<f64>(tensor, data, bytes)?.into(),
         })
     }
 }
@@ -318,7 +313,7 @@ unsafe fn elements_mut<'a>(
     dtype: DType,
     data: *mut c_void,
     bytes: usize,
-) -> Result<SliceMut<'a>, Failure> {
+) -> Result<TensorViewMut<'a>, Failure> {
     /// # Safety
     /// As above.
     unsafe fn typed<'a, T: Element>(
@@ -333,10 +328,10 @@ unsafe fn elements_mut<'a>(
     // SAFETY: the caller's promise; every bit pattern is a number in every format.
     unsafe {
         Ok(match dtype {
-            DType::F32 => SliceMut::F32(typed::<f32>(tensor, data, bytes)?),
-            DType::F16 => SliceMut::F16(typed::<f16>(tensor, data, bytes)?),
-            DType::Bf16 => SliceMut::Bf16(typed::<bf16>(tensor, data, bytes)?),
-            DType::F64 => SliceMut::F64(typed::<f64>(tensor, data, bytes)?),
+            DType::F32 => typed::<f32>(tensor, data, bytes)?.into(),
+            DType::F16 => typed::<f16>(tensor, data, bytes)?.into(),
+            DType::Bf16 => typed::<bf16>(tensor, data, bytes)?.into(),
+            DType::F64 => typed::<f64>(tensor, data, bytes)?.into(),
         })
     }
 }

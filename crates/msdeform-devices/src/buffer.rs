@@ -78,7 +78,7 @@ impl Buffer {
     /// A buffer of `len` NaNs: what a kernel does not write must not pass for a result.
     #[must_use]
     pub fn poisoned(dtype: DType, len: usize) -> Self {
-        for_dtype!(dtype, T => Aligned::filled(T::from_f32(f32::NAN), len).into())
+        for_dtype!(dtype, T => Aligned::filled(T::from_f64(f64::NAN), len).into())
     }
 
     /// The nearest values of another dtype.
@@ -95,7 +95,7 @@ impl Buffer {
     /// Fills the buffer with NaN.
     pub fn poison(&mut self) {
         fn fill<T: Element>(elements: &mut [T]) {
-            elements.fill(T::from_f32(f32::NAN));
+            elements.fill(T::from_f64(f64::NAN));
         }
         each!(self, elements => fill(elements));
     }

@@ -8,7 +8,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use half::f16;
-use msdeform::{DType, LentThreads, Slice, SliceMut};
+use msdeform::{DType, LentThreads, TensorView, TensorViewMut};
 use ort_sys::{
     OrtApi, OrtCustomOp, OrtCustomOpDomain, OrtKernelContext, OrtKernelInfo, OrtSessionOptions,
     OrtShapeInferContext, OrtStatusPtr, OrtTensorTypeAndShapeInfo, OrtValue,
@@ -300,7 +300,7 @@ impl<'a> Context<'a> {
 
 impl<'a> Output<'a> {
     /// Its elements, which are in host memory.
-    pub(crate) fn numbers(self) -> Result<SliceMut<'a>, Error> {
+    pub(crate) fn numbers(self) -> Result<TensorViewMut<'a>, Error> {
         let Self { format, len, data, .. } = self;
         if len > 0 && data.is_null() {
             return Err(Error::NoData { tensor: "output" });
@@ -309,8 +309,8 @@ impl<'a> Output<'a> {
         // Every bit pattern is a number, and an empty slice needs no memory.
         unsafe {
             Ok(match format {
-                DType::F16 => SliceMut::F16(elements_mut::<f16>(data, len)),
-                _ => SliceMut::F32(elements_mut::<f32>(data, len)),
+                DType::F16 => elements_mut::<f16>(data, len).into(),
+                _ => elements_mut::<f32>(data, len).into(),
             })
         }
     }
@@ -374,12 +374,18 @@ impl<'a> Input<'a> {
         })
     }
 
-    pub(crate) fn numbers(&self) -> Result<Slice<'a>, Error> {
+    /// Its numbers, widened to `f32` in `room` if there is one.
+    pub(crate) fn numbers(&self, room: Option<&'a mut Vec<f32>>) -> Result<TensorView<'a>, Error> {
         // SAFETY: of the type that was asked for.
         unsafe {
-            Ok(match self.format()? {
-                DType::F16 => Slice::F16(self.elements()?),
-                _ => Slice::F32(self.elements()?),
+            Ok(match (self.format()?, room) {
+                (DType::F16, Some(room)) => {
+                    room.clear();
+                    room.extend(self.elements::<f16>()?.iter().map(|half| half.to_f32()));
+                    TensorView::from(&*room)
+                }
+                (DType::F16, None) => self.elements::<f16>()?.into(),
+                _ => self.elements::<f32>()?.into(),
             })
         }
     }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use msdeform::cpu::is_for_one_thread;
-use msdeform::{DType, LentThreads, Problem, Role, Slice, TensorView, TensorViewMut};
+use msdeform::{DType, LentThreads, Problem, Role, TensorView};
 
 use crate::api::{Context, Input, SessionThreads};
 use crate::error::Error;
 use crate::node::{Inputs, Node, shared_strides};
-use crate::plans::{Entry, Plans, widen};
+use crate::plans::{Entry, Plans};
 
 /// One node of a session. Runs may overlap.
 #[derive(Debug)]
@@ -44,12 +44,12 @@ impl Kernel {
         let Entry { plan, widened, .. } = entry;
         let problem = plan.problem();
         let shape = self.node.output_shape(problem);
-        let output = TensorViewMut::flat(context.output(&shape, self.node.format)?.numbers()?);
-        let value = TensorView::flat(inputs.value.numbers()?);
+        let output = context.output(&shape, self.node.format)?.numbers()?;
+        let value = inputs.value.numbers(None)?;
         let [room_for_references, room_for_locations, room_for_weights] = widened;
         let format = problem.sampling_dtype();
-        let locations = TensorView::flat(read(&inputs.locations, format, room_for_locations)?);
-        let weights = TensorView::flat(read(&inputs.weights, format, room_for_weights)?);
+        let locations = read(&inputs.locations, format, room_for_locations)?;
+        let weights = read(&inputs.weights, format, room_for_weights)?;
         let workers = if is_for_one_thread(problem) { 1 } else { self.workers };
         let panicked = AtomicBool::new(false);
         let threads = SessionThreads { context, workers, panicked: &panicked };
@@ -69,19 +69,22 @@ impl Kernel {
 }
 
 /// A tensor in the dtype that the plan was made for.
-fn read<'a>(input: &Input<'a>, format: DType, room: &'a mut Vec<f32>) -> Result<Slice<'a>, Error> {
-    let numbers = input.numbers()?;
-    Ok(if format == DType::F32 { widen(numbers, room) } else { numbers })
+fn read<'a>(
+    input: &Input<'a>,
+    format: DType,
+    room: &'a mut Vec<f32>,
+) -> Result<TensorView<'a>, Error> {
+    input.numbers(Some(room).filter(|_| format == DType::F32))
 }
 
 /// References with a stride of zero for images or queries that share them.
 fn spread<'a>(
     problem: &Problem,
-    numbers: Slice<'a>,
+    numbers: TensorView<'a>,
     sizes: &[i64],
 ) -> Result<TensorView<'a>, Error> {
     let Some([image, query]) = shared_strides(problem, sizes) else {
-        return Ok(TensorView::flat(numbers));
+        return Ok(numbers);
     };
     let shape = problem.references_shape();
     let strides = [image.cast_signed(), query.cast_signed(), shape[3].cast_signed(), 1];

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use msdeform::{CpuOptions, CpuPlan, PlanCache, Slice};
+use msdeform::{CpuOptions, CpuPlan, PlanCache};
 
 use crate::call::{Call, Key};
 use crate::error::Error;
@@ -29,14 +29,6 @@ impl Entry {
         let widened = self.widened.iter().map(|numbers| 4 * numbers.capacity());
         self.plan.workspace_bytes() + widened.sum::<usize>()
     }
-}
-
-/// Widens a tensor into a buffer, where it is not `f32` already.
-pub(crate) fn widen<'a>(numbers: Slice<'a>, buffer: &'a mut Vec<f32>) -> Slice<'a> {
-    let Slice::F16(halves) = numbers else { return numbers };
-    buffer.clear();
-    buffer.extend(halves.iter().map(|half| half.to_f32()));
-    Slice::F32(buffer)
 }
 
 /// Plans that no run uses now.

@@ -5,8 +5,10 @@
 
 use std::cell::RefCell;
 
-use msdeform::cpu::{PlanOrReference, is_for_one_thread};
-use msdeform::{CpuOptions, Direction, PlanCache, Problem, Role, TensorView, TensorViewMut};
+use msdeform::cpu::is_for_one_thread;
+use msdeform::{
+    CpuOptions, CpuPlan, Direction, PlanCache, Problem, Role, TensorView, TensorViewMut,
+};
 use msdeform_cuda::Pointers;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -18,7 +20,7 @@ use crate::memory::{slice, slice_mut};
 const PLANS: usize = 16;
 
 struct Processor {
-    plans: PlanCache<Box<[i64]>, PlanOrReference>,
+    plans: PlanCache<Box<[i64]>, CpuPlan>,
     pool: Option<Pool>,
 }
 
@@ -108,7 +110,7 @@ impl Tensors<'_> {
                 }
                 _ => {
                     let (dtype, len) = (self.problem.format_of(role), self.problem.len_of(role));
-                    Ok(TensorView::flat(slice(role.name(), dtype, self.address(role), len)?))
+                    slice(role.name(), dtype, self.address(role), len)
                 }
             }
         }
@@ -145,7 +147,7 @@ impl Tensors<'_> {
     unsafe fn write<'a>(&self, role: Role) -> Result<TensorViewMut<'a>, CallError> {
         let (dtype, len) = (self.problem.format_of(role), self.problem.len_of(role));
         // SAFETY: passed on from the caller.
-        Ok(TensorViewMut::flat(unsafe { slice_mut(role.name(), dtype, self.address(role), len)? }))
+        unsafe { slice_mut(role.name(), dtype, self.address(role), len) }
     }
 
     fn address(&self, role: Role) -> usize {
@@ -172,7 +174,7 @@ impl Workers<'_> {
 /// panics takes it along.
 fn with_prepared<T>(
     key: &Key,
-    run: impl FnOnce(&mut PlanOrReference, &Workers<'_>) -> Result<T, CallError>,
+    run: impl FnOnce(&mut CpuPlan, &Workers<'_>) -> Result<T, CallError>,
 ) -> Result<T, CallError> {
     PROCESSOR.with_borrow_mut(|Processor { plans, pool }| {
         let threads = usize::try_from(key.head().place).unwrap_or(1);
@@ -195,13 +197,13 @@ fn prepare(
     problem: &Problem,
     threads: usize,
     pool: &mut Option<Pool>,
-) -> Result<PlanOrReference, CallError> {
+) -> Result<CpuPlan, CallError> {
     if threads <= 1 || is_for_one_thread(problem) {
         let alone = CpuOptions { threads: Some(1), isa: None };
-        return Ok(PlanOrReference::new(problem, &alone)?);
+        return Ok(CpuPlan::new(problem, &alone)?);
     }
     let pool = pool_of(pool, threads)?;
-    Ok(pool.install(|| PlanOrReference::new(problem, &CpuOptions::default()))?)
+    Ok(pool.install(|| CpuPlan::new(problem, &CpuOptions::default()))?)
 }
 
 /// The worker threads, started where there are none of that number, or none any more.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use msdeform::{DType, Slice, SliceMut};
+use msdeform::{DType, TensorView, TensorViewMut};
 
 use crate::error::CallError;
 
@@ -35,10 +35,10 @@ pub unsafe fn slice<'a>(
     dtype: DType,
     address: usize,
     len: usize,
-) -> Result<Slice<'a>, CallError> {
+) -> Result<TensorView<'a>, CallError> {
     let data = pointer(tensor, dtype, address, len)?;
     // SAFETY: neither null nor misaligned; the caller answers for length, life and dtype.
-    Ok(unsafe { Slice::from_raw_parts(dtype, data, len) })
+    Ok(unsafe { TensorView::from_raw_parts(dtype, data, len) })
 }
 
 /// A tensor to write.
@@ -50,8 +50,8 @@ pub unsafe fn slice_mut<'a>(
     dtype: DType,
     address: usize,
     len: usize,
-) -> Result<SliceMut<'a>, CallError> {
+) -> Result<TensorViewMut<'a>, CallError> {
     let data = pointer(tensor, dtype, address, len)?;
     // SAFETY: neither null nor misaligned; the caller answers for length, life, exclusiveness and dtype.
-    Ok(unsafe { SliceMut::from_raw_parts(dtype, data, len) })
+    Ok(unsafe { TensorViewMut::from_raw_parts(dtype, data, len) })
 }

@@ -200,7 +200,6 @@ fn offsets_and_logits_are_read_with_their_strides() {
         (part(0, 2 * heads * samples), part(2 * heads * samples, heads * samples));
     let repeated: Vec<f32> = (0..images * queries).flat_map(|_| &references).copied().collect();
     let mut expected = vec![f32::NAN; problem.output_len()];
-    msdeform::forward_from_offsets(&problem, &value, &repeated, &offsets, &logits, &mut expected)
-        .unwrap();
+    msdeform::forward(&problem, [&value, &repeated, &offsets, &logits], &mut expected).unwrap();
     assert_eq!(output, expected);
 }

@@ -1,56 +1,136 @@
-//! A single call of any operator, and the check that its tensors are those of the problem's operator.
+//! The tensors of a call of any operator, and what computes calls that no plan takes.
 
 use half::{bf16, f16};
 
-use crate::cpu::{CpuOptions, PlanOrReference, Tensors};
 use crate::view::Expected;
 use crate::{
-    Access, DType, Error, Operator, Problem, Role, TensorView, TensorViewMut, Typed, reference,
+    Access, CpuOptions, CpuPlan, DType, Direction, Element, Error, Problem, Role, TensorView,
+    TensorViewMut, reference,
 };
 
-/// Refuses the tensors of another operator than the problem's.
-pub(crate) fn check_operator(problem: &Problem, called: &Operator) -> Result<(), Error> {
-    let expected = problem.operator();
-    if called == expected {
-        return Ok(());
-    }
-    let reason = format!(
-        "the call has the tensors of the {} operator, but the problem is one of the {} operator; call {}, or build the problem \
-         {}",
-        called.name, expected.name, expected.functions, called.built
-    );
-    Err(Error::OffsetRule { reason })
-}
-
-/// Computes a call of any operator, with its tensors by role: a forward call if the output is among `written`, else a
-/// backward call.
+/// Computes the output of one call, on all cores, with the best instructions this machine has.
+///
+/// `inputs` are those of the problem's operator, in its order: `[value, locations, weights]`, or
+/// `[value, references, offsets, logits]` of the [fused operator](crate::Offsets). Inputs of several dtypes are
+/// [`TensorView`]s.
+///
+/// ```
+/// use msdeform::{Offsets, Problem, forward};
+///
+/// let problem = Problem::builder()
+///     .heads(8).channels(32).queries(300).points(4).levels([(32, 32), (16, 16)])
+///     .offsets(Offsets::from_points()).build()?;
+/// let value = vec![1f32; problem.value_len()]; //          [1, 1280, 8, 32]
+/// let references = vec![0.5f32; problem.references_len()]; // [1, 300, 2, 2], one (x, y) for each level
+/// let offsets = vec![0f32; problem.locations_len()]; //    [1, 300, 8, 2, 4, 2], in pixels
+/// let logits = vec![0f32; problem.weights_len()]; //       [1, 300, 8, 2, 4]
+/// let mut output = vec![0f32; problem.output_len()]; //    [1, 300, 256]
+/// forward(&problem, [&value, &references, &offsets, &logits], &mut output)?;
+/// assert!(output.iter().all(|&x| (x - 1.0).abs() < 1e-6));
+/// # Ok::<(), msdeform::Error>(())
+/// ```
 ///
 /// # Errors
-/// As [`CpuPlan::run`](crate::CpuPlan::run).
-pub fn run<'r, 'w>(
+/// As [`CpuPlan::forward`].
+pub fn forward<'r, 'w>(
     problem: &Problem,
-    read: impl IntoIterator<Item = (Role, TensorView<'r>)>,
-    written: impl IntoIterator<Item = (Role, TensorViewMut<'w>)>,
+    inputs: impl IntoIterator<Item: Into<TensorView<'r>>>,
+    output: impl Into<TensorViewMut<'w>>,
 ) -> Result<(), Error> {
-    compute(problem, Tensors::by_role(problem, read, written)?)
+    CpuPlan::new(problem, &CpuOptions::default())?.forward(inputs, output)
 }
 
-/// Computes a call with a plan of its own.
-pub(crate) fn compute(problem: &Problem, tensors: Tensors<'_, '_>) -> Result<(), Error> {
-    PlanOrReference::new(problem, &CpuOptions::default())?.compute(tensors)
+/// Computes the requested gradients of one call, on all cores, with the best instructions this machine has.
+///
+/// # Errors
+/// As [`CpuPlan::backward`].
+pub fn backward<'r, 'w>(
+    problem: &Problem,
+    inputs: impl IntoIterator<Item: Into<TensorView<'r>>>,
+    grad_output: impl Into<TensorView<'r>>,
+    gradients: impl IntoIterator<Item = (Role, impl Into<TensorViewMut<'w>>)>,
+) -> Result<(), Error> {
+    CpuPlan::new(problem, &CpuOptions::default())?.backward(inputs, grad_output, gradients)
+}
+
+/// The tensors of a call, by role.
+pub(crate) struct Tensors<'r, 'w> {
+    pub direction: Direction,
+    read: [Option<TensorView<'r>>; Role::COUNT],
+    written: [Option<TensorViewMut<'w>>; Role::COUNT],
+}
+
+impl<'r, 'w> Tensors<'r, 'w> {
+    /// What a call of a problem reads and writes: a forward call if the output is among `written`, else a backward call.
+    pub(crate) fn by_role(
+        problem: &Problem,
+        read: impl IntoIterator<Item = (Role, TensorView<'r>)>,
+        written: impl IntoIterator<Item = (Role, impl Into<TensorViewMut<'w>>)>,
+    ) -> Result<Self, Error> {
+        let direction = Direction::Backward;
+        let mut tensors = Self { direction, read: Default::default(), written: Default::default() };
+        for (role, view) in read {
+            tensors.read[role.index()] = Some(view);
+        }
+        for (role, view) in written {
+            tensors.written[role.index()] = Some(view.into());
+        }
+        if tensors.written[Role::Output.index()].is_some() {
+            tensors.direction = Direction::Forward;
+        }
+        let mut surplus = tensors.written.each_ref().map(Option::is_some);
+        problem
+            .operator()
+            .written(tensors.direction)
+            .for_each(|role| surplus[role.index()] = false);
+        let Some(tensor) = Role::ALL.into_iter().find(|role| surplus[role.index()]) else {
+            return Ok(tensors);
+        };
+        let reason = "to be written, but the call computes no such tensor; leave it out";
+        Err(Error::Tensors { tensor: tensor.name(), reason })
+    }
+
+    /// What a call reads and writes whose inputs come in the order of the problem's operator.
+    pub(crate) fn in_order(
+        problem: &Problem,
+        inputs: impl IntoIterator<Item: Into<TensorView<'r>>>,
+        grad_output: Option<TensorView<'r>>,
+        written: impl IntoIterator<Item = (Role, impl Into<TensorViewMut<'w>>)>,
+    ) -> Result<Self, Error> {
+        let operator = problem.operator();
+        let (mut inputs, mut found) = (inputs.into_iter(), 0);
+        let read = operator.inputs.iter().copied().zip(inputs.by_ref().map(Into::into));
+        let read = read.inspect(|_| found += 1);
+        let upstream = grad_output.map(|view| (Role::GradOutput, view));
+        let tensors = Self::by_role(problem, read.chain(upstream), written);
+        found += inputs.count();
+        if found == operator.inputs.len() {
+            tensors
+        } else {
+            Err(Error::Inputs { operator, found })
+        }
+    }
+
+    pub(crate) fn input(&mut self, role: Role) -> Result<TensorView<'r>, Error> {
+        let reason = "missing; the call reads it";
+        self.read[role.index()].take().ok_or(Error::Tensors { tensor: role.name(), reason })
+    }
+
+    pub(crate) fn result(&mut self, role: Role) -> Option<TensorViewMut<'w>> {
+        self.written[role.index()].take()
+    }
 }
 
 /// Computes a call with the reference.
 pub(crate) fn compute_by_reference(
     problem: &Problem,
-    mut tensors: Tensors<'_, '_>,
+    tensors: &mut Tensors<'_, '_>,
 ) -> Result<(), Error> {
-    check_operator(problem, tensors.operator)?;
-    let direction = tensors.direction();
+    let direction = tensors.direction;
     let mut inputs: [Vec<f64>; Role::COUNT] = Default::default();
     // Nothing is computed for a buffer that turns out to be too small.
     let mut writes: [Option<Write<'_>>; Role::COUNT] = Default::default();
-    for (role, access) in tensors.operator.tensors(direction) {
+    for (role, access) in problem.operator().tensors(direction) {
         let (place, expected) = (role.index(), Expected::new(problem, role));
         match access {
             Access::Read => inputs[place] = widen(role, tensors.input(role)?, &expected)?,
@@ -83,7 +163,7 @@ fn widen_spread<const AXES: usize>(
     view: TensorView<'_>,
     expected: &Expected,
 ) -> Result<Vec<f64>, Error> {
-    fn as_f64<T: Typed, const AXES: usize>(
+    fn as_f64<T: Element, const AXES: usize>(
         view: TensorView<'_>,
         expected: &Expected,
     ) -> Result<Vec<f64>, Error> {
@@ -115,7 +195,7 @@ type Write<'a> = Box<dyn FnOnce(&[f64]) + 'a>;
 
 /// Checks a tensor to be written and returns what writes it.
 fn narrowing<'a>(view: TensorViewMut<'a>, expected: &Expected) -> Result<Write<'a>, Error> {
-    fn from_f64<'a, T: Typed>(
+    fn from_f64<'a, T: Element>(
         view: TensorViewMut<'a>,
         expected: &Expected,
     ) -> Result<Write<'a>, Error> {

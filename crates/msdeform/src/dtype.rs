@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use half::{bf16, f16};
 
+use crate::view::{Slice, SliceMut};
 use crate::{Error, Level, Problem};
 
 /// How the numbers of a tensor are stored. Arithmetic is `f32` or better for every dtype.
@@ -107,12 +108,19 @@ impl FromStr for DType {
     }
 }
 
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for f32 {}
-    impl Sealed for f64 {}
-    impl Sealed for half::f16 {}
-    impl Sealed for half::bf16 {}
+pub(crate) mod sealed {
+    use crate::view::{Slice, SliceMut};
+
+    /// What this crate needs of an element.
+    pub trait Sealed: Sized {
+        fn to_f32(self) -> f32;
+        fn from_f32(value: f32) -> Self;
+        fn slice(elements: &[Self]) -> Slice<'_>;
+        fn slice_mut(elements: &mut [Self]) -> SliceMut<'_>;
+        /// The elements, if they are of this type.
+        fn of(slice: Slice<'_>) -> Option<&[Self]>;
+        fn of_mut(slice: SliceMut<'_>) -> Option<&mut [Self]>;
+    }
 }
 
 /// A Rust type that stores one element of a tensor.
@@ -121,42 +129,53 @@ pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + fmt::Debug + 
     const DTYPE: DType;
     /// The value, exactly.
     fn to_f64(self) -> f64;
-    /// The value; exact except from `f64`.
-    fn to_f32(self) -> f32;
     /// The nearest representable value.
     fn from_f64(value: f64) -> Self;
-    /// The nearest representable value.
-    fn from_f32(value: f32) -> Self;
 }
 
 macro_rules! element {
-    ($type:ty, $dtype:expr, $to_f64:expr, $to_f32:expr, $from_f64:expr, $from_f32:expr) => {
+    ($type:ty, $dtype:ident, $to_f64:expr, $to_f32:expr, $from_f64:expr, $from_f32:expr) => {
         impl Element for $type {
-            const DTYPE: DType = $dtype;
+            const DTYPE: DType = DType::$dtype;
             #[inline(always)]
             fn to_f64(self) -> f64 {
                 $to_f64(self)
             }
             #[inline(always)]
-            fn to_f32(self) -> f32 {
-                $to_f32(self)
-            }
-            #[inline(always)]
             fn from_f64(value: f64) -> Self {
                 $from_f64(value)
+            }
+        }
+
+        impl sealed::Sealed for $type {
+            #[inline(always)]
+            fn to_f32(self) -> f32 {
+                $to_f32(self)
             }
             #[inline(always)]
             fn from_f32(value: f32) -> Self {
                 $from_f32(value)
             }
+            fn slice(elements: &[Self]) -> Slice<'_> {
+                Slice::$dtype(elements)
+            }
+            fn slice_mut(elements: &mut [Self]) -> SliceMut<'_> {
+                SliceMut::$dtype(elements)
+            }
+            fn of(slice: Slice<'_>) -> Option<&[Self]> {
+                if let Slice::$dtype(elements) = slice { Some(elements) } else { None }
+            }
+            fn of_mut(slice: SliceMut<'_>) -> Option<&mut [Self]> {
+                if let SliceMut::$dtype(elements) = slice { Some(elements) } else { None }
+            }
         }
     };
 }
 
-element!(f32, DType::F32, f64::from, |x| x, |x: f64| x as f32, |x| x);
-element!(f64, DType::F64, |x| x, |x: f64| x as f32, |x| x, f64::from);
-element!(f16, DType::F16, f16::to_f64, f16::to_f32, f16::from_f64, f16::from_f32);
-element!(bf16, DType::Bf16, bf16::to_f64, bf16::to_f32, bf16::from_f64, bf16::from_f32);
+element!(f32, F32, f64::from, |x| x, |x: f64| x as f32, |x| x);
+element!(f64, F64, |x| x, |x: f64| x as f32, |x| x, f64::from);
+element!(f16, F16, f16::to_f64, f16::to_f32, f16::from_f64, f16::from_f32);
+element!(bf16, Bf16, bf16::to_f64, bf16::to_f32, bf16::from_f64, bf16::from_f32);
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! What can be wrong with a call, and what to do about it.
 
-use crate::{DType, ValueLayout};
+use crate::{DType, Operator, ValueLayout};
 
 /// Everything that can go wrong before or during a call. Nothing in this crate panics on bad input.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -232,6 +232,18 @@ pub enum Error {
         tensor: &'static str,
         /// What is wrong with it, and what to do.
         reason: &'static str,
+    },
+    /// Inputs of another operator than the problem's.
+    #[error(
+        "the call has {found} inputs, but the {} operator of the problem reads {}; pass those in this order, or build the \
+         problem {}",
+        operator.name, operator.input_names(), operator.otherwise
+    )]
+    Inputs {
+        /// The operator of the problem.
+        operator: &'static Operator,
+        /// The number of inputs.
+        found: usize,
     },
     /// A rule for offsets that cannot be followed.
     #[error("the offsets cannot be followed: {reason}")]

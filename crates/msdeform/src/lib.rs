@@ -2,7 +2,7 @@
 //! Mask2Former, Grounding DINO and BEVFormer, forward and backward, exact and fast.
 //!
 //! ```
-//! use msdeform::{GradientsMut, Problem};
+//! use msdeform::{Problem, Role};
 //!
 //! // One image, 8 heads of 32 channels, 300 queries, 4 points on each of two levels.
 //! let problem = Problem::builder()
@@ -11,12 +11,12 @@
 //! let locations = vec![0.5f32; problem.locations_len()]; // [1, 300, 8, 2, 4, 2], (x, y) in [0, 1]
 //! let weights = vec![0.125f32; problem.weights_len()]; //  [1, 300, 8, 2, 4]
 //! let mut output = vec![0f32; problem.output_len()]; //    [1, 300, 256]
-//! msdeform::forward(&problem, &value, &locations, &weights, &mut output)?;
+//! let inputs = [&value, &locations, &weights];
+//! msdeform::forward(&problem, inputs, &mut output)?;
 //! assert!(output.iter().all(|&x| (x - 1.0).abs() < 1e-6));
 //!
 //! let mut grad_value = vec![0f32; problem.value_len()];
-//! let gradients = GradientsMut::new().value(&mut grad_value);
-//! msdeform::backward(&problem, &value, &locations, &weights, &output, gradients)?;
+//! msdeform::backward(&problem, inputs, &output, [(Role::GradValue, &mut grad_value)])?;
 //! # Ok::<(), msdeform::Error>(())
 //! ```
 //!
@@ -38,7 +38,6 @@ mod dtype;
 mod error;
 mod gradients;
 mod layout;
-mod named;
 mod offsets;
 mod operator;
 mod plans;
@@ -49,13 +48,12 @@ mod strides;
 mod variant;
 mod view;
 
-pub use call::run;
-pub use cpu::{CpuOptions, CpuPlan, GradientsMut, Isa, LentThreads, OffsetGradientsMut};
+pub use call::{backward, forward};
+pub use cpu::{CpuOptions, CpuPlan, Isa, LentThreads};
 pub use dtype::{DType, Element};
 pub use error::Error;
 pub use gradients::{BackwardCall, Gradients};
 pub use layout::ValueLayout;
-pub use named::*;
 pub use offsets::{Offsets, ReferenceKind, ReferenceOf};
 pub use operator::*;
 pub use plans::{PlanCache, SharedPlans};
@@ -65,7 +63,7 @@ pub use signature::{
 };
 pub use strides::{OutputStrides, RowStrides, SourceStrides, ValueStrides};
 pub use variant::{DeviceKind, Direction, Mode, Numerics, VariantSpec};
-pub use view::{Slice, SliceMut, TensorView, TensorViewMut, Typed};
+pub use view::{TensorView, TensorViewMut};
 
 /// Shown by their names, padded as a format says.
 macro_rules! shown_by_name {

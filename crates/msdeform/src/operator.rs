@@ -268,10 +268,8 @@ impl fmt::Display for Role {
 pub struct Operator {
     /// Its name in records and tables.
     pub name: &'static str,
-    /// The functions that take its tensors, for error messages.
-    pub(crate) functions: &'static str,
-    /// How its problems are built, for error messages.
-    pub(crate) built: &'static str,
+    /// How the problem of another operator is built, for error messages.
+    pub(crate) otherwise: &'static str,
     /// What a forward call reads. A backward call reads it again and writes the gradient of each, as far as asked.
     pub inputs: &'static [Role],
     /// What a forward call writes. A backward call reads its gradient.
@@ -281,8 +279,7 @@ pub struct Operator {
 /// The plain operator: it reads sampling locations and attention weights.
 pub static ATTENTION: Operator = Operator {
     name: "plain",
-    functions: "`forward` or `backward`",
-    built: "without `.offsets(rule)`",
+    otherwise: "with `.offsets(rule)`",
     inputs: &[Role::Value, Role::Locations, Role::Weights],
     output: Role::Output,
 };
@@ -290,8 +287,7 @@ pub static ATTENTION: Operator = Operator {
 /// The fused operator: it computes locations and weights from a model's raw offsets and logits.
 pub static FROM_OFFSETS: Operator = Operator {
     name: "fused",
-    functions: "`forward_from_offsets` or `backward_from_offsets`",
-    built: "with `.offsets(rule)`",
+    otherwise: "without `.offsets(rule)`",
     inputs: &[Role::Value, Role::References, Role::Offsets, Role::Logits],
     output: Role::Output,
 };
@@ -303,6 +299,12 @@ impl Operator {
     /// The operator of a problem, which depends on whether it has a rule for offsets.
     pub(crate) const fn by_rule(has_rule: bool) -> &'static Self {
         if has_rule { &FROM_OFFSETS } else { &ATTENTION }
+    }
+
+    /// The inputs, for error messages.
+    pub(crate) fn input_names(&self) -> String {
+        let names: Vec<String> = self.inputs.iter().map(|role| format!("`{role}`")).collect();
+        names.join(", ")
     }
 
     /// The tensors of a call: what is read, then what is written, in the order of every signature and parameter.

@@ -7,130 +7,51 @@ use half::{bf16, f16};
 
 use crate::{DType, Element, Error, Problem, Role, Shape};
 
-/// What a slice says about itself, whether it may be written or not.
+/// Elements of any dtype.
+#[derive(Clone, Copy, Debug)]
+pub enum Slice<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+    Bf16(&'a [bf16]),
+    F64(&'a [f64]),
+}
+
+/// Elements of any dtype, to be written.
+#[derive(Debug)]
+pub enum SliceMut<'a> {
+    F32(&'a mut [f32]),
+    F16(&'a mut [f16]),
+    Bf16(&'a mut [bf16]),
+    F64(&'a mut [f64]),
+}
+
+/// What views know of their elements, whether those may be written or not.
 macro_rules! described {
-    ($slice:ident: $($variant:ident)*) => {
+    ($slice:ident) => {
         impl $slice<'_> {
-            /// Format of the elements.
-            #[must_use]
-            pub const fn dtype(&self) -> DType {
-                match self { $(Self::$variant(_) => DType::$variant),* }
+            const fn dtype(&self) -> DType {
+                match self {
+                    Self::F32(_) => DType::F32,
+                    Self::F16(_) => DType::F16,
+                    Self::Bf16(_) => DType::Bf16,
+                    Self::F64(_) => DType::F64,
+                }
             }
-            /// Number of elements.
-            #[must_use]
-            pub const fn len(&self) -> usize {
-                match self { $(Self::$variant(slice) => slice.len()),* }
-            }
-            /// Whether there are none.
-            #[must_use]
-            pub const fn is_empty(&self) -> bool {
-                self.len() == 0
+
+            const fn len(&self) -> usize {
+                match self {
+                    Self::F32(elements) => elements.len(),
+                    Self::F16(elements) => elements.len(),
+                    Self::Bf16(elements) => elements.len(),
+                    Self::F64(elements) => elements.len(),
+                }
             }
         }
     };
 }
 
-macro_rules! slices {
-    ($($variant:ident $type:ty),*) => {
-        /// A borrowed slice of any element type.
-        #[derive(Clone, Copy, Debug)]
-        #[allow(missing_docs, reason = "one variant per DType, named like it")]
-        pub enum Slice<'a> { $($variant(&'a [$type])),* }
-
-        /// A mutably borrowed slice of any element type.
-        #[derive(Debug)]
-        #[allow(missing_docs, reason = "one variant per DType, named like it")]
-        pub enum SliceMut<'a> { $($variant(&'a mut [$type])),* }
-
-        described!(Slice: $($variant)*);
-        described!(SliceMut: $($variant)*);
-
-        impl Slice<'_> {
-            /// Every element, exactly.
-            #[must_use]
-            pub fn to_f64(&self) -> Vec<f64> {
-                match self { $(Self::$variant(slice) => slice.iter().map(|x| x.to_f64()).collect()),* }
-            }
-        }
-
-        impl<'a> Slice<'a> {
-            /// `len` elements at an address, which is ignored if `len` is 0.
-            ///
-            /// # Safety
-            /// Unless `len` is 0, the address is aligned for `dtype` and leads to `len` elements that live for `'a`. No code
-            /// writes to them meanwhile.
-            #[must_use]
-            pub unsafe fn from_raw_parts(dtype: DType, data: *const c_void, len: usize) -> Self {
-                // SAFETY: passed on from the caller; a dangling pointer leads to no elements. Every bit pattern is a number.
-                match dtype { $(DType::$variant => Self::$variant(unsafe {
-                    let none: *const $type = NonNull::dangling().as_ptr();
-                    std::slice::from_raw_parts(if len == 0 { none } else { data.cast() }, len)
-                })),* }
-            }
-        }
-
-        impl<'a> SliceMut<'a> {
-            /// `len` elements at an address, which is ignored if `len` is 0.
-            ///
-            /// # Safety
-            /// As [`Slice::from_raw_parts`], and no other code reads or writes the elements meanwhile.
-            #[must_use]
-            pub unsafe fn from_raw_parts(dtype: DType, data: *mut c_void, len: usize) -> Self {
-                // SAFETY: as of `Slice::from_raw_parts`.
-                match dtype { $(DType::$variant => Self::$variant(unsafe {
-                    let none = NonNull::dangling().as_ptr();
-                    std::slice::from_raw_parts_mut(if len == 0 { none } else { data.cast() }, len)
-                })),* }
-            }
-        }
-
-        impl SliceMut<'_> {
-            /// The same elements, borrowed again.
-            pub fn reborrow(&mut self) -> SliceMut<'_> {
-                match self { $(Self::$variant(slice) => SliceMut::$variant(slice)),* }
-            }
-        }
-
-        $(
-            impl<'a> From<&'a [$type]> for Slice<'a> {
-                fn from(slice: &'a [$type]) -> Self { Self::$variant(slice) }
-            }
-            impl<'a> From<&'a mut [$type]> for SliceMut<'a> {
-                fn from(slice: &'a mut [$type]) -> Self { Self::$variant(slice) }
-            }
-            impl<'a> From<&'a [$type]> for TensorView<'a> {
-                fn from(slice: &'a [$type]) -> Self { Self::flat(slice) }
-            }
-            impl<'a> From<&'a Vec<$type>> for TensorView<'a> {
-                fn from(vec: &'a Vec<$type>) -> Self { Self::flat(vec.as_slice()) }
-            }
-            impl<'a> From<&'a mut [$type]> for TensorViewMut<'a> {
-                fn from(slice: &'a mut [$type]) -> Self { Self::flat(slice) }
-            }
-            impl<'a> From<&'a mut Vec<$type>> for TensorViewMut<'a> {
-                fn from(vec: &'a mut Vec<$type>) -> Self { Self::flat(vec.as_mut_slice()) }
-            }
-            impl Typed for $type {
-                fn of<'a>(slice: Slice<'a>) -> Option<&'a [Self]> {
-                    if let Slice::$variant(slice) = slice { Some(slice) } else { None }
-                }
-                fn of_mut<'a>(slice: SliceMut<'a>) -> Option<&'a mut [Self]> {
-                    if let SliceMut::$variant(slice) = slice { Some(slice) } else { None }
-                }
-            }
-        )*
-    };
-}
-
-/// Gets the typed slice back out of a [`Slice`]; for code that is generic over the element.
-pub trait Typed: Element {
-    /// The slice, if it holds this type.
-    fn of(slice: Slice<'_>) -> Option<&[Self]>;
-    /// The mutable slice, if it holds this type.
-    fn of_mut(slice: SliceMut<'_>) -> Option<&mut [Self]>;
-}
-
-slices!(F32 f32, F16 f16, Bf16 bf16, F64 f64);
+described!(Slice);
+described!(SliceMut);
 
 /// Shape and strides in elements; `None` where only a flat slice was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,11 +113,8 @@ impl Expected {
         Self { tensor: role.name(), dtype, shape }
     }
 
-    fn check(&self, dtype: DType, len: usize, dims: Option<&Dims>) -> Result<usize, Error> {
-        let Self { tensor, dtype: expected, ref shape } = *self;
-        if dtype != expected {
-            return Err(Error::DtypeMismatch { tensor, expected, found: dtype });
-        }
+    fn check(&self, len: usize, dims: Option<&Dims>) -> Result<usize, Error> {
+        let Self { tensor, ref shape, .. } = *self;
         let count = shape.iter().product();
         match dims {
             Some(dims) if !splits_into(shape, &dims.shape) => Err(self.mismatch(&dims.shape)),
@@ -213,6 +131,10 @@ impl Expected {
             }),
             _ => Ok(count),
         }
+    }
+
+    fn other_dtype(&self, found: DType) -> Error {
+        Error::DtypeMismatch { tensor: self.tensor, expected: self.dtype, found }
     }
 
     fn mismatch(&self, found: &[usize]) -> Error {
@@ -251,6 +173,31 @@ pub struct TensorView<'a> {
 }
 
 impl<'a> TensorView<'a> {
+    /// `len` elements at an address, which is ignored if `len` is 0.
+    ///
+    /// # Safety
+    /// Unless `len` is 0, the address is aligned for `dtype` and leads to `len` elements that live for `'a`. No code
+    /// writes to them meanwhile.
+    #[must_use]
+    pub unsafe fn from_raw_parts(dtype: DType, data: *const c_void, len: usize) -> Self {
+        /// # Safety
+        /// As above, with the type of `dtype`.
+        unsafe fn of<'a, T: Element>(data: *const c_void, len: usize) -> TensorView<'a> {
+            let data = if len == 0 { NonNull::dangling().as_ptr() } else { data.cast() };
+            // SAFETY: passed on from the caller; a dangling pointer leads to no elements. Every bit pattern is a number.
+            TensorView::from(unsafe { std::slice::from_raw_parts::<T>(data, len) })
+        }
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match dtype {
+                DType::F32 => of::<f32>(data, len),
+                DType::F16 => of::<f16>(data, len),
+                DType::Bf16 => of::<bf16>(data, len),
+                DType::F64 => of::<f64>(data, len),
+            }
+        }
+    }
+
     /// A tensor of a call whose first axes, as many as `outer` has, have any strides. The elements of its other axes are
     /// contiguous.
     ///
@@ -259,7 +206,7 @@ impl<'a> TensorView<'a> {
     pub fn of_rows(
         problem: &Problem,
         role: Role,
-        data: Slice<'a>,
+        data: impl Into<Self>,
         outer: &[isize],
     ) -> Result<Self, Error> {
         let shape = problem.shape_of(role);
@@ -269,19 +216,15 @@ impl<'a> TensorView<'a> {
     }
 
     /// The elements, after checking that this is the tensor `expected` describes.
-    pub(crate) fn elements<T: Typed>(self, expected: &Expected) -> Result<&'a [T], Error> {
-        let count = expected.check(self.data.dtype(), self.data.len(), self.dims.as_ref())?;
-        let found = self.data.dtype();
-        T::of(self.data).map(|slice| &slice[..count]).ok_or(Error::DtypeMismatch {
-            tensor: expected.tensor,
-            expected: T::DTYPE,
-            found,
-        })
+    pub(crate) fn elements<T: Element>(self, expected: &Expected) -> Result<&'a [T], Error> {
+        let elements = T::of(self.data).ok_or_else(|| expected.other_dtype(self.data.dtype()))?;
+        let count = expected.check(elements.len(), self.dims.as_ref())?;
+        Ok(&elements[..count])
     }
 
     /// The elements of a tensor whose first axes, as many as `strides` has, may lie anywhere, and the strides of those. The
     /// others follow each other.
-    pub(crate) fn spread<T: Typed, const AXES: usize>(
+    pub(crate) fn spread<T: Element, const AXES: usize>(
         self,
         expected: &Expected,
     ) -> Result<(&'a [T], [usize; AXES]), Error> {
@@ -290,6 +233,7 @@ impl<'a> TensorView<'a> {
             let strides = std::array::from_fn(|axis| packed[axis].unsigned_abs());
             return Ok((self.elements(expected)?, strides));
         };
+        let elements = T::of(self.data).ok_or_else(|| expected.other_dtype(self.data.dtype()))?;
         let (found, wanted) = (&dims.shape, &expected.shape);
         let has_axes = found.len() >= AXES && found[..AXES] == wanted[..AXES];
         if !(has_axes && splits_into(&wanted[AXES..], &found[AXES..])) {
@@ -302,14 +246,7 @@ impl<'a> TensorView<'a> {
         }
         // Below zero only along axes of one element, where nothing moves.
         let strides = std::array::from_fn(|axis| usize::try_from(dims.strides[axis]).unwrap_or(0));
-        let dtype = self.data.dtype();
-        let elements = T::of(self.data).filter(|_| dtype == expected.dtype);
-        let mismatch = Error::DtypeMismatch {
-            tensor: expected.tensor,
-            expected: expected.dtype,
-            found: dtype,
-        };
-        elements.map(|elements| (elements, strides)).ok_or(mismatch)
+        Ok((elements, strides))
     }
 }
 
@@ -321,68 +258,100 @@ pub struct TensorViewMut<'a> {
 }
 
 impl<'a> TensorViewMut<'a> {
+    /// `len` elements at an address, which is ignored if `len` is 0.
+    ///
+    /// # Safety
+    /// As [`TensorView::from_raw_parts`], and no other code reads or writes the elements meanwhile.
+    #[must_use]
+    pub unsafe fn from_raw_parts(dtype: DType, data: *mut c_void, len: usize) -> Self {
+        /// # Safety
+        /// As above, with the type of `dtype`.
+        unsafe fn of<'a, T: Element>(data: *mut c_void, len: usize) -> TensorViewMut<'a> {
+            let data = if len == 0 { NonNull::dangling().as_ptr() } else { data.cast() };
+            // SAFETY: as of `TensorView::from_raw_parts`.
+            TensorViewMut::from(unsafe { std::slice::from_raw_parts_mut::<T>(data, len) })
+        }
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match dtype {
+                DType::F32 => of::<f32>(data, len),
+                DType::F16 => of::<f16>(data, len),
+                DType::Bf16 => of::<bf16>(data, len),
+                DType::F64 => of::<f64>(data, len),
+            }
+        }
+    }
+
     /// The elements to write, after checking that this is the tensor `expected` describes.
-    pub(crate) fn elements<T: Typed>(self, expected: &Expected) -> Result<&'a mut [T], Error> {
-        let found = self.data.len();
+    pub(crate) fn elements<T: Element>(self, expected: &Expected) -> Result<&'a mut [T], Error> {
+        let dtype = self.data.dtype();
+        let elements = T::of_mut(self.data).ok_or_else(|| expected.other_dtype(dtype))?;
+        let (tensor, found) = (expected.tensor, elements.len());
         let required = expected.shape.iter().product();
         if self.dims.is_none() && found < required {
-            return Err(Error::OutputTooSmall { tensor: expected.tensor, required, found });
+            return Err(Error::OutputTooSmall { tensor, required, found });
         }
         let len = if self.dims.is_none() { required } else { found };
-        expected.check(self.data.dtype(), len, self.dims.as_ref())?;
-        let dtype = self.data.dtype();
-        T::of_mut(self.data).map(|slice| &mut slice[..required]).ok_or(Error::DtypeMismatch {
-            tensor: expected.tensor,
-            expected: T::DTYPE,
-            found: dtype,
-        })
+        expected.check(len, self.dims.as_ref())?;
+        Ok(&mut elements[..required])
     }
 }
 
-/// How a view is made of a slice, whether it may be written or not.
-macro_rules! made_of_slices {
-    ($view:ident, $slice:ident) => {
+impl<'a, T: Element> From<&'a [T]> for TensorView<'a> {
+    fn from(elements: &'a [T]) -> Self {
+        Self { data: T::slice(elements), dims: None }
+    }
+}
+
+impl<'a, T: Element> From<&'a Vec<T>> for TensorView<'a> {
+    fn from(elements: &'a Vec<T>) -> Self {
+        elements.as_slice().into()
+    }
+}
+
+impl<'a, T: Element> From<&'a mut [T]> for TensorViewMut<'a> {
+    fn from(elements: &'a mut [T]) -> Self {
+        Self { data: T::slice_mut(elements), dims: None }
+    }
+}
+
+impl<'a, T: Element> From<&'a mut Vec<T>> for TensorViewMut<'a> {
+    fn from(elements: &'a mut Vec<T>) -> Self {
+        elements.as_mut_slice().into()
+    }
+}
+
+/// How a view gets a shape, whether it may be written or not.
+macro_rules! shaped {
+    ($view:ident) => {
         impl<'a> $view<'a> {
-            /// All elements of a slice, in order, without a shape.
-            #[must_use]
-            pub fn flat(data: impl Into<$slice<'a>>) -> Self {
-                Self { data: data.into(), dims: None }
-            }
-
-            /// A row-major tensor that takes the first elements of a slice.
+            /// A row-major tensor of the first elements of `data`.
             ///
             /// # Errors
-            /// [`Error::ViewOutOfBounds`] if the slice is too short.
-            pub fn new(data: impl Into<$slice<'a>>, shape: &[usize]) -> Result<Self, Error> {
-                let strides = Dims::contiguous(shape).strides;
-                Self::strided(data, shape, &strides)
+            /// [`Error::ViewOutOfBounds`] if `data` is too short.
+            pub fn new(data: impl Into<Self>, shape: &[usize]) -> Result<Self, Error> {
+                Self::strided(data, shape, &Dims::contiguous(shape).strides)
             }
 
-            /// A tensor with strides in elements, its first element being the slice's first.
+            /// A tensor with strides in elements, whose first element is the first of `data`.
             ///
             /// # Errors
-            /// [`Error::ViewOutOfBounds`] if it reaches outside of the slice.
+            /// [`Error::ViewOutOfBounds`] if it reaches outside of `data`.
             pub fn strided(
-                data: impl Into<$slice<'a>>,
+                data: impl Into<Self>,
                 shape: &[usize],
                 strides: &[isize],
             ) -> Result<Self, Error> {
-                let data = data.into();
+                let Self { data, .. } = data.into();
                 let dims = Dims::checked(shape, strides, data.len())?;
                 Ok(Self { data, dims: Some(dims) })
-            }
-
-            /// Format of the elements.
-            #[must_use]
-            pub const fn dtype(&self) -> DType {
-                self.data.dtype()
             }
         }
     };
 }
 
-made_of_slices!(TensorView, Slice);
-made_of_slices!(TensorViewMut, SliceMut);
+shaped!(TensorView);
+shaped!(TensorViewMut);
 
 #[cfg(test)]
 mod tests {

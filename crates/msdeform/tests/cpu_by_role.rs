@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests may fail, and helpers of tests too")]
 
-use msdeform::{CpuOptions, CpuPlan, Error, GradientsMut, Offsets, Problem, Role, TensorView};
+use msdeform::{CpuOptions, CpuPlan, Error, Offsets, Problem, Role, TensorView};
 
 fn problem() -> Problem {
     let builder = Problem::builder().heads(2).channels(4).queries(3).points(2);
@@ -27,14 +27,14 @@ fn roles_lead_to_the_same_bits_as_arguments() {
     ];
     let (mut expected, mut output) =
         (vec![0f32; problem.output_len()], vec![f32::NAN; problem.output_len()]);
-    plan.forward(&value, &locations, &weights, &mut expected).unwrap();
+    let in_order = [&value, &locations, &weights];
+    plan.forward(in_order, &mut expected).unwrap();
     plan.run(inputs.clone(), [(Role::Output, (&mut output).into())]).unwrap();
     assert_eq!(output, expected);
 
     let (mut expected, mut grad) =
         (vec![0f32; problem.value_len()], vec![f32::NAN; problem.value_len()]);
-    let gradients = GradientsMut::new().value(&mut expected);
-    plan.backward(&value, &locations, &weights, &upstream, gradients).unwrap();
+    plan.backward(in_order, &upstream, [(Role::GradValue, &mut expected)]).unwrap();
     plan.run(inputs, [(Role::GradValue, (&mut grad).into())]).unwrap();
     assert_eq!(grad, expected);
 }
@@ -49,7 +49,7 @@ fn offsets_come_by_their_roles_too() {
     let mut plan = CpuPlan::new(&problem, &CpuOptions::default()).unwrap();
     let (mut expected, mut output) =
         (vec![0f32; problem.output_len()], vec![f32::NAN; problem.output_len()]);
-    plan.forward_from_offsets(&value, &references, &offsets, &logits, &mut expected).unwrap();
+    plan.forward([&value, &references, &offsets, &logits], &mut expected).unwrap();
     let inputs = [
         (Role::Logits, TensorView::from(&logits)),
         (Role::Offsets, TensorView::from(&offsets)),

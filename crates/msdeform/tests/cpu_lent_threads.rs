@@ -86,7 +86,7 @@ fn lent_threads_give_the_bits_of_the_plans_own_however_many_come() {
             for seed in [3, 4] {
                 let value = numbers(problem.value_len(), seed);
                 let mut wanted = vec![f32::NAN; problem.output_len()];
-                alone.forward(&value, &locations, &weights, &mut wanted).unwrap();
+                alone.forward([&value, &locations, &weights], &mut wanted).unwrap();
                 let mut found = vec![f32::NAN; problem.output_len()];
                 let read = [
                     (Role::Value, &value),
@@ -96,7 +96,7 @@ fn lent_threads_give_the_bits_of_the_plans_own_however_many_come() {
                 on(&mut lent, pool, &read, &mut found).unwrap();
                 assert_eq!(bits(&wanted), bits(&found), "{} of {problem}", pool.calls);
                 // Both ways with one plan.
-                lent.forward(&value, &locations, &weights, &mut found).unwrap();
+                lent.forward([&value, &locations, &weights], &mut found).unwrap();
                 assert_eq!(bits(&wanted), bits(&found));
             }
             assert_eq!(lent.threads(), 1);
@@ -114,7 +114,7 @@ fn offsets_may_be_followed_on_lent_threads() {
         let logits = numbers(problem.weights_len(), 4);
         let [mut wanted, mut found] = [(); 2].map(|()| vec![f32::NAN; problem.output_len()]);
         let mut plan = plan(&problem);
-        plan.forward_from_offsets(&value, &references, &offsets, &logits, &mut wanted).unwrap();
+        plan.forward([&value, &references, &offsets, &logits], &mut wanted).unwrap();
         let pool = Pool { workers: 3, calls: 3 };
         let read = [
             (Role::Value, &value),

@@ -4,8 +4,7 @@
 
 use msdeform::cpu::{CpuOptions, CpuPlan, Isa};
 use msdeform::{
-    DType, Direction, Error, GradientsMut, OffsetGradientsMut, Offsets, Problem, ProblemBuilder,
-    Role, TensorView, reference,
+    DType, Direction, Error, Offsets, Problem, ProblemBuilder, Role, TensorView, reference,
 };
 use msdeform_devices::case::{Gradients, SourceMemory};
 use msdeform_devices::runner::run_plan;
@@ -109,8 +108,9 @@ fn f64_goes_to_the_reference_and_fast_formats_to_the_plan() {
     let offsets = numbers(problem.locations_len(), 0.6);
     let logits = numbers(problem.weights_len(), 2.0);
     let mut output = vec![f64::NAN; problem.output_len()];
-    let forward = msdeform::forward_from_offsets;
-    forward(&problem, &value, view.clone(), &offsets, &logits, &mut output).unwrap();
+    let [of_value, of_offsets, of_logits] = [&value, &offsets, &logits].map(TensorView::from);
+    let inputs = [of_value, view, of_offsets, of_logits];
+    msdeform::forward(&problem, inputs.clone(), &mut output).unwrap();
     let wanted = |direction: Direction, output: &[f64]| -> Vec<(Role, Vec<f64>)> {
         reference::compute(&problem, direction, |role| match role {
             Role::Value => &value,
@@ -125,9 +125,8 @@ fn f64_goes_to_the_reference_and_fast_formats_to_the_plan() {
     let mut grad_references = vec![f64::NAN; problem.references_len()];
     let mut grad_logits = vec![f64::NAN; problem.weights_len()];
     let gradients =
-        OffsetGradientsMut::new().references(&mut grad_references).logits(&mut grad_logits);
-    let backward = msdeform::backward_from_offsets;
-    backward(&problem, &value, view, &offsets, &logits, &output, gradients).unwrap();
+        [(Role::GradReferences, &mut grad_references), (Role::GradLogits, &mut grad_logits)];
+    msdeform::backward(&problem, inputs, &output, gradients).unwrap();
     let expected = wanted(Direction::Backward, &output);
     assert!(expected.contains(&(Role::GradReferences, grad_references)));
     assert!(expected.contains(&(Role::GradLogits, grad_logits)));
@@ -138,46 +137,37 @@ fn f64_goes_to_the_reference_and_fast_formats_to_the_plan() {
     let mut fast = vec![f32::NAN; single.output_len()];
     let (value, references) = (narrow(&value), narrow(&references));
     let (offsets, logits) = (narrow(&offsets), narrow(&logits));
-    msdeform::forward_from_offsets(&single, &value, &references, &offsets, &logits, &mut fast)
-        .unwrap();
+    let inputs = [&value, &references, &offsets, &logits];
+    msdeform::forward(&single, inputs, &mut fast).unwrap();
     assert!(fast.iter().zip(&output).all(|(x, y)| (f64::from(*x) - y).abs() < 1e-5));
 }
 
 #[test]
-fn calls_that_do_not_fit_the_problem_are_refused_in_words() {
+fn inputs_of_another_operator_are_refused_by_what_the_problem_reads() {
     for dtype in [DType::F32, DType::F64] {
         let given = Problem::builder().queries(2).levels([(3, 4)]).dtype(dtype).build().unwrap();
         let from = given.to_builder().offsets(Offsets::from_points()).build().unwrap();
         let zeros = vec![0f32; 12];
-        let words = |error: Error| {
-            assert!(matches!(error, Error::OffsetRule { .. }), "{error:?}");
-            error.to_string()
-        };
-        let error = msdeform::forward(&from, &zeros, &zeros, &zeros, &mut zeros.clone());
-        assert!(words(error.unwrap_err()).contains("from_offsets"));
-        let gradients = GradientsMut::new();
-        let error = msdeform::backward(&from, &zeros, &zeros, &zeros, &zeros, gradients);
-        assert!(words(error.unwrap_err()).contains("from_offsets"));
-        let mut output = zeros.clone();
-        let error =
-            msdeform::forward_from_offsets(&given, &zeros, &zeros, &zeros, &zeros, &mut output);
-        assert!(words(error.unwrap_err()).contains(".offsets(rule)"));
+        let of_fused = "the call has 3 inputs, but the fused operator of the problem reads `value`, `reference_points`, \
+            `sampling_offsets`, `attention_logits`; pass those in this order, or build the problem without `.offsets(rule)`";
+        let error = msdeform::forward(&from, [&zeros; 3], &mut zeros.clone()).unwrap_err();
+        assert_eq!(error.to_string(), of_fused);
+        let nothing: [(Role, &mut Vec<f32>); 0] = [];
+        let error = msdeform::backward(&from, [&zeros; 3], &zeros, nothing).unwrap_err();
+        assert_eq!(error.to_string(), of_fused);
+        let error = msdeform::forward(&given, [&zeros; 4], &mut zeros.clone()).unwrap_err();
+        assert!(matches!(error, Error::Inputs { found: 4, .. }), "{error:?}");
+        assert!(error.to_string().ends_with("build the problem with `.offsets(rule)`"), "{error}");
     }
     let problem = problems()[0].clone().build().unwrap();
     let len = |count: usize| vec![0f32; count];
     let (value, offsets) = (len(problem.value_len()), len(problem.locations_len()));
     let (references, logits) = (len(problem.references_len() - 1), len(problem.weights_len()));
     let mut output = len(problem.output_len());
-    let error = msdeform::forward_from_offsets(
-        &problem,
-        &value,
-        &references,
-        &offsets,
-        &logits,
-        &mut output,
-    );
+    let inputs = [&value, &references, &offsets, &logits];
+    let error = msdeform::forward(&problem, inputs, &mut output).unwrap_err();
     let words = format!("`reference_points` has {} elements", problem.references_len() - 1);
-    assert!(error.unwrap_err().to_string().contains(&words));
+    assert!(error.to_string().contains(&words));
 }
 
 #[test]

@@ -8,8 +8,7 @@ use cpu_support::Call;
 use half::f16;
 use msdeform::cpu::{self, CpuOptions, CpuPlan, Isa};
 use msdeform::{
-    DType, Direction, Error, GradientsMut, Problem, ProblemBuilder, Role, TensorView,
-    TensorViewMut, ValueLayout, reference,
+    DType, Direction, Error, Problem, ProblemBuilder, Role, TensorView, ValueLayout, reference,
 };
 use msdeform_devices::Wants;
 use msdeform_devices::case::Gradients;
@@ -104,9 +103,10 @@ fn sample_at(column: f32, line: f32) -> (Vec<f32>, Vec<f32>) {
     let mut output = vec![f32::NAN];
     let mut grad_location = vec![f32::NAN; 2];
     let mut plan = plan(&problem, 1);
-    plan.forward(&value, &location, &vec![2f32], &mut output).unwrap();
-    let gradients = GradientsMut::new().locations(&mut grad_location);
-    plan.backward(&value, &location, &vec![2f32], &vec![1f32], gradients).unwrap();
+    let inputs = [&value[..], &location, &[2f32]];
+    plan.forward(inputs, &mut output).unwrap();
+    let gradients = [(Role::GradLocations, &mut grad_location)];
+    plan.backward(inputs, &[1f32][..], gradients).unwrap();
     (output, grad_location)
 }
 
@@ -141,19 +141,16 @@ fn what_does_not_count_contributes_nothing_whatever_its_weight_and_neighbours() 
                     (0..4 * queries).map(|i| if i % 2 == 0 { far } else { 0.5 }).collect();
                 let weights = vec![f32::INFINITY; 2 * queries];
                 let mut output = vec![f32::NAN; problem.output_len()];
-                plan.forward(&value, &locations, &weights, &mut output).unwrap();
+                let inputs = [&value, &locations, &weights];
+                plan.forward(inputs, &mut output).unwrap();
                 assert!(output.iter().all(|&x| x == 0.0), "{isa} {far}: {output:?}");
                 let grad = vec![f32::INFINITY; problem.output_len()];
-                let mut value_grad = vec![f32::NAN; problem.value_len()];
-                let mut locations_grad = vec![f32::NAN; problem.locations_len()];
-                let mut weights_grad = vec![f32::NAN; problem.weights_len()];
-                let gradients = GradientsMut::new()
-                    .value(&mut value_grad)
-                    .locations(&mut locations_grad)
-                    .weights(&mut weights_grad);
-                plan.backward(&value, &locations, &weights, &grad, gradients).unwrap();
-                for grads in [&value_grad, &locations_grad, &weights_grad] {
-                    assert!(grads.iter().all(|&x| x == 0.0), "{isa} {far}: {grads:?}");
+                let gradients = [Role::GradValue, Role::GradLocations, Role::GradWeights];
+                let mut found = gradients.map(|role| (role, vec![f32::NAN; problem.len_of(role)]));
+                let to = found.iter_mut().map(|(role, numbers)| (*role, numbers));
+                plan.backward(inputs, &grad, to).unwrap();
+                for (role, numbers) in found {
+                    assert!(numbers.iter().all(|&x| x == 0.0), "{isa} {far}: {role} {numbers:?}");
                 }
             }
         }
@@ -168,7 +165,8 @@ fn a_corner_outside_is_never_multiplied() {
         let mut output = vec![f32::NAN; queries];
         let locations = [0f32, 0.5].repeat(queries);
         let value = vec![f32::INFINITY, 1.0];
-        plan(&problem, 1).forward(&value, &locations, &vec![1f32; queries], &mut output).unwrap();
+        let inputs = [&value, &locations, &vec![1f32; queries]];
+        plan(&problem, 1).forward(inputs, &mut output).unwrap();
         assert!(output.iter().all(|&x| x == f32::INFINITY), "{output:?}");
     }
 }
@@ -202,27 +200,30 @@ fn wrong_tensors_are_refused_by_name() {
     let mut plan = plan(&problem, 1);
     let mut output = vec![0f32; problem.output_len()];
 
+    let view = TensorView::from;
     let half = vec![f16::ZERO; problem.value_len()];
-    let error = plan.forward(&half, locations, weights, &mut output).unwrap_err();
+    let inputs = [TensorView::from(&half), view(locations), view(weights)];
+    let error = plan.forward(inputs, &mut output).unwrap_err();
     let Error::DtypeMismatch { tensor: "value", expected: DType::F32, .. } = error else {
         panic!("{error}");
     };
-    let error = plan.forward(&value[1..], locations, weights, &mut output).unwrap_err();
+    let error = plan.forward([&value[1..], locations, weights], &mut output).unwrap_err();
     assert!(matches!(error, Error::LengthMismatch { tensor: "value", .. }), "{error}");
-    let error = plan.forward(value, locations, &weights[1..], &mut output).unwrap_err();
+    let error = plan.forward([value, locations, &weights[1..]], &mut output).unwrap_err();
     assert!(matches!(error, Error::LengthMismatch { tensor: "attention_weights", .. }), "{error}");
-    let error = plan.forward(value, locations, weights, &mut output[1..]).unwrap_err();
+    let inputs = [&value[..], locations, weights];
+    let error = plan.forward(inputs, &mut output[1..]).unwrap_err();
     assert!(matches!(error, Error::OutputTooSmall { tensor: "output", .. }), "{error}");
 
     let [batch, queries, heads, samples, _] = problem.locations_shape();
     let shape = [queries, batch, heads, samples, 2];
     let swapped = TensorView::new(locations.as_slice(), &shape).unwrap();
-    let error = plan.forward(value, swapped, weights, &mut output).unwrap_err();
+    let error = plan.forward([view(value), swapped, view(weights)], &mut output).unwrap_err();
     assert!(matches!(error, Error::ShapeMismatch { tensor: "sampling_locations", .. }), "{error}");
     let rows = batch * queries * heads;
     let strides = [1, rows as isize];
     let transposed = TensorView::strided(weights.as_slice(), &[rows, samples], &strides).unwrap();
-    let error = plan.forward(value, locations, transposed, &mut output).unwrap_err();
+    let error = plan.forward([view(value), view(locations), transposed], &mut output).unwrap_err();
     assert!(
         matches!(
             error,
@@ -233,12 +234,10 @@ fn wrong_tensors_are_refused_by_name() {
     );
 
     let mut short = vec![0f32; problem.value_len() - 1];
-    let gradients = GradientsMut::new().value(&mut short);
-    let error = plan.backward(value, locations, weights, grad, gradients).unwrap_err();
+    let error = plan.backward(inputs, grad, [(Role::GradValue, &mut short)]).unwrap_err();
     assert!(matches!(error, Error::OutputTooSmall { tensor: "grad_value", .. }), "{error}");
     let mut half = vec![f16::ZERO; problem.weights_len()];
-    let gradients = GradientsMut::new().weights(&mut half);
-    let error = plan.backward(value, locations, weights, grad, gradients).unwrap_err();
+    let error = plan.backward(inputs, grad, [(Role::GradWeights, &mut half)]).unwrap_err();
     let Error::DtypeMismatch { tensor: "grad_attention_weights", .. } = error else {
         panic!("{error}");
     };
@@ -249,25 +248,31 @@ fn a_larger_buffer_is_written_in_front_only() {
     let problem = decoder().build().unwrap();
     let [value, locations, weights, _] = in_f32(&Call::random(problem.clone(), 1));
     let mut output = vec![f32::NAN; problem.output_len() + 3];
-    plan(&problem, 2).forward(&value, &locations, &weights, &mut output).unwrap();
+    plan(&problem, 2).forward([&value, &locations, &weights], &mut output).unwrap();
     let (front, back) = output.split_at(problem.output_len());
     assert!(front.iter().all(|x| !x.is_nan()) && back.iter().all(|x| x.is_nan()));
 }
 
+/// With an instruction set in the options. Without one the reference computes such calls.
 #[test]
-fn what_a_plan_cannot_do_it_refuses() {
+fn what_the_kernels_cannot_do_they_refuse() {
     let refused = |problem: ProblemBuilder, options: CpuOptions| {
         CpuPlan::new(&problem.build().unwrap(), &options).unwrap_err()
     };
     let default = CpuOptions::default();
-    let error = refused(decoder().dtype(DType::F64), default);
-    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
-    let error = refused(decoder().dtype(DType::F16).sampling_dtype(DType::Bf16), default);
-    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
-    let error = refused(decoder().dtype(DType::F32).output_dtype(DType::F16), default);
-    assert!(error.to_string().contains("the output is f16"), "{error}");
-    let error = refused(decoder().levels([(1, (1i64 << 24) + 1)]), default);
-    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    for (problem, words) in [
+        (decoder().dtype(DType::F64), "no f64 values"),
+        (decoder().dtype(DType::F16).sampling_dtype(DType::Bf16), "locations and weights are bf16"),
+        (decoder().dtype(DType::F32).output_dtype(DType::F16), "the output is f16"),
+        (decoder().levels([(1, (1i64 << 24) + 1)]), "a level is beyond 2^24 pixels a side"),
+    ] {
+        let error = refused(problem.clone(), CpuOptions { isa: Some(Isa::Scalar), ..default });
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+        let reference = CpuPlan::new(&problem.build().unwrap(), &default).unwrap();
+        assert_eq!((reference.threads(), reference.isa()), (1, Isa::Scalar));
+        assert_eq!(reference.workspace_bytes(), 0);
+    }
     let error = refused(decoder(), CpuOptions { threads: Some(0), ..default });
     assert!(matches!(error, Error::Threads { threads: 0, .. }), "{error}");
     for threads in [100_000, usize::MAX] {
@@ -304,18 +309,15 @@ fn one_shot_calls_take_f64_and_everything_else() {
             let [mut forward, mut backward] = Direction::ALL
                 .map(|direction| buffers(&call.case(Wants::all(direction)), &call.inputs));
             let (read, written) = forward.split_at_mut(3);
-            let (value, locations) = (read[0].view(dtype), read[1].view(sampling));
-            let (weights, to) = (read[2].view(sampling), written[0].view_mut(output));
-            msdeform::forward(problem, value, locations, weights, to).unwrap();
+            let inputs = [read[0].view(dtype), read[1].view(sampling), read[2].view(sampling)];
+            msdeform::forward(problem, inputs, written[0].view_mut(output)).unwrap();
             let (read, written) = backward.split_at_mut(4);
-            let [grad_value, grad_locations, grad_weights] = written else { unreachable!() };
-            let gradients = GradientsMut::new()
-                .value(grad_value.view_mut(dtype))
-                .locations(grad_locations.view_mut(sampling))
-                .weights(grad_weights.view_mut(sampling));
-            let (value, locations) = (read[0].view(dtype), read[1].view(sampling));
-            let (weights, grad) = (read[2].view(sampling), read[3].view(output));
-            msdeform::backward(problem, value, locations, weights, grad, gradients).unwrap();
+            let inputs = [read[0].view(dtype), read[1].view(sampling), read[2].view(sampling)];
+            let gradients = written.iter_mut().map(|buffer| {
+                let role = buffer.role.unwrap();
+                (role, buffer.view_mut(problem.format_of(role)))
+            });
+            msdeform::backward(problem, inputs, read[3].view(output), gradients).unwrap();
             let written = [forward, backward].map(|all| collect(&all).unwrap());
             call.check(&written.concat()).unwrap();
         }
@@ -329,10 +331,10 @@ fn one_shot_calls_check_before_they_compute() {
     let locations = vec![0f64; problem.locations_len()];
     let weights = vec![0f64; problem.weights_len()];
     let mut short = vec![0f64; problem.output_len() - 1];
-    let view = TensorViewMut::from(&mut short);
-    let error = msdeform::forward(&problem, &value, &locations, &weights, view).unwrap_err();
+    let error =
+        msdeform::forward(&problem, [&value, &locations, &weights], &mut short).unwrap_err();
     assert!(matches!(error, Error::OutputTooSmall { tensor: "output", .. }), "{error}");
-    let error = msdeform::forward(&problem, &value, &weights, &weights, &mut short).unwrap_err();
+    let error = msdeform::forward(&problem, [&value, &weights, &weights], &mut short).unwrap_err();
     assert!(matches!(error, Error::LengthMismatch { tensor: "sampling_locations", .. }), "{error}");
 }
 
@@ -387,10 +389,10 @@ fn any_number_of_points_of_no_queries_is_a_plan_and_of_some_an_error() {
     let none = Problem::builder().queries(0).levels([(2, 2)]).points(1 << 56).build().unwrap();
     let mut plan = CpuPlan::new(&none, &one_thread).unwrap();
     let (value, nothing, mut output) = (vec![1f32; 4], Vec::<f32>::new(), Vec::<f32>::new());
-    plan.forward(&value, &nothing, &nothing, &mut output).unwrap();
+    let inputs = [&value, &nothing, &nothing];
+    plan.forward(inputs, &mut output).unwrap();
     let mut grad_value = vec![f32::NAN; 4];
-    let gradients = GradientsMut::new().value(&mut grad_value);
-    plan.backward(&value, &nothing, &nothing, &nothing, gradients).unwrap();
+    plan.backward(inputs, &nothing, [(Role::GradValue, &mut grad_value)]).unwrap();
     assert_eq!(grad_value, [0.0; 4]);
     let some = none.to_builder().queries(1).build().unwrap();
     let error = CpuPlan::new(&some, &one_thread).unwrap_err();
@@ -410,13 +412,13 @@ fn any_number_of_images_without_anything_in_them_takes_no_time() {
             .build()
             .unwrap();
         let nothing = Vec::<f32>::new();
-        let (mut output, mut value, mut locations, mut weights) =
-            (nothing.clone(), nothing.clone(), nothing.clone(), nothing.clone());
+        let inputs = [&nothing; 3];
         let mut plan = CpuPlan::new(&problem, &CpuOptions { threads: Some(2), isa: None }).unwrap();
-        plan.forward(&nothing, &nothing, &nothing, &mut output).unwrap();
-        let gradients =
-            GradientsMut::new().value(&mut value).locations(&mut locations).weights(&mut weights);
-        plan.backward(&nothing, &nothing, &nothing, &nothing, gradients).unwrap();
+        plan.forward(inputs, &mut Vec::<f32>::new()).unwrap();
+        let mut written = [Role::GradValue, Role::GradLocations, Role::GradWeights]
+            .map(|role| (role, Vec::<f32>::new()));
+        let gradients = written.iter_mut().map(|(role, numbers)| (*role, numbers));
+        plan.backward(inputs, &nothing, gradients).unwrap();
         assert!(reference::forward(&problem, &[], &[], &[]).is_empty());
         assert!(reference::backward(&problem, &[], &[], &[], &[]).value.is_empty());
     }

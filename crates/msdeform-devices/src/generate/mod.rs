@@ -143,7 +143,7 @@ fn rows(
                         for (to, from) in rounded.iter_mut().zip(exact.iter()) {
                             // The bits of a converted NaN are up to the platform; these are not.
                             let single = if from.is_nan() { f32::NAN } else { *from as f32 };
-                            *to = T::from_f32(single);
+                            *to = T::from_f64(f64::from(single));
                         }
                     }
                 },

@@ -80,7 +80,7 @@ fn logits(image: &[f32], height: usize, width: usize) -> Result<Vec<f32>, msdefo
         (0..3 * pixels).map(|index| image[index % 3 * pixels + index / 3]).collect();
     let (references, offsets, weights) = layer();
     let mut output = vec![f32::NAN; problem.output_len()];
-    msdeform::forward_from_offsets(&problem, &value, &references, &offsets, &weights, &mut output)?;
+    msdeform::forward(&problem, [&value, &references, &offsets, &weights], &mut output)?;
     Ok(output)
 }
 

@@ -4,16 +4,13 @@
 //! compiled for every instruction set ([`Isa`]), of which the best one is chosen at run time.
 
 mod backward;
-mod by_role;
 mod ceiling;
 mod forward;
 mod geometry;
-mod gradients;
 mod isa;
 mod output;
 mod placement;
 mod plan;
-mod plan_or_reference;
 mod simd;
 mod sink;
 mod softmax;
@@ -22,12 +19,9 @@ mod staging;
 mod workers;
 mod workspace;
 
-pub(crate) use by_role::Tensors;
 pub use ceiling::multiply_adds;
-pub use gradients::{GradientsMut, OffsetGradientsMut};
 pub use isa::Isa;
-pub use plan::CpuPlan;
-pub use plan_or_reference::{PlanOrReference, is_for_one_thread};
+pub use plan::{CpuPlan, is_for_one_thread};
 pub use workers::{LentThreads, max_threads};
 
 use crate::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};

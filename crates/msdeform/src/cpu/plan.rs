@@ -3,7 +3,6 @@
 use half::{bf16, f16};
 
 use super::backward::{Backward, BackwardTask};
-use super::by_role::Tensors;
 use super::forward::{Forward, ForwardPart};
 use super::geometry::{Geometry, LevelGroup};
 use super::isa::Isa;
@@ -14,17 +13,26 @@ use super::source::SampleSource;
 use super::workers::{LentThreads, Workers};
 use super::workspace::{AlignedFloats, NoScratch};
 use super::{CpuOptions, variant};
-use crate::call::check_operator;
+use crate::call::{Tensors, compute_by_reference};
 use crate::view::Expected;
-use crate::{DType, Direction, Error, Problem, Role, TensorViewMut};
+use crate::{DType, Direction, Error, Problem, Role, TensorView, TensorViewMut};
 
 /// Everything that calls of one problem share: look-up tables, threads, scratch memory.
 ///
 /// Building one is cheap next to a large call, but not next to a small one; build it once and keep
 /// it. Scratch memory is allocated by the first call that needs it and reused from then on.
+///
+/// The [reference](crate::reference) computes what the CPU backend does not take: `f64`, an output or samples that are
+/// neither `f32` nor of the values' dtype, and levels beyond 2^24 pixels wide or high or 2^31 pixels in all.
 #[derive(Debug)]
 pub struct CpuPlan {
     problem: Problem,
+    /// `None` for the reference, which runs on one thread and keeps nothing between calls.
+    kernels: Option<Kernels>,
+}
+
+#[derive(Debug)]
+struct Kernels {
     geometry: Geometry,
     /// How a backward pass shares the levels of a head out; see [`level_groups`].
     groups: Vec<LevelGroup>,
@@ -38,13 +46,123 @@ impl CpuPlan {
     /// Prepares calls of `problem`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for `f64` (the reference computes that), for an output or locations and weights
-    /// that are neither `f32` nor of the value's format, for levels beyond 2^24 pixels wide or high
-    /// or 2^31 pixels in all, and for an instruction set that this machine lacks; [`Error::NoMemory`] for more points
-    /// than there is memory to place;
-    /// [`Error::Threads`] for none, for more than [`max_threads`](super::max_threads), and if the worker threads cannot be
-    /// started.
+    /// [`Error::Unsupported`] for an instruction set in the options that this machine lacks, or that has no code for the
+    /// problem; [`Error::NoMemory`] for more points than there is memory to place; [`Error::Threads`] for none, for more
+    /// than [`max_threads`](super::max_threads), and if the worker threads cannot be started.
     pub fn new(problem: &Problem, options: &CpuOptions) -> Result<Self, Error> {
+        let kernels = match Kernels::new(problem, options) {
+            Err(Error::Unsupported { .. }) if options.isa.is_none() => None,
+            made => Some(made?),
+        };
+        Ok(Self { problem: problem.clone(), kernels })
+    }
+
+    /// The problem that the plan was built for.
+    #[must_use]
+    pub const fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    /// Threads that share the work; 1 means the calling thread.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.kernels.as_ref().map_or(1, |kernels| kernels.workers.count())
+    }
+
+    /// The instruction set in use; [`Isa::Scalar`] for the reference.
+    #[must_use]
+    pub fn isa(&self) -> Isa {
+        self.kernels.as_ref().map_or(Isa::Scalar, |kernels| kernels.isa)
+    }
+
+    /// Scratch memory held now; it grows with the first calls and then stays.
+    #[must_use]
+    pub fn workspace_bytes(&self) -> usize {
+        let bytes = |kernels: &Kernels| kernels.workers.bytes() + kernels.kept.bytes();
+        self.kernels.as_ref().map_or(0, bytes)
+    }
+
+    /// Computes the output. Every element of it is written. `inputs` are those of the problem's operator, in its order, as
+    /// of [`forward`](crate::forward).
+    ///
+    /// Images and queries of references, offsets and logits may have any strides, so that offsets and logits may be parts
+    /// of one tensor, and all images may share their references.
+    ///
+    /// # Errors
+    /// A tensor of another dtype, shape or order than the problem says; another number of inputs; an output too small; no
+    /// memory for the scratch space, in which case the output holds anything.
+    pub fn forward<'r, 'w>(
+        &mut self,
+        inputs: impl IntoIterator<Item: Into<TensorView<'r>>>,
+        output: impl Into<TensorViewMut<'w>>,
+    ) -> Result<(), Error> {
+        let tensors = Tensors::in_order(&self.problem, inputs, None, [(Role::Output, output)])?;
+        self.compute(tensors, None)
+    }
+
+    /// Computes the requested gradients. Every element of them is written, packed, with the same bits for any number of
+    /// threads.
+    ///
+    /// # Errors
+    /// As [`CpuPlan::forward`], with gradients in place of the output; [`Error::Tensors`] for a gradient that the operator
+    /// does not have.
+    pub fn backward<'r, 'w>(
+        &mut self,
+        inputs: impl IntoIterator<Item: Into<TensorView<'r>>>,
+        grad_output: impl Into<TensorView<'r>>,
+        gradients: impl IntoIterator<Item = (Role, impl Into<TensorViewMut<'w>>)>,
+    ) -> Result<(), Error> {
+        let grad_output = Some(grad_output.into());
+        let tensors = Tensors::in_order(&self.problem, inputs, grad_output, gradients)?;
+        self.compute(tensors, None)
+    }
+
+    /// Computes a call whose tensors come by role: a forward call if the output is among `written`, else a backward call.
+    /// Tensors that the call does not read are ignored.
+    ///
+    /// # Errors
+    /// As [`CpuPlan::forward`] and [`CpuPlan::backward`]; [`Error::Tensors`] for an input that is missing.
+    pub fn run<'r, 'w>(
+        &mut self,
+        read: impl IntoIterator<Item = (Role, TensorView<'r>)>,
+        written: impl IntoIterator<Item = (Role, TensorViewMut<'w>)>,
+    ) -> Result<(), Error> {
+        let tensors = Tensors::by_role(&self.problem, read, written)?;
+        self.compute(tensors, None)
+    }
+
+    /// As [`CpuPlan::run`], but a forward call runs on lent threads instead of the plan's own.
+    ///
+    /// # Errors
+    /// As [`CpuPlan::run`].
+    pub fn run_on<'r, 'w>(
+        &mut self,
+        threads: &dyn LentThreads,
+        read: impl IntoIterator<Item = (Role, TensorView<'r>)>,
+        written: impl IntoIterator<Item = (Role, TensorViewMut<'w>)>,
+    ) -> Result<(), Error> {
+        let tensors = Tensors::by_role(&self.problem, read, written)?;
+        self.compute(tensors, Some(threads))
+    }
+
+    // Not generic, so that the kernels are compiled here and not in every crate that calls.
+    fn compute(
+        &mut self,
+        mut tensors: Tensors<'_, '_>,
+        lent: Option<&dyn LentThreads>,
+    ) -> Result<(), Error> {
+        let (problem, tensors) = (&self.problem, &mut tensors);
+        match (&mut self.kernels, problem.dtype()) {
+            (None, _) | (_, DType::F64) => compute_by_reference(problem, tensors),
+            (Some(kernels), DType::F32) => kernels.compute::<f32>(problem, tensors, lent),
+            (Some(kernels), DType::F16) => kernels.compute::<f16>(problem, tensors, lent),
+            (Some(kernels), DType::Bf16) => kernels.compute::<bf16>(problem, tensors, lent),
+        }
+    }
+}
+
+impl Kernels {
+    fn new(problem: &Problem, options: &CpuOptions) -> Result<Self, Error> {
         let isa = options.isa.unwrap_or_else(Isa::best);
         let spec = &variant(Direction::Forward, isa).spec;
         let refuse = |reason: &str| Error::Unsupported { variant: spec.id, reason: reason.into() };
@@ -59,72 +177,31 @@ impl CpuPlan {
             |NoScratch { bytes }| Error::NoMemory { what: "the placement tables", bytes };
         geometry.place_all_levels().map_err(no_memory)?;
         let groups = level_groups(&geometry, workers.count()).map_err(no_memory)?;
-        let kept = AlignedFloats::default();
-        Ok(Self { problem: problem.clone(), geometry, groups, isa, workers, kept })
+        Ok(Self { geometry, groups, isa, workers, kept: AlignedFloats::default() })
     }
 
-    /// The problem that the plan was built for.
-    #[must_use]
-    pub const fn problem(&self) -> &Problem {
-        &self.problem
-    }
-
-    /// Threads that share the work; 1 means the calling thread.
-    #[must_use]
-    pub fn threads(&self) -> usize {
-        self.workers.count()
-    }
-
-    /// The instruction set in use.
-    #[must_use]
-    pub const fn isa(&self) -> Isa {
-        self.isa
-    }
-
-    /// Scratch memory held now; it grows with the first calls and then stays.
-    #[must_use]
-    pub fn workspace_bytes(&self) -> usize {
-        self.workers.bytes() + self.kept.bytes()
-    }
-
-    // Not generic, so that the kernels are compiled here and not in every crate that calls.
-    pub(crate) fn compute(
+    fn compute<T: Storage>(
         &mut self,
-        mut tensors: Tensors<'_, '_>,
-        lent: Option<&dyn LentThreads>,
-    ) -> Result<(), Error> {
-        check_operator(&self.problem, tensors.operator)?;
-        match self.problem.dtype() {
-            DType::F32 => self.compute_in::<f32>(&mut tensors, lent),
-            DType::F16 => self.compute_in::<f16>(&mut tensors, lent),
-            DType::Bf16 => self.compute_in::<bf16>(&mut tensors, lent),
-            DType::F64 => {
-                let variant = variant(Direction::Forward, self.isa).spec.id;
-                Err(Error::Unsupported { variant, reason: "no f64 values".into() })
-            }
-        }
-    }
-
-    fn compute_in<T: Storage>(
-        &mut self,
+        problem: &Problem,
         tensors: &mut Tensors<'_, '_>,
         lent: Option<&dyn LentThreads>,
     ) -> Result<(), Error> {
         match tensors.result(Role::Output) {
-            Some(output) => self.forward_in::<T>(tensors, output, lent),
-            None => self.backward_in::<T>(tensors),
+            Some(output) => self.forward::<T>(problem, tensors, output, lent),
+            None => self.backward::<T>(problem, tensors),
         }
     }
 
-    fn forward_in<T: Storage>(
+    fn forward<T: Storage>(
         &mut self,
+        problem: &Problem,
         tensors: &mut Tensors<'_, '_>,
         output: TensorViewMut<'_>,
         lent: Option<&dyn LentThreads>,
     ) -> Result<(), Error> {
-        let of = |role| Expected::new(&self.problem, role);
+        let of = |role| Expected::new(problem, role);
         let value = tensors.input(Role::Value)?.elements::<T>(&of(Role::Value))?;
-        let source = SampleSource::of(&self.problem, tensors)?;
+        let source = SampleSource::of(problem, tensors)?;
         let expected = of(Role::Output);
         // In the values' format or in f32, as the plan has checked.
         let output = if expected.dtype == T::DTYPE {
@@ -132,7 +209,7 @@ impl CpuPlan {
         } else {
             Output::Single(output.elements::<f32>(&expected)?.as_mut_ptr())
         };
-        if self.problem.output_len() == 0 {
+        if problem.output_len() == 0 {
             return Ok(());
         }
         let (geometry, value) = (&self.geometry, value.as_ptr());
@@ -149,10 +226,14 @@ impl CpuPlan {
         })
     }
 
-    fn backward_in<T: Storage>(&mut self, tensors: &mut Tensors<'_, '_>) -> Result<(), Error> {
-        let of = |role| Expected::new(&self.problem, role);
+    fn backward<T: Storage>(
+        &mut self,
+        problem: &Problem,
+        tensors: &mut Tensors<'_, '_>,
+    ) -> Result<(), Error> {
+        let of = |role| Expected::new(problem, role);
         let value = tensors.input(Role::Value)?.elements::<T>(&of(Role::Value))?;
-        let source = SampleSource::of(&self.problem, tensors)?;
+        let source = SampleSource::of(problem, tensors)?;
         let (expected, upstream) = (of(Role::GradOutput), tensors.input(Role::GradOutput)?);
         let grad_output = if expected.dtype == T::DTYPE {
             GradOutput::LikeValues(upstream.elements::<T>(&expected)?.as_ptr())
@@ -161,11 +242,11 @@ impl CpuPlan {
         };
         let grad_value = tensors.result(Role::GradValue);
         let grad_value = grad_value.map(|to| to.elements::<T>(&of(Role::GradValue))).transpose()?;
-        let of_samples = SampleGradients::of(&self.problem, tensors)?;
-        let samples = self.problem.weights_len();
+        let of_samples = SampleGradients::of(problem, tensors)?;
+        let samples = problem.weights_len();
         // A problem may have any number of images and heads without an element to write. References without samples still
         // have zeros to be written.
-        if self.problem.value_len() == 0 && samples == 0 && self.problem.references_len() == 0 {
+        if problem.value_len() == 0 && samples == 0 && problem.references_len() == 0 {
             return Ok(());
         }
         let sink = of_samples.sink(samples, &mut self.kept).map_err(|NoScratch { bytes }| {
@@ -191,6 +272,14 @@ impl CpuPlan {
             isa.run(FinishPart { call: &finish, queries, workspace })
         })
     }
+}
+
+/// Whether a call is done before a second thread wakes up. Starting threads for it would only cost time.
+#[must_use]
+pub fn is_for_one_thread(problem: &Problem) -> bool {
+    // Miri is a thousand times slower and must see threads too.
+    const PRODUCTS: usize = if cfg!(miri) { 1 << 6 } else { 1 << 16 };
+    problem.weights_len().saturating_mul(problem.channels()) < PRODUCTS
 }
 
 /// The tasks of a backward pass are heads and groups of levels. One group reads and writes whole

@@ -6,13 +6,13 @@
 
 use std::ops::Range;
 
-use super::by_role::Tensors;
 use super::geometry::{CHUNK, Geometry, LaneTable};
 use super::isa::Kernel;
 use super::placement::{Located, SpanMut};
 use super::simd::Simd;
 use super::source::{OffsetSource, Row, RowScratch, SampleSource};
 use super::workspace::{AlignedFloats, NoScratch, Workspace};
+use crate::call::Tensors;
 use crate::view::Expected;
 use crate::{Error, Problem, ReferenceKind, Role};
 

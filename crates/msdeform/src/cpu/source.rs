@@ -1,11 +1,11 @@
 //! Where the samples of a call come from: locations and weights (plain operator), or offsets and logits (fused operator).
 
-use super::by_role::Tensors;
 use super::geometry::{CHUNK, Geometry, LaneTable};
 use super::placement::{CORNERS, Located, Placed, Span};
 use super::simd::Simd;
 use super::softmax::softmax;
 use super::workspace::{AlignedFloats, NoScratch};
+use crate::call::Tensors;
 use crate::view::Expected;
 use crate::{Error, Offsets, Problem, ReferenceKind, Role};
 

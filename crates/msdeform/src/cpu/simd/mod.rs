@@ -15,7 +15,7 @@ pub(crate) mod scalar;
 
 use half::{bf16, f16};
 
-use crate::Typed;
+use crate::Element;
 
 /// Vector operations of one instruction set.
 ///
@@ -80,7 +80,7 @@ pub(crate) trait Simd: Copy + 'static {
 ///
 /// # Safety
 /// As for [`Simd`].
-pub(crate) trait Storage: Typed {
+pub(crate) trait Storage: Element {
     unsafe fn load<S: Simd>(from: *const Self) -> S::Vector;
     unsafe fn load_first<S: Simd>(from: *const Self, count: usize) -> S::Vector;
     unsafe fn store<S: Simd>(to: *mut Self, vector: S::Vector);
