@@ -13,7 +13,6 @@ use crate::tree;
 #[path = "../../crates/msdeform-c/packaging/install.rs"]
 mod install;
 
-/// Options of `c`.
 #[derive(Args)]
 pub struct CArgs {
     /// Folder for include/, lib/ and lib/pkgconfig/

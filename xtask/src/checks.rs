@@ -1,55 +1,25 @@
-//! Checks of the tree that no compiler makes.
+//! Checks of the tree and of its documents that need more than a command.
 
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
-use crate::process::{capture, run, sh};
-use crate::steps::{Report, tests};
-use crate::uv::Environment;
-use crate::{setup, site, tree};
-
-/// What the scripts of `tools/` need, mypy for the Python package, and ruff for both.
-pub static SCRIPTS: Environment<'_> = Environment::new(
-    "scripts",
-    &["lizard==1.24.*", "mypy==2.4.*", "numpy", "pytest", "ruff==0.17.*"],
-);
+use crate::environments::{PLAYWRIGHT, SCRIPTS, SPHINX};
+use crate::process::{built, on_path, run, run_ok, sh};
+use crate::steps::{Do, Report, tests};
+use crate::{setup, tree};
 
 /// Sources that clang-format formats.
-pub const C_SOURCES: [&str; 6] = ["*.c", "*.cu", "*.cuh", "*.cpp", "*.hpp", "*.inc"];
+pub const C_SOURCES: &[&str] = &["*.c", "*.cu", "*.cuh", "*.cpp", "*.hpp", "*.inc"];
 
-/// Runs a script of `tools/` on files. The note is what it prints.
-fn script_on(environment: &Environment<'_>, name: &str, files: Vec<PathBuf>) -> Result<Report> {
-    let mut command = environment.sh(&format!("python tools/{name}"))?;
-    Ok(Report::check(capture(command.args(files))?.trim()))
-}
-
-/// Runs a script of `tools/`. The note is what it prints.
-pub fn script(line: &str) -> Result<Report> {
-    script_on(&SCRIPTS, line, Vec::new())
-}
+/// The browser, by its names in distributions.
+pub const CHROMIUM: [&str; 4] =
+    ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
 /// Lines and functions of kernels are short.
 pub fn kernel_text() -> Result<Report> {
     setup::programs(&[(&["unifdef"], "unifdef")])?;
-    script_on(&SCRIPTS, "check_kernel_text.py", tree::files(&C_SOURCES)?)
-}
-
-/// Every local link of every Markdown file leads somewhere. The parser is the one of the site.
-pub fn links() -> Result<Report> {
-    script_on(&site::SPHINX, "check_links.py", tree::files(&["*.md"])?)
-}
-
-/// Pages, headers of files and errors are in plain English.
-pub fn words() -> Result<Report> {
-    let mut files = tree::files(&["*.md", "*.py", "*.rs"])?;
-    files.retain(|file| !file.starts_with("records"));
-    script_on(&SCRIPTS, "find_words.py", files)
-}
-
-/// The scripts of `tools/` find what they look for.
-pub fn scripts() -> Result<Report> {
-    tests(&mut SCRIPTS.sh("python -m pytest --quiet -p no:cacheprovider tools/tests")?)
+    Do::Script(&SCRIPTS, "python tools/check_kernel_text.py", C_SOURCES).run()
 }
 
 /// No file names a folder of a person's or a build machine.
@@ -60,4 +30,34 @@ pub fn paths() -> Result<Report> {
     ensure!(!found.success, "paths of a machine:\n{}", found.output.trim_end());
     ensure!(found.output.is_empty(), "git cannot search: {}", found.output.trim_end());
     Ok(Report::check(""))
+}
+
+/// Builds the site under `target/site` and returns its folder. Sphinx reads the pages in their folders; `docs/site` has its
+/// configuration and the order of the pages. A warning is an error, and a dead link is a warning. ADR 0022 gives the reasons.
+pub fn site() -> Result<PathBuf> {
+    // Both folders are emptied: a page that was renamed must not stay under its old name.
+    let site = tree::empty_folder(tree::target().join("site"))?;
+    let pages_read = tree::empty_folder(tree::cache().join("site-doctrees"))?;
+    let mut sphinx = SPHINX.sh("sphinx-build --quiet --builder html --jobs 2 --fail-on-warning")?;
+    sphinx.args(["--keep-going", "--conf-dir", "docs/site", "--doctree-dir"]);
+    run_ok(sphinx.arg(pages_read).arg(".").arg(&site))?;
+    Ok(site)
+}
+
+/// The report of the committed GPU records and the site in a real browser: `tools/browser`, tests with Playwright on the
+/// Chromium of the machine.
+pub fn browser() -> Result<Report> {
+    setup::programs(&[(&CHROMIUM, "chromium")])?;
+    let browser = on_path(&CHROMIUM).context("no browser")?;
+    let report = tree::cache().join("report.html");
+    let mut write = built("--bin msdeform")?;
+    run_ok(write.args(["report", "--output"]).arg(&report).current_dir(tree::root()))?;
+    let mut pages = tree::target().join("site");
+    if !pages.join("index.html").is_file() {
+        pages = site()?;
+    }
+    let mut python = PLAYWRIGHT.sh("python -m pytest --quiet -p no:cacheprovider")?;
+    python.current_dir(tree::root().join("tools/browser"));
+    python.env("MSDEFORM_BROWSER", browser).env("MSDEFORM_REPORT", report);
+    Ok(tests(python.env("MSDEFORM_SITE", pages))?.noted("Chromium by Playwright"))
 }

@@ -5,18 +5,15 @@
     reason = "comments on commands are help texts, which know no Markdown"
 )]
 
-mod browser;
 mod c;
-mod candle;
 mod checks;
-mod format;
+mod environments;
 mod process;
 mod python;
 mod records;
 mod setup;
 mod ship;
-mod site;
-mod soundness;
+mod slow;
 mod steps;
 mod test;
 mod tree;
@@ -47,7 +44,7 @@ enum Command {
     #[command(disable_help_flag = true)]
     Ledger(records::Passed),
     /// Give random bytes to everything that reads files; needs a nightly compiler and cargo-fuzz
-    Fuzz(soundness::FuzzArgs),
+    Fuzz(slow::FuzzArgs),
     /// Build the site of the documents under target/site
     Docs,
     /// Build the C library for release and install it with its header and its pkg-config file
@@ -62,7 +59,7 @@ enum Command {
     #[command(disable_help_flag = true)]
     Pack(records::Passed),
     /// Run what was built for a platform: tests of the library and of the wheel, under qemu or Wine where needed
-    Try(ship::trial::TryArgs),
+    Try(ship::platforms::TryArgs),
     /// Package the crates for crates.io and build each from its own tarball
     Crates,
     /// Compare the public interfaces of the libraries with the lists in the tree
@@ -105,22 +102,22 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Pack(args) => return records::run("pack", args),
         Command::CompareTorch(args) => return records::run("compare-torch", args),
         Command::Ledger(args) => return records::ledger(args),
-        Command::Fuzz(args) => return soundness::fuzz(args),
-        Command::Candle => return Ok(candle::test()),
+        Command::Fuzz(args) => return slow::fuzz(args),
+        Command::Candle => return Ok(steps::all(slow::CANDLE)),
         Command::Wheel(args) => return ship::wheel::run(args),
         Command::Python(args) => return python::test_with(args),
-        Command::Try(args) => return ship::trial::run_command(args),
-        Command::Crates => return ship::crates::run(),
+        Command::Try(args) => return ship::platforms::try_all(args),
+        Command::Crates => return ship::release::crates(),
         Command::Release(args) => return ship::release::run(args),
-        Command::Miri => return Ok(steps::all(&soundness::MIRI)),
-        Command::Tsan => return Ok(steps::all(&soundness::TSAN)),
-        Command::Loom => return Ok(steps::all(&soundness::LOOM)),
-        Command::Format => format::apply()?,
+        Command::Miri => return Ok(steps::all(slow::MIRI)),
+        Command::Tsan => return Ok(steps::all(slow::TSAN)),
+        Command::Loom => return Ok(steps::all(slow::LOOM)),
+        Command::Format => test::format()?,
         Command::Resources => test::bless_resources()?,
-        Command::Docs => println!("{}", site::build()?.join("index.html").display()),
+        Command::Docs => println!("{}", checks::site()?.join("index.html").display()),
         Command::C(args) => c::run(args)?,
         Command::Api { bless } => ship::api::run_command(*bless)?,
-        Command::Deny { offline } => soundness::deny(*offline)?,
+        Command::Deny { offline } => slow::deny(*offline)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,6 @@
 //! Child processes.
 
+use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -55,15 +56,24 @@ pub struct Finished {
     pub output: String,
 }
 
+thread_local! {
+    static PREFIX: Cell<&'static str> = const { Cell::new("") };
+}
+
+/// Lets the lines that commands of this thread print begin with a name.
+pub fn prefix_lines(name: &'static str) {
+    PREFIX.set(name);
+}
+
 /// Runs a command and prints each line as it comes.
 pub fn run(command: &mut Command) -> Result<Finished> {
-    let name = describe(command);
+    let (name, prefix) = (describe(command), PREFIX.get());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot start `{name}`"))?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let output = std::thread::scope(|scope| {
-        let errors = scope.spawn(|| pass_on(stderr, &mut std::io::stderr()));
-        pass_on(stdout, &mut std::io::stdout()) + &errors.join().unwrap_or_default()
+        let errors = scope.spawn(|| pass_on(stderr, &mut std::io::stderr(), prefix));
+        pass_on(stdout, &mut std::io::stdout(), prefix) + &errors.join().unwrap_or_default()
     });
     let status = child.wait().with_context(|| format!("lost `{name}`"))?;
     Ok(Finished { success: status.success(), output })
@@ -95,16 +105,17 @@ fn describe(command: &Command) -> String {
     words.join(" ")
 }
 
-fn pass_on(from: Option<impl Read>, to: &mut impl Write) -> String {
+fn pass_on(from: Option<impl Read>, to: &mut impl Write, prefix: &str) -> String {
     let mut seen = String::new();
     let Some(from) = from else { return seen };
     let mut lines = BufReader::new(from);
-    let mut line = Vec::new();
+    let mut line = if prefix.is_empty() { Vec::new() } else { format!("{prefix}| ").into_bytes() };
+    let start = line.len();
     while lines.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
         // A closed pipe of ours does not stop the tests.
         let _ = to.write_all(&line).and_then(|()| to.flush());
-        seen.push_str(&String::from_utf8_lossy(&line));
-        line.clear();
+        seen.push_str(&String::from_utf8_lossy(&line[start..]));
+        line.truncate(start);
     }
     seen
 }

@@ -7,62 +7,31 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result};
 use clap::Args;
 
-use crate::checks::SCRIPTS;
+use crate::environments::{ALONE, CUDA_12, CUDA_13, MATURIN, SCRIPTS, TORCH};
 use crate::process::{built, capture, run_ok};
-use crate::ship::wheel::{self, Effort, MATURIN};
+use crate::ship::wheel;
 use crate::steps::{Report, tests};
 use crate::uv::Environment;
-use crate::{format, setup, tree};
+use crate::{setup, tree};
 
-/// NumPy alone, which the wheel brings.
-static ALONE: Environment<'_> = Environment::clean("package-alone", &["pytest"]);
+/// PyTorch is gigabytes to fetch and to unpack.
+pub const ENVIRONMENTS: &[&Environment<'_>] = &[&ALONE, &TORCH, &MATURIN];
 
-/// For the compilers that the wheel's extras bring.
-static CUDA_12: Environment<'_> = Environment::clean("package-nvrtc12", &[]);
-static CUDA_13: Environment<'_> = Environment::clean("package-nvrtc13", &[]);
-
-/// PyTorch, and the patched packages that are light; `tests/test_patching_others.py` names the others. The checkers of types
-/// are for the test of a user's file, which needs PyTorch's types.
-static TORCH: Environment<'_> = Environment::clean(
-    "package-torch",
-    &[
-        "mypy==2.4.*",
-        "numpy",
-        "onnx",
-        "onnxruntime",
-        "onnxscript",
-        "pillow",
-        "pyright[nodejs]==1.1.*",
-        "pytest",
-        "pytest-xdist",
-        "rfdetr",
-        "torch",
-        // Brings the version of `kernels` that it accepts: with another one it looks for none, without a message.
-        "transformers[kernels]",
-        "ultralytics",
-    ],
-);
+/// A file in one process: importing PyTorch's compiler or transformers takes longer than most tests.
+const TWO_PROCESSES: &str = "--numprocesses=2 --dist=loadfile";
 
 /// Format, lints and types of Python.
 pub fn lint() -> Result<Report> {
-    format::python("--check")?;
+    run_ok(&mut SCRIPTS.sh("ruff format --check .")?)?;
     run_ok(&mut SCRIPTS.sh("ruff check .")?)?;
     run_ok(in_package(&mut SCRIPTS.sh("mypy")?))?;
     Ok(Report::check("ruff, mypy --strict"))
 }
 
-/// Makes the environments of `test` in the background: PyTorch is gigabytes to fetch and to unpack. An error comes again in
-/// the step.
-pub fn start_environments() {
-    std::thread::spawn(|| {
-        [&ALONE, &TORCH, &MATURIN].map(|environment| environment.folder().is_ok())
-    });
-}
-
 /// Builds the wheel and tests it in clean environments: alone, with each NVRTC, with PyTorch.
 pub fn test() -> Result<Report> {
     let folder = tree::empty_folder(tree::target().join("wheels"))?;
-    let wheel = wheel::build(None, Effort::Tried, &folder)?;
+    let wheel = wheel::build(None, "--tried", &folder)?;
     let mut report = test_alone(&wheel)?;
     for (environment, extra, major) in
         [(&CUDA_12, "[cuda12]", "12."), (&CUDA_13, "[cuda13]", "13.")]
@@ -76,14 +45,12 @@ pub fn test() -> Result<Report> {
     if capture(TORCH.sh("python -c")?.arg("import cv2")).is_err() {
         setup::apt_install("libgl1 libglib2.0-0").context("OpenCV does not load")?;
     }
-    // A file in one process: importing PyTorch's compiler or transformers takes longer than most tests.
-    let mut python = pytest(&TORCH, "--numprocesses=2 --dist=loadfile")?;
+    let mut python = pytest(&TORCH, TWO_PROCESSES)?;
     report.add(&tests(with_random_problems(&mut python)?)?);
     let versions = "import torch as p, transformers as t; print(f'torch {p.__version__}, transformers {t.__version__}')";
     Ok(report.noted(capture(TORCH.sh("python -c")?.arg(versions))?.trim()))
 }
 
-/// Options of `python`.
 #[derive(Args)]
 pub struct PythonArgs {
     /// Packages as pip names them, such as torch==2.11.0 transformers==5.17.0
@@ -97,7 +64,7 @@ pub fn test_with(args: &PythonArgs) -> Result<ExitCode> {
     packages.extend(args.packages.iter().map(String::as_str));
     let environment = Environment::clean("package-with", &packages);
     environment.folder()?;
-    let wheel = wheel::build(None, Effort::Tried, &tree::target().join("wheels"))?;
+    let wheel = wheel::build(None, "--tried", &tree::target().join("wheels"))?;
     environment.install(&wheel, "")?;
     let report = tests(&mut pytest(&environment, "")?)?;
     println!("{report} with {}", args.packages.join(", "));
@@ -107,7 +74,7 @@ pub fn test_with(args: &PythonArgs) -> Result<ExitCode> {
 /// Tests a wheel in a fresh environment with NumPy alone.
 pub fn test_alone(wheel: &Path) -> Result<Report> {
     ALONE.install(wheel, "")?;
-    tests(&mut pytest(&ALONE, "")?)
+    tests(&mut pytest(&ALONE, TWO_PROCESSES)?)
 }
 
 /// Pytest on the tests of the package.

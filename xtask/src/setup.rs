@@ -1,5 +1,7 @@
 //! Programs that the steps need besides cargo, installed where this process may.
 
+use std::sync::{Mutex, PoisonError};
+
 use anyhow::{Result, ensure};
 
 use crate::process::{capture, on_path, run_ok, sh};
@@ -14,8 +16,10 @@ pub fn programs(wanted: Programs<'_>) -> Result<()> {
     if packages.is_empty() { Ok(()) } else { apt_install(&packages.join(" ")) }
 }
 
-/// Installs Debian packages.
+/// Installs Debian packages, for one thread after the other.
 pub fn apt_install(packages: &str) -> Result<()> {
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let _installing = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let is_root = capture(&mut sh("id -u")).is_ok_and(|id| id.trim() == "0");
     ensure!(
         is_root && on_path(&["apt-get"]).is_some(),

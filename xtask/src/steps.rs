@@ -2,11 +2,14 @@
 
 use std::fmt;
 use std::process::{Command, ExitCode};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::process::{Finished, run, run_ok, sh};
+use crate::process::{self, Finished, capture, run, run_ok, sh};
+use crate::tree;
+use crate::uv::Environment;
 
 /// What a step reports: its tests, or one passed check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -88,18 +91,32 @@ impl fmt::Display for Report {
 /// What a step does.
 #[derive(Clone, Copy)]
 pub enum Do {
-    /// A command that must succeed.
-    Check(&'static str),
+    /// Commands that must succeed.
+    Check(&'static [&'static str]),
     /// A command that runs tests.
     Tests(&'static str),
+    /// A program of a Python environment that must succeed, on the files of the tree that match the patterns. The note is what
+    /// it prints.
+    Script(&'static Environment<'static>, &'static str, &'static [&'static str]),
     Call(fn() -> Result<Report>),
 }
 
 impl Do {
     pub fn run(self) -> Result<Report> {
         match self {
-            Self::Check(line) => run_ok(&mut sh(line)).map(|_| Report::check("")),
+            Self::Check(lines) => {
+                lines.iter().try_for_each(|line| run_ok(&mut sh(line)).map(|_| ()))?;
+                Ok(Report::check(""))
+            }
             Self::Tests(line) => tests(&mut sh(line)),
+            Self::Script(environment, line, patterns) => {
+                let files = if patterns.is_empty() { Vec::new() } else { tree::files(patterns)? };
+                let printed = capture(environment.sh(line)?.args(&files))?;
+                Ok(Report::check(match printed.trim() {
+                    "" if !files.is_empty() => format!("{} files", files.len()),
+                    note => note.to_owned(),
+                }))
+            }
             Self::Call(step) => step(),
         }
     }
@@ -107,7 +124,7 @@ impl Do {
 
 /// Runs steps and sums up.
 pub fn all(steps: &[(&str, Do)]) -> ExitCode {
-    let mut run = Steps::default();
+    let mut run = Steps::only(&[]);
     steps.iter().for_each(|(name, step)| run.run(*name, || step.run()));
     run.finish()
 }
@@ -124,9 +141,43 @@ struct Step {
     error: Option<String>,
 }
 
-/// Runs steps one after the other, all of them even if one fails.
-#[derive(Default)]
+impl Step {
+    fn run(name: String, step: impl FnOnce() -> Result<Report>) -> Self {
+        println!("\n==> {name}");
+        let start = Instant::now();
+        let (report, error) = match step() {
+            Ok(report) => (report, None),
+            Err(error) => {
+                println!("{name}: {error:#}");
+                (Report { failed: 1, ..Report::default() }, Some(error.to_string()))
+            }
+        };
+        Self { name, time: start.elapsed(), report, error }
+    }
+}
+
+/// A step of [`Steps::together`]: its name, those of the steps that must be finished before, and what it does.
+pub type Planned = (&'static str, &'static [&'static str], Do);
+
+struct Lanes<'a> {
+    waiting: Vec<&'a Planned>,
+    /// The names of steps that wait or run.
+    pending: Vec<&'static str>,
+    finished: Vec<Step>,
+}
+
+impl<'a> Lanes<'a> {
+    /// Takes the first step that can start.
+    fn next(&mut self) -> Option<&'a Planned> {
+        let can_start = |step: &&Planned| !step.1.iter().any(|name| self.pending.contains(name));
+        let next = self.waiting.iter().position(can_start)?;
+        Some(self.waiting.remove(next))
+    }
+}
+
+/// Runs steps, all of them even if one fails.
 pub struct Steps {
+    start: Instant,
     finished: Vec<Step>,
     wanted: Vec<String>,
     known: Vec<String>,
@@ -135,7 +186,8 @@ pub struct Steps {
 impl Steps {
     /// Only steps of these names; all if there are none.
     pub fn only(names: &[String]) -> Self {
-        Self { wanted: names.to_vec(), ..Self::default() }
+        let (finished, known) = (Vec::new(), Vec::new());
+        Self { start: Instant::now(), finished, wanted: names.to_vec(), known }
     }
 
     /// Whether a step of this name would run.
@@ -147,19 +199,44 @@ impl Steps {
     pub fn run(&mut self, name: impl Into<String>, step: impl FnOnce() -> Result<Report>) {
         let name = name.into();
         self.known.push(name.clone());
-        if !self.wants(&name) {
-            return;
+        if self.wants(&name) {
+            self.finished.push(Step::run(name, step));
         }
-        println!("\n==> {name}");
-        let start = Instant::now();
-        let (report, error) = match step() {
-            Ok(report) => (report, None),
-            Err(error) => {
-                println!("{name}: {error:#}");
-                (Report { failed: 1, ..Report::default() }, Some(error.to_string()))
+    }
+
+    /// Runs steps two at a time, because many of them use one core or wait for the network. The first step that can start
+    /// does; each line of output begins with the name of its step.
+    pub fn together(&mut self, planned: &[&Planned]) {
+        self.known.extend(planned.iter().map(|(name, ..)| (*name).to_owned()));
+        let waiting = planned.iter().copied().filter(|(name, ..)| self.wants(name));
+        let waiting: Vec<&Planned> = waiting.collect();
+        let has_prefix = waiting.len() > 1;
+        let pending = waiting.iter().map(|(name, ..)| *name).collect();
+        let lanes = Mutex::new(Lanes { waiting, pending, finished: Vec::new() });
+        let freed = Condvar::new();
+        let lane = || {
+            let mut lanes_now = lanes.lock().unwrap_or_else(PoisonError::into_inner);
+            while !lanes_now.waiting.is_empty() {
+                let Some((name, _, step)) = lanes_now.next() else {
+                    lanes_now = freed.wait(lanes_now).unwrap_or_else(PoisonError::into_inner);
+                    continue;
+                };
+                drop(lanes_now);
+                process::prefix_lines(if has_prefix { name } else { "" });
+                let finished = Step::run((*name).to_owned(), || step.run());
+                lanes_now = lanes.lock().unwrap_or_else(PoisonError::into_inner);
+                lanes_now.pending.retain(|pending| pending != name);
+                lanes_now.finished.push(finished);
+                freed.notify_all();
             }
         };
-        self.finished.push(Step { name, time: start.elapsed(), report, error });
+        std::thread::scope(|scope| {
+            scope.spawn(lane);
+            lane();
+        });
+        let mut finished = lanes.into_inner().unwrap_or_else(PoisonError::into_inner).finished;
+        finished.sort_by_key(|step| planned.iter().position(|(name, ..)| *name == step.name));
+        self.finished.extend(finished);
     }
 
     /// The result of a step that ran, for the release notes.
@@ -183,7 +260,6 @@ impl Steps {
 
     fn summary(&self) -> String {
         let mut total = Report::default();
-        let mut time = Duration::ZERO;
         let mut text = String::new();
         let mut line = |name: &str, verdict: &str, time: Duration, note: &str| {
             let line = format!("{name:<16} {verdict:<7} {:>7.1} s  {note}", time.as_secs_f64());
@@ -194,9 +270,8 @@ impl Steps {
             let note = step.error.clone().unwrap_or_else(|| step.report.to_string());
             line(&step.name, verdict, step.time, note.lines().next().unwrap_or_default());
             total.add(&step.report);
-            time += step.time;
         }
-        line("all", "", time, "");
+        line("all", "", self.start.elapsed(), "");
         text + &total.count()
     }
 }
@@ -251,6 +326,31 @@ mod tests {
         assert_eq!(outcome("tests"), "20 passed, 0 failed, 2 skipped; under qemu");
         assert_eq!((outcome("format"), outcome("docs")), ("passed".into(), "failed".into()));
         assert_eq!(outcome("other"), "");
+    }
+
+    #[test]
+    fn steps_wait_for_those_that_they_name_unless_these_are_not_wanted() {
+        static ORDER: Mutex<Vec<&str>> = Mutex::new(Vec::new());
+        fn note(name: &'static str) -> Result<Report> {
+            ORDER.lock().unwrap().push(name);
+            Ok(Report::check(name))
+        }
+        const PLANNED: [Planned; 4] = [
+            ("last", &["first", "second", "unwanted"], Do::Call(|| note("last"))),
+            ("first", &[], Do::Call(|| note("first"))),
+            ("second", &["first"], Do::Call(|| note("second"))),
+            ("unwanted", &[], Do::Call(|| note("unwanted"))),
+        ];
+        let mut steps = Steps::only(&["first", "second", "last"].map(str::to_owned));
+        steps.together(&PLANNED.each_ref());
+        assert_eq!(*ORDER.lock().unwrap(), ["first", "second", "last"]);
+        let finished: Vec<&str> = steps.finished.iter().map(|step| step.name.as_str()).collect();
+        assert_eq!(
+            finished,
+            ["last", "first", "second"],
+            "the summary is in the order of the list"
+        );
+        assert_eq!(steps.finish(), ExitCode::SUCCESS);
     }
 
     #[test]

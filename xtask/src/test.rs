@@ -1,16 +1,16 @@
-//! `cargo xtask test`: everything that must hold before a change lands.
+//! `cargo xtask test`: everything that must hold before a change lands. And `cargo xtask format`.
 
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 use clap::Args;
 
+use crate::environments::{CLANG_FORMAT, NVRTC, ONNX_RUNTIME, OTHER_NVRTC, SCRIPTS, SPHINX};
 use crate::process::{capture, on_path, run_ok, sh};
-use crate::steps::{Do, Report, Steps, tests};
+use crate::steps::{Do, Planned, Report, Steps, tests};
 use crate::uv::{Environment, uv};
-use crate::{browser, c, checks, format, python, records, setup, ship, site};
+use crate::{c, checks, python, records, setup, ship};
 
-/// Options of `test`.
 #[derive(Args)]
 pub struct TestArgs {
     /// Leave out what compiles everything once more: doctests, the documentation and the Python wheel
@@ -21,64 +21,83 @@ pub struct TestArgs {
     only: Vec<String>,
 }
 
-/// A step: its name, when it runs, and what it does.
-type Step = (&'static str, When, Do);
+/// Not with `--quick`.
+const SLOW: [&str; 4] = ["doctests", "documentation", "public api", "python"];
 
-#[derive(PartialEq, Eq)]
-enum When {
-    Always,
-    /// Not with `--quick`.
-    Full,
-}
+/// In the order in which they start; the names after a step's name are those that must be finished before. Two steps run at a
+/// time. Steps that call cargo wait for each other while it compiles, so others stand between them, and the long ones stand
+/// first.
+const STEPS: [Planned; 22] = [
+    ("setup", &[], Do::Call(set_up)),
+    ("format", SET_UP, Do::Check(&["cargo fmt --all --check", CANDLE_FORMAT])),
+    ("clippy", SET_UP, Do::Check(&[CLIPPY])),
+    ("cuda format", SET_UP, Do::Script(&CLANG_FORMAT, CHECK_C, checks::C_SOURCES)),
+    ("kernel text", SET_UP, Do::Call(checks::kernel_text)),
+    ("links", SET_UP, Do::Script(&SPHINX, "python tools/check_links.py", &["*.md"])),
+    ("words", SET_UP, Do::Script(&SCRIPTS, "python tools/find_words.py", READ)),
+    ("paths", SET_UP, Do::Call(checks::paths)),
+    ("records", SET_UP, script("python tools/check_tree.py records")),
+    ("scripts", SET_UP, Do::Call(scripts)),
+    ("wheel parts", SET_UP, script("python tools/check_tree.py wheel-parts")),
+    ("shared builds", SET_UP, script("python tools/check_tree.py shared-builds")),
+    ("crate contents", SET_UP, CRATE_CONTENTS),
+    ("python lint", SET_UP, Do::Call(python::lint)),
+    ("site", SET_UP, Do::Call(|| checks::site().map(|_| Report::check("without a warning")))),
+    ("tests", SET_UP, Do::Call(rust_tests)),
+    ("python", SET_UP, Do::Call(python::test)),
+    ("documentation", SET_UP, Do::Check(&[DOCUMENTATION])),
+    ("public api", SET_UP, Do::Call(ship::api::check)),
+    ("doctests", SET_UP, Do::Tests(DOCTESTS)),
+    ("readme", SET_UP, Do::Call(records::check_tables)),
+    ("browser", &["setup", "site"], Do::Call(checks::browser)),
+];
 
+const SET_UP: &[&str] = &["setup"];
+/// `cargo fmt --all` does not see the crate for candle, a workspace of its own.
+const CANDLE_FORMAT: &str = "cargo fmt --manifest-path bindings/candle/Cargo.toml --check";
 const CLIPPY: &str = "cargo clippy --workspace --all-targets --locked -- -D warnings";
 const DOCTESTS: &str = "cargo test --workspace --locked --doc --no-fail-fast";
 const DOCUMENTATION: &str = "RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --locked --no-deps";
+const CHECK_C: &str = "clang-format --dry-run --Werror";
+/// What people read.
+const READ: &[&str] = &["*.md", "*.py", "*.rs", ":!records"];
 
-/// In this order: the tests compile what `readme`, `browser` and `python` need.
-const STEPS: [Step; 22] = [
-    ("setup", When::Always, Do::Call(set_up)),
-    ("format", When::Always, Do::Call(|| format::rust("--check").map(|()| Report::check("")))),
-    ("cuda format", When::Always, Do::Call(format::check_c)),
-    ("kernel text", When::Always, Do::Call(checks::kernel_text)),
-    ("links", When::Always, Do::Call(checks::links)),
-    ("words", When::Always, Do::Call(checks::words)),
-    ("paths", When::Always, Do::Call(checks::paths)),
-    ("records", When::Always, Do::Call(|| checks::script("check_tree.py records"))),
-    ("scripts", When::Always, Do::Call(checks::scripts)),
-    ("wheel parts", When::Always, Do::Call(|| checks::script("check_tree.py wheel-parts"))),
-    ("shared builds", When::Always, Do::Call(|| checks::script("check_tree.py shared-builds"))),
-    ("crate contents", When::Always, Do::Call(|| checks::script("crates.py contents"))),
-    ("clippy", When::Always, Do::Check(CLIPPY)),
-    ("tests", When::Always, Do::Call(rust_tests)),
-    ("readme", When::Always, Do::Call(records::check_tables)),
-    ("doctests", When::Full, Do::Tests(DOCTESTS)),
-    ("documentation", When::Full, Do::Check(DOCUMENTATION)),
-    ("public api", When::Full, Do::Call(ship::api::check)),
-    ("site", When::Always, Do::Call(|| site::build().map(|_| Report::check("without a warning")))),
-    ("browser", When::Always, Do::Call(browser::test)),
-    ("python lint", When::Always, Do::Call(python::lint)),
-    ("python", When::Full, Do::Call(python::test)),
-];
+const fn script(line: &'static str) -> Do {
+    Do::Script(&SCRIPTS, line, &[])
+}
+
+/// Every published crate contains all of its files; a step of releases too.
+pub const CRATE_CONTENTS: Do = script("python tools/crates.py contents");
 
 /// Runs the steps. The exit code is a failure if one of them failed.
 pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
     let mut steps = Steps::only(&args.only);
-    for (name, when, step) in STEPS {
-        if when == When::Always || !args.quick {
-            steps.run(name, || step.run());
-        }
-        // Packages are fetched in the background, once Python is there.
-        if name == "setup" {
-            if steps.wants("tests") {
-                std::thread::spawn(test_environments);
-            }
-            if steps.wants("python") && !args.quick {
-                python::start_environments();
-            }
-        }
+    if steps.wants("tests") {
+        fetch(TEST_ENVIRONMENTS);
     }
+    if steps.wants("python") && !args.quick {
+        fetch(python::ENVIRONMENTS);
+    }
+    let planned = STEPS.iter().filter(|(name, ..)| !(args.quick && SLOW.contains(name)));
+    steps.together(&planned.collect::<Vec<_>>());
     Ok(steps.finish())
+}
+
+/// Makes environments in the background. The step that needs one reports errors.
+fn fetch(environments: &'static [&Environment<'_>]) {
+    std::thread::spawn(|| environments.iter().all(|environment| environment.folder().is_ok()));
+}
+
+/// Formats Rust, CUDA, C, C++ and Python.
+pub fn format() -> Result<()> {
+    for step in [
+        Do::Check(&["cargo fmt --all", "cargo fmt --manifest-path bindings/candle/Cargo.toml"]),
+        Do::Script(&CLANG_FORMAT, "clang-format -i", checks::C_SOURCES),
+        script("ruff format ."),
+    ] {
+        step.run()?;
+    }
+    Ok(())
 }
 
 /// Installs the programs that are missing. Kernels are compiled for the host too, to run without a GPU.
@@ -86,7 +105,7 @@ fn set_up() -> Result<Report> {
     const CXX: [&str; 3] = ["c++", "g++", "clang++"];
     let named = std::env::var_os("CXX");
     let others: [(&[&str], &str); 3] =
-        [(&CXX, "g++"), (&browser::CHROMIUM, "chromium"), (&["unifdef"], "unifdef")];
+        [(&CXX, "g++"), (&checks::CHROMIUM, "chromium"), (&["unifdef"], "unifdef")];
     let others = if named.is_some() { &others[1..] } else { &others };
     setup::programs(&[c::PROGRAMS, others].concat())?;
     uv(&[])?;
@@ -95,27 +114,13 @@ fn set_up() -> Result<Report> {
     Ok(Report::check(version.lines().next().unwrap_or_default()))
 }
 
-/// The compiler of the CUDA kernels as a wheel, because compiling needs neither a GPU nor a toolkit; with the disassembler
-/// that its machine code is checked with. `crates/msdeform-cuda/resources.csv` names the same version: another one allocates
-/// registers differently.
-static NVRTC: Environment<'_> =
-    Environment::new("nvrtc", &["nvidia-cuda-nvrtc==13.4.*", "nvidia-cuda-nvdisasm==13.4.*"]);
-
-/// Other versions that users have, whose machine code is checked too: that of the GPU machine, and one of CUDA 12.
-static OTHER_NVRTC: [Environment<'_>; 2] = [
-    Environment::new("nvrtc-13.0", &["nvidia-cuda-nvrtc==13.0.*"]),
-    Environment::new("nvrtc-12.9", &["nvidia-cuda-nvrtc-cu12==12.9.*"]),
-];
-
-/// The runtime that loads the custom operators in tests: its wheel has the library that programs link.
-static ONNX_RUNTIME: Environment<'_> = Environment::new("onnxruntime", &["onnxruntime==1.31.*"]);
-
-fn test_environments() {
-    for environment in OTHER_NVRTC.iter().chain([&NVRTC, &ONNX_RUNTIME]) {
-        // The step reports errors.
-        let _ = environment.folder();
-    }
+/// The scripts of `tools/` find what they look for.
+fn scripts() -> Result<Report> {
+    tests(&mut SCRIPTS.sh("python -m pytest --quiet -p no:cacheprovider tools/tests")?)
 }
+
+const TEST_ENVIRONMENTS: &[&Environment<'_>] =
+    &[&OTHER_NVRTC[0], &OTHER_NVRTC[1], &NVRTC, &ONNX_RUNTIME];
 
 /// Lets tests find the libraries of the packages above.
 fn with_libraries(command: &mut Command) -> Result<&mut Command> {

@@ -32,12 +32,6 @@ pub fn empty_folder(folder: PathBuf) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The only file in a folder whose name ends like this.
-pub fn file_ending(folder: &Path, end: &str) -> Option<PathBuf> {
-    let mut files = std::fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
-    files.find(|file| file.to_string_lossy().ends_with(end))
-}
-
 /// Every file that is or would be under version control, from the root. `patterns` are those of git, such as `*.md`.
 pub fn files(patterns: &[&str]) -> Result<Vec<PathBuf>> {
     let list = "git ls-files -z --cached --others --exclude-standard --";

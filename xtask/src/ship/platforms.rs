@@ -1,13 +1,21 @@
-//! The platforms that wheels are built for, and how a Linux machine builds for them.
+//! The platforms that wheels are built for, how a Linux machine builds for them, and `cargo xtask try`, which runs what was
+//! built, on this machine or under an emulator.
+//!
+//! No registry has a Python for Wine, so the Python package for Windows is not run. The libraries of the wheels for Windows and
+//! macOS are checked without running them; the release workflow runs both.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
+use clap::Args;
 
-use super::trial::Trial;
-use crate::process::{run_ok, sh};
+use super::wheel;
+use crate::process::{run, run_ok, sh};
 use crate::setup::{self, Programs};
-use crate::tree;
+use crate::steps::{Report, Steps};
+use crate::uv::uv;
+use crate::{python, tree};
 
 /// A platform with published wheels.
 pub struct Platform {
@@ -23,46 +31,49 @@ pub struct Platform {
     /// rustc calls for Windows.
     linker: Programs<'static>,
     /// What runs its programs.
-    pub emulator: Programs<'static>,
+    emulator: Programs<'static>,
 }
 
-const NOTHING: Programs<'_> = &[];
+/// Tries a platform with its wheel, which it may build.
+pub type Trial = fn(&Platform, &dyn Fn() -> Result<PathBuf>) -> Result<Report>;
 
 /// All of them. Releases are made on the first.
 pub static PLATFORMS: [Platform; 5] = [
     Platform {
         triple: "x86_64-unknown-linux-gnu",
         wheel_tag: "manylinux2014_x86_64.manylinux_2_17_x86_64",
-        trials: &[("x86_64 wheel", Trial::Here)],
+        trials: &[("x86_64 wheel", |_, wheel| python::test_alone(&wheel()?))],
         not_run: "",
-        linker: NOTHING,
-        emulator: NOTHING,
+        linker: &[],
+        emulator: &[],
     },
     Platform {
         triple: "aarch64-unknown-linux-gnu",
         wheel_tag: "manylinux2014_aarch64.manylinux_2_17_aarch64",
         trials: &[
-            ("aarch64 library", Trial::Script("tools/try_arm.sh library")),
-            ("aarch64 wheel", Trial::ScriptOnArm("tools/try_arm.sh wheel")),
+            ("aarch64 library", |this, _| this.script("tools/try_arm.sh library", None)),
+            ("aarch64 wheel", |this, wheel| {
+                this.script("tools/try_arm.sh wheel", Some(unpacked_for_arm(wheel()?)?))
+            }),
         ],
         not_run: "CUDA, PyTorch",
-        linker: NOTHING,
+        linker: &[],
         emulator: &[(&["qemu-aarch64"], "qemu-user"), (&["mmdebstrap"], "mmdebstrap")],
     },
     Platform {
         triple: "x86_64-pc-windows-gnu",
         wheel_tag: "win_amd64",
         trials: &[
-            ("windows library", Trial::Script("tools/try_windows.sh library")),
-            ("windows command", Trial::Script("tools/try_windows.sh commands")),
-            ("windows wheel", Trial::Checked),
+            ("windows library", |this, _| this.script("tools/try_windows.sh library", None)),
+            ("windows command", |this, _| this.script("tools/try_windows.sh commands", None)),
+            ("windows wheel", CHECKED),
         ],
         not_run: "the Python package, CUDA, PyTorch",
         linker: &[(&["x86_64-w64-mingw32-gcc"], "gcc-mingw-w64-x86-64")],
         emulator: &[(&["wine"], "wine wine64")],
     },
-    macos("aarch64-apple-darwin", "macosx_11_0_arm64", &[("macos aarch64", Trial::Checked)]),
-    macos("x86_64-apple-darwin", "macosx_10_12_x86_64", &[("macos x86_64", Trial::Checked)]),
+    macos("aarch64-apple-darwin", "macosx_11_0_arm64", &[("macos aarch64", CHECKED)]),
+    macos("x86_64-apple-darwin", "macosx_10_12_x86_64", &[("macos x86_64", CHECKED)]),
 ];
 
 const fn macos(
@@ -71,13 +82,18 @@ const fn macos(
     trials: &'static [(&'static str, Trial)],
 ) -> Platform {
     let not_run = "anything: it is linked, and its library is checked";
-    Platform { triple, wheel_tag, trials, not_run, linker: NOTHING, emulator: NOTHING }
+    Platform { triple, wheel_tag, trials, not_run, linker: &[], emulator: &[] }
 }
+
+/// Without running it: the wheel's library is what the platform asks for.
+const CHECKED: Trial = |this, wheel| wheel::check(&wheel()?, this.wheel_tag, "").map(Report::check);
 
 impl Platform {
     /// Its wheel in a folder.
     pub fn wheel_in(&self, folder: &Path) -> Option<PathBuf> {
-        tree::file_ending(folder, &format!("{}.whl", self.wheel_tag))
+        let files = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+        let end = format!("{}.whl", self.wheel_tag);
+        files.into_iter().find(|file| file.to_string_lossy().ends_with(&end))
     }
 
     /// Installs the standard library and the linker, if they are missing.
@@ -87,6 +103,33 @@ impl Platform {
             .context("rustup installs the standard library of other platforms")?;
         setup::programs(self.linker)
     }
+
+    /// Tries it, as steps.
+    pub fn try_in(&self, steps: &mut Steps, wheel: impl Fn() -> Result<PathBuf>) {
+        for (name, trial) in self.trials {
+            steps.run(*name, || trial(self, &wheel));
+        }
+    }
+
+    fn script(&self, line: &str, folder: Option<PathBuf>) -> Result<Report> {
+        self.set_up()?;
+        setup::programs(self.emulator)?;
+        let finished = run(wheel::with_zig(sh(line).args(folder))?)?;
+        let report = Report::of_tests(&finished)?;
+        ensure!(finished.success || report.failed > 0, "`{line}` failed");
+        let facts = finished.output.lines().find(|line| line.starts_with("aarch64 "));
+        Ok(report.noted(facts.unwrap_or_default()))
+    }
+}
+
+/// A folder with a wheel for ARM, NumPy and pytest.
+fn unpacked_for_arm(wheel: PathBuf) -> Result<PathBuf> {
+    let site = tree::empty_folder(tree::cache().join("arm64-site"))?;
+    let platform = "--python-platform aarch64-manylinux_2_28 --python-version 3.11";
+    let mut install = uv(&["pip", "install", "--only-binary", ":all:", "--target"])?;
+    install.arg(&site).args(platform.split(' ')).args(["numpy", "pytest"]).arg(wheel);
+    run_ok(&mut install)?;
+    Ok(site)
 }
 
 /// The platforms that options name.
@@ -99,6 +142,34 @@ pub fn named(names: &[String]) -> Result<Vec<&'static Platform>> {
     let found =
         |name| find(name).with_context(|| format!("no platform {name}; known: all, {known}"));
     names.iter().map(found).collect()
+}
+
+#[derive(Args)]
+pub struct TryArgs {
+    /// The platforms to try, or `all` [default: this machine]
+    #[arg(long, value_name = "TRIPLE", default_value = PLATFORMS[0].triple, hide_default_value = true)]
+    target: Vec<String>,
+    /// Folder with wheels of `cargo xtask wheel`; a missing wheel is built, not optimised [default: target/tried]
+    #[arg(long, value_name = "FOLDER")]
+    wheels: Option<PathBuf>,
+    /// Only these steps, by the names in the summary
+    #[arg(long, value_name = "STEP", value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+pub fn try_all(args: &TryArgs) -> Result<ExitCode> {
+    let folder = args.wheels.clone().unwrap_or_else(|| tree::target().join("tried"));
+    let mut steps = Steps::only(&args.only);
+    for platform in named(&args.target)? {
+        platform.try_in(&mut steps, || match platform.wheel_in(&folder) {
+            Some(found) => Ok(found),
+            None => wheel::build(Some(platform), "--tried", &folder),
+        });
+        if !platform.not_run.is_empty() {
+            println!("{}: not run: {}", platform.triple, platform.not_run);
+        }
+    }
+    Ok(steps.finish())
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
-//! `cargo xtask release`: all steps of a release that a machine can do.
+//! `cargo xtask release`: all steps of a release that a machine can do. And `cargo xtask crates`, a part of it.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -8,14 +7,13 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use super::platforms::{self, PLATFORMS, Platform};
-use super::wheel::{self, MATURIN, with_zig};
-use super::{api, crates, trial};
-use crate::checks::{self, SCRIPTS};
+use super::{api, wheel};
+use crate::environments::{MATURIN, SCRIPTS};
 use crate::process::{capture, run_ok, sh};
 use crate::steps::{Report, Steps};
-use crate::{c, candle, setup, tree};
+use crate::test::CRATE_CONTENTS;
+use crate::{c, setup, tree};
 
-/// Options of `release`.
 #[derive(Args)]
 pub struct ReleaseArgs {
     /// The version to release [default: that of Cargo.toml, as it is]
@@ -34,7 +32,6 @@ pub struct ReleaseArgs {
 /// The version of the tree.
 const CURRENT: &str = env!("CARGO_PKG_VERSION");
 
-/// What `cargo xtask release` does.
 pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
     let all = ["all".to_owned()];
     let platforms = platforms::named(if args.target.is_empty() { &all } else { &args.target })?;
@@ -56,13 +53,12 @@ pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
     std::fs::create_dir_all(&folder)?;
 
     let mut steps = Steps::only(&args.only);
-    steps.run("crate contents", || checks::script("crates.py contents"));
+    steps.run("crate contents", || CRATE_CONTENTS.run());
     steps.run("public api", api::check);
-    crates::steps_to(&mut steps, &folder);
+    crates_to(&mut steps, &folder);
     for platform in &platforms {
         wheel::step(&mut steps, Some(platform), &folder);
-        let built = || platform.wheel_in(&folder).context("no wheel was built");
-        trial::steps_of(&mut steps, platform, built);
+        platform.try_in(&mut steps, || platform.wheel_in(&folder).context("no wheel was built"));
     }
     steps.run("c library", || c_library(version, &folder));
     let tried = platforms.iter().filter(|platform| platform.wheel_in(&folder).is_some());
@@ -83,13 +79,43 @@ pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
         Ok(Report::check(format!("{} files", files.trim())))
     });
     let code = steps.finish();
-    let shown = folder.strip_prefix(tree::root()).unwrap_or(&folder).display().to_string();
+    let shown = folder.strip_prefix(tree::root()).unwrap_or(&folder).display();
     if code == ExitCode::SUCCESS && is_whole {
-        println!("\n{}", next_commands(version, &shown, args.dry_run));
+        let again = format!("  cargo xtask release {version}    # the dry run changed nothing\n");
+        println!(
+            "\n{shown} has all files of {version}. To publish them:\n\n{}\
+             \x20 git commit -am 'Version {version}' && git tag v{version} && git push --follow-tags\n\n\
+             The tag starts .github/workflows/release.yml, which does the rest. docs/releasing.md has its commands, to type them by hand.",
+            if args.dry_run { &again } else { "" }
+        );
     } else if code == ExitCode::SUCCESS {
         println!("\n{shown} has a part of {version}; only a whole release can be published.");
     }
     Ok(code)
+}
+
+/// What `cargo xtask crates` does: are the published crates complete, and do they build from their tarballs?
+pub fn crates() -> Result<ExitCode> {
+    let mut steps = Steps::only(&[]);
+    steps.run("crate contents", || CRATE_CONTENTS.run());
+    crates_to(&mut steps, &tree::empty_folder(tree::target().join("crates"))?);
+    Ok(steps.finish())
+}
+
+/// The steps that compile crates. Tarballs are copied into a folder.
+fn crates_to(steps: &mut Steps, folder: &Path) {
+    for (name, command) in [
+        ("minimal versions", "minimal-versions"),
+        ("crates", "package"),
+        ("candle crate", "package-candle"),
+    ] {
+        steps.run(name, || {
+            let mut script = SCRIPTS.sh(&format!("python tools/crates.py {command}"))?;
+            let output = run_ok(script.arg(folder))?;
+            let note = output.lines().rfind(|line| line.ends_with(" crates"));
+            Ok(Report::check(note.unwrap_or_default()))
+        });
+    }
 }
 
 /// Builds the library for C into an archive, and compiles programs with that archive. It is linked for old systems as the wheel
@@ -99,7 +125,7 @@ fn c_library(version: &str, folder: &Path) -> Result<Report> {
     setup::programs(c::PROGRAMS)?;
     platform.set_up()?;
     let build = "cargo-zigbuild zigbuild --locked --profile dist --package msdeform-c --target";
-    run_ok(with_zig(MATURIN.sh(build)?.arg(platform.triple))?)?;
+    run_ok(wheel::with_zig(MATURIN.sh(build)?.arg(platform.triple))?)?;
     let name = format!("msdeform-c-{version}-x86_64-linux");
     let prefix = tree::empty_folder(tree::cache().join("libraries"))?.join(&name);
     c::install_from(&tree::target().join(platform.triple).join("dist"), version, &prefix)?;
@@ -112,30 +138,10 @@ fn c_library(version: &str, folder: &Path) -> Result<Report> {
 fn trials(platform: &Platform, outcome: impl Fn(&str) -> Option<String>) -> String {
     let run = platform.trials.iter().filter_map(|(name, _)| Some((name, outcome(name)?)));
     let run: Vec<_> = run.map(|(name, outcome)| format!("{name}: {outcome}")).collect();
-    let mut line = format!("- {}", platform.triple);
-    for (word, part) in [("", run.join("; ").as_str()), ("Not run: ", platform.not_run)] {
-        if !part.is_empty() {
-            // Writing to a String cannot fail.
-            let _ = write!(line, ". {word}{part}");
-        }
-    }
-    line + ".\n"
-}
-
-/// What a person has to do, in order.
-fn next_commands(version: &str, folder: &str, dry_run: bool) -> String {
-    let again = format!("  cargo xtask release {version}    # the dry run changed nothing\n");
-    format!(
-        "{folder} has all files of {version}. To publish them:\n\n{}\
-         \x20 git commit -am 'Version {version}' && git tag v{version} && git push --follow-tags\n\
-         \n  # The tag starts .github/workflows/release.yml, which does the rest. By hand:\n\
-         \x20 cargo publish --workspace --locked\n\
-         \x20 cargo publish --locked --manifest-path {}\n\
-         \x20 python -m twine upload {folder}/*.whl\n\
-         \x20 gh release create v{version} --notes-file {folder}/RELEASE-NOTES.md {folder}/*",
-        if dry_run { &again } else { "" },
-        candle::MANIFEST
-    )
+    let mut parts = vec![platform.triple.to_owned()];
+    parts.extend((!run.is_empty()).then(|| run.join("; ")));
+    parts.extend((!platform.not_run.is_empty()).then(|| format!("Not run: {}", platform.not_run)));
+    format!("- {}.\n", parts.join(". "))
 }
 
 /// The files that a version is written into, with their contents, which come back when this is dropped.
@@ -143,10 +149,10 @@ struct Restored(Vec<(PathBuf, Vec<u8>)>);
 
 impl Restored {
     fn now() -> Result<Self> {
-        let names = ["Cargo.toml", "Cargo.lock", candle::MANIFEST, candle::LOCK, "CHANGELOG.md"];
-        let paths = names.map(|name| tree::root().join(name)).into_iter();
+        let files = ["CHANGELOG.md", "Cargo.toml", "Cargo.lock"].into_iter();
+        let files = files.chain(["bindings/candle/Cargo.toml", "bindings/candle/Cargo.lock"]);
         let read = |path: PathBuf| Ok((path.clone(), std::fs::read(path)?));
-        paths.map(read).collect::<Result<_>>().map(Self)
+        files.map(|file| read(tree::root().join(file))).collect::<Result<_>>().map(Self)
     }
 }
 

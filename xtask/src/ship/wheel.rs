@@ -7,12 +7,11 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use super::platforms::{self, Platform};
+use crate::environments::{MATURIN, READERS};
 use crate::process::{capture, run_ok};
 use crate::steps::{Report, Steps};
 use crate::tree;
-use crate::uv::Environment;
 
-/// Options of `wheel`.
 #[derive(Args)]
 pub struct WheelArgs {
     /// The platforms to build for, or `all` [default: this machine]
@@ -20,26 +19,10 @@ pub struct WheelArgs {
     target: Vec<String>,
 }
 
-/// What packs wheels, what changes their libraries, Zig, and what calls Zig as a linker.
-pub static MATURIN: Environment<'_> = Environment::new(
-    "wheel",
-    &["auditwheel==6.8.*", "cargo-zigbuild==0.24.*", "maturin==1.16.*", "ziglang==0.17.*"],
-);
-
-/// How much the compiler optimises. The code of the package is the same.
-#[derive(Clone, Copy)]
-pub enum Effort {
-    /// What is published.
-    Full,
-    /// What is tested.
-    Tried,
-}
-
-/// What `cargo xtask wheel` does.
 pub fn run(args: &WheelArgs) -> Result<ExitCode> {
     let platforms = platforms::named(&args.target)?;
     let folder = tree::empty_folder(tree::target().join("wheels"))?;
-    let mut steps = Steps::default();
+    let mut steps = Steps::only(&[]);
     for platform in platforms {
         step(&mut steps, Some(platform), &folder);
     }
@@ -53,7 +36,7 @@ pub fn run(args: &WheelArgs) -> Result<ExitCode> {
 pub fn step(steps: &mut Steps, platform: Option<&Platform>, folder: &Path) {
     let (triple, tag) = platform.map_or(("", ""), |known| (known.triple, known.wheel_tag));
     steps.run(format!("wheel {triple}").trim_end(), || {
-        let wheel = build(platform, Effort::Full, folder)?;
+        let wheel = build(platform, "", folder)?;
         // What a user downloads; the kernels are text.
         let checked = check(&wheel, tag, "--limit-bytes 5000000")?;
         Ok(Report::check(format!("{} bytes, {checked}", std::fs::metadata(&wheel)?.len())))
@@ -62,21 +45,19 @@ pub fn step(steps: &mut Steps, platform: Option<&Platform>, folder: &Path) {
 
 /// Whether a wheel is what its name promises; returns a line about it.
 pub fn check(wheel: &Path, tag: &str, options: &str) -> Result<String> {
-    static READERS: Environment<'_> =
-        Environment::new("wheel-check", &["abi3audit==0.0.26", "lief==1.0.*"]);
     let mut check = READERS.sh(&format!("python tools/check_wheel.py {options}"))?;
     Ok(capture(check.arg(wheel).arg(tag))?.trim().to_owned())
 }
 
-/// Builds a wheel into a folder and returns it. Without a platform: for this machine.
-pub fn build(platform: Option<&Platform>, effort: Effort, folder: &Path) -> Result<PathBuf> {
-    let mut build = MATURIN.sh("python tools/build_wheel.py")?;
+/// Builds a wheel into a folder and returns it. Without a platform: for this machine. With `--tried` it is compiled as the tests
+/// are, else as it is published.
+pub fn build(platform: Option<&Platform>, options: &str, folder: &Path) -> Result<PathBuf> {
+    let mut build = MATURIN.sh(&format!("python tools/build_wheel.py {options}"))?;
     build.arg(folder);
     if let Some(platform) = platform {
         platform.set_up()?;
         build.args(["--target", platform.triple]);
     }
-    build.args(matches!(effort, Effort::Tried).then_some("--tried"));
     let output = run_ok(with_zig(&mut build)?)?;
     let wheel = output.lines().find(|line| line.ends_with(".whl") && Path::new(line).is_file());
     Ok(wheel.context("build_wheel.py printed no wheel")?.into())

@@ -1,0 +1,85 @@
+//! Checks that `cargo xtask test` leaves out because they need the nightly compiler, or minutes: Miri, the thread sanitizer,
+//! loom, fuzzing, `cargo deny`, the crate for candle.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+
+use crate::process::{capture, on_path, run, run_ok, sh};
+use crate::steps::{Do, Report, Steps};
+
+#[derive(Args)]
+pub struct FuzzArgs {
+    /// Targets by name [default: all]
+    #[arg(value_name = "TARGET")]
+    targets: Vec<String>,
+    /// Seconds for each
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    seconds: u32,
+}
+
+/// Fuzzes one target after the other.
+pub fn fuzz(args: &FuzzArgs) -> Result<ExitCode> {
+    let mut steps = Steps::only(&args.targets);
+    for target in capture(&mut sh("tools/fuzz.sh --list"))?.lines() {
+        steps.run(target, || {
+            let finished = run(&mut sh(&format!("tools/fuzz.sh {target} {}", args.seconds)))?;
+            ensure!(finished.success, "the fuzzer found something");
+            let done = finished.output.lines().rev().find(|line| line.starts_with("Done "));
+            Ok(Report::check(done.unwrap_or_default()))
+        });
+    }
+    Ok(steps.finish())
+}
+
+/// Steps in build folders of their own: cargo would compile everything again after every change of flags.
+pub const MIRI: &[(&str, Do)] = &[("miri", Do::Tests("tools/nightly.sh miri"))];
+pub const TSAN: &[(&str, Do)] = &[("tsan", Do::Tests("tools/nightly.sh tsan"))];
+pub const LOOM: &[(&str, Do)] = &[(
+    "msdeform-cuda",
+    Do::Tests(
+        "RUSTFLAGS=--cfg=loom CARGO_TARGET_DIR=target/loom cargo test --locked --package msdeform-cuda --lib interleavings",
+    ),
+)];
+/// `bindings/candle` is a workspace of its own, because candle takes minutes to compile.
+pub const CANDLE: &[(&str, Do)] = &[
+    ("format", Do::Check(&["cargo fmt --check --manifest-path bindings/candle/Cargo.toml"])),
+    (
+        "clippy",
+        Do::Check(&[
+            "cargo clippy --manifest-path bindings/candle/Cargo.toml --target-dir target/candle --locked \
+                     --all-targets -- -D warnings",
+        ]),
+    ),
+    (
+        "tests",
+        Do::Tests(
+            "cargo test --manifest-path bindings/candle/Cargo.toml --target-dir target/candle --locked --no-fail-fast \
+             --all-targets",
+        ),
+    ),
+    (
+        "doctests",
+        Do::Tests(
+            "cargo test --manifest-path bindings/candle/Cargo.toml --target-dir target/candle --locked --no-fail-fast --doc",
+        ),
+    ),
+    (
+        "documentation",
+        Do::Check(&[
+            "RUSTDOCFLAGS=-Dwarnings cargo doc --manifest-path bindings/candle/Cargo.toml --target-dir target/candle \
+                     --locked --no-deps",
+        ]),
+    ),
+];
+
+/// Checks dependencies. `offline` leaves out advisories, because their database is on the network.
+pub fn deny(offline: bool) -> Result<()> {
+    if on_path(&["cargo-deny"]).is_none() {
+        println!("installing cargo-deny, which takes minutes");
+        run_ok(&mut sh("cargo install --locked cargo-deny"))?;
+    }
+    let mut check = sh("cargo deny --locked check licenses bans sources");
+    run_ok(check.args((!offline).then_some("advisories"))).map(|_| ())
+}
