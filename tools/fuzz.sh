@@ -6,15 +6,18 @@ set -eu
 unset CARGO RUSTC RUSTDOC RUSTFLAGS RUSTUP_TOOLCHAIN
 fuzz() { rustup run nightly cargo fuzz "$@"; }
 if [ "$1" = --list ]; then
-    fuzz list --fuzz-dir fuzz/libfuzzer && exit
+    fuzz list --fuzz-dir fuzz > /dev/null && exec ls fuzz/seeds
     echo 'fuzzing needs a nightly compiler (`rustup toolchain install nightly`) and cargo-fuzz (`cargo install cargo-fuzz`)' >&2
     exit 1
 fi
 target=${CARGO_TARGET_DIR:-$PWD/target}
 corpus=$target/fuzz-corpus/$1
-mkdir -p "$corpus"
+findings=$target/fuzz-findings/$1
+mkdir -p "$corpus" "$findings"
 # A reader may ask for too much memory if it handles the refusal.
 export ASAN_OPTIONS=allocator_may_return_null=1
+# Link-time optimisation takes minutes and finds nothing.
+export CARGO_PROFILE_RELEASE_LTO=false MSDEFORM_READER="$1"
 # The fuzzer reads the seeds after the corpus and writes to the corpus only. No reader needs more memory or time than this.
-fuzz run --fuzz-dir fuzz/libfuzzer --target-dir "$target/fuzz" "$1" "$corpus" "$PWD/fuzz/seeds/$1" -- \
-    -rss_limit_mb=2048 -timeout=20 -max_total_time="$2"
+fuzz run --fuzz-dir fuzz --features libfuzzer --target-dir "$target/fuzz" readers "$corpus" "$PWD/fuzz/seeds/$1" -- \
+    -artifact_prefix="$findings/" -rss_limit_mb=2048 -timeout=20 -max_total_time="$2"

@@ -34,7 +34,7 @@ def bump(manifest: str, old: str, new: str) -> str:
 
 def bump_lock(lock: str, old: str, new: str) -> str:
     """A lock file with another version of our crates, as `cargo update --workspace` writes it with a registry."""
-    ours = rf'^(name = "(?:msdeform|xtask).*"\nversion = )"{re.escape(old)}"'
+    ours = rf'^(name = "(?:fuzz|msdeform.*|xtask.*)"\nversion = )"{re.escape(old)}"'
     return re.sub(ours, rf'\g<1>"{new}"', lock, flags=re.MULTILINE)
 
 

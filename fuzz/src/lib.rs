@@ -1,7 +1,9 @@
 //! Every reader of files, as a function over bytes that panics if something is wrong.
 //!
-//! `cargo xtask fuzz` gives them to libFuzzer (`libfuzzer/`). In every test run `tests/seeds.rs` gives them the files of
+//! `cargo xtask fuzz` gives them to libFuzzer (`libfuzzer.rs`). In every test run `tests/seeds.rs` gives them the files of
 //! `seeds/`, which include what was found before, and a fixed set of mutations.
+
+#![allow(missing_docs, reason = "not published")]
 
 mod files;
 mod onnx;
@@ -11,40 +13,36 @@ mod records;
 /// A reader of files.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// The name of its binary in `libfuzzer/` and of its folder in `seeds/`.
+    /// Also that of its folder in `seeds/`.
     pub name: &'static str,
-    /// What it reads.
-    pub what: &'static str,
     /// Reads bytes; panics if the reader has a fault.
     pub run: fn(&[u8]),
 }
 
-/// All readers.
 pub const TARGETS: [Target; 12] = [
-    Target { name: "safetensors", what: "a .safetensors file for `run`", run: files::safetensors },
-    Target { name: "npy", what: ".npy files for `run`", run: files::npy },
-    Target { name: "bin", what: "raw files for `run`, with sizes", run: files::bin },
-    Target { name: "problem", what: "the description of a call", run: problem::problem },
-    Target { name: "workload", what: "a workload file", run: records::workload },
-    Target { name: "tuning", what: "a tuning file", run: records::tuning },
-    Target { name: "cubin", what: "an entry of the cubin cache", run: records::cubin },
-    Target { name: "pack", what: "a kernel pack", run: records::pack },
-    Target { name: "ledger", what: "a verification ledger", run: records::ledger },
-    Target { name: "record", what: "a record and what is drawn from it", run: records::record },
-    Target { name: "onnx", what: "an ONNX model, read, searched and rewritten", run: onnx::onnx },
-    Target { name: "counters", what: "a table of Nsight Compute", run: records::counters },
+    Target { name: "safetensors", run: files::safetensors },
+    Target { name: "npy", run: files::npy },
+    Target { name: "bin", run: files::bin },
+    Target { name: "problem", run: problem::problem },
+    Target { name: "workload", run: records::workload },
+    Target { name: "tuning", run: records::tuning },
+    Target { name: "cubin", run: records::cubin },
+    Target { name: "pack", run: records::pack },
+    Target { name: "ledger", run: records::ledger },
+    Target { name: "record", run: records::record },
+    Target { name: "onnx", run: onnx::onnx },
+    Target { name: "counters", run: records::counters },
 ];
 
-/// Runs a target by its name.
+/// The target of a name.
 ///
 /// # Panics
-/// If there is no such target, and where the target does.
+/// If there is none.
+#[must_use]
 #[allow(clippy::panic, reason = "a fuzz target that is misspelt must not pass")]
-pub fn run(name: &str, bytes: &[u8]) {
-    match TARGETS.iter().find(|target| target.name == name) {
-        Some(target) => (target.run)(bytes),
-        None => panic!("there is no target `{name}`"),
-    }
+pub fn target(name: &str) -> Target {
+    let found = TARGETS.into_iter().find(|target| target.name == name);
+    found.unwrap_or_else(|| panic!("there is no target `{name}`"))
 }
 
 /// Takes numbers off the front of the bytes; zeros once they are used up.
