@@ -3,7 +3,7 @@
 use msdeform_bench::BenchError;
 use msdeform_bench::warm::WarmError;
 use msdeform_devices::{DeviceError, WorkloadError};
-use msdeform_files::FileError;
+use msdeform_files::{Fault, FileError};
 
 /// The codes, as `--help` shows them.
 pub const EXIT_CODES: &str = "Exit codes:
@@ -80,7 +80,7 @@ fn is_usage(error: &WorkloadError) -> bool {
 
 /// The path names something that the command cannot use. A file that cannot be read or written has code 3.
 fn is_usage_of_file(error: &FileError) -> bool {
-    matches!(error, FileError::Exists { .. } | FileError::Folder { .. } | FileError::Special { .. })
+    matches!(error.fault, Fault::Exists | Fault::Folder | Fault::Special(_))
 }
 
 fn is_usage_of_device(error: &DeviceError) -> bool {

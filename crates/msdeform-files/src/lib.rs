@@ -16,7 +16,7 @@ mod seal;
 mod temporary;
 mod write;
 
-pub use error::FileError;
+pub use error::{Fault, FileError};
 pub use place::Place;
 pub use read::{read, read_text};
 pub use seal::{BrokenSeal, check_seal, sealed};

@@ -1,54 +1,52 @@
 //! Reading with a limit.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
-use crate::FileError;
-use crate::error::failed;
+use crate::error::{Fault, FileError, failed};
 
 /// Everything that a file or a stream holds, if that is at most `limit_bytes`. Neither an endless stream (`/dev/zero`)
 /// nor a sparse file of any size takes more memory than that.
 ///
 /// # Errors
-/// [`FileError::TooLarge`] past the limit, [`FileError::NoMemory`] where the system gives none, [`FileError::Io`].
+/// [`Fault::TooLarge`] past the limit, [`Fault::NoMemory`] where the system gives none, [`Fault::Folder`],
+/// [`Fault::Refused`].
 pub fn read(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> {
-    let too_large = || FileError::TooLarge { path: path.to_owned(), limit_bytes };
-    let folder = || FileError::Folder { path: path.to_owned() };
     // Windows opens no folders.
-    let refused = |error| if path.is_dir() { folder() } else { failed("open", path)(error) };
-    let mut file = File::open(path).map_err(refused)?;
-    let metadata = file.metadata().map_err(failed("look", path))?;
-    if metadata.is_dir() {
-        return Err(folder());
+    if path.is_dir() {
+        return Err(Fault::Folder.at(path));
     }
+    let file = File::open(path).map_err(failed("open", path))?;
+    let metadata = file.metadata().map_err(failed("look", path))?;
     // The length of a file is a hint: `/proc` reports 0, and another process may write.
     let stated = if metadata.is_file() { metadata.len() } else { 0 };
     if stated > limit_bytes {
-        return Err(too_large());
+        return Err(Fault::TooLarge(limit_bytes).at(path));
     }
     let mut bytes = Vec::new();
-    usize::try_from(stated)
-        .ok()
-        .and_then(|length| bytes.try_reserve_exact(length).ok())
-        .ok_or_else(|| FileError::NoMemory { path: path.to_owned(), bytes: stated })?;
-    let most = limit_bytes.saturating_add(1);
-    file.by_ref().take(most).read_to_end(&mut bytes).map_err(|source| match source.kind() {
-        std::io::ErrorKind::OutOfMemory => {
-            FileError::NoMemory { path: path.to_owned(), bytes: stated.max(bytes.len() as u64) }
-        }
-        _ => failed("read", path)(source),
-    })?;
-    if bytes.len() as u64 > limit_bytes { Err(too_large()) } else { Ok(bytes) }
+    let length = usize::try_from(stated).unwrap_or(usize::MAX);
+    if bytes.try_reserve_exact(length).is_err() {
+        return Err(Fault::NoMemory(stated).at(path));
+    }
+    file.take(limit_bytes.saturating_add(1)).read_to_end(&mut bytes).map_err(
+        |error| match error.kind() {
+            ErrorKind::OutOfMemory => Fault::NoMemory(stated.max(bytes.len() as u64)).at(path),
+            _ => FileError::refused("read", path, error),
+        },
+    )?;
+    if bytes.len() as u64 > limit_bytes {
+        return Err(Fault::TooLarge(limit_bytes).at(path));
+    }
+    Ok(bytes)
 }
 
 /// A text of at most `limit_bytes`.
 ///
 /// # Errors
-/// As [`read`], and [`FileError::NotText`].
+/// As [`read`], and [`Fault::NotText`].
 pub fn read_text(path: &Path, limit_bytes: u64) -> Result<String, FileError> {
-    String::from_utf8(read(path, limit_bytes)?)
-        .map_err(|_| FileError::NotText { path: path.to_owned() })
+    String::from_utf8(read(path, limit_bytes)?).map_err(|_| Fault::NotText.at(path))
 }
 
 #[cfg(test)]
@@ -62,18 +60,18 @@ mod tests {
         std::fs::write(&path, "twelve bytes").unwrap();
         assert_eq!(read_text(&path, 12).unwrap(), "twelve bytes");
         let error = read_text(&path, 11).unwrap_err();
-        assert!(matches!(error, FileError::TooLarge { limit_bytes: 11, .. }), "{error}");
+        assert!(matches!(error.fault, Fault::TooLarge(11)), "{error}");
         std::fs::write(&path, [0xff]).unwrap();
-        assert!(matches!(read_text(&path, 12), Err(FileError::NotText { .. })));
+        assert!(matches!(read_text(&path, 12).unwrap_err().fault, Fault::NotText));
         assert!(read(&folder.path().join("absent"), 1).unwrap_err().is_not_found());
-        assert!(matches!(read(folder.path(), 1), Err(FileError::Folder { .. })));
+        assert!(matches!(read(folder.path(), 1).unwrap_err().fault, Fault::Folder));
     }
 
     #[cfg(unix)]
     #[test]
     fn endless_streams_and_sparse_files_end_at_the_limit() {
         let error = read(Path::new("/dev/zero"), 1 << 20).unwrap_err();
-        assert!(matches!(error, FileError::TooLarge { .. }), "{error}");
+        assert!(matches!(error.fault, Fault::TooLarge(_)), "{error}");
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("sparse");
         File::create(&path).unwrap().set_len(1 << 40).unwrap();

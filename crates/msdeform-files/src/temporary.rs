@@ -5,13 +5,13 @@
 //! a restart, and an age alone would either let temporaries pile up or take one from a slow writer.
 
 use std::fs::{self, File, TryLockError};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use tempfile::{NamedTempFile, TempDir};
 
-use crate::FileError;
-use crate::error::failed;
+use crate::error::{FileError, failed};
 use crate::place::folder_of;
 
 const PREFIX: &str = ".msdeform-";
@@ -37,26 +37,19 @@ pub fn is_temporary(name: &str) -> bool {
 pub fn sweep(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
-        if !is_temporary(&entry.file_name().to_string_lossy()) {
-            continue;
-        }
         let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
         // Links and streams are never ours, and opening a FIFO would wait for its writer.
-        if !kind.is_dir() && !kind.is_file() {
+        let is_ours = is_temporary(&entry.file_name().to_string_lossy());
+        if !is_ours || !(kind.is_dir() || kind.is_file()) {
             continue;
         }
-        // The lock is held until the temporary is gone: who creates one of this name afterwards has another file.
         if kind.is_dir() && !FOLDERS_LOCK {
             if is_old(&path) {
                 drop(fs::remove_dir_all(&path));
             }
-            continue;
-        }
-        let Some(_lock) = abandoned(&path) else { continue };
-        if kind.is_dir() {
-            drop(fs::remove_dir_all(&path));
-        } else {
-            drop(fs::remove_file(&path));
+        } else if let Some(_lock) = abandoned(&path) {
+            // The lock is held until the temporary is gone: who creates one of this name afterwards has another file.
+            drop(if kind.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) });
         }
     }
 }
@@ -78,22 +71,25 @@ fn is_old(path: &Path) -> bool {
     age.is_some_and(|age| age > OLD)
 }
 
-/// A temporary file in a folder, locked; removed when dropped.
-pub(crate) fn create_file(folder: &Path) -> std::io::Result<NamedTempFile> {
+/// What creates temporaries. Results are ordinary files and folders (umask applies), not private ones like other temporaries.
+fn builder(mode: u32) -> tempfile::Builder<'static, 'static> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(PREFIX).suffix(SUFFIX);
     #[cfg(unix)]
-    {
-        // Results are ordinary files (umask applies), not private ones like other temporaries.
-        use std::os::unix::fs::PermissionsExt;
-        builder.permissions(fs::Permissions::from_mode(0o666));
-    }
-    locked(|| {
-        let file = builder.tempfile_in(folder)?;
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(mode));
+    #[cfg(not(unix))]
+    let _ = mode;
+    builder
+}
+
+/// A temporary file in a folder, locked; removed when dropped.
+pub(crate) fn create_file(folder: &Path) -> std::io::Result<NamedTempFile> {
+    let made = locked(|| {
+        let file = builder(0o666).tempfile_in(folder)?;
         let lock = file.as_file().try_clone()?;
         Ok((file, lock))
-    })
-    .map(|(file, _same_lock)| file)
+    });
+    made.map(|(file, _same_lock)| file)
 }
 
 /// Creates until what was created is locked and still there.
@@ -136,11 +132,8 @@ pub(crate) struct Backup {
 impl Backup {
     /// `None` where the file system knows no second names.
     pub(crate) fn of(file: &Path) -> Option<Self> {
-        let name = tempfile::Builder::new()
-            .prefix(PREFIX)
-            .suffix(SUFFIX)
-            .make_in(folder_of(file), |path| fs::hard_link(file, path))
-            .ok()?;
+        let name =
+            builder(0o666).make_in(folder_of(file), |path| fs::hard_link(file, path)).ok()?;
         let path = name.into_temp_path().keep().ok()?;
         // Only where a lock is advice: on Windows no other process could read the file under its own name, nor replace it.
         let lock = File::open(&path).ok().filter(|lock| cfg!(unix) && lock.try_lock().is_ok());
@@ -170,27 +163,15 @@ impl FolderInTheMaking {
     /// An empty one, to become a folder in `parent`, which is made where it is missing. Sweeps `parent`.
     ///
     /// # Errors
-    /// [`FileError::Io`].
+    /// [`FileError`].
     pub fn new(parent: &Path) -> Result<Self, FileError> {
         fs::create_dir_all(parent).map_err(failed("create", parent))?;
         sweep(parent);
-        let create = || {
-            let mut builder = tempfile::Builder::new();
-            builder.prefix(PREFIX).suffix(SUFFIX);
-            #[cfg(unix)]
-            {
-                use std::os::unix::fs::PermissionsExt;
-                builder.permissions(fs::Permissions::from_mode(0o777));
-            }
-            builder.tempdir_in(parent)
-        };
+        let create = || builder(0o777).tempdir_in(parent);
         let made = if FOLDERS_LOCK {
-            locked(|| {
-                let folder = create()?;
-                let lock = File::open(folder.path())?;
-                Ok((folder, lock))
-            })
-            .map(|(folder, lock)| (folder, Some(lock)))
+            let with_lock =
+                || create().and_then(|made| File::open(made.path()).map(|lock| (made, lock)));
+            locked(with_lock).map(|(folder, lock)| (folder, Some(lock)))
         } else {
             create().map(|folder| (folder, None))
         };
@@ -207,19 +188,17 @@ impl FolderInTheMaking {
     /// Writes and syncs one of its files.
     ///
     /// # Errors
-    /// [`FileError::Io`].
+    /// [`FileError`].
     pub fn add(&self, name: &str, bytes: &[u8]) -> Result<(), FileError> {
-        use std::io::Write;
         let path = self.path().join(name);
         let mut file = File::create(&path).map_err(failed("create", &path))?;
-        file.write_all(bytes).map_err(failed("write", &path))?;
-        file.sync_all().map_err(failed("write", &path))
+        file.write_all(bytes).and_then(|()| file.sync_all()).map_err(failed("write", &path))
     }
 
     /// Gives it its name; returned unnamed if something has that name.
     ///
     /// # Errors
-    /// [`FileError::Io`].
+    /// [`FileError`].
     pub fn place(self, target: &Path) -> Result<Option<Self>, FileError> {
         use std::io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, NotADirectory};
         // Renaming onto an empty folder succeeds on Unix: look first.
@@ -244,8 +223,6 @@ impl FolderInTheMaking {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use super::*;
 
     fn names(folder: &Path) -> Vec<String> {

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use crate::FileError;
-use crate::error::failed;
+use crate::error::{Fault, FileError, failed};
 use crate::place::{Place, folder_of};
 use crate::temporary::{Backup, create_file, sweep};
 
@@ -34,45 +33,37 @@ pub struct Content {
 /// # Errors
 /// [`FileError`], and then what was at `path` is still there.
 pub fn write(path: &Path, bytes: &[u8], existing: Existing) -> Result<(), FileError> {
-    let staged = stage(path, &[bytes])?;
-    commit(vec![staged], existing)
+    commit(vec![stage(path, &[bytes])?], existing)
 }
 
 /// Writes several files: all of them under temporary names before the first one gets its own. If one cannot get its
 /// name, those that have theirs are taken back.
 ///
 /// # Errors
-/// [`FileError`], and then every path holds what it held before, except after [`FileError::Torn`], which lists the new files.
+/// [`FileError`], and then every path holds what it held before, except after [`Fault::Torn`], which lists the new files.
 pub fn write_all(files: &[Content], existing: Existing) -> Result<(), FileError> {
-    let staged = files
-        .iter()
-        .map(|Content { path, parts }| {
-            stage(path, &parts.iter().map(Vec::as_slice).collect::<Vec<_>>())
-        })
-        .collect::<Result<Vec<_>, _>>()?;
-    commit(staged, existing)
+    let staged = files.iter().map(|Content { path, parts }| stage(path, parts));
+    commit(staged.collect::<Result<_, _>>()?, existing)
 }
 
 /// Everything about a file but its name.
 #[derive(Debug)]
-enum Staged<'a> {
-    File {
-        temporary: NamedTempFile,
-        /// What the caller calls it.
-        path: &'a Path,
-        /// Where it goes, behind symbolic links.
-        end: PathBuf,
-        replaces: bool,
-    },
-    /// Nothing can be prepared: what is written to a stream is gone.
-    Stream { path: &'a Path, end: PathBuf, parts: Vec<&'a [u8]> },
+struct Staged<'a, P> {
+    /// What the caller calls it.
+    path: &'a Path,
+    /// Where it goes, behind symbolic links.
+    end: PathBuf,
+    replaces: bool,
+    /// `None` for a stream: what is written to it is gone, so nothing can be prepared.
+    temporary: Option<NamedTempFile>,
+    parts: &'a [P],
 }
 
-fn stage<'a>(path: &'a Path, parts: &[&'a [u8]]) -> Result<Staged<'a>, FileError> {
+fn stage<'a, P: AsRef<[u8]>>(path: &'a Path, parts: &'a [P]) -> Result<Staged<'a, P>, FileError> {
     let place = Place::of(path)?;
     let replaces = place.is_taken();
     let end = match place {
-        Place::Stream(end) => return Ok(Staged::Stream { path, end, parts: parts.to_vec() }),
+        Place::Stream(end) => return Ok(Staged { path, end, replaces, temporary: None, parts }),
         Place::Free(end) | Place::File(end) => end,
     };
     let folder = folder_of(&end);
@@ -80,14 +71,14 @@ fn stage<'a>(path: &'a Path, parts: &[&'a [u8]]) -> Result<Staged<'a>, FileError
     sweep(folder);
     let mut temporary = create_file(folder).map_err(failed("write", path))?;
     let mut write = || {
-        parts.iter().try_for_each(|part| temporary.write_all(part))?;
+        parts.iter().try_for_each(|part| temporary.write_all(part.as_ref()))?;
         if replaces {
             temporary.as_file().set_permissions(fs::metadata(&end)?.permissions())?;
         }
         temporary.as_file().sync_all()
     };
     write().map_err(failed("write", path))?;
-    Ok(Staged::File { temporary, path, end, replaces })
+    Ok(Staged { path, end, replaces, temporary: Some(temporary), parts })
 }
 
 /// A file that has its name, and how to take that back.
@@ -98,24 +89,18 @@ struct Placed<'a> {
     backup: Option<Backup>,
 }
 
-fn commit(staged: Vec<Staged<'_>>, existing: Existing) -> Result<(), FileError> {
-    let mut files = Vec::new();
-    for one in staged {
-        match one {
-            Staged::File { temporary, path, end, replaces } => {
-                if replaces && existing == Existing::Keep {
-                    return Err(FileError::Exists { path: path.to_owned() });
-                }
-                files.push((temporary, path, end));
-            }
-            Staged::Stream { path, end, parts } => {
-                write_through(&end, &parts).map_err(failed("write", path))?;
-            }
-        }
+fn commit<P: AsRef<[u8]>>(staged: Vec<Staged<'_, P>>, existing: Existing) -> Result<(), FileError> {
+    let is_kept = |file: &&Staged<'_, P>| file.replaces && existing == Existing::Keep;
+    if let Some(kept) = staged.iter().find(is_kept) {
+        return Err(Fault::Exists.at(kept.path));
+    }
+    for stream in staged.iter().filter(|file| file.temporary.is_none()) {
+        write_through(&stream.end, stream.parts).map_err(failed("write", stream.path))?;
     }
     let mut placed: Vec<Placed<'_>> = Vec::new();
-    let last = files.len().saturating_sub(1);
-    for (index, (temporary, path, end)) in files.into_iter().enumerate() {
+    let last = staged.len().saturating_sub(1);
+    for (index, Staged { path, end, temporary, .. }) in staged.into_iter().enumerate() {
+        let Some(temporary) = temporary else { continue };
         // Of the last one nothing needs to be taken back.
         let backup = if index < last { Backup::of(&end) } else { None };
         let replaced = existing == Existing::Replace && end.exists();
@@ -146,19 +131,19 @@ fn take_back(placed: &[Placed<'_>], path: &Path, source: std::io::Error) -> File
         }
     }
     if !kept.is_empty() {
-        return FileError::Torn { path: path.to_owned(), source, replaced: kept };
+        return Fault::Torn(source, kept).at(path);
     }
     match source.kind() {
-        ErrorKind::AlreadyExists => FileError::Exists { path: path.to_owned() },
-        _ => FileError::Io { action: "write", path: path.to_owned(), source },
+        ErrorKind::AlreadyExists => Fault::Exists.at(path),
+        _ => FileError::refused("write", path, source),
     }
 }
 
-fn write_through(end: &Path, parts: &[&[u8]]) -> std::io::Result<()> {
+fn write_through(end: &Path, parts: &[impl AsRef<[u8]>]) -> std::io::Result<()> {
     // Not created: what is no longer there must not become a file. Cut, as a shell's `>` does, which concerns
     // descriptors of files alone, and which devices of Windows refuse.
     let mut stream = fs::OpenOptions::new().write(true).truncate(cfg!(unix)).open(end)?;
-    parts.iter().try_for_each(|part| stream.write_all(part))?;
+    parts.iter().try_for_each(|part| stream.write_all(part.as_ref()))?;
     stream.flush()
 }
 
@@ -185,7 +170,7 @@ mod tests {
         let path = folder.path().join("deep/output.bin");
         write(&path, b"first", Existing::Keep).unwrap();
         let error = write(&path, b"second", Existing::Keep).unwrap_err();
-        assert!(matches!(error, FileError::Exists { .. }), "{error}");
+        assert!(matches!(error.fault, Fault::Exists), "{error}");
         assert_eq!(fs::read(&path).unwrap(), b"first");
         write(&path, b"second", Existing::Replace).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"second");
@@ -204,7 +189,7 @@ mod tests {
         fs::create_dir(at("grad_weights.npy")).unwrap();
         let files = [content(&at("grad_value.npy"), b"1"), content(&at("grad_weights.npy"), b"2")];
         let error = write_all(&files, Existing::Replace).unwrap_err();
-        assert!(matches!(error, FileError::Folder { .. }), "{error}");
+        assert!(matches!(error.fault, Fault::Folder), "{error}");
         assert_eq!(fs::read(at("grad_value.npy")).unwrap(), b"mine");
         assert_eq!(names(folder.path()), ["grad_value.npy", "grad_weights.npy"]);
     }
@@ -236,8 +221,7 @@ mod tests {
             let before = names(folder.path());
             let paths = ["a", "b", "c"].map(at);
             let staged: Vec<_> = paths.iter().map(|path| stage(path, &[b"new"]).unwrap()).collect();
-            let Staged::File { temporary, .. } = &staged[2] else { panic!("no file") };
-            fs::remove_file(temporary.path()).unwrap();
+            fs::remove_file(staged[2].temporary.as_ref().unwrap()).unwrap();
             let error = commit(staged, existing).unwrap_err();
             assert!(error.to_string().contains("cannot write"), "{error}");
             assert_eq!(names(folder.path()), before);
@@ -284,7 +268,7 @@ mod tests {
         fs::set_permissions(at("real/file"), fs::Permissions::from_mode(0o600)).unwrap();
         symlink("real/file", at("link")).unwrap();
         let error = write(&at("link"), b"new", Existing::Keep).unwrap_err();
-        assert!(matches!(error, FileError::Exists { .. }), "{error}");
+        assert!(matches!(error.fault, Fault::Exists), "{error}");
         write(&at("link"), b"new", Existing::Replace).unwrap();
         assert!(at("link").symlink_metadata().unwrap().file_type().is_symlink());
         assert_eq!(fs::read(at("real/file")).unwrap(), b"new");

@@ -4,7 +4,7 @@ use msdeform::{Direction, Mode, Problem};
 use serde::{Deserialize, Serialize};
 
 /// Images, queries and pixels may each differ by this factor between a call and the entry it uses.
-pub const SIZE_FACTOR: f64 = 1.5;
+const SIZE_FACTOR: f64 = 1.5;
 
 /// A call, as far as the best variant depends on it.
 ///
@@ -12,7 +12,7 @@ pub const SIZE_FACTOR: f64 = 1.5;
 /// compiled for and stays the same as long as a model runs: it must be equal. The sizes (images, queries, pixels)
 /// change with every batch of a training, so an exact match would hardly ever be found; but what they decide, how many
 /// rows there are for each multiprocessor and what fits the caches, changes slowly: an entry speaks for sizes within
-/// [`SIZE_FACTOR`] of its own, the nearest one first. Fixed buckets would put neighbours on two sides of a border.
+/// a factor of 1.5 of its own, the nearest one first. Fixed buckets would put neighbours on two sides of a border.
 /// Whether the queries are the pixels themselves (encoders) must be equal: kernels walk those in tiles.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallClass {
@@ -77,17 +77,6 @@ impl CallClass {
     /// How far apart two calls are, 0 for the same sizes; `None` if a measurement of one is no evidence for the other.
     #[must_use]
     pub fn distance(&self, other: &Self) -> Option<f64> {
-        let is_same_model = self.direction == other.direction
-            && self.mode == other.mode
-            && self.dtype == other.dtype
-            && self.output_dtype == other.output_dtype
-            && self.sampling_dtype == other.sampling_dtype
-            && self.layout == other.layout
-            && self.offsets == other.offsets
-            && (self.heads, self.channels, self.threads)
-                == (other.heads, other.channels, other.threads)
-            && self.points == other.points
-            && self.queries_are_pixels() == other.queries_are_pixels();
         let sizes = [
             (self.batch, other.batch),
             (self.queries, other.queries),
@@ -96,8 +85,14 @@ impl CallClass {
         let apart = sizes.map(|(a, b)| (a.max(1) as f64 / b.max(1) as f64).ln().abs());
         // A hair more: the factor itself is within.
         let limit = SIZE_FACTOR.ln() + 1e-9;
-        let is_near = apart.iter().all(|distance| *distance <= limit);
-        (is_same_model && is_near).then(|| apart.iter().sum())
+        if apart.iter().any(|distance| *distance > limit)
+            || self.queries_are_pixels() != other.queries_are_pixels()
+        {
+            return None;
+        }
+        let (batch, queries, levels) = (other.batch, other.queries, other.levels.clone());
+        let is_same_model = Self { batch, queries, levels, ..self.clone() } == *other;
+        is_same_model.then(|| apart.iter().sum())
     }
 
     /// Pixels of all levels of an image.

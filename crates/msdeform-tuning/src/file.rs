@@ -1,18 +1,20 @@
 //! The file: what is in it, where it lies, and when it is not used.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use msdeform_files::{Existing, FileError, read_text};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::CallClass;
 
 /// Version of the format.
-pub const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 1;
 
 /// The most that is read of a tuning file: tens of thousands of entries.
-pub const LIMIT_BYTES: u64 = 16 << 20;
+const LIMIT_BYTES: u64 = 16 << 20;
 
 /// Names a tuning file instead of the user's; `off`, or nothing, means none.
 pub const TUNING_VARIABLE: &str = "MSDEFORM_TUNING";
@@ -62,47 +64,13 @@ pub struct Entry {
 /// Everything that was found out on one device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TuningFile {
-    /// [`SCHEMA`].
+    /// Version of the format.
     pub schema: u32,
     /// What it is about.
     #[serde(flatten)]
     pub origin: Origin,
     /// What was found out.
     pub entries: Vec<Entry>,
-}
-
-/// Why a tuning file is not used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Ignored {
-    /// It cannot be read.
-    #[error("it cannot be read: {0}")]
-    Unreadable(String),
-    /// Its contents make no sense.
-    #[error("it is not a tuning file: {0}")]
-    Damaged(String),
-    /// Another version of the format.
-    #[error("its format is version {0}, this msdeform reads version {SCHEMA}")]
-    Schema(u64),
-    /// Another device.
-    #[error("it was made on {made}, this is {here}")]
-    Foreign {
-        /// Where it was made.
-        made: String,
-        /// Where it would be used.
-        here: String,
-    },
-    /// Other kernels.
-    #[error("it was made by msdeform {made}, this is {here}")]
-    OtherVersion {
-        /// The version that made it.
-        made: String,
-        /// This version.
-        here: String,
-    },
-    /// Other kernels of the same version.
-    #[error("kernels have changed since it was made")]
-    OtherKernels,
 }
 
 /// Where a tuning file may lie.
@@ -172,7 +140,7 @@ pub enum Tuning {
         /// The file.
         path: PathBuf,
         /// Why not.
-        reason: Ignored,
+        reason: String,
     },
     /// What was measured.
     Loaded {
@@ -257,9 +225,9 @@ impl TuningFile {
     ///
     /// # Errors
     /// Why it must not be used.
-    pub fn read(path: &Path, here: &Origin) -> Result<Self, Ignored> {
+    pub fn read(path: &Path, here: &Origin) -> Result<Self, String> {
         let text =
-            read_text(path, LIMIT_BYTES).map_err(|error| Ignored::Unreadable(error.to_string()))?;
+            read_text(path, LIMIT_BYTES).map_err(|error| format!("it cannot be read: {error}"))?;
         Self::parse(&text, here)
     }
 
@@ -267,17 +235,18 @@ impl TuningFile {
     ///
     /// # Errors
     /// Why it must not be used.
-    pub fn parse(text: &str, here: &Origin) -> Result<Self, Ignored> {
+    pub fn parse(text: &str, here: &Origin) -> Result<Self, String> {
+        let damaged = |error: &dyn Display| format!("it is not a tuning file: {error}");
         // The version first: another format need not parse as this one.
-        let raw: serde_json::Value =
-            serde_json::from_str(text).map_err(|error| Ignored::Damaged(error.to_string()))?;
-        match raw.get("schema").and_then(serde_json::Value::as_u64) {
-            Some(found) if found == u64::from(SCHEMA) => {}
-            Some(other) => return Err(Ignored::Schema(other)),
-            None => return Err(Ignored::Damaged("it names no schema".to_owned())),
+        let raw: Value = serde_json::from_str(text).map_err(|error| damaged(&error))?;
+        let version = raw.get("schema").and_then(Value::as_u64);
+        let version = version.ok_or_else(|| damaged(&"it names no schema"))?;
+        if version != u64::from(SCHEMA) {
+            return Err(format!(
+                "its format is version {version}, this msdeform reads version {SCHEMA}"
+            ));
         }
-        let file: Self =
-            serde_json::from_value(raw).map_err(|e| Ignored::Damaged(e.to_string()))?;
+        let file: Self = serde_json::from_value(raw).map_err(|error| damaged(&error))?;
         file.origin.check(here)?;
         Ok(file)
     }
@@ -293,27 +262,25 @@ impl TuningFile {
     /// # Errors
     /// [`FileError`] naming the file.
     pub fn write(&self, path: &Path) -> Result<(), FileError> {
-        let json = serde_json::to_string_pretty(self).map_err(|error| FileError::Io {
-            action: "write",
-            path: path.to_owned(),
-            source: error.into(),
-        })?;
+        let json = serde_json::to_string_pretty(self)
+            .map_err(|error| FileError::refused("write", path, error.into()))?;
         msdeform_files::write(path, (json + "\n").as_bytes(), Existing::Replace)
     }
 }
 
 impl Origin {
-    /// Whether what was made there holds here.
-    fn check(&self, here: &Self) -> Result<(), Ignored> {
-        if self.described() != here.described() {
-            return Err(Ignored::Foreign { made: self.described(), here: here.described() });
+    /// Whether what was made there holds here; if not, why.
+    fn check(&self, here: &Self) -> Result<(), String> {
+        let (made_on, this) = (self.described(), here.described());
+        if made_on != this {
+            return Err(format!("it was made on {made_on}, this is {this}"));
         }
         if self.msdeform != here.msdeform {
-            let (made, here) = (self.msdeform.clone(), here.msdeform.clone());
-            return Err(Ignored::OtherVersion { made, here });
+            let (made_by, this) = (&self.msdeform, &here.msdeform);
+            return Err(format!("it was made by msdeform {made_by}, this is {this}"));
         }
         if self.fingerprint != here.fingerprint {
-            return Err(Ignored::OtherKernels);
+            return Err("kernels have changed since it was made".to_owned());
         }
         Ok(())
     }

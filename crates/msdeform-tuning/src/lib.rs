@@ -8,8 +8,5 @@
 mod class;
 mod file;
 
-pub use class::{CallClass, SIZE_FACTOR};
-pub use file::{
-    Contender, Entry, Ignored, LIMIT_BYTES, Origin, SCHEMA, Source, TUNING_VARIABLE, Tuning,
-    TuningFile, slug,
-};
+pub use class::CallClass;
+pub use file::{Contender, Entry, Origin, Source, TUNING_VARIABLE, Tuning, TuningFile, slug};

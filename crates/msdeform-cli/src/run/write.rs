@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use msdeform::Role;
 use msdeform_devices::Buffer;
-use msdeform_files::{Content, Existing, FileError, Place};
+use msdeform_files::{Content, Existing, Fault, Place};
 use safetensors::tensor::TensorView;
 
 use super::files::{Input, Kind, stored_as};
@@ -101,9 +101,9 @@ impl Target {
             .collect()
         };
         let existing = if self.force { Existing::Replace } else { Existing::Keep };
-        msdeform_files::write_all(&files, existing).map_err(|error| match error {
-            FileError::Exists { path } => exists(&path).into(),
-            error => error.into(),
+        msdeform_files::write_all(&files, existing).map_err(|error| match error.fault {
+            Fault::Exists => exists(&error.path).into(),
+            _ => error.into(),
         })
     }
 }

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use msdeform_files::{Existing, FileError, is_temporary};
+use msdeform_files::{Existing, Fault, FileError, is_temporary};
 
 use super::{Key, PACK_IN_PACKAGES, PACK_VARIABLE};
 use crate::nvrtc::Compiled;
@@ -96,7 +96,7 @@ impl DiskCache {
     pub fn load(&self, key: &Key) -> Option<Compiled> {
         let path = self.path(key)?;
         let bytes = match msdeform_files::read(&path, LIMIT_ENTRY_BYTES) {
-            Err(FileError::TooLarge { .. }) => Vec::new(),
+            Err(FileError { fault: Fault::TooLarge(_), .. }) => Vec::new(),
             bytes => bytes.ok()?,
         };
         let entry = decode_entry(&bytes);
