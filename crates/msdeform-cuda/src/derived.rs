@@ -123,7 +123,7 @@ impl Derived {
 
 fn narrow(name: &'static str, count: usize) -> Result<i32, String> {
     i32::try_from(count)
-        .map_err(|_| format!("{count} {}; at most 2^31 - 1", name.replace('_', " ")))
+        .map_err(|_| format!("{count} {}; it takes at most 2^31 - 1", name.replace('_', " ")))
 }
 
 #[cfg(test)]
@@ -147,6 +147,6 @@ mod tests {
     #[test]
     fn a_number_that_a_kernel_cannot_count_with_is_refused() {
         let refused = Derived::of_count("slab_tiles", 1 << 31).unwrap_err();
-        assert_eq!(refused, "2147483648 slab tiles; at most 2^31 - 1");
+        assert_eq!(refused, "2147483648 slab tiles; it takes at most 2^31 - 1");
     }
 }

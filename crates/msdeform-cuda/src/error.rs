@@ -139,7 +139,7 @@ impl fmt::Display for ContextLost {
 }
 
 fn write_launches(f: &mut fmt::Formatter<'_>, launches: &[Launched]) -> fmt::Result {
-    f.write_str("Launches of msdeform that nobody had waited for, newest first: ")?;
+    f.write_str("Launches of msdeform that were not waited for, newest first: ")?;
     for (index, launched) in launches.iter().enumerate() {
         let comma = if index == 0 { "" } else { ", " };
         write!(f, "{comma}{launched}")?;
@@ -592,8 +592,8 @@ mod tests {
             one.contains("newest first: `bwd_original` (N=2") && !one.contains("before"),
             "{one}"
         );
-        let nobody = message(Cause::OneOf(Vec::new()));
-        assert!(nobody.contains("No launch of msdeform is known"), "{nobody}");
-        assert!(nobody.contains("another library"), "{nobody}");
+        let unknown = message(Cause::OneOf(Vec::new()));
+        assert!(unknown.contains("No launch of msdeform is known"), "{unknown}");
+        assert!(unknown.contains("another library"), "{unknown}");
     }
 }

@@ -322,7 +322,11 @@ mod tests {
         let (header, rest) = params.words().split_at(16);
         let spatial = problem.spatial() as u64;
         assert_eq!(header[..8], [1, 2, 3, 4, 5, 6, 7, 8]);
-        assert_eq!(header[8..11], [3 * spatial * 5, spatial * 5, 5], "packed, whatever values are");
+        assert_eq!(
+            header[8..11],
+            [3 * spatial * 5, spatial * 5, 5],
+            "packed, for any layout of values"
+        );
         assert_eq!(header[11..], [109, 113, 0, 127, 131]);
         assert_eq!(rest, bytemuck::cast_slice::<_, u64>(&[shape]));
     }

@@ -142,12 +142,14 @@ impl Variant for BwdLevelSort {
         offset_source::check_fast(call)?;
         let samples = level_samples(call);
         if samples > MAX_LEVEL_SAMPLES {
-            return Err(format!("{samples} samples of a level, at most {MAX_LEVEL_SAMPLES}"));
+            return Err(format!(
+                "a level has {samples} samples; a block sorts at most {MAX_LEVEL_SAMPLES}"
+            ));
         }
         let (needed, shared) = (sort_shared_bytes(call, true), call.device.shared_bytes_per_block);
         if needed > shared {
             return Err(format!(
-                "a level whose counters take {needed} bytes of shared memory; there are {shared}"
+                "the counters of a level take {needed} bytes of shared memory; a block has {shared}"
             ));
         }
         Ok(())
@@ -177,10 +179,12 @@ impl Variant for BwdLevelSort {
         let holds = !is_single && each <= MAX_HELD && !follows;
         let held = knobs.get(HELD.name).unwrap_or(if holds { MAX_HELD } else { 0 });
         if held > 0 && held < each {
-            return Err(format!("HELD={held}; here a thread has {each} samples"));
+            return Err(format!("HELD={held}, but a thread has {each} samples; leave HELD out"));
         }
         if held > 0 && follows {
-            return Err(format!("HELD={held}; samples that follow from offsets are not held"));
+            return Err(format!(
+                "HELD={held}, but registers hold no samples of the fused operator; leave HELD out"
+            ));
         }
         let keeps = keeps(call, knobs, held, list_knobs.ordered)?;
         let kept_bytes = if keeps { KEPT_BYTES * level_samples(call) } else { 0 };
@@ -318,7 +322,7 @@ mod tests {
         let problem = decoder(20).offsets(offsets).build().unwrap();
         let call = Call::in_direction(Direction::Backward, &problem, &device);
         let error = BwdLevelSort.configure(&call, &two).unwrap_err();
-        assert!(error.contains("are not held"), "{error}");
+        assert!(error.contains("of the fused operator"), "{error}");
         assert!(BwdLevelSort.configure(&call, &KnobChoices::default()).is_ok());
     }
 

@@ -42,7 +42,9 @@ impl Variant for BwdOriginal {
         ];
         for (tensor, elements) in counts {
             if i32::try_from(elements).is_err() {
-                return Err(format!("`{tensor}` has {elements} elements and indices are 32-bit"));
+                return Err(format!(
+                    "`{tensor}` has {elements} elements; its 32-bit indices take fewer than 2^31"
+                ));
             }
         }
         Ok(())

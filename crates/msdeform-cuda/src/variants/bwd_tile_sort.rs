@@ -193,9 +193,9 @@ impl Variant for BwdTileSort {
             kept.queue_rows(call, &mut pipeline, &[ROWS_READ]);
             let mut scatter = sort;
             if call.gradients().of_samples() {
-                let beside = SCATTER_BLOCKS_WITH_SAMPLES * call.device.multiprocessors
+                let room = SCATTER_BLOCKS_WITH_SAMPLES * call.device.multiprocessors
                     / scatter.grid[0].max(1);
-                scatter.grid[1] = rows.min(beside.max(1));
+                scatter.grid[1] = rows.min(room.max(1));
             }
             pipeline.launch("scatter", scatter, ENTRY_READS);
             if call.gradients().of_samples() {

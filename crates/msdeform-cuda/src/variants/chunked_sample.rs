@@ -20,33 +20,39 @@ pub fn lanes_per_pixel(call: &Call<'_>, smallest_side: usize) -> Result<usize, S
     let row_bytes = problem.channels() * element_bytes;
     if row_bytes == 0 || row_bytes > 32 * CHUNK_BYTES || !row_bytes.is_multiple_of(CHUNK_BYTES) {
         return Err(format!(
-            "{} channels of {element_bytes} bytes; a pixel must be 16 to 512 bytes in steps of 16",
+            "{} channels take {row_bytes} bytes; a pixel must take 16 to 512 bytes in steps of 16",
             problem.channels()
         ));
     }
     if problem.samples() == 0 {
-        return Err("no points".to_owned());
+        return Err("the levels have no points; it needs at least one".to_owned());
     }
     for level in problem.levels() {
         let (height, width) = (level.height, level.width);
         let pixels = level.footprint(problem.layout());
         if height.min(width) < smallest_side || pixels >= MAX_LEVEL_PIXELS {
             return Err(format!(
-                "a level of {height} x {width}; at least {smallest_side} x {smallest_side}, below 2^23 \
-                 pixels"
+                "a level has {height} x {width} pixels; it takes at least {smallest_side} x {smallest_side} and \
+                 fewer than 2^23 in all"
             ));
         }
     }
     if call.strides.pixel != problem.pixel_stride() as i64
         || !call.strides.all_multiples_of(CHUNK_BYTES / element_bytes)
     {
-        return Err(format!("value strides {:?}; pixels must be packed", call.strides));
+        return Err(format!(
+            "`value` has {:?}; its pixels must be packed and start at multiples of 16 bytes",
+            call.strides
+        ));
     }
     // Offsets are counted in chunks, in 32 bits.
     let chunks =
         problem.spatial().saturating_mul(problem.pixel_stride() * element_bytes / CHUNK_BYTES);
     if u32::try_from(chunks).is_err() {
-        return Err(format!("{} pixels of one image span more than 64 GiB", problem.spatial()));
+        return Err(format!(
+            "the {} pixels of an image span 64 GiB or more; it takes less",
+            problem.spatial()
+        ));
     }
     Ok((row_bytes / CHUNK_BYTES).next_power_of_two())
 }

@@ -50,7 +50,9 @@ impl Variant for FwdGeneral {
         let vector = match knobs.get("VECTOR") {
             Some(chosen) => {
                 usize::try_from(chosen).ok().filter(|&vector| fits(vector)).ok_or_else(|| {
-                    format!("VECTOR={chosen} with {channels} channels of {bytes} bytes")
+                    format!(
+                        "VECTOR={chosen} does not fit {channels} channels of {bytes} bytes; leave VECTOR out"
+                    )
                 })?
             }
             None => [8, 4, 2].into_iter().find(|&vector| fits(vector)).unwrap_or(1),

@@ -130,7 +130,10 @@ impl Tiling {
         let warps = knob("WARPS", self.warps);
         let min_blocks = knob("MIN_BLOCKS", self.min_blocks);
         if warps * min_blocks > 64 {
-            return Err(format!("{min_blocks} blocks of {warps} warps; an SM holds 64 warps"));
+            return Err(format!(
+                "MIN_BLOCKS={min_blocks} and WARPS={warps} need {} warps; an SM has 64",
+                min_blocks * warps
+            ));
         }
         Ok(Self {
             warps,
@@ -151,7 +154,10 @@ impl Variant for FwdTileGather {
         WarpShape::of(call)?;
         offset_source::check_fast(call)?;
         if call.problem.queries() > MAX_QUERIES {
-            return Err(format!("{} queries, at most {MAX_QUERIES}", call.problem.queries()));
+            return Err(format!(
+                "there are {} queries; it takes at most {MAX_QUERIES}",
+                call.problem.queries()
+            ));
         }
         Ok(())
     }
@@ -185,8 +191,10 @@ impl Variant for FwdTileGather {
         // A row of the grid for a long head group, a row per round for a short one.
         let rows = long_groups + (head_groups - long_groups) * rounds;
         let grid_x = i32::try_from(blocks * rounds * launched).ok().and(u32::try_from(blocks).ok());
-        let grid_x = grid_x.ok_or_else(|| format!("{group_items} items of an image; too many"))?;
-        let too_many = || format!("{head_groups} images x heads; too many");
+        let grid_x =
+            grid_x.ok_or_else(|| format!("an image has {group_items} items, more than a grid"))?;
+        let too_many =
+            || format!("images and heads make {head_groups} groups, more than a grid has rows");
         i32::try_from(rows).map_err(|_| too_many())?;
         let planes = rows.div_ceil(MAX_GRID_ROWS);
         let mut derived = Derived::of_count("long_groups", long_groups)?;

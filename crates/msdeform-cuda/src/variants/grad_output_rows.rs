@@ -31,7 +31,10 @@ impl PackStep {
         let needed = !call.backward.is_none_or(is_packed);
         let packs = knobs.get(PACK.name).map_or(needed, |value| value == 1);
         if needed && !packs {
-            return Err("PACK=0; rows of this grad_output are not packed or not aligned".to_owned());
+            return Err(
+                "PACK=0, but rows of `grad_output` are not packed or not aligned; leave PACK out"
+                    .to_owned(),
+            );
         }
         Ok(Self { packs })
     }
@@ -69,7 +72,7 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), String> {
     let between = backward.grad_output.query.unsigned_abs().max(packed) / chunk;
     // Offsets are counted in chunks, in 32 bits.
     if between.saturating_mul(problem.queries() as u64) >= 1 << 32 {
-        return Err("the gradient of one image's output spans more than 64 GiB".to_owned());
+        return Err("`grad_output` of an image spans 64 GiB or more; it takes less".to_owned());
     }
     Ok(())
 }

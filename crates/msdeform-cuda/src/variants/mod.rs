@@ -199,11 +199,15 @@ impl dyn Variant + '_ {
         self.spec().check_lists(call.problem)?;
         CallShape::of(call.problem, call.strides)?;
         if call.problem.offsets().is_some() && !self.takes_offsets() {
-            return Err(self.refusal("it takes locations and weights, no offsets".to_owned()));
+            return Err(self.refusal(
+                "it computes the plain operator, and the problem has offsets".to_owned(),
+            ));
         }
         let (values, output) = (call.problem.dtype(), call.problem.output_dtype());
         if values != output && !self.takes_other_outputs() {
-            return Err(self.refusal(format!("the output is {output} where values are {values}")));
+            return Err(self.refusal(format!(
+                "the output is {output} and values are {values}; it takes one dtype for both"
+            )));
         }
         if self.spec().direction != call.direction() {
             return Err(self.refusal(format!("it computes the {}", self.spec().direction)));
@@ -211,7 +215,10 @@ impl dyn Variant + '_ {
         if !self.is_deterministic()
             && call.backward.is_some_and(|backward| backward.mode == Mode::Deterministic)
         {
-            return Err(self.refusal("its last bits differ from run to run".to_owned()));
+            return Err(self.refusal(
+                "its gradients are not bitwise reproducible, and the call is deterministic"
+                    .to_owned(),
+            ));
         }
         self.supports(call).map_err(|reason| self.refusal(reason))
     }
@@ -234,7 +241,7 @@ impl std::fmt::Debug for dyn Variant + '_ {
 pub fn check_inline_levels(problem: &Problem) -> Result<(), String> {
     let levels = problem.levels().len();
     if levels > INLINE_LEVELS {
-        return Err(format!("{levels} levels, at most {INLINE_LEVELS}"));
+        return Err(format!("there are {levels} levels; it takes at most {INLINE_LEVELS}"));
     }
     Ok(())
 }

@@ -27,16 +27,18 @@ const PACKET_BYTES: usize = 16;
 /// 31 bits say.
 pub(super) fn check_fast(call: &Call<'_>) -> Result<(), String> {
     if call.problem.offsets().is_some_and(Offsets::is_nearest) {
-        return Err("it interpolates, and nearest pixels are asked for".to_owned());
+        return Err(
+            "it interpolates between pixels, and the problem reads the nearest ones".to_owned()
+        );
     }
     let queries = call.problem.batch().saturating_mul(call.problem.queries());
     if call.problem.offsets().is_some() && u32::try_from(queries).is_err() {
-        return Err(format!("{queries} queries of all images, below 2^32"));
+        return Err(format!("all images have {queries} queries; it takes fewer than 2^32"));
     }
     let SourceStrides { references, offsets, logits } = call.sources;
     let furthest = references.query.max(offsets.query).max(logits.query);
     if call.problem.offsets().is_some() && i32::try_from(furthest).is_err() {
-        return Err(format!("queries are {furthest} numbers apart, below 2^31"));
+        return Err(format!("queries are {furthest} elements apart; it takes strides below 2^31"));
     }
     Ok(())
 }

@@ -66,7 +66,7 @@ impl SampleStep {
         let QueryBlock { warps, min_blocks, width, height } = block;
         let item = walk.item_queries();
         if !width.is_multiple_of(item) {
-            return Err(format!("TILE_WIDTH={width}; here it must be a multiple of {item}"));
+            return Err(format!("TILE_WIDTH={width}, but it must be a multiple of {item} here"));
         }
         let tiles = QueryTiles::of(call, pixels, width, height);
         let grid_x = u32::try_from(tiles.count).ok().filter(|&tiles| tiles < 1 << 31);
@@ -139,7 +139,7 @@ fn thin(call: &Call<'_>, knobs: &KnobChoices) -> Result<bool, String> {
     let is_thin = call.problem.levels().iter().any(|level| level.height < 2 || level.width < 2);
     let thin = knobs.get(THIN.name).map_or(is_thin, |value| value == 1);
     if is_thin && !thin {
-        return Err("THIN=0; there is a level one pixel high or wide".to_owned());
+        return Err("THIN=0, but a level is one pixel high or wide; leave THIN out".to_owned());
     }
     Ok(thin)
 }

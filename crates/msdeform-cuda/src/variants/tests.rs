@@ -147,7 +147,7 @@ fn an_output_in_another_format_is_computed_by_who_takes_it() {
             Ok(()) => assert!(variant.takes_other_outputs(), "{variant:?}"),
             Err(error) => {
                 assert!(!variant.takes_other_outputs(), "{variant:?}: {error}");
-                let reason = "the output is f32 where values are f16";
+                let reason = "the output is f32 and values are f16";
                 assert!(error.to_string().contains(reason), "{variant:?}: {error}");
             }
         }

@@ -57,7 +57,10 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), String> {
     grad_output_rows::check(call)?;
     let problem = call.problem;
     if max_entries(problem) >= 1 << 32 {
-        return Err(format!("{} samples of an image and head", max_entries(problem) / 4));
+        return Err(format!(
+            "a head of an image has {} samples; it takes fewer than 2^30",
+            max_entries(problem) / 4
+        ));
     }
     Ok(())
 }
@@ -235,15 +238,16 @@ impl ListKnobs {
         let deterministic = call.backward.is_some_and(|call| call.mode == Mode::Deterministic);
         let ordered = knobs.get(ORDERED.name).map_or(deterministic, |value| value == 1);
         if deterministic && !ordered {
-            return Err("ORDERED=0 in deterministic mode".to_owned());
+            return Err("ORDERED=0, but deterministic mode needs ordered lists; leave ORDERED out"
+                .to_owned());
         }
         let fits_short =
             problem.sampling_dtype().size_bytes() == 2 && problem.queries() <= SHORT_ENTRY_QUERIES;
         let entry_bytes = match knobs.get(ENTRY_BYTES.name) {
             Some(8) if !fits_short => {
                 return Err(
-                    "ENTRY_BYTES=8; that takes locations in half precision and at most 2^18 \
-                            queries"
+                    "ENTRY_BYTES=8, but entries of 8 bytes need locations in half precision and at most 2^18 \
+                     queries; leave ENTRY_BYTES out"
                         .to_owned(),
                 );
             }

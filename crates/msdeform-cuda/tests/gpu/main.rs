@@ -73,7 +73,7 @@ fn main() {
     let conclusion = libtest_mimic::run(&arguments, trials);
     let broken = broken_guards();
     if !broken.is_empty() {
-        eprintln!("memory beside buffers was written:\n{}", broken.join("\n"));
+        eprintln!("memory around buffers was written:\n{}", broken.join("\n"));
         std::process::exit(101);
     }
     conclusion.exit();
