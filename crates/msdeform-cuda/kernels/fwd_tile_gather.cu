@@ -40,7 +40,7 @@ using namespace msda;
 
 namespace {
 
-constexpr int WARPS = MSDA_WARPS;              // of a block, at most; the launch says how many
+constexpr int WARPS = MSDA_WARPS;              // of a block, at most
 constexpr int MIN_BLOCKS = MSDA_MIN_BLOCKS;    // of that size per SM: caps the registers
 constexpr int STRIP_ITEMS = MSDA_STRIP_ITEMS;  // side by side in a strip
 constexpr int ROUNDS = MSDA_ROUNDS;            // items per warp of a long block

@@ -1,6 +1,6 @@
 // Launches that follow each other without a gap. Part of intrinsics.cuh.
 //
-// A launch whose geometry says `overlaps` starts as soon as every block of the one before it has called
+// A launch whose geometry `overlaps` starts as soon as every block of the one before it has called
 // let_next_launch_start or is done. Before compute capability 9.0 launches do not overlap and nothing is
 // waited for.
 #pragma once
@@ -16,7 +16,7 @@ MSDA_DEVICE void wait_for_launch_before() {
 #endif
 }
 
-// A hint; says nothing about what has been written. What must be there when the next launch starts needs a
+// A hint, which promises nothing about memory. What must be there when the next launch starts needs a
 // fence before.
 MSDA_DEVICE void let_next_launch_start() {
 #if __CUDA_ARCH__ >= 900

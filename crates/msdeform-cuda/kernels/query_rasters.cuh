@@ -67,7 +67,7 @@ struct Strips {
         return {query, at_most(at_most(raster.width - x, queries - query), ITEM_QUERIES)};
     }
 
-    // Width 0 says that the queries are the pixels.
+    // Width 0: the queries are the pixels.
     MSDA_DEVICE static Item item(const CallShape& shape, unsigned number) {
         const int queries = shape.queries, width = shape.raster_width;
         if (width >= queries) {  // one row

@@ -67,7 +67,7 @@ struct TileStores {
     int rows;
     bool exists;  // a slice may be cut short
 
-    // chunk_of_pass(k) says what; it is asked for every pass, also beyond the level.
+    // chunk_of_pass(k) is called for every pass, also beyond the level.
     template <typename Chunk>
     MSDA_DEVICE void store_tile(const TilePlace& place, Chunk chunk_of_pass) const {
         const unsigned pixel = place.y * row_pitch + place.x;

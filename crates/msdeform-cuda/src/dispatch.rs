@@ -111,7 +111,7 @@ pub fn unaligned(call: &Call<'_>) -> (&'static dyn Variant, KnobChoices) {
 /// The best variant for a call, by these tables alone.
 ///
 /// # Errors
-/// What the last one says: a format that no kernel stores, an axis that does not fit 31 bits.
+/// The refusal of the last variant: a dtype that no kernel stores, an axis that does not fit 31 bits.
 pub fn builtin(call: &Call<'_>) -> Result<&'static dyn Variant, msdeform::Error> {
     let mut refused = Ok(());
     for rule in table(call).rules.iter().filter(|rule| (rule.applies)(call)) {

@@ -70,7 +70,7 @@ impl Engine {
     /// Opens device `ordinal` with the user's cache.
     ///
     /// # Errors
-    /// No driver, an old one, no such device or one that is too old; each says what to do.
+    /// No driver, an old one, no such device or one that is too old; each error names the remedy.
     pub fn new(ordinal: usize) -> Result<Self> {
         Self::with_cache(ordinal, DiskCache::of_user())
     }
@@ -83,7 +83,7 @@ impl Engine {
         Self::with_tuning(ordinal, cache, None)
     }
 
-    /// Opens device `ordinal` with a given cache and a given tuning file; `None` is what the environment says.
+    /// Opens device `ordinal` with a given cache and a given tuning file; `None` follows the environment.
     ///
     /// # Errors
     /// As [`Engine::new`]; never because of the tuning file, see [`Engine::tuning`].
@@ -102,8 +102,8 @@ impl Engine {
         &self.inner.context
     }
 
-    /// What was measured on this machine about which variant to use, read when the engine was opened. A
-    /// file that is not used says why ([`Tuning::ignored`]) and changes nothing else.
+    /// What was measured on this machine about which variant to use, read when the engine was opened. If the file is not
+    /// used, [`Tuning::ignored`] has the reason, and nothing else changes.
     #[must_use]
     pub fn tuning(&self) -> &Tuning {
         self.inner.compiler.tuning()
@@ -174,7 +174,7 @@ impl Engine {
 
     fn load(&self, variant: &'static dyn Variant, unit: &Unit, mut code: Code) -> Result<Kernel> {
         let module = match self.load_module(variant, &code) {
-            // Says nothing about the code.
+            // The error has nothing to do with the code.
             Err(lost @ (Error::ContextLost(_) | Error::Forked)) => return Err(lost),
             Err(refused) => {
                 let arch = self.inner.context.props().arch();

@@ -39,13 +39,13 @@ pub struct DriverError {
     pub code: u32,
     /// The name of that number, such as `CUDA_ERROR_INVALID_VALUE`.
     pub name: String,
-    /// What the driver says about it.
+    /// The driver's description of it.
     pub description: String,
 }
 
 impl DriverError {
     /// Whether the GPU faulted, which ends the context: every later call returns the same error until the
-    /// process ends. The CUDA documentation says so of each of these.
+    /// process ends. The CUDA documentation states this for each of these.
     #[must_use]
     pub const fn is_fault(&self) -> bool {
         matches!(

@@ -2,7 +2,7 @@
 //! driver on the caller's stream and the caller's memory.
 //!
 //! Nothing here links against CUDA. Without a driver, a GPU or NVRTC every entry point returns an
-//! [`Error`] that says what is missing and what to do.
+//! [`Error`] that names what is missing and what to do.
 //!
 //! # With cudarc
 //! Buffers and streams of any library will do, as long as they belong to the device's primary

@@ -75,7 +75,7 @@ impl Params {
         + Derived::MOST_WORDS
         + size_of::<CallShape>() / size_of::<u64>();
 
-    /// Everything but the pointers. The gradient of the values is packed, that of the output lies as the call says.
+    /// Everything but the pointers. The gradient of the values is packed, that of the output has the strides of the call.
     #[must_use]
     pub fn of(call: &Call<'_>, derived: &Derived, shape: &CallShape) -> Self {
         let tensors = call.operator().tensors(call.direction()).count();

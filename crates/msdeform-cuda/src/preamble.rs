@@ -13,7 +13,7 @@ pub trait PreambleRecipe: Debug + Send + Sync + Any {
     /// Allocates what it needs for a plan.
     ///
     /// # Errors
-    /// What the driver says, or why this call has none.
+    /// The driver's error, or why this call has none.
     fn prepare(&self, context: &Context, call: &Call<'_>) -> Result<Box<dyn Preamble>>;
 }
 
@@ -22,7 +22,7 @@ pub trait Preamble: Debug + Send + Sync {
     /// The words before the rest, for a value tensor at this address. The context is current.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     fn words(&self, value: u64) -> std::result::Result<Vec<u64>, DriverError>;
 
     /// Bytes of device memory that it owns.

@@ -22,7 +22,7 @@ pub struct ChosenVariant {
     pub knobs: KnobChoices,
 }
 
-/// What a tuning file for a GPU and the kernels of this crate says about itself.
+/// The owner that a tuning file for a GPU and the kernels of this crate names.
 #[must_use]
 pub fn origin(device: &DeviceProps) -> Origin {
     let (major, minor) = device.compute_capability;
@@ -58,7 +58,7 @@ fn fingerprint() -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// Reads the tuning file of a GPU: the given one, or what the environment says.
+/// Reads the tuning file of a GPU: the given one, or the one that the environment names.
 pub(crate) fn load(device: &DeviceProps, source: Option<&Source>) -> Tuning {
     let of_environment = || Source::of_environment(&device.name);
     let source = source.cloned().unwrap_or_else(of_environment);

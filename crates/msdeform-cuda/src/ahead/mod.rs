@@ -151,7 +151,7 @@ impl Compiler {
         knobs: &KnobChoices,
         call: &Call<'_>,
     ) {
-        // What cannot be configured says so when it is asked for.
+        // A call that cannot be configured fails with the reason when it is planned.
         let Ok(configuration) = variant.configure(call, knobs) else { return };
         let kernels =
             configuration.units(call).into_iter().map(|unit| Wish::Kernel((variant, unit)));

@@ -39,7 +39,7 @@ impl<T: Copy + Send + Sync + 'static> DeviceBuffer<T> {
     /// should hold before a test.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], or what the driver says.
+    /// [`Error::OutOfMemory`], or the driver's error.
     pub fn filled(stream: &Stream, len: usize, fill: u8) -> Result<Self> {
         let mut buffer = Self::uninitialised(stream.context(), len)?;
         buffer.fill(stream, fill)?;
@@ -71,7 +71,7 @@ impl<T: Copy + Send + Sync + 'static> DeviceBuffer<T> {
     /// Copies another buffer of the same device over the front of this one.
     ///
     /// # Errors
-    /// [`Error::BufferTooSmall`] if the other one is longer, or what the driver says.
+    /// [`Error::BufferTooSmall`] if the other one is longer, or the driver's error.
     pub fn copy_from_device(&mut self, stream: &Stream, source: &Self) -> Result<()> {
         if source.len > self.len {
             return Err(Error::BufferTooSmall {
@@ -92,7 +92,7 @@ impl<T: Copy + Send + Sync + 'static> DeviceBuffer<T> {
     /// Sets every byte.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn fill(&mut self, stream: &Stream, byte: u8) -> Result<()> {
         if self.len == 0 {
             return Ok(());
@@ -137,7 +137,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// A copy of host memory. Done when this returns.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], or what the driver says.
+    /// [`Error::OutOfMemory`], or the driver's error.
     pub fn from_host(stream: &Stream, source: &[T]) -> Result<Self> {
         Self::from_plain(stream, source)
     }
@@ -146,7 +146,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// this returns.
     ///
     /// # Errors
-    /// [`Error::BufferTooSmall`] if the part ends outside of the buffer, or what the driver says.
+    /// [`Error::BufferTooSmall`] if the part ends outside of the buffer, or the driver's error.
     pub fn copy_from(&mut self, stream: &Stream, offset: usize, source: &[T]) -> Result<()> {
         let end = offset.saturating_add(source.len());
         if end > self.len {
@@ -170,7 +170,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// A copy of the buffer in host memory, after what is queued in the stream.
     ///
     /// # Errors
-    /// What the driver says; a fault in an earlier kernel is reported here.
+    /// The driver's error; a fault in an earlier kernel is reported here.
     pub fn to_host(&self, stream: &Stream) -> Result<Vec<T>> {
         let mut copy = vec![T::default(); self.len];
         self.copy_to(stream, &mut copy)?;
@@ -180,7 +180,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// Copies the front of the buffer over host memory, after what is queued in the stream.
     ///
     /// # Errors
-    /// [`Error::BufferTooSmall`] if `target` is longer than the buffer, or what the driver says.
+    /// [`Error::BufferTooSmall`] if `target` is longer than the buffer, or the driver's error.
     pub fn copy_to(&self, stream: &Stream, target: &mut [T]) -> Result<()> {
         if target.len() > self.len {
             return Err(Error::BufferTooSmall {

@@ -105,7 +105,7 @@ impl Context {
     /// Waits for everything on the device and reports faults of earlier launches.
     ///
     /// # Errors
-    /// What the driver says, such as an illegal address in an earlier kernel.
+    /// The driver's error, such as an illegal address in an earlier kernel.
     pub fn synchronize(&self) -> Result<()> {
         let _entered = self.enter()?;
         let so_far = self.inner.launches.so_far();
@@ -118,7 +118,7 @@ impl Context {
     /// Free and total bytes of the device's memory.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn memory_bytes(&self) -> Result<(usize, usize)> {
         let _entered = self.enter()?;
         let (mut free, mut total) = (0, 0);
@@ -189,7 +189,7 @@ fn is_blocking(variable: Option<&str>) -> bool {
     variable.is_some_and(|value| value.trim().parse::<i64>().is_ok_and(|number| number != 0))
 }
 
-/// The driver's address of the thread's current context, if there is one and the driver still says so.
+/// The driver's address of the thread's current context, if the driver still knows one.
 pub(super) fn current() -> Option<usize> {
     if !is_initialised() {
         return None;

@@ -23,7 +23,7 @@ impl Event {
     /// A new event that keeps the time.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn new(context: &Context) -> Result<Self> {
         let _entered = context.enter()?;
         let mut raw = std::ptr::null_mut();
@@ -35,7 +35,7 @@ impl Event {
     /// Moves the event to the end of what is queued in the stream.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn record(&self, stream: &Stream) -> Result<()> {
         let _entered = self.context.enter()?;
         // SAFETY: both handles are alive.
@@ -45,7 +45,7 @@ impl Event {
     /// Waits until the stream has passed the event.
     ///
     /// # Errors
-    /// What the driver says; a fault in an earlier kernel is reported here.
+    /// The driver's error; a fault in an earlier kernel is reported here.
     pub fn synchronize(&self) -> Result<()> {
         let _entered = self.context.enter()?;
         // SAFETY: the event is alive.
@@ -55,7 +55,7 @@ impl Event {
     /// Microseconds from `earlier` to this event; both must have been passed.
     ///
     /// # Errors
-    /// What the driver says, such as an event that was not recorded or not passed.
+    /// The driver's error, such as an event that was not recorded or not passed.
     pub fn elapsed_us_since(&self, earlier: &Self) -> Result<f64> {
         let _entered = self.context.enter()?;
         let mut milliseconds = 0f32;

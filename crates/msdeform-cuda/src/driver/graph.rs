@@ -21,7 +21,7 @@ impl Graph {
     /// moment are kept.
     ///
     /// # Errors
-    /// The error of `work`, or what the driver says about something that cannot be recorded.
+    /// The error of `work`, or the driver's error about something that cannot be recorded.
     pub fn capture(stream: &Stream, work: impl FnOnce(&Stream) -> Result<()>) -> Result<Self> {
         let context = stream.context().clone();
         let _entered = context.enter()?;
@@ -52,7 +52,7 @@ impl Graph {
     /// alone until the stream is done.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
         let _entered = self.context.enter()?;
         // SAFETY: both handles are alive; the caller answers for what the launches use.

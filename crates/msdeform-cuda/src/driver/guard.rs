@@ -67,7 +67,7 @@ impl Guard {
     /// The context is current and `address` is what [`Guard::raise`] returned for `bytes`.
     pub(super) unsafe fn lower(self, address: u64, bytes: usize) -> u64 {
         if self.bytes > 0 {
-            // SAFETY: as the caller says. A context that is lost has worse to tell than its guards.
+            // SAFETY: passed on from the caller. A context that is lost has worse to tell than its guards.
             let found = unsafe { self.look(address, bytes) };
             if let Ok(Some(place)) = found {
                 let words = format!("a buffer of {bytes} bytes was written {place}");

@@ -66,7 +66,7 @@ impl Module {
     /// Loads a cubin.
     ///
     /// # Errors
-    /// What the driver says, such as code for another architecture.
+    /// The driver's error, such as code for another architecture.
     #[doc(hidden)]
     pub fn load(context: &Context, cubin: &[u8]) -> crate::Result<Arc<Self>> {
         let _entered = context.enter()?;
@@ -80,7 +80,7 @@ impl Module {
     /// An entry kernel by name.
     ///
     /// # Errors
-    /// What the driver says if there is no such kernel.
+    /// The driver's error if there is no such kernel.
     pub fn function(self: &Arc<Self>, name: &str) -> crate::Result<Function> {
         let _entered = self.context.enter()?;
         let mut raw = std::ptr::null_mut();
@@ -116,7 +116,7 @@ impl Function {
     /// Registers of a thread.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn registers(&self) -> crate::Result<u32> {
         self.attribute(FunctionAttribute::CU_FUNC_ATTRIBUTE_NUM_REGS)
     }
@@ -124,7 +124,7 @@ impl Function {
     /// Bytes of local memory (spills, stack) of a thread.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn local_bytes(&self) -> crate::Result<u32> {
         self.attribute(FunctionAttribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)
     }
@@ -139,7 +139,7 @@ impl Function {
     /// Blocks of this kernel that fit on a multiprocessor at once.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn blocks_per_multiprocessor(&self, geometry: &LaunchGeometry) -> crate::Result<u32> {
         let _entered = self.module.context.enter()?;
         Ok(self.resident_blocks(geometry)?)
@@ -165,13 +165,13 @@ impl Function {
     /// Asks for what a launch with this geometry needs. Once per function, before launching.
     ///
     /// # Errors
-    /// What the driver says, such as more shared memory than the GPU has.
+    /// The driver's error, such as more shared memory than the GPU has.
     pub(crate) fn prepare(
         &self,
         geometry: &LaunchGeometry,
         device: &DeviceProps,
     ) -> Result<(), DriverError> {
-        // If this fails, so does what follows, and says more.
+        // If this fails, the next call fails too, with a better error.
         let _entered = self.module.context.enter();
         if geometry.shared_bytes > SHARED_BYTES_WITHOUT_ASKING {
             // The limit belongs to the function, which plans share: all that there is, not what this

@@ -31,7 +31,7 @@ impl PersistingL2 {
     /// Sets aside as much as the device lets, at most `wanted` bytes. `None` where it has no such thing.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub(crate) fn set_aside(context: &Context, wanted: usize) -> Result<Option<Self>> {
         let props = context.props();
         let bytes = props.persisting_l2_bytes.min(wanted);

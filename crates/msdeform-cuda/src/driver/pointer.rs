@@ -49,7 +49,7 @@ pub(crate) fn check_pointer(
     {
         return Err(Error::WrongDevice { what: tensor, expected, found });
     }
-    // Memory mapped piece by piece (PyTorch's expandable segments) has a range per piece, which says
+    // Memory mapped piece by piece (PyTorch's expandable segments) has a range per piece, which tells
     // nothing about the tensor; plain allocations have one range.
     if plain != 0 && range_bytes > 0 {
         let found = (range_start + range_bytes as u64).saturating_sub(address) as usize;

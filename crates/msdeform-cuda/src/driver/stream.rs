@@ -24,7 +24,7 @@ impl Stream {
     /// A new stream that does not wait for the default stream.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn new(context: &Context) -> Result<Self> {
         let _entered = context.enter()?;
         let mut raw = std::ptr::null_mut();
@@ -54,7 +54,7 @@ impl Stream {
         if raw.addr() > 2 {
             let mut owner = std::ptr::null_mut();
             let _entered = context.enter()?;
-            // SAFETY: the caller says that `raw` is a stream; `owner` is writable.
+            // SAFETY: the caller promises that `raw` is a stream; `owner` is writable.
             unsafe { driver!(cuStreamGetCtx(raw, &raw mut owner)) }?;
             if owner != context.raw() {
                 return Err(Error::WrongContext { device: context.ordinal() });
@@ -78,7 +78,7 @@ impl Stream {
     /// Waits until everything queued so far is done.
     ///
     /// # Errors
-    /// What the driver says; a fault in an earlier kernel is reported here.
+    /// The driver's error; a fault in an earlier kernel is reported here.
     pub fn synchronize(&self) -> Result<()> {
         let _entered = self.context.enter()?;
         let launches = self.context.launches();
@@ -105,7 +105,7 @@ impl Stream {
     /// Lets later work of this stream wait for an event of another.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn wait_for(&self, event: &Event) -> Result<()> {
         let _entered = self.context.enter()?;
         // SAFETY: both handles are alive.
@@ -115,7 +115,7 @@ impl Stream {
     /// Whether what is queued is being recorded in a graph.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn is_capturing(&self) -> Result<bool> {
         let _entered = self.context.enter()?;
         let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;

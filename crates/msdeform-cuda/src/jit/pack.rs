@@ -51,7 +51,7 @@ pub struct KernelPack {
     bytes: Vec<u8>,
     /// By content: the group and the place in it.
     places: HashMap<Key, (usize, usize)>,
-    /// Unpacked when the first kernel of a group is asked for; an error says what is wrong with it.
+    /// Unpacked when the first kernel of a group is asked for; or the reason why it cannot be unpacked.
     unpacked: Vec<OnceLock<Result<Vec<Compiled>, String>>>,
 }
 
@@ -214,7 +214,7 @@ impl KernelPack {
 /// The bytes of a pack.
 ///
 /// # Errors
-/// What the compressor says.
+/// The compressor's error.
 pub fn encode_pack(compiler: CudaVersion, groups: &[PackGroup]) -> std::io::Result<Vec<u8>> {
     let (mut listed, mut packed) = (Vec::new(), Vec::new());
     for PackGroup { arch, kernels } in groups {

@@ -18,7 +18,7 @@ pub struct CodeStore {
     cache: DiskCache,
     /// What code must not be newer than, where there is a driver.
     driver: Option<CudaVersion>,
-    /// Opened when the first kernel is needed; an error says why it is not used.
+    /// Opened when the first kernel is needed; or the reason why it is not used.
     pack: OnceLock<std::result::Result<Option<KernelPack>, String>>,
     /// Whether the driver took nothing of it. Relaxed: who sees it late is refused once more.
     is_pack_refused: AtomicBool,

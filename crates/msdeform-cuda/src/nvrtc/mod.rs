@@ -262,7 +262,7 @@ pub(crate) fn in_packages(file: &str) -> Option<PathBuf> {
 
 /// NVRTC opens its second half by name when it compiles, and that of some wheels (13.0) does not look in
 /// its own folder. Loaded here from there, it is found by that name. Nothing to load is fine: the loader
-/// may find it, and if not, compiling says so.
+/// may find it. If not, compiling fails with the reason.
 fn load_builtins(nvrtc: &Path, version: CudaVersion) -> Option<Library> {
     let file = nvrtc.parent()?.join(locate::System::default().builtins(version));
     // SAFETY: a part of NVRTC by its name and folder, which NVRTC itself would load; no initialisers with

@@ -151,12 +151,12 @@ impl Plan {
     /// allocation that is too small, each by name. [`Error::Launch`] with the variant's name if the
     /// driver refuses.
     pub unsafe fn launch(&self, stream: &Stream, pointers: &Pointers) -> Result<()> {
-        // SAFETY: as the caller says.
+        // SAFETY: passed on from the caller.
         unsafe { self.launch_from(stream, pointers, Start::Preparation) }
     }
 
     /// Queues what comes after the preparation: the steps whose results an earlier [`Plan::launch`]
-    /// left behind. The same as a launch where [`Plan::has_preparation`] says no.
+    /// left behind. If [`Plan::has_preparation`] is false, this is the same as a launch.
     ///
     /// # Safety
     /// As [`Plan::launch`]; a launch on the same stream came before, and inputs that the
@@ -169,7 +169,7 @@ impl Plan {
         stream: &Stream,
         pointers: &Pointers,
     ) -> Result<()> {
-        // SAFETY: as the caller says.
+        // SAFETY: passed on from the caller.
         unsafe { self.launch_from(stream, pointers, Start::Operator) }
     }
 

@@ -50,7 +50,7 @@ pub enum Workspace {
 pub struct PlanOptions {
     /// Gradients instead of the output.
     pub backward: Option<BackwardOptions>,
-    /// The variant, instead of what `MSDEFORM_VARIANT` or the dispatcher says.
+    /// The variant, instead of the one of `MSDEFORM_VARIANT` or the dispatcher.
     pub variant: Option<&'static dyn Variant>,
     /// Knobs of that variant, instead of its own choice.
     pub knobs: Vec<(String, i64)>,

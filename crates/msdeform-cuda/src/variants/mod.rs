@@ -1,4 +1,4 @@
-//! What a variant is: a kernel file, what it says about itself, and how it wants to be launched.
+//! What a variant is: a kernel file, its description, and how it wants to be launched.
 //!
 //! Everything here is arithmetic on a [`Call`] and can be done, and tested, without a GPU. The engine
 //! compiles and launches what comes out; the emulator runs the same configuration on the host.
@@ -82,7 +82,7 @@ pub struct Constant {
     pub name: &'static str,
     /// The values it has.
     pub values: &'static [i64],
-    /// What it says.
+    /// Its effect.
     pub meaning: &'static str,
 }
 
