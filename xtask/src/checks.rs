@@ -1,6 +1,7 @@
 //! Checks of the tree and of its documents that need more than a command.
 
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 
@@ -32,16 +33,22 @@ pub fn paths() -> Result<Report> {
     Ok(Report::check(""))
 }
 
-/// Builds the site under `target/site` and returns its folder. Sphinx reads the pages in their folders; `docs/site` has its
-/// configuration and the order of the pages. A warning is an error, and a dead link is a warning. ADR 0022 gives the reasons.
+/// Builds the site under `target/site` and returns its folder; a second call waits for the first. Sphinx reads the pages in their
+/// folders; `docs/site` has its configuration and the order of the pages. A warning is an error, and a dead link is a warning.
+/// ADR 0022 gives the reasons.
 pub fn site() -> Result<PathBuf> {
+    static BUILT: Mutex<Option<PathBuf>> = Mutex::new(None);
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(site) = &*built {
+        return Ok(site.clone());
+    }
     // Both folders are emptied: a page that was renamed must not stay under its old name.
     let site = tree::empty_folder(tree::target().join("site"))?;
     let pages_read = tree::empty_folder(tree::cache().join("site-doctrees"))?;
     let mut sphinx = SPHINX.sh("sphinx-build --quiet --builder html --jobs 2 --fail-on-warning")?;
     sphinx.args(["--keep-going", "--conf-dir", "docs/site", "--doctree-dir"]);
     run_ok(sphinx.arg(pages_read).arg(".").arg(&site))?;
-    Ok(site)
+    Ok(built.insert(site).clone())
 }
 
 /// The report of the committed GPU records and the site in a real browser: `tools/browser`, tests with Playwright on the
@@ -52,12 +59,8 @@ pub fn browser() -> Result<Report> {
     let report = tree::cache().join("report.html");
     let mut write = built("--bin msdeform")?;
     run_ok(write.args(["report", "--output"]).arg(&report).current_dir(tree::root()))?;
-    let mut pages = tree::target().join("site");
-    if !pages.join("index.html").is_file() {
-        pages = site()?;
-    }
     let mut python = PLAYWRIGHT.sh("python -m pytest --quiet -p no:cacheprovider")?;
     python.current_dir(tree::root().join("tools/browser"));
     python.env("MSDEFORM_BROWSER", browser).env("MSDEFORM_REPORT", report);
-    Ok(tests(python.env("MSDEFORM_SITE", pages))?.noted("Chromium by Playwright"))
+    Ok(tests(python.env("MSDEFORM_SITE", site()?))?.noted("Chromium by Playwright"))
 }

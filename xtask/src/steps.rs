@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::process::{Command, ExitCode};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -156,25 +156,6 @@ impl Step {
     }
 }
 
-/// A step of [`Steps::together`]: its name, those of the steps that must be finished before, and what it does.
-pub type Planned = (&'static str, &'static [&'static str], Do);
-
-struct Lanes<'a> {
-    waiting: Vec<&'a Planned>,
-    /// The names of steps that wait or run.
-    pending: Vec<&'static str>,
-    finished: Vec<Step>,
-}
-
-impl<'a> Lanes<'a> {
-    /// Takes the first step that can start.
-    fn next(&mut self) -> Option<&'a Planned> {
-        let can_start = |step: &&Planned| !step.1.iter().any(|name| self.pending.contains(name));
-        let next = self.waiting.iter().position(can_start)?;
-        Some(self.waiting.remove(next))
-    }
-}
-
 /// Runs steps, all of them even if one fails.
 pub struct Steps {
     start: Instant,
@@ -204,39 +185,27 @@ impl Steps {
         }
     }
 
-    /// Runs steps two at a time, because many of them use one core or wait for the network. The first step that can start
-    /// does; each line of output begins with the name of its step.
-    pub fn together(&mut self, planned: &[&Planned]) {
-        self.known.extend(planned.iter().map(|(name, ..)| (*name).to_owned()));
-        let waiting = planned.iter().copied().filter(|(name, ..)| self.wants(name));
-        let waiting: Vec<&Planned> = waiting.collect();
-        let has_prefix = waiting.len() > 1;
-        let pending = waiting.iter().map(|(name, ..)| *name).collect();
-        let lanes = Mutex::new(Lanes { waiting, pending, finished: Vec::new() });
-        let freed = Condvar::new();
+    /// Runs steps two at a time, because many of them use one core or wait for the network. They start in the order of the list;
+    /// each line of output begins with the name of its step.
+    pub fn together(&mut self, planned: &[&(&'static str, Do)]) {
+        self.known.extend(planned.iter().map(|(name, _)| (*name).to_owned()));
+        let wanted = planned.iter().filter(|(name, _)| self.wants(name)).enumerate();
+        let (waiting, finished) = (Mutex::new(wanted), Mutex::new(Vec::new()));
         let lane = || {
-            let mut lanes_now = lanes.lock().unwrap_or_else(PoisonError::into_inner);
-            while !lanes_now.waiting.is_empty() {
-                let Some((name, _, step)) = lanes_now.next() else {
-                    lanes_now = freed.wait(lanes_now).unwrap_or_else(PoisonError::into_inner);
-                    continue;
-                };
-                drop(lanes_now);
-                process::prefix_lines(if has_prefix { name } else { "" });
-                let finished = Step::run((*name).to_owned(), || step.run());
-                lanes_now = lanes.lock().unwrap_or_else(PoisonError::into_inner);
-                lanes_now.pending.retain(|pending| pending != name);
-                lanes_now.finished.push(finished);
-                freed.notify_all();
+            let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+            while let Some((index, (name, step))) = next() {
+                process::prefix_lines(name);
+                let step = Step::run((*name).to_owned(), || step.run());
+                finished.lock().unwrap_or_else(PoisonError::into_inner).push((index, step));
             }
         };
         std::thread::scope(|scope| {
             scope.spawn(lane);
             lane();
         });
-        let mut finished = lanes.into_inner().unwrap_or_else(PoisonError::into_inner).finished;
-        finished.sort_by_key(|step| planned.iter().position(|(name, ..)| *name == step.name));
-        self.finished.extend(finished);
+        let mut finished = finished.into_inner().unwrap_or_else(PoisonError::into_inner);
+        finished.sort_by_key(|(index, _)| *index);
+        self.finished.extend(finished.into_iter().map(|(_, step)| step));
     }
 
     /// The result of a step that ran, for the release notes.
@@ -280,33 +249,34 @@ impl Steps {
 mod tests {
     use super::*;
 
-    fn read(success: bool, output: &str) -> Result<(usize, usize, usize)> {
-        let report = Report::of_tests(&Finished { success, output: output.to_owned() })?;
-        Ok((report.passed, report.failed, report.skipped))
-    }
-
     #[test]
     fn totals_of_all_binaries_are_added_up_and_a_run_that_broke_off_is_an_error() {
-        let output = "test result: ok. 10 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n\
-                      test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured\n";
-        assert_eq!(read(false, output).unwrap(), (12, 1, 1));
+        let read = |success, output: &str| {
+            let report = Report::of_tests(&Finished { success, output: output.to_owned() }).ok()?;
+            Some((report.passed, report.failed, report.skipped))
+        };
+        let cargo = "test result: ok. 10 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n\
+                     test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured\n";
         let failed = "error: test failed, to rerun pass `--test seeds`\n";
-        assert_eq!(read(false, &format!("{output}{failed}{failed}")).unwrap(), (12, 2, 1));
+        let killed = format!("{cargo}{failed}{failed}");
         let nextest =
             "     Summary [   9.6s] 191 tests run: 190 passed (2 slow), 1 failed, 3 skipped";
-        assert_eq!(read(false, nextest).unwrap(), (190, 1, 3));
-        assert!(read(false, "").is_err() && read(true, "").is_err());
-    }
-
-    #[test]
-    fn the_last_line_of_pytest_counts_failures_errors_and_skips() {
-        let output =
+        let pytest =
             "5 passed in a test's own words\n3 failed, 120 passed, 71 skipped, 1 error in 9.5s\n";
-        assert_eq!(read(false, output).unwrap(), (120, 4, 71));
-        assert!(read(false, "120 passed in 9.5s").is_err() && read(true, "Traceback").is_err());
-        let long = "170 passed, 71 skipped in 191.44s (0:03:11)";
-        assert_eq!(read(true, long).unwrap(), (170, 0, 71));
-        assert_eq!(read(true, "24 passed, 1 warning in 37.06s").unwrap(), (24, 0, 0));
+        for (success, output, expected) in [
+            (false, cargo, Some((12, 1, 1))),
+            (false, &killed, Some((12, 2, 1))),
+            (false, nextest, Some((190, 1, 3))),
+            (false, pytest, Some((120, 4, 71))),
+            (true, "170 passed, 71 skipped in 191.44s (0:03:11)", Some((170, 0, 71))),
+            (true, "24 passed, 1 warning in 37.06s", Some((24, 0, 0))),
+            (false, "120 passed in 9.5s", None),
+            (true, "Traceback", None),
+            (true, "", None),
+            (false, "", None),
+        ] {
+            assert_eq!(read(success, output), expected, "{output}");
+        }
     }
 
     #[test]
@@ -329,27 +299,22 @@ mod tests {
     }
 
     #[test]
-    fn steps_wait_for_those_that_they_name_unless_these_are_not_wanted() {
-        static ORDER: Mutex<Vec<&str>> = Mutex::new(Vec::new());
-        fn note(name: &'static str) -> Result<Report> {
-            ORDER.lock().unwrap().push(name);
-            Ok(Report::check(name))
-        }
-        const PLANNED: [Planned; 4] = [
-            ("last", &["first", "second", "unwanted"], Do::Call(|| note("last"))),
-            ("first", &[], Do::Call(|| note("first"))),
-            ("second", &["first"], Do::Call(|| note("second"))),
-            ("unwanted", &[], Do::Call(|| note("unwanted"))),
+    fn two_steps_at_a_time_are_summed_up_in_the_order_of_the_list() {
+        // Ends only if both run at the same time.
+        static BOTH: std::sync::Barrier = std::sync::Barrier::new(2);
+        let wait = || {
+            BOTH.wait();
+            Ok(Report::check(""))
+        };
+        let planned = [
+            ("first", Do::Call(wait)),
+            ("unwanted", Do::Call(|| anyhow::bail!("must not run"))),
+            ("second", Do::Call(wait)),
         ];
-        let mut steps = Steps::only(&["first", "second", "last"].map(str::to_owned));
-        steps.together(&PLANNED.each_ref());
-        assert_eq!(*ORDER.lock().unwrap(), ["first", "second", "last"]);
+        let mut steps = Steps::only(&["first", "second"].map(str::to_owned));
+        steps.together(&planned.each_ref());
         let finished: Vec<&str> = steps.finished.iter().map(|step| step.name.as_str()).collect();
-        assert_eq!(
-            finished,
-            ["last", "first", "second"],
-            "the summary is in the order of the list"
-        );
+        assert_eq!(finished, ["first", "second"]);
         assert_eq!(steps.finish(), ExitCode::SUCCESS);
     }
 

@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::environments::{CLANG_FORMAT, NVRTC, ONNX_RUNTIME, OTHER_NVRTC, SCRIPTS, SPHINX};
 use crate::process::{capture, on_path, run_ok, sh};
-use crate::steps::{Do, Planned, Report, Steps, tests};
+use crate::steps::{Do, Report, Steps, tests};
 use crate::uv::{Environment, uv};
 use crate::{c, checks, python, records, setup, ship};
 
@@ -24,35 +24,32 @@ pub struct TestArgs {
 /// Not with `--quick`.
 const SLOW: [&str; 4] = ["doctests", "documentation", "public api", "python"];
 
-/// In the order in which they start; the names after a step's name are those that must be finished before. Two steps run at a
-/// time. Steps that call cargo wait for each other while it compiles, so others stand between them, and the long ones stand
-/// first.
-const STEPS: [Planned; 22] = [
-    ("setup", &[], Do::Call(set_up)),
-    ("format", SET_UP, Do::Check(&["cargo fmt --all --check", CANDLE_FORMAT])),
-    ("clippy", SET_UP, Do::Check(&[CLIPPY])),
-    ("cuda format", SET_UP, Do::Script(&CLANG_FORMAT, CHECK_C, checks::C_SOURCES)),
-    ("kernel text", SET_UP, Do::Call(checks::kernel_text)),
-    ("links", SET_UP, Do::Script(&SPHINX, "python tools/check_links.py", &["*.md"])),
-    ("words", SET_UP, Do::Script(&SCRIPTS, "python tools/find_words.py", READ)),
-    ("paths", SET_UP, Do::Call(checks::paths)),
-    ("records", SET_UP, script("python tools/check_tree.py records")),
-    ("scripts", SET_UP, Do::Call(scripts)),
-    ("wheel parts", SET_UP, script("python tools/check_tree.py wheel-parts")),
-    ("shared builds", SET_UP, script("python tools/check_tree.py shared-builds")),
-    ("crate contents", SET_UP, CRATE_CONTENTS),
-    ("python lint", SET_UP, Do::Call(python::lint)),
-    ("site", SET_UP, Do::Call(|| checks::site().map(|_| Report::check("without a warning")))),
-    ("tests", SET_UP, Do::Call(rust_tests)),
-    ("python", SET_UP, Do::Call(python::test)),
-    ("documentation", SET_UP, Do::Check(&[DOCUMENTATION])),
-    ("public api", SET_UP, Do::Call(ship::api::check)),
-    ("doctests", SET_UP, Do::Tests(DOCTESTS)),
-    ("readme", SET_UP, Do::Call(records::check_tables)),
-    ("browser", &["setup", "site"], Do::Call(checks::browser)),
+/// In the order in which they start, after `setup`. Two run at a time. Those that call cargo wait for each other while it
+/// compiles, so others stand between them, and long ones stand first.
+const STEPS: [(&str, Do); 21] = [
+    ("format", Do::Check(&["cargo fmt --all --check", CANDLE_FORMAT])),
+    ("clippy", Do::Check(&[CLIPPY])),
+    ("cuda format", Do::Script(&CLANG_FORMAT, CHECK_C, checks::C_SOURCES)),
+    ("kernel text", Do::Call(checks::kernel_text)),
+    ("links", Do::Script(&SPHINX, "python tools/check_links.py", &["*.md"])),
+    ("words", Do::Script(&SCRIPTS, "python tools/find_words.py", READ)),
+    ("paths", Do::Call(checks::paths)),
+    ("records", script("python tools/check_tree.py records")),
+    ("scripts", Do::Call(scripts)),
+    ("wheel parts", script("python tools/check_tree.py wheel-parts")),
+    ("shared builds", script("python tools/check_tree.py shared-builds")),
+    ("crate contents", CRATE_CONTENTS),
+    ("python lint", Do::Call(python::lint)),
+    ("site", Do::Call(|| checks::site().map(|_| Report::check("without a warning")))),
+    ("tests", Do::Call(rust_tests)),
+    ("python", Do::Call(python::test)),
+    ("documentation", Do::Check(&[DOCUMENTATION])),
+    ("public api", Do::Call(ship::api::check)),
+    ("doctests", Do::Tests(DOCTESTS)),
+    ("readme", Do::Call(records::check_tables)),
+    ("browser", Do::Call(checks::browser)),
 ];
 
-const SET_UP: &[&str] = &["setup"];
 /// `cargo fmt --all` does not see the crate for candle, a workspace of its own.
 const CANDLE_FORMAT: &str = "cargo fmt --manifest-path bindings/candle/Cargo.toml --check";
 const CLIPPY: &str = "cargo clippy --workspace --all-targets --locked -- -D warnings";
@@ -78,7 +75,8 @@ pub fn run_all(args: &TestArgs) -> Result<ExitCode> {
     if steps.wants("python") && !args.quick {
         fetch(python::ENVIRONMENTS);
     }
-    let planned = STEPS.iter().filter(|(name, ..)| !(args.quick && SLOW.contains(name)));
+    steps.run("setup", set_up);
+    let planned = STEPS.iter().filter(|(name, _)| !(args.quick && SLOW.contains(name)));
     steps.together(&planned.collect::<Vec<_>>());
     Ok(steps.finish())
 }
