@@ -5,8 +5,8 @@ use candle_core::op::BackpropOp;
 use candle_core::{CpuStorage, DType, Device, Layout, Storage, Tensor};
 use half::{bf16, f16};
 use msdeform::{
-    Direction, OffsetRule, Offsets, Problem, Role, Signature, TensorSignature,
-    TensorView, TensorViewMut,
+    Direction, OffsetRule, Offsets, Problem, Role, Signature, TensorSignature, TensorView,
+    TensorViewMut,
 };
 
 use crate::plans::SHARED;
