@@ -141,6 +141,6 @@ fn rust_tests() -> Result<Report> {
 /// Rewrites the table of registers and spills that the tests hold kernels to.
 pub fn bless_resources() -> Result<()> {
     set_up()?;
-    let mut cargo = sh("cargo test --package msdeform-emulator --test resources");
+    let mut cargo = sh("cargo test --package msdeform-cuda-lab --test compiled");
     run_ok(with_libraries(&mut cargo)?.env("BLESS", "1")).map(|_| ())
 }

@@ -143,7 +143,7 @@ mod tests {
 
     /// NVRTC (12.9 to 13.4) may compile such a statement into a zero in two registers that is overwritten under a
     /// predicate and read before it is written: a sample's pixel then lies anywhere in memory. If the choice is made in
-    /// 32 bits and widened afterwards there is no such zero. The emulator's `tests/resources` searches machine code.
+    /// 32 bits and widened afterwards there is no such zero. `tests/compiled` searches machine code.
     #[test]
     fn no_kernel_widens_a_product_conditionally() {
         for text in [

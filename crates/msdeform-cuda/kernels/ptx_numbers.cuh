@@ -106,8 +106,8 @@ MSDA_DEVICE float add_saturating(float a, float b) {
 }
 
 // The value, or zero, by a mask. Of a plain choice the compiler may make a zero in two registers that it
-// overwrites under predicates and reads before it is there (sample_gradients.cuh); the emulator's
-// tests/resources says where it does.
+// overwrites under predicates and reads before it is there (sample_gradients.cuh). The test `compiled` of
+// msdeform-cuda-lab finds such machine code.
 MSDA_DEVICE unsigned value_if(bool wanted, unsigned value) {
     unsigned result;
     asm("{\n.reg .b32 mask;\nneg.s32 mask, %2;\nand.b32 %0, %1, mask;\n}"

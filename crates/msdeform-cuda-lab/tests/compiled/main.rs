@@ -53,7 +53,7 @@ fn main() -> ExitCode {
 fn cubins() -> DiskCache {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(folder, Into::into);
-    DiskCache::in_folder(target.join("emulator/cubins"))
+    DiskCache::in_folder(target.join("cubins"))
 }
 
 /// All kernels by the pinned compiler; by other compilers, those that the dispatcher may choose.

@@ -1,14 +1,24 @@
-//! The check of `tests/resources` for machine code that reads a zero before it is written. NVRTC 13.0 compiled the
-//! listings from kernels of this project for an H200.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, also in its shared functions")]
+//! The checks of `tests/compiled` themselves. NVRTC 13.0 compiled the listings of machine code that reads a zero too early
+//! from kernels of this project, for an H200.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, also in its shared functions"
+)]
 
-#[path = "resources/early_reads.rs"]
+#[path = "compiled/early_reads.rs"]
 mod early_reads;
-#[path = "resources/listing.rs"]
+#[path = "compiled/listing.rs"]
 mod listing;
+#[path = "compiled/table.rs"]
+mod table;
+
+use msdeform_cuda::nvrtc::KernelResources;
+use msdeform_cuda::variants::Unit;
 
 use early_reads::{FirstRead, LONGEST_LATENCY, first_read, is_late, is_slow_zero, latency};
 use listing::{Instruction, parse, stall};
+use table::{Key, Table, Verdict};
 
 /// An instruction with a text and the cycles it waits.
 fn instruction(text: &str, stall: u64) -> Instruction {
@@ -22,7 +32,7 @@ fn read(code: &[(&str, u64)]) -> Option<FirstRead> {
 
 #[test]
 fn what_crashed_on_an_h200_is_found() {
-    let code = parse(include_str!("resources/listings/early_product.sass")).unwrap();
+    let code = parse(include_str!("compiled/listings/early_product.sass")).unwrap();
     let found = first_read(&code).unwrap();
     assert!(found.is_overwritten && found.cycles == 5 && found.cycles < latency("sm_90a"));
     assert_eq!(found.instructions.len(), 3);
@@ -31,14 +41,14 @@ fn what_crashed_on_an_h200_is_found() {
 
 #[test]
 fn two_floats_that_share_a_zero_are_found() {
-    let code = parse(include_str!("resources/listings/early_float.sass")).unwrap();
+    let code = parse(include_str!("compiled/listings/early_float.sass")).unwrap();
     let found = first_read(&code).unwrap();
     assert!(found.is_overwritten && found.cycles == 6 && found.cycles < latency("sm_90a"));
 }
 
 #[test]
 fn a_reader_that_waits_is_in_time() {
-    let code = parse(include_str!("resources/listings/in_time.sass")).unwrap();
+    let code = parse(include_str!("compiled/listings/in_time.sass")).unwrap();
     let found = first_read(&code).unwrap();
     assert!(!found.is_overwritten);
     assert_eq!(found.cycles, latency("sm_90a"));
@@ -112,4 +122,71 @@ fn reads_under_another_predicate_are_ignored() {
     assert_eq!(read(&[zero, ("@P1 MOV R6, R4", 1)]), None);
     assert!(read(&[zero, ("@P0 MOV R6, R4", 1)]).is_some());
     assert!(read(&[zero, ("MOV R6, R4", 1)]).is_some());
+}
+
+// ---- the table of resources ----
+
+const PLAIN: KernelResources = KernelResources {
+    registers: 40,
+    stack_bytes: 0,
+    spill_store_bytes: 0,
+    spill_load_bytes: 0,
+    shared_bytes: 16,
+};
+
+fn key(variant: &str) -> Key {
+    let defines = vec!["-DMSDA_LEVELS=4".into(), "-DMSDA_POINT_OFFSETS=0,4,8".into()];
+    Key::new(variant, "sm_90a", &Unit { step: "", defines })
+}
+
+fn table(lines: &[(&str, KernelResources)]) -> Table {
+    let lines = lines.iter().map(|(variant, resources)| (key(variant), *resources)).collect();
+    Table::new("13.4".to_owned(), lines)
+}
+
+fn compared(found: &Table, committed: &Table) -> (usize, usize, Vec<String>) {
+    match found.compare(committed) {
+        Verdict::Compared { same, better, worse } => (same, better, worse),
+        Verdict::OtherCompiler { recorded } => panic!("compilers differ: {recorded}"),
+    }
+}
+
+#[test]
+fn a_written_table_reads_back() {
+    let written = table(&[("b", PLAIN), ("a", KernelResources { registers: 7, ..PLAIN })]);
+    let text = written.to_string();
+    let read = Table::parse(&text).unwrap();
+    assert_eq!(compared(&read, &written), (2, 0, vec![]));
+    assert_eq!(read.len(), 2);
+    assert!(text.contains("\na,sm_90a,LEVELS=4 POINT_OFFSETS=0:4:8,7,0,0,0,16\nb,"), "{text}");
+    assert!(Table::parse("a,sm_90a,LEVELS=4,7").is_err_and(|error| error.contains("csv:1")));
+}
+
+#[test]
+fn more_of_any_resource_is_worse() {
+    let committed = table(&[("a", PLAIN)]);
+    let fewer = table(&[("a", KernelResources { registers: 39, ..PLAIN })]);
+    assert_eq!(compared(&fewer, &committed), (0, 1, vec![]));
+    // Fewer registers bought with spills are no improvement.
+    let spilled = table(&[("a", KernelResources { registers: 32, spill_load_bytes: 8, ..PLAIN })]);
+    let (same, better, worse) = compared(&spilled, &committed);
+    assert_eq!((same, better, worse.len()), (0, 0, 1));
+    assert!(worse[0].contains("0 -> 8 bytes of spill loads"), "{worse:?}");
+}
+
+#[test]
+fn new_and_vanished_kernels_are_reported() {
+    let (_, _, worse) = compared(&table(&[("new", PLAIN)]), &table(&[("old", PLAIN)]));
+    assert!(worse[0].contains("new for sm_90a") && worse[0].contains("not in the table"));
+    assert!(worse[1].contains("old for sm_90a") && worse[1].contains("gone"));
+    // An empty table counts as a missing one, for every compiler.
+    let (_, _, worse) = compared(&table(&[("new", PLAIN)]), &Table::parse("").unwrap());
+    assert_eq!(worse.len(), 1);
+}
+
+#[test]
+fn numbers_of_another_compiler_are_not_compared() {
+    let other = Table::new("13.3".to_owned(), vec![(key("a"), PLAIN)]);
+    let verdict = table(&[("a", PLAIN)]).compare(&other);
+    assert!(matches!(verdict, Verdict::OtherCompiler { recorded } if recorded == "13.3"));
 }
